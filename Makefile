@@ -161,7 +161,7 @@ embedded: $(STAMP)
 # From the committed rows and records. Pages, PDFs and LaTeX are not in git.
 report: $(STAMP)
 	$(REPORT) all --results results/embedded
-	$(REPORT) figure rsd/1 --results results/embedded --output results/embedded/rsd-fig1
+	$(REPORT) figure rsd/1 --results results/embedded --out results/embedded/rsd-fig1
 
 # The manual as a site of this machine alone; SITE=build builds it into outputs/docs/site and ends.
 SITE ?= serve -a 127.0.0.1:8000
@@ -284,6 +284,10 @@ bench-servers: smollm2
 	$(BIN)/python -m spec_bench serve llama_cpp --program $(LLAMA) --with ngram \
 		--arguments='$(ONE)' name=llama-q4_1 $(SERVED)
 	$(BIN)/python scripts/check/served.py outputs/servers --page results/benchmarks/servers-smollm2.md
+	$(MAKE) qwen_coder
+	$(BIN)/python -m spec_bench serve llama_cpp --program $(LLAMA) --with draft_model,ngram \
+		--arguments='-t 2 -tb 2' pair=qwen25_coder_q4 task=humaneval 'task.scores=[]' prompts=20 \
+		generation.max_new_tokens=96 name=llama-coder results=outputs/servers_coder
 
 # Jobs, reports and folders by size, with made-up generations; minutes.
 bench-load: $(STAMP)

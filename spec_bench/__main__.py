@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from platform import python_version
 
+from spec_bench.system.errors import UsageError
 from spec_bench.system.signals import orderly, run
 
 RESUMES = "interrupted; the same command resumes"
@@ -87,7 +88,7 @@ def _plain(command: str, arguments: Sequence[str]) -> list[str]:
     try:
         known = command in FLAGS
         return read_escapes(overrides_of(command, arguments)) if known else list(arguments)
-    except ValueError as error:
+    except UsageError as error:
         print(f"spec_bench: {error}", file=sys.stderr)
         sys.exit(2)
 

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from spec_bench.__main__ import main
 from spec_bench.audit.__main__ import load as audit
 from spec_bench.exchange.write import main as answers
 from spec_bench.report.cli.command_line import ARGUMENTS
@@ -191,16 +193,16 @@ def collected(given):
 
 # What else is asked for does not exist: an output is looked at first.
 COMMANDS = {
-    "compare": (compare, ["before", "after", "--output"], "FOLDER"),
-    "answers": (answers, ["none.csv", "--output"], "FOLDER"),
-    "figure": (report, ["figure", "rsd/7", "--output"], "FOLDER"),
-    "results": (report, ["none.csv", "--output"], "FOLDER"),
-    "page": (report, ["page", "none", "--output"], "FILE"),
-    "table": (report, ["table", "rsd/7", "--output"], "FILE"),
+    "compare": (compare, ["before", "after", "--out"], "FOLDER"),
+    "answers": (answers, ["none.csv", "--out"], "FOLDER"),
+    "figure": (report, ["figure", "rsd/7", "--out"], "FOLDER"),
+    "results": (report, ["none.csv", "--out"], "FOLDER"),
+    "page": (report, ["page", "none", "--out"], "FILE"),
+    "table": (report, ["table", "rsd/7", "--out"], "FILE"),
     "wandb": (report, ["wandb", "--dry-run"], "FILE"),
     "bernoulli": (
         code_of(experiments_dir() / "rsd", "bernoulli").main,
-        ["--points", "2", "--output"],
+        ["--points", "2", "--out"],
         "FILE",
     ),
     "collect": (collected, ["none", "--out"], "FILE"),
@@ -255,7 +257,7 @@ def test_every_option_that_names_an_output_is_checked():
     texts = (path.read_text(encoding="utf-8") for path in (ROOT / "spec_bench").rglob("*.py"))
     found = options.findall("".join(texts))
     assert found and all("type=output_" in option for option in found), found
-    types = [facts["type"] for _, name, facts in ARGUMENTS if name in ("--output", "--dry-run")]
+    types = [facts["type"] for _, name, facts in ARGUMENTS if name in ("--out", "--dry-run")]
     assert len(types) == 3 and {*types} == {output_file, output_folder}
 
 
@@ -308,6 +310,49 @@ def test_a_python_without_packages_is_one_line_that_says_how_to_get_them(words, 
     done = subprocess.run([sys.executable, *words.split()], **told)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     assert all(each in done.stderr for each in (named, "source .venv/bin/activate", "make env"))
+
+
+MISTAKE = "zip() argument 2 is shorter than argument 1"
+PLACES = [  # what has the mistake, and the command that meets it
+    ("spec_bench.jobs.app.asked_of", "run prompts=1"),
+    ("spec_bench.jobs.app.build_settings", "run prompts=1"),
+    ("spec_bench.jobs.sweep.sweep.build_settings", "run -m seed=0,1 prompts=1"),
+    ("spec_bench.report.cli.command_line.build_tables", "table rsd/7"),
+    ("spec_bench.report.compare.compare", "compare before after"),
+    ("spec_bench.audit.command_line.parts_of", "audit --only sd"),
+]
+
+
+@pytest.mark.parametrize(("place", "words"), PLACES)
+def test_a_mistake_of_ours_keeps_its_traceback_and_says_what_is_kept(
+    place, words, tmp_path, monkeypatch, capfd
+):
+    def mistaken(*_, **__):
+        raise ValueError(MISTAKE)
+
+    module, _, name = place.rpartition(".")
+    monkeypatch.setattr(import_module(module), name, mistaken)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["spec-bench", *words.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    *trace, last = capfd.readouterr().err.splitlines()
+    assert ended.value.code == 1
+    assert "Traceback" in "".join(trace) and f"ValueError: {MISTAKE}" in trace
+    assert "a fault of spec_bench, not of the request; " in last
+
+
+@pytest.mark.parametrize("word", ["pair.target=no/such", "name=..", "generation.temperature=-1"])
+def test_a_wrong_request_is_one_line_with_status_2_in_a_sweep_too(
+    word, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    for words in (["run", word], ["run", "-m", "seed=0,1", word]):
+        monkeypatch.setattr(sys, "argv", ["spec-bench", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        (line,) = capfd.readouterr().err.splitlines()
+        assert ended.value.code == 2 and word.partition("=")[2] in line
 
 
 def test_a_package_that_ray_lacks_is_in_rays_environment(monkeypatch, capsys):

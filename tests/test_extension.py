@@ -111,7 +111,7 @@ def test_policy_rule_drafter_task_and_metric_fill_rows(measured):
 
 def test_its_papers_table_figure_claim_and_page_are_made(environment, measured):
     requests = (
-        *("list comb", "table comb/1 --pair embedded", "figure comb/1 --output drawn"),
+        *("list comb", "table comb/1 --pair embedded", "figure comb/1 --out drawn"),
         *("checks comb", "page comb-teeth"),
     )
     calls = "; ".join(f"assert main({request.split()!r}) in (0, None)" for request in requests)

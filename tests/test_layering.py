@@ -54,10 +54,13 @@ MAY_IMPORT = {
         f"report/{room}": {"metrics", *_before(room, (*_REPORT, *_PAGES), "report/")}
         for room in (*_REPORT, *_PAGES)
     },
-    "report/data": {"metrics", "jobs/store", "report/papers"},  # a table is made whole, then read
+    "report/data": {"metrics", "jobs/store", "report/papers"},  # cells that no table has yet
     "report/wandb_report": {"sinks", *_before("wandb_report", (*_REPORT, *_PAGES), "report/")},
     "exchange": {"engine", "tasks", "metrics", "jobs/config", "report/data", "report/tables"},
-    "report/cli": {"exchange", "metrics", *(f"report/{room}" for room in (*_REPORT, *_PAGES))},
+    "report/cli": {
+        *("exchange", "metrics", "jobs/store"),  # it writes tables
+        *(f"report/{room}" for room in (*_REPORT, *_PAGES)),
+    },
     "report/__main__": {"report/cli"},
     "recommend": {
         *MACHINE,

@@ -193,7 +193,8 @@ def test_what_is_printed_on_published_pairs_measures_published_data_on_a_gpu(ste
                 assert task.overlong in ("skip", "truncate"), command.text  # one ends no sweep
     named = [each for each in printed_commands() if {*HUB} & {*each.pairs}]
     assert len(named) > 100
-    assert [each.text for each in named if each.settings.get("engine") != "cuda"] == []
+    on_gpu = ("engine=cuda", "engine.device=cuda")
+    assert [each.text for each in named if not {*each.overrides}.intersection(on_gpu)] == []
 
 
 def test_cfg_job_shows_the_first_job_of_a_sweep(tmp_path):

@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(
         prog="python experiments/rsd/bernoulli.py", description="RSD's Figure 1, exactly"
     )
-    parser.add_argument("--output", type=output_file, default=OUTPUT, help="default: %(default)s")
+    parser.add_argument("--out", type=output_file, default=OUTPUT, help="default: %(default)s")
     parser.add_argument("--points", type=int, default=POINTS, help="per side; default: %(default)s")
     options = parser.parse_args(arguments)
     try:
@@ -124,8 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"bernoulli.py: {error}", file=sys.stderr)
         return 2
     written = [{name: f"{value:.10g}" for name, value in row.items()} for row in rows]
-    write_csv(options.output, written, ["p", "q", *RULES])
-    print(f"{len(rows)} points, equal to the closed forms within {TOLERANCE:g}: {options.output}")
+    write_csv(options.out, written, ["p", "q", *RULES])
+    print(f"{len(rows)} points, equal to the closed forms within {TOLERANCE:g}: {options.out}")
     return 0
 
 

@@ -39,11 +39,11 @@ _LIMIT_S = 120
 _FRESH = ("prompts=2", "warmup=0", "cells=[sd:3,rsd_s:3x3]", "name=fresh")
 Reader = Callable[[Path, Path, Path], tuple[str, list[str]]]
 READERS: dict[str, Reader] = {
-    "report": lambda new, old, out: ("spec_bench.report", [str(new), "--output", str(out)]),
+    "report": lambda new, old, out: ("spec_bench.report", [str(new), "--out", str(out)]),
     "verify": lambda new, old, out: ("spec_bench", ["verify", str(new.parents[1])]),
     "page": lambda new, old, out: (
         "spec_bench.report",
-        ["page", str(new), "--output", str(out / "page.html")],
+        ["page", str(new), "--out", str(out / "page.html")],
     ),
     "compare": lambda new, old, out: ("spec_bench", ["compare", str(old), str(new)]),
 }

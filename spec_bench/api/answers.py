@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from spec_bench.records.ends import Ends, cut_before, decode_answer
 from spec_bench.records.types import Generation, Request, StepRecord
 from spec_bench.settings.words import shown
+from spec_bench.system.errors import UsageError
 
 if TYPE_CHECKING:
     from spec_bench.decode.config import AnyDecoder
@@ -136,7 +137,7 @@ class Stream(Iterator[Step]):
 
     def __init__(self, decoder: AnyDecoder, request: Request, seed: int, writing: Writing) -> None:
         if not isinstance(seed, int):
-            raise ValueError(f"seed must be a whole number, got {shown(seed)}")
+            raise UsageError(f"seed must be a whole number, got {shown(seed)}")
         self._decoder = decoder
         self._request = request
         self._seed = seed

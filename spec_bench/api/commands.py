@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spec_bench.api.jobs import words_of
 from spec_bench.api.pairs import LoadedPair
 from spec_bench.audit import AUDITED, USUAL
+from spec_bench.system.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,7 +115,7 @@ def compare(
 
     for side in (before, after):
         if not isinstance(side, str | Path):
-            raise ValueError(f"compare takes results folders, got {type(side).__name__}")
+            raise UsageError(f"compare takes results folders, got {type(side).__name__}")
     comparison = build(Path(before), Path(after), alpha, margin)
     lines = [
         {
@@ -177,9 +178,9 @@ def audit(
         parts = AUDITED if target is None else ()
     named = [parts] if isinstance(parts, str) else list(parts)
     if wrong := [each for each in named if each not in AUDITED]:
-        raise ValueError(f"parts are {', '.join(AUDITED)}, got {wrong[0]!r}")
+        raise UsageError(f"parts are {', '.join(AUDITED)}, got {wrong[0]!r}")
     if (target is None) != (draft is None) or (target is not None) != bool(prompts):
-        raise ValueError("target, draft and prompts go together")
+        raise UsageError("target, draft and prompts go together")
     more: Iterable[Any] = ()
     if target is not None and draft is not None:
         paths = model_path(target), model_path(draft)

@@ -14,6 +14,7 @@ from spec_bench.jobs.config.flags import FLAGS, overrides_of, settings_of_comman
 from spec_bench.settings.fields import did_you_mean
 from spec_bench.settings.words import as_override, in_words, quote_text, shown
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.columns import OURS, columns_in
 
 if TYPE_CHECKING:
@@ -93,10 +94,10 @@ def sweep(
     _check_columns(columns)
     for key, values in over.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
-            raise ValueError(f"over[{key!r}] must be a list of values, got {values!r}")
+            raise UsageError(f"over[{key!r}] must be a list of values, got {values!r}")
     choices = [dict(zip(over, values, strict=True)) for values in product(*over.values())]
     if not choices:
-        raise ValueError(f"over needs a value for each setting, got {over!r}")
+        raise UsageError(f"over needs a value for each setting, got {over!r}")
     jobs = [words_of(overrides, settings | each, texts, pair, references) for each in choices]
     for words in jobs:
         settings_of(composed(words))
@@ -116,10 +117,10 @@ def words_of(
     """
     for word in overrides:
         if not isinstance(word, str):
-            raise ValueError(f"settings are texts such as 'task=xsum', got {shown(word)}")
+            raise UsageError(f"settings are texts such as 'task=xsum', got {shown(word)}")
     count = settings.get("prompts")
     if isinstance(count, list | tuple | Path) or (isinstance(count, str) and "." in count):
-        raise ValueError(
+        raise UsageError(
             "prompts is how many are asked; texts=[...] are prompts of your own, data=FILE a file's"
         )
     words = [*_pair_words(pair), *overrides]
@@ -134,7 +135,7 @@ def words_of(
         if key in _FLAGS or (key, value) == ("prompts", "all"):
             flags += [] if value is None else _flag_words(key, value)
         elif key.partition(".")[0] not in known and (near := did_you_mean(key, known)):
-            raise ValueError(f"unknown setting {key}{near}")
+            raise UsageError(f"unknown setting {key}{near}")
         else:
             written = key in _LISTS and isinstance(value, str) and value.startswith("[")
             words.append(f"{key}={value if written else as_override(key, value)}")
@@ -142,12 +143,12 @@ def words_of(
     keys = [each.lstrip("+").partition("=")[0] for each in words]
     if texts is not None:
         if "task" in keys:
-            raise ValueError(
+            raise UsageError(
                 "texts are a task of their own: leave task out (task.stop=... may stay)"
             )
         words = [*_text_words(texts, references, words, keys), *words]
     elif references is not None:
-        raise ValueError("references go with texts=[...], one for each; a file has its own")
+        raise UsageError("references go with texts=[...], one for each; a file has its own")
     if not any(key == "sink" or key.startswith("sink.") for key in keys):
         words.append("sink=quiet")
     return words
@@ -166,9 +167,9 @@ def _pair_words(pair: Any) -> Sequence[str]:
     if isinstance(pair, str):
         return (f"pair={quote_text(pair)}",)
     if not isinstance(pair, LoadedPair):
-        raise ValueError(f"pair must be a name or what load_pair gave, got {shown(pair)}")
+        raise UsageError(f"pair must be a name or what load_pair gave, got {shown(pair)}")
     if not pair.overrides:
-        raise ValueError(
+        raise UsageError(
             f"pair {pair.pair.name!r} holds a loaded model or tokenizer, and a job reads both by "
             "name, which its rows state: save_pretrained(FOLDER) and load_pair(target=FOLDER)"
         )
@@ -181,10 +182,10 @@ def _text_words(
     prompts, several = prompts_of(texts, "texts")
     if not several or not prompts:
         what = "a list of prompts, at least one (data=FILE reads a file)"
-        raise ValueError(f"texts must be {what}, got {shown(texts)}")
+        raise UsageError(f"texts must be {what}, got {shown(texts)}")
     golds = [] if references is None or isinstance(references, str) else [*references]
     if references is not None and len(golds) != len(prompts):
-        raise ValueError(f"references must be a list of {len(prompts)}, one for each of texts")
+        raise UsageError(f"references must be a list of {len(prompts)}, one for each of texts")
     folders = [each.partition("=")[2] for each in arguments if each.startswith("results=")]
     folder = Path((folders or ["results"])[-1].strip("\"'"))
     words = ["task=jsonl", f"task.source.path={in_words(_write_texts(prompts, golds, folder))}"]
@@ -219,7 +220,7 @@ def _check_columns(columns: Columns) -> None:
     if columns in ("main", "all"):
         return
     if isinstance(columns, str) or not all(isinstance(each, str) for each in columns):
-        raise ValueError(f"columns must be main, all or a list of names, got {columns!r}")
+        raise UsageError(f"columns must be main, all or a list of names, got {columns!r}")
 
 
 def chosen(rows: pd.DataFrame, columns: Columns) -> pd.DataFrame:
@@ -232,7 +233,7 @@ def chosen(rows: pd.DataFrame, columns: Columns) -> pd.DataFrame:
         return rows
     if columns != "main":
         if unknown := [name for name in columns if name not in rows]:
-            raise ValueError(f"no column {unknown[0]!r}; columns='all' has {', '.join(rows)}")
+            raise UsageError(f"no column {unknown[0]!r}; columns='all' has {', '.join(rows)}")
         return rows[list(columns)]
     known = columns_in(rows.columns)
     varying = [

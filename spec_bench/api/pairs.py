@@ -21,6 +21,7 @@ from spec_bench.records.types import Request
 from spec_bench.settings.configs import conf_dirs, find_configs, read_config
 from spec_bench.settings.words import in_words, shown
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 from spec_bench.tasks.example import read_turns
 from spec_bench.tasks.template import chat_text
 
@@ -51,9 +52,9 @@ def load_pair(
     draft: Model | Sequence[Model] | None = None,
     tokenizer: Tokenizer | None = None,
     heads: Mapping[str, str] | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     dtype: str | None = None,
-    compile: str = "none",
+    compile: str = "auto",
     threads: int | None = None,
 ) -> LoadedPair:
     """Loads a target and what drafts for it, or takes models that are loaded.
@@ -68,11 +69,12 @@ def load_pair(
         draft: likewise, one or several.
         tokenizer: of all models, a folder, hub id or loaded one; None: the named target's own.
         heads: draft heads by kind: ``{"medusa": FOLDER}``.
-        device: of models that are loaded here: ``cpu``, ``cuda``, ``cuda:1``.
+        device: of models that are loaded here: ``cpu``, ``cuda``, ``cuda:1``; ``auto``: a GPU
+            where torch can use one and the models are not the embedded ones.
         dtype: likewise: ``float32``, ``bfloat16``, ...; None: the pair's own, else float32, on a
             GPU bfloat16.
         compile: how the forward pass is captured: ``none``, ``static``, ``static_inductor``,
-            ``dynamo`` or ``inductor``.
+            ``dynamo`` or ``inductor``; ``auto``: ``static`` on a GPU, else ``none``.
         threads: of the CPU, for this whole process; None: one or torch's number, the faster one.
     """
     from spec_bench.engine.loading import is_model, is_tokenizer
@@ -84,9 +86,9 @@ def load_pair(
     drafts: list[Any] = [] if draft is None else [*cast(Any, draft)] if listed else [draft]
     for key, value in (("target", target), *(("draft", each) for each in drafts)):
         if not (value is None or isinstance(value, str | Path) or is_model(value)):
-            raise ValueError(f"{key} must be {_MODEL}, got {shown(value)}")
+            raise UsageError(f"{key} must be {_MODEL}, got {shown(value)}")
     if not (tokenizer is None or isinstance(tokenizer, str | Path) or is_tokenizer(tokenizer)):
-        raise ValueError(f"tokenizer must be {_TOKENIZER}, got {shown(tokenizer)}")
+        raise UsageError(f"tokenizer must be {_TOKENIZER}, got {shown(tokenizer)}")
     engine = {"device": device, "dtype": dtype, "compile": compile, "threads": threads}
     asked = check(EngineSettings, engine, "engine")
     named = [str(each) if isinstance(each, Path) else each for each in drafts]
@@ -98,7 +100,7 @@ def load_pair(
     }
     if any(is_model(each) for each in (target, *drafts)):
         if name is not None or target is None:
-            raise ValueError("a loaded draft goes with target=..., and neither with a pair's name")
+            raise UsageError("a loaded draft goes with target=..., and neither with a pair's name")
         pair = _of_modules([stated["target"], *named], tokenizer, heads or {}, asked)
     else:
         pair = _of_names(name, {k: v for k, v in stated.items() if v is not None}, asked)
@@ -122,7 +124,7 @@ def _of_names(name: str | None, stated: dict[str, Any], engine: EngineSettings) 
         known = find_configs("pair")
         if wanted not in known:
             near = did_you_mean(wanted, sorted(known)) or "; known: spec-bench ls pairs"
-            raise ValueError(f"unknown pair {wanted!r}{near}")
+            raise UsageError(f"unknown pair {wanted!r}{near}")
         values = read_config(known[wanted])
     settings = with_own_name(check(PairSettings, values | stated, "pair"), conf_dirs())
     pair = build_pair(settings, engine)
@@ -143,11 +145,14 @@ def _of_modules(
     from spec_bench.engine import loading
     from spec_bench.engine.cache import CachePool
     from spec_bench.engine.loading import is_model
+    from spec_bench.engine.model_spec import resolve_compile
     from spec_bench.jobs.config.model_files import model_path
-    from spec_bench.jobs.config.pair import Pair, named_heads
+    from spec_bench.jobs.config.pair import Pair, named_heads, placed
 
     if tokenizer is None and is_model(models[0]):
-        raise ValueError(f"a loaded target comes with its tokenizer: tokenizer= {_TOKENIZER}")
+        raise UsageError(f"a loaded target comes with its tokenizer: tokenizer= {_TOKENIZER}")
+    asked = engine.compile
+    engine = placed(engine, "")
     place = models[0] if tokenizer is None else tokenizer
     common = (
         loading.load_tokenizer(model_path(str(place))) if isinstance(place, str | Path) else place
@@ -158,7 +163,8 @@ def _of_modules(
     for model in models:
         if is_model(model):
             names.append(model.name_or_path or type(model).__name__)
-            loaded.append(loading.adopt_model(model, names[-1], engine.compile))
+            how = resolve_compile(asked, str(model.device))
+            loaded.append(loading.adopt_model(model, names[-1], how))
         else:
             names.append(model)
             dtype = engine.dtype or engine.usual_dtype
@@ -169,7 +175,7 @@ def _of_modules(
     for name, model in zip(names, loaded, strict=True):
         least = getattr(common, "vocab_size", 0)  # without added tokens, which may go unused
         if model.embedded < least:
-            raise ValueError(
+            raise UsageError(
                 f"{shown(name)} embeds {model.embedded} tokens, and the tokenizer has {least}: "
                 "speculative decoding needs the same tokens in all models"
             )
@@ -232,7 +238,7 @@ class LoadedPair:
         """
         prompts, several = prompts_of(prompt)
         if several and prompt_id is not None:
-            raise ValueError("prompt_id is of one prompt, got a list of prompts")
+            raise UsageError("prompt_id is of one prompt, got a list of prompts")
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         built = self._built(decoder, {**sampling, "max_new_tokens": max_new_tokens}, self._pool)
         asked = self._requests(prompts, max_new_tokens, chat, prompt_id, stop)
@@ -264,7 +270,7 @@ class LoadedPair:
         """
         prompts, several = prompts_of(prompt)
         if several:
-            raise ValueError("stream takes one prompt, got a list; decode takes several")
+            raise UsageError("stream takes one prompt, got a list; decode takes several")
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         # Separate caches: other prompts may be decoded between two steps.
         built = self._built(decoder, {**sampling, "max_new_tokens": max_new_tokens}, None)
@@ -284,7 +290,7 @@ class LoadedPair:
         from spec_bench.tasks.generation import Generation as Asked
 
         if not isinstance(decoder, str | Mapping):
-            raise ValueError(f"decoder must be NAME:SPEC or a mapping, got {shown(decoder)}")
+            raise UsageError(f"decoder must be NAME:SPEC or a mapping, got {shown(decoder)}")
         sampling = sampling_of(check(Asked, generation, "decode"), Asked())
         cell = make_cell(parse_cell(decoder, conf_dirs()), sampling)
         check_fit(cell, self.pair)
@@ -324,7 +330,7 @@ def stops_asked(stop: Any) -> tuple[str, ...]:
     stops = tuple(stop) if isinstance(stop, list | tuple) else (stop,)
     for each in stops:
         if not isinstance(each, str) or not each:
-            raise ValueError(f"stop must be texts that are not empty, got {each!r}")
+            raise UsageError(f"stop must be texts that are not empty, got {each!r}")
     return stops
 
 
@@ -338,7 +344,7 @@ def prompts_of(asked: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:
     listed = isinstance(asked, Iterable) and not isinstance(asked, Mapping | str | bytes)
     items = list(asked) if listed else None
     if items is None:
-        raise ValueError(f"{name} must be {_PROMPTS}, got {shown(asked)}")
+        raise UsageError(f"{name} must be {_PROMPTS}, got {shown(asked)}")
     if items and isinstance(items[0], Mapping):
         return [_conversation(items, name)], False
     prompts: list[Prompt] = []
@@ -348,14 +354,14 @@ def prompts_of(asked: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:
         elif isinstance(item, list | tuple) and item and isinstance(item[0], Mapping):
             prompts.append(_conversation(item, f"{name}[{place}]"))
         else:
-            raise ValueError(f"{name} must be {_PROMPTS}, got {shown(item)} in the list")
+            raise UsageError(f"{name} must be {_PROMPTS}, got {shown(item)} in the list")
     return prompts, True
 
 
 def _conversation(messages: Sequence[Any], name: str) -> Sequence[Message]:
     turns = read_turns(messages, name)
     if len(turns.answers) == len(turns.asked):
-        raise ValueError(f"{name}: the last message must be the user's, for there to be an answer")
+        raise UsageError(f"{name}: the last message must be the user's, for there to be an answer")
     return messages
 
 

@@ -9,6 +9,7 @@ from spec_bench.audit import USUAL
 from spec_bench.settings.arguments import Parser
 from spec_bench.settings.fields import shown
 from spec_bench.system import signals
+from spec_bench.system.errors import UsageError
 
 KINDS = ("openai", "llama_cpp")
 _OF_SERVERS = {"served_model": "target", "server_kind": KINDS[0], "temperature": 1.0, "answers": 8}
@@ -60,7 +61,7 @@ def read_arguments(
         options.target, options.draft = (
             name and path_of(name) for name in (options.target, options.draft)
         )
-    except ValueError as error:
+    except UsageError as error:
         parser.error(str(error))
     if not options.prompts:
         return options, []
@@ -70,7 +71,7 @@ def read_arguments(
         task = read_own(options.prompts)
         examples = task.examples()
         print(f"data: {task.describe_data(examples)}; the first: {shown(examples[0].turns[0])}")
-    except ValueError as error:
+    except UsageError as error:
         parser.error(f"--prompts: {error}")
     return options, task
 

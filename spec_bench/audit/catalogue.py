@@ -23,6 +23,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig, goes_with, verifies
 from spec_bench.draft.base import drafter
 from spec_bench.settings.fields import describe_error
+from spec_bench.system.errors import UsageError
 from spec_bench.tree.base import AuditTree, GrownTree, Policy, policy
 from spec_bench.verify.base import BeamVerifier, Verifier, rule
 
@@ -69,7 +70,7 @@ class AuditCase:
         """Returns whether the rule fits how the tree draws siblings under sampling settings."""
         try:
             self.config.check_under(settings)
-        except ValueError:
+        except UsageError:
             return False
         return True
 
@@ -91,7 +92,7 @@ def tree_cases(mark: str) -> Iterator[AuditCase]:
                 name = f"{_named(tree, known.kind)} + {verifier.described}"
                 try:
                     config = DecoderConfig(name, drafting, tree.policy, verifier)
-                except ValueError:
+                except UsageError:
                     continue
                 if (case := AuditCase(config, tree)).fits(WARM):
                     yield case
@@ -169,7 +170,7 @@ def chosen(parts: Sequence[Part], pattern: str | None) -> list[Part]:
     if not matching:
         known = dict.fromkeys(re.findall(r"[a-z]\w+", " ".join(part.name for part in parts)))
         near = ", ".join(get_close_matches(pattern.strip("*"), known, n=5) or sorted(known))
-        raise ValueError(f"--only {pattern!r} fits no part; in their names are {near}")
+        raise UsageError(f"--only {pattern!r} fits no part; in their names are {near}")
     return matching
 
 

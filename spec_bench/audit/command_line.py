@@ -46,6 +46,7 @@ from spec_bench.audit.rules import (
 )
 from spec_bench.server.endpoint import ServerError
 from spec_bench.settings.fields import complain
+from spec_bench.system.errors import UsageError
 
 Audit = Callable[[], tuple[float, int]]
 
@@ -165,7 +166,7 @@ def run(options: argparse.Namespace, prompts: Any) -> int:
                 named = models.named(options.decoders).values()
                 patterns = sorted({pattern_of(config) for config in named})
                 note += "\n".join(f"  spec-bench audit --only '{each}'" for each in patterns)
-    except (ServerError, ValueError) as error:
+    except (ServerError, UsageError) as error:
         complain(f"spec-bench audit: {error}")
         return 2
     except KeyboardInterrupt:

@@ -26,6 +26,7 @@ from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.base import heads_class
 from spec_bench.draft.network import Heads
 from spec_bench.records.types import Request
+from spec_bench.system.errors import UsageError
 from spec_bench.verify.base import NodeVerifier, Verifier
 
 Outcome = TypeVar("Outcome")
@@ -313,12 +314,12 @@ def check_exact(verifier: Verifier, tree: str) -> None:
         try:
             error = _enumerate(verifier, tree)
         except WrongVerdictError as wrong:
-            raise ValueError(f"rule {verifier.name!r} of package {package!r}: {wrong}") from wrong
+            raise UsageError(f"rule {verifier.name!r} of package {package!r}: {wrong}") from wrong
         except Exception as failure:  # a plugged rule may fail in any way
-            raise ValueError(f"{said} ended in {describe_failure(failure)}") from failure
+            raise UsageError(f"{said} ended in {describe_failure(failure)}") from failure
         if not error <= TOLERANCE:
             off = f"off by {error:.2g}" if isfinite(error) else "not finite"
-            raise ValueError(
+            raise UsageError(
                 f"{said}s output's distribution is {off}: see spec-bench audit --only "
                 f"'rule: {verifier.name}*', or register it with mark=\"approximate\""
             )

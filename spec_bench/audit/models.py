@@ -41,6 +41,7 @@ from spec_bench.records.ends import end_ids
 from spec_bench.records.types import PromptError, Request
 from spec_bench.server.endpoint import Server
 from spec_bench.settings.configs import conf_dirs
+from spec_bench.system.errors import UsageError
 from spec_bench.system.redaction import KEY
 from spec_bench.vocabulary.decoders import load_decoder
 
@@ -194,7 +195,7 @@ def first_difference(
             gap = (logits[want] - logits[have]).abs().item()
             near = gap <= near_tie_gap(logits.dtype, float(logits[want]))
             return Difference(request.prompt_id, position, gap, near)
-    raise ValueError(
+    raise UsageError(
         f"prompt {request.prompt_id!r}: answers of {len(expected)} and {len(got)} tokens agree as "
         "far as the shorter one goes"
     )
@@ -250,7 +251,7 @@ def named(decoders: str) -> dict[str, DecoderConfig]:
         settings = load_decoder(conf_dirs(), name)
         found[each] = read_decoder(resolve_spec(settings, spec or None))
         if found[each].heads:
-            raise ValueError(f"decoder {name!r} needs heads: leave it out")
+            raise UsageError(f"decoder {name!r} needs heads: leave it out")
     return found
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spec_bench.system.errors import UsageError
+
 if TYPE_CHECKING:
     import torch
 
@@ -29,15 +31,15 @@ class SamplingSettings:
         for name in ("temperature", "draft_temperature"):
             value = getattr(self, name)
             if value is not None and not (value == 0 or LEAST_TEMPERATURE <= value < float("inf")):
-                raise ValueError(
+                raise UsageError(
                     f"{name} must be 0 or a finite number >= {LEAST_TEMPERATURE:g}, got {value}"
                 )
         if self.top_k < 0:
-            raise ValueError(f"top_k must be >= 0 (0 keeps every token), got {self.top_k}")
+            raise UsageError(f"top_k must be >= 0 (0 keeps every token), got {self.top_k}")
         if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}")
+            raise UsageError(f"top_p must lie in (0, 1], got {self.top_p}")
         if self.probability_dtype not in PROBABILITY_DTYPES:
-            raise ValueError(
+            raise UsageError(
                 f"probability_dtype must be one of {', '.join(PROBABILITY_DTYPES)}, "
                 f"got {self.probability_dtype!r}"
             )

@@ -28,6 +28,7 @@ from spec_bench.draft.network import Heads
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import LanguageModel
 from spec_bench.settings.fields import shown
+from spec_bench.system.errors import UsageError
 from spec_bench.tree.base import GrownTree, Policy, policy
 from spec_bench.tree.node_list import NodeList
 from spec_bench.verify.base import (
@@ -76,7 +77,7 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         if fault := next(self._faults(), None):
-            raise ValueError(f"{self.title}: {fault}")
+            raise UsageError(f"{self.title}: {fault}")
 
     def _faults(self) -> Iterator[str]:
         """Yields what does not fit together."""
@@ -152,7 +153,7 @@ class DecoderConfig:
             return tree
         if isinstance(tree, NodeList):
             return NodeList(tuple(path for path in tree.paths if len(path) <= reach))
-        raise ValueError(
+        raise UsageError(
             f"{self.title}: the tree is {tree.shape.depth} levels deep, its drafter reaches "
             f"{reach}: so many has {self.name}:{reach} or decoder.tree.depth={reach}"
         )
@@ -195,7 +196,7 @@ class DecoderConfig:
         """
         self.check_under(settings)
         if isinstance(self.verifier, Served):
-            raise ValueError(f"{self.title}: a server decodes it, which goes with engine=server")
+            raise UsageError(f"{self.title}: a server decodes it, which goes with engine=server")
         models = self._fitting_drafts(target, drafts)
         pool = pool or CachePool()
         if isinstance(self.verifier, BeamVerifier):
@@ -241,10 +242,10 @@ class DecoderConfig:
         if self.drafter.own_model:
             return [self.drafter.model(target)]
         if len(drafts) < self.drafts:
-            raise ValueError(f"{self.title} uses {self.drafts} drafts, the pair has {len(drafts)}")
+            raise UsageError(f"{self.title} uses {self.drafts} drafts, the pair has {len(drafts)}")
         for draft in drafts[: self.drafts]:
             if draft.vocab_size != target.vocab_size:
-                raise ValueError(
+                raise UsageError(
                     "target and draft must have the same vocabulary, got "
                     f"{target.vocab_size} and {draft.vocab_size} tokens"
                 )
@@ -256,13 +257,13 @@ class DecoderConfig:
             return None
         if heads is None or heads.kind != kind:
             has = "none" if heads is None else f"{heads.kind} heads"
-            raise ValueError(
+            raise UsageError(
                 f"{self.title} uses {kind} heads, got {has}: set pair.heads.{kind} to a folder "
                 "or hub id with such heads"
             )
         sizes = heads.shape
         if sizes.hidden != target.hidden_size or sizes.vocab < target.vocab_size:
-            raise ValueError(
+            raise UsageError(
                 f"{self.title}: the {kind} heads are for hidden states of {sizes.hidden} and "
                 f"{sizes.vocab} tokens, the target has {target.hidden_size} and "
                 f"{target.vocab_size}"
@@ -276,14 +277,14 @@ def _naming(decoder: object) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"decoder {shown(decoder)}: {error}") from None
+        raise UsageError(f"decoder {shown(decoder)}: {error}") from None
 
 
 def _block_of(given: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """Returns one block of a decoder's settings; a ValueError if it is no mapping."""
     block = given.get(key)
     if not isinstance(block, Mapping):
-        raise ValueError(f"{key} must be a mapping, got {shown(block)}")
+        raise UsageError(f"{key} must be a mapping, got {shown(block)}")
     return block
 
 
@@ -303,7 +304,7 @@ def resolve_spec(given: Mapping[str, Any], spec: str | int | None) -> dict[str, 
         sizes = kind.of_spec(known) if known and known.form in kind.forms else None
         if sizes is None:
             own = f"spec {shown(text)} does not fit its tree policy {name!r}"
-            raise ValueError(f"{own}, which takes {kind.takes}")
+            raise UsageError(f"{own}, which takes {kind.takes}")
     resolved["tree"] = {**resolved["tree"], **sizes}
     return resolved
 
@@ -321,14 +322,14 @@ def read_decoder(
     whole = given.get("tree_attention", True)
     with _naming(name):
         if not isinstance(name, str) or not name:
-            raise ValueError("name must be a text")
+            raise UsageError("name must be a text")
         for key in given:
             if key not in (*_KEYS, DISPLAY):
                 own = shown(key, quoted=False)
-                raise ValueError(f"{own} is no key of a decoder, which has {', '.join(_KEYS)}")
+                raise UsageError(f"{own} is no key of a decoder, which has {', '.join(_KEYS)}")
         proposing, growing, deciding = (_block_of(given, key) for key in _KEYS[1:4])
         if not isinstance(whole, bool):
-            raise ValueError(f"tree_attention must be true or false, got {shown(whole)}")
+            raise UsageError(f"tree_attention must be true or false, got {shown(whole)}")
         tree = policy.read(growing, "policy", "tree").under(whole)
         proposes = drafter.read(proposing, "kind", "drafter")
         decides = rule.read(deciding, "rule", "verifier")

@@ -22,6 +22,7 @@ from spec_bench.engine.mapped_model import MappedModel
 from spec_bench.engine.model import LanguageModel
 from spec_bench.records.types import Finish, Generation, Lossless, Request, StepRecord
 from spec_bench.settings.fields import shown
+from spec_bench.system.errors import UsageError
 from spec_bench.tree.base import GrownTree, Policy
 from spec_bench.verify.base import Transformers
 
@@ -174,7 +175,7 @@ def check_sampling(settings: SamplingSettings) -> None:
     """
     temperature = settings.draft_temperature
     if temperature not in (None, settings.temperature):
-        raise ValueError(
+        raise UsageError(
             "transformers samples target and assistant at one temperature, draft_temperature must "
             f"be {settings.temperature:g} or null, got {temperature:g}"
         )
@@ -191,7 +192,7 @@ def aid_of(
         return Aid()
     module: Any = drafts[0]
     if isinstance(module, MappedModel):
-        raise ValueError("transformers drafts with the target's tokens; the draft has others")
+        raise UsageError("transformers drafts with the target's tokens; the draft has others")
     return Aid(module, depth, confidence=rule.confidence)
 
 
@@ -200,5 +201,5 @@ def as_module(title: str, target: LanguageModel) -> HuggingFaceModel:
     from spec_bench.engine.hugging_face import HuggingFaceModel
 
     if not isinstance(target, HuggingFaceModel):
-        raise ValueError(f"{title}: transformers runs its own modules, got {type(target).__name__}")
+        raise UsageError(f"{title}: transformers runs its own modules, got {type(target).__name__}")
     return target

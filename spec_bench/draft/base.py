@@ -19,6 +19,7 @@ from spec_bench.core.tree import Tree
 from spec_bench.draft.network import Heads
 from spec_bench.engine.model import LAST, LanguageModel, Layers
 from spec_bench.settings.registry import Registry
+from spec_bench.system.errors import UsageError
 
 
 class Guess(NamedTuple):
@@ -203,7 +204,7 @@ def head_kinds() -> tuple[str, ...]:
 def heads_class(kind: str) -> type[Heads]:
     """Returns the network of a kind of heads. Raises ValueError: no drafter of it has one."""
     if kind not in head_kinds():
-        raise ValueError(f"heads must be one of {', '.join(head_kinds())}, got {kind!r}")
+        raise UsageError(f"heads must be one of {', '.join(head_kinds())}, got {kind!r}")
     heads = drafter[kind].heads
     assert heads is not None
     return heads

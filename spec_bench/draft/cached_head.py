@@ -18,6 +18,7 @@ from spec_bench.draft.network import Heads, spread
 from spec_bench.engine.architectures import frequencies
 from spec_bench.engine.cache import SlotCache
 from spec_bench.engine.model import ForwardTimer
+from spec_bench.system.errors import UsageError
 
 Embed = Callable[[Tensor], Tensor]
 
@@ -261,7 +262,7 @@ def keep_outputs(heads: Heads, ids: Sequence[int], output: Tensor) -> None:
         kept = set(ids)
         ids = [place for place, token in enumerate(known.tolist()) if token in kept]
     if not any(token < size for token in ids):
-        raise ValueError("pair.draft_vocabulary: the draft heads know none of these tokens")
+        raise UsageError("pair.draft_vocabulary: the draft heads know none of these tokens")
     if isinstance(heads, CachedHead) and heads.reads_target:
         heads.cut_down = KeptOutputs(output, None, ids)
         return

@@ -42,6 +42,7 @@ from spec_bench.draft.levels import LevelDrafting
 from spec_bench.draft.network import HeadPlan, Heads, filled
 from spec_bench.engine.cache import WritePlan
 from spec_bench.engine.model import Layers
+from spec_bench.system.errors import UsageError
 
 _KINDS = ("dflash", "dspark")
 _TERMS = ("vanilla", "gated")
@@ -78,14 +79,14 @@ def shape_of(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> DFlash
     parts = (config, config.get("transformer_layer_config"), config.get("dflash_config"))
     settings = {key: value for part in parts for key, value in (part or {}).items()}
     if "sliding_attention" in (settings.get("layer_types") or ()):
-        raise ValueError("DFlash head: layers of sliding attention are not supported")
+        raise UsageError("DFlash head: layers of sliding attention are not supported")
     if settings.get("fc_layernorm"):
-        raise ValueError("DFlash head: fc_layernorm=True is not supported")
+        raise UsageError("DFlash head: fc_layernorm=True is not supported")
     markov = weights.get("markov_head.markov_w1.weight")
     rank = 0 if markov is None else markov.shape[1]
     term = settings.get("markov_head_type") or "vanilla"
     if rank and term not in _TERMS:
-        raise ValueError(
+        raise UsageError(
             f"DFlash head: markov_head_type {term!r} is not supported, {' and '.join(_TERMS)} are"
         )
     outputs = _STATES not in settings
@@ -96,11 +97,11 @@ def shape_of(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> DFlash
         mask = int(settings["mask_token_id"])
         vocab = int(settings["vocab_size"])
     except KeyError as error:
-        raise ValueError(f"config.json of the DFlash head names no {error.args[0]}") from None
+        raise UsageError(f"config.json of the DFlash head names no {error.args[0]}") from None
     width = weights["hidden_norm.weight"].shape[0]
     own = weights.get("lm_head.weight")
     if weights["fc.weight"].shape[1] != len(ids) * width:
-        raise ValueError(
+        raise UsageError(
             f"DFlash head: fc reads {weights['fc.weight'].shape[1]} numbers, {len(ids)} hidden "
             f"states of {width} are named"
         )

@@ -31,6 +31,7 @@ from spec_bench.engine.cache import SlotCache, WritePlan
 from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
 from spec_bench.engine.tree_pass import run_nodes, run_pending
 from spec_bench.settings.fields import Range
+from spec_bench.system.errors import UsageError
 
 
 class _Pass:
@@ -226,7 +227,7 @@ class Eagle3(Drafter):
         if masks != (self.parallel > 0):
             trained = "all levels at once (P-EAGLE)" if masks else "level by level"
             none = "" if masks else ": it is no P-EAGLE head, its weights have no mask_hidden"
-            raise ValueError(
+            raise UsageError(
                 f"drafter.parallel is {self.parallel}, the EAGLE-3 head was trained to guess "
                 f"{trained}{none}"
             )

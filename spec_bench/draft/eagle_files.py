@@ -20,6 +20,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from spec_bench.draft.layers import Sizes, layer_config, sizes_of
+from spec_bench.system.errors import UsageError
 
 _MASKS = ("ptd_token_id", "mask_token_id", "pard_token")
 _SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
@@ -63,7 +64,7 @@ def shape_of(version: int, weights: Mapping[str, Tensor], config: Mapping[str, A
     width = weights["layers.0.post_attention_layernorm.weight"].shape[0]
     switches: dict[str, Any] = {name: bool(config.get(name, False)) for name in _SWITCHES}
     if "num_attention_heads" not in settings:
-        raise ValueError("config.json of the EAGLE head names no num_attention_heads")
+        raise UsageError("config.json of the EAGLE head names no num_attention_heads")
     rows = weights["lm_head.weight"].shape[0] if version == 3 else int(settings["vocab_size"])
     hidden = weights["fc.weight"].shape[1] // 3 if version == 3 else width
     masks = "mask_hidden" in weights
@@ -87,7 +88,7 @@ def _mask_token(settings: Mapping[str, Any]) -> int:
     for name in _MASKS:
         if settings.get(name) is not None:
             return int(settings[name])
-    raise ValueError(f"config.json of the P-EAGLE head names none of {', '.join(_MASKS)}")
+    raise UsageError(f"config.json of the P-EAGLE head names none of {', '.join(_MASKS)}")
 
 
 def _layer_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -98,7 +99,7 @@ def _layer_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
     if not ids:
         return None
     if len(ids) != 3:
-        raise ValueError(f"{key} of an EAGLE-3 head must be three numbers, got {list(ids)}")
+        raise UsageError(f"{key} of an EAGLE-3 head must be three numbers, got {list(ids)}")
     return tuple(int(each) + _id_shift(config) for each in ids)
 
 
@@ -113,18 +114,18 @@ def _refuse_unknown(config: Mapping[str, Any]) -> None:
     for part in (config, config.get("eagle_config") or {}):
         for key, value in part.items():
             if key in _ONLY and isinstance(value, bool) and value is not _ONLY[key]:
-                raise ValueError(f"EAGLE head: {key}={value} is not supported")
+                raise UsageError(f"EAGLE head: {key}={value} is not supported")
             if value is True and key not in known and key not in _ONLY:
-                raise ValueError(
+                raise UsageError(
                     f"EAGLE head: the switch {key} is not known; known are {', '.join(_SWITCHES)}"
                 )
         if part.get("parallel_draft_step", 1) != 1:
-            raise ValueError(
+            raise UsageError(
                 f"EAGLE head: parallel_draft_step={part['parallel_draft_step']} is not supported"
             )
     act = config.get("hidden_act", "silu")
     if act != "silu":
-        raise ValueError(f"EAGLE head: hidden_act {act!r} is not supported, silu is")
+        raise UsageError(f"EAGLE head: hidden_act {act!r} is not supported, silu is")
 
 
 FILE = "model.safetensors"
@@ -176,9 +177,9 @@ def canonical(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor 
         return named, kept.bool().nonzero().squeeze(1)
     ids = torch.arange(len(offset)) + offset.long()
     if len(ids.unique()) < len(ids) or int(ids.min()) < 0:
-        raise ValueError("draft head: d2t maps two draft tokens to one target token")
+        raise UsageError("draft head: d2t maps two draft tokens to one target token")
     if kept is not None and not torch.equal(kept.bool().nonzero().squeeze(1), ids.sort().values):
-        raise ValueError("draft head: d2t and t2d name different tokens")
+        raise UsageError("draft head: d2t and t2d name different tokens")
     return named, ids
 
 

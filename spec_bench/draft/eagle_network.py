@@ -24,6 +24,7 @@ from spec_bench.draft.cached_head import Embed, FeatureHead
 from spec_bench.draft.eagle_files import EagleShape, shape_of
 from spec_bench.draft.layers import Attend, Block, RMSNorm, sizes_like
 from spec_bench.draft.network import HeadPlan, filled
+from spec_bench.system.errors import UsageError
 
 
 class EagleHead(FeatureHead):
@@ -77,7 +78,7 @@ class EagleHead(FeatureHead):
         if not shape.own_inputs:
             named.pop("embed_tokens.weight", None)  # the target's own is used
         elif "embed_tokens.weight" not in named:
-            raise ValueError(
+            raise UsageError(
                 f"EAGLE head of width {shape.width} on hidden states of {shape.hidden}: its file "
                 "must hold embed_tokens.weight"
             )

@@ -13,6 +13,7 @@ from spec_bench.draft.base import head_kinds, heads_class
 from spec_bench.draft.network import Heads
 from spec_bench.settings.fields import first_line
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 
 
 def load_heads(
@@ -32,7 +33,7 @@ def load_heads(
         if weights is not None:
             made = heads.of_weights(weights, config)
             return made.to(device=device, dtype=dtype).eval()
-    raise ValueError(
+    raise UsageError(
         f"{source}: no draft heads; a folder with medusa_lm_head.pt (Medusa), with "
         "model.safetensors and a config.json with num_draft_layers (ReDrafter), or with "
         "model.safetensors or pytorch_model.bin that hold fc.weight (EAGLE), or a target with a "
@@ -56,7 +57,7 @@ def _download(source: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(source, revision=revision))
     except Exception as error:
-        raise ValueError(
+        raise UsageError(
             f"draft heads {source!r}: no such folder, and the hub says: "
             f"{type(error).__name__}: {first_line(error)}"
         ) from None

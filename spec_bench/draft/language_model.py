@@ -19,6 +19,7 @@ from spec_bench.engine.mapped_model import MappedModel
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.tree_pass import commit_paths, prefill, run_nodes, run_pending
 from spec_bench.settings.fields import Count, Range, shown
+from spec_bench.system.errors import UsageError
 
 
 class LanguageModelDrafting(Drafting):
@@ -147,7 +148,7 @@ def drafting_of(equipment: Equipment) -> LanguageModelDrafting:
     if not respelled:
         return LanguageModelDrafting(equipment)
     if len(models) > 1:
-        raise ValueError("several drafts need the target's tokenizer; one of them has another")
+        raise UsageError("several drafts need the target's tokenizer; one of them has another")
     return RespelledDrafting(equipment, respelled[0])
 
 
@@ -241,10 +242,10 @@ class Pard(Drafter):
         (model,) = equipment.models
         first = model.vocab_size if isinstance(model, MappedModel) else 0  # of its own tokens
         if getattr(model, "pieces", None):
-            raise ValueError("a pard drafter needs a draft with the target's tokenizer")
+            raise UsageError("a pard drafter needs a draft with the target's tokenizer")
         token = getattr(model, "mask_token", None) if self.mask_token is None else self.mask_token
         if token is None:
-            raise ValueError(
+            raise UsageError(
                 "a pard drafter needs a draft trained for it: its config.json names no pard_token, "
                 "and drafter.mask_token is null"
             )
@@ -270,11 +271,11 @@ class OwnBlocks(Drafter):
 
     def __post_init__(self) -> None:
         if self.first is not None and self.kept is not None:
-            raise ValueError(f"first and kept exclude each other, got {self.first} and {self.kept}")
+            raise UsageError(f"first and kept exclude each other, got {self.first} and {self.kept}")
         if self.kept is not None and (
             not self.kept or min(self.kept) < 0 or sorted(set(self.kept)) != list(self.kept)
         ):
-            raise ValueError(f"kept must be rising places from 0, got {shown(list(self.kept))}")
+            raise UsageError(f"kept must be rising places from 0, got {shown(list(self.kept))}")
 
     @property
     def own_model(self) -> bool:
@@ -289,7 +290,7 @@ class OwnBlocks(Drafter):
         else:
             places = tuple(sorted({*range(0, blocks, 2), blocks - 1}))
         if places[-1] >= blocks:
-            raise ValueError(f"the target has blocks 0 to {blocks - 1}, got {places[-1]}")
+            raise UsageError(f"the target has blocks 0 to {blocks - 1}, got {places[-1]}")
         return places
 
     def model(self, target: LanguageModel) -> LanguageModel:

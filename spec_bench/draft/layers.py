@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from spec_bench.draft.network import HeadPlan
+from spec_bench.system.errors import UsageError
 
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}  # nothing is inherited from the target
 
@@ -56,7 +57,7 @@ class Sizes:
         elif ids_name != "auto":
             ids = tuple(each - self.id_shift + (ids_name == "output") for each in ids)
         if wrong := [each for each in ids if not 0 <= each < blocks]:
-            raise ValueError(
+            raise UsageError(
                 f"{self.title}: hidden state {wrong[0]} is not among 0 to {blocks - 1} of a target "
                 f"of {blocks} blocks"
             )

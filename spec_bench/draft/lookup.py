@@ -30,6 +30,7 @@ from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, Drafting, Equipment, Guess, Memory, drafter
 from spec_bench.draft.language_model import LanguageModelDrafting, drafting_of
 from spec_bench.settings.fields import Count, Range, Share, first_line
+from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest
 
 _RECENT = 64  # occurrences of one n-gram that are looked at, the latest
@@ -179,7 +180,7 @@ class FirstMatch(Drafter):
 
     def __post_init__(self) -> None:
         if self.shortest > self.longest:
-            raise ValueError(
+            raise UsageError(
                 f"shortest must be at most longest, {self.longest}, got {self.shortest}"
             )
 
@@ -464,7 +465,7 @@ class Suffix(Drafter):
             return [[int(token) for token in json.loads(line)["tokens"]] for line in lines]
         except (OSError, ValueError, TypeError, KeyError) as error:
             needed = f"earlier needs JSON lines with tokens, got {self.earlier!r}"
-            raise ValueError(f"{needed}: {first_line(error)}") from None
+            raise UsageError(f"{needed}: {first_line(error)}") from None
 
     @property
     def revision(self) -> str:
@@ -478,7 +479,7 @@ class Suffix(Drafter):
         """Raises ValueError: the earlier answers have tokens that the target does not know."""
         known = equipment.target.vocab_size
         if odd := [token for each in self.answers for token in each if not 0 <= token < known]:
-            raise ValueError(f"{self.earlier}: token {odd[0]}, and the target knows {known}")
+            raise UsageError(f"{self.earlier}: token {odd[0]}, and the target knows {known}")
 
         def index() -> SuffixIndex:
             trie = memory.trie if isinstance(memory := equipment.memory, Answers) else None

@@ -25,6 +25,7 @@ from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from spec_bench.draft.cached_head import DraftingOnLast
 from spec_bench.draft.levels import LevelDrafting
 from spec_bench.draft.network import HeadPlan, Heads, ResidualBlock, filled
+from spec_bench.system.errors import UsageError
 
 _FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 
@@ -95,13 +96,13 @@ class MedusaHeads(Heads):
         names = [re.fullmatch(r"(\d+)\.(\d+)\.weight", name) for name in weights]
         last = [match for match in names if match]
         if not last:
-            raise ValueError(
+            raise UsageError(
                 f"no Medusa head among the weights {', '.join(sorted(weights)[:4])}, ..."
             )
         blocks = int(last[0][2])
         stated = config.get("medusa_num_layers", blocks)
         if stated != blocks:
-            raise ValueError(
+            raise UsageError(
                 f"medusa_num_layers is {stated}, the weights have {blocks} blocks a head"
             )
         vocab, hidden = weights[f"0.{blocks}.weight"].shape

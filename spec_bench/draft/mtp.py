@@ -25,6 +25,7 @@ from spec_bench.draft.eagle import EagleDrafting
 from spec_bench.draft.layers import Attend, Kept
 from spec_bench.draft.network import HeadPlan, filled
 from spec_bench.engine.own_blocks import OwnBlock, body_config
+from spec_bench.system.errors import UsageError
 
 FILE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -75,7 +76,7 @@ def first_layer(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | 
     if not any(name.startswith(f"{prefix}{next(iter(names.parts))}.") for name in files):
         return None
     if any(name.startswith(names.next_prefix.format(blocks + 1)) for name in files):
-        raise ValueError(f"{folder}: several MTP layers; a target with one is supported")
+        raise UsageError(f"{folder}: several MTP layers; a target with one is supported")
     weights = {}
     for file in sorted(set(files.values())):
         with safe_open(file, framework="pt") as stored:
@@ -94,7 +95,7 @@ def canonical(
     """
     for name, weight in weights.items():
         if weight.element_size() < 2:
-            raise ValueError(f"MTP head: {name} is quantised ({weight.dtype}): not supported")
+            raise UsageError(f"MTP head: {name} is quantised ({weight.dtype}): not supported")
     parts = names_of(config).parts
     named = {}
     for name, weight in weights.items():

@@ -15,6 +15,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from spec_bench.system.errors import UsageError
+
 
 class Heads(nn.Module, ABC):
     """A small network on the target's last hidden state, and everything known about it."""
@@ -92,7 +94,7 @@ def filled(heads: AnyHeads, weights: Mapping[str, Tensor], assign: bool = False)
         heads.load_state_dict(weights, assign=assign)
     except RuntimeError as error:
         lines = " ".join(line.strip() for line in str(error).splitlines()[1:3])
-        raise ValueError(f"draft heads and their config do not fit: {lines}") from None
+        raise UsageError(f"draft heads and their config do not fit: {lines}") from None
     return heads
 
 

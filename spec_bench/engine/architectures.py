@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spec_bench.system.errors import UsageError
+
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig
@@ -107,7 +109,7 @@ def architecture(path: str) -> dict[str, Any]:
         return ARCHITECTURES[name]
     file = Path(name).expanduser() / "config.json"
     if not file.is_file():
-        raise ValueError(
+        raise UsageError(
             f"unknown architecture {path!r}: {PREFIX}NAME takes one of {', '.join(ARCHITECTURES)}, "
             "or a folder with a config.json"
         )
@@ -173,5 +175,5 @@ def frequencies(rope: Mapping[str, Any], head_dim: int, max_positions: int) -> t
         )
         made = LlamaRotaryEmbedding(config)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"rope_scaling {dict(rope)} cannot be used: {error}") from None
+        raise UsageError(f"rope_scaling {dict(rope)} cannot be used: {error}") from None
     return made.inv_freq.float(), float(made.attention_scaling)

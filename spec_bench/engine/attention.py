@@ -28,6 +28,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from spec_bench.engine.architectures import longest_sequence
+from spec_bench.system.errors import UsageError
 
 NAME = "sdpa_grouped"
 SPLIT = "sdpa_split"
@@ -258,7 +259,7 @@ def kinds_of_layers(config: PretrainedConfig) -> tuple[str, ...]:
     """
     family = config.model_type
     if family in _BY_SLOT and getattr(config, "alibi", True):  # of Falcons only some have it
-        raise ValueError(
+        raise UsageError(
             f"models of the kind {family!r} make masks of their own ({_BY_SLOT[family]}), which "
             "cannot be run over trees of tokens"
         )
@@ -268,7 +269,7 @@ def kinds_of_layers(config: PretrainedConfig) -> tuple[str, ...]:
         named = named[:1] or ["full_attention"]
     for kind in named:
         if kind not in REACH:
-            raise ValueError(
+            raise UsageError(
                 f"it has layers of the kind {kind!r}; only {', '.join(REACH)} can be run over "
                 "trees of tokens"
             )

@@ -22,6 +22,7 @@ import torch
 
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.records.types import Request
+from spec_bench.system.errors import UsageError
 
 if TYPE_CHECKING:  # it needs transformers, which a refusal does not
     from transformers import GenerationConfig, PreTrainedModel
@@ -112,7 +113,7 @@ def generate(
                 **aid.keywords,
             )[:, prompt:].tolist()
         except ValueError as error:  # such as vocabularies of two sizes, which ours decodes
-            raise ValueError(f"transformers' own generate refuses: {error}") from error
+            raise UsageError(f"transformers' own generate refuses: {error}") from error
     target_s, draft_s, *_ = *(each.seconds() for each in watches), (0.0, 0.0)
     answers = [_cut(text, request) for text, request in zip(texts, requests, strict=True)]
     return Generated(answers, watches[0].calls, *zip(draft_s, target_s, strict=True))

@@ -40,6 +40,7 @@ from transformers.modeling_gguf_pytorch_utils import (
 from spec_bench.settings.arguments import Parser
 from spec_bench.settings.fields import one_line, shown
 from spec_bench.system import files, model_cache, signals
+from spec_bench.system.errors import UsageError
 
 LARGE = 1_000_000_000  # parameters from which weights are stored in bfloat16, not in float32
 SHARD_BYTES = 600_000_000  # of one file of weights, and what is held until it is written
@@ -77,7 +78,7 @@ def convert(file: Path, folder: Path) -> None:
             checked.write_weights(part)
             part.rename(folder)
         except ValueError as error:
-            raise ValueError(f"cannot read {str(file)!r}: {error}") from error
+            raise UsageError(f"cannot read {str(file)!r}: {error}") from error
         finally:
             shutil.rmtree(part, ignore_errors=True)
     print(f"{file.name}: converted in {time.monotonic() - start_s:.0f} s", file=sys.stderr)
@@ -103,7 +104,7 @@ class GGUFModel:
             self._check_names()
             self._joined: dict[str, Any] = {"tensors": {}}  # by a processor, of several tensors
         except Exception as error:  # a damaged or unknown file makes its reader raise anything
-            raise ValueError(f"cannot read {str(file)!r}: {one_line(error)}") from error
+            raise UsageError(f"cannot read {str(file)!r}: {one_line(error)}") from error
 
     def _read_with(self, reader: Any) -> Any:
         """Has transformers read config or tokenizer, from the header that was read already."""
@@ -161,7 +162,7 @@ class GGUFModel:
             try:
                 dequantize(tensor.data[:1], tensor.tensor_type)
             except NotImplementedError:
-                raise ValueError(
+                raise UsageError(
                     f"{tensor.name!r} is quantised as {tensor.tensor_type.name}, which the package "
                     "gguf does not dequantise"
                 ) from None
@@ -176,13 +177,13 @@ class GGUFModel:
         if extra := [name for name in extra if not name.startswith("rope_")]:
             told = shown(", ".join(extra), quoted=False)
             blocks = f"{self._family}.block_count {self._config.num_hidden_layers}"
-            raise ValueError(f"{blocks} has no place for {told}")
+            raise UsageError(f"{blocks} has no place for {told}")
         there = {place for name, place in self._names.items() if name in self._tensors}
         self._check_lacking(set(self._weights) & set(self._names.values()) - there)
 
     def _check_lacking(self, names: set[str]) -> None:
         if names:
-            raise ValueError(f"it lacks {shown(', '.join(sorted(names)), quoted=False)}")
+            raise UsageError(f"it lacks {shown(', '.join(sorted(names)), quoted=False)}")
 
     def check_room(self, folder: Path) -> None:
         """Raises a ValueError if memory for the largest tensor or disk for all do not suffice."""
@@ -193,7 +194,7 @@ class GGUFModel:
             (f"in {place}", self.wanted_bytes, shutil.disk_usage(place).free),
         ):
             if wanted > free:
-                raise ValueError(
+                raise UsageError(
                     f"{str(self.file)!r}, {self.weights}, needs {wanted / 2**30:.1f} GiB {what}, "
                     f"and {free / 2**30:.1f} are free"
                 )
@@ -236,7 +237,7 @@ class GGUFModel:
             made[place] = torch.from_numpy(result.weights)
         for place, each in made.items():
             if each.shape != (wanted := self._weights[place].shape):
-                raise ValueError(f"{name!r} is {[*each.shape]}, not {[*wanted]} as its header says")
+                raise UsageError(f"{name!r} is {[*each.shape]}, not {[*wanted]} as its header says")
         return {place: each.to(self.dtype).contiguous() for place, each in made.items()}
 
     def write_rest(self, folder: Path) -> None:
@@ -284,13 +285,13 @@ def _read_header(file: Path) -> _Header:
     with file.open("rb") as stream:
         begin = stream.read(_COUNTS.size)
     if begin[:4] != b"GGUF" or len(begin) < _COUNTS.size:
-        raise ValueError("it does not begin as a GGUF file")
+        raise UsageError("it does not begin as a GGUF file")
     if not _COUNTS.unpack(begin)[2]:  # known before its vocabulary is read, for seconds
-        raise ValueError("it holds no weights, only a vocabulary or settings")
+        raise UsageError("it holds no weights, only a vocabulary or settings")
     try:
         return _Header(file)
     except Exception as error:
-        raise ValueError(f"it is damaged or cut off ({one_line(error)})") from error
+        raise UsageError(f"it is damaged or cut off ({one_line(error)})") from error
 
 
 def _read_tensor(file: Path, tensor: Any) -> np.ndarray:
@@ -319,7 +320,7 @@ def main(arguments: Sequence[str]) -> int:
         file = model_cache.gguf_of(asked.file.expanduser()) if asked.file else None
         if file is None:
             given = repr(str(asked.file)) if asked.file else "nothing"
-            raise ValueError(f"{given} is no GGUF file, and no folder with one")
+            raise UsageError(f"{given} is no GGUF file, and no folder with one")
         folder = model_cache.converted_folder(file)
         if not model_cache.is_model(folder):
             convert(file, folder)
@@ -335,7 +336,7 @@ def _remove(names: Sequence[str]) -> int:
     known = {model_cache.cached_name(folder): folder for folder in model_cache.cached_models()}
     wanted = list(known) if list(names) == ["all"] else names
     if unknown := [name for name in wanted if name not in known]:
-        raise ValueError(f"no model {unknown[0]!r} here; known: {', '.join(known) or 'none'}")
+        raise UsageError(f"no model {unknown[0]!r} here; known: {', '.join(known) or 'none'}")
     for name in wanted:
         size = model_cache.size_bytes(known[name]) / 2**30
         shutil.rmtree(known[name])

@@ -22,6 +22,7 @@ from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
 from spec_bench.engine.model import ForwardOutput, ForwardTimer, Layers
 from spec_bench.engine.recorder import Recorder, why_not_recorded
 from spec_bench.settings.fields import one_line
+from spec_bench.system.errors import UsageError
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class HuggingFaceModel:
         token = torch.zeros((1, 1), dtype=torch.long, device=self.device)
         self.module(input_ids=token, use_cache=True, **{self.cache_name: cache})
         if not any(layer.is_initialized for layer in cache.layers):
-            raise ValueError("it keeps no keys and values of past tokens")
+            raise UsageError("it keeps no keys and values of past tokens")
         kept = [(layer.keys, layer.values) for layer in cache.layers]
         return [
             LayerLayout(keys.shape[1], keys.shape[3], values.shape[3], keys.dtype, keys.device)

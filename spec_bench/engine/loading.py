@@ -39,6 +39,7 @@ from spec_bench.engine.products import (
     pack_products,
 )
 from spec_bench.settings.fields import one_line
+from spec_bench.system.errors import UsageError
 from spec_bench.system.hub import hub_reached
 
 # Published architectures without their weights (``random:llama2_7b``, ``random:FOLDER``) are filled
@@ -60,7 +61,7 @@ class TokenIds:
 
     def __call__(self, text: str, **options: object) -> dict[str, list[int]]:
         """Never: raises a ValueError that says what to ask for instead."""
-        raise ValueError("models of random weights have no tokenizer for a text; use task=random")
+        raise UsageError("models of random weights have no tokenizer for a text; use task=random")
 
     def decode(self, tokens: Sequence[int], **options: object) -> str:
         """Returns the ids as text."""
@@ -136,7 +137,7 @@ def _start_cuda(device: str) -> None:
     except RuntimeError as error:
         version = re.search(r"found version (\d+)|$", str(error))[1]  # type: ignore[index]
         reason = too_old(version or "") or one_line(error)
-        raise ValueError(f"device {device!r} does not start: {reason}") from error
+        raise UsageError(f"device {device!r} does not start: {reason}") from error
 
 
 def is_model(value: object) -> bool:
@@ -168,7 +169,7 @@ def tried(module: PreTrainedModel, name: str, compile: str) -> HuggingFaceModel:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # a module that works differently may fail in any way
-        raise ValueError(
+        raise UsageError(
             f"cannot decode with model {name!r} ({type(module).__name__}): {reason_of(name, error)}"
         ) from error
     return model
@@ -185,10 +186,10 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
     try:
         read = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
         if len(read) <= len(read.all_special_tokens):  # of no files transformers makes one
-            raise ValueError("it has no tokens but special ones: files such as tokenizer.json")
+            raise UsageError("it has no tokens but special ones: files such as tokenizer.json")
     except Exception as error:  # a damaged file makes its reader raise anything
         other = "; pair.tokenizer=ID_OR_FOLDER names another" * Path(path).is_dir()
-        raise ValueError(
+        raise UsageError(
             f"cannot load tokenizer {path!r}: {reason_of(path, error)}{other}"
         ) from error
     return with_ends(read, read_ends(path, revision))
@@ -238,7 +239,7 @@ def check_vocabularies(target: PreTrainedTokenizerBase, draft: PreTrainedTokeniz
     theirs = draft.get_vocab()
     if ours != theirs:
         token = min(set(ours.items()) ^ set(theirs.items()), key=lambda item: item[::-1])[0]
-        raise ValueError(
+        raise UsageError(
             f"target and draft vocabularies differ ({len(ours)} and {len(theirs)} tokens): token "
             f"{token!r} has id {ours.get(token)} in the target, {theirs.get(token)} in the draft; "
             "speculative decoding needs the same tokens, or a job's "
@@ -262,7 +263,7 @@ def common_tokenizer(
         return real[0], max(check_vocabularies(real[0], other) for other in real)
     sizes = [len(one) for one in tokenizers]
     if len(set(sizes)) > 1:
-        raise ValueError(
+        raise UsageError(
             f"target and draft vocabularies differ: {' and '.join(map(str, sizes))} tokens; "
             "speculative decoding needs the same tokens"
         )
@@ -293,7 +294,7 @@ def read_module(
     register_families()
     config = _config(path, revision)
     if config.get("is_encoder_decoder") is True:
-        raise ValueError(
+        raise UsageError(
             f"cannot load model {path!r}: it is an encoder with a decoder, and only models that "
             "are a decoder alone can be decoded"
         )
@@ -317,11 +318,11 @@ def read_module(
         raise
     except Exception as error:  # transformers, safetensors and torch raise a dozen kinds of them
         reason = _damaged_file(path, revision) or reason_of(path, error)
-        raise ValueError(f"cannot load model {path!r}: {reason}") from error
+        raise UsageError(f"cannot load model {path!r}: {reason}") from error
     misfit = _lacking(info) or _left_out(info["unexpected_keys"], config) or _all_zero(module)
     misfit = misfit or ("" if packed else _whole_numbers(path, revision))
     if misfit:
-        raise ValueError(f"cannot load model {path!r}: its checkpoint {misfit}")
+        raise UsageError(f"cannot load model {path!r}: its checkpoint {misfit}")
     for each in module.parameters() if packed else ():  # transformers 5.17 left some in bfloat16
         each.data = each.data if each.dtype == torch.float32 else each.data.to(dtype)
     return module

@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from spec_bench.engine.model import ForwardOutput, LanguageModel
 from spec_bench.records.ends import end_ids
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 
 FILE = "draft_vocabulary.safetensors"
 _NONE = -1
@@ -50,7 +51,7 @@ def of_ids(ids: Sequence[int], count: int) -> VocabularyMap:
     ValueError for a token twice, or one that the target does not have.
     """
     if len(set(ids)) < len(ids) or not all(0 <= token < count for token in ids):
-        raise ValueError(f"a draft's tokens must be distinct and of 0 to {count - 1}")
+        raise UsageError(f"a draft's tokens must be distinct and of 0 to {count - 1}")
     place_of = {token: place for place, token in enumerate(ids)}
     reads = tuple(place_of.get(token, len(ids)) for token in range(count))
     return VocabularyMap(reads, (*ids, _NONE))
@@ -97,7 +98,7 @@ def of_tokenizers(target: Any, draft: Any, count: int) -> VocabularyMap:
             if place == 0 or proposes[end] == _NONE:
                 proposes[end] = our_end
     if all(token == _NONE for token in proposes):
-        raise ValueError("the draft's tokenizer has no token in common with the target's")
+        raise UsageError("the draft's tokenizer has no token in common with the target's")
     return VocabularyMap(tuple(reads), tuple(proposes), pieces)
 
 
@@ -111,7 +112,7 @@ def read_ids(folder: Path) -> tuple[int, ...] | None:
     try:
         offsets = load_file(file)["d2t"]
     except (SafetensorError, KeyError, OSError) as error:
-        raise ValueError(f"cannot read {str(file)!r}: {error}") from error
+        raise UsageError(f"cannot read {str(file)!r}: {error}") from error
     return tuple((offsets + torch.arange(len(offsets))).tolist())
 
 
@@ -211,7 +212,7 @@ def keep_outputs(module: PreTrainedModel, ids: Sequence[int]) -> None:
     """
     last = module.get_output_embeddings()
     if max(ids) >= last.weight.shape[0]:
-        raise ValueError(
+        raise UsageError(
             f"pair.draft_vocabulary: the draft has {last.weight.shape[0]} tokens, got {max(ids)}"
         )
     at = torch.tensor(ids, device=last.weight.device)
@@ -238,7 +239,7 @@ def behind(
         return model
     embedded = len(ids) + 1 + (getattr(model, "mask_token", None) is not None)
     if embedded != model.embedded:
-        raise ValueError(
+        raise UsageError(
             f"{path}: it knows {len(ids)} tokens, so {embedded} must be embedded, got "
             f"{model.embedded}"
         )

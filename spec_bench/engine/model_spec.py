@@ -16,6 +16,7 @@ from typing import Any
 
 from spec_bench.core import processes
 from spec_bench.engine.architectures import PREFIX
+from spec_bench.system.errors import UsageError
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 COMPILE_MODES = ("none", "static", "static_inductor", "dynamo", "inductor")
@@ -54,43 +55,56 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+            raise UsageError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         if self.compile not in COMPILE_MODES:
-            raise ValueError(
+            raise UsageError(
                 f"engine.compile must be one of {', '.join(COMPILE_MODES)}, got {self.compile!r}"
             )
         if self.compile.endswith("inductor") and not any(map(shutil.which, COMPILERS)):
-            raise ValueError(
+            raise UsageError(
                 f"engine.compile=inductor needs a C++ compiler on PATH ({', '.join(COMPILERS)}); "
                 "static and dynamo need none"
             )
         if not re.fullmatch(DEVICE, self.device):
-            raise ValueError(f"device must be like cpu, cuda or cuda:0, got {self.device!r}")
+            raise UsageError(f"device must be like cpu, cuda or cuda:0, got {self.device!r}")
         if self.device.startswith("cuda") and not sees_cuda():
             reason = cuda_fault() or "torch sees no CUDA device (engine=default takes the CPU)"
-            raise ValueError(f"device {self.device!r} was asked for but {reason}")
+            raise UsageError(f"device {self.device!r} was asked for but {reason}")
         if self.device.startswith("cuda") and self.compile.startswith("static"):
             import torch
 
             if fault := too_old_to_record(torch.__version__):
-                raise ValueError(f"engine.compile={self.compile} {fault}")
+                raise UsageError(f"engine.compile={self.compile} {fault}")
         mapped = self.device_map is not None
         random = self.path.startswith(PREFIX)
         if self.tensor_parallel and processes.count() < 2:
-            raise ValueError(
+            raise UsageError(
                 "engine.tensor_parallel: true needs several processes: start with "
                 "torchrun --nproc-per-node N -m spec_bench ..."
             )
         if self.tensor_parallel and (mapped or random):
-            raise ValueError(
+            raise UsageError(
                 "engine.tensor_parallel: true splits a model with weights over processes; "
                 f"{self.path!r} has {'a device map' if mapped else 'no weights'}"
             )
         if random and mapped:
-            raise ValueError(
+            raise UsageError(
                 f"{self.path!r} is made on one device: pair.target_device_map must be null, got "
                 f"{self.device_map!r}"
             )
+
+
+def resolve_compile(how: str, device: str) -> str:
+    """Returns how passes are captured: where it is ``auto``, in recordings on a GPU whose torch
+    makes them, else not at all.
+    """
+    if how != AUTO:
+        return how
+    if not device.startswith("cuda"):
+        return "none"
+    import torch
+
+    return "none" if too_old_to_record(torch.__version__) else "static"
 
 
 def refuse_unreadable(path: str, config: Mapping[str, Any]) -> None:
@@ -98,7 +112,7 @@ def refuse_unreadable(path: str, config: Mapping[str, Any]) -> None:
     adapter, or packed in a way that only others read; it says what to do.
     """
     if (Path(path).expanduser() / "adapter_config.json").is_file():
-        raise ValueError(
+        raise UsageError(
             f"model folder {path!r} holds adapter_config.json: an adapter (LoRA) is no model; "
             "merge the adapter into its base model with peft's merge_and_unload(), and name the "
             "folder of save_pretrained()"
@@ -107,7 +121,7 @@ def refuse_unreadable(path: str, config: Mapping[str, Any]) -> None:
     kind = how.get("quant_method", how) if isinstance(how, Mapping) else how
     kind = "MLX" if "quantization" in config else kind
     if kind and kind not in PLAIN:
-        raise ValueError(
+        raise UsageError(
             f"cannot load model {path!r}: its config.json says quantization_config: {kind!r}; "
             f"weights are plain, or {' or '.join(PLAIN)} (read as plain ones), or a GGUF file's: "
             "name the model that it was made of, or a server that runs it (engine=server)"
@@ -176,16 +190,16 @@ def kept_tokens(outputs: str | int) -> tuple[int, ...]:
     """
     if isinstance(outputs, int):
         if outputs < 1:
-            raise ValueError(f"pair.draft_vocabulary must be at least 1, got {outputs}")
+            raise UsageError(f"pair.draft_vocabulary must be at least 1, got {outputs}")
         return tuple(range(outputs))
     try:
         ids = json.loads(Path(outputs).expanduser().read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(
+        raise UsageError(
             f"pair.draft_vocabulary must be {INTERSECTION}, a number of tokens or a JSON file of "
             f"token ids, got {outputs!r}: {getattr(error, 'strerror', None) or error}"
         ) from error
     whole = isinstance(ids, list) and all(type(token) is int and token >= 0 for token in ids)
     if not ids or not whole or len(set(ids)) < len(ids):
-        raise ValueError(f"pair.draft_vocabulary: {outputs!r} holds no list of distinct ids >= 0")
+        raise UsageError(f"pair.draft_vocabulary: {outputs!r} holds no list of distinct ids >= 0")
     return tuple(sorted(ids))

@@ -11,6 +11,7 @@ from spec_bench.engine.architectures import register_families
 from spec_bench.engine.hugging_face import HuggingFaceModel, block_lists
 from spec_bench.engine.loading import tried
 from spec_bench.engine.model import LanguageModel
+from spec_bench.system.errors import UsageError
 
 _ATTENTION = "spec_bench_own_block"
 
@@ -27,7 +28,7 @@ def body_config(config: Mapping[str, Any]) -> Any:
     try:
         return AutoConfig.for_model(family, **given)
     except ValueError:
-        raise ValueError(f"transformers knows no models of type {family!r}") from None
+        raise UsageError(f"transformers knows no models of type {family!r}") from None
 
 
 class OwnBlock:
@@ -40,7 +41,7 @@ class OwnBlock:
         from transformers import AttentionInterface, AutoModel
 
         if (kinds := getattr(config, "layer_types", None)) and kinds[-1] != "full_attention":
-            raise ValueError(f"a block of {kinds[-1]} is not supported")
+            raise UsageError(f"a block of {kinds[-1]} is not supported")
         with torch.device("meta"):
             self._body: Any = AutoModel.from_config(config, attn_implementation="eager")
         AttentionInterface.register(_ATTENTION, _attention)
@@ -95,9 +96,9 @@ def with_blocks(model: LanguageModel, kept: Sequence[int]) -> LanguageModel:
     out.
     """
     if not isinstance(model, HuggingFaceModel):
-        raise ValueError("only a model of transformers can draft with blocks of its own")
+        raise UsageError("only a model of transformers can draft with blocks of its own")
     if max(kept) >= model.blocks:
-        raise ValueError(f"the target has blocks 0 to {model.blocks - 1}, got {max(kept)}")
+        raise UsageError(f"the target has blocks 0 to {model.blocks - 1}, got {max(kept)}")
     name = f"blocks {', '.join(map(str, kept))} of the target"
     view = tried(_without_others(model.module, kept), name, model.compile)
     view.vocab_size = model.vocab_size
@@ -111,7 +112,7 @@ def _without_others(module: Any, kept: Sequence[int]) -> Any:
     text = config.get_text_config()
     lists = block_lists(module, text.num_hidden_layers)
     if len(lists) != 1 or text is not config:
-        raise ValueError(f"{type(module).__name__}: its blocks are not one list")
+        raise UsageError(f"{type(module).__name__}: its blocks are not one list")
     config.num_hidden_layers = len(kept)
     if getattr(config, "layer_types", None):
         config.layer_types = [config.layer_types[place] for place in kept]

@@ -19,6 +19,7 @@ from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.engine.attention import shortened
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
+from spec_bench.system.errors import UsageError
 
 SHORT = 4  # tokens of a shortened window
 LONGEST = 4096  # no window longer than this is tried at its own length
@@ -69,7 +70,7 @@ def check_model(model: HuggingFaceModel) -> None:
             worst = _worst(model, longest)
     if worst:
         where, error, allowed = worst
-        raise ValueError(
+        raise UsageError(
             f"{where} its logits differ from those of one plain pass of the module by {error:.2g} "
             f"of their spread (allowed: {allowed:.2g}), so its attention or its cache works "
             "otherwise than decoding with trees needs"
@@ -172,7 +173,7 @@ def _check_causal(model: HuggingFaceModel, path: tuple[int, ...]) -> None:
     ids = torch.tensor([path, other], device=model.device)
     one, two = model.module(input_ids=ids, use_cache=False).logits[:, -2, : model.vocab_size]
     if float(apart(one, two)) > TOLERANCE[model.dtype]:
-        raise ValueError(
+        raise UsageError(
             "its logits depend on tokens that come later, so it cannot draft or decode"
         )
 
@@ -200,5 +201,5 @@ def _check_numbers(model: HuggingFaceModel, logits: Sequence[Tensor]) -> None:
         return
     for name, parameter in model.module.named_parameters():
         if not bool(parameter.isfinite().all()):
-            raise ValueError(f"its tensor {name!r} holds values that are not finite (NaN or inf)")
-    raise ValueError("its logits are not finite (NaN or inf), though its weights are")
+            raise UsageError(f"its tensor {name!r} holds values that are not finite (NaN or inf)")
+    raise UsageError("its logits are not finite (NaN or inf), though its weights are")

@@ -32,6 +32,7 @@ from spec_bench.settings.foreign import (
 )
 from spec_bench.settings.validation import check
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 from spec_bench.tasks.prompt_files import lines_of
 from spec_bench.vocabulary import columns
 
@@ -90,19 +91,19 @@ def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> Ans
                 answers.pop(question, None)
                 continue
             if question in answers:
-                raise ValueError(f"question {question} is there twice; keep one")
+                raise UsageError(f"question {question} is there twice; keep one")
             category = answered.category or (categories or {}).get(question, "")
             counts = check(AnsweredChoice, choice, "choices[0]")
             tokens += sum(counts.new_tokens)
             if tokens > MOST_TOKENS:
-                raise ValueError(f"new_tokens up to here are {tokens}, at most {MOST_TOKENS}")
+                raise UsageError(f"new_tokens up to here are {tokens}, at most {MOST_TOKENS}")
             answers[question] = _answer(question, category, counts)
             even |= {question} if counts.accept_lengths is None else set()
             failed.pop(question, None)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{str(path)!r}, {line.place}: {error}") from error
+            raise UsageError(f"{str(path)!r}, {line.place}: {error}") from error
     if not answers:
-        raise ValueError(f"{str(path)!r} has no answers")
+        raise UsageError(f"{str(path)!r} has no answers")
     found = list(answers.values())
     known = even.isdisjoint(answers)
     depth = max((step.accepted for each in found for step in each.steps), default=0) * known
@@ -121,7 +122,7 @@ def read_categories(path: Path) -> dict[str, str]:
             for line in lines_of(path, str(path.parent))
         }
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{str(path)!r}: a line without {error}") from error
+        raise UsageError(f"{str(path)!r}: a line without {error}") from error
 
 
 def _answer(question: str, category: str, choice: AnsweredChoice) -> Generation:
@@ -132,19 +133,19 @@ def _answer(question: str, category: str, choice: AnsweredChoice) -> Generation:
     prefill = sum(choice.prefill_time)
     decode = wall if choice.decode_time is None else sum(choice.decode_time)
     if len(choice.wall_time) != turns:
-        raise ValueError(f"wall_time is of {len(choice.wall_time)} turns, new_tokens of {turns}")
+        raise UsageError(f"wall_time is of {len(choice.wall_time)} turns, new_tokens of {turns}")
     if min(choice.wall_time) < LEAST_S:
-        raise ValueError(f"wall_time is {min(choice.wall_time)}, at least {LEAST_S}")
+        raise UsageError(f"wall_time is {min(choice.wall_time)}, at least {LEAST_S}")
     # The first chunk of a served answer may be all of it: nothing is left to decode.
     least = LEAST_S * (tokens - turns if decode == 0 else max(tokens, 1))
     if not least <= decode <= 1.01 * wall - prefill:
         times = f"wall_time {wall}, prefill_time {prefill} and decode_time {decode}"
-        raise ValueError(f"{times} cannot be of {tokens} new_tokens")
+        raise UsageError(f"{times} cannot be of {tokens} new_tokens")
     calls = _calls(choice, tokens)
     # The prefill may bring a turn's first token; a turn's last call may pass the limit.
     beyond = sum(calls) - tokens
     if not -turns <= beyond < turns * max(calls, default=1):
-        raise ValueError(f"new_tokens are {tokens}, and accept_lengths add up to {sum(calls)}")
+        raise UsageError(f"new_tokens are {tokens}, and accept_lengths add up to {sum(calls)}")
     left = tokens
     steps = list[StepRecord]()
     for brought in calls:
@@ -170,13 +171,13 @@ def _calls(choice: AnsweredChoice, tokens: int) -> tuple[int, ...]:
     if choice.accept_lengths is not None:
         return choice.accept_lengths
     if choice.idxs is None:
-        raise ValueError("neither accept_lengths nor idxs")
+        raise UsageError("neither accept_lengths nor idxs")
     count = sum(each + 1 for each in choice.idxs)
     if count < 1:
-        raise ValueError(f"idxs is {list(choice.idxs)}")
+        raise UsageError(f"idxs is {list(choice.idxs)}")
     least, more = divmod(tokens, count)
     if least < 1:
-        raise ValueError(f"{tokens} new_tokens of {count} target calls")
+        raise UsageError(f"{tokens} new_tokens of {count} target calls")
     return tuple(least + (call < more) for call in range(count))
 
 
@@ -188,7 +189,7 @@ def read_in(options: Namespace) -> None:
     given = {path.stem: read_answers(path, categories) for path in options.files}
     if len(given) < len(options.files) or "ar" in given:
         names = [path.stem for path in options.files]
-        raise ValueError(f"files need names of their own, and none is 'ar', got {names}")
+        raise UsageError(f"files need names of their own, and none is 'ar', got {names}")
     if options.baseline:
         given = {"ar": read_answers(options.baseline, categories), **given}
     table = files.results_file(options.results, options.name)
@@ -212,7 +213,7 @@ def write_rows(table: Path, systems: Mapping[str, AnswerFile], about: Namespace)
     first, *others = ({a.prompt_id for a in file.answers} for file in systems.values())
     common = first.intersection(*others)
     if not common:
-        raise ValueError("no question was answered in all files")
+        raise UsageError("no question was answered in all files")
     for decoder, file in systems.items():
         if left := [a.prompt_id for a in file.answers if a.prompt_id not in common]:
             print(f"{decoder}: left out, as other files lack them: {', '.join(left)}")

@@ -22,6 +22,7 @@ from spec_bench.records.ends import decode_answer
 from spec_bench.records.types import Generation
 from spec_bench.settings.arguments import Parser, output_folder
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 from spec_bench.tasks import build_task
 
 _TURN = re.compile(r"(.+)/(\d+)")
@@ -33,22 +34,22 @@ def main(arguments: Sequence[str]) -> int:
     """Writes the files; 2 and one line if the request cannot be right."""
     parser = Parser(prog="spec-bench answers")
     parser.add_argument("table", type=Path, metavar="FILE", help="a results.csv with its runs")
-    parser.add_argument("--output", type=output_folder, help="default: answers beside the table")
+    parser.add_argument("--out", type=output_folder, help="default: answers beside the table")
     options = parser.parse_args(list(arguments))
     table = options.table
     try:
-        folder = options.output or files.path_below(table.parent, "answers")
+        folder = options.out or files.path_below(table.parent, "answers")
         files.check_writable(folder)
         if not table.is_file():
             raise files.make_absence(f"no results file {str(table)!r}", files.results_of(table))
         rows = [row for row in files.read_csv(table, ["run_id"]) if row["status"] == "complete"]
         if not rows:
-            raise ValueError(f"no complete cell in {str(table)!r}")
+            raise UsageError(f"no complete cell in {str(table)!r}")
         runs = [files.run_folder(files.results_of(table), row["run_id"]) for row in rows]
         written = write_answers(rows, runs, folder)
         for path in (*written, *write_questions(rows, runs, folder)):
             print(path)
-    except ValueError as error:
+    except UsageError as error:
         print(f"spec-bench answers: {error}", file=sys.stderr)
         return 2
     return 0
@@ -67,7 +68,7 @@ def write_answers(rows: Sequence[Row], runs: Sequence[Path], folder: Path) -> li
         done = cell_folder.read_lines(run / files.GENERATIONS)
         if not done:
             where = f"{str(run)!r}: texts are kept there alone"
-            raise ValueError(f"no generations of {name} in {where}")
+            raise UsageError(f"no generations of {name} in {where}")
         text = _text_of(run)
         unique = name if names.count(name) == 1 else f"{name}-{row['run_id']}"
         for repeat in sorted({each.repeat for each in done}):
@@ -100,7 +101,7 @@ def write_questions(rows: Sequence[Row], runs: Sequence[Path], folder: Path) -> 
                 line["turns"] = list(each.turns[:turns])
                 lines.append({**line, "reference": golds} if golds else line)
         if sum(len(line["turns"]) for line in lines) < len(asked[name]):
-            raise ValueError(f"task {name} has other questions now than the rows answer")
+            raise UsageError(f"task {name} has other questions now than the rows answer")
         written.append(files.path_below(folder, f"{name}/question.jsonl"))
         files.write_text(written[-1], "".join(map(_json_line, lines)))
     return written
@@ -108,7 +109,7 @@ def write_questions(rows: Sequence[Row], runs: Sequence[Path], folder: Path) -> 
 
 def _config(run: Path) -> dict[str, Any]:
     if not (settings := cell_folder.read_cell(run).get("settings")):
-        raise ValueError(f"{str(run / files.CELL)!r} has no settings")
+        raise UsageError(f"{str(run / files.CELL)!r} has no settings")
     return dict(settings)
 
 

@@ -41,6 +41,7 @@ from spec_bench.sinks.console import print_outcome
 from spec_bench.sinks.rows import labels_of
 from spec_bench.sinks.sink import LoggedCell, Sink, build_sinks
 from spec_bench.system import files, signals
+from spec_bench.system.errors import UsageError, naming_records
 from spec_bench.system.redaction import RedactedRecord
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ def main() -> None:
     sweep = Sweep.mine = Sweep()
     try:
         sys.argv = compose.job_arguments(sys.argv)
-    except ValueError as error:
+    except UsageError as error:
         complain(f"spec_bench: {error}")
         sys.exit(2)
     launch.register_resolvers()
@@ -70,7 +71,7 @@ def _job(config: DictConfig) -> None:
         os.chdir(hydra.runtime.cwd)  # the user's folder, whatever hydra.job.chdir says
         launcher = hydra.runtime.choices["hydra/launcher"]
         if hydra.mode == RunMode.RUN and launcher != "basic":
-            raise ValueError(f"hydra/launcher={launcher} goes with -m: one job alone runs here")
+            raise UsageError(f"hydra/launcher={launcher} goes with -m: one job alone runs here")
         asked = asked_of(config)
         if asked.plan:
             return print_plan(Planner(folders_of()).plan(asked))
@@ -79,7 +80,10 @@ def _job(config: DictConfig) -> None:
             launch.claim_gpus(asked.pair, asked.engine)
             # Bars of several processes would overwrite each other.
             asked = replace(asked, sink=replace(asked.sink, progress=False))
-        with seen(Path(asked.results), asked.name) as running:
+        with (
+            naming_records(Path(asked.results), RESUMES),
+            seen(Path(asked.results), asked.name) as running,
+        ):
             results = run(asked, running)
             failed = [result for result in results if result.status != "complete"]
             if failed:

@@ -18,6 +18,7 @@ from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import median_interval, rate_ratio_interval
 from spec_bench.metrics.metric import CellRecords, Of, Sums, mean, metric, pooled, ratio
 from spec_bench.records.types import BUSY, Delivery, Generation
+from spec_bench.system.errors import UsageError
 
 Repeats = Sequence[Sequence[Generation]]
 
@@ -77,9 +78,9 @@ def matched(
     ours, theirs = ([each.prompt_id for each in side] for side in (generations, baseline))
     for whose, ids, others in (("cell", ours, theirs), ("baseline", theirs, ours)):
         if twice := sorted(name for name, count in Counter(ids).items() if count > 1):
-            raise ValueError(f"prompts twice in the {whose}: {', '.join(twice)}")
+            raise UsageError(f"prompts twice in the {whose}: {', '.join(twice)}")
         if missing := sorted({*others} - {*ids}):
-            raise ValueError(f"prompts missing from the {whose}: {', '.join(missing)}")
+            raise UsageError(f"prompts missing from the {whose}: {', '.join(missing)}")
     by_prompt = dict(zip(theirs, baseline, strict=True))
     return tuple(by_prompt[name] for name in ours)
 

@@ -28,6 +28,7 @@ import numpy as np
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.settings.fields import did_you_mean, one_line
+from spec_bench.system.errors import UsageError
 from spec_bench.system.hub import hub_reached
 
 TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
@@ -54,7 +55,7 @@ class ModuleMetric:
         """
         for index, given in enumerate(references):
             if not given and self.needs_references:
-                raise ValueError(f"score {self.name}: prompt {index} has no reference")
+                raise UsageError(f"score {self.name}: prompt {index} has no reference")
         takes_several = self._takes_several()
         golds = [list(given) if takes_several else given[:1] for given in references]
         golds = golds if takes_several else [text for given in golds for text in given]
@@ -80,7 +81,7 @@ class ModuleMetric:
             if math.isfinite(value)
         }
         if not columns:
-            raise ValueError(
+            raise UsageError(
                 f"score {self.name}: the module returned no number, nor a list of one for each of "
                 f"{len(predictions)} answers, under {sorted(values)}"
             )
@@ -99,10 +100,10 @@ class ModuleMetric:
             reason = one_line(error, 300)
             last = extract_tb(error.__traceback__)[-1]
             where = f"{Path(last.filename).name}, line {last.lineno}: {type(error).__name__}"
-            raise ValueError(f"score {self.name}: {where}: {reason}") from error
+            raise UsageError(f"score {self.name}: {where}: {reason}") from error
         if not isinstance(result, Mapping):
             got = type(result).__name__
-            raise ValueError(f"score {self.name}: the module returned {got}, not a dict of numbers")
+            raise UsageError(f"score {self.name}: the module returned {got}, not a dict of numbers")
         values = dict(result)
         return values, str(values.pop("signature", ""))
 
@@ -126,7 +127,7 @@ def words_of(tokenize: str | None, latin: bool) -> Callable[[str], list[str]]:
         split = BLEU(tokenize=tokenize).tokenizer
     except Exception as error:
         names = f"task.tokenize must be one of {', '.join(BLEU.TOKENIZERS)}, got {tokenize}"
-        raise ValueError(f"{names}: {one_line(error)}") from error
+        raise UsageError(f"{names}: {one_line(error)}") from error
     return lambda text: split(text.lower()).split()
 
 
@@ -213,7 +214,7 @@ def _loaded(score: str, ours: tuple[str, ...], source: str) -> ModuleMetric:
     file = _file_of(score)
     origin = "spec_bench" if score in SHIPPED else "local" if file else "hub"
     if file and not file.exists():
-        raise ValueError(f"score {score!r}: there is no such file")
+        raise UsageError(f"score {score!r}: there is no such file")
     try:
         module = SHIPPED.get(score) or (file and _function_in(file, source))
         if module is None:
@@ -231,7 +232,7 @@ def _loaded(score: str, ours: tuple[str, ...], source: str) -> ModuleMetric:
             why = "" if isinstance(error, FileNotFoundError) else f" ({reason})"
             reason = f"no score of ours, no file, and the hub did not give it{why}"
         known = [*ours, *SHIPPED]
-        raise ValueError(
+        raise UsageError(
             f"score {score!r}: {reason}{did_you_mean(score, known)}; without a network: "
             f"{', '.join(known)}, or a metric module's path"
         ) from error

@@ -33,6 +33,7 @@ from spec_bench.metrics.module_metric import (
     words_of,
 )
 from spec_bench.settings.registry import Registry
+from spec_bench.system.errors import UsageError
 
 log = logging.getLogger(__name__)
 OF_WORDS = ("bleu", "rouge2", *SHIPPED)
@@ -71,16 +72,16 @@ class Score(ABC):
         lengths, references that are one text, or a prompt without any where one is needed.
         """
         if answers != len(references):
-            raise ValueError(
+            raise UsageError(
                 f"{self.name}: {answers} predictions but references for {len(references)} prompts"
             )
         for index, golds in enumerate(references):
             if isinstance(golds, str):
-                raise ValueError(
+                raise UsageError(
                     f"{self.name}: references of prompt {index} must be a list, got a string"
                 )
             if not golds and self.needs_references is True:
-                raise ValueError(f"{self.name}: prompt {index} has no reference")
+                raise UsageError(f"{self.name}: prompt {index} has no reference")
 
 
 class MeanScore(Score):
@@ -253,7 +254,7 @@ def as_score(compute: Callable[..., Any]) -> str:
     """
     name = getattr(compute, "__name__", "")
     if not name.isidentifier() or name in SCORES or name in SHIPPED:
-        raise ValueError(f"metrics: a function needs a name that no score has, got {name!r}")
+        raise UsageError(f"metrics: a function needs a name that no score has, got {name!r}")
     FUNCTIONS[name] = compute
     return name
 
@@ -334,5 +335,5 @@ def score_of_sums(name: str, numbers: int) -> Statistic | None:
         return None
     made = getattr(SCORES[name], "of_sums", None) if name in SCORES else None
     if made is None:
-        raise ValueError(f"score {name}: nobody says how it is made of {numbers} numbers a prompt")
+        raise UsageError(f"score {name}: nobody says how it is made of {numbers} numbers a prompt")
     return cast("Statistic", made)

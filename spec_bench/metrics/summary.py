@@ -15,6 +15,7 @@ from spec_bench.metrics.interval import Interval, limited
 from spec_bench.metrics.metric import CellRecords, Number, Sums, interval_of, metric
 from spec_bench.metrics.quality import SCORES, needs_references, quality_columns
 from spec_bench.settings.fields import describe_error
+from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary import columns
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ def summary_of(
     generations, an unknown score, or prompts that some of these lack.
     """
     if not cell.generations:
-        raise ValueError("a cell without generations has no metrics")
+        raise UsageError("a cell without generations has no metrics")
     row: Row = {}
     failed = list[tuple[str, str]]()
     for name, each in metric.items():
@@ -69,7 +70,7 @@ def summary_of(
             continue
         signature += f"|scored: {len(given)} of {len(golds)} answers" * (len(given) < len(golds))
         if name not in SCORES and (taken := sorted(set(intervals) & set(columns.header()))):
-            raise ValueError(f"score {name}: there is a column {', '.join(taken)} already")
+            raise UsageError(f"score {name}: there is a column {', '.join(taken)} already")
         for column, interval in intervals.items():
             # The columns of metric modules all have an interval.
             known = columns.find_column(column)
@@ -100,5 +101,5 @@ def _select(by_prompt: Mapping[str, T] | None, ids: Collection[str], what: str) 
     """The values of these prompts, in their order. Raises ValueError: some prompt has none."""
     given = by_prompt or {}
     if missing := sorted(set(ids) - given.keys()):
-        raise ValueError(f"no {what} for prompts: {', '.join(missing)}")
+        raise UsageError(f"no {what} for prompts: {', '.join(missing)}")
     return [given[prompt_id] for prompt_id in ids]

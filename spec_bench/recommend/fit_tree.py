@@ -18,6 +18,7 @@ from typing import Any
 from spec_bench.jobs.config.fitting import FOLDER, Fit
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.settings.arguments import whole_numbers
+from spec_bench.system.errors import UsageError
 
 _OWN = {"width": "8", "nodes": "6,10,14,30"}
 
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         sizes = whole_numbers("nodes", shape["nodes"])
         for words in product(*map(list_choices, job_arguments)):
             _fit_one(words, width, sizes)
-    except ValueError as error:
+    except UsageError as error:
         print(f"spec-bench fit_tree: {one_line(error)}", file=sys.stderr)
         return 2
     return 0

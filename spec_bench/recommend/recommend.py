@@ -36,6 +36,7 @@ from spec_bench.report.page.headline import Headline, headline, widen
 from spec_bench.settings.fields import complain
 from spec_bench.sinks.rows import row_of
 from spec_bench.system import files, signals
+from spec_bench.system.errors import UsageError
 from spec_bench.tasks import Example
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import ENDS, column
@@ -267,12 +268,12 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
     """
     confirm = settings.asked.confirm
     if confirm is None:
-        raise ValueError("recommend wants fresh prompts: set confirm={prompts: NUMBER}")
+        raise UsageError("recommend wants fresh prompts: set confirm={prompts: NUMBER}")
     if len(settings.cells) < 2:
         why = f": {settings.left_out[0]}" if settings.left_out else ""
-        raise ValueError(f"recommend has no decoder to choose among{why}")
+        raise UsageError(f"recommend has no decoder to choose among{why}")
     if settings.asked.sink.wandb.enabled:
-        raise ValueError("recommend has no sink=wandb: the job that it recommends logs")
+        raise UsageError("recommend has no sink=wandb: the job that it recommends logs")
     settings = settings.pinned()
     say = show or (lambda line: None)
     stages = stages_of(settings, confirm)
@@ -302,7 +303,7 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
             interrupted = error
         first, *others = measured
         if number and first.status == "failed":
-            raise ValueError(f"plain decoding failed: {first.reason}")
+            raise UsageError(f"plain decoding failed: {first.reason}")
         pace_s = float(first.metrics.get("latency_s") or 0)  # an answer
         pairs = zip(chosen, others, strict=True)
         found = [(cell, row) for cell, row in pairs if row.metrics or row.status == "failed"]
@@ -364,7 +365,7 @@ def main(overrides: Sequence[str]) -> int:
     except PlannedOnlyError as plan:
         print(plan)
         return 0
-    except ValueError as error:
+    except UsageError as error:
         complain(f"spec_bench: {one_line(error)}")
         return 2
     answer = found.answer()

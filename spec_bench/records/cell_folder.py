@@ -24,6 +24,7 @@ from spec_bench.settings.fields import one_line
 from spec_bench.settings.foreign import MOST_S, StoredCell
 from spec_bench.settings.validation import check
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 
 log = logging.getLogger(__name__)
 _FAULTS = (ValueError, KeyError, TypeError, OSError, RecursionError)
@@ -82,18 +83,18 @@ def _check(text: bytes, run_id: str) -> str:
 
 def _read(line: bytes, run_id: str, vocabulary: int | None) -> Generation:
     if not (checked := _CHECKED.fullmatch(line)):
-        raise ValueError("it has no check, as a whole line has")
+        raise UsageError("it has no check, as a whole line has")
     text = checked[1]
     check = checked[2].decode()
     if check != _check(text, run_id):
-        raise ValueError("its check does not fit: it was altered, or is another run's")
+        raise UsageError("its check does not fit: it was altered, or is another run's")
     generation = Generation.from_json(json.loads(text + b"}"))
     for impossible in (min(generation.tokens, default=0), max(generation.tokens, default=0)):
         if not 0 <= impossible < (vocabulary or 2**31):
-            raise ValueError(f"token id {impossible}")
+            raise UsageError(f"token id {impossible}")
     for seconds in (generation.prefill_s, generation.decode_s):
         if not 0 <= seconds < MOST_S:
-            raise ValueError(f"prefill_s or decode_s is {seconds}")
+            raise UsageError(f"prefill_s or decode_s is {seconds}")
     return generation
 
 
@@ -106,7 +107,7 @@ def pack_run(run: Path) -> Packed | None:
         cell = read_cell(run)
         lines = read(path, size=(cell.get("generations") or {}).get("bytes"))
         if lines.faults:
-            raise ValueError(f"{path}: {lines.faults[0]}")
+            raise UsageError(f"{path}: {lines.faults[0]}")
         check_cell(run, cell)
         if not cell:
             return None
@@ -158,13 +159,13 @@ def _read_sealed(path: Path) -> dict[str, Any]:
     try:
         content = seals.opened(path)
         if content["run_id"] != path.parent.name:
-            raise ValueError(f"it is of run {content['run_id']!r}")
+            raise UsageError(f"it is of run {content['run_id']!r}")
         check(StoredCell, content)
     except FileNotFoundError:
         return {}
     except _FAULTS as error:
         why = f"{str(path)!r} is not as it was written: {one_line(error, 200)}"
-        raise ValueError(f"{why}; run its experiment again") from error
+        raise UsageError(f"{why}; run its experiment again") from error
     return content
 
 
@@ -181,7 +182,7 @@ def check_cell(run: Path, cell: Mapping[str, Any], whole: bool = False) -> None:
     path = run / files.GENERATIONS
     made_of = cell.get("generations")
     if made_of is not None and measure(path, None if whole else made_of["bytes"]) != made_of:
-        raise ValueError(f"it was made of other generations than {path} holds")
+        raise UsageError(f"it was made of other generations than {path} holds")
 
 
 def write_cell(run: Path, content: Mapping[str, Any]) -> None:

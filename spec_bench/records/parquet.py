@@ -25,6 +25,7 @@ from spec_bench.records import seals
 from spec_bench.records.types import Delivery, Generation, StepRecord
 from spec_bench.settings.fields import first_line
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
 
 if TYPE_CHECKING:
@@ -312,7 +313,7 @@ def write(path: Path, packed: Packed, tables: Mapping[str, str] | None = None) -
 
 def _unusable(path: Path, why: object) -> ValueError:
     message = f"{str(path)!r} is no file of records: {first_line(why)}"
-    return ValueError(f"{message}; restore it, or run its experiment again")
+    return UsageError(f"{message}; restore it, or run its experiment again")
 
 
 def check(path: Path) -> bytes:
@@ -337,7 +338,7 @@ def check_tables(path: Path) -> None:
     """Raises ValueError: a table beside a file of records was altered since that was written."""
     if path.is_file():
         for fault in find_altered(path, read_once(path).tables):
-            raise ValueError(f"{fault}; restore it, or run its experiment again")
+            raise UsageError(f"{fault}; restore it, or run its experiment again")
 
 
 def read_once(path: Path) -> Packed:
@@ -361,7 +362,7 @@ def read(path: Path) -> Packed:
         file = parquet.ParquetFile(pa.BufferReader(data))
         meta = json.loads((file.metadata.metadata or {})[_META])
         if meta["version"] != VERSION:
-            raise ValueError(f"version {meta['version']}, this one reads {VERSION}")
+            raise UsageError(f"version {meta['version']}, this one reads {VERSION}")
         lines = _completed(file.read(use_threads=False))
         schema = schema_of(scores_in(lines))
         lines = lines.select(schema.names).cast(schema)

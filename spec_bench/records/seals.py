@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 from spec_bench.system.redaction import redact_values
 
 _MARK = b"sha256:"
@@ -32,16 +33,16 @@ def opened(path: Path) -> dict[str, Any]:
     """
     content = json.loads(bytes_of(path))
     if not isinstance(content, dict):
-        raise ValueError("it is no mapping")
+        raise UsageError("it is no mapping")
     if content.pop("check", None) != files.digest(content):
-        raise ValueError("its check does not fit: it was altered")
+        raise UsageError("its check does not fit: it was altered")
     return content
 
 
 def bytes_of(path: Path) -> bytes:
     """Returns what a file holds. Raises ValueError: it is none, but a folder, a link or a pipe."""
     if os.path.lexists(path) and not path.is_file():
-        raise ValueError("it is no file")
+        raise UsageError("it is no file")
     return path.read_bytes()
 
 
@@ -49,7 +50,7 @@ def seal(data: bytes) -> bytes:
     """Returns a file's bytes with their digest in the place of the last ``BLANK``."""
     at = data.rfind(_MARK)
     if data[at : at + len(BLANK)] != BLANK:
-        raise ValueError("no place for a digest")
+        raise UsageError("no place for a digest")
     return _with(data, at, hashlib.sha256(data).hexdigest().encode())
 
 
@@ -57,10 +58,10 @@ def check(data: bytes) -> None:
     """Raises ValueError: a file's bytes are not those that ``seal`` gave."""
     at = data.rfind(_MARK)
     if at < 0:
-        raise ValueError("it has no digest, was cut, or is something else")
+        raise UsageError("it has no digest, was cut, or is something else")
     digest = hashlib.sha256(_with(data, at, b"0" * _DIGITS)).hexdigest()
     if data[at + len(_MARK) :][:_DIGITS] != digest.encode():
-        raise ValueError("its digest does not fit: it was altered, or not copied whole")
+        raise UsageError("its digest does not fit: it was altered, or not copied whole")
 
 
 def _with(data: bytes, at: int, digits: bytes) -> bytes:

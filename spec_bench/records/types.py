@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from spec_bench.records.ends import Ends
+from spec_bench.system.errors import UsageError
 
 _REASON = re.compile(r"([a-z]\w*): (.*)", re.DOTALL)
 _DOUBT = re.compile(r"\bspeedup: ((?:stalled|disturbed): [^;]*)")
@@ -106,7 +107,7 @@ class Request:
         return self.ends.find_text(tokens[:end], before) or end
 
 
-class PromptError(ValueError):
+class PromptError(UsageError):
     """One prompt cannot be decoded, whatever becomes of the others."""
 
     def __init__(self, prompt_id: str, why: str) -> None:

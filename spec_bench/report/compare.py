@@ -32,6 +32,7 @@ from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.settings.arguments import Parser, output_folder
 from spec_bench.settings.fields import complain
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.numbers import format_count
 
 _NOT_JUDGED = "not judged"
@@ -55,7 +56,7 @@ def between(path: Path, names: str) -> list[Check]:
     """
     asked = [each.strip().partition(":") for each in names.split(",")]
     if len(asked) != 2:
-        raise ValueError(f"--cells takes two, such as sd:3,rsd_s:4x3, got {names!r}")
+        raise UsageError(f"--cells takes two, such as sd:3,rsd_s:4x3, got {names!r}")
     found = read_side(path).cells
     ask = Ask(measured(found.rows), found.records).of()
     first, second = (cells(name, **({"spec": spec} if spec else {})) for name, _, spec in asked)
@@ -71,7 +72,7 @@ def between(path: Path, names: str) -> list[Check]:
     if not checks:
         known = found.rows.decoder + ":" + found.rows.spec.astype(str)
         told = f"there are {', '.join(dict.fromkeys(known.str.removesuffix(':-')))}"
-        raise ValueError(f"no task in {str(path)!r} was run with both of {names}; {told}")
+        raise UsageError(f"no task in {str(path)!r} was run with both of {names}; {told}")
     return judged(checks)
 
 
@@ -144,7 +145,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--alpha", type=float, default=ALPHA)
     parser.add_argument("--allow-empty", action="store_true")
     parser.add_argument("--mixed-models", action="store_true")
-    parser.add_argument("--output", type=output_folder)
+    parser.add_argument("--out", type=output_folder)
     options = parser.parse_args(list(arguments))
     MODELS_APART.set(options.mixed_models)
     if (options.after is None) is (options.cells is None):
@@ -156,7 +157,7 @@ def main(arguments: Sequence[str]) -> int:
             undecided = any(each.verdict == _NOT_JUDGED for each in checks)
             return 2 * (undecided and not options.allow_empty)
         comparison = compare(options.before, options.after, options.alpha, options.margin)
-    except ValueError as error:
+    except UsageError as error:
         complain(f"spec-bench compare: {error}")
         return 2
     text = markdown(comparison)
@@ -165,10 +166,10 @@ def main(arguments: Sequence[str]) -> int:
         console.print(Markdown(text))
     else:
         print(text, end="")
-    if options.output is not None:
+    if options.out is not None:
         for name, content in (("compare.md", text), ("compare.html", page(comparison))):
-            files.write_text(options.output / name, content)
-            print(options.output / name)
+            files.write_text(options.out / name, content)
+            print(options.out / name)
     if not (comparison.regressed or options.allow_empty) and comparison.undecided:
         complain(f"spec-bench compare: {comparison.undecided}; --allow-empty makes it a success")
         return 2

@@ -35,6 +35,7 @@ from spec_bench.report.data.rows import Row, groups_of, number_in, rows_of, stal
 from spec_bench.report.data.seeds import SEEDS
 from spec_bench.report.page.build import Cells, read_cells
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import make_together
 from spec_bench.vocabulary.columns import Column, column, columns_in
 from spec_bench.vocabulary.numbers import format_count
@@ -196,7 +197,7 @@ def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MAR
     """
     for name, share, least in (("alpha", alpha, 0.0), ("margin", margin, -1e-12)):
         if not least < share < 1:
-            raise ValueError(f"{name} is {share}, not a share below 1")
+            raise UsageError(f"{name} is {share}, not a share below 1")
     numbers = (*_COMPARED, RATE)
     sides = read_side(before, numbers), read_side(after, numbers)
     both, gone, new = matches(*sides)
@@ -252,9 +253,9 @@ def read_side(path: Path, only: Sequence[str] = ()) -> Side:
     file = path / files.RESULTS
     tables = [each for each in (path, file) if each.is_file()] or files.results_files(path)
     if path.suffix == ".jsonl":
-        raise ValueError(f"{str(path)!r}: answer files are read by spec-bench report answers first")
+        raise UsageError(f"{str(path)!r}: answer files are read by spec-bench report answers first")
     if not any(each.stat().st_size for each in tables):
-        raise ValueError(f"no {files.RESULTS} in {str(path)!r} or in the folders below it")
+        raise UsageError(f"no {files.RESULTS} in {str(path)!r} or in the folders below it")
     return Side(str(path), read_cells(tables, None, only))
 
 
@@ -277,7 +278,7 @@ def matches(before: Side, after: Side) -> tuple[list[Match], list[str], list[str
         of = f"no cell of {before.name!r} is in {after.name!r}"
         apart = {*before.cells.rows.pair}.isdisjoint(after.cells.rows.pair)
         how = "; if it is one pair, give both the same --pair" * apart
-        raise ValueError(f"{of}; the first ones are {one!r} and {other!r}{how}")
+        raise UsageError(f"{of}; the first ones are {one!r} and {other!r}{how}")
     gone = [names[key] for key in first if key not in second]
     return both, gone, [names[key] for key in second if key not in first]
 

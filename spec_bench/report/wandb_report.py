@@ -30,6 +30,7 @@ from spec_bench.sinks.console import print_outcome
 from spec_bench.sinks.rows import restored, row_of, write_csv
 from spec_bench.sinks.sink import WandbSettings
 from spec_bench.sinks.wandb import HISTORY, TABLE, TRAINING, find_projects, log_in
+from spec_bench.system.errors import UsageError
 from spec_bench.system.files import results_files, results_of, write_text
 from spec_bench.vocabulary import columns, names
 
@@ -44,19 +45,19 @@ def read_offline(folder: Path) -> list[CellResult]:
     counts. Raises ValueError: there is none, or W&B cannot read it.
     """
     if not folder.is_dir():
-        raise ValueError(f"no such folder: {str(folder)!r}")
+        raise UsageError(f"no such folder: {str(folder)!r}")
     found = dict[str, CellResult]()
     for file in sorted(folder.rglob("run-*.wandb")):
         done = subprocess.run([*_READER, file], capture_output=True, text=True)
         if done.returncode:
-            raise ValueError(f"no W&B since 0.31 that reads {str(file)!r}: {one_line(done.stderr)}")
+            raise UsageError(f"no W&B since 0.31 that reads {str(file)!r}: {one_line(done.stderr)}")
         run = json.loads(done.stdout)
         row = {"labels": run["config"].get("labels"), "run_id": run["run_id"], **run["summary"]}
         if "status" in row:  # else a table
             metrics = {key: value for key, value in run["summary"].items() if key[0] != "_"}
             found[row["run_id"]] = restored({**row, "metrics": metrics})
     if not found:
-        raise ValueError(f"no cell of an offline run in {str(folder)!r}")
+        raise UsageError(f"no cell of an offline run in {str(folder)!r}")
     return [*found.values()]
 
 
@@ -69,13 +70,13 @@ def publish(options: Namespace) -> None:
     if options.offline:
         cells = read_offline(options.offline)
         print_outcome(cells, ())
-        if options.output:
-            write_csv(options.output, [row_of(cell) for cell in cells])
+        if options.out:
+            write_csv(options.out, [row_of(cell) for cell in cells])
         return
     try:
         import wandb_workspaces.reports.v2 as wr
     except ModuleNotFoundError as error:
-        raise ValueError(_MISSING) from error
+        raise UsageError(_MISSING) from error
     project = options.project or os.environ.get("WANDB_PROJECT") or WandbSettings.project
     entity = options.entity or os.environ.get("WANDB_ENTITY")
     results = options.results

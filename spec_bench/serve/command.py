@@ -33,6 +33,7 @@ from spec_bench.settings.fields import complain, did_you_mean
 from spec_bench.settings.validation import check, settings
 from spec_bench.settings.words import in_words
 from spec_bench.system import signals
+from spec_bench.system.errors import UsageError
 from spec_bench.system.files import open_own
 from spec_bench.system.redaction import KEY, redact
 
@@ -62,7 +63,7 @@ class ServingEngine:
         that it does not have, or one that needs what is not given.
         """
         if method != PLAIN and method not in self.speculation:
-            raise ValueError(
+            raise UsageError(
                 f"--with takes {', '.join(self.speculation)} for {self.title}, got {method!r}"
             )
         more = () if method == PLAIN else (*self.speculating, *self.speculation[method])
@@ -71,7 +72,7 @@ class ServingEngine:
             for name, value in places.items():
                 each = each.replace(f"{{{name}}}", value)
             if "{draft}" in each:
-                raise ValueError(f"{self.title} with {method} needs a draft: --draft PATH")
+                raise UsageError(f"{self.title} with {method} needs a draft: --draft PATH")
             filled.append(each)
         return filled
 
@@ -81,7 +82,7 @@ def read_engine(name: str) -> ServingEngine:
     files = find_configs(FOLDER)
     if name not in files:
         near = did_you_mean(name, list(files))
-        raise ValueError(f"an engine is one of {', '.join(files)}, got {name!r}{near}")
+        raise UsageError(f"an engine is one of {', '.join(files)}, got {name!r}{near}")
     return check(ServingEngine, read_yaml(files[name]), str(files[name]))
 
 
@@ -111,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
             plan.command(method)
         with signals.raising():
             return plan.run(methods)
-    except ValueError as error:
+    except UsageError as error:
         complain(f"spec-bench serve: {one_line(error)}")
         return 2
     except ServerError as error:
@@ -130,17 +131,16 @@ class Servers:
         pair = composed([each for each in overrides if each != "-m"]).pair
         self.model: str = options.model or _path(pair.target)
         self.draft = options.draft or (isinstance(pair.draft, str) and _path(pair.draft)) or None
-        if engine.kind == "llama_cpp" and not self.model.endswith(".gguf"):
-            gguf = f"{self.model}.gguf"
-            if not Path(gguf).is_file():
-                own = gguf if "smollm2" in gguf else "one for pair=smollm2"
-                raise ValueError(
+        if engine.kind == "llama_cpp":
+            self.model = _gguf_beside(self.model)
+            self.draft = self.draft and _gguf_beside(self.draft)
+            if not self.model.endswith(".gguf"):
+                raise UsageError(
                     f"llama.cpp serves a GGUF file, got {self.model}: --model FILE.gguf (make "
-                    f"smollm2 leaves {own})"
+                    "smollm2 and make qwen_coder leave those of their pairs)"
                 )
-            self.model = gguf
         if "--api-key" in options.arguments and not os.environ.get(KEY):
-            raise ValueError(f"--arguments has an --api-key: requests need it in {KEY}")
+            raise UsageError(f"--arguments has an --api-key: requests need it in {KEY}")
         # A stranger on a port of ours does not answer to it.
         self.name = f"target-{secrets.token_hex(8)}"
         self.logs = Path(options.logs or tempfile.mkdtemp(prefix="spec_bench-serve-"))
@@ -165,7 +165,7 @@ class Servers:
         program = self.options.program or self.engine.program
         if shutil.which(program) is None:
             title = self.engine.title
-            raise ValueError(f"{title}'s program {program!r} is not there: --program FILE")
+            raise UsageError(f"{title}'s program {program!r} is not there: --program FILE")
         keeper.adopt()
         status = 0
         gpus = visible_devices()
@@ -240,6 +240,11 @@ class Servers:
 
 def _path(model: str) -> str:
     return model if model.endswith(".gguf") else model_path(model)
+
+
+def _gguf_beside(model: str) -> str:
+    """Returns the GGUF file that a model's folder was made of, where it lies beside the folder."""
+    return f"{model}.gguf" if Path(f"{model}.gguf").is_file() else model
 
 
 def _free_port() -> int:

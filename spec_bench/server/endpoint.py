@@ -26,6 +26,7 @@ from spec_bench.server.stream import (
 )
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.foreign import parse_json
+from spec_bench.system.errors import UsageError
 from spec_bench.system.limits import within
 from spec_bench.system.redaction import redact
 
@@ -114,11 +115,11 @@ class Server:
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
-            raise ValueError("the server's address must start with http:// or https://")
+            raise UsageError("the server's address must start with http:// or https://")
         try:
             import httpx
         except ImportError:
-            raise ValueError("servers need httpx: pip install -e '.[server]'") from None
+            raise UsageError("servers need httpx: pip install -e '.[server]'") from None
         for chatty in ("httpx", "httpcore"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
@@ -127,7 +128,7 @@ class Server:
                 headers={"Accept-Encoding": "identity", **headers}, timeout=self.timeout_s
             )
         except ValueError:
-            raise ValueError("the server's key cannot be sent in a header") from None
+            raise UsageError("the server's key cannot be sent in a header") from None
         self._address = self.url.rstrip("/") + "/completions"
 
     def complete(

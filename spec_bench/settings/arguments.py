@@ -2,14 +2,32 @@
 
 import argparse
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from spec_bench.settings.fields import warn
+from spec_bench.system.errors import UsageError
 from spec_bench.system.files import check_writable
+
+RENAMED = {"--output": "--out"}
+"""Options of earlier versions, and their names now."""
 
 
 class Parser(argparse.ArgumentParser):
     """Without the usage, which argparse prints over several lines before what is wrong."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Takes options by their earlier names too, with a warning."""
+        given = list(sys.argv[1:] if args is None else args)
+        for number, (name, is_, value) in enumerate(each.partition("=") for each in given):
+            if name in RENAMED:
+                warn(f"{name} is {RENAMED[name]} now")
+                given[number] = f"{RENAMED[name]}{is_}{value}"
+        return super().parse_known_args(given, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Ends with status 2."""
@@ -20,7 +38,7 @@ def whole_numbers(name: str, text: str) -> list[int]:
     """Returns the numbers in ``14,30`` or ``[14,30]``. Raises ValueError, naming what is not."""
     parts = text.strip("[]").split(",")
     if not all(each.strip().isdecimal() and int(each) for each in parts):
-        raise ValueError(f"{name} must be whole numbers >= 1 such as 14,30, got {text!r}")
+        raise UsageError(f"{name} must be whole numbers >= 1 such as 14,30, got {text!r}")
     return list(map(int, parts))
 
 
@@ -28,7 +46,7 @@ def output_folder(text: str) -> Path:
     """Returns a folder to write files into, as an option's ``type``, looked at before any work."""
     try:
         check_writable(Path(text))
-    except ValueError as error:
+    except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return Path(text)
 

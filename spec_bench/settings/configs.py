@@ -12,6 +12,7 @@ import yaml
 
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.registry import config_folders
+from spec_bench.system.errors import UsageError
 from spec_bench.system.files import package_folder
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -52,7 +53,7 @@ def read_yaml(path: Path) -> Any:
         return yaml.load(path.read_text(encoding="utf-8"), _LOADER)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         what = one_line(error).replace('in "<unicode string>", ', "in ")
-        raise ValueError(f"{path}: {what}") from None
+        raise UsageError(f"{path}: {what}") from None
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def read_config(path: Path) -> dict[str, Any]:
             groups = (path.parent, *(folder / path.parent.name for folder in conf_dirs()))
             below = next((group / name for group in groups if (group / name).is_file()), None)
             if below is None:
-                raise ValueError(f"{path}: its defaults name {entry!r}, which is no file beside it")
+                raise UsageError(f"{path}: its defaults name {entry!r}, which is no file beside it")
             merged = _laid_over(merged, read_config(below))
     return _laid_over(merged, config)
 

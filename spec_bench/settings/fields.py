@@ -22,6 +22,7 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from spec_bench.system.errors import UsageError
 from spec_bench.system.printable import to_printable
 
 Block = TypeVar("Block")
@@ -62,7 +63,7 @@ def read(kind: type[Block], given: Mapping[str, Any], where: str, owner: str) ->
     known = _keys(declared)
     for key in given:
         if key not in known:
-            raise ValueError(
+            raise UsageError(
                 f"{where}.{shown(key, quoted=False)} does not belong to {owner}, which has "
                 f"{', '.join(known) or 'no settings'}"
             )
@@ -72,15 +73,15 @@ def read(kind: type[Block], given: Mapping[str, Any], where: str, owner: str) ->
             try:
                 values[key] = _fit(hints[key], given[key])
             except WrongError:
-                raise ValueError(
+                raise UsageError(
                     f"{where}.{key} must be {described(hints[key])}, got {shown(given[key])}"
                 ) from None
         elif required:
-            raise ValueError(f"{where}.{key} is missing: {owner} needs {described(hints[key])}")
+            raise UsageError(f"{where}.{key} is missing: {owner} needs {described(hints[key])}")
     try:
         return kind(**values)
     except ValueError as error:
-        raise ValueError(f"{where}.{error}") from None
+        raise UsageError(f"{where}.{error}") from None
 
 
 def shown(value: Any, *, quoted: bool = True, longest: int = 60) -> str:

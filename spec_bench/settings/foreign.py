@@ -18,6 +18,7 @@ from pydantic import AfterValidator, AllowInfNan, BaseModel, BeforeValidator, Co
 
 from spec_bench.settings.fields import MOST_NODES, one_line
 from spec_bench.settings.validation import Number, Whole
+from spec_bench.system.errors import UsageError
 from spec_bench.system.printable import to_printable
 
 MOST_BYTES = 2**30
@@ -66,7 +67,7 @@ def read_bytes(stream: BinaryIO) -> bytes:
             data = _open_packed(modules, data).read(most + 1)
             break
     if len(data) > most:
-        raise ValueError(f"it holds more than {most >> 20} MiB")
+        raise UsageError(f"it holds more than {most >> 20} MiB")
     return data
 
 
@@ -81,7 +82,7 @@ def _open_packed(modules: tuple[str, ...], data: bytes) -> Any:
             return import_module(name).open(BytesIO(data))
         except ImportError:
             continue
-    raise ValueError("zstd needs Python 3.14, or pip install zstandard; or unpack it: zstd -d")
+    raise UsageError("zstd needs Python 3.14, or pip install zstandard; or unpack it: zstd -d")
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
@@ -91,7 +92,7 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
     try:
         return check_value(json.loads(text, **options))
     except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
+        raise UsageError(_TOO_DEEP) from None
 
 
 def check_value(value: Any, depth: int = 0) -> Any:
@@ -99,9 +100,9 @@ def check_value(value: Any, depth: int = 0) -> Any:
     long.
     """
     if isinstance(value, str) and len(value) > MOST_TEXT:
-        raise ValueError(f"a text has {len(value)} characters, at most {MOST_TEXT}")
+        raise UsageError(f"a text has {len(value)} characters, at most {MOST_TEXT}")
     if depth > MOST_DEPTH:
-        raise ValueError(_TOO_DEEP)
+        raise UsageError(_TOO_DEEP)
     inside = value.values() if isinstance(value, dict) else value
     for each in inside if isinstance(value, dict | list) else ():
         check_value(each, depth + 1)
@@ -124,12 +125,12 @@ def load_yaml(text: str) -> Any:
         elif isinstance(event, yaml.AliasEvent):
             count += known.get(event.anchor, MOST_VALUES)
         elif isinstance(event, yaml.ScalarEvent) and (found := _STEERING.search(event.value)):
-            raise ValueError(f"a text has the control character {found[0]!r}")
+            raise UsageError(f"a text has the control character {found[0]!r}")
         count += 1
         if len(begun) > MOST_DEPTH:
-            raise ValueError(_TOO_DEEP)
+            raise UsageError(_TOO_DEEP)
         if count > MOST_VALUES:
-            raise ValueError(f"it has more than {MOST_VALUES} values")
+            raise UsageError(f"it has more than {MOST_VALUES} values")
     return yaml.safe_load(text)
 
 
@@ -141,12 +142,12 @@ def check_config(text: str, name: str) -> None:
     try:
         config = load_yaml(text)
     except yaml.YAMLError as error:
-        raise ValueError(one_line(error)) from None
+        raise UsageError(one_line(error)) from None
     defaults = config.get("defaults") if isinstance(config, Mapping) else None
     places = [name.replace("/", "."), *_PACKAGE.findall(text)]
     for key in (*places, *map(str, defaults or ()), *_iter_keys(config)):
         if _CALLING.search(key) and not _HARMLESS.fullmatch(key):
-            raise ValueError(f"{key} is not taken from a config that is not ours; {_TAKEN}")
+            raise UsageError(f"{key} is not taken from a config that is not ours; {_TAKEN}")
 
 
 def _iter_keys(value: Any, at: str = "") -> Iterator[str]:

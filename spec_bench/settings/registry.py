@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from spec_bench.settings.fields import first_line, read, shown
+from spec_bench.system.errors import UsageError
 
 Entry = TypeVar("Entry")
 Thing = TypeVar("Thing")
@@ -71,7 +72,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     def add(self, name: str, entry: Entry, origin: str) -> None:
         """Registers what stands behind a name; a module imported anew replaces its entries."""
         if self._origins.get(name, origin) != origin:
-            raise ValueError(
+            raise UsageError(
                 f"two {self.noun} entries are called {name!r}: {self._origins[name]} and {origin}"
             )
         self._entries[name] = entry
@@ -98,7 +99,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         """Returns the entry that a user named; else a ValueError names the key and the choices."""
         if isinstance(name, str) and name in self:
             return self[name]
-        raise ValueError(f"{where} must be one of {', '.join(sorted(self))}, got {shown(name)}")
+        raise UsageError(f"{where} must be one of {', '.join(sorted(self))}, got {shown(name)}")
 
     def read(self, block: Mapping[str, Any], key: str, where: str) -> Any:
         """Reads a block of settings as the dataclass that it names under a key; a ValueError if it
@@ -131,7 +132,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             try:
                 point.load()
             except Exception as error:
-                raise ValueError(
+                raise UsageError(
                     f"entry point {point.name!r} of {self.group} ({point.value}) cannot be "
                     f"imported: {type(error).__name__}: {first_line(error)}"
                 ) from error
@@ -167,7 +168,7 @@ def config_folders() -> list[Path]:
         except ModuleNotFoundError:
             package = None
         if package is None or not package.submodule_search_locations:
-            raise ValueError(
+            raise UsageError(
                 f"entry point {point.name!r} of {CONFIGS} must name a package with a folder, "
                 f"got {point.value!r}"
             )

@@ -29,9 +29,10 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import AllowInfNan, ConfigDict, Strict, TypeAdapter, ValidationError
 from pydantic import StringConstraints as StringConstraints
 from pydantic.dataclasses import dataclass as checked_dataclass
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from spec_bench.settings.fields import described, is_union, one_line, shown, unknown_setting
+from spec_bench.system.errors import UsageError
 
 __all__ = ["Flag", "Ge", "Gt", "Le", "Lt", "MinLen", "Number", "Real", "Says", "Text", "Whole"]
 
@@ -69,6 +70,12 @@ def settings(kind: Class) -> Class:
     return made
 
 
+def require(holds: bool) -> None:
+    """Refuses a field's value, from its validator, in the words of what the field ``Says``."""
+    if not holds:
+        raise PydanticCustomError("out_of_range", "out of range")
+
+
 def check(kind: type[Kind], values: Any, at: str = "", of: str = "") -> Kind:
     """Reads a settings class, or a pydantic model, from a plain mapping, as YAML has it.
 
@@ -79,13 +86,13 @@ def check(kind: type[Kind], values: Any, at: str = "", of: str = "") -> Kind:
     of = f"{of}: " if of else ""
     if not isinstance(values, Mapping):
         got = shown(values, longest=_LONGEST)
-        raise ValueError(f"{of}{at or 'the config'} must be a mapping of settings, got {got}")
+        raise UsageError(f"{of}{at or 'the config'} must be a mapping of settings, got {got}")
     try:
         return adapter(kind).validate_python(dict(values))  # type: ignore[arg-type]
     except ValidationError as error:
         # A misspelt key is also a missing one; the misspelling is what the user looks for.
         first = min(error.errors(include_url=False), key=lambda each: each["type"] not in _UNKNOWN)
-        raise ValueError(f"{of}{_line(first, kind, at)}") from None
+        raise UsageError(f"{of}{_line(first, kind, at)}") from None
 
 
 def _line(error: ErrorDetails, kind: type[Any], at: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.settings import fields
+from spec_bench.system.errors import UsageError
 
 # What Hydra reads as a text without quotes: it knows ASCII alone, and 2026_11_27 is a number to it.
 _WORD = re.compile(r"(?!(true|false|null|nan|inf)$)(\.{0,2}/|[a-z_])[\w./:@+-]*", re.A | re.I)
@@ -18,7 +19,7 @@ def as_override(key: str, value: Any) -> str:
     try:
         return quote_text(value)
     except TypeError:
-        raise ValueError(
+        raise UsageError(
             f"{key} must be a text, a number, true, false, null, a list or a mapping of them, got "
             f"{shown(value)}"
         ) from None

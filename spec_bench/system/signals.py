@@ -22,6 +22,7 @@ from types import FrameType
 from typing import NoReturn
 
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError, report_fault
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _owner = 0  # the process that a signal ends in order
@@ -85,6 +86,11 @@ def orderly(line: str) -> Iterator[None]:
             do = "Ray's environment is pip install -c constraints-ray.txt -e '.[ray]'"
         print(f"spec_bench: the package {package!r} is not installed here: {do}", file=sys.stderr)
         sys.exit(2)
+    except UsageError as error:
+        print(f"spec_bench: {error}", file=sys.stderr)
+        sys.exit(2)
+    except Exception as error:
+        sys.exit(report_fault(error, "spec_bench", line.partition("; ")[2]))
     finally:
         logging.raiseExceptions = raised
         sys.unraisablehook = sys.__unraisablehook__

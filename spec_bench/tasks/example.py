@@ -13,6 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from spec_bench.system.errors import UsageError
 from spec_bench.tasks.prompt_files import lines_of, message_of
 
 ROLES = ("system", "user", "assistant")
@@ -67,20 +68,20 @@ def read_turns(value: Any, where: str) -> Turns:
     """
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, Sequence) or not items:
-        raise ValueError(f"no turns in field {where!r}, got {value!r}")
+        raise UsageError(f"no turns in field {where!r}, got {value!r}")
     if any(isinstance(item, Mapping) for item in items):
         turns = _conversation(items, where)
     else:
         for place, item in enumerate(items):
             if not isinstance(item, str):
-                raise ValueError(
+                raise UsageError(
                     f"{where}[{place}] must be a text or a message with role and content, got "
                     f"{item!r}"
                 )
         turns = Turns(tuple(items))
     for turn, text in enumerate(turns.asked):
         if not text.strip():
-            raise ValueError(f"turn {turn} in field {where!r} is blank, got {text!r}")
+            raise UsageError(f"turn {turn} in field {where!r} is blank, got {text!r}")
     return turns
 
 
@@ -90,20 +91,20 @@ def _conversation(items: Sequence[Any], where: str) -> Turns:
     for place, item in enumerate(items):
         role, content = message_of(item)
         if role is None or not isinstance(content, str):
-            raise ValueError(
+            raise UsageError(
                 f"{where}[{place}] must be a message with a role ({', '.join(ROLES)}) and a text "
                 f"as content, got {item!r}"
             )
         turn = len(spoken["user"]) - len(spoken["assistant"])
         fits = {"system": place == 0, "user": turn == 0, "assistant": turn == 1}
         if not fits[role]:
-            raise ValueError(
+            raise UsageError(
                 f"{where}[{place}]: messages must go system (at most once, first), user, "
                 f"assistant, user, ..., got {role!r} here"
             )
         spoken[role].append(content)
     if not spoken["user"]:
-        raise ValueError(f"no user's message in field {where!r}")
+        raise UsageError(f"no user's message in field {where!r}")
     return Turns(tuple(spoken["user"]), tuple(spoken["assistant"]), "".join(spoken["system"]))
 
 
@@ -117,7 +118,7 @@ def read_references(value: Any, where: str) -> list[tuple[str, ...]]:
         answers = _listed(item)
         for each in answers:
             if isinstance(each, bool) or not isinstance(each, str | int | float | None):
-                raise ValueError(
+                raise UsageError(
                     f"{where}[{place}] must be a text, a number, null or a list, got {item!r}"
                 )
         references.append(tuple(str(each) for each in answers if each is not None))
@@ -140,12 +141,12 @@ def history_before(
     an earlier turn without an answer.
     """
     if not 0 <= turn < len(example.turns):
-        raise ValueError(
+        raise UsageError(
             f"task {task}: example {example.id} has turns 0..{len(example.turns) - 1}, not {turn}"
         )
     history = fixed_answers(example) if given is None else given
     if len(history) < turn:
-        raise ValueError(
+        raise UsageError(
             f"task {task}: turn {turn} of example {example.id} needs the answers to the"
             f" {turn} turns before it, got {len(history)}"
         )
@@ -164,17 +165,17 @@ def read_answers(path: Path, examples: Sequence[Example]) -> dict[str, tuple[str
             key = line["question_id"]
             turns = line["choices"][0]["turns"]
         except (TypeError, LookupError):
-            raise ValueError(
+            raise UsageError(
                 f"{where}: no answer; needs question_id and choices: [{{turns: [...]}}]"
             ) from None
         if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
-            raise ValueError(f"{where}: turns must be a list of texts")
+            raise UsageError(f"{where}: turns must be a list of texts")
         given[str(key)] = tuple(turns)
     for example in examples:
         needed = len(example.turns) - 1
         there = len(given.get(example.id, ()))
         if there < needed:
-            raise ValueError(
+            raise UsageError(
                 f"task.answers: {path.name} has answers to {there} turns of question {example.id},"
                 f" needed: {needed}"
             )
@@ -210,7 +211,7 @@ def fitted(
         else:
             over = middle
     if fits < 0:
-        raise ValueError(
+        raise UsageError(
             f"prompt {example.id!r}: {tokens(shortened(example, 0))} tokens without any of its "
             f"row's texts, there is room for {room}; use task.overlong=skip"
         )

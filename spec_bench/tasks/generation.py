@@ -4,13 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from spec_bench.settings.validation import Ge, Gt, Le, Number, Real, Says, Whole, settings
+from spec_bench.settings.validation import Ge, Gt, Le, Number, Real, Says, Whole, require, settings
 
 LEAST_TEMPERATURE = 1e-6  # above 0; logits over less could overflow float32
 
 
 def _greedy_or_warm(value: float) -> float:
-    assert value == 0 or value >= LEAST_TEMPERATURE
+    require(value == 0 or value >= LEAST_TEMPERATURE)
     return value
 
 

@@ -27,6 +27,7 @@ from spec_bench.settings.foreign import (
     parse_json,
     read_bytes,
 )
+from spec_bench.system.errors import UsageError
 from spec_bench.system.limits import limit_memory
 
 Row = Mapping[str, Any]
@@ -77,7 +78,7 @@ def _read_once(file: str) -> bytes:
         with open(file, "rb") as stream:
             return read_bytes(stream)
     if sys.stdin.isatty():
-        raise ValueError("- is what a pipe or < FILE brings: there is nothing but the terminal")
+        raise UsageError("- is what a pipe or < FILE brings: there is nothing but the terminal")
     return read_bytes(sys.stdin.buffer)
 
 
@@ -87,13 +88,13 @@ def _read_text(file: Path, where: str) -> str:
     try:
         data = read(str(file))
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise UsageError(f"{where}: {error}") from None
     utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
         return data.decode("utf-16" if utf16 else "utf-8-sig")
     except UnicodeDecodeError as error:
         line = 1 + data.count(b"\n", 0, error.start)
-        raise ValueError(f"{where}, line {line}: {error}; save it as UTF-8") from None
+        raise UsageError(f"{where}, line {line}: {error}; save it as UTF-8") from None
 
 
 def rows_of(file: Path, whose: str) -> Iterator[Making]:
@@ -112,7 +113,7 @@ def rows_of(file: Path, whose: str) -> Iterator[Making]:
     except Exception as error:  # of each library that unpacks or reads
         if type(error) is ValueError:
             raise
-        raise ValueError(f"{where}: cannot read it: {error.__cause__ or error}") from error
+        raise UsageError(f"{where}: cannot read it: {error.__cause__ or error}") from error
     yield from rows_in(rows)
 
 
@@ -169,7 +170,7 @@ def _rows_of_text(text: str, file: Path, where: str) -> Iterator[Making]:
         for number, line in _lines_in(text):
             yield partial(_row_of, line.rstrip("\r"), where, f"line {number}")
     else:
-        raise ValueError(f"{where}: cannot read such a file; choose from {FORMS}")
+        raise UsageError(f"{where}: cannot read such a file; choose from {FORMS}")
 
 
 def _lines_in(text: str) -> Iterator[tuple[int, str]]:
@@ -187,7 +188,7 @@ def lines_of(file: Path, whose: str) -> Iterator[Line]:
     character (one of a pair of surrogates), which no tokenizer takes and no file can keep.
     """
     if not file.is_file():
-        raise ValueError(f"{whose}: there is no file {str(file)!r}")
+        raise UsageError(f"{whose}: there is no file {str(file)!r}")
     for make in rows_of(file, whose):
         yield make()
 
@@ -195,7 +196,7 @@ def lines_of(file: Path, whose: str) -> Iterator[Line]:
 def _constant(name: str) -> None:
     """NaN is a value that is missing."""
     if name != "NaN":
-        raise ValueError(f"{name} is no value")
+        raise UsageError(f"{name} is no value")
 
 
 def _parse_json(text: str, where: str, line: int = 1) -> Any:
@@ -209,7 +210,7 @@ def _parse_json(text: str, where: str, line: int = 1) -> Any:
         line += getattr(error, "lineno", 1) - 1
         what = "no JSON: " * isinstance(error, json.JSONDecodeError)
         why = f"{what}{str(error).partition(': line')[0]}"
-    raise ValueError(f"{where}, line {line}: {why}")
+    raise UsageError(f"{where}, line {line}: {why}")
 
 
 def _json_or_none(text: str) -> Any:
@@ -229,11 +230,11 @@ def _row_of(value: Any, where: str, place: str) -> Line:
         try:
             value = {"prompt": check_value(value)}
         except ValueError as error:
-            raise ValueError(f"{where}, {place}: {error}") from None
+            raise UsageError(f"{where}, {place}: {error}") from None
     elif isinstance(value, list):
         value = {"turns": value}
     elif not isinstance(value, dict):
-        raise ValueError(f"{where}, {place}: a {type(value).__name__}, not an object")
+        raise UsageError(f"{where}, {place}: a {type(value).__name__}, not an object")
     elif isinstance(body := value.get("body"), dict):  # of OpenAI's batches
         value = {**body, "id": value.get("custom_id")}
     return Line(value, place)
@@ -282,16 +283,16 @@ def _rows_of_table(text: str, delimiter: str, where: str) -> Iterator[Making]:
             if not names:
                 names = [name.strip() for name in cells]
                 if len({*names}) < len(names):
-                    raise ValueError(f"{where}, {place}: two columns of one name: {shown(names)}")
+                    raise UsageError(f"{where}, {place}: two columns of one name: {shown(names)}")
                 continue
             if len(cells) != len(names):
-                raise ValueError(
+                raise UsageError(
                     f"{where}, {place}: {len(cells)} cells, where the first line has {len(names)}"
                 )
             row = {name: cell or None for name, cell in zip(names, cells, strict=True)}
             yield partial(Line, row, place)
     except csv.Error as error:
-        raise ValueError(
+        raise UsageError(
             f"{where}, line {number}: a quotation mark is not closed: {error}"
         ) from None
 
@@ -338,7 +339,7 @@ def asked_in(row: Row) -> Any:
     name = asking_field(row)
     for title, (others, words) in _TASKS.items():
         if others <= {*row} and name not in (*CHATS, "turns"):
-            raise ValueError(
+            raise UsageError(
                 f"the row is like {title}'s, whose prompt is more than {name!r}: add {words}; "
                 "otherwise give rows a field turns"
             )

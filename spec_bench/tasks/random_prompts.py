@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from spec_bench.records.ends import Ends
 from spec_bench.settings.validation import Ge, Text, Whole, settings
+from spec_bench.system.errors import UsageError
 from spec_bench.tasks.example import Example
 from spec_bench.tasks.generation import Generation
 
@@ -42,7 +43,7 @@ class RandomPrompts:
         """Prompts ``offset`` to ``offset + limit``. Raises ValueError: none in that range."""
         end = self.prompts if limit is None else min(self.prompts, offset + limit)
         if offset >= end:
-            raise ValueError(f"task {self.name}: {self.prompts} prompts, none from {offset} on")
+            raise UsageError(f"task {self.name}: {self.prompts} prompts, none from {offset} on")
         text = f"{self.prompt_tokens} token ids"
         return [Example(str(index), (text,), ((),)) for index in range(offset, end)]
 

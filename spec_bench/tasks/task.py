@@ -17,6 +17,7 @@ from spec_bench.records.ends import Ends, cut_before
 from spec_bench.records.types import CodeReference, SqlReference
 from spec_bench.settings.fields import shown
 from spec_bench.settings.validation import Flag, Ge, MinLen, Says, Text, Whole, settings
+from spec_bench.system.errors import UsageError
 from spec_bench.tasks.example import (
     Example,
     Turns,
@@ -158,11 +159,11 @@ class Task:
         if self.metrics is not None:
             object.__setattr__(self, "scores", self.metrics)
         if twice := [name for name, count in Counter(self.scores).items() if count > 1]:
-            raise ValueError(f"task.scores names {twice[0]} twice")
+            raise UsageError(f"task.scores names {twice[0]} twice")
         check_templates(self.template, self.plain, self.fields, (self.turns, self.reference))
         check_names("task.schema_line", self.schema_line, ("table", "columns"))
         if self.answers is not None and self.later_turns != "fixed":
-            raise ValueError(
+            raise UsageError(
                 f"task.answers is a file for task.later_turns=fixed, not {self.later_turns}"
             )
 
@@ -172,7 +173,7 @@ class Task:
         without an answer in the file of answers, or no consent to run code.
         """
         if RUNS_CODE in self.scores and not self.run_code:
-            raise ValueError(
+            raise UsageError(
                 f"the score {RUNS_CODE} runs what the model writes on this machine: "
                 "task.run_code=true consents to that, task.metrics=[] leaves the score out"
             )
@@ -182,12 +183,12 @@ class Task:
         if not rows:
             count = count_rows(self.source)[0]
             none = f"{count} rows, none from offset {offset} on" if count else "no prompt"
-            raise ValueError(f"task {self.name}: {self.data_file} has {none}")
+            raise UsageError(f"task {self.name}: {self.data_file} has {none}")
         shots = tuple(map(self._shot, worked))
         examples = [replace(self._example(row, index), shots=shots) for index, row in rows]
         counts = Counter(prompt_id for example in examples for prompt_id in example.prompt_ids)
         if twice := sorted(prompt_id for prompt_id, count in counts.items() if count > 1):
-            raise ValueError(f"task {self.name}: ids occur twice: {', '.join(twice[:5])}")
+            raise UsageError(f"task {self.name}: ids occur twice: {', '.join(twice[:5])}")
         if self.answers is None:
             return examples
         given = read_answers(Path(self.answers).expanduser(), examples)
@@ -213,7 +214,7 @@ class Task:
         own = source == self.source
         rows = load_rows(source, self.name, None if own else self.shots, asks=self._any_form)
         if len(rows) < self.shots + own:
-            raise ValueError(
+            raise UsageError(
                 f"task.shots={self.shots}: {label_of(source, self.name)} has {len(rows)} rows; "
                 "task.shots_from=FILE has examples of your own"
             )
@@ -223,7 +224,7 @@ class Task:
         """What a worked example asks, and its answer. Raises ValueError: it has none."""
         example = self._example(row, 0)
         if not example.references[0]:
-            raise ValueError(f"task.shots={self.shots}: the example of {row.place} has no answer")
+            raise UsageError(f"task.shots={self.shots}: the example of {row.place} has no answer")
         return example.turns[0], example.references[0][0]
 
     def _rows(self, limit: int | None, offset: int) -> list[tuple[int, Line]]:
@@ -252,8 +253,8 @@ class Task:
             # It need not be there where ``fields`` does not name its place.
             optional: dict[str, Any] = {} if "category" in self.fields else {"default": ""}
             category = look_up(row, "category", self.fields, **optional)
-        except ValueError as error:
-            raise ValueError(f"task {self.name}, {row.place}: {error}") from error
+        except UsageError as error:
+            raise UsageError(f"task {self.name}, {row.place}: {error}") from error
         if identity is None or len(self.source.paths) > 1:  # whose rows may share ids
             identity = index
         name = str(identity)
@@ -299,7 +300,7 @@ class Task:
             turns = read_turns(look_up(row, field, {**self.fields, **more}), field)
         missing = [each for each in turns.asked if each.startswith(self.placeholder or "\0")]
         if missing:
-            raise ValueError(
+            raise UsageError(
                 f"the text is not there, only {shown(missing[0])}: what fetches it is named in "
                 f"conf/task/{self.name}.yaml"
             )
@@ -363,7 +364,7 @@ class Task:
             "a function compute(predictions) needs none" if score.endswith(".py") else "",
         ]
         told = ", or ".join(filter(None, ways))
-        raise ValueError(f"{self.data_file}, {where} has no reference for {score}: {told}")
+        raise UsageError(f"{self.data_file}, {where} has no reference for {score}: {told}")
 
     def _schema(self, row: Row) -> str:
         """Returns the schema of the row's database, unless the row brings it as a column."""
@@ -522,7 +523,7 @@ class Task:
             path = Path(self.source.paths[0]).expanduser()
             return (path if path.is_dir() else path.parent) / "database"
         if self.databases is None:
-            raise ValueError(
+            raise UsageError(
                 "the hub has no databases; set task.database to the folder that holds them"
             )
         return fetched(self.databases)

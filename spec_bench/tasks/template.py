@@ -13,6 +13,7 @@ from string import Formatter
 from typing import Any, TypeVar
 
 from spec_bench.settings.fields import did_you_mean, first_line, one_line
+from spec_bench.system.errors import UsageError
 from spec_bench.system.limits import limit_memory, within
 from spec_bench.tasks.prompt_files import ANSWERING
 
@@ -41,9 +42,9 @@ def _checked(key: str, template: str) -> list[str]:
     try:
         names = placeholders(template)
     except ValueError as error:
-        raise ValueError(f"{key}: template {template!r}: {error}") from None
+        raise UsageError(f"{key}: template {template!r}: {error}") from None
     if "" in names:
-        raise ValueError(f"{key} must name a field in its braces, got {template!r}")
+        raise UsageError(f"{key} must name a field in its braces, got {template!r}")
     return names
 
 
@@ -51,7 +52,7 @@ def check_names(key: str, template: str, names: Sequence[str]) -> None:
     """Checks that a template has these names alone. Raises ValueError: it has others."""
     if _checked(key, template) != [*names]:
         wanted = " and ".join(f"{{{name}}}" for name in names)
-        raise ValueError(f"{key} must be a text with {wanted} in it, got {template!r}")
+        raise UsageError(f"{key} must be a text with {wanted} in it, got {template!r}")
 
 
 def check_templates(
@@ -66,11 +67,11 @@ def check_templates(
     read = {name for name in (*_ALWAYS, *more) if name}
     for template in templates:
         if not (names := _checked("task.template", template)):
-            raise ValueError(f"task.template must be {TEMPLATE}, got {template!r}")
+            raise UsageError(f"task.template must be {TEMPLATE}, got {template!r}")
         read.update(names)
     check_names("task.plain", plain, ("turn",))
     if unused := [name for name in fields if name not in read]:
-        raise ValueError(
+        raise UsageError(
             f"task.fields.{unused[0]} is read by nothing; read are {', '.join(sorted(read))}"
         )
 
@@ -84,7 +85,7 @@ def fill(template: str, values: Mapping[str, Any]) -> str:
             if type(values[name]) not in (str, int, type(None)):
                 each = ": {turn} stands for each of its texts" if name == "turns" else ""
                 kind = type(values[name]).__name__
-                raise ValueError(f"the template's {{{name}}} is no text but a {kind}{each}")
+                raise UsageError(f"the template's {{{name}}} is no text but a {kind}{each}")
             parts.append("" if values[name] is None else str(values[name]))
     return "".join(parts)
 
@@ -117,7 +118,7 @@ def look_up(row: Mapping[str, Any], name: str, fields: Fields, default: Any = _M
     near = near.replace("?", ", if all lines have it?") or f"; task.fields.{name}=FIELD names it"
     hint = _hint_at_prompt(row) if name == "turns" else near
     wanted = " or ".join(map(repr, paths))
-    raise ValueError(f"no field {wanted}; the row has {', '.join(row)}{hint}")
+    raise UsageError(f"no field {wanted}; the row has {', '.join(row)}{hint}")
 
 
 def _hint_at_prompt(row: Mapping[str, Any]) -> str:
@@ -143,7 +144,7 @@ def chat_text(
     process's time, or drops what one of them says.
     """
     if not getattr(tokenizer, "chat_template", None):
-        raise ValueError(f"the tokenizer has no chat template: {otherwise}")
+        raise UsageError(f"the tokenizer has no chat template: {otherwise}")
     text = _rendered(tokenizer, messages, asks)
     if all(str(each.get("content")).strip() in text for each in messages):
         return text
@@ -152,7 +153,7 @@ def chat_text(
     kept = _rendered(tokenizer, marked, asks)
     for each in marked:
         if each["content"] not in kept:
-            raise ValueError(f"the chat template drops what a message of role {each['role']} says")
+            raise UsageError(f"the chat template drops what a message of role {each['role']} says")
     return text
 
 
@@ -169,7 +170,7 @@ def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], asks: bool)
         why = first_line(error) or type(error).__name__
         if "tools" in str(tokenizer.chat_template):
             why += "; it may want tools: pair.chat_template_kwargs={tools: [...]}"
-        raise ValueError(f"the chat template fails: {why}") from None
+        raise UsageError(f"the chat template fails: {why}") from None
     finally:
         if limited:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
@@ -188,7 +189,7 @@ def token_ids(tokenizer: Any, text: str, **options: Any) -> tuple[int, ...]:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic of the tokenizers' is no Exception
-        raise ValueError(f"the tokenizer fails: {one_line(error, 200)}") from None
+        raise UsageError(f"the tokenizer fails: {one_line(error, 200)}") from None
 
 
 def encode_each(items: Sequence[Item], encode: Callable[[Item], Made]) -> list[Made]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spec_bench.settings.fields import complain
+from spec_bench.system.errors import UsageError
 from spec_bench.system.signals import orderly
 
 RESUMES = "the same command goes on"
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         try:
             words = read_escapes(overrides_of("train", given))
-        except ValueError as error:
+        except UsageError as error:
             complain(f"spec-bench train: {error}")
             sys.exit(2)
         from spec_bench.jobs.config.compose import run_application, shown_resolved

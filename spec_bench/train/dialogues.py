@@ -20,6 +20,7 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.records.ends import Ends, end_ids
 from spec_bench.records.types import Request
+from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest, naming, open_own, write_text
 from spec_bench.tasks import Task
 from spec_bench.tasks.example import fixed_answers
@@ -79,7 +80,7 @@ def read_dialogues(
         f"tokens or more within data.max_length={longest}"
     )
     if len(useful) < 2:
-        raise ValueError(f"{told}; at least 2 are needed")
+        raise UsageError(f"{told}; at least 2 are needed")
     log.info(told)
     return useful
 
@@ -123,10 +124,10 @@ def _answered(
         ends = task.ends(tokenizer)
         stop_ids = ends.ids
     else:
-        raise ValueError("data.kind=task needs a task with text; random prompts teach nothing")
+        raise UsageError("data.kind=task needs a task with text; random prompts teach nothing")
     prompts = [prompt for prompt in prompts if len(prompt) + 2 <= room][: data.limit]
     if not prompts:
-        raise ValueError(f"data.kind={data.kind}: no prompt fits into data.max_length={room}")
+        raise UsageError(f"data.kind={data.kind}: no prompt fits into data.max_length={room}")
     told = (prompts, ends.texts) if ends.texts else prompts
     texts = answered("answers", told, prompts, stop_ids, answers)
     return [
@@ -164,7 +165,7 @@ def read_chats(task: Task, limit: int | None = None) -> list[Messages]:
             said = task.messages(example, len(answers) - 1, answers)
             chats.append([*said, {"role": "assistant", "content": answers[-1]}])
     if not chats:
-        raise ValueError(
+        raise UsageError(
             f"{task.data_file}: none of its {len(examples)} rows has an answer; "
             "data.answered_by=target has the target answer"
         )
@@ -184,14 +185,14 @@ def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
             before = chat_text(tokenizer, messages[:index], otherwise=_PLAINLY)
             after = chat_text(tokenizer, messages[: index + 1], False, _PLAINLY)
             if not (before.startswith(text) and after.startswith(before)):
-                raise ValueError(
+                raise UsageError(
                     "the chat template writes earlier turns differently once later ones follow; "
                     "set pair.chat_template to one that does not"
                 )
             spans.append((len(before), len(after)))
             text = after
     if not getattr(tokenizer, "is_fast", False):
-        raise ValueError("chats need a fast tokenizer: only those know a token's place in the text")
+        raise UsageError("chats need a fast tokenizer: only those know a token's place in the text")
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     starts = [at for at, _ in encoded["offset_mapping"]]
     ids = tuple(encoded["input_ids"])

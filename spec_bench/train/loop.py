@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import Ge, adapter
+from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest, naming, open_own, replacing, set_aside, write_csv
 from spec_bench.train.batches import IGNORED, Batches, step_indices
 from spec_bench.train.settings import TrainSettings
@@ -144,7 +145,7 @@ class Checkpoint:
         try:
             state = torch.load(self.file, map_location="cpu", weights_only=True)
             if not isinstance(state, dict) or not isinstance(state["settings"], str):
-                raise ValueError("it holds no training")
+                raise UsageError("it holds no training")
             models = state.get("models", self.models)  # none kept before there were digests
             if (state["settings"], models) == (self.settings, self.models):
                 progress = adapter(Progress).validate_python(state["progress"])
@@ -162,7 +163,7 @@ class Checkpoint:
             module.load_state_dict(fresh[0])
             optimiser.load_state_dict(fresh[1])
             return Progress()
-        raise ValueError(
+        raise UsageError(
             f"{self.file.parent} holds a training with other settings or models; give this one "
             "another name=..., or remove that folder"
         )

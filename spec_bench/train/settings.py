@@ -19,9 +19,11 @@ from spec_bench.settings.validation import (
     Text,
     Whole,
     check,
+    require,
     settings,
 )
 from spec_bench.sinks.sink import SinkSettings
+from spec_bench.system.errors import UsageError
 from spec_bench.tasks import RandomPrompts, Task, build_task, read_own
 
 Temperatures = Annotated[
@@ -78,12 +80,12 @@ class HeadSettings:
         kinds = (*head_kinds(), DRAFT_MODEL)
         if self.kind not in kinds:
             known = ", ".join(sorted(kinds))
-            raise ValueError(f"head.kind must be one of {known}, got {self.kind!r}")
+            raise UsageError(f"head.kind must be one of {known}, got {self.kind!r}")
         if self.kind != DRAFT_MODEL:
             if self.init not in (RANDOM, "target"):
-                raise ValueError(f"head.init must be random or target, got {self.init!r}")
+                raise UsageError(f"head.init must be random or target, got {self.init!r}")
             if self.init == "target" and not heads_class(self.kind).starts_as_target:
-                raise ValueError(
+                raise UsageError(
                     f"head.init=target: the last layer of {self.kind} has another width than the "
                     "target's"
                 )
@@ -94,10 +96,10 @@ class HeadSettings:
                 has = (
                     f"head.init={self.init} has its own" if own else f"head.kind={self.kind} needs"
                 )
-                raise ValueError(f"{has} head.{name}")
+                raise UsageError(f"{has} head.{name}")
         if self.width is not None and self.width % HEAD_WIDTH:
             allowed = f"a multiple of {HEAD_WIDTH}, an attention head's"
-            raise ValueError(f"head.width must be {allowed}, got {self.width}")
+            raise UsageError(f"head.width must be {allowed}, got {self.width}")
 
 
 @settings
@@ -119,13 +121,13 @@ class DataSettings:
     def __post_init__(self) -> None:
         if self.kind != "chats" and self.answered_by != "target":
             needed = "data.answered_by must be target"
-            raise ValueError(f"data.kind={self.kind} has no answers: {needed}")
+            raise UsageError(f"data.kind={self.kind} has no answers: {needed}")
         if self.kind == "sampled" and self.limit is None:
-            raise ValueError("data.kind=sampled needs data.limit, the number of prompts sampled")
+            raise UsageError("data.kind=sampled needs data.limit, the number of prompts sampled")
         if self.kind in ("chats", "prompts") and self.path is None:
-            raise ValueError(f"data.kind={self.kind} needs data.path, the file")
+            raise UsageError(f"data.kind={self.kind} needs data.path, the file")
         if self.kind in ("task", "sampled") and self.path is not None:
-            raise ValueError(f"data.kind={self.kind} reads no file, got data.path={self.path}")
+            raise UsageError(f"data.kind={self.kind} reads no file, got data.path={self.path}")
 
 
 @settings
@@ -145,16 +147,16 @@ class Optimisation:
 
     def __post_init__(self) -> None:
         if self.accumulate > self.batch:
-            raise ValueError(
+            raise UsageError(
                 f"optimiser.accumulate ({self.accumulate}) splits a batch of {self.batch} "
                 "dialogues into more parts than it has"
             )
 
 
 def _folder_name(name: str) -> str:
-    assert name.strip("/.") and ".." not in name.split("/") and "\0" not in name
+    require(bool(name.strip("/.")) and ".." not in name.split("/") and "\0" not in name)
     if name.split("/")[0] == "cache":
-        raise ValueError("name 'cache' is taken: answers of targets lie there")
+        raise UsageError("name 'cache' is taken: answers of targets lie there")
     return name
 
 
@@ -182,7 +184,7 @@ class AskedTraining:
     def __post_init__(self) -> None:
         if self.validate_every % self.log_every:
             allowed = f"a multiple of log_every ({self.log_every})"
-            raise ValueError(f"validate_every must be {allowed}, got {self.validate_every}")
+            raise UsageError(f"validate_every must be {allowed}, got {self.validate_every}")
 
 
 @dataclass(frozen=True)

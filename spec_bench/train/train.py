@@ -20,6 +20,7 @@ from spec_bench.engine.products import dense_weight
 from spec_bench.jobs.work.models import tokenizer_of
 from spec_bench.measure.provenance import provenance
 from spec_bench.sinks.wandb import build_wandb, log_training
+from spec_bench.system.errors import UsageError
 from spec_bench.system.files import write_json
 from spec_bench.train.batches import Batches, Dialogue, answered_tokens, positions, steps_of
 from spec_bench.train.dialogues import check_data, read_dialogues, split
@@ -40,7 +41,7 @@ def fresh_heads(
     table = model.module.get_input_embeddings().weight
     vocab, width = table.shape
     if width != model.hidden_size:
-        raise ValueError(
+        raise UsageError(
             f"embeddings are {width} wide and hidden states {model.hidden_size}: heads for such a "
             "target are not supported"
         )
@@ -140,7 +141,7 @@ def _prepare(settings: TrainSettings, processes: Accelerator) -> Training:
         dialogues = read_dialogues(settings, model, tokenizer)
         train, validation = split(dialogues, asked.data.validation, asked.seed)
         if not train:
-            raise ValueError(f"data.validation={asked.data.validation} leaves nothing to train on")
+            raise UsageError(f"data.validation={asked.data.validation} leaves nothing to train on")
         trainee = fresh_heads(asked.head, model, asked.seed, train)
     # Of several processes each would compute more than its own share.
     kept_gib = asked.data.kept_gib if processes.num_processes == 1 else 0
@@ -149,7 +150,7 @@ def _prepare(settings: TrainSettings, processes: Accelerator) -> Training:
     optimiser = asked.optimiser
     batch = min(optimiser.batch, len(train))
     if batch < processes.num_processes * optimiser.accumulate:
-        raise ValueError(
+        raise UsageError(
             f"a step's {batch} dialogues cannot be shared by {processes.num_processes} processes "
             f"with optimiser.accumulate={optimiser.accumulate}"
         )

@@ -31,6 +31,7 @@ from spec_bench.draft.heads import save_heads
 from spec_bench.draft.network import Heads, spread
 from spec_bench.engine.mapped_model import of_ids, read_ids, write_ids
 from spec_bench.engine.model import LAST, Layers
+from spec_bench.system.errors import UsageError
 from spec_bench.train.batches import (
     IGNORED,
     Batches,
@@ -544,11 +545,11 @@ def fresh_draft(
     if head.init != RANDOM:
         folder = Path(model_path(head.init))
         if (known := read_ids(folder)) is None:
-            raise ValueError(f"head.init={head.init}: no draft that `head=draft_model` trained")
+            raise UsageError(f"head.init={head.init}: no draft that `head=draft_model` trained")
         return DraftTrainee(DraftModel(known, len(output), folder, head.guesses), output)
     assert head.width is not None and head.draft_vocab is not None
     if head.draft_vocab > len(output):
-        raise ValueError(
+        raise UsageError(
             f"head.draft_vocab={head.draft_vocab}: the target has {len(output)} tokens"
         )
     taken = ("max_position_embeddings", "rms_norm_eps")

@@ -21,6 +21,7 @@ from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.draft.base import Drafting
 from spec_bench.settings.fields import MOST_NODES, shown
 from spec_bench.settings.registry import Registry
+from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.spec import Form, Spec
 
 
@@ -54,7 +55,7 @@ class Policy(ABC):
         refused where its trees cannot be run so.
         """
         if not tree_attention:
-            raise ValueError(
+            raise UsageError(
                 "tree_attention: false needs a tree of fixed paths such as chain, widths or "
                 f"iid_paths, got {self.name!r}"
             )
@@ -195,7 +196,7 @@ def distinct(settings: SamplingSettings) -> Siblings:
 def within_bounds(key: str, nodes: int) -> None:
     """Refuses a tree that a setting makes too large to be meant: a ValueError names both."""
     if nodes > MOST_NODES:
-        raise ValueError(
+        raise UsageError(
             f"{key} must make a tree of at most {MOST_NODES} nodes, got {shown(nodes)}"
         )
 

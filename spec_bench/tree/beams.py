@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from spec_bench.core.tree import Siblings, Tree, beams_apart, merge_prefixes
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.fields import Count, Share
+from spec_bench.system.errors import UsageError
 from spec_bench.tree.base import AuditTree, Ground, Policy, policy, within_bounds
 from spec_bench.tree.widths import Rectangle
 from spec_bench.vocabulary.spec import Spec
@@ -54,7 +55,7 @@ class Beams(Policy):
     def __post_init__(self) -> None:
         within_bounds("width", self.width * self.depth)
         if self.least > self.width:
-            raise ValueError(f"least must be at most tree.width = {self.width}, got {self.least}")
+            raise UsageError(f"least must be at most tree.width = {self.width}, got {self.least}")
 
     @classmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:

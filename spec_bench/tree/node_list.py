@@ -19,6 +19,7 @@ from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.configs import read_yaml
 from spec_bench.settings.fields import MOST_NODES, Count, Range, shown
+from spec_bench.system.errors import UsageError
 from spec_bench.tree.base import AuditTree, GrownTree, distinct, policy, within_bounds
 from spec_bench.tree.widths import drawn_apart
 from spec_bench.vocabulary.spec import Spec
@@ -46,17 +47,17 @@ class NodeList(GrownTree):
 
     def __post_init__(self) -> None:
         if isinstance(self.nodes, str) and self.nodes not in node_lists():
-            raise ValueError(
+            raise UsageError(
                 f"nodes {shown(self.nodes)} is no node list; known: {', '.join(node_lists())}, or "
                 "give paths of ranks such as [[0], [1], [0, 0]]"
             )
         within_bounds("nodes", len(self.paths))
         if len(set(self.paths)) < len(self.paths):
-            raise ValueError(f"nodes must be distinct, got one of {len(self.paths)} twice")
+            raise UsageError(f"nodes must be distinct, got one of {len(self.paths)} twice")
         known = {(), *self.paths}
         for node in self.paths:
             if node[:-1] not in known:
-                raise ValueError(
+                raise UsageError(
                     f"nodes: node {shown(list(node))} has no parent {shown(list(node[:-1]))} in "
                     "the list"
                 )
@@ -122,12 +123,12 @@ def greedy_node_list(accuracies: Sequence[Sequence[float]], nodes: int) -> list[
     widths = [len(head) for head in accuracies]
     most = sum(prod(widths[: depth + 1]) for depth in range(len(widths)))
     if not 1 <= nodes <= most:
-        raise ValueError(
+        raise UsageError(
             f"a tree of {nodes} nodes was asked for; {len(widths)} heads of {widths} ranks make "
             f"trees of 1 to {most}"
         )
     if wrong := [each for head in accuracies for each in head if not 0 <= each <= 1]:
-        raise ValueError(f"accuracies are shares between 0 and 1, got {wrong[0]}")
+        raise UsageError(f"accuracies are shares between 0 and 1, got {wrong[0]}")
     chosen: list[tuple[int, ...]] = []
     # Among equals the shallower node is taken, then the better ranked one.
     waiting: list[tuple[float, int, tuple[int, ...]]] = [
@@ -162,16 +163,10 @@ def pooled(acceptance: Sequence[float]) -> list[float]:
     Where draws are exchangeable, a later sibling cannot truly be worth more than an earlier one;
     an estimate that says so is noise, which taking the best would turn into a promise.
     """
-    blocks: list[tuple[float, int]] = []
-    for value in acceptance:
-        total = value
-        count = 1
-        while blocks and blocks[-1][0] * count < total * blocks[-1][1]:
-            before, size = blocks.pop()
-            total = total + before
-            count = count + size
-        blocks.append((total, count))
-    return [total / count for total, count in blocks for _ in range(count)]
+    from scipy.optimize import isotonic_regression
+
+    fitted: list[float] = isotonic_regression(acceptance, increasing=False).x.tolist()
+    return fitted
 
 
 def best_list(acceptance: Sequence[float], nodes: int) -> list[tuple[int, ...]]:
@@ -203,7 +198,7 @@ class SampledList(NodeList):
         known = set(self.paths)
         for node in self.paths:
             if node[-1] > 0 and (*node[:-1], node[-1] - 1) not in known:
-                raise ValueError(
+                raise UsageError(
                     f"nodes: node {list(node)} is drawn after its sibling of rank {node[-1] - 1}, "
                     "which is not in the list"
                 )
@@ -247,7 +242,7 @@ class FittedList(SampledList):
             return
         super().__post_init__()
         if len(self.nodes) != self.total:
-            raise ValueError(f"nodes must be as many as total, {self.total}, got {len(self.nodes)}")
+            raise UsageError(f"nodes must be as many as total, {self.total}, got {len(self.nodes)}")
 
     @classmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
@@ -261,7 +256,7 @@ class FittedList(SampledList):
     @cached_property
     def paths(self) -> tuple[tuple[int, ...], ...]:
         if not self.nodes:
-            raise ValueError(f"no tree of {self.total} nodes was fitted to these models")
+            raise UsageError(f"no tree of {self.total} nodes was fitted to these models")
         return super().paths
 
     @cached_property

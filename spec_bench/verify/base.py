@@ -15,6 +15,7 @@ from spec_bench.core.tree import Siblings, TreeShape
 from spec_bench.records.types import Lossless
 from spec_bench.settings.fields import Share
 from spec_bench.settings.registry import Registry
+from spec_bench.system.errors import UsageError
 from spec_bench.verify.simultaneous import walk as walk_nodes
 from spec_bench.verify.walk import NodeRule, Scored, WalkResult
 
@@ -81,12 +82,12 @@ class TreeVerifier(Verifier):
             return
         single = siblings != "deterministic" and all(count == 1 for count in shape.children)
         if siblings not in self.siblings and not single:
-            raise ValueError(
+            raise UsageError(
                 f"tree policy {tree!r} draws siblings {siblings!r}, but rule {self.described!r} is "
                 f"exact only for siblings drawn {' or '.join(repr(law) for law in self.siblings)}"
             )
         if drafts > 1 and not self.several_drafts:
-            raise ValueError(
+            raise UsageError(
                 f"rule {self.described!r} takes one draft model, drafter.drafts is {drafts}"
             )
 
@@ -138,7 +139,7 @@ def _of_function(function: Callable[..., Any]) -> type[NodeVerifier]:
     hints = get_type_hints(function, include_extras=True)
     for key, parameter in [*signature(function).parameters.items()][4:]:
         if parameter.kind is not Parameter.KEYWORD_ONLY or key not in hints:
-            raise ValueError(
+            raise UsageError(
                 f"{key} of rule {function.__name__} must stand behind a * and have a type: "
                 f"{function.__name__}(p, q, tokens, valid, *, {key}: float = 0.5)"
             )

@@ -25,11 +25,13 @@ def parents_of(tree: Tree, level: int) -> Parents:
     shape = tree.shape
     if not isinstance(shape, FlatShape):
         return Parents((slice(None), shape.level(level)), None)
-    counts = torch.zeros_like(tree.parent).scatter_add(1, tree.parent, tree.valid.long())
-    wanted = (tree.depths == level) & (counts > 0)
-    nodes = (~wanted).byte().sort(dim=1, stable=True).indices[:, : shape.busy if level else 1]
-    rows = places(len(nodes), nodes.device).unsqueeze(1)
-    return Parents((rows, nodes), wanted.gather(1, nodes))
+    child_count = torch.zeros_like(tree.parent).scatter_add(1, tree.parent, tree.valid.long())
+    has_children = (tree.depths == level) & (child_count > 0)  # [R, N]
+    parents_first = has_children.byte().argsort(dim=1, descending=True, stable=True)  # [R, N]
+    width = shape.busy if level else 1  # F
+    nodes = parents_first[:, :width]
+    rows = places(len(nodes), nodes.device).unsqueeze(1)  # [R, 1]
+    return Parents((rows, nodes), has_children.gather(1, nodes))
 
 
 def children_of_all(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from spec_bench.core.tree import Siblings, TreeShape
 from spec_bench.core.warp import log_probs
 from spec_bench.settings.fields import Share
+from spec_bench.system.errors import UsageError
 from spec_bench.verify.base import NodeVerifier, TreeVerifier, rule
 from spec_bench.verify.walk import NodeRule, Scored, Verdict, WalkResult
 
@@ -67,7 +68,7 @@ class Simulated(TreeVerifier):
 
     def check(self, tree: str, shape: TreeShape, siblings: Siblings, drafts: int) -> None:
         if isinstance(self.acceptance, tuple) and len(self.acceptance) < shape.depth:
-            raise ValueError(
+            raise UsageError(
                 f"verifier.acceptance {list(self.acceptance)} has {len(self.acceptance)} values, "
                 f"the tree has depth {shape.depth}"
             )
@@ -80,7 +81,7 @@ class Simulated(TreeVerifier):
             return None
         verifier = rule.read(self.computed, "rule", "verifier.computed")
         if not isinstance(verifier, NodeVerifier):
-            raise ValueError(
+            raise UsageError(
                 f"verifier.computed.rule must judge one node at a time, got {verifier.name!r}"
             )
         return verifier

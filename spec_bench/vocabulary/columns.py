@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from spec_bench.records.parquet import FIELDS
 from spec_bench.settings.registry import Registry
+from spec_bench.system.errors import UsageError
 
 # What each is, ``results.md.j2`` says.
 Kind = Literal[
@@ -88,7 +89,7 @@ def register(column: Column) -> Column:
     taken = {name: registered for registered in COLUMNS for name in registered.names}
     for name in column.names:
         if taken.get(name, column) != column:
-            raise ValueError(f"column {column.name!r}: {name!r} is a name of another column")
+            raise UsageError(f"column {column.name!r}: {name!r} is a name of another column")
     if column.name not in taken:
         COLUMNS.append(column)
     return column
@@ -100,7 +101,7 @@ def column(name: str) -> Column:
         _load_others()
     if (found := find_column(name)) is None:
         known = ", ".join(each.name for each in COLUMNS)
-        raise ValueError(f"no column {name!r}; columns: {known}")
+        raise UsageError(f"no column {name!r}; columns: {known}")
     return found
 
 

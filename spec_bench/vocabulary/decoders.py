@@ -24,6 +24,7 @@ from spec_bench.settings.configs import (
 )
 from spec_bench.settings.fields import did_you_mean, one_line, read, shown, warn
 from spec_bench.settings.registry import written
+from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.spec import parse
 
 ColourName = Literal["blue", "vermillion", "green", "purple", "orange", "sky", "black"]
@@ -112,7 +113,7 @@ def check_tree(decoder: str, policy: str, spec: str) -> None:
     """Raises ValueError: a decoder's tree policy, if it is one of ours, takes no such shorthand."""
     facts = written("spec_bench.tree", "policy").get(policy)
     if facts and (not spec or parse(spec).form not in ast.literal_eval(facts["forms"])):
-        raise ValueError(
+        raise UsageError(
             f"decoder {shown(decoder)}: spec {shown(spec)} does not fit its tree policy "
             f"{policy!r}, which takes {ast.literal_eval(facts['takes'])}"
         )
@@ -144,10 +145,10 @@ def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
         known = sorted(paths)
         near = did_you_mean(name.replace("-", "_"), known)
         choices = "spec-bench ls decoders" if near else ", ".join(known)
-        raise ValueError(f"unknown decoder {name!r}{near}; known: {choices}")
+        raise UsageError(f"unknown decoder {name!r}{near}; known: {choices}")
     decoder = read_yaml(paths[name])
     if not isinstance(decoder, dict):
-        raise ValueError(f"decoder config {paths[name]} is no mapping")
+        raise UsageError(f"decoder config {paths[name]} is no mapping")
     return without_display(decoder, f"{paths[name]}: ")
 
 
@@ -216,17 +217,17 @@ def _of_papers(folders: tuple[Path, ...]) -> dict[str, Decoder]:
     for path in (path for top in reversed(folders) for path in top.glob("*/paper.yaml")):
         try:
             content = _read(path)
-        except ValueError:  # said where the paper is asked for
+        except UsageError:  # said where the paper is asked for
             continue
         where = f"{path}: {DECODERS}"
         listed = content.get(DECODERS, {})
         try:
             if not isinstance(listed, Mapping):
-                raise ValueError(f"{where} must be a mapping, got {shown(listed)}")
+                raise UsageError(f"{where} must be a mapping, got {shown(listed)}")
             decoders |= {
                 name: _shown(_checked(each, f"{where}.{name}")) for name, each in listed.items()
             }
-        except ValueError as error:
+        except UsageError as error:
             warn(one_line(error))
     return decoders
 
@@ -247,7 +248,7 @@ def _part(block: Mapping[str, Any], name: str) -> str:
 
 def _checked(display: Any, where: str) -> Display:
     if not isinstance(display, Mapping):
-        raise ValueError(f"{where} must be a mapping, got {shown(display)}")
+        raise UsageError(f"{where} must be a mapping, got {shown(display)}")
     return read(Display, display, where, "how a decoder is shown")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from spec_bench.settings.configs import experiments_dirs, find_configs, read_config
 from spec_bench.settings.fields import did_you_mean
+from spec_bench.system.errors import UsageError
 from spec_bench.system.files import numbered_csv
 from spec_bench.vocabulary.decoders import check_decoder, check_tree, parts_of
 from spec_bench.vocabulary.numbers import format_count
@@ -68,14 +69,14 @@ def read_published(
         try:
             _check_row(row, known)
             if rows.setdefault((*map(row.__getitem__, KEYS), row["metric"]), row) is not row:
-                raise ValueError(f"an earlier line has this number too, got {row['value']!r}")
-        except ValueError as error:
+                raise UsageError(f"an earlier line has this number too, got {row['value']!r}")
+        except UsageError as error:
             wrong.append(f"line {line}: {error}")
     if wrong:
         more = [f"and {format_count(len(wrong) - 3, 'more line')}"] * (len(wrong) > 3)
-        raise ValueError(f"{str(file)!r}, {'; '.join([*wrong[:3], *more])}")
+        raise UsageError(f"{str(file)!r}, {'; '.join([*wrong[:3], *more])}")
     if not rows:
-        raise ValueError(f"{str(file)!r} has no numbers; its columns are {HEADER}")
+        raise UsageError(f"{str(file)!r} has no numbers; its columns are {HEADER}")
     return tuple(rows.values())
 
 
@@ -92,11 +93,11 @@ def _check_row(row: Row, known: Mapping[str, Sequence[str]]) -> None:
     for name, choices in known.items():
         if choices and row[name] not in choices:
             told = did_you_mean(row[name], choices) or f"; known: {', '.join(choices).lstrip(', ')}"
-            raise ValueError(f"unknown {name} {row[name]!r}{told}")
+            raise UsageError(f"unknown {name} {row[name]!r}{told}")
     for names, (pattern, allowed) in _ALLOWED.items():
         if not re.fullmatch(pattern, ",".join(row[name] for name in names.split(","))):
             told = ", ".join(f"{name} {row[name]!r}" for name in names.split(","))
-            raise ValueError(f"{names.partition(',')[0]} must be {allowed}; got {told}")
+            raise UsageError(f"{names.partition(',')[0]} must be {allowed}; got {told}")
     check_decoder(row["decoder"])
     if row["spec"]:
         check_tree(row["decoder"], parts_of(row["decoder"])[1], row["spec"])

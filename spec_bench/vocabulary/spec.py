@@ -10,6 +10,8 @@ from itertools import accumulate
 from operator import mul
 from typing import Literal
 
+from spec_bench.system.errors import UsageError
+
 Form = Literal["root", "number", "levels", "product", "threshold", "name"]
 
 _NUMBER = "[1-9][0-9]{0,8}"
@@ -69,7 +71,7 @@ class Spec:
 
     def _no_name(self, wanted: str) -> None:
         if self.form == "name":
-            raise ValueError(f"the tree {self.name!r} is a name, which has no {wanted} in it")
+            raise UsageError(f"the tree {self.name!r} is a name, which has no {wanted} in it")
 
 
 def parse(text: str | int) -> Spec:
@@ -78,7 +80,7 @@ def parse(text: str | int) -> Spec:
     """
     text = str(text).strip()
     if not text:
-        raise ValueError("a tree's shorthand is empty; 3, 2-2-1, 4x3 and 4x2@0.9 are trees")
+        raise UsageError("a tree's shorthand is empty; 3, 2-2-1, 4x3 and 4x2@0.9 are trees")
     if text == "-":
         return Spec("root")
     if re.fullmatch(_NUMBER, text):

@@ -53,7 +53,7 @@ def test_a_value_that_misses_its_closed_form_is_an_error(monkeypatch):
 
 def test_the_command_writes_one_line_per_point(tmp_path):
     path = tmp_path / "new" / "acceptance.csv"
-    assert bernoulli.main(["--output", str(path), "--points", "3"]) == 0
+    assert bernoulli.main(["--out", str(path), "--points", "3"]) == 0
     with path.open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 9

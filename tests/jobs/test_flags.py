@@ -30,7 +30,7 @@ from tests.printed import printed
         ("run", "--data mine.jsonl task=dolly", "task.source.path=mine.jsonl task=dolly"),
         ("run", "--prompts all", "prompts=null"),
         ("run", "-m --seed 0,1 task=xsum", "-m seed=0,1 task=xsum"),
-        ("run", "--device cuda:1", "engine=cuda engine.device=cuda:1"),
+        ("run", "--device cuda:1", "engine.device=cuda:1"),
         ("run", "--device cuda engine=mine", "engine.device=cuda engine=mine"),
         ("run", "--name a --out b/c --batch-size 4", "engine.batch_size=4 name=a results=b/c"),
         ("run", "--max-new-tokens 8 --cfg job", "--cfg job generation.max_new_tokens=8"),

@@ -48,6 +48,32 @@ def test_the_cells_are_the_baseline_once_and_those_asked_for(run_job, family):
     assert [len(r.facts.draft) for r in results] == [0, 1, 2]
 
 
+def test_more_prompts_are_decoded_beside_those_that_are_answered(run_job, calls, tmp_path):
+    few = run_job(CELLS, "prompts=2", "warmup=0")
+    decoded = len(calls)
+    many = run_job(CELLS, "prompts=3", "warmup=0")
+    assert {name for name, _ in calls[decoded:]} == {each.facts.decoder for each in few}
+    assert {prompt for _, prompts in calls[decoded:] for prompt in prompts} == {"2"}
+    alone = run_job(CELLS, "prompts=3", "warmup=0", results=tmp_path / "alone")
+    for one, other in zip(many, alone, strict=True):
+        assert one.run_id == other.run_id and one.status == "complete"
+        ours = tokens_of(tmp_path / "results", one.run_id)
+        assert ours == tokens_of(tmp_path / "alone", one.run_id) and len(ours) == 3
+        assert one.metrics["block_efficiency"] == other.metrics["block_efficiency"]
+        done = CellStore(tmp_path / "results", one.run_id).load()
+        sessions = [done[prompt].sitting for prompt in "012"]
+        assert sessions[0] == sessions[1] != sessions[2]
+        assert one.metrics["speedup"]
+
+
+@pytest.mark.parametrize("other", ["seed=1", "generation.max_new_tokens=5", "engine.batch_size=2"])
+def test_answers_under_other_settings_are_not_taken_for_more_prompts(other, run_job, calls):
+    run_job(CELLS, "prompts=2", "warmup=0")
+    decoded = len(calls)
+    run_job(CELLS, "prompts=3", "warmup=0", other)
+    assert {prompt for _, prompts in calls[decoded:] for prompt in prompts} == {"0", "1", "2"}
+
+
 def test_a_row_has_labels_metrics_and_provenance(run_job, tmp_path):
     run_job(CELLS)
     rows = rows_of(tmp_path / "results")

@@ -21,7 +21,7 @@ from spec_bench.engine.loading import ModelSpec, random_module
 from spec_bench.jobs.app import settings_of
 from spec_bench.jobs.config import pair as pairs
 from spec_bench.jobs.config import settings
-from spec_bench.jobs.config.compose import composed
+from spec_bench.jobs.config.compose import asked_of, composed
 from spec_bench.jobs.config.model_files import hub_commit
 from spec_bench.jobs.config.pair import (
     EngineSettings,
@@ -215,6 +215,30 @@ def test_a_model_goes_to_the_gpu_where_there_is_one_and_it_is_no_small_one(
 ):
     monkeypatch.setattr(pairs, "sees_cuda", lambda: gpu)
     assert pairs.placed(EngineSettings(device, "float32"), target).device == placed_on
+
+
+@pytest.mark.parametrize(
+    ("device", "torch_version", "dtype", "compile"),
+    [
+        ("auto", "2.11.0+cu126", "bfloat16", "static"),
+        ("cuda", "2.11.0+cu126", "bfloat16", "static"),
+        ("cuda:1", "2.11.0+cu126", "bfloat16", "static"),
+        ("cuda", "2.10.1+cu126", "bfloat16", "none"),
+        ("cpu", "2.11.0+cu126", "float32", "none"),
+    ],
+)
+def test_a_device_is_one_engine_however_it_is_asked_for(
+    device, torch_version, dtype, compile, monkeypatch
+):
+    monkeypatch.setattr(pairs, "sees_cuda", lambda: True)
+    monkeypatch.setattr(torch, "__version__", torch_version)
+    words = (f"engine.device={device}", "pair.target=a/b")
+    asked = asked_of(composed(words))
+    for engine in (asked.engine, EngineSettings(device)):
+        placed = pairs.placed(engine, "a/b")
+        assert (pairs.resolve_dtype(asked.pair, placed), placed.compile) == (dtype, compile)
+    kept = pairs.placed(replace(asked.engine, compile="none"), "a/b")
+    assert kept.compile == "none", "what is asked for stays"
 
 
 def test_a_cell_without_heads_is_left_out_and_the_others_are_decoded(

@@ -240,7 +240,7 @@ def test_the_gguf_file_beside_a_fetched_model_is_served_and_its_place_is_told(
     asked = ["llama_cpp", "pair=smollm2", "--program", "no/such/server"]
     assert main(asked) == 2
     said = capsys.readouterr().err
-    assert f"make smollm2 leaves {models / 'smollm2.gguf'}" in said
+    assert str(models / "smollm2") in said and "make smollm2" in said
     (models / "smollm2.gguf").touch()
     assert main(asked) == 2
     assert "no/such/server" in capsys.readouterr().err  # all else is there

@@ -363,16 +363,18 @@ def test_a_link_to_nothing_in_place_of_generations_is_set_aside_and_the_cell_goe
     )
 
 
-def test_an_edited_table_is_made_again_from_its_runs_and_a_line_says_so(tmp_path, caplog):
+def test_an_edited_table_is_read_from_its_runs_stays_as_it_is_and_a_line_says_so(tmp_path, caplog):
     cell(tmp_path, "a")
     made = Experiment(tmp_path, "default")
     made.note(JobNote(0, "", ("a",)))
     made.rebuild()
     whole = made.csv.read_text(encoding="utf-8")
     made.csv.touch()
-    made.complete()
-    assert not caplog.text
-    made.csv.write_text(whole.replace("1.5", "9.5"), encoding="utf-8")
-    made.complete()
-    assert made.csv.read_text(encoding="utf-8") == whole != whole.replace("1.5", "9.5")
-    assert f"{made.csv}: it is not" in caplog.text and "made again from its runs" in caplog.text
+    with made.read_tables() as (_, table):
+        assert table.read_text(encoding="utf-8") == whole and not caplog.text
+    edited = whole.replace("1.5", "9.5")
+    made.csv.write_text(edited, encoding="utf-8")
+    with made.read_tables() as (_, table):
+        assert table.read_text(encoding="utf-8") == whole != edited
+    assert made.csv.read_text(encoding="utf-8") == edited
+    assert f"{made.csv}: it is not" in caplog.text and "read from its runs" in caplog.text

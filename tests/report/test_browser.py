@@ -41,7 +41,7 @@ def site(tmp_path_factory):
         shutil.copytree(EMBEDDED / NAME, folder / name / NAME)
     after = folder / "after"
     assert main(["all", NAME, "--results", str(after)]) == 0
-    assert compare([str(folder / "before"), str(after), "--output", str(after)]) == 0
+    assert compare([str(folder / "before"), str(after), "--out", str(after)]) == 0
     return folder
 
 

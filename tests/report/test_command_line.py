@@ -88,7 +88,7 @@ def test_every_command_runs_without_loading_torch(tmp_path):
     code = f"""
 import sys
 from spec_bench.report.cli.command_line import main
-for command in (["list"], ["table", "rsd/1", "--output", "t.md"], ["checks", "rsd"], ["all"]):
+for command in (["list"], ["table", "rsd/1", "--out", "t.md"], ["checks", "rsd"], ["all"]):
     assert main([*command, "--results", {str(tmp_path)!r}]) == 0, command
 loaded = {{"torch", "transformers", "hydra"}} & set(sys.modules)
 assert not loaded, loaded

@@ -122,7 +122,7 @@ def test_what_is_the_same_on_every_prompt_is_identical_and_no_test(tmp_path):
 def test_regressions_come_first_and_the_exit_status_says_so(tmp_path, capsys):
     before, after = run(tmp_path / "a", 0), run(tmp_path / "b", 1, 0.15, dtype="bfloat16")
     out = tmp_path / "out"
-    assert main([str(before), str(after), "--output", str(out)]) == 1
+    assert main([str(before), str(after), "--out", str(out)]) == 1
     said = capsys.readouterr().out
     first = next(line for line in said.splitlines() if line.startswith("| rsd_s"))
     assert re.search(r"\| 1\.(59|60|61) \| 1\.3[567] \| -1[456]", first)

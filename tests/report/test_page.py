@@ -103,7 +103,7 @@ def test_every_cell_stands_on_the_page_with_its_interval_or_its_failure(page):
 
 def test_an_experiment_of_no_paper_has_a_page_too_where_it_is_asked_for(everything, tmp_path):
     file, path = everything / "mine" / "results.csv", tmp_path / "out" / "mine.html"
-    assert main(["page", str(file), "--output", str(path), "--results", str(tmp_path)]) == 0
+    assert main(["page", str(file), "--out", str(path), "--results", str(tmp_path)]) == 0
     assert "an own experiment" in path.read_text()
 
 

@@ -78,7 +78,7 @@ def test_summary_history_and_table_read_back_equal_the_csv_and_the_records(
         assert isinstance(mine["run_id"], str)
 
     back = tmp_path / "back.csv"
-    told = ("wandb", "--offline", str(tmp_path / "results"), "--output", str(back))
+    told = ("wandb", "--offline", str(tmp_path / "results"), "--out", str(back))
     assert report(told) == 0
     assert capsys.readouterr().out.count("rsd_s 2x2") == 1
     by_id = itemgetter("run_id")  # runs of one second have no order of their own

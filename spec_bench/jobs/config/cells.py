@@ -21,6 +21,7 @@ from spec_bench.core.sampling import SamplingSettings
 from spec_bench.settings.configs import find_configs
 from spec_bench.settings.fields import MOST_NODES, shown
 from spec_bench.settings.validation import Flag, Ge, MinLen, Says, Text, Whole, check, settings
+from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.decoders import load_decoder
 from spec_bench.vocabulary.names import combined
 from spec_bench.vocabulary.spec import parse
@@ -68,13 +69,13 @@ def expand_grid(item: Any) -> list[Any]:
     if not isinstance(item, Mapping) or "grid" not in item:
         return [item]
     if len(item) > 1:
-        raise ValueError(f"a grid of cells stands alone, got {', '.join(map(str, item))}")
+        raise UsageError(f"a grid of cells stands alone, got {', '.join(map(str, item))}")
     grid = check(Grid, item["grid"], "grid")
     if max(grid.depths) > MOST_NODES:
-        raise ValueError(f"grid.depths must be at most {MOST_NODES}, got {max(grid.depths)}")
+        raise UsageError(f"grid.depths must be at most {MOST_NODES}, got {max(grid.depths)}")
     count = sum(len(set(grid.factors)) ** min(depth, _DEEP) for depth in grid.depths)
     if count > _MOST_TREES:
-        raise ValueError(f"grid has {shown(count)} trees to look at, at most {_MOST_TREES} can be")
+        raise UsageError(f"grid has {shown(count)} trees to look at, at most {_MOST_TREES} can be")
     trees = configurations(grid.factors, grid.most, grid.depths, grid.order)
     return [f"{grid.decoder}:{'-'.join(map(str, widths))}" for widths in trees]
 
@@ -214,7 +215,7 @@ def parse_cell(item: Any, folders: Sequence[Path]) -> WrittenCell:
     if isinstance(item, str):
         name, colon, spec = item.partition(":")
         if colon and not spec.strip():
-            raise ValueError(f"{item!r} names no tree behind its colon, such as sd:3")
+            raise UsageError(f"{item!r} names no tree behind its colon, such as sd:3")
         name, *words = name.split() if "=" in name else [name.strip()]
         item = {"decoder": name, "spec": spec.strip() or None}
         for word in words:
@@ -226,7 +227,7 @@ def parse_cell(item: Any, folders: Sequence[Path]) -> WrittenCell:
         ((name, spec),) = item.items()
         item = {"decoder": str(name), "spec": spec}
     if "decoder" not in item:
-        raise ValueError(f"a cell is decoder:spec or a mapping with a decoder, got {item!r}")
+        raise UsageError(f"a cell is decoder:spec or a mapping with a decoder, got {item!r}")
     asked = check(AskedCell, item, "cells")
     file = load_decoder(folders, asked.decoder)
     decoder = dict(file)
@@ -257,9 +258,9 @@ def simulate_cells(
         settings = cell.settings
         if cell.config.drafts:
             if not isinstance(cell.config.tree, GrownTree):
-                raise ValueError(f"{cell.title} keeps several beams; simulate must be null")
+                raise UsageError(f"{cell.title} keeps several beams; simulate must be null")
             if cell.config.verifier.name == SIMULATED:
-                raise ValueError(f"{cell.title} states its own acceptance; simulate must be null")
+                raise UsageError(f"{cell.title} states its own acceptance; simulate must be null")
             stated = [*simulate] if isinstance(simulate, tuple) else simulate  # as YAML has it
             rule = {"rule": SIMULATED, "acceptance": stated, "computed": settings["verifier"]}
             cell = Cell.read({**settings, "verifier": rule}, sampling).called(cell.name)

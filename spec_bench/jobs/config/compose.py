@@ -59,6 +59,7 @@ from spec_bench.settings.foreign import MOST_RESOLVED, check_config
 from spec_bench.settings.validation import takes_text
 from spec_bench.settings.words import quote_text
 from spec_bench.system import files, signals
+from spec_bench.system.errors import UsageError, report_fault
 from spec_bench.system.redaction import RedactedRecord, redact, redact_values
 from spec_bench.vocabulary.published import FILE, printed_tree, read_published, spellings
 
@@ -100,14 +101,14 @@ def recipe_arguments(arguments: Sequence[str]) -> list[str]:
     for group, _, value in given:
         if group == "decoder" and ":" in value and not set(value) & set("[{"):
             name, _, tree = (cells := value.strip("'\"")).partition(":")
-            raise ValueError(
+            raise UsageError(
                 f"decoder={cells}: a decoder and its tree are --decoders {cells} (Python: "
                 f'decoders=["{cells}"]), or decoder={name} spec={tree.partition(",")[0]}'
             )
         if group in _SINGLE and value.startswith("["):  # which Hydra would lay over each other
             inside = value.strip("[]")
             hint = f"cells=[{inside}] for one job, " if group == "decoder" else ""
-            raise ValueError(f"{group} takes one choice, got {value}: {hint}-m {group}={inside}")
+            raise UsageError(f"{group} takes one choice, got {value}: {hint}-m {group}={inside}")
     keys = {key for key, *_ in given}
     if "pair.target" in keys and "pair" not in keys:
         heads = any(key.startswith("pair.heads") for key in keys)
@@ -143,7 +144,7 @@ def with_quoted_numbers(argument: str) -> str:
             return word[0]  # a config of the user's own
         if word[0] not in known:
             own = "; other trees are named by cells=[sd:7,rsd_c:2-2-1]" * (group == "budget")
-            raise ValueError(f"{group} must be one of {', '.join(known)}{own}, got {word[0]}")
+            raise UsageError(f"{group} must be one of {', '.join(known)}{own}, got {word[0]}")
         return f"'{word[0]}'"
 
     return f"{match[1]}{group}=" + _WORD.sub(quoted, match[3].replace("'", "").replace('"', ""))
@@ -213,7 +214,7 @@ def _load_config(self: ConfigRepository, config_path: str) -> ConfigResult | Non
         try:
             check_config(file.read_text(encoding="utf-8"), config_path)
         except ValueError as error:
-            raise ValueError(f"{str(file)!r}: {error}") from error
+            raise UsageError(f"{str(file)!r}: {error}") from error
     return _load(self, config_path)
 
 
@@ -283,7 +284,7 @@ def _one_line_errors() -> Iterator[None]:
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(one_line(error)) from None
+        raise UsageError(one_line(error)) from None
 
 
 def asked_of(config: DictConfig) -> RunSettings:
@@ -292,7 +293,7 @@ def asked_of(config: DictConfig) -> RunSettings:
     part = config.get("hydra") or (HydraConfig.get() if HydraConfig.initialized() else None)
     for group, choice in (part.runtime.choices if part else {}).items():
         if OmegaConf.is_list(choice) and group not in LISTS:
-            raise ValueError(f"{group} must be one choice, got {list(choice)}")
+            raise UsageError(f"{group} must be one choice, got {list(choice)}")
     with _one_line_errors():
         parts = {key: config[key] for key in config if key != "hydra"}
         asked = check_settings({key: _resolved(part) for key, part in parts.items()})
@@ -416,12 +417,10 @@ def as_told(error: Exception, resumes: str) -> JobError | None:
         return error
     if isinstance(error, OSError) and (refused := files.refused(error)):
         return JobError(1, f"{refused}; what was done is kept, {resumes}")
-    if isinstance(error, HydraException | OmegaConfBaseException):
+    if isinstance(error, UsageError | HydraException | OmegaConfBaseException):
         return JobError(2, one_line(error))
     if _comes_from_hydra(error):
         return JobError(2, f"{one_line(error)} (in {' '.join(sys.argv[1:])})")
-    if isinstance(error, ValueError):
-        return JobError(2, one_line(error))
     # Launchers, whose errors are private classes, say that a process died.
     if type(error).__module__.partition(".")[0] in {"joblib", "submitit", "ray"}:
         kept = f"the cells that had ended are kept; {resumes}"
@@ -458,7 +457,10 @@ def run_application(
     except Exception as error:
         if signals.came():  # turned the interrupt into another error
             return 130
-        if _wants_trace or (told := as_told(error, resumes)) is None:
+        told = as_told(error, resumes)
+        if told is None:
+            return report_fault(error, program, resumes)
+        if _wants_trace:
             raise
         if told.message:
             complain(f"{program}: {told.message}")

@@ -31,9 +31,11 @@ from spec_bench.settings.validation import (
     Text,
     Whole,
     check,
+    require,
     settings,
 )
 from spec_bench.sinks.sink import SinkSettings, sink_settings
+from spec_bench.system.errors import UsageError
 from spec_bench.system.files import RESULTS, RUNS
 from spec_bench.tasks import build_task
 from spec_bench.tasks.generation import Generation
@@ -47,10 +49,10 @@ Cells = Annotated[tuple[Text | dict[str, Any], ...], Says("a list such as [sd:3,
 
 
 def _folder_name(name: str) -> str:
-    assert name not in {".", ".."} and not set(name) & set("/\\\0\n")
-    assert len(name.encode()) <= _LONGEST_NAME
+    require(name not in {".", ".."} and not set(name) & set("/\\\0\n"))
+    require(len(name.encode()) <= _LONGEST_NAME)
     if name == RUNS:
-        raise ValueError(f"name {RUNS!r} is taken: results/{RUNS} holds what the cells measured")
+        raise UsageError(f"name {RUNS!r} is taken: results/{RUNS} holds what the cells measured")
     return name
 
 
@@ -64,7 +66,7 @@ def _ranking(name: str) -> str:
     """Returns a column that ranks cells: more, or less, of it is better."""
     known = [each.name for each in COLUMNS if each.better and each.interval]
     if name not in known:
-        raise ValueError(f"confirm.by must be one of {', '.join(known)}, got {name!r}")
+        raise UsageError(f"confirm.by must be one of {', '.join(known)}, got {name!r}")
     return name
 
 
@@ -127,11 +129,11 @@ def check_settings(config: Any) -> RunSettings:
         decoder=without_display(asked.decoder, "decoder."),
     )
     if asked.cells and asked.spec is not None:
-        raise ValueError(
+        raise UsageError(
             f"spec={asked.spec} goes with decoder=..., not with cells=[...], budget or length"
         )
     if asked.confirm and asked.prompts is None:
-        raise ValueError("confirm wants prompts that the search has not seen: set prompts=NUMBER")
+        raise UsageError("confirm wants prompts that the search has not seen: set prompts=NUMBER")
     check_folder("results", Path(asked.results))
     check_own("results", Path(asked.results))
     return asked
@@ -145,7 +147,7 @@ def check_own(key: str, folder: Path) -> None:
     held = {each.name for each in whole.iterdir()}
     ours = {RUNS, "trees"}  # what jobs and `fit_tree` leave first
     if held and not held & ours and not any(whole.glob(f"*/{RESULTS}")):
-        raise ValueError(
+        raise UsageError(
             f"{key}={folder}: {str(whole)!r} holds other things and no results; a folder that is "
             "new, empty or below the working one is needed"
         )
@@ -157,7 +159,7 @@ def check_folder(key: str, folder: Path) -> None:
         if place.is_dir():
             return
         if place.exists():
-            raise ValueError(f"{key} must be a folder, got {str(folder)!r}: {place} is a file")
+            raise UsageError(f"{key} must be a folder, got {str(folder)!r}: {place} is a file")
 
 
 def check_early(asked: RunSettings, folders: Sequence[Path]) -> list[WrittenCell]:
@@ -177,7 +179,7 @@ def check_early(asked: RunSettings, folders: Sequence[Path]) -> list[WrittenCell
     limit = asked.generation.max_new_tokens
     positions = read_positions(models[0])
     if limit is not None and positions is not None and limit >= positions:
-        raise ValueError(
+        raise UsageError(
             f"generation.max_new_tokens={limit} leaves no room for a prompt: {pair.target!r} has "
             f"{positions} positions"
         )
@@ -198,7 +200,7 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"cannot read {str(file)!r}: {error}") from error
+        raise UsageError(f"cannot read {str(file)!r}: {error}") from error
     if not isinstance(known, dict):
-        raise ValueError(f"{str(file)!r} holds no JSON object")
+        raise UsageError(f"{str(file)!r} holds no JSON object")
     return known

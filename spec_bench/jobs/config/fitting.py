@@ -21,6 +21,7 @@ from spec_bench.jobs.config.pair import EngineSettings, Pair
 from spec_bench.settings.configs import find_configs, read_yaml
 from spec_bench.settings.validation import Text, check, settings
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 from spec_bench.system.files import command_line, training_command, training_of
 
 FOLDER = "trees"
@@ -75,7 +76,7 @@ class FittedTrees:
         paths = (path for folder in folders for path in sorted(folder.glob("*.yaml")))
         ours = next((fit for fit in map(read_fit, paths) if self._is_ours(fit)), None)
         if ours is None:
-            raise ValueError(f"{cell.title}: {self._missing()}")
+            raise UsageError(f"{cell.title}: {self._missing()}")
         from spec_bench.tree.node_list import best_list
 
         nodes = [list(node) for node in best_list(ours.accepted, int(tree["total"]))]
@@ -135,19 +136,19 @@ def fitting(
             check_fit(filled, trees.pair)
             check_batch(filled, engine, trees.sampling)
             fit.append(filled)
-        except ValueError as error:
+        except UsageError as error:
             why.append(str(error))
     if why and len(fit) <= 1:
-        raise ValueError(why[0])
+        raise UsageError(why[0])
     return tuple(fit), tuple(why)
 
 
 def check_fit(cell: Cell, pair: Pair) -> None:
     """Checks that a pair has the drafts and heads that a cell uses."""
     if cell.config.library == "server":
-        raise ValueError(f"{cell.title}: a server decodes it: engine=server server.url=...")
+        raise UsageError(f"{cell.title}: a server decodes it: engine=server server.url=...")
     if cell.config.drafts > len(pair.drafts):
-        raise ValueError(
+        raise UsageError(
             f"{cell.title} needs draft models: {cell.config.drafts}; pair.draft names "
             f"{len(pair.drafts)}: --draft MODEL, or a decoder that looks drafts up: --decoders "
             "prompt_lookup"
@@ -156,7 +157,7 @@ def check_fit(cell: Cell, pair: Pair) -> None:
     if kind is None:
         return _check_masks(cell, pair)
     if kind not in pair.heads:
-        raise ValueError(
+        raise UsageError(
             f"{cell.title} uses {kind} heads, pair {pair.name!r} names "
             f"{', '.join(pair.heads) or 'none'}: set pair.heads.{kind} to a folder or hub id"
         )
@@ -167,11 +168,11 @@ def check_fit(cell: Cell, pair: Pair) -> None:
         how = f"train them: {training_command(kind, name_pair(pair), name, on_gpu)}"
         if heads.parent.is_dir():
             how = "their training was interrupted: the command that began it goes on"
-        raise ValueError(
+        raise UsageError(
             f"{cell.title} uses {kind} heads, {pair.heads[kind]!r} does not exist; {how}"
         )
     if pair.heads[kind].startswith(EMBEDDED) and not pair.target.startswith(EMBEDDED):
-        raise ValueError(
+        raise UsageError(
             f"{cell.title} uses {kind} heads; {pair.heads[kind]!r} were trained on the embedded "
             f"target, not on {pair.target!r}: set pair.heads.{kind} to a folder or hub id"
         )
@@ -179,7 +180,7 @@ def check_fit(cell: Cell, pair: Pair) -> None:
     if made.is_file():  # what others trained is known when it is loaded
         head = json.loads(made.read_text("utf-8"))["settings"]["head"]
         if (learned := head["kind"]) != kind:
-            raise ValueError(
+            raise UsageError(
                 f"{cell.title} uses {kind} heads, {pair.heads[kind]!r} has {learned} heads: name "
                 f"them as pair.heads.{learned}"
             )
@@ -199,7 +200,7 @@ def _check_masks(cell: Cell, pair: Pair) -> None:
     except Exception:  # whatever it is, loading the model hits it again and says so
         return
     if getattr(config, "pard_token", None) is None:
-        raise ValueError(
+        raise UsageError(
             f"{cell.title} needs a draft trained for it: the config.json of {pair.drafts[0]!r} "
             "names no pard_token; pair=qwen3_8b_pard has one, head=pard trains one"
         )
@@ -217,7 +218,7 @@ def check_batch(cell: Cell, engine: EngineSettings, sampling: SamplingSettings) 
         why = "has no continuous batches"
     else:
         return
-    raise ValueError(
+    raise UsageError(
         f"{cell.title}: {cell.config.library} {why}; engine.batch_size must be 1, got "
         f"{engine.batch_size} (engine.batching={engine.batching})"
     )

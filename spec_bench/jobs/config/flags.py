@@ -14,6 +14,7 @@ from spec_bench.settings.arguments import Parser
 from spec_bench.settings.configs import conf_dirs, experiments_dirs, find_configs, read_yaml
 from spec_bench.settings.fields import did_you_mean
 from spec_bench.settings.words import quote_text
+from spec_bench.system.errors import UsageError
 from spec_bench.system.files import command_line
 
 
@@ -71,14 +72,12 @@ def overrides_of(command: str, arguments: Sequence[str]) -> list[str]:
     if "data" in asked and command != "train" and not _chosen("task", asked, rest):
         asked = {"task": "jsonl"} | asked
     if (device := asked.get("device")) and not _DEVICE.fullmatch(device):
-        raise ValueError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
+        raise UsageError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
     if not asked.get("decoders", "-").strip("[], "):
-        raise ValueError("--decoders must name one, such as sd:3, got nothing")
+        raise UsageError("--decoders must name one, such as sd:3, got nothing")
     if command == "run" and _is_alone(asked, rest):
         asked["decoders"] = "prompt_lookup"
     found = [_override(flags[name], name, value) for name, value in asked.items()]
-    if device and device.startswith("cuda") and not _chosen("engine", asked, rest):
-        found = ["engine=cuda", *found]
     # Hydra takes overrides in one piece; serve's first word is an engine.
     return [*rest, *found] if command == "serve" else [*own, *found, *rest[len(own) :]]
 
@@ -87,7 +86,7 @@ def _read_escape(match: re.Match[str]) -> str:
     if match[1]:
         return match[0][1:]
     if match[3]:
-        raise ValueError(
+        raise UsageError(
             f"{match.string}: for a line break or a tab before {match[3]!r} write $'...' around "
             f"all of it, for the letters \\{match[0]}"
         )
@@ -157,14 +156,14 @@ def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str
                 del left[:1]
             if choices and value not in choices:
                 choices = ", ".join(choices)
-                raise ValueError(f"{key} must be one of {choices}, got {value or 'nothing'}")
+                raise UsageError(f"{key} must be one of {choices}, got {value or 'nothing'}")
         elif word.startswith("-"):
             name = key.lstrip("-").replace("_", "-")
             if (meant := _READ["instead"].get(name, name)) in flags:
-                raise ValueError(f"{key} is --{meant}")
+                raise UsageError(f"{key} is --{meant}")
             if f"{name}s" in flags:
                 given = value or " ".join(left[:1]) or "LIST"
-                raise ValueError(f"there is no flag {key}; did you mean --{name}s {given}?")
+                raise UsageError(f"there is no flag {key}; did you mean --{name}s {given}?")
             setting = key.lstrip("-").replace("-", "_")
             homes = [""] * (setting.partition(".")[0] in settings)
             for group in ("generation", "engine"):
@@ -172,17 +171,17 @@ def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str
                 homes += [f"{group}."] * bool(re.search(rf"^{setting}:", text, re.MULTILINE))
             if homes:
                 full = f"{homes[0]}{setting}={value or 'VALUE'}"
-                raise ValueError(f"{key} is a setting, not a flag: {full}")
+                raise UsageError(f"{key} is a setting, not a flag: {full}")
             near = did_you_mean(name, [*flags], "--")
             more = f"spec-bench {command} --help lists them"
-            raise ValueError(f"there is no flag {key}{near or f'; {more}'}")
+            raise UsageError(f"there is no flag {key}{near or f'; {more}'}")
         elif not equals and not word.startswith("~"):
             near = meant_by(word) or "a setting is KEY=VALUE, a flag --NAME VALUE"
-            raise ValueError(f"cannot read {word!r}: {near}")
+            raise UsageError(f"cannot read {word!r}: {near}")
         elif (name := key.replace("_", "-")) in flags and key not in settings:
             full = flags[name].override.format(value)
             swept = "-m " * ("," in value and name not in _LISTED)
-            raise ValueError(
+            raise UsageError(
                 f"there is no setting {key}: {swept}--{name} {value}, or {swept}{full}"
             )
     words[:] = [*own, *others]

@@ -17,6 +17,7 @@ import spec_bench
 from spec_bench.engine.architectures import ARCHITECTURES, architecture
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.engine.model_spec import refuse_unreadable
+from spec_bench.system.errors import UsageError
 from spec_bench.system.file_digests import read_digest
 from spec_bench.system.files import digest
 from spec_bench.system.hub import hub_reached
@@ -48,13 +49,13 @@ def model_path(name: str) -> str:
             models = [config.parent.name for config in root.glob("models/*/config.json")]
             heads = [_HEADS + config.parent.name for config in root.glob(f"{_HEADS}*/config.json")]
             known = sorted(f"{EMBEDDED}{each}" for each in (*models, *heads))
-            raise ValueError(f"unknown embedded model {name!r}; embedded: {', '.join(known)}")
+            raise UsageError(f"unknown embedded model {name!r}; embedded: {', '.join(known)}")
         return str(folder)
     if name.startswith(FETCHED):
         folder = fetched_folder(name.removeprefix(FETCHED))
         if not is_model(folder):
             target = name.removeprefix(FETCHED).split("/")[0]
-            raise ValueError(f"{name!r} is not on this machine yet: make {target}")
+            raise UsageError(f"{name!r} is not on this machine yet: make {target}")
         return str(folder)
     path = Path(name).expanduser()
     if (file := gguf_of(path)) and not (path / "config.json").is_file():
@@ -67,10 +68,10 @@ def model_path(name: str) -> str:
     if path.is_dir():
         if not (path / "config.json").is_file():
             refuse_unreadable(name, {})
-            raise ValueError(f"model folder {name!r} holds no config.json")
+            raise UsageError(f"model folder {name!r} holds no config.json")
         return str(path)
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ValueError(f"model folder {name!r} does not exist")
+        raise UsageError(f"model folder {name!r} does not exist")
     return name
 
 
@@ -89,7 +90,7 @@ def fingerprint(name: str) -> str | None:
         if file.suffix not in {".json", ".safetensors", ".bin", ".model"}:
             continue
         if file.exists() and not file.is_file():  # opening a pipe would wait for ever
-            raise ValueError(f"model {name!r}: {str(file)!r} is no file")
+            raise UsageError(f"model {name!r}: {str(file)!r} is no file")
         try:
             size = file.stat().st_size
             digest.update(f"{file.name} {size} ".encode())
@@ -149,7 +150,7 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def _unreadable(name: str, file: Path, error: OSError) -> ValueError:
-    return ValueError(f"model {name!r}: cannot read {str(file)!r}: {error.strerror}")
+    return UsageError(f"model {name!r}: cannot read {str(file)!r}: {error.strerror}")
 
 
 def hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> str | None:

@@ -18,6 +18,7 @@ from spec_bench.engine.model_spec import (
     ModelSpec,
     cuda_fault,
     kept_tokens,
+    resolve_compile,
     sees_cuda,
 )
 from spec_bench.jobs.config.model_files import (
@@ -48,6 +49,7 @@ from spec_bench.settings.validation import (
     check,
     settings,
 )
+from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest
 from spec_bench.system.hub import hub_reached
 from spec_bench.system.model_cache import read_weights
@@ -71,7 +73,7 @@ class EngineSettings:
     dtype: Dtype | None = None
     batch_size: Annotated[Whole, Ge(1)] = 1
     batching: Literal["static", "continuous"] = "static"
-    compile: Literal["none", "static", "static_inductor", "dynamo", "inductor"] = "none"
+    compile: Literal["auto", "none", "static", "static_inductor", "dynamo", "inductor"] = "auto"
     threads: Annotated[Whole, Ge(1), Le(MOST_THREADS)] | None = None
     gpu_memory_gib: Annotated[Real, Gt(0)] | None = None
     tensor_parallel: Flag = False
@@ -94,15 +96,17 @@ class EngineSettings:
 
 
 def placed(engine: EngineSettings, target: str) -> EngineSettings:
-    """The engine's settings with ``auto`` resolved; the small models are at home on a CPU."""
-    if engine.device != AUTO:
-        return engine
-    small = target.startswith(EMBEDDED)
-    if small or not sees_cuda():
-        if not small and (fault := cuda_fault()):
+    """The engine's settings with device and compilation resolved where they are ``auto``; the small
+    models are at home on a CPU.
+    """
+    device = engine.device
+    if device == AUTO:
+        small = target.startswith(EMBEDDED)
+        device = "cuda" if not small and sees_cuda() else "cpu"
+        if device == "cpu" and not small and (fault := cuda_fault()):
             _warn(fault)
-        return replace(engine, device="cpu")
-    return replace(engine, device="cuda")
+    compile: Any = resolve_compile(engine.compile, device)
+    return replace(engine, device=device, compile=compile)
 
 
 def check_there(device: str) -> None:
@@ -114,7 +118,7 @@ def check_there(device: str) -> None:
 
     there = torch.backends.mps if kind == "mps" else torch.get_device_module(kind)
     if not there.is_available():
-        raise ValueError(f"engine.device {device!r} was asked for but torch sees no such device")
+        raise UsageError(f"engine.device {device!r} was asked for but torch sees no such device")
 
 
 @settings
@@ -255,7 +259,7 @@ def check_found(pair: PairSettings, served: bool) -> None:
         if here or hub_commit(name, fetch=False):
             continue
         if not hub_reached() or ("/" not in name and hub_commit(name) is None):
-            raise ValueError(
+            raise UsageError(
                 f"--{key} {name!r}: no folder here, and the hub cannot be reached or has none of "
                 "that name"
             )
@@ -321,7 +325,7 @@ def _jinja(template: str | None) -> str | None:
     try:
         return bytes_of(Path(template).expanduser()).decode()
     except (OSError, ValueError) as error:
-        raise ValueError(f"pair.chat_template: cannot read {template!r}: {error}") from None
+        raise UsageError(f"pair.chat_template: cannot read {template!r}: {error}") from None
 
 
 TARGETS_OWN = "target"
@@ -335,7 +339,7 @@ def named_heads(heads: Mapping[str, str | None]) -> dict[str, str]:
     kinds = [kind for kind, known in drafter.items() if known.heads] if heads else []
     for kind in heads:
         if kind not in kinds:
-            raise ValueError(f"pair.heads has {', '.join(kinds)}, got {kind!r}")
+            raise UsageError(f"pair.heads has {', '.join(kinds)}, got {kind!r}")
     return {kind: name for kind, name in heads.items() if name is not None}
 
 

@@ -10,6 +10,7 @@ from spec_bench.jobs.config.config import RunSettings
 from spec_bench.measure.energy import meter
 from spec_bench.server.endpoint import Server
 from spec_bench.server.settings import ServerSettings
+from spec_bench.system.errors import UsageError
 from spec_bench.system.redaction import KEY
 
 SERVER = "server"
@@ -20,10 +21,10 @@ def check_served(asked: RunSettings) -> None:
     """Checks that a job fits its server, or needs none."""
     if not asked.engine.served:
         if asked.server.url is not None:
-            raise ValueError(f"server.url={asked.server.url} goes with engine=server")
+            raise UsageError(f"server.url={asked.server.url} goes with engine=server")
         return
     for problem in _problems(asked):
-        raise ValueError(problem)
+        raise UsageError(problem)
     for cell in served_cells(asked):
         client(asked.server, cell).close()
 

@@ -24,6 +24,7 @@ from spec_bench.metrics import needs_references, own_code
 from spec_bench.metrics.interval import FEWEST
 from spec_bench.records.types import ENGINE, CellFacts, CellResult, SqlReference, Stage
 from spec_bench.server.settings import ServerSettings
+from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest
 from spec_bench.system.groups import group_by_key
 from spec_bench.tasks import Example, RandomPrompts, Task, build_task, with_metrics
@@ -299,7 +300,7 @@ def shared(asked: RunSettings, task: Task | RandomPrompts) -> RunSettings:
             *(task.name, count, first, count - first),
         )
     if count <= first:
-        raise ValueError(
+        raise UsageError(
             f"task {task.name} has {format_count(count, 'prompt')}, and prompts={first} "
             "leaves none fresh for confirm; give more, or fewer prompts=NUMBER"
         )

@@ -31,13 +31,16 @@ from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.measure.provenance import Machine, PeakMemory, device_name, machine, provenance
 from spec_bench.metrics import CellRecords, summary_of
 from spec_bench.metrics.plain import compare_with_printed, find_printed
+from spec_bench.records import cell_folder
 from spec_bench.records.types import CellResult, PromptError, Request
 from spec_bench.server.decoder import Asking, ServedDecoder
 from spec_bench.server.endpoint import Server, fit
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.foreign import parse_json
 from spec_bench.sinks.console import working
+from spec_bench.sinks.rows import read_rows
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 
 log = logging.getLogger(__name__)
 RECORDED_GAIN = 2.5  # of an eager iteration's seconds over a recorded one's, on an H100
@@ -51,18 +54,18 @@ def run_job(settings: JobSettings, says: Says = lambda state: None) -> list[Cell
     is one. Raises ValueError: models or prompts that cannot work together, before any decoding.
     """
     settings = settings.pinned()
-    with ExitStack() as held:
-        runs = _open_cells(settings, held, says)
-        pending = [run for run in runs if not run.store.complete(settings.asked.repeats)]
-        if pending:
-            _work(settings, runs, pending, held)
-        processes.wait_for_all()
-        results = [run.store.result() for run in runs]
-        # Whoever held the baseline is gone and left it undone: now it is this job's.
-        left = [run for run in runs if run.shared and not run.store.result()]
-        free = any(run.store.lock(wait=False) for run in left)
-    if free:
-        return run_job(settings, says)
+    abandoned = True
+    while abandoned:
+        with ExitStack() as held:
+            runs = _open_cells(settings, held, says)
+            pending = [run for run in runs if not run.store.complete(settings.asked.repeats)]
+            if pending:
+                _work(settings, runs, pending, held)
+            processes.wait_for_all()
+            results = [run.store.result() for run in runs]
+            left = [run for run in runs if run.shared and not run.store.result()]
+            # Whoever held the baseline is gone and left it undone: then it is this job's.
+            abandoned = any(run.store.lock(wait=False) for run in left)
     return [result for result in results if result is not None]
 
 
@@ -123,6 +126,8 @@ def _work(
         with working("loading the models", shown):
             backend = held.enter_context(closing(ModelBackend(settings, tokenizer, tokens)))
     session = Session(settings, runs, pending, prompts, metering, here)
+    if first:
+        copy_shorter_cells(settings, runs, prompts)
     for run in runs if first else ():
         if not run.shared and (run in pending or run is session.baseline):
             run.done = run.store.mend_tokens(backend.vocabulary)
@@ -136,7 +141,7 @@ def _work(
         backend.prepare(session, active)
     for run in pending:
         if run.models not in ({}, settings.read_models(run.cell)):
-            raise ValueError(f"{run.cell.title}: its models' files changed while they were loaded")
+            raise UsageError(f"{run.cell.title}: its models' files changed while they were loaded")
     processes.wait_for_all()  # none writes before all have read
     prepared = perf_counter()
     try:
@@ -157,6 +162,25 @@ def _work(
     if first:
         with working("computing intervals", shown):
             collect(session, backend.ran_with(session))
+
+
+def copy_shorter_cells(settings: JobSettings, runs: Sequence[CellRun], prompts: Prompts) -> None:
+    """Gives cells that have no answers yet those to the first of their prompts, where the same cell
+    was decoded on fewer: only the other prompts are decoded, in a session of their own.
+    """
+    table = files.results_file(settings.results, settings.asked.name)
+    plain = [row["run_id"] for row in read_rows(table) if row["decoder"] == BASELINE]
+    cells = [cell_folder.read_cell(files.run_folder(settings.results, each)) for each in plain]
+    counts = {cell["settings"]["examples"]["count"] for cell in cells if cell}
+    for count in sorted((n for n in counts if n < len(settings.examples)), reverse=True):
+        shorter = replace(settings, examples=settings.examples[:count])
+        asked = prompts.digest_token_ids(prompts.requests_of(shorter.examples))
+        for run in runs:
+            other = CellStore(settings.results, shorter.run_id(run.cell))
+            fresh = not run.shared and not run.store.load()
+            if fresh and other.is_answered_by(run.models, asked):
+                run.store.copy_answers(other)
+                log.info("%s: %d prompts are answered already", run.cell.title, count)
 
 
 def _try(session: Session, runs: Sequence[CellRun], does: Callable[[Any], object]) -> None:

@@ -42,6 +42,7 @@ from spec_bench.server.endpoint import RefusedError
 from spec_bench.settings.fields import first_line
 from spec_bench.sinks.console import Progress
 from spec_bench.system import files, signals
+from spec_bench.system.errors import UsageError
 from spec_bench.system.redaction import redact
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ def reason_of(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error)[:_MESSAGE_LENGTH]}"
 
 
-class OtherTokensError(ValueError):
+class OtherTokensError(UsageError):
     """The baseline delivers other tokens than its records hold."""
 
 
@@ -263,7 +264,7 @@ def _decode(
         generations = _attempt(session, run, decoder, requests, progress)
         run.memory.end()
         if any(min(each.prefill_s, each.decode_s) < 0 for each in generations):
-            raise ValueError("the clock ran backwards")
+            raise UsageError("the clock ran backwards")
         generations = _dated(session, repeat, generations, requests)
         if repeat and settings.repeatable:
             check_repeated(generations, run.done[0])
@@ -385,7 +386,7 @@ def check_repeated(again: Sequence[Generation], first: Mapping[str, Generation])
     """Checks that prompts decoded again had the same target calls and tokens as the first time."""
     for each in again:
         if not each.repeats(first[each.prompt_id]):
-            raise ValueError(
+            raise UsageError(
                 f"prompt {each.prompt_id!r}: repeat {each.repeat + 1} delivered other tokens than "
                 "the first with the same seed, so decoding is not deterministic"
             )

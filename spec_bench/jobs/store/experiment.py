@@ -2,8 +2,8 @@
 
 Every job writes a separate note, ``runs/jobs/<experiment>/<job_id>.json``, that lists its cells;
 nobody else writes that file, and a worker's job ends with it. CSV and records follow from all notes
-and from what each cell's folder keeps. The user's process makes them at its end, and so does
-whoever reads them: what a killed process left undone, the next one completes.
+and from what each cell's folder keeps. The user's process writes them at its end, and ``spec-bench
+report`` what a killed process left undone; a reader reads such cells too, and writes nothing.
 
 ``index.jsonl`` beside the notes has each finished cell's row and what the tables were made of: only
 cells that changed are read again. It is a cache. Without it, or where it is damaged, the tables are
@@ -13,12 +13,14 @@ made from the folders, and are the same to the byte.
 import json
 import logging
 import os
+import shutil
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from zlib import crc32
 
@@ -29,9 +31,10 @@ from spec_bench.records.parquet import Packed
 from spec_bench.records.types import Stage
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import adapter
-from spec_bench.sinks.rows import current_id, merge_csv, read_rows, row_of
+from spec_bench.sinks.rows import Row, current_id, merge_csv, read_rows, row_of
 from spec_bench.sinks.sink import Sink
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
 
 log = logging.getLogger(__name__)
@@ -80,7 +83,7 @@ class Experiment:
         if os.path.lexists(self.records):
             try:
                 parquet.check(self.records)
-            except ValueError:
+            except UsageError:
                 ids = (str(row["run_id"]) for row in rows if row.get("stage") != "screen")
                 if not all(files.run_folder(self._results, each).is_dir() for each in ids):
                     raise
@@ -122,7 +125,7 @@ class Experiment:
         """
         made = self.rebuild(wait_s=inf if sinks else wait_s)
         if not made:
-            log.warning("%s: another process makes it; the next reader completes it", self.csv)
+            log.warning("%s: another process makes it; spec-bench report completes it", self.csv)
         rows = self._read_rows() if sinks else ()
         parts = group_by_key(((row["pair"], row["task"]), row) for row in rows)
         for sink in sinks:
@@ -130,39 +133,34 @@ class Experiment:
                 sink.take((), rows)
         return made
 
-    def complete(self) -> None:
-        """Makes the tables whole for a reader, and says so of one that was edited, or warns how
-        many cells they lack. Raises ValueError: a table whose cells are not here is not as its
-        records were written with it.
+    @contextmanager
+    def read_tables(self) -> Iterator[tuple[Path, ...]]:
+        """Yields the table of screened rows and the CSV with every cell that has ended, for a
+        reader: the files themselves or, where they lack cells, copies in a folder of their own.
+        Changes nothing below the results. Raises UsageError: a table whose cells are not here is
+        not as its records were written with it.
         """
         noted = self._notes.is_dir()
         if noted and self._whole():
+            yield self._rows
             return
         try:
             parquet.check_tables(self.records)
-        except ValueError as error:
+        except UsageError as error:
             if not noted:
                 raise
-            log.warning("%s; made again from its runs", str(error).partition(";")[0])
+            log.warning("%s; read from its runs", str(error).partition(";")[0])
         if not noted:
+            yield self._rows
             return
-        try:
-            if self.rebuild(wait_s=0):
-                return
-        except OSError as error:
-            if files.refused(error) is None:
-                raise
-        there = {row["run_id"] for row in (*self._read_rows(), *read_rows(self._tables[2]))}
-        known = self._head().get("cells", {})
-        cells = self._cells(self._order()[0])
-        lacking = [
-            each
-            for each, stamp in cells.items()
-            if (each not in there or known.get(each, stamp) != stamp)
-            and CellStore(self._results, each).result()
-        ]
-        if lacking:
-            log.warning("%s: %d finished cells are not in it yet", self.csv, len(lacking))
+        order, ended = self._order(mend=False)
+        with TemporaryDirectory() as folder:
+            for table in self._tables[:3]:
+                if table.is_file():
+                    shutil.copy(table, folder)
+            copy = Path(folder, self.csv.name)
+            merge_csv(copy, self._made_rows(order).values(), order, ended)
+            yield files.screening_file(copy), copy
 
     def _read_rows(self) -> list[dict[str, str]]:
         return [row for path in self._rows for row in read_rows(path)]
@@ -170,17 +168,12 @@ class Experiment:
     def _make(self) -> None:
         """Writes the tables, and then what they were made of."""
         notes = _stamps(self._paths())
-        order, ended = self._order()
-        head = self._head()
-        text = self._index.read_text(encoding="utf-8", errors="replace") if head else ""
-        before = json.loads(_checked(text.partition("\n")[2]) or "{}")
+        order, ended = self._order(mend=True)
         cells = self._cells(order)
+        head = self._head()
         known = head.get("cells", {})
-        rows = {each: row for each, row in before.items() if cells.get(each) == known.get(each)}
-        same = [*rows]
-        for run_id in (each for each in cells if each not in rows):
-            if (result := CellStore(self._results, run_id).result()) is not None:
-                rows[run_id] = row_of(result.at_stage(order[run_id]))
+        rows = self._made_rows(order)
+        same = [each for each in rows if cells[each] == known.get(each)]
         table = merge_csv(self.csv, rows.values(), order, ended)
         past = files.read_csv(files.archive_file(self.csv))
         kept = [str(row["run_id"]) for row in (*table, *past) if row.get("stage") != "screen"]
@@ -189,6 +182,19 @@ class Experiment:
         made = {"cells": cells, "code": __version__, "notes": notes}
         texts = map(json.dumps, ({**made, "tables": _stamps(self._tables)}, rows))
         files.write_text(self._index, "".join(f"{_check(each)} {each}\n" for each in texts))
+
+    def _made_rows(self, order: Mapping[str, Stage]) -> dict[str, Row]:
+        """Returns the row of every finished cell, of one that did not change from the index."""
+        head = self._head()
+        known = head.get("cells", {})
+        text = self._index.read_text(encoding="utf-8", errors="replace") if head else ""
+        before = json.loads(_checked(text.partition("\n")[2]) or "{}")
+        cells = self._cells(order)
+        rows = {each: row for each, row in before.items() if cells.get(each) == known.get(each)}
+        for run_id in (each for each in cells if each not in rows):
+            if (result := CellStore(self._results, run_id).result()) is not None:
+                rows[run_id] = row_of(result.at_stage(order[run_id]))
+        return rows
 
     def _write_records(self, run_ids: Sequence[str], same: Collection[str]) -> None:
         """Writes these cells' records; the ``same``, and those not here, stay as they are."""
@@ -211,7 +217,7 @@ class Experiment:
         try:
             there = os.path.lexists(self.records)
             return parquet.read(self.records) if there else parquet.joined([])
-        except ValueError as error:
+        except UsageError as error:
             log.warning("%s; it is now %s", error, files.set_aside(self.records))
             return parquet.joined([])
 
@@ -243,8 +249,10 @@ class Experiment:
                 latest = max(latest, read_note(path).ended)
         return latest
 
-    def _order(self) -> tuple[dict[str, Stage], dict[str, float]]:
-        """Returns noted cells in order with their stages, and when their last jobs ended."""
+    def _order(self, *, mend: bool) -> tuple[dict[str, Stage], dict[str, float]]:
+        """Returns noted cells in order with their stages, and when their last jobs ended; to
+        ``mend`` is to set aside notes that cannot be used.
+        """
         found = list[JobNote]()
         order = dict[str, Stage]()
         ended = dict[str, float]()
@@ -254,8 +262,8 @@ class Experiment:
             except FileNotFoundError:
                 continue
             except FAULTS as error:
-                aside = files.set_aside(path).name
-                log.warning("%s: %s; it is now %s", path, one_line(error, 200), aside)
+                done = f"it is now {files.set_aside(path).name}" if mend else "it is left out"
+                log.warning("%s: %s; %s", path, one_line(error, 200), done)
         for note in sorted(found, key=lambda note: (note.number, note.place)):
             for name in note.cells:
                 order[name] = note.stage or order.get(name, "")
@@ -317,5 +325,5 @@ def read_note(path: Path) -> JobNote:
     content = json.dumps(seals.opened(path))
     note = adapter(JobNote).validate_json(content, strict=True)
     if job_id(note.cells) != path.stem:
-        raise ValueError("it is another job's")
+        raise UsageError("it is another job's")
     return note

@@ -28,6 +28,8 @@ from spec_bench.records.types import CellResult, Generation
 from spec_bench.settings.fields import one_line
 from spec_bench.sinks.rows import digests_of, past_id, restored, stored
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
+from spec_bench.system.groups import group_by_key
 
 log = logging.getLogger(__name__)
 FAULTS = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, OverflowError)
@@ -110,7 +112,7 @@ class CellStore:
         content = self._read_models()
         known = content.get("token_ids", token_ids)
         if known != token_ids and _is_begun(self.folder):
-            raise ValueError(
+            raise UsageError(
                 f"{str(self.folder)!r} holds answers to other token ids ({known}, now {token_ids}) "
                 "of the same texts: the tokenizer or its library reads them otherwise; remove that "
                 "folder to decode them again"
@@ -118,11 +120,29 @@ class CellStore:
         if content:
             cell_folder.write_models(self.folder, {**content, "token_ids": token_ids})
 
+    def is_answered_by(self, models: Models, token_ids: str) -> bool:
+        """Returns whether these models have answered here what such token ids ask."""
+        with suppress(UsageError):
+            content = cell_folder.read_models(self.folder)
+            same = content.get("models") == models and content.get("token_ids") == token_ids
+            return same and _is_begun(self.folder)
+        return False
+
+    def copy_answers(self, other: "CellStore") -> None:
+        """Takes over what another cell measured and where, as if this one had been interrupted."""
+        for repeat in other.load_repeats().values():
+            self.append(repeat.values())
+        for session, timed in group_by_key(
+            (each.sitting, each) for each in other.load_retimed()
+        ).items():
+            self.append(timed, session)
+        cell_folder.write_cell(self.folder, {"starts": other._cell().get("starts", [])})
+
     def _read_models(self) -> dict[str, Any]:
         """Returns what the cell keeps of its models; a damaged file is set aside."""
         try:
             return cell_folder.read_models(self.folder)
-        except ValueError as error:
+        except UsageError as error:
             self._aside(files.MODELS, one_line(error.__cause__ or error, 200))
             return {}
 
@@ -130,7 +150,7 @@ class CellStore:
         """Returns what ``describe`` and ``finish`` wrote; nothing where it cannot be used."""
         try:
             return cell_folder.read_cell(self.folder)
-        except ValueError as error:
+        except UsageError as error:
             log.warning("%s", error)
             return {}
 
@@ -161,7 +181,7 @@ class CellStore:
         lines = self._mend_lines(None)
         try:
             cell_folder.check_cell(self.folder, cell_folder.read_cell(self.folder))
-        except ValueError as error:
+        except UsageError as error:
             self._aside(files.CELL, one_line(error.__cause__ or error, 200))
         return _by_repeat(lines)
 

@@ -18,6 +18,7 @@ from spec_bench.settings.arguments import Parser
 from spec_bench.settings.fields import one_line
 from spec_bench.sinks.rows import current_id, read_rows
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 from spec_bench.system.printable import to_printable
 
 _GIVEN = ("draft_calls", "parameter_ratio")
@@ -71,14 +72,14 @@ def _cell(run: Path, known: Mapping[str, Any] | None = None) -> None:
     cell = cell_folder.read_cell(run) if known is None else known
     cell_folder.check_cell(run, cell, whole=True)
     if cell and files.digest(cell["settings"]) != current_id(run.name):
-        raise ValueError("its run id is not that of these settings")
+        raise UsageError("its run id is not that of these settings")
     if compared := cell.get("compared"):
         plain = files.run_folder(run.parents[1], compared["run_id"])
         past = plain.parent.glob(f"{plain.name}*/*.jsonl")  # of files that have changed since, too
         timed = b"".join(path.read_bytes() for path in past)
         for each in compared["sittings"] if plain.is_dir() else ():
             if each.encode() not in timed:
-                raise ValueError(f"it was compared with timings of {each}, which {plain} lacks")
+                raise UsageError(f"it was compared with timings of {each}, which {plain} lacks")
 
 
 def _of_table(results: Path, table: Path, told: dict[str, list[str]]) -> Iterator[str]:
@@ -89,12 +90,12 @@ def _of_table(results: Path, table: Path, told: dict[str, list[str]]) -> Iterato
     if path.exists():
         try:
             kept = parquet.read(path)
-        except ValueError as error:
+        except UsageError as error:
             yield one_line(error, 200)
     yield from parquet.find_altered(path, kept.tables)
     try:
         rows = read_rows(table)
-    except ValueError as error:
+    except UsageError as error:
         yield str(error)
         return
     for row in rows:
@@ -109,10 +110,10 @@ def _row(
     expected = dict[str, Any]()
     run = files.run_folder(results, run_id)
     if run.is_dir() and not os.path.lexists(run / files.CELL):
-        raise ValueError(f"run {run_id}: its folder has no {files.CELL}")
+        raise UsageError(f"run {run_id}: its folder has no {files.CELL}")
     try:
         cell = cell_folder.read_cell(run)
-    except ValueError:
+    except UsageError:
         return  # the cell's own line says so
     told[str(run)] = _told(run / files.CELL, _cell, run, cell)
     if (content := cell.get("result")) is not None:
@@ -121,7 +122,7 @@ def _row(
         expected = _counted(row, kept.generations(run_id))
     for name, text in row.items():
         if name in expected and not _same(text, value := expected[name]):
-            raise ValueError(f"run {run_id}: {name} is {text!r}, measured {value!r}")
+            raise UsageError(f"run {run_id}: {name} is {text!r}, measured {value!r}")
 
 
 def _counted(row: Mapping[str, str], done: Sequence[Generation]) -> dict[str, Any]:

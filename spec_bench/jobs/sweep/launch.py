@@ -38,6 +38,7 @@ from spec_bench.jobs.config.pair import (
 from spec_bench.measure.energy.meters import UnmeteredError
 from spec_bench.measure.energy.nvidia_smi import query
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 OFFERED = "SPEC_BENCH_DEVICES"  # the user's choice, if a launcher overwrites the above
@@ -74,21 +75,21 @@ class Claim:
         if len(self.devices) == count:
             return self.devices
         if self.devices:
-            raise ValueError(
+            raise UsageError(
                 f"a worker that holds {len(self.devices)} GPUs got a job that needs {count}: sweep "
                 "over pairs of one size, or use submitit_slurm"
             )
         if count > len(devices):
-            raise ValueError(f"the job needs {count} GPUs, {len(devices)} are visible")
+            raise UsageError(f"the job needs {count} GPUs, {len(devices)} are visible")
         with suppress(FileExistsError):
             self._folder.mkdir(0o700, parents=True)
         seen = self._folder.lstat()
         if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or seen.st_mode & 0o022:
-            raise ValueError(f"GPUs are claimed in {self._folder}, a folder that others may change")
+            raise UsageError(f"GPUs are claimed in {self._folder}, a folder that others may change")
         names = identities(devices)
         while not self._try(devices, count, names):
             if not wait:
-                raise ValueError(
+                raise UsageError(
                     f"no {count} of {len(devices)} GPUs are free: other jobs hold them, or "
                     "hydra.launcher.n_jobs is more than there are GPUs for"
                 )
@@ -133,7 +134,7 @@ def _lock(path: Path, wait: bool = False) -> TextIO | None:
     try:
         stream: TextIO = files.open_own(path)
     except OSError as error:
-        raise ValueError(f"GPUs cannot be claimed: {path}: {error.strerror}") from None
+        raise UsageError(f"GPUs cannot be claimed: {path}: {error.strerror}") from None
     if files.lock(stream, wait=wait):
         return stream
     stream.close()
@@ -166,10 +167,10 @@ def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
         return 1
     memory_gib = engine.gpu_memory_gib or gpu_memory_gib()
     if memory_gib is None:
-        raise ValueError("engine.gpu_memory_gib must say how large a GPU is: none is visible here")
+        raise UsageError("engine.gpu_memory_gib must say how large a GPU is: none is visible here")
     parameters = [size.parameters for size in pair_sizes(pair)]
     if parameters[0] is None:
-        raise ValueError(f"pair.target_parameters must say how large {pair.target!r} is")
+        raise UsageError(f"pair.target_parameters must say how large {pair.target!r} is")
     known = sum(count for count in parameters if count is not None)
     return gpus_needed(known, BYTES[resolve_dtype(pair, engine)], memory_gib)
 
@@ -199,7 +200,7 @@ def describe_launch(config: DictConfig, jobs: int) -> str:
     told = []
     for key, value in {**launcher, **ray.get("init", {}), **ray.get("remote", {})}.items():
         if isinstance(value, int) and value < (least := LEAST.get(key, value)):
-            raise ValueError(f"hydra.launcher.{key} must be >= {least}, got {value}")
+            raise UsageError(f"hydra.launcher.{key} must be >= {least}, got {value}")
         if key == "n_jobs" and value == -1:
             value = os.cpu_count()
         if value and key != "ray" and key[0] != "_" and str(value) not in USUAL.get(key, ()):

@@ -36,6 +36,7 @@ from spec_bench.metrics.plain import compare_with_printed
 from spec_bench.records.types import CellFacts, find_doubt
 from spec_bench.sinks.rows import read_rows
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import to_printable
 from spec_bench.tasks import RandomPrompts
@@ -131,7 +132,7 @@ class Planner:
                 return build_settings(asked, self._folders)
         except UnreadDataError as error:
             if asked.prompts is None:
-                raise ValueError(f"{error}; prompts=N plans without the data") from error
+                raise UsageError(f"{error}; prompts=N plans without the data") from error
             self._unread.add(source)
         return build_settings(asked, self._folders, unread=True)
 
@@ -233,7 +234,7 @@ def job_memory(pair: PairSettings, engine: EngineSettings, slots: int | None, ro
     gib = (engine.gpu_memory_gib or gpu_memory_gib()) if engine.on_cuda else None
     try:
         gpus = gpus_of_job(pair, engine)
-    except ValueError:  # says what must be stated to know it; a plan leaves that open
+    except UsageError:  # says what must be stated to know it; a plan leaves that open
         gpus = None
     # At most what the models take: longer prompts are refused before decoding.
     limits = [each for each in (slots, *(size.positions for size in sizes)) if each is not None]

@@ -24,7 +24,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from spec_bench.core import processes
-from spec_bench.jobs.config.compose import LISTS, asked_of, folders_of, one_line
+from spec_bench.jobs.config.compose import LISTS, as_told, asked_of, folders_of
 from spec_bench.jobs.config.config import RunSettings, check_early
 from spec_bench.jobs.config.settings import build_settings, on_hub, shared
 from spec_bench.jobs.store.experiment import Experiment
@@ -36,12 +36,14 @@ from spec_bench.records.types import CellResult
 from spec_bench.settings.fields import complain
 from spec_bench.sinks.sink import SinkSettings, build_sinks
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError, report_fault
 from spec_bench.system.groups import group_by_key
 from spec_bench.tasks import build_task
 
 log = logging.getLogger(__name__)
 _AGAIN = {"SlurmLauncher": "Slurm", "RayLauncher": "Ray"}  # who starts a lost job again
 _QUICK_S = 5.0
+_WRONG = 2  # the status of a request that cannot be right
 
 
 class Sweep:
@@ -83,7 +85,7 @@ class Sweep:
                     asked += [(words, settings)] * new
                     checked.update(words)
             if target == "SlurmLauncher" and not planned and which("srun") is None:
-                raise ValueError(
+                raise UsageError(
                     "no srun on this machine, so no Slurm: start this on a login node; plan=true "
                     "plans it anywhere, hydra/launcher=workers runs it here"
                 )
@@ -98,8 +100,11 @@ class Sweep:
             _hint_at_lists(checked)
             launched = describe_launch(config, len(cells)) if planned else ""
         except Exception as error:  # Hydra would make a warning of it and go on
-            complain(f"spec_bench: {one_line(error)}")
-            sys.exit(2)
+            refusal = as_told(error, "nothing was decoded")
+            if refusal is None:
+                sys.exit(report_fault(error, "spec_bench", "nothing was decoded"))
+            complain(f"spec_bench: {refusal.message}")
+            sys.exit(refusal.status)
         if planned:
             print_plan([cell for job in cells for cell in job])
             note = " (measured rates are this machine's, not the cluster's)" * (target in _AGAIN)
@@ -142,7 +147,7 @@ class Sweep:
             if self._logs and (running := sum(each.state in OPEN for each in found)):
                 watch = files.command_line("watch", name, results=results)
                 told = f"{running} go on without this process: {watch}"
-                print(f"  {told}; every reader of the table collects their rows", file=sys.stderr)
+                print(f"  {told}; every reader of the table sees their rows", file=sys.stderr)
             if not sink.table:
                 continue
             cells = dict.fromkeys(cell for each in found for cell in each.cells)
@@ -177,7 +182,10 @@ def _named(words: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise ValueError(f"{one_line(error)} (in {' '.join(words)})") from error
+        told = as_told(error, "nothing was decoded")
+        if told is None or told.status != _WRONG:
+            raise
+        raise UsageError(f"{told.message} (in {' '.join(words)})") from error
 
 
 @contextmanager
@@ -195,13 +203,17 @@ def seen(results: Path, name: str) -> Iterator[RunningJob]:
             record.args = ()
             return True
 
+        handlers = [] if Sweep.mine else logging.getLogger().handlers  # of lines among others'
         if Sweep.mine:
             Sweep.mine.ran_here = True
             log.info("%s: %s", label, " ".join(running.state.words))
-        else:  # its lines come among those of others
-            for handler in logging.getLogger().handlers:
-                handler.addFilter(numbered)
-        yield running
+        for handler in handlers:
+            handler.addFilter(numbered)
+        try:
+            yield running
+        finally:
+            for handler in handlers:
+                handler.removeFilter(numbered)
 
 
 def _hint_at_lists(words: Iterable[str]) -> None:

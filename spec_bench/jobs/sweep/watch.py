@@ -29,6 +29,7 @@ from spec_bench.settings.arguments import Parser
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import Ge, Lt, adapter
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 
 State = Literal["waiting", "running", "done", "failed", "interrupted", "lost", "unreadable"]
 _RESUMES = "interrupted; the same command resumes"
@@ -173,7 +174,7 @@ class SweepNotes:
     def _read(self, path: Path) -> tuple[JobState, ...]:
         """Returns what a file of notes holds, every value held to its type."""
         if path.stat().st_size > 2**30:
-            raise ValueError("it is too large")
+            raise UsageError("it is too large")
         every = adapter(tuple[JobState, ...])
         return every.validate_json(seals.bytes_of(path), strict=True)
 

@@ -152,7 +152,8 @@ def _model(spec: ModelSpec, mark: str | None) -> LanguageModel:
     if (spec, mark) in _models:
         log.info("reusing %s", spec.path)
     else:
-        log.info("loading %s (%s, %s)", spec.path, spec.dtype, spec.device)
+        how = f", {spec.compile}" if spec.compile != "none" else ""
+        log.info("loading %s (%s, %s%s)", spec.path, spec.dtype, spec.device, how)
         _models[spec, mark] = load_model(spec)
     return _models[spec, mark]
 

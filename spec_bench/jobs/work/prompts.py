@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from spec_bench.jobs.config.pair import Pair
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.records.ends import decode_answer
 from spec_bench.records.types import Generation, PromptError, Request
+from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest
 from spec_bench.system.groups import group_by_key
 from spec_bench.tasks import Example, RandomPrompts, Task
@@ -76,7 +77,7 @@ class Prompts:
                     requests = _requests(settings, tokenizer, example)
                     truncated += 1
             except TimeoutError as error:
-                raise ValueError(f"prompt {example.id!r}: {error}") from None
+                raise UsageError(f"prompt {example.id!r}: {error}") from None
             except ValueError as error:  # as of a chat template
                 failed |= dict.fromkeys(prompt_ids(task, example), error)
                 continue
@@ -84,7 +85,7 @@ class Prompts:
         if failed and not asked:
             raise next(iter(failed.values()))
         if not asked:
-            raise ValueError(f"task {name}: all {skipped} prompts are longer than {room} tokens")
+            raise UsageError(f"task {name}: all {skipped} prompts are longer than {room} tokens")
         every = tuple(each for _, requests in asked for each in requests)
         failed |= refuse_overlong(settings, every)
         every = tuple(each for each in every if each.prompt_id not in failed)
@@ -194,7 +195,18 @@ class Prompts:
     @cached_property
     def token_ids_digest(self) -> str:
         """The digest of what is asked, as the tokenizer and its chat template made it."""
-        return digest([[each.prompt_id, each.prompt_ids] for each in self.requests], 16)
+        return self.digest_token_ids(self.requests)
+
+    @staticmethod
+    def digest_token_ids(requests: Iterable[Request]) -> str:
+        """Returns the digest of what is asked by these requests."""
+        return digest([[each.prompt_id, each.prompt_ids] for each in requests], 16)
+
+    def requests_of(self, examples: Collection[Example]) -> list[Request]:
+        """Returns the requests of some examples, in order."""
+        wanted = {example.id for example in examples}
+        turns = self._turns
+        return [each for each in self.requests if turns[each.prompt_id][0].id in wanted]
 
     def waves(self) -> list[tuple[Request, ...]]:
         """Returns the requests in groups; a group needs answers only of groups before it."""
@@ -332,7 +344,7 @@ def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> dict[
                 "task.overlong=skip leaves such prompts out, task.overlong=truncate cuts the "
                 "middle out of their texts, a smaller generation.max_new_tokens leaves more room"
             )
-        found[first.prompt_id] = ValueError(
+        found[first.prompt_id] = UsageError(
             f"task {settings.task.name}: {count}: prompt {first.prompt_id!r} needs "
             f"{prompt + new + levels} positions ({prompt} prompt + "
             f"{new} new + {levels} tree levels), {path!r} has {length}; {ways}"

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from spec_bench.settings.fields import Range, did_you_mean, read, shown
 from spec_bench.settings.registry import Registry
+from spec_bench.system.errors import UsageError
 
 RAPL_ROOT = "/sys/class/powercap"
 Seconds = Annotated[float, Range(0)]
@@ -66,15 +67,15 @@ class EnergySettings:
     def __post_init__(self) -> None:
         """Refuses, by a ValueError, malformed GPUs or ones named twice, and an empty folder."""
         if not self.root:
-            raise ValueError(f"root must be a folder, got {shown(self.root)}")
+            raise UsageError(f"root must be a folder, got {shown(self.root)}")
         if self.devices is None:
             return
         if not all(name.isdigit() or name.startswith("GPU-") for name in self.devices):
-            raise ValueError(
+            raise UsageError(
                 f"devices must be GPU indices or UUIDs (GPU-...), got {shown(list(self.devices))}"
             )
         if len(set(self.devices)) < len(self.devices):
-            raise ValueError(f"devices names a GPU twice: {', '.join(self.devices)}")
+            raise UsageError(f"devices names a GPU twice: {', '.join(self.devices)}")
 
     def identity(self) -> str | dict[str, Any]:
         """Returns what of it changes a number; only the name if nothing is measured."""
@@ -95,14 +96,14 @@ def energy_settings(config: EnergySettings | Mapping[str, Any]) -> EnergySetting
     if isinstance(config, EnergySettings):
         return config
     if not isinstance(config, Mapping):
-        raise ValueError(f"energy must be a mapping of settings, got {shown(config)}")
+        raise UsageError(f"energy must be a mapping of settings, got {shown(config)}")
     name = config.get("meter")
     known = meter.find(name, "energy.meter").settings
     for key in config:
         if key not in known and key != "meter":
             near = did_you_mean(str(key), tuple(known), "energy.")
             has = ", ".join(known) or "no settings"
-            raise ValueError(
+            raise UsageError(
                 f"unknown setting energy.{key}{near or ';'} energy.meter={name} has {has}"
             )
     given = {**known, **config}

@@ -20,6 +20,7 @@ from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import mean_interval
 from spec_bench.metrics.quality import SCORES, References, Score
 from spec_bench.records.types import CodeReference
+from spec_bench.system.errors import UsageError
 
 log = logging.getLogger(__name__)
 _WORKER = Path(__file__).with_name("code_worker.py")
@@ -69,7 +70,7 @@ class PassAt1(Score):
         for index, golds in enumerate(references):
             tests = _tests(golds, index)
             if _python_of(_preamble(tests), tests) != tests:
-                raise ValueError(f"pass_at_1: the tests of prompt {index} are no Python")
+                raise UsageError(f"pass_at_1: the tests of prompt {index} are no Python")
         if lost := self.held():
             log.warning("pass_at_1: %s", lost)
 
@@ -94,7 +95,7 @@ class PassAt1(Score):
         tests = CodeReference("def check(f):\n    assert f(2) == {(2,)}", imports, "f")
         verdict, *lost = self._judged(f"{imports}def f(x):\n    return {{(x,)}}", tests)
         if verdict != "passed":
-            raise ValueError("; ".join(["pass_at_1: no program runs on this machine", *lost]))
+            raise UsageError("; ".join(["pass_at_1: no program runs on this machine", *lost]))
         return lost[0] if lost else ""
 
     def _judged(self, code: str, tests: CodeReference, together: bool = False) -> list[str]:
@@ -105,14 +106,14 @@ class PassAt1(Score):
         with tempfile.TemporaryDirectory() as empty:
             run = run_worker(_WORKER, asked, self.seconds + _GRACE_S, folder=empty)
         if run.returncode == 1:
-            raise ValueError(f"pass_at_1: {run.stderr.decode(errors='replace').splitlines()[-1]}")
+            raise UsageError(f"pass_at_1: {run.stderr.decode(errors='replace').splitlines()[-1]}")
         return run.stdout.decode(errors="replace").splitlines() or ["timeout"]
 
 
 def _tests(golds: Sequence[str], index: int) -> CodeReference:
     gold = golds[0] if golds else None
     if not isinstance(gold, CodeReference):
-        raise ValueError(f"pass_at_1: prompt {index} has no tests")
+        raise UsageError(f"pass_at_1: prompt {index} has no tests")
     return gold
 
 

@@ -23,6 +23,7 @@ from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import mean_interval
 from spec_bench.metrics.quality import SCORES, References, Score
 from spec_bench.records.types import SqlReference
+from spec_bench.system.errors import UsageError
 
 REFERENCE_S = 60.0  # the benchmark's own limit, in its exec_eval.py
 _MOST_ROWS = 200_000  # of a reference's result set
@@ -132,7 +133,7 @@ class ExecutionAccuracy(Score):
                 for gold in golds:
                     if not isinstance(gold, SqlReference):
                         index = begin + place
-                        raise ValueError(
+                        raise UsageError(
                             f"{self.name}: a reference of prompt {index} names no database"
                         )
                     statement = query_in(gold)
@@ -171,7 +172,7 @@ class ExecutionAccuracy(Score):
 
 
 def _unusable(gold: SqlReference, reason: str) -> ValueError:
-    return ValueError(
+    return UsageError(
         f"execution_accuracy: the reference {str(gold)!r} does not run on {gold.database}: {reason}"
     )
 

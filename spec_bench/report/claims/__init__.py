@@ -22,6 +22,7 @@ from spec_bench.report.data.counts import Records
 from spec_bench.report.data.seeds import pooled
 from spec_bench.report.papers.paper import load_paper
 from spec_bench.settings.fields import describe_error
+from spec_bench.system.errors import UsageError
 
 __all__ = ["Check", "check_claims", "check_generally", "evident", "measured"]
 
@@ -50,7 +51,7 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | Records) -> lis
             frames = traceback.extract_tb(error.__traceback__)[1:2]  # the claim's own
             at = "".join(f" ({each.filename}, line {each.lineno})" for each in frames)
             place = f"claim {claim.function.__name__} of {paper}{at}"
-            raise ValueError(f"{place}: {describe_error(error)}") from error
+            raise UsageError(f"{place}: {describe_error(error)}") from error
         said = {"statement": claim.statement, "section": claim.section, "number": number}
         checks += [replace(check, **said) for check in found]
     if records.printed:  # no chance is in them

@@ -58,6 +58,7 @@ from spec_bench.report.data.rows import (
 )
 from spec_bench.report.papers.items import check_experiments
 from spec_bench.report.papers.paper import Axes
+from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.columns import apart_in, header
 from spec_bench.vocabulary.decoders import check_decoder
@@ -138,7 +139,7 @@ class Ask:
         rows = rows if join is None else join(rows)
         records = Rounds(self.records) if rounds else self.records
         if axis and axis not in self.axes:
-            raise ValueError(f"no axis {axis!r}; the paper has: {', '.join(self.axes) or 'none'}")
+            raise UsageError(f"no axis {axis!r}; the paper has: {', '.join(self.axes) or 'none'}")
         self._refuse_unknown(across)
         return Ask(rows, records, self.axes, axis, several(across), given)
 
@@ -225,7 +226,7 @@ class Ask:
         known = {"score", "scores", "left", "right", "paths", *_PARTS, *self.axes, *header()}
         for name in several(names):
             if name not in known and name not in self.rows and not self.rows.empty:
-                raise ValueError(f"no column {name!r} in results, nor a part of a tree")
+                raise UsageError(f"no column {name!r} in results, nor a part of a tree")
 
 
 def _is(value: Any, wanted: Any) -> bool:
@@ -452,7 +453,7 @@ class Found:
         try:
             return text.format(**names)
         except (KeyError, IndexError) as error:
-            raise ValueError(f"{text!r} names {error}; there are {', '.join(names)}") from error
+            raise UsageError(f"{text!r} names {error}; there are {', '.join(names)}") from error
 
     def of(self, contrast: Contrast) -> Difference | None:
         """Returns the difference of one contrast alone."""

@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.records.types import Generation
 from spec_bench.report.claims.verdict import print_checks
 from spec_bench.report.data.counts import Records
@@ -42,7 +43,8 @@ from spec_bench.report.tables.printed import Sheet
 from spec_bench.settings.arguments import Parser, output_file, output_folder
 from spec_bench.settings.configs import find_configs
 from spec_bench.settings.fields import complain
-from spec_bench.system.files import make_absence, path_below, results_files, write_text
+from spec_bench.system.errors import UsageError
+from spec_bench.system.files import make_absence, path_below, results_files, results_of, write_text
 
 _PICTURES = ("png", "pdf")
 _TABLES: dict[str, Callable[[Sheet], str]] = {
@@ -61,10 +63,14 @@ FORMATS: dict[str, Callable[[Sequence[Sheet]], str]] = {
 
 
 def _files(options: Namespace, every: Sequence[Path]) -> list[Path]:
-    """Returns the named experiments' results files, or all. Raises ValueError: none is there."""
+    """Returns the named experiments' results files, or all, made whole. Raises UsageError: none is
+    there.
+    """
     files = [results_file(name, options.results) for name in options.names] or [*every]
     if not files:
         raise make_absence(f"no experiment below {str(options.results)!r}", options.results)
+    for file in files:
+        Experiment(results_of(file), file.parent.name).rebuild(wait_s=1)
     return files
 
 
@@ -72,7 +78,9 @@ def run_plain(options: Namespace) -> None:
     """Writes a results file's table and figure, prints its checks."""
     from spec_bench.report.plain import write_report
 
-    write_report(options.file, options.output or options.file.parent)
+    if options.file.is_file():
+        Experiment(results_of(options.file), options.file.resolve().parent.name).rebuild(wait_s=1)
+    write_report(options.file, options.out or options.file.parent)
 
 
 def run_table(options: Namespace) -> None:
@@ -80,7 +88,7 @@ def run_table(options: Namespace) -> None:
     item = find_table(options.name)
     measured = Measured.below(options.results, protocol=options.protocol)
     sheets = build_tables(item, measured, options.pair)
-    screen = sys.stdout.isatty() and options.output is None and options.format == "markdown"
+    screen = sys.stdout.isatty() and options.out is None and options.format == "markdown"
     if asked := options.columns or sheets[0].metrics[0] * screen:
         every = ", ".join(sheets[0].metrics)
         sheets = [sheet.only(asked.split(",")) for sheet in sheets]
@@ -94,11 +102,11 @@ def run_table(options: Namespace) -> None:
             text = text.replace(f"{next(iter(titles))}, ", "")
         Console().print(Markdown(text))
         print(f"\nshown: {', '.join(titles)} (--columns {asked}); there is: {every}")
-    elif options.output is None:
+    elif options.out is None:
         print(text, end="")
     else:
-        write_text(options.output, text)
-        print(f"table: {options.output}")
+        write_text(options.out, text)
+        print(f"table: {options.out}")
 
 
 def run_list(options: Namespace) -> None:
@@ -119,7 +127,7 @@ def run_figure(options: Namespace) -> None:
     measured = Measured.below(options.results, item.experiments)
     if options.pair and item.recipes:
         check_pair(item, options.pair, measured)
-    folder = options.output or path_below(options.results, "figures")
+    folder = options.out or path_below(options.results, "figures")
     rows = figure_rows(item, measured.rows, options.results)
     own = bool(options.pair) and "pair" in rows
     check_models(rows[rows.pair == options.pair] if own else rows)
@@ -130,7 +138,7 @@ def run_figure(options: Namespace) -> None:
         said = str(error)
         for way in recipes_of(item) * (options.results != RESULTS):
             said = said.replace(way, f"{way} --out {shlex.quote(str(options.results))}")
-        raise ValueError(said) from error
+        raise UsageError(said) from error
 
 
 def run_checks(options: Namespace) -> None:
@@ -154,7 +162,7 @@ def run_page(options: Namespace) -> None:
     from spec_bench.report.page.build import build_page
 
     file = results_file(options.name, options.results)
-    path = options.output or file.parent / "page.html"
+    path = options.out or file.parent / "page.html"
     write_text(path, build_page(file, options.results, options.pair))
     print(f"page: {path}")
 
@@ -174,12 +182,12 @@ def run_all(options: Namespace) -> None:
     for file in _files(options, direct):
         try:
             _write_experiment(file, results)
-        except ValueError as error:
+        except UsageError as error:
             failed.append(f"{file}: {error}")
     write_text(results / "index.html", build_index(results))
     print(results / "index.html")
     if failed:
-        raise ValueError("\n".join(failed))
+        raise UsageError("\n".join(failed))
 
 
 def _write_experiment(file: Path, results: Path) -> None:
@@ -261,7 +269,7 @@ def run_positions(options: Namespace) -> None:
     }
     stretches = {first: each for of_cell in found.values() for first, each in of_cell.items()}
     if not stretches:
-        raise ValueError(f"{file}: its records hold no lengths of prompts; newer ones do")
+        raise UsageError(f"{file}: its records hold no lengths of prompts; newer ones do")
     heads = [f"{stretches[first].first}-{stretches[first].last}" for first in sorted(stretches)]
     table = Table("decoder", "tree", "temperature", *heads, box=None)
     for cell, of_cell in found.items():
@@ -317,8 +325,8 @@ ARGUMENTS: list[tuple[str, str, dict[str, Any]]] = [  # of which commands, name;
     ("checks", "--printed", _FLAG),
     ("all wandb", "names", {"nargs": "*", "metavar": "NAME"}),
     ("results", "file", _PATH),
-    ("table page wandb", "--output", _FILE),
-    ("figure results", "--output", _FOLDER),
+    ("table page wandb", "--out", _FILE),
+    ("figure results", "--out", _FOLDER),
     ("answers", "files", {**_PATH, "nargs": "+"}),
     ("answers", "--baseline", _PATH),
     ("answers", "--questions", _PATH),
@@ -356,7 +364,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     MODELS_APART.set(getattr(options, "mixed_models", False))
     try:
         COMMANDS[options.command](options)
-    except ValueError as error:
+    except UsageError as error:
         complain(f"spec-bench {verb}: {error}")
         return 2
     return 0

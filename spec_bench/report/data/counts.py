@@ -1,8 +1,8 @@
 """A cell's records, where it was measured, and the per-prompt counts behind its numbers.
 
 Records and origins come from ``records.parquet`` beside the table, which is made with it, or of a
-cell that is not in it from its folder below ``<results>/runs``. Nothing else in the report opens
-either.
+cell that is not in it, or was written since, from its folder below ``<results>/runs``. Nothing else
+in the report opens either.
 
 Seconds of two cells are compared where one session decoded both in turn. A baseline that later
 sessions timed again has several timings of a prompt: that of the other cell's session counts.
@@ -64,11 +64,19 @@ def packed_of(results: Path, run_id: str) -> Packed:
     """
     path = files.records_file(results)
     kept = parquet.read_once(path) if os.path.lexists(path) else parquet.joined([])
-    if run_id in kept:
-        return kept
     run = files.run_folder(files.results_of(results), run_id)
+    if run_id in kept and not _is_newer(run / files.CELL, path):
+        return kept
     done = cell_folder.read_lines(run / files.GENERATIONS)
     return cell_folder.pack_cell(run, cell_folder.read_cell(run), done)
+
+
+def _is_newer(cell: Path, records: Path) -> bool:
+    """Returns whether a cell was written since the records beside its table were."""
+    try:
+        return cell.stat().st_mtime_ns > records.stat().st_mtime_ns
+    except OSError:  # a table that was copied without its runs
+        return False
 
 
 class _Cell:

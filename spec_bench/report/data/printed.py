@@ -11,6 +11,7 @@ from spec_bench.report.data.rows import compact, tree_attention
 from spec_bench.report.papers.pairs import pair_of
 from spec_bench.report.papers.paper import Paper
 from spec_bench.settings.registry import written
+from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.decoders import parts_of
 from spec_bench.vocabulary.published import FILE, side_by_side
 
@@ -25,7 +26,7 @@ def printed_rows(paper: Paper) -> pd.DataFrame:
     A speed-up stands for the rate where that is not printed. Raises ValueError: no number is.
     """
     if not paper.numbers:
-        raise ValueError(f"{paper.name} has no printed numbers: {paper.folder} has no {FILE}")
+        raise UsageError(f"{paper.name} has no printed numbers: {paper.folder} has no {FILE}")
     rows = pd.DataFrame(side_by_side(paper.numbers))
     rows = rows.where(rows != "")
     tables = {str(each.number): each for each in paper.tables}

@@ -25,6 +25,7 @@ from spec_bench.records.sittings import MEANING, OTHER, of_other_sitting
 from spec_bench.records.types import ENGINE, find_doubt, find_loss, parse_reasons
 from spec_bench.report.papers.items import Figure
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest
 from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import to_printable
@@ -62,25 +63,22 @@ def read_rows(paths: Iterable[Path]) -> pd.DataFrame:
     Beside the files' columns each has ``experiment``, the folder of its file, and ``file``, its
     path; ``tree_attention`` is a bool; numbers are NaN and texts missing where a cell has none.
     """
+    begun = (path for path in paths if path.stat().st_size or not _stored(path).empty)
     frames = [
-        read_results(path).assign(experiment=path.parent.name, file=str(path))
-        for path in paths
-        if path.stat().st_size or _whole(path).stat().st_size
+        read_results(path).assign(experiment=path.parent.name, file=str(path)) for path in begun
     ]
     return compact(pd.concat(frames, ignore_index=True)) if frames else pd.DataFrame()
 
 
 def read_results(path: Path) -> pd.DataFrame:
-    """The rows of one results file, made whole first where jobs have ended since it was written,
-    and those that a search screened for it. Raises ValueError: there is no such file, or it has no
-    rows.
+    """The rows of one results file with those of cells that have ended since it was written, and
+    those that a search screened for it. Raises UsageError: there is no such file, or no rows.
     """
-    if not _whole(path).is_file():
-        raise files.make_absence(f"no results file {str(path)!r}", files.results_of(path))
-    parts = [_read(each) for each in (path, files.screening_file(path)) if each.is_file()]
-    rows = pd.concat([part for part in parts if not part.empty] or parts[:1], ignore_index=True)
+    rows = _stored(path)
     if rows.empty:
-        raise ValueError(f"{str(path)!r} has no rows")
+        if not path.is_file():
+            raise files.make_absence(f"no results file {str(path)!r}", files.results_of(path))
+        raise UsageError(f"{str(path)!r} has no rows")
     rows = compact(without_past_times(rows.assign(tree_attention=tree_attention(rows))))
     # Of one seed each: a row of pooled seeds has no single rate.
     other = np.full(len(rows), "", object)
@@ -118,7 +116,7 @@ def check_models(rows: pd.DataFrame) -> pd.DataFrame:
             spellings = rows[model][part.index].unique()
             if not MODELS_APART.get():
                 shown = part.unique() if len(spellings) == 1 else spellings
-                raise ValueError(
+                raise UsageError(
                     f"{' '.join(map(str, key))} has several models under one name: {model} "
                     f"{', '.join(shown)}; --mixed-models names them apart"
                 )
@@ -133,10 +131,14 @@ def _drafted_by_model(rows: pd.DataFrame) -> pd.Series:
     return rows.decoder.map(lambda name: parts_of(str(name))[0] in DRAFT_MODELS)
 
 
-def _whole(path: Path) -> Path:
-    """Makes a table whole where jobs have ended since it was written, or begun it."""
-    Experiment(files.results_of(path), path.resolve().parent.name).complete()
-    return path
+def _stored(path: Path) -> pd.DataFrame:
+    """Returns an experiment's rows as they are stored, screened ones last; none where none are."""
+    experiment = Experiment(files.results_of(path), path.resolve().parent.name)
+    with experiment.read_tables() as (screened, table):
+        found = (each for each in (table, screened) if each.is_file() and each.stat().st_size)
+        parts = [_read(each) for each in found]
+    full = [part for part in parts if not part.empty] or parts[:1]
+    return pd.concat(full, ignore_index=True) if full else pd.DataFrame()
 
 
 def compact(rows: pd.DataFrame) -> pd.DataFrame:
@@ -159,7 +161,7 @@ def _read(path: Path) -> pd.DataFrame:
             for line, header, cells in files.numbered_csv(path):
                 text = cells[header.index(name)]
                 if text and pd.isna(pd.to_numeric(text, errors="coerce")):
-                    raise ValueError(f"{str(path)!r}, line {line}: {name} is {text!r}")
+                    raise UsageError(f"{str(path)!r}, line {line}: {name} is {text!r}")
     return rows
 
 
@@ -200,7 +202,7 @@ def figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame
         near = [results.glob(f"{above}{item.rows}") for above in ("", "*/", "*/*/")]
         matches = [path for paths in near for path in sorted(paths)]
         if not matches:
-            raise ValueError(f"no {item.rows} below {str(results)!r}; it is made by {item.command}")
+            raise UsageError(f"no {item.rows} below {str(results)!r}; it is made by {item.command}")
         return pd.read_csv(matches[0])
     return of_recipes(rows, item.experiments)
 

@@ -23,6 +23,7 @@ from spec_bench.report.figures.panels import Sheet
 from spec_bench.report.figures.style import FORMATS, save, settings
 from spec_bench.report.papers.paper import Figure, load_paper
 from spec_bench.settings.fields import describe_error
+from spec_bench.system.errors import UsageError
 
 
 def draw(
@@ -73,14 +74,14 @@ def figure_sheets(item: Figure, rows: pd.DataFrame, alone: bool = False) -> list
     """
     function = load_paper(item.paper).draws(item)
     if function is None:
-        raise ValueError(f"figure {item.name}: no function figure_{item.number} in figures.py")
+        raise UsageError(f"figure {item.name}: no function figure_{item.number} in figures.py")
     try:
         plotted = list(function(Cells(item, rows, alone)))
     except NothingMeasuredError:
         raise
     except Exception as error:
         why = error if isinstance(error, ValueError) else describe_error(error)
-        raise ValueError(f"figure {item.name}: {why}") from error
+        raise UsageError(f"figure {item.name}: {why}") from error
     if not plotted:
         raise nothing_measured(item)
     return plotted

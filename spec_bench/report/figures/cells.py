@@ -33,6 +33,7 @@ from spec_bench.report.data.rows import (
 )
 from spec_bench.report.papers.pairs import pair_configs, pair_of
 from spec_bench.report.papers.paper import Axes, Figure, Paper, load_paper
+from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.columns import COLUMNS, ENDS
 from spec_bench.vocabulary.names import task as task_title
 from spec_bench.vocabulary.published import KEYS, side_by_side
@@ -246,7 +247,7 @@ def _of_tree(spec: str) -> dict[str, Any]:
 def with_columns(rows: pd.DataFrame, facts: pd.DataFrame) -> pd.DataFrame:
     """Returns the rows with more columns. Raises ValueError: they have one of that name."""
     if twice := [str(name) for name in facts if name in rows]:
-        raise ValueError(f"rows to draw have a column {twice[0]!r}, which figures add themselves")
+        raise UsageError(f"rows to draw have a column {twice[0]!r}, which figures add themselves")
     return rows.join(facts)
 
 

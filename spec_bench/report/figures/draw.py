@@ -14,6 +14,7 @@ from spec_bench.report.data.rows import error_bars, prompts_of
 from spec_bench.report.figures.panels import Panel, Series, Sheet
 from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, ReportFigure, fill, known
 from spec_bench.report.papers.pairs import pair_configs
+from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.decoders import MARKERS
 
 _MANY = 12  # more texts than this beside marks of one panel would hide each other: smaller ones
@@ -61,7 +62,7 @@ def draw_sheet(sheet: Sheet, ax: Any = None) -> Any:
 def check_single(ax: Any, titles: Sequence[str]) -> Any:
     """Returns axes as a grid. Raises ValueError: they are to hold several panels."""
     if ax is not None and len(titles) > 1:
-        raise ValueError(f"ax takes one panel, and these rows make several: {', '.join(titles)}")
+        raise UsageError(f"ax takes one panel, and these rows make several: {', '.join(titles)}")
     return np.array([[ax]])
 
 

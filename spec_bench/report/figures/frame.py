@@ -11,6 +11,7 @@ from spec_bench.report.figures.panels import Sheet, drawing_of, sheets
 from spec_bench.report.figures.style import settings
 from spec_bench.report.figures.sweep import picture
 from spec_bench.settings.fields import did_you_mean
+from spec_bench.system.errors import UsageError
 
 _USUAL = {"pair": "", "task": "", "spec": "-", "status": "complete", "lossless": "exact"}
 _OF_TREES = ("nodes", "depth", "width")
@@ -38,12 +39,12 @@ def plot(rows: pd.DataFrame, x: str = "", y: str = "", *, ax: Any = None, **word
     """
     rows = pd.DataFrame(rows).reset_index(drop=True)
     if rows.empty:
-        raise ValueError("nothing to plot: the frame has no rows")
+        raise UsageError("nothing to plot: the frame has no rows")
     known = [*rows.columns[rows.notna().any()], *_OF_TREES]
     for name in ("decoder", x or "decoder", y or "decoder"):
         if name not in known:
             near = did_you_mean("nodes" if name == "budget" else name, known)
-            raise ValueError(f"nothing in column {name!r}{near}; there is {', '.join(known)}")
+            raise UsageError(f"nothing in column {name!r}{near}; there is {', '.join(known)}")
     cells = derive(pd.DataFrame({**_USUAL, **rows}).astype({"spec": str}).copy())
     with settings():
         if x or y:

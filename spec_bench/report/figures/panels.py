@@ -31,6 +31,7 @@ from spec_bench.report.figures.cells import (
 )
 from spec_bench.report.figures.style import Look, fill, looks, shapes
 from spec_bench.settings.fields import did_you_mean, unknown_setting
+from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.columns import ENDS, apart_in, find_column, header
 from spec_bench.vocabulary.names import doubts_of
 
@@ -116,7 +117,7 @@ class Drawing:
 
     def __post_init__(self) -> None:
         if self.mark not in _MARKS:
-            raise ValueError(f"mark must be one of {', '.join(_MARKS)}, got {self.mark!r}")
+            raise UsageError(f"mark must be one of {', '.join(_MARKS)}, got {self.mark!r}")
 
     def changed(self, changes: Mapping[str, Any]) -> Drawing:
         """Returns a panel of the figure, or a layer of the panel."""
@@ -295,7 +296,7 @@ def panels(
         for name in {layer.x, layer.y} - {"", *measured, *header()}:
             if "." in name:  # of a sheet's own making, such as cell.score
                 continue
-            raise ValueError(f"no column {name!r}{did_you_mean(name, [*measured])}")
+            raise UsageError(f"no column {name!r}{did_you_mean(name, [*measured])}")
         shown |= {layer.x, layer.y, *layer.hues, *layer.keep, layer.marker or ""}
     groups = {each.name for each in apart_in(measured)} if GROUP in shown else set()
     return [
@@ -329,7 +330,7 @@ def _known(said: dict[str, Any]) -> dict[str, Any]:
     """Refuses a word that a figure does not have."""
     words = [each.name for each in fields(Drawing)]
     for word in (each for each in said if each not in words):
-        raise ValueError(unknown_setting(f"panels.{word}", word, words))
+        raise UsageError(unknown_setting(f"panels.{word}", word, words))
     return said
 
 

@@ -20,6 +20,7 @@ from spec_bench.report.data.rows import (
     select_sound,
 )
 from spec_bench.report.data.seeds import pooled
+from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.numbers import with_ends
 
 _PANEL = "cell.panel"
@@ -40,7 +41,7 @@ def lines_of(rows: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     """Titles of group and line, and rows by requests. Raises ValueError: none has a throughput."""
     timed = rows[(rows.status != "failed") & rows[IN_ALL].notna() & rows[PER_USER].notna()]
     if timed.empty:
-        raise ValueError("no row has tokens/s of a request and of all: nothing was timed")
+        raise UsageError("no row has tokens/s of a request and of all: nothing was timed")
     lines = []
     for told, group in timed.groupby(_GROUP, dropna=False, sort=False):
         heading = "{0}, {2}, temperature {3:g}".format(*told)

@@ -60,6 +60,7 @@ from spec_bench.report.tables.measured import (
 from spec_bench.report.tables.printed import Asked, Sheet
 from spec_bench.report.tables.render import environment, html_fragment
 from spec_bench.system import files
+from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import of_kind
 
@@ -83,7 +84,7 @@ def results_file(name: str, results: Path) -> Path:
     if len(named) == 1:
         return named[0]
     if named:
-        raise ValueError(f"{name!r} is ambiguous, give one of: {', '.join(map(str, named))}")
+        raise UsageError(f"{name!r} is ambiguous, give one of: {', '.join(map(str, named))}")
     known = ", ".join(sorted({path.parent.name for path in tables})) or "none"
     message = f"no experiment {name!r} below {str(results)!r}; there: {known}"
     raise files.make_absence(message, results)
@@ -107,13 +108,13 @@ def read_cells(tables: Sequence[Path], pair: str | None = None, only: Sequence[s
     others = [n for c in measured if c.interval and c.name not in only for n in c.names]
     rows = read_rows(tables).drop(columns=others, errors="ignore")
     if rows.empty:
-        raise ValueError(f"{str(tables[0])!r} has no rows")
+        raise UsageError(f"{str(tables[0])!r} has no rows")
     rows = check_models(rows)
     if pair is not None:
         known = ", ".join(dict.fromkeys(rows.pair))
         rows = rows[rows.pair == pair]
         if rows.empty:
-            raise ValueError(f"no rows of pair {pair!r} in {str(tables[0])!r}; it has {known}")
+            raise UsageError(f"no rows of pair {pair!r} in {str(tables[0])!r}; it has {known}")
     origins = [each for path in tables for each in origins_of(path, rows[rows.file == str(path)])]
     records = Records(tables[0])
     return Cells(pooled(rows, records), records, origins)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 from spec_bench.settings.configs import experiments_dir, experiments_dirs, read_config
 from spec_bench.settings.fields import did_you_mean, warn
 from spec_bench.settings.validation import settings
+from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.names import combined
 from spec_bench.vocabulary.published import COLUMNS, KEYS, Row
 
@@ -42,7 +43,7 @@ def read_recipe(name: str) -> Mapping[str, Any]:
     paper, _, stem = name.partition("=")
     path = paper_folders().get(paper, experiments_dir() / paper) / f"{stem}.yaml"
     if not path.is_file():
-        raise ValueError(f"recipe {name} has no file {path}")
+        raise UsageError(f"recipe {name} has no file {path}")
     return read_config(path)
 
 
@@ -59,7 +60,7 @@ def check_experiments(names: Iterable[str], measured: Iterable[str]) -> None:
         recipes = [f"{path.parent.name}={path.stem}" for path in paths if path.name != PAPER]
         if name not in (written := sorted(map(recipe_name, recipes))):
             near = did_you_mean(name, written)
-            raise ValueError(f"no recipe writes results of the name {name!r}{near}")
+            raise UsageError(f"no recipe writes results of the name {name!r}{near}")
 
 
 def recipe_cells(name: str) -> tuple[str, ...]:
@@ -216,10 +217,10 @@ class Table(Item):
         for source in (*self.heads.values(), *self.block):
             if source not in {*KEYS, *sources}:
                 choices = ", ".join((*KEYS, *sorted(sources - {*KEYS})))
-                raise ValueError(f"no labels come from {source!r}; they come from {choices}")
+                raise UsageError(f"no labels come from {source!r}; they come from {choices}")
         for _, name, _, _ in Formatter().parse(self.title):
             if name is not None and name not in IN_TITLES:
-                raise ValueError(f"no {{{name}}} in titles; there are {', '.join(IN_TITLES)}")
+                raise UsageError(f"no {{{name}}} in titles; there are {', '.join(IN_TITLES)}")
 
 
 @settings

@@ -33,6 +33,7 @@ from spec_bench.report.papers.items import (
 from spec_bench.settings.configs import read_yaml
 from spec_bench.settings.fields import describe_error, did_you_mean, one_line, warn
 from spec_bench.settings.validation import check
+from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.columns import header
 from spec_bench.vocabulary.decoders import DECODERS
 from spec_bench.vocabulary.published import FILE, Row, read_published
@@ -60,7 +61,7 @@ def code_of(folder: Path, name: str) -> ModuleType | None:
     try:
         return import_module(f"{package}.{name}")
     except Exception as error:
-        raise ValueError(f"{folder / name}.py: {describe_error(error)}") from error
+        raise UsageError(f"{folder / name}.py: {describe_error(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def read_claims(folder: Path) -> tuple[Claim, ...]:
         said = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
         stated = _STATED.fullmatch(said)
         if not said or (stated is None and said.startswith(("“", "reported,"))):
-            raise ValueError(
+            raise UsageError(
                 f"{folder / 'claims.py'}: {name}: its docstring begins with the statement and its "
                 "place, “...” (Section 5), or says what is checked beside the paper"
             )
@@ -169,7 +170,7 @@ def readable_papers() -> list[Paper]:
             paper = load_paper(name)
             paper.claims  # noqa: B018 - imports their file
             papers.append(paper)
-        except ValueError as error:
+        except UsageError as error:
             warn(str(error))
     return papers
 
@@ -199,7 +200,7 @@ def _find(known: Sequence[_Kind], kind: str, name: str) -> _Kind:
     told = f"{paper} has no {kind} {number!r}; its {kind}s: {paper}/ {choices}"
     if (paper_folders()[paper] / f"{number}.yaml").is_file():
         told += f"; {number} is a recipe: spec-bench run {paper}={number}"
-    raise ValueError(told)
+    raise UsageError(told)
 
 
 def recipes_by_name() -> dict[str, str]:
@@ -214,23 +215,23 @@ def load_paper(name: str) -> Paper:
     invalid entry of the file, with its path and the key.
     """
     if name not in paper_folders():
-        raise ValueError(f"unknown paper {name!r}; known: {', '.join(paper_names())}")
+        raise UsageError(f"unknown paper {name!r}; known: {', '.join(paper_names())}")
     folder = paper_folders()[name]
     data = read_yaml(folder / PAPER)
     try:
         paper = _paper(name, folder, data)
     except (KeyError, TypeError, ValueError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise ValueError(f"{folder / PAPER}: {one_line(what)}") from error
+        raise UsageError(f"{folder / PAPER}: {one_line(what)}") from error
     for metric in paper.metrics.keys() - header() - {row["metric"] for row in paper.numbers}:
         near = did_you_mean(metric, [*header()])
-        raise ValueError(f"{folder / PAPER}: {metric!r}, of tables alone, is no metric{near}")
+        raise UsageError(f"{folder / PAPER}: {metric!r}, of tables alone, is no metric{near}")
     return paper
 
 
 def _paper(name: str, folder: Path, data: Any) -> Paper:
     if not isinstance(data, dict):
-        raise ValueError("a paper is a mapping with the keys paper, arxiv, machine")
+        raise UsageError("a paper is a mapping with the keys paper, arxiv, machine")
     tables = [
         check(Table, {**_item(name, entry), "number": number}, of=f"table {number}")
         for entry in _entries(data, "tables")
@@ -242,16 +243,16 @@ def _paper(name: str, folder: Path, data: Any) -> Paper:
         number = entry["number"]
         if "drawing" in entry:
             what = "drawings are functions in figures.py beside it now: see docs/extending.md"
-            raise ValueError(f"figure {number}: {what}")
+            raise UsageError(f"figure {number}: {what}")
         # One that shows tables' numbers is measured by the tables' recipe.
         shown = [recipe_of[table] for table in entry.get("tables", ())[:1]]
         figures.append(check(Figure, _item(name, entry, *shown), of=f"figure {number}"))
     if "claims" in data:
-        raise ValueError("claims are functions in claims.py beside it now: see docs/extending.md")
+        raise UsageError("claims are functions in claims.py beside it now: see docs/extending.md")
     protocols = check(Protocols, data.pop("protocols", {}), "protocols")
     unknown = sorted(data.keys() - {"paper", "arxiv", "machine", DECODERS})
     if unknown:
-        raise ValueError(f"unknown key {unknown[0]!r}")
+        raise UsageError(f"unknown key {unknown[0]!r}")
     title, arxiv, machine = (str(data[key]) for key in ("paper", "arxiv", "machine"))
     ordered = tuple(sorted(tables, key=lambda table: table.number))
     paper = Paper(name, title, arxiv, machine, folder, ordered, tuple(figures), protocols)
@@ -264,7 +265,7 @@ def _entries(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
     """Takes a section's entries out; none where the file has no such section."""
     entries = data.pop(section, None) or []
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise ValueError(f"{section} must be a list of mappings")
+        raise UsageError(f"{section} must be a list of mappings")
     return [dict(entry) for entry in entries]
 
 

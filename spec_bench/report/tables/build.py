@@ -35,6 +35,7 @@ from spec_bench.report.tables.printed import (
     rivals,
     tree_text,
 )
+from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.names import MEANINGS
@@ -105,7 +106,7 @@ def check_pair(item: Item, pair: str, measured: Measured) -> None:
     """Refuses a pair that neither has a config nor was measured; the message has the choices."""
     own = measured.pairs()
     if pair not in (*pair_configs(), *own):
-        raise ValueError(
+        raise UsageError(
             f"unknown pair {pair!r}; measured below {str(measured.results)!r}: "
             f"{', '.join(own) or 'none'}; spec-bench ls pairs lists the papers', and a pair of "
             f"your own is what its run calls so: pair.name={pair}; of a job that failed there are "

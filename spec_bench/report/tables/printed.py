@@ -22,6 +22,7 @@ from spec_bench.report.claims.contrast import less_is_better
 from spec_bench.report.papers.items import Column, Lines, Pick, recipe_cells
 from spec_bench.report.papers.pairs import pair_of
 from spec_bench.report.papers.paper import Table, find_table, load_paper
+from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.published import KEYS, Row, printed_tree
@@ -127,7 +128,7 @@ class Sheet:
         """Returns it with the columns of some metrics. Raises ValueError: it has none of one."""
         if unknown := [name for name in metrics if name not in self.metrics]:
             has = f"{self.name} has {', '.join(self.metrics)}"
-            raise ValueError(f"--columns {unknown[0]}: {has}")
+            raise UsageError(f"--columns {unknown[0]}: {has}")
         kept = [column.metrics[0] in metrics for column in self.columns]
         cut = (each._replace(cells=tuple(compress(each.cells, kept))) for each in self.lines)
         return replace(self, columns=tuple(compress(self.columns, kept)), lines=tuple(cut))

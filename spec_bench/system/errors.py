@@ -1,0 +1,37 @@
+"""What went wrong: a request that cannot be met, or a fault of this program."""
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class UsageError(ValueError):
+    """What was asked for, or a file that it names, cannot be right.
+
+    The message is one line that names the value and the choices. A command prints it alone and ends
+    with status 2; any other error is a fault of this program and keeps its traceback.
+    """
+
+
+@contextmanager
+def naming_records(results: Path, resumes: str) -> Iterator[None]:
+    """Notes on errors within where records are kept, and how a run ``resumes``."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"what was decoded is kept below {results}; {resumes}")
+        raise
+
+
+def report_fault(error: Exception, program: str, kept: str) -> int:
+    """Prints the traceback of a fault of this program, and a last line on what is ``kept``, or the
+    error's own note on it; returns the status, 1.
+    """
+    notes = error.__dict__.pop("__notes__", [kept])
+    traceback.print_exception(error)
+    kind = type(error).__name__
+    line = f"{program}: this {kind} is a fault of spec_bench, not of the request; {notes[-1]}"
+    print(line, file=sys.stderr)
+    return 1
