@@ -1,5 +1,6 @@
 """Probabilities and what is drawn from them: warps, seeds, draws without replacement."""
 
+import math
 from collections import Counter
 from itertools import permutations
 
@@ -7,9 +8,9 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from spec_bench.core.draws import SeededDraws, inverse_cdf, row_generator, row_seed
+from spec_bench.core.draws import DrawnBefore, SeededDraws, inverse_cdf, row_generator, row_seed
 from spec_bench.core.gumbel import gumbel_top_k, laws_without_replacement, truncated_gumbel
-from spec_bench.core.warp import SamplingSettings, argmax_lowest, log_probs
+from spec_bench.core.warp import SamplingSettings, argmax_lowest, log_probs, raw_log_probs
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,9 @@ def test_a_probability_of_zero_is_rejected_when_the_uniform_is_zero():
     first = Zero([]).verdict([2]).first_accepted(0, torch.tensor([[0.0, 0.5]]))
     assert first.tolist() == [1]
     assert Zero([]).verdict([3]).first_accepted(0, torch.zeros(1, 3)).tolist() == [3]
+    for tests in (torch.tensor([[0, 1]]), torch.tensor([[[0, 1]]])):
+        passed = Zero([]).verdict([2]).passes(tests, torch.tensor([[[0.0, 0.5]]]))
+        assert passed.tolist() == [[[False, True]]]
 
 
 def test_a_rows_draws_do_not_depend_on_its_neighbours():
@@ -49,6 +53,27 @@ def test_a_rows_draws_do_not_depend_on_its_neighbours():
 
     alone, together = draw(["x"]), draw(["y", "x", "z"])
     assert alone["x"] == together["x"]
+
+
+def test_numbers_drawn_beforehand_are_drawn_in_as_few_calls_as_positions_allow(monkeypatch):
+    """On a GPU a large call gives other numbers than a small one and then the rest."""
+    sizes = []
+    monkeypatch.setattr(torch.Tensor, "uniform_", lambda part, **_: sizes.append(part.numel()))
+    before = DrawnBefore([row_generator(0, "a", torch.device("cpu"))], (1, 11))
+    before.draw([(False, 2), (False, 3), (True, 2), (False, 4)])
+    assert sizes == [5, 1, 1, 4]
+
+
+def test_noise_is_finite_whatever_the_uniform():
+    draws = SeededDraws([])
+    draws._uniforms = lambda *shape: torch.tensor([[[0.0, 0.5, 1 - 2**-53]]], dtype=torch.float64)
+    assert draws.gumbel(torch.zeros(1, 1, 3, dtype=torch.float64)).isfinite().all()
+
+
+def test_an_answers_likelihood_is_of_single_precision_whatever_the_models():
+    logits, node = torch.zeros(1, 2, 3, dtype=torch.bfloat16), torch.tensor([[0, 1]])
+    found = raw_log_probs(logits, node, node)
+    assert found[0].tolist() == pytest.approx([math.log(1 / 3)] * 2, rel=1e-6)
 
 
 def noise_for(log_q, seed):
@@ -125,6 +150,8 @@ FALLING, HALVES, TIED = [0.4, 0.3, 0.2, 0.1], [0.5, 0.25, 0.125, 0.125], [0.1, 0
         ({}, [0.4, 0.3, 0.2, 0.1], FALLING),
         ({"temperature": 0.5}, [16 / 30, 9 / 30, 4 / 30, 1 / 30], FALLING),
         ({"top_k": 2}, [4 / 7, 3 / 7, 0, 0], FALLING),
+        ({"top_k": 1}, [1, 0, 0, 0], FALLING),
+        ({"top_k": 4}, [0.4, 0.3, 0.2, 0.1], FALLING),
         ({"top_p": 0.6}, [4 / 7, 3 / 7, 0, 0], FALLING),  # the smallest set with at least that mass
         ({"top_p": 0.71}, [4 / 9, 3 / 9, 2 / 9, 0], FALLING),
         ({"top_p": 0.1}, [1, 0, 0, 0], FALLING),

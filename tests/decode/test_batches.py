@@ -14,6 +14,7 @@ import torch.multiprocessing as started
 from scipy.stats import chisquare
 
 from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode import loop, rows
 from spec_bench.decode.rows import BatchClock, Row
 from spec_bench.engine.model import ForwardOutput
 from spec_bench.records.types import Request
@@ -175,6 +176,7 @@ def test_no_requests_are_no_generations():
     [
         (Request("long", tuple(range(50)) * 3, 10), ("'long'", "160 positions", "128")),
         (Request("void", (), 3), ("'void'",)),
+        (Request("odd", (1, VOCAB), 3), ("'odd'", f"token {VOCAB}")),
     ],
 )
 def test_a_request_that_does_not_fit_is_refused_before_anything_is_decoded(request_, said):
@@ -189,6 +191,9 @@ def test_a_tree_needs_positions_behind_the_answer():
     decoder.preflight([Request("fits", (1,) * room, 10)])
     with pytest.raises(ValueError, match=naming("'long'", "129 positions", "128")):
         decoder.preflight([Request("long", (1,) * (room + 1), 10)])
+    decoder.drafts = [SimpleNamespace(max_positions=60)]  # the draft's own limit counts, too
+    with pytest.raises(ValueError, match=naming("'fits'", "128 positions", "60")):
+        decoder.preflight([Request("fits", (1,) * room, 10)])
 
 
 @pytest.mark.slow
@@ -201,22 +206,33 @@ def test_two_hundred_prompts_decode_alike_at_every_batch_size(name):
     assert others == [one, one]
 
 
-def test_rows_share_a_prefill_and_the_iterations_that_they_take_part_in():
-    """Seconds on the clock: a prefill of two, one of one row; 3 s of decoding in all."""
-    readings = iter([0.0, 6.0, 6.0, 8.0, 9.0, 10.0])
-    clock = BatchClock(lambda: next(readings), lambda: (0.5, 1.0))
-    rows = [SimpleNamespace(finish=None) for _ in range(3)]
-    clock.joined(rows[:2])
-    clock.start()
-    clock.stepped(rows[:2])
-    clock.pause()
-    clock.joined(rows[2:])
-    clock.stepped(rows)
-    clock.pause()
-    found = [clock.seconds(row) for row in rows]
-    assert [prefill_s for prefill_s, *_ in found] == [3.0, 3.0, 1.0]
-    sums = [sum(seconds) for seconds in zip(*found, strict=True)]
-    assert sums == pytest.approx([7.0, 3.0, 1.0, 2.0])
+def test_seconds_and_latency_of_rows_that_come_and_go(monkeypatch):
+    """A prefill takes 100 s, an iteration 1 s, a meter's start 10 s and its end another 10."""
+    clock = SimpleNamespace(now_s=0.0)
+
+    def takes(seconds, does=lambda *_: None):
+        def then(*given):
+            clock.now_s += seconds
+            return does(*given)
+
+        return then
+
+    decoder = built("ar", tiny_pair("llama"), GREEDY, 2)
+    monkeypatch.setattr(rows.time, "perf_counter", lambda: clock.now_s)
+    waited = []  # for this device, whenever the clock is read where nothing is decoded
+    monkeypatch.setattr(loop, "synchronise", waited.append)
+    decoder.take_forward_s = lambda: (0.25, 0.5)  # until each of two pauses, or of a prefill
+    decoder.join, decoder.step = takes(100, decoder.join), takes(1, decoder.step)
+    requests = [Request(name, (1, 2), count) for name, count in zip("abc", (1, 4, 2), strict=True)]
+    meter = SimpleNamespace(begin=takes(10), end=takes(10))
+    found = decoder.generate(requests, 0, meter=meter)
+    assert [*map(str, waited)] == ["cpu"] * 6  # at both ends of each prefill and of decoding
+    # a and b take an iteration together; c joins; b and c take two; b takes one alone.
+    assert [each.prefill_s for each in found] == [100.0] * 3
+    assert [each.decode_s for each in found] == pytest.approx([0.5, 2.5, 1.0])
+    assert [each.latency_s for each in found] == [211.0, 314.0, 102.0]
+    assert sum(each.draft_s for each in found) == pytest.approx(2 * 0.25)
+    assert sum(each.target_s for each in found) == pytest.approx(2 * 0.5)
 
 
 def test_forward_seconds_of_a_prompt_are_not_those_of_its_answer():
@@ -233,7 +249,11 @@ def test_forward_seconds_of_a_prompt_are_not_those_of_its_answer():
 
 @pytest.mark.parametrize(
     ("limit", "stop", "emitted", "delivered", "finish"),
-    [(3, (), [7, 8, 9, 7, 8], [7, 8, 9], "length"), (10, (8,), [7, 8, 9], [7, 8], "stop")],
+    [
+        (3, (), [7, 8, 9, 7, 8], [7, 8, 9], "length"),
+        (10, (8,), [7, 8, 9], [7, 8], "stop"),
+        (3, (9,), [7, 8, 9], [7, 8, 9], "stop"),  # ended by itself at the limit
+    ],
 )
 def test_accepted_counts_the_whole_block_and_delivered_what_limit_and_stop_left(
     limit, stop, emitted, delivered, finish

@@ -1,6 +1,7 @@
 """Beam decoders: beam search equals ``generate``; caches, widths, ties, what a row delivers."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -126,6 +127,15 @@ def test_the_best_beam_is_the_best_by_log_likelihood_over_length_to_the_penalty(
     assert row.answer == answer
 
 
+def test_an_answer_that_a_text_cut_has_no_likelihood():
+    for cut, likelihood in ((None, -2.0), (3, -2.0), (1, None)):
+        row = two_beams()
+        row.request = SimpleNamespace(find_end=lambda _, cut=cut: cut)
+        row.close((3, 4, 5), -2.0)
+        assert (row.answer, row.log_likelihood) == ((3, 4, 5)[:cut], likelihood)
+        assert row.finish == ("length" if cut is None else "stop")
+
+
 def parents(tokens, first):
     """Beams of one row, equally likely, none stopped."""
     count = len(tokens)
@@ -148,6 +158,32 @@ def test_children_of_the_same_text_by_the_same_token_have_the_same_text():
     beams, log_p = parents([4, 5, 4], [0, 1, 0]), torch.zeros((1, 3, 7))
     cells = torch.tensor([[2 * 7 + 3, 1 * 7 + 3, 0 * 7 + 3, 0 * 7 + 4, 2 * 7 + 4]])
     assert beams.children(cells, log_p).first.tolist() == [[0, 1, 0, 3, 3]]
+
+
+def test_a_beam_that_has_stopped_grows_no_longer():
+    beams = replace(parents([4, 5], [0, 1]), stopped=torch.tensor([[True, False]]))
+    made = beams.children(torch.tensor([[4, 7 + 6]]), torch.zeros((1, 2, 7)))
+    assert (made.length.tolist(), made.stopped.tolist()) == ([[0, 1]], [[True, False]])
+
+
+@pytest.mark.parametrize(
+    ("candidates", "pool", "answer"),
+    [
+        # The end is third of what two beams go on with: it is no answer.
+        ([(-1.0, 5), (-1.1, 6), (-1.2, END)], [], ()),
+        # Among the two best it waits for a second answer, which may be better.
+        ([(-1.0, 5), (-1.1, END), (-1.2, 6)], [(END,)], ()),
+        # What goes on is no better than the worst of two answers: the best of them stands.
+        ([(-1.0, END), (-1.2, END - 1), (-1.2, 5)], [(END,), (END - 1,)], (END,)),
+    ],
+)
+def test_answers_that_have_ended_wait_for_better_ones(candidates, pool, answer):
+    decoder = built("beam_search", tiny_pair("llama"), spec="2")
+    request = Request("p", (1, 2), 9, (END, END - 1))
+    (row,) = decoder.begin([request], 0)
+    decoder._select(0, row, candidates, 60)
+    assert [tokens for _, _, tokens in row.pool] == pool
+    assert row.answer == answer and bool(row.finish) == bool(answer)
 
 
 def test_a_row_knows_which_of_its_beams_have_the_same_text():

@@ -9,7 +9,7 @@ import pytest
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder, resolve_spec
 from tests import families
-from tests.families import decoder_names, decoder_settings, tiny_pair
+from tests.families import built, decoder_names, decoder_settings, tiny_pair
 from tests.said import naming, one_line
 
 SPECS = {"ar": "-", "sd": "5", "spectr": "4x3", "rsd_s": "12x5", "rsd_c": "2-2-1", "mcns": "7"}
@@ -105,6 +105,14 @@ WIDE = {"policy": "guessed", "width": 2, "depth": 3}
 def test_what_does_not_fit_together_is_refused_by_name(name, key, value, said):
     with one_line(said):
         read_decoder(altered(name, key, value))
+
+
+def test_where_each_path_is_a_row_of_the_target_its_cache_has_one_for_each():
+    target, draft = tiny_pair("llama")
+    for name, paths in (("rsd_c", 1), ("rsd_c apart", 4)):
+        decoder = built(name, (target, draft), spec="2-2")
+        own = paths * target.bytes_per_slot + draft.bytes_per_slot
+        assert decoder.cache_bytes(5, 8) == own * decoder.slots_needed(5, 8)
 
 
 def test_too_few_drafts_are_refused():

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode import generate
 from spec_bench.decode.config import read_decoder
-from spec_bench.decode.generate import GenerateDecoder, steps_of
+from spec_bench.decode.generate import GenerateDecoder, GeneratedRow, steps_of
 from spec_bench.engine.generate import Aid, Call, prompts_own_s
 from spec_bench.metrics.calls import emitted_per_call
 from spec_bench.records.types import Request, StepRecord
@@ -123,6 +124,14 @@ def test_padding_rows_of_an_embedding_are_never_drawn():
         target.vocab_size = target.embedded
     assert len(found) == 48
     assert max(found) < 20
+
+
+def test_a_prompts_share_of_the_passes_is_prefill(monkeypatch):
+    monkeypatch.setattr(generate, "log_likelihood", lambda *_: -1.0)
+    row = GeneratedRow(Request("p", (1, 2), 3), 0, None, finish="length", prompt_s=(1.0, 2.0))
+    record = row.generation(0.5, 10.0, 4.0, 5.0)
+    assert (record.prefill_s, record.decode_s) == (3.5, 7.0)
+    assert (record.draft_s, record.target_s) == (3.0, 3.0)
 
 
 def test_a_first_passes_excess_over_a_mean_later_one_is_the_prompts():

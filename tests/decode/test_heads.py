@@ -78,6 +78,27 @@ def test_heads_see_the_state_from_which_the_target_chose_the_root():
     assert checked > 50
 
 
+def test_a_row_of_one_token_sees_no_state_of_the_row_before():
+    decoder = built("medusa", tiny_pair("llama"), GREEDY)
+    decoder.begin([Request("p", (1, 2, 3), 4)], 0)
+    assert decoder.drafting._hidden[0].any()
+    decoder.drafting.start(0, (1,))
+    assert not decoder.drafting._hidden[0].any()
+
+
+def test_caches_of_what_guesses_several_tokens_at_once_have_room_for_them(monkeypatch):
+    decoder, asked = built("dflash", tiny_pair("llama"), GREEDY), {}
+    made = decoder.pool.cache
+
+    def noted(role, model, rows, slots):
+        asked[role] = slots
+        return made(role, model, rows, slots)
+
+    monkeypatch.setattr(decoder.pool, "cache", noted)
+    decoder.reserve(20)
+    assert asked == {"target": 20, "heads": 20 + decoder.heads.shape.block}
+
+
 def test_typical_acceptance_is_marked_approximate_and_exact_rules_exact():
     marks = [
         built(name, tiny_pair("llama")).lossless

@@ -2,12 +2,15 @@
 
 import copy
 import itertools
+from contextlib import nullcontext
+from math import inf, nan
 
 import pytest
 import torch
 
 from spec_bench.core.draws import inverse_cdf
 from spec_bench.core.warp import SamplingSettings, is_distribution
+from spec_bench.decode.rows import check_largest
 from tests.families import GREEDY, built, random_requests, tiny_pair
 from tests.said import naming
 
@@ -48,9 +51,18 @@ def test_a_model_without_laws_ends_the_request_by_name(whose, name, warm, bad):
 
 
 def test_logits_make_a_law_unless_one_is_nan_or_infinite_or_all_are_nothing():
-    nan, inf = float("nan"), float("inf")
     rows = [[0.0, -inf], [nan, 0.0], [inf, 0.0], [-inf, -inf], [1e30, -1e30]]
     assert is_distribution(torch.tensor(rows)).tolist() == [True, False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("largest", "whose"),
+    [((-inf, 1, 2, 3), ""), ((0, nan, 2, 3), "target"), ((0, 1, 2, inf), "draft")],
+)
+def test_every_nodes_largest_logit_of_both_models_must_be_a_number(largest, whose):
+    """Two nodes of the target's and one of the draft's, behind what may be anything."""
+    with pytest.raises(ValueError, match=naming("'p'", whose)) if whose else nullcontext():
+        check_largest("p", [*map(float, largest)], (2, 1))
 
 
 def test_a_draw_from_no_law_is_still_a_token():

@@ -18,7 +18,7 @@ from spec_bench.core.transfer import Known
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode import recording
 from spec_bench.decode.decoder import Decoder
-from spec_bench.decode.recording import Recorded, Recordings, steps
+from spec_bench.decode.recording import Recorded, Recordings, rounded, steps
 from spec_bench.draft.cached_head import DraftingOnHanded
 from spec_bench.draft.language_model import LanguageModelDrafting
 from spec_bench.engine.cache import SlotCache
@@ -289,6 +289,11 @@ def test_a_cache_that_grows_takes_its_graphs_along():
         decoder.ran.__init__()
         decoder.generate(longer, seed=0)
         assert decoder.ran.share == "recorded"
+
+
+def test_a_graph_is_of_64_256_1024_tokens_or_a_power_of_two():
+    lengths = (1, 64, 65, 256, 257, 1024, 1025, 2048, 2049)
+    assert [*map(rounded, lengths)] == [64, 64, 256, 256, 1024, 1024, 2048, 2048, 4096]
 
 
 def test_a_graph_serves_rows_and_lengths_that_it_reaches():

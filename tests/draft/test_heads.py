@@ -1,6 +1,7 @@
 """Heads of published layouts: DFlash, DSpark, P-EAGLE and PARD in one pass of masks; MTP."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.draft.base import Equipment
 from spec_bench.draft.dflash import DFlashDrafting, DFlashHead
+from spec_bench.draft.eagle import Eagle3
 from spec_bench.draft.heads import load_heads, save_heads
 from spec_bench.draft.mtp import MtpHead, MtpShape
 from spec_bench.engine.loading import load_model
@@ -24,6 +26,18 @@ from tests.families import VOCAB, decoder_settings, tiny_pair
 from tests.heads import dflash_head, eagle3_head, p_eagle_head
 
 BLOCK, HIDDEN = 6, 32
+
+
+def test_a_heads_rotation_is_as_long_as_yarn_has_it():
+    rope = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0}
+    head = eagle3_head(HIDDEN, VOCAB, rope=rope, max_positions=64)
+    cos, sin = head.turn(torch.arange(9).unsqueeze(0))
+    longer = 0.1 * math.log(4.0) + 1
+    assert (cos.square() + sin.square()).sqrt().flatten().tolist() == pytest.approx([longer] * 72)
+
+
+def test_a_head_that_guesses_all_levels_at_once_is_called_once():
+    assert (Eagle3(parallel=3).calls(3), Eagle3().calls(3)) == (1, 3)
 
 
 def test_positions_are_exact_in_half_precision():

@@ -51,6 +51,8 @@ COPY = [1, 2, 8, 9, 1, 2, 7, 7, 1, 2, 7, 7, 1, 2]
         (VOTES, Bounds(2, 1), 1, [[(1, 0), (3, 0)]]),
         (BEGUN, Bounds(3, 2), 1, [[(1, 0), (2, 0)], [(6, 1), (5, 0), (4, 0)]]),
         (RARE, Bounds(2, 1, share=0.2), 1, [[(1, 0)]]),
+        # A share is of the occurrences before the end; one of exactly that share is proposed.
+        ([1, 2, 1, 3, 1], Bounds(2, 1, share=0.5), 1, [[(3, 0), (2, 0)]]),
         (RARE, Bounds(1, 8, per_match=2.0), 1, [[(1, 0)], [(7, 0)]]),
         (COPY, Bounds(1, 3), 2, [[(7, 0)], [(7, 0)], [(1, 0)]]),
         ([1, 2, 3], Bounds(2, 4), 3, []),

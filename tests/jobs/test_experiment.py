@@ -98,6 +98,14 @@ def test_a_job_killed_before_its_rebuild_is_in_the_csv_after_the_next_one(tmp_pa
     assert names(tmp_path) == ["a", "b"]
 
 
+def test_a_cell_keeps_the_stage_of_the_last_job_that_named_one(tmp_path):
+    for number, stage in enumerate(("screen", "", "confirm", "")):
+        Experiment(tmp_path, "name").note(JobNote(number, "", ("a", f"{number}"), stage))
+    (tmp_path / "runs").mkdir(exist_ok=True)
+    order, _ = Experiment(tmp_path, "name")._order()
+    assert order == {"a": "confirm", "0": "screen", "1": "", "2": "confirm", "3": ""}
+
+
 def test_a_result_that_was_made_good_replaces_its_row(tmp_path):
     for status in ("partial", "complete"):
         end(tmp_path, 0, "a", status=status)

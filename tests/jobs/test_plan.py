@@ -37,6 +37,14 @@ GIB = 2**30
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def test_hours_are_of_all_gpus_of_a_job_and_graphs_are_part_of_what_must_fit():
+    rate, four = plan.Rate(0.5, "measured"), plan.Memory(60, 30, 4, 100)
+    assert plan._hours(3, 600, rate, four) == 3 * 600 / 0.5 / 3600 * 4
+    assert plan._hours(3, 600, rate, replace(four, gpus=0)) == 1.0  # on a CPU
+    assert four.fits and replace(four, graph_bytes=10).fits
+    assert replace(four, graph_bytes=11).fits is False
+
+
 def row(target, draft, decoder, spec, rate, **more):
     told = {"target": target, "draft": draft, "decoder": decoder, "spec": spec}
     place = {"task": "xsum", "batch_size": 1, "device": "cuda"}

@@ -74,6 +74,19 @@ def test_heads_that_learned_prompts_of_another_form_are_warned_of(
     )
 
 
+def test_a_later_turns_limit_is_what_answers_at_their_limits_leave_of_the_context(monkeypatch):
+    monkeypatch.setattr(prompts, "context_of", lambda _: 25)
+    monkeypatch.setattr(prompts, "prompt_ids", lambda *_: ("0/0", "0/1", "0/2"))
+    task = SimpleNamespace(
+        later_turns="own",
+        ends=lambda _: SimpleNamespace(ids=()),
+        encode=lambda example, tokenizer, turn, *_: (1,) * (3 + 2 * turn),
+    )
+    made = prompts._requests(SimpleNamespace(task=task, max_new_tokens=8), None, None)
+    found = [(len(each.prompt_ids), each.max_new_tokens) for each in made]
+    assert found == [(3, 8), (5 + 8, 8), (7 + 8 + 8, 2)]
+
+
 def test_the_first_prompts_are_shown_as_they_are_sent(run_job, caplog, tmp_path):
     with caplog.at_level("DEBUG", "spec_bench.jobs.work.prompts"):
         run_job(*SMALL, "cells=[sd:2]")

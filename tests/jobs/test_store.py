@@ -13,6 +13,7 @@ import pytest
 from spec_bench.jobs.store.experiment import Experiment, JobNote, job_id
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.store.verify import main as verify
+from spec_bench.jobs.sweep.plan import state_of
 from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.system import files
@@ -195,6 +196,33 @@ def test_a_prompt_that_was_decoded_again_is_what_its_last_line_says(store):
     store.append([again])
     for done in (store.load(), store.mend()[0]):
         assert list(done) == IDS and done[IDS[1]] == again
+
+
+def test_a_plan_counts_what_each_repeat_lacks(store):
+    assert state_of(store, 3) == ("complete", 0)
+    assert state_of(store, 3, 2) == ("partial", 3)
+
+
+def test_token_ids_may_change_until_there_are_answers_to_them(tmp_path):
+    store = CellStore(tmp_path, "0123")
+    assert store.lock()
+    store.hold_models({"target": {"model.safetensors": "aa"}})
+    store.hold_token_ids("one")
+    store.hold_token_ids("two")
+    store.append([Generation("0", (5,), "length", STEPS[:1], 0.1, 0.2, 0.05, 0.1)])
+    with pytest.raises(ValueError, match="two, now three"):
+        store.hold_token_ids("three")
+    store.unlock()
+
+
+def test_a_jobs_note_under_another_jobs_name_is_set_aside(tmp_path):
+    mine = Experiment(tmp_path, "name")
+    cell(tmp_path, "a")
+    mine.note(JobNote(0, "", ("a",)))
+    (note,) = files.jobs_folder(tmp_path, "name").glob("*.json")
+    other = note.rename(note.with_name("0123.json"))
+    mine.rebuild()
+    assert not other.exists() and aside(other)
 
 
 def test_a_token_id_past_the_vocabulary_is_noticed_once_that_is_known(store):

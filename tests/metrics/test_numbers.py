@@ -13,6 +13,7 @@ from spec_bench.metrics import SCORES, CellRecords, metric, summary_of
 from spec_bench.metrics.calls import acceptance_rate_by_depth, by_position, lengths_of, mbsu
 from spec_bench.metrics.efficiency import disturbance_note, matched, stall_note, stalled
 from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.metric import pooled
 from spec_bench.metrics.quality import score_of_sums
 from spec_bench.records.types import Delivery, Generation, StepRecord
 from spec_bench.report.cli.command_line import main
@@ -312,6 +313,21 @@ def test_a_prompt_counts_with_the_median_of_its_repeats():
     row = summary_of(cell).row
     assert (row["stalls"], row["repeats"], row["prompts"]) == (1, 3, PROMPTS)
     assert row["speedup_median_low"] == pytest.approx(1.5)
+
+
+def test_a_stalled_repeat_of_a_prompt_moves_no_median_and_joules_are_over_all_repeats():
+    calm, slow = of(0, decode_s=1.0, energy_j=6.0), of(0, decode_s=9.0, energy_j=3.0)
+    base = (of(0, decode_s=2.0),)
+    more = {"again": ((slow,), (calm,)), "baseline": base, "baseline_again": (base, base)}
+    assert value("speedup_median", calm, **more) == 2.0
+    assert value("energy_j_per_token", calm, **more) == (6.0 + 3.0 + 6.0) / 3
+    assert (pooled([1.0, 4.0]), pooled([1.0, None])) == (2.5, None)
+
+
+def test_perplexity_by_prompt_is_of_each_prompts_mean_and_not_of_all_tokens():
+    cell = of(0, log_likelihood=-2.0), of(2, log_likelihood=-3.0)
+    assert value("perplexity_by_prompt", *cell) == pytest.approx(exp((2 / 1 + 3 / 3) / 2))
+    assert value("perplexity", *cell) == pytest.approx(exp((2 + 3) / 4))
 
 
 def test_repeats_that_differ_as_a_whole_widen_the_interval_of_a_rate():

@@ -12,7 +12,8 @@ from spec_bench.draft.base import Drafting
 from spec_bench.tree.base import Ground
 from spec_bench.tree.beams import HeadBeams
 from spec_bench.tree.chain import DynamicChain
-from spec_bench.tree.node_list import SampledList
+from spec_bench.tree.dynamic import BestNodes, BestSlots
+from spec_bench.tree.node_list import SampledList, pooled
 from spec_bench.tree.widths import StochasticBeam, TopAndSample
 from spec_bench.verify.family import parents_of
 from spec_bench.verify.path_rule import sibling_laws
@@ -96,6 +97,12 @@ def test_two_children_drawn_beside_the_best_have_its_distribution_without_the_be
     assert laws[0, 0].tolist() == [pytest.approx([0, 0.6, 0.4])] * 2  # the third is one-hot
 
 
+def test_where_the_best_are_all_that_is_left_nothing_is_drawn_beside_them():
+    settings = SamplingSettings(top_k=2, probability_dtype="float64")
+    tree = planted(TopAndSample((3,)), Drafts([0.5, 0.3, 0.2]), given([2.0]), settings)
+    assert paths(tree) == [(0,), (1,)]
+
+
 @pytest.mark.parametrize(
     ("confidence", "path", "levels"),
     [(0.0, 0.2, 3), (0.5, None, 5), (0.51, None, 1), (0.0, 0.125, 4), (0.0, None, 5)],
@@ -118,6 +125,28 @@ def test_a_rank_beyond_the_tokens_that_top_k_leaves_is_no_child():
     policy = SampledList(((0,), (1,), (0, 0), (1, 0)))
     tree = planted(policy, Drafts([0.5, 0.3, 0.2]), given(noise, [noise] * 2), settings)
     assert paths(tree) == [(0,), (0, 0)]
+
+
+@pytest.mark.parametrize(("gain", "levels"), [(1.0, 2), (0.99, 3)])
+def test_a_tree_ends_with_the_level_that_gains_no_more_than_asked(gain, levels):
+    tree = planted(BestNodes(2, 3, 99, gain), Drafts([0.5, 0.5]))
+    assert int(tree.depths.amax()) == levels  # every level adds 1 expected token
+
+
+def test_a_slot_that_is_worth_as_much_as_a_shallower_one_costs_no_pass():
+    # At the root 1 and 1/2; below the first child 1/2: of two nodes both are the root's.
+    tree = planted(BestSlots(2, 2, 2), Drafts([0.5, 0.5]), given([0.0, 0.0]))
+    assert paths(tree) == [(0,), (1,)]
+
+
+def test_a_dynamic_tree_takes_slots_for_all_that_run_and_all_that_are_verified():
+    assert BestNodes(2, 2, 6).slots == 1 + 6  # of 1 + 2 + 2 that run, 2 + 4 candidates
+    assert BestNodes(3, 2, 3).slots == 1 + 7
+
+
+def test_neighbours_are_averaged_until_acceptance_falls_with_rank():
+    assert pooled([0.5, 0.4, 0.6, 0.9]) == pytest.approx([0.6] * 4)
+    assert pooled([0.9, 0.2, 0.4]) == pytest.approx([0.9, 0.3, 0.3])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Beam verification: numbers by hand, exactness by enumeration; broken rules are caught."""
 
+import math
 from itertools import product
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from spec_bench.verify.beams import (
     LayerVerdict,
     acceptance_in_a_row,
     accepted_count_law,
+    completion,
     layer_width,
     residual_chain,
     verify_layer,
@@ -45,6 +47,13 @@ def test_the_beam_law_weighs_each_parent_by_its_likelihood(likelihood, laws, top
     settings = SamplingSettings(top_k=top_k, probability_dtype="float64")
     given = (torch.tensor([part], dtype=torch.float64).log() for part in (likelihood, laws))
     assert beam_probs(*given, settings).tolist() == [pytest.approx(law)]
+
+
+def test_beams_are_weighed_against_each_other_however_unlikely_all_are():
+    likelihood = torch.tensor([[-1e8, -1e8 + math.log(3)]], dtype=torch.float64)
+    log_p = torch.tensor([[[0.0, -torch.inf]] * 2])  # of float32, whose steps are 8 there
+    law = beam_probs(likelihood, log_p, SamplingSettings())
+    assert law[0].tolist() == pytest.approx([0.25, 0, 0.75, 0])
 
 
 def test_a_stopped_beam_repeats_its_stop_token_and_keeps_its_likelihood():
@@ -89,6 +98,18 @@ def test_a_draft_beyond_the_width_is_no_rejection():
         )
         assert verdict.accepted.tolist() == [accepted]
         assert verdict.rejected_in_a_row.tolist() == [in_a_row]
+
+
+def test_a_layer_is_filled_up_from_the_residual_and_then_from_p():
+    """Two of three are wanted after one rejection: one from p', one from p, none of the last."""
+    p, q = (
+        torch.tensor([each], dtype=torch.float64) for each in ([0.5, 0.25, 0.25], [0.5, 0.5, 0])
+    )
+    chain = residual_chain(p, q, 3)
+    verdict = LayerVerdict(torch.zeros(1, 3, dtype=torch.bool), torch.tensor([1]))
+    laws, wanted = completion(chain, verdict, torch.tensor([2]))
+    assert wanted.tolist() == [2]
+    assert laws[0].tolist() == [[0, 0, 1], [0.5, 0.25, 0.25], [1, 0, 0]]
 
 
 def test_a_layers_beams_are_independent_draws_from_the_beam_law():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from spec_bench.audit.decoders import EnumeratedDraws, outcomes
-from spec_bench.core.draws import SeededDraws
+from spec_bench.core.draws import Noted, SeededDraws
 from spec_bench.core.gumbel import laws_without_replacement
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, log_probs
@@ -18,6 +18,7 @@ from spec_bench.tree.node_list import NodeList
 from spec_bench.tree.widths import IidPaths, StochasticBeam, Widths
 from spec_bench.verify.base import rule
 from spec_bench.verify.by_position import by_position_walk, looked_up
+from spec_bench.verify.family import children_of_all
 from spec_bench.verify.path_rule import path_walk, traversal
 from spec_bench.verify.rules import (
     SharedMass,
@@ -131,16 +132,53 @@ def test_distinct_siblings_are_each_drawn_from_what_the_ones_before_them_left():
     ]
 
 
-@pytest.mark.parametrize("walk", [by_position_walk, looked_up])
-def test_a_guess_that_is_not_there_is_never_hit(walk):
+@pytest.mark.parametrize(
+    ("walk", "rule"),
+    [(by_position_walk, 2), (looked_up, 2), (typical_walk, TypicalAcceptance(0.3, 0.5))],
+)
+def test_a_guess_that_is_not_there_is_never_hit(walk, rule):
     """Two rows go on with token 0, which the first guesses; the second has no guess."""
     tree = Tree(TreeShape((1,), (1,)), torch.tensor([1, 1]), "deterministic")
     there = torch.tensor([[True], [False]])
     tree.add_level(torch.tensor([[0], [0]]), torch.tensor([0]), there, None)
     logits = torch.tensor([0.0, -9.0, -9.0]).expand(2, 2, 3)
-    result = walk(Scored(tree, logits, SamplingSettings(temperature=0), draws_of(0, 1)), 2)
+    result = walk(Scored(tree, logits, SamplingSettings(temperature=0), draws_of(0, 1)), rule)
     assert result.accepted.tolist() == [1, 0]
     assert result.token.tolist() == [0, 0]
+
+
+def test_nodes_of_one_text_are_of_one_level():
+    """Paths 7-6 and 5-6 behind a 7: the first node's text is not the root's."""
+    tree = Tree(TreeShape((2, 2), (2, 1)), torch.tensor([7]), "iid")
+    there = torch.ones(1, 2).bool()
+    tree.add_level(torch.tensor([[7, 5]]), torch.tensor([0, 0]), there, None)
+    tree.add_level(torch.tensor([[6, 6]]), torch.tensor([0, 1]), there, None)
+    numbers, real = children_of_all(tree, merge_copies=True)
+    found = [line[mask].tolist() for line, mask in zip(numbers[0], real[0], strict=True)]
+    assert found == [[1, 2], [3], [4]]
+
+
+@pytest.mark.parametrize(
+    ("walk", "rule"),
+    [(walk_down, ranked_list), (path_walk, traversal), (typical_walk, TypicalAcceptance())],
+)
+def test_a_tree_that_ended_early_draws_as_many_numbers_as_a_whole_one(walk, rule):
+    asked = []
+    for levels in (1, 3):
+        tree = Tree(TreeShape((1,) * levels, (1, 1, 1)), torch.tensor([1]), "deterministic")
+        for _ in range(levels):
+            tree.add_level(torch.tensor([[0]]), torch.tensor([0]), torch.ones(1, 1).bool(), None)
+        draws = Noted([torch.Generator()])
+        walk(Scored(tree, torch.zeros(1, levels + 1, 3), SamplingSettings(), draws), rule)
+        asked.append(draws.asked)
+    assert asked == [[(False, 4)]] * 2
+
+
+def test_a_rule_for_one_draft_is_refused_where_two_share_a_nodes_children():
+    two = rule["k_seq"]()
+    two.check("iid_paths", TreeShape((2,), (2,)), "iid", 1)
+    with pytest.raises(ValueError, match=naming("'k_seq'", "drafter.drafts is 2")):
+        two.check("iid_paths", TreeShape((2,), (2,)), "iid", 2)
 
 
 def test_copies_of_a_node_are_below_copies_of_its_parent_and_hold_its_token():
@@ -363,7 +401,7 @@ def test_ranked_list_in_closed_form_is_the_loop_with_copies_and_absent_children(
     generator = torch.Generator().manual_seed(1)
     p = (3 * torch.randn((200, 5), generator=generator, dtype=torch.float64)).softmax(dim=-1)
     tokens = torch.randint(5, (200, 4), generator=generator)
-    there = torch.arange(4) < torch.randint(5, (200, 1), generator=generator)
+    there = torch.rand((200, 4), generator=generator) < 0.7
     loop, closed = ranked_list(p, None, tokens, there), ranked(p, tokens, there)
     assert torch.allclose(closed.acceptance, loop.acceptance, atol=1e-12)
     assert torch.allclose(closed.residual, loop.residual, atol=1e-12)
