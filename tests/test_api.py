@@ -192,11 +192,15 @@ def test_what_cannot_be_decoded_is_named(pair, prompt, decoder, settings, named,
         (spec_bench.load_pair, {"target": 3}, "target must be a folder, .* model, got int"),
         (spec_bench.load_pair, {"draft": [3]}, "draft must be a folder"),
         (spec_bench.load_pair, {"tokenizer": 3}, "tokenizer must be a folder, .*, got int"),
-        (spec_bench.run, {"prompts": ["a"]}, r"texts=\[...\] are prompts of your own"),
-        (spec_bench.run, {"texts": "a"}, "texts must be a list of prompts"),
-        (spec_bench.run, {"texts": ["a"], "task": "xsum"}, "leave task out"),
-        (spec_bench.run, {"texts": ["a"], "references": ["b", "c"]}, "references must be .* of 1"),
-        (spec_bench.run, {"references": ["b"]}, r"references go with texts=\["),
+        (spec_bench.run, {"prompts": Path("a.txt")}, r"data=FILE reads a file"),
+        (spec_bench.run, {"texts": "a"}, "prompts must be a list of prompts"),
+        (spec_bench.run, {"prompts": ["a"], "task": "xsum"}, "leave task out"),
+        (
+            spec_bench.run,
+            {"prompts": ["a"], "references": ["b", "c"]},
+            "references must .* of 1",
+        ),
+        (spec_bench.run, {"references": ["b"]}, r"references go with prompts=\["),
         (spec_bench.run, {"metrics": lambda predictions: {}}, "a name that no score has, got '<la"),
         (spec_bench.run, {"temprature": 0}, "temprature; did you mean temperature"),
         (spec_bench.run, {"pair": 3}, "pair must be a name or what load_pair gave, got int"),
@@ -254,7 +258,7 @@ def test_a_job_of_own_texts_decodes_what_the_pair_decodes(pair, tmp_path):
     def letters(predictions):
         return {"most": max(map(len, predictions))}
 
-    told = {"texts": [PROMPT, OTHER, OTHER], "columns": "all", "metrics": ["rouge2", letters]}
+    told = {"prompts": [PROMPT, OTHER, OTHER], "columns": "all", "metrics": ["rouge2", letters]}
     golds = ["A storm.", None, ["Rain.", "Much rain."]]
     rows = spec_bench.run(*words, **told, references=golds, pair=pair, results=tmp_path)
     assert list(rows.prompts) == [3, 3]

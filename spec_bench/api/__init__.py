@@ -7,7 +7,7 @@ r"""What a notebook needs: models that decode prompts, and jobs whose rows come 
     True
     >>> all(step.nodes == 12 and step.accepted <= step.depth == 3 for step in answer.steps)
     True
-    >>> rows = spec_bench.run("cells=[sd:3]", texts=["Article: Rain.\nSummary:"], results=folder)
+    >>> rows = spec_bench.run("cells=[sd:3]", prompts=["Article: Rain.\nSummary:"], results=folder)
     >>> list(rows.decoder)
     ['ar', 'sd']
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from spec_bench.api.pairs import LoadedPair, Prompt, prompt_id, prompts_of
 from spec_bench.jobs.config.flags import FLAGS, overrides_of, settings_of_command
-from spec_bench.settings.fields import did_you_mean
+from spec_bench.settings.fields import did_you_mean, warn
 from spec_bench.settings.words import as_override, in_words, quote_text, shown
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
@@ -48,14 +48,16 @@ def run(
 
     Args:
         overrides: as on the command line: ``task=xsum``, ``cells=[sd:3,rsd_s:4x3]``.
-        texts: prompts of your own, texts or conversations, in place of a task; all of them are
-            asked unless ``prompts`` says how many. They are kept below ``results``/runs/texts.
-        references: one for each of the texts: a text, a list of texts that are all as good, or
+        texts: an earlier name of ``prompts``.
+        references: one for each of the prompts: a text, a list of texts that are all as good, or
             None; of a conversation a list with one of these for each turn.
         pair: a name of ``conf/pair``, or what ``load_pair`` gave, if its models have names.
         columns: ``main``; ``all`` that ``results.csv`` has; or a list of names.
-        settings: the same as ``overrides`` by keyword, ``prompts=5``, or the flags of ``spec-bench
-            run``: ``decoders=["sd:3"]``, ``temperature=0``, ``max_new_tokens=64``, ``data=FILE``.
+        settings: the same as ``overrides`` by keyword, or the flags of ``spec-bench run``:
+            ``decoders=["sd:3"]``, ``temperature=0``, ``max_new_tokens=64``, ``data=FILE``. In place
+            of a task, ``prompts=[...]`` are prompts of your own, texts or conversations, which are
+            kept below ``results``/runs/texts. ``limit=5`` is how many prompts are asked; all are by
+            default of your own.
 
     Returns:
         One row per cell, the baseline first; see ``docs/results.md`` for what the columns mean.
@@ -118,10 +120,18 @@ def words_of(
     for word in overrides:
         if not isinstance(word, str):
             raise UsageError(f"settings are texts such as 'task=xsum', got {shown(word)}")
+    settings = {**settings}
+    if isinstance(settings.get("prompts"), list | tuple):
+        texts = settings.pop("prompts")
+    elif texts is not None:
+        warn("texts=[...] is prompts=[...] now, and limit=N how many of them are asked")
+    if "limit" in settings:
+        settings["prompts"] = settings.pop("limit")
     count = settings.get("prompts")
-    if isinstance(count, list | tuple | Path) or (isinstance(count, str) and "." in count):
+    if isinstance(count, Path) or (isinstance(count, str) and "." in count):
         raise UsageError(
-            "prompts is how many are asked; texts=[...] are prompts of your own, data=FILE a file's"
+            "prompts=[...] are prompts of your own, limit=N is how many are asked; data=FILE "
+            f"reads a file, got {shown(count)}"
         )
     words = [*_pair_words(pair), *overrides]
     flags = list[str]()
@@ -144,11 +154,11 @@ def words_of(
     if texts is not None:
         if "task" in keys:
             raise UsageError(
-                "texts are a task of their own: leave task out (task.stop=... may stay)"
+                "prompts=[...] are a task of their own: leave task out (task.stop=... may stay)"
             )
         words = [*_text_words(texts, references, words, keys), *words]
     elif references is not None:
-        raise UsageError("references go with texts=[...], one for each; a file has its own")
+        raise UsageError("references go with prompts=[...], one for each; a file has its own")
     if not any(key == "sink" or key.startswith("sink.") for key in keys):
         words.append("sink=quiet")
     return words
@@ -179,13 +189,13 @@ def _pair_words(pair: Any) -> Sequence[str]:
 def _text_words(
     texts: Any, references: Any, arguments: Sequence[str], keys: Sequence[str]
 ) -> list[str]:
-    prompts, several = prompts_of(texts, "texts")
+    prompts, several = prompts_of(texts, "prompts")
     if not several or not prompts:
         what = "a list of prompts, at least one (data=FILE reads a file)"
-        raise UsageError(f"texts must be {what}, got {shown(texts)}")
+        raise UsageError(f"prompts must be {what}, got {shown(texts)}")
     golds = [] if references is None or isinstance(references, str) else [*references]
     if references is not None and len(golds) != len(prompts):
-        raise UsageError(f"references must be a list of {len(prompts)}, one for each of texts")
+        raise UsageError(f"references must be a list of {len(prompts)}, one for each of prompts")
     folders = [each.partition("=")[2] for each in arguments if each.startswith("results=")]
     folder = Path((folders or ["results"])[-1].strip("\"'"))
     words = ["task=jsonl", f"task.source.path={in_words(_write_texts(prompts, golds, folder))}"]

@@ -3,8 +3,8 @@
 The random draws of a prompt come from one generator, seeded by SHA-256 of the seed and the prompt's
 id (``core.draws.row_seed``). In a job the id is the row's (``question_id``, with ``/TURN`` where a
 row has several turns); a text without an id has one that follows from its letters, here and in the
-file that ``run(texts=...)`` writes. So a text has one answer per seed and decoder, whatever it is
-decoded beside.
+file that ``run(prompts=[...])`` writes. So a text has one answer per seed and decoder, whatever it
+is decoded beside.
 """
 
 from __future__ import annotations
