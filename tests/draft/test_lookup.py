@@ -50,6 +50,7 @@ COPY = [1, 2, 8, 9, 1, 2, 7, 7, 1, 2, 7, 7, 1, 2]
         (VOTES, Bounds(3, 1), 1, [[(1, 0), (3, 0), (2, 0)]]),  # by count, then by recency
         (VOTES, Bounds(2, 1), 1, [[(1, 0), (3, 0)]]),
         (BEGUN, Bounds(3, 2), 1, [[(1, 0), (2, 0)], [(6, 1), (5, 0), (4, 0)]]),
+        (BEGUN, Bounds(3, 2, per_match=3.0), 1, [[(1, 0), (2, 0)], [(6, 1)]]),
         (RARE, Bounds(2, 1, share=0.2), 1, [[(1, 0)]]),
         # A share is of the occurrences before the end; one of exactly that share is proposed.
         ([1, 2, 1, 3, 1], Bounds(2, 1, share=0.5), 1, [[(3, 0), (2, 0)]]),

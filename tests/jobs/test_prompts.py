@@ -16,7 +16,7 @@ from spec_bench.jobs.job.collect import collect
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.work import prompts
 from spec_bench.tasks import build_task
-from spec_bench.tasks.example import CUT, cut, fitted
+from spec_bench.tasks.example import CUT, TREE_LEVELS, cut, fitted
 from tests.jobs.tiny import TEXTS, main, rows_of, tokens_of
 from tests.jobs.tiny import cut as killed
 from tests.question_files import question_file, written
@@ -420,6 +420,11 @@ def test_they_are_cut_or_left_out_and_counted_also_after_a_kill(
         assert (row["prompts_truncated"], row["prompts_skipped"]) == counts
         assert row["prompts"] == f"{len(kept)}"
     whole = {each.run_id: tokens_of(tmp_path / "results", each.run_id) for each in results}
+    run = tmp_path / "results" / "runs" / results[0].run_id
+    lines = (run / "generations.jsonl").read_text()
+    longest = max(json.loads(line)["prompt_tokens"] for line in lines.splitlines())
+    most = results[0].facts.max_new_tokens
+    assert longest + most + TREE_LEVELS == 256 or how == "skip"
     for run_id, tokens in whole.items():
         assert list(tokens) == kept
         killed(tmp_path / "results", run_id, 1)
