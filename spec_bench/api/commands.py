@@ -83,7 +83,7 @@ def recommend(
     from spec_bench.recommend.recommend import recommend as look
 
     if texts is not None and "prompts" not in settings:
-        settings = {"prompts": 10, **settings}
+        settings = {"prompts": 15, **settings}
     words = words_of(overrides, settings, texts, pair, references)
     found = look(settings_of(composed(["experiment=recommend", *words])))
     shown = [word for word in words if word != "sink=quiet"]

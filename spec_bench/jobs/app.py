@@ -130,6 +130,12 @@ def run(asked: RunSettings, running: RunningJob | None = None) -> list[CellResul
     if asked.prompts and len(settings.examples) < asked.prompts:
         count = len(settings.examples)
         log.warning("prompts=%d takes all %d of task %s", asked.prompts, count, task.name)
+    if settings.rounds_by_batch:
+        log.warning(
+            "%s in batches of %d: a text may differ from that of other batches, where two tokens "
+            "all but tie",
+            *(settings.pair.specs[0].dtype, settings.engine.batch_size),
+        )
     for why in settings.left_out:
         log.warning("left out: %s", why)
     results = run_stage(settings, sinks, running)

@@ -1,12 +1,12 @@
 """``spec-bench recommend``: which decoder for this pair, task and machine.
 
-A search by successive halving: every candidate decodes three prompts, the fastest five ten of them,
-and the fastest three are measured on fresh prompts, each time in turn with plain decoding. A stage
-is a job like any other, so a search that was interrupted goes on where it was. What the first
-stages measured only chooses who comes next, since the best of many on a few prompts is partly luck;
-the answer follows from the fresh prompts alone, by the rule of tables and pages. A target alone is
-enough: lookups need no draft, and for a draft that does not exist yet a table says what it would
-have to cost and accept.
+A search by successive halving (``race``): every candidate decodes two prompts, those that may be
+the best more of them, and the best three are measured on fresh prompts, each time in turn with
+plain decoding. A stage is a job like any other, so a search that was interrupted goes on where it
+was. Whether a decoder is surely faster follows from the fresh prompts alone, by the rule of tables
+and pages, since the best of many on a few prompts is partly luck; which of those that tie there is
+named, from all prompts of the search. A target alone is enough: lookups need no draft, and for a
+draft that does not exist yet a table says what it would have to cost and accept.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
 
@@ -29,10 +30,12 @@ from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.flags import TYPED, read_escapes
 from spec_bench.jobs.config.settings import JobSettings, rank_of
 from spec_bench.jobs.sweep.plan import plan_job
-from spec_bench.records.types import CellResult
+from spec_bench.recommend.race import Race
+from spec_bench.records.types import CellResult, Stage
+from spec_bench.report.data.counts import Counts, Records, value_of_sums
 from spec_bench.report.data.rows import Group, stall_of
 from spec_bench.report.page.build import render
-from spec_bench.report.page.headline import Headline, headline, widen
+from spec_bench.report.page.headline import LEAD, Headline, headline, widen
 from spec_bench.settings.fields import complain
 from spec_bench.sinks.rows import row_of
 from spec_bench.system import files, signals
@@ -40,7 +43,7 @@ from spec_bench.system.errors import UsageError
 from spec_bench.tasks import Example
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import ENDS, column
-from spec_bench.vocabulary.numbers import ends_of
+from spec_bench.vocabulary.numbers import ends_of, format_count
 
 if TYPE_CHECKING:  # torch, which refusals do not wait for
     from spec_bench.engine.model import LanguageModel
@@ -144,9 +147,6 @@ def delivered(length: int, acceptance: float) -> float:
     return float(sum(acceptance**level for level in range(length + 1)))
 
 
-# prompts that all candidates decode; candidates that decode all of ``prompts``
-FIRST = 3
-KEPT = 5
 NUMBERS = ("block_efficiency", "speedup")
 # Of the search, and of a decoder, which the answer names itself.
 _DROPPED = (
@@ -198,52 +198,29 @@ class Recommendation:
         return [named, f"speed-up {found.speed} over plain decoding, {found.why}, {tried}"]
 
 
-class Stage(NamedTuple):
-    """One job of a search."""
-
-    most: int  # candidates that it takes
-    examples: tuple[Example, ...]
-    fresh: bool = False  # whether no earlier stage saw the prompts
-
-    def job_of(self, settings: JobSettings, cells: tuple[Cell, ...]) -> JobSettings:
-        """Returns the job of some cells, on a search's settings."""
-        return replace(
-            settings,
-            cells=cells,
-            examples=self.examples,
-            fresh=(),
-            stage="confirm" if self.fresh else "screen",
-        )
+def race_of(settings: JobSettings, confirm: ConfirmSettings) -> Race:
+    """Returns the race among a job's candidates, with at most as many answers as three prompts of
+    all and four candidates on all prompts are.
+    """
+    count = len(settings.cells)
+    prompts = len(settings.examples)
+    answers = min(3 * count + 4 * prompts, count * prompts)
+    return Race([*range(1, count)], confirm.best, answers, prompts)
 
 
-def stages_of(settings: JobSettings, confirm: ConfirmSettings) -> list[Stage]:
-    """The jobs of a search; those that would choose all of so few candidates are left out."""
-    count = len(settings.cells) - 1
-    best = confirm.best
-    few = max(KEPT, best)
-    last = Stage(min(count, best), settings.fresh, fresh=True)
-    if count > few and len(settings.examples) > FIRST:
-        return [Stage(count, settings.examples[:FIRST]), Stage(few, settings.examples), last]
-    return [Stage(count, settings.examples), last] if count > best else [last]
+def count_answers(settings: JobSettings, race: Race) -> int:
+    """Counts the answers that a search decodes yet at most, plain decoding's among them."""
+    measured = (min(race.best, len(race.open)) + 1) * len(settings.fresh)
+    return (race.answers * bool(race.count_prompts()) + measured) * settings.asked.repeats
 
 
-def count_answers(settings: JobSettings, stages: list[Stage]) -> int:
-    """Counts the answers that stages decode at most, plain decoding's among them."""
-    return sum((each.most + 1) * len(each.examples) for each in stages) * settings.asked.repeats
-
-
-def cost_of(settings: JobSettings, stages: list[Stage]) -> str:
+def cost_of(settings: JobSettings, race: Race) -> str:
     """Returns what a search decodes, in one line."""
-    parts = [
-        f"{f'the best {each.most}' if place else f'{each.most} candidates'} on "
-        f"{len(each.examples)}{' fresh' if each.fresh else ''} prompts"
-        for place, each in enumerate(stages)
-    ]
-    cells = sum(each.most + 1 for each in stages)
-    answers = count_answers(settings, stages)
+    count = len(race.open)
     return (
-        f"{', '.join(parts)}: {cells} cells with plain decoding's, {answers} answers of at most "
-        f"{settings.max_new_tokens} tokens"
+        f"{format_count(count, 'candidate')}, the best {min(race.best, count)} on "
+        f"{len(settings.fresh)} fresh prompts: at most {count_answers(settings, race)} answers of "
+        f"at most {settings.max_new_tokens} tokens"
     )
 
 
@@ -251,19 +228,81 @@ class PlannedOnlyError(ValueError):
     """``plan=true``: nothing was decoded, the text is the plan."""
 
 
-def _time_of(settings: JobSettings, stages: list[Stage]) -> str:
+def _time_of(settings: JobSettings, race: Race) -> str:
     """Says how long a search decodes at the rate that plain decoding is known to have."""
     told = "minutes unknown until plain decoding of this pair is measured"
     if rate := plan_job(settings)[0].rate:
-        tokens = count_answers(settings, stages) * settings.max_new_tokens
+        tokens = count_answers(settings, race) * settings.max_new_tokens
         minutes = tokens / rate.tokens_per_s / 60
         told = f"some {minutes:.1f} minutes at plain decoding's rate ({rate.source})"
     return f"{told}; fewer --decoders or 'confirm={{best: 2, prompts: 12}}' make it shorter"
 
 
+class _Search:
+    """What a search has measured so far; candidates by their places among the cells."""
+
+    def __init__(self, settings: JobSettings, by: str, say: Callable[[str], None]) -> None:
+        self.settings = settings
+        self.by = by  # the column that ranks
+        self.say = say
+        self.pace_s = 0.0  # of an answer of plain decoding
+        self.lines: dict[int, dict[str, Any]] = {}
+        self.counts: dict[int, Counts] = {}  # what the ranking number is made of, by prompt
+
+    def decode(
+        self, examples: tuple[Example, ...], places: Sequence[int] = (), stage: Stage = "screen"
+    ) -> list[CellResult]:
+        """Runs one job of plain decoding and some candidates; returns their results in order."""
+        cells = self.settings.cells
+        both = (cells[0], *(cells[place] for place in places))
+        job = replace(self.settings, cells=both, examples=examples, fresh=(), stage=stage)
+        interrupted: KeyboardInterrupt | None = None
+        try:
+            measured = run_stage(job, ())
+        except KeyboardInterrupt as error:
+            measured = [*read_so_far(job)]
+            interrupted = error
+        first, *others = measured
+        if places and first.status == "failed":
+            raise UsageError(f"plain decoding failed: {first.reason}")
+        self.pace_s = float(first.metrics.get("latency_s") or 0)
+        pairs = zip(places, others, strict=True)
+        found = [each for each in pairs if each[1].metrics or each[1].status == "failed"]
+        found.sort(key=lambda each: rank_of(each[1], self.by))
+        known = {place: _line(cells[place], row, job) for place, row in found}
+        self.lines = known | self.lines | known  # the last stage's first
+        if interrupted and self.lines:
+            table = _table_of(pd.DataFrame(list(self.lines.values())))
+            self.say("\n".join(["the ranking so far, which more prompts may change:", *table]))
+        if interrupted:
+            raise interrupted
+        return measured
+
+    def rank(
+        self, places: Sequence[int], measured: Sequence[CellResult]
+    ) -> tuple[pd.Series, pd.DataFrame]:
+        """Returns candidates' numbers over all prompts so far, the larger the better and NaN of
+        those without one; and by prompt.
+        """
+        name = "token_rate" if self.by.startswith("speedup") else self.by  # of the same prompts
+        sign = -1 if column(name).better == "down" else 1
+        records = Records(files.results_file(self.settings.results, self.settings.asked.name))
+        numbers = {place: pd.Series({"": np.nan}) for place in places}
+        for place, row in zip(places, map(row_of, measured), strict=True):
+            counts = self.counts.setdefault(place, {})
+            counts |= records.counts(row, name) or {}
+            if counts:
+                table = pd.DataFrame(counts)
+                table[""] = table.sum(axis=1)
+                values = sign * value_of_sums(table.to_numpy(), row, name)
+                numbers[place] = pd.Series(values, table.columns)
+        by_prompt = pd.DataFrame(numbers).T
+        return by_prompt.pop(""), by_prompt
+
+
 def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) -> Recommendation:
     """Looks for the fastest of the cells of a job; ``show`` takes a line before each long step.
-    Raises ValueError: there are no fresh prompts, no decoder fits the pair, plain decoding failed,
+    Raises UsageError: there are no fresh prompts, no decoder fits the pair, plain decoding failed,
     or ``plan=true``.
     """
     confirm = settings.asked.confirm
@@ -275,59 +314,38 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
     if settings.asked.sink.wandb.enabled:
         raise UsageError("recommend has no sink=wandb: the job that it recommends logs")
     settings = settings.pinned()
-    say = show or (lambda line: None)
-    stages = stages_of(settings, confirm)
-    cost = cost_of(settings, stages)
+    search = _Search(settings, confirm.by, show or (lambda line: None))
+    race = race_of(settings, confirm)
+    cost = cost_of(settings, race)
     if settings.asked.plan:
-        raise PlannedOnlyError(f"{cost}\n{_time_of(settings, stages)}")
-    say(f"{cost}; first, plain decoding's pace on one prompt")
-    plain, *left = settings.cells
-    lines: dict[int, dict[str, Any]] = {}
-    pace_s = 0.0
-    for number, stage in enumerate([Stage(0, settings.examples[:1]), *stages]):
-        chosen = left[: stage.most]
-        if number:
-            minutes = count_answers(settings, stages[number - 1 :]) * pace_s / 60
-            titles = ", ".join(cell.title for cell in chosen if number > 1)
-            told = (
-                f"some {minutes:.1f} minutes left of the whole search; this stage: "
-                f"{titles or f'{len(chosen)} decoders'}"
-            )
-            say(f"{number} of {len(stages)}: {told} on {len(stage.examples)} prompts")
-        job = stage.job_of(settings, (plain, *chosen))
-        interrupted: KeyboardInterrupt | None = None
-        try:
-            measured = run_stage(job, ())
-        except KeyboardInterrupt as error:
-            measured = [*read_so_far(job)]
-            interrupted = error
-        first, *others = measured
-        if number and first.status == "failed":
-            raise UsageError(f"plain decoding failed: {first.reason}")
-        pace_s = float(first.metrics.get("latency_s") or 0)  # an answer
-        pairs = zip(chosen, others, strict=True)
-        found = [(cell, row) for cell, row in pairs if row.metrics or row.status == "failed"]
-        found.sort(key=lambda each: rank_of(each[1], confirm.by))
-        known = {settings.cells.index(cell): _line(cell, row, stage) for cell, row in found}
-        lines = known | lines | known  # the last stage's first
-        if interrupted and lines:
-            table = _table_of(pd.DataFrame(list(lines.values())))
-            say("\n".join(["the ranking so far, which more prompts may change:", *table]))
-        if interrupted:
-            raise interrupted
-        if number:
-            left = [cell for cell, row in found if row.metrics.get(confirm.by) is not None]
-        if not left:
-            break
-    return _conclude(settings, measured if left else (), list(lines.values()))
+        raise PlannedOnlyError(f"{cost}\n{_time_of(settings, race)}")
+    search.say(f"{cost}; first, plain decoding's pace on one prompt")
+    search.decode(settings.examples[:1])
+
+    def tell(prompts: str) -> None:
+        minutes = count_answers(settings, race) * search.pace_s / 60
+        stage = f"{format_count(len(race.open), 'decoder')} on {prompts}"
+        search.say(f"some {minutes:.1f} minutes left of the whole search at most; now {stage}")
+
+    while count := race.count_prompts():
+        tell(format_count(count, "prompt"))
+        examples = settings.examples[race.used : race.used + count]
+        _, *measured = search.decode(examples, race.open)
+        race.end_round(count, *search.rank(race.open, measured))
+    frame = pd.DataFrame()
+    if best := race.open[: confirm.best]:
+        tell(f"{len(settings.fresh)} fresh prompts")
+        plain, *measured = search.decode(settings.fresh, best, "confirm")
+        frame = pd.DataFrame(map(row_of, [plain, *measured]))
+        frame[LEAD] = [np.nan, *search.rank(best, measured)[0]]
+    return _conclude(settings, frame, list(search.lines.values()))
 
 
 def _conclude(
-    settings: JobSettings, measured: Sequence[CellResult], lines: list[dict[str, Any]]
+    settings: JobSettings, measured: pd.DataFrame, lines: list[dict[str, Any]]
 ) -> Recommendation:
-    """Returns the answer by what was measured last, if anything; lines are all candidates'."""
-    frame = pd.DataFrame([row_of(row) for row in measured])
-    best = headline(Group(settings.task.name, frame)) if measured else None
+    """Returns the answer by the rows measured last, if any; lines are all candidates'."""
+    best = None if measured.empty else headline(Group(settings.task.name, measured))
     unpaid = best is None or best.code in ("", "ar") or not settings.pair.drafts
     quiet = not any(line["doubt"] for line in lines)  # times of passes are sound
     asks = needed_by(settings.pair) if unpaid and quiet and settings.served is None else ()
@@ -338,7 +356,7 @@ def _conclude(
     return Recommendation(best, pd.DataFrame(lines), asks)
 
 
-def _line(cell: Cell, row: CellResult, stage: Stage) -> dict[str, Any]:
+def _line(cell: Cell, row: CellResult, job: JobSettings) -> dict[str, Any]:
     numbers = [each for name in NUMBERS for each in column(name).names]
     failed = row.reasons[0].text if row.status != "complete" else ""
     measured = {name: row.metrics.get(name) for name in numbers}
@@ -346,8 +364,8 @@ def _line(cell: Cell, row: CellResult, stage: Stage) -> dict[str, Any]:
     return {
         "decoder": cell.name,
         "spec": cell.config.spec,
-        "prompts": int(row.metrics.get("prompts") or len(stage.examples)),
-        "fresh": stage.fresh,
+        "prompts": int(row.metrics.get("prompts") or len(job.examples)),
+        "fresh": job.stage == "confirm",
         **measured,
         "failed": failed,
     }

@@ -14,7 +14,7 @@ from spec_bench.jobs.config.settings import best_of, shared
 from spec_bench.jobs.job import session
 from spec_bench.jobs.sweep.plan import Rate
 from spec_bench.recommend import recommend as search
-from spec_bench.recommend.recommend import Recommendation, command_of, cost_of, stages_of
+from spec_bench.recommend.recommend import Recommendation, command_of, cost_of, race_of
 from spec_bench.records.types import Reason
 from spec_bench.report.page.headline import Headline
 from spec_bench.tasks import RandomPrompts
@@ -122,25 +122,22 @@ def test_the_command_names_one_decoder_whatever_was_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("cells", "prompts", "sizes"),
-    [
-        (9, 10, [(9, 3), (5, 10), (3, 30)]),
-        (9, 2, [(9, 2), (3, 30)]),  # too few prompts for a stage between
-        (5, 10, [(5, 10), (3, 30)]),  # too few candidates for a first one
-        (2, 10, [(2, 30)]),
-    ],
+    ("cells", "prompts", "searched"),
+    [(60, 15, 243), (6, 15, 81), (4, 15, 75), (9, 2, 20), (2, 15, 0)],
 )
-def test_each_stage_takes_fewer_candidates_and_more_prompts(cells, prompts, sizes):
+def test_a_search_decodes_as_many_answers_as_its_candidates_and_prompts_allow(
+    cells, prompts, searched
+):
     trees = ",".join(f"sd:{length}" for length in range(1, cells + 1))
     words = ["experiment=recommend", f"cells=[{trees}]", f"prompts={prompts}"]
     asked = settings_of(composed(words))
-    stages = stages_of(asked, asked.asked.confirm)
-    assert [(each.most, len(each.examples)) for each in stages] == sizes
-    assert [each.fresh for each in stages] == [False] * (len(sizes) - 1) + [True]
-    earlier = {example.id for each in stages[:-1] for example in each.examples}
-    assert not earlier & {example.id for example in stages[-1].examples}
-    answers = sum((most + 1) * count for most, count in sizes)
-    assert f", {answers} answers of at most {asked.max_new_tokens} tokens" in cost_of(asked, stages)
+    race = race_of(asked, asked.asked.confirm)
+    assert (len(race.open), race.prompts, race.count_prompts() > 0) == (cells, prompts, cells > 3)
+    answers = searched + (min(cells, 3) + 1) * 30
+    told = f"at most {answers} answers of at most {asked.max_new_tokens} tokens"
+    assert cost_of(asked, race).startswith(f"{cells} candidates, the best {min(cells, 3)} on 30 ")
+    assert cost_of(asked, race).endswith(told)
+    assert not {each.id for each in asked.examples} & {each.id for each in asked.fresh}
 
 
 def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
@@ -186,7 +183,7 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
         ("confirm", 2),
     ]
     said, steps = capsys.readouterr()
-    assert "3 candidates on 2 prompts, the best 1 on 2 fresh prompts: 6 cells" in steps
+    assert "3 candidates, the best 1 on 2 fresh prompts: at most 12 answers" in steps
     answer, nothing, *_, page = said.splitlines()
     assert answer.startswith("cannot decide yet: ") and not nothing
     assert "about 20 prompts (confirm.prompts) may decide (2 prompts), of 3 candidates" in answer
@@ -197,23 +194,35 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
     assert page.endswith(".html") and "cannot decide yet" in text and "A draft pays if" in text
 
 
-SPEEDS = {  # speed-ups with the ends of their own intervals: of 3 prompts, of 10, of 30 fresh ones
-    "sd:1": [1.3, (1.3, 1.2, 1.4), (1.31, 1.21, 1.41)],
-    "sd:2": [1.2, (1.2, 1.1, 1.3), (1.25, 1.15, 1.35)],
-    "sd:3": [1.1, (1.1, 1.0, 1.2), (1.2, 1.1, 1.3)],
-    **{f"sd:{length}": [0.4] * 3 for length in range(4, 10)},
+SPEEDS = {  # of two prompts each; of 30 fresh ones with the ends of their own intervals
+    "sd:1": [1.35, (1.3, 1.2, 1.4)],
+    "sd:2": [1.2, (1.31, 1.21, 1.41)],
+    "sd:3": [1.1, (1.2, 1.1, 1.3)],
+    **{f"sd:{length}": [0.4] * 2 for length in range(4, 10)},
 }
 
 
-def test_a_search_says_the_time_that_is_left_and_of_each_number_its_interval_and_what_it_lacks(
+class CountsOfSpeeds:
+    """Records in which each prompt has a row's token rate."""
+
+    def __init__(self, results):
+        """Of no file."""
+
+    def counts(self, row, name):
+        assert name == "token_rate"
+        prompts = (f"{row['run_id']} {place}" for place in range(int(row["prompts"])))
+        return {prompt: (float(row[name]), 1.0) for prompt in prompts}
+
+
+def test_a_search_says_the_time_that_is_left_and_names_of_those_that_tie_the_first_on_all_prompts(
     monkeypatch, capsys, tmp_path
 ):
     def measured(job, sinks):
-        place = [1, 3, 10, 30].index(len(job.examples)) - 1
+        fresh = job.stage == "confirm"
         for cell in job.cells:
             speeds = {"speedup": 1.0, "token_rate": 100.0}
             if cell.name != "ar":
-                told = SPEEDS[f"{cell.name}:{cell.config.spec}"][place]
+                told = SPEEDS[f"{cell.name}:{cell.config.spec}"][fresh]
                 ends = told if isinstance(told, tuple) else (told,)
                 names = ("speedup", "speedup_low", "speedup_high")
                 speeds = dict(zip(names, ends, strict=False)) | {"token_rate": 100 * ends[0]}
@@ -221,24 +230,26 @@ def test_a_search_says_the_time_that_is_left_and_of_each_number_its_interval_and
             row = result(job.run_id(cell), numbers, decoder=cell.name, spec=cell.config.spec)
             few = (Reason("intervals", "fewer than 5 prompts"),) if len(job.examples) < 5 else ()
             row = replace(row, facts=replace(row.facts, stage=job.stage), reasons=few)
-            if place == 2 and cell.config.spec == "3":
+            if fresh and cell.config.spec == "3":
                 lost = Reason("prompts_failed", "1 of 30: 'q7', no memory")
                 row = replace(row, status="partial", reasons=(lost,))
                 row.metrics["prompts"] = 29.0
             yield row
 
     monkeypatch.setattr(search, "run_stage", lambda *told: list(measured(*told)))
-    words = [f"cells=[{','.join(SPEEDS)}]", "prompts=10", f"results={tmp_path}", "task=xsum"]
-    assert search.main(words) == 0
+    monkeypatch.setattr(search, "Records", CountsOfSpeeds)
+    words = [f"cells=[{','.join(SPEEDS)}]", "prompts=6", f"results={tmp_path}", "task=xsum"]
+    assert search.main([*words, "confirm.prompts=30"]) == 0
     said, steps = capsys.readouterr()
     left = [line.partition(" minutes left")[0] for line in steps.splitlines() if " left" in line]
-    # 12 s an answer: 10 cells on 3 prompts, 6 on 10 and 4 on 30; then without what is done.
-    assert left == ["1 of 3: some 42.0", "2 of 3: some 36.0", "3 of 3: some 24.0"]
+    # 12 s an answer: 54 of the race and 4 cells on 30 prompts; then without what is done.
+    assert left == ["some 34.8", "some 30.8", "some 24.0"]
     answer, *_ = said.splitlines()
-    interval = re.search(r"1\.31× \[(.*?) to (.*?)\]", answer).groups()
-    assert (float(interval[0]), float(interval[1])) != (1.21, 1.41)  # three intervals at once
+    assert answer.startswith("sd 1: ") and "the fastest on all prompts of the search" in answer
+    interval = re.search(r"1\.30× \[(.*?) to (.*?)\]", answer).groups()
+    assert (float(interval[0]), float(interval[1])) != (1.2, 1.4)  # three intervals at once
     lines = {line.split("  ")[0]: line for line in said.splitlines()}
-    assert f"1.31 [{', '.join(interval)}]" in lines["sd 1"]
+    assert f"1.30 [{', '.join(interval)}]" in lines["sd 1"]
     assert re.search(r" 29 fresh .* 1\.20 \[.*\], partial: 1 of 30: 'q7', no ", lines["sd 3"])
     assert lines["sd 9"].endswith("  0.40") and "from 5 prompts on" in said
     assert steps.count("of the whole search") == 3
@@ -255,7 +266,7 @@ def test_disturbed_candidates_are_marked_and_say_nothing_of_what_a_draft_would_n
     tried = [line for line in said.splitlines() if " 2 fresh " in line]
     assert {line.split()[0] for line in tried} == {"prompt_lookup", "hf_prompt_lookup"}
     assert all(line.partition("  ")[0].endswith(", disturbed") for line in tried)
-    assert "A draft pays if" not in said and "1 of 1: " in steps
+    assert "A draft pays if" not in said and "now 2 decoders on 2 fresh prompts" in steps
     logged = [*steps.splitlines(), *caplog.messages]
     assert any("data: " in line and "fresh prompts" in line for line in logged)
     assert said.startswith("cannot decide yet: ")
@@ -267,7 +278,7 @@ def test_the_plan_of_a_search_says_its_answers_its_minutes_and_what_makes_it_sho
     words = ["plan=true", "task=xsum", f"results={tmp_path}"]
     assert search.main(words) == 0
     cost, unknown = capsys.readouterr().out.splitlines()
-    assert "58 candidates on 3 prompts, the best 5 on " in cost and "357 answers" in cost
+    assert "58 candidates, the best 3 on " in cost and "357 answers" in cost
     assert unknown.startswith("minutes unknown until plain decoding") and "--decoders" in unknown
     rate = Rate(12.8, "measured")
     monkeypatch.setattr(search, "plan_job", lambda _: [SimpleNamespace(rate=rate)])

@@ -89,9 +89,17 @@ class JobSettings:
         return SERVER if self.engine.served else self.engine.device
 
     @property
+    def rounds_by_batch(self) -> bool:
+        """Whether a text may hang on what is decoded beside it: in batches of 16-bit numbers."""
+        halves = self.pair.specs[0].dtype.endswith("float16")
+        return halves and self.engine.batch_size > 1 and not self.engine.served
+
+    @property
     def repeatable(self) -> bool:
-        """Whether the same seed gives the same tokens every time: on a CPU."""
-        return not self.device.startswith(("cuda", SERVER))
+        """Whether the same seed gives the same tokens every time: on a CPU, whatever is decoded
+        beside.
+        """
+        return not (self.rounds_by_batch or self.device.startswith(("cuda", SERVER)))
 
     def cell_settings(self, cell: Cell) -> dict[str, Any]:
         """Returns the resolved settings that change a cell's numbers; their hash is its run id."""

@@ -42,6 +42,8 @@ from spec_bench.vocabulary.numbers import ends_of
 
 _BY = ("speedup", "token_rate", "block_efficiency")
 _SIZE = ("nodes_per_call", "draft_calls")
+LEAD = "lead"
+"""Of a search's rows: the number over the prompts of all its stages, the larger the better."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,9 @@ def _sure(
     if len(near) == 1:
         return "ahead of all others"
     tied = f"tied with {len(near) - 1} other{'s' if len(near) > 2 else ''}"
-    if named.name != best.name:
+    if LEAD in near:
+        tied += ", the fastest on all prompts of the search"
+    elif named.name != best.name:
         tied += f", the simplest within {CLOSE:.0%} of {decoder_of(best)}"
     first = near.loc[near[by].idxmax()]
     looks = f"; {decoder_of(first)} looks faster ({first[by]:.2f}), not surely"
@@ -227,7 +231,11 @@ def _near(rows: pd.DataFrame, best: pd.Series, by: str) -> pd.DataFrame:
 
 
 def _simplest(near: pd.DataFrame, by: str) -> pd.Series:
-    """Of those close to the best the one with the fewest nodes, then calls, then the first."""
+    """Of those close to the best the one with the fewest nodes, then calls, then the first; of a
+    search's the one that leads on all its prompts.
+    """
+    if LEAD in near:
+        return near.loc[near[LEAD].idxmax()]
     near = near[near[by] >= (1 - CLOSE) * near[by].max()]
     if any(name not in near or near[name].isna().any() for name in _SIZE):
         return near.loc[near[by].idxmax()]
