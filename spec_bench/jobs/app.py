@@ -132,8 +132,7 @@ def run(asked: RunSettings, running: RunningJob | None = None) -> list[CellResul
         log.warning("prompts=%d takes all %d of task %s", asked.prompts, count, task.name)
     if settings.rounds_by_batch:
         log.warning(
-            "%s in batches of %d: a text may differ from that of other batches, where two tokens "
-            "all but tie",
+            "%s in batches of %d: a text may differ from that of other batches, by rounding",
             *(settings.pair.specs[0].dtype, settings.engine.batch_size),
         )
     for why in settings.left_out:
