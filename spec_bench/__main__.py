@@ -9,7 +9,7 @@ from pathlib import Path
 from platform import python_version
 
 from spec_bench.system.errors import UsageError
-from spec_bench.system.signals import orderly, run
+from spec_bench.system.signals import exit_cleanly, run
 
 RESUMES = "interrupted; the same command resumes"
 _MODULES = {
@@ -33,26 +33,26 @@ def main() -> None:
     line = RESUMES if "plan=true" not in sys.argv else "interrupted"
     if command in _READERS:  # collecting garbage would be a sixth of their time, in vain
         gc.set_threshold(100_000, 50)
-    with orderly(line):
-        from spec_bench.jobs.config.help import COMMANDS, command_help, listing, overview
+    with exit_cleanly(line):
+        from spec_bench.jobs.config.help import COMMANDS, command_help, overview, print_listing
 
     about = rest[0] if command == "help" and rest else command
     if about not in (*COMMANDS, "help") and "=" not in about and not about.startswith("-"):
-        print(f"spec_bench: {_no_command(about)}", file=sys.stderr)
+        print(f"spec_bench: {unknown_command_message(about)}", file=sys.stderr)
         sys.exit(2)
     if command in ("help", "--help", "-h") or {"--help", "-h"} & set(rest):
         known = about if about in COMMANDS else "run" if "=" in about else ""
-        with orderly(RESUMES):
+        with exit_cleanly(RESUMES):
             print(command_help(known) if known else overview(), end="")
     elif command in ("version", "--version", "-V"):
-        with orderly(RESUMES):
-            print(versions())
+        with exit_cleanly(RESUMES):
+            print(format_versions())
     elif command == "ls" and rest[:1] != ["tables"]:
-        with orderly(RESUMES):
-            sys.exit(listing(rest))
+        with exit_cleanly(RESUMES):
+            sys.exit(print_listing(rest))
     elif command in ("ls", "report", *_OF_THE_REPORT):
         given = ["list", *rest[1:]] if command == "ls" else [command, *rest]
-        _report(given[command == "report" :])
+        run_report(given[command == "report" :])
     elif command == "audit":
         from spec_bench.audit.__main__ import load as audit
         from spec_bench.jobs.config.model_files import model_path
@@ -63,16 +63,21 @@ def main() -> None:
 
         train(rest)
     elif command in _MODULES:
-        with orderly(line):
-            sys.exit(import_module(f"spec_bench.{_MODULES[command]}").main(_plain(command, rest)))
+        with exit_cleanly(line):
+            sys.exit(
+                import_module(f"spec_bench.{_MODULES[command]}").main(expand_flags(command, rest))
+            )
     else:
-        with orderly(line):
+        with exit_cleanly(line):
             words = rest if command == "run" else [command, *rest]
-            sys.argv = [sys.argv[0], *_plain("run", words)]
-            application()()
+            sys.argv = [sys.argv[0], *expand_flags("run", words)]
+            import_application()()
 
 
-def _report(arguments: Sequence[str]) -> None:
+def run_report(arguments: Sequence[str]) -> None:
+    """Runs ``spec-bench report`` and exits with its status."""
+    """Runs ``spec-bench report`` and exits with its status."""
+
     def load() -> Callable[[], int]:
         from spec_bench.report.cli.command_line import main as report
 
@@ -81,32 +86,32 @@ def _report(arguments: Sequence[str]) -> None:
     run(load, "interrupted; what was written is whole")
 
 
-def _plain(command: str, arguments: Sequence[str]) -> list[str]:
+def expand_flags(command: str, arguments: Sequence[str]) -> list[str]:
     """Returns the arguments with plain flags as overrides; leaves with a line if they are wrong."""
-    from spec_bench.jobs.config.flags import FLAGS, overrides_of, read_escapes
+    from spec_bench.jobs.config.flags import FLAGS, flags_to_overrides, read_escapes
 
     try:
         known = command in FLAGS
-        return read_escapes(overrides_of(command, arguments)) if known else list(arguments)
+        return read_escapes(flags_to_overrides(command, arguments)) if known else list(arguments)
     except UsageError as error:
         print(f"spec_bench: {error}", file=sys.stderr)
         sys.exit(2)
 
 
-def _no_command(word: str) -> str:
+def unknown_command_message(word: str) -> str:
     """Returns the line on a word that is no command, with the one that was probably meant."""
-    from spec_bench.jobs.config.flags import COMMAND_WORDS, meant_by
+    from spec_bench.jobs.config.flags import COMMAND_WORDS, suggest_spelling
     from spec_bench.jobs.config.help import COMMANDS
-    from spec_bench.settings.fields import did_you_mean
+    from spec_bench.settings.fields import suggest
 
-    near = did_you_mean(word.replace("-", "_"), [*COMMANDS, *COMMAND_WORDS])
+    near = suggest(word.replace("-", "_"), [*COMMANDS, *COMMAND_WORDS])
     if word in COMMAND_WORDS:
         near = f"; did you mean {COMMAND_WORDS[word]}?"
-    meant = meant_by(word)
+    meant = suggest_spelling(word)
     return f"there is no command {word!r}{f': {meant}' if meant else near or '; spec-bench --help'}"
 
 
-def versions() -> str:
+def format_versions() -> str:
     """Returns the version, the commit of a checkout, and a line a package that changes numbers."""
     from spec_bench import __version__
     from spec_bench.measure import provenance
@@ -117,7 +122,7 @@ def versions() -> str:
     return "\n".join([*lines, *map(" ".join, provenance.versions().items())])
 
 
-def application() -> Callable[[], None]:
+def import_application() -> Callable[[], None]:
     """Imports the application.
 
     What is imported lives as long as the process. Collecting garbage meanwhile, and looking through

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import yaml
 
-from spec_bench.jobs.config.flags import FLAGS, overrides_of
+from spec_bench.jobs.config.flags import FLAGS, flags_to_overrides
 from spec_bench.jobs.config.help import COMMANDS
 from spec_bench.report.papers.items import read_recipe
 from spec_bench.report.papers.paper import load_paper, paper_names, recipes_by_name
 from spec_bench.report.tables.build import build_table
-from spec_bench.report.tables.measured import Measured, list_paper
+from spec_bench.report.tables.measured import MeasuredRows, list_paper
 from spec_bench.settings.configs import conf_dir
-from spec_bench.system.files import training_command, training_of
+from spec_bench.system.files import format_training_command, parse_training_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -87,7 +87,7 @@ class Command:
     def overrides(self):
         """Its arguments with flags as overrides, without the command's name."""
         words = self.arguments[self.arguments[:1] == [self.kind] :]
-        return overrides_of(self.kind, words) if self.kind in FLAGS else words
+        return flags_to_overrides(self.kind, words) if self.kind in FLAGS else words
 
     @property
     def settings(self):
@@ -202,7 +202,7 @@ def printed_commands():
 
 def of_the_report():
     """What ``report list`` prints, and what stands under each table, with nothing measured."""
-    nothing = Measured.below(Path("no such folder"))
+    nothing = MeasuredRows.below(Path("no such folder"))
     for name in paper_names():
         paper = load_paper(name)
         for line in list_paper(paper, nothing).splitlines():
@@ -226,8 +226,8 @@ def _of_refusals():
     """What a job says whose pair's heads are still to be trained."""
     for pair in published_pairs():
         for kind, heads in pair.get("heads", {}).items():
-            if name := training_of(Path(heads)):
-                yield "refusal", training_command(kind, f"pair={pair['name']}", name)
+            if name := parse_training_folder(Path(heads)):
+                yield "refusal", format_training_command(kind, f"pair={pair['name']}", name)
 
 
 def _published(command):

@@ -13,10 +13,10 @@ import torch
 
 import spec_bench
 from spec_bench import api
-from spec_bench.api.answers import Writing
-from spec_bench.api.jobs import _write_texts, chosen, words_of
-from spec_bench.jobs.config.compose import composed
-from spec_bench.records.ends import Ends
+from spec_bench.api.answers import AnswerText
+from spec_bench.api.jobs import _write_texts, build_overrides, select_columns
+from spec_bench.jobs.config.compose import compose_config
+from spec_bench.records.ends import StopCriteria
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMPT = "Article: The harbour was closed after a storm took the roof of the school.\nSummary:"
@@ -104,11 +104,11 @@ class Letters:
 
 
 def test_what_may_become_a_stop_string_or_half_a_letter_is_held_back():
-    stops = Ends(Letters(), ["\n\n"])
-    writing = Writing(Letters(), stops)
+    stops = StopCriteria(Letters(), ["\n\n"])
+    writing = AnswerText(Letters(), stops)
     told = [writing.add(list(each), last=False) for each in ("a\n", "b<", "e>\n", "\nc")]
     assert told == ["a", "\nb", "é", ""]
-    assert Writing(Letters(), stops).add(["a", "\n"], last=True) == "a\n"
+    assert AnswerText(Letters(), stops).add(["a", "\n"], last=True) == "a\n"
 
 
 def test_a_stream_gives_the_steps_of_the_answer_as_they_come(pair):
@@ -229,12 +229,17 @@ def test_what_a_call_cannot_take_is_named_and_nothing_written(
 def test_a_setting_by_keyword_is_read_as_it_was_given():
     texts = ["\n\n", 'a"b', "é\\", '\\"', "a: {b}, [c]"]
     told = {"task.stop": texts, "confirm": {"best": 1, "by": "speedup"}, "plan": False}
-    config = composed(words_of((), told))
+    config = compose_config(build_overrides((), told))
     assert list(config.task.stop) == texts
     assert (config.confirm.best, config.confirm.by, config.plan) == (1, "speedup", False)
-    config = composed(words_of((), {"prompts": "all", "task.metrics": "[./f.py]", "seed": 2}))
+    config = compose_config(
+        build_overrides((), {"prompts": "all", "task.metrics": "[./f.py]", "seed": 2})
+    )
     assert (config.prompts, config.task.metrics, config.seed) == (None, ["./f.py"], 2)
-    assert composed(words_of((), {"metrics": ["f1", "./f.py"]})).task.metrics == ["f1", "./f.py"]
+    assert compose_config(build_overrides((), {"metrics": ["f1", "./f.py"]})).task.metrics == [
+        "f1",
+        "./f.py",
+    ]
 
 
 def test_a_loaded_draft_that_embeds_fewer_tokens_is_refused(pair):
@@ -245,9 +250,9 @@ def test_a_loaded_draft_that_embeds_fewer_tokens_is_refused(pair):
 
 
 def test_a_loaded_pair_stands_for_its_names_in_a_job(pair):
-    assert words_of((), {}, pair=pair)[0] == "pair=embedded"
+    assert build_overrides((), {}, pair=pair)[0] == "pair=embedded"
     own = spec_bench.load_pair(target="embedded:target", draft="embedded:draft_distilled")
-    words = words_of((), {"seed": 1}, pair=own)
+    words = build_overrides((), {"seed": 1}, pair=own)
     assert 'pair.target="embedded:target"' in words and "pair=embedded" not in words
     assert words[-2:] == ["seed=1", "sink=quiet"]
 
@@ -276,7 +281,7 @@ def test_a_reference_of_a_conversation_is_of_its_last_turn(tmp_path):
     talk = [USER, SAID, USER]
     file = _write_texts(["a", talk, talk, "b"], [["x", "z"], "y", ["p", None], None], tmp_path)
     lines = map(json.loads, file.read_text("utf-8").splitlines())
-    assert "generation.temperature=0" in words_of((), {"temperature": 0})
+    assert "generation.temperature=0" in build_overrides((), {"temperature": 0})
     golds = [line.get("reference") for line in lines]
     assert golds == [[["x", "z"]], [None, "y"], ["p", None], None]
 
@@ -287,20 +292,20 @@ def rows():
 
 
 def test_a_table_is_tidy_unless_all_of_it_is_asked_for():
-    tidy = chosen(rows(), "main")
+    tidy = select_columns(rows(), "main")
     assert list(tidy)[:3] == ["decoder", "spec", "prompts"] and len(tidy.columns) <= 18
     assert {"speedup", "speedup_low", "speedup_high", "lossless", "status"} <= {*tidy}
     assert not {"seed", "pair", "run_id"} & {*tidy}
     busy = rows().assign(reason="speedup: disturbed: threads waited for a core 70% of the time")
-    assert "reason" not in tidy and "reason" in chosen(busy, "main")
+    assert "reason" not in tidy and "reason" in select_columns(busy, "main")
     two = pd.concat([rows(), rows().assign(seed=1)])
-    assert "seed" in chosen(two, "main")
-    few = chosen(rows().assign(speedup_low=None), "main")  # too few prompts for an interval
+    assert "seed" in select_columns(two, "main")
+    few = select_columns(rows().assign(speedup_low=None), "main")  # too few prompts for an interval
     assert few.speedup_low.dtype == float and few.speedup_low.isna().all()
-    assert chosen(two, "all") is two
-    assert list(chosen(two, ["mbsu"])) == ["mbsu"]
+    assert select_columns(two, "all") is two
+    assert list(select_columns(two, ["mbsu"])) == ["mbsu"]
     with pytest.raises(ValueError, match="no column 'mbs'"):
-        chosen(two, ["mbs"])
+        select_columns(two, ["mbs"])
 
 
 def test_a_sweep_runs_every_combination_and_checks_all_first(monkeypatch, tmp_path):
@@ -325,10 +330,12 @@ def test_a_sweep_runs_every_combination_and_checks_all_first(monkeypatch, tmp_pa
 def test_the_decoders_that_are_named_beside_a_target_are_those_that_run():
     settings = {"target": "models/ours", "draft": "models/small", "decoders": ["sd:3"]}
     for order in (settings, dict(reversed(settings.items()))):
-        assert not [word for word in words_of([], order) if "prompt_lookup" in word]
-        assert "cells=[sd:3]" in words_of([], order)
-    assert any("prompt_lookup" in word for word in words_of([], {"target": "models/ours"}))
-    assert not any("prompt_lookup" in word for word in words_of(["decoder=ar"], {"target": "x"}))
+        assert not [word for word in build_overrides([], order) if "prompt_lookup" in word]
+        assert "cells=[sd:3]" in build_overrides([], order)
+    assert any("prompt_lookup" in word for word in build_overrides([], {"target": "models/ours"}))
+    assert not any(
+        "prompt_lookup" in word for word in build_overrides(["decoder=ar"], {"target": "x"})
+    )
 
 
 def test_compare_says_what_the_command_says():
@@ -339,10 +346,10 @@ def test_compare_says_what_the_command_says():
 
 def test_audit_gives_the_lines_of_the_command(monkeypatch):
     from spec_bench.audit import command_line
-    from spec_bench.audit.catalogue import Line, Part
+    from spec_bench.audit.catalogue import AuditLine, Part
 
     def parts_of(passed):
-        return lambda *_: [Part("a", lambda: [Line("rule: a", "b", "c", passed)])]
+        return lambda *_: [Part("a", lambda: [AuditLine("rule: a", "b", "c", passed)])]
 
     monkeypatch.setattr(command_line, "rule_parts", parts_of(True))
     monkeypatch.setattr(command_line, "approximate_parts", parts_of(None))

@@ -14,13 +14,13 @@ from omegaconf import OmegaConf
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
-from spec_bench.jobs.config.cells import build_cells, written_cells
+from spec_bench.jobs.config.cells import build_cells, parse_cells
 from spec_bench.jobs.config.compose import register
 from spec_bench.jobs.config.model_files import EMBEDDED, model_path
 from spec_bench.report.claims.ask import Ask
-from spec_bench.report.data.counts import Records
+from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.papers.items import read_recipe, recipe_name
-from spec_bench.report.papers.pairs import written
+from spec_bench.report.papers.pairs import format_parameters
 from spec_bench.report.papers.paper import load_paper, paper_names
 from spec_bench.settings.configs import conf_dir, experiments_dir
 from spec_bench.tasks import build_task
@@ -104,7 +104,7 @@ def cells_of(recipe):
     config = OmegaConf.to_container(composed(recipe), resolve=True)
     assert config["name"] == recipe.replace("=", "-").replace("_", "-")
     wanted = [cell for cells in (config["cells"], *config["trees"].values()) for cell in cells]
-    cells = written_cells(config["decoder"], config["spec"], wanted, [CONF])
+    cells = parse_cells(config["decoder"], config["spec"], wanted, [CONF])
     return list(build_cells(cells, SamplingSettings(temperature=1.0)))
 
 
@@ -163,7 +163,7 @@ def test_trained_heads_are_where_their_pair_looks_for_them_and_of_the_size_in_ta
     }
     with torch.device("meta"):
         head = RecurrentHead(RecurrentShape(hidden, 32000, blocks))
-    assert {written(sum(each.numel() for each in head.parameters()))} == printed
+    assert {format_parameters(sum(each.numel() for each in head.parameters()))} == printed
 
 
 def test_the_paper_that_prints_plus_minus_is_measured_with_several_seeds():
@@ -172,7 +172,7 @@ def test_the_paper_that_prints_plus_minus_is_measured_with_several_seeds():
             hydra = [read_recipe(each).get("hydra", {}) for each in item.recipes]
             params = [each.get("sweeper", {}).get("params", {}) for each in hydra]
             seeds = {str(each.get("seed", "0")) for each in params}
-            printed = any(row["plus_minus"] for row in paper.numbers_of(item.number))
+            printed = any(row["plus_minus"] for row in paper.get_numbers(item.number))
             assert (seeds == {"0,1,2"}) == printed, item.name
 
 
@@ -222,7 +222,7 @@ def test_what_is_compared_over_rounds_is_swept_round_by_round(monkeypatch):
         return of(ask, *experiments, rounds=rounds, **how)
 
     monkeypatch.setattr(Ask, "of", watched)
-    ask = Ask(pd.DataFrame(columns=["experiment", "prompts"]), Records(Path("none")))
+    ask = Ask(pd.DataFrame(columns=["experiment", "prompts"]), RecordReader(Path("none")))
     for paper in map(load_paper, paper_names()):
         recipes = {recipe_name(each): each for item in paper.items for each in item.recipes}
         for claim in paper.claims:

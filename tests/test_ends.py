@@ -19,11 +19,11 @@ from spec_bench.exchange.write import main as answers
 from spec_bench.report.cli.command_line import ARGUMENTS
 from spec_bench.report.cli.command_line import main as report
 from spec_bench.report.compare import main as compare
-from spec_bench.report.papers.paper import code_of
+from spec_bench.report.papers.paper import load_code
 from spec_bench.settings.arguments import output_file, output_folder
 from spec_bench.settings.configs import experiments_dir
-from spec_bench.sinks.console import print_outcome
-from spec_bench.system.signals import orderly
+from spec_bench.sinks.console import print_results
+from spec_bench.system.signals import exit_cleanly
 from spec_bench.train.collect import main as collect
 from tests.report.rows import row, write
 from tests.warm import Command, run
@@ -66,8 +66,8 @@ def test_a_signal_ends_a_command_in_one_line_from_its_imports_on(
 def test_a_terminal_that_lacks_a_letter_shows_another_and_ends_no_command(monkeypatch):
     screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", screen)
-    with orderly(SAID):
-        print_outcome((), ["sd 3: 1.50×"])
+    with exit_cleanly(SAID):
+        print_results((), ["sd 3: 1.50×"])
         print("τ")
     assert screen.buffer.getvalue() == b"sd 3: 1.50?\n?\n"
 
@@ -87,8 +87,8 @@ def test_make_asks_for_what_a_target_wants_before_it_makes_an_environment(goal, 
 SWALLOWING = """
 import os, signal, time
 from spec_bench.system import signals
-with signals.orderly("ended"):
-    with signals.raising():
+with signals.exit_cleanly("ended"):
+    with signals.raise_on_signals():
         try:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(1)
@@ -102,7 +102,7 @@ IGNORING = """
 import os, signal, time, weakref
 from spec_bench.system import signals
 class Watched: pass
-with signals.orderly("ended"), signals.raising():
+with signals.exit_cleanly("ended"), signals.raise_on_signals():
     watched = Watched()
     kept = weakref.ref(watched, lambda _: os.kill(os.getpid(), signal.SIGTERM))
     del watched
@@ -201,7 +201,7 @@ COMMANDS = {
     "table": (report, ["table", "rsd/7", "--out"], "FILE"),
     "wandb": (report, ["wandb", "--dry-run"], "FILE"),
     "bernoulli": (
-        code_of(experiments_dir() / "rsd", "bernoulli").main,
+        load_code(experiments_dir() / "rsd", "bernoulli").main,
         ["--points", "2", "--out"],
         "FILE",
     ),
@@ -314,12 +314,12 @@ def test_a_python_without_packages_is_one_line_that_says_how_to_get_them(words, 
 
 MISTAKE = "zip() argument 2 is shorter than argument 1"
 PLACES = [  # what has the mistake, and the command that meets it
-    ("spec_bench.jobs.app.asked_of", "run prompts=1"),
+    ("spec_bench.jobs.app.parse_request", "run prompts=1"),
     ("spec_bench.jobs.app.build_settings", "run prompts=1"),
     ("spec_bench.jobs.sweep.sweep.build_settings", "run -m seed=0,1 prompts=1"),
     ("spec_bench.report.cli.command_line.build_tables", "table rsd/7"),
     ("spec_bench.report.compare.compare", "compare before after"),
-    ("spec_bench.audit.command_line.parts_of", "audit --only sd"),
+    ("spec_bench.audit.command_line.list_parts", "audit --only sd"),
 ]
 
 
@@ -357,6 +357,6 @@ def test_a_wrong_request_is_one_line_with_status_2_in_a_sweep_too(
 
 def test_a_package_that_ray_lacks_is_in_rays_environment(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["spec-bench", "-m", "hydra/launcher=ray_cluster"])
-    with pytest.raises(SystemExit), orderly(SAID):
+    with pytest.raises(SystemExit), exit_cleanly(SAID):
         raise ModuleNotFoundError(name="msgpack")
     assert re.search("'msgpack'.*constraints-ray.txt", capsys.readouterr().err)

@@ -23,7 +23,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path):
     files.write_json(path, {"a": 1})
 
     def broken():
-        with files.replacing(path) as partial:
+        with files.atomic_replace(path) as partial:
             partial.write_text("half")
             raise RuntimeError
 
@@ -38,7 +38,7 @@ def test_what_a_killed_writer_left_the_next_one_removes_and_nothing_of_one_at_wo
     left, others = (tmp_path / f".{name}.12.tmp" for name in (path.name, "note1.json"))
     for each in (left, others):
         each.write_text("half")
-    with files.replacing(path) as partial:
+    with files.atomic_replace(path) as partial:
         assert not left.exists() and others.exists()
         files.write_json(path, {"a": 1})
         assert partial.exists()
@@ -56,10 +56,10 @@ def test_a_refusal_to_write_or_rename_is_a_line_that_names_the_file(number, tmp_
     monkeypatch.setattr(files.os, "replace", refuse)
     with pytest.raises(OSError, match="note") as refused:
         files.write_json(path, {"a": 1})
-    assert files.refused(refused.value) == f"cannot write '{path}': {os.strerror(number)}"
-    with pytest.raises(FileNotFoundError) as missing, files.replacing(path):
+    assert files.explain_os_error(refused.value) == f"cannot write '{path}': {os.strerror(number)}"
+    with pytest.raises(FileNotFoundError) as missing, files.atomic_replace(path):
         (tmp_path / "no such input").read_bytes()
-    assert files.refused(missing.value) is None
+    assert files.explain_os_error(missing.value) is None
 
 
 TEXTS = ["=1+1", "'=1", "''+x", "-2+3", "@SUM(A1)", "\t=1", "-", "-1.5", "+3e-05", "'", "it's", ""]
@@ -116,7 +116,7 @@ def test_tables_are_found_one_and_two_levels_down_and_never_among_the_runs(tmp_p
     for path in (*wanted, files.run_folder(tmp_path, "0123") / files.RESULTS):
         files.write_text(path, "pair\n")
     assert files.results_files(tmp_path) == wanted
-    assert files.run_folder(files.results_of(wanted[0]), "0123").is_dir()
+    assert files.run_folder(files.results_folder(wanted[0]), "0123").is_dir()
 
 
 def test_a_digest_does_not_depend_on_the_order_of_keys():

@@ -16,8 +16,8 @@ from rich.console import Console
 from scripts.check import received as strangers
 from spec_bench.exchange.read import read_answers
 from spec_bench.exchange.write import write_questions
-from spec_bench.jobs.config.compose import asked_of, composed
-from spec_bench.jobs.store.experiment import Experiment, JobNote
+from spec_bench.jobs.config.compose import compose_config, parse_request
+from spec_bench.jobs.store.experiment import Experiment, JobRecord
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records import cell_folder
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
@@ -25,9 +25,9 @@ from spec_bench.report.figures.style import ReportFigure, save
 from spec_bench.report.tables.render import escape_markdown
 from spec_bench.settings import foreign
 from spec_bench.settings.foreign import MOST_DEPTH, MOST_RESOLVED, check_config, load_yaml
-from spec_bench.sinks.console import print_outcome
+from spec_bench.sinks.console import print_results
 from spec_bench.system import files
-from spec_bench.tasks.prompt_files import rows_of
+from spec_bench.tasks.prompt_files import iter_row_makers
 from tests.said import naming
 from tests.tasks.conftest import config
 
@@ -75,7 +75,7 @@ def test_an_answer_that_came_in_one_chunk_has_nothing_left_to_decode(tmp_path):
 
 
 def first_row(path):
-    return next(iter(rows_of(path, "task jsonl")))()
+    return next(iter(iter_row_makers(path, "task jsonl")))()
 
 
 def test_a_prompt_is_neither_nested_deep_nor_millions_of_characters_long(tmp_path, monkeypatch):
@@ -106,7 +106,7 @@ def test_a_packed_file_that_unpacks_to_hundreds_of_times_its_size_is_refused(tmp
 def test_lines_are_numbered_with_the_blank_ones_between_them(tmp_path):
     path = tmp_path / "p.txt"
     path.write_text("\n\nfirst\n \nlast\r\n")
-    rows = [make() for make in rows_of(path, "task jsonl")]
+    rows = [make() for make in iter_row_makers(path, "task jsonl")]
     assert [(row.place, row["prompt"]) for row in rows] == [("line 3", "first"), ("line 5", "last")]
 
 
@@ -151,7 +151,7 @@ def test_interpolations_that_double_what_others_stand_for_are_refused(tmp_path):
     (tmp_path / "experiment" / "mine.yaml").write_text(start + doubled)
     words = ["experiment=mine", f"hydra.searchpath=[file://{tmp_path}]"]
     with pytest.raises(ValueError, match=naming(f"more than {MOST_RESOLVED}")):
-        asked_of(composed(words))
+        parse_request(compose_config(words))
 
 
 def test_a_pickle_that_a_config_names_is_not_loaded(tmp_path, monkeypatch):
@@ -163,7 +163,7 @@ def test_a_pickle_that_a_config_names_is_not_loaded(tmp_path, monkeypatch):
     )
     words = ["decoder=mine", f"hydra.searchpath=[file://{tmp_path / 'conf'}]"]
     with pytest.raises(ValueError, match=naming("mine.yaml", "hydra.callbacks")):
-        composed(words)
+        compose_config(words)
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def received(tmp_path, secret):
 
 def test_links_in_a_received_folder_lead_no_writer_to_the_users_files(received):
     store = CellStore(received, "a")
-    for write in (store.lock, lambda: store.append([]), lambda: store.mend()):
+    for write in (store.lock, lambda: store.append([]), lambda: store.repair()):
         with pytest.raises(OSError, match=naming("symbolic links")):
             write()
     with pytest.raises(OSError, match=naming(".lock")):
@@ -205,7 +205,7 @@ def test_a_note_of_a_job_makes_no_table_behind_a_dangling_link(tmp_path, secret)
     table = files.results_file(tmp_path / "results", "name")
     table.parent.mkdir(parents=True)
     table.symlink_to(tmp_path / "nowhere")
-    Experiment(tmp_path / "results", "name").note(JobNote(0, "", ("a",)))
+    Experiment(tmp_path / "results", "name").note(JobRecord(0, "", ("a",)))
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -231,7 +231,7 @@ def test_the_task_of_a_received_row_is_no_way_out_of_the_folder_of_answers(tmp_p
 def test_names_in_a_received_row_lead_nowhere_else(tmp_path):
     for name in ("../../x", "/x"):
         with pytest.raises(ValueError, match=naming(name, "out of")):
-            files.path_below(tmp_path / "answers", f"{name}/question.jsonl")
+            files.join_path_inside(tmp_path / "answers", f"{name}/question.jsonl")
     for run_id in ("..", "../a", "", "/etc"):
         with pytest.raises(ValueError, match=naming("run_id", repr(run_id))):
             files.run_folder(tmp_path, run_id)
@@ -259,8 +259,8 @@ def test_a_received_generation_with_an_impossible_number_is_a_fault_of_its_line(
     path.parent.mkdir()
     bad = json.dumps({**good.to_json(), **change}, separators=(",", ":"))[:-1]
     check = f"{crc32(bad.encode(), crc32(b'a')):08x}"
-    path.write_text(cell_folder.written(good, "a") + f'{bad},"check":"{check}"}}\n')
-    found = cell_folder.read(path)
+    path.write_text(cell_folder.format_line(good, "a") + f'{bad},"check":"{check}"}}\n')
+    found = cell_folder.read_generations(path)
     assert found.generations == (good,) and len(found.faults) == 1
     assert said in found.faults[0] and "line 2" in found.faults[0]
 
@@ -288,7 +288,7 @@ def test_tables_and_terminals_show_a_strangers_escapes_and_links_as_text():
     facts = CellFacts("pair", "t", ("d",), "task", "sd\x1b[2J", "3")
     stream = StringIO()
     result = CellResult("a", facts, "failed", reasons=(Reason("", "why\x1b[0m"),))
-    print_outcome([result], (), console=Console(file=stream))
+    print_results([result], (), console=Console(file=stream))
     assert "\x1b" not in stream.getvalue() and "\\x1b[2J" in stream.getvalue()
 
 

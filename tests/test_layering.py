@@ -165,7 +165,7 @@ def test_a_file_imports_only_what_its_layer_may(path):
         ("system", "from spec_bench.records import jsonl"),
         ("records", "from spec_bench.vocabulary import names"),
         ("core", "from spec_bench.settings.validation import check"),
-        ("jobs/store", "from spec_bench.jobs.work.prompts import Prompts"),
+        ("jobs/store", "from spec_bench.jobs.work.prompts import JobPrompts"),
         ("jobs/config", "from spec_bench.jobs import app"),
         ("report/papers", "from spec_bench.report.claims import verdict"),
     ],
@@ -181,12 +181,12 @@ def test_an_import_that_points_the_wrong_way_is_found(layer, source):
         ("import spec_bench.settings.registry, spec_bench.vocabulary.spec", {"hydra", "pydantic"}),
         (
             "from spec_bench.vocabulary import columns, names; import spec_bench.system.files, "
-            "spec_bench.records.types; names.title('eagle3_sd')",
+            "spec_bench.records.types; names.display_title('eagle3_sd')",
             {"torch", "pandas", "numpy"},
         ),
         ("import spec_bench.report.cli.command_line", {"torch"}),
         (
-            "from spec_bench.__main__ import application; application()",
+            "from spec_bench.__main__ import import_application; import_application()",
             {"nltk", "pandas", "datasets", "evaluate", "wandb", "matplotlib"},
         ),
     ],

@@ -26,7 +26,7 @@ ORIGIN = {"cpu": "a", "torch": {"threads": 1, "devices": []}, "command": ["/home
 
 def back(path, *parts):
     """What is read of cells that were written together."""
-    parquet.write(path, parquet.joined(parts))
+    parquet.write(path, parquet.concat(parts))
     return parquet.read(path)
 
 
@@ -93,7 +93,7 @@ def test_later_timings_of_a_baseline_are_none_of_its_own_lines(tmp_path):
 
 def test_a_score_whose_cells_are_gone_leaves_no_column(tmp_path):
     scored = parquet.pack("a", [PLAIN], None, {"rouge2": {"q/0": 0.5}})
-    both = parquet.joined([scored, parquet.pack("b", [PLAIN], None)])
+    both = parquet.concat([scored, parquet.pack("b", [PLAIN], None)])
     parquet.write(tmp_path / "one", both.of("b"))
     parquet.write(tmp_path / "other", parquet.pack("b", [PLAIN], None))
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
@@ -109,10 +109,10 @@ def test_the_same_records_give_the_same_bytes_however_they_came_together(tmp_pat
     parts = [parquet.pack(name, [PLAIN, METERED], ORIGIN) for name in "ab"]
     for number, part in enumerate(parts):
         parquet.write(tmp_path / f"{number}", part)
-    parquet.write(tmp_path / "once", parquet.joined(parts))
+    parquet.write(tmp_path / "once", parquet.concat(parts))
     read = [parquet.read(tmp_path / f"{number}") for number in range(2)]
-    parquet.write(tmp_path / "read", parquet.joined(read))
-    parquet.write(tmp_path / "chosen", parquet.joined(read).of("ab"))
+    parquet.write(tmp_path / "read", parquet.concat(read))
+    parquet.write(tmp_path / "chosen", parquet.concat(read).of("ab"))
     once = (tmp_path / "once").read_bytes()
     assert once == (tmp_path / "read").read_bytes() == (tmp_path / "chosen").read_bytes()
 

@@ -14,7 +14,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from spec_bench.jobs.config.compose import recipe_arguments, register, shown_resolved
+from spec_bench.jobs.config.compose import expand_recipes, register, resolve_for_display
 from spec_bench.jobs.config.flags import FLAGS
 from spec_bench.settings.configs import conf_dir
 from spec_bench.tasks.source import EMBEDDED
@@ -153,7 +153,7 @@ def results_of(command):
     told += ["experiment=recommend"] if command.kind == "recommend" else []
     swept = [re.sub(r"^([\w./]+=[^\[{',]*),.*", r"\1", word) for word in told]
     name = "train" if command.trains else "config"
-    config = compose(name, overrides=recipe_arguments(swept))
+    config = compose(name, overrides=expand_recipes(swept))
     return f"{config.results}/{config.name}"
 
 
@@ -183,7 +183,7 @@ def test_what_is_printed_on_published_pairs_measures_published_data_on_a_gpu(ste
         for command in reported[::step]:
             words = [word for word in command.first_job().overrides if "=" in word]
             name = "train" if command.trains else "config"
-            config = compose(name, overrides=recipe_arguments(words))
+            config = compose(name, overrides=expand_recipes(words))
             found = (config.engine.device, config.engine.compile, config.pair.target)
             assert found == ("cuda", "static", HUB[config.pair.name]), command.text
             if not command.trains:
@@ -209,5 +209,5 @@ def test_cfg_job_shows_the_first_job_of_a_sweep(tmp_path):
 def test_lists_and_quoted_texts_are_no_sweep():
     listed = ["cells=[sd:3,rsd_s:4x3]", "task.template='a, b'"]
     given = ["x", "-m", *listed, "seed=2,1", "--cfg", "job"]
-    assert shown_resolved(given) == ["x", *listed, "seed=2", "--cfg", "job", "--resolve"]
-    assert shown_resolved(given[:5]) == given[:5]
+    assert resolve_for_display(given) == ["x", *listed, "seed=2", "--cfg", "job", "--resolve"]
+    assert resolve_for_display(given[:5]) == given[:5]

@@ -7,8 +7,8 @@ import pytest
 
 from spec_bench.records import seals
 from spec_bench.records.seals import BLANK
-from spec_bench.records.types import CellFacts, CellResult, Reason, parse_reasons, written_reasons
-from spec_bench.sinks.rows import facts_of, labels_of, restored, row_of, stored
+from spec_bench.records.types import CellFacts, CellResult, Reason, format_reasons, parse_reasons
+from spec_bench.sinks.rows import flatten_facts, from_json, parse_facts, to_json, to_row
 from spec_bench.vocabulary import columns
 from tests.cells import facts, result
 
@@ -19,7 +19,9 @@ REASONS = (
 
 
 def test_every_fact_is_a_column_that_says_what_a_cell_is():
-    assert {each.name for each in fields(CellFacts)} <= set(columns.names_of("identity", "setting"))
+    assert {each.name for each in fields(CellFacts)} <= set(
+        columns.column_names("identity", "setting")
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,7 +36,7 @@ def test_every_fact_is_a_column_that_says_what_a_cell_is():
     ],
 )
 def test_facts_come_back_from_their_row(told):
-    assert facts_of(json.loads(json.dumps(labels_of(told)))) == told
+    assert parse_facts(json.loads(json.dumps(flatten_facts(told)))) == told
 
 
 @pytest.mark.parametrize(
@@ -45,20 +47,20 @@ def test_facts_come_back_from_their_row(told):
     ],
 )
 def test_a_result_comes_back_from_its_file(cell):
-    assert restored(json.loads(json.dumps(stored(cell)))) == cell
+    assert from_json(json.loads(json.dumps(to_json(cell)))) == cell
 
 
 def test_a_result_of_an_older_file_is_read():
     older = {"pair": "p", "target": "t", "draft": "d", "task": "xsum", "decoder": "sd", "spec": "3"}
     content = {"run_id": "id", "labels": {**older, "baseline": "same job"}, "metrics": {}}
-    found = restored({**content, "status": "complete", "lossless": "exact", "reason": ""})
+    found = from_json({**content, "status": "complete", "lossless": "exact", "reason": ""})
     assert found == result()
 
 
 def test_reasons_are_written_in_one_line_and_come_back():
     text = "energy_j_per_token: nvml: no device, try another; later_turns: 2 not asked, no fixed"
-    assert written_reasons(REASONS).startswith(text)
-    assert parse_reasons(written_reasons(REASONS)) == REASONS
+    assert format_reasons(REASONS).startswith(text)
+    assert parse_reasons(format_reasons(REASONS)) == REASONS
     assert parse_reasons("") == ()
 
 
@@ -71,20 +73,20 @@ def test_a_failure_is_one_reason_whatever_its_message(message):
 
 def test_a_reason_is_one_of_several_whatever_its_text():
     reasons = (Reason("speedup", "first; then: second"), Reason("bleu", "none"))
-    assert [each.column for each in parse_reasons(written_reasons(reasons))] == ["speedup", "bleu"]
+    assert [each.column for each in parse_reasons(format_reasons(reasons))] == ["speedup", "bleu"]
 
 
 def test_a_failed_cell_claims_nothing():
-    row = row_of(CellResult("x", facts(), "failed", reasons=(Reason("", "E: no"),)))
+    row = to_row(CellResult("x", facts(), "failed", reasons=(Reason("", "E: no"),)))
     assert (row["lossless"], row["baseline"], row["reason"]) == ("", "", "E: no")
-    assert not set(row) - set(columns.names_of("identity", "setting", "state"))
+    assert not set(row) - set(columns.column_names("identity", "setting", "state"))
 
 
 BODY = b"begin sha256:not the digest" + BLANK + b" end"
 
 
 def test_no_single_bit_can_change():
-    data = seals.seal(BODY)
+    data = seals.fill_in_checksum(BODY)
     for place in range(8 * len(data)):
         altered = bytearray(data)
         altered[place // 8] ^= 1 << place % 8
@@ -95,18 +97,18 @@ def test_no_single_bit_can_change():
 def test_a_part_of_a_file_is_none_nor_is_one_without_a_digest_or_a_place_for_it():
     for length in (0, 1, 27, len(BODY) - 1):
         with pytest.raises(ValueError, match="digest"):
-            seals.check(seals.seal(BODY)[:length])
+            seals.check(seals.fill_in_checksum(BODY)[:length])
     with pytest.raises(ValueError, match="no digest"):
         seals.check(b"begin end")
     for data in (b"no place", BLANK + b"sha256:later"):
         with pytest.raises(ValueError, match="place"):
-            seals.seal(data)
+            seals.fill_in_checksum(data)
 
 
 def test_a_mapping_comes_back_without_its_digest_and_not_if_altered(tmp_path):
     path, content = tmp_path / "a.json", {"b": 1, "a": {"c": 0.1}}
-    path.write_text(json.dumps(seals.sealed(content)))
-    assert seals.opened(path) == content
+    path.write_text(json.dumps(seals.add_checksum(content)))
+    assert seals.read_checked(path) == content
     path.write_text(path.read_text().replace("0.1", "0.2"))
     with pytest.raises(ValueError, match="altered"):
-        seals.opened(path)
+        seals.read_checked(path)

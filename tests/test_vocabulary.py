@@ -49,13 +49,13 @@ def test_every_number_says_what_it_is_and_no_name_stands_twice():
 
 
 def test_names_are_ordered_and_known_by_their_columns_and_a_modules_score_by_its_interval():
-    assert columns.ordered(["mbsu_high", "other", "speedup", "mbsu", "mbsu_low", "pair"]) == [
+    assert columns.order_names(["mbsu_high", "other", "speedup", "mbsu", "mbsu_low", "pair"]) == [
         *("pair", "mbsu", "mbsu_low", "mbsu_high", "speedup", "other")
     ]
     assert columns.header()["mbsu_low"] == "lower end of the 95% interval of mbsu (over prompts)"
     there = ["meteor", "meteor_low", "meteor_high", "spec", "bleu", "someones_note"]
-    assert [each.name for each in columns.columns_in(there)] == ["spec", "bleu", "meteor"]
-    assert columns.scores_in(there) == ["bleu", "meteor"]
+    assert [each.name for each in columns.find_columns(there)] == ["spec", "bleu", "meteor"]
+    assert columns.score_names(there) == ["bleu", "meteor"]
     with pytest.raises(ValueError, match="'blue'"):
         columns.column("blue")
 
@@ -134,7 +134,9 @@ def test_every_decoder_of_the_configs_says_how_it_is_shown(path):
     assert {"title", "colour", "marker", "tree", "source"} <= display.keys()
     assert all(display.values())
     colour = COLOURS[display["colour"]]
-    assert names.decoder(path.stem) == decoders.Decoder(display["title"], colour, display["marker"])
+    assert names.decoder_style(path.stem) == decoders.DecoderStyle(
+        display["title"], colour, display["marker"]
+    )
     assert all(re.fullmatch(r"#[0-9A-F]{6}", each) for each in colour)
 
 
@@ -142,7 +144,7 @@ def test_every_cell_of_a_recipe_has_a_title_of_its_own_said_in_one_place():
     assert len(IN_RECIPES - IN_FILES) > 10
     assert [name for name in ALL if find_decoder(name) is None] == []
     assert not IN_PAPERS & IN_FILES
-    titles = Counter(names.decoder(name).title for name in ALL)
+    titles = Counter(names.decoder_style(name).title for name in ALL)
     assert [title for title, count in titles.items() if count > 1] == []
 
 
@@ -157,13 +159,18 @@ def test_every_cell_of_a_recipe_has_a_title_of_its_own_said_in_one_place():
     ],
 )
 def test_a_cell_that_replaces_a_part_is_shown_by_its_parts(name, title, colour, marker):
-    assert find_decoder(name) == decoders.Decoder(title, COLOURS[colour], marker)
+    assert find_decoder(name) == decoders.DecoderStyle(title, COLOURS[colour], marker)
 
 
 def test_what_is_not_listed_keeps_its_name():
-    assert names.decoder("mine").title == names.task("mine") == names.title("mine") == "mine"
+    assert (
+        names.decoder_style("mine").title
+        == names.task_title("mine")
+        == names.display_title("mine")
+        == "mine"
+    )
     assert find_decoder("redrafter_2") is None
-    assert (names.title("rsd_s"), names.title("xsum")) == ("RSD-S", "XSum")
+    assert (names.display_title("rsd_s"), names.display_title("xsum")) == ("RSD-S", "XSum")
     assert not {each.name for each in COLUMNS} & {*ALL, *names.TASKS}
 
 
@@ -179,8 +186,8 @@ def mine(tmp_path, monkeypatch):
 
 
 def test_another_packages_decoder_is_shown_as_its_yaml_says(mine):
-    assert names.decoder("mine") == decoders.Decoder("My own", COLOURS["sky"], "D")
-    assert names.title("mine_traversal") == "My own, traversal"
+    assert names.decoder_style("mine") == decoders.DecoderStyle("My own", COLOURS["sky"], "D")
+    assert names.display_title("mine_traversal") == "My own, traversal"
     assert "display" not in load_decoder([mine.parents[1]], "mine")
 
 

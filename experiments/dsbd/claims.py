@@ -17,15 +17,15 @@ from spec_bench.report.claims.contrast import (
     WIDER,
     Contrast,
     Difference,
-    composed,
-    counts_of,
-    less_is_better,
-    of_table,
-    values_of,
+    combine,
+    compute_mean_difference,
+    get_counts,
+    get_values,
+    is_lower_better,
 )
 from spec_bench.report.claims.general import exact_scores
-from spec_bench.report.claims.verdict import Check, p_of_all
-from spec_bench.report.data.rows import scores_of
+from spec_bench.report.claims.verdict import Check, p_value_of_all
+from spec_bench.report.data.rows import get_score_columns
 
 # "DSBD can be 1.5-1.9x faster than beam sampling" at the same effectiveness (Section 4.2).
 _FACTOR = 1.5
@@ -89,9 +89,9 @@ def front(ask: Ask) -> Checks:
     """
     ask = _fronts(ask)
     for group in ask.groups:
-        beams = sorted(group.by_decoder.get("beam_sampling", []), key=lambda r: int(r["spec"]))
-        settings = tuple(group.by_decoder.get("dsbd", []))
-        for score in scores_of(group, "scores") if settings and beams else ():
+        beams = sorted(group.rows_by_decoder.get("beam_sampling", []), key=lambda r: int(r["spec"]))
+        settings = tuple(group.rows_by_decoder.get("dsbd", []))
+        for score in get_score_columns(group, "scores") if settings and beams else ():
             yield _above(group, score, beams, settings, ask)
             wider = [beam for beam in beams if int(beam["spec"]) > 1]  # width 1 is no beam
             if wider:
@@ -218,7 +218,7 @@ def _one_cache(ask):
 
 
 def _beyond(found):
-    return "below" if less_is_better(found.column) else "above"
+    return "below" if is_lower_better(found.column) else "above"
 
 
 def _named(found):
@@ -265,12 +265,12 @@ def _above(group, score, beams, settings, ask):
         if found is None:
             return _undecided(_claim_above(score), group)
         scores, rates = found
-        p_values += [scores.below() if less_is_better(score) else scores.above(), rates.above()]
+        p_values += [scores.below() if is_lower_better(score) else scores.above(), rates.above()]
         said.append(f"width {beam['spec']}: {titled(score)} {scores}, tokens/s {rates}")
     known = [each for each in p_values if each is not None]
     picked = "the best of the faster settings, or the fastest where none is faster"
     evidence = f"{picked}: {'; '.join(said)}; {_HOW}"
-    whole = p_of_all(known) if len(known) == len(p_values) else None
+    whole = p_value_of_all(known) if len(known) == len(p_values) else None
     return Check(_claim_above(score), group.title, evidence, p_values=whole, pair=_pair(group))
 
 
@@ -281,13 +281,13 @@ def _faster_at_no_lower(group, score, beams, settings, ask):
     if found is None:
         return _undecided(claim, group)
     scores, rates = found
-    near = scores.below(_ROOM) if less_is_better(score) else scores.above(-_ROOM)
+    near = scores.below(_ROOM) if is_lower_better(score) else scores.above(-_ROOM)
     fast = rates.above(_FACTOR - 1)
     evidence = (
         f"tokens/s {rates} ({_FACTOR - 1:+.0%} is claimed), {titled(score)} {scores} (no worse: by "
         f"less than {_ROOM:g}), mean of widths {', '.join(str(b['spec']) for b in beams)}; {_HOW}"
     )
-    whole = p_of_all([fast, near]) if fast and near else None
+    whole = p_value_of_all([fast, near]) if fast and near else None
     return Check(claim, group.title, evidence, p_values=whole, pair=_pair(group))
 
 
@@ -309,27 +309,27 @@ def _compared(beams, settings, score, ask, choice):
     parts = {score: [], _RATE: []}
     for beam in beams:
         contrast = Contrast(settings, (beam,))
-        cells = {name: counts_of([contrast], name, ask.records) for name in parts}
+        cells = {name: get_counts([contrast], name, ask.records) for name in parts}
         prompts = {0 if own is None else own.shape[-1] for own in cells.values()}
         if len(prompts) > 1 or min(prompts) < FEWEST_PICKED:
             return None
         pick = partial(_picked, contrast, cells, score, choice)
         for name, own in cells.items():
-            parts[name] += [composed(settings, own[:-1], name, pick)[None], own[-1:]]
+            parts[name] += [combine(settings, own[:-1], name, pick)[None], own[-1:]]
     contrasts = [Contrast(settings[:1], (beam,)) for beam in beams]
     found = [
-        of_table(contrasts, np.concatenate(own), name, name in RELATIVE)
+        compute_mean_difference(contrasts, np.concatenate(own), name, name in RELATIVE)
         for name, own in parts.items()
     ]
     if found[0] is None or found[1] is None:
         return None
-    return found[0].narrowed(WIDER), found[1].narrowed(WIDER)
+    return found[0].scale_interval(WIDER), found[1].scale_interval(WIDER)
 
 
 def _picked(contrast, cells, score, choice, seen):
     """The setting that a choice takes when it sees these prompts."""
-    rates, scores = (values_of(contrast.cells, cells[n][..., seen], n) for n in (_RATE, score))
-    return choice(rates, -scores if less_is_better(score) else scores)
+    rates, scores = (get_values(contrast.cells, cells[n][..., seen], n) for n in (_RATE, score))
+    return choice(rates, -scores if is_lower_better(score) else scores)
 
 
 def _best_of_faster(rates, scores):

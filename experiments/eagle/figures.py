@@ -1,7 +1,7 @@
 """EAGLE's figures: the published trees, one head under every rule, who drafts."""
 
 from spec_bench.report.figures.panels import Axis, panels
-from spec_bench.report.figures.style import worn
+from spec_bench.report.figures.style import apply_style
 
 _FRONT = {
     "across": "temperature",
@@ -78,7 +78,7 @@ def figure_3(cells):
             {"keep": {"spec": specs}, "title": f"{count} nodes, temperature {{temperature:g}}"}
             for count, specs in nodes.items()
         ],
-        **worn({
+        **apply_style({
             "sd": "blue o", "opt_tree": "blue s", "rsd_s": "blue D", "medusa": "black ^",
             "redrafter": "green v", "eagle_sd": "orange o", "eagle2": "orange s",
             "eagle": "orange D", "eagle3_sd": "purple o", "eagle3": "purple s",

@@ -11,7 +11,7 @@ from spec_bench.report.claims.ask import (
     trees,
 )
 from spec_bench.report.claims.contrast import Contrast, Difference, difference
-from spec_bench.report.claims.verdict import Check, p_of_all, p_of_most
+from spec_bench.report.claims.verdict import Check, p_value_of_all, p_value_of_most
 from spec_bench.vocabulary.spec import parse
 
 SEARCHES = ("mcsd-search", "mcsd-search-monotone")
@@ -241,13 +241,13 @@ def _mostly(ask, text, new, old, expect):
             f"the acceptance rate of a single candidate {text} in most cells",
             f"{len(gaps)} cells",
             ", ".join(map(str, gaps)),
-            p_values=p_of_most(p_values) if all(p_values) else None,
+            p_values=p_value_of_most(p_values) if all(p_values) else None,
             pair=sides[0].left[0]["pair"],
         )
 
 
 def _all(*p_values):
-    return p_of_all(p_values) if all(p_values) else None
+    return p_value_of_all(p_values) if all(p_values) else None
 
 
 def _gains(asked, left, right):

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from spec_bench.report.data.rows import once, prompts_of
+from spec_bench.report.data.rows import drop_duplicate_cells, format_prompt_count
 from spec_bench.report.figures.panels import Axis, panels
 from spec_bench.report.figures.style import GREY
 
@@ -42,9 +42,13 @@ def figure_4(cells):
     rows = rows[two & (rows.decoder == "mcsd_wor")]
     stages = rows.stage.fillna("confirm") if "stage" in rows else "confirm"
     # Both stages in one picture, though each has prompts of its own.
-    rows = once(rows.assign(stage=stages).drop(columns="prompts_digest", errors="ignore"))
+    rows = drop_duplicate_cells(
+        rows.assign(stage=stages).drop(columns="prompts_digest", errors="ignore")
+    )
     rows = rows.sort_values(["pair", "task", "temperature"], kind="stable")
-    told = {stage: prompts_of(rows[rows.stage == stage]) for stage in ("confirm", "screen")}
+    told = {
+        stage: format_prompt_count(rows[rows.stage == stage]) for stage in ("confirm", "screen")
+    }
     note = [f"{told['confirm']} a cell."] if told["confirm"] else []
     if told["screen"]:
         note = [f"Coloured: confirmed on {told['confirm']}."] if told["confirm"] else []

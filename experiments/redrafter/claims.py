@@ -10,13 +10,13 @@ from statistics import fmean
 
 import pandas as pd
 
-from spec_bench.metrics.interval import FEWEST, p_above, p_below
-from spec_bench.metrics.intervals import studentised_interval
+from spec_bench.metrics.interval import FEWEST, p_value_above, p_value_below
+from spec_bench.metrics.intervals import bootstrap_interval
 from spec_bench.report.claims.ask import Ask, Checks, best, cells, counted, ends, steps
 from spec_bench.report.claims.contrast import Contrast, Difference, correlation, fisher
 from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, Check, PValues
-from spec_bench.report.papers.pairs import written
-from spec_bench.vocabulary.numbers import ends_of
+from spec_bench.report.papers.pairs import format_parameters
+from spec_bench.vocabulary.numbers import format_ends
 
 from .heads import ACCURACY, GUESSES, KINDS, NO_RNN, best_heads, heads_of, with_heads
 
@@ -43,7 +43,7 @@ def heads_accuracy(ask: Ask) -> Checks:
         text = f"redrafter > medusa in validation accuracy at {guess}"
         yield _shares(text, ours, theirs, f"validation {guess}", _pair(ask))
     sizes = [int(head["parameters"]) for head in (ours, theirs)]
-    evidence = " against ".join(written(size) for size in sizes)
+    evidence = " against ".join(format_parameters(size) for size in sizes)
     verdict = HOLDS if sizes[0] < sizes[1] else DOES_NOT_HOLD
     text = "redrafter has fewer parameters than medusa"
     yield Check(text, _where(ours), evidence, verdict, pair=_pair(ask))
@@ -109,7 +109,7 @@ def heads_correlation(ask: Ask) -> Checks:
             evidence, p_values = f"Pearson's r = {r:.3f} over {len(own)} heads", None
             if len(own) >= FEWEST and abs(r) < 1:
                 low, high, p_values = fisher(r, len(own))
-                evidence += f" {ends_of(low, high, '.3f')}"
+                evidence += f" {format_ends(low, high, '.3f')}"
             pair = str(own.pair.iloc[0])
             yield Check(text, str(own.task.iloc[0]), evidence, p_values=p_values, pair=pair)
 
@@ -416,7 +416,7 @@ def _recurrence(blocks, by_steps, where, pair):
     """Of heads with so many blocks: the differences of those trained longest, as a mean."""
     most, *fewer = sorted(by_steps, reverse=True)
     differences = by_steps[most]
-    found = studentised_interval(
+    found = bootstrap_interval(
         lambda sums: sums[0] / sums[1], [differences, [1.0] * len(differences)]
     )
     assert found is not None, "a mean of numbers is a number"
@@ -429,7 +429,7 @@ def _recurrence(blocks, by_steps, where, pair):
         own = by_steps[count]
         evidence += f"; {count:g} steps: {fmean(own):+.4f}, mean of {_pairs(own)}"
     text = f"the recurrence raises validation accuracy at t+5, heads of {blocks:g} blocks"
-    more, less = p_above(found), p_below(found)
+    more, less = p_value_above(found), p_value_below(found)
     p_values = None if more is None or less is None else PValues(more, less)
     return Check(text, where, evidence, p_values=p_values, pair=pair)
 

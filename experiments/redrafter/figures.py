@@ -6,7 +6,7 @@ import pandas as pd
 
 from spec_bench.report.figures.panels import Axis, panels
 from spec_bench.report.figures.style import GREY
-from spec_bench.report.papers.pairs import written
+from spec_bench.report.papers.pairs import format_parameters
 
 from .heads import ACCURACY, GUESSES, NO_RNN, grid_of, heads_of, shown_heads
 
@@ -167,7 +167,7 @@ def _best_of_heads(rows):
                 found.append(
                     {
                         **{"head": kind, "side": title, "guess": guess, "blocks": head["blocks"]},
-                        "size": written(int(head["parameters"])),
+                        "size": format_parameters(int(head["parameters"])),
                         "accuracy": share,
                         **{"accuracy_low": share - half, "accuracy_high": share + half},
                     }

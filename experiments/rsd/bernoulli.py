@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from scipy.optimize import linprog
 
-from spec_bench.audit.rules import Law, children_law
+from spec_bench.audit.rules import Law, enumerate_children
 from spec_bench.settings.arguments import Parser, output_file
 from spec_bench.system import signals
 from spec_bench.system.files import write_csv
@@ -38,7 +38,7 @@ def acceptance_of(rule: NodeRule, law: Law, p: float, q: float) -> float:
     the draft's and the target's probabilities of token 1, p strictly between 0 and 1.
     """
     draft, target = torch.tensor([[1 - p, p], [1 - q, q]], dtype=torch.float64)
-    tokens, valid, chance = children_law(draft.expand(3, -1), 2, law)
+    tokens, valid, chance = enumerate_children(draft.expand(3, -1), 2, law)
     verdict = rule(target.expand(len(tokens), -1), draft.expand(len(tokens), 1, -1), tokens, valid)
     return float((chance * (1 - (1 - verdict.acceptance).prod(dim=-1))).sum())
 

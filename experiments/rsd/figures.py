@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from spec_bench.report.figures.cells import nothing_measured
+from spec_bench.report.figures.cells import make_nothing_measured_error
 from spec_bench.report.figures.panels import Axis, panels
 from spec_bench.report.figures.style import TWO_COLUMNS_INCHES, ReportFigure
 
@@ -24,7 +24,7 @@ def figure_1(cells):
     """
     rows = cells.given
     if cells.alone or rows.empty or not {"p", "q", *RULES} <= set(rows):
-        raise nothing_measured(cells.item)
+        raise make_nothing_measured_error(cells.item)
     figure = ReportFigure((TWO_COLUMNS_INCHES, 2.25), layout="constrained")
     axes = figure.subplots(1, 4, sharey=True)
     for axis, (rule, title) in zip(axes, RULES.items(), strict=True):

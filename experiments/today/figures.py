@@ -1,7 +1,7 @@
 """The figure of today's drafters."""
 
 from spec_bench.report.figures.panels import Axis, panels
-from spec_bench.report.figures.style import worn
+from spec_bench.report.figures.style import apply_style
 
 
 def figure_1(cells):
@@ -21,7 +21,7 @@ def figure_1(cells):
             {"keep": {"spec": specs}, "title": f"{count} nodes, temperature {{temperature:g}}"}
             for count, specs in nodes.items()
         ],
-        **worn({
+        **apply_style({
             "sd": "blue o", "opt_tree": "blue s", "eagle3_sd": "purple o", "eagle3": "purple s",
             "mtp": "orange o", "mtp_eagle3": "orange s", "dflash": "green o",
             "dflash_ddtree": "green s", "own_blocks": "vermillion o",

@@ -36,7 +36,7 @@ from scripts.family.embedded_pair import (
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.hugging_face import COMPILE, HuggingFaceModel
-from spec_bench.engine.products import lay_by_columns
+from spec_bench.engine.products import store_column_major
 from spec_bench.metrics import CellRecords, metric
 from spec_bench.records.types import Generation, Request
 
@@ -57,7 +57,7 @@ def opt_pair(how: str = "none", by_columns: bool = True) -> Models:
     draft = OPTForCausalLM(shallow).eval()
     draft.load_state_dict(target.state_dict(), strict=False)
     if by_columns:
-        lay_by_columns(target), lay_by_columns(draft)
+        store_column_major(target), store_column_major(draft)
     cpu = torch.device("cpu")
     return tuple(HuggingFaceModel(m, config.vocab_size, cpu, how) for m in (target, draft))
 

@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.engine import hugging_face
-from spec_bench.engine.attention import NAME, grouped_attention, use
+from spec_bench.engine.attention import NAME, grouped_attention, install_attention
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model import synchronise
 from spec_bench.engine.tree_pass import run_pending
@@ -46,7 +46,7 @@ def model_of(keys: int, options: argparse.Namespace) -> HuggingFaceModel:
         max_position_embeddings=2 * max(SLOTS),
     )
     module = LlamaForCausalLM(config).to(options.device, getattr(torch, options.dtype)).eval()
-    assert use(module, NAME, grouped_attention)
+    assert install_attention(module, NAME, grouped_attention)
     return HuggingFaceModel(module, 1000, torch.device(options.device))
 
 

@@ -41,7 +41,7 @@ class Sections:
 
     def __init__(self, built: Decoder) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
-        self._built, self._device = built, built.target.device
+        self._build_decoder, self._device = built, built.target.device
         kind = type(built.policy)  # frozen, so the class is what can be changed
         self._wrap(kind, "plant", "proposing")
         self._wrap(built._scorer, "score", "target pass")

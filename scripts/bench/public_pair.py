@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.report.claims import check_claims
-from spec_bench.report.claims.verdict import Check, print_checks, summary_of
+from spec_bench.report.claims.verdict import Check, print_checks, summarise_claims
 from spec_bench.report.data.rows import read_rows
 from spec_bench.report.papers.paper import load_paper
 from spec_bench.system.files import results_files
@@ -125,7 +125,7 @@ def page() -> str:
             found[pair] = check_claims(name, read_rows(results_files(root)), root)
         every = [check for checks in found.values() for check in checks]
         with redirect_stdout(io.StringIO()) as told:
-            print_checks(found[PAIRS[1]], summary_of(every, load_paper(name)))
+            print_checks(found[PAIRS[1]], summarise_claims(every, load_paper(name)))
         lines = "\n".join(line.rstrip() for line in told.getvalue().strip().splitlines())
         parts.append(f"## {name.upper()}\n\n```\n{lines}\n```\n")
         for each in every:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.core.draws import SeededDraws
+from spec_bench.core.draws import SeededSource
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.decode.config import DecoderConfig, read_decoder
@@ -32,7 +32,7 @@ from spec_bench.tree.base import GrownTree
 from spec_bench.verify.base import TreeVerifier
 from spec_bench.verify.optimal import optimal, top_and_sample
 from spec_bench.verify.rules import k_seq, recursive_rejection
-from spec_bench.verify.walk import Scored
+from spec_bench.verify.walk import ScoredTree
 
 COLUMNS = ("tree", "vocabulary", "rule", "ms an iteration", "over the first")
 WARM = SamplingSettings()
@@ -78,7 +78,7 @@ def walk_of(
     assert isinstance(tree_policy, GrownTree) and isinstance(verifier, TreeVerifier)
     shape = tree_policy.shape
     generators = [torch.Generator(device=device).manual_seed(row) for row in range(rows)]
-    draws = SeededDraws(generators)
+    draws = SeededSource(generators)
     root = torch.zeros(rows, dtype=torch.long, device=device)
     tree = Tree(shape, root, tree_policy.siblings(WARM))
     target, draft = logits(rows, shape.size, vocab, device=device)
@@ -86,7 +86,7 @@ def walk_of(
         scores = log_probs(draft[:, shape.level(level)].unsqueeze(2), WARM)
         tree_policy.grow(tree, scores, draws)
     rule, merge = verifier.judge(shape.depth), tree_policy.merge_copies
-    return lambda: verifier.walk(Scored(tree, target, WARM, draws, merge), rule)
+    return lambda: verifier.walk(ScoredTree(tree, target, WARM, draws, merge), rule)
 
 
 def rule_alone(name: str, vocab: int, device: torch.device) -> Callable[[], Any]:

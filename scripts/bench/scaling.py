@@ -21,12 +21,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.core.draws import SeededDraws
+from spec_bench.core.draws import SeededSource
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model import synchronise
-from spec_bench.engine.products import lay_by_columns
+from spec_bench.engine.products import store_column_major
 from spec_bench.engine.tree_pass import run_nodes
 from spec_bench.system.files import write_csv
 from spec_bench.tree.widths import IidPaths
@@ -54,7 +54,7 @@ def model_of(vocab: int, options: argparse.Namespace) -> HuggingFaceModel:
     device = torch.device(options.device)
     with torch.device(device):
         module = LlamaForCausalLM(config).to(getattr(torch, options.dtype)).eval()
-    lay_by_columns(module)
+    store_column_major(module)
     return HuggingFaceModel(module, vocab, device)
 
 
@@ -68,7 +68,7 @@ def call(model: HuggingFaceModel, point: Mapping[str, int]) -> Callable[[], None
     tree = Tree(policy.shape if policy else TreeShape((), ()), root)
     if policy:
         flat = torch.zeros((rows, 1, 1, model.vocab_size), device=model.device)
-        policy.grow(tree, flat.log_softmax(dim=-1), SeededDraws(generators))
+        policy.grow(tree, flat.log_softmax(dim=-1), SeededSource(generators))
     lengths = [point["context"]] * rows
 
     @torch.inference_mode()

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench import api
 from spec_bench.decode.config import AnyDecoder, DecoderConfig
-from spec_bench.report.comparison import Comparison, compare
+from spec_bench.report.comparison import ResultsComparison, compare
 from spec_bench.system import files
 
 CELLS = "[sd:3,spectr:2x3,rsd_c:2-2-1,rsd_s:3x3]"
@@ -77,7 +77,7 @@ def measured(folder: Path, options: argparse.Namespace, slowed: float, left_s: f
     return True
 
 
-def verdicts(found: Comparison) -> list[str]:
+def verdicts(found: ResultsComparison) -> list[str]:
     """What a comparison says got worse or better."""
     changed = [*found.of("regression"), *found.of("improvement")]
     return [f"{each.cell.split(',')[0]} {each.column.name} {each.verdict}" for each in changed]

@@ -32,7 +32,7 @@ from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.jobs.store.experiment import Experiment, JobNote
+from spec_bench.jobs.store.experiment import Experiment, JobRecord
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.store.verify import main as verify
 from spec_bench.records import cell_folder, parquet
@@ -50,7 +50,7 @@ def end_job(results: Path, number: int, revision: str = "w") -> str:
     settings = {**SETTINGS, "number": number, "revision": revision}
     store = CellStore(results, files.digest(settings))
     store.folder.mkdir(parents=True, exist_ok=True)
-    done = store.mend()[0]
+    done = store.repair()[0]
     store.describe(settings, {"revision": "r", "host": "h"})
     answers = [replace(MORE, prompt_id=f"{each}") for each in range(8)]
     store.append(each for each in answers if each.prompt_id not in done)
@@ -58,7 +58,7 @@ def end_job(results: Path, number: int, revision: str = "w") -> str:
     run = replace(result(store.folder.name, {"mbsu": 1.5, "prompts": 8}), facts=facts)
     store.finish(run, "job", {"bleu": {f"{each}": 0.5 for each in range(8)}})
     experiment = Experiment(results, NAME)
-    experiment.note(JobNote(number, "", (run.run_id,)))
+    experiment.note(JobRecord(number, "", (run.run_id,)))
     experiment.rebuild()
     return run.run_id
 
@@ -90,7 +90,7 @@ def check_damages(top: Path, count: int, draws: Random) -> Iterator[tuple[str, s
     before = rows_of(results)
 
     def line_behind(path: Path, data: bytes) -> bytes:
-        more = cell_folder.written(MORE, path.parent.name).encode()
+        more = cell_folder.format_line(MORE, path.parent.name).encode()
         return data + more if path.name == files.GENERATIONS else data + b"\n"
 
     kinds: dict[str, Callable[[Path, bytes], bytes | None]] = {
@@ -136,7 +136,7 @@ def forked(work: Callable[[], None]) -> int:
         work()
         status = 0
     except OSError as error:
-        status = 1 if files.refused(error) else 70
+        status = 1 if files.explain_os_error(error) else 70
     finally:
         os._exit(status)
 

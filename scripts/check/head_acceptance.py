@@ -26,7 +26,7 @@ from spec_bench.engine.loading import load_tokenizer
 from spec_bench.train.batches import SequenceBatches
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.loop import Accuracy, measure
-from spec_bench.train.trainee import EagleTrainee
+from spec_bench.train.trainee import UnrolledHead
 
 STEPS = 6
 
@@ -73,7 +73,7 @@ def measured(name: str, target: HuggingFaceModel, dialogues: list[Dialogue]) -> 
     """A shipped head on these answers."""
     head = load_heads(str(EMBEDDED / "heads" / name), torch.device("cpu"), torch.float32)
     assert isinstance(head, EagleHead)
-    trainee = EagleTrainee(head, STEPS, target.project)
+    trainee = UnrolledHead(head, STEPS, target.project)
     batches = SequenceBatches(target, dialogues, STEPS, trainee.layers(target.blocks))
     found = measure(trainee, batches, range(len(dialogues)), 1)
     assert found is not None

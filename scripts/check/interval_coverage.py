@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.metrics.interval import FEWEST, Interval, limited
+from spec_bench.metrics.interval import FEWEST, Interval, limit_to_column
 from spec_bench.metrics.intervals import (
     mean_interval,
     median_interval,
@@ -32,7 +32,13 @@ from spec_bench.metrics.intervals import (
     score_interval,
 )
 from spec_bench.metrics.quality import Bleu
-from spec_bench.report.claims.contrast import FEWEST_PICKED, RELATIVE, Contrast, fisher, of_table
+from spec_bench.report.claims.contrast import (
+    FEWEST_PICKED,
+    RELATIVE,
+    Contrast,
+    compute_mean_difference,
+    fisher,
+)
 
 OUT = Path(__file__).resolve().parents[2] / "results/benchmarks/interval-coverage.md"
 PROMPTS = (5, 8, 12, 50)
@@ -74,7 +80,7 @@ def _gap(columns: Array) -> float:
 
 
 def _printed(name: str, found: Interval | None) -> Interval | None:
-    return found and limited(name, found)
+    return found and limit_to_column(name, found)
 
 
 def _rate(name: str, above: str, below: str) -> Quantity:
@@ -111,7 +117,7 @@ def _compared(
 
     def interval(columns: Array) -> Interval | None:
         table = columns.reshape(len(rows), -1, 1, columns.shape[-1])
-        found = of_table([contrast], table, metric, metric in RELATIVE)
+        found = compute_mean_difference([contrast], table, metric, metric in RELATIVE)
         return None if found is None else Interval(found.value, *(found.ends or (None, None)))
 
     return Quantity(title, inputs, interval, value, fewest)

@@ -39,9 +39,9 @@ from spec_bench.records.types import ENGINE
 from spec_bench.system.files import (
     RESULTS,
     digest,
+    get_screening_path,
     read_csv,
     results_file,
-    screening_file,
     write_json,
     write_text,
 )
@@ -182,7 +182,7 @@ def outcome(kind: Kind, folder: Path) -> Any:
         rows = [{name: row[name] for name in row if name not in timed} for row in log]
         names = ("model.safetensors", "config.json", "accuracies.json")
         return {"log": rows, **{name: (heads / name).read_bytes() for name in names}}
-    screened = read_csv(screening_file(results_file(folder / "results", "default")))
+    screened = read_csv(get_screening_path(results_file(folder / "results", "default")))
     found = [*slurm.rows(folder / "results"), *map(slurm.timeless, screened)]
     return {row["run_id"]: row for row in found}
 

@@ -302,7 +302,7 @@ def note(**values: Any) -> Callable[[Path, Path], None]:
 
     def change(results: Path, _: Path) -> None:
         for path in (results / RUNS / "jobs").glob("*/*.json"):
-            write_json(path, seals.sealed(seals.opened(path) | values))
+            write_json(path, seals.add_checksum(seals.read_checked(path) | values))
 
     return change
 

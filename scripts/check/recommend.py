@@ -42,13 +42,13 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.jobs.app import run_stage, settings_of
+from spec_bench.jobs.app import build_job_settings, run_stage
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.compose import register
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.work.models import models_of, tokenizer_of
-from spec_bench.metrics.interval import choose
+from spec_bench.jobs.work.models import load_models, load_pair_tokenizer
+from spec_bench.metrics.interval import choose_decoder
 from spec_bench.metrics.intervals import rate_ratio_interval
 from spec_bench.recommend.race import Race
 from spec_bench.recommend.recommend import recommend
@@ -138,7 +138,7 @@ class Drawn:
             for cell in judged
             if judge
         ]
-        choice = choose(speeds)  # type: ignore[arg-type]
+        choice = choose_decoder(speeds)  # type: ignore[arg-type]
         answer = "faster" if choice.faster else choice.answer
         return Found(self.speeds.max() / self.speeds[named] - 1, self.answers, spent, answer)
 
@@ -348,7 +348,7 @@ def settings(task: str, asked: argparse.Namespace, *more: str) -> JobSettings:
         *(f"results={asked.folder / asked.size}", *asked.overrides, *more),
     ]
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return settings_of(compose("config", overrides=told))
+        return build_job_settings(compose("config", overrides=told))
 
 
 def best_of(rows: list[CellResult]) -> CellResult:
@@ -374,7 +374,7 @@ def check(task: str, asked: argparse.Namespace, tally: Tally) -> tuple[bool, str
     """One task: whether it is as wanted, and its line."""
     few, fresh, grid, last, _ = SIZES[asked.size]
     own = settings(task, asked, "name=recommend")
-    models_of(own.pair, tokenizer_of(own.pair)[1])  # loaded once, before anything is timed
+    load_models(own.pair, load_pair_tokenizer(own.pair)[1])  # loaded once, before anything is timed
     searched = remembered(asked, f"{task} recommended", lambda: _search(own, task, tally))
     job = settings(task, asked, "name=grid", f"repeats={REPEATS}")
     full = replace(job, examples=tuple(job.task.examples(grid)), fresh=(), stage="")

@@ -18,13 +18,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.metrics import CellRecords, summary_of
-from spec_bench.metrics.interval import FEWEST, TOO_FEW, Interval, limited
+from spec_bench.metrics import CellRecords, summarise
+from spec_bench.metrics.interval import FEWEST, TOO_FEW, Interval, limit_to_column
 from spec_bench.metrics.intervals import mean_interval, score_interval
 from spec_bench.metrics.quality import score_of_sums
 from spec_bench.records import parquet
 from spec_bench.records.types import Generation
-from spec_bench.report.data.counts import packed_of, repeats_of
+from spec_bench.report.data.counts import read_packed, read_repeats
 from spec_bench.sinks.rows import merge_csv, read_rows, write_csv
 from spec_bench.system import files
 from spec_bench.vocabulary import columns
@@ -58,10 +58,10 @@ def recount(path: Path) -> int:
 
 def _recount(path: Path, row: Row, baseline: Row | None) -> None:
     """New ends for one row."""
-    repeats = repeats_of(path, row["run_id"])
+    repeats = read_repeats(path, row["run_id"])
     few = int(float(row.get("prompts") or 0)) < FEWEST
     if few:
-        for each in columns.columns_in(row):
+        for each in columns.find_columns(row):
             row.update(dict.fromkeys(each.names[1:], ""))
         reasons = [part for part in row.get("reason", "").split("; ") if part]
         if not any(part.startswith("intervals: ") for part in reasons):
@@ -78,12 +78,12 @@ def _recount(path: Path, row: Row, baseline: Row | None) -> None:
         draft_calls=int(float(row["draft_calls"])) if row.get("draft_calls") else None,
         parameter_ratio=float(row["parameter_ratio"]) if row.get("parameter_ratio") else None,
     )
-    found = summary_of(cell).row
-    for name, values in packed_of(path, row["run_id"]).scores(row["run_id"]).items():
+    found = summarise(cell).row
+    for name, values in read_packed(path, row["run_id"]).scores(row["run_id"]).items():
         own = list(values.values())
-        interval = limited(name, _of_scores(name, own))
+        interval = limit_to_column(name, _of_scores(name, own))
         found |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
-    for each in columns.columns_in(row):
+    for each in columns.find_columns(row):
         value = found.get(each.name)
         if not each.interval or not row.get(each.name) or not isinstance(value, float | int):
             continue
@@ -112,12 +112,12 @@ def _baseline(
     """Plain decoding's records of the same sittings, repeat by repeat."""
     if baseline is None:
         return None
-    own = repeats_of(path, baseline["run_id"])
+    own = read_repeats(path, baseline["run_id"])
     timed = {
         (each.repeat, each.prompt_id, each.sitting): each
         for each in (
             *(each for repeat in own for each in repeat.values()),
-            *packed_of(path, baseline["run_id"]).generations(f"{baseline['run_id']}/again"),
+            *read_packed(path, baseline["run_id"]).generations(f"{baseline['run_id']}/again"),
         )
     }
     found = []
@@ -134,7 +134,9 @@ def _same(first: Mapping[str, Generation], other: Mapping[str, Generation]) -> l
 
 
 def _place(row: Row) -> tuple[str, ...]:
-    return tuple(row.get(name, "") for name in (*(c.name for c in columns.apart_in(row)), "seed"))
+    return tuple(
+        row.get(name, "") for name in (*(c.name for c in columns.run_columns(row)), "seed")
+    )
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from scripts.check.server_rows import markdown, records, with_ends
-from spec_bench.report.data.rows import Row, read_rows, rows_of
+from spec_bench.report.data.rows import Row, read_rows, to_rows
 from spec_bench.system.files import write_text
 
 TITLES = (
@@ -29,7 +29,7 @@ def main() -> int:
     options = parser.parse_args()
     jobs = sorted(options.results.glob("*/results.csv"))
     jobs.sort(key=lambda path: path.parent.name != options.first)
-    rows = [row for path in jobs for row in rows_of(read_rows([path]))]
+    rows = [row for path in jobs for row in to_rows(read_rows([path]))]
     table = markdown(TITLES, [cells(options.results, row, rows[0]) for row in rows])
     print(table)
     if options.page:

@@ -22,12 +22,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from scripts.check.server_rows import OURS, TITLES, Plan, markdown, our_rows, served_rows
-from spec_bench.audit.catalogue import Line
-from spec_bench.audit.models import PROMPTS, Asked, audit_server
+from spec_bench.audit.catalogue import AuditLine
+from spec_bench.audit.models import PROMPTS, ServerAuditSettings, audit_server
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
-from spec_bench.jobs.job.job import library_of
-from spec_bench.serve.command import PLAIN, Servers, read_engine
+from spec_bench.jobs.job.job import read_server_version
+from spec_bench.serve.command import PLAIN, ServerGroup, read_engine
 from spec_bench.server.endpoint import Server
 from spec_bench.system.files import package_folder, write_text
 
@@ -49,7 +49,7 @@ def main() -> int:
         for name in chosen:
             with nullcontext() if name == "ar" else servers.server(name) as found:
                 url = found[0]["url"] if found else plain
-                version = library_of(Server(url, servers.name))
+                version = read_server_version(Server(url, servers.name))
                 lines = list(audit_server(Server(url, servers.name), target, asked))
                 rows += served_rows(plan, name, url, plain, ours)
             audits += [[name, *audited(line)] for line in lines]
@@ -79,7 +79,7 @@ def options_of() -> argparse.Namespace:
     return options
 
 
-def audited(line: Line) -> list[str]:
+def audited(line: AuditLine) -> list[str]:
     """An audit's line as cells."""
     says = {True: "pass", False: "FAIL", None: "measured"}[line.passed]
     return [line.subject.removeprefix("server, "), line.check, line.result, says]
@@ -112,10 +112,10 @@ All tests of a server's samples together raise a false alarm once in a thousand.
 """
 
 
-def asked_of(options: argparse.Namespace) -> Asked:
+def asked_of(options: argparse.Namespace) -> ServerAuditSettings:
     """The audit's own prompts."""
     tokenizer = load_tokenizer(TARGET)
-    return Asked(
+    return ServerAuditSettings(
         [tuple(tokenizer(prompt)["input_ids"]) for prompt in PROMPTS],
         options.max_new_tokens,
         options.answers,
@@ -125,7 +125,7 @@ def asked_of(options: argparse.Namespace) -> Asked:
     )
 
 
-def vllm(program: str) -> Servers:
+def vllm(program: str) -> ServerGroup:
     """vLLM's servers of the embedded pair."""
     options = argparse.Namespace(
         program=program, model=None, draft=None, requests="4", context=256, gpus=1,
@@ -133,7 +133,7 @@ def vllm(program: str) -> Servers:
         arguments="--dtype float32 --max-model-len 256 --enforce-eager",
     )  # fmt: skip
     os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    return Servers(read_engine("vllm"), options, [])
+    return ServerGroup(read_engine("vllm"), options, [])
 
 
 if __name__ == "__main__":

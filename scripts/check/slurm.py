@@ -24,7 +24,7 @@ from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.records.types import parse_reasons, written_reasons
+from spec_bench.records.types import format_reasons, parse_reasons
 from spec_bench.system.files import read_csv, results_file
 from spec_bench.vocabulary import columns
 
@@ -32,7 +32,7 @@ Value = TypeVar("Value")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "sinfo")
 # What the clock, the meter and the machine's other work decide.
 TIMES = {
-    *(name for each in columns.of_kind("time", "energy") for name in each.names),
+    *(name for each in columns.columns_of_kind("time", "energy") for name in each.names),
     *("load_average", "clock_mhz", "stalls", "bandwidth_bytes_per_s"),
 }
 PATIENCE_S = 60.0
@@ -163,7 +163,7 @@ def rows(results: Path) -> list[dict[str, str]]:
 def timeless(row: dict[str, str]) -> dict[str, str]:
     """A row without times, and without remarks about them."""
     reasons = [each for each in parse_reasons(row["reason"]) if each.column not in TIMES]
-    own = {**row, "reason": written_reasons(reasons)}
+    own = {**row, "reason": format_reasons(reasons)}
     return {name: value for name, value in own.items() if name not in TIMES}
 
 

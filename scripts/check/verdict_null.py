@@ -24,12 +24,12 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.report.claims.ask import Ask, best, every, most, rising, steps
-from spec_bench.report.claims.contrast import Contrast, of_table
-from spec_bench.report.claims.general import exact_scores, fastest
-from spec_bench.report.claims.verdict import HOLDS, Check, PValues, verdicts_of
-from spec_bench.report.data.counts import Counts, Records
+from spec_bench.report.claims.contrast import Contrast, compute_mean_difference
+from spec_bench.report.claims.general import _find_fastest, exact_scores
+from spec_bench.report.claims.verdict import HOLDS, Check, PValues, holm_verdicts
+from spec_bench.report.data.counts import Counts, RecordReader
 from spec_bench.report.data.rows import Row
-from spec_bench.report.papers.paper import code_of, load_paper
+from spec_bench.report.papers.paper import load_code, load_paper
 
 OUT = Path(__file__).resolve().parents[2] / "results/benchmarks/verdict-null.md"
 PROMPTS = (2, 5, 8, 20, 50, 100)
@@ -58,7 +58,7 @@ class Form:
     metric: str = "token_rate"  # what they are compared by
 
 
-class Drawn(Records):
+class Drawn(RecordReader):
     """Records that were drawn, by run id."""
 
     def __init__(self, counts: dict[str, dict[str, Counts]]) -> None:
@@ -68,13 +68,15 @@ class Drawn(Records):
     def _block(self, rows: Sequence[Row]) -> None:
         """They are in no file."""
 
-    def by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
+    def get_counts_by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
         """One seed's counts."""
         return (found := self._counts[str(row["run_id"])].get(name)) and {"0": found}
 
-    def interleaved(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
+    def get_interleaved_counts(
+        self, rows: Sequence[Row], name: str
+    ) -> list[dict[str, Counts]] | None:
         """All were timed in turn."""
-        found = [self.by_seed(row, name) for row in rows]
+        found = [self.get_counts_by_seed(row, name) for row in rows]
         known = [each for each in found if each is not None]
         return known if len(known) == len(found) else None
 
@@ -101,7 +103,7 @@ def _forms() -> tuple[Form, ...]:
     one_not = tuple(Cell("rsd_s", f"{k}x2", 1.3 if k < 5 else 1.0, 1.2) for k in range(1, 6))
     decoders = ("sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "rsd_c", "rsd_s", "block")
     exact = tuple(Cell(name, "2x2", RIGHT - 0.05, RIGHT) for name in decoders[:4])
-    front = code_of(load_paper("dsbd").folder, "claims").front
+    front = load_code(load_paper("dsbd").folder, "claims").front
     return (
         Form("ahead, rates", same(), pair),
         Form(
@@ -127,7 +129,7 @@ def _forms() -> tuple[Form, ...]:
             tuple(Cell("sd", f"{k}x2", 1.0, 1 + 0.05 * k) for k in range(1, 5)),
         ),
         Form(
-            "the fastest beats ar", fastest,
+            "the fastest beats ar", _find_fastest,
             (Cell("ar", "-"), *(Cell(name, "2x2", 1.0, 1.1) for name in decoders)),
         ),
         Form(
@@ -201,7 +203,9 @@ def p_values_of(form: Form, ask: Ask, there: bool, seed: int) -> list[PValues]:
 
 def share(found: Sequence[Sequence[PValues]], wanted: Callable[[str], bool]) -> float:
     """The share of experiments with such a verdict, each judged on its own."""
-    return float(np.mean([any(map(wanted, verdicts_of(each))) if each else 0.0 for each in found]))
+    return float(
+        np.mean([any(map(wanted, holm_verdicts(each))) if each else 0.0 for each in found])
+    )
 
 
 def measured(
@@ -230,7 +234,9 @@ def page(prompts: int, rng: np.random.Generator) -> list[PValues]:
         own = SPREAD * rng.standard_normal((left + right, prompts))
         table = np.empty((left + right, 2, 1, prompts))
         table[:, 0, 0], table[:, 1, 0] = length, length / np.exp(lean + own)
-        gap = of_table([Contrast(rows[0], rows[1])], table, "token_rate", relative=True)
+        gap = compute_mean_difference(
+            [Contrast(rows[0], rows[1])], table, "token_rate", relative=True
+        )
         if gap is not None and (p_values := gap.above()) is not None:
             found.append(p_values)
     return found
@@ -239,7 +245,7 @@ def page(prompts: int, rng: np.random.Generator) -> list[PValues]:
 def pages(prompts: int, count: int) -> float:
     """The share of such pages on which any check holds, judged together."""
     rng = np.random.default_rng(prompts)
-    return float(np.mean([HOLDS in verdicts_of(page(prompts, rng)) for _ in range(count)]))
+    return float(np.mean([HOLDS in holm_verdicts(page(prompts, rng)) for _ in range(count)]))
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import yaml
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, build_decoder, resolve_spec
 from spec_bench.decode.decoder import Decoder
-from spec_bench.decode.loop import Ran
+from spec_bench.decode.loop import IterationCounts
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
@@ -85,7 +85,7 @@ def prepare(decoders: Collection[AnyDecoder], requests: list[Request]) -> None:
         each.admit(requests)  # it sees which caches grew for others
         each.prepare(requests)
         each.generate(requests[: each.rows], 0)
-        each.ran = Ran()
+        each.ran = IterationCounts()
 
 
 def how_it_ran(decoder: AnyDecoder) -> dict[str, str]:

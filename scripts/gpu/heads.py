@@ -36,7 +36,7 @@ from spec_bench.engine.hugging_face import COMPILE, HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.model import synchronise
 from spec_bench.system import files
-from spec_bench.train.trainee import TrainableHead, weights_of
+from spec_bench.train.trainee import TrainableHead, loss_weights
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,7 +76,7 @@ def train(target: HuggingFaceModel, head: RecurrentHead, options: argparse.Names
     optimiser = torch.optim.AdamW(trainee.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(options.seed)
     shape = (options.train_rows, options.train_length)
-    weights = weights_of(1.0, GUESSES).to(device)
+    weights = loss_weights(1.0, GUESSES).to(device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     losses, target_s, step_s = [], 0.0, 0.0

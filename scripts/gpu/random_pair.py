@@ -34,7 +34,7 @@ from spec_bench.engine.cache import CachePool
 from spec_bench.engine.hugging_face import COMPILE, HuggingFaceModel
 from spec_bench.engine.loading import DTYPES, ModelSpec, load_model, random_module
 from spec_bench.measure import roofline
-from spec_bench.measure.roofline import ModelCost, free_bytes, model_cost, moved_bytes
+from spec_bench.measure.roofline import ModelCost, count_bytes_of_prompt, free_bytes, model_cost
 from spec_bench.metrics import CellRecords, metric
 from spec_bench.records.types import Generation, Request
 from spec_bench.system import files
@@ -165,7 +165,10 @@ def attained(
     """Milliseconds of an iteration, and those that its bytes alone take; all passes included."""
     calls = sum(len(each.steps) for each in generations)
     target, *drafts = costs
-    moved = sum(moved_bytes(each, prompt_tokens, target, drafts) for each in generations) / calls
+    moved = (
+        sum(count_bytes_of_prompt(each, prompt_tokens, target, drafts) for each in generations)
+        / calls
+    )
     bound_ms, iteration_ms = (
         1e3 * moved / bytes_per_s,
         1e3 * sum(each.decode_s for each in generations) / calls,
@@ -239,7 +242,7 @@ def decode_pair(options: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
         build_decoder(simulated_settings(row), target, [draft], sampling, 1, pool) for row in rows
     ]
     costs = [model_cost(model.module, model.bytes_per_slot) for model in (target, draft)]
-    bytes_per_s = roofline.measured_bandwidth(target.module) or float("nan")
+    bytes_per_s = roofline.measure_bandwidth(target.module) or float("nan")
     settings = {
         "table": options.table,
         "dtype": options.dtype,

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from spec_bench.records.ends import Ends, cut_before, decode_answer
+from spec_bench.records.ends import StopCriteria, cut_before, decode_answer
 from spec_bench.records.types import Generation, Request, StepRecord
-from spec_bench.settings.words import shown
+from spec_bench.settings.words import describe_value
 from spec_bench.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -101,10 +101,10 @@ class Decoded:
         return f"Decoded({shown!r}, {counts}, {self.token_rate:.3g} tokens/s, {self.lossless})"
 
 
-class Writing:
+class AnswerText:
     """An answer's text as it grows, cut at the first stop string."""
 
-    def __init__(self, tokenizer: Any, ends: Ends) -> None:
+    def __init__(self, tokenizer: Any, ends: StopCriteria) -> None:
         self._tokenizer = tokenizer
         self._ends = ends
         self._tokens: list[int] = []
@@ -135,9 +135,11 @@ class Stream(Iterator[Step]):
     row as long as this lasts.
     """
 
-    def __init__(self, decoder: AnyDecoder, request: Request, seed: int, writing: Writing) -> None:
+    def __init__(
+        self, decoder: AnyDecoder, request: Request, seed: int, writing: AnswerText
+    ) -> None:
         if not isinstance(seed, int):
-            raise UsageError(f"seed must be a whole number, got {shown(seed)}")
+            raise UsageError(f"seed must be a whole number, got {describe_value(seed)}")
         self._decoder = decoder
         self._request = request
         self._seed = seed
@@ -180,7 +182,7 @@ class Stream(Iterator[Step]):
             with torch.inference_mode():
                 clock.start()
                 decoder.step(rows)
-                clock.stepped(rows)
+                clock.note_step(rows)
                 clock.pause()
             if row.finish is None and len(row.answer) < sum(each.delivered for each in row.steps):
                 continue  # beams: which of them is the answer is known at the end

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spec_bench.api.jobs import words_of
+from spec_bench.api.jobs import build_overrides
 from spec_bench.api.pairs import LoadedPair
 from spec_bench.audit import AUDITED, USUAL
 from spec_bench.system.errors import UsageError
@@ -77,15 +77,15 @@ def recommend(
     """
     import pandas as pd
 
-    from spec_bench.jobs.app import settings_of
-    from spec_bench.jobs.config.compose import composed
-    from spec_bench.recommend.recommend import command_of
+    from spec_bench.jobs.app import build_job_settings
+    from spec_bench.jobs.config.compose import compose_config
+    from spec_bench.recommend.recommend import format_command
     from spec_bench.recommend.recommend import recommend as look
 
     if texts is not None and "prompts" not in settings:
         settings = {"prompts": 15, **settings}
-    words = words_of(overrides, settings, texts, pair, references)
-    found = look(settings_of(composed(["experiment=recommend", *words])))
+    words = build_overrides(overrides, settings, texts, pair, references)
+    found = look(build_job_settings(compose_config(["experiment=recommend", *words])))
     shown = [word for word in words if word != "sink=quiet"]
     decoder, spec = found.cell
     rate: list[Any] = [1.0, None, None]
@@ -94,7 +94,7 @@ def recommend(
         best = rows[(rows.decoder == decoder) & (rows.spec == spec)].iloc[0]
         ends = [best[name] for name in ("speedup", "speedup_low", "speedup_high")]
         rate = [None if pd.isna(each) else float(each) for each in ends]
-    text = "\n".join(filter(None, [*found.answer(), command_of(found, shown)]))
+    text = "\n".join(filter(None, [*found.answer(), format_command(found, shown)]))
     value, low, high = rate
     return Recommended(decoder, spec, value, low, high, text, found.candidates)
 
@@ -170,7 +170,7 @@ def audit(
     import pandas as pd
 
     from spec_bench.audit import command_line
-    from spec_bench.audit.catalogue import audited
+    from spec_bench.audit.catalogue import list_audited
     from spec_bench.jobs.config.model_files import model_path
     from spec_bench.tasks import read_own
 
@@ -187,6 +187,6 @@ def audit(
         asked = read_own(str(prompts)) if isinstance(prompts, str | Path) else list(prompts)
         several = decoders if isinstance(decoders, str) else ",".join(decoders)
         more = command_line.audit_pair(*paths, asked, max_new_tokens, several)
-    lines = [*audited(command_line.parts_of(named, samples, seed)), *more]
+    lines = [*list_audited(command_line.list_parts(named, samples, seed)), *more]
     passed = all(line.passed is not False for line in lines)
     return Audited(passed, pd.DataFrame([vars(line) for line in lines]))

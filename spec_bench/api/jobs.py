@@ -9,13 +9,13 @@ from itertools import product, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from spec_bench.api.pairs import LoadedPair, Prompt, prompt_id, prompts_of
-from spec_bench.jobs.config.flags import FLAGS, overrides_of, settings_of_command
-from spec_bench.settings.fields import did_you_mean, warn
-from spec_bench.settings.words import as_override, in_words, quote_text, shown
+from spec_bench.api.pairs import LoadedPair, Prompt, parse_prompts, prompt_id
+from spec_bench.jobs.config.flags import FLAGS, flags_to_overrides, settings_of_command
+from spec_bench.settings.fields import suggest, warn
+from spec_bench.settings.words import describe_value, format_override, quote_text, quote_value
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.columns import OURS, columns_in
+from spec_bench.vocabulary.columns import OURS, find_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,12 +65,14 @@ def run(
     import pandas as pd
 
     from spec_bench.jobs.app import run_config
-    from spec_bench.jobs.config.compose import composed
-    from spec_bench.sinks.rows import row_of
+    from spec_bench.jobs.config.compose import compose_config
+    from spec_bench.sinks.rows import to_row
 
     _check_columns(columns)
-    results = run_config(composed(words_of(overrides, settings, texts, pair, references)))
-    return chosen(pd.DataFrame([row_of(result) for result in results]), columns)
+    results = run_config(
+        compose_config(build_overrides(overrides, settings, texts, pair, references))
+    )
+    return select_columns(pd.DataFrame([to_row(result) for result in results]), columns)
 
 
 def sweep(
@@ -90,8 +92,8 @@ def sweep(
     """
     import pandas as pd
 
-    from spec_bench.jobs.app import settings_of
-    from spec_bench.jobs.config.compose import composed
+    from spec_bench.jobs.app import build_job_settings
+    from spec_bench.jobs.config.compose import compose_config
 
     _check_columns(columns)
     for key, values in over.items():
@@ -100,14 +102,16 @@ def sweep(
     choices = [dict(zip(over, values, strict=True)) for values in product(*over.values())]
     if not choices:
         raise UsageError(f"over needs a value for each setting, got {over!r}")
-    jobs = [words_of(overrides, settings | each, texts, pair, references) for each in choices]
+    jobs = [
+        build_overrides(overrides, settings | each, texts, pair, references) for each in choices
+    ]
     for words in jobs:
-        settings_of(composed(words))
+        build_job_settings(compose_config(words))
     parts = [run(*words, columns="all") for words in jobs]
-    return chosen(pd.concat(parts, ignore_index=True), columns)
+    return select_columns(pd.concat(parts, ignore_index=True), columns)
 
 
-def words_of(
+def build_overrides(
     overrides: Sequence[str],
     settings: Mapping[str, Any],
     texts: Iterable[Any] | None = None,
@@ -119,7 +123,7 @@ def words_of(
     """
     for word in overrides:
         if not isinstance(word, str):
-            raise UsageError(f"settings are texts such as 'task=xsum', got {shown(word)}")
+            raise UsageError(f"settings are texts such as 'task=xsum', got {describe_value(word)}")
     settings = {**settings}
     if isinstance(settings.get("prompts"), list | tuple):
         texts = settings.pop("prompts")
@@ -131,7 +135,7 @@ def words_of(
     if isinstance(count, Path) or (isinstance(count, str) and "." in count):
         raise UsageError(
             "prompts=[...] are prompts of your own, limit=N is how many are asked; data=FILE "
-            f"reads a file, got {shown(count)}"
+            f"reads a file, got {describe_value(count)}"
         )
     words = [*_pair_words(pair), *overrides]
     flags = list[str]()
@@ -139,17 +143,17 @@ def words_of(
     for key, value in settings.items():
         value = [value] if key == "metrics" and callable(value) else value
         if key in ("metrics", "task.metrics") and isinstance(value, list | tuple):
-            from spec_bench.metrics import as_score  # with numpy
+            from spec_bench.metrics import find_score  # with numpy
 
-            value = [as_score(each) if callable(each) else each for each in value]
+            value = [find_score(each) if callable(each) else each for each in value]
         if key in _FLAGS or (key, value) == ("prompts", "all"):
             flags += [] if value is None else _flag_words(key, value)
-        elif key.partition(".")[0] not in known and (near := did_you_mean(key, known)):
+        elif key.partition(".")[0] not in known and (near := suggest(key, known)):
             raise UsageError(f"unknown setting {key}{near}")
         else:
             written = key in _LISTS and isinstance(value, str) and value.startswith("[")
-            words.append(f"{key}={value if written else as_override(key, value)}")
-    words = overrides_of("run", [*flags, *words])  # together: a flag may follow from others
+            words.append(f"{key}={value if written else format_override(key, value)}")
+    words = flags_to_overrides("run", [*flags, *words])  # together: a flag may follow from others
     keys = [each.lstrip("+").partition("=")[0] for each in words]
     if texts is not None:
         if "task" in keys:
@@ -177,7 +181,7 @@ def _pair_words(pair: Any) -> Sequence[str]:
     if isinstance(pair, str):
         return (f"pair={quote_text(pair)}",)
     if not isinstance(pair, LoadedPair):
-        raise UsageError(f"pair must be a name or what load_pair gave, got {shown(pair)}")
+        raise UsageError(f"pair must be a name or what load_pair gave, got {describe_value(pair)}")
     if not pair.overrides:
         raise UsageError(
             f"pair {pair.pair.name!r} holds a loaded model or tokenizer, and a job reads both by "
@@ -189,16 +193,16 @@ def _pair_words(pair: Any) -> Sequence[str]:
 def _text_words(
     texts: Any, references: Any, arguments: Sequence[str], keys: Sequence[str]
 ) -> list[str]:
-    prompts, several = prompts_of(texts, "prompts")
+    prompts, several = parse_prompts(texts, "prompts")
     if not several or not prompts:
         what = "a list of prompts, at least one (data=FILE reads a file)"
-        raise UsageError(f"prompts must be {what}, got {shown(texts)}")
+        raise UsageError(f"prompts must be {what}, got {describe_value(texts)}")
     golds = [] if references is None or isinstance(references, str) else [*references]
     if references is not None and len(golds) != len(prompts):
         raise UsageError(f"references must be a list of {len(prompts)}, one for each of prompts")
     folders = [each.partition("=")[2] for each in arguments if each.startswith("results=")]
     folder = Path((folders or ["results"])[-1].strip("\"'"))
-    words = ["task=jsonl", f"task.source.path={in_words(_write_texts(prompts, golds, folder))}"]
+    words = ["task=jsonl", f"task.source.path={quote_value(_write_texts(prompts, golds, folder))}"]
     words += ["prompts=null"] if "prompts" not in keys else []
     if all(isinstance(each, str) for each in prompts) and "task.chat" not in keys:
         words.append("task.chat=false")  # as pair.decode(text) does
@@ -233,7 +237,7 @@ def _check_columns(columns: Columns) -> None:
         raise UsageError(f"columns must be main, all or a list of names, got {columns!r}")
 
 
-def chosen(rows: pd.DataFrame, columns: Columns) -> pd.DataFrame:
+def select_columns(rows: pd.DataFrame, columns: Columns) -> pd.DataFrame:
     """Returns some columns of a table, one row per cell: ``all``; names, refused where no column
     has one; or ``main``: decoder, spec and whatever else tells the rows apart, prompts, the main
     numbers, the task's scores and metrics of one's own with the ends of their 95% intervals,
@@ -245,7 +249,7 @@ def chosen(rows: pd.DataFrame, columns: Columns) -> pd.DataFrame:
         if unknown := [name for name in columns if name not in rows]:
             raise UsageError(f"no column {unknown[0]!r}; columns='all' has {', '.join(rows)}")
         return rows[list(columns)]
-    known = columns_in(rows.columns)
+    known = find_columns(rows.columns)
     varying = [
         each.name
         for each in known

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from spec_bench.api.answers import Stream, Writing
-from spec_bench.records.ends import Ends
+from spec_bench.api.answers import AnswerText, Stream
+from spec_bench.records.ends import StopCriteria
 from spec_bench.records.types import Request
 from spec_bench.settings.configs import conf_dirs, find_configs, read_config
-from spec_bench.settings.words import in_words, shown
+from spec_bench.settings.words import describe_value, quote_value
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.tasks.example import read_turns
@@ -86,9 +86,9 @@ def load_pair(
     drafts: list[Any] = [] if draft is None else [*cast(Any, draft)] if listed else [draft]
     for key, value in (("target", target), *(("draft", each) for each in drafts)):
         if not (value is None or isinstance(value, str | Path) or is_model(value)):
-            raise UsageError(f"{key} must be {_MODEL}, got {shown(value)}")
+            raise UsageError(f"{key} must be {_MODEL}, got {describe_value(value)}")
     if not (tokenizer is None or isinstance(tokenizer, str | Path) or is_tokenizer(tokenizer)):
-        raise UsageError(f"tokenizer must be {_TOKENIZER}, got {shown(tokenizer)}")
+        raise UsageError(f"tokenizer must be {_TOKENIZER}, got {describe_value(tokenizer)}")
     engine = {"device": device, "dtype": dtype, "compile": compile, "threads": threads}
     asked = check(EngineSettings, engine, "engine")
     named = [str(each) if isinstance(each, Path) else each for each in drafts]
@@ -101,20 +101,22 @@ def load_pair(
     if any(is_model(each) for each in (target, *drafts)):
         if name is not None or target is None:
             raise UsageError("a loaded draft goes with target=..., and neither with a pair's name")
-        pair = _of_modules([stated["target"], *named], tokenizer, heads or {}, asked)
+        pair = _wrap_loaded_modules([stated["target"], *named], tokenizer, heads or {}, asked)
     else:
-        pair = _of_names(name, {k: v for k, v in stated.items() if v is not None}, asked)
+        pair = _load_named_pair(name, {k: v for k, v in stated.items() if v is not None}, asked)
     use_threads(threads, str(pair.models[0].device), pair.models[0])
     return pair
 
 
-def _of_names(name: str | None, stated: dict[str, Any], engine: EngineSettings) -> LoadedPair:
+def _load_named_pair(
+    name: str | None, stated: dict[str, Any], engine: EngineSettings
+) -> LoadedPair:
     """Returns a pair of ``conf/pair``, or of models by name; its tokenizer may be a loaded one."""
     from spec_bench.engine.cache import CachePool
     from spec_bench.engine.loading import common_tokenizer, is_tokenizer
-    from spec_bench.jobs.config.pair import PairSettings, build_pair, with_own_name
-    from spec_bench.jobs.work.models import given_pairs_own, models_of, tokenizer_of
-    from spec_bench.settings.fields import did_you_mean
+    from spec_bench.jobs.config.pair import PairSettings, build_pair, drop_borrowed_name
+    from spec_bench.jobs.work.models import configure_tokenizer, load_models, load_pair_tokenizer
+    from spec_bench.settings.fields import suggest
     from spec_bench.settings.validation import check
 
     given = stated.pop("tokenizer") if is_tokenizer(stated.get("tokenizer")) else None
@@ -123,22 +125,24 @@ def _of_names(name: str | None, stated: dict[str, Any], engine: EngineSettings) 
         wanted = "embedded" if name is None else name
         known = find_configs("pair")
         if wanted not in known:
-            near = did_you_mean(wanted, sorted(known)) or "; known: spec-bench ls pairs"
+            near = suggest(wanted, sorted(known)) or "; known: spec-bench ls pairs"
             raise UsageError(f"unknown pair {wanted!r}{near}")
         values = read_config(known[wanted])
-    settings = with_own_name(check(PairSettings, values | stated, "pair"), conf_dirs())
+    settings = drop_borrowed_name(check(PairSettings, values | stated, "pair"), conf_dirs())
     pair = build_pair(settings, engine)
-    tokenizer, tokens = common_tokenizer([given]) if given is not None else tokenizer_of(pair)
-    tokenizer = tokenizer if given is None else given_pairs_own(tokenizer, pair)
+    tokenizer, tokens = (
+        common_tokenizer([given]) if given is not None else load_pair_tokenizer(pair)
+    )
+    tokenizer = tokenizer if given is None else configure_tokenizer(tokenizer, pair)
     words = [f"pair={name}"] if name or "target" not in stated else []
-    words += [f"pair.{key}={in_words(value)}" for key, value in stated.items()]
+    words += [f"pair.{key}={quote_value(value)}" for key, value in stated.items()]
     chosen = {key: getattr(engine, key) for key in ("device", "dtype", "compile", "threads")}
     words += [f"engine.{key}={value}" for key, value in chosen.items() if value is not None]
     overrides = () if given is not None else tuple(each for each in words if each != "pair=None")
-    return LoadedPair(pair, tokenizer, models_of(pair, tokens), overrides, CachePool())
+    return LoadedPair(pair, tokenizer, load_models(pair, tokens), overrides, CachePool())
 
 
-def _of_modules(
+def _wrap_loaded_modules(
     models: Sequence[Any], tokenizer: Any, heads: Mapping[str, str], engine: EngineSettings
 ) -> LoadedPair:
     """Returns a pair in which a model, or all of them, are loaded already."""
@@ -147,12 +151,12 @@ def _of_modules(
     from spec_bench.engine.loading import is_model
     from spec_bench.engine.model_spec import resolve_compile
     from spec_bench.jobs.config.model_files import model_path
-    from spec_bench.jobs.config.pair import Pair, named_heads, placed
+    from spec_bench.jobs.config.pair import Pair, check_head_kinds, resolve_device
 
     if tokenizer is None and is_model(models[0]):
         raise UsageError(f"a loaded target comes with its tokenizer: tokenizer= {_TOKENIZER}")
     asked = engine.compile
-    engine = placed(engine, "")
+    engine = resolve_device(engine, "")
     place = models[0] if tokenizer is None else tokenizer
     common = (
         loading.load_tokenizer(model_path(str(place))) if isinstance(place, str | Path) else place
@@ -164,7 +168,7 @@ def _of_modules(
         if is_model(model):
             names.append(model.name_or_path or type(model).__name__)
             how = resolve_compile(asked, str(model.device))
-            loaded.append(loading.adopt_model(model, names[-1], how))
+            loaded.append(loading.wrap_loaded_model(model, names[-1], how))
         else:
             names.append(model)
             dtype = engine.dtype or engine.usual_dtype
@@ -176,15 +180,15 @@ def _of_modules(
         least = getattr(common, "vocab_size", 0)  # without added tokens, which may go unused
         if model.embedded < least:
             raise UsageError(
-                f"{shown(name)} embeds {model.embedded} tokens, and the tokenizer has {least}: "
-                "speculative decoding needs the same tokens in all models"
+                f"{describe_value(name)} embeds {model.embedded} tokens, and the tokenizer has "
+                f"{least}: speculative decoding needs the same tokens in all models"
             )
     for each in loaded:
         each.vocab_size = count
     label = "+".join(name.rstrip("/").rsplit("/", 1)[-1] for name in names)
     unknown = (None,) * len(names)
-    common = loading.with_ends(copy(common), loaded[0].module.generation_config.eos_token_id)
-    pair = Pair(label, names[0], tuple(names[1:]), (), unknown, heads=named_heads(heads))
+    common = loading.set_answer_ends(copy(common), loaded[0].module.generation_config.eos_token_id)
+    pair = Pair(label, names[0], tuple(names[1:]), (), unknown, heads=check_head_kinds(heads))
     return LoadedPair(pair, common, loaded, (), CachePool())
 
 
@@ -236,13 +240,15 @@ class LoadedPair:
         Returns:
             A ``Decoded``, for a list of prompts a list of them.
         """
-        prompts, several = prompts_of(prompt)
+        prompts, several = parse_prompts(prompt)
         if several and prompt_id is not None:
             raise UsageError("prompt_id is of one prompt, got a list of prompts")
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        built = self._built(decoder, {**sampling, "max_new_tokens": max_new_tokens}, self._pool)
+        built = self._build_decoder(
+            decoder, {**sampling, "max_new_tokens": max_new_tokens}, self._pool
+        )
         asked = self._requests(prompts, max_new_tokens, chat, prompt_id, stop)
-        answers = [each.answer for each in self._streams(built, asked, seed)]
+        answers = [each.answer for each in self._start_streams(built, asked, seed)]
         return answers if several else answers[0]
 
     def stream(
@@ -268,47 +274,51 @@ class LoadedPair:
             ``nodes`` and ``accepted``. ``answer`` decodes what is left and gives the whole. What
             decodes beams or a whole answer at a time gives all its steps at the end.
         """
-        prompts, several = prompts_of(prompt)
+        prompts, several = parse_prompts(prompt)
         if several:
             raise UsageError("stream takes one prompt, got a list; decode takes several")
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         # Separate caches: other prompts may be decoded between two steps.
-        built = self._built(decoder, {**sampling, "max_new_tokens": max_new_tokens}, None)
+        built = self._build_decoder(decoder, {**sampling, "max_new_tokens": max_new_tokens}, None)
         asked = self._requests(prompts, max_new_tokens, chat, prompt_id, stop)
-        return self._streams(built, asked, seed)[0]
+        return self._start_streams(built, asked, seed)[0]
 
-    def _built(
+    def _build_decoder(
         self, decoder: str | Mapping[str, Any], generation: dict[str, Any], pool: CachePool | None
     ) -> AnyDecoder:
         """Returns the decoder over the pair's models."""
         from spec_bench.engine.cache import CachePool
         from spec_bench.jobs.config.cells import make_cell, parse_cell
         from spec_bench.jobs.config.fitting import FittedTrees, check_fit
-        from spec_bench.jobs.config.settings import sampling_of
-        from spec_bench.jobs.work.models import heads_of
+        from spec_bench.jobs.config.settings import resolve_sampling
+        from spec_bench.jobs.work.models import load_pair_heads
         from spec_bench.settings.validation import check
-        from spec_bench.tasks.generation import Generation as Asked
+        from spec_bench.tasks.generation import GenerationSettings as Asked
 
         if not isinstance(decoder, str | Mapping):
-            raise UsageError(f"decoder must be NAME:SPEC or a mapping, got {shown(decoder)}")
-        sampling = sampling_of(check(Asked, generation, "decode"), Asked())
+            raise UsageError(
+                f"decoder must be NAME:SPEC or a mapping, got {describe_value(decoder)}"
+            )
+        sampling = resolve_sampling(check(Asked, generation, "decode"), Asked())
         cell = make_cell(parse_cell(decoder, conf_dirs()), sampling)
         check_fit(cell, self.pair)
         cell = FittedTrees(self.pair, None, sampling).given(cell)
         target = self.models[0]
         drafts = self.models[1 : cell.config.drafts + 1]
-        heads = heads_of(self.pair, cell.config.heads, target)
+        heads = load_pair_heads(self.pair, cell.config.heads, target)
         return cell.config.build(target, drafts, sampling, 1, pool or CachePool(), heads)
 
-    def _streams(self, built: AnyDecoder, asked: Sequence[Request], seed: int) -> list[Stream]:
+    def _start_streams(
+        self, built: AnyDecoder, asked: Sequence[Request], seed: int
+    ) -> list[Stream]:
         """Returns the answers, none of which has begun."""
         built.preflight(asked)
-        return [Stream(built, each, seed, Writing(self.tokenizer, each.ends)) for each in asked]
+        return [Stream(built, each, seed, AnswerText(self.tokenizer, each.ends)) for each in asked]
 
     def _requests(
         self, prompts: Iterable[Prompt], limit: int, chat: bool, name: str | None, stop: Any
     ) -> list[Request]:
-        ends = Ends(self.tokenizer, stops_asked(stop))
+        ends = StopCriteria(self.tokenizer, stops_asked(stop))
         requests = []
         for prompt in prompts:
             if isinstance(prompt, str) and not chat:
@@ -334,7 +344,7 @@ def stops_asked(stop: Any) -> tuple[str, ...]:
     return stops
 
 
-def prompts_of(asked: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:
+def parse_prompts(asked: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:
     """The prompts that were asked, and whether they came as a list. Raises ValueError: anything
     else, or messages that do not take turns. What may be asked is a text, a list of messages, or a
     list (a column of a frame) of either; ``name`` is the argument's, for messages.
@@ -344,7 +354,7 @@ def prompts_of(asked: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:
     listed = isinstance(asked, Iterable) and not isinstance(asked, Mapping | str | bytes)
     items = list(asked) if listed else None
     if items is None:
-        raise UsageError(f"{name} must be {_PROMPTS}, got {shown(asked)}")
+        raise UsageError(f"{name} must be {_PROMPTS}, got {describe_value(asked)}")
     if items and isinstance(items[0], Mapping):
         return [_conversation(items, name)], False
     prompts: list[Prompt] = []
@@ -354,7 +364,7 @@ def prompts_of(asked: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:
         elif isinstance(item, list | tuple) and item and isinstance(item[0], Mapping):
             prompts.append(_conversation(item, f"{name}[{place}]"))
         else:
-            raise UsageError(f"{name} must be {_PROMPTS}, got {shown(item)} in the list")
+            raise UsageError(f"{name} must be {_PROMPTS}, got {describe_value(item)} in the list")
     return prompts, True
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from spec_bench.audit import USUAL
 from spec_bench.settings.arguments import Parser
-from spec_bench.settings.fields import shown
+from spec_bench.settings.fields import format_value
 from spec_bench.system import signals
 from spec_bench.system.errors import UsageError
 
@@ -70,7 +70,9 @@ def read_arguments(
     try:
         task = read_own(options.prompts)
         examples = task.examples()
-        print(f"data: {task.describe_data(examples)}; the first: {shown(examples[0].turns[0])}")
+        print(
+            f"data: {task.describe_data(examples)}; the first: {format_value(examples[0].turns[0])}"
+        )
     except UsageError as error:
         parser.error(f"--prompts: {error}")
     return options, task

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from spec_bench.audit.decoders import PROMPT, law_of_iteration, markov_decoder, p_value
+from spec_bench.audit.decoders import PROMPT, enumerate_iteration, markov_decoder, p_value
 from spec_bench.audit.rules import adversarial_pairs
 from spec_bench.audit.toys import MarkovModel
 from spec_bench.core.warp import SamplingSettings, beam_probs, next_token_log_probs
@@ -28,8 +28,8 @@ from spec_bench.records.types import Request
 from spec_bench.verify.beams import (
     LayerVerdict,
     acceptance_in_a_row,
-    accepted_count_law,
     completion,
+    compute_accepted_count_probs,
     layer_width,
     residual_chain,
     verify_layer,
@@ -74,7 +74,7 @@ def layer_cases(seed: int = 0) -> Iterator[LayerCase]:
             yield LayerCase(kept / kept.sum(), q, first_only)
 
 
-def _every_outcome(
+def _enumerate_outcomes(
     case: LayerCase, trials: int, width: Callable[[Tensor], int]
 ) -> tuple[Tensor, Tensor, Tensor, LayerVerdict, Tensor]:
     """Every tuple of drafts with every outcome of their trials, a row each: the chains [B, T + 1,
@@ -97,7 +97,7 @@ def output_law(case: LayerCase, trials: int, threshold: float) -> tuple[Tensor, 
     """The joint law of a layer's output beams, [M] * W, accepted ones first in drawing order; and W
     for T trials, threshold t and at least one beam.
     """
-    chains, cells, widths, verdict, weight = _every_outcome(
+    chains, cells, widths, verdict, weight = _enumerate_outcomes(
         case, trials, lambda alpha: int(layer_width(alpha, threshold, 1))
     )
     width = int(widths[0])
@@ -118,7 +118,7 @@ def layer_error(case: LayerCase, trials: int, threshold: float) -> float:
 
 def count_error(case: LayerCase, trials: int, law: Callable[[Tensor], Tensor]) -> float:
     """Largest error of P(T, k) against the trials themselves, none turned away as surplus."""
-    chains, _, _, verdict, weight = _every_outcome(case, trials, lambda alpha: trials)
+    chains, _, _, verdict, weight = _enumerate_outcomes(case, trials, lambda alpha: trials)
     q = (case.q * case.stands).unsqueeze(0)
     predicted = law(acceptance_in_a_row(chains[:1], q))[0]
     enumerated = torch.zeros_like(predicted).index_add(0, verdict.accepted.sum(dim=1), weight)
@@ -138,7 +138,7 @@ def audit_layers(seed: int = 0) -> tuple[float, int]:
 def audit_counts(seed: int = 0) -> tuple[float, int]:
     """Largest error of the width recursion over all cases; number of cases."""
     cases = list(itertools.islice(layer_cases(seed), 0, None, 4))
-    return max(count_error(case, 3, accepted_count_law) for case in cases), len(cases)
+    return max(count_error(case, 3, compute_accepted_count_probs) for case in cases), len(cases)
 
 
 def _product(laws: list[Tensor]) -> Tensor:
@@ -199,12 +199,12 @@ def _log_likelihood(
     return total
 
 
-def beams_of(row: BeamRow) -> Beams:
+def read_beams(row: BeamRow) -> Beams:
     """Returns what each beam of a row has generated, in the order of the beams."""
-    return tuple(tuple(row.generated(beam)) for beam in range(row.width))
+    return tuple(tuple(row.get_generated_tokens(beam)) for beam in range(row.width))
 
 
-def enumerated_beam_error(
+def enumerate_beam_error(
     config: DecoderConfig,
     settings: SamplingSettings,
     *,
@@ -225,7 +225,7 @@ def enumerated_beam_error(
         return beam_law(target, beams, layers - len(beams[0]), width, settings, stop_ids)
 
     request = Request("audit", PROMPT, built.depth + 2, stop_ids)
-    got, count = law_of_iteration(built, request, beams_of, goes_on)
+    got, count = enumerate_iteration(built, request, read_beams, goes_on)
     expected = goes_on(((),))
     assert set(got) <= set(expected), "an outcome that beam sampling cannot have"
     return max(abs(got[beams] - chance) for beams, chance in expected.items()), count
@@ -252,5 +252,5 @@ def beam_chi_square(
         while active:
             built.step(active)
             built.retire(active)
-        counts.update(beams_of(row) for row in done)
+        counts.update(read_beams(row) for row in done)
     return p_value(counts, beam_law(target, ((),), layers, built.plan.width, settings), least=5)

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from spec_bench.audit.rules import SAID
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import DecoderConfig, goes_with, verifies
+from spec_bench.decode.config import DecoderConfig, can_verify, is_compatible
 from spec_bench.draft.base import drafter
 from spec_bench.settings.fields import describe_error
 from spec_bench.system.errors import UsageError
@@ -76,7 +76,7 @@ class AuditCase:
 
     def enumerable(self, settings: SamplingSettings) -> bool:
         """Returns whether every random choice is discrete; a draft at temperature 0 makes none."""
-        return self.tree.enumerable or settings.for_draft().temperature == 0
+        return self.tree.enumerable or settings.get_draft_settings().temperature == 0
 
 
 def tree_cases(mark: str) -> Iterator[AuditCase]:
@@ -85,11 +85,11 @@ def tree_cases(mark: str) -> Iterator[AuditCase]:
     """
     trees = (tree for kind in policy.values() for tree in kind.audit_cases())
     for tree, known in product(trees, drafter.values()):
-        if not goes_with(known, type(tree.policy)):
+        if not is_compatible(known, type(tree.policy)):
             continue
         for drafting in known.audit_cases(tree.drafts):
             for verifier in _verifiers(tree.policy, mark):
-                name = f"{_named(tree, known.kind)} + {verifier.described}"
+                name = f"{_describe_audit_tree(tree, known.kind)} + {verifier.described}"
                 try:
                     config = DecoderConfig(name, drafting, tree.policy, verifier)
                 except UsageError:
@@ -107,7 +107,7 @@ def _verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
     """The rules for a tree, each with every choice of settings that its exactness hangs on."""
     verifiers = []
     for kind in rule.values():
-        if kind.declared != mark or not verifies(kind, type(tree)):
+        if kind.declared != mark or not can_verify(kind, type(tree)):
             continue
         if issubclass(kind, BeamVerifier) and kind.searches:
             continue  # draws nothing: held against another program's beam search, not a law
@@ -122,28 +122,28 @@ def _verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
     yield from verifiers[:1] if alone else verifiers
 
 
-def _named(tree: AuditTree, kind: str) -> str:
+def _describe_audit_tree(tree: AuditTree, kind: str) -> str:
     """Returns a tree in words: who drafts, the shorthand, how siblings are drawn."""
     words = [f"{tree.policy.name} {tree.policy.spec}"]
     if isinstance(tree.policy, GrownTree) and max(tree.policy.shape.children, default=0) > 1:
         words.append(SAID[tree.policy.siblings(WARM)])
     if tree.drafts > 1:
         words.append(f"{tree.drafts} drafts")
-    return _drafted_by(kind) + ", ".join(words)
+    return _format_drafter_prefix(kind) + ", ".join(words)
 
 
-def _drafted_by(kind: str) -> str:
+def _format_drafter_prefix(kind: str) -> str:
     return "" if kind in ("language_model", "none") else f"{kind}: "
 
 
-def pattern_of(config: DecoderConfig) -> str:
+def format_case_pattern(config: DecoderConfig) -> str:
     """Returns a pattern of the parts that audit a decoder's drafter, policy and rule together."""
-    by = _drafted_by(config.drafter.kind)
+    by = _format_drafter_prefix(config.drafter.kind)
     return f"{by}{config.tree.name} * + {config.verifier.described}"
 
 
 @dataclass(frozen=True)
-class Line:
+class AuditLine:
     """What was checked and how it ended: a line of the audit's table."""
 
     subject: str  # rule, decoder or server
@@ -156,10 +156,10 @@ class Part(NamedTuple):
     """What is audited together."""
 
     name: str  # rule or decoder, as it stands in the table
-    lines: Callable[[], Iterable[Line]]
+    lines: Callable[[], Iterable[AuditLine]]
 
 
-def chosen(parts: Sequence[Part], pattern: str | None) -> list[Part]:
+def select_cases(parts: Sequence[Part], pattern: str | None) -> list[Part]:
     """The parts whose names, or what follows ``rule:`` in them, fit a pattern with wildcards as
     file names have them; None: all. Raises ValueError: none fits, naming those that are near.
     """
@@ -174,25 +174,25 @@ def chosen(parts: Sequence[Part], pattern: str | None) -> list[Part]:
     return matching
 
 
-def audited(parts: Sequence[Part]) -> Iterator[Line]:
+def list_audited(parts: Sequence[Part]) -> Iterator[AuditLine]:
     """Yields the lines of all parts. Standard error has each of them as soon as it is known, and a
     bar that names the part at work.
     """
     with tqdm(parts, file=sys.stderr, unit="part", disable=None) as bar:
         for part in bar:
             bar.set_description(part.name)
-            for line in lines_of(part):
+            for line in iter_audit_lines(part):
                 bar.write(f"audited {line.subject}: {line.result}", file=sys.stderr)
                 yield line
 
 
-def lines_of(part: Part) -> Iterator[Line]:
+def iter_audit_lines(part: Part) -> Iterator[AuditLine]:
     """Yields a part's lines; a failure of it is one."""
     try:
         yield from part.lines()
     except Exception as error:  # a plugged part may fail in any way
         told = describe_error if isinstance(error, ValueError) else describe_failure
-        yield Line(part.name, "failed", told(error), False)
+        yield AuditLine(part.name, "failed", told(error), False)
 
 
 def describe_failure(error: Exception) -> str:

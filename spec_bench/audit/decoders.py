@@ -18,13 +18,19 @@ import torch
 from torch import Tensor
 
 from spec_bench.audit.catalogue import WARM, describe_failure, tree_cases
-from spec_bench.audit.rules import TOLERANCE, VOCABS, WrongVerdictError, audit_rule, cases_of
+from spec_bench.audit.rules import (
+    TOLERANCE,
+    VOCABS,
+    WrongVerdictError,
+    audit_rule,
+    expand_rule_cases,
+)
 from spec_bench.audit.toys import MarkovModel, random_markov
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig
 from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.base import heads_class
-from spec_bench.draft.network import Heads
+from spec_bench.draft.network import DraftHeads
 from spec_bench.records.types import Request
 from spec_bench.system.errors import UsageError
 from spec_bench.verify.base import NodeVerifier, Verifier
@@ -36,7 +42,7 @@ Key = TypeVar("Key", bound=Hashable)
 class EnumeratedDraws:
     """``Draws`` for one row whose choices follow a script and extend it by first alternatives.
 
-    ``tokens_at`` and ``passes`` are missing: outcomes that no walk meets would be counted too.
+    ``sample_nodes_at`` and ``passes`` are missing: outcomes that no walk meets would count too.
     """
 
     def __init__(self, script: Sequence[int]) -> None:
@@ -103,11 +109,13 @@ class EnumeratedDraws:
     def token(self, probs: Tensor) -> Tensor:
         return torch.tensor([self.choose(probs[0].tolist())])
 
-    def token_at(self, level: int, probs: Tensor) -> Tensor:
+    def sample_at(self, level: int, probs: Tensor) -> Tensor:
         return self.token(probs)
 
 
-def outcomes(run: Callable[[EnumeratedDraws], Outcome]) -> Iterator[tuple[float, Outcome]]:
+def enumerate_outcomes(
+    run: Callable[[EnumeratedDraws], Outcome],
+) -> Iterator[tuple[float, Outcome]]:
     """Yields (probability, result) for every way the choices can fall out of ``run``, which is
     deterministic but for the draws it is given.
     """
@@ -128,7 +136,7 @@ def outcomes(run: Callable[[EnumeratedDraws], Outcome]) -> Iterator[tuple[float,
             return
 
 
-def law_of_iteration(
+def enumerate_iteration(
     built: Any,
     request: Request,
     reached: Callable[[Any], Key],
@@ -149,7 +157,7 @@ def law_of_iteration(
     results: dict[Key, float] = defaultdict(float)
     law: dict[Key, float] = defaultdict(float)
     count = 0
-    for probability, result in outcomes(iteration):
+    for probability, result in enumerate_outcomes(iteration):
         results[result] += probability
         count += 1
     for result, probability in results.items():
@@ -210,14 +218,14 @@ def markov_decoder(
     for index in range(config.drafts):
         noise = random_markov(vocab, 1000 + seed + index).logits.to(device)
         drafts.append(MarkovModel(target.logits + noise))
-    heads = None if config.heads is None else heads_on(target, config.heads, seed)
+    heads = None if config.heads is None else make_random_heads(target, config.heads, seed)
     built = config.build(target, drafts, settings, rows, heads=heads)
     if alter:
         alter(built)
     return built, target
 
 
-def heads_on(target: MarkovModel, kind: str, seed: int) -> Heads:
+def make_random_heads(target: MarkovModel, kind: str, seed: int) -> DraftHeads:
     """Random draft heads on a chain, which prefer something in every state."""
     generator = torch.Generator().manual_seed(seed)
     heads = heads_class(kind).smallest(target.hidden_size, target.vocab_size)
@@ -227,7 +235,7 @@ def heads_on(target: MarkovModel, kind: str, seed: int) -> Heads:
     return heads.double().eval()
 
 
-def block_law(
+def enumerate_block(
     built: Decoder, law: Callable[[Tokens, int], Mapping[Tokens, float]], prompt: Tokens = PROMPT
 ) -> tuple[Mapping[Tokens, float], Mapping[Tokens, float], int]:
     """Returns the law of one block followed by the target's own tokens, by enumeration.
@@ -244,13 +252,13 @@ def block_law(
         return {tokens + continuation: chance for continuation, chance in rest.items()}
 
     request = Request("audit", prompt, length)
-    got, count = law_of_iteration(
+    got, count = enumerate_iteration(
         built, request, lambda row: tuple(row.tokens[len(prompt) :]), goes_on
     )
     return got, law(prompt, length), count
 
 
-def differences(
+def enumerate_differences(
     config: DecoderConfig,
     settings: SamplingSettings,
     *,
@@ -263,24 +271,24 @@ def differences(
     outcomes enumerated. The tree is small, the settings' ``probability_dtype`` float64.
     """
     built, target = markov_decoder(config, settings, vocab=vocab, seed=seed, alter=alter)
-    got, expected, count = block_law(built, partial(target.law, settings=settings), prompt)
+    got, expected, count = enumerate_block(built, partial(target.law, settings=settings), prompt)
     return [abs(got[tokens] - chance) for tokens, chance in expected.items()], count
 
 
-def enumerated_error(
+def enumerate_error(
     config: DecoderConfig, settings: SamplingSettings, **given: Any
 ) -> tuple[float, int]:
     """Returns the largest of the ``differences``, and the number of outcomes."""
-    errors, count = differences(config, settings, **given)
+    errors, count = enumerate_differences(config, settings, **given)
     return max(errors), count
 
 
 def total_variation(config: DecoderConfig, settings: SamplingSettings, **given: Any) -> float:
     """Distance of one iteration's output law from the chain's: half the sum of ``differences``."""
-    return sum(differences(config, settings, **given)[0]) / 2
+    return sum(enumerate_differences(config, settings, **given)[0]) / 2
 
 
-def chi_square(
+def chi_square_p_value(
     config: DecoderConfig,
     settings: SamplingSettings,
     *,
@@ -328,11 +336,11 @@ def check_exact(verifier: Verifier, tree: str) -> None:
 @cache
 def _enumerate(verifier: Verifier, tree: str) -> float:
     if isinstance(verifier, NodeVerifier):
-        rules = (case for law in verifier.siblings for case in cases_of(verifier, law))
+        rules = (case for law in verifier.siblings for case in expand_rule_cases(verifier, law))
         errors = [audit_rule(case, vocabs=VOCABS[-1:])[0] for case in rules]
     else:
         errors = [
-            enumerated_error(replace(case.config, verifier=verifier), WARM, **case.chain)[0]
+            enumerate_error(replace(case.config, verifier=verifier), WARM, **case.chain)[0]
             for case in tree_cases("exact")
             if type(case.config.verifier) is type(verifier) and case.enumerable(WARM)
             if case.config.tree.name in ("chain", tree) and case.config.heads is None

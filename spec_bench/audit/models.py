@@ -28,12 +28,12 @@ import torch
 from torch import Tensor
 
 from spec_bench.audit import USUAL
-from spec_bench.audit.catalogue import Line, Part, lines_of, tree_cases
+from spec_bench.audit.catalogue import AuditLine, Part, iter_audit_lines, tree_cases
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.core.warp import log_probs
 from spec_bench.decode.config import DecoderConfig, read_decoder, resolve_spec
 from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
-from spec_bench.engine.mapped_model import behind, read_ids
+from spec_bench.engine.mapped_model import map_draft_vocabulary, read_ids
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.recorder import NEAR_TIE_GAP, near_tie_gap
 from spec_bench.engine.tree_pass import next_logits, run_pending
@@ -63,7 +63,7 @@ class TokenLaw(NamedTuple):
     first: np.ndarray  # whether it is the first of its answer
 
 
-class Finding(NamedTuple):
+class AuditFinding(NamedTuple):
     """One test."""
 
     name: str  # what is tested
@@ -109,7 +109,7 @@ def law_of_answers(
     return TokenLaw(*map(np.concatenate, zip(*laws, strict=True)))
 
 
-def findings(law: TokenLaw, seed: int = 0, rate: float = FALSE_ALARM_RATE) -> list[Finding]:
+def findings(law: TokenLaw, seed: int = 0, rate: float = FALSE_ALARM_RATE) -> list[AuditFinding]:
     """The tests that there are tokens enough for; ``rate`` is the chance that a lossless server
     fails any of them.
     """
@@ -119,7 +119,7 @@ def findings(law: TokenLaw, seed: int = 0, rate: float = FALSE_ALARM_RATE) -> li
     impossible = int(np.isneginf(law.log_p).sum())
     if impossible:
         statistic = f"{impossible} tokens that the target gives no probability"
-        return [Finding("within the support", count, 0.0, statistic, False)]
+        return [AuditFinding("within the support", count, 0.0, statistic, False)]
     total = float((law.log_p + law.entropy).sum())
     deviation = float(np.sqrt(law.variance.sum()))
     # A law of one token at every place leaves nothing to chance.
@@ -138,15 +138,15 @@ def findings(law: TokenLaw, seed: int = 0, rate: float = FALSE_ALARM_RATE) -> li
         test = stats.spearmanr(uniform[later - 1], uniform[later])
         said = f"correlation of neighbours {test.statistic:.3f}"
         tests["independent ranks"] = (len(later), float(test.pvalue), said)
-    return _corrected(tests, rate)
+    return _holm_corrected(tests, rate)
 
 
-def _corrected(tests: Mapping[str, tuple[int, float, str]], rate: float) -> list[Finding]:
+def _holm_corrected(tests: Mapping[str, tuple[int, float, str]], rate: float) -> list[AuditFinding]:
     """Holm's step-down: the k-th smallest p-value is held against rate / (tests left)."""
     order = sorted(tests, key=lambda name: tests[name][1])
     held = [tests[name][1] > rate / (len(order) - k) for k, name in enumerate(order)]
     failed = order[: held.index(True)] if True in held else order
-    return [Finding(name, *test, name not in failed) for name, test in tests.items()]
+    return [AuditFinding(name, *test, name not in failed) for name, test in tests.items()]
 
 
 # Greedy answers of a pair and of a server. At temperature 0 every exact decoder emits the
@@ -209,7 +209,7 @@ def _greedy_line(
     got: Sequence[Sequence[int] | None],
     bound: str = "",
     more: str | None = None,
-) -> Line:
+) -> AuditLine:
     """How many greedy answers equal the target's, how many differ by rounding; where others do, if
     ``more`` is to be said.
     """
@@ -234,10 +234,10 @@ def _greedy_line(
     result = f"{equal} equal, {near_ties} near-ties{bound}, {len(different)} different"
     if more is not None:
         result += more + (f" ({', '.join(different[:3])})" if different else "")
-    return Line(subject, f"{len(requests)} prompts", result, not different)
+    return AuditLine(subject, f"{len(requests)} prompts", result, not different)
 
 
-def named(decoders: str) -> dict[str, DecoderConfig]:
+def format_model_name(decoders: str) -> dict[str, DecoderConfig]:
     """Returns decoders of a list such as ``sd:3,rsd_s:4x3``, or with ``all`` every tree with all
     rules and drafters that fit it. Raises ValueError: one is unknown, or needs heads.
     """
@@ -261,13 +261,13 @@ def audit_pair(
     prompts: Task | Sequence[str],
     max_new_tokens: int,
     decoders: str = USUAL,
-) -> Iterator[Line]:
+) -> Iterator[AuditLine]:
     """Greedy equality of decoders, see ``named``, with the autoregressive one on a real pair.
 
     Tokenizers are read at once, a ValueError if they cannot be or differ; models with the first
     line.
     """
-    known = named(decoders)
+    known = format_model_name(decoders)
     tokenizer = load_tokenizer(target_path)
     if read_ids(Path(draft_path)) is None:
         vocab = check_vocabularies(tokenizer, load_tokenizer(draft_path))
@@ -284,17 +284,17 @@ def _pair_lines(
     vocab: int,
     requests: list[Request],
     decoders: Mapping[str, DecoderConfig],
-) -> Iterator[Line]:
+) -> Iterator[AuditLine]:
     target = load_model(target_spec)
     loaded = load_model(draft_spec)
     target.vocab_size = vocab = min(vocab, target.embedded)
-    draft = behind(loaded, draft_spec.path, vocab)
+    draft = map_draft_vocabulary(loaded, draft_spec.path, vocab)
 
     def answers(config: DecoderConfig) -> list[tuple[int, ...] | None]:
         built = config.build(target, [draft, draft], GREEDY)
         return [_answer(built, request) for request in requests]
 
-    def compared(name: str, config: DecoderConfig) -> Iterator[Line]:
+    def compared(name: str, config: DecoderConfig) -> Iterator[AuditLine]:
         subject = f"{name} is ar, greedy"
         bound = f" (gap <= {NEAR_TIE_GAP:g})"
         line = _greedy_line(subject, target, requests, baseline, answers(config), bound)
@@ -303,9 +303,9 @@ def _pair_lines(
             line if mark == "exact" else replace(line, result=f"{mark}: {line.result}", passed=None)
         )
 
-    baseline = answers(named("ar")["ar"])
+    baseline = answers(format_model_name("ar")["ar"])
     for name, config in decoders.items():
-        yield from lines_of(Part(name, partial(compared, name, config)))
+        yield from iter_audit_lines(Part(name, partial(compared, name, config)))
 
 
 def _answer(decoder: Any, request: Request) -> tuple[int, ...] | None:
@@ -318,7 +318,7 @@ def _answer(decoder: Any, request: Request) -> tuple[int, ...] | None:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ServerAuditSettings:
     """What the audit of a server asks for."""
 
     prompts: Sequence[tuple[int, ...]]  # token ids of each
@@ -336,14 +336,14 @@ def _encode_prompts(prompts: Task | Sequence[str], tokenizer: Any) -> list[tuple
     return prompts.encode_all(prompts.examples(), tokenizer)
 
 
-def server_lines(options: Any, prompts: Task | Sequence[str]) -> Iterator[Line]:
+def server_lines(options: Any, prompts: Task | Sequence[str]) -> Iterator[AuditLine]:
     """The audit of the server that the command line names; the key is the environment's. The server
     is asked before the target is loaded: a wrong address, a ValueError or ServerError, costs no
     time.
     """
     tokenizer = load_tokenizer(options.target)
     ids = _encode_prompts(prompts or PROMPTS, tokenizer)
-    asked = Asked(
+    asked = ServerAuditSettings(
         prompts=[each for each in ids if each],
         max_tokens=options.max_new_tokens,
         answers=options.answers,
@@ -359,11 +359,13 @@ def server_lines(options: Any, prompts: Task | Sequence[str]) -> Iterator[Line]:
     yield from audit_server(server, target, asked)
 
 
-def audit_server(server: Server, target: LanguageModel, asked: Asked) -> Iterator[Line]:
+def audit_server(
+    server: Server, target: LanguageModel, asked: ServerAuditSettings
+) -> Iterator[AuditLine]:
     """Greedy equality with the target that the server claims to serve, then tests of sampled
     answers; a ServerError if it gives none.
     """
-    plain = named("ar")["ar"].build(target, [], GREEDY)
+    plain = format_model_name("ar")["ar"].build(target, [], GREEDY)
     requests = _requests(asked.prompts, asked.max_tokens, asked.stop_ids)
     expected = [_answer(plain, request) for request in requests]
     served = [server.complete(prompt, asked.max_tokens) for prompt in asked.prompts]
@@ -381,7 +383,7 @@ def audit_server(server: Server, target: LanguageModel, asked: Asked) -> Iterato
     ]
     found = law_of_answers(target, answers, asked.sampling)
     for finding in findings(found, asked.seed):
-        yield Line(
+        yield AuditLine(
             f"server, temperature {asked.sampling.temperature:g}: {finding.name}",
             f"{finding.tokens} tokens, p = {finding.p_value:.2g}",
             finding.statistic,

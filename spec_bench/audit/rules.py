@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from spec_bench.core.gumbel import laws_without_replacement
+from spec_bench.core.gumbel import compute_sibling_distributions
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.records.types import Lossless
 from spec_bench.verify.base import NodeVerifier, rule
@@ -50,17 +50,17 @@ class RuleCase:
     sampled: int = 1  # of top-and-sampled children how many are drawn
 
 
-def rule_cases(mark: Lossless = "exact") -> Iterator[RuleCase]:
+def list_rule_cases(mark: Lossless = "exact") -> Iterator[RuleCase]:
     """Every registered node rule of a mark, for each law that it is exact or meant for."""
     kind: Any
     for kind in rule.values():
         if issubclass(kind, NodeVerifier) and kind.declared == mark:
             for law, needed in kind.laws.items():
                 for drawn in [{"sampled": 1}, {"sampled": 2}] if law == "top_and_sampled" else [{}]:
-                    yield from cases_of(kind(**needed, **drawn), law)
+                    yield from expand_rule_cases(kind(**needed, **drawn), law)
 
 
-def cases_of(verifier: Any, law: Siblings) -> Iterator[RuleCase]:
+def expand_rule_cases(verifier: Any, law: Siblings) -> Iterator[RuleCase]:
     """Yields a node rule with its settings, for a law that it claims to be exact for."""
     judge = verifier.judge(depth=1)
     sampled = getattr(verifier, "sampled", 1)
@@ -107,7 +107,7 @@ def adversarial_pairs(
         yield draw(1.0, keep), torch.stack([draw(1.0, vocab - keep) for _ in range(4)])
 
 
-def child_law(
+def child_distribution(
     q: Tensor, brothers: Tensor, child: int, width: int, law: Law, sampled: int = 1
 ) -> Tensor:
     """[B, V] what the child at a place among ``width`` siblings is drawn from, all zero where
@@ -145,7 +145,7 @@ def _each_child(law: Tensor, there: Tensor) -> tuple[Tensor, Tensor, Tensor, Ten
     return row, token, there[row], law[row, token]
 
 
-def children_law(
+def enumerate_children(
     q: Tensor, children: int, law: Law, sampled: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Every tuple of children that q [4, V] can give, with its probability: tokens [B, C], valid
@@ -156,7 +156,7 @@ def children_law(
     probability = q.new_ones(1)
     for child in range(children):
         rows = len(tokens)
-        one_law = child_law(q.expand(rows, -1, -1), tokens, child, children, law, sampled)
+        one_law = child_distribution(q.expand(rows, -1, -1), tokens, child, children, law, sampled)
         row, token, there, chance = _each_child(one_law, torch.ones(rows, dtype=torch.bool))
         tokens = torch.cat([tokens[row], token[:, None]], dim=1)
         valid = torch.cat([valid[row], there[:, None]], dim=1)
@@ -183,7 +183,7 @@ def check_verdict(verdict: object, tokens: Tensor, p: Tensor) -> Verdict:
     return verdict
 
 
-def output_law(
+def output_distribution(
     case: RuleCase,
     p: Tensor,
     q: Tensor,
@@ -197,19 +197,21 @@ def output_law(
     ``absent`` puts such a child in that place, with every token in turn. ``each`` says what each
     child was drawn from instead of the first one alone, as trees of distinct siblings do.
     """
-    tokens, valid, probability = children_law(q, children, case.law, case.sampled)
+    tokens, valid, probability = enumerate_children(q, children, case.law, case.sampled)
     drafts = max(children, 1) if case.law == "several_drafts" else 1
     laws = q[:drafts].expand(len(tokens), -1, -1)
     if each and children:
-        laws = laws_without_replacement(q[0].log().expand(len(tokens), -1), tokens)
+        laws = compute_sibling_distributions(q[0].log().expand(len(tokens), -1), tokens)
     if absent is not None:
         vocab = len(p)
         probability = probability.repeat_interleave(vocab) / vocab
         anything = torch.arange(vocab).repeat(len(tokens))[:, None]
-        tokens = _put_in(tokens, absent, anything)
-        valid = _put_in(valid, absent, anything < 0)
+        tokens = _insert_column(tokens, absent, anything)
+        valid = _insert_column(valid, absent, anything < 0)
         own = laws.shape[1] > 1  # else all share one
-        laws = _put_in(laws, absent if own else 0, q[None, :own].expand(len(anything), -1, -1))
+        laws = _insert_column(
+            laws, absent if own else 0, q[None, :own].expand(len(anything), -1, -1)
+        )
     p_rows = p.expand(len(tokens), -1)
     p_lent = p_rows.clone()
     q_lent = laws.clone()
@@ -225,7 +227,7 @@ def output_law(
     return law + (missed.unsqueeze(1) * residual).sum(dim=0)
 
 
-def _put_in(rows: Tensor, place: int, column: Tensor) -> Tensor:
+def _insert_column(rows: Tensor, place: int, column: Tensor) -> Tensor:
     """Returns every row [B, C, ...] as often as the column [n B, 1, ...] says, with that put in."""
     rows = rows.repeat_interleave(len(column) // len(rows), dim=0)
     return torch.cat([rows[:, :place], column, rows[:, place:]], dim=1)
@@ -242,7 +244,7 @@ def audit_rule(
     children: list[tuple[int, int | None]] = [(n, None) for n in range(1, MOST_CHILDREN + 1)]
     children += [(n, place) for n in range(3) for place in range(n if last else 0, n + 1)]
     errors = [
-        (output_law(case, p, q, *drawn, each) - p).abs().max().item()
+        (output_distribution(case, p, q, *drawn, each) - p).abs().max().item()
         for vocab in vocabs
         for p, q in adversarial_pairs(vocab, seed)
         for drawn in children
@@ -257,7 +259,7 @@ WIDTHS = ((1, 1, 1), (2, 1, 1), (2, 2, 1), (1, 2), (4, 1))
 
 
 @dataclass(frozen=True)
-class Tables:
+class PrefixTables:
     """Target and drafts that look at the whole prefix of d tokens, read as a number."""
 
     p: Sequence[Tensor]  # per depth [V^d, V] the target's law behind each prefix
@@ -268,7 +270,7 @@ class Tables:
         return self.p[0].shape[-1]
 
 
-def random_tables(vocab: int, depth: int, seed: int) -> Tables:
+def random_tables(vocab: int, depth: int, seed: int) -> PrefixTables:
     """Laws of several sharpnesses, some of them cut to part of their support, float64."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -281,7 +283,7 @@ def random_tables(vocab: int, depth: int, seed: int) -> Tables:
         return (logits * sharpness).masked_fill(cut, -torch.inf).softmax(dim=-1)
 
     p = [laws(vocab**d) for d in range(depth + 1)]
-    return Tables(p, [laws(vocab**d, 4) for d in range(depth)])
+    return PrefixTables(p, [laws(vocab**d, 4) for d in range(depth)])
 
 
 @dataclass(frozen=True)
@@ -294,7 +296,7 @@ class AllTrees:
     p: Tensor  # [R, N, V] the target's law at each node
 
 
-def all_trees(tables: Tables, widths: Sequence[int], law: Law) -> AllTrees:
+def enumerate_trees(tables: PrefixTables, widths: Sequence[int], law: Law) -> AllTrees:
     """Returns every tree with ``widths[l]`` children a node of level l."""
     shape = TreeShape(tuple(accumulate(widths, mul)), tuple(widths))
     tokens = torch.zeros((1, 1), dtype=torch.long)
@@ -305,7 +307,9 @@ def all_trees(tables: Tables, widths: Sequence[int], law: Law) -> AllTrees:
         for node in range(shape.size)[shape.level(depth)]:
             for child in range(width):
                 brothers = tokens[:, tokens.shape[1] - child :]
-                one_law = child_law(tables.q[depth][prefix[:, node]], brothers, child, width, law)
+                one_law = child_distribution(
+                    tables.q[depth][prefix[:, node]], brothers, child, width, law
+                )
                 row, token, there, more = _each_child(one_law, valid[:, node])
                 number = prefix[row, node] * tables.vocab + token
                 chance = chance[row] * more
@@ -330,7 +334,7 @@ def all_trees(tables: Tables, widths: Sequence[int], law: Law) -> AllTrees:
     return AllTrees(tree, chance, prefix, p)
 
 
-def last_node(rule: PathRule, trees: AllTrees) -> tuple[Tensor, Tensor]:
+def last_node_distribution(rule: PathRule, trees: AllTrees) -> tuple[Tensor, Tensor]:
     """P(each node is the last one accepted) [R, N], and the token's law behind it [R, N, V]."""
     order, success, residual = rule(trees.tree, trees.p)
     success = torch.cat([success, torch.ones_like(success[:, :1])], dim=1)
@@ -340,25 +344,29 @@ def last_node(rule: PathRule, trees: AllTrees) -> tuple[Tensor, Tensor]:
     return last, torch.where(total > 0, residual / total, trees.p)
 
 
-def path_error(rule: PathRule, tables: Tables, widths: Sequence[int], law: Law) -> float:
+def enumerate_path_error(
+    rule: PathRule, tables: PrefixTables, widths: Sequence[int], law: Law
+) -> float:
     """Largest |law of L + 1 tokens - target's|, blocks being continued by the target."""
-    trees = all_trees(tables, widths, law)
-    last, token = last_node(rule, trees)
+    trees = enumerate_trees(tables, widths, law)
+    last, token = last_node_distribution(rule, trees)
     depth = len(widths)
     vocab = tables.vocab
-    wanted = continued(tables, torch.zeros(1, dtype=torch.long), 0, depth + 1)[0]
+    wanted = continuation_distribution(tables, torch.zeros(1, dtype=torch.long), 0, depth + 1)[0]
     got = torch.zeros_like(wanted)
     for node, at in enumerate(trees.tree.shape.node_depth):
         weight = (trees.chance * last[:, node])[:, None] * token[:, node]  # [R, V]
         number = trees.prefix[:, node, None] * vocab + torch.arange(vocab)
         weight = weight.flatten()
         number = number.flatten()
-        rest = continued(tables, number, at + 1, depth - at)
+        rest = continuation_distribution(tables, number, at + 1, depth - at)
         got.view(-1, rest.shape[1]).index_add_(0, number, weight[:, None] * rest)
     return (got - wanted).abs().max().item()
 
 
-def continued(tables: Tables, prefix: Tensor, depth: int, length: int) -> Tensor:
+def continuation_distribution(
+    tables: PrefixTables, prefix: Tensor, depth: int, length: int
+) -> Tensor:
     """[B, V^length] the target's law of what follows prefixes [B] of ``depth`` tokens."""
     law = torch.ones((prefix.shape[0], 1), dtype=torch.float64)
     known = prefix[:, None]
@@ -368,7 +376,7 @@ def continued(tables: Tables, prefix: Tensor, depth: int, length: int) -> Tensor
     return law
 
 
-def path_cases() -> Iterator[tuple[str, PathRule, Law]]:
+def list_path_cases() -> Iterator[tuple[str, PathRule, Law]]:
     """Every registered whole-path rule, for each law of siblings that it claims to be exact for."""
     for name, kind in rule.items():
         if issubclass(kind, Traversal) and kind.declared == "exact":
@@ -385,5 +393,5 @@ def audit_path(rule: PathRule, law: Law, seeds: Sequence[int] = (0, 1, 2)) -> tu
         for seed in seeds:
             vocab = 2 if len(widths) == 3 else 3
             tables = random_tables(vocab, len(widths), 10 * seed + len(widths))
-            errors.append(path_error(rule, tables, widths, law))
+            errors.append(enumerate_path_error(rule, tables, widths, law))
     return float(np.max(errors)), len(errors)

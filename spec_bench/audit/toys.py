@@ -21,10 +21,10 @@ class NoCache:
 
     bytes = 0
 
-    def _nothing(self, *_: Any, **__: Any) -> None:
+    def _do_nothing(self, *_: Any, **__: Any) -> None:
         """There is nothing to keep, move or forget."""
 
-    grow = commit = commit_all = move_row = _nothing
+    grow = commit = commit_all = move_row = _do_nothing
 
 
 class MarkovModel:

@@ -1,6 +1,6 @@
 """Where randomness enters: every random choice of a decoder is one call on a ``Draws`` object.
 
-``SeededDraws`` draws them, from one generator per row. ``spec_bench.audit`` has another
+``SeededSource`` draws them, from one generator per row. ``spec_bench.audit`` has another
 implementation that walks through every outcome with its probability, so that the very code that
 is benchmarked can be enumerated.
 
@@ -38,14 +38,14 @@ class VerdictDraws(Protocol):
 class PositionDraws(Protocol):
     """One choice of a token for each position that a walk may come to."""
 
-    def token_at(self, level: int, probs: Tensor) -> Tensor:
+    def sample_at(self, level: int, probs: Tensor) -> Tensor:
         """Draws what follows a node of that level: [R, V] -> [R]."""
 
-    def tokens_at(self, levels: Tensor, probs: Tensor) -> Tensor:
+    def sample_nodes_at(self, levels: Tensor, probs: Tensor) -> Tensor:
         """Draws what follows N nodes of levels [R or 1, N]: [R, N, V] -> [R, N]."""
 
 
-class Trials(Protocol):
+class TrialDraws(Protocol):
     """Yes-or-no choices whose number is known beforehand."""
 
     def succeeds(self, index: int, probability: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class Draws(Protocol):
     def settle(self, emitted: Sequence[int]) -> None:
         """Ends the walk: row r has moved on by ``emitted[r]`` positions."""
 
-    def trials(self, count: int) -> Trials:
+    def trials(self, count: int) -> TrialDraws:
         """Prepares ``count`` yes-or-no choices per row."""
 
 
@@ -87,7 +87,7 @@ def row_seed(seed: int, prompt_id: str) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def row_generator(seed: int, prompt_id: str, device: torch.device) -> torch.Generator:
+def make_row_generator(seed: int, prompt_id: str, device: torch.device) -> torch.Generator:
     """Makes the one generator that all of a prompt's draws come from."""
     return torch.Generator(device=device).manual_seed(row_seed(seed, prompt_id))
 
@@ -110,12 +110,12 @@ def inverse_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
     return index.clamp_(max=cdf.shape[-1] - 1)
 
 
-def _place(generator: torch.Generator) -> Any:
+def _generator_position(generator: torch.Generator) -> Any:
     """Returns where a generator is; on a GPU its offset, to which it comes back without a draw."""
     return generator.get_offset() if generator.device.type == "cuda" else generator.get_state()
 
 
-class SeededDraws:
+class SeededSource:
     """Draws from one ``torch.Generator`` per row, all on the device where the draws are needed."""
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
@@ -153,10 +153,10 @@ class SeededDraws:
 
     def by_position(self, count: int) -> SeededPositions:
         # One number per call, as in plain decoding: on a GPU larger calls give other numbers.
-        before = [_place(generator) for generator in self.generators]
+        before = [_generator_position(generator) for generator in self.generators]
         numbers = [self._uniforms(1)]
         if count > 1:  # of one position there is nothing to give back
-            self._before = [*zip(before, map(_place, self.generators), strict=True)]
+            self._before = [*zip(before, map(_generator_position, self.generators), strict=True)]
         numbers += [self._uniforms(1) for _ in range(count - 1)]
         return SeededPositions(torch.cat(numbers, dim=1))
 
@@ -206,10 +206,10 @@ class SeededPositions:
     def __init__(self, uniforms: Tensor) -> None:
         self._uniforms = uniforms
 
-    def token_at(self, level: int, probs: Tensor) -> Tensor:
+    def sample_at(self, level: int, probs: Tensor) -> Tensor:
         return inverse_cdf(probs, self._uniforms[:, level : level + 1]).squeeze(-1)
 
-    def tokens_at(self, levels: Tensor, probs: Tensor) -> Tensor:
+    def sample_nodes_at(self, levels: Tensor, probs: Tensor) -> Tensor:
         uniforms = self._uniforms.gather(1, levels.expand(probs.shape[:2]))
         return inverse_cdf(probs, uniforms.unsqueeze(-1)).squeeze(-1)
 
@@ -226,16 +226,16 @@ class SeededTrials:
 
 # Numbers of a recorded iteration: drawn before it, as a graph draws none.
 
-Asked = tuple[bool, int]
+DrawRequest = tuple[bool, int]
 """How many uniforms each row is asked for at a time, and whether they are of positions."""
 
 
-class Noted(SeededDraws):
+class DrawRecorder(SeededSource):
     """Draws that note what an iteration asks for, which hangs on shapes alone."""
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         super().__init__(generators)
-        self.asked: list[Asked] = []
+        self.asked: list[DrawRequest] = []
 
     def _uniforms(self, *shape: int) -> Tensor:
         self.asked.append((False, prod(shape)))
@@ -248,7 +248,7 @@ class Noted(SeededDraws):
         return positions
 
 
-class DrawnBefore(SeededDraws):
+class PredrawnSource(SeededSource):
     """Draws that hand out ``numbers`` [R, n] in [0, 1), float64, in the order asked; their first
     rows are the generators'. There are new ones where none are given. Some are worked on in place,
     so a replay is handed copies.
@@ -266,7 +266,7 @@ class DrawnBefore(SeededDraws):
         self.numbers = numbers
         self._used = 0
 
-    def draw(self, asked: Sequence[Asked]) -> None:
+    def draw(self, asked: Sequence[DrawRequest]) -> None:
         """Draws each row's numbers from its generator: those of a position one by one, all others
         in as few calls as their order allows.
         """
@@ -283,10 +283,10 @@ class DrawnBefore(SeededDraws):
         counts = [count for count, _ in calls]
         for row, generator in zip(self.numbers, self.generators, strict=False):
             for part, (_, looks_back) in zip(row.split(counts), calls, strict=True):
-                before = _place(generator) if looks_back else None
+                before = _generator_position(generator) if looks_back else None
                 part.uniform_(generator=generator)
                 if looks_back:
-                    self._before.append((before, _place(generator)))
+                    self._before.append((before, _generator_position(generator)))
 
     def _uniforms(self, *shape: int) -> Tensor:
         first, self._used = self._used, self._used + prod(shape)

@@ -22,7 +22,7 @@ def gumbel_top_k(log_q: Tensor, gumbel: Tensor, k: int) -> tuple[Tensor, Tensor]
     return tokens, values > -torch.inf
 
 
-def laws_without_replacement(log_q: Tensor, tokens: Tensor) -> Tensor:
+def compute_sibling_distributions(log_q: Tensor, tokens: Tensor) -> Tensor:
     """Returns the distributions [B, C, V] that tokens [B, C] were drawn from in that order, those
     before each removed; log_q [B, V] is -inf outside the support. Where nothing is left to draw
     from, they mean nothing.
@@ -42,7 +42,7 @@ def laws_without_replacement(log_q: Tensor, tokens: Tensor) -> Tensor:
     return torch.cat([first, later.softmax(dim=-1)], dim=1)
 
 
-def truncated_gumbel(phi_tilde: Tensor, bound: Tensor) -> Tensor:
+def truncate_gumbel(phi_tilde: Tensor, bound: Tensor) -> Tensor:
     """Conditions perturbed log-probabilities [..., V] of one parent's children, -inf allowed, on
     their maximum being ``bound`` [...], the parent's own perturbed value (stochastic beam search).
     Returns [..., V], increasing in ``phi_tilde``; -inf stays -inf.

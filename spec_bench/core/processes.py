@@ -27,32 +27,32 @@ def count() -> int:
     return int(os.environ.get("WORLD_SIZE", "0"))
 
 
-def count_here() -> int:
+def count_local_processes() -> int:
     """Returns how many of them run on this machine, each with its GPU."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or count()
 
 
-def joined() -> bool:
+def is_distributed() -> bool:
     """Returns whether processes have been joined that decode together."""
     import torch.distributed as dist
 
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def wait_for_all() -> None:
+def barrier() -> None:
     """Returns once every process is here; at once if none has been joined."""
     import torch.distributed as dist
 
-    if joined():
+    if is_distributed():
         dist.barrier()
 
 
-def agree(*tensors: Tensor) -> None:
+def broadcast_tensors(*tensors: Tensor) -> None:
     """Gives every process the first one's values, in place; the shapes must be equal."""
     import torch
     import torch.distributed as dist
 
-    if not joined():
+    if not is_distributed():
         return
     for tensor in tensors:
         sent = tensor.to(torch.uint8 if tensor.dtype == torch.bool else tensor.dtype).contiguous()
@@ -60,11 +60,11 @@ def agree(*tensors: Tensor) -> None:
         tensor.copy_(sent)
 
 
-def agreed(value: Value) -> Value:
+def broadcast_object(value: Value) -> Value:
     """Returns the first process's value, which is pickled: some hundred bytes at most."""
     import torch.distributed as dist
 
-    if not joined():
+    if not is_distributed():
         return value
     values = [value]
     dist.broadcast_object_list(values, src=0)

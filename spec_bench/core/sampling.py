@@ -51,7 +51,7 @@ class SamplingSettings:
 
         return getattr(torch, self.probability_dtype)
 
-    def for_draft(self) -> SamplingSettings:
+    def get_draft_settings(self) -> SamplingSettings:
         """Returns the settings that the draft's logits are warped with."""
         if self.draft_temperature is None:
             return self

@@ -26,7 +26,7 @@ def constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
     first: Any = values
     while isinstance(first, tuple) and first:
         first = first[0]
-    return _held(_constant(values, type(first).__name__, device))
+    return _register_constant(_constant(values, type(first).__name__, device))
 
 
 @functools.lru_cache(maxsize=1024)  # the type tells (0, 1) from (False, True), which are equal
@@ -35,9 +35,9 @@ def _constant(values: tuple[Any, ...], kind: str, device: torch.device) -> Tenso
         return torch.tensor(values, device=device)
 
 
-def places(count: int, device: torch.device) -> Tensor:
+def cached_arange(count: int, device: torch.device) -> Tensor:
     """Returns the constant 0, 1, ..., count - 1."""
-    return _held(_range(1 << max(count - 1, 255).bit_length(), device)[:count])
+    return _register_constant(_range(1 << max(count - 1, 255).bit_length(), device)[:count])
 
 
 @functools.lru_cache(maxsize=64)
@@ -47,7 +47,7 @@ def _range(count: int, device: torch.device) -> Tensor:
 
 
 @contextmanager
-def holding_constants(kept: list[Tensor]) -> Iterator[None]:
+def keep_constants_alive(kept: list[Tensor]) -> Iterator[None]:
     """Within it every constant read is kept: a recorded graph goes on reading its memory."""
     _keepers.append(kept)
     try:
@@ -59,19 +59,19 @@ def holding_constants(kept: list[Tensor]) -> Iterator[None]:
 _keepers: list[list[Tensor]] = []
 
 
-def _held(tensor: Tensor) -> Tensor:
+def _register_constant(tensor: Tensor) -> Tensor:
     if _keepers:
         _keepers[-1].append(tensor)
     return tensor
 
 
-def forget_constants() -> None:
+def clear_constants() -> None:
     """Gives back the memory of all constants."""
     _constant.cache_clear()
     _range.cache_clear()
 
 
-class Known(list[Any]):
+class HostDeviceInts(list[Any]):
     """Whole numbers that host and device both know: a list, or a list of lists of equal length."""
 
     _there: Tensor | None = None
@@ -85,9 +85,9 @@ class Known(list[Any]):
             self[:] = [most] * len(self)
 
     @classmethod
-    def of(cls, numbers: Sequence[Any]) -> Known:
+    def of(cls, numbers: Sequence[Any]) -> HostDeviceInts:
         """Returns the numbers themselves if they are known already."""
-        return numbers if isinstance(numbers, Known) else cls(numbers)
+        return numbers if isinstance(numbers, HostDeviceInts) else cls(numbers)
 
     @property
     def least(self) -> int:
@@ -105,37 +105,39 @@ class Known(list[Any]):
             self._there = torch.tensor(self, device=device)
         return self._there.to(device)
 
-    def plus(self, offset: int) -> Known:
+    def plus(self, offset: int) -> HostDeviceInts:
         """Each number plus ``offset``; nothing is copied to a device that has the numbers."""
         if not offset:
             return self
-        more = Known([number + offset for number in self])
+        more = HostDeviceInts([number + offset for number in self])
         if self._there is not None and not self._there.is_cpu:
             more._there = self._there + offset
             more.exact = self.exact
         return more
 
-    def repeated(self, times: int) -> Known:
+    def repeat_interleave(self, times: int) -> HostDeviceInts:
         """Returns each number ``times`` times in a row."""
-        more = Known([number for number in self for _ in range(times)])
+        more = HostDeviceInts([number for number in self for _ in range(times)])
         if self._there is not None:
             more._there = self._there.repeat_interleave(times)
         return more
 
 
-class Committed(list[Sequence[int]]):
+class CommittedTokens(list[Sequence[int]]):
     """Per row all tokens so far; the last one is the root of its tree."""
 
     planned: Any = None  # what a policy knows of the trees before they are planted; its own
 
     def __init__(self, rows: Iterable[Sequence[int]]) -> None:
         super().__init__(rows)
-        self.lengths = Known([len(tokens) - 1 for tokens in self])  # [R] tokens before the root
-        self.roots = Known([tokens[-1] for tokens in self])  # [R] the last tokens
+        self.lengths = HostDeviceInts(
+            [len(tokens) - 1 for tokens in self]
+        )  # [R] tokens before the root
+        self.roots = HostDeviceInts([tokens[-1] for tokens in self])  # [R] the last tokens
 
 
-def send(
-    numbers: Sequence[Known], device: torch.device, tensors: Sequence[Tensor] = ()
+def copy_to_device(
+    numbers: Sequence[HostDeviceInts], device: torch.device, tensors: Sequence[Tensor] = ()
 ) -> list[Tensor]:
     """Sends numbers, known there from now on, and tensors of the host, of any shapes and types, to
     a device in one copy that the host does not wait for; returns the tensors there. On a CPU there

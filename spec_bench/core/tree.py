@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spec_bench.core.transfer import constant, places
+from spec_bench.core.transfer import cached_arange, constant
 
 Siblings = Literal["iid", "without_replacement", "deterministic", "top_and_sampled"]
 """How the children of one node are drawn: the distribution that a node rule is exact for. Of
@@ -69,7 +69,7 @@ class TreeShape:
         """Returns the nodes of one level."""
         return slice(self.starts[level], self.starts[level + 1])
 
-    def in_equal_shares(self, level: int) -> bool:
+    def has_uniform_children(self, level: int) -> bool:
         """Whether the children of a level's nodes come parent by parent, equally many each."""
         nodes = self.starts[level + 1] - self.starts[level]
         below = self.levels[level]
@@ -106,7 +106,7 @@ class FlatShape(TreeShape):
     def level(self, level: int) -> slice:
         return slice(1, self.size) if level else slice(0, 1)
 
-    def in_equal_shares(self, level: int) -> bool:
+    def has_uniform_children(self, level: int) -> bool:
         return False
 
 
@@ -150,7 +150,7 @@ class Tree:
         self.largest: list[Tensor] = []
 
     @classmethod
-    def of_nodes(
+    def from_nodes(
         cls,
         shape: FlatShape,
         root: Tensor,
@@ -169,7 +169,7 @@ class Tree:
         tree.parent = torch.cat([tree.parent, parent], dim=1)
         tree.own_depths = torch.cat([tree.parent[:, :1], depth], dim=1)
         tree.valid = torch.cat([tree.valid, valid], dim=1)
-        tree.ancestors = above_all(tree.parent, shape.depth)
+        tree.ancestors = ancestor_mask(tree.parent, shape.depth)
         tree.q = [None] * shape.depth
         if laws is None:
             tree.log_q = [None] * shape.depth
@@ -189,7 +189,7 @@ class Tree:
         depths = [] if self.own_depths is None else [self.own_depths]
         return [self.tokens, self.parent, self.valid, self.ancestors, *depths]
 
-    def own_sizes(self) -> Tensor:
+    def count_nodes_and_levels(self) -> Tensor:
         """[R, 2] nodes below the root and levels of each row's tree, absent nodes left out."""
         deepest = (self.depths * self.valid).amax(dim=1)
         return torch.stack([self.valid.sum(dim=1) - 1, deepest], dim=1)
@@ -233,11 +233,11 @@ class Tree:
         self.log_q.append(log_q)
 
 
-def above_all(parent: Tensor, depth: int) -> Tensor:
+def ancestor_mask(parent: Tensor, depth: int) -> Tensor:
     """[R, N, N] whether the second node lies on the first one's path, itself included. The root's
     parent is itself; no node is more than ``depth`` steps from it.
     """
-    nodes = places(parent.shape[1], parent.device)
+    nodes = cached_arange(parent.shape[1], parent.device)
     on_path = (nodes.unsqueeze(1) == nodes).expand(len(parent), -1, -1)
     # above: the node one step beyond those that are known
     above = parent
@@ -254,7 +254,7 @@ def above_all(parent: Tensor, depth: int) -> Tensor:
 # ReDrafter (arXiv 2403.09919), Listing 1, with axes corrected. Letters: R rows, W beams, L tokens.
 
 
-def merge_prefixes(root: Tensor, beams: Tensor) -> Tree:
+def tree_of_merged_beams(root: Tensor, beams: Tensor) -> Tree:
     """A tree per row with one node for every distinct prefix of beams [R, W, L], best first; so
     siblings come best first too. Proposals are one-hot.
 
@@ -284,7 +284,7 @@ def merge_prefixes(root: Tensor, beams: Tensor) -> Tree:
     return tree
 
 
-def beams_apart(root: Tensor, beams: Tensor) -> Tree:
+def tree_of_separate_beams(root: Tensor, beams: Tensor) -> Tree:
     """Returns a tree per row with a chain for every beam, nothing merged."""
     width, length = beams.shape[1:]
     tree = Tree(TreeShape((width,) * length, (width,) * length), root, "deterministic")

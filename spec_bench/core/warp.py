@@ -33,17 +33,17 @@ def log_probs(logits: Tensor, settings: SamplingSettings) -> Tensor:
     if settings.temperature == 0:
         one_hot = torch.full_like(logits, -torch.inf, dtype=settings.dtype)
         return one_hot.scatter_(-1, argmax_lowest(logits).unsqueeze(-1), 0.0)
-    return _scores(logits, settings).log_softmax(dim=-1)
+    return _warp_logits(logits, settings).log_softmax(dim=-1)
 
 
 def probs(logits: Tensor, settings: SamplingSettings) -> Tensor:
     """Probabilities of the warped distribution; see ``log_probs``."""
     if settings.temperature == 0:
         return log_probs(logits, settings).exp()
-    return _scores(logits, settings).softmax(dim=-1)
+    return _warp_logits(logits, settings).softmax(dim=-1)
 
 
-def _scores(logits: Tensor, settings: SamplingSettings) -> Tensor:
+def _warp_logits(logits: Tensor, settings: SamplingSettings) -> Tensor:
     """Logits over a temperature above 0, -inf for the tokens that top-k and top-p leave out."""
     scores = logits.to(settings.dtype)
     if settings.temperature != 1:
@@ -56,7 +56,7 @@ def _scores(logits: Tensor, settings: SamplingSettings) -> Tensor:
     return scores
 
 
-def raw_log_probs(logits: Tensor, node: Tensor, token: Tensor) -> Tensor:
+def token_log_probs(logits: Tensor, node: Tensor, token: Tensor) -> Tensor:
     """Log-probabilities [R, T], float32 at least, of tokens [R, T] at nodes [R, T] of logits [R, N,
     V]; at temperature 1, nothing truncated: what perplexity counts.
     """

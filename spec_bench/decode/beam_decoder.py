@@ -23,31 +23,31 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spec_bench.core import processes
-from spec_bench.core.draws import Draws, SeededDraws, row_generator
-from spec_bench.core.transfer import Known, constant, places, send
+from spec_bench.core.draws import Draws, SeededSource, make_row_generator
+from spec_bench.core.transfer import HostDeviceInts, cached_arange, constant, copy_to_device
 from spec_bench.core.warp import SamplingSettings, beam_probs, is_distribution, next_token_log_probs
 from spec_bench.decode.beam_step import (
     Beam,
+    BeamOutcome,
     BeamPlan,
     BeamRow,
-    Drafted,
-    Moves,
-    Outcome,
-    Parents,
-    host_parents,
-    moved_slots,
+    CacheMoves,
+    DraftedLayers,
+    ParentBeams,
+    combine_moves,
+    pack_parents,
     verify,
 )
 from spec_bench.decode.decoder import DrawsFactory
 from spec_bench.decode.loop import DecodingLoop
-from spec_bench.decode.rows import check_lawful
+from spec_bench.decode.rows import check_logits
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.tree_pass import prefill, run_under_ancestors
 from spec_bench.records.types import Lossless, Request, StepRecord
 
 
-class Forest:
+class BeamForest:
     """One iteration's draft beams after each row's input beams, as tensors that a model runs over.
 
     Column c of a row is slot ``length + c``: first the row's trie nodes, the input beams last among
@@ -67,30 +67,38 @@ class Forest:
         self._ragged = min(self.widths) < self.inputs
         lengths = [len(row.trunk) for row in rows]
         sizes = [len(row.tokens) for row in rows]
-        self._lengths, self._sizes, most = Known(lengths), Known(sizes), max(sizes)
+        self._lengths, self._sizes, most = (
+            HostDeviceInts(lengths),
+            HostDeviceInts(sizes),
+            max(sizes),
+        )
         columns = most + plan.depth * plan.width
         self._trie_seen = torch.zeros((len(rows), most, columns), dtype=torch.bool)
         for row, size, seen in zip(rows, sizes, self._trie_seen, strict=True):
             seen[:size, :size] = row.ancestors()
-        self._trie_tokens = Known([[*r.tokens, *[0] * (most - len(r.tokens))] for r in rows])
-        self._behind = Known(map(sum, zip(lengths, sizes, strict=True)))
-        self._starts = Known(map(sub, self._behind, self.widths))
+        self._trie_tokens = HostDeviceInts(
+            [[*r.tokens, *[0] * (most - len(r.tokens))] for r in rows]
+        )
+        self._behind = HostDeviceInts(map(sum, zip(lengths, sizes, strict=True)))
+        self._starts = HostDeviceInts(map(sub, self._behind, self.widths))
         # A short row repeats its first input beam; all of a row are equally long.
-        self._inputs = Known(
+        self._inputs = HostDeviceInts(
             [
                 [size - width + (beam if beam < width else 0) for beam in range(self.inputs)]
                 for size, width in zip(sizes, self.widths, strict=True)
             ]
         )
         depths = [row.depths() for row in rows]
-        self._depth = Known([n + depth[-1] for n, depth in zip(lengths, depths, strict=True)])
+        self._depth = HostDeviceInts(
+            [n + depth[-1] for n, depth in zip(lengths, depths, strict=True)]
+        )
         self._order, self._back = self._slot_order(plan.depth)
         self._drafted = max(row.drafted for row in rows)
-        self._pending = self._of_draft(rows, depths) if plan.depth else []
+        self._pending = self._build_draft_inputs(rows, depths) if plan.depth else []
         self.tokens: list[Tensor] = []  # a layer each, [R, D]
         self._seen: list[Tensor] = []  # the input beams', then a layer each
 
-    def _slot_order(self, layers: int) -> tuple[Known, Known]:
+    def _slot_order(self, layers: int) -> tuple[HostDeviceInts, HostDeviceInts]:
         """Returns where the target's pass takes its nodes from, and where it returns their logits.
 
         The slots of a row hold its own input beams, then the forest, then fillers.
@@ -103,9 +111,11 @@ class Forest:
             [*(beam if beam < w else 0 for beam in range(inputs)), *range(w, w + nodes)]
             for w in self.widths
         ]
-        return Known(order), Known(back)
+        return HostDeviceInts(order), HostDeviceInts(back)
 
-    def _of_draft(self, rows: Sequence[BeamRow], depths: Sequence[Sequence[int]]) -> list[Known]:
+    def _build_draft_inputs(
+        self, rows: Sequence[BeamRow], depths: Sequence[Sequence[int]]
+    ) -> list[HostDeviceInts]:
         """What the draft has not run yet: nodes, their positions, first slots, the input beams.
 
         A row with fewer pending nodes runs fillers after them; a later pass writes there.
@@ -120,7 +130,12 @@ class Forest:
         starts = [len(row.trunk) + row.drafted for row in rows]
         pairs = zip(rows, self._inputs, strict=True)
         inputs = [[node - row.drafted for node in own] for row, own in pairs]
-        return [Known(nodes), Known(positions), Known(starts), Known(inputs)]
+        return [
+            HostDeviceInts(nodes),
+            HostDeviceInts(positions),
+            HostDeviceInts(starts),
+            HostDeviceInts(inputs),
+        ]
 
     def send(self, others: Sequence[Tensor]) -> list[Tensor]:
         """Sends all that the host knows to the device in one copy, along with other tensors; those,
@@ -130,10 +145,10 @@ class Forest:
         numbers += [self._inputs, self._depth, *self._pending]
         if self._ragged:
             numbers += [self._order, self._back]
-        self._trie_seen, *there = send(numbers, self.device, [self._trie_seen, *others])
+        self._trie_seen, *there = copy_to_device(numbers, self.device, [self._trie_seen, *others])
         inputs = self._inputs.on(self.device)
-        self.input_tokens = _pick(self._trie_tokens.on(self.device), inputs)
-        self._seen = [_pick(self._trie_seen, inputs)]
+        self.input_tokens = _gather_rows(self._trie_tokens.on(self.device), inputs)
+        self._seen = [_gather_rows(self._trie_seen, inputs)]
         return there
 
     def add_layer(self, tokens: Tensor, parents: Tensor) -> None:
@@ -152,11 +167,11 @@ class Forest:
         """
         nodes, positions, starts, inputs = self._pending
         index = nodes.on(self.device)
-        tokens = _pick(self._trie_tokens.on(self.device), index)
-        seen = _pick(self._trie_seen, index)
-        seen = _to_columns(seen, self._drafted + index.shape[1])
+        tokens = _gather_rows(self._trie_tokens.on(self.device), index)
+        seen = _gather_rows(self._trie_seen, index)
+        seen = _resize_mask(seen, self._drafted + index.shape[1])
         logits = self._run(model, cache, starts, tokens, positions.on(self.device), seen)
-        return _pick(logits, inputs.on(logits.device))
+        return _gather_rows(logits, inputs.on(logits.device))
 
     def run_layer(self, model: LanguageModel, cache: object) -> Tensor:
         """Runs the newest layer with a draft; logits [R, D, V]."""
@@ -177,22 +192,26 @@ class Forest:
         positions = self._depth.on(self.device).unsqueeze(1) + constant(levels, self.device)
         if self._ragged:
             order = self._order.on(self.device)
-            tokens, positions, seen = (_pick(part, order) for part in (tokens, positions, seen))
+            tokens, positions, seen = (
+                _gather_rows(part, order) for part in (tokens, positions, seen)
+            )
         run = max(size - width for size, width in zip(self._sizes, self.widths, strict=True))
-        seen = _to_columns(seen, run + tokens.shape[1])
+        seen = _resize_mask(seen, run + tokens.shape[1])
         logits = self._run(model, cache, self._starts, tokens, positions, seen)
-        return _pick(logits, self._back.on(logits.device)) if self._ragged else logits
+        return _gather_rows(logits, self._back.on(logits.device)) if self._ragged else logits
 
-    def _run(self, model: LanguageModel, cache: object, starts: Known, *given: Tensor) -> Tensor:
+    def _run(
+        self, model: LanguageModel, cache: object, starts: HostDeviceInts, *given: Tensor
+    ) -> Tensor:
         return run_under_ancestors(model, cache, self._lengths, starts, *given).logits
 
 
-def _pick(values: Tensor, index: Tensor) -> Tensor:
+def _gather_rows(values: Tensor, index: Tensor) -> Tensor:
     """values [R, T, ...] at index [R, U]: per row, positions along T."""
-    return values[places(len(index), values.device).unsqueeze(1), index]
+    return values[cached_arange(len(index), values.device).unsqueeze(1), index]
 
 
-def _to_columns(seen: Tensor, columns: int) -> Tensor:
+def _resize_mask(seen: Tensor, columns: int) -> Tensor:
     """Returns a mask [..., C] cut or filled up with False to a number of columns."""
     return pad(seen, (0, columns - seen.shape[-1]))
 
@@ -213,7 +232,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
     rows: int = 1
     lossless: Lossless = "exact_beam"
     pool: CachePool = field(default_factory=CachePool)  # shared by the decoders of a job
-    make_draws: DrawsFactory = SeededDraws  # audits enumerate instead
+    make_draws: DrawsFactory = SeededSource  # audits enumerate instead
 
     def __post_init__(self) -> None:
         self._caches: list[Any] = []
@@ -240,7 +259,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         self._caches = [self.pool.cache(r, model, self.rows, slots) for r, model in roles.items()]
 
     def join(self, index: int, request: Request, seed: int) -> BeamRow:
-        generator = row_generator(seed, request.prompt_id, self.target.device)
+        generator = make_row_generator(seed, request.prompt_id, self.target.device)
         row = self.row_type.start(request, generator)
         for model, cache in zip((self.target, *self.drafts), self._caches, strict=True):
             prefill(model, cache, index, row.trunk)
@@ -254,56 +273,56 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         outcomes = verify(
             logits.to(self.settings.dtype), parents, drafted, self.plan, self.settings, limit, draws
         )
-        outcomes = processes.agreed(outcomes)
+        outcomes = processes.broadcast_object(outcomes)
         for row, outcome in zip(active, outcomes, strict=True):
-            check_lawful(row.request.prompt_id, *outcome.lawful)
+            check_logits(row.request.prompt_id, *outcome.lawful)
         return sum(self._commit(i, row, outcomes[i]) for i, row in enumerate(active))
 
     def move_row(self, row: BeamRow, source: int, target: int) -> None:
-        row.moves.carry_out(self._caches, source)
-        row.moves = Moves()  # so that the next iteration does not move them again
+        row.moves.apply(self._caches, source)
+        row.moves = CacheMoves()  # so that the next iteration does not move them again
         for cache in self._caches:
             cache.move_row(source, target, len(row.trunk) + len(row.tokens))
 
-    def _keep(self, index: int, row: BeamRow, moves: Moves) -> None:
+    def _keep(self, index: int, row: BeamRow, moves: CacheMoves) -> None:
         """Moves a row's nodes in the caches, or notes that they must move."""
         if self.target.device.type == "cpu":
-            moves.carry_out(self._caches, index)
+            moves.apply(self._caches, index)
         else:
             row.moves = moves
 
     def take_forward_s(self) -> tuple[float, float]:
         return sum(draft.timer.take_s() for draft in self.drafts), self.target.timer.take_s()
 
-    def _begin(self, active: Sequence[BeamRow]) -> tuple[Forest, Parents, Tensor]:
+    def _begin(self, active: Sequence[BeamRow]) -> tuple[BeamForest, ParentBeams, Tensor]:
         """Sends all that the host knows to the device in one copy, pending moves included.
 
         Returns the forest, nothing drafted; the input beams, with as many places as the widest row
         has; how many layers each row has left [R].
         """
-        forest = Forest(active, self.plan, self.target.device)
-        limit = torch.tensor([row.remaining for row in active])
-        moves = moved_slots([row.moves for row in active], len(self._caches))
-        limit, *parents = forest.send([limit, *host_parents(active, forest.inputs), *moves])
+        forest = BeamForest(active, self.plan, self.target.device)
+        limit = torch.tensor([row.remaining_layers for row in active])
+        moves = combine_moves([row.moves for row in active], len(self._caches))
+        limit, *parents = forest.send([limit, *pack_parents(active, forest.inputs), *moves])
         count = len(parents) - len(moves)
         for cache, slots in zip(self._caches, parents[count:], strict=False):
             cache.move_slots(*slots.unbind(0))
         for row in active:
-            row.moves = Moves()
-        return forest, Parents(forest.input_tokens, *parents[:count]), limit
+            row.moves = CacheMoves()
+        return forest, ParentBeams(forest.input_tokens, *parents[:count]), limit
 
-    def _draft(self, forest: Forest, parents: Parents, draws: Draws) -> Drafted:
+    def _draft(self, forest: BeamForest, parents: ParentBeams, draws: Draws) -> DraftedLayers:
         """Beam sampling with the draft: D beams per layer, i.i.d. and with replacement."""
-        drafted = Drafted([], [])
+        drafted = DraftedLayers([], [])
         for layer in range(self.plan.depth):
             draft = self.drafts[0]
             cache = self._caches[1]
             logits = forest.run_layer(draft, cache) if layer else forest.run_pending(draft, cache)
             logits = logits.to(self.target.device, self.settings.dtype)
             log_q = parents.log_probs(logits)
-            law = beam_probs(parents.likelihood, log_q, self.settings.for_draft())
+            law = beam_probs(parents.likelihood, log_q, self.settings.get_draft_settings())
             cells = draws.categorical(law.unsqueeze(1), self.plan.width).squeeze(1)
-            processes.agree(cells)
+            processes.broadcast_tensors(cells)
             drafted.lawful.append(is_distribution(logits).all(dim=1))
             drafted.laws.append(law)
             drafted.cells.append(cells)
@@ -311,7 +330,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             forest.add_layer(parents.tokens, cells // log_q.shape[-1])
         return drafted
 
-    def _commit(self, index: int, row: BeamRow, outcome: Outcome) -> int:
+    def _commit(self, index: int, row: BeamRow, outcome: BeamOutcome) -> int:
         """Puts one row's output beams in place; returns the layers it grew by."""
         size = len(row.tokens)
         width = self.plan.width
@@ -327,11 +346,11 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         drafted = size + max(self.plan.depth - 1, 0) * width
         length = len(row.trunk)
         kept = row.advance(forest_tokens, forest_parents, beams, outcome.layer, drafted)
-        self._keep(index, row, Moves(length, (kept, kept[: row.drafted])))
+        self._keep(index, row, CacheMoves(length, (kept, kept[: row.drafted])))
         row.grow_trunk(bool(self.drafts))
         came = outcome.accepted_layers, outcome.layer, outcome.widths
         row.steps.append(StepRecord(self.nodes, self.depth, *came))
-        if all(beam.stopped for beam in row.beams) or row.remaining == 0:
+        if all(beam.stopped for beam in row.beams) or row.remaining_layers == 0:
             row.deliver(self.plan.length_penalty)
         return outcome.layer
 
@@ -367,13 +386,13 @@ class BeamSearch(BeamDecoder):
         ends = max((len(row.request.stop_ids) for row in active), default=0)
         best = joint.topk(min(max(2, 1 + ends) * self.plan.width, joint.shape[1]), dim=-1)
         likeliest = torch.cat([best.values, best.indices.double()], dim=1)
-        processes.agree(likeliest)
+        processes.broadcast_tensors(likeliest)
         table = likeliest.tolist()
         count = best.values.shape[1]
         vocab = log_p.shape[-1]
         for index, row in enumerate(active):
             # A largest value that is not a number: NaN counts as the largest.
-            check_lawful(row.request.prompt_id, not isnan(table[index][0]))
+            check_logits(row.request.prompt_id, not isnan(table[index][0]))
             candidates = list(zip(table[index][:count], table[index][count:], strict=True))
             stops = len(row.request.stop_ids)
             self._select(index, row, candidates[: max(2, 1 + stops) * self.plan.width], vocab)
@@ -400,7 +419,7 @@ class BeamSearch(BeamDecoder):
             if not ended:
                 going.append(beam)
             elif rank < width and likelihood > -torch.inf:
-                tokens = (*row.generated(parent), token)
+                tokens = (*row.get_generated_tokens(parent), token)
                 score = beam.score(self.plan.length_penalty)
                 pool.append((score, likelihood, tokens))
         pool.sort(key=lambda ended: -ended[0])
@@ -414,5 +433,5 @@ class BeamSearch(BeamDecoder):
             row.close(answer, likelihood)
             return
         kept = row.advance([], [], going, 1, 0)
-        self._keep(index, row, Moves(len(row.trunk), (kept,)))
+        self._keep(index, row, CacheMoves(len(row.trunk), (kept,)))
         row.grow_trunk(False)

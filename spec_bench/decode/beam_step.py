@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spec_bench.core.draws import Draws
 from spec_bench.core.warp import SamplingSettings, beam_probs, is_distribution, next_token_log_probs
-from spec_bench.decode.rows import Answering
+from spec_bench.decode.rows import AnswerRow
 from spec_bench.records.types import Finish, Request, StepRecord
 from spec_bench.verify.beams import (
     LayerVerdict,
@@ -28,7 +28,7 @@ from spec_bench.verify.beams import (
 
 
 @dataclass(frozen=True)
-class Moves:
+class CacheMoves:
     """One row's nodes that must move to the front of the caches: at once on a CPU, elsewhere with
     the next iteration's copy. Which stay is known on the host, after the iteration's one transfer;
     so the indices wait until something goes to the device anyway, before the next pass.
@@ -37,13 +37,13 @@ class Moves:
     length: int = 0  # slots before node 0
     kept: tuple[Sequence[int], ...] = ()  # per cache the nodes to keep, in increasing order
 
-    def carry_out(self, caches: Sequence[Any], row: int) -> None:
+    def apply(self, caches: Sequence[Any], row: int) -> None:
         """Moves the nodes of a row in its caches."""
         for cache, nodes in zip(caches, self.kept, strict=False):
             cache.commit(row, self.length, nodes)
 
 
-def moved_slots(moves: Sequence[Moves], caches: int) -> list[Tensor]:
+def combine_moves(moves: Sequence[CacheMoves], caches: int) -> list[Tensor]:
     """Returns R rows' moves as indices on the host, per cache [2, R, T] slots from and to, or
     nothing if nothing moves; a row that moves fewer repeats its last move, or moves nothing.
     """
@@ -87,7 +87,7 @@ class Beam:
 
 
 @dataclass
-class BeamRow(Answering):
+class BeamRow(AnswerRow):
     """The beams of one prompt."""
 
     request: Request  # what was asked for
@@ -98,7 +98,9 @@ class BeamRow(Answering):
     beams: list[Beam]  # the beams; their nodes are the last ones
     drafted: int = 0  # how many of the nodes the draft has run
     layers: int = 0  # tokens that every beam has generated so far
-    moves: Moves = field(default_factory=Moves)  # nodes that must still move in the caches
+    moves: CacheMoves = field(
+        default_factory=CacheMoves
+    )  # nodes that must still move in the caches
     steps: list[StepRecord] = field(default_factory=list)  # one record per target call
     answer: tuple[int, ...] = ()  # the delivered tokens, once finished
     log_likelihood: float | None = 0.0  # of the answer; None where a text cut it
@@ -116,7 +118,7 @@ class BeamRow(Answering):
         return len(self.beams)
 
     @property
-    def remaining(self) -> int:
+    def remaining_layers(self) -> int:
         """Layers left before the length limit."""
         return self.request.max_new_tokens - self.layers
 
@@ -145,7 +147,7 @@ class BeamRow(Answering):
         beams = node_text[-self.width :]
         return [beams.index(text) for text in beams]
 
-    def generated(self, beam: int) -> list[int]:
+    def get_generated_tokens(self, beam: int) -> list[int]:
         """Returns the tokens that a beam has generated, beams counted from 0."""
         path = []
         node = len(self.tokens) - self.width + beam
@@ -204,7 +206,7 @@ class BeamRow(Answering):
         """Ends the row with its best beam; see ``Beam.score``."""
         best = max(range(self.width), key=lambda beam: self.beams[beam].score(length_penalty))
         beam = self.beams[best]
-        self.close(self.generated(best)[: beam.length], beam.likelihood)
+        self.close(self.get_generated_tokens(best)[: beam.length], beam.likelihood)
 
     def close(self, answer: Sequence[int], log_likelihood: float) -> None:
         """Ends the row with an answer, up to its first stop text, and shares its tokens out to the
@@ -220,9 +222,9 @@ class BeamRow(Answering):
             left -= self.steps[place].delivered
 
 
-def host_parents(active: Sequence[BeamRow], places: int) -> list[torch.Tensor]:
+def pack_parents(active: Sequence[BeamRow], places: int) -> list[torch.Tensor]:
     """Returns what the host knows of R rows' beams, B of the widest: likelihood, length and stopped
-    [R, B], stop_ids [R, S], first [R, B]; see ``beam_step.Parents``.
+    [R, B], stop_ids [R, S], first [R, B]; see ``beam_step.ParentBeams``.
     """
 
     def filled(rows: Sequence[Sequence[Any]], width: int, fill: float) -> Tensor:
@@ -255,7 +257,7 @@ class BeamPlan:
 
 
 @dataclass(frozen=True)
-class Parents:
+class ParentBeams:
     """The beams that a layer continues."""
 
     tokens: Tensor  # [R, B] last token of each
@@ -276,7 +278,7 @@ class Parents:
         log_p = next_token_log_probs(logits, self.stopped, self.tokens)
         return log_p.gather(1, self.first.unsqueeze(-1).expand_as(log_p))
 
-    def children(self, cells: Tensor, log_p: Tensor) -> Parents:
+    def children(self, cells: Tensor, log_p: Tensor) -> ParentBeams:
         """The beams at cells [R, D], given raw log-probabilities [R, B, V] after each parent."""
         parent = cells // log_p.shape[-1]
         tokens = cells % log_p.shape[-1]
@@ -289,11 +291,11 @@ class Parents:
         place = torch.arange(text.shape[1], device=text.device)
         same = text.unsqueeze(1) == text.unsqueeze(2)
         first = torch.where(same, place, text.shape[1]).amin(dim=-1)
-        return Parents(tokens, likelihood, length, stopped | ends, self.stop_ids, first)
+        return ParentBeams(tokens, likelihood, length, stopped | ends, self.stop_ids, first)
 
 
 @dataclass(frozen=True)
-class Drafted:
+class DraftedLayers:
     """What was drafted, one entry per layer."""
 
     laws: list[Tensor]  # [R, B V] or [R, D V] the draft's beam distribution over all its parents
@@ -303,7 +305,7 @@ class Drafted:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BeamOutcome:
     """One row's outcome, on the host."""
 
     layer: int  # the layer of the output beams, 1..L + 1: the number of tokens the row grew by
@@ -321,13 +323,13 @@ _FIELDS = ("cells", "there", "likelihood", "length", "stopped")  # of an output 
 
 def verify(
     logits: Tensor,
-    parents: Parents,
-    drafted: Drafted,
+    parents: ParentBeams,
+    drafted: DraftedLayers,
     plan: BeamPlan,
     settings: SamplingSettings,
     limit: Tensor,
     draws: Draws,
-) -> list[Outcome]:
+) -> list[BeamOutcome]:
     """Verifies a forest and draws what is missing (Algorithm 1, corrected); one outcome per row, of
     ``limit`` [R] layers at most. The logits [R, B + L D, V] are the target's, at the input beams
     and at every draft beam.
@@ -384,18 +386,20 @@ def verify(
             likelihood = parents.likelihood.masked_fill(~verdict.accepted, -torch.inf)
             parents = replace(parents, likelihood=likelihood)
     lawful = [is_distribution(logits).all(dim=1), *drafted.lawful]
-    return _to_host(ended, full, torch.stack(layer_widths[1:], 1), beams, drafted, vocab, lawful)
+    return _copy_outcomes_to_host(
+        ended, full, torch.stack(layer_widths[1:], 1), beams, drafted, vocab, lawful
+    )
 
 
-def _to_host(
+def _copy_outcomes_to_host(
     ended: Tensor,
     full: Tensor,
     widths: Tensor,
     beams: Tensor,
-    drafted: Drafted,
+    drafted: DraftedLayers,
     vocab: int,
     lawful: Sequence[Tensor],
-) -> list[Outcome]:
+) -> list[BeamOutcome]:
     """Returns one transfer: everything the host needs, as float64."""
     depth = len(drafted.cells)
     places = beams.shape[2]
@@ -418,6 +422,6 @@ def _to_host(
         reached = tuple(int(value) for value in asked[: int(layer)])
         lawfully = bool(sound[0]), all(sound[1:])
         outcomes.append(
-            Outcome(int(layer), int(accepted), reached, output, parents, tokens, lawfully)
+            BeamOutcome(int(layer), int(accepted), reached, output, parents, tokens, lawfully)
         )
     return outcomes

@@ -18,23 +18,23 @@ from spec_bench.decode.beam_step import BeamPlan
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.generate import (
     GenerateDecoder,
-    aid_of,
-    as_module,
-    beyond_transformers,
     check_sampling,
+    find_unsupported,
+    make_aid,
+    require_transformers_module,
 )
 from spec_bench.draft.base import Drafter, drafter
-from spec_bench.draft.network import Heads
+from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import LanguageModel
-from spec_bench.settings.fields import shown
+from spec_bench.settings.fields import format_value
 from spec_bench.system.errors import UsageError
 from spec_bench.tree.base import GrownTree, Policy, policy
 from spec_bench.tree.node_list import NodeList
 from spec_bench.verify.base import (
     BeamVerifier,
-    Served,
-    Transformers,
+    ServerDecoding,
+    TransformersDecoding,
     TreeVerifier,
     Verifier,
     rule,
@@ -43,13 +43,13 @@ from spec_bench.vocabulary.decoders import DISPLAY
 from spec_bench.vocabulary.spec import parse
 
 
-def goes_with(kind: type[Drafter], tree: type[Policy]) -> bool:
+def is_compatible(kind: type[Drafter], tree: type[Policy]) -> bool:
     """Returns whether a drafter and a tree policy go together."""
     welcome = kind.policies is None or tree.name in kind.policies
     return welcome and (tree.drafters is None or kind.kind in tree.drafters)
 
 
-def verifies(verifier: type[Verifier], tree: type[Policy]) -> bool:
+def can_verify(verifier: type[Verifier], tree: type[Policy]) -> bool:
     """Returns whether a rule and a tree policy are for the same kind of thing."""
     if issubclass(verifier, BeamVerifier):
         return verifier.policy == tree.name
@@ -83,14 +83,14 @@ class DecoderConfig:
         """Yields what does not fit together."""
         kind = self.drafter.kind
         name = self.tree.name
-        if not goes_with(type(self.drafter), type(self.tree)):
-            others = [p for p, known in policy.items() if goes_with(type(self.drafter), known)]
+        if not is_compatible(type(self.drafter), type(self.tree)):
+            others = [p for p, known in policy.items() if is_compatible(type(self.drafter), known)]
             yield (
                 f"drafter.kind {kind!r} does not go with tree policy {name!r}; it goes with "
                 f"{', '.join(others)}"
             )
-        if not verifies(type(self.verifier), type(self.tree)):
-            rules = [r for r, known in rule.items() if verifies(known, type(self.tree))]
+        if not can_verify(type(self.verifier), type(self.tree)):
+            rules = [r for r, known in rule.items() if can_verify(known, type(self.tree))]
             own = self.verifier.name
             yield f"tree policy {name!r} goes with rule {', '.join(rules)}, got {own!r}"
         if isinstance(self.verifier, BeamVerifier):
@@ -109,13 +109,15 @@ class DecoderConfig:
             yield (
                 f"drafter.kind {kind!r} proposes one chain, so tree.width must be 1, got {widest}"
             )
-        if isinstance(self.verifier, Transformers):
-            yield from beyond_transformers(self.drafter, self.tree, self.tree_attention)
+        if isinstance(self.verifier, TransformersDecoding):
+            yield from find_unsupported(self.drafter, self.tree, self.tree_attention)
         for key in self.tree.shared:
             value = getattr(self.tree, key)
             other = getattr(self.verifier, key, None)
             if other not in (None, value):
-                said = f"tree.{key} is {shown(value)} and verifier.{key} {shown(other)}"
+                said = (
+                    f"tree.{key} is {format_value(value)} and verifier.{key} {format_value(other)}"
+                )
                 yield f"{said}; they must be the same"
 
     @property
@@ -143,7 +145,7 @@ class DecoderConfig:
         """The kind of draft heads that it uses, if any."""
         return self.drafter.kind if self.drafter.heads else None
 
-    def tree_within(self, reach: int | None) -> GrownTree:
+    def limit_tree_depth(self, reach: int | None) -> GrownTree:
         """Returns the tree for a drafter that guesses so many levels, None for any number; a
         ValueError if it is deeper and cannot be cut.
         """
@@ -171,8 +173,8 @@ class DecoderConfig:
         """Checks that the rule fits how the tree draws siblings under sampling settings; a
         ValueError names both if not.
         """
-        with _naming(self.name):
-            if isinstance(self.verifier, Transformers):
+        with _name_decoder_in_errors(self.name):
+            if isinstance(self.verifier, TransformersDecoding):
                 check_sampling(settings)
             if isinstance(self.tree, GrownTree) and isinstance(self.verifier, TreeVerifier):
                 siblings = self.tree.siblings(settings)
@@ -185,7 +187,7 @@ class DecoderConfig:
         settings: SamplingSettings,
         rows: int = 1,
         pool: CachePool | None = None,
-        heads: Heads | None = None,
+        heads: DraftHeads | None = None,
     ) -> AnyDecoder:
         """Builds the decoder over loaded models: the target, the first of the drafts and, if it
         uses any, draft heads. ``rows`` requests at most decode together; decoders that do not run
@@ -195,9 +197,9 @@ class DecoderConfig:
         the target's, or the heads are another kind, another model's or too few.
         """
         self.check_under(settings)
-        if isinstance(self.verifier, Served):
+        if isinstance(self.verifier, ServerDecoding):
             raise UsageError(f"{self.title}: a server decodes it, which goes with engine=server")
-        models = self._fitting_drafts(target, drafts)
+        models = self._check_drafts(target, drafts)
         pool = pool or CachePool()
         if isinstance(self.verifier, BeamVerifier):
             kind = BeamSearch if self.verifier.searches else BeamDecoder
@@ -211,15 +213,15 @@ class DecoderConfig:
             mark = self.verifier.mark
             return kind(self.name, target, models, plan, settings, rows, mark, pool=pool)
         assert isinstance(self.tree, GrownTree)
-        if isinstance(self.verifier, Transformers):
-            aid = aid_of(self.drafter, self.tree, self.verifier, models)
+        if isinstance(self.verifier, TransformersDecoding):
+            aid = make_aid(self.drafter, self.tree, self.verifier, models)
             calls = self.drafter.calls(self.tree.shape.depth)
             mark = self.verifier.mark
-            module = as_module(self.title, target)
+            module = require_transformers_module(self.title, target)
             return GenerateDecoder(self.name, module, models, aid, settings, rows, mark, calls)
         assert isinstance(self.verifier, TreeVerifier)
-        fitting = self._fitting_heads(target, heads)
-        tree = self.tree_within(self.drafter.reach(fitting))
+        fitting = self._check_heads(target, heads)
+        tree = self.limit_tree_depth(self.drafter.reach(fitting))
         return Decoder(
             self.name,
             target,
@@ -236,7 +238,7 @@ class DecoderConfig:
             heads=fitting,
         )
 
-    def _fitting_drafts(
+    def _check_drafts(
         self, target: LanguageModel, drafts: Sequence[LanguageModel]
     ) -> Sequence[LanguageModel]:
         if self.drafter.own_model:
@@ -251,7 +253,7 @@ class DecoderConfig:
                 )
         return drafts[: self.drafts]
 
-    def _fitting_heads(self, target: LanguageModel, heads: Heads | None) -> Heads | None:
+    def _check_heads(self, target: LanguageModel, heads: DraftHeads | None) -> DraftHeads | None:
         kind = self.heads
         if kind is None:
             return None
@@ -272,19 +274,19 @@ class DecoderConfig:
 
 
 @contextmanager
-def _naming(decoder: object) -> Iterator[None]:
+def _name_decoder_in_errors(decoder: object) -> Iterator[None]:
     """Names a decoder in the ValueErrors within."""
     try:
         yield
     except ValueError as error:
-        raise UsageError(f"decoder {shown(decoder)}: {error}") from None
+        raise UsageError(f"decoder {format_value(decoder)}: {error}") from None
 
 
-def _block_of(given: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _get_block(given: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """Returns one block of a decoder's settings; a ValueError if it is no mapping."""
     block = given.get(key)
     if not isinstance(block, Mapping):
-        raise UsageError(f"{key} must be a mapping, got {shown(block)}")
+        raise UsageError(f"{key} must be a mapping, got {format_value(block)}")
     return block
 
 
@@ -296,14 +298,14 @@ def resolve_spec(given: Mapping[str, Any], spec: str | int | None) -> dict[str, 
     resolved = deepcopy(dict(given))
     if spec is None:
         return resolved
-    with _naming(given.get("name")):
-        name = _block_of(given, "tree").get("policy")
+    with _name_decoder_in_errors(given.get("name")):
+        name = _get_block(given, "tree").get("policy")
         kind = policy.find(name, "tree.policy")
         text = str(spec).strip()
         known = parse(text) if text else None
         sizes = kind.of_spec(known) if known and known.form in kind.forms else None
         if sizes is None:
-            own = f"spec {shown(text)} does not fit its tree policy {name!r}"
+            own = f"spec {format_value(text)} does not fit its tree policy {name!r}"
             raise UsageError(f"{own}, which takes {kind.takes}")
     resolved["tree"] = {**resolved["tree"], **sizes}
     return resolved
@@ -320,16 +322,16 @@ def read_decoder(
     """
     name = given.get("name")
     whole = given.get("tree_attention", True)
-    with _naming(name):
+    with _name_decoder_in_errors(name):
         if not isinstance(name, str) or not name:
             raise UsageError("name must be a text")
         for key in given:
             if key not in (*_KEYS, DISPLAY):
-                own = shown(key, quoted=False)
+                own = format_value(key, quoted=False)
                 raise UsageError(f"{own} is no key of a decoder, which has {', '.join(_KEYS)}")
-        proposing, growing, deciding = (_block_of(given, key) for key in _KEYS[1:4])
+        proposing, growing, deciding = (_get_block(given, key) for key in _KEYS[1:4])
         if not isinstance(whole, bool):
-            raise UsageError(f"tree_attention must be true or false, got {shown(whole)}")
+            raise UsageError(f"tree_attention must be true or false, got {format_value(whole)}")
         tree = policy.read(growing, "policy", "tree").under(whole)
         proposes = drafter.read(proposing, "kind", "drafter")
         decides = rule.read(deciding, "rule", "verifier")

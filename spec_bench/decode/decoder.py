@@ -14,25 +14,32 @@ import torch
 from torch import Tensor
 
 from spec_bench.core import processes
-from spec_bench.core.draws import Asked, DrawnBefore, Draws, Noted, SeededDraws, row_generator
-from spec_bench.core.transfer import Committed, Known, places, send
+from spec_bench.core.draws import (
+    DrawRecorder,
+    DrawRequest,
+    Draws,
+    PredrawnSource,
+    SeededSource,
+    make_row_generator,
+)
+from spec_bench.core.transfer import CommittedTokens, HostDeviceInts, cached_arange, copy_to_device
 from spec_bench.core.tree import Tree
-from spec_bench.core.warp import SamplingSettings, raw_log_probs
-from spec_bench.decode.loop import DecodingLoop, Ran
-from spec_bench.decode.recording import Recorded, Recordings
-from spec_bench.decode.rows import Row, check_largest
+from spec_bench.core.warp import SamplingSettings, token_log_probs
+from spec_bench.decode.loop import DecodingLoop, IterationCounts
+from spec_bench.decode.recording import GraphCache, IterationGraph
+from spec_bench.decode.rows import Row, check_logits_of_row
 from spec_bench.draft.base import Drafter, Drafting, Equipment
-from spec_bench.draft.network import Heads
+from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.tree_pass import PathScorer, TreeScorer
 from spec_bench.records.types import Lossless, Request
-from spec_bench.tree.base import Ground, GrownTree
+from spec_bench.tree.base import GrownTree, GrowthContext
 from spec_bench.verify.base import Walk
-from spec_bench.verify.walk import Scored, WalkResult
+from spec_bench.verify.walk import ScoredTree, WalkResult
 
 
-class Layout(NamedTuple):
+class VerdictLayout(NamedTuple):
     """What an iteration's message holds."""
 
     depth: int  # L, levels of the trees
@@ -40,12 +47,12 @@ class Layout(NamedTuple):
     counts: tuple[int, ...]  # nodes that the target scored, then the draft at each level
 
 
-class Iterated(NamedTuple):
+class IterationResult(NamedTuple):
     """What came of one iteration, on the device."""
 
     path: Tensor  # [R, L + 1] accepted nodes, root first
     message: Tensor  # [R, ...] float64 what the host is sent
-    layout: Layout
+    layout: VerdictLayout
 
 
 DrawsFactory = Callable[[Sequence[torch.Generator]], Draws]
@@ -70,8 +77,8 @@ class Decoder(DecodingLoop[Row]):
     lossless: Lossless = "exact"
     tree_attention: bool = True  # whether a tree is one row of the target, or each path its own
     pool: CachePool = field(default_factory=CachePool)  # shared by the decoders of a job
-    make_draws: DrawsFactory = SeededDraws  # audits enumerate instead
-    heads: Heads | None = None  # draft heads on the target, in place of draft models
+    make_draws: DrawsFactory = SeededSource  # audits enumerate instead
+    heads: DraftHeads | None = None  # draft heads on the target, in place of draft models
 
     def __post_init__(self) -> None:
         layers = self.drafter.layers(self.heads, self.target.blocks)
@@ -81,9 +88,11 @@ class Decoder(DecodingLoop[Row]):
             self._scorer = PathScorer(self.target, self.pool, shape, needs_hidden=layers)
         self.drafting = Drafting()
         self._memory = self.drafter.remembering()
-        self.recordings: Recordings | None = None
-        self.asked: list[Asked] | None = None  # what an iteration draws; None: at every time anew
-        self.ran = Ran()
+        self.recordings: GraphCache | None = None
+        self.asked: list[DrawRequest] | None = (
+            None  # what an iteration draws; None: at every time anew
+        )
+        self.ran = IterationCounts()
         self._slots = 0
         self._over: list[tuple[int, int]] = []  # the caches that the drafting works with
 
@@ -138,21 +147,21 @@ class Decoder(DecodingLoop[Row]):
             self._over = over
             self._slots = 0
             self.recordings = None
-            self.asked = self._measured() if on_gpu else None
+            self.asked = self._trace_draws() if on_gpu else None
         self._slots = max(self._slots, slots)
 
     @torch.inference_mode()
-    def _measured(self) -> list[Asked] | None:
+    def _trace_draws(self) -> list[DrawRequest] | None:
         """Returns which numbers an iteration draws, of fillers; None if not the same in all. It
         hangs on shapes alone, as does what the drafting keeps from now on.
         """
         if self.policy.asks or not self.drafting.recordable or not self.tree_attention:
             return None
-        if self.make_draws is not SeededDraws or processes.count() > 1:
+        if self.make_draws is not SeededSource or processes.count() > 1:
             return None
-        draws = Noted([torch.Generator(self.target.device)])
-        committed, known = self.fillers(1, 1)
-        send(known, self.target.device)
+        draws = DrawRecorder([torch.Generator(self.target.device)])
+        committed, known = self.make_dummy_inputs(1, 1)
+        copy_to_device(known, self.target.device)
         try:
             made = self.iterate(committed, draws)
         except Exception as error:  # as of a compiler
@@ -161,18 +170,20 @@ class Decoder(DecodingLoop[Row]):
                 each.unfuse(error)
             if not fused:
                 raise
-            return self._measured()
+            return self._trace_draws()
         self.keep(made.path, committed.lengths, (), made.layout)
         return draws.asked
 
-    def fillers(self, rows: int, most: int) -> tuple[Committed, list[Known]]:
+    def make_dummy_inputs(
+        self, rows: int, most: int
+    ) -> tuple[CommittedTokens, list[HostDeviceInts]]:
         """Makes rows of ``most`` tokens before the root, and their numbers in the shapes that all
         iterations have; they write behind what rows keep.
         """
-        committed = Committed([[0] * (most + 1)] * rows)
+        committed = CommittedTokens([[0] * (most + 1)] * rows)
         return committed, self._known(committed, fixed=True)
 
-    def _known(self, committed: Committed, fixed: bool) -> list[Known]:
+    def _known(self, committed: CommittedTokens, fixed: bool) -> list[HostDeviceInts]:
         """Returns an iteration's numbers: what the host tells the device."""
         needs = self.policy.needs(self.drafting, committed, fixed)
         return [committed.lengths, committed.roots, *needs]
@@ -183,21 +194,21 @@ class Decoder(DecodingLoop[Row]):
         here = all(each.device == self.target.device for each in self._models)
         able = here and all(getattr(each, "recorder", None) for each in self._models)
         if able and self.asked is not None and self.recordings is None:
-            self.recordings = Recordings(self, self._slots - self.policy.slots)
+            self.recordings = GraphCache(self, self._slots - self.policy.slots)
             self.recordings.record(requests)
 
     @property
     def _models(self) -> tuple[Any, ...]:
         return (self.target, *self.drafts)
 
-    def _draws(self, generators: Sequence[torch.Generator], graph: Recorded | None) -> Draws:
+    def _draws(self, generators: Sequence[torch.Generator], graph: IterationGraph | None) -> Draws:
         """Returns an iteration's randomness. On a GPU its numbers are drawn before, so that they
         are the same whether it is recorded or not.
         """
-        if self.asked is None or self.make_draws is not SeededDraws:
+        if self.asked is None or self.make_draws is not SeededSource:
             return self.make_draws(generators)
         shape = len(generators), sum(count for _, count in self.asked)
-        drawn = DrawnBefore(generators, shape, None if graph is None else graph.numbers)
+        drawn = PredrawnSource(generators, shape, None if graph is None else graph.numbers)
         drawn.draw(self.asked)
         if self.recordings is not None:
             self.recordings.nudge(drawn.numbers)
@@ -208,7 +219,7 @@ class Decoder(DecodingLoop[Row]):
             self._memory.remember(answers)
 
     def join(self, index: int, request: Request, seed: int) -> Row:
-        generator = row_generator(seed, request.prompt_id, self.target.device)
+        generator = make_row_generator(seed, request.prompt_id, self.target.device)
         row = Row(request, generator, list(request.prompt_ids))
         self.drafting.start(index, row.tokens)
         self._scorer.prefill(index, row.tokens[:-1], partial(self.drafting.see_prompt, index))
@@ -218,8 +229,8 @@ class Decoder(DecodingLoop[Row]):
         """One iteration over the active rows, in their order in the caches: grow, one target pass,
         verdict, commit, record. Returns the tokens emitted, over all rows.
         """
-        committed = Committed(row.tokens for row in active)
-        graph = self.recordings.serving(committed.lengths) if self.recordings else None
+        committed = CommittedTokens(row.tokens for row in active)
+        graph = self.recordings.find_graph(committed.lengths) if self.recordings else None
         known = self._known(committed, graph is not None)
         draws = self._draws([row.generator for row in active], graph)
         if graph is not None:
@@ -227,12 +238,12 @@ class Decoder(DecodingLoop[Row]):
             path = None
             verdict = graph.run(known)
         else:
-            send(known, self.target.device)
+            copy_to_device(known, self.target.device)
             path, message, layout = self.iterate(committed, draws)
             verdict = message.tolist()
         self.ran.count(graph is not None)
         for row, line in zip(active, verdict, strict=True):
-            check_largest(row.request.prompt_id, line, layout.counts)
+            check_logits_of_row(row.request.prompt_id, line, layout.counts)
         counts = [int(line[0]) + 1 for line in verdict]
         if path is not None:
             pairs = zip(verdict, counts, strict=True)
@@ -247,29 +258,35 @@ class Decoder(DecodingLoop[Row]):
         draws.settle(counts)
         return sum(counts)
 
-    def iterate(self, committed: Committed, draws: Draws) -> Iterated:
+    def iterate(self, committed: CommittedTokens, draws: Draws) -> IterationResult:
         """Grows the trees, runs the target once and walks; the caches keep nothing of it yet."""
         device = self.target.device
-        tree = self.policy.plant(Ground(self.drafting, committed, device, self.settings, draws))
-        processes.agree(*tree.parts())
+        tree = self.policy.plant(
+            GrowthContext(self.drafting, committed, device, self.settings, draws)
+        )
+        processes.broadcast_tensors(*tree.parts())
         logits, hidden = self._scorer.score(tree, committed.lengths)
         result = self.walk(
-            Scored(tree, logits, self.settings, draws, self.policy.merge_copies), self.rule
+            ScoredTree(tree, logits, self.settings, draws, self.policy.merge_copies), self.rule
         )
-        processes.agree(result.path, result.accepted, result.token)
+        processes.broadcast_tensors(result.path, result.accepted, result.token)
         self.drafting.see_scores(tree, logits)
         if hidden is not None:
             self.drafting.see_path(hidden, result.path, result.accepted)
         depth = tree.shape.depth
-        layout = Layout(
+        layout = VerdictLayout(
             depth,
             1 if tree.rearranged else depth,
             (tree.shape.size, *(level.shape[1] for level in tree.largest)),
         )
-        return Iterated(result.path, _message(tree, logits, result), layout)
+        return IterationResult(result.path, _pack_verdict(tree, logits, result), layout)
 
     def keep(
-        self, path: Tensor, lengths: Sequence[int], nodes: Sequence[Sequence[int]], layout: Layout
+        self,
+        path: Tensor,
+        lengths: Sequence[int],
+        nodes: Sequence[Sequence[int]],
+        layout: VerdictLayout,
     ) -> None:
         """Keeps every row's accepted path in the caches; a CPU's by ``nodes``, its host's."""
         self._scorer.commit(lengths, nodes, path)
@@ -283,7 +300,7 @@ class Decoder(DecodingLoop[Row]):
         return self.drafting.take_forward_s(), self.target.timer.take_s()
 
 
-def _message(tree: Tree, logits: Tensor, result: WalkResult) -> Tensor:
+def _pack_verdict(tree: Tree, logits: Tensor, result: WalkResult) -> Tensor:
     """Returns what the host is sent of each row, [R, ...] float64: the number accepted, L + 1
     entries each of path, tokens emitted and their log-probabilities, nodes and levels of a tree
     that has any, and the largest logit of each node, of the target and then of the draft.
@@ -292,11 +309,11 @@ def _message(tree: Tree, logits: Tensor, result: WalkResult) -> Tensor:
     """
     emitted = result.token.unsqueeze(1)
     if tree.shape.depth:
-        after = places(tree.shape.depth + 1, emitted.device) >= result.accepted.unsqueeze(1)
+        after = cached_arange(tree.shape.depth + 1, emitted.device) >= result.accepted.unsqueeze(1)
         tokens = tree.tokens.gather(1, result.path).roll(-1, dims=1)
         emitted = torch.where(after, emitted, tokens)
-    log_p = raw_log_probs(logits, result.path, emitted)
+    log_p = token_log_probs(logits, result.path, emitted)
     parts = [result.accepted.unsqueeze(1), result.path, emitted, log_p.double()]
     if tree.shape.depth:
-        parts.append(tree.own_sizes())
+        parts.append(tree.count_nodes_and_levels())
     return torch.cat([*parts, logits.amax(dim=-1), *tree.largest], dim=1)

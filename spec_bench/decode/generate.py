@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Any
 from spec_bench.core.draws import row_seed
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.loop import DecodingLoop
-from spec_bench.decode.rows import Answering
+from spec_bench.decode.rows import AnswerRow
 from spec_bench.draft.base import Drafter
 from spec_bench.draft.lookup import Lookup
-from spec_bench.engine.generate import Aid, Call, generate, log_likelihood
+from spec_bench.engine.generate import Assistance, RecordedCall, generate, log_likelihood
 from spec_bench.engine.mapped_model import MappedModel
 from spec_bench.engine.model import LanguageModel
 from spec_bench.records.types import Finish, Generation, Lossless, Request, StepRecord
-from spec_bench.settings.fields import shown
+from spec_bench.settings.fields import format_value
 from spec_bench.system.errors import UsageError
 from spec_bench.tree.base import GrownTree, Policy
-from spec_bench.verify.base import Transformers
+from spec_bench.verify.base import TransformersDecoding
 
 if TYPE_CHECKING:
     from spec_bench.engine.hugging_face import HuggingFaceModel
 
 
 @dataclass
-class GeneratedRow(Answering):
+class GeneratedRow(AnswerRow):
     """One sequence, decoded as a whole."""
 
     request: Request  # what was asked for
@@ -70,7 +70,7 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
     name: str
     target: HuggingFaceModel
     drafts: Sequence[LanguageModel]  # the assistant, if there is one
-    aid: Aid  # what drafts
+    aid: Assistance  # what drafts
     settings: SamplingSettings
     rows: int
     lossless: Lossless
@@ -109,13 +109,15 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
         for row, tokens in zip(active, generated.answers, strict=True):
             row.prompt_s = draft_s, target_s
             row.answer = tuple(tokens)
-            row.steps = steps_of(generated.calls, len(row.request.prompt_ids), tokens, self.aid)
+            row.steps = build_step_records(
+                generated.calls, len(row.request.prompt_ids), tokens, self.aid
+            )
             row.finish = "length" if row.request.find_end(tokens) is None else "stop"
         drafting_s, verifying_s = self._forward_s
         self._forward_s = drafting_s + generated.forward_s[0], verifying_s + generated.forward_s[1]
         return sum(len(tokens) for tokens in generated.answers)
 
-    def calls_of(self, active: Sequence[GeneratedRow]) -> int:
+    def count_calls(self, active: Sequence[GeneratedRow]) -> int:
         """Returns the passes that the rows' whole answers took."""
         return sum(len(row.steps) for row in active)
 
@@ -128,8 +130,8 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
         return seconds
 
 
-def steps_of(
-    calls: Sequence[Call], prompt: int, tokens: Sequence[int], aid: Aid
+def build_step_records(
+    calls: Sequence[RecordedCall], prompt: int, tokens: Sequence[int], aid: Assistance
 ) -> list[StepRecord]:
     """Returns what each pass of the target, that of the prompt of P tokens first, gave one row.
 
@@ -153,7 +155,7 @@ def steps_of(
 _DRAFTERS = ("none", "language_model", "lookup")
 
 
-def beyond_transformers(drafter: Drafter, tree: Policy, tree_attention: bool) -> Iterator[str]:
+def find_unsupported(drafter: Drafter, tree: Policy, tree_attention: bool) -> Iterator[str]:
     """Yields what transformers cannot decode of this."""
     if drafter.kind not in _DRAFTERS:
         known = ", ".join(_DRAFTERS)
@@ -164,7 +166,8 @@ def beyond_transformers(drafter: Drafter, tree: Policy, tree_attention: bool) ->
         fixed = {"shortest": 1, "share": 0.0, "per_match": None}
         for key, value in fixed.items():
             if (own := getattr(drafter, key)) != value:
-                yield f"transformers has drafter.{key} {shown(value)}, got {shown(own)}"
+                got = format_value(own)
+                yield f"transformers has drafter.{key} {format_value(value)}, got {got}"
         if (width := getattr(tree, "width", 1)) != 1:
             yield f"transformers looks up one chain, tree.width is {width}"
 
@@ -181,22 +184,22 @@ def check_sampling(settings: SamplingSettings) -> None:
         )
 
 
-def aid_of(
-    drafter: Drafter, tree: GrownTree, rule: Transformers, drafts: Sequence[LanguageModel]
-) -> Aid:
+def make_aid(
+    drafter: Drafter, tree: GrownTree, rule: TransformersDecoding, drafts: Sequence[LanguageModel]
+) -> Assistance:
     """Returns what drafts, as ``generate`` takes it."""
     depth = tree.shape.depth
     if isinstance(drafter, Lookup):
-        return Aid(tokens=depth, longest=drafter.longest)
+        return Assistance(tokens=depth, longest=drafter.longest)
     if not drafts:
-        return Aid()
+        return Assistance()
     module: Any = drafts[0]
     if isinstance(module, MappedModel):
         raise UsageError("transformers drafts with the target's tokens; the draft has others")
-    return Aid(module, depth, confidence=rule.confidence)
+    return Assistance(module, depth, confidence=rule.confidence)
 
 
-def as_module(title: str, target: LanguageModel) -> HuggingFaceModel:
+def require_transformers_module(title: str, target: LanguageModel) -> HuggingFaceModel:
     """Returns the target as a module that transformers can run; a ValueError if it is not one."""
     from spec_bench.engine.hugging_face import HuggingFaceModel
 

@@ -12,13 +12,13 @@ from typing import Generic, TypeVar
 
 import torch
 
-from spec_bench.decode.rows import Answering, BatchClock
+from spec_bench.decode.rows import AnswerRow, BatchClock
 from spec_bench.engine.model import LanguageModel, synchronise
 from spec_bench.records.types import Generation, Lossless, Meter, Progress, PromptError, Request
 
 
 @dataclass
-class Ran:
+class IterationCounts:
     """How iterations ran."""
 
     recorded: int = 0  # as replays of a graph
@@ -37,7 +37,7 @@ class Ran:
         return f"recorded {self.recorded / (self.recorded + self.eager):.1%}"
 
 
-RowType = TypeVar("RowType", bound=Answering)
+RowType = TypeVar("RowType", bound=AnswerRow)
 
 
 class DecodingLoop(ABC, Generic[RowType]):
@@ -48,7 +48,7 @@ class DecodingLoop(ABC, Generic[RowType]):
     drafts: Sequence[LanguageModel]  # draft models; empty if nothing is drafted
     rows: int  # most requests that decode together
     lossless: Lossless  # how the output's distribution relates to the target's
-    ran: Ran  # counts iterations
+    ran: IterationCounts  # counts iterations
 
     @property
     @abstractmethod
@@ -96,7 +96,7 @@ class DecodingLoop(ABC, Generic[RowType]):
     def remember(self, answers: Sequence[Sequence[int]]) -> None:
         """Takes the answers of all prompts before those that are decoded next, in their order."""
 
-    def calls_of(self, active: Sequence[RowType]) -> int:
+    def count_calls(self, active: Sequence[RowType]) -> int:
         """Target calls of the step that these rows have just taken: one each."""
         return len(active)
 
@@ -149,9 +149,9 @@ class DecodingLoop(ABC, Generic[RowType]):
         clock.start()
         while active:
             emitted = self.step(active)
-            clock.stepped(active)
+            clock.note_step(active)
             if progress:
-                progress(self.calls_of(active), emitted)
+                progress(self.count_calls(active), emitted)
             self.retire(active)
             while waiting and len(active) < self.rows:
                 clock.pause()

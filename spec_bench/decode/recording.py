@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from spec_bench.core.draws import DrawnBefore
-from spec_bench.core.transfer import Known
+from spec_bench.core.draws import PredrawnSource
+from spec_bench.core.transfer import HostDeviceInts
 from spec_bench.engine.recorder import near_tie_gap
 from spec_bench.engine.tree_pass import next_logits
 from spec_bench.records.types import Generation, Request
 from spec_bench.settings.fields import one_line
 
 if TYPE_CHECKING:
-    from spec_bench.decode.decoder import Decoder, Layout
+    from spec_bench.decode.decoder import Decoder, VerdictLayout
 
 log = logging.getLogger(__name__)
 ROWS = (1, 4, 16)  # of graphs; more rows keep a GPU busy by themselves
@@ -43,33 +43,33 @@ ALIKE = 0.5  # share of the tokens before answers part by nudged numbers that mu
 CALLS_OFF = 0.15  # share of target calls that rounding in a draft may cost or save
 
 
-def rounded(tokens: int) -> int:
+def round_up_length(tokens: int) -> int:
     """Returns B of the graph that serves so many tokens: 64, 256, from 1,024 on each power of 2."""
     few = (most for most in (64, 256, 1024) if tokens <= most)
     return next(few, 1 << (tokens - 1).bit_length())
 
 
-def steps(least: int, most: int) -> list[int]:
+def length_buckets(least: int, most: int) -> list[int]:
     """Returns every B of graphs that serve ``least`` to ``most`` tokens; none is above ``most``."""
-    found = [min(rounded(least), most)]
+    found = [min(round_up_length(least), most)]
     while found[-1] < most:
-        found.append(min(rounded(found[-1] + 1), most))
+        found.append(min(round_up_length(found[-1] + 1), most))
     return found
 
 
-def row_kinds(rows: int) -> list[int]:
+def row_buckets(rows: int) -> list[int]:
     """Returns the numbers of rows that graphs of a decoder of so many rows serve."""
     return [*(each for each in ROWS if each < rows), min(rows, ROWS[-1])]
 
 
-class Recorded:
+class IterationGraph:
     """One graph: an iteration of R rows whose prefixes have at most B tokens."""
 
     def __init__(self, decoder: Decoder, rows: int, most: int, numbers: Tensor) -> None:
         target = decoder.target
         drafting = decoder.drafting
         before = dict(vars(drafting))
-        committed, known = decoder.fillers(rows, most)
+        committed, known = decoder.make_dummy_inputs(rows, most)
         needs = {name: x for name, x in vars(drafting).items() if x is not before.get(name)}
         parts = [torch.tensor(each) for each in known]
         sizes = [part.numel() for part in parts]
@@ -83,14 +83,14 @@ class Recorded:
             each.read_at(part.view(like.shape), most)
         # What one iteration leaves, and the next finds: outside of the graphs' memory.
         self.numbers = numbers
-        first = decoder.iterate(committed, DrawnBefore((), (), self.numbers))
-        self.layout: Layout = first.layout
+        first = decoder.iterate(committed, PredrawnSource((), (), self.numbers))
+        self.layout: VerdictLayout = first.layout
         self._message = torch.empty_like(first.message)
         self._read = torch.empty(first.message.shape, dtype=torch.float64, pin_memory=True)
 
         def iteration() -> None:
             vars(drafting).update(needs)  # of this graph, not of the step before
-            made = decoder.iterate(committed, DrawnBefore((), (), self.numbers))
+            made = decoder.iterate(committed, PredrawnSource((), (), self.numbers))
             decoder.keep(made.path, committed.lengths, (), made.layout)
             self._message.copy_(made.message)
 
@@ -103,7 +103,7 @@ class Recorded:
         """Has the iteration called, or replayed again."""
         self._replay = self._iteration if instead else self._graph.replay
 
-    def run(self, known: Sequence[Known]) -> list[list[float]]:
+    def run(self, known: Sequence[HostDeviceInts]) -> list[list[float]]:
         """Replays it for fewer or as many rows; returns the message of each, once it has come."""
         for part, numbers in zip(self._parts, known, strict=True):
             part[: len(numbers)] = torch.tensor(numbers)
@@ -116,7 +116,7 @@ class Recorded:
         return lines
 
 
-class Recordings:
+class GraphCache:
     """A decoder's graphs, and whether they are trusted. ``room`` is the longest prefix that its
     caches hold beside a tree.
     """
@@ -124,7 +124,7 @@ class Recordings:
     def __init__(self, decoder: Decoder, room: int) -> None:
         self._decoder = decoder
         self._room = room
-        self.made: dict[tuple[int, int], Recorded] = {}
+        self.made: dict[tuple[int, int], IterationGraph] = {}
         self.refused = ""  # why all is left to eager passes
         self.least = 0  # B of the smallest graph that may serve; a canary tries each
         self._nudge = 0.0  # relative, of the random numbers; a canary looks for ties
@@ -137,14 +137,14 @@ class Recordings:
         longest = max(len(each.prompt_ids) + each.max_new_tokens for each in requests)
         most = min(self._room, longest, self._split or longest)
         shortest = min(len(each.prompt_ids) for each in requests)
-        kinds = row_kinds(decoder.rows)
+        kinds = row_buckets(decoder.rows)
         shape = max(kinds), sum(count for _, count in decoder.asked or ())
         made = {}
         try:
             numbers = torch.zeros(shape, dtype=torch.float64, device=decoder.target.device)
             for rows in kinds:
-                for tokens in steps(min(shortest, most), most):
-                    made[rows, tokens] = Recorded(decoder, rows, tokens, numbers[:rows])
+                for tokens in length_buckets(min(shortest, most), most):
+                    made[rows, tokens] = IterationGraph(decoder, rows, tokens, numbers[:rows])
             self.refused = self._canary(made, requests)
         except Exception as error:  # recording fails in many ways; none may end a run
             self.refused = one_line(error)
@@ -153,7 +153,7 @@ class Recordings:
         if self.refused:
             log.warning("%s is not recorded: %s", decoder.name, self.refused[:300])
 
-    def serving(self, lengths: Known) -> Recorded | None:
+    def find_graph(self, lengths: HostDeviceInts) -> IterationGraph | None:
         """Returns the graph that serves rows of such lengths; None where they run eagerly."""
         if self._split is not None and min(lengths) >= self._split:
             return None  # attention over a long prefix is split, which no graph does
@@ -170,7 +170,9 @@ class Recordings:
             signs = 1 - 2 * (torch.arange(numbers.shape[1], device=numbers.device) % 2)
             numbers.mul_(1 + self._nudge * signs).clamp_(max=1 - 2**-53)
 
-    def _canary(self, made: dict[tuple[int, int], Recorded], requests: Sequence[Request]) -> str:
+    def _canary(
+        self, made: dict[tuple[int, int], IterationGraph], requests: Sequence[Request]
+    ) -> str:
         """Says which token of a graph is not the right one, and no rounding explains it."""
         for rows, most in made:
             asked = self._asked(requests, rows, most)
@@ -184,31 +186,36 @@ class Recordings:
                 each.call(False)
             found = self._answers(asked, rows)
             for right, one in zip(called, found, strict=False):
-                if (at := parting(right.tokens, one.tokens)) is not None:
+                if (at := first_difference(right.tokens, one.tokens)) is not None:
                     token = right.tokens[at]
                     return f"{where}: {_differs(one, at)}, of the same pass called {token}"
-            if fault := self._beside(asked, rows, found):
+            if fault := self._compare_with_eager(asked, rows, found):
                 return f"{where}: {fault}"
         return ""
 
-    def _beside(self, asked: Sequence[Request], rows: int, found: Sequence[Generation]) -> str:
+    def _compare_with_eager(
+        self, asked: Sequence[Request], rows: int, found: Sequence[Generation]
+    ) -> str:
         """Says what rounding does not explain of a graph's answers beside eager passes'."""
-        eager = self._eagerly(asked, rows)
+        eager = self._decode_eagerly(asked, rows)
         calls = taken = 0
         for place, (right, one) in enumerate(zip(eager, found, strict=True)):
-            at = parting(right.tokens, one.tokens)
+            at = first_difference(right.tokens, one.tokens)
             if at is None:
                 calls = calls + len(right.steps)
                 taken = taken + len(one.steps)
                 continue
-            nudged = [self._eagerly(asked, rows, sign)[place].tokens for sign in (1, -1)]
+            nudged = [self._decode_eagerly(asked, rows, sign)[place].tokens for sign in (1, -1)]
             if any(right.tokens[: at + 1] != moved[: at + 1] for moved in nudged):
                 continue  # where a nudge of the numbers changes a token, rounding may
             if not self._is_near_tie(asked[place], right.tokens, one.tokens[at], at):
                 return f"{_differs(one, at)}, an eager pass's {right.tokens[at]}"
-        equal = alike(eager, found)
+        equal = count_common_tokens(eager, found)
         if equal < ALIKE * sum(len(right.tokens) for right in eager):
-            nudged_equal = min(alike(eager, self._eagerly(asked, rows, sign)) for sign in (1, -1))
+            nudged_equal = min(
+                count_common_tokens(eager, self._decode_eagerly(asked, rows, sign))
+                for sign in (1, -1)
+            )
             if equal < ALIKE * nudged_equal:
                 return (
                     f"answers part from eager passes' after {equal} tokens in all, with nudged "
@@ -232,7 +239,9 @@ class Recordings:
             for i in range(-(-CANARY_ANSWERS // rows) * rows)
         ]
 
-    def _eagerly(self, asked: Sequence[Request], rows: int, nudge: int = 0) -> list[Generation]:
+    def _decode_eagerly(
+        self, asked: Sequence[Request], rows: int, nudge: int = 0
+    ) -> list[Generation]:
         """Answers without graphs; with a nudge, random numbers are moved as far as rounding may
         move a probability whose logit is up to 8.
         """
@@ -262,14 +271,14 @@ def _differs(answer: Generation, at: int) -> str:
     return f"token {at + 1} of an answer is {answer.tokens[at]}"
 
 
-def alike(ones: Sequence[Generation], others: Sequence[Generation]) -> int:
+def count_common_tokens(ones: Sequence[Generation], others: Sequence[Generation]) -> int:
     """Returns how many tokens are equal before answers part, over all answers."""
     pairs = [(one.tokens, other.tokens) for one, other in zip(ones, others, strict=True)]
-    places = [parting(*pair) for pair in pairs]
+    places = [first_difference(*pair) for pair in pairs]
     return sum(len(one) if at is None else at for (one, _), at in zip(pairs, places, strict=True))
 
 
-def parting(one: Sequence[int], other: Sequence[int]) -> int | None:
+def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
     """Returns the first place where two answers differ; None if they are equal."""
     pairs = enumerate(zip(one, other, strict=True))
     return next((place for place, (left, right) in pairs if left != right), None)

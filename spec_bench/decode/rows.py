@@ -11,7 +11,7 @@ import torch
 from spec_bench.records.types import Finish, Generation, PromptError, Request, StepRecord
 
 
-def check_lawful(prompt_id: str, target: float | bool, draft: float | bool = True) -> None:
+def check_logits(prompt_id: str, target: float | bool, draft: float | bool = True) -> None:
     """Refuses an iteration whose logits were not numbers: its tokens would mean nothing. The
     PromptError names the prompt and the model.
     """
@@ -24,16 +24,16 @@ def check_lawful(prompt_id: str, target: float | bool, draft: float | bool = Tru
             )
 
 
-def check_largest(prompt_id: str, line: Sequence[float], counts: Sequence[int]) -> None:
-    """``check_lawful`` for a row whose line to the host ends with the largest logit of each node:
+def check_logits_of_row(prompt_id: str, line: Sequence[float], counts: Sequence[int]) -> None:
+    """``check_logits`` for a row whose line to the host ends with the largest logit of each node:
     ``counts[0]`` of the target's, then so many of the draft's at each level.
     """
     draft = len(line) - sum(counts[1:])
     target = map(math.isfinite, line[draft - counts[0] : draft])
-    check_lawful(prompt_id, all(target), all(map(math.isfinite, line[draft:])))
+    check_logits(prompt_id, all(target), all(map(math.isfinite, line[draft:])))
 
 
-class Answering(ABC):
+class AnswerRow(ABC):
     """What a row leaves once it has finished, whether it was one sequence or several beams."""
 
     request: Request  # what was asked for
@@ -58,7 +58,7 @@ class Answering(ABC):
 
 
 @dataclass
-class Row(Answering):
+class Row(AnswerRow):
     """One sequence being decoded."""
 
     request: Request  # what was asked for
@@ -133,7 +133,7 @@ class BatchClock:
         self._decode_s = self._draft_s = self._target_s = 0.0
         self._since_s = self._read_s
 
-    def joined(self, rows: Sequence[Answering]) -> None:
+    def joined(self, rows: Sequence[AnswerRow]) -> None:
         """These rows were prefilled since the last reading."""
         now_s = self._now_s()
         share_s = (now_s - self._read_s) / len(rows)
@@ -146,7 +146,7 @@ class BatchClock:
         """Decoding starts now; a meter was started since the prefill."""
         self._read_s = self._since_s = self._now_s()
 
-    def stepped(self, active: Sequence[Answering]) -> None:
+    def note_step(self, active: Sequence[AnswerRow]) -> None:
         """An iteration of these rows is over; its verdict is on the host."""
         now_s = time.perf_counter()
         share_s = (now_s - self._read_s) / len(active)
@@ -165,7 +165,7 @@ class BatchClock:
         self._draft_s = self._draft_s + draft_s
         self._target_s = self._target_s + target_s
 
-    def seconds(self, row: Answering) -> tuple[float, float, float, float]:
+    def seconds(self, row: AnswerRow) -> tuple[float, float, float, float]:
         """(prefill, decode, draft, target) seconds of a row, once stopped."""
         read_s = sum(times.decode_s for times in self._rows.values())
         times = self._rows[id(row)]
@@ -173,7 +173,7 @@ class BatchClock:
         totals = (self._decode_s, self._draft_s, self._target_s)
         return (times.prefill_s, *(share * total for total in totals))  # type: ignore[return-value]
 
-    def latency_s(self, row: Answering) -> float:
+    def latency_s(self, row: AnswerRow) -> float:
         """Returns seconds from the start of a row's prefill to its last token."""
         times = self._rows[id(row)]
         return times.ended_s - times.began_s

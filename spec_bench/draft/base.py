@@ -2,7 +2,7 @@
 
 One file per drafter holds all of it: the block with its facts (``Drafter``), the drafting
 (``Drafting``) and, where the drafter is a small network on the target's hidden states, the network
-with its files and its training (``network.Heads``). ``@drafter("name")`` registers the block.
+with its files and its training (``network.DraftHeads``). ``@drafter("name")`` registers the block.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from spec_bench.core.transfer import Committed, Known
+from spec_bench.core.transfer import CommittedTokens, HostDeviceInts
 from spec_bench.core.tree import Tree
-from spec_bench.draft.network import Heads
+from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.model import LAST, LanguageModel, Layers
 from spec_bench.settings.registry import Registry
 from spec_bench.system.errors import UsageError
 
 
-class Guess(NamedTuple):
+class GuessedNode(NamedTuple):
     """One node of the guessed tree."""
 
     token: int  # its token
@@ -55,23 +55,23 @@ class Drafting:
     def see_scores(self, tree: Tree, logits: Tensor) -> None:
         """Takes the target's logits, [R, N, V], after every node of verified trees."""
 
-    def needs(self, committed: Committed, fixed: bool = False) -> Sequence[Known]:
+    def needs(self, committed: CommittedTokens, fixed: bool = False) -> Sequence[HostDeviceInts]:
         """Returns numbers that drafting needs on the device: they are sent there together. With
         ``fixed`` they have the shape of every iteration after the first, filled up.
         """
         return ()
 
-    def at_root(self, committed: Committed) -> Tensor:
+    def at_root(self, committed: CommittedTokens) -> Tensor:
         """Returns logits [R, 1, D, V] below the root."""
         raise NotImplementedError
 
-    def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
+    def at_frontier(self, tree: Tree, committed: CommittedTokens) -> Tensor:
         """Returns logits [R, F, D, V] below the frontier's F nodes."""
         raise NotImplementedError
 
     def guesses(
         self, committed: Sequence[Sequence[int]], width: int, depth: int
-    ) -> list[list[list[Guess]]]:
+    ) -> list[list[list[GuessedNode]]]:
         """Guesses whole trees where there is no distribution: per row and level the nodes, best
         first, at most ``width`` on each of ``depth`` levels.
         """
@@ -101,7 +101,7 @@ class Drafting:
         return float(self._timer.take_s()) if self._timer else 0.0
 
 
-class Memory:
+class DraftMemory:
     """What a drafter keeps beyond a row."""
 
     def remember(self, answers: Sequence[Sequence[int]]) -> None:
@@ -118,7 +118,7 @@ class Equipment:
     heads: Any  # the draft heads, if any
     rows: int  # rows of the caches
     heads_cache: Any = None  # of heads that have one
-    memory: Memory | None = None  # what the drafter keeps beyond a row, if it does
+    memory: DraftMemory | None = None  # what the drafter keeps beyond a row, if it does
 
 
 class Drafter(ABC):
@@ -127,7 +127,9 @@ class Drafter(ABC):
     kind: ClassVar[str]  # under which it is registered
     # the tree policies that it works with; None: all that grow level by level
     policies: ClassVar[tuple[str, ...] | None] = None
-    heads: ClassVar[type[Heads] | None] = None  # the network that it needs on the target, else None
+    heads: ClassVar[type[DraftHeads] | None] = (
+        None  # the network that it needs on the target, else None
+    )
     # whether it proposes one chain, so that a tree may have no siblings
     single: ClassVar[bool] = False
     passes: ClassVar[int | None] = None  # of its network for a tree; None: one for each level
@@ -155,17 +157,17 @@ class Drafter(ABC):
         """L of MBSU: sequential draft calls for a tree of that depth."""
         return depth if self.passes is None else self.passes
 
-    def reach(self, heads: Heads | None) -> int | None:
+    def reach(self, heads: DraftHeads | None) -> int | None:
         """Returns the deepest tree that it can draft; None if unlimited. Raises ValueError: the
         heads were not trained for what is asked of them.
         """
         return None
 
-    def more_slots(self, heads: Heads | None) -> int:
+    def more_slots(self, heads: DraftHeads | None) -> int:
         """Slots its caches need beyond a tree's, where a row guesses several tokens at once."""
         return 0
 
-    def layers(self, heads: Heads | None, blocks: int) -> Layers:
+    def layers(self, heads: DraftHeads | None, blocks: int) -> Layers:
         """Says which hidden states it reads of a target of so many blocks."""
         return LAST if heads is not None else ()
 
@@ -174,7 +176,7 @@ class Drafter(ABC):
         """Returns what takes part in the audit of trees shared by ``models`` draft models."""
         return (cls(),) if models == 1 else ()
 
-    def remembering(self) -> Memory | None:
+    def remembering(self) -> DraftMemory | None:
         """Returns an empty memory, where it keeps something beyond a row."""
         return None
 
@@ -201,7 +203,7 @@ def head_kinds() -> tuple[str, ...]:
     return tuple(kind for kind, declared in drafter.items() if declared.heads is not None)
 
 
-def heads_class(kind: str) -> type[Heads]:
+def heads_class(kind: str) -> type[DraftHeads]:
     """Returns the network of a kind of heads. Raises ValueError: no drafter of it has one."""
     if kind not in head_kinds():
         raise UsageError(f"heads must be one of {', '.join(head_kinds())}, got {kind!r}")
@@ -213,7 +215,7 @@ def heads_class(kind: str) -> type[Heads]:
 # Autoregressive decoding, and beams without a draft.
 
 
-class Nothing(Drafting):
+class NoDraftState(Drafting):
     """No drafting."""
 
     recordable = True
@@ -227,4 +229,4 @@ class NoDrafter(Drafter):
     policies = ("root", "beam_root")
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        return Nothing()
+        return NoDraftState()

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from spec_bench.core.transfer import places
+from spec_bench.core.transfer import cached_arange
 from spec_bench.draft.base import Drafting, Equipment
-from spec_bench.draft.layers import Attend, Block, Kept, Turn
-from spec_bench.draft.network import Heads, spread
+from spec_bench.draft.layers import AttentionFunction, Block, LayerCache, Turn
+from spec_bench.draft.network import DraftHeads, scatter_to_vocabulary
 from spec_bench.engine.architectures import frequencies
 from spec_bench.engine.cache import SlotCache
 from spec_bench.engine.model import ForwardTimer
@@ -23,7 +23,7 @@ from spec_bench.system.errors import UsageError
 Embed = Callable[[Tensor], Tensor]
 
 
-class CachedHead(Heads):
+class CachedHead(DraftHeads):
     """What all such heads have."""
 
     reads_target: bool = False  # whether the target's last layer makes its logits
@@ -68,10 +68,10 @@ class CachedHead(Heads):
         return super().parameter_count - own
 
     @property
-    def kept(self) -> Sequence[Kept]:
+    def kept(self) -> Sequence[LayerCache]:
         """What each of its layers keeps of a token."""
         shape = self.shape
-        return [Kept(shape.kv_heads, shape.head_dim, shape.head_dim)] * shape.layers
+        return [LayerCache(shape.kv_heads, shape.head_dim, shape.head_dim)] * shape.layers
 
     def turn(self, positions: Tensor) -> Turn:
         """Returns the rotation at positions [R, T]."""
@@ -100,17 +100,19 @@ class CachedHead(Heads):
         layouts = [LayerLayout(*each, like.dtype, like.device) for each in self.kept]
         return SlotCache(layouts, rows, slots)
 
-    def own_logits(self, output: Tensor, project: Embed) -> Tensor:
+    def compute_own_logits(self, output: Tensor, project: Embed) -> Tensor:
         """Returns logits [..., V'] of outputs [..., D]; ``project`` is the target's last layer."""
         return project(output) if self.cut_down is None else self.cut_down(output)
 
     def logits(self, output: Tensor, project: Embed, vocab: int) -> Tensor:
-        """Returns ``own_logits`` as [..., V], -inf for tokens that the head does not know."""
-        return self.spread(self.own_logits(output, project), vocab, -torch.inf)
+        """Returns ``compute_own_logits`` as [..., V], -inf for tokens that the head lacks."""
+        return self.spread(self.compute_own_logits(output, project), vocab, -torch.inf)
 
     def spread(self, known: Tensor, vocab: int, others: float) -> Tensor:
         """Returns numbers [..., V'] of tokens that the head knows as [..., V], others' as given."""
-        return spread(known, self.ids, max(vocab, self.shape.vocab), others)[..., :vocab]
+        return scatter_to_vocabulary(known, self.ids, max(vocab, self.shape.vocab), others)[
+            ..., :vocab
+        ]
 
 
 # A head that goes on from its own output: of a feature and the next token's embedding it makes an
@@ -127,14 +129,16 @@ class FeatureHead(CachedHead):
         """Makes what the target hands over [..., W] a feature [..., D]."""
         return hidden
 
-    def step(self, feature: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def step(
+        self, feature: Tensor, embedded: Tensor, positions: Tensor, attend: AttentionFunction
+    ) -> Tensor:
         """Returns outputs [R, T, D] of features [R, T, D], the target's, fused, or the head's own,
         and of the tokens after, embedded [R, T, D], at positions [R, T], of which only differences
         matter.
         """
         raise NotImplementedError
 
-    def fed_back(self, output: Tensor) -> Tensor:
+    def next_feature(self, output: Tensor) -> Tensor:
         """Makes an output [..., D] the feature of the next step."""
         return output
 
@@ -159,14 +163,14 @@ class DraftingOnLast(Drafting):
         self._hidden[row] = hidden[-1]
 
     def see_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
-        rows = places(path.shape[0], hidden.device)
+        rows = cached_arange(path.shape[0], hidden.device)
         self._hidden[: len(path)] = hidden[rows, path[rows, accepted]]
 
     def move_row(self, source: int, target: int) -> None:
         self._hidden[target] = self._hidden[source]
 
 
-def attending(cache: SlotCache, mask: Tensor) -> Attend:
+def cache_attention(cache: SlotCache, mask: Tensor) -> AttentionFunction:
     """Attention over a cache's slots that ``mask`` shows, after a write that was begun."""
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
@@ -179,7 +183,7 @@ def attending(cache: SlotCache, mask: Tensor) -> Attend:
     return attend
 
 
-class DraftingOnHanded(Drafting):
+class HiddenDraftState(Drafting):
     """Drafting whose head keeps an entry for each token that the target handed something over for.
 
     Those of an iteration's path wait for the next tree. Letters: P entries that wait, W of what is
@@ -207,7 +211,7 @@ class DraftingOnHanded(Drafting):
         if count > room.shape[1]:
             self._handed = room.new_zeros((room.shape[0], count, room.shape[2]))
             for waiting in range(1, count + 1):  # as many as may wait from now on
-                places(waiting, room.device)
+                cached_arange(waiting, room.device)
         taken = hidden.gather(1, path.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
         self._handed[:rows, :count] = taken.to(room.dtype)
 
@@ -250,7 +254,7 @@ class KeptOutputs(nn.Module):
         return whole.index_copy_(-1, self.ids, logits)
 
 
-def keep_outputs(heads: Heads, ids: Sequence[int], output: Tensor) -> None:
+def keep_outputs(heads: DraftHeads, ids: Sequence[int], output: Tensor) -> None:
     """Cuts the last layers of draft heads, in place, to the target's tokens ``ids``; ``output``
     [V, D] is the target's last layer, which EAGLE-1's, MTP's and DFlash's heads use. Raises
     ValueError: the heads know none of these tokens.

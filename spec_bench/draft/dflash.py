@@ -24,22 +24,22 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from spec_bench.core.transfer import Committed, Known, places
+from spec_bench.core.transfer import CommittedTokens, HostDeviceInts, cached_arange
 from spec_bench.draft import eagle_files
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
-from spec_bench.draft.cached_head import CachedHead, DraftingOnHanded, Embed, attending
+from spec_bench.draft.cached_head import CachedHead, Embed, HiddenDraftState, cache_attention
 from spec_bench.draft.layers import (
-    Attend,
+    AttentionFunction,
     Block,
+    LayerSizes,
     RMSNorm,
-    Sizes,
     Turn,
     layer_config,
+    read_sizes,
     sizes_like,
-    sizes_of,
 )
 from spec_bench.draft.levels import LevelDrafting
-from spec_bench.draft.network import HeadPlan, Heads, filled
+from spec_bench.draft.network import DraftHeads, HeadPlan, load_weights
 from spec_bench.engine.cache import WritePlan
 from spec_bench.engine.model import Layers
 from spec_bench.system.errors import UsageError
@@ -50,7 +50,7 @@ _STATES = "aux_hidden_state_layer_ids"
 
 
 @dataclass(frozen=True)
-class DFlashShape(Sizes):
+class DFlashShape(LayerSizes):
     """Sizes and switches; the width is that of the target's embeddings, which it reads."""
 
     title = "DFlash head"
@@ -72,7 +72,7 @@ class DFlashShape(Sizes):
         return self.block if self.from_known else self.block - 1
 
 
-def shape_of(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> DFlashShape:
+def read_shape(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> DFlashShape:
     """Returns the shape of a checkpoint, from its weights under our names without maps of the
     vocabulary. Raises ValueError: a switch that is not supported, or a missing size.
     """
@@ -119,7 +119,7 @@ def shape_of(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> DFlash
         gated=rank > 0 and term == "gated",
         own_inputs="embed_tokens.weight" in weights,
         own_outputs=own is not None,
-        **sizes_of(weights, settings, heads),
+        **read_sizes(weights, settings, heads),
     )
 
 
@@ -180,7 +180,7 @@ class DFlashHead(CachedHead):
         masks = known.new_full((len(known), self.shape.block - 1), self.shape.mask_token)
         return self.embedded(torch.cat([known.unsqueeze(1), masks], dim=1), embed)
 
-    def outputs(self, block: Tensor, turn: Turn, attend: Attend) -> Tensor:
+    def outputs(self, block: Tensor, turn: Turn, attend: AttentionFunction) -> Tensor:
         """Returns outputs [R, K, D], one per level, of a block [R, B, D] after its context."""
         x = block
         for layer in self.layers:
@@ -188,10 +188,10 @@ class DFlashHead(CachedHead):
         levels: Tensor = self.norm(x)
         return levels if self.shape.from_known else levels[:, 1:]
 
-    def own_logits(self, output: Tensor, project: Embed) -> Tensor:
+    def compute_own_logits(self, output: Tensor, project: Embed) -> Tensor:
         if self.shape.own_outputs:
             return self.lm_head(output)
-        return super().own_logits(output, project)
+        return super().compute_own_logits(output, project)
 
     @classmethod
     def fresh(
@@ -230,13 +230,13 @@ class DFlashHead(CachedHead):
         return path if ours and path.is_file() else None
 
     @classmethod
-    def of_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> DFlashHead:
+    def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> DFlashHead:
         named, ids = eagle_files.canonical(weights)
         # Which proposals are worth verifying is the policy's to say here.
         named = {name: each for name, each in named.items() if "confidence_head." not in name}
-        return filled(cls(shape_of(named, config), ids), named)
+        return load_weights(cls(read_shape(named, config), ids), named)
 
-    def to_files(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    def export(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
         """As z-lab's."""
         shape = self.shape
         config = {
@@ -252,7 +252,7 @@ class DFlashHead(CachedHead):
         }
         if shape.markov_rank:
             config |= {"markov_rank": shape.markov_rank, "markov_head_type": _TERMS[shape.gated]}
-        weights = eagle_files.with_map(self.state_dict(), self.ids, shape.vocab)
+        weights = eagle_files.add_vocabulary_map(self.state_dict(), self.ids, shape.vocab)
         return eagle_files.FILE, weights, config
 
 
@@ -262,13 +262,13 @@ class DFlashHead(CachedHead):
 # entry is made of a token that the target has not run, so a block hangs on the committed tokens.
 
 
-class DFlashDrafting(LevelDrafting, DraftingOnHanded):
+class DFlashDrafting(LevelDrafting, HiddenDraftState):
     """One DFlash or DSpark head on the target's hidden states."""
 
     def __init__(self, given: Equipment) -> None:
         super().__init__(given, waiting=0)
         self.has_term = given.heads.shape.markov_rank > 0
-        self._starts, self._before = Known(), Known()
+        self._starts, self._before = HostDeviceInts(), HostDeviceInts()
         self._new = 0  # entries of a row that are written before a block
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
@@ -276,17 +276,17 @@ class DFlashDrafting(LevelDrafting, DraftingOnHanded):
 
     @torch.inference_mode()
     def see_prompt(self, row: int, start: int, hidden: Tensor) -> None:
-        self._keep(hidden.unsqueeze(0), row, Known([start]))
+        self._keep(hidden.unsqueeze(0), row, HostDeviceInts([start]))
         self._cached[row] = start + len(hidden)
 
-    def needs(self, committed: Committed, fixed: bool = False) -> Sequence[Known]:
+    def needs(self, committed: CommittedTokens, fixed: bool = False) -> Sequence[HostDeviceInts]:
         self._new = self.most(len(committed), fixed)
-        self._starts = Known(self._cached[: len(committed)])
+        self._starts = HostDeviceInts(self._cached[: len(committed)])
         self._before = committed.lengths
         return (self._starts,)
 
     @torch.inference_mode()
-    def levels(self, committed: Committed) -> Tensor:
+    def levels(self, committed: CommittedTokens) -> Tensor:
         self._timer.start()
         rows = len(committed)
         head = self._head
@@ -296,11 +296,11 @@ class DFlashDrafting(LevelDrafting, DraftingOnHanded):
             self._keep(self._handed[:rows, : self._new], 0, self._starts)
         block = head.block(committed.roots.on(device), self._target.embed)
         turn = self._begin(block, 0, self._before)
-        slots = places(max(self._before) + block.shape[1], device)
+        slots = cached_arange(max(self._before) + block.shape[1], device)
         last = self._before.on(device) + (block.shape[1] - 1)
         mask = (slots <= last.unsqueeze(1))[:, None, None]
 
-        self._outputs = head.outputs(block, turn, attending(self._cache, mask))
+        self._outputs = head.outputs(block, turn, cache_attention(self._cache, mask))
         logits: Tensor = head.logits(self._outputs, self._target.project, self._target.vocab_size)
         self._timer.stop()
         return logits
@@ -310,18 +310,18 @@ class DFlashDrafting(LevelDrafting, DraftingOnHanded):
         spread: Tensor = self._head.spread(added, self._target.vocab_size, 0.0)
         return spread
 
-    def _keep(self, hidden: Tensor, row: int, starts: Known) -> None:
+    def _keep(self, hidden: Tensor, row: int, starts: HostDeviceInts) -> None:
         """Writes the context entries of what was handed over [R, P, W], at their slots."""
         entries = self._head.context(hidden.to(self._handed.dtype))
         turn = self._begin(entries, row, starts)
         for layer, kept in enumerate(self._head.context_kept(entries, turn)):
             self._cache.layers[layer].update(*kept)
 
-    def _begin(self, written: Tensor, row: int, starts: Known) -> Turn:
+    def _begin(self, written: Tensor, row: int, starts: HostDeviceInts) -> Turn:
         """Plans a write of [R, P, D] at consecutive slots; the rotation at them."""
         count = written.shape[1]
         self._cache.begin(WritePlan(row, starts, count, max(starts) + count))
-        positions = starts.on(written.device).unsqueeze(1) + places(count, written.device)
+        positions = starts.on(written.device).unsqueeze(1) + cached_arange(count, written.device)
         turn: Turn = self._head.turn(positions)
         return turn
 
@@ -338,15 +338,15 @@ class DFlash(Drafter):
     heads = DFlashHead
     passes = 1
 
-    def reach(self, heads: Heads | None) -> int:
+    def reach(self, heads: DraftHeads | None) -> int:
         assert heads is not None
         return int(heads.shape.levels)
 
-    def more_slots(self, heads: Heads | None) -> int:
+    def more_slots(self, heads: DraftHeads | None) -> int:
         assert isinstance(heads, DFlashHead)
         return heads.shape.block
 
-    def layers(self, heads: Heads | None, blocks: int) -> Layers:
+    def layers(self, heads: DraftHeads | None, blocks: int) -> Layers:
         assert isinstance(heads, DFlashHead)
         return heads.shape.places(blocks, self.layer_ids)
 

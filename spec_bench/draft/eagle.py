@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from spec_bench.core.transfer import Committed, Known, places
+from spec_bench.core.transfer import CommittedTokens, HostDeviceInts, cached_arange
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
-from spec_bench.draft.cached_head import DraftingOnHanded, FeatureHead, attending
+from spec_bench.draft.cached_head import FeatureHead, HiddenDraftState, cache_attention
 from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head
-from spec_bench.draft.levels import LevelDrafting, taken, with_masks
-from spec_bench.draft.network import Heads
+from spec_bench.draft.levels import LevelDrafting, append_masks, gather_levels
+from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.cache import SlotCache, WritePlan
 from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
 from spec_bench.engine.tree_pass import run_nodes, run_pending
@@ -62,11 +62,11 @@ class _Pass:
         embedded = self._head.embedded(tokens, self._target.embed)
         if self._zero_first:
             embedded = embedded * (positions > 0).unsqueeze(-1)
-        output = self._head.step(self._feature, embedded, positions, attending(cache, mask))
+        output = self._head.step(self._feature, embedded, positions, cache_attention(cache, mask))
         return ForwardOutput(output.new_empty(0), output)
 
 
-class EagleDrafting(DraftingOnHanded):
+class EagleDrafting(HiddenDraftState):
     """One EAGLE or MTP head on the target's features.
 
     ``zero_first``: the first pair's embedding is zeros, as some engines have it for MTP.
@@ -100,23 +100,23 @@ class EagleDrafting(DraftingOnHanded):
         features: Any = self.run(hidden[:count].unsqueeze(0))
         run_pending(features, self._cache, [start], tokens, row=row)
 
-    def needs(self, committed: Committed, fixed: bool = False) -> Sequence[Known]:
+    def needs(self, committed: CommittedTokens, fixed: bool = False) -> Sequence[HostDeviceInts]:
         waiting = self._waiting[: len(committed)]
         most = self.most(len(committed), fixed)
         # A row with fewer pairs runs fillers after its root, where the tree is written next.
-        self._tokens = Known(
+        self._tokens = HostDeviceInts(
             [
                 [*row[-count:], *[row[-1]] * (most - count)]
                 for row, count in zip(committed, waiting, strict=True)
             ]
         )
-        self._starts = Known(self._cached[: len(committed)])
-        self._last = Known([count - 1 for count in waiting])
-        self._before = Known([max(length - 1, 0) for length in committed.lengths])
+        self._starts = HostDeviceInts(self._cached[: len(committed)])
+        self._last = HostDeviceInts([count - 1 for count in waiting])
+        self._before = HostDeviceInts([max(length - 1, 0) for length in committed.lengths])
         return self._tokens, self._starts, self._last, self._before
 
     @torch.inference_mode()
-    def at_root(self, committed: Committed) -> Tensor:
+    def at_root(self, committed: CommittedTokens) -> Tensor:
         """Runs the waiting pairs; logits [R, 1, 1, V] below the root."""
         self._timer.start()
         rows = len(committed)
@@ -126,17 +126,17 @@ class EagleDrafting(DraftingOnHanded):
         output = run_pending(features, self._cache, self._starts, tokens, logits_to_keep=0).hidden
         assert output is not None
         if waiting > 1:
-            index = places(rows, output.device).unsqueeze(1)
+            index = cached_arange(rows, output.device).unsqueeze(1)
             output = output[index, self._last.on(output.device).unsqueeze(1)]
         return self._proposed(output)
 
     @torch.inference_mode()
-    def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
+    def at_frontier(self, tree: Tree, committed: CommittedTokens) -> Tensor:
         """Runs the frontier, each node on its parent's output; logits [R, F, 1, V] below it."""
         self._timer.start()
         nodes = tree.frontier
         parent = tree.parent[:, nodes].unsqueeze(-1).expand(-1, -1, self._outputs.shape[-1])
-        feature = self._head.fed_back(self._outputs.gather(1, parent))
+        feature = self._head.next_feature(self._outputs.gather(1, parent))
         passing: Any = _Pass(self._head, self._target, feature, self._zero_first)
         output = run_nodes(passing, self._cache, tree, self._before, nodes).hidden
         assert output is not None
@@ -181,7 +181,7 @@ class ParallelEagleDrafting(LevelDrafting, EagleDrafting):
         super().__init__(given)
         self._count = levels
 
-    def levels(self, committed: Committed) -> Tensor:
+    def levels(self, committed: CommittedTokens) -> Tensor:
         self._timer.start()
         rows = len(committed)
         waiting = len(self._tokens[0])
@@ -190,12 +190,12 @@ class ParallelEagleDrafting(LevelDrafting, EagleDrafting):
         mask = self._head.shape.mask_token
         last = self._last.on(device).unsqueeze(1)
         assert mask is not None
-        tokens = with_masks(self._tokens.on(device), last, more, mask)
+        tokens = append_masks(self._tokens.on(device), last, more, mask)
         handed = self._handed[:rows, :waiting]
-        features: Any = self.run(with_masks(handed, last, more, self._head.mask_hidden))
+        features: Any = self.run(append_masks(handed, last, more, self._head.mask_hidden))
         output = run_pending(features, self._cache, self._starts, tokens, logits_to_keep=0).hidden
         assert output is not None
-        output = taken(output, last, self._count)
+        output = gather_levels(output, last, self._count)
         logits: Tensor = self._head.logits(output, self._target.project, self._target.vocab_size)
         self._timer.stop()
         return logits
@@ -214,14 +214,14 @@ class Eagle3(Drafter):
 
     heads = Eagle3Head
 
-    def layers(self, heads: Heads | None, blocks: int) -> Layers:
+    def layers(self, heads: DraftHeads | None, blocks: int) -> Layers:
         assert isinstance(heads, Eagle3Head)
         return heads.shape.places(blocks, self.layer_ids)
 
     def calls(self, depth: int) -> int:
         return 1 if self.parallel else depth
 
-    def reach(self, heads: Heads | None) -> int | None:
+    def reach(self, heads: DraftHeads | None) -> int | None:
         assert isinstance(heads, Eagle3Head)
         masks = heads.shape.mask_token is not None
         if masks != (self.parallel > 0):
@@ -233,7 +233,7 @@ class Eagle3(Drafter):
             )
         return self.parallel or None
 
-    def more_slots(self, heads: Heads | None) -> int:
+    def more_slots(self, heads: DraftHeads | None) -> int:
         return self.parallel
 
     def drafting(self, equipment: Equipment) -> Drafting:
@@ -254,7 +254,7 @@ LONGEST = 512  # of a prompt
 CLEARLY = 0.15  # how much more often another reading must agree
 
 
-def own_text(target: LanguageModel, prompt: Sequence[int]) -> list[int]:
+def generate_greedily(target: LanguageModel, prompt: Sequence[int]) -> list[int]:
     """Returns a prompt's end and the target's likeliest continuation."""
     text = list(prompt[-LONGEST:])
     cache = target.allocate(1, len(text) + TOKENS)
@@ -298,7 +298,7 @@ def agreements(
     return shares
 
 
-def misreading(
+def find_better_layers(
     head: Eagle3Head, target: LanguageModel, layers: Layers, prompt: Sequence[int]
 ) -> str | None:
     """Says in a line what is wrong with the places that a head is declared to read; None if nothing
@@ -314,7 +314,7 @@ def misreading(
         for name, places in moved.items()
         if all(0 <= place < target.blocks for place in places)
     }
-    shares = agreements(head, target, readings, own_text(target, prompt))
+    shares = agreements(head, target, readings, generate_greedily(target, prompt))
     best = max(shares, key=lambda name: shares[name])
     if shares[best] <= shares[""] + CLEARLY:
         return None

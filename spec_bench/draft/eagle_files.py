@@ -19,7 +19,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from spec_bench.draft.layers import Sizes, layer_config, sizes_of
+from spec_bench.draft.layers import LayerSizes, layer_config, read_sizes
 from spec_bench.system.errors import UsageError
 
 _MASKS = ("ptd_token_id", "mask_token_id", "pard_token")
@@ -41,7 +41,7 @@ _TOLD = (
 
 
 @dataclass(frozen=True)
-class EagleShape(Sizes):
+class EagleShape(LayerSizes):
     """Sizes and switches of a head; with ``mask_token`` it is P-EAGLE's."""
 
     title = "EAGLE-3 head"
@@ -54,7 +54,9 @@ class EagleShape(Sizes):
     own_inputs: bool = False  # whether it has embeddings of its own
 
 
-def shape_of(version: int, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> EagleShape:
+def read_shape(
+    version: int, weights: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> EagleShape:
     """Returns the shape of a checkpoint of EAGLE-1 or 3, from its weights under our names without
     maps of the vocabulary. Raises ValueError: an unknown switch or activation, or a missing size.
     """
@@ -78,7 +80,7 @@ def shape_of(version: int, weights: Mapping[str, Tensor], config: Mapping[str, A
         mask_token=_mask_token(settings) if masks else None,
         own_inputs=width != hidden or (masks and "embed_tokens.weight" in weights),
         fc_bias="fc.bias" in weights,
-        **sizes_of(weights, settings, int(settings["num_attention_heads"])),
+        **read_sizes(weights, settings, int(settings["num_attention_heads"])),
         **switches,
     )
 
@@ -183,7 +185,9 @@ def canonical(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor 
     return named, ids
 
 
-def with_map(weights: Mapping[str, Tensor], ids: Tensor | None, vocab: int) -> dict[str, Tensor]:
+def add_vocabulary_map(
+    weights: Mapping[str, Tensor], ids: Tensor | None, vocab: int
+) -> dict[str, Tensor]:
     """Weights with the maps of the vocabulary between the head's tokens and the target's."""
     if ids is None:
         return dict(weights)
@@ -192,11 +196,11 @@ def with_map(weights: Mapping[str, Tensor], ids: Tensor | None, vocab: int) -> d
     return {**weights, "d2t": ids.cpu() - torch.arange(len(ids)), "t2d": kept}
 
 
-def written(
+def config_to_write(
     version: int, shape: EagleShape, weights: Mapping[str, Tensor], ids: Tensor | None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Returns weights and ``config.json`` of a head."""
-    stored = with_map(weights, ids, shape.vocab)
+    stored = add_vocabulary_map(weights, ids, shape.vocab)
     layer = layer_config(shape)
     if version == 1:
         return stored, {**layer, "architectures": ["LlamaForCausalLMEagle"], "bias": shape.fc_bias}

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from spec_bench.draft import eagle_files
 from spec_bench.draft.cached_head import Embed, FeatureHead
-from spec_bench.draft.eagle_files import EagleShape, shape_of
-from spec_bench.draft.layers import Attend, Block, RMSNorm, sizes_like
-from spec_bench.draft.network import HeadPlan, filled
+from spec_bench.draft.eagle_files import EagleShape, read_shape
+from spec_bench.draft.layers import AttentionFunction, Block, RMSNorm, sizes_like
+from spec_bench.draft.network import HeadPlan, load_weights
 from spec_bench.system.errors import UsageError
 
 
@@ -34,7 +34,9 @@ class EagleHead(FeatureHead):
     shape: EagleShape
     lm_head: nn.Linear  # EAGLE-3's
 
-    def step(self, feature: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def step(
+        self, feature: Tensor, embedded: Tensor, positions: Tensor, attend: AttentionFunction
+    ) -> Tensor:
         turn = self.turn(positions)
         x, z = self.joined(feature, embedded)
         for block in self.layers:
@@ -70,9 +72,9 @@ class EagleHead(FeatureHead):
         return eagle_files.weights_file(folder, cls.version)
 
     @classmethod
-    def of_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> EagleHead:
+    def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> EagleHead:
         named, ids = eagle_files.canonical(weights)
-        shape = shape_of(cls.version, named, config)
+        shape = read_shape(cls.version, named, config)
         if ids is not None and int(ids.max()) >= shape.vocab:
             shape = replace(shape, vocab=int(ids.max()) + 1)
         if not shape.own_inputs:
@@ -82,10 +84,10 @@ class EagleHead(FeatureHead):
                 f"EAGLE head of width {shape.width} on hidden states of {shape.hidden}: its file "
                 "must hold embed_tokens.weight"
             )
-        return filled(cls(shape, ids), named)
+        return load_weights(cls(shape, ids), named)
 
-    def to_files(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
-        made = eagle_files.written(self.version, self.shape, self.state_dict(), self.ids)
+    def export(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+        made = eagle_files.config_to_write(self.version, self.shape, self.state_dict(), self.ids)
         return eagle_files.FILE, *made
 
 
@@ -149,10 +151,10 @@ class Eagle3Head(EagleHead):
         fused: Tensor = self.fc(hidden)
         return fused
 
-    def fed_back(self, output: Tensor) -> Tensor:
+    def next_feature(self, output: Tensor) -> Tensor:
         return self.norm(output) if self.shape.norm_output else output
 
-    def own_logits(self, output: Tensor, project: Embed) -> Tensor:
+    def compute_own_logits(self, output: Tensor, project: Embed) -> Tensor:
         logits: Tensor = self.lm_head(self.norm(output))
         return logits
 

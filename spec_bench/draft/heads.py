@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save
 
 from spec_bench.draft.base import head_kinds, heads_class
-from spec_bench.draft.network import Heads
+from spec_bench.draft.network import DraftHeads
 from spec_bench.settings.fields import first_line
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
@@ -18,7 +18,7 @@ from spec_bench.system.errors import UsageError
 
 def load_heads(
     source: str, device: torch.device, dtype: torch.dtype, revision: str | None = None
-) -> Heads:
+) -> DraftHeads:
     """Reads heads from a folder, or from a hub repository of the same layout. Raises ValueError: it
     holds no heads, or its weights do not fit its config.
     """
@@ -29,9 +29,9 @@ def load_heads(
     config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
     for kind in head_kinds():
         heads = heads_class(kind)
-        weights = heads.stored(folder, config)
+        weights = heads.load_stored_weights(folder, config)
         if weights is not None:
-            made = heads.of_weights(weights, config)
+            made = heads.from_weights(weights, config)
             return made.to(device=device, dtype=dtype).eval()
     raise UsageError(
         f"{source}: no draft heads; a folder with medusa_lm_head.pt (Medusa), with "
@@ -41,10 +41,10 @@ def load_heads(
     )
 
 
-def save_heads(heads: Heads, folder: Path) -> None:
+def save_heads(heads: DraftHeads, folder: Path) -> None:
     """Writes heads as ``load_heads`` and the public code read them, as safetensors."""
     folder.mkdir(parents=True, exist_ok=True)
-    name, weights, config = heads.to_files()
+    name, weights, config = heads.export()
     tensors = {key: value.detach().cpu().contiguous() for key, value in weights.items()}
     files.write_bytes(folder / name, save(tensors))
     files.write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")

@@ -10,15 +10,15 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from spec_bench.core.transfer import Committed, Known, places
+from spec_bench.core.transfer import CommittedTokens, HostDeviceInts, cached_arange
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
-from spec_bench.draft.levels import LevelDrafting, taken, with_masks
-from spec_bench.draft.network import Heads
+from spec_bench.draft.levels import LevelDrafting, append_masks, gather_levels
+from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.mapped_model import MappedModel
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.tree_pass import commit_paths, prefill, run_nodes, run_pending
-from spec_bench.settings.fields import Count, Range, shown
+from spec_bench.settings.fields import Count, Range, format_value
 from spec_bench.system.errors import UsageError
 
 
@@ -36,7 +36,7 @@ class LanguageModelDrafting(Drafting):
         self._caches = given.caches
         self._cached = [0] * given.rows  # tokens of each row that are in the caches
         # What was not run yet: [R, P] tokens, [R] their first slots, and which of them the root is.
-        self._pending = (Known(), Known(), Known())
+        self._pending = (HostDeviceInts(), HostDeviceInts(), HostDeviceInts())
         self._most = 1  # tokens of a row that wait after an iteration
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
@@ -44,20 +44,20 @@ class LanguageModelDrafting(Drafting):
             prefill(model, cache, row, prompt[:-1])
         self._cached[row] = len(prompt) - 1
 
-    def needs(self, committed: Committed, fixed: bool = False) -> Sequence[Known]:
+    def needs(self, committed: CommittedTokens, fixed: bool = False) -> Sequence[HostDeviceInts]:
         pending = self._most
         if not fixed:
             pending = max(len(c) - n for c, n in zip(committed, self._cached, strict=False))
         # A row with fewer pending tokens reruns some that it has: same tokens, same slots. One too
         # short for that runs fillers after its root, where the tree is written next.
         self._pending = (
-            Known([[*c[-pending:], *[c[-1]] * (pending - len(c))] for c in committed]),
-            Known([max(len(c) - pending, 0) for c in committed]),
-            Known([min(len(c), pending) - 1 for c in committed]),
+            HostDeviceInts([[*c[-pending:], *[c[-1]] * (pending - len(c))] for c in committed]),
+            HostDeviceInts([max(len(c) - pending, 0) for c in committed]),
+            HostDeviceInts([min(len(c), pending) - 1 for c in committed]),
         )
         return self._pending
 
-    def at_root(self, committed: Committed) -> Tensor:
+    def at_root(self, committed: CommittedTokens) -> Tensor:
         tokens, starts, last = self._pending
         keep = 1 if last.exact and min(last) == len(tokens[0]) - 1 else 0
         logits = []
@@ -65,13 +65,13 @@ class LanguageModelDrafting(Drafting):
             ids = tokens.on(model.device)
             output = run_pending(model, cache, starts, ids, logits_to_keep=keep).logits
             if not keep:
-                rows = places(len(last), output.device).unsqueeze(1)
+                rows = cached_arange(len(last), output.device).unsqueeze(1)
                 output = output[rows, last.on(output.device).unsqueeze(1)]
             logits.append(output)
-        return _by_draft(logits)
+        return _stack_drafts(logits)
 
-    def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
-        return _by_draft(
+    def at_frontier(self, tree: Tree, committed: CommittedTokens) -> Tensor:
+        return _stack_drafts(
             [
                 run_nodes(model, cache, tree, committed.lengths, tree.frontier).logits
                 for model, cache in zip(self.models, self._caches, strict=True)
@@ -111,18 +111,18 @@ class RespelledDrafting(LanguageModelDrafting):
 
     def __init__(self, given: Equipment, model: MappedModel) -> None:
         super().__init__(given)
-        self._model, self._rows = model, Committed([])
+        self._model, self._rows = model, CommittedTokens([])
         self._tokens = torch.zeros(0)  # of the trees' nodes that were run
         self._kept = [0]  # nodes of each row
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
-        super().start(row, self._model.respelled(prompt))
+        super().start(row, self._model.retokenise(prompt))
 
-    def needs(self, committed: Committed, fixed: bool = False) -> Sequence[Known]:
-        self._rows = Committed(self._model.respelled(tokens) for tokens in committed)
+    def needs(self, committed: CommittedTokens, fixed: bool = False) -> Sequence[HostDeviceInts]:
+        self._rows = CommittedTokens(self._model.retokenise(tokens) for tokens in committed)
         return (*super().needs(self._rows), self._rows.lengths)
 
-    def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
+    def at_frontier(self, tree: Tree, committed: CommittedTokens) -> Tensor:
         self._tokens = tree.tokens
         return super().at_frontier(tree, self._rows)
 
@@ -141,7 +141,7 @@ class RespelledDrafting(LanguageModelDrafting):
         super().count(self._rows.lengths, self._kept, depth)
 
 
-def drafting_of(equipment: Equipment) -> LanguageModelDrafting:
+def make_model_state(equipment: Equipment) -> LanguageModelDrafting:
     """Drafts with the models; several drafts must have the target's tokenizer."""
     models = equipment.models
     respelled = [each for each in models if isinstance(each, MappedModel) and each.pieces]
@@ -169,10 +169,10 @@ class LanguageModelDrafter(Drafter):
         return (cls(models),)
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        return drafting_of(equipment)
+        return make_model_state(equipment)
 
 
-def _by_draft(logits: list[Tensor]) -> Tensor:
+def _stack_drafts(logits: list[Tensor]) -> Tensor:
     """[R, F, D, V] from D logits [R, F, V]; nothing is copied if there is one draft."""
     return logits[0].unsqueeze(2) if len(logits) == 1 else torch.stack(logits, dim=2)
 
@@ -192,15 +192,15 @@ class ParallelDrafting(LevelDrafting, LanguageModelDrafting):
         self._count = levels
         self._mask = mask_token
 
-    def levels(self, committed: Committed) -> Tensor:
+    def levels(self, committed: CommittedTokens) -> Tensor:
         (model,) = self.models
         (cache,) = self._caches
         tokens, starts, last = self._pending
         ids = tokens.on(model.device)
         root = last.on(model.device).unsqueeze(1)
-        ids = with_masks(ids, root, self._count - 1, self._mask)
+        ids = append_masks(ids, root, self._count - 1, self._mask)
         logits = run_pending(model, cache, starts, ids, logits_to_keep=0).logits
-        return taken(logits, root.to(logits.device), self._count)
+        return gather_levels(logits, root.to(logits.device), self._count)
 
     def commit(
         self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
@@ -226,10 +226,10 @@ class Pard(Drafter):
     def models(self) -> int:
         return 1
 
-    def reach(self, heads: Heads | None) -> int:
+    def reach(self, heads: DraftHeads | None) -> int:
         return self.levels
 
-    def more_slots(self, heads: Heads | None) -> int:
+    def more_slots(self, heads: DraftHeads | None) -> int:
         return self.levels
 
     @classmethod
@@ -275,7 +275,9 @@ class OwnBlocks(Drafter):
         if self.kept is not None and (
             not self.kept or min(self.kept) < 0 or sorted(set(self.kept)) != list(self.kept)
         ):
-            raise UsageError(f"kept must be rising places from 0, got {shown(list(self.kept))}")
+            raise UsageError(
+                f"kept must be rising places from 0, got {format_value(list(self.kept))}"
+            )
 
     @property
     def own_model(self) -> bool:
@@ -294,12 +296,12 @@ class OwnBlocks(Drafter):
         return places
 
     def model(self, target: LanguageModel) -> LanguageModel:
-        from spec_bench.engine.own_blocks import with_blocks  # needs transformers
+        from spec_bench.engine.own_blocks import view_of_blocks  # needs transformers
 
         views = vars(target).setdefault("views", {})
         places = self.places(target.blocks)
         if places not in views:
-            views[places] = with_blocks(target, places)
+            views[places] = view_of_blocks(target, places)
         view: LanguageModel = views[places]
         return view
 
@@ -308,4 +310,4 @@ class OwnBlocks(Drafter):
         return ()  # a draft model like any other, of a target that has blocks
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        return drafting_of(equipment)
+        return make_model_state(equipment)

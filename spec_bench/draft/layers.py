@@ -20,7 +20,7 @@ ROPE = {"rope_type": "default", "rope_theta": 10000.0}  # nothing is inherited f
 
 
 @dataclass(frozen=True)
-class Sizes:
+class LayerSizes:
     """Sizes and switches of a head's blocks; a kind of heads adds its own."""
 
     title: ClassVar[str]  # of the kind, in messages
@@ -64,10 +64,10 @@ class Sizes:
         return ids
 
 
-def sizes_of(
+def read_sizes(
     weights: Mapping[str, Tensor], settings: Mapping[str, Any], heads: int
 ) -> dict[str, Any]:
-    """Returns ``Sizes`` of blocks by their weights, under our names, and config."""
+    """Returns ``LayerSizes`` of blocks by their weights, under our names, and config."""
     first = "layers.0.self_attn."
     head_dim = weights[first + "q_proj.weight"].shape[0] // heads
     return {
@@ -77,7 +77,7 @@ def sizes_of(
         "inner": weights["layers.0.mlp.gate_proj.weight"].shape[0],
         "layers": 1 + max(int(key.split(".")[1]) for key in weights if key.startswith("layers.")),
         "eps": float(settings.get("rms_norm_eps", 1e-6)),
-        "rope": rope_of(settings),
+        "rope": read_rope(settings),
         "max_positions": int(settings.get("max_position_embeddings") or 2048),
         "qkv_bias": first + "q_proj.bias" in weights,
         "o_bias": first + "o_proj.bias" in weights,
@@ -85,7 +85,7 @@ def sizes_of(
     }
 
 
-def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns ``rope_parameters``, or ``rope_theta`` and ``rope_scaling`` as older configs have
     them.
     """
@@ -98,7 +98,7 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sizes_like(plan: HeadPlan, hidden: int, vocab: int) -> dict[str, Any]:
-    """Returns ``Sizes`` of fresh blocks as wide as the target's own."""
+    """Returns ``LayerSizes`` of fresh blocks as wide as the target's own."""
     like = plan.target
     heads = int(like.get("num_attention_heads", 1))
     return {
@@ -117,7 +117,7 @@ def sizes_like(plan: HeadPlan, hidden: int, vocab: int) -> dict[str, Any]:
     }
 
 
-def layer_config(shape: Sizes) -> dict[str, Any]:
+def layer_config(shape: LayerSizes) -> dict[str, Any]:
     """Returns ``config.json`` of the blocks, as transformers'."""
     return {
         "model_type": "qwen3" if shape.qk_norm else "llama",
@@ -136,7 +136,7 @@ def layer_config(shape: Sizes) -> dict[str, Any]:
     }
 
 
-class Attend(Protocol):
+class AttentionFunction(Protocol):
     """Attention over what is kept: a slot cache in decoding, the earlier steps in training."""
 
     def __call__(
@@ -147,7 +147,7 @@ class Attend(Protocol):
         """
 
 
-class Kept(NamedTuple):
+class LayerCache(NamedTuple):
     """What a layer keeps of a token: key heads, and the widths of keys and values."""
 
     heads: int
@@ -186,7 +186,7 @@ class RMSNorm(nn.Module):
 class Attention(nn.Module):
     """Grouped-query attention."""
 
-    def __init__(self, sizes: Sizes, inputs: int) -> None:
+    def __init__(self, sizes: LayerSizes, inputs: int) -> None:
         super().__init__()
         wide = sizes.heads * sizes.head_dim
         narrow = sizes.kv_heads * sizes.head_dim
@@ -200,7 +200,7 @@ class Attention(nn.Module):
             self.k_norm = RMSNorm(sizes.head_dim, sizes.eps)
         self.qk_norm = sizes.qk_norm
 
-    def forward(self, z: Tensor, turn: Turn, layer: int, attend: Attend) -> Tensor:
+    def forward(self, z: Tensor, turn: Turn, layer: int, attend: AttentionFunction) -> Tensor:
         """z [R, T, inputs] -> [R, T, D]."""
         q = self.q_proj(z).unflatten(-1, (-1, self.head_dim))
         q = turn((self.q_norm(q) if self.qk_norm else q).transpose(1, 2))
@@ -218,7 +218,7 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """SwiGLU."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: LayerSizes) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(sizes.width, sizes.inner, bias=False)
         self.up_proj = nn.Linear(sizes.width, sizes.inner, bias=False)
@@ -234,7 +234,7 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """A decoder block whose attention reads x, normed, or ``inputs`` numbers that are given."""
 
-    def __init__(self, sizes: Sizes, place: int, inputs: int = 0, normed: bool = True) -> None:
+    def __init__(self, sizes: LayerSizes, place: int, inputs: int = 0, normed: bool = True) -> None:
         super().__init__()
         self.place = place
         if normed:
@@ -243,7 +243,9 @@ class Block(nn.Module):
         self.post_attention_layernorm = RMSNorm(sizes.width, sizes.eps)
         self.mlp = MLP(sizes)
 
-    def forward(self, x: Tensor, turn: Turn, attend: Attend, z: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, turn: Turn, attend: AttentionFunction, z: Tensor | None = None
+    ) -> Tensor:
         """x [R, T, D], perhaps with z [R, T, inputs] -> [R, T, D]."""
         z = self.input_layernorm(x) if z is None else z
         x = x + self.self_attn(z, turn, self.place, attend)

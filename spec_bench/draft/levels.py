@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spec_bench.core.transfer import Committed, places
+from spec_bench.core.transfer import CommittedTokens, cached_arange
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafting
 
@@ -26,7 +26,7 @@ class LevelDrafting(Drafting):
     _levels: Tensor = torch.empty(0)
 
     @abstractmethod
-    def levels(self, committed: Committed) -> Tensor:
+    def levels(self, committed: CommittedTokens) -> Tensor:
         """Returns logits [R, K, V] of every level, the one below the root first."""
 
     def term(self, tokens: Tensor, level: int) -> Tensor:
@@ -36,13 +36,13 @@ class LevelDrafting(Drafting):
         raise NotImplementedError
 
     @torch.inference_mode()
-    def at_root(self, committed: Committed) -> Tensor:
+    def at_root(self, committed: CommittedTokens) -> Tensor:
         self._levels = self.levels(committed)
         device = self._levels.device
         return self._below(lambda: committed.roots.on(device).unsqueeze(1), 1, 0)
 
     @torch.inference_mode()
-    def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
+    def at_frontier(self, tree: Tree, committed: CommittedTokens) -> Tensor:
         nodes = tree.frontier
         return self._below(lambda: tree.tokens[:, nodes], nodes.stop - nodes.start, tree.grown)
 
@@ -53,18 +53,18 @@ class LevelDrafting(Drafting):
         return logits.unsqueeze(2)
 
 
-def with_masks(values: Tensor, last: Tensor, masks: int, mask: int | Tensor) -> Tensor:
+def append_masks(values: Tensor, last: Tensor, masks: int, mask: int | Tensor) -> Tensor:
     """[R, P + masks, ...] that a pass over known tokens and masks reads: ``mask`` for all that is
     not known.
 
     Of ``values`` [R, P, ...] each row's last known one is at ``last`` [R, 1].
     """
     longer = pad(values, (*(0, 0) * (values.ndim - 2), 0, masks))
-    known = places(longer.shape[1], longer.device) <= last
+    known = cached_arange(longer.shape[1], longer.device) <= last
     return torch.where(known.view(*known.shape, *[1] * (values.ndim - 2)), longer, mask)
 
 
-def taken(rows: Tensor, last: Tensor, levels: int) -> Tensor:
+def gather_levels(rows: Tensor, last: Tensor, levels: int) -> Tensor:
     """[R, K, ...] of [R, T, ...]: each row's at ``last`` [R, 1] and the K - 1 after it."""
-    index = (last + places(levels, rows.device)).unsqueeze(-1)
+    index = (last + cached_arange(levels, rows.device)).unsqueeze(-1)
     return rows.gather(1, index.expand(-1, -1, rows.shape[-1]))

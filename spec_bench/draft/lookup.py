@@ -25,10 +25,10 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from spec_bench.core.transfer import Committed, Known, places
+from spec_bench.core.transfer import CommittedTokens, HostDeviceInts, cached_arange
 from spec_bench.core.tree import Tree
-from spec_bench.draft.base import Drafter, Drafting, Equipment, Guess, Memory, drafter
-from spec_bench.draft.language_model import LanguageModelDrafting, drafting_of
+from spec_bench.draft.base import Drafter, Drafting, DraftMemory, Equipment, GuessedNode, drafter
+from spec_bench.draft.language_model import LanguageModelDrafting, make_model_state
 from spec_bench.settings.fields import Count, Range, Share, first_line
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest
@@ -37,7 +37,7 @@ _RECENT = 64  # occurrences of one n-gram that are looked at, the latest
 
 
 @dataclass(frozen=True)
-class Bounds:
+class GuessBounds:
     """How far guesses may go."""
 
     width: int  # most nodes of a level
@@ -82,7 +82,7 @@ class NgramIndex:
                     return length, ends[:-1]
         return 0, []
 
-    def guesses(self, bounds: Bounds) -> list[list[Guess]]:
+    def guesses(self, bounds: GuessBounds) -> list[list[GuessedNode]]:
         """Returns what followed the match, occurrences of equal beginnings merged, level by level:
         the continuations seen most often, and of equally frequent ones the most recent, in that
         order.
@@ -91,7 +91,7 @@ class NgramIndex:
         left = bounds.width * bounds.depth
         if bounds.per_match is not None:
             left = min(left, int(bounds.per_match * length))
-        levels: list[list[Guess]] = []
+        levels: list[list[GuessedNode]] = []
         above: list[list[int]] = [ends] if ends else []
         while above and len(levels) < bounds.depth and left > 0:
             level = self._next(above, len(levels), bounds.share)[: min(bounds.width, left)]
@@ -104,7 +104,7 @@ class NgramIndex:
 
     def _next(
         self, above: Sequence[list[int]], offset: int, share: float
-    ) -> list[tuple[Guess, list[int]]]:
+    ) -> list[tuple[GuessedNode, list[int]]]:
         """Returns the nodes below a level's nodes, best first, each with its occurrences; ``above``
         is per node where those that run through it ended, ``offset`` tokens before.
         """
@@ -117,7 +117,7 @@ class NgramIndex:
             for token, mine in going.items():
                 if len(mine) >= share * len(ends):
                     insort(ranked, (-len(mine), -mine[-1], parent, token, mine))
-        return [(Guess(token, parent), mine) for _, _, parent, token, mine in ranked]
+        return [(GuessedNode(token, parent), mine) for _, _, parent, token, mine in ranked]
 
 
 class FirstIndex(NgramIndex):
@@ -125,7 +125,7 @@ class FirstIndex(NgramIndex):
 
     _dropped = slice(1, -1)
 
-    def guesses(self, bounds: Bounds) -> list[list[Guess]]:
+    def guesses(self, bounds: GuessBounds) -> list[list[GuessedNode]]:
         """The span that followed the first earlier occurrence of the longest n-gram at the end.
 
         One that begins close to the end is as long as it is, as in transformers'
@@ -133,7 +133,7 @@ class FirstIndex(NgramIndex):
         """
         _, ends = self.match()
         span = self.tokens[ends[0] : ends[0] + bounds.depth] if ends else []
-        return [[Guess(token, 0)] for token in span]
+        return [[GuessedNode(token, 0)] for token in span]
 
 
 class LookupDrafting(Drafting):
@@ -152,8 +152,8 @@ class LookupDrafting(Drafting):
 
     def guesses(
         self, committed: Sequence[Sequence[int]], width: int, depth: int
-    ) -> list[list[list[Guess]]]:
-        bounds = Bounds(width, depth, *self._bounds)
+    ) -> list[list[list[GuessedNode]]]:
+        bounds = GuessBounds(width, depth, *self._bounds)
         guesses = []
         for index, tokens in zip(self._rows, committed, strict=False):
             index.extend(tokens[len(index.tokens) :])
@@ -228,14 +228,14 @@ class LookupOrModelDrafting(LookupDrafting):
         super().start(row, prompt)
         self._model.start(row, prompt)
 
-    def needs(self, committed: Committed, fixed: bool = False) -> Sequence[Known]:
+    def needs(self, committed: CommittedTokens, fixed: bool = False) -> Sequence[HostDeviceInts]:
         return self._model.needs(committed)
 
-    def at_root(self, committed: Committed) -> Tensor:
+    def at_root(self, committed: CommittedTokens) -> Tensor:
         self._ran = True
         return self._model.at_root(committed)
 
-    def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
+    def at_frontier(self, tree: Tree, committed: CommittedTokens) -> Tensor:
         return self._model.at_frontier(tree, committed)
 
     def commit(
@@ -271,7 +271,7 @@ class LookupOrModel(Lookup):
 
     def drafting(self, equipment: Equipment) -> Drafting:
         given = (self.index, equipment.rows, self.share, self.per_match)
-        return LookupOrModelDrafting(drafting_of(equipment), *given)
+        return LookupOrModelDrafting(make_model_state(equipment), *given)
 
 
 # Suffix decoding's trees (Oliaro et al., 2024, arXiv 2411.04975), as ArcticInference and vLLM score
@@ -283,21 +283,21 @@ class LookupOrModel(Lookup):
 
 
 @dataclass(slots=True)
-class Node:
+class SuffixNode:
     """One string."""
 
     count: int = 0  # its occurrences, those at the end of a text too
     # by the token that follows, in the order first seen
-    children: dict[int, Node] = field(default_factory=dict)
+    children: dict[int, SuffixNode] = field(default_factory=dict)
 
 
 class SuffixTrie:
     """The strings of at most ``depth`` tokens of texts that are read one after the other."""
 
     def __init__(self, depth: int) -> None:
-        self.depth, self.root = depth, Node()
+        self.depth, self.root = depth, SuffixNode()
 
-    def read(self, tokens: Iterable[int], ends: Sequence[Node] = ()) -> list[Node]:
+    def read(self, tokens: Iterable[int], ends: Sequence[SuffixNode] = ()) -> list[SuffixNode]:
         """Adds tokens behind a text that ends with the strings ``ends``, by length, () for a new
         one; the strings that it ends with now.
         """
@@ -307,12 +307,12 @@ class SuffixTrie:
             for place, node in enumerate(ends):
                 child = node.children.get(token)
                 if child is None:
-                    child = node.children[token] = Node()
+                    child = node.children[token] = SuffixNode()
                 child.count += 1
                 ends[place] = child
         return ends
 
-    def matches(self, tokens: Iterable[int], ends: Sequence[Node] = ()) -> list[Node]:
+    def matches(self, tokens: Iterable[int], ends: Sequence[SuffixNode] = ()) -> list[SuffixNode]:
         """As ``read`` for a text that is looked up and not added: the strings at its end that are
         here, by length, up to the first that is not.
         """
@@ -331,7 +331,7 @@ class Proposal(NamedTuple):
     """What follows a match."""
 
     score: float  # tokens that would be accepted if frequencies were distributions
-    levels: list[list[Guess]]  # per level its nodes, the likelier first
+    levels: list[list[GuessedNode]]  # per level its nodes, the likelier first
 
 
 @dataclass
@@ -346,8 +346,8 @@ class SuffixIndex:
 
     def __post_init__(self) -> None:
         self._own = SuffixTrie(self.depth)
-        self._ends: list[Node] = []  # of the row's own text
-        self._ends_there: list[Node] = []  # in earlier answers
+        self._ends: list[SuffixNode] = []  # of the row's own text
+        self._ends_there: list[SuffixNode] = []  # in earlier answers
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Appends tokens."""
@@ -357,7 +357,7 @@ class SuffixIndex:
         if self.answers is not None:
             self._ends_there = self.answers.matches(new, self._ends_there)
 
-    def guesses(self, bounds: Bounds) -> list[list[Guess]]:
+    def guesses(self, bounds: GuessBounds) -> list[list[GuessedNode]]:
         """Returns the proposal of the best score, over lengths of the match and both texts; of
         equal ones the longer match's, then the row's own.
         """
@@ -366,7 +366,7 @@ class SuffixIndex:
             longest = Proposal(0.0, [])
             for length, node in enumerate(ends[: len(self.tokens) - 1], 1):
                 most = min(bounds.width * bounds.depth, int(self.factor * length + 1e-6))
-                found = below(node, most, bounds, self.least)
+                found = propose_below(node, most, bounds, self.least)
                 if found.score >= longest.score:
                     longest = found
             if longest.score > best.score:
@@ -374,17 +374,17 @@ class SuffixIndex:
         return best.levels
 
 
-def below(node: Node, most: int, bounds: Bounds, least: float) -> Proposal:
+def propose_below(node: SuffixNode, most: int, bounds: GuessBounds, least: float) -> Proposal:
     """Proposes the likeliest strings after a node's, ``most`` of them, best first by the product of
     frequencies, none with one below ``least``.
     """
-    levels: list[list[Guess]] = []
+    levels: list[list[GuessedNode]] = []
     score = 0.0
     taken = 0
     order = 0
-    waiting: list[tuple[float, int, int, int, int, Node]] = []
+    waiting: list[tuple[float, int, int, int, int, SuffixNode]] = []
 
-    def offer(parent: Node, worth: float, level: int, place: int) -> None:
+    def offer(parent: SuffixNode, worth: float, level: int, place: int) -> None:
         nonlocal order
         for token, child in parent.children.items():
             share = worth * child.count / parent.count
@@ -400,14 +400,14 @@ def below(node: Node, most: int, bounds: Bounds, least: float) -> Proposal:
             levels.append([])
         if len(levels[level]) == bounds.width:
             continue
-        levels[level].append(Guess(token, place))
+        levels[level].append(GuessedNode(token, place))
         score = score - worth
         taken = taken + 1
         offer(child, -worth, level + 1, len(levels[level]) - 1)
     return Proposal(score, levels)
 
 
-class Answers(Memory):
+class AnswerMemory(DraftMemory):
     """Earlier answers as one tree: some from before, and those of the job where it keeps them."""
 
     def __init__(
@@ -471,9 +471,9 @@ class Suffix(Drafter):
     def revision(self) -> str:
         return digest(self.answers) if self.earlier else ""
 
-    def remembering(self) -> Answers | None:
+    def remembering(self) -> AnswerMemory | None:
         keeps = self.memory == "finished"
-        return Answers(self.depth, self.answers, keeps) if keeps or self.answers else None
+        return AnswerMemory(self.depth, self.answers, keeps) if keeps or self.answers else None
 
     def drafting(self, equipment: Equipment) -> Drafting:
         """Raises ValueError: the earlier answers have tokens that the target does not know."""
@@ -482,7 +482,7 @@ class Suffix(Drafter):
             raise UsageError(f"{self.earlier}: token {odd[0]}, and the target knows {known}")
 
         def index() -> SuffixIndex:
-            trie = memory.trie if isinstance(memory := equipment.memory, Answers) else None
+            trie = memory.trie if isinstance(memory := equipment.memory, AnswerMemory) else None
             return SuffixIndex(self.depth, self.factor, self.least, trie)
 
         return LookupDrafting(index, equipment.rows)
@@ -514,23 +514,23 @@ class RecyclingDrafting(Drafting):
         tokens = tree.tokens
         count = logits.shape[1]
         # Of nodes with one token the last stays; the others write where nobody reads.
-        order = places(count, tokens.device)
+        order = cached_arange(count, tokens.device)
         later = (tokens.unsqueeze(1) == tokens.unsqueeze(2)) & (order > order.unsqueeze(1))
         tokens = tokens.masked_fill((later & tree.valid.unsqueeze(1)).any(dim=2), self._vocab)
         tokens = tokens.masked_fill(~tree.valid, self._vocab)
-        rows = places(len(tokens), tokens.device).unsqueeze(1)
+        rows = cached_arange(len(tokens), tokens.device).unsqueeze(1)
         self.tables[rows, tokens] = logits.topk(self.tables.shape[-1], dim=-1).indices
 
-    def at_root(self, committed: Committed) -> Tensor:
+    def at_root(self, committed: CommittedTokens) -> Tensor:
         return self._below(committed.roots.on(self.tables.device).unsqueeze(1))
 
-    def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
+    def at_frontier(self, tree: Tree, committed: CommittedTokens) -> Tensor:
         return self._below(tree.tokens[:, tree.frontier])
 
     def _below(self, tokens: Tensor) -> Tensor:
         """Logits [R, F, 1, V] below tokens [R, F]: the better the rank the higher, else -inf."""
-        best = self.tables[places(len(tokens), tokens.device).unsqueeze(1), tokens]
-        ranks = -places(best.shape[-1], best.device).to(torch.float32)
+        best = self.tables[cached_arange(len(tokens), tokens.device).unsqueeze(1), tokens]
+        ranks = -cached_arange(best.shape[-1], best.device).to(torch.float32)
         logits = ranks.new_full((*tokens.shape, self._vocab), -torch.inf)
         # Zeros stand for what is not known yet: all of them name token 0.
         return logits.scatter_reduce(2, best, ranks.expand(best.shape), "amax").unsqueeze(2)
@@ -541,7 +541,7 @@ class RecyclingDrafting(Drafting):
 
 @drafter("recycling")
 @dataclass(frozen=True)
-class Recycling(Drafter):
+class TokenRecycling(Drafter):
     """The target's own best guesses from when it last read a token."""
 
     best: Annotated[int, Range(1, 64)] = 10  # how many are kept of each token

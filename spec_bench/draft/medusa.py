@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spec_bench.core.transfer import Committed
+from spec_bench.core.transfer import CommittedTokens
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from spec_bench.draft.cached_head import DraftingOnLast
 from spec_bench.draft.levels import LevelDrafting
-from spec_bench.draft.network import HeadPlan, Heads, ResidualBlock, filled
+from spec_bench.draft.network import DraftHeads, HeadPlan, ResidualBlock, load_weights
 from spec_bench.system.errors import UsageError
 
 _FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
@@ -40,7 +40,7 @@ class MedusaShape:
     blocks: int = 1  # residual blocks per head
 
 
-class MedusaHeads(Heads):
+class MedusaHeads(DraftHeads):
     """K independent heads of residual blocks and a linear layer of their own."""
 
     starts_as_target = True
@@ -90,7 +90,7 @@ class MedusaHeads(Heads):
         return next((folder / name for name in _FILES if (folder / name).is_file()), None)
 
     @classmethod
-    def of_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> MedusaHeads:
+    def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> MedusaHeads:
         """The number of heads comes from the weights: the published configs understate it."""
         weights = {re.sub(r"^medusa_head\.", "", name): value for name, value in weights.items()}
         names = [re.fullmatch(r"(\d+)\.(\d+)\.weight", name) for name in weights]
@@ -107,9 +107,9 @@ class MedusaHeads(Heads):
             )
         vocab, hidden = weights[f"0.{blocks}.weight"].shape
         heads = cls(MedusaShape(hidden, vocab, len(last), blocks))
-        return filled(heads, {f"heads.{name}": value for name, value in weights.items()})
+        return load_weights(heads, {f"heads.{name}": value for name, value in weights.items()})
 
-    def to_files(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    def export(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
         weights = {name.removeprefix("heads."): value for name, value in self.state_dict().items()}
         config = {"medusa_num_heads": self.shape.heads, "medusa_num_layers": self.shape.blocks}
         return _FILES[0], weights, config
@@ -118,7 +118,7 @@ class MedusaHeads(Heads):
 class MedusaDrafting(LevelDrafting, DraftingOnLast):
     """K heads; all nodes of a level get the same proposals, those of the level's head."""
 
-    def levels(self, committed: Committed) -> Tensor:
+    def levels(self, committed: CommittedTokens) -> Tensor:
         self._timer.start()
         logits: Tensor = self._heads(self._hidden[: len(committed)])[..., : self._vocab]
         self._timer.stop()
@@ -134,7 +134,7 @@ class Medusa(Drafter):
     heads = MedusaHeads
     passes = 1
 
-    def reach(self, heads: Heads | None) -> int:
+    def reach(self, heads: DraftHeads | None) -> int:
         assert heads is not None
         return int(heads.shape.heads)
 

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from spec_bench.draft.cached_head import Embed, FeatureHead
 from spec_bench.draft.eagle import EagleDrafting
-from spec_bench.draft.layers import Attend, Kept
-from spec_bench.draft.network import HeadPlan, filled
+from spec_bench.draft.layers import AttentionFunction, LayerCache
+from spec_bench.draft.network import HeadPlan, load_weights
 from spec_bench.engine.own_blocks import OwnBlock, body_config
 from spec_bench.system.errors import UsageError
 
@@ -33,7 +33,7 @@ _COPIES = ("shared_head.head.", "embed_tokens.")  # of what is the target's
 
 
 @dataclass(frozen=True)
-class Names:
+class TensorNames:
     """What a family of targets calls the parts."""
 
     prefix: str  # of the first layer's tensors; {} is the target's number of blocks
@@ -42,12 +42,12 @@ class Names:
     hidden_first: bool = False  # whether W reads the hidden state before the embedding
 
 
-DEEPSEEK = Names(  # and GLM
+DEEPSEEK = TensorNames(  # and GLM
     "model.layers.{}.",
     "model.layers.{}.",
     {"enorm": "enorm", "hnorm": "hnorm", "eh_proj": "eh_proj", "shared_head.norm": "norm"},
 )
-MIMO = Names(
+MIMO = TensorNames(
     "model.mtp_layers.0.",
     "model.mtp_layers.1.",
     {
@@ -58,7 +58,7 @@ MIMO = Names(
 )  # fmt: skip
 
 
-def names_of(config: Mapping[str, Any]) -> Names:
+def read_tensor_names(config: Mapping[str, Any]) -> TensorNames:
     """Returns the names of a target's family."""
     return MIMO if config.get("model_type") == "mimo" else DEEPSEEK
 
@@ -69,7 +69,7 @@ def first_layer(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | 
     """
     if "num_hidden_layers" not in config:
         return None
-    names = names_of(config)
+    names = read_tensor_names(config)
     blocks = int(config["num_hidden_layers"])
     prefix = names.prefix.format(blocks)
     files = _files(folder)
@@ -96,17 +96,17 @@ def canonical(
     for name, weight in weights.items():
         if weight.element_size() < 2:
             raise UsageError(f"MTP head: {name} is quantised ({weight.dtype}): not supported")
-    parts = names_of(config).parts
+    parts = read_tensor_names(config).parts
     named = {}
     for name, weight in weights.items():
         part, _, leaf = name.rpartition(".")
         named[f"{parts[part]}.{leaf}" if part in parts else f"block.{name}"] = weight
-    return _with_joint_experts(named, wanted)
+    return _join_experts(named, wanted)
 
 
-def written(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+def config_to_write(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Our weights under the family's names."""
-    names = names_of(config)
+    names = read_tensor_names(config)
     prefix = names.prefix.format(config["num_hidden_layers"])
     theirs = {ours: name for name, ours in names.parts.items()}
     made = {}
@@ -127,9 +127,7 @@ def _files(folder: Path) -> dict[str, Path]:
         return dict.fromkeys(stored.keys(), folder / FILE)
 
 
-def _with_joint_experts(
-    named: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+def _join_experts(named: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The experts' tensors as transformers keeps them: all in one, gate and up side by side."""
     joint: dict[str, dict[int, Tensor]] = {}
     made = {}
@@ -189,33 +187,35 @@ class MtpHead(FeatureHead):
 
     def __init__(self, shape: MtpShape, device: str = "cpu") -> None:
         super().__init__(shape)
-        self.hidden_first = names_of(shape.config).hidden_first
+        self.hidden_first = read_tensor_names(shape.config).hidden_first
         parts = OwnBlock(shape.transformers)
-        self.rotary = parts.made_rotary()
+        self.rotary = parts.make_rotary()
         with torch.device(device):
-            self.enorm, self.hnorm, self.norm = (parts.made_norm() for _ in range(3))
+            self.enorm, self.hnorm, self.norm = (parts.make_norm() for _ in range(3))
             self.eh_proj = nn.Linear(2 * shape.hidden, shape.hidden, bias=False)
-            self.block = parts.made_block()
+            self.block = parts.make_block()
 
     @property
     def _like(self) -> Tensor:
         return self.eh_proj.weight
 
     @cached_property
-    def kept(self) -> Sequence[Kept]:
+    def kept(self) -> Sequence[LayerCache]:
         """Found by a token that runs through the attention on no device."""
-        found: list[Kept] = []
+        found: list[LayerCache] = []
 
         def attend(
             layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
         ) -> Tensor:
-            found.append(Kept(k.shape[1], k.shape[3], v.shape[3]))
+            found.append(LayerCache(k.shape[1], k.shape[3], v.shape[3]))
             return q.new_empty((*q.shape[:3], v.shape[3]))
 
         OwnBlock(self.shape.transformers).try_attention(attend)
         return found
 
-    def step(self, feature: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def step(
+        self, feature: Tensor, embedded: Tensor, positions: Tensor, attend: AttentionFunction
+    ) -> Tensor:
         parts = [self.enorm(embedded), self.hnorm(feature)]
         z = self.eh_proj(torch.cat(parts[::-1] if self.hidden_first else parts, dim=-1))
         output = self.block(
@@ -227,11 +227,11 @@ class MtpHead(FeatureHead):
         )
         return cast(Tensor, output[0] if isinstance(output, tuple) else output)
 
-    def fed_back(self, output: Tensor) -> Tensor:
+    def next_feature(self, output: Tensor) -> Tensor:
         return cast(Tensor, self.norm(output))
 
-    def own_logits(self, output: Tensor, project: Embed) -> Tensor:
-        return super().own_logits(self.norm(output), project)
+    def compute_own_logits(self, output: Tensor, project: Embed) -> Tensor:
+        return super().compute_own_logits(self.norm(output), project)
 
     @classmethod
     def fresh(
@@ -249,19 +249,21 @@ class MtpHead(FeatureHead):
         return cls(MtpShape(config))
 
     @classmethod
-    def stored(cls, folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | None:
+    def load_stored_weights(
+        cls, folder: Path, config: Mapping[str, Any]
+    ) -> dict[str, Tensor] | None:
         """Of a target's files the tensors of its first MTP layer, under their short names."""
         return first_layer(folder, config)
 
     @classmethod
-    def of_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> MtpHead:
+    def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> MtpHead:
         head = cls(MtpShape(config), "meta")
-        return filled(head, canonical(weights, config, head.state_dict()), assign=True)
+        return load_weights(head, canonical(weights, config, head.state_dict()), assign=True)
 
-    def to_files(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    def export(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
         known = {key: value for key, value in self.shape.config.items() if not key.startswith("_")}
         config = {**known, "num_nextn_predict_layers": 1}
-        return FILE, written(self.state_dict(), config), config
+        return FILE, config_to_write(self.state_dict(), config), config
 
 
 @drafter("mtp")

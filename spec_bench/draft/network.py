@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from spec_bench.system.errors import UsageError
 
 
-class Heads(nn.Module, ABC):
+class DraftHeads(nn.Module, ABC):
     """A small network on the target's last hidden state, and everything known about it."""
 
     kind: ClassVar[str]  # of the drafter that uses it
@@ -44,14 +44,16 @@ class Heads(nn.Module, ABC):
 
     @classmethod
     @abstractmethod
-    def fresh(cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]) -> Heads:
+    def fresh(
+        cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
+    ) -> DraftHeads:
         """Makes heads that have learned nothing yet, for a target of so many hidden numbers and
         tokens; ``output`` gives its last layer, [V, D] float32.
         """
 
     @classmethod
     @abstractmethod
-    def smallest(cls, hidden: int, vocab: int) -> Heads:
+    def smallest(cls, hidden: int, vocab: int) -> DraftHeads:
         """Makes the smallest heads that draft two tokens at least, for the audit's chain."""
 
     @classmethod
@@ -60,7 +62,9 @@ class Heads(nn.Module, ABC):
         return None
 
     @classmethod
-    def stored(cls, folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | None:
+    def load_stored_weights(
+        cls, folder: Path, config: Mapping[str, Any]
+    ) -> dict[str, Tensor] | None:
         """Returns the weights in a folder that holds heads of this kind, else None. Raises
         ValueError: it holds some that cannot be used.
         """
@@ -73,20 +77,20 @@ class Heads(nn.Module, ABC):
 
     @classmethod
     @abstractmethod
-    def of_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> Heads:
+    def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> DraftHeads:
         """Makes heads with these weights, as a public checkpoint has them. Raises ValueError:
         weights and config do not fit.
         """
 
     @abstractmethod
-    def to_files(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    def export(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
         """Returns the name of the weights' file, the weights, and ``config.json``."""
 
 
-AnyHeads = TypeVar("AnyHeads", bound=Heads)
+AnyHeads = TypeVar("AnyHeads", bound=DraftHeads)
 
 
-def filled(heads: AnyHeads, weights: Mapping[str, Tensor], assign: bool = False) -> AnyHeads:
+def load_weights(heads: AnyHeads, weights: Mapping[str, Tensor], assign: bool = False) -> AnyHeads:
     """Fills heads with weights, or has them ``assign``ed. Raises ValueError: some are missing, or
     there are extra ones.
     """
@@ -98,7 +102,9 @@ def filled(heads: AnyHeads, weights: Mapping[str, Tensor], assign: bool = False)
     return heads
 
 
-def spread(known: Tensor, ids: Tensor | None, vocab: int, others: float = -torch.inf) -> Tensor:
+def scatter_to_vocabulary(
+    known: Tensor, ids: Tensor | None, vocab: int, others: float = -torch.inf
+) -> Tensor:
     """Returns numbers [..., V'] of the tokens ``ids`` as [..., V], others' as given; ``ids`` None:
     those of all tokens.
     """

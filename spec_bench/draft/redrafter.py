@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spec_bench.core.transfer import Known
+from spec_bench.core.transfer import HostDeviceInts
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from spec_bench.draft.cached_head import DraftingOnLast
-from spec_bench.draft.eagle_files import canonical, with_map
-from spec_bench.draft.network import HeadPlan, Heads, ResidualBlock, filled
+from spec_bench.draft.eagle_files import add_vocabulary_map, canonical
+from spec_bench.draft.network import DraftHeads, HeadPlan, ResidualBlock, load_weights
 
 _FILE = "model.safetensors"
 
@@ -49,7 +49,7 @@ class RecurrentShape:
         return 2 * self.hidden if self.inner is None else self.inner
 
 
-class RecurrentHead(Heads):
+class RecurrentHead(DraftHeads):
     """A recurrent state, residual blocks and a softmax shared by all positions."""
 
     ids: Tensor | None  # V' target ids of the head's tokens; None where V' = V
@@ -110,7 +110,7 @@ class RecurrentHead(Heads):
         return folder / _FILE if there else None
 
     @classmethod
-    def of_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> RecurrentHead:
+    def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> RecurrentHead:
         width = config.get("exit_dim", 2 * config["hidden_size"])
         shape = RecurrentShape(
             config["hidden_size"],
@@ -120,9 +120,9 @@ class RecurrentHead(Heads):
             None if width == 2 * config["hidden_size"] else width,
         )
         named, ids = canonical(weights)
-        return filled(cls(shape, ids), named)
+        return load_weights(cls(shape, ids), named)
 
-    def to_files(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    def export(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
         config = {
             "model_type": "recurrent_drafting_drafter",
             "hidden_size": self.shape.hidden,
@@ -131,7 +131,7 @@ class RecurrentHead(Heads):
             "num_draft_layers": self.shape.blocks,
             "rnn": self.shape.recurrent,
         }
-        return _FILE, with_map(self.state_dict(), self.ids, self.shape.vocab), config
+        return _FILE, add_vocabulary_map(self.state_dict(), self.ids, self.shape.vocab), config
 
 
 class RecurrentDrafting(DraftingOnLast):
@@ -149,7 +149,7 @@ class RecurrentDrafting(DraftingOnLast):
         self._timer.start()
         rows = len(roots)
         x = self._hidden[:rows].unsqueeze(1)  # [R, 1, D]
-        tokens = Known.of(roots).on(self._like.device).unsqueeze(1)  # [R, 1]
+        tokens = HostDeviceInts.of(roots).on(self._like.device).unsqueeze(1)  # [R, 1]
         state = torch.zeros_like(x)
         score = torch.zeros((rows, 1), dtype=torch.float32, device=x.device)
         beams = tokens.new_zeros((rows, 1, 0))

@@ -86,7 +86,7 @@ def _packed_mask(mask: Tensor, groups: int) -> Tensor:
 
 def pack_shared_heads(module: PreTrainedModel) -> bool:
     """Makes a model with fewer key heads use ``grouped_attention``; returns whether it does."""
-    return _shares_heads(module) and use(module, NAME, grouped_attention)
+    return _shares_heads(module) and install_attention(module, NAME, grouped_attention)
 
 
 def split_long_prefixes(module: PreTrainedModel) -> bool:
@@ -98,7 +98,9 @@ def split_long_prefixes(module: PreTrainedModel) -> bool:
         return False
     if module.device.type != "cuda" and not _shares_heads(module):
         return False
-    return splits(module) or use(module, SPLIT, partial(grouped_attention, pack=False))
+    return takes_spans(module) or install_attention(
+        module, SPLIT, partial(grouped_attention, pack=False)
+    )
 
 
 def _shares_heads(module: PreTrainedModel) -> bool:
@@ -107,19 +109,19 @@ def _shares_heads(module: PreTrainedModel) -> bool:
     return (getattr(config, "num_key_value_heads", None) or heads) != heads
 
 
-def splits(module: PreTrainedModel) -> bool:
+def takes_spans(module: PreTrainedModel) -> bool:
     """Returns whether a model's attention takes masks with a span."""
-    return _attention_of(module) in (NAME, SPLIT)
+    return _get_attention_name(module) in (NAME, SPLIT)
 
 
-def _attention_of(module: PreTrainedModel) -> str:
+def _get_attention_name(module: PreTrainedModel) -> str:
     return getattr(module.config.get_text_config(), "_attn_implementation", "")
 
 
-def use(module: PreTrainedModel, name: str, attention: Callable[..., Any]) -> bool:
+def install_attention(module: PreTrainedModel, name: str, attention: Callable[..., Any]) -> bool:
     """Puts our attention in the place of torch's fused one, where a model has that."""
     supported = getattr(module, "_supports_attention_backend", False)
-    if _attention_of(module) != "sdpa" or not supported:
+    if _get_attention_name(module) != "sdpa" or not supported:
         return False
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, sdpa_mask)
@@ -150,7 +152,7 @@ class Span:
     first: int
     last: int
 
-    def beside(self, values: Tensor, dim: int) -> Tensor:
+    def select_partly_masked(self, values: Tensor, dim: int) -> Tensor:
         """The slots that some token may not see: those of [begin, first) and from ``last`` on."""
         after = values.narrow(dim, self.last, values.shape[dim] - self.last)
         if self.begin == self.first:
@@ -159,7 +161,9 @@ class Span:
         return torch.cat([edge, after], dim=dim)
 
 
-def span_of(shared: int, slots: int, reach: int | None = None, *, chunked: bool = False) -> Span:
+def compute_span(
+    shared: int, slots: int, reach: int | None = None, *, chunked: bool = False
+) -> Span:
     """Returns the slots that all tokens of a pass see in a layer whose window or chunk holds
     ``reach`` tokens (None: all). ``shared`` leading slots lie on every token's path; positions are
     at least that, and less than S = ``slots``.
@@ -182,15 +186,17 @@ def split_attention(
     S, D], and a mask [R, 1, N, M] added to the scores of the M slots ``beside`` the span. Returns
     [R, K, N, D].
     """
-    beside = attend(query, span.beside(key, 2), span.beside(value, 2), scale, mask)
+    beside = attend(
+        query, span.select_partly_masked(key, 2), span.select_partly_masked(value, 2), scale, mask
+    )
     if span.first == span.last:
         return beside[0]
     count = span.last - span.first
     whole = key.narrow(2, span.first, count), value.narrow(2, span.first, count)
-    return merged(*attend(query, *whole, scale), *beside)
+    return merge_attention(*attend(query, *whole, scale), *beside)
 
 
-def merged(left: Tensor, left_sum: Tensor, right: Tensor, right_sum: Tensor) -> Tensor:
+def merge_attention(left: Tensor, left_sum: Tensor, right: Tensor, right_sum: Tensor) -> Tensor:
     """Attention over two sets of slots from that over each [..., N, D] and the log of the sum of
     the exponentials of its scores [..., N].
     """
@@ -294,7 +300,7 @@ class LayerMasks:
         reaches = [getattr(self._config, setting) for setting in settings]
         return max((reach for reach in reaches if reach is not None), default=None)
 
-    def by_kind(self, visible: Tensor, shared: int = 0) -> Mask:
+    def make_masks(self, visible: Tensor, shared: int = 0) -> Mask:
         """Makes masks [R, 1, T, S] to add, from each token's whole path, ``visible`` [R, T, S]
         bool: one, or a dict if kinds differ. Where ``shared`` leading slots lie on every path they
         are split, and have a ``span``.
@@ -310,9 +316,13 @@ class LayerMasks:
                 reach = None
             key = None if reach is None else kind
             if key not in made:
-                seen = visible if reach is None else cut(visible, reach, chunked=chunked)
-                span = span_of(shared, seen.shape[-1], reach, chunked=chunked) if shared else None
-                made[key] = self.additive(seen if span is None else span.beside(seen, 2))
+                seen = visible if reach is None else apply_window(visible, reach, chunked=chunked)
+                span = (
+                    compute_span(shared, seen.shape[-1], reach, chunked=chunked) if shared else None
+                )
+                made[key] = self.additive(
+                    seen if span is None else span.select_partly_masked(seen, 2)
+                )
                 if span is not None:
                     cast(Any, made[key]).span = span
             masks[kind] = made[key]
@@ -334,7 +344,7 @@ class LayerMasks:
         return mask.masked_fill_(~seen, lowest).unsqueeze(1)
 
 
-def cut(visible: Tensor, reach: int, *, chunked: bool = False) -> Tensor:
+def apply_window(visible: Tensor, reach: int, *, chunked: bool = False) -> Tensor:
     """Cuts paths [R, T, S] bool to a sliding window of ``reach`` tokens, including the token
     itself, or, if chunked, to the token's own chunk of ``reach`` positions.
     """
@@ -347,7 +357,7 @@ def cut(visible: Tensor, reach: int, *, chunked: bool = False) -> Tensor:
 
 
 @contextmanager
-def shortened(config: PretrainedConfig, reach: int) -> Iterator[None]:
+def temporarily_shorten_windows(config: PretrainedConfig, reach: int) -> Iterator[None]:
     """Temporarily replaces a model's windows and chunks by ones of ``reach`` tokens."""
     original: dict[str, Any] = {
         name: getattr(config, name, None) for name in REACH.values() if name

@@ -11,12 +11,12 @@ from torch import Tensor
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
-from spec_bench.core.transfer import Known, places
+from spec_bench.core.transfer import HostDeviceInts, cached_arange
 
 
-def slots_of(starts: Sequence[int], count: int, device: torch.device) -> Tensor:
+def adjacent_slots(starts: Sequence[int], count: int, device: torch.device) -> Tensor:
     """[R, T] the adjacent slots of T = ``count`` tokens, from their row's first slot on."""
-    return Known.of(starts).on(device).unsqueeze(1) + places(count, device)
+    return HostDeviceInts.of(starts).on(device).unsqueeze(1) + cached_arange(count, device)
 
 
 # The slot cache: keys and values of every row, written at given slots, compacted on commit.
@@ -200,12 +200,12 @@ class SlotCache(Cache):
         """
         self.check(max(plan.starts) + plan.count)
         self.plan = plan
-        self.first = plan.starts[0] if Known.of(plan.starts).equal else None
+        self.first = plan.starts[0] if HostDeviceInts.of(plan.starts).equal else None
         self.views = self._cut(plan, self.first) if views and self.first is not None else None
         if self.first is None:
             for device in {layout.device for layout in self._layouts}:
-                rows = places(plan.rows.stop, device)[plan.rows.start :].unsqueeze(1)
-                self.index[device] = rows, slots_of(plan.starts, plan.count, device)
+                rows = cached_arange(plan.rows.stop, device)[plan.rows.start :].unsqueeze(1)
+                self.index[device] = rows, adjacent_slots(plan.starts, plan.count, device)
 
     def end(self) -> None:
         """Ends the pass: forgets its plan, including the copy on the device."""
@@ -242,8 +242,8 @@ class SlotCache(Cache):
         """Keeps tree nodes [R, T] of the first R rows, root first, without the host; ``lengths``
         [R] were committed before. If a row keeps fewer than T, leftovers are written after them.
         """
-        first = Known.of(lengths).on(nodes.device).unsqueeze(1)
-        self.move_slots(first + nodes, first + places(nodes.shape[1], nodes.device))
+        first = HostDeviceInts.of(lengths).on(nodes.device).unsqueeze(1)
+        self.move_slots(first + nodes, first + cached_arange(nodes.shape[1], nodes.device))
 
     def move_slots(self, sources: Tensor, targets: Tensor) -> None:
         """Copies slots [R, T] of the first R rows over others, all of a row at once; a repeated
@@ -253,7 +253,7 @@ class SlotCache(Cache):
             return
         for block in self._storage:
             there = block.device
-            rows = places(len(sources), there).unsqueeze(1)
+            rows = cached_arange(len(sources), there).unsqueeze(1)
             kept = block[:, rows, :, sources.to(there)]
             block[:, rows, :, targets.to(there)] = kept
 

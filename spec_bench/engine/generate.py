@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # it needs transformers, which a refusal does not
 _log = logging.getLogger("transformers")
 
 
-class Aid(NamedTuple):
+class Assistance(NamedTuple):
     """What drafts for ``generate``; nothing by default."""
 
     draft: HuggingFaceModel | None = None  # the assistant
@@ -51,18 +51,18 @@ class Aid(NamedTuple):
         return {}
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """A pass of the target."""
 
     tokens: int  # per row, the prompt's first ones too
     past: int  # tokens that the cache held
 
 
-class Generated(NamedTuple):
+class GenerateResult(NamedTuple):
     """The result of one ``generate``."""
 
     answers: list[list[int]]  # per request what was delivered, cut after its end
-    calls: list[Call]  # of the target
+    calls: list[RecordedCall]  # of the target
     # (draft, target) seconds that the prompt's passes took beyond a mean later pass
     prompt_s: tuple[float, float]
     forward_s: tuple[float, float]  # (draft, target) seconds in all passes, the prompt's included
@@ -73,8 +73,8 @@ def generate(
     requests: Sequence[Request],
     settings: SamplingSettings,
     seed: int,
-    aid: Aid,
-) -> Generated:
+    aid: Assistance,
+) -> GenerateResult:
     """Decodes requests together, padded on the left; all have the same stop tokens, and the
     settings are those of target and assistant alike.
     """
@@ -95,7 +95,7 @@ def generate(
             )
             around.enter_context(_settings(aid.draft.module, constant_length))
         for each in watches:
-            around.enter_context(each.watching())
+            around.enter_context(each.record_calls())
         ids, mask = _padded(requests, target.device)
         prompt = ids.shape[1]
 
@@ -108,7 +108,7 @@ def generate(
             texts = target.module.generate(
                 input_ids=ids,
                 attention_mask=mask,
-                generation_config=_asked(target, requests, settings),
+                generation_config=_generate_arguments(target, requests, settings),
                 stopping_criteria=[ended] * any(each.ends.texts for each in requests),
                 **aid.keywords,
             )[:, prompt:].tolist()
@@ -116,7 +116,7 @@ def generate(
             raise UsageError(f"transformers' own generate refuses: {error}") from error
     target_s, draft_s, *_ = *(each.seconds() for each in watches), (0.0, 0.0)
     answers = [_cut(text, request) for text, request in zip(texts, requests, strict=True)]
-    return Generated(answers, watches[0].calls, *zip(draft_s, target_s, strict=True))
+    return GenerateResult(answers, watches[0].calls, *zip(draft_s, target_s, strict=True))
 
 
 @dataclass
@@ -124,11 +124,11 @@ class _Passes:
     """Counts and times a module's passes."""
 
     model: HuggingFaceModel  # whose
-    calls: list[Call] = field(default_factory=list)  # as they came
+    calls: list[RecordedCall] = field(default_factory=list)  # as they came
     _first_s: float = 0.0
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def record_calls(self) -> Iterator[None]:
         """Watches the library's calls of the module."""
         module = self.model.module
         with (  # a handle's end removes its hook
@@ -146,7 +146,7 @@ class _Passes:
     def _before(self, module: Any, positional: Any, given: dict[str, Any]) -> None:
         past = given.get(self.model.cache_name)
         held = 0 if past is None else int(past.get_seq_length())
-        self.calls.append(Call(given["input_ids"].shape[1], held))
+        self.calls.append(RecordedCall(given["input_ids"].shape[1], held))
         self.model.timer.start()
 
     def _after(self, *ignored: Any) -> None:
@@ -176,7 +176,7 @@ def _settings(module: PreTrainedModel, settings: GenerationConfig) -> Iterator[N
         _log.setLevel(level)
 
 
-def _asked(
+def _generate_arguments(
     target: HuggingFaceModel, requests: Sequence[Request], settings: SamplingSettings
 ) -> GenerationConfig:
     """Returns the target's distribution as the library's settings."""

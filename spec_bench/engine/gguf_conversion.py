@@ -38,7 +38,7 @@ from transformers.modeling_gguf_pytorch_utils import (
 )
 
 from spec_bench.settings.arguments import Parser
-from spec_bench.settings.fields import one_line, shown
+from spec_bench.settings.fields import format_value, one_line
 from spec_bench.system import files, model_cache, signals
 from spec_bench.system.errors import UsageError
 
@@ -58,14 +58,14 @@ def convert(file: Path, folder: Path) -> None:
     checked = GGUFModel(file)
     checked.check_room(folder)
     start_s = time.monotonic()
-    size = f"{checked.wanted_bytes / 2**30:.1f} GiB"
+    size = f"{checked.disk_bytes / 2**30:.1f} GiB"
     print(f"{file.name}: {checked.weights}, {size}, once, into {folder}", file=sys.stderr)
     part = folder.with_name(f"{folder.name}.part")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
         files.open_own(folder.parent / ".lock") as held,
-        signals.raising(),  # so that an interrupt leaves nothing
-        files.naming(folder, part),
+        signals.raise_on_signals(),  # so that an interrupt leaves nothing
+        files.name_path_in_errors(folder, part),
     ):
         files.lock(held, wait=True)
         for old in folder.parent.glob("*.part"):  # of conversions that were killed
@@ -139,7 +139,7 @@ class GGUFModel:
         return sum(int(tensor.n_elements) for _, tensor in self._tensors.values())
 
     @property
-    def wanted_bytes(self) -> int:
+    def disk_bytes(self) -> int:
         """Of the disk."""
         return self._numbers() * self.dtype.itemsize
 
@@ -175,7 +175,7 @@ class GGUFModel:
         )
         extra = [name for name in self._tensors if not places.get_name(name, (".weight", ".bias"))]
         if extra := [name for name in extra if not name.startswith("rope_")]:
-            told = shown(", ".join(extra), quoted=False)
+            told = format_value(", ".join(extra), quoted=False)
             blocks = f"{self._family}.block_count {self._config.num_hidden_layers}"
             raise UsageError(f"{blocks} has no place for {told}")
         there = {place for name, place in self._names.items() if name in self._tensors}
@@ -183,7 +183,7 @@ class GGUFModel:
 
     def _check_lacking(self, names: set[str]) -> None:
         if names:
-            raise UsageError(f"it lacks {shown(', '.join(sorted(names)), quoted=False)}")
+            raise UsageError(f"it lacks {format_value(', '.join(sorted(names)), quoted=False)}")
 
     def check_room(self, folder: Path) -> None:
         """Raises a ValueError if memory for the largest tensor or disk for all do not suffice."""
@@ -191,7 +191,7 @@ class GGUFModel:
         place = next(each for each in folder.parents if each.is_dir())
         for what, wanted, free in (
             ("of memory", largest * (4 + self.dtype.itemsize), psutil.virtual_memory().available),
-            (f"in {place}", self.wanted_bytes, shutil.disk_usage(place).free),
+            (f"in {place}", self.disk_bytes, shutil.disk_usage(place).free),
         ):
             if wanted > free:
                 raise UsageError(
@@ -221,7 +221,7 @@ class GGUFModel:
                 bar.update(count)
         write()
         self._check_lacking(set(self._weights) - set(places))
-        index = {"metadata": {"total_size": self.wanted_bytes}, "weight_map": places}
+        index = {"metadata": {"total_size": self.disk_bytes}, "weight_map": places}
         _write_json(folder / "model.safetensors.index.json", index)
 
     def _make_weights(self, name: str, processor: TensorProcessor) -> dict[str, Tensor]:
@@ -317,11 +317,11 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if asked.remove:
             return _remove(asked.remove)
-        file = model_cache.gguf_of(asked.file.expanduser()) if asked.file else None
+        file = model_cache.find_gguf(asked.file.expanduser()) if asked.file else None
         if file is None:
             given = repr(str(asked.file)) if asked.file else "nothing"
             raise UsageError(f"{given} is no GGUF file, and no folder with one")
-        folder = model_cache.converted_folder(file)
+        folder = model_cache.get_converted_path(file)
         if not model_cache.is_model(folder):
             convert(file, folder)
     except (OSError, ValueError) as error:
@@ -333,7 +333,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _remove(names: Sequence[str]) -> int:
     """Removes models from the cache, of which ``all`` means every one."""
-    known = {model_cache.cached_name(folder): folder for folder in model_cache.cached_models()}
+    known = {
+        model_cache.get_cached_name(folder): folder for folder in model_cache.list_cached_models()
+    }
     wanted = list(known) if list(names) == ["all"] else names
     if unknown := [name for name in wanted if name not in known]:
         raise UsageError(f"no model {unknown[0]!r} here; known: {', '.join(known) or 'none'}")

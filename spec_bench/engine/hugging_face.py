@@ -17,7 +17,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from spec_bench.core import processes
 from spec_bench.engine.architectures import longest_sequence
-from spec_bench.engine.attention import FROM, LayerMasks, has_kernels, splits
+from spec_bench.engine.attention import FROM, LayerMasks, has_kernels, takes_spans
 from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
 from spec_bench.engine.model import ForwardOutput, ForwardTimer, Layers
 from spec_bench.engine.recorder import Recorder, why_not_recorded
@@ -62,7 +62,7 @@ class HuggingFaceModel:
         self.blocks: int = config.num_hidden_layers
         self.recorder: Recorder | None = None
         # Attention over a longer prefix is split, which reads the keys sooner than a masked pass.
-        self.split_from = FROM if self._kernels and splits(self.module) else None
+        self.split_from = FROM if self._kernels and takes_spans(self.module) else None
         here = all(layout.device == self.device for layout in self._layouts)
         if not self.compile.startswith("static") or self.device.type != "cuda" or not here:
             return
@@ -90,7 +90,7 @@ class HuggingFaceModel:
         ]
 
     @contextmanager
-    def uncaptured(self) -> Iterator[None]:
+    def disable_compilation(self) -> Iterator[None]:
         """Within it the module itself is called, whatever was compiled of it, and nothing timed."""
         fused = self.fused
         self.fused = False
@@ -143,7 +143,7 @@ class HuggingFaceModel:
         self._blocks.on = not plain
         output: Any = self.module(
             input_ids=tokens,
-            attention_mask=self.masks.by_kind(visible, shared),
+            attention_mask=self.masks.make_masks(visible, shared),
             position_ids=positions,
             use_cache=True,
             output_hidden_states=bool(needs_hidden),

@@ -29,14 +29,14 @@ from spec_bench.engine.mapped_model import keep_outputs
 from spec_bench.engine.model import set_switches
 from spec_bench.engine.model_spec import DTYPES as DTYPE_NAMES
 from spec_bench.engine.model_spec import ModelSpec as ModelSpec
-from spec_bench.engine.model_spec import kept_tokens, refuse_unreadable, too_old
+from spec_bench.engine.model_spec import read_kept_tokens, refuse_unreadable, too_old
 from spec_bench.engine.probe import check_model
 from spec_bench.engine.products import (
-    call_directly,
     describe_ways,
     fuse_products,
-    lay_by_columns,
     pack_products,
+    skip_hook_checks,
+    store_column_major,
 )
 from spec_bench.settings.fields import one_line
 from spec_bench.system.errors import UsageError
@@ -116,17 +116,17 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
         if device_map is None and not spec.tensor_parallel:
             module = module.to(spec.device)
         if spec.outputs is not None:
-            keep_outputs(module, kept_tokens(spec.outputs))
+            keep_outputs(module, read_kept_tokens(spec.outputs))
         module.eval()
     ways = pack_products(module)
     if not ways:
-        lay_by_columns(module)
+        store_column_major(module)
     if cast(Any, module.get_input_embeddings()).weight.is_cuda:
         pack_shared_heads(module)
         fuse_products(module)
     split_long_prefixes(module)
-    call_directly(module)
-    model = tried(module, spec.path, spec.compile)
+    skip_hook_checks(module)
+    model = wrap_and_check(module, spec.path, spec.compile)
     model.products = describe_ways(ways)
     return model
 
@@ -150,15 +150,17 @@ def is_tokenizer(value: object) -> bool:
     return isinstance(value, PreTrainedTokenizerBase)
 
 
-def adopt_model(module: PreTrainedModel, name: str, compile: str = "none") -> HuggingFaceModel:
+def wrap_loaded_model(
+    module: PreTrainedModel, name: str, compile: str = "none"
+) -> HuggingFaceModel:
     """Returns a model that somebody else has loaded, in eval mode and otherwise left as it is; a
     ValueError says in one line where its answers differ from one plain pass.
     """
     set_switches()
-    return tried(module.eval(), name, compile)
+    return wrap_and_check(module.eval(), name, compile)
 
 
-def tried(module: PreTrainedModel, name: str, compile: str) -> HuggingFaceModel:
+def wrap_and_check(module: PreTrainedModel, name: str, compile: str) -> HuggingFaceModel:
     """Returns a module behind the engine's interface, tried once; a ValueError if it cannot be
     decoded with.
     """
@@ -169,8 +171,9 @@ def tried(module: PreTrainedModel, name: str, compile: str) -> HuggingFaceModel:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # a module that works differently may fail in any way
+        why = explain_load_error(name, error)
         raise UsageError(
-            f"cannot decode with model {name!r} ({type(module).__name__}): {reason_of(name, error)}"
+            f"cannot decode with model {name!r} ({type(module).__name__}): {why}"
         ) from error
     return model
 
@@ -190,9 +193,9 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
     except Exception as error:  # a damaged file makes its reader raise anything
         other = "; pair.tokenizer=ID_OR_FOLDER names another" * Path(path).is_dir()
         raise UsageError(
-            f"cannot load tokenizer {path!r}: {reason_of(path, error)}{other}"
+            f"cannot load tokenizer {path!r}: {explain_load_error(path, error)}{other}"
         ) from error
-    return with_ends(read, read_ends(path, revision))
+    return set_answer_ends(read, read_ends(path, revision))
 
 
 def read_ends(path: str, revision: str | None = None) -> Any:
@@ -208,12 +211,12 @@ def read_ends(path: str, revision: str | None = None) -> Any:
 
 
 @cache
-def known_tokenizer(path: str, revision: str | None, mark: str | None) -> Any:
+def load_tokenizer_once(path: str, revision: str | None, mark: str | None) -> Any:
     """Loads a tokenizer once per process; ``mark`` tells apart those of one folder over time."""
     return load_tokenizer(path, revision)
 
 
-def with_ends(tokenizer: Any, ends: int | Sequence[int] | None) -> Any:
+def set_answer_ends(tokenizer: Any, ends: int | Sequence[int] | None) -> Any:
     """Leaves with a tokenizer the ids that end answers beside its own end; see ``end_ids``."""
     listed = [ends] if isinstance(ends, int) else ends or ()
     known = set(tokenizer.get_vocab().values())
@@ -221,7 +224,7 @@ def with_ends(tokenizer: Any, ends: int | Sequence[int] | None) -> Any:
     return tokenizer
 
 
-def config_of(path: str, revision: str | None = None) -> PretrainedConfig:
+def load_config(path: str, revision: str | None = None) -> PretrainedConfig:
     """Returns a model's config; no weights are read."""
     if path.startswith(PREFIX):
         return random_config(path)
@@ -301,7 +304,7 @@ def read_module(
     refuse_unreadable(path, config)
     packed = config.get("quantization_config")
     try:
-        with _without_report():
+        with _silence_transformers():
             if packed:
                 plain = AutoQuantizationConfig.from_dict({**packed, "dequantize": True})
                 placement = {**placement, "quantization_config": plain}
@@ -317,10 +320,14 @@ def read_module(
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # transformers, safetensors and torch raise a dozen kinds of them
-        reason = _damaged_file(path, revision) or reason_of(path, error)
+        reason = _find_damaged_file(path, revision) or explain_load_error(path, error)
         raise UsageError(f"cannot load model {path!r}: {reason}") from error
-    misfit = _lacking(info) or _left_out(info["unexpected_keys"], config) or _all_zero(module)
-    misfit = misfit or ("" if packed else _whole_numbers(path, revision))
+    misfit = (
+        _describe_missing_tensors(info)
+        or _describe_extra_tensors(info["unexpected_keys"], config)
+        or _all_zero(module)
+    )
+    misfit = misfit or ("" if packed else _find_integer_weights(path, revision))
     if misfit:
         raise UsageError(f"cannot load model {path!r}: its checkpoint {misfit}")
     for each in module.parameters() if packed else ():  # transformers 5.17 left some in bfloat16
@@ -343,7 +350,7 @@ def read_dtype(path: str, revision: str | None = None) -> str:
     return str(inside.get("dtype") or inside.get("torch_dtype"))
 
 
-def reason_of(path: str, error: BaseException) -> str:
+def explain_load_error(path: str, error: BaseException) -> str:
     """Returns why transformers could not load a path, in one line."""
     cause: BaseException | None = error
     while cause is not None:
@@ -360,7 +367,7 @@ def reason_of(path: str, error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(lines[:2])}"
 
 
-def _lacking(info: dict[str, Any]) -> str:
+def _describe_missing_tensors(info: dict[str, Any]) -> str:
     """Returns what a checkpoint lacks of the model that its config describes; empty if nothing."""
     missing = sorted(info["missing_keys"])
     other = sorted(info["mismatched_keys"])
@@ -378,7 +385,7 @@ def _lacking(info: dict[str, Any]) -> str:
     return ""
 
 
-def _left_out(names: Iterable[str], config: Mapping[str, Any]) -> str:
+def _describe_extra_tensors(names: Iterable[str], config: Mapping[str, Any]) -> str:
     """Says which tensors of a checkpoint the model has no place for; "" if they may be left out."""
     layers = int(config.get("num_hidden_layers") or 0)
     drafting = range(layers, layers + int(config.get("num_nextn_predict_layers") or 0))
@@ -403,7 +410,7 @@ def _all_zero(module: torch.nn.Module) -> str:
     return f"holds nothing but zeros in {zeros[0]!r}{rest}" if zeros else ""
 
 
-def _whole_numbers(path: str, revision: str | None) -> str:
+def _find_integer_weights(path: str, revision: str | None) -> str:
     """Which weight is stored as whole numbers, of which nothing tells the scale; empty if none."""
     for file in _weight_files(path, revision):
         if file.suffix == ".safetensors":
@@ -415,7 +422,7 @@ def _whole_numbers(path: str, revision: str | None) -> str:
     return ""
 
 
-def _damaged_file(path: str, revision: str | None) -> str:
+def _find_damaged_file(path: str, revision: str | None) -> str:
     """Returns which weight file cannot be read, and why; empty if all can."""
     for file in _weight_files(path, revision):
         try:
@@ -426,7 +433,7 @@ def _damaged_file(path: str, revision: str | None) -> str:
                 torch.load(file, map_location="meta", weights_only=True)
         except Exception as error:  # whatever a damaged file makes its reader raise
             if file.suffix == ".safetensors":
-                return f"{file.name} is damaged or cut off ({reason_of(path, error)})"
+                return f"{file.name} is damaged or cut off ({explain_load_error(path, error)})"
             return (
                 f"{file.name} holds no plain weights, is damaged or cut off; it was not run "
                 f"({type(error).__name__})"
@@ -447,7 +454,7 @@ def _weight_files(path: str, revision: str | None) -> list[Path]:
 
 
 @contextmanager
-def _without_report() -> Iterator[None]:
+def _silence_transformers() -> Iterator[None]:
     """Keeps transformers from printing its table and its bars: ours is one line."""
     before = logging.get_verbosity()
     bars = logging.is_progress_bar_enabled()

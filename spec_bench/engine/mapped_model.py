@@ -45,7 +45,7 @@ class VocabularyMap:
         return len({token for token in self.proposes if token != _NONE})
 
 
-def of_ids(ids: Sequence[int], count: int) -> VocabularyMap:
+def vocabulary_map_of_ids(ids: Sequence[int], count: int) -> VocabularyMap:
     """A draft with an output and an embedding for each of some of V = ``count`` tokens, and one for
     all others: what the draft calls ``len(ids)`` is read for any other token and never proposed. A
     ValueError for a token twice, or one that the target does not have.
@@ -57,18 +57,18 @@ def of_ids(ids: Sequence[int], count: int) -> VocabularyMap:
     return VocabularyMap(reads, (*ids, _NONE))
 
 
-def of_outputs(ids: Sequence[int], count: int) -> VocabularyMap:
+def vocabulary_map_of_outputs(ids: Sequence[int], count: int) -> VocabularyMap:
     """Returns a draft that reads all of the target's tokens and has outputs for some of them."""
-    return VocabularyMap(tuple(range(count)), of_ids(ids, count).proposes[:-1])
+    return VocabularyMap(tuple(range(count)), vocabulary_map_of_ids(ids, count).proposes[:-1])
 
 
-def of_tokenizers(target: Any, draft: Any, count: int) -> VocabularyMap:
+def vocabulary_map_of_tokenizers(target: Any, draft: Any, count: int) -> VocabularyMap:
     """The tokens that two tokenizers have in common, as strings; ends of text are one token. The
     other tokens are read in the parts that the draft's tokenizer makes of their text. A ValueError
     if they have none in common.
     """
-    ours = _by_text(target)
-    theirs = _by_text(draft)
+    ours = _tokens_by_text(target)
+    theirs = _tokens_by_text(draft)
     first = {text: ids[0] for text, ids in theirs.items()}
     reads = [0] * count
     pieces = {}
@@ -121,7 +121,7 @@ def write_ids(folder: Path, ids: Sequence[int]) -> None:
     files.write_bytes(folder / FILE, save({"d2t": torch.tensor(ids) - torch.arange(len(ids))}))
 
 
-def _by_text(tokenizer: Any) -> dict[str, list[int]]:
+def _tokens_by_text(tokenizer: Any) -> dict[str, list[int]]:
     """Ids of every token's string, a space written as one, in order."""
     probe = tokenizer.convert_ids_to_tokens(tokenizer(" a", add_special_tokens=False)["input_ids"])
     sign = next((sign for sign in _SPACES if probe and sign in probe[0]), None)
@@ -192,7 +192,7 @@ class MappedModel:
         top = known.amax(dim=-1, keepdim=True)
         return known.new_zeros(shape).index_add_(-1, self._to, (known - top).exp()).log() + top
 
-    def respelled(self, tokens: Sequence[int]) -> list[int]:
+    def retokenise(self, tokens: Sequence[int]) -> list[int]:
         """Returns tokens of the target in the draft's parts.
 
         As long as the result stays within ``stretch`` times the tokens so far: beyond, a token is
@@ -224,7 +224,7 @@ def keep_outputs(module: PreTrainedModel, ids: Sequence[int]) -> None:
     module.set_output_embeddings(cut)
 
 
-def behind(
+def map_draft_vocabulary(
     model: LanguageModel, path: str, count: int, kept: Sequence[int] | None = None
 ) -> LanguageModel:
     """Puts a draft behind the target's ``count`` tokens, where it does not have all of them itself:
@@ -232,7 +232,7 @@ def behind(
     ValueError for tokens that the target does not have.
     """
     if kept is not None:
-        return MappedModel(model, of_outputs(kept, count), count)
+        return MappedModel(model, vocabulary_map_of_outputs(kept, count), count)
     ids = read_ids(Path(path))
     if ids is None:
         model.vocab_size = count
@@ -243,4 +243,4 @@ def behind(
             f"{path}: it knows {len(ids)} tokens, so {embedded} must be embedded, got "
             f"{model.embedded}"
         )
-    return MappedModel(model, of_ids(ids, count), count)
+    return MappedModel(model, vocabulary_map_of_ids(ids, count), count)

@@ -183,7 +183,7 @@ def too_old_to_record(version: str) -> str:
 INTERSECTION = "intersection"
 
 
-def kept_tokens(outputs: str | int) -> tuple[int, ...]:
+def read_kept_tokens(outputs: str | int) -> tuple[int, ...]:
     """Returns the token ids that a draft keeps in its last layer, in order: those of a JSON file,
     most frequent ones say (FR-Spec, arXiv 2502.14856), or the N lowest, which a byte-pair
     vocabulary merged first. A ValueError for no such file, or no list of distinct ids >= 0.

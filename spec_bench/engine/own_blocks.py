@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from spec_bench.engine.architectures import register_families
 from spec_bench.engine.hugging_face import HuggingFaceModel, block_lists
-from spec_bench.engine.loading import tried
+from spec_bench.engine.loading import wrap_and_check
 from spec_bench.engine.model import LanguageModel
 from spec_bench.system.errors import UsageError
 
@@ -48,24 +48,24 @@ class OwnBlock:
         config._attn_implementation = _ATTENTION
         self._config = config
 
-    def made_norm(self) -> Any:
+    def make_norm(self) -> Any:
         """Returns a norm of the hidden size."""
         return type(self._body.norm)(self._config.hidden_size, eps=self._config.rms_norm_eps)
 
-    def made_block(self) -> Any:
+    def make_block(self) -> Any:
         """Returns a block with weights as its class makes them."""
         return type(self._body.layers[-1])(self._config, self._config.num_hidden_layers - 1)
 
-    def made_rotary(self) -> Any:
+    def make_rotary(self) -> Any:
         """Returns the angles: (x, positions [B, T]) to (cosine, sine)."""
         return type(self._body.rotary_emb)(self._config)
 
     def try_attention(self, attend: Any) -> None:
         """Runs a token through the block's attention, on no device: ``attend`` sees the shapes."""
         z = torch.zeros((1, 1, self._config.hidden_size))
-        turn = self.made_rotary()(z, torch.zeros((1, 1), dtype=torch.long))
+        turn = self.make_rotary()(z, torch.zeros((1, 1), dtype=torch.long))
         with torch.device("meta"):
-            self.made_block().self_attn(
+            self.make_block().self_attn(
                 hidden_states=z.to("meta"),
                 position_embeddings=tuple(each.to("meta") for each in turn),
                 attention_mask=None,
@@ -87,7 +87,7 @@ def _attention(
     return attend(0, query, key, value, scaling).transpose(1, 2).contiguous(), None
 
 
-def with_blocks(model: LanguageModel, kept: Sequence[int]) -> LanguageModel:
+def view_of_blocks(model: LanguageModel, kept: Sequence[int]) -> LanguageModel:
     """Returns a view of a model's weights, with a cache of its own: the blocks ``kept`` alone, in
     rising order, the norm and the last layer. Of the first blocks of a model the view computes bit
     for bit what the model does.
@@ -100,13 +100,13 @@ def with_blocks(model: LanguageModel, kept: Sequence[int]) -> LanguageModel:
     if max(kept) >= model.blocks:
         raise UsageError(f"the target has blocks 0 to {model.blocks - 1}, got {max(kept)}")
     name = f"blocks {', '.join(map(str, kept))} of the target"
-    view = tried(_without_others(model.module, kept), name, model.compile)
+    view = wrap_and_check(_keep_blocks(model.module, kept), name, model.compile)
     view.vocab_size = model.vocab_size
     view.max_positions = model.max_positions
     return view
 
 
-def _without_others(module: Any, kept: Sequence[int]) -> Any:
+def _keep_blocks(module: Any, kept: Sequence[int]) -> Any:
     """Returns the module with some blocks alone; a ValueError if its blocks are not one list."""
     config = copy.deepcopy(module.config)
     text = config.get_text_config()
@@ -117,7 +117,7 @@ def _without_others(module: Any, kept: Sequence[int]) -> Any:
     if getattr(config, "layer_types", None):
         config.layer_types = [config.layer_types[place] for place in kept]
     old = module.get_submodule(lists[0])
-    made: Any = nn.ModuleList(_renumbered(old[place], new) for new, place in enumerate(kept))
+    made: Any = nn.ModuleList(_renumber_layers(old[place], new) for new, place in enumerate(kept))
     names = lists[0].split(".")
     for depth in reversed(range(len(names))):
         owner = module.get_submodule(".".join(names[:depth]))
@@ -126,10 +126,10 @@ def _without_others(module: Any, kept: Sequence[int]) -> Any:
     return made
 
 
-def _renumbered(module: Any, place: int) -> Any:
+def _renumber_layers(module: Any, place: int) -> Any:
     """Returns a block as the one at ``place``: its attention keeps keys and values there."""
     parts = {
-        name: _renumbered(part, place)
+        name: _renumber_layers(part, place)
         for name, part in module._modules.items()
         if part is not None and any(hasattr(each, "layer_idx") for each in part.modules())
     }
@@ -146,6 +146,6 @@ def _like(module: Any, parts: dict[str, Any]) -> Any:
         del vars(made)["forward"]
     vars(made)["_modules"] = {**module._modules, **parts}
     for name, part in parts.items():
-        if name in vars(module):  # where ``call_directly`` finds it
+        if name in vars(module):  # where ``skip_hook_checks`` finds it
             vars(made)[name] = part
     return made

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.tree import Tree, TreeShape
-from spec_bench.engine.attention import shortened
+from spec_bench.engine.attention import temporarily_shorten_windows
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
 from spec_bench.system.errors import UsageError
@@ -39,7 +39,7 @@ TOLERANCE = {
 }
 
 
-def apart(one: Tensor, other: Tensor) -> Tensor:
+def relative_difference(one: Tensor, other: Tensor) -> Tensor:
     """Returns how far rows of logits [..., V] lie apart, in units of the second's spread: [...]."""
     lowest = torch.finfo(one.dtype).min
     one, other = (rows.nan_to_num(neginf=lowest).double() for rows in (one, other))
@@ -48,7 +48,7 @@ def apart(one: Tensor, other: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Node:
+class ProbedNode:
     """One token that was run."""
 
     where: str  # at which stage
@@ -61,13 +61,17 @@ def check_model(model: HuggingFaceModel) -> None:
     model's name.
     """
     config = model.module.config.get_text_config()
-    with torch.inference_mode(), model.uncaptured(), shortened(config, SHORT):
-        worst = _worst(model, SHORT)
+    with (
+        torch.inference_mode(),
+        model.disable_compilation(),
+        temporarily_shorten_windows(config, SHORT),
+    ):
+        worst = _find_worst_node(model, SHORT)
     longest = model.masks.longest_reach
     if worst and longest and SHORT < longest <= LONGEST:
         # Perhaps this module does not read its window at every pass.
-        with torch.inference_mode(), model.uncaptured():
-            worst = _worst(model, longest)
+        with torch.inference_mode(), model.disable_compilation():
+            worst = _find_worst_node(model, longest)
     if worst:
         where, error, allowed = worst
         raise UsageError(
@@ -77,7 +81,7 @@ def check_model(model: HuggingFaceModel) -> None:
         )
 
 
-def _worst(model: HuggingFaceModel, reach: int) -> tuple[str, float, float] | None:
+def _find_worst_node(model: HuggingFaceModel, reach: int) -> tuple[str, float, float] | None:
     """Returns where logits differ most after prompts longer than ``reach``, by how much and how
     much is allowed; None if all are equal enough. A ValueError for logits that are no numbers.
     """
@@ -85,10 +89,13 @@ def _worst(model: HuggingFaceModel, reach: int) -> tuple[str, float, float] | No
     longest = min(reach + 7, most - 2 * (_DEPTH + 1))
     if longest <= _PENDING + 4:
         return None  # nothing of use fits into so short a context
-    nodes = _decoded(model, (longest, longest - 3))
+    nodes = _decode_tree(model, (longest, longest - 3))
     plain = _plain_logits(model, [node.path for node in nodes])
     _check_numbers(model, plain)
-    errors = [float(apart(node.logits, logits)) for node, logits in zip(nodes, plain, strict=True)]
+    errors = [
+        float(relative_difference(node.logits, logits))
+        for node, logits in zip(nodes, plain, strict=True)
+    ]
     error = max(errors)
     where = nodes[errors.index(error)].where
     allowed = TOLERANCE[model.dtype]
@@ -96,12 +103,12 @@ def _worst(model: HuggingFaceModel, reach: int) -> tuple[str, float, float] | No
         return None
     _check_causal(model, nodes[-1].path)
     # Low precision and a choice of experts can move a module's own logits further than that.
-    own = _own_error(model, nodes, plain)
+    own = _estimate_rounding_error(model, nodes, plain)
     allowed = max(allowed, min(2 * own, CLEARLY))
     return None if error <= allowed else (where, error, allowed)
 
 
-def _decoded(model: HuggingFaceModel, lengths: Sequence[int]) -> list[Node]:
+def _decode_tree(model: HuggingFaceModel, lengths: Sequence[int]) -> list[ProbedNode]:
     """Runs one row per length as decoding does; every node whose logits came out."""
     generator = torch.Generator().manual_seed(0)
 
@@ -116,7 +123,7 @@ def _decoded(model: HuggingFaceModel, lengths: Sequence[int]) -> list[Node]:
     pending = torch.tensor([tokens[-_PENDING - 1 : -1] for tokens in rows], device=model.device)
     logits = run_pending(model, cache, starts, pending, logits_to_keep=0).logits
     nodes = [
-        Node("behind a prompt", tuple(tokens[: start + 1 + step]), logits[row, step])
+        ProbedNode("behind a prompt", tuple(tokens[: start + 1 + step]), logits[row, step])
         for row, (tokens, start) in enumerate(zip(rows, starts, strict=True))
         for step in range(_PENDING)
     ]
@@ -129,7 +136,7 @@ def _decoded(model: HuggingFaceModel, lengths: Sequence[int]) -> list[Node]:
             for path in _PATHS:
                 for end in range(1, len(path) + 1):
                     whole = (*tokens, *(drafted[node] for node in path[1:end]))
-                    nodes.append(Node(where, whole, logits[row, path[end - 1]]))
+                    nodes.append(ProbedNode(where, whole, logits[row, path[end - 1]]))
             kept = _PATHS[1 - row % 2]
             cache.commit(row, before[row], kept)
             tokens += [*(drafted[node] for node in kept[1:]), *draw(1)]
@@ -172,13 +179,15 @@ def _check_causal(model: HuggingFaceModel, path: tuple[int, ...]) -> None:
     other = (*path[:-1], (path[-1] + 1) % model.vocab_size)
     ids = torch.tensor([path, other], device=model.device)
     one, two = model.module(input_ids=ids, use_cache=False).logits[:, -2, : model.vocab_size]
-    if float(apart(one, two)) > TOLERANCE[model.dtype]:
+    if float(relative_difference(one, two)) > TOLERANCE[model.dtype]:
         raise UsageError(
             "its logits depend on tokens that come later, so it cannot draft or decode"
         )
 
 
-def _own_error(model: HuggingFaceModel, nodes: Sequence[Node], plain: Sequence[Tensor]) -> float:
+def _estimate_rounding_error(
+    model: HuggingFaceModel, nodes: Sequence[ProbedNode], plain: Sequence[Tensor]
+) -> float:
     """Returns how far the module's plain logits move if its embeddings are rounded otherwise, on
     any device and whatever its masks, as another kernel's rounding moves them.
     """
@@ -192,7 +201,9 @@ def _own_error(model: HuggingFaceModel, nodes: Sequence[Node], plain: Sequence[T
     hook = model.module.get_input_embeddings().register_forward_hook(rounded)
     moved = _plain_logits(model, [node.path for node in nodes])
     hook.remove()
-    return max(float(apart(one, other)) for one, other in zip(moved, plain, strict=True))
+    return max(
+        float(relative_difference(one, other)) for one, other in zip(moved, plain, strict=True)
+    )
 
 
 def _check_numbers(model: HuggingFaceModel, logits: Sequence[Tensor]) -> None:

@@ -39,7 +39,7 @@ _REPEATS = 4
 _GAIN = 0.95  # of the time of a plain product: less gain is none
 
 
-class _Packed(nn.Linear):
+class PackedLinear(nn.Linear):
     """A linear layer with a packed copy of its matrix. Where no input is multiplied plainly,
     ``weight`` keeps its shape and no values of its own.
     """
@@ -75,7 +75,7 @@ def pack_products(module: nn.Module) -> Ways:
     """
     if not torch.backends.mkldnn.is_available():
         return ()
-    layers: list[Any] = [p for p in module.modules() if type(p) is nn.Linear and _suits(p)]
+    layers: list[Any] = [p for p in module.modules() if type(p) is nn.Linear and _can_pack(p)]
     if not layers or sum(layer.weight.nbytes for layer in layers) < LEAST_BYTES:
         return ()
     users = Counter(id(w) for part in module.modules() for w in part._parameters.values())
@@ -90,7 +90,7 @@ def pack_products(module: nn.Module) -> Ways:
     for layer in groups if set(ways) != {PLAIN} else ():
         layer.packed = _pack(layer.weight)
         layer.ways = ways
-        layer.__class__ = _Packed
+        layer.__class__ = PackedLinear
     for layer in {*layers, *groups} - shared if PLAIN not in ways else ():
         nothing = torch.full((), torch.nan, dtype=layer.weight.dtype).expand(layer.weight.shape)
         layer.weight = nn.Parameter(nothing, requires_grad=False)
@@ -162,11 +162,11 @@ def describe_ways(ways: Ways) -> str:
 
 def dense_weight(layer: Any) -> Tensor:
     """Returns the matrix [out, in] of a linear layer, packed or not."""
-    emptied = isinstance(layer, _Packed) and PLAIN not in layer.ways
+    emptied = isinstance(layer, PackedLinear) and PLAIN not in layer.ways
     return layer.packed.to_dense() if emptied else layer.weight
 
 
-def _suits(layer: nn.Linear) -> bool:
+def _can_pack(layer: nn.Linear) -> bool:
     """Returns whether this is a plain matrix on the CPU that nobody watches."""
     halves = torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
     kept = _plain_on_cpu(layer.weight, torch.float32, halves)
@@ -177,7 +177,7 @@ def _plain_on_cpu(weight: Tensor, *dtypes: torch.dtype) -> bool:
     return type(weight.data) is Tensor and weight.is_cpu and weight.dtype in dtypes
 
 
-def lay_by_columns(module: nn.Module) -> int:
+def store_column_major(module: nn.Module) -> int:
     """Lays out the large float32 matrices of a model's linear layers by columns, in place; how many
     changed.
 
@@ -213,7 +213,7 @@ def lay_by_columns(module: nn.Module) -> int:
 GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
-class _Together:
+class FusedLinear:
     """The layer of a whole group, and what its product with the last input left for the others."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
@@ -231,10 +231,10 @@ class _Together:
         return self.whole.forward(input).split(self.sizes, dim=-1)
 
 
-class _Part(nn.Linear):
+class FusedPart(nn.Linear):
     """One layer of a group; the group's layers are called in turn with the same tensor."""
 
-    together: _Together
+    together: FusedLinear
     place: int
 
     def forward(self, input: Tensor) -> Tensor:
@@ -259,15 +259,15 @@ def fuse_products(module: nn.Module) -> int:
     for block in module.modules():
         for names in GROUPS:
             layers: list[Any] = [getattr(block, name, None) for name in names]
-            if not _alike(layers):
+            if not _can_fuse(layers):
                 continue
             joined += 1
-            together = _Together(layers)
+            together = FusedLinear(layers)
             for name, whole in together.whole.named_parameters():
                 for layer, part in zip(layers, whole.split(together.sizes), strict=True):
                     setattr(layer, name, nn.Parameter(part, requires_grad=False))
             for place, layer in enumerate(layers):
-                layer.__class__ = _Part
+                layer.__class__ = FusedPart
                 layer.together = together
                 layer.place = place
     if joined:
@@ -275,7 +275,7 @@ def fuse_products(module: nn.Module) -> int:
     return joined
 
 
-def _alike(layers: Sequence[Any]) -> bool:
+def _can_fuse(layers: Sequence[Any]) -> bool:
     """Returns whether they are plain layers of one input, all with a bias or none."""
     if any(type(layer) is not nn.Linear or layer._forward_hooks for layer in layers):
         return False
@@ -301,7 +301,7 @@ def is_plain(weight: Tensor) -> bool:
 # Numbers, parameters and names stay as they are.
 
 
-def call_directly(model: nn.Module) -> None:
+def skip_hook_checks(model: nn.Module) -> None:
     """Makes every module of a model be called directly, if its class adds nothing to a call.
 
     Not for a model that is traced, trained, pickled or moved: backward hooks and process-wide hooks

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spec_bench.core.transfer import holding_constants
+from spec_bench.core.transfer import keep_constants_alive
 
 NEAR_TIE_GAP = 1e-4  # of logits in float32 and finer
 
@@ -85,6 +85,6 @@ class Recorder:
                     function()
             now.wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, **where), holding_constants(self.constants):
+            with torch.cuda.graph(graph, **where), keep_constants_alive(self.constants):
                 function()
         return graph

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spec_bench.core.transfer import Known, constant, places
+from spec_bench.core.transfer import HostDeviceInts, cached_arange, constant
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
 
 PREFILL_CHUNK = 512
-Seen = Callable[[int, Tensor], None]
+HiddenCallback = Callable[[int, Tensor], None]
 """Takes hidden states [T, D] of consecutive tokens of a prompt, and which token is the first."""
 
 
-def unseen(start: int, hidden: Tensor) -> None:
+def ignore_hidden(start: int, hidden: Tensor) -> None:
     """Ignores hidden states."""
 
 
@@ -31,7 +31,7 @@ def prefill(
     row: int,
     tokens: Sequence[int],
     needs_hidden: Layers = (),
-    seen: Seen = unseen,
+    seen: HiddenCallback = ignore_hidden,
 ) -> None:
     """Runs a prompt, without its last token, into one row's cache, in chunks, whose hidden states
     ``seen`` takes. Rows are prefilled one by one, so that a row's numbers are the same in every
@@ -64,8 +64,8 @@ def run_pending(
     Returns logits [R, 1 or T, V] (``logits_to_keep`` of them, 0 for all), and hidden states [R, T,
     D] if asked for.
     """
-    starts = Known.of(starts)
-    positions = starts.on(model.device).unsqueeze(1) + places(tokens.shape[1], model.device)
+    starts = HostDeviceInts.of(starts)
+    positions = starts.on(model.device).unsqueeze(1) + cached_arange(tokens.shape[1], model.device)
     return model.forward(
         cache,
         starts,
@@ -104,7 +104,7 @@ def run_nodes(
     Returns logits [R, T, V], and hidden states [R, T, D] if asked for.
     """
     device = model.device
-    known = Known.of(lengths)
+    known = HostDeviceInts.of(lengths)
     if tree.own_depths is None:
         depth = constant(tree.shape.node_depth[nodes], device)
     else:
@@ -134,7 +134,7 @@ def run_under_ancestors(
     about slot ``length + c``. Returns what ``run_nodes`` does.
     """
     device = model.device
-    known = Known.of(lengths)
+    known = HostDeviceInts.of(lengths)
     rows, count, columns = ancestors.shape
     if known.equal:
         visible = pad(ancestors, (lengths[0], 0), value=True)
@@ -142,7 +142,7 @@ def run_under_ancestors(
         shape = (rows, count, max(lengths) + columns)
         length = known.on(device).unsqueeze(1)
         committed = torch.arange(shape[2], device=device) < length
-        at = (length + places(columns, device)).unsqueeze(1)
+        at = (length + cached_arange(columns, device)).unsqueeze(1)
         visible = committed.unsqueeze(1).expand(shape).clone()
         visible.scatter_(2, at.expand_as(ancestors), ancestors)
     return model.forward(
@@ -180,7 +180,9 @@ class TreeScorer:
         """Makes room for ``rows`` sequences of ``slots`` tokens, tree included."""
         self.cache = self._pool.cache("target", self._target, rows, slots)
 
-    def prefill(self, row: int, tokens: Sequence[int], seen: Seen = unseen) -> None:
+    def prefill(
+        self, row: int, tokens: Sequence[int], seen: HiddenCallback = ignore_hidden
+    ) -> None:
         """Runs a prompt without its last token; its hidden states, if wanted, are handed on."""
         prefill(self._target, self.cache, row, tokens, self.needs_hidden, seen)
 
@@ -244,7 +246,9 @@ class PathScorer(TreeScorer):
     def reserve(self, rows: int, slots: int) -> None:
         self.cache = self._pool.cache("target", self._target, rows * self._paths, slots)
 
-    def prefill(self, row: int, tokens: Sequence[int], seen: Seen = unseen) -> None:
+    def prefill(
+        self, row: int, tokens: Sequence[int], seen: HiddenCallback = ignore_hidden
+    ) -> None:
         first = row * self._paths
         prefill(self._target, self.cache, first, tokens, self.needs_hidden, seen)
         for copy in range(first + 1, first + self._paths):
@@ -253,7 +257,7 @@ class PathScorer(TreeScorer):
     def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
         nodes = constant(self._nodes, tree.tokens.device)
         tokens = tree.tokens[:, nodes].flatten(0, 1)  # [R K, L + 1]
-        starts = Known.of(lengths).repeated(self._paths)
+        starts = HostDeviceInts.of(lengths).repeat_interleave(self._paths)
         wanted = self.needs_hidden
         output = run_pending(
             self._target, self.cache, starts, tokens, logits_to_keep=0, needs_hidden=wanted

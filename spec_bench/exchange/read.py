@@ -20,7 +20,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from spec_bench.metrics import CellRecords
-from spec_bench.metrics.summary import summary_of
+from spec_bench.metrics.summary import summarise
 from spec_bench.records import parquet
 from spec_bench.records.parquet import UNKNOWN_TOKEN
 from spec_bench.records.types import ENGINE, Generation, StepRecord
@@ -33,7 +33,7 @@ from spec_bench.settings.foreign import (
 from spec_bench.settings.validation import check
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
-from spec_bench.tasks.prompt_files import lines_of
+from spec_bench.tasks.prompt_files import iter_json_lines
 from spec_bench.vocabulary import columns
 
 _ERROR = "ERROR"  # what these harnesses write for a turn that raised
@@ -79,7 +79,7 @@ def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> Ans
     models = dict[str, None]()
     split = True
     tokens = 0
-    for line in lines_of(path, str(path.parent)):
+    for line in iter_json_lines(path, str(path.parent)):
         try:
             answered = check(AnsweredLine, line)
             question = answered.question_id
@@ -119,7 +119,7 @@ def read_categories(path: Path) -> dict[str, str]:
     try:
         return {
             str(line["question_id"]): str(line["category"])
-            for line in lines_of(path, str(path.parent))
+            for line in iter_json_lines(path, str(path.parent))
         }
     except (KeyError, TypeError) as error:
         raise UsageError(f"{str(path)!r}: a line without {error}") from error
@@ -227,7 +227,7 @@ def write_rows(table: Path, systems: Mapping[str, AnswerFile], about: Namespace)
     for decoder, file in systems.items():
         lines = [[each.prompt_id, len(each.tokens), each.decode_s] for each in done[decoder]]
         run_id = files.digest([about.harness, about.task, decoder, file.model, lines])
-        numbers = summary_of(CellRecords(done[decoder], done.get("ar"))).row
+        numbers = summarise(CellRecords(done[decoder], done.get("ar"))).row
         reason = f"pair: answers of {file.model}; {_IN_TURN if file.split else _WHOLE}"
         more = "" if decoder == "ar" else _DEPTH if file.each_known else _UNKNOWN
         untold = (*_UNTIMED, *_UNCOUNTED, *([] if file.split else ["prefill_s"]))
@@ -243,6 +243,6 @@ def write_rows(table: Path, systems: Mapping[str, AnswerFile], about: Namespace)
         }
         rows.append(row)
         parts.append(parquet.pack(run_id, done[decoder], None))
-    files.write_csv(table, rows, columns.ordered(name for row in rows for name in row))
-    parquet.write(files.records_file(table), parquet.joined(parts))
+    files.write_csv(table, rows, columns.order_names(name for row in rows for name in row))
+    parquet.write(files.records_file(table), parquet.concat(parts))
     return {row["decoder"]: row["speedup"] for row in rows if row["decoder"] != "ar"}

@@ -38,14 +38,14 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(list(arguments))
     table = options.table
     try:
-        folder = options.out or files.path_below(table.parent, "answers")
+        folder = options.out or files.join_path_inside(table.parent, "answers")
         files.check_writable(folder)
         if not table.is_file():
-            raise files.make_absence(f"no results file {str(table)!r}", files.results_of(table))
+            raise files.make_absence(f"no results file {str(table)!r}", files.results_folder(table))
         rows = [row for row in files.read_csv(table, ["run_id"]) if row["status"] == "complete"]
         if not rows:
             raise UsageError(f"no complete cell in {str(table)!r}")
-        runs = [files.run_folder(files.results_of(table), row["run_id"]) for row in rows]
+        runs = [files.run_folder(files.results_folder(table), row["run_id"]) for row in rows]
         written = write_answers(rows, runs, folder)
         for path in (*written, *write_questions(rows, runs, folder)):
             print(path)
@@ -69,12 +69,12 @@ def write_answers(rows: Sequence[Row], runs: Sequence[Path], folder: Path) -> li
         if not done:
             where = f"{str(run)!r}: texts are kept there alone"
             raise UsageError(f"no generations of {name} in {where}")
-        text = _text_of(run)
+        text = _decode_text(run)
         unique = name if names.count(name) == 1 else f"{name}-{row['run_id']}"
         for repeat in sorted({each.repeat for each in done}):
             of_repeat = [each for each in done if each.repeat == repeat]
             lines = _lines(of_repeat, f"{row['pair']}-{name}", text)
-            written.append(files.path_below(folder, f"run_{repeat + 1}/{unique}.jsonl"))
+            written.append(files.join_path_inside(folder, f"run_{repeat + 1}/{unique}.jsonl"))
             files.write_text(written[-1], "".join(map(_json_line, lines)))
     return written
 
@@ -102,7 +102,7 @@ def write_questions(rows: Sequence[Row], runs: Sequence[Path], folder: Path) -> 
                 lines.append({**line, "reference": golds} if golds else line)
         if sum(len(line["turns"]) for line in lines) < len(asked[name]):
             raise UsageError(f"task {name} has other questions now than the rows answer")
-        written.append(files.path_below(folder, f"{name}/question.jsonl"))
+        written.append(files.join_path_inside(folder, f"{name}/question.jsonl"))
         files.write_text(written[-1], "".join(map(_json_line, lines)))
     return written
 
@@ -113,7 +113,7 @@ def _config(run: Path) -> dict[str, Any]:
     return dict(settings)
 
 
-def _text_of(run: Path) -> Text:
+def _decode_text(run: Path) -> Text:
     """Returns what makes texts of token ids. Raises ValueError: no tokenizer can be loaded."""
     from spec_bench.engine.loading import load_tokenizer
     from spec_bench.jobs.config.model_files import model_path

@@ -19,29 +19,29 @@ from omegaconf import DictConfig
 from spec_bench.core import processes
 from spec_bench.engine.model_spec import AUTO
 from spec_bench.jobs.config import compose
-from spec_bench.jobs.config.compose import JobError, asked_of, folders_of
+from spec_bench.jobs.config.compose import JobError, config_folders, parse_request
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.flags import papers
-from spec_bench.jobs.config.pair import check_found
-from spec_bench.jobs.config.settings import JobSettings, build_settings, confirming
-from spec_bench.jobs.store.experiment import Experiment, JobNote
+from spec_bench.jobs.config.pair import check_models_exist
+from spec_bench.jobs.config.settings import JobSettings, build_settings, confirmation_job
+from spec_bench.jobs.store.experiment import Experiment, JobRecord
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep import launch
-from spec_bench.jobs.sweep.launch import place_in_sweep
+from spec_bench.jobs.sweep.launch import sweep_index
 from spec_bench.jobs.sweep.plan import Planner, print_plan
-from spec_bench.jobs.sweep.sweep import Sweep, seen
+from spec_bench.jobs.sweep.sweep import Sweep, publish_state
 from spec_bench.jobs.sweep.watch import RunningJob
-from spec_bench.metrics import CellRecords, check_references, needs_references, summary_of
+from spec_bench.metrics import CellRecords, check_references, needs_references, summarise
 from spec_bench.metrics.efficiency import disturbance_note
 from spec_bench.metrics.quality import score_alone
 from spec_bench.records import cell_folder
 from spec_bench.records.types import CellResult, Reason
-from spec_bench.settings.fields import complain
-from spec_bench.sinks.console import print_outcome
-from spec_bench.sinks.rows import labels_of
+from spec_bench.settings.fields import print_error
+from spec_bench.sinks.console import print_results
+from spec_bench.sinks.rows import flatten_facts
 from spec_bench.sinks.sink import LoggedCell, Sink, build_sinks
 from spec_bench.system import files, signals
-from spec_bench.system.errors import UsageError, naming_records
+from spec_bench.system.errors import UsageError, note_records_in_errors
 from spec_bench.system.redaction import RedactedRecord
 
 log = logging.getLogger(__name__)
@@ -52,13 +52,13 @@ def main() -> None:
     """Runs the application and exits with its status."""
     sweep = Sweep.mine = Sweep()
     try:
-        sys.argv = compose.job_arguments(sys.argv)
+        sys.argv = compose.prepare_arguments(sys.argv)
     except UsageError as error:
-        complain(f"spec_bench: {error}")
+        print_error(f"spec_bench: {error}")
         sys.exit(2)
     launch.register_resolvers()
-    launch.offer_devices()
-    sys.exit(compose.run_application(_job, "config", RESUMES, finish=lambda: _finish(sweep)))
+    launch.publish_devices()
+    sys.exit(compose.run_application(_job, "config", RESUMES, finish=lambda: _finish_sweep(sweep)))
 
 
 def _job(config: DictConfig) -> None:
@@ -72,17 +72,17 @@ def _job(config: DictConfig) -> None:
         launcher = hydra.runtime.choices["hydra/launcher"]
         if hydra.mode == RunMode.RUN and launcher != "basic":
             raise UsageError(f"hydra/launcher={launcher} goes with -m: one job alone runs here")
-        asked = asked_of(config)
+        asked = parse_request(config)
         if asked.plan:
-            return print_plan(Planner(folders_of()).plan(asked))
+            return print_plan(Planner(config_folders()).plan(asked))
         if not here:
             logging.setLogRecordFactory(RedactedRecord)
             launch.claim_gpus(asked.pair, asked.engine)
             # Bars of several processes would overwrite each other.
             asked = replace(asked, sink=replace(asked.sink, progress=False))
         with (
-            naming_records(Path(asked.results), RESUMES),
-            seen(Path(asked.results), asked.name) as running,
+            note_records_in_errors(Path(asked.results), RESUMES),
+            publish_state(Path(asked.results), asked.name) as running,
         ):
             results = run(asked, running)
             failed = [result for result in results if result.status != "complete"]
@@ -92,26 +92,26 @@ def _job(config: DictConfig) -> None:
         if failed:
             raise JobError(1, "" if here else line)
     except Exception as error:
-        if here or (told := compose.as_told(error, RESUMES)) is None:
+        if here or (told := compose.to_job_error(error, RESUMES)) is None:
             raise
         raise told from error  # which travels, as another may not
 
 
 def run_config(config: DictConfig) -> list[CellResult]:
     """Checks a composed config and runs its job; see ``run``."""
-    return run(asked_of(config))
+    return run(parse_request(config))
 
 
-def settings_of(config: DictConfig) -> JobSettings:
+def build_job_settings(config: DictConfig) -> JobSettings:
     """Returns a composed config's job, checked."""
-    return build_settings(asked_of(config), folders_of())
+    return build_settings(parse_request(config), config_folders())
 
 
 def run(asked: RunSettings, running: RunningJob | None = None) -> list[CellResult]:
     """Runs a job, which tells those who watch how far it is, and hands the results to the sinks."""
-    check_found(asked.pair, asked.engine.served)
+    check_models_exist(asked.pair, asked.engine.served)
     # The ids of a search's second stage, and of what is watched, hang on the hub's commits too.
-    settings = build_settings(asked, folders_of()).pinned()
+    settings = build_settings(asked, config_folders()).pin_revisions()
     task = settings.task
     examples = (*settings.examples, *settings.fresh)
     for score in task.scores:
@@ -138,7 +138,7 @@ def run(asked: RunSettings, running: RunningJob | None = None) -> list[CellResul
     for why in settings.left_out:
         log.warning("left out: %s", why)
     results = run_stage(settings, sinks, running)
-    if second := confirming(settings, results):
+    if second := confirmation_job(settings, results):
         results += run_stage(second, sinks, running)
     return results
 
@@ -154,18 +154,18 @@ def run_stage(
     running = running or RunningJob()
     both = dict.fromkeys((*running.state.cells, *map(settings.run_id, settings.cells)))
     running.say(cells=tuple(both), prompts=len(settings.examples) * settings.asked.repeats)
-    with signals.raising(False):  # torch, late so that no refusal waits for it
+    with signals.raise_on_signals(False):  # torch, late so that no refusal waits for it
         from spec_bench.jobs.job.job import run_job
     results = [
-        result.at_stage(settings.stage)
+        result.replace_stage(settings.stage)
         for result in run_job(settings, lambda state: running.say(state=state))
     ]
     if processes.rank():
         return results
-    number = place_in_sweep()
+    number = sweep_index()
     sink = settings.asked.sink
-    labels = json.dumps(labels_of(settings.facts(settings.cells[0])), sort_keys=True)
-    note = JobNote(number or 0, labels, tuple(each.run_id for each in results), settings.stage)
+    labels = json.dumps(flatten_facts(settings.facts(settings.cells[0])), sort_keys=True)
+    note = JobRecord(number or 0, labels, tuple(each.run_id for each in results), settings.stage)
     experiment.note(note)
     if sinks:
         stores = [CellStore(settings.results, result.run_id) for result in results]
@@ -178,8 +178,8 @@ def run_stage(
     elif Sweep.mine:
         made = Sweep.mine.rebuild(experiment)
     if sink.table and (number is None or Sweep.mine):  # last: there may be nobody who reads it
-        last = _where_more_is(settings.results, settings.asked.name) if number is None else ""
-        print_outcome(results, _answers(experiment.csv, results) if made else (), last)
+        last = _next_steps(settings.results, settings.asked.name) if number is None else ""
+        print_results(results, _recommendations(experiment.csv, results) if made else (), last)
     return results
 
 
@@ -201,15 +201,15 @@ def read_so_far(settings: JobSettings) -> Iterator[CellResult]:
     """Yields what a job that was interrupted has measured, of each cell on the prompts that plain
     decoding has answered beside it; no numbers where there are none yet.
     """
-    from spec_bench.jobs.job.session import timings  # torch
+    from spec_bench.jobs.job.session import index_timings  # torch
 
     stores = [CellStore(settings.results, settings.run_id(cell)) for cell in settings.cells]
-    plain = timings([*stores[0].load_retimed(), *stores[0].load().values()])
+    plain = index_timings([*stores[0].load_retimed(), *stores[0].load().values()])
     for cell, store in zip(settings.cells, stores, strict=True):
-        ours = timings(store.load().values())
+        ours = index_timings(store.load().values())
         keys = [key for key in ours if key in plain]
         both = CellRecords([ours[key] for key in keys], [plain[key] for key in keys])
-        numbers = summary_of(both, ends=False).row if keys else {}
+        numbers = summarise(both, ends=False).row if keys else {}
         doubt = disturbance_note(both, 1.0)
         why = (Reason("speedup", doubt),) * bool(doubt)
         facts = settings.facts(cell)
@@ -217,13 +217,13 @@ def read_so_far(settings: JobSettings) -> Iterator[CellResult]:
         yield CellResult(store.folder.name, facts, "complete", None, why, numbers)
 
 
-def _answers(table: Path, results: Sequence[CellResult]) -> list[str]:
+def _recommendations(table: Path, results: Sequence[CellResult]) -> list[str]:
     from spec_bench.report.page.headline import sentences  # loads pandas
 
     return sentences(table, {each.run_id for each in results})
 
 
-def _where_more_is(results: Path, name: str) -> str:
+def _next_steps(results: Path, name: str) -> str:
     """Returns the last lines of a job: its table, its page, the claims of the recipe's paper."""
     table = files.results_file(results, name)
     if not table.is_file():
@@ -235,8 +235,8 @@ def _where_more_is(results: Path, name: str) -> str:
     return "\n".join([f"all columns: {table}", *told])
 
 
-def _finish(sweep: Sweep) -> None:
+def _finish_sweep(sweep: Sweep) -> None:
     for results, name, ended in sweep.end():
-        answers = _answers(files.results_file(results, name), ended) if ended else ()
+        answers = _recommendations(files.results_file(results, name), ended) if ended else ()
         shown = () if sweep.ran_here else ended  # each job showed its own
-        print_outcome(shown, answers, _where_more_is(results, name))
+        print_results(shown, answers, _next_steps(results, name))

@@ -63,7 +63,7 @@ def model_cost(module: Any, slot_bytes: int) -> ModelCost:
     )
 
 
-def bytes_moved(cost: ModelCost, tokens: float, context: float, logits: float) -> float:
+def count_bytes_of_pass(cost: ModelCost, tokens: float, context: float, logits: float) -> float:
     """Returns bytes between memory and the chip that a pass over so many tokens behind a context
     cannot do without, if so many positions' logits are written.
 
@@ -77,7 +77,7 @@ def bytes_moved(cost: ModelCost, tokens: float, context: float, logits: float) -
     return cost.weight_bytes + looked_up + logits * cost.logit_bytes
 
 
-def moved_bytes(
+def count_bytes_of_prompt(
     generation: Generation,
     prompt_tokens: int,
     target: ModelCost,
@@ -93,7 +93,9 @@ def moved_bytes(
     """
 
     def moved(cost: ModelCost, tokens: int) -> float:
-        return bytes_moved(cost, tokens, context, tokens) - cost.weight_bytes * (1 - 1 / batch)
+        return count_bytes_of_pass(cost, tokens, context, tokens) - cost.weight_bytes * (
+            1 - 1 / batch
+        )
 
     total = 0.0
     context = float(prompt_tokens - 1)
@@ -123,7 +125,7 @@ _REPEATS = 5
 _DRAWN = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # dtypes that noise has
 
 
-def measured_bandwidth(model: nn.Module) -> float | None:
+def measure_bandwidth(model: nn.Module) -> float | None:
     """Bytes per second of the device that holds a model, in the model's dtype and torch's threads.
 
     A process measures each device, dtype and size once. The fastest of a sum, a matrix-vector
@@ -136,11 +138,11 @@ def measured_bandwidth(model: nn.Module) -> float | None:
     size = sum(each.nbytes for each in weights)
     buffer_bytes = min(max(size, LEAST_BYTES), MOST_BYTES)
     dtype = weights[0].dtype if weights[0].dtype in _DRAWN else torch.float32
-    return _measured(weights[0].device, dtype, buffer_bytes, torch.get_num_threads())
+    return _measure_bandwidth_once(weights[0].device, dtype, buffer_bytes, torch.get_num_threads())
 
 
 @cache
-def _measured(
+def _measure_bandwidth_once(
     device: torch.device, dtype: torch.dtype, buffer_bytes: int, threads: int
 ) -> float | None:
     """``threads`` tells measurements apart and is not set here."""

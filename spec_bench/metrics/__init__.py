@@ -4,14 +4,22 @@ from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.metric import CellRecords, Sums, metric
 from spec_bench.metrics.quality import (
     SCORES,
-    as_score,
     check_references,
+    digest_user_code,
+    find_score,
     needs_references,
-    own_code,
 )
-from spec_bench.metrics.summary import summary_of
+from spec_bench.metrics.summary import summarise
 
 __all__ = [
-    "SCORES", "CellRecords", "Interval", "Sums", "as_score", "check_references", "metric",
-    "needs_references", "own_code", "summary_of",
-]  # fmt: skip
+    "SCORES",
+    "CellRecords",
+    "Interval",
+    "Sums",
+    "check_references",
+    "digest_user_code",
+    "find_score",
+    "metric",
+    "needs_references",
+    "summarise",
+]

@@ -18,15 +18,15 @@ import numpy as np
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import ratio_interval
-from spec_bench.metrics.metric import CellRecords, Of, Sums, mean, metric, ratio
+from spec_bench.metrics.metric import CellRecords, Summand, Sums, mean, metric, ratio
 from spec_bench.records.types import Generation, StepRecord
 
-_EMITTED: tuple[Of, Of] = (lambda g: g.accepted + g.calls, lambda g: g.calls)
-_ACCEPTED: tuple[Of, Of] = (lambda g: g.accepted, lambda g: g.walked)
-_BEAMS: tuple[Of, Of] = (lambda g: g.beams, lambda g: g.layers)
+_EMITTED: tuple[Summand, Summand] = (lambda g: g.accepted + g.calls, lambda g: g.calls)
+_ACCEPTED: tuple[Summand, Summand] = (lambda g: g.accepted, lambda g: g.walked)
+_BEAMS: tuple[Summand, Summand] = (lambda g: g.beams, lambda g: g.layers)
 
 
-def emitted_per_call(generations: Sequence[Generation]) -> Sums:
+def block_efficiency(generations: Sequence[Generation]) -> Sums:
     """Emitted tokens (accepted + 1) over target calls: tau (arXiv:2402.14160, C.2).
 
     Autoregressive decoding has exactly 1. Tokens after an end-of-sequence token or past the length
@@ -66,14 +66,14 @@ def levels_per_call(generations: Sequence[Generation]) -> float | None:
 
 
 @metric("mbsu", of_cell=True, sums=_EMITTED)
-def mbsu_of(cell: CellRecords) -> Sums | None:
+def mbsu_sums(cell: CellRecords) -> Sums | None:
     """Emitted tokens over target calls, and what makes it the memory-bound speed-up."""
     count = cell.draft_calls
     parameters = cell.parameter_ratio
     if count is None or parameters is None:
         return None
     factor = mbsu(1.0, count, parameters)
-    return replace(emitted_per_call(cell.generations), mapped=lambda tau: tau * factor)
+    return replace(block_efficiency(cell.generations), mapped=lambda tau: tau * factor)
 
 
 @metric("acceptance_rate", sums=_ACCEPTED)
@@ -100,7 +100,7 @@ def beams_per_layer(generations: Sequence[Generation]) -> Sums | None:
 
 
 metric("target_calls")(lambda generations: sum(each.calls for each in generations))
-metric("block_efficiency", sums=_EMITTED)(emitted_per_call)
+metric("block_efficiency", sums=_EMITTED)(block_efficiency)
 metric("acceptance_rate_by_depth")(lambda each: json.dumps(acceptance_rate_by_depth(each)))
 metric("draft_calls", of_cell=True)(lambda cell: cell.draft_calls)
 metric("parameter_ratio", of_cell=True)(lambda cell: cell.parameter_ratio)
@@ -114,7 +114,7 @@ for _percent in (1, 50, 99):
 
 
 @dataclass(frozen=True)
-class Lengths:
+class AcceptanceLengths:
     """One cell in the words of several tools; None where its calls say nothing of it."""
 
     # tokens emitted over target calls, the target's own token counted: our block efficiency before
@@ -136,7 +136,7 @@ class Lengths:
     conditional: tuple[float, ...]  # each of these over the one before
 
 
-def lengths_of(generations: Iterable[Generation], turns: bool = False) -> Lengths:
+def compute_lengths(generations: Iterable[Generation], turns: bool = False) -> AcceptanceLengths:
     """All of a cell's answers; with ``turns`` some prompt ids are a question's and ``/turn``."""
     by_question: dict[str, list[int]] = defaultdict(list)
     steps: list[StepRecord] = []
@@ -154,7 +154,7 @@ def lengths_of(generations: Iterable[Generation], turns: bool = False) -> Length
         return sum(step.accepted > count for step in among) / len(among)
 
     joint = tuple(share(steps, count) for count in range(-1, deepest)) if steps else ()
-    return Lengths(
+    return AcceptanceLengths(
         mean(step.accepted + 1 for step in steps),
         1 + accepted / len(drafted) if drafted else None,
         accepted / proposed if proposed else None,
@@ -184,7 +184,7 @@ class Stretch:
         return max(2 * self.first - 1, 0)
 
 
-def by_position(generations: Iterable[Generation]) -> list[Stretch]:
+def group_by_position(generations: Iterable[Generation]) -> list[Stretch]:
     """Stretches in which some call stands, in order; none where prompts' lengths are not known."""
     found: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
     for each in generations:

@@ -16,18 +16,18 @@ import numpy as np
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import median_interval, rate_ratio_interval
-from spec_bench.metrics.metric import CellRecords, Of, Sums, mean, metric, pooled, ratio
+from spec_bench.metrics.metric import CellRecords, Summand, Sums, mean, metric, pool_repeats, ratio
 from spec_bench.records.types import BUSY, Delivery, Generation
 from spec_bench.system.errors import UsageError
 
 Repeats = Sequence[Sequence[Generation]]
 
-_RATE: tuple[Of, Of] = (lambda g: g.decoded, lambda g: g.decode_s)
-_SURPRISE: tuple[Of, Of] = (
+_RATE: tuple[Summand, Summand] = (lambda g: g.decoded, lambda g: g.decode_s)
+_SURPRISE: tuple[Summand, Summand] = (
     lambda g: None if g.log_likelihood is None else -g.log_likelihood,
     lambda g: g.delivered,
 )
-_RATIOS: Mapping[str, tuple[Of, Of]] = {
+_RATIOS: Mapping[str, tuple[Summand, Summand]] = {
     "token_rate": _RATE,
     "token_rate_end_to_end": (lambda g: g.delivered, lambda g: g.prefill_s + g.decode_s),
     "host_overhead": (lambda g: g.decode_s - g.draft_s - g.target_s, lambda g: g.decode_s),
@@ -66,10 +66,10 @@ def paired_repeats(
     """
     if cell.baseline is not None:
         for mine, other in zip(cell.repeats, (cell.baseline, *cell.baseline_again), strict=False):
-            yield mine, matched(mine, other)
+            yield mine, match_baseline(mine, other)
 
 
-def matched(
+def match_baseline(
     generations: Sequence[Generation], baseline: Sequence[Generation]
 ) -> tuple[Generation, ...]:
     """The baseline's generations in the order of ``generations``, matched by prompt id. Raises
@@ -93,8 +93,8 @@ def speedup(cell: CellRecords) -> Interval | None:
     if cell.baseline is None:
         return None
     both = list(paired_repeats(cell))
-    ours = pooled([ratio(mine, *_RATE) for mine, _ in both])
-    theirs = pooled([ratio(other, *_RATE) for _, other in both])
+    ours = pool_repeats([ratio(mine, *_RATE) for mine, _ in both])
+    theirs = pool_repeats([ratio(other, *_RATE) for _, other in both])
     assert isinstance(ours, Sums) and isinstance(theirs, Sums)
     return rate_ratio_interval(*ours.blocks(), *theirs.blocks())
 
@@ -133,7 +133,7 @@ def speedup_median(cell: CellRecords) -> Interval | None:
     the same prompts.
     """
     ratios = [
-        [_speed_ratio(ours, theirs) for ours, theirs in zip(mine, other, strict=True)]
+        [_compute_speed_ratio(ours, theirs) for ours, theirs in zip(mine, other, strict=True)]
         for mine, other in paired_repeats(cell)
     ]
     of_prompts = [
@@ -144,7 +144,7 @@ def speedup_median(cell: CellRecords) -> Interval | None:
     return median_interval(of_prompts) if of_prompts else None
 
 
-def _speed_ratio(ours: Generation, theirs: Generation) -> float | None:
+def _compute_speed_ratio(ours: Generation, theirs: Generation) -> float | None:
     """The baseline's seconds per token over ours; None if one has no tokens or no seconds."""
     if not (ours.decoded and theirs.decoded and ours.decode_s > 0 and theirs.decode_s > 0):
         return None
@@ -154,14 +154,14 @@ def _speed_ratio(ours: Generation, theirs: Generation) -> float | None:
 @metric("stalls", of_cell=True)
 def stalls(cell: CellRecords) -> int:
     """Windows whose seconds per target call exceed ``STALL`` times the cell's median."""
-    return sum(map(sum, stalled(cell.repeats)))
+    return sum(map(sum, find_stalled(cell.repeats)))
 
 
 metric("load_average", of_cell=True)(lambda cell: mean(each.load_average for each in cell.windows))
 metric("clock_mhz", of_cell=True)(lambda cell: mean(each.clock_mhz for each in cell.windows))
 
 
-def stalled(repeats: Repeats) -> list[list[bool]]:
+def find_stalled(repeats: Repeats) -> list[list[bool]]:
     """Returns which windows stalled, by repeat and prompt."""
     limit = STALL * _usual_s(repeats)
     return [[bool(g.steps) and g.decode_s > limit * len(g.steps) for g in each] for each in repeats]
@@ -176,10 +176,10 @@ def stall_note(cell: CellRecords) -> str | None:
     """
     pairs = list(paired_repeats(cell))
     sides = [[ours for ours, _ in pairs], [theirs for _, theirs in pairs]]
-    counts = [sum(map(sum, stalled(each))) for each in sides]
+    counts = [sum(map(sum, find_stalled(each))) for each in sides]
     if not any(counts):
         return None
-    columns = [column for each in sides for column in _without_stalls(each)]
+    columns = [column for each in sides for column in _replace_stalls(each)]
     measured = speedup(cell)
     usual = rate_ratio_interval(*columns)
     middle = speedup_median(cell)
@@ -212,13 +212,13 @@ def disturbance_note(cell: CellRecords, slowdown: float) -> str:
     return f"disturbed: threads waited for a core {waited / seconds:.1%} of the time"
 
 
-def _without_stalls(repeats: Repeats) -> tuple[list[list[float]], list[list[float]]]:
+def _replace_stalls(repeats: Repeats) -> tuple[list[list[float]], list[list[float]]]:
     """Tokens, and seconds with the usual ones in place of every stalled window's."""
     usual = _usual_s(repeats)
     tokens = [[float(each.decoded) for each in repeat] for repeat in repeats]
     seconds = [
         [usual * len(g.steps) if out else g.decode_s for g, out in zip(repeat, flags, strict=True)]
-        for repeat, flags in zip(repeats, stalled(repeats), strict=True)
+        for repeat, flags in zip(repeats, find_stalled(repeats), strict=True)
     ]
     return tokens, seconds
 
@@ -246,20 +246,20 @@ _SEEN: Mapping[str, Callable[[Generation, Delivery], list[float]]] = {
 }
 
 
-def _seen(name: str, windows: Sequence[Generation]) -> list[float]:
+def _latencies(name: str, windows: Sequence[Generation]) -> list[float]:
     """Returns what was seen of all answers that came over a connection."""
     return [s for each in windows if each.delivery for s in _SEEN[name](each, each.delivery)]
 
 
-def in_bursts(windows: Sequence[Generation]) -> bool:
+def came_in_bursts(windows: Sequence[Generation]) -> bool:
     """Whether most chunks came at once with the one before, sooner than any pass can take."""
-    gaps = _seen("chunk_gap_s", windows)
+    gaps = _latencies("chunk_gap_s", windows)
     return sum(gap < _AT_ONCE_S for gap in gaps) > len(gaps) / 2
 
 
 def _percentile(name: str, percent: int, cell: CellRecords) -> float | None:
     """Returns a percentile over all requests, linear between neighbours; None without values."""
-    values = _seen(name, cell.windows)
+    values = _latencies(name, cell.windows)
     return float(np.percentile(values, percent)) if values else None
 
 
@@ -280,7 +280,7 @@ def delivered_per_call(generations: Sequence[Generation]) -> float | None:
 
 
 @metric("block_efficiency_source")
-def source(generations: Sequence[Generation]) -> str | None:
+def call_source(generations: Sequence[Generation]) -> str | None:
     """Where the target calls are known from; if that differs, with the number of prompts."""
     counts = Counter(each.delivery.counted for each in generations if each.delivery)
     if len(counts) < 2:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spec_bench.vocabulary.columns import find_column
-from spec_bench.vocabulary.numbers import ends_of, with_ends
+from spec_bench.vocabulary.numbers import format_ends, format_interval
 
 LEVEL = 0.95
 FEWEST = 5
@@ -46,7 +46,7 @@ class Interval:
     def __format__(self, form: str) -> str:
         """``value [low, high]``, each in that form; a point stands alone."""
         point = self.low == self.high
-        return with_ends(self.value, None if point else self.low, self.high, form)
+        return format_interval(self.value, None if point else self.low, self.high, form)
 
     def within(self, least: float | None, most: float | None) -> Interval:
         """Returns the interval without what the number cannot be."""
@@ -72,7 +72,7 @@ class Interval:
 # What an interval may say of a column: nothing that the number cannot be, and not everything.
 
 
-def limited(name: str, interval: Interval, most: float | None = None) -> Interval:
+def limit_to_column(name: str, interval: Interval, most: float | None = None) -> Interval:
     """The interval within the column's range; without ends that are too far apart to say much."""
     column = find_column(name)
     least, largest = column.limits if column else (None, None)
@@ -85,7 +85,7 @@ def limited(name: str, interval: Interval, most: float | None = None) -> Interva
 # From intervals to p-values, and their correction for their number.
 
 
-def p_above(interval: Interval, bound: float = 0.0) -> float | None:
+def p_value_above(interval: Interval, bound: float = 0.0) -> float | None:
     """The probability of such an estimate or a larger one if the truth is at most ``bound``.
 
     By Student's t on the scale that the interval's end towards the bound gives: below 2.5% exactly
@@ -108,13 +108,13 @@ def p_above(interval: Interval, bound: float = 0.0) -> float | None:
     return float(stdtr(freedom, -beyond / reach * usual))
 
 
-def p_below(interval: Interval, bound: float = 0.0) -> float | None:
+def p_value_below(interval: Interval, bound: float = 0.0) -> float | None:
     """The probability of such an estimate or a smaller one if the truth is at least ``bound``."""
     if interval.ends is None:
         return None
     low, high = interval.ends
     turned = Interval(-interval.value, -high, -low, freedom=interval.freedom)
-    return p_above(turned, -bound)
+    return p_value_above(turned, -bound)
 
 
 def p_value(interval: Interval, margin: float = 0.0) -> float | None:
@@ -123,8 +123,8 @@ def p_value(interval: Interval, margin: float = 0.0) -> float | None:
     The interval is of a difference; differences up to the margin are as good as none. None if there
     is no interval.
     """
-    above = p_above(interval, margin)
-    below = p_below(interval, -margin)
+    above = p_value_above(interval, margin)
+    below = p_value_below(interval, -margin)
     return None if above is None or below is None else min(1.0, 2 * min(above, below))
 
 
@@ -142,7 +142,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected.tolist()
 
 
-def simultaneous(ends: Sequence[float], prompts: float, count: int) -> tuple[float, float] | None:
+def bonferroni_ends(
+    ends: Sequence[float], prompts: float, count: int
+) -> tuple[float, float] | None:
     """The ends of a rate's interval if it is one of several that are all to cover (Bonferroni).
 
     Whichever of them is looked at then, such as the largest, its interval covers. ``ends`` are the
@@ -169,7 +171,7 @@ _FIRST = 20
 _MOST = 10_000
 
 
-class Choice(NamedTuple):
+class FasterChoice(NamedTuple):
     """Places of the cells that are surely faster; where none is, the answer and its reason."""
 
     faster: tuple[int, ...] = ()
@@ -177,7 +179,9 @@ class Choice(NamedTuple):
     why: str = ""
 
 
-def choose(speeds: Sequence[tuple[str, Interval, float, str]], what: str = "prompts") -> Choice:
+def choose_decoder(
+    speeds: Sequence[tuple[str, Interval, float, str]], what: str = "prompts"
+) -> FasterChoice:
     """Looks at every cell.
 
     The fastest of several is partly luck: that one is faster must hold by intervals that cover all
@@ -188,37 +192,41 @@ def choose(speeds: Sequence[tuple[str, Interval, float, str]], what: str = "prom
     """
     own, wide = (
         [
-            None if doubt else simultaneous((s.value, s.low or 0.0, s.high or 0.0), n, of)
+            None if doubt else bonferroni_ends((s.value, s.low or 0.0, s.high or 0.0), n, of)
             for _, s, n, doubt in speeds
         ]
         for of in (1, len(speeds))
     )
     if not speeds or (faster := tuple(n for n, ends in enumerate(wide) if ends and ends[0] > 1)):
-        return Choice(faster) if speeds else Choice((), "AR", "nothing else has a speed")
+        return (
+            FasterChoice(faster) if speeds else FasterChoice((), "AR", "nothing else has a speed")
+        )
     maybe = [n for n, ends in enumerate(own) if ends is None or ends[1] > 1]
     near = {n for n, ends in enumerate(wide) if ends and max(1 / ends[0], ends[1]) <= 1 + CLOSE}
     able = {*maybe} - near or maybe or range(len(own))
     best = max(able, key=lambda n: (not speeds[n][3], speeds[n][1].value))
     title, speed, prompts, doubt = speeds[best]
     ends = (wide if maybe else own)[best]
-    told = f"{speed.value:.2f}×{ends_of(*ends, '.2f', ' [{} to {}]') if ends else ''}"
+    told = f"{speed.value:.2f}×{format_ends(*ends, '.2f', ' [{} to {}]') if ends else ''}"
     if not maybe:
-        return Choice((), "AR", f"the fastest other one, {title}, reaches {told} of its speed")
+        return FasterChoice(
+            (), "AR", f"the fastest other one, {title}, reaches {told} of its speed"
+        )
     if best in near:
-        return Choice((), "a tie", f"{title} is as fast as AR within {CLOSE:.0%}, {told}")
+        return FasterChoice((), "a tie", f"{title} is as fast as AR within {CLOSE:.0%}, {told}")
     others = f", {len(able) - 1} other{'s' * (len(able) > 2)}" * (len(able) > 1)
     title = title.removesuffix(f", {doubt.partition(':')[0]}")
     open_ones = f"between {title}{others} and AR"
-    more = f"about {_deciding(speed.value, ends, prompts)} {what} may decide"
+    more = f"about {_prompts_to_decide(speed.value, ends, prompts)} {what} may decide"
     if doubt:
         again = "run it again with another --out"  # else the finished cells are only read
         more = f"; {more}" * (prompts < FEWEST)
-        return Choice((), "cannot decide yet", f"{open_ones}: {doubt}; {again}{more}")
+        return FasterChoice((), "cannot decide yet", f"{open_ones}: {doubt}; {again}{more}")
     looks = f"{title} looks {'faster' if speed.value > 1 else 'slower'}, {told}"
-    return Choice((), "cannot decide yet", f"{open_ones}; {looks}; {more}")
+    return FasterChoice((), "cannot decide yet", f"{open_ones}; {looks}; {more}")
 
 
-def _deciding(value: float, ends: tuple[float, float] | None, prompts: float) -> int:
+def _prompts_to_decide(value: float, ends: tuple[float, float] | None, prompts: float) -> int:
     """Twice the prompts, since the next estimate may be nearer to 1, whose interval would leave out
     1 or lie within ``CLOSE`` of it: its logarithm shrinks with the square root of their number.
     """

@@ -45,21 +45,23 @@ def ratio_interval(numerators: ArrayLike, denominators: ArrayLike) -> Interval |
     Studentised, on the logarithm where every numerator is positive. Each is one number per prompt,
     or (repeats, prompts).
     """
-    return ratio_intervals([_stacked(numerators, denominators)])[0]
+    return ratio_intervals([_stack_columns(numerators, denominators)])[0]
 
 
 def rate_ratio_interval(
     above: ArrayLike, below: ArrayLike, base_above: ArrayLike, base_below: ArrayLike
 ) -> Interval | None:
     """Interval of one ratio of sums over another (a speed-up), all paired by prompt, likewise."""
-    return ratio_intervals([_stacked(above, below, base_above, base_below)])[0]
+    return ratio_intervals([_stack_columns(above, below, base_above, base_below)])[0]
 
 
 def ratio_intervals(tables: Sequence[Array]) -> list[Interval | None]:
     """The same of several tables (columns, repeats, prompts): of two columns a ratio, of four one
     ratio over another.
     """
-    return make_together(_of_ratio, tables, lambda table: (table.shape, bool((table > 0).all())))
+    return make_together(
+        _make_ratio_intervals, tables, lambda table: (table.shape, bool((table > 0).all()))
+    )
 
 
 RATIOS: dict[int, Statistic] = {
@@ -69,19 +71,19 @@ RATIOS: dict[int, Statistic] = {
 """By how many columns it is made of: a ratio, and one ratio over another."""
 
 
-def _stacked(*parts: ArrayLike) -> Array:
+def _stack_columns(*parts: ArrayLike) -> Array:
     """One cell's columns (columns, repeats, prompts)."""
-    return _checked(np.stack([np.asarray(part, float) for part in parts]))
+    return _validate_table(np.stack([np.asarray(part, float) for part in parts]))
 
 
-def _of_ratio(tables: Sequence[Array]) -> list[Interval | None]:
+def _make_ratio_intervals(tables: Sequence[Array]) -> list[Interval | None]:
     """Returns intervals of tables of one shape, on the logarithm where all numbers are positive."""
     ratio = RATIOS[len(tables[0])]
     data = np.stack(tables, axis=1)
     if not (data > 0).all():
-        return _studentised(ratio, data)
+        return _bootstrap_cells(ratio, data)
     values = ratio(data.reshape(*data.shape[:2], -1).sum(axis=2)).tolist()
-    made = zip(_studentised(lambda sums: np.log(ratio(sums)), data), values, strict=True)
+    made = zip(_bootstrap_cells(lambda sums: np.log(ratio(sums)), data), values, strict=True)
     return [each and replace(each.mapped(exp), value=value) for each, value in made]
 
 
@@ -134,7 +136,7 @@ def score_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
     """
     from scipy.special import betaincinv
 
-    value, values = _without_each(statistic, columns)
+    value, values = _jackknife(statistic, columns)
     if value is None or values is None:
         return None if value is None else Interval(value)
     prompts = len(values)
@@ -159,7 +161,7 @@ def score_difference_interval(statistic: Statistic, columns: ArrayLike) -> Inter
     (after Agresti and Min, Statistics in Medicine 24, 2005): equal answers on some prompts do not
     make sure that all are.
     """
-    value, values = _without_each(statistic, columns)
+    value, values = _jackknife(statistic, columns)
     if value is None or values is None:
         return None if value is None else Interval(value)
     prompts = len(values)
@@ -172,28 +174,28 @@ def score_difference_interval(statistic: Statistic, columns: ArrayLike) -> Inter
     return Interval(value, value - reach, value + reach, freedom=prompts - 1)
 
 
-def _without_each(statistic: Statistic, columns: ArrayLike) -> tuple[float | None, Array | None]:
+def _jackknife(statistic: Statistic, columns: ArrayLike) -> tuple[float | None, Array | None]:
     """A statistic's value, and those without each prompt; None where one is none, or for fewer than
     ``FEWEST`` prompts.
     """
-    data = _checked(columns)[:, 0]
+    data = _validate_table(columns)[:, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(statistic(data.sum(axis=1, keepdims=True))[0])
     if not isfinite(value) or data.shape[1] < FEWEST:
         return value if isfinite(value) else None, None
-    values = left_out(statistic, data)
+    values = leave_one_out(statistic, data)
     return value, values if np.isfinite(values).all() else None
 
 
-def added_by_prompt(statistic: Statistic, columns: ArrayLike) -> Array:
+def pseudo_values(statistic: Statistic, columns: ArrayLike) -> Array:
     """Returns what each prompt adds to a function of sums over prompts: its value where that is a
     mean, else the pseudo-value. Of columns (columns, prompts), two prompts at least, these are
     (prompts,) numbers whose mean is about the statistic.
     """
-    data = _checked(columns)[:, 0]
+    data = _validate_table(columns)[:, 0]
     prompts = data.shape[1]
     whole = statistic(data.sum(axis=1, keepdims=True))[0]
-    return np.asarray(prompts * whole - (prompts - 1) * left_out(statistic, data))
+    return np.asarray(prompts * whole - (prompts - 1) * leave_one_out(statistic, data))
 
 
 def sign_flip_p(differences: ArrayLike) -> float:
@@ -249,7 +251,7 @@ class Total:
         return zip((term for _, term in self.terms), parts, strict=True)
 
 
-def studentised_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
+def bootstrap_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
     """Studentised bootstrap of a smooth function of sums over prompts.
 
     Each resample is measured in its own standard error (the delta method's), the interval then laid
@@ -263,19 +265,19 @@ def studentised_interval(statistic: Statistic, columns: ArrayLike) -> Interval |
     fewer than ``FEWEST`` prompts or if a resample has no value; None if the statistic has no value
     at all. Raises ValueError: no prompts, or columns of unequal length.
     """
-    return studentised_intervals(statistic, [_checked(columns)])[0]
+    return bootstrap_intervals(statistic, [_validate_table(columns)])[0]
 
 
-def studentised_intervals(statistic: Statistic, tables: Sequence[Array]) -> list[Interval | None]:
+def bootstrap_intervals(statistic: Statistic, tables: Sequence[Array]) -> list[Interval | None]:
     """The same of several tables (columns, repeats, prompts)."""
     return make_together(
-        lambda same: _studentised(statistic, np.stack(same, axis=1)),
+        lambda same: _bootstrap_cells(statistic, np.stack(same, axis=1)),
         tables,
         lambda table: table.shape,
     )
 
 
-def _studentised(statistic: Statistic, data: Array) -> list[Interval | None]:
+def _bootstrap_cells(statistic: Statistic, data: Array) -> list[Interval | None]:
     """Returns the intervals of several cells, of columns (columns, cells, repeats, prompts)."""
     repeats, prompts = data.shape[2:]
     blocks = data.sum(axis=2)
@@ -288,12 +290,12 @@ def _studentised(statistic: Statistic, data: Array) -> list[Interval | None]:
             return [Interval(value) if isfinite(value) else None for value in values.tolist()]
         if repeats > 1:  # variance of the mean that comes from whole repeats
             between = _spread(np.einsum("ck,ckrn->kr", slopes, data)) * repeats / (repeats - 1)
-        over = _over_prompts(statistic, values, slopes, blocks)
+        over = _iter_prompt_errors(statistic, values, slopes, blocks)
         parts = zip(values.tolist(), between.tolist(), over, strict=True)
-        return [_laid_out(*each, repeats, prompts) for each in parts]
+        return [_build_interval(*each, repeats, prompts) for each in parts]
 
 
-def _laid_out(
+def _build_interval(
     value: float, between: float, over: tuple[float | None, float, float], *shape: int
 ) -> Interval | None:
     error, below, above = over
@@ -320,7 +322,7 @@ def _laid_out(
     return Interval(value, low, high, freedom=freedom)
 
 
-def _over_prompts(
+def _iter_prompt_errors(
     statistic: Statistic, values: Array, slopes: Array, blocks: Array
 ) -> Iterator[tuple[float | None, float, float]]:
     """Yields each cell's standard error over prompts, and how many of them the interval reaches
@@ -332,7 +334,7 @@ def _over_prompts(
     normal = student_t(blocks.shape[-1] - 1)
     influence = np.einsum("ck,ckp->kp", slopes, blocks)
     linears = np.sqrt(_spread(influence) * prompts / (prompts - 1))
-    withouts = _jackknife_error(left_out(statistic, blocks))
+    withouts = _jackknife_error(leave_one_out(statistic, blocks))
     numbers = (each.tolist() for each in (values, linears, withouts))
     for place, (value, linear, without) in enumerate(zip(*numbers, strict=True)):
         if linear <= 1e-9 * max(1.0, abs(value)):  # no more than the derivatives' rounding
@@ -368,7 +370,7 @@ def student_t(freedom: float) -> float:
     return float(stdtrit(freedom, _ENDS[1]))
 
 
-def left_out(statistic: Statistic, blocks: Array) -> Array:
+def leave_one_out(statistic: Statistic, blocks: Array) -> Array:
     """The statistic (..., prompts) without each prompt in turn, its sums scaled to as many prompts;
     NaN or infinite where there is none. Blocks are (columns, ..., prompts), two prompts at least.
     """
@@ -426,7 +428,7 @@ def _spread(values: Array) -> Array:
     return np.asarray(((values - values.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1))
 
 
-def _checked(columns: ArrayLike) -> Array:
+def _validate_table(columns: ArrayLike) -> Array:
     """(columns, repeats, prompts). Raises ValueError: no prompts, or columns of unequal length."""
     data = np.asarray(columns, dtype=np.float64)
     if data.ndim == 2:

@@ -88,8 +88,8 @@ class CellRecords:
         return [generation for repeat in self.repeats for generation in repeat]
 
 
-Of = Callable[[Any], Any]
-"""What one generation adds to a sum, None where its record lacks it; of ``Windows`` an array."""
+Summand = Callable[[Any], Any]
+"""Term that one generation adds to a sum, None if not recorded; of ``MeasuredLines`` an array."""
 Number = Sums | Interval | float | int | str | None
 """What a metric returns: a ratio of sums gets its interval, anything else stands as it is."""
 
@@ -98,7 +98,7 @@ MEASURED_ANEW = ("time", "energy")
 """Kinds of columns whose numbers every repeat of the prompts measures anew."""
 
 
-def pooled(numbers: Sequence[Number]) -> Number:
+def pool_repeats(numbers: Sequence[Number]) -> Number:
     """Returns one number of several repeats of the same prompts.
 
     A ratio of sums is over all repeats, a plain number is their mean, or None if a repeat has none;
@@ -122,15 +122,16 @@ class Metric:
     column: Column  # what it fills
     function: Callable[[Any], Number]  # of the generations, or of all `CellRecords`
     of_cell: bool = False  # which of the two
-    # the ratio of sums that it is made of, for ``parquet.Windows`` too; None: unknown, (): none
-    sums: Sequence[Of] | None = None
+    # the ratio of sums that it is made of, for ``windows.MeasuredLines`` too; None: unknown, ():
+    # none
+    sums: Sequence[Summand] | None = None
 
     def of(self, cell: CellRecords) -> Number:
         """Returns the cell's number; seconds and joules over all repeats, all else of the first."""
         if self.of_cell:
             return self.function(cell)
         if cell.again and self.column.kind in MEASURED_ANEW:
-            return pooled([self.function(repeat) for repeat in cell.repeats])
+            return pool_repeats([self.function(repeat) for repeat in cell.repeats])
         return self.function(cell.generations)
 
     def value(self, cell: CellRecords) -> float | int | str | None:
@@ -139,7 +140,7 @@ class Metric:
         return number.value if isinstance(number, Sums | Interval) else number
 
 
-def column_of(name: str, facts: Mapping[str, Any]) -> Column:
+def get_column(name: str, facts: Mapping[str, Any]) -> Column:
     """The column of that name: ours, or as another package declares its own. Raises ValueError:
     there is none, or its name is taken.
     """
@@ -150,10 +151,10 @@ def _declare(
     name: str,
     function: Callable[[Any], Number],
     of_cell: bool = False,
-    sums: Sequence[Of] | None = None,
+    sums: Sequence[Summand] | None = None,
     **facts: Any,
 ) -> Metric:
-    return Metric(column_of(name, facts), function, of_cell, sums)
+    return Metric(get_column(name, facts), function, of_cell, sums)
 
 
 metric: Registry[Metric] = Registry("metric", "spec_bench.metrics", _declare)
@@ -161,19 +162,19 @@ metric: Registry[Metric] = Registry("metric", "spec_bench.metrics", _declare)
 
 
 @lru_cache(maxsize=64)
-def _unmapped(sums: Sums) -> Interval | None:
+def _ratio_interval(sums: Sums) -> Interval | None:
     """Resampled once, however many numbers follow from it."""
     return ratio_interval(*sums.blocks())
 
 
-def interval_of(sums: Sums) -> Interval | None:
+def compute_interval(sums: Sums) -> Interval | None:
     """Returns the ratio with its interval, mapped."""
-    interval = _unmapped(sums)
+    interval = _ratio_interval(sums)
     interval = interval and interval.within(None, sums.most)
     return interval.mapped(sums.mapped) if interval and sums.mapped else interval
 
 
-def ratio(generations: Sequence[Generation], above: Of, below: Of) -> Sums | None:
+def ratio(generations: Sequence[Generation], above: Summand, below: Summand) -> Sums | None:
     """Returns one sum over generations over another; None if a record lacks a number."""
     pairs = [(above(each), below(each)) for each in generations]
     known = [(float(a), float(b)) for a, b in pairs if a is not None and b is not None]

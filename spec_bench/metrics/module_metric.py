@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from spec_bench.metrics.interval import Interval
-from spec_bench.settings.fields import did_you_mean, one_line
+from spec_bench.settings.fields import one_line, suggest
 from spec_bench.system.errors import UsageError
 from spec_bench.system.hub import hub_reached
 
@@ -56,7 +56,7 @@ class ModuleMetric:
         for index, given in enumerate(references):
             if not given and self.needs_references:
                 raise UsageError(f"score {self.name}: prompt {index} has no reference")
-        takes_several = self._takes_several()
+        takes_several = self._accepts_multiple_references()
         golds = [list(given) if takes_several else given[:1] for given in references]
         golds = golds if takes_several else [text for given in golds for text in given]
         first = (
@@ -107,14 +107,14 @@ class ModuleMetric:
         values = dict(result)
         return values, str(values.pop("signature", ""))
 
-    def _takes_several(self) -> bool:
+    def _accepts_multiple_references(self) -> bool:
         """Returns whether a prompt's references may be several texts."""
         listed = {"Sequence", "List", "LargeList"}
         return any(isinstance(kind, list) or type(kind).__name__ in listed for kind in self._kinds)
 
 
 @cache
-def words_of(tokenize: str | None, latin: bool) -> Callable[[str], list[str]]:
+def make_word_finder(tokenize: str | None, latin: bool) -> Callable[[str], list[str]]:
     """Returns what finds the words of a text in lower case as sacrebleu does, by its name for that;
     None: by 13a, or those in Latin letters alone, as rouge-score does. Raises ValueError: no such
     name, or one whose package or file is not there.
@@ -135,7 +135,7 @@ def rouge_scorer(types: Sequence[str], tokenize: str | None) -> tuple[Any, str]:
     """Returns rouge-score's scorer, and its version with how it finds words."""
     from rouge_score.rouge_scorer import RougeScorer  # brings all of nltk along
 
-    own = SimpleNamespace(tokenize=words_of(tokenize, True))
+    own = SimpleNamespace(tokenize=make_word_finder(tokenize, True))
     said = f"tok:{tokenize}|" if tokenize else ""
     return RougeScorer(types, tokenizer=own), f"{said}version:{version('rouge-score')}"
 
@@ -171,15 +171,15 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}
 """The functions ``compute`` that this process gave names to, from Python."""
 
 
-def source_of(score: str) -> str:
+def find_source(score: str) -> str:
     """Returns the text of a score's own file or function; "" where it has none."""
     if score in FUNCTIONS:
-        return code_of(FUNCTIONS[score])
-    file = _file_of(score)
+        return read_code(FUNCTIONS[score])
+    file = _resolve_file(score)
     return file.read_text(encoding="utf-8") if file and file.is_file() else ""
 
 
-def code_of(made: Any) -> str:
+def read_code(made: Any) -> str:
     """Returns the source of a function or class, or what it was compiled to."""
     try:
         return inspect.getsource(made)
@@ -188,7 +188,7 @@ def code_of(made: Any) -> str:
         return repr((code.co_code, code.co_names, code.co_consts) if code else made)
 
 
-def _file_of(score: str) -> Path | None:
+def _resolve_file(score: str) -> Path | None:
     """Returns the file that a score names, or its folder does; None for ours and the hub's."""
     path = Path(score).expanduser()
     if path.suffix == ".py":
@@ -203,20 +203,20 @@ def load_module(score: str, ours: tuple[str, ...] = ()) -> ModuleMetric:
     there is no such file, or the hub does not have it or cannot be reached.
     """
     if score in FUNCTIONS:
-        return ModuleMetric(score.lower(), _module_of(FUNCTIONS[score]), "function")
-    return _loaded(score, ours, source_of(score))
+        return ModuleMetric(score.lower(), _import_file(FUNCTIONS[score]), "function")
+    return _load_evaluate_module(score, ours, find_source(score))
 
 
 @cache
-def _loaded(score: str, ours: tuple[str, ...], source: str) -> ModuleMetric:
+def _load_evaluate_module(score: str, ours: tuple[str, ...], source: str) -> ModuleMetric:
     import evaluate
 
-    file = _file_of(score)
+    file = _resolve_file(score)
     origin = "spec_bench" if score in SHIPPED else "local" if file else "hub"
     if file and not file.exists():
         raise UsageError(f"score {score!r}: there is no such file")
     try:
-        module = SHIPPED.get(score) or (file and _function_in(file, source))
+        module = SHIPPED.get(score) or (file and _find_compute(file, source))
         if module is None:
             evaluate.config.HF_EVALUATE_OFFLINE = origin == "hub" and not hub_reached()
             asked = str(Path(score).expanduser().resolve()) if file else score
@@ -233,7 +233,7 @@ def _loaded(score: str, ours: tuple[str, ...], source: str) -> ModuleMetric:
             reason = f"no score of ours, no file, and the hub did not give it{why}"
         known = [*ours, *SHIPPED]
         raise UsageError(
-            f"score {score!r}: {reason}{did_you_mean(score, known)}; without a network: "
+            f"score {score!r}: {reason}{suggest(score, known)}; without a network: "
             f"{', '.join(known)}, or a metric module's path"
         ) from error
     # The last part of a path or id, in letters that a column may have.
@@ -242,15 +242,15 @@ def _loaded(score: str, ours: tuple[str, ...], source: str) -> ModuleMetric:
     return ModuleMetric(name, module, f"evaluate:{version('evaluate')}|{origin}")
 
 
-def _function_in(file: Path, source: str) -> SimpleNamespace | None:
+def _find_compute(file: Path, source: str) -> SimpleNamespace | None:
     """Returns a file's function ``compute`` as a module of ``evaluate`` looks; None without one."""
     body = ast.parse(source, str(file)).body
     if not any(isinstance(each, ast.FunctionDef) and each.name == "compute" for each in body):
         return None
-    return _module_of(runpy.run_path(str(file))["compute"])
+    return _import_file(runpy.run_path(str(file))["compute"])
 
 
-def _module_of(compute: Callable[..., Any]) -> SimpleNamespace:
+def _import_file(compute: Callable[..., Any]) -> SimpleNamespace:
     takes = inspect.signature(compute).parameters.get("references")
     return SimpleNamespace(
         compute=compute,

@@ -10,9 +10,9 @@ from operator import itemgetter
 from typing import Any
 
 from spec_bench.vocabulary import columns, names
-from spec_bench.vocabulary.published import read_all_published, spellings_of
+from spec_bench.vocabulary.published import find_spellings, read_all_published
 
-_SCORES = frozenset(columns.names_of("score"))
+_SCORES = frozenset(columns.column_names("score"))
 _CELL = itemgetter("decoder", "task", "target", "draft")
 _LINE = (
     "{} on {}: plain decoding's {} is {:.3f} [{:.3f}, {:.3f}] (99%) on {:g} prompts, answers of "
@@ -24,7 +24,7 @@ def find_printed(row: Mapping[str, Any]) -> dict[str, float]:
     """Returns what papers print of the scores of a row of plain decoding, by column; nothing of
     other decoders, nor of a pair that no paper has.
     """
-    pairs = spellings_of(row["pair"]) if row["decoder"] == "ar" else []
+    pairs = find_spellings(row["pair"]) if row["decoder"] == "ar" else []
     cells = {("ar", row["task"], target, each) for target, draft in pairs for each in ("", draft)}
     return {
         each["metric"]: float(each["value"])
@@ -57,4 +57,4 @@ def compare_with_printed(row: Mapping[str, Any]) -> Iterator[str]:
         others = "" if low <= printed <= high else ": these are other prompts or another model"
         if low == low:
             ours = column.title, score, max(low, 0.0), high, count, tokens / count, prompt
-            yield _LINE.format(names.task(row["task"]), row["pair"], *ours, printed, others)
+            yield _LINE.format(names.task_title(row["task"]), row["pair"], *ours, printed, others)

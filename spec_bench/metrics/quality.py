@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import Statistic, mean_interval, score_interval
-from spec_bench.metrics.metric import column_of, metric
+from spec_bench.metrics.metric import get_column, metric
 from spec_bench.metrics.module_metric import (
     FUNCTIONS,
     SHIPPED,
-    code_of,
+    find_source,
     load_module,
+    make_word_finder,
+    read_code,
     rouge_scorer,
-    source_of,
-    words_of,
 )
 from spec_bench.settings.registry import Registry
 from spec_bench.system.errors import UsageError
@@ -103,7 +103,7 @@ class MeanScore(Score):
 
 def _declare(name: str, kind: type[Score], **facts: Any) -> type[Score]:
     """Facts are those of the score's column, if another package brings it."""
-    column_of(name, facts)
+    get_column(name, facts)
     return kind
 
 
@@ -248,7 +248,7 @@ def needs_references(name: str) -> bool | Literal["field"]:
     return load_module(name, tuple(SCORES)).needs_references
 
 
-def as_score(compute: Callable[..., Any]) -> str:
+def find_score(compute: Callable[..., Any]) -> str:
     """Returns the name under which this process scores with a function ``compute``, its own. Raises
     ValueError: it has none, or that of a score of ours.
     """
@@ -259,13 +259,13 @@ def as_score(compute: Callable[..., Any]) -> str:
     return name
 
 
-def own_code(scores: Sequence[str]) -> str:
+def digest_user_code(scores: Sequence[str]) -> str:
     """Returns a digest of the code behind a job's numbers that is not this package's, the files of
     ``scores`` and what others registered; "" where there is none.
     """
     registered: list[Any] = [SCORES[name] for name in scores if name in SCORES]
     registered += [each.function for each in metric.values()]
-    texts = [*map(_source, registered), *map(source_of, scores)]
+    texts = [*map(_source, registered), *map(find_source, scores)]
     found = [text for text in texts if text]
     return hashlib.sha256("\0".join(found).encode()).hexdigest()[:16] if found else ""
 
@@ -275,7 +275,7 @@ def _source(registered: Any) -> str:
     made = getattr(registered, "func", registered)
     if made.__module__.partition(".")[0] == __name__.partition(".")[0]:
         return ""
-    return code_of(made)
+    return read_code(made)
 
 
 def check_references(name: str, references: References, tokenize: str | None = None) -> None:
@@ -285,7 +285,7 @@ def check_references(name: str, references: References, tokenize: str | None = N
     """
     if name in OF_WORDS:
         texts = [gold for golds in references for gold in golds]
-        find = words_of(tokenize, name.startswith("rouge"))
+        find = make_word_finder(tokenize, name.startswith("rouge"))
         words = [word for text in texts for word in find(text)]
         letters = sum(map(len, texts))
         if letters > min(2 * len("".join(words)), _MOST_LETTERS * len(words)):

@@ -11,8 +11,8 @@ from spec_bench.metrics import calls as calls  # registers the metrics
 from spec_bench.metrics import efficiency as efficiency  # likewise
 from spec_bench.metrics.execution import code as code  # likewise
 from spec_bench.metrics.execution import sql as sql  # likewise
-from spec_bench.metrics.interval import Interval, limited
-from spec_bench.metrics.metric import CellRecords, Number, Sums, interval_of, metric
+from spec_bench.metrics.interval import Interval, limit_to_column
+from spec_bench.metrics.metric import CellRecords, Number, Sums, compute_interval, metric
 from spec_bench.metrics.quality import SCORES, needs_references, quality_columns
 from spec_bench.settings.fields import describe_error
 from spec_bench.system.errors import UsageError
@@ -23,7 +23,7 @@ Row = dict[str, float | str | None]
 
 
 @dataclass(frozen=True)
-class Summary:
+class CellSummary:
     """The numbers of one cell."""
 
     # a value for each registered metric, those of the scores, and the ends of their intervals; None
@@ -35,12 +35,12 @@ class Summary:
     failed: Sequence[tuple[str, str]] = ()  # columns of metrics and scores that raised, and why
 
 
-def summary_of(
+def summarise(
     cell: CellRecords,
     scores: Sequence[str] = (),
     ends: bool = True,
     tokenize: str | None = None,
-) -> Summary:
+) -> CellSummary:
     """The numbers of one cell, with or without the ``ends`` of intervals; with names of quality
     scores (ours, another package's, or modules of ``evaluate``) its texts and references are
     needed. A score that needs references is over the prompts that have one. Raises ValueError: no
@@ -80,12 +80,12 @@ def summary_of(
                 by_prompt[column] = dict(zip(given, parts, strict=True))
         signatures.append(signature)
     row["quality_signature"] = "; ".join(signatures) or None
-    return Summary(row, by_prompt, failed)
+    return CellSummary(row, by_prompt, failed)
 
 
 def _values(name: str, number: Number, interval: bool) -> Row:
     if isinstance(number, Sums):
-        number = interval_of(number) if interval else number.value
+        number = compute_interval(number) if interval else number.value
     if not interval:
         return {name: number.value if isinstance(number, Interval) else number}
     ends = [f"{name}{end}" for end in columns.ENDS]
@@ -93,7 +93,7 @@ def _values(name: str, number: Number, interval: bool) -> Row:
         return dict.fromkeys((name, *ends))
     if not isinstance(number, Interval):
         return {name: number}
-    number = limited(name, number)
+    number = limit_to_column(name, number)
     return dict(zip((name, *ends), (number.value, number.low, number.high), strict=True))
 
 

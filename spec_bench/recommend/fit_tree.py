@@ -41,38 +41,40 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _fit_one(words: Sequence[str], width: int, sizes: Sequence[int]) -> None:
-    from spec_bench.jobs.app import settings_of
-    from spec_bench.jobs.config.compose import composed
-    from spec_bench.tree.node_list import best_list, expected_accepted, pooled
+    from spec_bench.jobs.app import build_job_settings
+    from spec_bench.jobs.config.compose import compose_config
+    from spec_bench.tree.node_list import best_list, compute_expected_accepted, pool_rates
 
-    settings = settings_of(composed([*words, "sink=quiet", f"cells=[rsd_c:{width}]"]))
-    fit = fitted(settings, width)
+    settings = build_job_settings(compose_config([*words, "sink=quiet", f"cells=[rsd_c:{width}]"]))
+    fit = fit_tree(settings, width)
     path = fit.write(settings.results / FOLDER)
     shares = " ".join(f"{share:.3f}" for share in fit.accepted)
     print(f"{fit.pair}, {fit.task}, temperature {fit.temperature:g}: {path}")
     print(f"  accepted by rank, in {fit.iterations} iterations: {shares}")
     for nodes in sizes:
-        expected = 1 + expected_accepted(best_list(fit.accepted, nodes), pooled(fit.accepted))
+        expected = 1 + compute_expected_accepted(
+            best_list(fit.accepted, nodes), pool_rates(fit.accepted)
+        )
         print(f"  cells=[sequoia:@{nodes}]  {expected:.3f} tokens per target call")
 
 
-def fitted(settings: JobSettings, width: int) -> Fit:
+def fit_tree(settings: JobSettings, width: int) -> Fit:
     """Decodes a task's last prompts, as a job of the baseline and of ``width`` children below the
     root, and counts. Raises ValueError: the models cannot be loaded, or a prompt does not fit.
     """
     from spec_bench.decode.decoder import Decoder
-    from spec_bench.jobs.work.models import models_of, tokenizer_of
-    from spec_bench.jobs.work.prompts import Prompts
+    from spec_bench.jobs.work.models import load_models, load_pair_tokenizer
+    from spec_bench.jobs.work.prompts import JobPrompts
 
-    settings, cell = settings.pinned(), settings.cells[-1]
+    settings, cell = settings.pin_revisions(), settings.cells[-1]
     last = settings.task.examples()[-len(settings.examples) :]
-    tokenizer, tokens = tokenizer_of(settings.pair)
-    requests = Prompts.build(replace(settings, examples=tuple(last)), tokenizer).requests
-    models = models_of(settings.pair, tokens)
+    tokenizer, tokens = load_pair_tokenizer(settings.pair)
+    requests = JobPrompts.build(replace(settings, examples=tuple(last)), tokenizer).requests
+    models = load_models(settings.pair, tokens)
     sampling = settings.sampling
     decoder = cell.config.build(models[0], models[1:2], sampling, settings.engine.batch_size)
     assert isinstance(decoder, Decoder)
-    counts = counted(decoder, requests, width, settings.asked.seed)
+    counts = count_acceptance(decoder, requests, width, settings.asked.seed)
     pair = settings.pair
     total = sum(counts)
     return Fit(
@@ -91,7 +93,7 @@ def fitted(settings: JobSettings, width: int) -> Fit:
     )
 
 
-def counted(decoder: Any, requests: Sequence[Any], width: int, seed: int) -> list[int]:
+def count_acceptance(decoder: Any, requests: Sequence[Any], width: int, seed: int) -> list[int]:
     """Iterations whose accepted child, of ``width`` on the one level, had rank 0, 1, ..., and last
     those that accepted none.
     """

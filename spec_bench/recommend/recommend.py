@@ -23,27 +23,27 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
 
-from spec_bench.jobs.app import read_so_far, run_stage, settings_of
+from spec_bench.jobs.app import build_job_settings, read_so_far, run_stage
 from spec_bench.jobs.config.cells import Cell
-from spec_bench.jobs.config.compose import composed, one_line
+from spec_bench.jobs.config.compose import compose_config, one_line
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.flags import TYPED, read_escapes
 from spec_bench.jobs.config.settings import JobSettings, rank_of
 from spec_bench.jobs.sweep.plan import plan_job
 from spec_bench.recommend.race import Race
 from spec_bench.records.types import CellResult, Stage
-from spec_bench.report.data.counts import Counts, Records, value_of_sums
-from spec_bench.report.data.rows import Group, stall_of
+from spec_bench.report.data.counts import Counts, RecordReader, value_of_sums
+from spec_bench.report.data.rows import Group, get_stall
 from spec_bench.report.page.build import render
 from spec_bench.report.page.headline import LEAD, Headline, headline, widen
-from spec_bench.settings.fields import complain
-from spec_bench.sinks.rows import row_of
+from spec_bench.settings.fields import print_error
+from spec_bench.sinks.rows import to_row
 from spec_bench.system import files, signals
 from spec_bench.system.errors import UsageError
 from spec_bench.tasks import Example
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import ENDS, column
-from spec_bench.vocabulary.numbers import ends_of, format_count
+from spec_bench.vocabulary.numbers import format_count, format_ends
 
 if TYPE_CHECKING:  # torch, which refusals do not wait for
     from spec_bench.engine.model import LanguageModel
@@ -62,7 +62,7 @@ _CONTEXT = 64
 _ROUNDS = 7
 
 
-class Needed(NamedTuple):
+class RequiredSpeed(NamedTuple):
     """One chain that a draft could draft."""
 
     length: int  # k, its tokens
@@ -72,14 +72,14 @@ class Needed(NamedTuple):
     acceptance: Mapping[float, float | None]
 
 
-def needed_by(pair: Pair) -> tuple[Needed, ...]:
+def measure_required_speeds(pair: Pair) -> tuple[RequiredSpeed, ...]:
     """Returns what the pair's target, measured here, asks of a draft."""
-    from spec_bench.jobs.work.models import models_of, tokenizer_of
+    from spec_bench.jobs.work.models import load_models, load_pair_tokenizer
 
-    return tuple(needed(pass_costs(models_of(pair, tokenizer_of(pair)[1])[0])))
+    return tuple(compute_required(pass_costs(load_models(pair, load_pair_tokenizer(pair)[1])[0])))
 
 
-def lines_of(table: tuple[Needed, ...]) -> list[str]:
+def format_lines(table: tuple[RequiredSpeed, ...]) -> list[str]:
     """Returns the table as text, by a draft's length and its cost; nothing where there is none."""
     if not table:
         return []
@@ -122,16 +122,16 @@ def pass_costs(target: LanguageModel) -> dict[int, float]:
     return {count: statistics.median(measured) / one for count, measured in seconds.items()}
 
 
-def needed(costs: Mapping[int, float]) -> list[Needed]:
+def compute_required(costs: Mapping[int, float]) -> list[RequiredSpeed]:
     """What each chain asks, from the seconds of a pass of so many tokens over those of one."""
     table = []
     for length, cost in ((count - 1, cost) for count, cost in costs.items() if count > 1):
-        least = {share: least_acceptance(length, cost + length * share) for share in SHARES}
-        table.append(Needed(length, cost, least))
+        least = {share: break_even_acceptance(length, cost + length * share) for share in SHARES}
+        table.append(RequiredSpeed(length, cost, least))
     return table
 
 
-def least_acceptance(length: int, cost: float) -> float | None:
+def break_even_acceptance(length: int, cost: float) -> float | None:
     """The chance of acceptance at which a call of so many draft tokens, drafting included, delivers
     as many tokens as it costs plain calls.
     """
@@ -139,10 +139,10 @@ def least_acceptance(length: int, cost: float) -> float | None:
         return None
     if cost <= 1:
         return 0.0
-    return float(brentq(lambda a: delivered(length, a) - cost, 0.0, 1.0))
+    return float(brentq(lambda a: count_delivered(length, a) - cost, 0.0, 1.0))
 
 
-def delivered(length: int, acceptance: float) -> float:
+def count_delivered(length: int, acceptance: float) -> float:
     """Expected tokens of a call: 1 + a + ... + a^k."""
     return float(sum(acceptance**level for level in range(length + 1)))
 
@@ -169,7 +169,7 @@ _HEADS = (
 
 
 @dataclass(frozen=True)
-class Recommendation:
+class RecommendationResult:
     """The answer, and what it rests on."""
 
     headline: Headline | None  # by the fresh prompts; None where no candidate has a number there
@@ -177,7 +177,7 @@ class Recommendation:
     # of their intervals, and the reason of a failure, all of the last stage
     # that it came to.
     candidates: pd.DataFrame
-    needed: tuple[Needed, ...] = ()  # where the pair has no draft, or none pays
+    needed: tuple[RequiredSpeed, ...] = ()  # where the pair has no draft, or none pays
 
     @property
     def cell(self) -> tuple[str, str]:
@@ -194,7 +194,7 @@ class Recommendation:
         decoder, spec = self.cell
         if decoder == "ar":
             return [found.decoder, f"{found.why}, {tried}"]
-        named = names.name_of({"decoder": decoder, "spec": spec})
+        named = names.cell_name({"decoder": decoder, "spec": spec})
         return [named, f"speed-up {found.speed} over plain decoding, {found.why}, {tried}"]
 
 
@@ -214,7 +214,7 @@ def count_answers(settings: JobSettings, race: Race) -> int:
     return (race.answers * bool(race.count_prompts()) + measured) * settings.asked.repeats
 
 
-def cost_of(settings: JobSettings, race: Race) -> str:
+def estimate_cost(settings: JobSettings, race: Race) -> str:
     """Returns what a search decodes, in one line."""
     count = len(race.open)
     return (
@@ -272,7 +272,7 @@ class _Search:
         known = {place: _line(cells[place], row, job) for place, row in found}
         self.lines = known | self.lines | known  # the last stage's first
         if interrupted and self.lines:
-            table = _table_of(pd.DataFrame(list(self.lines.values())))
+            table = _format_table(pd.DataFrame(list(self.lines.values())))
             self.say("\n".join(["the ranking so far, which more prompts may change:", *table]))
         if interrupted:
             raise interrupted
@@ -286,9 +286,9 @@ class _Search:
         """
         name = "token_rate" if self.by.startswith("speedup") else self.by  # of the same prompts
         sign = -1 if column(name).better == "down" else 1
-        records = Records(files.results_file(self.settings.results, self.settings.asked.name))
+        records = RecordReader(files.results_file(self.settings.results, self.settings.asked.name))
         numbers = {place: pd.Series({"": np.nan}) for place in places}
-        for place, row in zip(places, map(row_of, measured), strict=True):
+        for place, row in zip(places, map(to_row, measured), strict=True):
             counts = self.counts.setdefault(place, {})
             counts |= records.counts(row, name) or {}
             if counts:
@@ -300,7 +300,9 @@ class _Search:
         return by_prompt.pop(""), by_prompt
 
 
-def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) -> Recommendation:
+def recommend(
+    settings: JobSettings, show: Callable[[str], None] | None = None
+) -> RecommendationResult:
     """Looks for the fastest of the cells of a job; ``show`` takes a line before each long step.
     Raises UsageError: there are no fresh prompts, no decoder fits the pair, plain decoding failed,
     or ``plan=true``.
@@ -313,10 +315,10 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
         raise UsageError(f"recommend has no decoder to choose among{why}")
     if settings.asked.sink.wandb.enabled:
         raise UsageError("recommend has no sink=wandb: the job that it recommends logs")
-    settings = settings.pinned()
+    settings = settings.pin_revisions()
     search = _Search(settings, confirm.by, show or (lambda line: None))
     race = race_of(settings, confirm)
-    cost = cost_of(settings, race)
+    cost = estimate_cost(settings, race)
     if settings.asked.plan:
         raise PlannedOnlyError(f"{cost}\n{_time_of(settings, race)}")
     search.say(f"{cost}; first, plain decoding's pace on one prompt")
@@ -336,31 +338,35 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
     if best := race.open[: confirm.best]:
         tell(f"{len(settings.fresh)} fresh prompts")
         plain, *measured = search.decode(settings.fresh, best, "confirm")
-        frame = pd.DataFrame(map(row_of, [plain, *measured]))
+        frame = pd.DataFrame(map(to_row, [plain, *measured]))
         frame[LEAD] = [np.nan, *search.rank(best, measured)[0]]
     return _conclude(settings, frame, list(search.lines.values()))
 
 
 def _conclude(
     settings: JobSettings, measured: pd.DataFrame, lines: list[dict[str, Any]]
-) -> Recommendation:
+) -> RecommendationResult:
     """Returns the answer by the rows measured last, if any; lines are all candidates'."""
     best = None if measured.empty else headline(Group(settings.task.name, measured))
     unpaid = best is None or best.code in ("", "ar") or not settings.pair.drafts
     quiet = not any(line["doubt"] for line in lines)  # times of passes are sound
-    asks = needed_by(settings.pair) if unpaid and quiet and settings.served is None else ()
+    asks = (
+        measure_required_speeds(settings.pair)
+        if unpaid and quiet and settings.served is None
+        else ()
+    )
     for line in lines:
         if best and line["fresh"]:  # as wide as the answer's
             wide = widen(line, "speedup", 1 if best.code == "ar" else best.tied[1])
             line |= zip(column("speedup").names[1:], wide or (), strict=False)
-    return Recommendation(best, pd.DataFrame(lines), asks)
+    return RecommendationResult(best, pd.DataFrame(lines), asks)
 
 
 def _line(cell: Cell, row: CellResult, job: JobSettings) -> dict[str, Any]:
     numbers = [each for name in NUMBERS for each in column(name).names]
     failed = row.reasons[0].text if row.status != "complete" else ""
     measured = {name: row.metrics.get(name) for name in numbers}
-    measured["doubt"] = stall_of(row_of(row)).partition(":")[0]
+    measured["doubt"] = get_stall(to_row(row)).partition(":")[0]
     return {
         "decoder": cell.name,
         "spec": cell.config.spec,
@@ -377,19 +383,19 @@ def main(overrides: Sequence[str]) -> int:
     """
     try:
         usual = ("experiment=recommend", "sink=quiet", "sink.progress=true")
-        settings = settings_of(composed([*usual, *overrides]))
-        with signals.raising():
+        settings = build_job_settings(compose_config([*usual, *overrides]))
+        with signals.raise_on_signals():
             found = recommend(settings, lambda line: print(line, file=sys.stderr, flush=True))
     except PlannedOnlyError as plan:
         print(plan)
         return 0
     except UsageError as error:
-        complain(f"spec_bench: {one_line(error)}")
+        print_error(f"spec_bench: {one_line(error)}")
         return 2
     answer = found.answer()
-    command = command_of(found, overrides)
-    needs = lines_of(found.needed)
-    table = _table_of(found.candidates)
+    command = format_command(found, overrides)
+    needs = format_lines(found.needed)
+    table = _format_table(found.candidates)
     told = [": ".join(answer), *([command] if command else []), ""]
     print("\n".join([*told, *table, *([""] if needs else []), *needs]))
     page = files.results_file(settings.results, settings.asked.name).with_name(
@@ -398,7 +404,7 @@ def main(overrides: Sequence[str]) -> int:
     text = render(
         "recommended.html.j2",
         pair=settings.pair.name,
-        task=names.task(settings.task.name),
+        task=names.task_title(settings.task.name),
         temperature=settings.sampling.temperature,
         told=[*answer, command],
         heads=_HEADS,
@@ -410,7 +416,7 @@ def main(overrides: Sequence[str]) -> int:
     return 0
 
 
-def command_of(found: Recommendation, overrides: Sequence[str]) -> str:
+def format_command(found: RecommendationResult, overrides: Sequence[str]) -> str:
     """Returns the job that uses what is recommended, on the settings that were asked for; "" where
     nothing is yet.
     """
@@ -422,7 +428,7 @@ def command_of(found: Recommendation, overrides: Sequence[str]) -> str:
     return shlex.join(["spec-bench", "run", *read_escapes(kept, TYPED), "--decoders", chosen])
 
 
-def _table_of(candidates: pd.DataFrame) -> list[str]:
+def _format_table(candidates: pd.DataFrame) -> list[str]:
     lines = [_HEADS, *([text for _, text in line] for line in _lines(candidates))]
     wide = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
     return ["  ".join(map(str.ljust, line, wide)).rstrip() for line in lines]
@@ -431,13 +437,13 @@ def _table_of(candidates: pd.DataFrame) -> list[str]:
 def _lines(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:
     """Yields each candidate's cells: what each is sorted by, and its text."""
     for row in candidates.to_dict("records"):
-        title = names.name_of(row)
+        title = names.cell_name(row)
         prompts = str(row["prompts"])
         title += f", {row['doubt']}" if row["doubt"] else ""
         cells = [(title, title), (prompts, f"{prompts}{' fresh' if row['fresh'] else ''}")]
         for name in NUMBERS:
             value, low, high = (row[f"{name}{end}"] for end in ("", *ENDS))
-            ends = ends_of(low, high, ".2f")
+            ends = format_ends(low, high, ".2f")
             text = "-" if pd.isna(value) else f"{value:.2f} {ends}".rstrip()
             cells.append(("" if pd.isna(value) else f"{value:.4f}", text))
         *others, (rank, text) = cells

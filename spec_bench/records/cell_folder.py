@@ -18,7 +18,7 @@ from typing import Any
 from zlib import crc32
 
 from spec_bench.records import seals
-from spec_bench.records.parquet import Packed, pack
+from spec_bench.records.parquet import PackedRecords, pack
 from spec_bench.records.types import Generation
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.foreign import MOST_S, StoredCell
@@ -32,7 +32,7 @@ _CHECKED = re.compile(rb'(.*),"check":"([0-9a-f]{8})"}', re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Lines:
+class GenerationLines:
     """What a file of generations holds."""
 
     # its whole lines in their order, of a repeat and prompt the last
@@ -42,23 +42,25 @@ class Lines:
     torn: int = 0  # bytes at the end that are no line yet, as a kill leaves them: no fault
 
 
-def written(generation: Generation, run_id: str) -> str:
+def format_line(generation: Generation, run_id: str) -> str:
     """Returns a generation as a line of its cell's file, its end included."""
     text = json.dumps(generation.to_json(), separators=(",", ":"))[:-1]
     return f'{text},"check":"{_check(text.encode(), run_id)}"}}\n'
 
 
-def read(path: Path, vocabulary: int | None = None, size: int | None = None) -> Lines:
+def read_generations(
+    path: Path, vocabulary: int | None = None, size: int | None = None
+) -> GenerationLines:
     """The lines of a cell's ``generations.jsonl``, in the folder that its run id names; none where
     there is no file. Where the size of the target's ``vocabulary`` is known token ids lie below;
     where a ``size`` is given only so many bytes are read.
     """
     try:
-        data = seals.bytes_of(path)[:size]
+        data = seals.read_regular_file(path)[:size]
     except FileNotFoundError:
-        return Lines()
+        return GenerationLines()
     except (OSError, ValueError) as error:
-        return Lines(faults=(getattr(error, "strerror", None) or str(error),))
+        return GenerationLines(faults=(getattr(error, "strerror", None) or str(error),))
     whole = data.rfind(b"\n") + 1
     generations: dict[tuple[int, str], Generation] = {}
     faults = []
@@ -69,12 +71,12 @@ def read(path: Path, vocabulary: int | None = None, size: int | None = None) -> 
             faults.append(f"line {number}: {one_line(error, 120)}")
         else:
             generations[each.repeat, each.prompt_id] = each
-    return Lines(tuple(generations.values()), tuple(faults), len(data) - whole)
+    return GenerationLines(tuple(generations.values()), tuple(faults), len(data) - whole)
 
 
-def replace(path: Path, generations: Iterable[Generation]) -> None:
+def rewrite(path: Path, generations: Iterable[Generation]) -> None:
     """Writes a cell's file anew."""
-    files.write_text(path, "".join(written(each, path.parent.name) for each in generations))
+    files.write_text(path, "".join(format_line(each, path.parent.name) for each in generations))
 
 
 def _check(text: bytes, run_id: str) -> str:
@@ -98,14 +100,14 @@ def _read(line: bytes, run_id: str, vocabulary: int | None) -> Generation:
     return generation
 
 
-def pack_run(run: Path) -> Packed | None:
+def pack_run(run: Path) -> PackedRecords | None:
     """The records of a cell's folder, those that its result was made of; None where it is not here
     or, logged, is damaged.
     """
     path = run / files.GENERATIONS
     try:
         cell = read_cell(run)
-        lines = read(path, size=(cell.get("generations") or {}).get("bytes"))
+        lines = read_generations(path, size=(cell.get("generations") or {}).get("bytes"))
         if lines.faults:
             raise UsageError(f"{path}: {lines.faults[0]}")
         check_cell(run, cell)
@@ -117,7 +119,7 @@ def pack_run(run: Path) -> Packed | None:
         return None
 
 
-def pack_cell(run: Path, cell: Mapping[str, Any], done: Sequence[Generation]) -> Packed:
+def pack_cell(run: Path, cell: Mapping[str, Any], done: Sequence[Generation]) -> PackedRecords:
     """Packs a cell's generations, with what its file says of them and what was timed again."""
     origin = (cell.get("starts") or [None])[-1]
     return pack(run.name, done, origin, cell.get("scores"), read_retimed(run))
@@ -125,7 +127,7 @@ def pack_cell(run: Path, cell: Mapping[str, Any], done: Sequence[Generation]) ->
 
 def read_lines(path: Path) -> list[Generation]:
     """A cell's generations in their order; what is no whole line is left out, and logged."""
-    lines = read(path)
+    lines = read_generations(path)
     if lines.faults:
         log.warning("%s: %s", path, lines.faults[0])
     return list(lines.generations)
@@ -133,7 +135,7 @@ def read_lines(path: Path) -> list[Generation]:
 
 def read_retimed(run: Path) -> list[Generation]:
     """Returns what later sittings timed again of a baseline, in the order of their files."""
-    return [each for path in files.retimed_files(run) for each in read_lines(path)]
+    return [each for path in files.find_retimed_paths(run) for each in read_lines(path)]
 
 
 def read_cell(run: Path) -> dict[str, Any]:
@@ -157,7 +159,7 @@ def read_models(run: Path) -> dict[str, Any]:
 def _read_sealed(path: Path) -> dict[str, Any]:
     """Returns what a file of a cell's folder holds; nothing where there is none."""
     try:
-        content = seals.opened(path)
+        content = seals.read_checked(path)
         if content["run_id"] != path.parent.name:
             raise UsageError(f"it is of run {content['run_id']!r}")
         check(StoredCell, content)
@@ -187,9 +189,9 @@ def check_cell(run: Path, cell: Mapping[str, Any], whole: bool = False) -> None:
 
 def write_cell(run: Path, content: Mapping[str, Any]) -> None:
     """Writes what ``read_cell`` reads."""
-    files.write_json(run / files.CELL, seals.sealed({**content, "run_id": run.name}))
+    files.write_json(run / files.CELL, seals.add_checksum({**content, "run_id": run.name}))
 
 
 def write_models(run: Path, content: Mapping[str, Any]) -> None:
     """Writes what ``read_models`` reads."""
-    files.write_json(run / files.MODELS, seals.sealed({**content, "run_id": run.name}))
+    files.write_json(run / files.MODELS, seals.add_checksum({**content, "run_id": run.name}))

@@ -33,7 +33,7 @@ def cut_before(text: str, stops: Sequence[str]) -> str:
     return text[: min(places, default=len(text))]
 
 
-class Ends:
+class StopCriteria:
     """What ends an answer: end tokens, and texts in whatever tokens; nothing without a tokenizer.
 
     None of the texts is empty.

@@ -31,7 +31,7 @@ from spec_bench.system.groups import group_by_key
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spec_bench.records.windows import Windows
+    from spec_bench.records.windows import MeasuredLines
 
 STEP = "step_"
 SCORE = "score_"
@@ -54,7 +54,7 @@ _NAMED = re.compile(f"^(?:{SCORE}|{PARTS})")
 
 
 @dataclass(frozen=True)
-class Field:
+class RecordField:
     """One column of the file."""
 
     # in the file; what begins with `step_` is a list with an entry per target call, and `LISTED`
@@ -66,7 +66,7 @@ class Field:
 
 
 with Path(__file__).with_name("columns.csv").open(newline="", encoding="utf-8") as _stream:
-    FIELDS = tuple(Field(**line) for line in csv.DictReader(_stream))
+    FIELDS = tuple(RecordField(**line) for line in csv.DictReader(_stream))
 OPTIONAL = (
     CATEGORY,
     PROMPT_TOKENS,
@@ -77,7 +77,7 @@ OPTIONAL = (
 """Columns that a file has where some line says something in them."""
 
 
-def line_of(run_id: str, generation: Generation, scores: Scores) -> dict[str, Any]:
+def to_line(run_id: str, generation: Generation, scores: Scores) -> dict[str, Any]:
     """Returns a generation as a line, with its scores by column."""
     line = {**vars(generation), "run_id": run_id, "tokens": len(generation.tokens)}
     for each in fields(StepRecord):
@@ -95,8 +95,8 @@ _DELIVERY = {"s" if each.name == "seconds" else each.name: each.name for each in
 _GENERATION = frozenset(each.name for each in fields(Generation))
 
 
-def generation_of(line: Mapping[str, Any]) -> Generation:
-    """Inverts ``line_of`` but for the token ids."""
+def from_line(line: Mapping[str, Any]) -> Generation:
+    """Inverts ``to_line`` but for the token ids."""
     names = [each.name for each in fields(StepRecord)]
     steps = zip(*(line[f"{STEP}{name}"] for name in names), strict=True)
     data = {name: value for name, value in line.items() if name in _GENERATION}
@@ -108,23 +108,23 @@ def generation_of(line: Mapping[str, Any]) -> Generation:
     return Generation.from_json(data)
 
 
-def scores_in(lines: pa.Table) -> list[str]:
+def score_columns(lines: pa.Table) -> list[str]:
     """Returns the columns of scores."""
     return [name for name in lines.column_names if _NAMED.match(name)]
 
 
-def schema_of(scores: Iterable[str] = ()) -> pa.Schema:
+def make_schema(scores: Iterable[str] = ()) -> pa.Schema:
     """Returns the columns with their types, then those of scores, one number before several."""
     import pyarrow as pa
 
-    columns = [pa.field(each.name, kind_of(each)) for each in FIELDS]
+    columns = [pa.field(each.name, arrow_type(each)) for each in FIELDS]
     parts = pa.list_(pa.field("element", pa.float64()))
     for name in sorted(scores, key=lambda name: (name.startswith(PARTS), name)):
         columns.append(pa.field(name, parts if name.startswith(PARTS) else pa.float64()))
     return pa.schema(columns)
 
 
-def kind_of(column: Field) -> pa.DataType:
+def arrow_type(column: RecordField) -> pa.DataType:
     """Returns a column's type."""
     import pyarrow as pa
 
@@ -135,7 +135,7 @@ def kind_of(column: Field) -> pa.DataType:
     return kind
 
 
-def _leaf_of(schema: pa.Schema, name: str) -> str:
+def _leaf_path(schema: pa.Schema, name: str) -> str:
     """Returns a column's place in the file's nesting."""
     kind = schema.field(name).type
     path = name
@@ -146,7 +146,7 @@ def _leaf_of(schema: pa.Schema, name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedRecords:
     """The lines of some cells."""
 
     # the columns of `FIELDS`, then `score_NAME` or `parts_NAME` for each score that some cell has;
@@ -164,11 +164,11 @@ class Packed:
         return group_by_key((name, place) for place, name in enumerate(names))
 
     @cached_property
-    def windows(self) -> Windows:
+    def windows(self) -> MeasuredLines:
         """The lines as arrays."""
-        from spec_bench.records.windows import Windows
+        from spec_bench.records.windows import MeasuredLines
 
-        return Windows(self.lines)
+        return MeasuredLines(self.lines)
 
     def __contains__(self, run_id: str) -> bool:
         return run_id in self._places or run_id in self.origins
@@ -179,13 +179,13 @@ class Packed:
         run_ids = (each.removesuffix(AGAIN) for each in self._places)
         return list(dict.fromkeys([*run_ids, *self.origins]))
 
-    def of(self, run_ids: Iterable[str]) -> Packed:
+    def of(self, run_ids: Iterable[str]) -> PackedRecords:
         """Returns some cells in this order; one that is not here has no lines."""
         named = list(run_ids)
         names = (name for each in named for name in (each, f"{each}{AGAIN}"))
         lines = (line for name in names for line in self._places.get(name, ()))
         origins = {each: self.origins[each] for each in named if each in self.origins}
-        return Packed(self._at(lines), origins)
+        return PackedRecords(self._take_lines(lines), origins)
 
     def place(self, run_id: str) -> slice:
         """Returns where a cell's own lines stand, those of later timings left out."""
@@ -210,26 +210,26 @@ class Packed:
 
     def generations(self, run_id: str) -> list[Generation]:
         """A cell's records in their order, none where it is not here; tokens are unknown."""
-        return self.generations_at(self._places.get(run_id, ()))
+        return self.take_generations(self._places.get(run_id, ()))
 
-    def generations_at(self, lines: Iterable[int]) -> list[Generation]:
+    def take_generations(self, lines: Iterable[int]) -> list[Generation]:
         """Returns the records in some lines."""
-        return [generation_of(line) for line in self._at(lines).to_pylist()]
+        return [from_line(line) for line in self._take_lines(lines).to_pylist()]
 
-    def _at(self, lines: Iterable[int]) -> pa.Table:
+    def _take_lines(self, lines: Iterable[int]) -> pa.Table:
         import pyarrow as pa
 
         return self.lines.take(pa.array(lines, pa.int64()))
 
     @cached_property
-    def _scored(self) -> dict[str, list[pa.ChunkedArray]]:
+    def _columns_by_score(self) -> dict[str, list[pa.ChunkedArray]]:
         """Columns by the score that they are of."""
-        names = scores_in(self.lines)
+        names = score_columns(self.lines)
         return group_by_key((_NAMED.sub("", name), self.lines[name]) for name in names)
 
-    def scored(self, run_id: str, name: str) -> Mapping[str, Scored]:
+    def get_score(self, run_id: str, name: str) -> Mapping[str, Scored]:
         """Returns one score of a cell's answers by prompt id; {} where it has none."""
-        for column in self._scored.get(name, ()):
+        for column in self._columns_by_score.get(name, ()):
             place = self.place(run_id)
             values = zip(self.windows.prompt_id[place], column[place].to_pylist(), strict=True)
             if known := {prompt: value for prompt, value in values if value is not None}:
@@ -238,7 +238,7 @@ class Packed:
 
     def scores(self, run_id: str) -> Scores:
         """Returns what the answers of a cell scored."""
-        every = {name: self.scored(run_id, name) for name in self._scored}
+        every = {name: self.get_score(run_id, name) for name in self._columns_by_score}
         return {name: scored for name, scored in every.items() if scored}
 
 
@@ -248,7 +248,7 @@ def pack(
     origin: Mapping[str, Any] | None,
     scores: Scores | None = None,
     retimed: Iterable[Generation] = (),
-) -> Packed:
+) -> PackedRecords:
     """Returns the lines of one cell."""
     import pyarrow as pa
 
@@ -256,32 +256,32 @@ def pack(
     for name, by_prompt in (scores or {}).items():
         several = any(isinstance(value, Sequence) for value in by_prompt.values())
         by_column[f"{PARTS if several else SCORE}{name}"] = by_prompt
-    lines = [line_of(run_id, each, by_column) for each in done]
-    lines += [line_of(f"{run_id}{AGAIN}", each, {}) for each in retimed]
-    schema = schema_of(by_column)
+    lines = [to_line(run_id, each, by_column) for each in done]
+    lines += [to_line(f"{run_id}{AGAIN}", each, {}) for each in retimed]
+    schema = make_schema(by_column)
     kept = {k: v for k, v in (origin or {}).items() if k not in _NOT_KEPT}
-    return Packed(pa.Table.from_pylist(lines, schema), {run_id: kept} if kept else {})
+    return PackedRecords(pa.Table.from_pylist(lines, schema), {run_id: kept} if kept else {})
 
 
-def joined(parts: Iterable[Packed]) -> Packed:
+def concat(parts: Iterable[PackedRecords]) -> PackedRecords:
     """Returns the lines of several, one after the other."""
     import pyarrow as pa
 
     every = list(parts)
-    tables = [schema_of().empty_table(), *(part.lines for part in every)]
+    tables = [make_schema().empty_table(), *(part.lines for part in every)]
     lines = pa.concat_tables(tables, promote_options="default")
-    return Packed(lines, {k: v for part in every for k, v in part.origins.items()})
+    return PackedRecords(lines, {k: v for part in every for k, v in part.origins.items()})
 
 
-def write(path: Path, packed: Packed, tables: Mapping[str, str] | None = None) -> None:
+def write(path: Path, packed: PackedRecords, tables: Mapping[str, str] | None = None) -> None:
     """Writes a file as a whole, with digests of ``tables``; equal content is equal bytes."""
     import pyarrow as pa
     from pyarrow import parquet
 
     # A score that no line has, as where its cells are no longer here, is no column.
-    named = scores_in(packed.lines)
+    named = score_columns(packed.lines)
     count = len(packed.lines)
-    schema = schema_of(column for column in named if packed.lines[column].null_count < count)
+    schema = make_schema(column for column in named if packed.lines[column].null_count < count)
     for name in OPTIONAL:
         if not any(packed.lines[name].to_pylist()):
             schema = schema.remove(schema.get_field_index(name))
@@ -292,13 +292,15 @@ def write(path: Path, packed: Packed, tables: Mapping[str, str] | None = None) -
         same["cells"].append(run_id)
     meta = {"version": VERSION, "measured": list(measured.values()), "tables": dict(tables or {})}
     lines = packed.lines.select(schema.names).combine_chunks()
-    with files.replacing(path) as partial:
+    with files.atomic_replace(path) as partial:
         with parquet.ParquetWriter(
             partial,
             schema,
             compression="zstd",
             compression_level=9,
-            use_dictionary=[_leaf_of(schema, name) for name in schema.names if name not in numbers],
+            use_dictionary=[
+                _leaf_path(schema, name) for name in schema.names if name not in numbers
+            ],
             # The bytes of a number are alike by their place in it, which is how they are stored.
             use_byte_stream_split=numbers,
             write_statistics=False,
@@ -308,7 +310,7 @@ def write(path: Path, packed: Packed, tables: Mapping[str, str] | None = None) -
             # The digest comes last, where ``seals`` looks for it.
             text = json.dumps(meta, separators=(",", ":"))
             writer.add_key_value_metadata({_META: text, _SEAL: seals.BLANK})
-        partial.write_bytes(seals.seal(partial.read_bytes()))
+        partial.write_bytes(seals.fill_in_checksum(partial.read_bytes()))
 
 
 def _unusable(path: Path, why: object) -> ValueError:
@@ -319,7 +321,7 @@ def _unusable(path: Path, why: object) -> ValueError:
 def check(path: Path) -> bytes:
     """Returns the bytes of a file that is as it was written."""
     try:
-        data = seals.bytes_of(path)
+        data = seals.read_regular_file(path)
         seals.check(data)
     except (OSError, ValueError) as error:
         raise _unusable(path, getattr(error, "strerror", None) or error) from error
@@ -341,18 +343,18 @@ def check_tables(path: Path) -> None:
             raise UsageError(f"{fault}; restore it, or run its experiment again")
 
 
-def read_once(path: Path) -> Packed:
+def read_once(path: Path) -> PackedRecords:
     """Reads a file unless it is as it was when it was read last."""
     state = path.lstat()
     return _read_state(path, state.st_ino, state.st_mtime_ns)
 
 
 @lru_cache(maxsize=4)
-def _read_state(path: Path, *_: int) -> Packed:
+def _read_state(path: Path, *_: int) -> PackedRecords:
     return read(path)
 
 
-def read(path: Path) -> Packed:
+def read(path: Path) -> PackedRecords:
     """The cells of a file. Raises ValueError: it is none of records, or was altered."""
     import pyarrow as pa
     from pyarrow import parquet
@@ -363,16 +365,16 @@ def read(path: Path) -> Packed:
         meta = json.loads((file.metadata.metadata or {})[_META])
         if meta["version"] != VERSION:
             raise UsageError(f"version {meta['version']}, this one reads {VERSION}")
-        lines = _completed(file.read(use_threads=False))
-        schema = schema_of(scores_in(lines))
+        lines = _add_missing_columns(file.read(use_threads=False))
+        schema = make_schema(score_columns(lines))
         lines = lines.select(schema.names).cast(schema)
         origins = {run_id: each["origin"] for each in meta["measured"] for run_id in each["cells"]}
     except (pa.ArrowException, KeyError, ValueError, TypeError, OSError, MemoryError) as error:
         raise _unusable(path, error) from error
-    return Packed(lines, origins, meta.get("tables", {}))
+    return PackedRecords(lines, origins, meta.get("tables", {}))
 
 
-def _completed(lines: pa.Table) -> pa.Table:
+def _add_missing_columns(lines: pa.Table) -> pa.Table:
     """Returns the lines with what files of before do not have: no number, no text, repeat 0."""
     import pyarrow as pa
 
@@ -382,5 +384,5 @@ def _completed(lines: pa.Table) -> pa.Table:
         if each.name not in lines.column_names and not needed:
             unknown = each.name in (*LISTED, PROMPT_TOKENS)
             value = None if unknown else nothing[each.holds]
-            lines = lines.append_column(each.name, pa.array([value] * len(lines), kind_of(each)))
+            lines = lines.append_column(each.name, pa.array([value] * len(lines), arrow_type(each)))
     return lines

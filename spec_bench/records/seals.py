@@ -21,17 +21,17 @@ _DIGITS = 2 * hashlib.sha256().digest_size
 BLANK = _MARK + b"0" * _DIGITS
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+def add_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a mapping, its keys hidden, with a digest of it all, which ``opened`` verifies."""
     content = redact_values(content)
     return {**content, "check": files.digest(content)}
 
 
-def opened(path: Path) -> dict[str, Any]:
+def read_checked(path: Path) -> dict[str, Any]:
     """The mapping of a JSON file, without its digest. Raises ValueError: it is none, was altered,
     or has no digest. Raises OSError: it cannot be read.
     """
-    content = json.loads(bytes_of(path))
+    content = json.loads(read_regular_file(path))
     if not isinstance(content, dict):
         raise UsageError("it is no mapping")
     if content.pop("check", None) != files.digest(content):
@@ -39,19 +39,19 @@ def opened(path: Path) -> dict[str, Any]:
     return content
 
 
-def bytes_of(path: Path) -> bytes:
+def read_regular_file(path: Path) -> bytes:
     """Returns what a file holds. Raises ValueError: it is none, but a folder, a link or a pipe."""
     if os.path.lexists(path) and not path.is_file():
         raise UsageError("it is no file")
     return path.read_bytes()
 
 
-def seal(data: bytes) -> bytes:
+def fill_in_checksum(data: bytes) -> bytes:
     """Returns a file's bytes with their digest in the place of the last ``BLANK``."""
     at = data.rfind(_MARK)
     if data[at : at + len(BLANK)] != BLANK:
         raise UsageError("no place for a digest")
-    return _with(data, at, hashlib.sha256(data).hexdigest().encode())
+    return _insert_checksum(data, at, hashlib.sha256(data).hexdigest().encode())
 
 
 def check(data: bytes) -> None:
@@ -59,12 +59,12 @@ def check(data: bytes) -> None:
     at = data.rfind(_MARK)
     if at < 0:
         raise UsageError("it has no digest, was cut, or is something else")
-    digest = hashlib.sha256(_with(data, at, b"0" * _DIGITS)).hexdigest()
+    digest = hashlib.sha256(_insert_checksum(data, at, b"0" * _DIGITS)).hexdigest()
     if data[at + len(_MARK) :][:_DIGITS] != digest.encode():
         raise UsageError("its digest does not fit: it was altered, or not copied whole")
 
 
-def _with(data: bytes, at: int, digits: bytes) -> bytes:
+def _insert_checksum(data: bytes, at: int, digits: bytes) -> bytes:
     """Returns the bytes with other digits after the mark that stands at ``at``."""
     start = at + len(_MARK)
     return data[:start] + digits + data[start + _DIGITS :]

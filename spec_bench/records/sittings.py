@@ -20,7 +20,7 @@ ALL = (
 _ROUNDED = 1e-3  # what files round a rate by is far less, what two sittings differ by is more
 
 
-def of_other_sitting(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def mark_other_sessions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns of each row of a seed ``MEANING`` if it was decoded in another session than its plain
     decoding, ``ALL`` if all were, else "".
     """

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from spec_bench.records.ends import Ends
+from spec_bench.records.ends import StopCriteria
 from spec_bench.system.errors import UsageError
 
 _REASON = re.compile(r"([a-z]\w*): (.*)", re.DOTALL)
@@ -51,13 +51,13 @@ class Reason:
         return f"{self.column}: {self.text.replace('; ', ', ')}"
 
 
-def written_reasons(reasons: Iterable[Reason]) -> str:
+def format_reasons(reasons: Iterable[Reason]) -> str:
     """All reasons of a row in one text: ``column: why; column: why``, or a failure's message."""
     return "; ".join(map(str, reasons))
 
 
 def parse_reasons(text: str) -> tuple[Reason, ...]:
-    """Inverts ``written_reasons``; what names no column is a failure's message."""
+    """Inverts ``format_reasons``; what names no column is a failure's message."""
     if not text:
         return ()
     parts = [_REASON.fullmatch(part) for part in text.split("; ")]
@@ -96,7 +96,7 @@ class Request:
     max_new_tokens: int  # limit on delivered tokens
     stop_ids: tuple[int, ...] = ()  # end the generation: delivered, then nothing more
     # has texts that end it, too: delivered up to the token that makes one whole
-    ends: Ends = field(default=Ends(), compare=False, repr=False)
+    ends: StopCriteria = field(default=StopCriteria(), compare=False, repr=False)
 
     def find_end(self, tokens: Sequence[int], before: int = 0) -> int | None:
         """Returns how many tokens of an answer are delivered up to its first end; None if it has
@@ -191,7 +191,7 @@ class Generation:
         """Tokens that came within ``decode_s``: all but those of a server's first chunk."""
         return len(self.tokens) - (self.delivery.tokens[0] if self.delivery else 0)
 
-    # What sums of these are made of has the same names in ``parquet.Windows``, of many at once.
+    # What sums of these are made of has the same names in ``windows.MeasuredLines``, of many lines.
     delivered = property(lambda self: len(self.tokens))
     calls = property(lambda self: len(self.steps))  # the prefill is not one
     accepted = property(lambda self: sum(s.accepted for s in self.steps))
@@ -285,9 +285,9 @@ class CellResult:
     @property
     def reason(self) -> str:
         """All reasons in one text, as a row has them."""
-        return written_reasons(self.reasons)
+        return format_reasons(self.reasons)
 
-    def at_stage(self, stage: Stage) -> CellResult:
+    def replace_stage(self, stage: Stage) -> CellResult:
         """The result as a row of that stage: a cell is the same whichever job asked for it."""
         return replace(self, facts=replace(self.facts, stage=stage))
 

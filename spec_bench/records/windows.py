@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 
-class Windows:
+class MeasuredLines:
     """Columns of lines, and what ``Generation`` makes of its own, as arrays (lines,) or NaN."""
 
     delivered = property(lambda self: self.tokens)

@@ -11,26 +11,26 @@ from pathlib import Path
 from rich.console import Console
 from rich.markdown import Markdown
 
-from spec_bench.report.claims import measured
+from spec_bench.report.claims import select_measured_rows
 from spec_bench.report.claims.ask import Ask, best, cells, titled
-from spec_bench.report.claims.verdict import Check, judged
-from spec_bench.report.claims.verdict import table_of as checks_table
+from spec_bench.report.claims.verdict import Check, correct_verdicts
+from spec_bench.report.claims.verdict import claims_table as checks_table
 from spec_bench.report.comparison import (
     ALPHA,
     MARGIN,
     ORDER,
     RATE,
     RATE_MARGIN,
-    Change,
-    Comparison,
+    NumberChange,
+    ResultsComparison,
     compare,
     read_side,
 )
-from spec_bench.report.data.rows import MODELS_APART, stall_of
+from spec_bench.report.data.rows import MODELS_APART, get_stall
 from spec_bench.report.page.build import render
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.settings.arguments import Parser, output_folder
-from spec_bench.settings.fields import complain
+from spec_bench.settings.fields import print_error
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.numbers import format_count
@@ -50,7 +50,7 @@ METHOD = (
 )
 
 
-def between(path: Path, names: str) -> list[Check]:
+def compare_two_cells(path: Path, names: str) -> list[Check]:
     """Sets one cell against another of the same results, each written as ``sd:3``: on each task
     tokens/s, tokens a call and the score, paired by prompt. Raises ValueError: no task has both.
     """
@@ -58,7 +58,7 @@ def between(path: Path, names: str) -> list[Check]:
     if len(asked) != 2:
         raise UsageError(f"--cells takes two, such as sd:3,rsd_s:4x3, got {names!r}")
     found = read_side(path).cells
-    ask = Ask(measured(found.rows), found.records).of()
+    ask = Ask(select_measured_rows(found.rows), found.records).of()
     first, second = (cells(name, **({"spec": spec} if spec else {})) for name, _, spec in asked)
     text = names.replace(",", " > ") + " in {metric}"
     metrics = (RATE, "block_efficiency", "score")
@@ -66,17 +66,17 @@ def between(path: Path, names: str) -> list[Check]:
     claim = text.format(metric=titled(RATE))
     for group in ask.groups:
         sides = [ask.side(group, each) for each in (first, second)]
-        doubts = [min(map(stall_of, side), default="") for side in sides]
+        doubts = [min(map(get_stall, side), default="") for side in sides]
         if all(sides) and (why := max(doubts)):
             checks.append(Check(claim, group.title, why, _NOT_JUDGED))
     if not checks:
         known = found.rows.decoder + ":" + found.rows.spec.astype(str)
         told = f"there are {', '.join(dict.fromkeys(known.str.removesuffix(':-')))}"
         raise UsageError(f"no task in {str(path)!r} was run with both of {names}; {told}")
-    return judged(checks)
+    return correct_verdicts(checks)
 
 
-def texts_of(change: Change) -> list[str]:
+def format_change(change: NumberChange) -> list[str]:
     """Writes a change for people, under ``HEADS``."""
     shift = change.shift
     p = change.p
@@ -99,7 +99,7 @@ def texts_of(change: Change) -> list[str]:
     return [change.cell, change.column.title, before, after, moved, interval, chance, verdict]
 
 
-def markdown(comparison: Comparison) -> str:
+def markdown(comparison: ResultsComparison) -> str:
     """Returns the whole comparison, regressions first."""
     title = f"## {escape_markdown(comparison.before)} → {escape_markdown(comparison.after)}"
     alone = [f"Cells {side} alone: {'; '.join(found)}" for side, found in comparison.alone]
@@ -109,7 +109,7 @@ def markdown(comparison: Comparison) -> str:
     shown = [each for verdict in ORDER[:3] for each in comparison.of(verdict)]
     shown += [each for each in comparison.of("not judged") if each.column.name == RATE]
     if shown:
-        parts.append(markdown_table(HEADS, map(texts_of, shown), labels=2))
+        parts.append(markdown_table(HEADS, map(format_change, shown), labels=2))
     if same := len(comparison.of("identical")):
         parts.append(f"The same on every prompt: {format_count(same, 'number')}.")
     for why, count in Counter(e.why.partition(":")[0] for e in comparison.of("not judged")).items():
@@ -123,13 +123,15 @@ def markdown(comparison: Comparison) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def page(comparison: Comparison) -> str:
+def page(comparison: ResultsComparison) -> str:
     """Renders the same as a page."""
     return render(
         "compare.html.j2",
         comparison=comparison,
         heads=HEADS,
-        parts=[(each, list(map(texts_of, of))) for each in ORDER if (of := comparison.of(each))],
+        parts=[
+            (each, list(map(format_change, of))) for each in ORDER if (of := comparison.of(each))
+        ],
         method=METHOD.format(alpha=comparison.alpha, margin=comparison.margin),
         verdicts={"regression": "bad", "improvement": "good", "not judged": "open"},
     )
@@ -152,13 +154,13 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("takes a second folder, or --cells A,B of one")
     try:
         if options.cells:
-            checks = between(options.before, options.cells)
+            checks = compare_two_cells(options.before, options.cells)
             Console(highlight=False).print(checks_table(checks))
             undecided = any(each.verdict == _NOT_JUDGED for each in checks)
             return 2 * (undecided and not options.allow_empty)
         comparison = compare(options.before, options.after, options.alpha, options.margin)
     except UsageError as error:
-        complain(f"spec-bench compare: {error}")
+        print_error(f"spec-bench compare: {error}")
         return 2
     text = markdown(comparison)
     console = Console()
@@ -170,7 +172,8 @@ def main(arguments: Sequence[str]) -> int:
         for name, content in (("compare.md", text), ("compare.html", page(comparison))):
             files.write_text(options.out / name, content)
             print(options.out / name)
-    if not (comparison.regressed or options.allow_empty) and comparison.undecided:
-        complain(f"spec-bench compare: {comparison.undecided}; --allow-empty makes it a success")
+    if not (comparison.regressed or options.allow_empty) and comparison.inconclusive_reason:
+        why = comparison.inconclusive_reason
+        print_error(f"spec-bench compare: {why}; --allow-empty makes it a success")
         return 2
     return int(comparison.regressed)

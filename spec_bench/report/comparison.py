@@ -20,24 +20,24 @@ from numpy.typing import NDArray
 from spec_bench.metrics.interval import TOO_FEW, Interval, holm, p_value
 from spec_bench.metrics.intervals import (
     RATIOS,
+    bootstrap_intervals,
     score_difference_interval,
-    studentised_intervals,
 )
 from spec_bench.report.data.counts import (
     ENOUGH,
-    Records,
-    find_timed,
-    mapped_of,
-    table_of,
+    RecordReader,
+    get_mapping,
+    get_paired_timings,
+    stack_counts,
     value_of_sums,
 )
-from spec_bench.report.data.rows import Row, groups_of, number_in, rows_of, stall_of
+from spec_bench.report.data.rows import Row, get_number, get_stall, group_rows, to_rows
 from spec_bench.report.data.seeds import SEEDS
-from spec_bench.report.page.build import Cells, read_cells
+from spec_bench.report.page.build import PageCells, read_cells
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import make_together
-from spec_bench.vocabulary.columns import Column, column, columns_in
+from spec_bench.vocabulary.columns import Column, column, find_columns
 from spec_bench.vocabulary.numbers import format_count
 
 ALPHA = 0.05
@@ -62,7 +62,7 @@ Key = tuple[str, ...]
 Array = NDArray[np.float64]
 
 
-class Cell(NamedTuple):
+class ComparedCell(NamedTuple):
     """One cell with its baselines."""
 
     row: Row  # the cell's
@@ -74,22 +74,22 @@ class Cell(NamedTuple):
         return str(self.row["status"]) == "failed"
 
 
-class Side(NamedTuple):
+class ResultsSide(NamedTuple):
     """A results folder."""
 
     name: str  # as it was given
-    cells: Cells
+    cells: PageCells
 
 
-class Match(NamedTuple):
+class MatchedCell(NamedTuple):
     """The same cell on both sides."""
 
     name: str  # distinct among the cells, for people
-    before: Cell  # the first side's
-    after: Cell  # the second side's
+    before: ComparedCell  # the first side's
+    after: ComparedCell  # the second side's
 
 
-class Differing(NamedTuple):
+class DifferentSetting(NamedTuple):
     """A setting or a fact about the machine that is not the same on both sides."""
 
     name: str  # of the column, for people
@@ -99,7 +99,7 @@ class Differing(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Change:
+class NumberChange:
     """One number of one cell on both sides."""
 
     cell: str  # its name
@@ -115,27 +115,27 @@ class Change:
     verdict: Verdict = "not judged"
 
     @property
-    def worse(self) -> bool:
+    def is_worse(self) -> bool:
         """Whether it goes the wrong way."""
         assert self.shift is not None
         return self.shift.value < 0 if self.column.better == "up" else self.shift.value > 0
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ResultsComparison:
     """Two results folders."""
 
     before: str  # name of the first
     after: str  # name of the second
     alpha: float  # the chance of any false alarm
     margin: float  # the share by which a speed-up may change and count as the same
-    judged: Sequence[Change]  # all changes, regressions first
+    judged: Sequence[NumberChange]  # all changes, regressions first
     # cells that have numbers on the first side and failed on the second, with why
     failed: Sequence[tuple[str, str]]
     alone: Sequence[tuple[str, Sequence[str]]]  # before or after, and the cells it alone has
-    differing: Sequence[Differing]  # settings, machines and versions that are not the same
+    differing: Sequence[DifferentSetting]  # settings, machines and versions that are not the same
 
-    def of(self, verdict: Verdict) -> list[Change]:
+    def of(self, verdict: Verdict) -> list[NumberChange]:
         """Returns the changes of one verdict."""
         return [each for each in self.judged if each.verdict == verdict]
 
@@ -150,7 +150,7 @@ class Comparison:
         return len(self.judged) - len(self.of("not judged"))
 
     @property
-    def undecided(self) -> str:
+    def inconclusive_reason(self) -> str:
         """Returns why the comparison is no success though nothing got worse; "" of a success."""
         if not self.compared:
             return "no number could be compared"
@@ -173,7 +173,7 @@ class Comparison:
                 "To measure again, run the job with another --out FOLDER"
             )
         unjudged = len(self.of("not judged"))
-        undecided = f"{self.undecided}; " if self.undecided else ""
+        undecided = f"{self.inconclusive_reason}; " if self.inconclusive_reason else ""
         parts = [
             format_count(len(self.of("regression")), "regression"),
             format_count(len(self.of("improvement")), "improvement"),
@@ -188,7 +188,9 @@ class Comparison:
         return undecided + ", ".join(parts)
 
 
-def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MARGIN) -> Comparison:
+def compare(
+    before: Path, after: Path, alpha: float = ALPHA, margin: float = MARGIN
+) -> ResultsComparison:
     """Sets one results folder or table against another.
 
     ``alpha`` is the chance of any false alarm among all numbers. A speed-up that changed by at most
@@ -202,31 +204,33 @@ def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MAR
     sides = read_side(before, numbers), read_side(after, numbers)
     both, gone, new = matches(*sides)
     failed = [match for match in both if match.after.failed and not match.before.failed]
-    shared = columns_in(name for side in sides for name in side.cells.rows)
-    every = list(changes(both, shared, *sides, margin))
-    return Comparison(
+    shared = find_columns(name for side in sides for name in side.cells.rows)
+    every = list(compare_numbers(both, shared, *sides, margin))
+    return ResultsComparison(
         before=sides[0].name,
         after=sides[1].name,
         alpha=alpha,
         margin=margin,
-        judged=judge(every, alpha),
+        judged=judge_changes(every, alpha),
         failed=[(match.name, str(match.after.row["reason"])) for match in failed],
         alone=[each for each in (("before", gone), ("after", new)) if each[1]],
-        differing=differing(both, shared, *sides),
+        differing=list_differences(both, shared, *sides),
     )
 
 
-def judge(every: Sequence[Change], alpha: float) -> list[Change]:
+def judge_changes(every: Sequence[NumberChange], alpha: float) -> list[NumberChange]:
     """Gives verdicts, corrected together; regressions first, in each the surest first.
 
     Numbers that are the same on every prompt give no alarm and do not count among the tests.
     """
     judged = [replace(e, p=None, verdict="identical") for e in every if e.identical]
-    judged += [_halved(each) for each in every if each.p is None and not each.identical]
+    judged += [
+        _judge_without_interval(each) for each in every if each.p is None and not each.identical
+    ]
     known = [(each, each.p) for each in every if each.p is not None and not each.identical]
     for (each, alone), p in zip(known, holm([p for _, p in known]), strict=True):
         ends = each.shift and each.shift.ends
-        verdict: Verdict = "regression" if each.worse else "improvement"
+        verdict: Verdict = "regression" if each.is_worse else "improvement"
         why = ""
         if p >= alpha:
             verdict = "no change shown"
@@ -237,7 +241,7 @@ def judge(every: Sequence[Change], alpha: float) -> list[Change]:
     return sorted(judged, key=lambda each: (ORDER.index(each.verdict), each.p or 0.0))
 
 
-def _halved(change: Change) -> Change:
+def _judge_without_interval(change: NumberChange) -> NumberChange:
     """Judges a change without an interval: less than half of plain decoding's rate needs none."""
     halved = change.before and change.after and 2 * change.after < change.before
     undecided = (_OTHER_MACHINE, "disturbed")
@@ -246,7 +250,7 @@ def _halved(change: Change) -> Change:
     return replace(change, verdict="regression", why=f"{change.why}, but less than half")
 
 
-def read_side(path: Path, only: Sequence[str] = ()) -> Side:
+def read_side(path: Path, only: Sequence[str] = ()) -> ResultsSide:
     """Returns a side from a ``results.csv``, the folder that holds one, or a results folder with
     several, of measured numbers ``only`` some. Raises ValueError: there are no rows there.
     """
@@ -256,10 +260,12 @@ def read_side(path: Path, only: Sequence[str] = ()) -> Side:
         raise UsageError(f"{str(path)!r}: answer files are read by spec-bench report answers first")
     if not any(each.stat().st_size for each in tables):
         raise UsageError(f"no {files.RESULTS} in {str(path)!r} or in the folders below it")
-    return Side(str(path), read_cells(tables, None, only))
+    return ResultsSide(str(path), read_cells(tables, None, only))
 
 
-def matches(before: Side, after: Side) -> tuple[list[Match], list[str], list[str]]:
+def matches(
+    before: ResultsSide, after: ResultsSide
+) -> tuple[list[MatchedCell], list[str], list[str]]:
     """Lists the cells that both sides have, in the first one's order; then the names of those of
     the first side alone, and of the second.
 
@@ -268,10 +274,10 @@ def matches(before: Side, after: Side) -> tuple[list[Match], list[str], list[str
     which ``differing`` lists. Raises ValueError: no cell is on both sides.
     """
     keys = _keys(before.cells.rows, after.cells.rows)
-    first = _by_key(before.cells.rows, keys)
-    second = _by_key(after.cells.rows, keys)
+    first = _index_cells(before.cells.rows, keys)
+    second = _index_cells(after.cells.rows, keys)
     names = _names([*first, *second], keys)
-    both = [Match(names[key], first[key], second[key]) for key in first if key in second]
+    both = [MatchedCell(names[key], first[key], second[key]) for key in first if key in second]
     if not both:
         one = names[next(iter(first))]
         other = names[next(iter(second))]
@@ -285,7 +291,7 @@ def matches(before: Side, after: Side) -> tuple[list[Match], list[str], list[str
 
 def _keys(*sides: pd.DataFrame) -> list[str]:
     """As few columns as distinguish the cells."""
-    there = [each.name for each in columns_in(sides[0].columns) if each.kind in _SETTINGS]
+    there = [each.name for each in find_columns(sides[0].columns) if each.kind in _SETTINGS]
     keys = list(_ALWAYS)
     for name in (*there, "experiment"):
         if name in (*keys, *_NEVER) or not all(name in rows for rows in sides):
@@ -298,14 +304,14 @@ def _keys(*sides: pd.DataFrame) -> list[str]:
     return keys
 
 
-def _by_key(rows: pd.DataFrame, keys: Sequence[str]) -> dict[Key, Cell]:
+def _index_cells(rows: pd.DataFrame, keys: Sequence[str]) -> dict[Key, ComparedCell]:
     """Returns the cells by their keys; of several with one key the last."""
     cells = {}
-    for group in groups_of(rows):
-        members = rows_of(group.rows)
+    for group in group_rows(rows):
+        members = to_rows(group.rows)
         bases = tuple(r for r in members if r["decoder"] == "ar" and r["status"] != "failed")
         for row in members:
-            cells[tuple(_text(row.get(key)) for key in keys)] = Cell(row, bases)
+            cells[tuple(_text(row.get(key)) for key in keys)] = ComparedCell(row, bases)
     return cells
 
 
@@ -321,9 +327,9 @@ def _names(every: Sequence[Key], keys: Sequence[str]) -> dict[Key, str]:
     return names
 
 
-def differing(
-    both: Sequence[Match], shared: Sequence[Column], before: Side, after: Side
-) -> list[Differing]:
+def list_differences(
+    both: Sequence[MatchedCell], shared: Sequence[Column], before: ResultsSide, after: ResultsSide
+) -> list[DifferentSetting]:
     """Lists settings, machines and versions that are not the same, the most cells first."""
     counts: Counter[tuple[str, str, str]] = Counter()
     told = [c for c in shared if c.kind in _SETTINGS and c.name not in ("run_id", *_ALWAYS)]
@@ -339,7 +345,7 @@ def differing(
         texts = [", ".join(each) or _UNSTATED for each in known]
         if texts[0] != texts[1] and fact != "day":
             counts.setdefault((fact, texts[0], texts[1]), len(both))
-    return [Differing(*key, cells) for key, cells in counts.most_common() if cells]
+    return [DifferentSetting(*key, cells) for key, cells in counts.most_common() if cells]
 
 
 def _text(value: Any) -> str:
@@ -350,20 +356,24 @@ def _text(value: Any) -> str:
     return f"{value:g}" if number else str(value)
 
 
-def changes(
-    both: Sequence[Match], shared: Sequence[Column], before: Side, after: Side, margin: float
-) -> Iterator[Change]:
+def compare_numbers(
+    both: Sequence[MatchedCell],
+    shared: Sequence[Column],
+    before: ResultsSide,
+    after: ResultsSide,
+    margin: float,
+) -> Iterator[NumberChange]:
     """The changes of cells that both sides have: speed-up, block efficiency, quality, as far as
     their columns are ``shared``; a speed-up that changed by ``margin``, a share, is as good as the
     same.
     """
     there = [each for each in shared if each.kind in _OF_TEXTS]
-    found: list[Change | _Paired] = []
+    found: list[NumberChange | _Paired] = []
     for match in both:
         if match.before.failed or match.after.failed:
             continue
         rows = match.before.row, match.after.row
-        told = [c for c in there if all(number_in(row, c.name) is not None for row in rows)]
+        told = [c for c in there if all(get_number(row, c.name) is not None for row in rows)]
         plain = match.before.row["decoder"] == "ar"  # whose other numbers are 1 by definition
         of_cell = [c for c in told if c.kind == "score" or not plain]
         for each in (*map(column, [RATE] if plain else _COMPARED), *of_cell):
@@ -381,39 +391,43 @@ def changes(
 class _Paired(NamedTuple):
     """A number that both sides have of the same prompts."""
 
-    change: Change  # without its interval
+    change: NumberChange  # without its interval
     statistic: Callable[[Array], Array]  # the number of one side, from its sums
     table: Array  # (counts of the first side, then of the second, seeds, prompts)
 
 
-def _paired(match: Match, each: Column, before: Records, after: Records) -> Change | _Paired:
+def _paired(
+    match: MatchedCell, each: Column, before: RecordReader, after: RecordReader
+) -> NumberChange | _Paired:
     """Returns one number's counts on both sides, or why it is not judged."""
     timed = each.name == _SPEEDUP
     name = each.name
     row = match.before.row
-    values = number_in(row, name), number_in(match.after.row, name)
-    left = Change(match.name, each, *values, relative=each.kind != "score")
+    values = get_number(row, name), get_number(match.after.row, name)
+    left = NumberChange(match.name, each, *values, relative=each.kind != "score")
     digests = [cell.row.get("prompts_digest") for cell in (match.before, match.after)]
     if len({str(each) for each in digests if not pd.isna(each) and each != ""}) > 1:
         return replace(left, why=_OTHER_PROMPTS)
     if name == RATE and len({_text(cell.row.get("machine")) for cell in match[1:]}) > 1:
         return replace(left, why=_OTHER_MACHINE)
-    doubt = stall_of(row) or stall_of(match.after.row)
+    doubt = get_stall(row) or get_stall(match.after.row)
     settled = row.get("repeats", 1) >= ENOUGH and "stalled" in doubt
     if doubt and name in (_SPEEDUP, RATE) and not settled:
         return replace(left, why=doubt)
     sides = ((match.before, before), (match.after, after))
     first, second = (
-        find_timed(s[0].row, s[0].bases, s[1]) if timed else s[1].by_seed(s[0].row, name)
+        get_paired_timings(s[0].row, s[0].bases, s[1])
+        if timed
+        else s[1].get_counts_by_seed(s[0].row, name)
         for s in sides
     )
     if not first or not second:
         return replace(left, why="no records by prompt, or none timed in turn")
-    if (table := table_of([first, second])) is None:
+    if (table := stack_counts([first, second])) is None:
         return replace(left, why="no seed or prompt in common: run both with one --seed")
     # of a speed-up: tokens, seconds, plain decoding's tokens and seconds
     statistic = RATIOS[4 if timed else 2]
-    if not timed and (each.kind == "score" or mapped_of(row, name)):
+    if not timed and (each.kind == "score" or get_mapping(row, name)):
         statistic = partial(value_of_sums, row=row, name=name)
     return _Paired(left, statistic, table.reshape(-1, *table.shape[2:]))
 
@@ -423,12 +437,12 @@ def _intervals(paired: Sequence[_Paired]) -> list[Interval | None]:
     change, statistic, _ = paired[0]
     tables = [each.table for each in paired]
     if change.relative:
-        return studentised_intervals(partial(_log_ratio, statistic), tables)
+        return bootstrap_intervals(partial(_log_ratio, statistic), tables)
     apart = partial(_difference, statistic)
     return [score_difference_interval(apart, table.sum(axis=1)) for table in tables]
 
 
-def _change(paired: _Paired, interval: Interval | None, margin: float) -> Change:
+def _change(paired: _Paired, interval: Interval | None, margin: float) -> NumberChange:
     """Returns one number's change."""
     left, statistic, table = paired
     if interval is None:

@@ -12,30 +12,30 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.report.claims import Check, check_generally
-from spec_bench.report.claims.verdict import summary_of
-from spec_bench.report.data.counts import Records, origin_of
+from spec_bench.report.claims.verdict import summarise_claims
+from spec_bench.report.data.counts import RecordReader, read_origin
 from spec_bench.report.data.differences import qualify_speeds
 from spec_bench.report.data.rows import (
     Group,
     check_models,
-    failure_of,
-    groups_of,
-    interval_in,
-    meanings_of,
-    prompts_of,
-    read_from,
+    footnotes,
+    format_harness_note,
+    format_prompt_count,
+    get_failure,
+    get_interval,
+    get_remarks,
+    group_rows,
     read_results,
-    remarks_of,
-    rows_of,
+    to_rows,
 )
-from spec_bench.report.data.seeds import POOLED, SEEDS, pooled, seeds_text
+from spec_bench.report.data.seeds import POOLED, SEEDS, pool_seeds, seeds_text
 from spec_bench.report.page.headline import headlines
 from spec_bench.report.page.results_table import numbers_by_category
 from spec_bench.report.papers.paper import Paper
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.system.files import write_text
 from spec_bench.vocabulary import columns
-from spec_bench.vocabulary.names import MARKS, doubts_of
+from spec_bench.vocabulary.names import MARKS, summarise_doubts
 from spec_bench.vocabulary.numbers import format_count
 
 _OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the plain table
@@ -48,9 +48,9 @@ def write_report(results: Path, folder: Path) -> None:
     """
     from spec_bench.report.figures.sweep import draw  # matplotlib is slow to load
 
-    records = Records(results)
-    rows = pooled(check_models(read_results(results)), records)
-    groups = groups_of(rows)
+    records = RecordReader(results)
+    rows = pool_seeds(check_models(read_results(results)), records)
+    groups = group_rows(rows)
     answers = [line.sentence for line in headlines(groups)]
     told = "".join(f"- {escape_markdown(answer)}\n" for answer in answers)
     parts = [
@@ -71,7 +71,7 @@ def markdown(groups: Sequence[Group], results: Path) -> str:
     return "\n\n".join([*parts, _footer(groups, results)]) + "\n"
 
 
-def categories_markdown(groups: Sequence[Group], records: Records) -> Iterator[str]:
+def categories_markdown(groups: Sequence[Group], records: RecordReader) -> Iterator[str]:
     """Two tables of each group whose prompts have categories."""
     for group in groups:
         for title, counts, last, cells in numbers_by_category(group, records):
@@ -92,7 +92,7 @@ def checks_markdown(checks: Sequence[Check], paper: Paper | None) -> str:
         [(check.claim, check.where, check.evidence, check.verdict) for check in checks],
         labels=4,
     )
-    return f"{escape_markdown(summary_of(checks, paper).sentence)}\n\n{verdicts}"
+    return f"{escape_markdown(summarise_claims(checks, paper).sentence)}\n\n{verdicts}"
 
 
 def _group_table(group: Group) -> str:
@@ -100,20 +100,20 @@ def _group_table(group: Group) -> str:
     every = group.rows
     rows = group.rows.sort_values("speedup", ascending=False, kind="stable")
     rows = every[every.index.isin([every.index[0], *rows.index[:_MOST]])]
-    there = columns.columns_in(rows.columns)
+    there = columns.find_columns(rows.columns)
     shown = [c for c in there if c.interval and c.name not in _OF_A_REQUEST]
     shown = [c for c in shown if rows[c.name].notna().any()]
     counts = [c for c in there if c.name.startswith("execution_") and c.kind == "count"]
     shown += [c for c in counts if rows[c.name].any()]
     lines = []
-    for row in rows_of(rows):
-        remarks = [each.partition(":")[0] for each in remarks_of(row)]
+    for row in to_rows(rows):
+        remarks = [each.partition(":")[0] for each in get_remarks(row)]
         mark = ", ".join(filter(None, [MARKS.get(str(row["lossless"]), ""), *remarks]))
         name = f"{row['decoder']} ({mark})" if mark else str(row["decoder"])
-        values = [(interval_in(row, c.name), c.digits) for c in shown]
+        values = [(get_interval(row, c.name), c.digits) for c in shown]
         cells = [f"{value:.{digits}f}" if value else "" for value, digits in values]
         if row["status"] == "failed":
-            cells = [f"failed: {failure_of(row)}", *[""] * (len(shown) - 1)]
+            cells = [f"failed: {get_failure(row)}", *[""] * (len(shown) - 1)]
         lines.append([name, str(row["spec"]), *cells])
     # Scores go by their names in the file.
     named = [c.name.replace("_", " ") if c.kind in ("score", "count") else c.title for c in shown]
@@ -127,9 +127,9 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
     """Pair, sample size, machine and versions, as the records have them."""
     first = groups[0].rows.iloc[0]
     facts = [f"pair {first.pair}", f"batch size {first.batch_size}"]
-    facts += dict.fromkeys(filter(None, (read_from(group.rows) for group in groups)))
+    facts += dict.fromkeys(filter(None, (format_harness_note(group.rows) for group in groups)))
     facts += [f"{group.title}: {_settings(group)}" for group in groups]
-    origin: Mapping[str, Any] = origin_of(results, str(first.run_id).split(",")[0]) or {}
+    origin: Mapping[str, Any] = read_origin(results, str(first.run_id).split(",")[0]) or {}
     if origin:
         devices = ", ".join(origin["torch"]["devices"]) or origin["cpu"]
         threads = origin["torch"]["threads"]
@@ -142,17 +142,17 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
     facts += [
         f"{group.title}: speedup of {doubt}"
         for group in groups
-        for doubt in doubts_of(rows_of(group.rows))
+        for doubt in summarise_doubts(to_rows(group.rows))
     ]
     rows = pd.concat([group.rows for group in groups])
-    facts += [*meanings_of(rows), *dict.fromkeys(qualify_speeds(rows_of(rows), ["speedup"]))]
+    facts += [*footnotes(rows), *dict.fromkeys(qualify_speeds(to_rows(rows), ["speedup"]))]
     intervals = "In brackets: 95% intervals, bootstrap over prompts, paired by prompt for speedup."
     return "\n".join([intervals, "", *(f"- {escape_markdown(fact)}" for fact in facts)])
 
 
 def _settings(group: Group) -> str:
     row = group.rows.iloc[0]
-    prompts = prompts_of(group.rows) or "no prompts"
+    prompts = format_prompt_count(group.rows) or "no prompts"
     truncation = "" if row.top_p == 1 else f", top-p {row.top_p:g}"
     known = re.search(r"scored: [^|;]*", str(row.get("quality_signature", "")))
     scored = f", {known[0]}" if known else ""

@@ -20,18 +20,25 @@ import pandas as pd
 from spec_bench.records.types import CellResult
 from spec_bench.report import plain
 from spec_bench.report.claims import check_claims, check_generally
-from spec_bench.report.data.counts import Records
-from spec_bench.report.data.rows import Group, find_known, groups_of, once, rows_of, title_of
-from spec_bench.report.page.build import paper_of, read_cells, results_file, shown_tables
+from spec_bench.report.data.counts import RecordReader
+from spec_bench.report.data.rows import (
+    Group,
+    drop_duplicate_cells,
+    find_known,
+    format_group_title,
+    group_rows,
+    to_rows,
+)
+from spec_bench.report.page.build import find_paper, list_tables, read_cells, results_file
 from spec_bench.report.tables import render
-from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.settings.fields import one_line
-from spec_bench.sinks.console import print_outcome
-from spec_bench.sinks.rows import restored, row_of, write_csv
+from spec_bench.sinks.console import print_results
+from spec_bench.sinks.rows import from_json, to_row, write_csv
 from spec_bench.sinks.sink import WandbSettings
 from spec_bench.sinks.wandb import HISTORY, TABLE, TRAINING, find_projects, log_in
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import results_files, results_of, write_text
+from spec_bench.system.files import results_files, results_folder, write_text
 from spec_bench.vocabulary import columns, names
 
 _MISSING = "wandb_workspaces is not installed: pip install -e '.[reports]'"
@@ -55,7 +62,7 @@ def read_offline(folder: Path) -> list[CellResult]:
         row = {"labels": run["config"].get("labels"), "run_id": run["run_id"], **run["summary"]}
         if "status" in row:  # else a table
             metrics = {key: value for key, value in run["summary"].items() if key[0] != "_"}
-            found[row["run_id"]] = restored({**row, "metrics": metrics})
+            found[row["run_id"]] = from_json({**row, "metrics": metrics})
     if not found:
         raise UsageError(f"no cell of an offline run in {str(folder)!r}")
     return [*found.values()]
@@ -69,9 +76,9 @@ def publish(options: Namespace) -> None:
     """
     if options.offline:
         cells = read_offline(options.offline)
-        print_outcome(cells, ())
+        print_results(cells, ())
         if options.out:
-            write_csv(options.out, [row_of(cell) for cell in cells])
+            write_csv(options.out, [to_row(cell) for cell in cells])
         return
     try:
         import wandb_workspaces.reports.v2 as wr
@@ -107,7 +114,7 @@ def build_blocks(wr: Any, tables: Sequence[Path], task: str = "") -> Iterator[An
     cells = read_cells(tables) if tables else None
     rows = cells.rows if cells else pd.DataFrame(columns=["task", "file"])
     rows = rows[rows.task == task] if task else rows
-    groups = groups_of(once(rows)) if len(rows) else []
+    groups = group_rows(drop_duplicate_cells(rows)) if len(rows) else []
     of_task = f" and Tags in [{task!r}]" if task else ""
     no_cell = f"JobType != {TABLE!r} and JobType != {TRAINING!r}"
     all_cells = wr.Runset(name=task or "all tasks", filters=f"{no_cell}{of_task}")
@@ -119,7 +126,7 @@ def build_blocks(wr: Any, tables: Sequence[Path], task: str = "") -> Iterator[An
     if not groups:
         yield wr.H2("Cells")
         yield wr.PanelGrid(runsets=[all_cells], panels=_summary_panels(wr, rows))
-    records = cells.records if cells else Records(None)
+    records = cells.records if cells else RecordReader(None)
     for file, part in rows.groupby("file", sort=False):
         yield from _experiment_blocks(wr, Path(file), part, records)
     logged = wr.Runset(name="tables", filters=f"JobType = {TABLE!r}{of_task}")
@@ -138,12 +145,12 @@ def build_blocks(wr: Any, tables: Sequence[Path], task: str = "") -> Iterator[An
 def _runset_of(wr: Any, group: Group) -> Any:
     """Makes the set of a group's runs, the fastest first, each in its decoder's colour."""
     colours = {
-        run_id: names.decoder(str(row["decoder"])).colour.light
-        for row in rows_of(group.rows)
+        run_id: names.decoder_style(str(row["decoder"])).colour.light
+        for row in to_rows(group.rows)
         for run_id in str(row["run_id"]).split(",")
     }
     return wr.Runset(
-        name=f"{group.rows.iloc[0].pair}: {title_of(group)}",
+        name=f"{group.rows.iloc[0].pair}: {format_group_title(group)}",
         filters=f"ID in {[*colours]}",
         order=[wr.OrderBy(wr.SummaryMetric("speedup"))],
         run_settings={run_id: wr.RunSettings(colour) for run_id, colour in colours.items()},
@@ -187,16 +194,18 @@ def _has(rows: pd.DataFrame, name: str) -> bool:
 
 def _scores(rows: pd.DataFrame) -> list[tuple[str, str]]:
     """Lists the scores that some row has, with their titles; without rows all of ours."""
-    there = columns.columns_in(rows.columns) if len(rows) else columns.COLUMNS
+    there = columns.find_columns(rows.columns) if len(rows) else columns.COLUMNS
     return [(c.name, c.title) for c in there if c.kind == "score" and _has(rows, c.name)]
 
 
-def _experiment_blocks(wr: Any, file: Path, rows: pd.DataFrame, records: Records) -> Iterator[Any]:
+def _experiment_blocks(
+    wr: Any, file: Path, rows: pd.DataFrame, records: RecordReader
+) -> Iterator[Any]:
     """Yields a paper's tables, printed beside measured, and the checks of its claims; of an
     experiment that is no paper's our own checks.
     """
-    paper, items = paper_of(file.parent.name)
-    tables = shown_tables(items, Measured(rows, results_of(file)))
+    paper, items = find_paper(file.parent.name)
+    tables = list_tables(items, MeasuredRows(rows, results_folder(file)))
     checks = check_claims(paper.name, rows, records) if paper else check_generally(rows, records)
     printed = "printed beside measured, and " if tables else ""
     yield wr.H2(f"{file.parent.name}: {printed}the checks")

@@ -22,16 +22,16 @@ from signal import strsignal
 from typing import Any, Literal
 
 from spec_bench.jobs.config.cells import BASELINE
-from spec_bench.jobs.config.compose import composed, one_line
+from spec_bench.jobs.config.compose import compose_config, one_line
 from spec_bench.jobs.config.model_files import model_path
-from spec_bench.jobs.sweep.launch import VISIBLE, Claim, visible_devices
+from spec_bench.jobs.sweep.launch import VISIBLE, GpuReservation, visible_devices
 from spec_bench.serve import keeper
 from spec_bench.server.endpoint import Server, ServerError, last_line
 from spec_bench.settings.arguments import Parser, whole_numbers
 from spec_bench.settings.configs import find_configs, read_yaml
-from spec_bench.settings.fields import complain, did_you_mean
+from spec_bench.settings.fields import print_error, suggest
 from spec_bench.settings.validation import check, settings
-from spec_bench.settings.words import in_words
+from spec_bench.settings.words import quote_value
 from spec_bench.system import signals
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import open_own
@@ -81,7 +81,7 @@ def read_engine(name: str) -> ServingEngine:
     """An engine by its file's name. Raises ValueError: there is none, or its file is wrong."""
     files = find_configs(FOLDER)
     if name not in files:
-        near = did_you_mean(name, list(files))
+        near = suggest(name, list(files))
         raise UsageError(f"an engine is one of {', '.join(files)}, got {name!r}{near}")
     return check(ServingEngine, read_yaml(files[name]), str(files[name]))
 
@@ -107,20 +107,20 @@ def main(arguments: Sequence[str]) -> int:
     try:
         engine = read_engine(options.engine)
         methods = [each for each in options.methods.split(",") if each and each != PLAIN]
-        plan = Servers(engine, options, overrides)
+        plan = ServerGroup(engine, options, overrides)
         for method in (PLAIN, *methods):
             plan.command(method)
-        with signals.raising():
+        with signals.raise_on_signals():
             return plan.run(methods)
     except UsageError as error:
-        complain(f"spec-bench serve: {one_line(error)}")
+        print_error(f"spec-bench serve: {one_line(error)}")
         return 2
     except ServerError as error:
-        complain(f"spec-bench serve: {error}")
+        print_error(f"spec-bench serve: {error}")
         return 1
 
 
-class Servers:
+class ServerGroup:
     """An engine's servers of one model: what is started and asked."""
 
     def __init__(
@@ -128,7 +128,7 @@ class Servers:
     ) -> None:
         self.engine, self.options, self.overrides = engine, options, list(overrides)
         self.requests = whole_numbers("--requests", options.requests)
-        pair = composed([each for each in overrides if each != "-m"]).pair
+        pair = compose_config([each for each in overrides if each != "-m"]).pair
         self.model: str = options.model or _path(pair.target)
         self.draft = options.draft or (isinstance(pair.draft, str) and _path(pair.draft)) or None
         if engine.kind == "llama_cpp":
@@ -197,13 +197,13 @@ class Servers:
         key = os.environ.get(KEY, "").strip()
         with ExitStack() as held, closing(Server(url, model, key, answer_s=5)) as asked:
             if gpus:
-                held.callback((claim := Claim()).release)
+                held.callback((claim := GpuReservation()).release)
                 environment[VISIBLE] = ",".join(claim.take(gpus, self.options.gpus, wait=True))
             shown = f"{self.engine.title}, {method}"
             began = time.monotonic()
             print(f"{shown}: {redact(' '.join(command), key)} (log: {log})", flush=True)
-            with kept(command, log, env=environment) as keeping:
-                while keeping.poll() is None and not _up(asked, named):
+            with keep_running(command, log, env=environment) as keeping:
+                while keeping.poll() is None and not _wait_until_up(asked, named):
                     if time.monotonic() - began > patience:
                         raise ServerError(f"{method} is silent after {patience:g} s: {log}")
                     time.sleep(_POLL_S)
@@ -228,13 +228,13 @@ class Servers:
         requests = ",".join(map(str, self.requests))
         command = [
             *(sys.executable, "-m", "spec_bench", *(["-m"] if several else []), "engine=server"),
-            *(f"server.{key}={in_words(value)}" for key, value in asked.items()),
+            *(f"server.{key}={quote_value(value)}" for key, value in asked.items()),
             f"engine.batch_size={requests}",
             *(["engine.batching=continuous"] if max(self.requests) > 1 else []),
             *self.overrides,
         ]
         # The servers are held by the job's keeper, too: none ends before the job that asks it.
-        with kept(command, held=[each[1] for each in (server, plain) if each]) as keeping:
+        with keep_running(command, held=[each[1] for each in (server, plain) if each]) as keeping:
             return abs(keeping.wait())  # below 0: a signal
 
 
@@ -252,7 +252,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _up(server: Server, named: bool) -> bool:
+def _wait_until_up(server: Server, named: bool) -> bool:
     """Returns whether a server answers, and to the name drawn for it where it has one."""
     return server.read("health") is not None and (
         not named or server.model in (server.read("v1/models") or "")
@@ -260,7 +260,7 @@ def _up(server: Server, named: bool) -> bool:
 
 
 @contextmanager
-def kept(
+def keep_running(
     command: Sequence[str], log: Path | None = None, held: Sequence[int] = (), **more: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process that ends with the block, with this process or with its keeper.

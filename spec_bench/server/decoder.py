@@ -27,20 +27,20 @@ from spec_bench.records.types import (
     PromptError,
     Request,
 )
-from spec_bench.server.endpoint import RefusedError, Server, ServerError
+from spec_bench.server.endpoint import RequestRefusedError, Server, ServerError
 from spec_bench.server.stream import (
+    AnswerSteps,
     BadStreamError,
+    CallCounts,
     Chunk,
     Counters,
-    Counts,
-    Served,
-    Steps,
-    counts_between,
-    counts_of_request,
-    generated,
-    in_tokens,
+    StreamedAnswer,
+    build_steps,
+    count_generated,
+    counts_from_request,
+    diff_counters,
     parse,
-    steps_of,
+    retokenise_answer,
 )
 from spec_bench.system import files
 
@@ -50,7 +50,7 @@ _LATE = 20  # looks at counters that have not heard of an answer yet
 _LOOK_S = 0.05
 
 
-class Span(NamedTuple):
+class RequestSpan(NamedTuple):
     """A request under way, on one clock."""
 
     began_s: float  # when it was sent
@@ -58,7 +58,7 @@ class Span(NamedTuple):
     ended_s: float  # when its last one came
 
 
-def shares(spans: Sequence[Span]) -> list[tuple[float, float]]:
+def share_seconds(spans: Sequence[RequestSpan]) -> list[tuple[float, float]]:
     """(prefill, decoding) seconds of each request.
 
     At every instant the requests under way have equal parts of it, those that wait for their first
@@ -78,22 +78,22 @@ def shares(spans: Sequence[Span]) -> list[tuple[float, float]]:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ServerAnswer:
     """An answer that came."""
 
     request: Request  # what was asked
     chunks: tuple[Chunk, ...]  # up to its end
-    steps: Steps  # its target calls
+    steps: AnswerSteps  # its target calls
     sent_s: float  # by ``time.perf_counter``, when the request was sent, or arrived
     attempts: int  # requests that it took
 
     @property
-    def span(self) -> Span:
+    def span(self) -> RequestSpan:
         """When it was under way."""
         seconds = (0.0, self.chunks[0].seconds, self.chunks[-1].seconds)
-        return Span(*(self.sent_s + each for each in seconds))
+        return RequestSpan(*(self.sent_s + each for each in seconds))
 
-    def arrived(self, moment_s: float) -> Answer:
+    def shift_start(self, moment_s: float) -> ServerAnswer:
         """Returns the same, its seconds counted from a moment on our clock before it was sent."""
         late = self.sent_s - moment_s
         chunks = tuple(replace(each, seconds=each.seconds + late) for each in self.chunks)
@@ -116,7 +116,9 @@ class Answer:
         )
 
 
-def held(request: Request, served: Served, url: str, vocabulary: int) -> tuple[Chunk, ...]:
+def trim_answer(
+    request: Request, served: StreamedAnswer, url: str, vocabulary: int
+) -> tuple[Chunk, ...]:
     """The chunks up to the first end. Raises ServerError: they are no answer to it."""
     whose = f"{url}: prompt {request.prompt_id!r}"
     if any(b.seconds < a.seconds for a, b in pairwise((Chunk(0.0, ()), *served.chunks))):
@@ -152,7 +154,7 @@ class UnansweredError(ServerError):
 
 
 @dataclass(frozen=True)
-class Asking:
+class RequestOptions:
     """How a server is asked."""
 
     temperature: float  # 0 is greedy
@@ -168,7 +170,7 @@ class ServedDecoder:
     """Decodes by a server."""
 
     server: Server  # where
-    asking: Asking  # how
+    asking: RequestOptions  # how
     rows: int = 1  # requests that are under way together
     # requests a second that arrive, ``rows`` of them under way at most: an open loop; None: one is
     # sent where there is room. Latencies count from a request's arrival.
@@ -198,7 +200,7 @@ class ServedDecoder:
         greedy = ask(temperature=0.0)
         top = ask(temperature=1.0, top_k=1)
         if (greedy.tokens or greedy.text) != (top.tokens or top.text):
-            raise RefusedError(
+            raise RequestRefusedError(
                 f"{self.server.shown} ignores top_k: at temperature 1 the one likeliest token is "
                 "not what it says at temperature 0, so it samples by settings of its own"
             )
@@ -221,7 +223,7 @@ class ServedDecoder:
         """
         if requests and self.asking.temperature > 0 and not self._probed:
             self._probe(requests[0])
-        came: SimpleQueue[tuple[int, Answer | Exception | None]] = SimpleQueue()
+        came: SimpleQueue[tuple[int, ServerAnswer | Exception | None]] = SimpleQueue()
         arriving = arrivals(len(requests), self.rate, seed) if self.rate else []
         start = time.perf_counter()
         moments = [start + each for each in arriving]
@@ -237,7 +239,7 @@ class ServedDecoder:
                 Thread(target=ask, args=each, daemon=True).start()
             return len(sent)
 
-        answers: dict[int, Answer] = {}
+        answers: dict[int, ServerAnswer] = {}
         failed: dict[str, Exception] = {}
         going = True
         running = send(self.rows)
@@ -246,13 +248,13 @@ class ServedDecoder:
         while running:
             index, result = came.get()
             unbegun.discard(index)
-            if isinstance(result, Answer):
+            if isinstance(result, ServerAnswer):
                 answers[index] = result
                 if progress:
                     progress(len(result.steps.records), result.generation().decoded)
             elif result is not None:
                 failed[requests[index].prompt_id] = result
-                going = going and isinstance(result, RefusedError)
+                going = going and isinstance(result, RequestRefusedError)
             if meter and not metering and not unbegun:
                 meter.begin()
                 metering = True
@@ -267,17 +269,17 @@ class ServedDecoder:
 
     def _asked(
         self, request: Request, seed: int, moment: float | None, begun: Callable[[], None]
-    ) -> Answer | Exception:
+    ) -> ServerAnswer | Exception:
         """One answer, sent for at once or when its moment has come, or why there is none."""
         try:
             if moment is None:
                 return self.answer(request, seed, begun)
             time.sleep(max(0.0, moment - time.perf_counter()))
-            return self.answer(request, seed, begun).arrived(moment)
+            return self.answer(request, seed, begun).shift_start(moment)
         except Exception as error:
             return error
 
-    def answer(self, request: Request, seed: int, begun: Callable[[], None]) -> Answer:
+    def answer(self, request: Request, seed: int, begun: Callable[[], None]) -> ServerAnswer:
         """One answer, its calls counted. Raises ServerError: there is none, or it is none of this
         request.
         """
@@ -292,16 +294,16 @@ class ServedDecoder:
         )  # fmt: skip
         if asking.tokenise:
             try:
-                served = in_tokens(served, asking.tokenise, request.stop_ids)
+                served = retokenise_answer(served, asking.tokenise, request.stop_ids)
             except BadStreamError as error:
                 raise ServerError(f"{self.server.shown}: {error}") from None
-        chunks = held(request, served, self.server.shown, asking.vocabulary)
+        chunks = trim_answer(request, served, self.server.shown, asking.vocabulary)
         count = len(served.tokens)
-        sources = [counts_of_request(served.metrics, count), self._counts(before, count)]
+        sources = [counts_from_request(served.metrics, count), self._counts(before, count)]
         sizes = [len(chunk.tokens) for chunk in chunks]
         whole = sum(sizes) == count
-        steps = steps_of(sizes, [counts for counts in sources if counts and whole])
-        return Answer(request, chunks, steps, served.sent_s, served.attempts)
+        steps = build_steps(sizes, [counts for counts in sources if counts and whole])
+        return ServerAnswer(request, chunks, steps, served.sent_s, served.attempts)
 
     def _counters(self) -> Counters:
         """Returns the server's counters now; none where they would be of several requests."""
@@ -312,21 +314,21 @@ class ServedDecoder:
         self.counted = bool(counters)
         return counters
 
-    def _counts(self, before: Counters, tokens: int) -> Counts | None:
+    def _counts(self, before: Counters, tokens: int) -> CallCounts | None:
         """Returns what an answer added to the counters, which may hear of it a little late."""
         if not before:
             return None
         for _ in range(_LATE):
             after = self._counters()
-            if (generated(before, after) or 0) >= tokens:
-                return counts_between(before, after, tokens)
+            if (count_generated(before, after) or 0) >= tokens:
+                return diff_counters(before, after, tokens)
             self.server.sleep(_LOOK_S)
         return None
 
 
-def _share_time(answers: Sequence[Answer]) -> list[Generation]:
+def _share_time(answers: Sequence[ServerAnswer]) -> list[Generation]:
     """Returns answers with their shares of the time in which several are under way."""
-    parts = shares([answer.span for answer in answers])
+    parts = share_seconds([answer.span for answer in answers])
     return [answer.generation(*part) for answer, part in zip(answers, parts, strict=True)]
 
 

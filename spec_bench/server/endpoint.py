@@ -20,14 +20,14 @@ from spec_bench.server.stream import (
     AnotherKindError,
     BadStreamError,
     LlamaReader,
-    Served,
+    StreamedAnswer,
     StreamReader,
     are_ids,
 )
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.foreign import parse_json
 from spec_bench.system.errors import UsageError
-from spec_bench.system.limits import within
+from spec_bench.system.limits import call_with_timeout
 from spec_bench.system.redaction import redact
 
 _CONTROL = re.compile(r"[^\S ]|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
@@ -53,12 +53,12 @@ NEUTRAL: Mapping[str, float] = {
 _ALL = -1  # top_k that cuts nothing, to vLLM, SGLang and llama.cpp alike
 
 
-def fit(message: object, key: str = "", longest: int | None = None) -> str:
+def one_short_line(message: object, key: str = "", longest: int | None = None) -> str:
     """A message from outside in one line; its keys are hidden before it is cut."""
     return one_line(redact(_CONTROL.sub(" ", str(message)[:_MOST_REFUSAL]), key), longest)
 
 
-def at_most(parts: Iterator[bytes], most: int, *, cut: bool = False) -> bytes:
+def read_at_most(parts: Iterator[bytes], most: int, *, cut: bool = False) -> bytes:
     """Returns a body of so many bytes at most, cut there or refused with a BadStreamError."""
     body = bytearray()
     for part in parts:
@@ -70,7 +70,7 @@ def at_most(parts: Iterator[bytes], most: int, *, cut: bool = False) -> bytes:
     return bytes(body[:most])
 
 
-def lines_of(parts: Iterator[bytes], most: int = _MOST_ANSWER) -> Iterator[bytes]:
+def iter_lines(parts: Iterator[bytes], most: int = _MOST_ANSWER) -> Iterator[bytes]:
     """Whole lines without their ends, of so many bytes at most; a BadStreamError where they are
     more, or one is past all measure.
     """
@@ -92,7 +92,7 @@ class ServerError(Exception):
     """No answer can be had; the message is one line and names the address."""
 
 
-class RefusedError(ServerError):
+class RequestRefusedError(ServerError):
     """The server refuses what it is asked; it would refuse it again."""
 
 
@@ -144,7 +144,7 @@ class Server:
         stop_ids: Sequence[int] = (),
         stop: Sequence[str] = (),
         begun: Callable[[], None] = lambda: None,
-    ) -> Served:
+    ) -> StreamedAnswer:
         """Returns one answer, streamed, after as many attempts as are allowed.
 
         Temperature 0 is greedy, ``top_k`` 0 takes all tokens. ``stop_ids`` and the texts ``stop``
@@ -172,18 +172,20 @@ class Server:
                 self.sleep(min(wait_s, _LONGEST_WAIT_S))
                 wait_s *= 2
             try:  # headers and bodies that drip are never silent: no connection's limit ends them
-                served = within(self.answer_s, lambda: self._ask(payload, begun))
+                served = call_with_timeout(self.answer_s, lambda: self._ask(payload, begun))
                 return replace(served, attempts=attempt + 1)
             except AnotherKindError as error:
-                raise RefusedError(f"{self.shown}: {error}") from None
+                raise RequestRefusedError(f"{self.shown}: {error}") from None
             except _LaterError as later:
                 problem = later.args[0]
                 wait_s = max(wait_s, later.args[1])
             except (BadStreamError, TimeoutError) as error:
-                problem = fit(error, self.key, _SHOWN)
+                problem = one_short_line(error, self.key, _SHOWN)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 kind = re.sub("(?=[A-Z])", " ", type(error).__name__).strip().lower()
-                why = fit(str(error), self.key, _SHOWN)  # of TLS, what is wrong with a certificate
+                why = one_short_line(
+                    str(error), self.key, _SHOWN
+                )  # of TLS, what is wrong with a certificate
                 problem = f"{kind}: {why}" if why else kind
             finally:
                 self._refuse_strangers()
@@ -205,11 +207,11 @@ class Server:
 
         def ask() -> str | None:
             with self._client.stream("GET", f"{root}/{name}") as reply:
-                body = at_most(reply.iter_raw(), MOST_TEXT)
+                body = read_at_most(reply.iter_raw(), MOST_TEXT)
                 return body.decode(errors="replace") if reply.status_code == 200 else None
 
         try:
-            return within(min(self.timeout_s, self.answer_s), ask)
+            return call_with_timeout(min(self.timeout_s, self.answer_s), ask)
         except (httpx.HTTPError, httpx.InvalidURL, BadStreamError, TimeoutError):
             return None
 
@@ -224,7 +226,7 @@ class Server:
             said = last_line(Path(log.name))
             raise ServerError(f"{self.shown}: the server has ended: {said}") from None
 
-    def _ask(self, payload: Mapping[str, Any], begun: Callable[[], None]) -> Served:
+    def _ask(self, payload: Mapping[str, Any], begun: Callable[[], None]) -> StreamedAnswer:
         llama = LlamaReader(payload) if self.kind == "llama_cpp" else None
         reader = llama or StreamReader(self.ids, payload)
         most = min(_MOST_ANSWER, _MOST_LINE + _MOST_EVENT * payload["max_tokens"])
@@ -237,13 +239,13 @@ class Server:
                     after_s = float(response.headers.get("retry-after", 0))
                 raise _LaterError(f"status {status}", after_s)
             if status != 200:
-                reply = at_most(response.iter_raw(), _MOST_REFUSAL, cut=True)
-                said = fit(reply.decode(errors="replace"), self.key, _SHOWN)
-                raise RefusedError(f"{self.shown}: status {status}: {said}")
-            for line in lines_of(response.iter_raw(), most):
-                waiting = not reader.begun
+                reply = read_at_most(response.iter_raw(), _MOST_REFUSAL, cut=True)
+                said = one_short_line(reply.decode(errors="replace"), self.key, _SHOWN)
+                raise RequestRefusedError(f"{self.shown}: status {status}: {said}")
+            for line in iter_lines(response.iter_raw(), most):
+                waiting = not reader.has_tokens
                 reader.take(line, time.perf_counter() - start)
-                if waiting and reader.begun:
+                if waiting and reader.has_tokens:
                     begun()
         if llama is not None and llama.lost:
             return replace(llama.served(self._ids_again(payload)), sent_s=start)
@@ -253,7 +255,7 @@ class Server:
         body = {**payload, **LLAMA_AGAIN}
         body.pop("stream_options")
         with self._client.stream("POST", self._address, json=body) as response:
-            reply = at_most(response.iter_raw(), MOST_TEXT)
+            reply = read_at_most(response.iter_raw(), MOST_TEXT)
         with suppress(ValueError, KeyError, TypeError):
             if are_ids(ids := parse_json(reply)["__verbose"]["tokens"]):
                 return ids
@@ -268,4 +270,4 @@ def last_line(log: Path) -> str:
     """Returns the last line that a server said, and not where pydantic's errors are explained."""
     said = log.read_text(errors="replace").strip().splitlines()
     lines = [line for line in said if "https://errors.pydantic.dev/" not in line]
-    return f"{fit(lines[-1], longest=_SHOWN)} ({log})" if lines else str(log)
+    return f"{one_short_line(lines[-1], longest=_SHOWN)} ({log})" if lines else str(log)

@@ -4,20 +4,20 @@ from dataclasses import replace
 from typing import Annotated, Literal, Self
 
 from spec_bench.settings.validation import (
+    Allowed,
+    FiniteFloat,
     Ge,
     Gt,
-    Number,
-    Says,
+    NonEmptyStr,
+    StrictInt,
     StringConstraints,
-    Text,
-    Whole,
     settings,
 )
 
 Address = Annotated[
-    Text,
+    NonEmptyStr,
     StringConstraints(pattern=r"^https?://[^\s/?#@]+[^\s?#@]*$"),
-    Says("a base address such as http://127.0.0.1:8000/v1, without user and password"),
+    Allowed("a base address such as http://127.0.0.1:8000/v1, without user and password"),
 ]
 
 
@@ -28,27 +28,35 @@ class ServerSettings:
     # ``openai``, vLLM and SGLang among them, or ``llama_cpp``
     kind: Literal["openai", "llama_cpp"] = "openai"
     url: Address | None = None  # base address of the completions endpoint; None: nothing is served
-    model: Text | None = None  # its name there; None: the pair's target, as the pair names it
-    decoder: Text = "served"  # what the server decodes by, in the user's word: the row's name
+    model: NonEmptyStr | None = (
+        None  # its name there; None: the pair's target, as the pair names it
+    )
+    decoder: NonEmptyStr = (
+        "served"  # what the server decodes by, in the user's word: the row's name
+    )
     baseline_url: Address | None = None  # of a server that decodes plainly; None: of the same one
-    baseline_model: Text | None = None  # the plain one's name; None: the same one's
+    baseline_model: NonEmptyStr | None = None  # the plain one's name; None: the same one's
     # how the server was started; it is the row's identity then, in the address's place, which may
     # be another each time.
-    started: Text | None = None
-    baseline_started: Text | None = None  # likewise the plain one
-    log: Text | None = None  # that a server started by ``serve`` writes, locked while it lives
-    baseline_log: Text | None = None  # likewise the plain one
+    started: NonEmptyStr | None = None
+    baseline_started: NonEmptyStr | None = None  # likewise the plain one
+    log: NonEmptyStr | None = (
+        None  # that a server started by ``serve`` writes, locked while it lives
+    )
+    baseline_log: NonEmptyStr | None = None  # likewise the plain one
     # requests a second that arrive by themselves, at moments drawn from the seed (an open loop);
     # None: the next is sent where one has been answered.
-    rate: Annotated[Number, Gt(0)] | None = None
+    rate: Annotated[FiniteFloat, Gt(0)] | None = None
     # ``ids`` where answers are streamed with token ids; ``text`` where they are not, so that the
     # text is tokenised again.
     tokens: Literal["ids", "text"] = "ids"
-    timeout_s: Annotated[Number, Gt(0)] = 60.0  # without a byte, after which a request is given up
-    answer_s: Annotated[Number, Gt(0)] = 600.0  # for a whole answer
-    attempts: Annotated[Whole, Ge(1)] = 3  # requests for one answer, at most
+    timeout_s: Annotated[FiniteFloat, Gt(0)] = (
+        60.0  # without a byte, after which a request is given up
+    )
+    answer_s: Annotated[FiniteFloat, Gt(0)] = 600.0  # for a whole answer
+    attempts: Annotated[StrictInt, Ge(1)] = 3  # requests for one answer, at most
     # before the second of them; doubles with each, 60 at most
-    wait_s: Annotated[Number, Ge(0)] = 1.0
+    wait_s: Annotated[FiniteFloat, Ge(0)] = 1.0
 
     @property
     def has_baseline(self) -> bool:

@@ -15,7 +15,7 @@ from itertools import islice, pairwise
 from typing import Any, NamedTuple, TypeGuard
 
 from spec_bench.records.types import Counted, StepRecord
-from spec_bench.settings.fields import MOST_NODES, one_line, shown
+from spec_bench.settings.fields import MOST_NODES, format_value, one_line
 from spec_bench.settings.foreign import LlamaTimings, SpeculativeCounts, parse_json
 
 _DATA = b"data:"
@@ -54,7 +54,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Served:
+class StreamedAnswer:
     """One whole answer."""
 
     chunks: tuple[Chunk, ...]  # that held tokens, in the order they came
@@ -94,7 +94,7 @@ class StreamReader:
         self._done = False
 
     @property
-    def begun(self) -> bool:
+    def has_tokens(self) -> bool:
         """Whether a token has come."""
         return bool(self._chunks)
 
@@ -131,7 +131,9 @@ class StreamReader:
             said = event.get(name)
             before = self._same.setdefault(name, said)
             if said and before and said != before:
-                raise error(f"its {name} is {shown(said)} in place of {shown(before)}")
+                raise error(
+                    f"its {name} is {format_value(said)} in place of {format_value(before)}"
+                )
 
     def _check_count(self, more: int) -> None:
         """Counts tokens. Raises BadStreamError: they are more than were asked for."""
@@ -159,7 +161,7 @@ class StreamReader:
             self._check_count(len(ids))
             self._chunks.append(Chunk(seconds, tuple(ids)))
 
-    def served(self) -> Served:
+    def served(self) -> StreamedAnswer:
         """The answer, once the connection has ended. Raises BadStreamError: the stream was cut
         before its end, or held no token.
         """
@@ -169,12 +171,14 @@ class StreamReader:
             raise BadStreamError(f"an unfinished answer: finish_reason {self._finish!r}")
         if not self._chunks:
             raise BadStreamError("an answer without a token")
-        served = Served(tuple(self._chunks), self._finish, self._usage, self._metrics)
+        served = StreamedAnswer(tuple(self._chunks), self._finish, self._usage, self._metrics)
         right = {"completion_tokens": served.tokens, "prompt_tokens": self._payload.get("prompt")}
         for name, tokens in right.items():
             said = self._usage.get(name)
             if said is not None and tokens and said != len(tokens):
-                raise BadStreamError(f"usage says {name} {shown(said)}, which are {len(tokens)}")
+                raise BadStreamError(
+                    f"usage says {name} {format_value(said)}, which are {len(tokens)}"
+                )
         return served
 
 
@@ -197,7 +201,9 @@ def are_ids(ids: Any) -> TypeGuard[list[int]]:
     return isinstance(ids, list) and all(type(token) is int and token >= 0 for token in ids)
 
 
-def in_tokens(served: Served, tokenise: Tokenise, stop_ids: Sequence[int]) -> Served:
+def retokenise_answer(
+    served: StreamedAnswer, tokenise: Tokenise, stop_ids: Sequence[int]
+) -> StreamedAnswer:
     """Returns an answer that came as text, with token ids: the target's tokenizer reads it again.
 
     The tokens may be others than the server's, though they say the same, so that counts of tokens
@@ -218,7 +224,7 @@ def in_tokens(served: Served, tokenise: Tokenise, stop_ids: Sequence[int]) -> Se
     if counted is not None and (
         not are_ids([counted]) or abs(counted - len(ids)) > 1 + len(ids) // _APART
     ):
-        told = f"usage says completion_tokens {shown(counted)}"
+        told = f"usage says completion_tokens {format_value(counted)}"
         raise BadStreamError(f"{told}, the text that came has {len(ids)}")
     if served.finish == "stop" and stop_ids and counted == len(ids) + 1:
         ids.append(stop_ids[0])
@@ -257,7 +263,7 @@ class LlamaReader(StreamReader):
         self._ids_seen: list[int] = []
 
     @property
-    def begun(self) -> bool:
+    def has_tokens(self) -> bool:
         return bool(self._events)
 
     def _choice(self, choice: Mapping[str, Any], seconds: float, event: Mapping[str, Any]) -> None:
@@ -280,14 +286,14 @@ class LlamaReader(StreamReader):
         """Tokens whose ids no event had."""
         return self._events[-1].tokens - len(self._ids_seen) if self._events else 0
 
-    def served(self, ids: Sequence[int] | None = None) -> Served:
+    def served(self, ids: Sequence[int] | None = None) -> StreamedAnswer:
         """The answer, once the connection has ended; its tokens, where they were asked for again.
         Raises BadStreamError: the stream was cut, or what it says does not fit together.
         """
         tokens = self._ids_seen if ids is None else list(ids)
         if self._events and len(tokens) != self._events[-1].tokens:
             raise BadStreamError("an answer that was another one when it was asked for again")
-        calls, accepted, drafted = calls_of(self._events)
+        calls, accepted, drafted = split_calls(self._events)
         left = iter(tokens)
         self._chunks = [Chunk(seconds, tuple(islice(left, size))) for seconds, size in calls]
         counts = {"per_step_accepted": accepted, "per_step_drafted": drafted}
@@ -295,7 +301,7 @@ class LlamaReader(StreamReader):
         return replace(super().served(), metrics=metrics)
 
 
-def calls_of(events: Sequence[_Event]) -> tuple[list[tuple[float, int]], list[int], list[int]]:
+def split_calls(events: Sequence[_Event]) -> tuple[list[tuple[float, int]], list[int], list[int]]:
     """An answer's calls from its events, of which some tokens have none: when each came and how
     many tokens, the prompt's pass first; and of each that verified a draft, how many it accepted
     and how many were proposed.
@@ -363,7 +369,7 @@ Counters = Mapping[tuple[str, int], float]
 
 
 @dataclass(frozen=True)
-class Counts:
+class CallCounts:
     """What a server says of the calls that verified a draft."""
 
     source: Counted  # where it says so
@@ -379,7 +385,7 @@ class Counts:
         return len(self.drafted) == len(self.accepted)
 
 
-class Steps(NamedTuple):
+class AnswerSteps(NamedTuple):
     """The target calls of an answer."""
 
     records: tuple[StepRecord, ...]  # those after the prompt's
@@ -387,16 +393,16 @@ class Steps(NamedTuple):
     proposed: bool  # whether it is known how many tokens each verified
 
 
-def steps_of(chunks: Sequence[int], sources: Sequence[Counts]) -> Steps:
+def build_steps(chunks: Sequence[int], sources: Sequence[CallCounts]) -> AnswerSteps:
     """Returns the calls after the prompt's, by the first source that fits the answer."""
     for counts in sources:
-        if (records := _by_counts(chunks, counts)) is not None:
-            return Steps(records, counts.source, counts.proposed)
+        if (records := _steps_by_counts(chunks, counts)) is not None:
+            return AnswerSteps(records, counts.source, counts.proposed)
     plain = tuple(StepRecord(size - 1, size - 1, size - 1, size) for size in chunks[1:])
-    return Steps(plain, "stream", False)
+    return AnswerSteps(plain, "stream", False)
 
 
-def _by_counts(chunks: Sequence[int], counts: Counts) -> tuple[StepRecord, ...] | None:
+def _steps_by_counts(chunks: Sequence[int], counts: CallCounts) -> tuple[StepRecord, ...] | None:
     """Returns the calls; None where such counts cannot have made such chunks.
 
     Of the last call tokens may be cut: as few as make the calls at least as many as the chunks, and
@@ -429,7 +435,7 @@ def _by_counts(chunks: Sequence[int], counts: Counts) -> tuple[StepRecord, ...] 
     return tuple(records)
 
 
-def counts_of_request(metrics: Mapping[str, Any], tokens: int) -> Counts | None:
+def counts_from_request(metrics: Mapping[str, Any], tokens: int) -> CallCounts | None:
     """Returns what came with an answer of so many tokens; None where nothing did that can be read,
     or that can be of it.
     """
@@ -440,21 +446,21 @@ def counts_of_request(metrics: Mapping[str, Any], tokens: int) -> Counts | None:
     accepted = numbers.per_step_accepted
     drafted = numbers.per_step_drafted
     if accepted is not None and drafted is not None and len(accepted) == len(drafted):
-        return Counts("requests", accepted, drafted)
+        return CallCounts("requests", accepted, drafted)
     if numbers.acceptance_histogram is None:
         return None
     proposed = (numbers.num_draft_tokens, numbers.num_spec_tokens)
-    return of_histogram("requests", numbers.acceptance_histogram, tokens, *proposed)
+    return counts_from_histogram("requests", numbers.acceptance_histogram, tokens, *proposed)
 
 
-def of_histogram(
+def counts_from_histogram(
     source: Counted,
     histogram: Sequence[int],
     tokens: int,
     proposed: int | None,
     most: int | None,
     calls: int | None = None,
-) -> Counts | None:
+) -> CallCounts | None:
     """Counts whose order is not known: of calls that accepted 0, 1, ... tokens, of the tokens
     proposed in all of them and at most to one, and of all calls, plain ones too. None where they
     are more than an answer of so many tokens has.
@@ -464,7 +470,7 @@ def of_histogram(
     accepted = tuple(tokens for tokens, times in enumerate(histogram) for _ in range(times))
     alike = most is not None and proposed == most * len(accepted)
     drafted = (most or 0,) * len(accepted) if alike else ()
-    return Counts(source, accepted, drafted, calls)
+    return CallCounts(source, accepted, drafted, calls)
 
 
 def parse(text: str) -> Counters:
@@ -479,17 +485,17 @@ def parse(text: str) -> Counters:
     return counters
 
 
-def generated(before: Counters, after: Counters) -> int | None:
+def count_generated(before: Counters, after: Counters) -> int | None:
     """Tokens that all requests together generated meanwhile; None where nothing counts them."""
     key = (_TOKENS, -1)
     return round(after[key] - before.get(key, 0.0)) if key in after else None
 
 
-def counts_between(before: Counters, after: Counters, tokens: int) -> Counts | None:
+def diff_counters(before: Counters, after: Counters, tokens: int) -> CallCounts | None:
     """The calls of the one answer that came meanwhile, of so many tokens; None where other requests
     were counted, too, or the server has no such counters.
     """
-    if generated(before, after) != tokens or (_CALLS, -1) not in after:
+    if count_generated(before, after) != tokens or (_CALLS, -1) not in after:
         return None
 
     def added(name: str, place: int = -1) -> int:
@@ -501,4 +507,6 @@ def counts_between(before: Counters, after: Counters, tokens: int) -> Counts | N
     if places != list(range(len(places))) or min(histogram) < 0:
         return None
     proposed = added(_PROPOSED)
-    return of_histogram("counters", histogram, tokens, proposed, len(places), added(_CALLS))
+    return counts_from_histogram(
+        "counters", histogram, tokens, proposed, len(places), added(_CALLS)
+    )

@@ -30,12 +30,12 @@ def experiments_dir() -> Path:
 
 def conf_dirs() -> list[Path]:
     """Returns all folders of config groups, ours first."""
-    return [conf_dir(), *_brought("conf")]
+    return [conf_dir(), *_plugin_folders("conf")]
 
 
 def experiments_dirs() -> list[Path]:
     """Returns all folders of papers, ours first."""
-    return [experiments_dir(), *_brought("experiments")]
+    return [experiments_dir(), *_plugin_folders("experiments")]
 
 
 def find_configs(group: str, folders: Iterable[Path] = ()) -> dict[str, Path]:
@@ -70,20 +70,20 @@ def read_config(path: Path) -> dict[str, Any]:
             below = next((group / name for group in groups if (group / name).is_file()), None)
             if below is None:
                 raise UsageError(f"{path}: its defaults name {entry!r}, which is no file beside it")
-            merged = _laid_over(merged, read_config(below))
-    return _laid_over(merged, config)
+            merged = _merge(merged, read_config(below))
+    return _merge(merged, config)
 
 
-def _laid_over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a config over another, groups of settings key by key."""
     groups = {
-        key: _laid_over(below[key], value)
+        key: _merge(below[key], value)
         for key, value in above.items()
         if isinstance(value, dict) and isinstance(below.get(key), dict)
     }
     return {**below, **above, **groups}
 
 
-def _brought(name: str) -> list[Path]:
+def _plugin_folders(name: str) -> list[Path]:
     """That folder of other packages, where it is there."""
     return [folder / name for folder in config_folders() if (folder / name).is_dir()]

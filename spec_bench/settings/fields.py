@@ -48,7 +48,7 @@ Count = Annotated[int, Range(1, MOST_NODES)]
 Share = Annotated[float, Range(0, 1)]
 
 
-class WrongError(Exception):
+class InvalidValueError(Exception):
     """A value that its annotation does not allow; ``read`` says which."""
 
 
@@ -64,27 +64,28 @@ def read(kind: type[Block], given: Mapping[str, Any], where: str, owner: str) ->
     for key in given:
         if key not in known:
             raise UsageError(
-                f"{where}.{shown(key, quoted=False)} does not belong to {owner}, which has "
+                f"{where}.{format_value(key, quoted=False)} does not belong to {owner}, which has "
                 f"{', '.join(known) or 'no settings'}"
             )
     values = {}
     for key, required in known.items():
         if key in given:
             try:
-                values[key] = _fit(hints[key], given[key])
-            except WrongError:
+                values[key] = _convert(hints[key], given[key])
+            except InvalidValueError:
+                wanted = describe_hint(hints[key])
                 raise UsageError(
-                    f"{where}.{key} must be {described(hints[key])}, got {shown(given[key])}"
+                    f"{where}.{key} must be {wanted}, got {format_value(given[key])}"
                 ) from None
         elif required:
-            raise UsageError(f"{where}.{key} is missing: {owner} needs {described(hints[key])}")
+            raise UsageError(f"{where}.{key} is missing: {owner} needs {describe_hint(hints[key])}")
     try:
         return kind(**values)
     except ValueError as error:
         raise UsageError(f"{where}.{error}") from None
 
 
-def shown(value: Any, *, quoted: bool = True, longest: int = 60) -> str:
+def format_value(value: Any, *, quoted: bool = True, longest: int = 60) -> str:
     """Returns a value for a message: one line, not longer than is useful."""
     try:
         text = repr(value) if quoted else str(value)
@@ -100,7 +101,7 @@ def one_line(message: object, longest: int | None = None) -> str:
     return text or type(message).__name__ * isinstance(message, BaseException)
 
 
-def complain(line: str) -> None:
+def print_error(line: str) -> None:
     """Prints what is wrong to standard error; on a terminal no word is broken."""
     line = to_printable(line)
     wide = get_terminal_size().columns if sys.stderr.isatty() else 0
@@ -116,7 +117,7 @@ def describe_error(error: Exception) -> str:
 @cache
 def warn(line: str) -> None:
     """Prints a warning to standard error, once."""
-    complain(f"warning: {line}")
+    print_error(f"warning: {line}")
 
 
 def first_line(message: object) -> str:
@@ -127,7 +128,7 @@ def first_line(message: object) -> str:
 _MEANT = {"tau": "block_efficiency"}  # what papers call ours
 
 
-def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
+def suggest(word: str, known: Sequence[str], prefix: str = "") -> str:
     """``; did you mean PREFIXknown?`` where known words begin so or one is near, else nothing."""
     begun = [each for each in known if word and each.startswith(_MEANT.get(word, word))][:3]
     near = [f"{prefix}{each}" for each in begun or get_close_matches(word, known, n=1)]
@@ -137,33 +138,33 @@ def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
 def unknown_setting(key: str, word: str, known: Sequence[str]) -> str:
     """Returns the message of a key whose last word is none of those known there."""
     prefix = key.removesuffix(word)
-    near = did_you_mean(word, known, prefix) or ";"
+    near = suggest(word, known, prefix) or ";"
     return f"unknown setting {key}{near} {prefix.rstrip('.') or 'a config'} has {', '.join(known)}"
 
 
-def described(hint: Any, marks: Sequence[Any] = ()) -> str:
+def describe_hint(hint: Any, marks: Sequence[Any] = ()) -> str:
     """Returns what an annotation allows, in words; ``marks`` stand around it: a ``Range``, bounds
     of pydantic's, or words of its own.
     """
     if get_origin(hint) is Annotated:
-        return described(hint.__origin__, [*hint.__metadata__, *marks])
+        return describe_hint(hint.__origin__, [*hint.__metadata__, *marks])
     choices = get_args(hint)
     bounds = _bounds(marks)
     if said := [mark.allowed for mark in marks if hasattr(mark, "allowed")]:
         return f"{said[-1]} {bounds}".strip()
     if is_union(hint):
-        return " or ".join(dict.fromkeys(described(each, marks) for each in choices))
+        return " or ".join(dict.fromkeys(describe_hint(each, marks) for each in choices))
     if get_origin(hint) is Literal:
         words = (str(e).lower() if isinstance(e, bool) else str(e) for e in choices)
         return f"one of {', '.join(words)}"  # as YAML writes them
     if get_origin(hint) is tuple:
-        return f"a list, each {described(choices[0])}"
+        return f"a list, each {describe_hint(choices[0])}"
     if hint is str:
         filled = any(getattr(mark, "min_length", None) for mark in marks)
         return "a text that is not empty" if filled else "a text"
     if hint in _WORDS:
         return f"{_WORDS[hint]} {bounds}".strip()
-    keys = [each.name for each in settings_in(hint)] if is_dataclass(hint) else []
+    keys = [each.name for each in list_setting_fields(hint)] if is_dataclass(hint) else []
     return f"a mapping of {', '.join(keys)}" if keys else "a mapping"
 
 
@@ -182,7 +183,7 @@ def _bounds(marks: Sequence[Any]) -> str:
     return " and ".join(f"{sign} {bound}" for sign, bound in stated.items())
 
 
-def _fit(hint: Any, value: Any) -> Any:
+def _convert(hint: Any, value: Any) -> Any:
     """Returns the value as its annotation has it: lists become tuples, whole numbers floats."""
     bounds = None
     if get_origin(hint) is Annotated:
@@ -191,14 +192,14 @@ def _fit(hint: Any, value: Any) -> Any:
     if is_union(hint):
         for choice in get_args(hint):
             try:
-                return _fit(choice, value)
-            except WrongError:
+                return _convert(choice, value)
+            except InvalidValueError:
                 continue
-        raise WrongError
+        raise InvalidValueError
     if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple) or not value:
-            raise WrongError
-        return tuple(_fit(get_args(hint)[0], entry) for entry in value)
+            raise InvalidValueError
+        return tuple(_convert(get_args(hint)[0], entry) for entry in value)
     if get_origin(hint) is Literal:
         _require((type(value), value) in [(type(choice), choice) for choice in get_args(hint)])
     elif hint is float or hint is int:
@@ -216,7 +217,7 @@ def _fit(hint: Any, value: Any) -> Any:
 
 def _require(right: bool) -> None:
     if not right:
-        raise WrongError
+        raise InvalidValueError
 
 
 @cache
@@ -229,11 +230,11 @@ def _keys(kind: Any) -> dict[str, bool]:
     """Returns the dataclass's keys, and whether each has to be given."""
     return {
         field.name: field.default is MISSING and field.default_factory is MISSING
-        for field in settings_in(kind)
+        for field in list_setting_fields(kind)
     }
 
 
-def settings_in(kind: Any) -> list[Field[Any]]:
+def list_setting_fields(kind: Any) -> list[Field[Any]]:
     """Returns the dataclass's fields that are keys of its block."""
     return [field for field in fields(kind) if field.metadata.get("setting", True)]
 

@@ -17,7 +17,7 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import AfterValidator, AllowInfNan, BaseModel, BeforeValidator, ConfigDict
 
 from spec_bench.settings.fields import MOST_NODES, one_line
-from spec_bench.settings.validation import Number, Whole
+from spec_bench.settings.validation import FiniteFloat, StrictInt
 from spec_bench.system.errors import UsageError
 from spec_bench.system.printable import to_printable
 
@@ -158,9 +158,9 @@ def _iter_keys(value: Any, at: str = "") -> Iterator[str]:
 
 
 Label = Annotated[str, MaxLen(1000), AfterValidator(to_printable)]
-Count = Annotated[Whole, Ge(0), Le(2**20)]
-CallTokens = Annotated[Whole, Ge(1), Le(MOST_NODES)]
-DraftTokens = Annotated[Whole, Ge(0), Le(MOST_NODES)]
+Count = Annotated[StrictInt, Ge(0), Le(2**20)]
+CallTokens = Annotated[StrictInt, Ge(1), Le(MOST_NODES)]
+DraftTokens = Annotated[StrictInt, Ge(0), Le(MOST_NODES)]
 # Prompt files keep a number with a point as a text; that of true is no number.
 Seconds = Annotated[float, BeforeValidator(str), AllowInfNan(False), Ge(0), Le(MOST_S)]
 
@@ -183,7 +183,7 @@ class AnsweredChoice(BaseModel):
     prefill_time: tuple[Seconds, ...] = ()
     decode_time: tuple[Seconds, ...] | None = None
     accept_lengths: tuple[CallTokens, ...] | None = None
-    idxs: tuple[Annotated[Whole, Ge(-1), Le(2**20)], ...] | None = None  # of the last calls
+    idxs: tuple[Annotated[StrictInt, Ge(-1), Le(2**20)], ...] | None = None  # of the last calls
 
 
 class SpeculativeCounts(BaseModel):
@@ -194,7 +194,7 @@ class SpeculativeCounts(BaseModel):
     per_step_accepted: tuple[DraftTokens, ...] | None = None
     per_step_drafted: tuple[DraftTokens, ...] | None = None
     acceptance_histogram: Annotated[tuple[Count, ...], MaxLen(MOST_NODES)] | None = None
-    num_draft_tokens: Whole | None = None
+    num_draft_tokens: StrictInt | None = None
     num_spec_tokens: DraftTokens | None = None
 
 
@@ -202,7 +202,7 @@ class LlamaTimings(BaseModel):
     """How far an answer of llama.cpp's is; tokens so far, by its own clock."""
 
     predicted_n: Count = 0
-    predicted_ms: Number
+    predicted_ms: FiniteFloat
     draft_n: Count = 0
     draft_n_accepted: Count = 0
 

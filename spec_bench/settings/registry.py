@@ -30,7 +30,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from spec_bench.settings.fields import first_line, read, shown
+from spec_bench.settings.fields import first_line, format_value, read
 from spec_bench.system.errors import UsageError
 
 Entry = TypeVar("Entry")
@@ -99,7 +99,9 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         """Returns the entry that a user named; else a ValueError names the key and the choices."""
         if isinstance(name, str) and name in self:
             return self[name]
-        raise UsageError(f"{where} must be one of {', '.join(sorted(self))}, got {shown(name)}")
+        raise UsageError(
+            f"{where} must be one of {', '.join(sorted(self))}, got {format_value(name)}"
+        )
 
     def read(self, block: Mapping[str, Any], key: str, where: str) -> Any:
         """Reads a block of settings as the dataclass that it names under a key; a ValueError if it
@@ -126,7 +128,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     def _fill_from_others(self) -> None:
         """Imports what other packages name, each once."""
-        for point in points(self.group):
+        for point in entry_points_of_group(self.group):
             if (point.name, point.value) in self._loaded:
                 continue
             try:
@@ -140,7 +142,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
 
 @functools.cache
-def written(package: str, decorator: str) -> dict[str, dict[str, ast.expr]]:
+def scan_registrations(package: str, decorator: str) -> dict[str, dict[str, ast.expr]]:
     """The names that modules of a package of ours register with a decorator and its keywords, read
     from the modules' text: a report, which imports no torch, knows which trees there are.
     """
@@ -162,7 +164,7 @@ def config_folders() -> list[Path]:
     ``experiments``). It may hold no code and is not imported. Raises ValueError: there is none.
     """
     folders = []
-    for point in points(CONFIGS):
+    for point in entry_points_of_group(CONFIGS):
         try:
             package = find_spec(point.module)
         except ModuleNotFoundError:
@@ -176,7 +178,7 @@ def config_folders() -> list[Path]:
     return folders
 
 
-def points(group: str) -> tuple[EntryPoint, ...]:
+def entry_points_of_group(group: str) -> tuple[EntryPoint, ...]:
     """The entry points of a group, read again only after a folder of the path has changed."""
     there = (name for name in sys.path if os.path.exists(name or "."))
     return _read_points(group, tuple((name, os.stat(name or ".").st_mtime_ns) for name in there))

@@ -31,10 +31,28 @@ from pydantic import StringConstraints as StringConstraints
 from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from spec_bench.settings.fields import described, is_union, one_line, shown, unknown_setting
+from spec_bench.settings.fields import (
+    describe_hint,
+    format_value,
+    is_union,
+    one_line,
+    unknown_setting,
+)
 from spec_bench.system.errors import UsageError
 
-__all__ = ["Flag", "Ge", "Gt", "Le", "Lt", "MinLen", "Number", "Real", "Says", "Text", "Whole"]
+__all__ = [
+    "Allowed",
+    "FiniteFloat",
+    "Ge",
+    "Gt",
+    "IntOrFloat",
+    "Le",
+    "Lt",
+    "MinLen",
+    "NonEmptyStr",
+    "StrictBool",
+    "StrictInt",
+]
 
 Kind = TypeVar("Kind")
 Class = TypeVar("Class", bound=type)
@@ -45,21 +63,21 @@ _LONGEST = 120  # characters of a value that is shown
 
 
 @dataclass(frozen=True)
-class Says:
+class Allowed:
     """In an annotation: what a field takes, in words, where its type does not say it well."""
 
     allowed: str  # follows "must be"
 
 
-Whole = Annotated[int, Strict()]
+StrictInt = Annotated[int, Strict()]
 """A whole number; true and 1.0 are none."""
-Number = Annotated[float, Strict(), AllowInfNan(False)]
+FiniteFloat = Annotated[float, Strict(), AllowInfNan(False)]
 """A finite number; true is none."""
-Real = Annotated[Whole | Number, Says("a number")]
+IntOrFloat = Annotated[StrictInt | FiniteFloat, Allowed("a number")]
 """A finite number that stays as it was written: 0 is not made 0.0."""
-Flag = Annotated[bool, Strict()]
+StrictBool = Annotated[bool, Strict()]
 """True or false; 1 and "yes" are neither."""
-Text = Annotated[str, Strict(), MinLen(1)]
+NonEmptyStr = Annotated[str, Strict(), MinLen(1)]
 """A text that is not empty."""
 
 
@@ -71,7 +89,7 @@ def settings(kind: Class) -> Class:
 
 
 def require(holds: bool) -> None:
-    """Refuses a field's value, from its validator, in the words of what the field ``Says``."""
+    """Refuses a field's value, from its validator, in the words of what the field ``Allowed``."""
     if not holds:
         raise PydanticCustomError("out_of_range", "out of range")
 
@@ -85,7 +103,7 @@ def check(kind: type[Kind], values: Any, at: str = "", of: str = "") -> Kind:
     """
     of = f"{of}: " if of else ""
     if not isinstance(values, Mapping):
-        got = shown(values, longest=_LONGEST)
+        got = format_value(values, longest=_LONGEST)
         raise UsageError(f"{of}{at or 'the config'} must be a mapping of settings, got {got}")
     try:
         return adapter(kind).validate_python(dict(values))  # type: ignore[arg-type]
@@ -97,17 +115,17 @@ def check(kind: type[Kind], values: Any, at: str = "", of: str = "") -> Kind:
 
 def _line(error: ErrorDetails, kind: type[Any], at: str) -> str:
     """Returns one error in one line."""
-    key, annotation, owner = _followed(error["loc"], kind, at)
+    key, annotation, owner = _locate(error["loc"], kind, at)
     if error["type"] == "value_error":
         return one_line(error["ctx"]["error"])
     if error["type"] in _UNKNOWN:
         return unknown_setting(key, str(error["loc"][-1]), sorted(_hints(owner)))
     if error["type"] == "missing":
-        return f"{key} is missing: it must be {described(annotation)}"
-    got = shown(error["input"], longest=_LONGEST)
+        return f"{key} is missing: it must be {describe_hint(annotation)}"
+    got = format_value(error["input"], longest=_LONGEST)
     if isinstance(error["input"], int | float) and str in _members(annotation):
         got += ", which was read as no text: put it in quotes, '\"...\"' on a command line"
-    return f"{key} must be {described(annotation)}, got {got}"
+    return f"{key} must be {describe_hint(annotation)}, got {got}"
 
 
 def takes_text(kind: Any, key: str) -> bool:
@@ -117,7 +135,7 @@ def takes_text(kind: Any, key: str) -> bool:
     return {*_members(kind)} - {type(None)} == {str}
 
 
-def _followed(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, Any]:
+def _locate(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, Any]:
     """Returns an error's place as the user writes it, the annotation there, the class around it."""
     key = at
     annotation = kind

@@ -14,30 +14,30 @@ _WORD = re.compile(r"(?!(true|false|null|nan|inf)$)(\.{0,2}/|[a-z_])[\w./:@+-]*"
 _BEFORE_A_QUOTE = re.compile(r'(\\*)("|$)')
 
 
-def as_override(key: str, value: Any) -> str:
+def format_override(key: str, value: Any) -> str:
     """Returns the value of a setting. Raises ValueError: it has no such words, naming it."""
     try:
         return quote_text(value)
     except TypeError:
         raise UsageError(
             f"{key} must be a text, a number, true, false, null, a list or a mapping of them, got "
-            f"{shown(value)}"
+            f"{describe_value(value)}"
         ) from None
 
 
 def quote_text(value: Any) -> str:
     """A plain value; a text without quotes where Hydra reads it so. Raises TypeError: see below."""
-    return value if isinstance(value, str) and _WORD.fullmatch(value) else in_words(value)
+    return value if isinstance(value, str) and _WORD.fullmatch(value) else quote_value(value)
 
 
-def in_words(value: Any) -> str:
+def quote_value(value: Any) -> str:
     """A plain value; texts are quoted, their line ends and letters as they are. Raises TypeError:
     it is not plain.
     """
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {in_words(each)}' for key, each in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {quote_value(each)}' for key, each in value.items())}}}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(in_words, value))}]"
+        return f"[{', '.join(map(quote_value, value))}]"
     if isinstance(value, str | Path):
         # Hydra reads backslashes as such, but for those before a quote.
         inside = _BEFORE_A_QUOTE.sub(
@@ -47,6 +47,6 @@ def in_words(value: Any) -> str:
     return json.dumps(value)
 
 
-def shown(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Returns a value in a message of one line: its type and how it begins."""
-    return f"{type(value).__name__} {fields.shown(value)}"
+    return f"{type(value).__name__} {fields.format_value(value)}"

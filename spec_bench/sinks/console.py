@@ -15,14 +15,14 @@ from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
-from spec_bench.records.sittings import MEANING, of_other_sitting
+from spec_bench.records.sittings import MEANING, mark_other_sessions
 from spec_bench.records.types import CellResult, Generation
-from spec_bench.sinks.rows import row_of
+from spec_bench.sinks.rows import to_row
 from spec_bench.system.groups import group_by_key, make_together
 from spec_bench.system.printable import to_printable
 from spec_bench.vocabulary import columns
-from spec_bench.vocabulary.names import doubts_of, name_of
-from spec_bench.vocabulary.numbers import with_ends
+from spec_bench.vocabulary.names import cell_name, summarise_doubts
+from spec_bench.vocabulary.numbers import format_interval
 
 _SWEPT = ("pair", "task", "temperature", "seed")  # columns where jobs of a sweep differ
 _UNLIKE = {"approximate": " (approximate)", "simulated": " (simulated)"}
@@ -71,7 +71,7 @@ class _Sums(NamedTuple):
         return _Sums(calls, tokens, seconds)
 
 
-class Progress:
+class ProgressBar:
     """A bar over prompts x cells with the running numbers of the cell that decodes now."""
 
     def __init__(self, total: int, enabled: bool) -> None:
@@ -111,7 +111,7 @@ class Progress:
 
 
 @contextmanager
-def working(on: str, shown: bool) -> Iterator[None]:
+def show_spinner(on: str, shown: bool) -> Iterator[None]:
     """Turns a wheel beside a few words while the block runs, on a terminal; lines go above it."""
     console = Console(stderr=True)
     if not (shown and console.is_terminal and sys.stdout.isatty()):
@@ -125,7 +125,7 @@ def working(on: str, shown: bool) -> Iterator[None]:
         yield
 
 
-def print_outcome(
+def print_results(
     results: Sequence[CellResult],
     answers: Iterable[str],
     last: str = "",
@@ -135,23 +135,23 @@ def print_outcome(
     console = console or Console(highlight=False)
     whole = not console.is_terminal  # a file's reader wraps its lines
     rows = [
-        {n: to_printable(v) if isinstance(v, str) else v for n, v in row_of(result).items()}
+        {n: to_printable(v) if isinstance(v, str) else v for n, v in to_row(result).items()}
         for result in results
     ]
     for answer in answers:
         console.print(Text(answer, style="bold"), soft_wrap=whole)
     if rows:
         print(file=console.file)
-    others = [*filter(None, dict.fromkeys(_others(rows)))]
+    others = [*filter(None, dict.fromkeys(_session_marks(rows)))]
     if any(row["status"] != "failed" for row in rows):
         console.print(_table(rows, console.width), soft_wrap=True)
     for meaning in others:
         console.print(Text(f"{'* ' * (meaning == MEANING)}{meaning}"))
     for row in rows:
         if row["status"] == "failed":
-            told = Text(f"failed: {name_of(row)}: {row['reason']}", style="red")
+            told = Text(f"failed: {cell_name(row)}: {row['reason']}", style="red")
             console.print(told, soft_wrap=whole)
-    for doubt in doubts_of(rows):
+    for doubt in summarise_doubts(rows):
         console.print(Text(doubt), soft_wrap=whole)
     if last:
         console.print(Text(f"\n{last}"), soft_wrap=True)
@@ -159,7 +159,7 @@ def print_outcome(
 
 def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     """Decoder, tree, what decides, the first score and as many own scores as fit."""
-    there = columns.columns_in(name for row in rows for name in row)
+    there = columns.find_columns(name for row in rows for name in row)
     heads = {c.name: c.short or c.name for c in there} | _SHOWN
     scores = [*(c.name for c in there if c.kind == "score"), "perplexity"]
     told = {name for row in rows for name, value in row.items() if value not in (None, "")}
@@ -170,10 +170,10 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     own.sort(key=lambda name: name not in first)
     found += [*own, *(name for name in scores[:1] if name not in own)]
     swept = [name for name in _SWEPT if len({row[name] for row in rows}) > 1]
-    marks = dict(zip((row["run_id"] for row in rows), _others(rows), strict=True))
+    marks = dict(zip((row["run_id"] for row in rows), _session_marks(rows), strict=True))
     every = len(rows)
     rows = _choose_rows(rows)
-    named = [f"{name_of(row)}{_UNLIKE.get(row['lossless'], '')}" for row in rows]
+    named = [f"{cell_name(row)}{_UNLIKE.get(row['lossless'], '')}" for row in rows]
     titles = [
         (*(str(row[n]) for n in swept), f"{name}{'*' * (marks[row['run_id']] == MEANING)}")
         for row, name in zip(rows, named, strict=True)
@@ -216,9 +216,9 @@ def _choose_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [row for group in groups.values() for row in group]
 
 
-def _others(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns of each row what to say of its session; see ``of_other_sitting``."""
-    return make_together(of_other_sitting, rows, lambda row: tuple(row[name] for name in _SWEPT))
+def _session_marks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns of each row what to say of its session; see ``mark_other_sessions``."""
+    return make_together(mark_other_sessions, rows, lambda row: tuple(row[name] for name in _SWEPT))
 
 
 def _cell(row: Mapping[str, Any], name: str, ends: bool) -> str:
@@ -227,4 +227,4 @@ def _cell(row: Mapping[str, Any], name: str, ends: bool) -> str:
         return "" if value is None else str(value)
     if not ends or (low and high and high - low < 1e-9):  # plain decoding is 1 times itself
         low = high = None
-    return with_ends(value, low, high, f".{0 if abs(value) >= 100 else 2}f")
+    return format_interval(value, low, high, f".{0 if abs(value) >= 100 else 2}f")

@@ -41,18 +41,20 @@ _APART = (*STATE, *MODELS, "token_ids_digest", "run_id", "machine", "attention")
 _OTHER_MODELS = "-of-"  # behind a run id, before the digest of the models that are no more
 
 
-def labels_of(facts: CellFacts) -> dict[str, str | int | float]:
+def flatten_facts(facts: CellFacts) -> dict[str, str | int | float]:
     """Returns what a cell is, flat; what it does not have is ""."""
-    return {name: _flat(value) for name, value in vars(facts).items()}
+    return {name: _flatten_value(value) for name, value in vars(facts).items()}
 
 
-def facts_of(labels: Row) -> CellFacts:
-    """Inverts ``labels_of``; labels that older records lack have their defaults."""
+def parse_facts(labels: Row) -> CellFacts:
+    """Inverts ``flatten_facts``; labels that older records lack have their defaults."""
     known = [each for each in fields(CellFacts) if each.name in labels]
-    return CellFacts(**{each.name: _typed(str(each.type), labels[each.name]) for each in known})
+    return CellFacts(
+        **{each.name: _parse_value(str(each.type), labels[each.name]) for each in known}
+    )
 
 
-def _flat(value: Any) -> str | int | float:
+def _flatten_value(value: Any) -> str | int | float:
     if value is None:
         return ""
     if isinstance(value, tuple):
@@ -62,8 +64,8 @@ def _flat(value: Any) -> str | int | float:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def _typed(kind: str, value: Any) -> Any:
-    """Inverts ``_flat``, by a field's annotation."""
+def _parse_value(kind: str, value: Any) -> Any:
+    """Inverts ``_flatten_value``, by a field's annotation."""
     if kind.startswith("tuple"):
         parts = tuple(part for part in str(value).split(",") if part)
         return tuple(map(float, parts)) if "float" in kind else parts
@@ -75,10 +77,10 @@ def _typed(kind: str, value: Any) -> Any:
     return None if value in ("", None) else types[kind.removesuffix(" | None")](value)
 
 
-def row_of(result: CellResult) -> dict[str, Any]:
+def to_row(result: CellResult) -> dict[str, Any]:
     """Returns a row of the table; a failed cell claims nothing, not even that it is lossless."""
     row = {
-        **labels_of(result.facts),
+        **flatten_facts(result.facts),
         "lossless": result.lossless or "",
         "status": result.status,
         "reason": result.reason,
@@ -86,14 +88,14 @@ def row_of(result: CellResult) -> dict[str, Any]:
         "baseline": result.baseline or "",
         **result.metrics,
     }
-    return {name: row[name] for name in columns.ordered(row)}
+    return {name: row[name] for name in columns.order_names(row)}
 
 
-def stored(result: CellResult) -> dict[str, Any]:
+def to_json(result: CellResult) -> dict[str, Any]:
     """Returns a result as its cell's folder keeps it, ready for JSON."""
     return {
         "run_id": result.run_id,
-        "labels": {**labels_of(result.facts), "baseline": result.baseline or ""},
+        "labels": {**flatten_facts(result.facts), "baseline": result.baseline or ""},
         "lossless": result.lossless,
         "status": result.status,
         "reason": result.reason,
@@ -101,11 +103,11 @@ def stored(result: CellResult) -> dict[str, Any]:
     }
 
 
-def restored(content: Row) -> CellResult:
+def from_json(content: Row) -> CellResult:
     """Inverts ``stored``."""
     return CellResult(
         content["run_id"],
-        facts_of(content["labels"]),
+        parse_facts(content["labels"]),
         content["status"],
         None if content["status"] == "failed" else content["lossless"],
         parse_reasons(content["reason"]),
@@ -114,7 +116,7 @@ def restored(content: Row) -> CellResult:
     )
 
 
-def digests_of(models: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+def get_digest_columns(models: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     """Returns the columns of ``MODELS`` for what a cell keeps of its models, see
     ``Pair.read_models``; the tokenizer's are with the target's.
     """
@@ -129,7 +131,7 @@ def digests_of(models: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
 
 def past_id(row: Row) -> str:
     """Returns the id of a row whose models' files have changed since; "" where it has no digest."""
-    known = [_flat(row.get(name)) for name in MODELS]
+    known = [_flatten_value(row.get(name)) for name in MODELS]
     return f"{row['run_id']}{_OTHER_MODELS}{files.digest(known, 8)}" if known[0] else ""
 
 
@@ -145,7 +147,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 def write_csv(path: Path, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Writes rows with every column that a file may have, then others; the whole rows."""
-    names = columns.ordered([*columns.header(), *(name for row in rows for name in row)])
+    names = columns.order_names([*columns.header(), *(name for row in rows for name in row)])
     whole = [{name: row.get(name, "") for name in names} for row in rows]
     files.write_csv(path, whole, names)
     return whole
@@ -169,7 +171,7 @@ def merge_csv(
     new. ``ended`` tells past states from the present one: run id -> when its last job ended.
     Returns the rows as they were written, the screened ones first.
     """
-    screened = files.screening_file(path)
+    screened = files.get_screening_path(path)
     before = (*read_rows(screened), *read_rows(path))
     rows: dict[str, Row] = {row["run_id"]: row for row in before}
     named = dict.fromkeys(order)
@@ -181,7 +183,7 @@ def merge_csv(
     kept = [run_id for run_id in rows if run_id not in named]
     rows.update(new)
     wanted = [each for each in dict.fromkeys([*kept, *named, *rows]) if each in rows]
-    past = superseded(list(rows.values()), ended)
+    past = find_superseded(list(rows.values()), ended)
     past |= {each for each in wanted if current_id(each) != each}
     present = [rows[each] for each in wanted if each not in past]
     _archive(path, [rows[each] for each in wanted if each in past], present)
@@ -194,9 +196,9 @@ def merge_csv(
 
 def _write_points(path: Path, rows: Sequence[Row]) -> None:
     """Writes what tells cells apart, and a few numbers in five digits, without intervals."""
-    shown = {*columns.names_of("identity", "setting", "state", "score"), *_POINTS}
+    shown = {*columns.column_names("identity", "setting", "state", "score"), *_POINTS}
     filled = {name for row in rows for name, value in row.items() if value not in (None, "")}
-    names = columns.ordered({*NEEDED, *(shown & filled)})
+    names = columns.order_names({*NEEDED, *(shown & filled)})
     points = [{name: row.get(name, "") for name in names} for row in rows]
     for point in points:
         if "reason" in point and point["status"] == "complete":
@@ -223,7 +225,7 @@ def _archive(path: Path, past: Sequence[Row], present: Sequence[Row]) -> None:
     write_csv(archive, list(rows.values()))
 
 
-def superseded(rows: Sequence[Row], ended: Mapping[str, float]) -> set[str]:
+def find_superseded(rows: Sequence[Row], ended: Mapping[str, float]) -> set[str]:
     """Returns the run ids of an experiment's rows that a newer row takes the place of.
 
     A changed checkpoint, a data set that moved on or another engine makes new cells under equal
@@ -233,7 +235,7 @@ def superseded(rows: Sequence[Row], ended: Mapping[str, float]) -> set[str]:
     asked, and some of ``STATE`` is another. A failed row takes no place. ``ended`` says by run id
     when the last job that has the cell ended, in seconds; a row that it does not name is older.
     """
-    names = [each for each in columns.names_of("identity", "setting") if each not in _APART]
+    names = [each for each in columns.column_names("identity", "setting") if each not in _APART]
 
     # What rows must agree in, and then, but for one that failed, in how many prompts were asked.
     told = [

@@ -16,7 +16,14 @@ from typing import Annotated, Any, Literal, Protocol
 
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.settings.registry import Registry
-from spec_bench.settings.validation import Flag, Says, StringConstraints, Text, check, settings
+from spec_bench.settings.validation import (
+    Allowed,
+    NonEmptyStr,
+    StrictBool,
+    StringConstraints,
+    check,
+    settings,
+)
 
 
 @dataclass(frozen=True)
@@ -51,33 +58,35 @@ it is off. Whoever builds raises a ``ValueError`` for settings that cannot be ri
 
 
 Project = Annotated[
-    Text,
+    NonEmptyStr,
     StringConstraints(pattern=r"^[^/\\#?%:]{1,128}$"),
-    Says("1 to 128 letters, none of / \\ # ? % : (a team is sink.wandb.entity)"),
+    Allowed("1 to 128 letters, none of / \\ # ? % : (a team is sink.wandb.entity)"),
 ]
 """W&B's own rule for a project's name."""
-Entity = Annotated[Text, StringConstraints(pattern=r"^[^/\s]+$"), Says("a team's or a user's name")]
+Entity = Annotated[
+    NonEmptyStr, StringConstraints(pattern=r"^[^/\s]+$"), Allowed("a team's or a user's name")
+]
 
 
 @settings
 class WandbSettings:
     """``sink.wandb``; meanings stand in ``conf/sink/default.yaml``."""
 
-    enabled: Flag = False
+    enabled: StrictBool = False
     project: Project = "spec_bench"
-    group: Text = "default"
+    group: NonEmptyStr = "default"
     mode: Literal["online", "offline", "disabled"] = "offline"
     entity: Entity | None = None
-    tags: tuple[Text, ...] | None = ()
-    system_metrics: Flag = False
+    tags: tuple[NonEmptyStr, ...] | None = ()
+    system_metrics: StrictBool = False
 
 
 @settings
 class SinkSettings:
     """``sink``; meanings stand in ``conf/sink/default.yaml``."""
 
-    progress: Flag = True
-    table: Flag = True
+    progress: StrictBool = True
+    table: StrictBool = True
     wandb: WandbSettings = field(default_factory=WandbSettings)
     # settings of other packages' sinks, by name, as they were written
     more: dict[str, Any] = field(default_factory=dict)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.settings.fields import one_line
-from spec_bench.sinks.rows import labels_of, row_of
+from spec_bench.sinks.rows import flatten_facts, to_row
 from spec_bench.sinks.sink import LoggedCell, WandbSettings, sink
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
@@ -66,7 +66,7 @@ class Wandb:
         """
         if self.to.mode == "disabled":
             return
-        with _warned("; the same command logs the rest"):
+        with _log_errors("; the same command logs the rest"):
             for cell in cells:
                 log_cell(self, cell)
             if rows:
@@ -108,7 +108,7 @@ def log_in(asked: str, instead: str) -> None:
 
 
 @contextmanager
-def _warned(hint: str = "") -> Iterator[None]:
+def _log_errors(hint: str = "") -> Iterator[None]:
     """Makes one line of what W&B raises when it cannot take a run."""
     import wandb
 
@@ -122,12 +122,12 @@ def log_cell(sink: Wandb, cell: LoggedCell) -> None:
     """One cell: a history line a prompt, and its metrics as the summary; a complete one once."""
     result = cell.result
     facts = cell.result.facts
-    row = row_of(cell.result)
-    with _noted(sink, cell.folder, result.run_id) as note:
+    row = to_row(cell.result)
+    with _open_note(sink, cell.folder, result.run_id) as note:
         if note["content"] == "complete":
             return
         tags = [facts.decoder, facts.spec, facts.pair, facts.task, row["lossless"]]
-        config = {**cell.settings, "run_id": result.run_id, "labels": labels_of(facts)}
+        config = {**cell.settings, "run_id": result.run_id, "labels": flatten_facts(facts)}
         config |= _code_of(cell.origin)
         name = f"{facts.decoder} {facts.spec}"
         failed = result.status != "complete"
@@ -137,7 +137,7 @@ def log_cell(sink: Wandb, cell: LoggedCell) -> None:
             for step in range(note["steps"], len(lines)):
                 run.log(lines[step], step=step)
             numbers = {name: value for name, value in result.metrics.items() if value is not None}
-            says = {name: row[name] for name in columns.names_of("state")}
+            says = {name: row[name] for name in columns.column_names("state")}
             before = {"prompts_failed": 0} if note["steps"] else {}
             run.summary.update({**before, **numbers, **says})
         note.update(content=result.status, steps=max(note["steps"], len(lines)))
@@ -153,10 +153,10 @@ def log_table(sink: Wandb, rows: Sequence[Mapping[str, Any]]) -> None:
     run_id = f"results-{files.digest([experiment, pair, task])}"
     content = files.digest([dict(row) for row in rows])
     names = list(dict.fromkeys(name for row in rows for name in row))
-    texts = {each.name for each in columns.columns_in(names) if each.holds != "number"}
+    texts = {each.name for each in columns.find_columns(names) if each.holds != "number"}
     data = [[_cell(row.get(name), name in texts) for name in names] for row in rows]
     config = {"experiment": experiment, "labels": {"pair": pair, "task": task}}
-    with _noted(sink, sink.folder / "wandb" / run_id, run_id) as note:
+    with _open_note(sink, sink.folder / "wandb" / run_id, run_id) as note:
         if note["content"] == content:
             return
         tags = [pair, task, TABLE]
@@ -174,7 +174,7 @@ def log_training(sink: Wandb, name: str, facts: Mapping[str, Any], file: Path) -
     run_id = f"heads-{files.digest([facts['settings'], rows])}"
     tags = [facts["head"], facts["target"]]
     config = {**facts["settings"], **_code_of(facts.get("provenance", {}))}
-    with _warned(), open_run(sink, {"id": run_id}, name, TRAINING, tags, config) as run:
+    with _log_errors(), open_run(sink, {"id": run_id}, name, TRAINING, tags, config) as run:
         for row in rows:
             numbers = {key: float(value) for key, value in row.items() if value != ""}
             run.log(numbers, step=int(row["step"]))
@@ -254,7 +254,7 @@ def open_run(
 
 
 @contextmanager
-def _noted(sink: Wandb, folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
+def _open_note(sink: Wandb, folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
     """What W&B has of a run (``content``, ``steps``); what is changed in it is written."""
     folder.mkdir(parents=True, exist_ok=True)
     with files.open_own(folder / ".wandb.lock") as held:

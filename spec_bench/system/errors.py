@@ -16,7 +16,7 @@ class UsageError(ValueError):
 
 
 @contextmanager
-def naming_records(results: Path, resumes: str) -> Iterator[None]:
+def note_records_in_errors(results: Path, resumes: str) -> Iterator[None]:
     """Notes on errors within where records are kept, and how a run ``resumes``."""
     try:
         yield

@@ -34,7 +34,7 @@ _WRITTEN_NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors says it
 
 
 @contextmanager
-def naming(path: Path, partial: Path | None = None) -> Iterator[None]:
+def name_path_in_errors(path: Path, partial: Path | None = None) -> Iterator[None]:
     """Within the block a refusal to write names the file as it will be called, whoever met it, and
     where it met the ``partial`` one. Raises OSError: with the number and the system's reason.
     """
@@ -44,16 +44,16 @@ def naming(path: Path, partial: Path | None = None) -> Iterator[None]:
         number = _number(error, (None, str(path), str(partial)))
         if number is None:
             raise
-        raise RefusedError(number, os.strerror(number), str(path)) from error
+        raise FileWriteError(number, os.strerror(number), str(path)) from error
 
 
-class RefusedError(OSError):
+class FileWriteError(OSError):
     """A file cannot be written."""
 
 
-def refused(error: OSError) -> str | None:
+def explain_os_error(error: OSError) -> str | None:
     """Returns a refusal to write in one line; None where it is another error."""
-    if error.errno not in NO_ROOM and not isinstance(error, RefusedError):
+    if error.errno not in NO_ROOM and not isinstance(error, FileWriteError):
         return None
     where = "" if error.filename is None else f" {str(error.filename)!r}"
     return f"cannot write{where}: {error.strerror}"
@@ -140,7 +140,7 @@ def package_folder(name: str) -> Path:
     raise UsageError(f"no folder {name!r} in {package} or beside it")
 
 
-def path_below(folder: Path, name: str) -> Path:
+def join_path_inside(folder: Path, name: str) -> Path:
     """Returns what a name, which somebody else may have given, stands for in a folder. Raises
     ValueError: it leads out of the folder, also by a link.
     """
@@ -170,7 +170,7 @@ def cache_folder() -> Path:
 
 def results_file(results: Path, name: str) -> Path:
     """Returns an experiment's table. Raises ValueError: it is not below the results."""
-    return path_below(results, name) / RESULTS
+    return join_path_inside(results, name) / RESULTS
 
 
 def archive_file(table: Path) -> Path:
@@ -178,7 +178,7 @@ def archive_file(table: Path) -> Path:
     return table.with_name(ARCHIVE)
 
 
-def screening_file(table: Path) -> Path:
+def get_screening_path(table: Path) -> Path:
     """Returns what a search saw while it screened its cells: numbers without intervals."""
     return table.with_name(SCREENING)
 
@@ -203,7 +203,7 @@ def run_folder(results: Path, run_id: str) -> Path:
     return results / RUNS / run_id
 
 
-def retimed_files(run: Path) -> list[Path]:
+def find_retimed_paths(run: Path) -> list[Path]:
     """Returns what a baseline's folder keeps of later sittings, in which it was timed again."""
     return [run / name for name in sorted(glob(RETIMED, root_dir=run))]
 
@@ -213,7 +213,7 @@ def jobs_folder(results: Path, name: str) -> Path:
     return results / RUNS / "jobs" / name
 
 
-def training_of(heads: Path) -> str | None:
+def parse_training_folder(heads: Path) -> str | None:
     """The training that leaves its heads in a folder, ``results/train/<name>/heads``; else None."""
     ours = heads == Path("results", "train", heads.parent.name, "heads")
     return heads.parent.name if ours else None
@@ -225,7 +225,7 @@ def command_line(*words: object, results: object = "results") -> str:
     return shlex.join(map(str, ["spec-bench", *words, *where]))
 
 
-def training_command(kind: str, pair: str, name: str, on_gpu: bool = True) -> str:
+def format_training_command(kind: str, pair: str, name: str, on_gpu: bool = True) -> str:
     """What trains the heads of a pair, ``pair=NAME``, to where it looks for them; a name that ends
     in ``_blocks4`` is of four residual blocks.
     """
@@ -236,12 +236,12 @@ def training_command(kind: str, pair: str, name: str, on_gpu: bool = True) -> st
     return f"spec-bench train {where}"
 
 
-def results_of(file: Path) -> Path:
+def results_folder(file: Path) -> Path:
     """Returns the results folder that an experiment's table lies in. Raises ValueError: the
     experiment's folder is a link out of it.
     """
     folder = Path(os.path.abspath(file)).parent
-    path_below(folder.parent, folder.name)
+    join_path_inside(folder.parent, folder.name)
     return folder.parent
 
 
@@ -252,7 +252,7 @@ def results_files(results: Path) -> list[Path]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_replace(path: Path) -> Iterator[Path]:
     """A path to write to, which takes the place of ``path`` when the block ends well.
 
     The folder is made. After an exception the old file stands and the new one is gone; what a
@@ -269,7 +269,7 @@ def replacing(path: Path) -> Iterator[Path]:
             with suppress(OSError), open_own(left) as stream:  # locked, by one at work, or none is
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 left.unlink()
-        with naming(path, partial), open_own(partial) as held:
+        with name_path_in_errors(path, partial), open_own(partial) as held:
             lock(held, wait=True)
             yield partial
             with partial.open("rb") as stream:
@@ -280,7 +280,7 @@ def replacing(path: Path) -> Iterator[Path]:
             partial.unlink()
 
 
-def set_aside(path: Path, copy: bool = False) -> Path:
+def move_aside(path: Path, copy: bool = False) -> Path:
     """Gives a file that cannot be used another name beside it, ``NAME.bad-1``; the new one. A copy
     stays where it is too, for what is about to take its place.
     """
@@ -326,7 +326,7 @@ def read_clock(folder: Path) -> float:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Writes a file as a whole."""
-    with replacing(path) as partial:
+    with atomic_replace(path) as partial:
         partial.write_bytes(data)
 
 
@@ -346,26 +346,26 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[s
     Texts that a spreadsheet would take for a formula are escaped; ``read_csv`` gives them back.
     Raises ValueError: a row has a value of no column.
     """
-    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as stream:
+    with atomic_replace(path) as partial, partial.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
         writer.writeheader()
         for row in rows:
             texts = ((k, v) for k, v in row.items() if v and v.__class__ is str and v[0] in _MARKS)
-            writer.writerow({**row, **{name: escaped(text) for name, text in texts}})
+            writer.writerow({**row, **{name: escape_cell(text) for name, text in texts}})
 
 
 def read_csv(path: Path, needs: Sequence[str] = ()) -> list[dict[str, str]]:
     """The rows of a CSV as text, which must have the columns of ``needs``; none where there is no
     file. Raises ValueError: it is no such CSV; the message names the file, the line and why.
     """
-    rows = numbered_csv(path, needs)
+    rows = iter_csv_lines(path, needs)
     return [
-        dict(zip(names, [unescaped(e) if e[:1] == "'" else e for e in cells], strict=True))
+        dict(zip(names, [unescape_cell(e) if e[:1] == "'" else e for e in cells], strict=True))
         for _, names, cells in rows
     ]
 
 
-def numbered_csv(
+def iter_csv_lines(
     path: Path, needs: Sequence[str] = ()
 ) -> Iterator[tuple[int, list[str], list[str]]]:
     """Yields the number of the line that each row ends in, the header, and the row as it stands."""
@@ -402,7 +402,7 @@ def _header(names: list[str], needs: Sequence[str]) -> list[str]:
     return names
 
 
-def escaped(value: Any) -> Any:
+def escape_cell(value: Any) -> Any:
     """Returns a cell that no spreadsheet takes for a formula; numbers and a lone dash stay.
 
     Texts that begin as a formula does, behind any number of ``'``, get one ``'`` more, so that
@@ -413,7 +413,7 @@ def escaped(value: Any) -> Any:
     return value if _NUMBER.fullmatch(value) else f"'{value}"
 
 
-def unescaped(text: str) -> str:
+def unescape_cell(text: str) -> str:
     """Inverts ``escaped``."""
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 

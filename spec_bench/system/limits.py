@@ -12,7 +12,7 @@ Found = TypeVar("Found")
 _STATE = Path("/proc/self/statm")  # of Linux, which alone holds a process to such a limit
 
 
-def within(seconds: float, function: Callable[[], Found]) -> Found:
+def call_with_timeout(seconds: float, function: Callable[[], Found]) -> Found:
     """Returns what a function finds, in a thread that is left to itself where it takes too long.
     Raises TimeoutError: there is no time left.
     """

@@ -22,22 +22,22 @@ _SPLIT = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 _CONVERTED = 3  # raised when conversion comes to write something else
 
 
-def fetched_folder(name: str) -> Path:
+def get_fetched_path(name: str) -> Path:
     """Returns where a model that a command fetches by name lies, once it is there."""
     return cache_folder() / "models" / name
 
 
-def cached_models() -> list[Path]:
+def list_cached_models() -> list[Path]:
     """Lists the folders of all models that were fetched or converted."""
-    root = fetched_folder("")
+    root = get_fetched_path("")
     return sorted(
         folder for depth in ("*", "*/*") for folder in root.glob(depth) if is_model(folder)
     )
 
 
-def cached_name(folder: Path) -> str:
+def get_cached_name(folder: Path) -> str:
     """Returns what a folder of the cache is called, as after ``fetched:``."""
-    return folder.relative_to(fetched_folder("")).as_posix()
+    return folder.relative_to(get_fetched_path("")).as_posix()
 
 
 def size_bytes(folder: Path) -> int:
@@ -50,7 +50,7 @@ def is_model(folder: Path) -> bool:
     return (folder / "config.json").is_file()
 
 
-def gguf_of(path: Path) -> Path | None:
+def find_gguf(path: Path) -> Path | None:
     """The GGUF file that a path names: itself, or the only one in a folder, the first of those that
     one was split into; None if neither.
     """
@@ -72,7 +72,7 @@ def gguf_parts(file: Path) -> list[Path]:
     return [file.with_name(f"{stem}-{i:05}-of-{count:05}{GGUF}") for i in range(1, count + 1)]
 
 
-def converted_folder(file: Path) -> Path:
+def get_converted_path(file: Path) -> Path:
     """Returns where a GGUF file's weights lie as a model folder, once they were converted. Raises
     ValueError: a file that the model was split into is missing.
     """
@@ -81,7 +81,7 @@ def converted_folder(file: Path) -> Path:
         raise UsageError(f"{str(file)!r} is one of {len(parts)} files, and {missing[0]} is missing")
     digests = [read_digest(each) for each in parts]
     whole = digests[0] if len(digests) == 1 else digest(digests, 64)
-    return fetched_folder(f"{file.stem}-{whole[:12]}-{_CONVERTED}")
+    return get_fetched_path(f"{file.stem}-{whole[:12]}-{_CONVERTED}")
 
 
 def read_weights(folder: Path) -> str:

@@ -35,20 +35,20 @@ def run(load: Callable[[], Callable[[], int]], line: str, at_once: bool = False)
     """Runs the command that ``load`` imports, ``orderly`` from then on, and exits with its status.
     Where it has threads that would be waited for, a signal ends it ``at_once`` all along.
     """
-    with orderly(line):
+    with exit_cleanly(line):
         command = load()
-        with raising(not at_once):
+        with raise_on_signals(not at_once):
             try:
                 sys.exit(command())
             except OSError as error:
-                if (refused := files.refused(error)) is None:
+                if (refused := files.explain_os_error(error)) is None:
                     raise
                 print(f"spec_bench: {refused}", file=sys.stderr)
                 sys.exit(1)
 
 
 @contextmanager
-def orderly(line: str) -> Iterator[None]:
+def exit_cleanly(line: str) -> Iterator[None]:
     """Ends the process in one line when a signal comes within the block, or a package is missing;
     of a signal it is ``line``, such as ``interrupted; the same command resumes``.
     """
@@ -61,7 +61,7 @@ def orderly(line: str) -> Iterator[None]:
     # A log that nobody reads is no fault.
     raised = logging.raiseExceptions
     logging.raiseExceptions = False
-    sys.unraisablehook = _ignored
+    sys.unraisablehook = _ignore_signal
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter, such as ASCII's
     try:
@@ -103,7 +103,7 @@ def orderly(line: str) -> Iterator[None]:
 
 
 @contextmanager
-def raising(now: bool = True) -> Iterator[None]:
+def raise_on_signals(now: bool = True) -> Iterator[None]:
     """Within the block a signal is a ``KeyboardInterrupt``; with ``now=False`` the end at once."""
     global _raising
     before = _raising
@@ -114,7 +114,7 @@ def raising(now: bool = True) -> Iterator[None]:
         _raising = before
 
 
-def came() -> bool:
+def was_interrupted() -> bool:
     """Returns whether a signal has come that ends this process."""
     return bool(_came) and os.getpid() == _owner
 
@@ -123,7 +123,7 @@ def check() -> None:
     """Ends what is under way where a signal came and its exception was swallowed. Raises
     KeyboardInterrupt: one came.
     """
-    if came():
+    if was_interrupted():
         raise KeyboardInterrupt
 
 
@@ -140,8 +140,10 @@ def _take(number: int, _: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-def _ignored(what: "sys.UnraisableHookArgs") -> None:
-    if isinstance(what.exc_value, KeyboardInterrupt) and came():  # again, once this has returned
+def _ignore_signal(what: "sys.UnraisableHookArgs") -> None:
+    if (
+        isinstance(what.exc_value, KeyboardInterrupt) and was_interrupted()
+    ):  # again, once this has returned
         threading.Timer(0.01, os.kill, (os.getpid(), _came)).start()
     else:
         sys.__unraisablehook__(what)

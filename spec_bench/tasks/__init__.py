@@ -9,10 +9,10 @@ from spec_bench.tasks.example import Example
 from spec_bench.tasks.random_prompts import RandomPrompts
 from spec_bench.tasks.task import Task
 
-__all__ = ["Example", "RandomPrompts", "Task", "build_task", "read_own", "with_metrics"]
+__all__ = ["Example", "RandomPrompts", "Task", "build_task", "merge_metrics", "read_own"]
 
 
-def with_metrics(config: Mapping[str, Any]) -> dict[str, Any]:
+def merge_metrics(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the config with ``metrics``, where it is given, in place of ``scores``."""
     values = dict(config)
     metrics = values.pop("metrics", None)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.system.errors import UsageError
-from spec_bench.tasks.prompt_files import lines_of, message_of
+from spec_bench.tasks.prompt_files import iter_json_lines, parse_message
 
 ROLES = ("system", "user", "assistant")
 CUT = " ... "
@@ -52,7 +52,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Turns:
+class ConversationTurns:
     """What a row asks."""
 
     asked: tuple[str, ...]  # what the user says, one text per turn, none of them blank
@@ -61,7 +61,7 @@ class Turns:
     system: str = ""  # the system message, "" where there is none
 
 
-def read_turns(value: Any, where: str) -> Turns:
+def read_turns(value: Any, where: str) -> ConversationTurns:
     """The turns in a row's field of that name: one text, a list of texts, or a list of ``{"role":
     ..., "content": ...}``. Raises ValueError: nothing there, a turn that is neither text nor
     message, a blank turn, or messages that do not take turns; names the place and the value.
@@ -78,18 +78,18 @@ def read_turns(value: Any, where: str) -> Turns:
                     f"{where}[{place}] must be a text or a message with role and content, got "
                     f"{item!r}"
                 )
-        turns = Turns(tuple(items))
+        turns = ConversationTurns(tuple(items))
     for turn, text in enumerate(turns.asked):
         if not text.strip():
             raise UsageError(f"turn {turn} in field {where!r} is blank, got {text!r}")
     return turns
 
 
-def _conversation(items: Sequence[Any], where: str) -> Turns:
+def _conversation(items: Sequence[Any], where: str) -> ConversationTurns:
     """User and assistant in turn, after at most one system message."""
     spoken: dict[str, list[str]] = {role: [] for role in ROLES}
     for place, item in enumerate(items):
-        role, content = message_of(item)
+        role, content = parse_message(item)
         if role is None or not isinstance(content, str):
             raise UsageError(
                 f"{where}[{place}] must be a message with a role ({', '.join(ROLES)}) and a text "
@@ -105,7 +105,9 @@ def _conversation(items: Sequence[Any], where: str) -> Turns:
         spoken[role].append(content)
     if not spoken["user"]:
         raise UsageError(f"no user's message in field {where!r}")
-    return Turns(tuple(spoken["user"]), tuple(spoken["assistant"]), "".join(spoken["system"]))
+    return ConversationTurns(
+        tuple(spoken["user"]), tuple(spoken["assistant"]), "".join(spoken["system"])
+    )
 
 
 def read_references(value: Any, where: str) -> list[tuple[str, ...]]:
@@ -114,8 +116,8 @@ def read_references(value: Any, where: str) -> list[tuple[str, ...]]:
     may itself be a list. Raises ValueError: a reference that is neither text nor number, naming it.
     """
     references = []
-    for place, item in enumerate(_listed(value)):
-        answers = _listed(item)
+    for place, item in enumerate(_wrap_in_list(value)):
+        answers = _wrap_in_list(item)
         for each in answers:
             if isinstance(each, bool) or not isinstance(each, str | int | float | None):
                 raise UsageError(
@@ -125,16 +127,16 @@ def read_references(value: Any, where: str) -> list[tuple[str, ...]]:
     return references
 
 
-def _listed(value: Any) -> Sequence[Any]:
+def _wrap_in_list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
 
 
-def fixed_answers(example: Example) -> tuple[str, ...]:
+def get_fixed_answers(example: Example) -> tuple[str, ...]:
     """The answers that are the same for every decoder, up to the first turn that has none."""
     return example.answers or tuple(golds[0] for golds in takewhile(bool, example.references))
 
 
-def history_before(
+def get_history(
     task: str, example: Example, turn: int, given: Sequence[str] | None
 ) -> tuple[str, ...]:
     """The answers that a turn continues, one per earlier turn. Raises ValueError: no such turn, or
@@ -144,7 +146,7 @@ def history_before(
         raise UsageError(
             f"task {task}: example {example.id} has turns 0..{len(example.turns) - 1}, not {turn}"
         )
-    history = fixed_answers(example) if given is None else given
+    history = get_fixed_answers(example) if given is None else given
     if len(history) < turn:
         raise UsageError(
             f"task {task}: turn {turn} of example {example.id} needs the answers to the"
@@ -159,7 +161,7 @@ def read_answers(path: Path, examples: Sequence[Example]) -> dict[str, tuple[str
     file, a line that is no answer, or an example without one.
     """
     given: dict[str, tuple[str, ...]] = {}
-    for line in lines_of(path, "task.answers"):
+    for line in iter_json_lines(path, "task.answers"):
         where = f"task.answers: {path.name}, {line.place}"
         try:
             key = line["question_id"]
@@ -182,7 +184,7 @@ def read_answers(path: Path, examples: Sequence[Example]) -> dict[str, tuple[str
     return {example.id: given.get(example.id, ()) for example in examples}
 
 
-def cut(value: Any, most: int | None) -> Any:
+def truncate_text(value: Any, most: int | None) -> Any:
     """A text with its middle cut out where it is longer than so many letters; else the value."""
     if most is None or not isinstance(value, str) or len(value) <= most:
         return value
@@ -190,7 +192,7 @@ def cut(value: Any, most: int | None) -> Any:
     return value[:head] + CUT + value[len(value) - (most - head) :]
 
 
-def fitted(
+def fit_to_context(
     example: Example,
     room: int,
     shortened: Callable[[Example, int], Example],

@@ -4,7 +4,17 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from spec_bench.settings.validation import Ge, Gt, Le, Number, Real, Says, Whole, require, settings
+from spec_bench.settings.validation import (
+    Allowed,
+    FiniteFloat,
+    Ge,
+    Gt,
+    IntOrFloat,
+    Le,
+    StrictInt,
+    require,
+    settings,
+)
 
 LEAST_TEMPERATURE = 1e-6  # above 0; logits over less could overflow float32
 
@@ -15,18 +25,18 @@ def _greedy_or_warm(value: float) -> float:
 
 
 Temperature = Annotated[
-    Real, AfterValidator(_greedy_or_warm), Says(f"0 or a number >= {LEAST_TEMPERATURE:g}")
+    IntOrFloat, AfterValidator(_greedy_or_warm), Allowed(f"0 or a number >= {LEAST_TEMPERATURE:g}")
 ]
 
 
 @settings
-class Generation:
+class GenerationSettings:
     """The config group ``generation``, and what a task's own ``generation`` may say."""
 
     temperature: Temperature | None = None  # 0 is greedy
-    top_k: Annotated[Whole, Ge(0)] | None = None  # keep the k largest logits; 0 keeps all
+    top_k: Annotated[StrictInt, Ge(0)] | None = None  # keep the k largest logits; 0 keeps all
     # keep the smallest set of tokens with at least this mass; 1 keeps all
-    top_p: Annotated[Number, Gt(0), Le(1)] | None = None
-    max_new_tokens: Annotated[Whole, Ge(1)] | None = None  # limit on the tokens of an answer
+    top_p: Annotated[FiniteFloat, Gt(0), Le(1)] | None = None
+    max_new_tokens: Annotated[StrictInt, Ge(1)] | None = None  # limit on the tokens of an answer
     draft_temperature: Temperature | None = None  # the draft's own temperature
     probability_dtype: Literal["float32", "float64"] | None = None  # ``float64`` for audits

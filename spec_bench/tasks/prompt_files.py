@@ -18,7 +18,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from spec_bench.settings.fields import shown
+from spec_bench.settings.fields import format_value
 from spec_bench.settings.foreign import (
     MOST_BYTES,
     MOST_TEXT,
@@ -60,7 +60,7 @@ _HEADER = 2**16  # characters of the first line that are looked at for names of 
 csv.field_size_limit(MOST_TEXT)
 
 
-class Line(dict[str, Any]):
+class LocatedRow(dict[str, Any]):
     """A row that remembers where in its file it stood, such as ``line 3``, from 1."""
 
     def __init__(self, values: Row, place: str) -> None:
@@ -68,7 +68,7 @@ class Line(dict[str, Any]):
         self.place = place
 
 
-Making = Callable[[], Line]
+Making = Callable[[], LocatedRow]
 
 
 @cache
@@ -97,7 +97,7 @@ def _read_text(file: Path, where: str) -> str:
         raise UsageError(f"{where}, line {line}: {error}; save it as UTF-8") from None
 
 
-def rows_of(file: Path, whose: str) -> Iterator[Making]:
+def iter_row_makers(file: Path, whose: str) -> Iterator[Making]:
     """Yields what makes each row of a file, or of a folder that ``save_to_disk`` wrote, so that
     rows that are not asked for need not be right. Raises ValueError, as does what it yields: the
     file is of no use, and ``whose`` it is and where.
@@ -114,7 +114,7 @@ def rows_of(file: Path, whose: str) -> Iterator[Making]:
         if type(error) is ValueError:
             raise
         raise UsageError(f"{where}: cannot read it: {error.__cause__ or error}") from error
-    yield from rows_in(rows)
+    yield from iter_dataset_rows(rows)
 
 
 def _read_parquet(file: Path) -> Any:
@@ -135,31 +135,31 @@ def _read_parquet(file: Path) -> Any:
         return Dataset(Table.from_batches(batches, opened.schema_arrow))
 
 
-def rows_in(dataset: Any) -> Iterator[Making]:
+def iter_dataset_rows(dataset: Any) -> Iterator[Making]:
     """Yields what makes each row of a dataset of the ``datasets`` library."""
     for place in range(len(dataset)):
-        yield lambda place=place: Line(dataset[place], f"row {place}")  # type: ignore[misc]
+        yield lambda place=place: LocatedRow(dataset[place], f"row {place}")  # type: ignore[misc]
 
 
 def _rows_of_text(text: str, file: Path, where: str) -> Iterator[Making]:
     endings = [each.lower() for each in file.suffixes if each.lower() not in _PACKED]
     ending = (endings or [""])[-1]
-    start, first = next(_lines_in(text), (1, ""))
+    start, first = next(_iter_text_lines(text), (1, ""))
     first = first.strip()
     if ending not in _TABLES and (ending in _JSON or first[:1] in ("{", "[", '"')):
-        whole = _json_or_none(text)
-        told = _json_or_none(first)
+        whole = _try_parse_json(text)
+        told = _try_parse_json(first)
         if isinstance(whole, dict | list):
             values = _list_in(whole)
             alone = len(values) == 1 and len(first) == len(text.strip())
             unit, start = ("line", start) if alone else ("record", 1)
             for number, value in enumerate(values, start):
-                yield partial(_row_of, value, where, f"{unit} {number}")
+                yield partial(_make_located_row, value, where, f"{unit} {number}")
             return
         if ending == ".json" and told is None:
             _parse_json(text, where)  # says why it is none
         if ending in _JSON or isinstance(told, dict | list) or (told and ending not in _TEXTS[1:]):
-            for number, line in _lines_in(text):
+            for number, line in _iter_text_lines(text):
                 yield partial(_row_of_line, line, where, number)
             return
     delimiter, names = _header(first[:_HEADER])
@@ -167,20 +167,20 @@ def _rows_of_text(text: str, file: Path, where: str) -> Iterator[Making]:
     if ending in _TABLES or named:
         yield from _rows_of_table(text, delimiter, where)
     elif ending in _TEXTS and "\0" not in text:
-        for number, line in _lines_in(text):
-            yield partial(_row_of, line.rstrip("\r"), where, f"line {number}")
+        for number, line in _iter_text_lines(text):
+            yield partial(_make_located_row, line.rstrip("\r"), where, f"line {number}")
     else:
         raise UsageError(f"{where}: cannot read such a file; choose from {FORMS}")
 
 
-def _lines_in(text: str) -> Iterator[tuple[int, str]]:
+def _iter_text_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yields the lines that are not blank with their numbers, from 1."""
     for number, line in enumerate(StringIO(text, newline="\n"), 1):
         if not line.isspace():
             yield number, line.removesuffix("\n")
 
 
-def lines_of(file: Path, whose: str) -> Iterator[Line]:
+def iter_json_lines(file: Path, whose: str) -> Iterator[LocatedRow]:
     """Yields the rows of a file of JSON objects, one a line; blank lines are skipped.
 
     Read here and not by ``datasets``, which would make the lines' fields and their types equal.
@@ -189,7 +189,7 @@ def lines_of(file: Path, whose: str) -> Iterator[Line]:
     """
     if not file.is_file():
         raise UsageError(f"{whose}: there is no file {str(file)!r}")
-    for make in rows_of(file, whose):
+    for make in iter_row_makers(file, whose):
         yield make()
 
 
@@ -213,18 +213,18 @@ def _parse_json(text: str, where: str, line: int = 1) -> Any:
     raise UsageError(f"{where}, line {line}: {why}")
 
 
-def _json_or_none(text: str) -> Any:
+def _try_parse_json(text: str) -> Any:
     try:
         return _parse_json(text, "")
     except ValueError:
         return None
 
 
-def _row_of_line(line: str, where: str, number: int) -> Line:
-    return _row_of(_parse_json(line.strip(), where, number), where, f"line {number}")
+def _row_of_line(line: str, where: str, number: int) -> LocatedRow:
+    return _make_located_row(_parse_json(line.strip(), where, number), where, f"line {number}")
 
 
-def _row_of(value: Any, where: str, place: str) -> Line:
+def _make_located_row(value: Any, where: str, place: str) -> LocatedRow:
     """A row of what stands for one: an object, a text, or a list of turns or messages."""
     if isinstance(value, str):
         try:
@@ -237,7 +237,7 @@ def _row_of(value: Any, where: str, place: str) -> Line:
         raise UsageError(f"{where}, {place}: a {type(value).__name__}, not an object")
     elif isinstance(body := value.get("body"), dict):  # of OpenAI's batches
         value = {**body, "id": value.get("custom_id")}
-    return Line(value, place)
+    return LocatedRow(value, place)
 
 
 def _list_in(value: Any) -> list[Any]:
@@ -246,10 +246,10 @@ def _list_in(value: Any) -> list[Any]:
         said = all(isinstance(each, dict) and "content" in each for each in value)
         return [value] if value and said else value
     lists = [value[name] for name in _LISTS if isinstance(value.get(name), list)]
-    return [row for each in lists[0] for row in _questions_of(each)] if lists else [value]
+    return [row for each in lists[0] for row in _iter_squad_rows(each)] if lists else [value]
 
 
-def _questions_of(article: Any) -> Iterator[Any]:
+def _iter_squad_rows(article: Any) -> Iterator[Any]:
     """The rows of SQuAD's own file, which nests them; anything else as it is."""
     if not isinstance(article, dict) or "paragraphs" not in article:
         yield article
@@ -283,21 +283,23 @@ def _rows_of_table(text: str, delimiter: str, where: str) -> Iterator[Making]:
             if not names:
                 names = [name.strip() for name in cells]
                 if len({*names}) < len(names):
-                    raise UsageError(f"{where}, {place}: two columns of one name: {shown(names)}")
+                    raise UsageError(
+                        f"{where}, {place}: two columns of one name: {format_value(names)}"
+                    )
                 continue
             if len(cells) != len(names):
                 raise UsageError(
                     f"{where}, {place}: {len(cells)} cells, where the first line has {len(names)}"
                 )
             row = {name: cell or None for name, cell in zip(names, cells, strict=True)}
-            yield partial(Line, row, place)
+            yield partial(LocatedRow, row, place)
     except csv.Error as error:
         raise UsageError(
             f"{where}, line {number}: a quotation mark is not closed: {error}"
         ) from None
 
 
-def message_of(item: Any) -> tuple[str | None, Any]:
+def parse_message(item: Any) -> tuple[str | None, Any]:
     """Who says a message of a conversation, a user, an assistant or the system, and what; None for
     anyone or anything else.
     """
@@ -310,33 +312,33 @@ def message_of(item: Any) -> tuple[str | None, Any]:
     return (ROLES.get(who) if isinstance(who, str) else None), said
 
 
-def in_turns(row: Line) -> Line | None:
+def trim_conversation(row: LocatedRow) -> LocatedRow | None:
     """A row with its conversation from the first question on, as FastChat reads ShareGPT's; None
     where the speakers do not take turns. A row of another kind stays.
     """
-    name = asking_field(row)
+    name = find_prompt_field(row)
     if name not in CHATS[1:] or not isinstance(row[name], list):
         return row
     said = row[name]
-    who = [message_of(each)[0] for each in row[name]]
+    who = [parse_message(each)[0] for each in row[name]]
     first = who.index("user") if "user" in who else len(who)
     if None in who:
         return row  # which reading it names
     if first == len(who) or any(who[n] != _TURNS[(n - first) % 2] for n in range(first, len(who))):
         return None
-    return Line({**row, name: [*said[: who[0] == "system"], *said[first:]]}, row.place)
+    return LocatedRow({**row, name: [*said[: who[0] == "system"], *said[first:]]}, row.place)
 
 
-def asking_field(row: Row) -> str:
+def find_prompt_field(row: Row) -> str:
     """The field of a row that its prompt stands in; "" where it has none."""
     return next((name for name in ASKING if row.get(name) not in (None, "", [])), "")
 
 
-def asked_in(row: Row) -> Any:
+def read_prompt(row: Row) -> Any:
     """What a row asks: a text, a list of turns, or of messages. Raises ValueError: it has a
     prompt that is more than one field, of a data set that a task knows.
     """
-    name = asking_field(row)
+    name = find_prompt_field(row)
     for title, (others, words) in _TASKS.items():
         if others <= {*row} and name not in (*CHATS, "turns"):
             raise UsageError(
@@ -350,7 +352,7 @@ def asked_in(row: Row) -> Any:
     return f"{value}\n\n{more}" if isinstance(more, str) and more.strip() else value
 
 
-def answering_field(row: Row) -> str:
+def find_reference_field(row: Row) -> str:
     """The field of a row that its reference answer stands in; "" where it has none."""
     found = (name for name in ANSWERING if type(row.get(name)) in (str, int, list))
     return next((name for name in found if row[name] not in ("", [])), "")

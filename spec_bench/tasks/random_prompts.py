@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Annotated, Any, ClassVar, Literal
 
-from spec_bench.records.ends import Ends
-from spec_bench.settings.validation import Ge, Text, Whole, settings
+from spec_bench.records.ends import StopCriteria
+from spec_bench.settings.validation import Ge, NonEmptyStr, StrictInt, settings
 from spec_bench.system.errors import UsageError
 from spec_bench.tasks.example import Example
-from spec_bench.tasks.generation import Generation
+from spec_bench.tasks.generation import GenerationSettings
 
 
 @settings
-class RandomSource:
+class RandomPromptSource:
     """In place of a source of rows."""
 
     kind: Literal["random"]
@@ -27,13 +27,13 @@ class RandomSource:
 class RandomPrompts:
     """What ``conf/task/random.yaml`` describes; a task like any other to the runner."""
 
-    name: Text  # the task's name
-    source: RandomSource  # that the prompts are random
-    prompt_tokens: Annotated[Whole, Ge(1)]  # length of every prompt
-    prompts: Annotated[Whole, Ge(1)]  # how many there are
-    seed: Annotated[Whole, Ge(0)]  # of the token ids
+    name: NonEmptyStr  # the task's name
+    source: RandomPromptSource  # that the prompts are random
+    prompt_tokens: Annotated[StrictInt, Ge(1)]  # length of every prompt
+    prompts: Annotated[StrictInt, Ge(1)]  # how many there are
+    seed: Annotated[StrictInt, Ge(0)]  # of the token ids
     # this task's defaults for what the run leaves open
-    generation: Generation = field(default_factory=Generation)
+    generation: GenerationSettings = field(default_factory=GenerationSettings)
     scores: tuple[()] = ()  # none
     tokenize: ClassVar[None] = None
     later_turns: ClassVar[Literal["none"]] = "none"
@@ -54,9 +54,9 @@ class RandomPrompts:
         draw = random.Random(f"{self.seed} {example.id}")
         return tuple(draw.randrange(len(tokenizer)) for _ in range(self.prompt_tokens))
 
-    def ends(self, tokenizer: Any) -> Ends:
+    def ends(self, tokenizer: Any) -> StopCriteria:
         """Nothing: an answer ends at the limit."""
-        return Ends()
+        return StopCriteria()
 
     @property
     def data_file(self) -> str:

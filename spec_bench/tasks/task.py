@@ -13,39 +13,47 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from spec_bench.records.ends import Ends, cut_before
+from spec_bench.records.ends import StopCriteria, cut_before
 from spec_bench.records.types import CodeReference, SqlReference
-from spec_bench.settings.fields import shown
-from spec_bench.settings.validation import Flag, Ge, MinLen, Says, Text, Whole, settings
+from spec_bench.settings.fields import format_value
+from spec_bench.settings.validation import (
+    Allowed,
+    Ge,
+    MinLen,
+    NonEmptyStr,
+    StrictBool,
+    StrictInt,
+    settings,
+)
 from spec_bench.system.errors import UsageError
 from spec_bench.tasks.example import (
+    ConversationTurns,
     Example,
-    Turns,
-    cut,
-    fixed_answers,
-    history_before,
+    get_fixed_answers,
+    get_history,
     read_answers,
     read_references,
     read_turns,
+    truncate_text,
 )
-from spec_bench.tasks.generation import Generation
+from spec_bench.tasks.generation import GenerationSettings
 from spec_bench.tasks.prompt_files import (
     ASKING,
     CHATS,
-    Line,
+    LocatedRow,
     Row,
-    answering_field,
-    asked_in,
-    asking_field,
+    find_prompt_field,
+    find_reference_field,
+    read_prompt,
 )
 from spec_bench.tasks.source import (
     EMBEDDED,
     Archive,
     Source,
-    commit_of,
     count_rows,
-    fetched,
-    label_of,
+    fetch_archive,
+    format_label,
+    get_commit,
     load_rows,
 )
 from spec_bench.tasks.spider import SCHEMA_LINE, database_file, schema_text
@@ -54,9 +62,9 @@ from spec_bench.tasks.template import (
     chat_text,
     check_names,
     check_templates,
-    choose,
+    choose_template,
     encode_each,
-    fill,
+    fill_template,
     look_up,
     placeholders,
     token_ids,
@@ -75,9 +83,9 @@ def _or_empty(value: Any) -> Any:
 
 
 Texts = Annotated[
-    tuple[Text, ...],
+    tuple[NonEmptyStr, ...],
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
-    Says("a text or a list of texts, none of them empty"),
+    Allowed("a text or a list of texts, none of them empty"),
 ]
 
 
@@ -85,50 +93,52 @@ Texts = Annotated[
 class Task:
     """What ``conf/task/*.yaml`` describes; ``build_task`` makes one."""
 
-    name: Text  # the task's name
+    name: NonEmptyStr  # the task's name
     source: Source  # where the rows come from
     # text of one turn with ``{field}`` in it; of several templates the first whose fields are all
     # filled is used (an optional context).
-    template: Annotated[Texts, MinLen(1), Says(TEMPLATE)]
+    template: Annotated[Texts, MinLen(1), Allowed(TEMPLATE)]
     # name in the template -> column or path into columns; ``id`` and ``category`` need no template
-    fields: Annotated[dict[str, Text | tuple[Text, ...]], BeforeValidator(_or_empty)] = field(
-        default_factory=dict
-    )
+    fields: Annotated[
+        dict[str, NonEmptyStr | tuple[NonEmptyStr, ...]], BeforeValidator(_or_empty)
+    ] = field(default_factory=dict)
     # a field that holds a list of turns, one text, or a list of chat messages (see ``read_turns``);
     # the template then says ``{turn}``. A template that does not makes one turn of the row.
-    turns: Text | None = None
+    turns: NonEmptyStr | None = None
     # the field that holds the reference answer, a text or a list of several (with ``turns``: one
     # per turn); None where there is none.
-    reference: Text | None = None
+    reference: NonEmptyStr | None = None
     # True: the tokenizer's chat template; False: plain text; ``auto``: the chat template where the
     # tokenizer has one.
     chat: Literal["auto", True, False] = False
     # one turn as plain text, with ``{turn}``, for tokenizers without a chat template
-    plain: Text = "{turn}"
+    plain: NonEmptyStr = "{turn}"
     stop: Texts = ()  # texts that end an answer
     score_until: Texts = ()  # texts before which what is scored ends; decoding goes on behind them
     # worked examples before every question: so many rows of a file (``shots_from``), of another of
     # the dataset's splits (``shots_split``), or else the source's last rows, not asked then.
-    shots: Annotated[Whole, Ge(0)] = 0
-    shots_from: Text | None = None
-    shots_split: Text | None = None
+    shots: Annotated[StrictInt, Ge(0)] = 0
+    shots_from: NonEmptyStr | None = None
+    shots_split: NonEmptyStr | None = None
     # tokens of a prompt, at most: what is behind them is dropped, be it the question
-    prompt_limit: Annotated[Whole, Ge(1)] | None = None
+    prompt_limit: Annotated[StrictInt, Ge(1)] | None = None
     # names of quality metrics, or metric modules of ``evaluate`` by path or hub id
     scores: Texts = ()
     metrics: Texts | None = None  # the same; where they are given, ``scores`` become these
     # how BLEU and ROUGE find words, by sacrebleu's name: zh, ja-mecab, char, intl, ...; None: each
     # its own way, for texts with blanks and, of ROUGE, in Latin letters
-    tokenize: Text | None = None
+    tokenize: NonEmptyStr | None = None
     # this task's defaults for what the run leaves open: max_new_tokens, and the papers'
     # temperature, top_k and top_p
-    generation: Annotated[Generation, BeforeValidator(_or_empty)] = field(
-        default_factory=Generation
+    generation: Annotated[GenerationSettings, BeforeValidator(_or_empty)] = field(
+        default_factory=GenerationSettings
     )
-    schema_line: Text = SCHEMA_LINE  # a table in ``{schema}``; its names stand between commas
+    schema_line: NonEmptyStr = (
+        SCHEMA_LINE  # a table in ``{schema}``; its names stand between commas
+    )
     # folder with ``<db_id>/<db_id>.sqlite``, from which ``{schema}`` in a template is read and
     # which execution accuracy asks; None: beside the rows.
-    database: Text | None = None
+    database: NonEmptyStr | None = None
     # the hub's archive of such a folder, for rows that come from the hub
     databases: Archive | None = None
     # what turns after the first continue: ``fixed``, the same given answers whoever decodes;
@@ -136,24 +146,24 @@ class Task:
     later_turns: Literal["fixed", "own", "none"] = "fixed"
     # for ``fixed``: a file of answers (see ``read_answers``) that later turns continue; None: the
     # references.
-    answers: Text | None = None
+    answers: NonEmptyStr | None = None
     # whether FastChat's judge grades the answers: ``spec-bench answers`` writes the questions, too
-    judged: Flag = False
+    judged: StrictBool = False
     # what becomes of a prompt that the models have no room for (see ``fitted``)
     overlong: Literal["fail", "truncate", "skip"] = "fail"
     # which rows a limit takes, the first or a random choice
     sample: Literal["first", "random"] = "first"
     # of the choice; seeds of the draws leave the prompts as they are
-    sample_seed: Annotated[Whole, Ge(0)] = 0
+    sample_seed: Annotated[StrictInt, Ge(0)] = 0
     # a line before the template in every prompt; not with the embedded sample, whose models know
     # none.
-    instruction: Text | None = None
+    instruction: NonEmptyStr | None = None
     # what the system says before every conversation that has no system message of its own
-    system: Text | None = None
+    system: NonEmptyStr | None = None
     # what a turn begins with where its text has to be fetched first; such rows are refused
-    placeholder: Text | None = None
-    answered_only: Flag = False  # whether rows without a reference answer are left out
-    run_code: Flag = False  # consent to a score that runs what a model wrote
+    placeholder: NonEmptyStr | None = None
+    answered_only: StrictBool = False  # whether rows without a reference answer are left out
+    run_code: StrictBool = False  # consent to a score that runs what a model wrote
 
     def __post_init__(self) -> None:
         if self.metrics is not None:
@@ -177,7 +187,7 @@ class Task:
                 f"the score {RUNS_CODE} runs what the model writes on this machine: "
                 "task.run_code=true consents to that, task.metrics=[] leaves the score out"
             )
-        worked = self._worked()
+        worked = self._read_worked_examples()
         held = {row.place for row in worked if self._shots_source == self.source}
         rows = [each for each in self._rows(limit, offset) if each[1].place not in held]
         if not rows:
@@ -206,7 +216,7 @@ class Task:
         hub = replace(self.source.hub, data_files=moved)
         return replace(self.source, hub=hub, split=self.shots_split)
 
-    def _worked(self) -> list[Line]:
+    def _read_worked_examples(self) -> list[LocatedRow]:
         """Reads the rows of the worked examples. Raises ValueError: there are not so many."""
         source = self._shots_source
         if not self.shots:
@@ -215,19 +225,19 @@ class Task:
         rows = load_rows(source, self.name, None if own else self.shots, asks=self._any_form)
         if len(rows) < self.shots + own:
             raise UsageError(
-                f"task.shots={self.shots}: {label_of(source, self.name)} has {len(rows)} rows; "
+                f"task.shots={self.shots}: {format_label(source, self.name)} has {len(rows)} rows; "
                 "task.shots_from=FILE has examples of your own"
             )
         return rows[-self.shots :] if own else rows
 
-    def _shot(self, row: Line) -> tuple[str, str]:
+    def _shot(self, row: LocatedRow) -> tuple[str, str]:
         """What a worked example asks, and its answer. Raises ValueError: it has none."""
         example = self._example(row, 0)
         if not example.references[0]:
             raise UsageError(f"task.shots={self.shots}: the example of {row.place} has no answer")
         return example.turns[0], example.references[0][0]
 
-    def _rows(self, limit: int | None, offset: int) -> list[tuple[int, Line]]:
+    def _rows(self, limit: int | None, offset: int) -> list[tuple[int, LocatedRow]]:
         """Returns the rows that are asked, with their places in the source and in that order."""
         if self.sample == "first" and not self.answered_only:
             rows = load_rows(self.source, self.name, limit, offset, self._any_form)
@@ -241,7 +251,7 @@ class Task:
         taken = order[offset:] if limit is None else order[offset : offset + limit]
         return [(index, rows[index]) for index in sorted(taken)]
 
-    def _example(self, row: Line, index: int) -> Example:
+    def _example(self, row: LocatedRow, index: int) -> Example:
         """The example that a row makes; its place in the source is its id where it has none. Raises
         ValueError: a field, a reference or the database is missing or of no use; the message says
         which row.
@@ -280,35 +290,37 @@ class Task:
         """Where the turns stand; None where no template asks for one."""
         return self.turns if "turn" in self._names else None
 
-    def _turns(self, row: Row, most: int | None = None) -> Turns:
+    def _turns(self, row: Row, most: int | None = None) -> ConversationTurns:
         """What the row asks, with the template filled in, each of its texts cut to so many letters.
         Raises ValueError: a field is missing, or holds no turns.
         """
         values = {
-            name: cut(
+            name: truncate_text(
                 self._schema(row) if name == "schema" else look_up(row, name, self.fields), most
             )
             for name in sorted(self._names - {"turn"})
         }
         field = self._turns_field
         if field is None:
-            return Turns((self._instruction + fill(choose(self.template, values), values),))
-        if self._any_form and (name := asking_field(row)):
-            turns = read_turns(asked_in(row), name)
+            return ConversationTurns(
+                (self._instruction + fill_template(choose_template(self.template, values), values),)
+            )
+        if self._any_form and (name := find_prompt_field(row)):
+            turns = read_turns(read_prompt(row), name)
         else:
             more = {"turns": ASKING} if self._any_form else {}
             turns = read_turns(look_up(row, field, {**self.fields, **more}), field)
         missing = [each for each in turns.asked if each.startswith(self.placeholder or "\0")]
         if missing:
             raise UsageError(
-                f"the text is not there, only {shown(missing[0])}: what fetches it is named in "
-                f"conf/task/{self.name}.yaml"
+                f"the text is not there, only {format_value(missing[0])}: what fetches it is named "
+                f"in conf/task/{self.name}.yaml"
             )
-        filled = [{**values, "turn": cut(asked, most)} for asked in turns.asked]
-        texts = [fill(choose(self.template, one), one) for one in filled]
+        filled = [{**values, "turn": truncate_text(asked, most)} for asked in turns.asked]
+        texts = [fill_template(choose_template(self.template, one), one) for one in filled]
         return replace(turns, asked=tuple(self._instruction + text for text in texts))
 
-    def _golds(self, row: Row, turns: Turns) -> tuple[tuple[str, ...], ...]:
+    def _golds(self, row: Row, turns: ConversationTurns) -> tuple[tuple[str, ...], ...]:
         """Reference answers per turn; a recorded answer to the last turn stands in for none."""
         count = len(turns.asked)
         if self.reference is None:
@@ -316,7 +328,7 @@ class Task:
         recorded = turns.answers if len(turns.answers) == count else ()
         given = look_up(row, self.reference, self.fields, default=recorded)
         usual = self._any_form and self.reference == "reference"  # another field is that alone
-        if given == () and usual and (name := answering_field(row)):
+        if given == () and usual and (name := find_reference_field(row)):
             given = [*[None] * (count - 1), row[name]]  # of the last turn
         references = read_references(given, self.reference)
         if RUNS_SQL in self.scores:
@@ -349,7 +361,7 @@ class Task:
         example, turn, there = bare[0]
         row = example.meta
         turns = 1 if self.later_turns == "none" else len(example.turns)
-        where = row.place if isinstance(row, Line) else ""
+        where = row.place if isinstance(row, LocatedRow) else ""
         where += f", turn {turn + 1}" * (turns > 1) + f" (and {len(bare) - 1} more)" * (
             len(bare) > 1
         )
@@ -385,7 +397,7 @@ class Task:
         """Returns how many of an example's turns are asked: of ``fixed`` ones those before which
         all have a fixed answer.
         """
-        turns = {"none": 1, "own": len(example.turns), "fixed": len(fixed_answers(example)) + 1}
+        turns = {"none": 1, "own": len(example.turns), "fixed": len(get_fixed_answers(example)) + 1}
         return min(turns[self.later_turns], len(example.turns))
 
     def prompt(self, example: Example, turn: int = 0, history: Sequence[str] | None = None) -> str:
@@ -396,13 +408,15 @@ class Task:
         """
         written = {"system": "{turn}\n", "user": self.plain, "assistant": " {turn}\n"}
         messages = self.messages(example, turn, history)
-        return "".join(fill(written[each["role"]], {"turn": each["content"]}) for each in messages)
+        return "".join(
+            fill_template(written[each["role"]], {"turn": each["content"]}) for each in messages
+        )
 
     def messages(
         self, example: Example, turn: int = 0, history: Sequence[str] | None = None
     ) -> list[dict[str, str]]:
         """Returns the same as a list of chat messages, the last one the user's; see ``prompt``."""
-        answers = history_before(self.name, example, turn, history)
+        answers = get_history(self.name, example, turn, history)
         messages = [{"role": "system", "content": example.system}] if example.system else []
         for pair in example.shots:
             said = zip(("user", "assistant"), pair, strict=True)
@@ -444,7 +458,7 @@ class Task:
         forms = ""
         count = len(examples)
         if self._any_form:
-            forms = ", ".join(dict.fromkeys(asking_field(each.meta) for each in examples))
+            forms = ", ".join(dict.fromkeys(find_prompt_field(each.meta) for each in examples))
         total, left_out = count_rows(self.source)
         asked = sum(map(self.asked, examples))
         kind = "conversation" if forms in CHATS or asked > count else "prompt"
@@ -459,7 +473,7 @@ class Task:
             f"; {systems} with a system's text" * bool(systems),
             f"; of rows up to here {left_out} left out, whose speakers do not take turns"
             * bool(left_out),
-            f"; references: {self._answering(answered[0])}{few}" if answered else "",
+            f"; references: {self._find_reference_place(answered[0])}{few}" if answered else "",
             f"; {same} repeat another's text" * bool(same),
             f"; {self.shots} worked examples before each" * bool(self.shots),
         ]
@@ -474,22 +488,22 @@ class Task:
             said.append("; rows like Spec-Bench's, which --task spec_bench asks in its way")
         return f"{self.data_file}: {''.join(said)}"
 
-    def _answering(self, example: Example) -> str:
+    def _find_reference_place(self, example: Example) -> str:
         """Where an example's references stand."""
         if look_up(example.meta, self.reference or "", self.fields, default=None) is not None:
             return self.reference or ""
         if len(example.answers) == len(example.turns):
             return "the last answers"
-        return answering_field(example.meta)
+        return find_reference_field(example.meta)
 
-    def ends(self, tokenizer: Any) -> Ends:
+    def ends(self, tokenizer: Any) -> StopCriteria:
         """Returns what ends an answer before its limit."""
-        return Ends(tokenizer, self.stop)
+        return StopCriteria(tokenizer, self.stop)
 
     @property
     def data_file(self) -> str:
         """What the rows were read from, the same on every machine."""
-        label = label_of(self.source, self.name)
+        label = format_label(self.source, self.name)
         label += ", answered questions only" if self.answered_only else ""
         return f"{label}, instructed" if self._instruction else label
 
@@ -502,7 +516,7 @@ class Task:
     @property
     def data_revision(self) -> str:
         """The commit of the dataset, once ``examples`` has read it; "" where it has none."""
-        return commit_of(self.source)
+        return get_commit(self.source)
 
     def postprocess(self, text: str) -> str:
         """The answer in a decoded text: cut at the first stop text, or where what is scored ends,
@@ -526,4 +540,4 @@ class Task:
             raise UsageError(
                 "the hub has no databases; set task.database to the folder that holds them"
             )
-        return fetched(self.databases)
+        return fetch_archive(self.databases)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from string import Formatter
 from typing import Any, TypeVar
 
-from spec_bench.settings.fields import did_you_mean, first_line, one_line
+from spec_bench.settings.fields import first_line, one_line, suggest
 from spec_bench.system.errors import UsageError
-from spec_bench.system.limits import limit_memory, within
+from spec_bench.system.limits import call_with_timeout, limit_memory
 from spec_bench.tasks.prompt_files import ANSWERING
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def placeholders(template: str) -> list[str]:
     return [name for _, name, _, _ in Formatter().parse(template) if name is not None]
 
 
-def _checked(key: str, template: str) -> list[str]:
+def _check_template(key: str, template: str) -> list[str]:
     """The names in a template. Raises ValueError: its braces or one of its names do not fit."""
     try:
         names = placeholders(template)
@@ -50,7 +50,7 @@ def _checked(key: str, template: str) -> list[str]:
 
 def check_names(key: str, template: str, names: Sequence[str]) -> None:
     """Checks that a template has these names alone. Raises ValueError: it has others."""
-    if _checked(key, template) != [*names]:
+    if _check_template(key, template) != [*names]:
         wanted = " and ".join(f"{{{name}}}" for name in names)
         raise UsageError(f"{key} must be a text with {wanted} in it, got {template!r}")
 
@@ -66,7 +66,7 @@ def check_templates(
     """
     read = {name for name in (*_ALWAYS, *more) if name}
     for template in templates:
-        if not (names := _checked("task.template", template)):
+        if not (names := _check_template("task.template", template)):
             raise UsageError(f"task.template must be {TEMPLATE}, got {template!r}")
         read.update(names)
     check_names("task.plain", plain, ("turn",))
@@ -76,7 +76,7 @@ def check_templates(
         )
 
 
-def fill(template: str, values: Mapping[str, Any]) -> str:
+def fill_template(template: str, values: Mapping[str, Any]) -> str:
     """The template with each ``{name}`` replaced, None by nothing; braces in values stay."""
     parts = []
     for literal, name, _, _ in Formatter().parse(template):
@@ -90,7 +90,7 @@ def fill(template: str, values: Mapping[str, Any]) -> str:
     return "".join(parts)
 
 
-def choose(templates: Sequence[str], values: Mapping[str, Any]) -> str:
+def choose_template(templates: Sequence[str], values: Mapping[str, Any]) -> str:
     """The first template whose names all have a value that is not blank, else the last one."""
     for template in templates:
         if all(str(values[name] or "").strip() for name in placeholders(template)):
@@ -114,7 +114,7 @@ def look_up(row: Mapping[str, Any], name: str, fields: Fields, default: Any = _M
             return value
     if default is not _MISSING:
         return default
-    near = did_you_mean(paths[0], [*row], f"task.fields.{name}=")
+    near = suggest(paths[0], [*row], f"task.fields.{name}=")
     near = near.replace("?", ", if all lines have it?") or f"; task.fields.{name}=FIELD names it"
     hint = _hint_at_prompt(row) if name == "turns" else near
     wanted = " or ".join(map(repr, paths))
@@ -145,19 +145,19 @@ def chat_text(
     """
     if not getattr(tokenizer, "chat_template", None):
         raise UsageError(f"the tokenizer has no chat template: {otherwise}")
-    text = _rendered(tokenizer, messages, asks)
+    text = _render(tokenizer, messages, asks)
     if all(str(each.get("content")).strip() in text for each in messages):
         return text
     # It may be written differently: with escapes, say.
     marked = [{**each, "content": f"zq{place}qz"} for place, each in enumerate(messages)]
-    kept = _rendered(tokenizer, marked, asks)
+    kept = _render(tokenizer, marked, asks)
     for each in marked:
         if each["content"] not in kept:
             raise UsageError(f"the chat template drops what a message of role {each['role']} says")
     return text
 
 
-def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], asks: bool) -> str:
+def _render(tokenizer: Any, messages: Sequence[Mapping[str, str]], asks: bool) -> str:
     limited = threading.current_thread() is threading.main_thread()  # no other takes signals
     try:
         if limited:
@@ -182,7 +182,9 @@ def token_ids(tokenizer: Any, text: str, **options: Any) -> tuple[int, ...]:
     """
     try:
         with limit_memory(MOST_BYTES):
-            return tuple(within(LONGEST_TEXT_S, lambda: tokenizer(text, **options)["input_ids"]))
+            return tuple(
+                call_with_timeout(LONGEST_TEXT_S, lambda: tokenizer(text, **options)["input_ids"])
+            )
     except TimeoutError:
         told = f"its normalizer, say, takes more than {LONGEST_TEXT_S} s for {len(text)} letters"
         raise TimeoutError(f"the tokenizer is not done: {told}") from None

@@ -9,17 +9,17 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from spec_bench.settings.fields import complain
+from spec_bench.settings.fields import print_error
 from spec_bench.system.errors import UsageError
-from spec_bench.system.signals import orderly
+from spec_bench.system.signals import exit_cleanly
 
 RESUMES = "the same command goes on"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Help at once, else the Hydra application; exits with its status."""
-    with orderly(f"interrupted; {RESUMES}"):
-        from spec_bench.jobs.config.flags import overrides_of, read_escapes
+    with exit_cleanly(f"interrupted; {RESUMES}"):
+        from spec_bench.jobs.config.flags import flags_to_overrides, read_escapes
         from spec_bench.jobs.config.help import command_help
 
         given = sys.argv[1:] if arguments is None else arguments
@@ -27,13 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(command_help("train"), end="")
             return
         try:
-            words = read_escapes(overrides_of("train", given))
+            words = read_escapes(flags_to_overrides("train", given))
         except UsageError as error:
-            complain(f"spec-bench train: {error}")
+            print_error(f"spec-bench train: {error}")
             sys.exit(2)
-        from spec_bench.jobs.config.compose import run_application, shown_resolved
+        from spec_bench.jobs.config.compose import resolve_for_display, run_application
 
-        sys.argv = shown_resolved([sys.argv[0], *words])
+        sys.argv = resolve_for_display([sys.argv[0], *words])
         sys.exit(run_application(_job, "train", RESUMES, "spec-bench train"))
 
 

@@ -35,14 +35,16 @@ class Dialogue:
         return self.ids[: self.learned.index(True)] if True in self.learned else self.ids
 
 
-def positions(dialogue: Dialogue) -> list[int]:
+def find_learned_positions(dialogue: Dialogue) -> list[int]:
     """Positions t that something is learned at: tokens t + 1 and t + 2 belong to one answer."""
     learned = dialogue.learned
     return [t for t in range(len(learned) - 2) if learned[t + 1] and learned[t + 2]]
 
 
-def known_and_guessed(
-    dialogue: Dialogue, guesses: int, starts: Callable[[Dialogue], list[int]] = positions
+def gather_next_tokens(
+    dialogue: Dialogue,
+    guesses: int,
+    starts: Callable[[Dialogue], list[int]] = find_learned_positions,
 ) -> Tensor:
     """[N, K + 1] int64: tokens t + 1..t + 1 + K of every start t, first the one that is known;
     IGNORED from the end of the answer on.
@@ -56,12 +58,12 @@ def known_and_guessed(
     return ids[window].masked_fill(~inside, IGNORED)
 
 
-def answered_tokens(dialogues: Sequence[Dialogue]) -> Counter[int]:
+def count_answer_tokens(dialogues: Sequence[Dialogue]) -> Counter[int]:
     """Returns how often answers hold each token."""
     return Counter(token for each in dialogues for token in compress(each.ids, each.learned))
 
 
-class Batch(NamedTuple):
+class PositionBatch(NamedTuple):
     """What one part of a step learns from."""
 
     x: Tensor  # [N, D] hidden states
@@ -70,7 +72,7 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Batches:
+class DialogueBatches:
     """Dialogues as batches of positions."""
 
     model: HuggingFaceModel  # the target, which stays as it is
@@ -81,15 +83,17 @@ class Batches:
     kept_gib: float = 0.0  # memory of the host, in which later epochs find what the first computed
     _kept: dict[int, Tensor] = field(default_factory=dict, repr=False)
     _rows: dict[int, Tensor] = field(default_factory=dict, repr=False)  # of tokens, made once
-    picked = staticmethod(positions)  # at which positions of a dialogue they are learned from
-    starts = staticmethod(positions)  # and at which something is guessed
+    picked = staticmethod(
+        find_learned_positions
+    )  # at which positions of a dialogue they are learned from
+    starts = staticmethod(find_learned_positions)  # and at which something is guessed
 
     @torch.no_grad()
-    def of(self, indices: Sequence[int]) -> Batch:
+    def of(self, indices: Sequence[int]) -> PositionBatch:
         """Returns the positions of these dialogues."""
         tokens = self.tokens(indices).to(self.model.device)
-        embedded = self._embedded(tokens[:, :-1].clamp(min=0))
-        return Batch(self.hidden(indices), embedded, tokens[:, 1:])
+        embedded = self._embed_tokens(tokens[:, :-1].clamp(min=0))
+        return PositionBatch(self.hidden(indices), embedded, tokens[:, 1:])
 
     def guessed(self, indices: Sequence[int]) -> Tensor:
         """[N, K] tokens that are guessed."""
@@ -100,13 +104,13 @@ class Batches:
         kept = self._kept if self.groups else {}
         place = "cpu" if self.groups else self.model.device
         wanted = {*indices} - kept.keys()
-        for group in self.groups or self._grouped(indices):
+        for group in self.groups or self._group_by_length(indices):
             if not wanted.isdisjoint(group):
                 found = self._pass([self.dialogues[index] for index in group])
                 kept.update((i, part.to(place)) for i, part in zip(group, found, strict=True))
         return torch.cat([kept[index] for index in indices]).to(self.model.device)
 
-    def _grouped(self, indices: Sequence[int]) -> list[list[int]]:
+    def _group_by_length(self, indices: Sequence[int]) -> list[list[int]]:
         """Dialogues of similar length share a pass, so that little is padded."""
         order = sorted(indices, key=lambda index: len(self.dialogues[index].ids))
         return [order[at : at + self.together] for at in range(0, len(order), self.together)]
@@ -116,7 +120,11 @@ class Batches:
         """Which dialogues share a pass, the same after a kill; empty where not all are kept."""
         numbers = sum(len(self.picked(each)) for each in self.dialogues)
         size = 4 * numbers * self.model.hidden_size * len(self.layers)
-        return self._grouped(range(len(self.dialogues))) if size <= self.kept_gib * 2**30 else []
+        return (
+            self._group_by_length(range(len(self.dialogues)))
+            if size <= self.kept_gib * 2**30
+            else []
+        )
 
     @torch.no_grad()
     def _pass(self, dialogues: Sequence[Dialogue]) -> list[Tensor]:
@@ -135,7 +143,7 @@ class Batches:
         at = [torch.tensor(self.picked(d), dtype=torch.long, device=device) for d in dialogues]
         return [states[where].float() for states, where in zip(hidden, at, strict=True)]
 
-    def _embedded(self, tokens: Tensor) -> Tensor:
+    def _embed_tokens(self, tokens: Tensor) -> Tensor:
         """Returns the target's embeddings, not of inference mode: heads learn from them."""
         device = self.model.device
         embedded: Tensor = self.model.module.get_input_embeddings()(tokens.to(device))
@@ -144,7 +152,7 @@ class Batches:
     def tokens(self, indices: Sequence[int]) -> Tensor:
         """[N, K + 1] known and guessed tokens."""
         for index in {*indices} - self._rows.keys():
-            self._rows[index] = known_and_guessed(self.dialogues[index], self.guesses, self.starts)
+            self._rows[index] = gather_next_tokens(self.dialogues[index], self.guesses, self.starts)
         return torch.cat([self._rows[index] for index in indices])
 
     def counts(self, indices: Sequence[int]) -> list[int]:
@@ -160,14 +168,14 @@ def order_of(count: int, seed: int, epoch: int) -> list[int]:
     return order
 
 
-def steps_of(count: int, batch: int) -> int:
+def list_steps(count: int, batch: int) -> int:
     """Steps in an epoch: what is left over after the last full batch waits for the next epoch."""
     return max(1, count // batch)
 
 
 def step_indices(count: int, batch: int, seed: int, step: int) -> list[int]:
     """Returns the dialogues of a step counted from 0."""
-    epoch, place = divmod(step, steps_of(count, batch))
+    epoch, place = divmod(step, list_steps(count, batch))
     return order_of(count, seed, epoch)[place * batch : (place + 1) * batch]
 
 
@@ -183,7 +191,7 @@ class SequenceBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SequenceBatches(Batches):
+class SequenceBatches(DialogueBatches):
     """Dialogues as batches of whole sequences, with hidden states of every token."""
 
     picked = staticmethod(lambda dialogue: list(range(len(dialogue.ids))))
@@ -199,8 +207,8 @@ class SequenceBatches(Batches):
         hidden = torch.nn.functional.pad(hidden, (0, 0, 0, beyond))
         ids = [torch.tensor([*each.ids[1:], 0]) for each in chosen]
         tokens = torch.nn.functional.pad(pad_sequence(ids, batch_first=True), (0, beyond))
-        embedded = self._embedded(tokens)
-        at = [torch.tensor(positions(each), dtype=torch.long) for each in chosen]
+        embedded = self._embed_tokens(tokens)
+        at = [torch.tensor(find_learned_positions(each), dtype=torch.long) for each in chosen]
         rows = torch.repeat_interleave(torch.tensor([len(each) for each in at]))
         learned = len(rows) if indices else 0
         places = torch.stack([rows, torch.cat(at)], dim=1)[:learned].to(device)

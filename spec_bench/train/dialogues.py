@@ -15,17 +15,17 @@ from typing import Any
 from tqdm import tqdm
 
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.engine.generate import Aid, generate
+from spec_bench.engine.generate import Assistance, generate
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.jobs.work.prompts import Prompts
-from spec_bench.records.ends import Ends, end_ids
+from spec_bench.jobs.work.prompts import JobPrompts
+from spec_bench.records.ends import StopCriteria, end_ids
 from spec_bench.records.types import Request
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import digest, naming, open_own, write_text
+from spec_bench.system.files import digest, name_path_in_errors, open_own, write_text
 from spec_bench.tasks import Task
-from spec_bench.tasks.example import fixed_answers
+from spec_bench.tasks.example import get_fixed_answers
 from spec_bench.tasks.template import chat_text, encode_each
-from spec_bench.train.batches import Dialogue, positions
+from spec_bench.train.batches import Dialogue, find_learned_positions
 from spec_bench.train.settings import AnswerSettings, TrainSettings
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ _PLAINLY = "set pair.chat_template, or learn from texts: data.kind=prompts or da
 Messages = list[dict[str, str]]
 _MARK = "\N{SYMBOL FOR UNIT SEPARATOR}"
 Ids = Sequence[int]
-_NONE = Ends()
+_NONE = StopCriteria()
 
 
 def split(
@@ -65,16 +65,16 @@ def read_dialogues(
     data = settings.asked.data
     longest = min(data.max_length, model.max_positions or data.max_length)
     if task := settings.task:
-        read = Prompts(task, tokenizer, tuple(task.examples(data.limit)), ())
+        read = JobPrompts(task, tokenizer, tuple(task.examples(data.limit)), ())
         log.info(read.describe(settings.pair))
     if data.answered_by == "file":
         assert isinstance(settings.task, Task)
         chats = read_chats(settings.task, data.limit)
         dialogues = encode_each(chats, lambda chat: encode_chat(chat, tokenizer))
     else:
-        dialogues = _answered(settings, model, tokenizer, longest)
+        dialogues = _answer_dialogues(settings, model, tokenizer, longest)
     dialogues = [Dialogue(each.ids[:longest], each.learned[:longest]) for each in dialogues]
-    useful = [dialogue for dialogue in dialogues if positions(dialogue)]
+    useful = [dialogue for dialogue in dialogues if find_learned_positions(dialogue)]
     told = (
         f"data.kind={data.kind}: {len(useful)} of {len(dialogues)} prompts have an answer of two "
         f"tokens or more within data.max_length={longest}"
@@ -85,14 +85,14 @@ def read_dialogues(
     return useful
 
 
-def _answered(
+def _answer_dialogues(
     settings: TrainSettings, model: HuggingFaceModel, tokenizer: Any, room: int
 ) -> list[Dialogue]:
     """Prompts of any source with the target's own answers."""
     data = settings.asked.data
     answers = settings.asked.data.answers
     stop_ids = end = end_ids(tokenizer)
-    ends = Ends()
+    ends = StopCriteria()
 
     def answered(
         name: str, told: object, asked: Sequence[Ids], stops: Ids, how: AnswerSettings
@@ -160,7 +160,7 @@ def read_chats(task: Task, limit: int | None = None) -> list[Messages]:
     examples = task.examples(limit)
     chats = list[Messages]()
     for example in examples:
-        answers = fixed_answers(example)[: len(example.turns)]
+        answers = get_fixed_answers(example)[: len(example.turns)]
         if answers:
             said = task.messages(example, len(answers) - 1, answers)
             chats.append([*said, {"role": "assistant", "content": answers[-1]}])
@@ -219,7 +219,7 @@ def answer_prompts(
     settings: AnswerSettings,
     file: Path,
     progress: bool = False,
-    ends: Ends = _NONE,
+    ends: StopCriteria = _NONE,
 ) -> list[list[int]]:
     """Answers every prompt, in order; an answer ends with a stop token or text, or at the limit.
     The file of what is answered so far gains a line of JSON a batch, each
@@ -235,13 +235,13 @@ def answer_prompts(
         chosen = sorted(range(place, len(prompts), count), key=lambda i: (len(prompts[i]), i))
         groups += [(temperature, chosen[at : at + size]) for at in range(0, len(chosen), size)]
     bar = tqdm(groups, desc="answers", unit="batch", disable=not progress)
-    with naming(file), open_own(file) as lines:
+    with name_path_in_errors(file), open_own(file) as lines:
         for number, (temperature, chosen) in enumerate(bar):
             if number not in done:
                 how = settings.max_new_tokens, tuple(stop_ids), ends
                 asked = [Request(str(i), tuple(prompts[i]), *how) for i in chosen]
                 sampling = SamplingSettings(temperature=temperature)
-                made = generate(model, asked, sampling, settings.seed + number, Aid())
+                made = generate(model, asked, sampling, settings.seed + number, Assistance())
                 done[number] = made.answers
                 lines.write(json.dumps({"batch": number, "answers": done[number]}) + "\n")
                 lines.flush()

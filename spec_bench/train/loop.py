@@ -27,10 +27,17 @@ from tqdm import tqdm
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import Ge, adapter
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import digest, naming, open_own, replacing, set_aside, write_csv
-from spec_bench.train.batches import IGNORED, Batches, step_indices
+from spec_bench.system.files import (
+    atomic_replace,
+    digest,
+    move_aside,
+    name_path_in_errors,
+    open_own,
+    write_csv,
+)
+from spec_bench.train.batches import IGNORED, DialogueBatches, step_indices
 from spec_bench.train.settings import TrainSettings
-from spec_bench.train.trainee import TrainableHead, weighted, weights_of
+from spec_bench.train.trainee import TrainableHead, loss_weights, weighted_loss
 
 log = logging.getLogger(__name__)
 # What reading a file that is none, or half of one, raises.
@@ -59,7 +66,7 @@ class Accuracy:
 
 @torch.no_grad()
 def measure(
-    trainee: TrainableHead, batches: Batches, indices: Sequence[int], ranks: int
+    trainee: TrainableHead, batches: DialogueBatches, indices: Sequence[int], ranks: int
 ) -> Accuracy | None:
     """Accuracy on some dialogues, ranks up to V at most; None where there are none."""
     if not indices:
@@ -96,13 +103,13 @@ def measure(
     )
 
 
-def named(side: str, shares: Sequence[float]) -> dict[str, float]:
+def name_guesses(side: str, shares: Sequence[float]) -> dict[str, float]:
     """Shares of each guess under the papers' names for it."""
     return {f"{side}t+{i + 1}": round(share, 4) for i, share in enumerate(shares)}
 
 
 @dataclass
-class Progress:
+class TrainingProgress:
     """How far a training has come."""
 
     step: Annotated[int, Ge(0)] = 0  # optimiser steps done
@@ -121,7 +128,7 @@ class Checkpoint:
         self.file = folder / "checkpoint.pt"
         self.settings = digest(settings)
 
-    def save(self, module: nn.Module, optimiser: Optimizer, progress: Progress) -> None:
+    def save(self, module: nn.Module, optimiser: Optimizer, progress: TrainingProgress) -> None:
         """Writes everything, atomically."""
         state = {
             "settings": self.settings,
@@ -132,15 +139,15 @@ class Checkpoint:
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
-        with replacing(self.file) as partial, partial.open("wb") as stream:
+        with atomic_replace(self.file) as partial, partial.open("wb") as stream:
             torch.save(state, stream)  # not by name: torch would not say why it cannot
 
-    def load(self, module: nn.Module, optimiser: Optimizer) -> Progress:
+    def load(self, module: nn.Module, optimiser: Optimizer) -> TrainingProgress:
         """Goes back to the last checkpoint; without one, or with half of one, which is set aside,
         nothing changes. A ValueError if it is of other settings.
         """
         if not self.file.is_file():
-            return Progress()
+            return TrainingProgress()
         fresh = deepcopy((module.state_dict(), optimiser.state_dict()))
         try:
             state = torch.load(self.file, map_location="cpu", weights_only=True)
@@ -148,7 +155,7 @@ class Checkpoint:
                 raise UsageError("it holds no training")
             models = state.get("models", self.models)  # none kept before there were digests
             if (state["settings"], models) == (self.settings, self.models):
-                progress = adapter(Progress).validate_python(state["progress"])
+                progress = adapter(TrainingProgress).validate_python(state["progress"])
                 module.load_state_dict(state["module"])
                 optimiser.load_state_dict(state["optimiser"])
                 torch.set_rng_state(state["random"])
@@ -157,12 +164,12 @@ class Checkpoint:
                 return progress
         except _FAULTS as error:
             with suppress(FileNotFoundError):  # another process of the training was first
-                name = set_aside(self.file).name
+                name = move_aside(self.file).name
                 said = "%s: %s; it is now %s, training begins anew"
                 log.warning(said, self.file, one_line(error, 120), name)
             module.load_state_dict(fresh[0])
             optimiser.load_state_dict(fresh[1])
-            return Progress()
+            return TrainingProgress()
         raise UsageError(
             f"{self.file.parent} holds a training with other settings or models; give this one "
             "another name=..., or remove that folder"
@@ -182,7 +189,7 @@ class TrainingLog:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Appends a line; what the row does not name stays empty."""
-        with naming(self.file), open_own(self.file) as stream:
+        with name_path_in_errors(self.file), open_own(self.file) as stream:
             csv.DictWriter(stream, self.columns).writerow(row)
 
     def rows(self) -> list[dict[str, str]]:
@@ -194,19 +201,19 @@ class TrainingLog:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingRun:
     """Everything a training works with."""
 
     settings: TrainSettings
     trainee: TrainableHead  # the heads; frozen is everything else
-    train: Batches  # dialogues to train on
-    validation: Batches  # dialogues to validate on
+    train: DialogueBatches  # dialogues to train on
+    validation: DialogueBatches  # dialogues to validate on
     steps: int  # optimiser steps in all
     batch: int  # dialogues in a step
     processes: Accelerator  # that share each step's dialogues
 
 
-def processes_for(device: str) -> Accelerator:
+def make_accelerator(device: str) -> Accelerator:
     """This process, or those that ``accelerate launch`` or ``torchrun`` started; ``cpu`` keeps them
     off the GPUs.
     """
@@ -218,7 +225,7 @@ def processes_for(device: str) -> Accelerator:
     )
 
 
-def share(indices: Sequence[int], rank: int, count: int, parts: int) -> list[list[int]]:
+def split_batch(indices: Sequence[int], rank: int, count: int, parts: int) -> list[list[int]]:
     """This process's dialogues of a step, in ``parts`` pieces; pieces may be empty."""
     mine = list(indices[rank::count])
     return [mine[part::parts] for part in range(parts)]
@@ -231,7 +238,7 @@ def columns(guesses: int) -> list[str]:
     return ["step", "tokens", "loss", "learning_rate", *per_guess, *last]
 
 
-def run_training(training: Training) -> Progress:
+def run_training(training: TrainingRun) -> TrainingProgress:
     """Trains to the end, from the last checkpoint where there is one; what was done, over all runs
     of this training.
     """
@@ -255,7 +262,7 @@ def run_training(training: Training) -> Progress:
     bar = tqdm(total=training.steps, initial=progress.step, desc=asked.name, disable=hidden)
     began = time.perf_counter() - progress.seconds
     while progress.step < training.steps:
-        rate = learning_rate(progress.step, training.steps, plan.warmup, plan.learning_rate)
+        rate = cosine_learning_rate(progress.step, training.steps, plan.warmup, plan.learning_rate)
         sums = _step(training, wrapped, optimiser, progress.step, rate)
         if progress.window is None:  # what the next line of the log will say
             began_at = {"seconds": progress.seconds, "tokens": progress.tokens}
@@ -267,7 +274,7 @@ def run_training(training: Training) -> Progress:
         bar.update()
         last = progress.step == training.steps
         if progress.step % asked.log_every == 0 or last:
-            row = _line(training, progress, rate, last)
+            row = _log_row(training, progress, rate, last)
             progress.seconds = row["seconds"] = round(time.perf_counter() - began, 2)
             progress.window = None
             if first:
@@ -280,7 +287,7 @@ def run_training(training: Training) -> Progress:
     return progress
 
 
-def learning_rate(step: int, steps: int, warmup: float, peak: float) -> float:
+def cosine_learning_rate(step: int, steps: int, warmup: float, peak: float) -> float:
     """The rate of one step, counted from 0: it rises to the peak over this share of the steps, then
     falls to zero by half a cosine.
     """
@@ -292,7 +299,7 @@ def learning_rate(step: int, steps: int, warmup: float, peak: float) -> float:
 
 
 def _step(
-    training: Training, wrapped: nn.Module, optimiser: Optimizer, step: int, rate: float
+    training: TrainingRun, wrapped: nn.Module, optimiser: Optimizer, step: int, rate: float
 ) -> Tensor:
     """Makes one update; [3, K] over all processes: per guess the summed loss, how often it was
     right, positions.
@@ -303,11 +310,11 @@ def _step(
     device = training.train.model.device
     indices = step_indices(len(training.train.dialogues), training.batch, asked.seed, step)
     counts = training.train.counts(indices)
-    weights = weights_of(asked.head.decay, training.trainee.guesses)
+    weights = loss_weights(asked.head.decay, training.trainee.guesses)
     for group in optimiser.param_groups:
         group["lr"] = rate
     count = processes.num_processes
-    parts = share(indices, processes.process_index, count, settings.accumulate)
+    parts = split_batch(indices, processes.process_index, count, settings.accumulate)
     sums = torch.zeros(2, len(counts), device=device)
     for number, part in enumerate(parts):
         # Gradients of the processes are exchanged with the last part's.
@@ -318,7 +325,7 @@ def _step(
             with torch.autocast(device.type, torch.bfloat16, enabled=low):
                 losses = wrapped(*batch)
             # The exchange averages; a step's loss is the sum of what each process adds to it.
-            (weighted(losses.loss, counts, weights) * count).backward()
+            (weighted_loss(losses.loss, counts, weights) * count).backward()
         sums += torch.stack([losses.loss.detach(), losses.right.float()])
     if settings.clip:
         nn.utils.clip_grad_norm_(training.trainee.parameters(), settings.clip)
@@ -328,12 +335,14 @@ def _step(
     return torch.cat([total, torch.tensor([counts], dtype=total.dtype)])
 
 
-def _line(training: Training, progress: Progress, rate: float, last: bool) -> dict[str, Any]:
+def _log_row(
+    training: TrainingRun, progress: TrainingProgress, rate: float, last: bool
+) -> dict[str, Any]:
     """Returns a line of the log, without the seconds."""
     window = progress.window
     asked = training.settings.asked
     assert window is not None
-    weights = weights_of(asked.head.decay, training.trainee.guesses).double()
+    weights = loss_weights(asked.head.decay, training.trainee.guesses).double()
     loss, right, counts = window["sums"]
     spent = progress.seconds - window["seconds"]
     row: dict[str, Any] = {
@@ -342,11 +351,11 @@ def _line(training: Training, progress: Progress, rate: float, last: bool) -> di
         "loss": round(float(weights @ (loss / counts.clamp(min=1))), 5),
         "learning_rate": f"{rate:.4g}",
         "tokens_per_s": round((progress.tokens - window["tokens"]) / max(spent, 1e-9), 1),
-        **named("train ", (right / counts.clamp(min=1)).tolist()),
+        **name_guesses("train ", (right / counts.clamp(min=1)).tolist()),
     }
     if training.processes.is_main_process and (progress.step % asked.validate_every == 0 or last):
         indices = range(len(training.validation.dialogues))
         if (accuracy := measure(training.trainee, training.validation, indices, 1)) is not None:
-            row |= named("validation ", accuracy.best)
+            row |= name_guesses("validation ", accuracy.best)
             row["validation_loss"] = round(float(weights @ torch.tensor(accuracy.loss).double()), 5)
     return row

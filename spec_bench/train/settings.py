@@ -10,14 +10,14 @@ from pydantic import AfterValidator, BeforeValidator
 from spec_bench.jobs.config.config import check_folder
 from spec_bench.jobs.config.pair import EngineSettings, Pair, PairSettings, build_pair
 from spec_bench.settings.validation import (
-    Flag,
+    Allowed,
+    FiniteFloat,
     Ge,
     Le,
     MinLen,
-    Number,
-    Says,
-    Text,
-    Whole,
+    NonEmptyStr,
+    StrictBool,
+    StrictInt,
     check,
     require,
     settings,
@@ -27,10 +27,10 @@ from spec_bench.system.errors import UsageError
 from spec_bench.tasks import RandomPrompts, Task, build_task, read_own
 
 Temperatures = Annotated[
-    tuple[Annotated[Number, Ge(0)], ...],
+    tuple[Annotated[FiniteFloat, Ge(0)], ...],
     MinLen(1),
     BeforeValidator(lambda value: value if isinstance(value, list | tuple) else [value]),
-    Says("a number >= 0 or a list of one or more"),
+    Allowed("a number >= 0 or a list of one or more"),
 ]
 
 
@@ -40,37 +40,37 @@ class AnswerSettings:
 
     # prompt i is answered at temperature i mod their number; 0 is greedy
     temperatures: Temperatures = (0.0, 1.0)
-    max_new_tokens: Annotated[Whole, Ge(1)] = 128  # limit
-    batch_size: Annotated[Whole, Ge(1)] = 32  # prompts answered at a time
-    seed: Annotated[Whole, Ge(0)] = 0  # of the first batch; the following ones count up
+    max_new_tokens: Annotated[StrictInt, Ge(1)] = 128  # limit
+    batch_size: Annotated[StrictInt, Ge(1)] = 32  # prompts answered at a time
+    seed: Annotated[StrictInt, Ge(0)] = 0  # of the first batch; the following ones count up
 
 
-Count = Annotated[Whole, Ge(1)]
-Openings = Annotated[tuple[str, ...], MinLen(1), Says("a list of one or more texts")]
+Count = Annotated[StrictInt, Ge(1)]
+Openings = Annotated[tuple[str, ...], MinLen(1), Allowed("a list of one or more texts")]
 DRAFT_MODEL = "draft_model"  # no heads: a model of its own
 HEAD_WIDTH = 64
 RANDOM = "random"
-Share = Annotated[Number, Ge(0), Le(1)]
+Share = Annotated[FiniteFloat, Ge(0), Le(1)]
 
 
 @settings
 class HeadSettings:
     """Which heads; meanings stand in ``conf/head``."""
 
-    name: Text
-    kind: Text
+    name: NonEmptyStr
+    kind: NonEmptyStr
     guesses: Count
-    blocks: Annotated[Whole, Ge(0)]
+    blocks: Annotated[StrictInt, Ge(0)]
     decay: Share
     measured: str = ""  # the words of a job that measures them, HEADS their folder
-    recurrent: Flag = True
+    recurrent: StrictBool = True
     inner: Count | None = None
-    init: Text = RANDOM
+    init: NonEmptyStr = RANDOM
     steps: Count | None = None
-    noise: Annotated[Number, Ge(0)] = 0.0
+    noise: Annotated[FiniteFloat, Ge(0)] = 0.0
     draft_vocab: Count | None = None
-    fc_norm: Flag = False
-    masks: Flag = False
+    fc_norm: StrictBool = False
+    masks: StrictBool = False
     width: Count | None = None
     window: Count | None = None
 
@@ -107,16 +107,16 @@ class DataSettings:
     """What is learned from; meanings stand in ``conf/train.yaml``."""
 
     kind: Literal["chats", "prompts", "sampled", "task"]
-    path: Text | tuple[Text, ...] | None
+    path: NonEmptyStr | tuple[NonEmptyStr, ...] | None
     answered_by: Literal["file", "target"]
     answers: AnswerSettings
-    limit: Annotated[Whole, Ge(2)] | None
-    max_length: Annotated[Whole, Ge(3)]
+    limit: Annotated[StrictInt, Ge(2)] | None
+    max_length: Annotated[StrictInt, Ge(3)]
     longest_turn: Count
     openings: Openings
-    validation: Annotated[Number, Ge(0), Le(0.9)]
+    validation: Annotated[FiniteFloat, Ge(0), Le(0.9)]
     hidden_batch: Count
-    kept_gib: Annotated[Number, Ge(0)]
+    kept_gib: Annotated[FiniteFloat, Ge(0)]
 
     def __post_init__(self) -> None:
         if self.kind != "chats" and self.answered_by != "target":
@@ -138,11 +138,11 @@ class Optimisation:
     steps: Count | None
     batch: Count
     accumulate: Count
-    learning_rate: Annotated[Number, Ge(0)]
+    learning_rate: Annotated[FiniteFloat, Ge(0)]
     warmup: Share
-    weight_decay: Annotated[Number, Ge(0)]
-    betas: Annotated[tuple[Share, Share], Says("two numbers from 0 to 1")]
-    clip: Annotated[Number, Ge(0)]
+    weight_decay: Annotated[FiniteFloat, Ge(0)]
+    betas: Annotated[tuple[Share, Share], Allowed("two numbers from 0 to 1")]
+    clip: Annotated[FiniteFloat, Ge(0)]
     precision: Literal["float32", "bfloat16"]
 
     def __post_init__(self) -> None:
@@ -164,11 +164,11 @@ def _folder_name(name: str) -> str:
 class AskedTraining:
     """What ``conf/train.yaml`` composes to, checked; meanings stand there."""
 
-    name: Annotated[Text, AfterValidator(_folder_name), Says("a folder below results")]
-    results: Text
-    out: Text | None
+    name: Annotated[NonEmptyStr, AfterValidator(_folder_name), Allowed("a folder below results")]
+    results: NonEmptyStr
+    out: NonEmptyStr | None
     out_dtype: Literal["float32", "float16", "bfloat16"]
-    seed: Annotated[Whole, Ge(0), Le(2**63 - 1)]
+    seed: Annotated[StrictInt, Ge(0), Le(2**63 - 1)]
     data: DataSettings
     optimiser: Optimisation
     log_every: Count

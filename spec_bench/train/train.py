@@ -13,20 +13,33 @@ from accelerate import Accelerator
 from spec_bench.draft.base import heads_class
 from spec_bench.draft.cached_head import FeatureHead
 from spec_bench.draft.dflash import DFlashHead
-from spec_bench.draft.network import HeadPlan, Heads
+from spec_bench.draft.network import DraftHeads, HeadPlan
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import DTYPES, load_model
 from spec_bench.engine.products import dense_weight
-from spec_bench.jobs.work.models import tokenizer_of
+from spec_bench.jobs.work.models import load_pair_tokenizer
 from spec_bench.measure.provenance import provenance
 from spec_bench.sinks.wandb import build_wandb, log_training
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import write_json
-from spec_bench.train.batches import Batches, Dialogue, answered_tokens, positions, steps_of
+from spec_bench.train.batches import (
+    Dialogue,
+    DialogueBatches,
+    count_answer_tokens,
+    find_learned_positions,
+    list_steps,
+)
 from spec_bench.train.dialogues import check_data, read_dialogues, split
-from spec_bench.train.loop import Progress, Training, measure, named, processes_for, run_training
+from spec_bench.train.loop import (
+    TrainingProgress,
+    TrainingRun,
+    make_accelerator,
+    measure,
+    name_guesses,
+    run_training,
+)
 from spec_bench.train.settings import DRAFT_MODEL, HeadSettings, TrainSettings
-from spec_bench.train.trainee import BlockTrainee, EagleTrainee, TrainableHead, fresh_draft
+from spec_bench.train.trainee import BlockHead, TrainableHead, UnrolledHead, make_draft
 
 _MOST_TRAIN = 64  # training dialogues that the accuracy of training is measured on
 log = logging.getLogger(__name__)
@@ -52,20 +65,24 @@ def fresh_heads(
 
     config = model.module.config.get_text_config()
     if head.kind == DRAFT_MODEL:
-        return fresh_draft(head, config, output(), dialogues)
+        return make_draft(head, config, output(), dialogues)
     ids = frequent(dialogues, head.draft_vocab) if (head.draft_vocab or vocab) < vocab else None
     plan = HeadPlan(
         head.guesses, head.blocks, head.recurrent, head.inner, head.init, config.to_dict(), ids,
         head.fc_norm, head.masks,
     )  # fmt: skip
     made = heads_class(head.kind).fresh(plan, width, vocab, output)
-    return trainee_of(made, model, head.guesses, head.steps, head.noise)
+    return make_trainee(made, model, head.guesses, head.steps, head.noise)
 
 
-def trainee_of(
-    heads: Heads, model: HuggingFaceModel, guesses: int, steps: int | None = None, noise: float = 0
+def make_trainee(
+    heads: DraftHeads,
+    model: HuggingFaceModel,
+    guesses: int,
+    steps: int | None = None,
+    noise: float = 0,
 ) -> TrainableHead:
-    """What makes heads of a kind learn; arguments as ``SequenceTrainee``'s, the target for its
+    """What makes heads of a kind learn; arguments as ``SequenceHead``'s, the target for its
     last layer and its embeddings.
     """
     token = getattr(heads.shape, "mask_token", None)
@@ -78,15 +95,15 @@ def trainee_of(
 
     given = (guesses, project, steps, noise, mask)
     if isinstance(heads, FeatureHead):
-        return EagleTrainee(heads, *given)
+        return UnrolledHead(heads, *given)
     if isinstance(heads, DFlashHead):
-        return BlockTrainee(heads, *given)
+        return BlockHead(heads, *given)
     return TrainableHead(heads, guesses)
 
 
 def frequent(dialogues: Sequence[Dialogue], count: int | None) -> tuple[int, ...]:
     """Returns the target ids of the answers' most frequent tokens, in increasing order."""
-    times = answered_tokens(dialogues)
+    times = count_answer_tokens(dialogues)
     return tuple(sorted(sorted(times, key=lambda token: (-times[token], token))[:count]))
 
 
@@ -97,7 +114,7 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
     check_data(settings)
     asked = settings.asked
     sink = build_wandb(asked.sink.wandb, settings.folder)
-    processes = processes_for(settings.pair.specs[0].device)
+    processes = make_accelerator(settings.pair.specs[0].device)
     if asked.engine.threads is not None:
         torch.set_num_threads(asked.engine.threads)
     training = _prepare(settings, processes)
@@ -127,11 +144,11 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
     return facts
 
 
-def _prepare(settings: TrainSettings, processes: Accelerator) -> Training:
+def _prepare(settings: TrainSettings, processes: Accelerator) -> TrainingRun:
     """Loads the target, reads the data, makes fresh heads."""
     asked = settings.asked
     spec = settings.pair.specs[0]
-    tokenizer, _ = tokenizer_of(settings.pair)
+    tokenizer, _ = load_pair_tokenizer(settings.pair)
     model = load_model(spec)
     if processes.num_processes > 1 and spec.device_map is None:
         model.module.to(processes.device)
@@ -154,12 +171,12 @@ def _prepare(settings: TrainSettings, processes: Accelerator) -> Training:
             f"a step's {batch} dialogues cannot be shared by {processes.num_processes} processes "
             f"with optimiser.accumulate={optimiser.accumulate}"
         )
-    steps = optimiser.steps or optimiser.epochs * steps_of(len(train), batch)
+    steps = optimiser.steps or optimiser.epochs * list_steps(len(train), batch)
     log.info("%d answered prompts to train on, %d to validate on", len(train), len(validation))
-    return Training(settings, trainee, sides[0], sides[1], steps, batch, processes)
+    return TrainingRun(settings, trainee, sides[0], sides[1], steps, batch, processes)
 
 
-def finish(training: Training, progress: Progress) -> dict[str, Any]:
+def finish(training: TrainingRun, progress: TrainingProgress) -> dict[str, Any]:
     """Writes ``settings.out``: heads, ``accuracies.json``, ``training.json``, which it returns, and
     ``log.csv``. The heads are rounded to ``out_dtype`` first: what is stored is what is measured.
     """
@@ -186,11 +203,11 @@ def finish(training: Training, progress: Progress) -> dict[str, Any]:
         "seconds": round(progress.seconds, 1),
         "processes": training.processes.num_processes,
         "accuracy": {
-            "train": train and named("", train.best),
-            "validation": validation and named("", validation.best),
+            "train": train and name_guesses("", train.best),
+            "validation": validation and name_guesses("", validation.best),
         },
         "positions": measured and list(measured.counts),  # that the accuracy is of, by guess
-        "validation_loss": validation and _rounded(validation.loss),
+        "validation_loss": validation and _round_accuracy(validation.loss),
         # Without the folder that this machine has it in.
         "provenance": provenance()
         | {"command": ["python", "-m", "spec_bench.train", *sys.argv[1:]]},
@@ -200,8 +217,8 @@ def finish(training: Training, progress: Progress) -> dict[str, Any]:
         files["accuracies.json"] = {
             "measured_on": "validation" if validation else "training",
             "positions": list(measured.counts),
-            "accuracies": [_rounded(head) for head in measured.ranks],
-            **({"overlaps": _rounded(measured.overlaps)} if measured.overlaps else {}),
+            "accuracies": [_round_accuracy(head) for head in measured.ranks],
+            **({"overlaps": _round_accuracy(measured.overlaps)} if measured.overlaps else {}),
         }
     for name, value in files.items():
         write_json(settings.out / name, value)
@@ -209,13 +226,13 @@ def finish(training: Training, progress: Progress) -> dict[str, Any]:
     return facts
 
 
-def _size(batches: Batches) -> dict[str, int]:
+def _size(batches: DialogueBatches) -> dict[str, int]:
     return {
         "dialogues": len(batches.dialogues),
         "tokens": sum(len(dialogue.ids) for dialogue in batches.dialogues),
-        "positions": sum(len(positions(dialogue)) for dialogue in batches.dialogues),
+        "positions": sum(len(find_learned_positions(dialogue)) for dialogue in batches.dialogues),
     }
 
 
-def _rounded(values: Sequence[float]) -> list[float]:
+def _round_accuracy(values: Sequence[float]) -> list[float]:
     return [round(value, 5) for value in values]

@@ -28,17 +28,17 @@ from spec_bench.draft.cached_head import CachedHead, FeatureHead
 from spec_bench.draft.dflash import DFlashHead
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import save_heads
-from spec_bench.draft.network import Heads, spread
-from spec_bench.engine.mapped_model import of_ids, read_ids, write_ids
+from spec_bench.draft.network import DraftHeads, scatter_to_vocabulary
+from spec_bench.engine.mapped_model import read_ids, vocabulary_map_of_ids, write_ids
 from spec_bench.engine.model import LAST, Layers
 from spec_bench.system.errors import UsageError
 from spec_bench.train.batches import (
     IGNORED,
-    Batches,
     Dialogue,
+    DialogueBatches,
     SequenceBatch,
     SequenceBatches,
-    answered_tokens,
+    count_answer_tokens,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ MASKED = 0.5  # of an answer's positions, drawn anew in every step, have PARD's 
 LOGITS_WEIGHT = 0.1  # of EAGLE-1's cross-entropy beside its regression (section 3.2)
 
 
-class Losses(NamedTuple):
+class GuessLosses(NamedTuple):
     """Sums over positions, per guess."""
 
     loss: Tensor  # [K] cross-entropy in nats
@@ -58,9 +58,9 @@ class Losses(NamedTuple):
 class TrainableHead(nn.Module):
     """Heads of any kind behind one call; these learn every guess at single positions."""
 
-    batches: ClassVar[type[Batches]] = Batches  # what makes batches of dialogues
+    batches: ClassVar[type[DialogueBatches]] = DialogueBatches  # what makes batches of dialogues
 
-    def __init__(self, heads: Heads, guesses: int) -> None:
+    def __init__(self, heads: DraftHeads, guesses: int) -> None:
         super().__init__()
         # K; for Medusa the number of its heads
         self.heads = heads
@@ -78,7 +78,7 @@ class TrainableHead(nn.Module):
     def logits(self, batch: Any) -> Iterator[Tensor]:
         """Logits of guess 1, 2, ..., K, each [N, V]."""
         for known in self.heads.guesses(batch.x, batch.embedded):
-            yield spread(known, self._ids, self.heads.shape.vocab)
+            yield scatter_to_vocabulary(known, self._ids, self.heads.shape.vocab)
 
     @property
     def _ids(self) -> Tensor | None:
@@ -92,8 +92,8 @@ class TrainableHead(nn.Module):
         """
         return None
 
-    def forward(self, x: Tensor, embedded: Tensor, guessed: Tensor) -> Losses:
-        """Summed losses; fields as in ``Batch``."""
+    def forward(self, x: Tensor, embedded: Tensor, guessed: Tensor) -> GuessLosses:
+        """Summed losses; fields as in ``PositionBatch``."""
         losses = []
         right = []
         ids = self._ids
@@ -104,10 +104,10 @@ class TrainableHead(nn.Module):
         for logits, tokens in zip(self.heads.guesses(x, embedded), guessed.unbind(1), strict=True):
             losses.append(summed(logits.float(), tokens))
             right.append((logits.detach().argmax(-1) == tokens).sum())
-        return Losses(torch.stack(losses), torch.stack(right))
+        return GuessLosses(torch.stack(losses), torch.stack(right))
 
 
-def weights_of(decay: float, guesses: int) -> Tensor:
+def loss_weights(decay: float, guesses: int) -> Tensor:
     """[K] weights of the guesses in the loss: decay^k.
 
     0.8 for Medusa (arXiv 2401.10774, section 2.2.1); 1 for ReDrafter, whose authors' code adds up
@@ -116,7 +116,7 @@ def weights_of(decay: float, guesses: int) -> Tensor:
     return decay ** torch.arange(1, guesses + 1)
 
 
-def weighted(losses: Tensor, counts: Sequence[int], weights: Tensor) -> Tensor:
+def weighted_loss(losses: Tensor, counts: Sequence[int], weights: Tensor) -> Tensor:
     """The loss that is minimised: sum over guesses of weight [K] times mean cross-entropy, of sums
     [K] over some of a step's positions and K counts of what is to guess, over all of the step.
     """
@@ -124,7 +124,7 @@ def weighted(losses: Tensor, counts: Sequence[int], weights: Tensor) -> Tensor:
     return (means * weights.to(losses.device)).sum()
 
 
-class SequenceTrainee(TrainableHead):
+class SequenceHead(TrainableHead):
     """A head that keeps what it saw of the past, behind the call of all heads.
 
     ``project`` is the target's last layer. Of the K guesses, whose accuracy is measured, ``steps``
@@ -171,7 +171,7 @@ class SequenceTrainee(TrainableHead):
 
     def forward(  # type: ignore[override]
         self, hidden: Tensor, embedded: Tensor, at: Tensor, guessed: Tensor
-    ) -> Losses:
+    ) -> GuessLosses:
         """Summed losses; fields as in ``SequenceBatch``. Steps that are not learned add nothing."""
         width = self.heads.features
         row, place = at.unbind(1)
@@ -195,7 +195,7 @@ class SequenceTrainee(TrainableHead):
             parts.append(losses.sum())
             right[step] = (best == guessed[asked[step], step]).sum()
         unlearned = hidden.new_zeros(self.guesses - self._steps)
-        return Losses(torch.cat([torch.stack(parts), unlearned]), right)
+        return GuessLosses(torch.cat([torch.stack(parts), unlearned]), right)
 
     @torch.no_grad()
     def _target_distribution(self, following: Tensor) -> tuple[Tensor, Tensor]:
@@ -213,7 +213,9 @@ class SequenceTrainee(TrainableHead):
     ) -> tuple[Tensor, Tensor]:
         """Losses and best tokens [n] of outputs and next states [n, D], distributions [n, V']."""
         head = self.heads
-        logits = head.own_logits(output, self._project)[:, : p.shape[-1]]  # padding is no token
+        logits = head.compute_own_logits(output, self._project)[
+            :, : p.shape[-1]
+        ]  # padding is no token
         entropy = -(p * log_softmax(logits.float(), dim=-1)).sum(-1)
         best = logits.detach().argmax(-1)
         best = best if head.ids is None else head.ids[best]
@@ -223,7 +225,7 @@ class SequenceTrainee(TrainableHead):
         return torch.where(known, entropy, 0.0), best
 
 
-def padded(at: Tensor, dialogues: int) -> tuple[Tensor, Tensor]:
+def pad_rows(at: Tensor, dialogues: int) -> tuple[Tensor, Tensor]:
     """Each dialogue's rows side by side: [B, A] rows, and whether each is one; 0 stands in."""
     counts = torch.bincount(at[:, 0], minlength=dialogues)
     most = int(counts.max()) if len(at) else 0
@@ -233,12 +235,12 @@ def padded(at: Tensor, dialogues: int) -> tuple[Tensor, Tensor]:
     return rows, there
 
 
-def _grouped(q: Tensor, *parts: Tensor) -> list[Tensor]:
+def _repeat_kv_heads(q: Tensor, *parts: Tensor) -> list[Tensor]:
     """Keys or values, one for each head of the queries."""
     return [part.repeat_interleave(q.shape[1] // part.shape[1], dim=1) for part in parts]
 
 
-class Memory:
+class TrainingAttention:
     """Attention over the rows' keys of step 0 and each row's own of later steps."""
 
     def __init__(self, rows: Tensor) -> None:
@@ -248,8 +250,8 @@ class Memory:
     def __call__(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
     ) -> Tensor:
-        """See ``draft.cached_head.Attend``; step 0 has all T rows, later ones A."""
-        k, v = _grouped(q, k, v)
+        """See ``draft.cached_head.AttentionFunction``; step 0 has all T rows, later ones A."""
+        k, v = _repeat_kv_heads(q, k, v)
         kept = self._kept.setdefault(layer, [])
         kept.append((k, v))
         first, values = kept[0]
@@ -269,7 +271,7 @@ class Memory:
         return mixed
 
 
-class EagleTrainee(SequenceTrainee):
+class UnrolledHead(SequenceHead):
     """A head that goes on from its own output, EAGLE's or MTP's: steps unrolled over sequences.
 
     In step k row t feeds back its own output of step k - 1 (in step 0 the target's feature f_t)
@@ -289,11 +291,11 @@ class EagleTrainee(SequenceTrainee):
         return LAST
 
     def outputs(self, hidden: Tensor, embedded: Tensor, at: Tensor, steps: int) -> Iterator[Tensor]:
-        """See ``SequenceTrainee``."""
+        """See ``SequenceHead``."""
         count = hidden.shape[1] - self.guesses
-        rows, there = padded(at, hidden.shape[0])
+        rows, there = pad_rows(at, hidden.shape[0])
         dialogue = torch.arange(len(rows), device=rows.device).unsqueeze(1)
-        memory = Memory(rows)
+        memory = TrainingAttention(rows)
         positions = torch.arange(count, device=hidden.device).unsqueeze(0)
         feature = self.heads.fuse(hidden[:, :count])
         after = embedded[:, :count]
@@ -311,11 +313,11 @@ class EagleTrainee(SequenceTrainee):
                 feature = blank
                 after = mask
             else:
-                feature = self.heads.fed_back(output)
+                feature = self.heads.next_feature(output)
                 after = embedded[dialogue, positions]
 
 
-class BlockMemory:
+class BlockAttention:
     """Attention over a row's context and its own block.
 
     ``context`` has per layer the keys and values [B, heads, T, d] of the context entries, ``rows``
@@ -330,9 +332,9 @@ class BlockMemory:
     def __call__(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
     ) -> Tensor:
-        """See ``draft.cached_head.Attend``; its rows are the B x A blocks."""
+        """See ``draft.cached_head.AttentionFunction``; its rows are the B x A blocks."""
         shape = self._hidden.shape[:2]
-        keys, values, k, v = _grouped(q, *self._context[layer], k, v)
+        keys, values, k, v = _repeat_kv_heads(q, *self._context[layer], k, v)
         scale = 1 / sqrt(q.shape[-1]) if scale is None else scale
         asked = q.unflatten(0, shape)  # [B, A, heads, S, d]
         before = torch.einsum("bahsd,bhtd->bahst", asked, keys) * scale
@@ -344,7 +346,7 @@ class BlockMemory:
         return torch.einsum("bahst,bhtd->bahsd", seen, values).flatten(0, 1) + own
 
 
-class BlockTrainee(SequenceTrainee):
+class BlockHead(SequenceHead):
     """A head that guesses blocks: one after every row that is learned, each blind to the others.
 
     Row t's block begins with token t + 1, which is known, and has masks after it. It sees the
@@ -359,11 +361,11 @@ class BlockTrainee(SequenceTrainee):
         return (*self.heads.shape.places(blocks), *LAST)
 
     def outputs(self, hidden: Tensor, embedded: Tensor, at: Tensor, steps: int) -> Iterator[Tensor]:
-        """See ``SequenceTrainee``."""
+        """See ``SequenceHead``."""
         head = self.heads
         size = self.heads.shape.block
         count = hidden.shape[1] - self.guesses
-        rows, there = padded(at, hidden.shape[0])
+        rows, there = pad_rows(at, hidden.shape[0])
         dialogue = torch.arange(len(rows), device=rows.device).unsqueeze(1)
         places = torch.arange(max(count, size), device=rows.device)
         entries = head.context(hidden[:, :count])
@@ -372,7 +374,7 @@ class BlockTrainee(SequenceTrainee):
         masks = self.mask.to(known.dtype).expand(*rows.shape, size - 1, -1)
         block = torch.cat([known, masks], dim=2).flatten(0, 1)
         turn = head.turn((rows.unsqueeze(-1) + 1 + places[:size]).flatten(0, 1))
-        made = head.outputs(block, turn, BlockMemory(context, rows))
+        made = head.outputs(block, turn, BlockAttention(context, rows))
         yield from made.unflatten(0, rows.shape)[there][:, :steps].unbind(1)
 
 
@@ -408,7 +410,9 @@ class DraftModel(nn.Module):
         self.guesses = guesses
         self.parameter_count = self.module.num_parameters()  # shared ones once
         self.register_buffer("ids", torch.tensor(ids), persistent=False)
-        self.register_buffer("reads", torch.tensor(of_ids(ids, vocab).reads), persistent=False)
+        self.register_buffer(
+            "reads", torch.tensor(vocabulary_map_of_ids(ids, vocab).reads), persistent=False
+        )
 
     def forward(self, tokens: Tensor, at: Tensor, starts: Tensor) -> Iterator[Tensor]:
         """Yields logits [N, V'] behind the tokens [B, T] at places [N, 2], dialogue and position;
@@ -417,7 +421,7 @@ class DraftModel(nn.Module):
         count = tokens.shape[1]
         masks = self.guesses - 1
         ends = tokens.new_zeros(tokens.shape[1])
-        rows, there = padded(starts, len(tokens))  # [B, A]
+        rows, there = pad_rows(starts, len(tokens))  # [B, A]
         each = torch.arange(rows.shape[1] * masks, device=tokens.device)
         chain = torch.cat([ends, 1 + each // max(masks, 1)])  # which masks a row is one of; 0: none
         ahead = torch.cat([ends, 1 + each % max(masks, 1)])
@@ -448,16 +452,16 @@ class TextBatch(NamedTuple):
     guessed: Tensor  # [N, K] tokens t + 1..t + K, IGNORED past an answer's end
 
 
-def before_answers(dialogue: Dialogue) -> list[int]:
+def answer_positions(dialogue: Dialogue) -> list[int]:
     """Positions whose next token is an answer's."""
     return [t for t, learned in enumerate(dialogue.learned[1:]) if learned]
 
 
 @dataclass(frozen=True)
-class TextBatches(Batches):
+class TextBatches(DialogueBatches):
     """Dialogues as batches of tokens, with hidden states before each token of an answer."""
 
-    picked = starts = staticmethod(before_answers)
+    picked = starts = staticmethod(answer_positions)
 
     @torch.no_grad()
     def of(self, indices: Sequence[int]) -> TextBatch:  # type: ignore[override]
@@ -475,7 +479,7 @@ class TextBatches(Batches):
         return self.tokens(indices)[:, :-1]
 
 
-class DraftTrainee(TrainableHead):
+class DraftModelHead(TrainableHead):
     """A draft model behind the call of all heads; ``output`` is the target's last layer, [V, D]."""
 
     heads: DraftModel  # type: ignore[assignment]
@@ -489,7 +493,7 @@ class DraftTrainee(TrainableHead):
     def logits(self, batch: TextBatch) -> Iterator[Tensor]:
         """Yields logits [N, V], -inf for tokens that the draft does not know."""
         for logits in self.heads(batch.tokens, batch.at, batch.at):
-            yield spread(logits, self.heads.ids, self.heads.vocab)
+            yield scatter_to_vocabulary(logits, self.heads.ids, self.heads.vocab)
 
     def wanted(self, batch: TextBatch) -> Iterator[Tensor]:
         said = linear(batch.x, self._output.to(batch.x.device))[:, : self.heads.vocab]
@@ -497,7 +501,7 @@ class DraftTrainee(TrainableHead):
 
     def forward(  # type: ignore[override]
         self, tokens: Tensor, at: Tensor, x: Tensor, guessed: Tensor
-    ) -> Losses:
+    ) -> GuessLosses:
         """Summed cross-entropy with the target's distribution over V'; fields as in
         ``TextBatch``. Masks follow a sample of the positions, which speaks for all of them.
         """
@@ -519,7 +523,7 @@ class DraftTrainee(TrainableHead):
             best = self.heads.ids[logits.detach().argmax(-1)]
             losses.append(entropy * weight)
             right.append((best == guessed[rows, step]).sum() * weight)
-        return Losses(torch.stack(losses), torch.stack(right))
+        return GuessLosses(torch.stack(losses), torch.stack(right))
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
         """Writes a model folder with the tokens that it knows; its tokenizer is the target's."""
@@ -529,9 +533,9 @@ class DraftTrainee(TrainableHead):
         self.heads.float()
 
 
-def fresh_draft(
+def make_draft(
     head: HeadSettings, target: Any, output: Tensor, dialogues: Sequence[Dialogue]
-) -> DraftTrainee:
+) -> DraftModelHead:
     """A draft model that ``head.init`` names, or one that has learned nothing yet, places of a text
     as in the target's text config, and the target's last layer ([V, D] float32).
 
@@ -546,7 +550,7 @@ def fresh_draft(
         folder = Path(model_path(head.init))
         if (known := read_ids(folder)) is None:
             raise UsageError(f"head.init={head.init}: no draft that `head=draft_model` trained")
-        return DraftTrainee(DraftModel(known, len(output), folder, head.guesses), output)
+        return DraftModelHead(DraftModel(known, len(output), folder, head.guesses), output)
     assert head.width is not None and head.draft_vocab is not None
     if head.draft_vocab > len(output):
         raise UsageError(
@@ -558,12 +562,12 @@ def fresh_draft(
     shape |= {"hidden_size": head.width, "intermediate_size": head.inner}
     shape |= {"num_hidden_layers": head.blocks, "sliding_window": head.window}
     shape |= {"num_attention_heads": head.width // HEAD_WIDTH}
-    known = known_tokens(dialogues, head.draft_vocab)
-    return DraftTrainee(DraftModel(known, len(output), shape, head.guesses), output)
+    known = frequent_tokens(dialogues, head.draft_vocab)
+    return DraftModelHead(DraftModel(known, len(output), shape, head.guesses), output)
 
 
-def known_tokens(dialogues: Sequence[Dialogue], count: int) -> tuple[int, ...]:
+def frequent_tokens(dialogues: Sequence[Dialogue], count: int) -> tuple[int, ...]:
     """The tokens that answers hold twice or more, most frequent first, then the lowest ids."""
-    times = answered_tokens(dialogues)
+    times = count_answer_tokens(dialogues)
     frequent = sorted((t for t in times if times[t] > 1), key=lambda t: (-times[t], t))
     return tuple(sorted(list(dict.fromkeys([*frequent, *range(2 * count)]))[:count]))

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.draws import Draws
-from spec_bench.core.transfer import Committed, Known
+from spec_bench.core.transfer import CommittedTokens, HostDeviceInts
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.draft.base import Drafting
-from spec_bench.settings.fields import MOST_NODES, shown
+from spec_bench.settings.fields import MOST_NODES, format_value
 from spec_bench.settings.registry import Registry
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.spec import Form, Spec
@@ -84,11 +84,11 @@ class AuditTree(NamedTuple):
     prompt: tuple[int, ...] = (1, 0)  # what is continued
 
 
-class Ground(NamedTuple):
+class GrowthContext(NamedTuple):
     """What a batch's trees are planted on."""
 
     drafting: Drafting  # gives logits
-    committed: Committed  # per row all tokens so far; the last one is the root
+    committed: CommittedTokens  # per row all tokens so far; the last one is the root
     device: torch.device  # where the trees live
     settings: SamplingSettings  # of the target; the draft's own temperature applies
     draws: Draws  # randomness
@@ -107,7 +107,7 @@ class Ground(NamedTuple):
 
     def scores_below(self, tree: Tree) -> Tensor:
         """Returns what is proposed below a tree's frontier; see ``scored``."""
-        return scored(tree, self.logits_below(tree), self.settings)
+        return to_scores(tree, self.logits_below(tree), self.settings)
 
 
 class GrownTree(Policy):
@@ -155,14 +155,14 @@ class GrownTree(Policy):
         raise NotImplementedError
 
     def needs(
-        self, drafting: Drafting, committed: Committed, fixed: bool = False
-    ) -> Sequence[Known]:
+        self, drafting: Drafting, committed: CommittedTokens, fixed: bool = False
+    ) -> Sequence[HostDeviceInts]:
         """Numbers that planting these trees needs on the device: they go there together. With
         ``fixed`` they have one shape in all iterations.
         """
         return drafting.needs(committed, fixed)
 
-    def plant(self, ground: Ground) -> Tree:
+    def plant(self, ground: GrowthContext) -> Tree:
         """Returns a tree per row, grown to its depth."""
         tree = Tree(self.shape, ground.roots, self.siblings(ground.settings))
         for _ in range(self.shape.depth):
@@ -173,7 +173,7 @@ class GrownTree(Policy):
         return self if self.fixed_parents else super().under(tree_attention)
 
 
-def scored(tree: Tree, logits: Tensor, settings: SamplingSettings) -> Tensor:
+def to_scores(tree: Tree, logits: Tensor, settings: SamplingSettings) -> Tensor:
     """Returns what is proposed below the frontier by logits [R, F, D, V], in their shape:
     log-probabilities after warping, the draft's own temperature applied; for deterministic siblings
     the logits, their maximum shifted to 0. The tree keeps the largest of the logits.
@@ -182,14 +182,14 @@ def scored(tree: Tree, logits: Tensor, settings: SamplingSettings) -> Tensor:
     if tree.siblings == "deterministic":
         logits = logits.to(settings.dtype)
         return logits - logits.amax(dim=-1, keepdim=True)
-    return log_probs(logits, settings.for_draft())
+    return log_probs(logits, settings.get_draft_settings())
 
 
 def distinct(settings: SamplingSettings) -> Siblings:
     """The distribution of children drawn without replacement: at draft temperature 0 the draft's
     best tokens in rank order.
     """
-    cold = settings.for_draft().temperature == 0
+    cold = settings.get_draft_settings().temperature == 0
     return "deterministic" if cold else "without_replacement"
 
 
@@ -197,7 +197,7 @@ def within_bounds(key: str, nodes: int) -> None:
     """Refuses a tree that a setting makes too large to be meant: a ValueError names both."""
     if nodes > MOST_NODES:
         raise UsageError(
-            f"{key} must make a tree of at most {MOST_NODES} nodes, got {shown(nodes)}"
+            f"{key} must make a tree of at most {MOST_NODES} nodes, got {format_value(nodes)}"
         )
 
 

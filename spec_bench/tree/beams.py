@@ -5,11 +5,11 @@ They are not walked as trees; ``decode.beam_decoder`` drafts and verifies them.
 
 from dataclasses import dataclass, field, replace
 
-from spec_bench.core.tree import Siblings, Tree, beams_apart, merge_prefixes
+from spec_bench.core.tree import Siblings, Tree, tree_of_merged_beams, tree_of_separate_beams
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.fields import Count, Share
 from spec_bench.system.errors import UsageError
-from spec_bench.tree.base import AuditTree, Ground, Policy, policy, within_bounds
+from spec_bench.tree.base import AuditTree, GrowthContext, Policy, policy, within_bounds
 from spec_bench.tree.widths import Rectangle
 from spec_bench.vocabulary.spec import Spec
 
@@ -42,7 +42,7 @@ class BeamRoot(Policy):
     takes="WxL@t: W draft beams, L layers, threshold t, such as 4x2@0.9",
 )
 @dataclass(frozen=True)
-class Beams(Policy):
+class BeamPolicy(Policy):
     """Beams that a draft model proposes, layer by layer (DSBD, arXiv 2409.16560, section 3)."""
 
     width: Count  # W_S, draft beams per layer
@@ -104,9 +104,9 @@ class HeadBeams(Rectangle):
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "deterministic"
 
-    def plant(self, ground: Ground) -> Tree:
+    def plant(self, ground: GrowthContext) -> Tree:
         beams = ground.drafting.beams(ground.committed.roots, self.width, self.depth)
-        grow = merge_prefixes if self.merge else beams_apart
+        grow = tree_of_merged_beams if self.merge else tree_of_separate_beams
         return grow(ground.roots, beams.to(ground.device))
 
     @classmethod

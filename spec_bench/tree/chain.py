@@ -10,12 +10,12 @@ from torch import Tensor
 
 from spec_bench.core import processes
 from spec_bench.core.draws import Draws
-from spec_bench.core.transfer import Committed, Known
+from spec_bench.core.transfer import CommittedTokens, HostDeviceInts
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.draft.base import Drafting, Guess
+from spec_bench.draft.base import Drafting, GuessedNode
 from spec_bench.settings.fields import Count, Share
-from spec_bench.tree.base import AuditTree, Ground, GrownTree, policy, scored
+from spec_bench.tree.base import AuditTree, GrownTree, GrowthContext, policy, to_scores
 from spec_bench.tree.widths import Rectangle, grow_iid
 from spec_bench.vocabulary.spec import Spec
 
@@ -102,7 +102,7 @@ class DynamicChain(Chain):
     varies = True
     asks = True
 
-    def plant(self, ground: Ground) -> Tree:
+    def plant(self, ground: GrowthContext) -> Tree:
         settings = ground.settings
         roots = ground.roots
         tree = Tree(self.shape, roots, self.siblings(settings))
@@ -110,7 +110,7 @@ class DynamicChain(Chain):
         path = torch.ones_like(roots, dtype=settings.dtype)
         for level in range(self.depth):
             logits = ground.logits_below(tree)
-            self.grow(tree, scored(tree, logits, settings), ground.draws)
+            self.grow(tree, to_scores(tree, logits, settings), ground.draws)
             node = level + 1
             tree.valid[:, node] &= going
             token = tree.tokens[:, node].unsqueeze(1)
@@ -119,17 +119,17 @@ class DynamicChain(Chain):
             going = going & (sure >= self.confidence)
             if self.path is not None:
                 going = going & (path >= self.path)
-            processes.agree(going)
+            processes.broadcast_tensors(going)
             if not bool(going.any()):  # the one question of a level: is another pass wanted?
                 break
-        return shortened(tree, ground.draws)
+        return drop_ungrown_levels(tree, ground.draws)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
         return (AuditTree(cls(3, confidence=0.4), vocab=2), AuditTree(cls(2, 0.0, path=0.5)))
 
 
-def shortened(tree: Tree, draws: Draws) -> Tree:
+def drop_ungrown_levels(tree: Tree, draws: Draws) -> Tree:
     """Returns a chain without the levels that were not grown; their random numbers are drawn."""
     surely = torch.ones((len(tree.tokens), 1, 1), dtype=torch.float64, device=tree.tokens.device)
     for _ in range(tree.shape.depth - tree.grown):
@@ -151,7 +151,7 @@ def shortened(tree: Tree, draws: Draws) -> Tree:
     "guessed", forms=("product",), takes="WxL: at most W guesses a level on L levels, such as 1x10"
 )
 @dataclass(frozen=True)
-class Guessed(Rectangle):
+class GuessedTree(Rectangle):
     """At most W nodes on each of at most L levels, siblings in order of rank, one-hot.
 
     An iteration's tree is as deep and as wide as its largest row needs, just a root if no row has
@@ -165,14 +165,14 @@ class Guessed(Rectangle):
         return "deterministic"
 
     def needs(
-        self, drafting: Drafting, committed: Committed, fixed: bool = False
-    ) -> Sequence[Known]:
+        self, drafting: Drafting, committed: CommittedTokens, fixed: bool = False
+    ) -> Sequence[HostDeviceInts]:
         guesses = drafting.guesses(committed, self.width, self.depth)
         counts = list(self.shape.levels)
         if not fixed:
             sizes = [[len(level) for level in levels] for levels in guesses]
             counts = [max(each) for each in zip_longest(*sizes, fillvalue=0)]
-        packed = Known(
+        packed = HostDeviceInts(
             [
                 _packed(tokens[-1], levels, counts)
                 for tokens, levels in zip(committed, guesses, strict=True)
@@ -181,7 +181,7 @@ class Guessed(Rectangle):
         committed.planned = TreeShape(tuple(counts), self.shape.children), packed
         return (packed,)
 
-    def plant(self, ground: Ground) -> Tree:
+    def plant(self, ground: GrowthContext) -> Tree:
         shape, known = ground.committed.planned
         packed = known.on(ground.device)
         tree = Tree(shape, packed[:, 0, 0], "deterministic")
@@ -201,7 +201,9 @@ class Guessed(Rectangle):
         )
 
 
-def _packed(root: int, levels: Sequence[Sequence[Guess]], counts: Sequence[int]) -> list[list[int]]:
+def _packed(
+    root: int, levels: Sequence[Sequence[GuessedNode]], counts: Sequence[int]
+) -> list[list[int]]:
     """One row's tokens, parents and whether each node is there, absent nodes last in a level."""
     nodes = [(root, 0, 1)]
     for level, count in enumerate(counts):
@@ -229,19 +231,19 @@ class GuessOrDraft(Chain):
     drafters = ("lookup_or_model",)
 
     def needs(
-        self, drafting: Drafting, committed: Committed, fixed: bool = False
-    ) -> Sequence[Known]:
+        self, drafting: Drafting, committed: CommittedTokens, fixed: bool = False
+    ) -> Sequence[HostDeviceInts]:
         chains = [
             [level[0].token for level in levels]
             for levels in drafting.guesses(committed, 1, self.depth)
         ]
-        counts = Known([len(tokens) for tokens in chains])
-        packed = Known([[*tokens, *[0] * (self.depth - len(tokens))] for tokens in chains])
+        counts = HostDeviceInts([len(tokens) for tokens in chains])
+        packed = HostDeviceInts([[*tokens, *[0] * (self.depth - len(tokens))] for tokens in chains])
         committed.planned = counts, packed
         needed = () if all(counts) else drafting.needs(committed)
         return (counts, packed, *needed)
 
-    def plant(self, ground: Ground) -> Tree:
+    def plant(self, ground: GrowthContext) -> Tree:
         counts, guesses = ground.committed.planned
         tree = Tree(self.shape, ground.roots, self.siblings(ground.settings))
         count = counts.on(ground.device)
@@ -257,7 +259,7 @@ class GuessOrDraft(Chain):
                 scores = torch.where((count > 0).view(-1, 1, 1, 1), scores, drafted)
             grow_iid(tree, scores, ground.draws, 1)
             tree.valid[:, level + 1] &= (count == 0) | (count > level)
-        return shortened(tree, ground.draws)
+        return drop_ungrown_levels(tree, ground.draws)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:

@@ -20,16 +20,16 @@ from torch.nn.functional import pad
 
 from spec_bench.core import processes
 from spec_bench.core.draws import Draws
-from spec_bench.core.transfer import constant, places
+from spec_bench.core.transfer import cached_arange, constant
 from spec_bench.core.tree import FlatShape, Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.fields import Count, Share
-from spec_bench.tree.base import AuditTree, Ground, distinct, policy, within_bounds
-from spec_bench.tree.widths import Rectangle, drawn_apart
+from spec_bench.tree.base import AuditTree, GrowthContext, distinct, policy, within_bounds
+from spec_bench.tree.widths import Rectangle, sample_distinct
 from spec_bench.vocabulary.spec import Spec
 
 
-class Candidates(NamedTuple):
+class LevelCandidates(NamedTuple):
     """One level of candidates."""
 
     tokens: Tensor  # [R, C] child by child of the first frontier node, then of the next
@@ -96,23 +96,23 @@ class DynamicTree(Rectangle):
         absent ones.
         """
 
-    def going(self, levels: Sequence[Candidates]) -> Tensor | None:
+    def keeps_drafting(self, levels: Sequence[LevelCandidates]) -> Tensor | None:
         """[R] whether a row drafts on after these levels; None if all do."""
         return None
 
-    def plant(self, ground: Ground) -> Tree:
+    def plant(self, ground: GrowthContext) -> Tree:
         tree = Tree(self.shape, ground.roots, self.siblings(ground.settings))
         frontier = torch.zeros_like(tree.tokens[:, :1])
         above = frontier.to(ground.settings.dtype)
-        levels = list[Candidates]()
+        levels = list[LevelCandidates]()
         for _ in range(self.depth):
             scores = ground.scores_below(tree)[:, :, 0]
             below = self.children(tree, scores, above.unsqueeze(-1), ground.draws)
             levels.append(self.candidates(*below, frontier))
             level = levels[-1]
-            going = self.going(levels)
+            going = self.keeps_drafting(levels)
             if going is not None:
-                processes.agree(going)
+                processes.broadcast_tensors(going)
             if going is not None and going.is_cpu and not going.any():
                 break  # elsewhere asking would stall the device
             ordered = level.score.sort(dim=-1, descending=True, stable=True)
@@ -123,21 +123,21 @@ class DynamicTree(Rectangle):
             tree.add_level(
                 level.tokens.gather(1, frontier), frontier // self.width, above > -torch.inf, None
             )
-        return best_of(levels, self.total, tree, self.bounds)
+        return tree_of_best(levels, self.total, tree, self.bounds)
 
     def candidates(
         self, tokens: Tensor, score: Tensor, value: Tensor, log_q: Tensor | None, frontier: Tensor
-    ) -> Candidates:
+    ) -> LevelCandidates:
         """Makes a level of them below candidates ``frontier`` [R, F] of the level above, absent
         ones where there are fewer tokens [R, F, W or fewer] than W.
         """
         missing = (0, self.width - tokens.shape[-1])
         score, value = (pad(part, missing, value=-torch.inf) for part in (score, value))
         tokens, score, value = (part.flatten(1) for part in (pad(tokens, missing), score, value))
-        return Candidates(tokens, score, value, frontier, log_q)
+        return LevelCandidates(tokens, score, value, frontier, log_q)
 
 
-def kept(levels: Sequence[Candidates], total: int) -> Tensor:
+def select_best(levels: Sequence[LevelCandidates], total: int) -> Tensor:
     """Returns which candidates of all levels [R, all C] have the ``total`` largest values, of equal
     ones the shallower, then the earlier one, so that parents come along.
     """
@@ -147,14 +147,14 @@ def kept(levels: Sequence[Candidates], total: int) -> Tensor:
     return keep & (value > -torch.inf)
 
 
-def best_of(
-    levels: Sequence[Candidates], total: int, grown: Tree, children: tuple[int, ...]
+def tree_of_best(
+    levels: Sequence[LevelCandidates], total: int, grown: Tree, children: tuple[int, ...]
 ) -> Tree:
     """Makes the tree of the N candidates of largest value, its nodes level by level, with the roots
     of the frontiers' tree. Which they are stays on the device: there are N nodes, wherever they
     hang. Only a CPU is asked how many there really are and how deep.
     """
-    keep = kept(levels, total)
+    keep = select_best(levels, total)
     sizes = tuple((level.value.shape[1], level.frontier.shape[1]) for level in levels)
     count = min(total, keep.shape[1])
     most = len(levels)
@@ -174,13 +174,13 @@ def best_of(
     laws = None
     if levels[0].log_q is not None:
         place = torch.zeros_like(number).scatter_(
-            1, ran, places(ran.shape[1], ran.device).expand_as(ran)
+            1, ran, cached_arange(ran.shape[1], ran.device).expand_as(ran)
         )
         law = pad(place.gather(1, order + 1), (1, 0)).unsqueeze(-1)
         given = torch.cat([level.log_q for level in levels if level.log_q is not None], dim=1)
         laws = given.gather(1, law.expand(-1, -1, given.shape[-1]))
     shape = FlatShape.of(count, most, children, max(grown.shape.levels, default=1))
-    tree = Tree.of_nodes(shape, grown.tokens[:, 0], (tokens, parent, depth, valid), laws)
+    tree = Tree.from_nodes(shape, grown.tokens[:, 0], (tokens, parent, depth, valid), laws)
     tree.siblings = grown.siblings
     tree.rearranged = True
     tree.largest = grown.largest
@@ -245,22 +245,26 @@ class BestNodes(DynamicTree):
         score = above + best
         return tokens, score, score, None
 
-    def going(self, levels: Sequence[Candidates]) -> Tensor | None:
+    def keeps_drafting(self, levels: Sequence[LevelCandidates]) -> Tensor | None:
         if self.gain is None:
             return None
         if len(levels) == 1:
             return torch.isfinite(levels[0].value[:, 0])
-        return expected(levels, self.total) - expected(levels[:-1], self.total) > self.gain
+        return (
+            estimate_accepted_tokens(levels, self.total)
+            - estimate_accepted_tokens(levels[:-1], self.total)
+            > self.gain
+        )
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
         return (AuditTree(cls(2, 2, 4)), AuditTree(cls(2, 3, 3, gain=0.2)))
 
 
-def expected(levels: Sequence[Candidates], total: int) -> Tensor:
+def estimate_accepted_tokens(levels: Sequence[LevelCandidates], total: int) -> Tensor:
     """Returns [R] how many of the best ``total`` the draft's own distribution would accept."""
     sizes = [level.value.shape[1] for level in levels]
-    parts = zip(levels, kept(levels, total).split(sizes, dim=1), strict=True)
+    parts = zip(levels, select_best(levels, total).split(sizes, dim=1), strict=True)
     return sum(
         (torch.where(keep, level.value.exp(), 0.0).sum(dim=1) for level, keep in parts),
         start=torch.zeros_like(levels[0].value[:, 0]),
@@ -300,7 +304,7 @@ class BestSlots(DynamicTree):
     """
 
     def __post_init__(self) -> None:
-        if self.unbounded:
+        if self.is_bounded_by_total:
             within_bounds("total", self.shape.size - 1)
         else:
             super().__post_init__()
@@ -313,27 +317,27 @@ class BestSlots(DynamicTree):
 
     @property
     def spec(self) -> str:
-        return f"@{self.total}" if self.unbounded else super().spec
+        return f"@{self.total}" if self.is_bounded_by_total else super().spec
 
     @property
-    def unbounded(self) -> bool:
+    def is_bounded_by_total(self) -> bool:
         """Whether neither W nor L bounds the tree, but N alone."""
         return min(self.width, self.depth) >= self.total
 
     @property
     def as_deep_as_drafted(self) -> bool:
-        return self.unbounded
+        return self.is_bounded_by_total
 
     @property
     def asks(self) -> bool:  # type: ignore[override]
-        return self.unbounded
+        return self.is_bounded_by_total
 
     @cached_property
     def shape(self) -> TreeShape:
         """The most that can run. Unbounded: of level l at most (N - l + 1) / 2 nodes, for each of
         them, the slot below it, and one node on every level above are among the N best.
         """
-        if not self.unbounded:
+        if not self.is_bounded_by_total:
             return super().shape
         most = (max((self.total - level) // 2, 1) for level in range(self.total))
         return TreeShape(tuple(most), (self.total,) * self.total)
@@ -350,7 +354,7 @@ class BestSlots(DynamicTree):
         counts: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         log_q = scores.log_softmax(dim=-1)
-        tokens, there, law = drawn_apart(tree, log_q, draws, self.width, counts)
+        tokens, there, law = sample_distinct(tree, log_q, draws, self.width, counts)
         drawn = log_q.gather(-1, tokens)
         mass = drawn.exp()
         left = (1 - (mass.cumsum(dim=-1) - mass)).clamp(min=0.0)
@@ -359,35 +363,35 @@ class BestSlots(DynamicTree):
         score = torch.minimum(above + drawn, value)
         return tokens, score, value, law
 
-    def plant(self, ground: Ground) -> Tree:
-        if not self.unbounded:
+    def plant(self, ground: GrowthContext) -> Tree:
+        if not self.is_bounded_by_total:
             return super().plant(ground)
         tree = Tree(TreeShape((), ()), ground.roots, self.siblings(ground.settings))
         frontier = torch.zeros_like(tree.tokens)
         above = frontier.to(ground.settings.dtype)
-        levels = list[Candidates]()
+        levels = list[LevelCandidates]()
         counts = [1] * len(frontier)
         while True:
             scores = ground.scores_below(tree)[:, :, 0]
             below = self.children(tree, scores, above.unsqueeze(-1), ground.draws, counts=counts)
             levels.append(self.candidates(*below, frontier))
             ordered = levels[-1].score.sort(dim=-1, descending=True, stable=True)
-            running = self._running(levels, ordered.values[:, : self.total])
-            processes.agree(running)
+            running = self._count_running(levels, ordered.values[:, : self.total])
+            processes.broadcast_tensors(running)
             counts = running.tolist()  # the one question of a level: what is worth a pass?
             if not any(counts):
-                return best_of(levels, self.total, tree, self.bounds)
+                return tree_of_best(levels, self.total, tree, self.bounds)
             most = max(counts)
             if not tree.tokens.is_cpu:  # passes of few sizes
                 most = min(1 << (most - 1).bit_length(), self.shape.levels[0])
             frontier = ordered.indices[:, :most]
-            there = places(frontier.shape[1], frontier.device) < running.unsqueeze(1)
+            there = cached_arange(frontier.shape[1], frontier.device) < running.unsqueeze(1)
             above = ordered.values[:, :most].masked_fill(~there, -torch.inf)
             tree.make_room(frontier.shape[1])
             tokens = levels[-1].tokens.gather(1, frontier)
             tree.add_level(tokens, frontier // self.width, there, None)
 
-    def _running(self, levels: Sequence[Candidates], below: Tensor) -> Tensor:
+    def _count_running(self, levels: Sequence[LevelCandidates], below: Tensor) -> Tensor:
         """[R] how many of a level's nodes, likeliest first, have the slot below them, of value
         ``below`` [R, C], among the N best.
         """
@@ -395,7 +399,7 @@ class BestSlots(DynamicTree):
         known = known.sort(dim=1, descending=True).values[:, : self.total]
         # Of equal slots the shallower is taken.
         ahead = (known.unsqueeze(1) >= below.unsqueeze(2)).sum(dim=2)
-        fits = ahead + places(below.shape[1], below.device) < self.total
+        fits = ahead + cached_arange(below.shape[1], below.device) < self.total
         return (fits & torch.isfinite(below)).sum(dim=1)
 
     @classmethod

@@ -18,10 +18,10 @@ from spec_bench.core.transfer import constant
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.configs import read_yaml
-from spec_bench.settings.fields import MOST_NODES, Count, Range, shown
+from spec_bench.settings.fields import MOST_NODES, Count, Range, format_value
 from spec_bench.system.errors import UsageError
 from spec_bench.tree.base import AuditTree, GrownTree, distinct, policy, within_bounds
-from spec_bench.tree.widths import drawn_apart
+from spec_bench.tree.widths import sample_distinct
 from spec_bench.vocabulary.spec import Spec
 
 RankPath = tuple[Annotated[int, Range(0, MOST_NODES)], ...]
@@ -48,8 +48,8 @@ class NodeList(GrownTree):
     def __post_init__(self) -> None:
         if isinstance(self.nodes, str) and self.nodes not in node_lists():
             raise UsageError(
-                f"nodes {shown(self.nodes)} is no node list; known: {', '.join(node_lists())}, or "
-                "give paths of ranks such as [[0], [1], [0, 0]]"
+                f"nodes {format_value(self.nodes)} is no node list; known: "
+                f"{', '.join(node_lists())}, or give paths of ranks such as [[0], [1], [0, 0]]"
             )
         within_bounds("nodes", len(self.paths))
         if len(set(self.paths)) < len(self.paths):
@@ -58,8 +58,8 @@ class NodeList(GrownTree):
         for node in self.paths:
             if node[:-1] not in known:
                 raise UsageError(
-                    f"nodes: node {shown(list(node))} has no parent {shown(list(node[:-1]))} in "
-                    "the list"
+                    f"nodes: node {format_value(list(node))} has no parent "
+                    f"{format_value(list(node[:-1]))} in the list"
                 )
 
     @classmethod
@@ -152,12 +152,14 @@ def greedy_node_list(accuracies: Sequence[Sequence[float]], nodes: int) -> list[
 # replacement fits that: a rank's acceptance does not depend on siblings drawn later.
 
 
-def expected_accepted(nodes: Sequence[tuple[int, ...]], acceptance: Sequence[float]) -> float:
+def compute_expected_accepted(
+    nodes: Sequence[tuple[int, ...]], acceptance: Sequence[float]
+) -> float:
     """Returns E[accepted tokens] of a listed tree in one iteration, by a[k] of rank k."""
     return sum(prod(acceptance[rank] for rank in node) for node in nodes)
 
 
-def pooled(acceptance: Sequence[float]) -> list[float]:
+def pool_rates(acceptance: Sequence[float]) -> list[float]:
     """Estimates made to fall with rank, by averaging neighbours that do not (isotonic).
 
     Where draws are exchangeable, a later sibling cannot truly be worth more than an earlier one;
@@ -177,7 +179,7 @@ def best_list(acceptance: Sequence[float], nodes: int) -> list[tuple[int, ...]]:
     The a[k] are pooled first; the root is not counted; paths come by depth and then by rank. Raises
     ValueError: fewer than one node, or an acceptance that is no probability.
     """
-    return greedy_node_list([pooled(acceptance)] * max(nodes, 1), nodes)
+    return greedy_node_list([pool_rates(acceptance)] * max(nodes, 1), nodes)
 
 
 # A listed tree whose siblings are drawn: Sequoia's (arXiv 2402.12374, section 3.1).
@@ -209,7 +211,7 @@ class SampledList(NodeList):
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
         level = self.levels[tree.grown]
         ranks, parent = (constant(part, scores.device) for part in level)
-        tokens, valid, law = drawn_apart(tree, scores[:, :, 0], draws, max(level[0]) + 1)
+        tokens, valid, law = sample_distinct(tree, scores[:, :, 0], draws, max(level[0]) + 1)
         tree.add_level(tokens[:, parent, ranks], parent, valid[:, parent, ranks], None, law)
 
     @classmethod

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spec_bench.core.draws import Draws
-from spec_bench.core.gumbel import gumbel_top_k, truncated_gumbel
+from spec_bench.core.gumbel import gumbel_top_k, truncate_gumbel
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.fields import Count
@@ -43,7 +43,7 @@ class Rectangle(GrownTree):
 
 
 @dataclass(frozen=True)
-class Branching(GrownTree):
+class BranchingTree(GrownTree):
     """``widths[l]`` children for every node of level l, ``2-2-1``."""
 
     widths: tuple[Count, ...]  # children per node at each level
@@ -71,7 +71,7 @@ class Branching(GrownTree):
 
 @policy("widths", forms=("number", "levels"), takes="children per level such as 2-2-1")
 @dataclass(frozen=True)
-class Widths(Branching):
+class WidthsPolicy(BranchingTree):
     """``widths[l]`` children for every node of level l.
 
     Without replacement this is RSD-C (RSD Algorithm 3, Gumbel-top-k) and MCSD's sampling without
@@ -94,7 +94,7 @@ class Widths(Branching):
             grow_iid(tree, scores, draws, width)
             return
         parent = torch.arange(scores.shape[1], device=scores.device).repeat_interleave(width)
-        tokens, valid, law = drawn_apart(tree, scores.squeeze(2), draws, width)
+        tokens, valid, law = sample_distinct(tree, scores.squeeze(2), draws, width)
         tree.add_level(tokens.flatten(1), parent, valid.flatten(1), None, law)
 
     @classmethod
@@ -108,7 +108,7 @@ class Widths(Branching):
         )
 
 
-def drawn_apart(
+def sample_distinct(
     tree: Tree, log_q: Tensor, draws: Draws, count: int, counts: Sequence[int] | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Draws distinct children of each node by log-probabilities [R, F, V], or takes the best where
@@ -216,7 +216,7 @@ class IidPaths(GrownTree):
 
 @policy("top_and_sample", forms=("number", "levels"), takes="children per level such as 3-2-1")
 @dataclass(frozen=True)
-class TopAndSample(Branching):
+class TopAndSample(BranchingTree):
     """``widths[l]`` children for every node of level l: drawn ones first, then the draft's best.
 
     The drawn ones come from the draft's distribution without the best (arXiv 2502.18779; SpecHub,
@@ -228,7 +228,9 @@ class TopAndSample(Branching):
     shared = ("sampled",)
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
-        return "deterministic" if settings.for_draft().temperature == 0 else "top_and_sampled"
+        return (
+            "deterministic" if settings.get_draft_settings().temperature == 0 else "top_and_sampled"
+        )
 
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
         log_q = scores.squeeze(2)
@@ -295,7 +297,7 @@ class StochasticBeam(Rectangle):
         # Only a parent's W best can enter the beam. psi increases with the perturbed value, so
         # its order is known before truncation, which in floating point can make ties.
         best, tokens = noisy.topk(min(self.width, vocab), dim=-1)
-        psi = best if deterministic else truncated_gumbel(best, psi_above)
+        psi = best if deterministic else truncate_gumbel(best, psi_above)
         phi = phi.gather(-1, tokens)
         ordered = psi.flatten(1).sort(dim=-1, descending=True, stable=True)
         psi = ordered.values[:, : self.width]

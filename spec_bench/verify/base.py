@@ -17,15 +17,15 @@ from spec_bench.settings.fields import Share
 from spec_bench.settings.registry import Registry
 from spec_bench.system.errors import UsageError
 from spec_bench.verify.simultaneous import walk as walk_nodes
-from spec_bench.verify.walk import NodeRule, Scored, WalkResult
+from spec_bench.verify.walk import NodeRule, ScoredTree, WalkResult
 
-Laws = Mapping[Siblings, Mapping[str, Any]]
+SiblingKinds = Mapping[Siblings, Mapping[str, Any]]
 
 
 class Walk(Protocol):
     """Finds the accepted path of each row's tree by what a verifier ``judge``s by."""
 
-    def __call__(self, scored: Scored, rule: Any, /) -> WalkResult: ...
+    def __call__(self, scored: ScoredTree, rule: Any, /) -> WalkResult: ...
 
 
 class Verifier:
@@ -33,7 +33,7 @@ class Verifier:
 
     name: ClassVar[str]  # of the rule
     # how siblings may be drawn for the mark to hold, each with the settings it then needs
-    laws: ClassVar[Laws]
+    laws: ClassVar[SiblingKinds]
     declared: ClassVar[Lossless]  # how the output's distribution relates to the target's
     several_drafts: ClassVar[bool]  # whether each child of a node may come from a draft of its own
     library: ClassVar[str] = ""  # whose code decides; "": ours
@@ -116,7 +116,7 @@ def _declare(
     name: str,
     thing: Any,
     *,
-    siblings: Sequence[Siblings] | Laws = (),
+    siblings: Sequence[Siblings] | SiblingKinds = (),
     mark: Lossless = "exact",
     several_drafts: bool = False,
 ) -> type[Verifier]:
@@ -126,7 +126,7 @@ def _declare(
     with the settings that each needs, where they matter; ``mark`` says how the output's
     distribution relates to the target's, ``several_drafts`` whether ``q`` may be [B, C, V].
     """
-    entry: type[Verifier] = thing if isinstance(thing, type) else _of_function(thing)
+    entry: type[Verifier] = thing if isinstance(thing, type) else _make_node_verifier(thing)
     entry.name = name
     entry.declared = mark
     entry.several_drafts = several_drafts
@@ -134,7 +134,7 @@ def _declare(
     return entry
 
 
-def _of_function(function: Callable[..., Any]) -> type[NodeVerifier]:
+def _make_node_verifier(function: Callable[..., Any]) -> type[NodeVerifier]:
     """Returns a block whose keys are the function's parameters by keyword."""
     hints = get_type_hints(function, include_extras=True)
     for key, parameter in [*signature(function).parameters.items()][4:]:
@@ -173,7 +173,7 @@ rule: Registry[type[Verifier]] = Registry(
 
 @rule("transformers", mark="unaudited")
 @dataclass(frozen=True)
-class Transformers(Verifier):
+class TransformersDecoding(Verifier):
     """``generate`` of transformers: alone, with an assistant, or with prompt lookup."""
 
     # the assistant stops after a token less probable than this (`assistant_confidence_threshold`;
@@ -186,7 +186,7 @@ class Transformers(Verifier):
 
 @rule("server", mark="unaudited")
 @dataclass(frozen=True)
-class Served(Verifier):
+class ServerDecoding(Verifier):
     """However a server decodes; that cannot be chosen here (``spec_bench.server``)."""
 
     library = "server"

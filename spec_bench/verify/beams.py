@@ -18,10 +18,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spec_bench.core.draws import Trials
+from spec_bench.core.draws import TrialDraws
 from spec_bench.records.types import Lossless
 from spec_bench.verify.base import BeamVerifier, rule
-from spec_bench.verify.rules import normalised
+from spec_bench.verify.rules import normalise
 
 
 class LayerVerdict(NamedTuple):
@@ -39,7 +39,7 @@ def residual_chain(p: Tensor, q: Tensor, trials: int) -> Tensor:
     """
     chain = [p]
     for _ in range(trials):
-        chain.append(normalised((chain[-1] - q).clamp(min=0.0), chain[-1]))
+        chain.append(normalise((chain[-1] - q).clamp(min=0.0), chain[-1]))
     return torch.stack(chain, dim=1)
 
 
@@ -48,7 +48,7 @@ def acceptance_in_a_row(chain: Tensor, q: Tensor) -> Tensor:
     return torch.minimum(chain[:, :-1], q.unsqueeze(1)).sum(dim=-1).clamp(max=1.0)
 
 
-def accepted_count_law(alpha: Tensor) -> Tensor:
+def compute_accepted_count_probs(alpha: Tensor) -> Tensor:
     """Returns P(T, k) [R, T + 1]: how many of T drafts are accepted (eqs. 2 and 3), if none is
     rejected as surplus.
 
@@ -74,14 +74,16 @@ def layer_width(alpha: Tensor, threshold: float, least: int) -> Tensor:
     It depends on p and q alone and must be fixed before any draft of the layer is tested: the
     number that happened to be accepted would be biased.
     """
-    at_least = accepted_count_law(alpha).flip(-1).cumsum(dim=-1).flip(-1)  # [R, T + 1] by K
+    at_least = (
+        compute_accepted_count_probs(alpha).flip(-1).cumsum(dim=-1).flip(-1)
+    )  # [R, T + 1] by K
     # Float32 sums may miss 1 by a rounding error; K = 0 is certain.
     reached = at_least[:, 1:] >= threshold
     return reached.long().cumprod(dim=-1).sum(dim=-1).clamp(min=least)
 
 
 def verify_layer(
-    chain: Tensor, q: Tensor, cells: Tensor, width: Tensor, trials: Trials, first: int
+    chain: Tensor, q: Tensor, cells: Tensor, width: Tensor, trials: TrialDraws, first: int
 ) -> LayerVerdict:
     """Tests a layer's drafts, cells [R, T] in the order drawn, until W are accepted; ``first`` is
     the index of the layer's first trial.

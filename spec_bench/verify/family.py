@@ -9,32 +9,32 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from spec_bench.core.transfer import constant, places
+from spec_bench.core.transfer import cached_arange, constant
 from spec_bench.core.tree import FlatShape, Tree, TreeShape
 
 
-class Parents(NamedTuple):
+class ParentNodes(NamedTuple):
     """The nodes of a level that may have children."""
 
     at: tuple[Any, Any]  # picks them out of [R, N, ...]
     real: Tensor | None  # [R, F] which of them have children; others are fillers. None: any may.
 
 
-def parents_of(tree: Tree, level: int) -> Parents:
+def find_parents(tree: Tree, level: int) -> ParentNodes:
     """Returns a level's nodes; in a flat tree, as many as may have children."""
     shape = tree.shape
     if not isinstance(shape, FlatShape):
-        return Parents((slice(None), shape.level(level)), None)
+        return ParentNodes((slice(None), shape.level(level)), None)
     child_count = torch.zeros_like(tree.parent).scatter_add(1, tree.parent, tree.valid.long())
     has_children = (tree.depths == level) & (child_count > 0)  # [R, N]
     parents_first = has_children.byte().argsort(dim=1, descending=True, stable=True)  # [R, N]
     width = shape.busy if level else 1  # F
     nodes = parents_first[:, :width]
-    rows = places(len(nodes), nodes.device).unsqueeze(1)  # [R, 1]
-    return Parents((rows, nodes), has_children.gather(1, nodes))
+    rows = cached_arange(len(nodes), nodes.device).unsqueeze(1)  # [R, 1]
+    return ParentNodes((rows, nodes), has_children.gather(1, nodes))
 
 
-def children_of_all(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
+def list_children(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
     """Numbers [R, n, C] of every node's children in the order drawn, and which exist; with
     ``merge_copies`` nodes of equal prefixes share theirs.
     """
@@ -52,11 +52,11 @@ def children_of_all(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
     if merge_copies:
         mine = _same_prefix(tree).gather(2, parent)
     else:
-        mine = parent == places(inner, device).unsqueeze(1)
+        mine = parent == cached_arange(inner, device).unsqueeze(1)
     # Of the nodes that are there the lowest numbers, in order: the largest of ``size - number``.
     from_end = constant(tuple(size - node for node in range(1, size)), device)
     ranked = torch.where(mine & tree.valid[:, 1:].unsqueeze(1), from_end, 0)
-    best = ranked.topk(widest(shape), dim=-1).values
+    best = ranked.topk(max_children(shape), dim=-1).values
     return (size - best).clamp(max=size - 1), best > 0
 
 
@@ -66,7 +66,7 @@ def _same_prefix(tree: Tree) -> Tensor:
     device = tree.tokens.device
     inner = shape.inner
     upwards = []
-    node = places(inner, device).expand(len(tree.tokens), -1)
+    node = cached_arange(inner, device).expand(len(tree.tokens), -1)
     for _ in range(shape.depth - 1):
         upwards.append(tree.tokens.gather(1, node))
         node = tree.parent.gather(1, node)
@@ -79,7 +79,7 @@ def _same_prefix(tree: Tree) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def widest(shape: TreeShape) -> int:
+def max_children(shape: TreeShape) -> int:
     """C: the most children that a node can really have."""
     return max(min(most, count) for most, count in zip(shape.children, shape.levels, strict=False))
 
@@ -92,12 +92,12 @@ def _table(shape: TreeShape) -> Table | None:
     """Every node's children and which exist; None unless they come parent by parent, equally many
     each.
     """
-    width = widest(shape)
+    width = max_children(shape)
     numbers = []
     there = []
     for level, (most, count) in enumerate(zip(shape.children, shape.levels, strict=False)):
         above = shape.level(level)
-        if not shape.in_equal_shares(level):
+        if not shape.has_uniform_children(level):
             return None
         share = min(most, count)
         first = shape.starts[level + 1]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from spec_bench.settings.fields import Count
 from spec_bench.verify.base import rule
-from spec_bench.verify.rules import normalised, ranked_list, recursive_rejection
+from spec_bench.verify.rules import naive, normalise, recursive_rejection
 from spec_bench.verify.walk import Verdict
 
 LEVELS = 8
@@ -33,7 +33,7 @@ EPS = 1e-4
 """Given away, in acceptance, so that all levels have room between them."""
 
 
-class Choice(NamedTuple):
+class CandidateChoice(NamedTuple):
     """How one candidate of several is chosen."""
 
     law: Tensor  # [B, V] of the chosen candidate
@@ -53,14 +53,14 @@ def optimal(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdi
     p_token = p.gather(-1, tokens).double()
     law = choice.law.gather(-1, tokens).double()
     stands = torch.where(law > 0, p_token / law, 0.0).clamp(max=1.0)
-    taken = _chosen(choice, tokens, valid) * stands
+    taken = _choose(choice, tokens, valid) * stands
     before = taken.cumsum(dim=-1) - taken
     acceptance = (taken / (1 - before).clamp(min=torch.finfo(taken.dtype).tiny)).clamp(max=1.0)
-    residual = normalised((p - choice.law).clamp_(min=0.0), p, count > 0)
+    residual = normalise((p - choice.law).clamp_(min=0.0), p, count > 0)
     return Verdict(acceptance.to(p.dtype), residual)
 
 
-def _chosen(choice: Choice, tokens: Tensor, valid: Tensor) -> Tensor:
+def _choose(choice: CandidateChoice, tokens: Tensor, valid: Tensor) -> Tensor:
     """P(each child is the one chosen) [B, C], float64."""
     level = choice.level.gather(-1, tokens)
     upper = choice.upper.gather(-1, tokens).double()
@@ -77,7 +77,7 @@ def _chosen(choice: Choice, tokens: Tensor, valid: Tensor) -> Tensor:
     return (on * earlier * later).sum(dim=-1)
 
 
-def choose_one(p: Tensor, q: Tensor, count: Tensor, eps: float = EPS) -> Choice:
+def choose_one(p: Tensor, q: Tensor, count: Tensor, eps: float = EPS) -> CandidateChoice:
     """Says how to choose one of K = ``count`` [B, 1] candidates drawn from q [B, V] so that its
     distribution overlaps with p [B, V] as far as possible, less ``eps``. The choice's ``law`` is
     exact, whatever else is rough.
@@ -98,7 +98,7 @@ def choose_one(p: Tensor, q: Tensor, count: Tensor, eps: float = EPS) -> Choice:
     mass = mass / mass.sum(dim=-1, keepdim=True)
     factor = _per_mass(mass.cumsum(dim=-1), mass, count.double()).to(p.dtype)
     law = q * torch.lerp(factor.gather(-1, level), factor.gather(-1, level + 1), upper)
-    return Choice(law, level, upper)
+    return CandidateChoice(law, level, upper)
 
 
 def _per_mass(upto: Tensor, mass: Tensor, count: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ def plan(p: Tensor, q: Tensor, count: Tensor, eps: float) -> tuple[Tensor, Tenso
     mass.
     """
     count = count.double()
-    dr, dt = (by_ratio if p.shape[-1] <= POINTS else _binned)(p, q)
+    dr, dt = (sort_by_ratio if p.shape[-1] <= POINTS else _bin_ratios)(p, q)
     t = dt.cumsum(dim=-1)
     r = dr.cumsum(dim=-1)
     missing = (t**count - r).amax(dim=-1, keepdim=True).clamp(min=0.0) + eps
@@ -146,7 +146,7 @@ def plan(p: Tensor, q: Tensor, count: Tensor, eps: float) -> tuple[Tensor, Tenso
         steep = torch.where(ahead > 1e-12, (sums - power) / ahead, torch.inf)
         last = (1 - power) / (1 - start).clamp(min=tiny)
         steep = steep.amin(dim=-1, keepdim=True).minimum(last)
-        end = _crossing(start, power, steep, count)
+        end = _find_crossing(start, power, steep, count)
         end = torch.where(end > start, end, 1.0)  # no way forward: the last edge goes to 1
         steep = torch.where(end >= 1, last, steep)
         # After the last edge come levels that nothing reaches.
@@ -155,7 +155,7 @@ def plan(p: Tensor, q: Tensor, count: Tensor, eps: float) -> tuple[Tensor, Tenso
     return least, most, torch.cat(slopes, dim=-1)
 
 
-def _crossing(start: Tensor, power: Tensor, slope: Tensor, count: Tensor) -> Tensor:
+def _find_crossing(start: Tensor, power: Tensor, slope: Tensor, count: Tensor) -> Tensor:
     """Returns where the line from (a, a^K) with a slope meets t^K again, at most 1, or a itself;
     all [B, 1].
     """
@@ -180,7 +180,7 @@ def _steps(device: torch.device) -> Tensor:
     return torch.linspace(0, 1, 513, dtype=torch.float64, device=device)
 
 
-def _binned(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+def _bin_ratios(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     """Sums of p and q over bins of p/(p + q), which rises with p/q [B, M], float64."""
     share = p / (p + q).clamp_(min=torch.finfo(p.dtype).tiny)
     index = (share * POINTS).nan_to_num_().clamp_(max=POINTS - 1).long()
@@ -207,29 +207,29 @@ def top_and_sample(
     where the best are all of q's support. ``sampled``: S; all, if there are fewer children.
     """
     if q is None:
-        return ranked_list(p, None, tokens, valid)
+        return naive(p, None, tokens, valid)
     assert q.shape[1] == 1, "the best are those of one draft"
     drawn = tokens[:, :sampled]
     best = tokens[:, sampled:]
-    w = beside_the_best(q[:, 0], best, valid[:, sampled:]).unsqueeze(1)
+    w = remove_best_tokens(q[:, 0], best, valid[:, sampled:]).unsqueeze(1)
     if drawn.shape[1] == 1:
         first = recursive_rejection(p, w, drawn, valid[:, :1], replacement=True)
     else:
         first = optimal(p, w, drawn, valid[:, :sampled])
-    then = ranked_list(first.residual, None, best, valid[:, sampled:])
+    then = naive(first.residual, None, best, valid[:, sampled:])
     return Verdict(torch.cat([first.acceptance, then.acceptance], dim=-1), then.residual)
 
 
-def beside_the_best(q: Tensor, best: Tensor, there: Tensor) -> Tensor:
+def remove_best_tokens(q: Tensor, best: Tensor, there: Tensor) -> Tensor:
     """Returns w [B, V]: q without its ``best`` tokens that are ``there`` [B, K - S], renormalised;
     all zero where nothing is left.
     """
     gone = torch.zeros_like(q).scatter_add_(-1, best, there.to(q.dtype))
     rest = torch.where(gone > 0, 0.0, q)
-    return normalised(rest, torch.zeros_like(rest))
+    return normalise(rest, torch.zeros_like(rest))
 
 
-def by_ratio(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+def sort_by_ratio(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     """p and q of q's support by rising p/q [B, V], float64; what q leaves out is 0 in both."""
     p = p.double()
     q = q.double()

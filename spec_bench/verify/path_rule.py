@@ -19,15 +19,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spec_bench.core.gumbel import laws_without_replacement
-from spec_bench.core.transfer import constant, places
+from spec_bench.core.gumbel import compute_sibling_distributions
+from spec_bench.core.transfer import cached_arange, constant
 from spec_bench.core.tree import Siblings, Tree
 from spec_bench.core.warp import probs
 from spec_bench.verify import simultaneous
 from spec_bench.verify.base import TreeVerifier, rule
-from spec_bench.verify.family import Parents, children_of_all, parents_of, post_order
-from spec_bench.verify.rules import normalised
-from spec_bench.verify.walk import Scored, WalkResult
+from spec_bench.verify.family import ParentNodes, find_parents, list_children, post_order
+from spec_bench.verify.rules import normalise
+from spec_bench.verify.walk import ScoredTree, WalkResult
 
 
 class PathVerdict(NamedTuple):
@@ -58,14 +58,14 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
     if not shape.depth:  # nothing was proposed
         return PathVerdict(torch.zeros_like(tree.tokens), p.new_zeros((len(p), 0)), p)
     if simultaneous.is_chain(shape) and not p.is_cpu:
-        return PathVerdict(*simultaneous.verified(tree, p))
-    children, exist = children_of_all(tree, merge_copies=False)
+        return PathVerdict(*simultaneous.verify_chain(tree, p))
+    children, exist = list_children(tree, merge_copies=False)
     tokens = tree.tokens.gather(1, children.flatten(1)).view_as(children)
     success = torch.zeros(tree.tokens.shape, dtype=torch.float64, device=p.device)
     success[:, 0] = 1.0
     residual = p.clone()
     for level in range(shape.depth):
-        parents = parents_of(tree, level)
+        parents = find_parents(tree, level)
         above = parents.at
         width = min(shape.children[level], shape.levels[level])
         child, token, there = (part[above][..., :width] for part in (children, tokens, exist))
@@ -74,13 +74,13 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
         parent_quota = success[above]
         left = p[above] * parent_quota.unsqueeze(-1).to(p.dtype)
         mass = parent_quota.unsqueeze(-1)
-        laws = sibling_laws(tree, level, parents, token)
+        laws = compute_child_distributions(tree, level, parents, token)
         drawn = 0 if laws is None else laws.shape[2]
         asked = []
         for place in range(width):
             law = laws[:, :, place] if laws is not None and place < drawn else None
             one = slice(place, place + 1)
-            at, left, mass = _tested(left, mass, law, token[..., one], there[..., one])
+            at, left, mass = _test_order(left, mass, law, token[..., one], there[..., one])
             asked.append(at)
         quota = _quotas(torch.cat(asked, dim=-1), laws, token, there)
         chance = mass.squeeze(-1)
@@ -95,7 +95,7 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
     return PathVerdict(order, success.gather(1, order)[:, :-1], residual)
 
 
-def _tested(
+def _test_order(
     left: Tensor, mass: Tensor, law: Tensor | None, token: Tensor, there: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns what a child finds at its token, a P(x) [R, F, 1], and what its failure leaves of its
@@ -129,7 +129,9 @@ def _quotas(at: Tensor, laws: Tensor | None, tokens: Tensor, there: Tensor) -> T
     return quota.clamp(max=1.0) * there
 
 
-def sibling_laws(tree: Tree, level: int, parents: Parents, tokens: Tensor) -> Tensor | None:
+def compute_child_distributions(
+    tree: Tree, level: int, parents: ParentNodes, tokens: Tensor
+) -> Tensor | None:
     """What each of the level's children, tokens [R, F, C], was drawn from, given its earlier
     siblings.
 
@@ -145,7 +147,7 @@ def sibling_laws(tree: Tree, level: int, parents: Parents, tokens: Tensor) -> Te
         if parents.real is not None and level:
             rows, nodes = parents.at
             log_q = log_q[rows, nodes - 1]  # where the root stands in any distribution will do
-        laws = laws_without_replacement(log_q.flatten(0, 1), tokens.flatten(0, 1))
+        laws = compute_sibling_distributions(log_q.flatten(0, 1), tokens.flatten(0, 1))
         return laws.unflatten(0, log_q.shape[:2])
     if q is None:
         return None
@@ -156,7 +158,7 @@ def sibling_laws(tree: Tree, level: int, parents: Parents, tokens: Tensor) -> Te
     return q[:, :, constant(tuple(child % q.shape[2] for child in range(count)), q.device)]
 
 
-def path_walk(scored: Scored, rule: PathRule) -> WalkResult:
+def path_walk(scored: ScoredTree, rule: PathRule) -> WalkResult:
     """Tests all nodes by a whole-path rule; the token comes from the last accepted one's residual.
     Nodes with equal prefixes stay apart: each is a draw.
     """
@@ -169,10 +171,10 @@ def path_walk(scored: Scored, rule: PathRule) -> WalkResult:
     chosen = draws.verdict((tests,))
     first = chosen.first_accepted(0, success)
     last = order.gather(1, first.unsqueeze(1)).squeeze(1)
-    rows = places(len(last), last.device)
+    rows = cached_arange(len(last), last.device)
     depth = tree.depths
-    token = chosen.token(normalised(residual[rows, last], p[rows, last]))
-    level = places(shape.depth + 1, last.device).unsqueeze(1)
+    token = chosen.token(normalise(residual[rows, last], p[rows, last]))
+    level = cached_arange(shape.depth + 1, last.device).unsqueeze(1)
     on_path = tree.ancestors[rows, last].unsqueeze(1)  # [R, 1, N]
     path = (on_path & (depth.unsqueeze(1) == level)).byte().argmax(dim=2)
     accepted = depth.expand(len(rows), -1).gather(1, last.unsqueeze(1)).squeeze(1)

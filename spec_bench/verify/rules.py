@@ -22,7 +22,7 @@ from spec_bench.verify.base import rule
 from spec_bench.verify.walk import Verdict
 
 
-def normalised(weights: Tensor, fallback: Tensor, where: Tensor | None = None) -> Tensor:
+def normalise(weights: Tensor, fallback: Tensor, where: Tensor | None = None) -> Tensor:
     """Scales non-negative weights [B, V] to sum to 1. Where they have no mass, and where ``where``
     [B, 1] is false, the ``fallback`` [B, V] is taken.
     """
@@ -31,7 +31,7 @@ def normalised(weights: Tensor, fallback: Tensor, where: Tensor | None = None) -
     return torch.where(good if where is None else good & where, weights / total, fallback)
 
 
-def _scaled(weights: Tensor) -> Tensor:
+def _scale(weights: Tensor) -> Tensor:
     """weights [B, V] scaled to sum to 1, all zero where they have no mass."""
     total = weights.sum(dim=-1, keepdim=True)
     return weights / threshold(total, torch.finfo(weights.dtype).tiny, torch.inf)
@@ -68,7 +68,7 @@ def recursive_rejection(
     own q, without replacement that is what the children before it left.
     """
     if q is None:
-        return ranked_list(p, None, tokens, valid)
+        return naive(p, None, tokens, valid)
     at_p = []
     at_q = []
     current_q = q[:, 0]
@@ -79,9 +79,9 @@ def recursive_rejection(
             current_q = q[:, child]
         at_p.append(p.gather(-1, token))
         at_q.append(current_q.gather(-1, token))
-        p = normalised((p - current_q).clamp_(min=0.0), p, there)
+        p = normalise((p - current_q).clamp_(min=0.0), p, there)
         if not per_child and not replacement and child < last:
-            left = _scaled(current_q.scatter(-1, token, 0.0))
+            left = _scale(current_q.scatter(-1, token, 0.0))
             current_q = torch.where(there, left, current_q)
     return Verdict(_ratio(_columns(at_p, p), _columns(at_q, p)) * valid, p)
 
@@ -91,7 +91,7 @@ def recursive_rejection(
     siblings=("iid", "without_replacement", "deterministic"),
     several_drafts=True,
 )
-def ranked_list(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict:
+def naive(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict:
     """Draw y from p and accept iff y is among the children, child by child.
 
     This is recursive rejection with one-hot proposals (a draft at temperature 0, a fixed list) and
@@ -99,11 +99,11 @@ def ranked_list(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> V
     accepted.
     """
     if not p.is_cpu:
-        return ranked(p, tokens, valid)
+        return naive_closed_form(p, tokens, valid)
     at_p = []
     for token, there in _one_by_one(tokens, valid):
         at_p.append(p.gather(-1, token))
-        p = normalised(p.scatter(-1, token, 0.0), p, there)
+        p = normalise(p.scatter(-1, token, 0.0), p, there)
     return Verdict(_columns(at_p, p).clamp(max=1.0) * valid, p)
 
 
@@ -124,7 +124,7 @@ def k_seq(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict
     beta = kept.sum(dim=-1, keepdim=True)
     # Where beta is 0 nothing is kept, and any factor will do.
     factor = (1 - (1 - beta).clamp_(min=0.0) ** count) / beta.clamp(min=torch.finfo(p.dtype).tiny)
-    residual = normalised((p - kept * factor).clamp(min=0.0), p)
+    residual = normalise((p - kept * factor).clamp(min=0.0), p)
     acceptance = _ratio(p.gather(-1, tokens) / rho, q.gather(-1, tokens)) * valid
     return Verdict(acceptance, residual)
 
@@ -197,7 +197,7 @@ def _columns(columns: list[Tensor], like: Tensor) -> Tensor:
 # those of the rules' own loops up to rounding; a CPU uses the loops.
 
 
-def ranked(p: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+def naive_closed_form(p: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
     """Recursive rejection with one-hot proposals, all children at once.
 
     Child j is met with probability 1 - p(x_1) - ... - p(x_{j-1}), copies counted once. That is

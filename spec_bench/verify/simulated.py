@@ -18,10 +18,10 @@ from spec_bench.core.warp import log_probs
 from spec_bench.settings.fields import Share
 from spec_bench.system.errors import UsageError
 from spec_bench.verify.base import NodeVerifier, TreeVerifier, rule
-from spec_bench.verify.walk import NodeRule, Scored, Verdict, WalkResult
+from spec_bench.verify.walk import NodeRule, ScoredTree, Verdict, WalkResult
 
 
-def simulated(
+def simulate(
     p: Tensor,
     q: Tensor | None,
     tokens: Tensor,
@@ -49,7 +49,7 @@ def simulated(
     several_drafts=True,
 )
 @dataclass(frozen=True)
-class Simulated(TreeVerifier):
+class SimulatedAcceptance(TreeVerifier):
     """A stated acceptance."""
 
     acceptance: Share | tuple[Share, ...]  # for all levels, or one for each, the root's first
@@ -58,12 +58,12 @@ class Simulated(TreeVerifier):
 
     def judge(self, depth: int) -> tuple[NodeRule, ...]:
         """Returns one rule per level above the leaves."""
-        verifier = self._computed()
+        verifier = self._make_computed_rule()
         computed = verifier.judge(depth) if verifier else None
         stated = self.acceptance
         values = stated if isinstance(stated, tuple) else (stated,) * depth
         return tuple(
-            partial(simulated, acceptance=value, computed=computed) for value in values[:depth]
+            partial(simulate, acceptance=value, computed=computed) for value in values[:depth]
         )
 
     def check(self, tree: str, shape: TreeShape, siblings: Siblings, drafts: int) -> None:
@@ -72,10 +72,10 @@ class Simulated(TreeVerifier):
                 f"verifier.acceptance {list(self.acceptance)} has {len(self.acceptance)} values, "
                 f"the tree has depth {shape.depth}"
             )
-        if computed := self._computed():
+        if computed := self._make_computed_rule():
             computed.check(tree, shape, siblings, drafts)
 
-    def _computed(self) -> NodeVerifier | None:
+    def _make_computed_rule(self) -> NodeVerifier | None:
         """Returns the rule that is computed all the same; it must judge single nodes."""
         if self.computed is None:
             return None
@@ -93,7 +93,7 @@ class Simulated(TreeVerifier):
 # 3.3, which prints epsilon and delta swapped). Letters: R rows, N nodes, V vocabulary.
 
 
-def typical_walk(scored: Scored, rule: TypicalAcceptance) -> WalkResult:
+def typical_walk(scored: ScoredTree, rule: TypicalAcceptance) -> WalkResult:
     """Finds the longest path of typical tokens, the first in the tree's order among equally long
     ones, which is the best-ranked; then one token of the target's.
     """

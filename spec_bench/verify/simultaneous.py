@@ -15,24 +15,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spec_bench.core.gumbel import laws_without_replacement
-from spec_bench.core.transfer import constant, places
+from spec_bench.core.gumbel import compute_sibling_distributions
+from spec_bench.core.transfer import cached_arange, constant
 from spec_bench.core.tree import FlatShape, Tree, TreeShape
 from spec_bench.core.warp import probs
-from spec_bench.verify.family import children_of_all, widest
-from spec_bench.verify.walk import Rules, Scored, Verdict, WalkResult, walk_down
+from spec_bench.verify.family import list_children, max_children
+from spec_bench.verify.walk import Rules, ScoredTree, Verdict, WalkResult, walk_down
 
 Law = TypeVar("Law")
 _MOST = 2**29  # most numbers that the draft's distributions of all nodes may hold
 
 
-def walk(scored: Scored, rule: Rules) -> WalkResult:
+def walk(scored: ScoredTree, rule: Rules) -> WalkResult:
     """``walk_down``, in the way that is fast on the device."""
     at_once = not scored.logits.is_cpu and _fits(scored.tree, rule)
     return (look_up if at_once else walk_down)(scored, rule)
 
 
-def look_up(scored: Scored, rule: Rules) -> WalkResult:
+def look_up(scored: ScoredTree, rule: Rules) -> WalkResult:
     """Judges all nodes at once, then looks up where each leads from the root on; the result and the
     draws, which must know their choices in advance, are those of ``walk_down``.
     """
@@ -43,19 +43,19 @@ def look_up(scored: Scored, rule: Rules) -> WalkResult:
     inner = shape.inner
     chosen = draws.verdict(shape.children)
     p = probs(logits, settings)
-    children, valid = children_of_all(tree, merge_copies)
+    children, valid = list_children(tree, merge_copies)
     width = children.shape[-1]
     tokens = tree.tokens.gather(1, children.flatten(1)).view(rows, inner, width)
-    verdict = _judged(tree, p, rule, tokens, valid)
+    verdict = _judge_nodes(tree, p, rule, tokens, valid)
     acceptance = verdict.acceptance.view(rows, inner, width)
     passed = chosen.passes(_tests(tree, width), acceptance)
-    path, accepted = descended(tree, children, passed)
+    path, accepted = follow_path(tree, children, passed)
     residual = verdict.residual.view(rows, inner, -1)
-    law = torch.cat([residual, p[:, inner:]], dim=1)[places(rows, device), path[:, -1]]
+    law = torch.cat([residual, p[:, inner:]], dim=1)[cached_arange(rows, device), path[:, -1]]
     return WalkResult(path, accepted, chosen.token(law))
 
 
-def descended(tree: Tree, children: Tensor, passed: Tensor) -> tuple[Tensor, Tensor]:
+def follow_path(tree: Tree, children: Tensor, passed: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the path from the root down while a child has passed, and its length [R].
 
     Of children [R, n, C], in the order drawn, ``passed`` says which did. The path [R, L + 1]
@@ -65,7 +65,7 @@ def descended(tree: Tree, children: Tensor, passed: Tensor) -> tuple[Tensor, Ten
     (rows, inner, _) = children.shape
     # Children are in the order drawn, so the first that passes has the lowest number.
     first = torch.where(passed, children, shape.size).amin(dim=-1)
-    leads_to = torch.where(first < shape.size, first, places(inner, first.device))
+    leads_to = torch.where(first < shape.size, first, cached_arange(inner, first.device))
     path = [constant(((0,),) * rows, first.device)]
     for _ in range(shape.depth):
         # A leaf leads nowhere and is never asked: no path is longer than the tree is deep.
@@ -81,15 +81,15 @@ def _fits(tree: Tree, rule: Rules) -> bool:
     if not tree.shape.depth or (tree.own_depths is not None and not callable(rule)):
         return False
     for held in (tree.log_q, tree.q):
-        there = _apart([law for law in held if law is not None], tree.shape)
-        if len(there) not in (0, len(_apart(held, tree.shape))):
+        there = _split_levels([law for law in held if law is not None], tree.shape)
+        if len(there) not in (0, len(_split_levels(held, tree.shape))):
             return False
-        if sum(law.numel() for law in there) * widest(tree.shape) > _MOST:
+        if sum(law.numel() for law in there) * max_children(tree.shape) > _MOST:
             return False
     return True
 
 
-def _judged(tree: Tree, p: Tensor, rule: Rules, tokens: Tensor, valid: Tensor) -> Verdict:
+def _judge_nodes(tree: Tree, p: Tensor, rule: Rules, tokens: Tensor, valid: Tensor) -> Verdict:
     """The verdict of every node above the leaves, [R n, C] and [R n, V], of p [R, N, V], tokens and
     valid [R, n, C].
     """
@@ -112,7 +112,7 @@ def _judged(tree: Tree, p: Tensor, rule: Rules, tokens: Tensor, valid: Tensor) -
     )  # fmt: skip
 
 
-def _apart(laws: Sequence[Law], shape: TreeShape) -> Sequence[Law]:
+def _split_levels(laws: Sequence[Law], shape: TreeShape) -> Sequence[Law]:
     """The distributions of a tree's levels, or of a flat one's root and of all nodes below it."""
     return laws[:2] if isinstance(shape, FlatShape) else laws
 
@@ -120,9 +120,9 @@ def _apart(laws: Sequence[Law], shape: TreeShape) -> Sequence[Law]:
 def _draft_laws(tree: Tree, nodes: slice, tokens: Tensor) -> Tensor | None:
     """q of some nodes' children: [B, 1, V] or [B, C, V]; None for one-hot proposals."""
     if tree.log_q[0] is not None:
-        laws = [law for law in _apart(tree.log_q, tree.shape) if law is not None]
+        laws = [law for law in _split_levels(tree.log_q, tree.shape) if law is not None]
         log_q = torch.cat(laws, dim=1)[:, nodes]
-        return laws_without_replacement(log_q.flatten(0, 1), tokens)
+        return compute_sibling_distributions(log_q.flatten(0, 1), tokens)
     if tree.q[0] is None:
         return None
     law = torch.cat([law for law in tree.q if law is not None], dim=1)[:, nodes].flatten(0, 1)
@@ -169,7 +169,7 @@ def is_chain(shape: TreeShape) -> bool:
     return shape.size == shape.depth + 1 and max(shape.levels, default=0) == 1
 
 
-def verified(tree: Tree, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def verify_chain(tree: Tree, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Block verification (arXiv 2403.10444) of a chain in closed form, of p [R, N, V] at every
     node.
 
@@ -197,7 +197,7 @@ def verified(tree: Tree, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     residual = torch.where(changes, rest / total.to(p.dtype), left)
     chance = torch.where(changes, kept / total, mass)
     success = torch.cat([chance.squeeze(-1), quota[:, -1:]], dim=1)
-    order = _from_the_end(tree)
+    order = _nodes_from_end(tree)
     return order, success.gather(1, order)[:, :-1], torch.cat([residual, p[:, -1:]], dim=1)
 
 
@@ -209,11 +209,11 @@ def _laws(tree: Tree) -> Tensor | None:
     return torch.cat([law[:, :, 0] for law in q], dim=1) if q else None
 
 
-def _from_the_end(tree: Tree) -> Tensor:
+def _nodes_from_end(tree: Tree) -> Tensor:
     """[R, N] the nodes from the deepest to the first, then absent ones, the root last."""
     size = tree.shape.size
     device = tree.valid.device
     deepest = tree.valid.sum(dim=1, keepdim=True) - 1  # absent nodes are at the end
     behind = constant((*range(1, size), 0), device)
-    nodes = deepest - places(size, device)
+    nodes = deepest - cached_arange(size, device)
     return torch.where(nodes > 0, nodes, behind)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.draws import Draws
-from spec_bench.core.gumbel import laws_without_replacement
-from spec_bench.core.transfer import places
+from spec_bench.core.gumbel import compute_sibling_distributions
+from spec_bench.core.transfer import cached_arange
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, argmax_lowest, probs
 
@@ -41,7 +41,7 @@ Rules = NodeRule | Sequence[NodeRule]
 # All rows walk together and nothing leaves the device: the caller copies the result once.
 
 
-class Scored(NamedTuple):
+class ScoredTree(NamedTuple):
     """What a walk is given: a batch's trees and what the target made of them."""
 
     tree: Tree  # fully grown, N nodes
@@ -62,7 +62,7 @@ class WalkResult:
     token: Tensor  # [R] the residual or bonus token
 
 
-def walk_down(scored: Scored, rule: Rules) -> WalkResult:
+def walk_down(scored: ScoredTree, rule: Rules) -> WalkResult:
     """Walks top-down, at every node testing the children in order.
 
     If all children are rejected (or there are none) the token comes from the residual; at a leaf
@@ -70,7 +70,7 @@ def walk_down(scored: Scored, rule: Rules) -> WalkResult:
     """
     tree, logits, settings, draws, merge_copies = scored
     shape = tree.shape
-    rows = places(tree.tokens.shape[0], tree.tokens.device)
+    rows = cached_arange(tree.tokens.shape[0], tree.tokens.device)
     chosen = draws.verdict(shape.children)
     if not shape.depth:
         at_root = logits[:, 0]
@@ -87,7 +87,7 @@ def walk_down(scored: Scored, rule: Rules) -> WalkResult:
         order, valid = candidates(tree, level, place, copies)
         tokens = tree.tokens[:, shape.level(level + 1)].gather(1, order)
         judge = rule if callable(rule) else rule[level]
-        q = draft_law(tree, level, rows, place, tokens)
+        q = draft_distribution(tree, level, rows, place, tokens)
         acceptance, residual = judge(outcome, q, tokens, valid)
         first = chosen.first_accepted(level, acceptance)
         picked = first.clamp(max=order.shape[1] - 1).unsqueeze(1)
@@ -102,7 +102,7 @@ def walk_down(scored: Scored, rule: Rules) -> WalkResult:
         accepted = accepted + going
         outcome = torch.where(going.unsqueeze(1), probs(logits[rows, node], settings), outcome)
         if merge_copies:
-            copies = copies_below(tree, level, copies, tokens.gather(1, picked))
+            copies = find_copies(tree, level, copies, tokens.gather(1, picked))
     path += [node] * (shape.depth + 1 - len(path))
     return WalkResult(torch.stack(path, dim=1), accepted, chosen.token(outcome))
 
@@ -120,7 +120,7 @@ def candidates(
     most = tree.shape.children[level]
     count = tree.shape.levels[level]
     width = min(most, count)
-    if tree.shape.in_equal_shares(level):
+    if tree.shape.has_uniform_children(level):
         order = place.unsqueeze(1) * width + torch.arange(width, device=place.device)
         return order, tree.valid[:, below].gather(1, order)
     parent = tree.parent[:, below] - above.start
@@ -130,14 +130,16 @@ def candidates(
     return order, mine.gather(1, order)
 
 
-def draft_law(tree: Tree, level: int, rows: Tensor, place: Tensor, tokens: Tensor) -> Tensor | None:
+def draft_distribution(
+    tree: Tree, level: int, rows: Tensor, place: Tensor, tokens: Tensor
+) -> Tensor | None:
     """Returns q of the candidates, tokens [R, C], below each row's node at ``place``: [R, 1, V] if
     they share one, [R, C, V] if each has its own.
     """
     log_q = tree.log_q[level]
     q = tree.q[level]
     if log_q is not None:
-        return laws_without_replacement(log_q[rows, place], tokens)
+        return compute_sibling_distributions(log_q[rows, place], tokens)
     if q is None:
         return None
     law = q[rows, place]
@@ -146,7 +148,7 @@ def draft_law(tree: Tree, level: int, rows: Tensor, place: Tensor, tokens: Tenso
     return law if drafts == 1 else law[:, torch.arange(width, device=law.device) % drafts]
 
 
-def copies_below(tree: Tree, level: int, copies: Tensor | None, token: Tensor) -> Tensor:
+def find_copies(tree: Tree, level: int, copies: Tensor | None, token: Tensor) -> Tensor:
     """[R, n_below] the nodes below the current node's copies that hold the accepted token."""
     below = tree.shape.level(level + 1)
     same = tree.tokens[:, below] == token

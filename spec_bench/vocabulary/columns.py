@@ -110,17 +110,17 @@ def find_column(name: str) -> Column | None:
     return next((each for each in COLUMNS if each.name == name), None)
 
 
-def of_kind(*kinds: Kind) -> list[Column]:
+def columns_of_kind(*kinds: Kind) -> list[Column]:
     """Returns the columns of these kinds, in the file's order."""
     return [each for each in COLUMNS if each.kind in kinds]
 
 
-def names_of(*kinds: Kind) -> list[str]:
+def column_names(*kinds: Kind) -> list[str]:
     """Their names."""
-    return [each.name for each in of_kind(*kinds)]
+    return [each.name for each in columns_of_kind(*kinds)]
 
 
-def apart_in(names: Iterable[str]) -> list[Column]:
+def run_columns(names: Iterable[str]) -> list[Column]:
     """Returns the columns among a file's names that tell runs apart, in the file's order."""
     there = set(names)
     return [each for each in COLUMNS if each.apart and each.name in there]
@@ -138,14 +138,14 @@ def header() -> dict[str, str]:
     return definitions
 
 
-def ordered(names: Iterable[str]) -> list[str]:
+def order_names(names: Iterable[str]) -> list[str]:
     """Names as a file orders them, each once; those of no column come last, as they came."""
     there = dict.fromkeys(names)
     known = [name for each in COLUMNS for name in each.names if name in there]
     return list(dict.fromkeys([*known, *there]))
 
 
-def columns_in(names: Iterable[str]) -> list[Column]:
+def find_columns(names: Iterable[str]) -> list[Column]:
     """Returns the columns of a file with these names, in its order.
 
     Scores of metric modules have no line here; they are known by their intervals, are named after
@@ -164,9 +164,9 @@ def columns_in(names: Iterable[str]) -> list[Column]:
     ]
 
 
-def scores_in(names: Iterable[str]) -> list[str]:
+def score_names(names: Iterable[str]) -> list[str]:
     """The names of the quality scores among a file's names: ours, then those of metric modules."""
-    return [each.name for each in columns_in(names) if each.kind == "score"]
+    return [each.name for each in find_columns(names) if each.kind == "score"]
 
 
 def markdown() -> str:

@@ -22,8 +22,8 @@ from spec_bench.settings.configs import (
     find_configs,
     read_yaml,
 )
-from spec_bench.settings.fields import did_you_mean, one_line, read, shown, warn
-from spec_bench.settings.registry import written
+from spec_bench.settings.fields import format_value, one_line, read, suggest, warn
+from spec_bench.settings.registry import scan_registrations
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.spec import parse
 
@@ -74,7 +74,7 @@ class Display:
 
 
 @dataclass(frozen=True)
-class Decoder:
+class DecoderStyle:
     """A decoder for people: title, colour, matplotlib's letter of a marker, which may be hollow."""
 
     title: str
@@ -83,7 +83,7 @@ class Decoder:
     hollow: bool = False
 
 
-def find_decoder(name: str) -> Decoder | None:
+def find_decoder(name: str) -> DecoderStyle | None:
     """How a decoder is shown; None for one of which no YAML says it. Raises ValueError: a YAML says
     it wrong; the file, the key, the value and what is allowed.
     """
@@ -111,15 +111,15 @@ def check_decoder(name: str) -> None:
 @functools.cache
 def check_tree(decoder: str, policy: str, spec: str) -> None:
     """Raises ValueError: a decoder's tree policy, if it is one of ours, takes no such shorthand."""
-    facts = written("spec_bench.tree", "policy").get(policy)
+    facts = scan_registrations("spec_bench.tree", "policy").get(policy)
     if facts and (not spec or parse(spec).form not in ast.literal_eval(facts["forms"])):
         raise UsageError(
-            f"decoder {shown(decoder)}: spec {shown(spec)} does not fit its tree policy "
-            f"{policy!r}, which takes {ast.literal_eval(facts['takes'])}"
+            f"decoder {format_value(decoder)}: spec {format_value(spec)} does not fit its tree "
+            f"policy {policy!r}, which takes {ast.literal_eval(facts['takes'])}"
         )
 
 
-def parts_of(name: str) -> tuple[str, str, str]:
+def decoder_parts(name: str) -> tuple[str, str, str]:
     """Returns a decoder's drafter, tree policy and rule, of a composed name those of the decoder
     that it begins with; empty texts where no YAML tells.
     """
@@ -130,11 +130,11 @@ def parts_of(name: str) -> tuple[str, str, str]:
     return _part(block, "drafter"), _part(block, "tree"), _part(block, "verifier")
 
 
-def without_display(decoder: Mapping[str, Any], where: str) -> dict[str, Any]:
+def strip_display(decoder: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Returns a decoder's settings alone: how it is shown is checked and left out."""
     settings = dict(decoder)
     if DISPLAY in settings:
-        _checked(settings.pop(DISPLAY), f"{where}{DISPLAY}")
+        _check_display(settings.pop(DISPLAY), f"{where}{DISPLAY}")
     return settings
 
 
@@ -143,13 +143,13 @@ def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
     paths = find_configs("decoder", folders)
     if name not in paths:
         known = sorted(paths)
-        near = did_you_mean(name.replace("-", "_"), known)
+        near = suggest(name.replace("-", "_"), known)
         choices = "spec-bench ls decoders" if near else ", ".join(known)
         raise UsageError(f"unknown decoder {name!r}{near}; known: {choices}")
     decoder = read_yaml(paths[name])
     if not isinstance(decoder, dict):
         raise UsageError(f"decoder config {paths[name]} is no mapping")
-    return without_display(decoder, f"{paths[name]}: ")
+    return strip_display(decoder, f"{paths[name]}: ")
 
 
 def decoders_table() -> str:
@@ -162,7 +162,7 @@ def decoders_table() -> str:
 
     lines = ["| decoder | drafter | tree | rule | from |", "| --- | --- | --- | --- | --- |"]
     for name in sorted(blocks, key=place):
-        display = _checked(blocks[name].get(DISPLAY), f"{name}.yaml: {DISPLAY}")
+        display = _check_display(blocks[name].get(DISPLAY), f"{name}.yaml: {DISPLAY}")
         cells = (f"`{name}`", f"`{drafters[name]}`", display.tree, display.rule, display.source)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -175,15 +175,21 @@ def _folders() -> tuple[tuple[Path, ...], tuple[Path, ...]]:
 
 
 @functools.cache
-def _find(name: str, confs: tuple[Path, ...], papers: tuple[Path, ...]) -> Decoder | None:
+def _find(name: str, confs: tuple[Path, ...], papers: tuple[Path, ...]) -> DecoderStyle | None:
     path = _files(confs).get(name)
     if path is not None:
         display = _read(path).get(DISPLAY)
-        return None if display is None else _shown(_checked(display, f"{path}: {DISPLAY}"))
-    return _of_papers(papers).get(name) or _of_parts(name, confs, papers)
+        return (
+            None
+            if display is None
+            else _make_decoder_style(_check_display(display, f"{path}: {DISPLAY}"))
+        )
+    return _display_of_papers(papers).get(name) or _display_of_parts(name, confs, papers)
 
 
-def _of_parts(name: str, confs: tuple[Path, ...], papers: tuple[Path, ...]) -> Decoder | None:
+def _display_of_parts(
+    name: str, confs: tuple[Path, ...], papers: tuple[Path, ...]
+) -> DecoderStyle | None:
     """``DRAFTER_DECODER`` looks like the decoder, ``DECODER_RULE`` has the marker of the rule.
 
     A drafter and a rule are titled as the decoder that bears their name.
@@ -211,9 +217,9 @@ def _files(confs: tuple[Path, ...]) -> dict[str, Path]:
 
 
 @functools.cache
-def _of_papers(folders: tuple[Path, ...]) -> dict[str, Decoder]:
+def _display_of_papers(folders: tuple[Path, ...]) -> dict[str, DecoderStyle]:
     """Returns what the papers' YAMLs say of decoders, the first folder's before all others'."""
-    decoders: dict[str, Decoder] = {}
+    decoders: dict[str, DecoderStyle] = {}
     for path in (path for top in reversed(folders) for path in top.glob("*/paper.yaml")):
         try:
             content = _read(path)
@@ -223,9 +229,10 @@ def _of_papers(folders: tuple[Path, ...]) -> dict[str, Decoder]:
         listed = content.get(DECODERS, {})
         try:
             if not isinstance(listed, Mapping):
-                raise UsageError(f"{where} must be a mapping, got {shown(listed)}")
+                raise UsageError(f"{where} must be a mapping, got {format_value(listed)}")
             decoders |= {
-                name: _shown(_checked(each, f"{where}.{name}")) for name, each in listed.items()
+                name: _make_decoder_style(_check_display(each, f"{where}.{name}"))
+                for name, each in listed.items()
             }
         except UsageError as error:
             warn(one_line(error))
@@ -246,14 +253,14 @@ def _part(block: Mapping[str, Any], name: str) -> str:
     return str(kind or "")
 
 
-def _checked(display: Any, where: str) -> Display:
+def _check_display(display: Any, where: str) -> Display:
     if not isinstance(display, Mapping):
-        raise UsageError(f"{where} must be a mapping, got {shown(display)}")
+        raise UsageError(f"{where} must be a mapping, got {format_value(display)}")
     return read(Display, display, where, "how a decoder is shown")
 
 
-def _shown(display: Display) -> Decoder:
-    return Decoder(display.title, COLOURS[display.colour], display.marker)
+def _make_decoder_style(display: Display) -> DecoderStyle:
+    return DecoderStyle(display.title, COLOURS[display.colour], display.marker)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 
 from spec_bench.records.types import find_doubt, find_loss
 from spec_bench.system.groups import group_by_key
-from spec_bench.vocabulary.decoders import COLOURS, MARKERS, PALETTE, Decoder, find_decoder
+from spec_bench.vocabulary.decoders import COLOURS, MARKERS, PALETTE, DecoderStyle, find_decoder
 
 TASKS = {
     "xsum": "XSum",
@@ -45,24 +45,24 @@ MEANINGS = {
 }
 
 
-def decoder(name: str) -> Decoder:
+def decoder_style(name: str) -> DecoderStyle:
     """How a decoder is shown; one of which no YAML says it keeps its name, its look follows it."""
     if found := find_decoder(name):
         return found
     looks = sorted(product(COLOURS.keys() - {"black"}, MARKERS))
     colour, marker = looks[zlib.crc32(name.encode()) % len(looks)]
-    return Decoder(name, COLOURS[colour], marker)
+    return DecoderStyle(name, COLOURS[colour], marker)
 
 
-def apart(decoders: Collection[str]) -> dict[str, Decoder]:
+def distinct_styles(decoders: Collection[str]) -> dict[str, DecoderStyle]:
     """How decoders of these names are shown beside each other: no two have one colour and marker.
 
     Those of which a YAML says it come first, short names before long ones; who comes later to a
     look that is taken is hollow, or else has another marker of its colour, or another colour.
     """
-    shown: dict[str, Decoder] = {}
+    shown: dict[str, DecoderStyle] = {}
     for name in sorted(decoders, key=lambda name: (find_decoder(name) is None, len(name), name)):
-        look = decoder(name)
+        look = decoder_style(name)
         # The more alike the sooner.
         colours = sorted(PALETTE, key=lambda colour: colour != look.colour)
         markers = sorted(MARKERS, key=lambda marker: marker != look.marker)
@@ -73,17 +73,17 @@ def apart(decoders: Collection[str]) -> dict[str, Decoder]:
     return shown
 
 
-def task(name: str) -> str:
+def task_title(name: str) -> str:
     """Returns a task's name in print; one that is not listed keeps its name."""
     return TASKS.get(name, name)
 
 
-def name_of(row: Mapping[str, Any]) -> str:
+def cell_name(row: Mapping[str, Any]) -> str:
     """Decoder and tree, as they are written in results; a baseline has no tree."""
-    return f"{row['decoder']} {row['spec']}".removesuffix(" -") + aside_of(row)
+    return f"{row['decoder']} {row['spec']}".removesuffix(" -") + format_row_suffix(row)
 
 
-def aside_of(row: Mapping[str, Any]) -> str:
+def format_row_suffix(row: Mapping[str, Any]) -> str:
     """Returns what sets a row apart from one of the same tree: its paths were rows, it stalled, it
     lacks prompts.
     """
@@ -96,7 +96,7 @@ def _doubts(row: Mapping[str, Any]) -> list[str]:
     return [doubt for doubt in (find_doubt(reasons), find_loss(reasons)) if doubt]
 
 
-def doubts_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+def summarise_doubts(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Returns a line on each kind of reason why rows' times decide nothing or prompts are missing:
     the only row's, or how many rows' and the first one's.
     """
@@ -113,17 +113,17 @@ def doubts_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def full_title(name: str) -> str:
     """Returns a decoder's name in print, with the one in results where that is another word."""
-    title = decoder(name).title
+    title = decoder_style(name).title
     same = [*filter(str.isalnum, title.lower())] == [*filter(str.isalnum, name.lower())]
     return title if same else title + " (" + name + ")"
 
 
-def combined(decoder: str, drafter: object = None, verifier: object = None) -> str:
+def combine_names(decoder: str, drafter: object = None, verifier: object = None) -> str:
     """What a decoder is called whose drafter or verifier, where it is a text, a cell replaces."""
     parts = [drafter, decoder, verifier]
     return "_".join(part for part in parts if isinstance(part, str))
 
 
-def title(name: str) -> str:
+def display_title(name: str) -> str:
     """Returns a decoder's or task's name in print; any other name as it is."""
-    return TASKS.get(name) or decoder(name).title
+    return TASKS.get(name) or decoder_style(name).title

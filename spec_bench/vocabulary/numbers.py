@@ -6,14 +6,14 @@ def format_count(number: float, noun: str) -> str:
     return f"{number:g} {noun}{'' if number == 1 else 's'}"
 
 
-def with_ends(value: float, low: float | None, high: float | None, form: str) -> str:
+def format_interval(value: float, low: float | None, high: float | None, form: str) -> str:
     """``value [low, high]``, each written as the form says (``.2f``), or the value alone where it
     has no interval (None or nan).
     """
-    return f"{value:{form}} {ends_of(low, high, form)}".rstrip()
+    return f"{value:{form}} {format_ends(low, high, form)}".rstrip()
 
 
-def ends_of(low: float | None, high: float | None, form: str, pattern: str = "[{}, {}]") -> str:
+def format_ends(low: float | None, high: float | None, form: str, pattern: str = "[{}, {}]") -> str:
     """Both ends of an interval in a pattern; "" where one of them is None or nan."""
     if low is None or high is None or low != low or high != high:
         return ""

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.settings.configs import experiments_dirs, find_configs, read_config
-from spec_bench.settings.fields import did_you_mean
+from spec_bench.settings.fields import suggest
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import numbered_csv
-from spec_bench.vocabulary.decoders import check_decoder, check_tree, parts_of
+from spec_bench.system.files import iter_csv_lines
+from spec_bench.vocabulary.decoders import check_decoder, check_tree, decoder_parts
 from spec_bench.vocabulary.numbers import format_count
 
 FILE = "reference.csv"
@@ -64,7 +64,7 @@ def read_published(
     known["twin_table"] = tables and ("", *tables)
     rows: dict[tuple[str, ...], Row] = {}
     wrong = list[str]()
-    for line, names, cells in numbered_csv(file, COLUMNS):
+    for line, names, cells in iter_csv_lines(file, COLUMNS):
         row = dict(zip(names, cells, strict=True))
         try:
             _check_row(row, known)
@@ -92,7 +92,7 @@ def read_all_published() -> dict[str, tuple[Row, ...]]:
 def _check_row(row: Row, known: Mapping[str, Sequence[str]]) -> None:
     for name, choices in known.items():
         if choices and row[name] not in choices:
-            told = did_you_mean(row[name], choices) or f"; known: {', '.join(choices).lstrip(', ')}"
+            told = suggest(row[name], choices) or f"; known: {', '.join(choices).lstrip(', ')}"
             raise UsageError(f"unknown {name} {row[name]!r}{told}")
     for names, (pattern, allowed) in _ALLOWED.items():
         if not re.fullmatch(pattern, ",".join(row[name] for name in names.split(","))):
@@ -100,7 +100,7 @@ def _check_row(row: Row, known: Mapping[str, Sequence[str]]) -> None:
             raise UsageError(f"{names.partition(',')[0]} must be {allowed}; got {told}")
     check_decoder(row["decoder"])
     if row["spec"]:
-        check_tree(row["decoder"], parts_of(row["decoder"])[1], row["spec"])
+        check_tree(row["decoder"], decoder_parts(row["decoder"])[1], row["spec"])
 
 
 def side_by_side(numbers: Iterable[Row]) -> list[Row]:
@@ -113,7 +113,7 @@ def side_by_side(numbers: Iterable[Row]) -> list[Row]:
     return list(cells.values())
 
 
-def printed_tree(
+def find_published_tree(
     numbers: Iterable[Row],
     pairs: Collection[tuple[str, str]],
     task: str,
@@ -141,17 +141,17 @@ def spellings(paper: Any) -> list[tuple[str, str]]:
     return [
         (target, draft)
         for each in several
-        for target in listed(each.get("target"))
-        for draft in listed(each.get("draft")) or [""]
+        for target in wrap_in_list(each.get("target"))
+        for draft in wrap_in_list(each.get("draft")) or [""]
     ]
 
 
-def spellings_of(pair: str) -> list[tuple[str, str]]:
+def find_spellings(pair: str) -> list[tuple[str, str]]:
     """Returns them of a pair by its name; none of one without a config."""
     path = find_configs("pair").get(pair)
     return spellings(read_config(path).get("paper")) if path else []
 
 
-def listed(names: Any) -> list[str]:
+def wrap_in_list(names: Any) -> list[str]:
     """Returns one name or several as a list; none for None."""
     return [] if names is None else [*names] if isinstance(names, list | tuple) else [str(names)]

@@ -45,7 +45,7 @@ class Spec:
         A bare number is a chain of that length; where it is children at the root, or beams, ask
         ``widths``. Raises ValueError: a name, which does not tell.
         """
-        self._no_name("depth")
+        self._refuse_name("depth")
         if self.form == "levels":
             return len(self.numbers)
         return self.numbers[-1] if self.numbers else 0
@@ -56,7 +56,7 @@ class Spec:
 
         A bare number is that number. Raises ValueError: a name, which does not tell.
         """
-        self._no_name("width")
+        self._refuse_name("width")
         if self.form == "levels":
             return max(self.numbers)
         return self.numbers[0] if self.numbers else 0
@@ -64,12 +64,12 @@ class Spec:
     @property
     def nodes(self) -> int:
         """Nodes of the tree, the root not counted. Raises ValueError: a name does not tell."""
-        self._no_name("nodes")
+        self._refuse_name("nodes")
         if self.form in ("product", "threshold"):
             return self.width * self.depth
         return sum(accumulate(self.numbers, mul))
 
-    def _no_name(self, wanted: str) -> None:
+    def _refuse_name(self, wanted: str) -> None:
         if self.form == "name":
             raise UsageError(f"the tree {self.name!r} is a name, which has no {wanted} in it")
 

@@ -5,16 +5,16 @@ from functools import partial
 import pytest
 import torch
 
-from spec_bench.audit.beams import beam_chi_square, enumerated_beam_error
+from spec_bench.audit.beams import beam_chi_square, enumerate_beam_error
 from spec_bench.audit.catalogue import BEAM_SETTINGS, SETTINGS, WARM, beam_cases, tree_cases
 from spec_bench.audit.decoders import (
     FALSE_ALARM_RATE,
     EnumeratedDraws,
-    chi_square,
-    enumerated_error,
-    law_of_iteration,
+    chi_square_p_value,
+    enumerate_error,
+    enumerate_iteration,
+    enumerate_outcomes,
     markov_decoder,
-    outcomes,
     total_variation,
 )
 from spec_bench.audit.rules import TOLERANCE
@@ -70,7 +70,9 @@ SAMPLED = [
 
 def test_enumeration_visits_every_outcome_once_with_its_probability():
     probs = torch.tensor([[0.25, 0.75]], dtype=torch.float64)
-    found = list(outcomes(lambda draws: (draws.token(probs).item(), draws.token(probs).item())))
+    found = list(
+        enumerate_outcomes(lambda draws: (draws.token(probs).item(), draws.token(probs).item()))
+    )
     assert found == [(0.0625, (0, 0)), (0.1875, (0, 1)), (0.1875, (1, 0)), (0.5625, (1, 1))]
 
 
@@ -78,7 +80,7 @@ def test_enumeration_visits_every_outcome_once_with_its_probability():
 def test_one_iteration_has_exactly_the_chains_law(case):
     labels = []
     for label, settings in case.settings():
-        error, count = enumerated_error(case.config, settings, **case.chain)
+        error, count = enumerate_error(case.config, settings, **case.chain)
         assert error <= TOLERANCE, label
         assert count >= 1
         labels.append(label)
@@ -88,13 +90,13 @@ def test_one_iteration_has_exactly_the_chains_law(case):
 def test_of_an_order_no_more_is_enumerated_than_is_looked_at():
     # Two children of the root in order, then one of each: 6 x 3 x 3 trees instead of 6 x 6 x 6.
     noise = partial(EnumeratedDraws.gumbel, like=torch.zeros(1, 3, 3, dtype=torch.float64))
-    assert len([*outcomes(lambda draws: noise(draws, best=1))]) == 27
-    assert len([*outcomes(noise)]) == 216
+    assert len([*enumerate_outcomes(lambda draws: noise(draws, best=1))]) == 27
+    assert len([*enumerate_outcomes(noise)]) == 216
 
 
 @pytest.mark.parametrize("case", SAMPLED, ids=lambda case: case.name)
 def test_several_iterations_in_a_batch_follow_the_chain(case):
-    p_value = chi_square(case.config, WARM, samples=4000, seed=1, prompt=case.tree.prompt)
+    p_value = chi_square_p_value(case.config, WARM, samples=4000, seed=1, prompt=case.tree.prompt)
     assert p_value >= FALSE_ALARM_RATE
 
 
@@ -130,17 +132,17 @@ SLOWLY = [
 
 @pytest.mark.parametrize(("config", "label", "samples"), [(RSD_S, "temperature 1", 6000), *SLOWLY])
 def test_stochastic_beam_search_follows_the_chain(config, label, samples):
-    assert chi_square(config, SETTINGS[label], samples=samples, seed=2) >= FALSE_ALARM_RATE
+    assert chi_square_p_value(config, SETTINGS[label], samples=samples, seed=2) >= FALSE_ALARM_RATE
 
 
 @pytest.mark.slow
 def test_samples_follow_the_chain_on_a_gpu_too():
     with SimCuda():
-        assert chi_square(SD, WARM, samples=500, device=DEVICE) >= FALSE_ALARM_RATE
+        assert chi_square_p_value(SD, WARM, samples=500, device=DEVICE) >= FALSE_ALARM_RATE
 
 
 def test_a_stochastic_beam_with_a_deterministic_draft_is_exact_by_enumeration():
-    error, _ = enumerated_error(RSD_S, SETTINGS["temperature 1, draft at 0"])
+    error, _ = enumerate_error(RSD_S, SETTINGS["temperature 1, draft at 0"])
     assert error <= TOLERANCE
 
 
@@ -159,7 +161,7 @@ def test_siblings_tested_in_another_order_than_decreasing_psi_are_caught():
     def alter(decoder):
         decoder.policy = Reversed(3, 2)
 
-    assert chi_square(RSD_S, WARM, alter=alter) < FALSE_ALARM_RATE
+    assert chi_square_p_value(RSD_S, WARM, alter=alter) < FALSE_ALARM_RATE
 
 
 def shift_positions(decoder):
@@ -196,7 +198,7 @@ def count_once(decoder):
     [(SD, shift_positions, 0.01), (MCSD, keep_p, 0.01), (SPECTR, count_once, 1e-3)],
 )
 def test_a_broken_decoder_is_caught(config, alter, least):
-    assert enumerated_error(config, WARM, alter=alter)[0] > least
+    assert enumerate_error(config, WARM, alter=alter)[0] > least
 
 
 # Beam decoders: the joint law of all beams, exactly and by chi-square.
@@ -216,7 +218,7 @@ def made(tree, verifier):
 @pytest.mark.parametrize("case", beam_cases(), ids=lambda case: case.name)
 def test_one_iteration_has_the_law_of_beam_sampling(case):
     for label, (settings, stop_ids, vocab) in BEAM_SETTINGS.items():
-        error, count = enumerated_beam_error(
+        error, count = enumerate_beam_error(
             case.config, settings, vocab=vocab or case.tree.vocab, stop_ids=stop_ids
         )
         assert error <= TOLERANCE, label
@@ -239,9 +241,9 @@ def test_one_draft_beam_accepts_as_speculative_decoding_does(depth):
         def reached(row):
             return row.steps[0].accepted, tuple(tokens(row))
 
-        return law_of_iteration(built, request, reached, lambda result: {result: 1.0})[0]
+        return enumerate_iteration(built, request, reached, lambda result: {result: 1.0})[0]
 
-    ours = law_of(dsbd(1, depth), lambda row: row.generated(0))
+    ours = law_of(dsbd(1, depth), lambda row: row.get_generated_tokens(0))
     theirs = law_of(made({"policy": "chain", "depth": depth}, rule), lambda row: row.tokens[2:])
     assert ours == {key: pytest.approx(value) for key, value in theirs.items()}
 

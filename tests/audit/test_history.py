@@ -8,7 +8,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from spec_bench.audit.catalogue import WARM, tree_cases
-from spec_bench.audit.decoders import block_law
+from spec_bench.audit.decoders import enumerate_block
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.warp import probs
 from spec_bench.decode.config import read_decoder
@@ -68,7 +68,7 @@ def toy(settings, vocab):
 def test_one_iteration_has_exactly_the_law_of_a_model_with_a_memory(name):
     vocab, settings = CASES[name]
     built, target = toy(settings, vocab)
-    got, expected, count = block_law(built, partial(target.law, settings=WARM))
+    got, expected, count = enumerate_block(built, partial(target.law, settings=WARM))
     assert max(abs(got[tokens] - chance) for tokens, chance in expected.items()) <= TOLERANCE
     assert count > 8
 
@@ -121,7 +121,9 @@ def error(config, how):
         torch._dynamo.reset()  # imports for seconds
     target, draft = random_llama(0, how), random_llama(1, how)
     built = config.build(target, [draft], WARM)
-    got, expected, _ = block_law(built, lambda prefix, length: own_law(target, prefix, length))
+    got, expected, _ = enumerate_block(
+        built, lambda prefix, length: own_law(target, prefix, length)
+    )
     assert max(expected.values()) - min(expected.values()) > 0.05  # no uniform law
     return max(abs(got[tokens] - chance) for tokens, chance in expected.items())
 

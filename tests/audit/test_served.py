@@ -11,12 +11,20 @@ import torch
 
 from spec_bench.audit import USUAL, command_line, models
 from spec_bench.audit.__main__ import load
-from spec_bench.audit.catalogue import SETTINGS, Line, Part, audited, chosen, pattern_of, tree_cases
-from spec_bench.audit.decoders import enumerated_error
+from spec_bench.audit.catalogue import (
+    SETTINGS,
+    AuditLine,
+    Part,
+    format_case_pattern,
+    list_audited,
+    select_cases,
+    tree_cases,
+)
+from spec_bench.audit.decoders import enumerate_error
 from spec_bench.audit.models import audit_pair, findings, law_of_answers, token_law
-from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
+from spec_bench.audit.rules import TOLERANCE, audit_rule, list_rule_cases
 from spec_bench.audit.toys import MarkovModel, random_markov
-from spec_bench.core.gumbel import laws_without_replacement
+from spec_bench.core.gumbel import compute_sibling_distributions
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
@@ -119,7 +127,7 @@ def answering(sample, shift=0):
 
 def lines_of(completions):
     """How the audit of a server ends, line by line."""
-    asked = models.Asked([(3,), (5, 4)], 30, 8, WARM, 0, ())
+    asked = models.ServerAuditSettings([(3,), (5, 4)], 30, 8, WARM, 0, ())
     with serving(completions):
         lines = list(models.audit_server(Server(completions.url, "target"), TARGET, asked))
     return {line.subject: bool(line.passed) for line in lines}
@@ -144,7 +152,7 @@ def test_a_server_that_loses_something_is_found_by_what_it_loses(server, greedy,
 @pytest.mark.parametrize(("rate", "failed"), [(0.029, ""), (0.031, "c"), (0.041, "abc")])
 def test_holm_holds_the_smallest_against_the_rate_over_all(rate, failed):
     tests = {"a": (9, 0.02, ""), "b": (9, 0.04, ""), "c": (9, 0.01, "")}
-    found = models._corrected(tests, rate)
+    found = models._holm_corrected(tests, rate)
     assert [each.name for each in found if not each.passed] == [*failed]
 
 
@@ -152,7 +160,7 @@ def test_the_command_audits_a_server_of_a_folders_model(tmp_path, capsys):
     make_family(tmp_path)
     folder = str(tmp_path / "target")
     target = load_model(ModelSpec(folder))
-    ar = models.named("ar")["ar"]
+    ar = models.format_model_name("ar")["ar"]
     plain = {each: ar.build(target, [], SamplingSettings(each)) for each in (0.0, 1.0)}
 
     def answer(body):
@@ -191,8 +199,8 @@ def test_what_does_not_go_together_is_said_before_anything_is_loaded(arguments, 
 
 def test_each_usual_decoder_names_parts_of_the_audit_that_check_what_it_samples():
     parts = [Part(case.name, tuple) for case in tree_cases("exact")]
-    for name, config in models.named(USUAL).items():
-        found = [part.name for part in chosen(parts, pattern_of(config))]
+    for name, config in models.format_model_name(USUAL).items():
+        found = [part.name for part in select_cases(parts, format_case_pattern(config))]
         assert found, name
         assert all(part.endswith(config.verifier.described) for part in found)
         assert all(part.removeprefix(f"{config.drafter.kind}: ").startswith(config.tree.name)
@@ -215,18 +223,18 @@ def broken():
     raise RuntimeError("no\nhead")
 
 
-FINE = Line("sd", "enumeration", "error 0", True)
+FINE = AuditLine("sd", "enumeration", "error 0", True)
 PARTS = [Part("rule: k_seq", broken), Part("sd", lambda: [FINE])]
 
 
 def test_a_fault_is_the_failure_of_its_part_and_the_others_go_on():
-    lines = list(audited(PARTS))
+    lines = list(list_audited(PARTS))
     assert [(each.subject, each.passed) for each in lines] == [("rule: k_seq", False), ("sd", True)]
     assert re.fullmatch(r"RuntimeError: no head \(.*test_served.py:[0-9]+\)", lines[0].result)
 
 
 def test_a_line_is_said_on_standard_error_before_the_next_part_begins(capsys):
-    next(audited([Part("sd", lambda: [FINE]), *PARTS]))
+    next(list_audited([Part("sd", lambda: [FINE]), *PARTS]))
     assert "sd: error 0" in capsys.readouterr().err
 
 
@@ -236,21 +244,21 @@ def interrupted():
 
 
 def test_what_was_audited_before_an_interrupt_is_printed(monkeypatch, capsys):
-    monkeypatch.setattr(command_line, "parts_of", lambda *_: [Part("sd", interrupted)])
+    monkeypatch.setattr(command_line, "list_parts", lambda *_: [Part("sd", interrupted)])
     with pytest.raises(KeyboardInterrupt):
         load([])()
     assert "error 0" in capsys.readouterr().out
 
 
 def test_a_pattern_fits_the_name_with_or_without_its_kind_or_is_told_what_is_near():
-    assert chosen(PARTS, "k_*") == chosen(PARTS, "rule: *") == PARTS[:1]
-    assert chosen(PARTS, None) == PARTS
+    assert select_cases(PARTS, "k_*") == select_cases(PARTS, "rule: *") == PARTS[:1]
+    assert select_cases(PARTS, None) == PARTS
     other = Part("eagle: widths 2-1 + k_seq", broken)
-    assert chosen([*PARTS, other], "*k_seq*") == [PARTS[0], other]
+    assert select_cases([*PARTS, other], "*k_seq*") == [PARTS[0], other]
     with pytest.raises(ValueError, match="fits no part"):
-        chosen([*PARTS, other], "widths*")  # the trees of draft models alone
+        select_cases([*PARTS, other], "widths*")  # the trees of draft models alone
     with pytest.raises(ValueError, match=naming("--only", "'k_sek'", "k_seq")):
-        chosen(PARTS, "k_sek")
+        select_cases(PARTS, "k_sek")
 
 
 def test_a_failing_part_ends_with_status_1(monkeypatch, capsys):
@@ -298,7 +306,7 @@ def heedless(p, q, tokens, valid):
 
 def thorough(p, q, tokens, valid):
     """Takes the tokens of children that do not exist out of the draft, too."""
-    return right(p, laws_without_replacement(q[:, 0].log(), tokens), tokens, valid)
+    return right(p, compute_sibling_distributions(q[:, 0].log(), tokens), tokens, valid)
 
 
 def squeezed(p, q, tokens, valid):
@@ -335,11 +343,11 @@ def registered(request):
 
 @pytest.mark.parametrize("registered", [right, timid, backwards, misread], indirect=True)
 def test_a_rule_that_registers_is_audited_alone_and_in_decoders(registered):
-    (case,) = [case for case in rule_cases() if case.name.startswith("guest")]
+    (case,) = [case for case in list_rule_cases() if case.name.startswith("guest")]
     alone, _ = audit_rule(case)
     configs = [case.config for case in tree_cases("exact") if case.tree.policy.spec == "2-1"]
     ours = [each for each in configs if each.verifier.name == "guest" and each.heads is None]
-    ends = [enumerated_error(config, CUT)[0] for config in ours]
+    ends = [enumerate_error(config, CUT)[0] for config in ours]
     if registered is right:
         assert max(alone, *ends) <= TOLERANCE
     else:

@@ -8,9 +8,15 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from spec_bench.core.draws import DrawnBefore, SeededDraws, inverse_cdf, row_generator, row_seed
-from spec_bench.core.gumbel import gumbel_top_k, laws_without_replacement, truncated_gumbel
-from spec_bench.core.warp import SamplingSettings, argmax_lowest, log_probs, raw_log_probs
+from spec_bench.core.draws import (
+    PredrawnSource,
+    SeededSource,
+    inverse_cdf,
+    make_row_generator,
+    row_seed,
+)
+from spec_bench.core.gumbel import compute_sibling_distributions, gumbel_top_k, truncate_gumbel
+from spec_bench.core.warp import SamplingSettings, argmax_lowest, log_probs, token_log_probs
 
 
 @pytest.mark.parametrize(
@@ -30,7 +36,7 @@ def test_seeds_differ_by_seed_and_by_prompt_and_do_not_run_into_each_other():
 
 
 def test_a_probability_of_zero_is_rejected_when_the_uniform_is_zero():
-    class Zero(SeededDraws):
+    class Zero(SeededSource):
         def _uniforms(self, *shape):
             return torch.zeros((1, *shape), dtype=torch.float64)
 
@@ -46,7 +52,9 @@ def test_a_rows_draws_do_not_depend_on_its_neighbours():
     probs = torch.full((1, 2, 5), 0.2)
 
     def draw(prompts):
-        draws = SeededDraws([row_generator(7, prompt, torch.device("cpu")) for prompt in prompts])
+        draws = SeededSource(
+            [make_row_generator(7, prompt, torch.device("cpu")) for prompt in prompts]
+        )
         tokens = draws.categorical(probs.expand(len(prompts), -1, -1), 3)
         noise = draws.gumbel(probs.expand(len(prompts), -1, -1))
         return {p: [tokens[i].tolist(), noise[i].tolist()] for i, p in enumerate(prompts)}
@@ -59,26 +67,26 @@ def test_numbers_drawn_beforehand_are_drawn_in_as_few_calls_as_positions_allow(m
     """On a GPU a large call gives other numbers than a small one and then the rest."""
     sizes = []
     monkeypatch.setattr(torch.Tensor, "uniform_", lambda part, **_: sizes.append(part.numel()))
-    before = DrawnBefore([row_generator(0, "a", torch.device("cpu"))], (1, 11))
+    before = PredrawnSource([make_row_generator(0, "a", torch.device("cpu"))], (1, 11))
     before.draw([(False, 2), (False, 3), (True, 2), (False, 4)])
     assert sizes == [5, 1, 1, 4]
 
 
 def test_noise_is_finite_whatever_the_uniform():
-    draws = SeededDraws([])
+    draws = SeededSource([])
     draws._uniforms = lambda *shape: torch.tensor([[[0.0, 0.5, 1 - 2**-53]]], dtype=torch.float64)
     assert draws.gumbel(torch.zeros(1, 1, 3, dtype=torch.float64)).isfinite().all()
 
 
 def test_an_answers_likelihood_is_of_single_precision_whatever_the_models():
     logits, node = torch.zeros(1, 2, 3, dtype=torch.bfloat16), torch.tensor([[0, 1]])
-    found = raw_log_probs(logits, node, node)
+    found = token_log_probs(logits, node, node)
     assert found[0].tolist() == pytest.approx([math.log(1 / 3)] * 2, rel=1e-6)
 
 
 def noise_for(log_q, seed):
     generator = torch.Generator().manual_seed(seed)
-    return SeededDraws([generator]).gumbel(log_q.unsqueeze(0))[0]
+    return SeededSource([generator]).gumbel(log_q.unsqueeze(0))[0]
 
 
 def test_gumbel_top_k_draws_in_the_order_of_sequential_sampling_without_replacement():
@@ -104,14 +112,14 @@ def test_truncation_agrees_with_the_textbook_form_where_that_is_finite():
     bound = torch.randn(50, dtype=torch.float64)
     top = phi.amax(-1, keepdim=True)
     textbook = -torch.log(torch.exp(-bound.unsqueeze(-1)) - torch.exp(-top) + torch.exp(-phi))
-    assert torch.allclose(truncated_gumbel(phi, bound), textbook, atol=1e-12)
+    assert torch.allclose(truncate_gumbel(phi, bound), textbook, atol=1e-12)
 
 
 @pytest.mark.parametrize("shift", [-500.0, -88.0, 0.0, 200.0])
 def test_truncation_stays_finite_and_below_its_bound_in_float32(shift):
     phi = torch.randn(50, 9) * 20 + shift
     bound = torch.randn(50) * 5 + shift
-    psi = truncated_gumbel(phi, bound)
+    psi = truncate_gumbel(phi, bound)
     assert torch.isfinite(psi).all()
     assert (psi <= bound.unsqueeze(-1)).all()
     assert torch.allclose(psi.amax(-1), bound)
@@ -119,14 +127,14 @@ def test_truncation_stays_finite_and_below_its_bound_in_float32(shift):
 
 def test_truncation_keeps_unsupported_tokens_unsupported():
     phi = torch.tensor([[0.0, -torch.inf, 1.0]])
-    assert truncated_gumbel(phi, torch.tensor([0.5]))[0, 1] == -torch.inf
-    assert torch.isneginf(truncated_gumbel(phi, torch.tensor([-torch.inf]))).all()
+    assert truncate_gumbel(phi, torch.tensor([0.5]))[0, 1] == -torch.inf
+    assert torch.isneginf(truncate_gumbel(phi, torch.tensor([-torch.inf]))).all()
 
 
 def test_the_law_behind_drawn_tokens_is_known_where_float32_has_no_probability():
     logits = torch.tensor([[3.0, 2.0, 1.7, 1.0, 0.0]]) / 0.01
     tokens = torch.tensor([[0, 2, 1]])
-    found = laws_without_replacement(logits.log_softmax(dim=-1), tokens)[0].double()
+    found = compute_sibling_distributions(logits.log_softmax(dim=-1), tokens)[0].double()
     left, law = logits.double(), []
     for token in tokens[0]:
         law.append(left.softmax(dim=-1))
@@ -138,7 +146,7 @@ def test_the_law_behind_drawn_tokens_is_known_where_float32_has_no_probability()
 
 def test_a_law_without_anything_left_is_no_nan():
     log_q = torch.tensor([[0.0, -torch.inf, -torch.inf]])
-    assert laws_without_replacement(log_q, torch.tensor([[0, 0, 0]])).isfinite().all()
+    assert compute_sibling_distributions(log_q, torch.tensor([[0, 0, 0]])).isfinite().all()
 
 
 FALLING, HALVES, TIED = [0.4, 0.3, 0.2, 0.1], [0.5, 0.25, 0.125, 0.125], [0.1, 0.3, 0.3, 0.3]
@@ -206,4 +214,4 @@ def test_values_out_of_range_are_refused_by_name(settings, named):
 
 def test_a_draft_temperature_leaves_the_drafts_truncation_as_the_targets():
     chosen = SamplingSettings(0.7, 5, 0.9, draft_temperature=0.3, probability_dtype="float64")
-    assert chosen.for_draft() == SamplingSettings(0.3, 5, 0.9, None, "float64")
+    assert chosen.get_draft_settings() == SamplingSettings(0.3, 5, 0.9, None, "float64")

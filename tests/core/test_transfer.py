@@ -2,7 +2,7 @@
 
 import torch
 
-from spec_bench.core.transfer import Known, constant, forget_constants, send
+from spec_bench.core.transfer import HostDeviceInts, clear_constants, constant, copy_to_device
 from spec_bench.engine.recorder import Recorder
 from tests.simcuda import DEVICE, SimCuda
 
@@ -15,7 +15,7 @@ def test_parts_of_any_type_go_in_one_copy_that_nobody_waits_for():
         torch.tensor([[7], [-9]]),
     ]
     with SimCuda() as sim:
-        there = send((), DEVICE, parts)
+        there = copy_to_device((), DEVICE, parts)
         assert (sim.h2d, sim.waits) == (1, 0)
         assert all(part.device == DEVICE for part in there)
         assert [part.tolist() for part in there] == [part.tolist() for part in parts]
@@ -24,10 +24,10 @@ def test_parts_of_any_type_go_in_one_copy_that_nobody_waits_for():
 
 def test_known_numbers_are_copied_once_and_what_follows_from_them_never():
     with SimCuda() as sim:
-        numbers = Known([3, 5])
-        send([numbers, Known([[1, 2]])], DEVICE)
+        numbers = HostDeviceInts([3, 5])
+        copy_to_device([numbers, HostDeviceInts([[1, 2]])], DEVICE)
         assert numbers.plus(2).on(DEVICE).tolist() == [5, 7] == numbers.plus(2)
-        assert numbers.repeated(2).on(DEVICE).tolist() == [3, 3, 5, 5]
+        assert numbers.repeat_interleave(2).on(DEVICE).tolist() == [3, 3, 5, 5]
         assert sim.h2d == 1
 
 
@@ -43,6 +43,6 @@ def test_what_a_recording_reads_is_not_given_up_with_other_constants():
         recorder = Recorder(DEVICE)
         recorder.record(lambda: (constant((3, 1, 4), DEVICE) + 1,))
         (read,) = recorder.constants
-        forget_constants()
+        clear_constants()
         assert constant((3, 1, 4), DEVICE) is not read
         assert read.tolist() == [3, 1, 4]

@@ -242,7 +242,7 @@ def test_forward_seconds_of_a_prompt_are_not_those_of_its_answer():
     row = SimpleNamespace(finish="length")
     clock.joined([row])
     clock.start()
-    clock.stepped([row])
+    clock.note_step([row])
     clock.pause()
     assert clock.seconds(row) == (12.0, 4.0, 1.0, 2.0)
 

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from spec_bench.core.draws import row_generator
+from spec_bench.core.draws import make_row_generator
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.beam_decoder import BeamDecoder
-from spec_bench.decode.beam_step import Beam, BeamRow, Parents
+from spec_bench.decode.beam_step import Beam, BeamRow, ParentBeams
 from spec_bench.records.types import Request, StepRecord
 from tests.families import ARCHITECTURES, built, random_requests, tiny_pair
 from tests.kinds import generated, log_likelihood
@@ -142,7 +142,7 @@ def parents(tokens, first):
     zeros = (
         torch.zeros((1, count), dtype=dtype) for dtype in (torch.float64, torch.long, torch.bool)
     )
-    return Parents(torch.tensor([tokens]), *zeros, torch.tensor([[-1]]), torch.tensor([first]))
+    return ParentBeams(torch.tensor([tokens]), *zeros, torch.tensor([[-1]]), torch.tensor([first]))
 
 
 def test_what_follows_the_same_text_is_the_same_to_the_last_bit():
@@ -187,7 +187,7 @@ def test_answers_that_have_ended_wait_for_better_ones(candidates, pool, answer):
 
 
 def test_a_row_knows_which_of_its_beams_have_the_same_text():
-    row = BeamRow.start(Request("x", (1, 2), 8), row_generator(0, "x", torch.device("cpu")))
+    row = BeamRow.start(Request("x", (1, 2), 8), make_row_generator(0, "x", torch.device("cpu")))
     row.tokens, row.parents = [2, 5, 5, 6, 6, 7, 6], [-1, 0, 0, 1, 2, 1, 1]
     row.beams = row.beams * 4  # the last four nodes: 5 6, 5 6, 5 7, 5 6
     assert row.first_of_text() == [0, 0, 2, 0]

@@ -8,9 +8,9 @@ from safetensors.torch import save_file
 from torch.nn.functional import scaled_dot_product_attention
 
 from spec_bench.audit.catalogue import WARM, tree_cases
-from spec_bench.audit.decoders import enumerated_error
+from spec_bench.audit.decoders import enumerate_error
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.draft.eagle import misreading
+from spec_bench.draft.eagle import find_better_layers
 from spec_bench.draft.eagle_files import EagleShape
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import load_heads, save_heads
@@ -32,7 +32,7 @@ def test_all_heads_are_audited_on_every_tree_that_grows_level_by_level():
 
 
 def test_a_prompt_of_one_token_is_continued_exactly():
-    error, _ = enumerated_error(CHAIN.config, WARM, vocab=3, prompt=(1,))
+    error, _ = enumerate_error(CHAIN.config, WARM, vocab=3, prompt=(1,))
     assert error <= TOLERANCE
 
 
@@ -45,7 +45,7 @@ def test_a_reduced_vocabulary_that_is_not_mapped_back_is_caught():
     def unmap(decoder):
         decoder.policy = Unmapped(2)
 
-    error, _ = enumerated_error(CHAIN.config, WARM, vocab=3, alter=unmap)
+    error, _ = enumerate_error(CHAIN.config, WARM, vocab=3, alter=unmap)
     assert error > 1e-3
 
 
@@ -119,7 +119,7 @@ def reading_head(states):
 )
 def test_a_head_with_swapped_layer_ids_is_noticed(moved, message):
     target, states = counting_target()
-    said = misreading(reading_head(states), target, moved, (3, 4, 5))
+    said = find_better_layers(reading_head(states), target, moved, (3, 4, 5))
     if message is None:
         assert said is None
     else:
@@ -149,7 +149,7 @@ def logits_of(head):
 
 def layout(head, family):
     """A head's file, weights and config as a family writes them."""
-    _, weights, config = head.to_files()
+    _, weights, config = head.export()
     layer = dict(config.get("transformer_layer_config", config))
     ids = [1, 2, 0]  # inputs of blocks, which all but speculators name by the block before
     if family == "speculators":

@@ -8,9 +8,9 @@ import torch
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode import generate
 from spec_bench.decode.config import read_decoder
-from spec_bench.decode.generate import GenerateDecoder, GeneratedRow, steps_of
-from spec_bench.engine.generate import Aid, Call, prompts_own_s
-from spec_bench.metrics.calls import emitted_per_call
+from spec_bench.decode.generate import GenerateDecoder, GeneratedRow, build_step_records
+from spec_bench.engine.generate import Assistance, RecordedCall, prompts_own_s
+from spec_bench.metrics.calls import block_efficiency
 from spec_bench.records.types import Request, StepRecord
 from tests.families import GREEDY, built, decoder_settings, random_requests, tiny_pair
 
@@ -89,16 +89,16 @@ def test_what_calls_brought_adds_up_to_the_answer(name):
         for found in answers(name, settings):
             assert sum(step.accepted + 1 for step in found.steps) == len(found.tokens)
             assert all(0 <= step.accepted <= step.nodes for step in found.steps)
-    tau = emitted_per_call(answers(name, GREEDY)).value
+    tau = block_efficiency(answers(name, GREEDY)).value
     assert tau == 1 if name == "hf_generate" else tau > 1.2
 
 
 def test_steps_follow_from_what_each_pass_found_in_its_cache():
     # A prompt of 5 tokens; 3 proposed, 2 accepted; 3 and 3; 1 proposed, none accepted.
-    calls = [Call(8, 0), Call(4, 7), Call(2, 11)]
-    steps = steps_of(calls, 5, list(range(8)), Aid(tokens=3))
+    calls = [RecordedCall(8, 0), RecordedCall(4, 7), RecordedCall(2, 11)]
+    steps = build_step_records(calls, 5, list(range(8)), Assistance(tokens=3))
     assert steps == [StepRecord(3, 3, 2, 3), StepRecord(3, 3, 3, 4), StepRecord(1, 1, 0, 1)]
-    assert steps_of(calls, 5, [1, 2], Aid()) == [StepRecord(0, 0, 0, 1)] * 2
+    assert build_step_records(calls, 5, [1, 2], Assistance()) == [StepRecord(0, 0, 0, 1)] * 2
 
 
 def test_a_models_own_generation_settings_do_not_change_the_law():

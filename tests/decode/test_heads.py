@@ -9,11 +9,11 @@ from tokenizers.models import BPE
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from spec_bench.audit.catalogue import tree_cases
-from spec_bench.audit.decoders import block_law, heads_on
+from spec_bench.audit.decoders import enumerate_block, make_random_heads
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.audit.toys import MarkovModel, random_markov
-from spec_bench.core.draws import SeededDraws
-from spec_bench.core.transfer import Committed
+from spec_bench.core.draws import SeededSource
+from spec_bench.core.transfer import CommittedTokens
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
@@ -22,19 +22,19 @@ from spec_bench.draft.cached_head import CachedHead, keep_outputs
 from spec_bench.draft.heads import load_heads, save_heads
 from spec_bench.draft.language_model import OwnBlocks, RespelledDrafting
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
-from spec_bench.engine.loading import adopt_model
+from spec_bench.engine.loading import wrap_loaded_model
 from spec_bench.engine.mapped_model import (
     MappedModel,
     VocabularyMap,
-    of_ids,
-    of_outputs,
-    of_tokenizers,
+    vocabulary_map_of_ids,
+    vocabulary_map_of_outputs,
+    vocabulary_map_of_tokenizers,
 )
-from spec_bench.engine.own_blocks import with_blocks
+from spec_bench.engine.own_blocks import view_of_blocks
 from spec_bench.engine.tree_pass import run_pending
-from spec_bench.metrics.calls import lengths_of
+from spec_bench.metrics.calls import compute_lengths
 from spec_bench.records.types import Request
-from spec_bench.train.batches import Batch
+from spec_bench.train.batches import PositionBatch
 from spec_bench.train.trainee import TrainableHead
 from tests.families import GREEDY, VOCAB, built, decoder_settings, random_requests, tiny_pair
 from tests.heads import medusa_heads, recurrent_head
@@ -142,7 +142,7 @@ def test_a_listed_tree_is_cut_to_the_levels_that_its_heads_guess(guesses, levels
 
 def test_medusas_published_layout_is_read_whatever_its_config_understates(tmp_path):
     made = medusa_heads(16, VOCAB, 5)
-    _, weights, config = made.to_files()
+    _, weights, config = made.export()
     torch.save(weights, tmp_path / "medusa_lm_head.pt")
     (tmp_path / "config.json").write_text(json.dumps(config | {"medusa_num_heads": 2}))
     found = load_heads(str(tmp_path), torch.device("cpu"), torch.float32)
@@ -180,7 +180,7 @@ def test_all_blocks_accept_all():
 @pytest.mark.parametrize("family", ["llama", "opt"])
 def test_the_first_blocks_keep_what_the_target_keeps_of_them(family):
     target, _ = tiny_pair(family)
-    view = with_blocks(target, (0, 1))
+    view = view_of_blocks(target, (0, 1))
     caches = [each.allocate(1, 8) for each in (target, view)]
     for each, cache in zip((target, view), caches, strict=True):
         with torch.inference_mode():
@@ -212,7 +212,7 @@ FAMILIES = {
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_whose_blocks_cannot_be_left_out_is_refused_in_one_line(name):
     module = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **GEMMA, **FAMILIES[name]))
-    target = adopt_model(module, name)
+    target = wrap_loaded_model(module, name)
     said = naming("blocks 0, 2, 3 of the target", type(module).__name__, "shape")
     with one_line(said):
         OwnBlocks().model(target)
@@ -252,7 +252,7 @@ def test_the_text_is_plain_decodings_whatever_the_batch(name, temperature):
 def test_lengths_in_other_tools_words_do_not_hang_on_the_batch(name):
     alone, together = answers(name, 0.7, 1), answers(name, 0.7, 3)
     assert [g.tokens for g in together] == [g.tokens for g in alone]
-    assert lengths_of(together) == lengths_of(alone)
+    assert compute_lengths(together) == compute_lengths(alone)
     assert len({step.nodes for g in alone for step in g.steps}) > 1  # trees of several sizes
 
 
@@ -270,16 +270,16 @@ def test_positions_keep_their_numbers_when_a_walk_stops_early():
         generator, tokens = torch.Generator().manual_seed(3), []
         law = torch.full((1, 1000), 0.001)
         for emitted in steps:
-            draws = SeededDraws([generator])
+            draws = SeededSource([generator])
             positions = draws.by_position(4)
-            tokens += [int(positions.token_at(level, law)) for level in range(emitted)]
+            tokens += [int(positions.sample_at(level, law)) for level in range(emitted)]
             draws.settle([emitted])
         return tokens
 
     assert drawn([4, 4]) == drawn([1] * 8) == drawn([3, 1, 2, 2])
     plain = torch.Generator().manual_seed(3)
     law = torch.full((1, 1000), 0.001)
-    assert drawn([4, 4]) == [int(SeededDraws([plain]).verdict(()).token(law)) for _ in range(8)]
+    assert drawn([4, 4]) == [int(SeededSource([plain]).verdict(()).token(law)) for _ in range(8)]
 
 
 def test_without_a_match_an_iteration_is_one_of_plain_decoding():
@@ -293,8 +293,8 @@ V = 4
 # The target's 0 and 2 are the draft's 3 and 0 or 1; the target's 1 is read in two parts and its 3
 # as something else; the draft's 2 and 4 are nobody's.
 MAP = VocabularyMap((3, 2, 0, 4), (2, 2, -1, 0, -1), {1: (4, 2)})
-NARROW = of_ids((3, 0), V)  # one token for all others
-CUT = of_outputs((0, 2), V)
+NARROW = vocabulary_map_of_ids((3, 0), V)  # one token for all others
+CUT = vocabulary_map_of_outputs((0, 2), V)
 SETTINGS = {
     "temperature": SamplingSettings(0.7, probability_dtype="float64"),
     "top-k": SamplingSettings(1.3, top_k=2, probability_dtype="float64"),
@@ -335,7 +335,7 @@ def test_the_law_is_the_targets_whatever_the_draft_calls_its_tokens(name, vocabu
         return
     for said, settings in SETTINGS.items():
         built = CASES[name].build(target, [draft_of(vocabulary)], settings)
-        got, expected, _ = block_law(
+        got, expected, _ = enumerate_block(
             built, lambda prefix, length, s=settings: target.law(prefix, length, settings=s)
         )
         assert max(abs(got[t] - chance) for t, chance in expected.items()) < TOLERANCE, said
@@ -368,7 +368,7 @@ def test_tokens_that_a_recurrent_head_does_not_know_teach_it_nothing():
     logits = next(heads.guesses(x, embedded))[[0, 2]]
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor([1, 0]), reduction="sum")
     torch.testing.assert_close(losses.loss, expected.unsqueeze(0))
-    batch = Batch(x, embedded, torch.tensor([[4], [2], [1]]))
+    batch = PositionBatch(x, embedded, torch.tensor([[4], [2], [1]]))
     whole = next(learner.logits(batch))
     assert whole.isfinite()[0].tolist() == [False, True, False, False, True, False]
 
@@ -381,11 +381,11 @@ def test_heads_that_keep_some_outputs_propose_those_and_the_law_stays(kind):
         if case.config.heads == kind and case.tree.enumerable
     )
     target = random_markov(V, 3)
-    heads = heads_on(target, kind, 5)
+    heads = make_random_heads(target, kind, 5)
     keep_outputs(heads, (0, 2), torch.eye(target.hidden_size, dtype=torch.float64)[:V])
     settings = SETTINGS["temperature"]
     built = config.build(target, [], settings, heads=heads)
-    got, expected, _ = block_law(built, lambda *given: target.law(*given, settings=settings))
+    got, expected, _ = enumerate_block(built, lambda *given: target.law(*given, settings=settings))
     assert max(abs(got[t] - chance) for t, chance in expected.items()) < TOLERANCE
     x = torch.ones(1, target.hidden_size, dtype=torch.float64)
     if not isinstance(heads, CachedHead):
@@ -394,7 +394,7 @@ def test_heads_that_keep_some_outputs_propose_those_and_the_law_stays(kind):
         logits = heads.logits(x[:, : heads.shape.hidden], lambda _: x.new_zeros(1, V), V)
     assert logits[0].isfinite().tolist() == [True, False, True, False]
     with pytest.raises(ValueError, match="know none of these tokens"):
-        keep_outputs(heads_on(target, kind, 5), (99,), torch.eye(V))
+        keep_outputs(make_random_heads(target, kind, 5), (99,), torch.eye(V))
 
 
 @pytest.mark.parametrize(
@@ -418,16 +418,16 @@ def test_several_of_the_drafts_tokens_add_up_and_what_it_lacks_is_never_proposed
 
 def test_a_context_is_respelled_within_its_bound_and_only_grows():
     draft = draft_of(MAP)
-    assert draft.respelled([0, 1, 2]) == [0, V + 4, V + 2, 2]
-    assert draft.respelled([1, 1, 1]) == [V + 4, V + 2, V + 4, V + 2, V + 4, V + 2]
+    assert draft.retokenise([0, 1, 2]) == [0, V + 4, V + 2, 2]
+    assert draft.retokenise([1, 1, 1]) == [V + 4, V + 2, V + 4, V + 2, V + 4, V + 2]
     wide = MappedModel(
         random_markov(5, 1), VocabularyMap(MAP.reads, MAP.proposes, {1: (4, 2, 3)}), V
     )
-    assert wide.respelled([1, 0, 0, 1]) == [1, 0, 0, V + 4, V + 2, V + 3]
+    assert wide.retokenise([1, 0, 0, 1]) == [1, 0, 0, V + 4, V + 2, V + 3]
     for end in range(5):
         assert (
-            wide.respelled([1, 0, 0, 1][:end])
-            == wide.respelled([1, 0, 0, 1])[: (0, 1, 2, 3, 6)[end]]
+            wide.retokenise([1, 0, 0, 1][:end])
+            == wide.retokenise([1, 0, 0, 1])[: (0, 1, 2, 3, 6)[end]]
         )
 
 
@@ -440,7 +440,7 @@ def test_a_draft_of_another_tokenizer_drafts_from_the_respelled_text():
     draft = draft_of(MAP)
     drafting = RespelledDrafting(given(draft), draft)
     drafting.start(0, (0, 1, 2))
-    committed = Committed([(0, 1, 2)])
+    committed = CommittedTokens([(0, 1, 2)])
     drafting.needs(committed)
     chain = draft.inner
     own = chain.logits[3 % 2, 0]
@@ -460,14 +460,16 @@ def test_a_token_in_parts_is_read_as_its_last_where_they_do_not_fit():
             ({"b": 0, "c": 1, "a": 2}, []),
         )
     )
-    assert of_tokenizers(ours, theirs, 4) == VocabularyMap((2, 0, 1, 0), (1, 2, 0), {3: (2, 0)})
+    assert vocabulary_map_of_tokenizers(ours, theirs, 4) == VocabularyMap(
+        (2, 0, 1, 0), (1, 2, 0), {3: (2, 0)}
+    )
 
 
 def test_a_token_in_parts_that_was_looked_up_is_read_in_parts_once_it_is_accepted():
     draft = MappedModel(random_history(5, 7), MAP, V)
 
     def logits(drafting, text):
-        committed = Committed([text])
+        committed = CommittedTokens([text])
         drafting.needs(committed)
         return drafting.at_root(committed)
 
@@ -479,7 +481,7 @@ def test_a_token_in_parts_that_was_looked_up_is_read_in_parts_once_it_is_accepte
         there = torch.ones((1, 1), dtype=torch.bool)
         tree.add_level(torch.tensor([[token]]), torch.tensor([0]), there, None)
         if token == 1:
-            kept.at_frontier(tree, Committed([(0, 2)]))
+            kept.at_frontier(tree, CommittedTokens([(0, 2)]))
     kept.commit([1], [[0, 1]], torch.tensor([[0, 1, 1]]), 2)
     kept.count([1], [2], 2)
     fresh.start(0, (0, 2, 1, 3))

@@ -13,17 +13,17 @@ from unittest import mock
 import pytest
 import torch
 
-from spec_bench.core.draws import DrawnBefore, Noted, SeededDraws
-from spec_bench.core.transfer import Known
+from spec_bench.core.draws import DrawRecorder, PredrawnSource, SeededSource
+from spec_bench.core.transfer import HostDeviceInts
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode import recording
 from spec_bench.decode.decoder import Decoder
-from spec_bench.decode.recording import Recorded, Recordings, rounded, steps
-from spec_bench.draft.cached_head import DraftingOnHanded
+from spec_bench.decode.recording import GraphCache, IterationGraph, length_buckets, round_up_length
+from spec_bench.draft.cached_head import HiddenDraftState
 from spec_bench.draft.language_model import LanguageModelDrafting
 from spec_bench.engine.cache import SlotCache
 from spec_bench.engine.recorder import Recorder
-from spec_bench.jobs.sweep.plan import bytes_kept
+from spec_bench.jobs.sweep.plan import graph_bytes_per_decoder
 from tests import families
 from tests.families import OURS, pair_of, random_requests
 from tests.simcuda import DEVICE, SimCuda, counted
@@ -129,7 +129,9 @@ def test_an_iteration_takes_one_copy_each_way_and_one_wait(name, rows, law):
 
 def latched(graph, *given):
     """The numbers are those that it was recorded with."""
-    with mock.patch.object(Known, "read_at", lambda own, at, most: read_at(own, at.clone(), most)):
+    with mock.patch.object(
+        HostDeviceInts, "read_at", lambda own, at, most: read_at(own, at.clone(), most)
+    ):
         made(graph, *given)
 
 
@@ -173,17 +175,17 @@ def in_the_pool(own, hidden, path, accepted):
     own._handed = own._handed.clone()
 
 
-read_at, made, run = Known.read_at, Recorded.__init__, Recorded.run
-canary, draws, commit_all = Recordings._canary, Decoder._draws, SlotCache.commit_all
-see_path = DraftingOnHanded.see_path
+read_at, made, run = HostDeviceInts.read_at, IterationGraph.__init__, IterationGraph.run
+canary, draws, commit_all = GraphCache._canary, Decoder._draws, SlotCache.commit_all
+see_path = HiddenDraftState.see_path
 FAULTS = {
-    "a latch": (Recorded, "__init__", latched),
-    "a stale length": (Recorded, "__init__", unsynchronised),
-    "rows swapped": (Recorded, "run", swapped),
-    "a moved address": (Recordings, "_canary", elsewhere),
+    "a latch": (IterationGraph, "__init__", latched),
+    "a stale length": (IterationGraph, "__init__", unsynchronised),
+    "rows swapped": (IterationGraph, "run", swapped),
+    "a moved address": (GraphCache, "_canary", elsewhere),
     "a number drawn twice": (Decoder, "_draws", undrawn),
     "a commit left out": (SlotCache, "commit_all", uncommitted),
-    "a shared pool": (DraftingOnHanded, "see_path", in_the_pool),
+    "a shared pool": (HiddenDraftState, "see_path", in_the_pool),
 }  # fmt: skip
 
 
@@ -237,7 +239,7 @@ def test_answers_that_part_much_earlier_than_nudged_ones_are_refused(nudged):
     with (
         SimCuda(),
         mock.patch.object(recording, "CANARY_ANSWERS", 1),
-        mock.patch.object(Recordings, "_answers", side_effect=answers),
+        mock.patch.object(GraphCache, "_answers", side_effect=answers),
         mock.patch.object(recording, "near_tie_gap", return_value=1e9),
     ):
         refused = prepared(built("sd", 1, 0.0, "static", DEVICE), asked(1)).recordings.refused
@@ -271,7 +273,7 @@ def test_a_tie_is_no_fault(law, gap):
     answers = [[SimpleNamespace(tokens=each, steps=[1] * 3)] for each in tokens]
     with (
         SimCuda(),
-        mock.patch.object(Recordings, "_answers", side_effect=answers),
+        mock.patch.object(GraphCache, "_answers", side_effect=answers),
         mock.patch.object(recording, "near_tie_gap", return_value=gap),
     ):
         assert prepared(built("sd", 1, law, "static", DEVICE), asked(1)).recordings.refused == ""
@@ -293,23 +295,31 @@ def test_a_cache_that_grows_takes_its_graphs_along():
 
 def test_a_graph_is_of_64_256_1024_tokens_or_a_power_of_two():
     lengths = (1, 64, 65, 256, 257, 1024, 1025, 2048, 2049)
-    assert [*map(rounded, lengths)] == [64, 64, 256, 256, 1024, 1024, 2048, 2048, 4096]
+    assert [*map(round_up_length, lengths)] == [64, 64, 256, 256, 1024, 1024, 2048, 2048, 4096]
 
 
 def test_a_graph_serves_rows_and_lengths_that_it_reaches():
-    own = Recordings.__new__(Recordings)
+    own = GraphCache.__new__(GraphCache)
     own.made, own.least, own._split = {(1, 64): "a", (4, 64): "b", (4, 256): "c"}, 0, 200
     asked = ([10], [10, 64], [65], [1, 201], [1] * 5, [300], [200, 210])
-    assert [own.serving(Known(each)) for each in asked] == ["a", "b", "c", "c", None, None, None]
+    assert [own.find_graph(HostDeviceInts(each)) for each in asked] == [
+        "a",
+        "b",
+        "c",
+        "c",
+        None,
+        None,
+        None,
+    ]
     own.least = 256
-    assert own.serving(Known([10])) == "c"
+    assert own.find_graph(HostDeviceInts([10])) == "c"
 
 
 def test_graphs_serve_lengths_in_few_steps():
-    assert steps(1, 300) == [64, 256, 300]
-    assert steps(100, 300) == [256, 300]
-    assert steps(900, 5000) == [1024, 2048, 4096, 5000]
-    assert steps(1, 40) == [40]
+    assert length_buckets(1, 300) == [64, 256, 300]
+    assert length_buckets(100, 300) == [256, 300]
+    assert length_buckets(900, 5000) == [1024, 2048, 4096, 5000]
+    assert length_buckets(1, 40) == [40]
 
 
 @pytest.mark.parametrize("positions", [1, 3])
@@ -321,16 +331,16 @@ def test_numbers_drawn_before_are_those_that_an_iteration_asks_for(positions):
         gumbel = draws.gumbel(torch.zeros((2, 1, 5), dtype=torch.float64))
         law = torch.full((2, 5), 0.2, dtype=torch.float64)
         place = draws.by_position(positions)
-        drawn = [place.token_at(level, law) for level in range(positions)]
+        drawn = [place.sample_at(level, law) for level in range(positions)]
         walk = draws.verdict([2, 1])
         return [gumbel, *drawn, walk.token(law)]
 
-    noted, right = Noted(generators()), SeededDraws(generators())
+    noted, right = DrawRecorder(generators()), SeededSource(generators())
     expected = iteration(right)
     iteration(noted)
     count = 5 + positions + 4
     assert sum(count for _, count in noted.asked) == count
-    before = DrawnBefore(generators(), (2, count))
+    before = PredrawnSource(generators(), (2, count))
     before.draw(noted.asked)
     torch.testing.assert_close(iteration(before), expected, rtol=0, atol=0)
     for draws in (right, before):
@@ -342,7 +352,7 @@ def test_numbers_drawn_before_are_those_that_an_iteration_asks_for(positions):
 def test_a_gpus_generator_comes_back_by_its_offset_and_draws_nothing_again():
     with SimCuda() as sim:
         one, other = (torch.Generator(DEVICE).manual_seed(3) for _ in range(2))
-        draws = SeededDraws([one])
+        draws = SeededSource([one])
         draws.by_position(4)
         sim.reset()
         draws.settle([2])
@@ -408,12 +418,14 @@ def test_a_pool_gives_out_the_least_block_that_fits_and_joins_its_neighbours():
 
 @pytest.mark.parametrize("name", ["rsd_s", "rsd_c"])
 def test_a_plan_counts_what_graphs_keep(name, monkeypatch):
-    monkeypatch.setattr(Recordings, "_canary", lambda *_: "")
+    monkeypatch.setattr(GraphCache, "_canary", lambda *_: "")
     with SimCuda():
         decoder = prepared(built(name, 3, 1.0, "static", DEVICE), endless(3, 4))
         graphs = decoder.recordings.made
         kept = max(each.numbers.nbytes for each in graphs.values())
         kept += sum(each._given.nbytes + each._message.nbytes for each in graphs.values())
     tokens = max(most for _, most in graphs)
-    planned = bytes_kept(decoder.policy, decoder.settings, decoder.target.vocab_size, 3, tokens)
+    planned = graph_bytes_per_decoder(
+        decoder.policy, decoder.settings, decoder.target.vocab_size, 3, tokens
+    )
     assert kept <= planned <= 1.05 * kept

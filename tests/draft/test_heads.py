@@ -10,9 +10,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from spec_bench.audit.catalogue import WARM, tree_cases
-from spec_bench.audit.decoders import enumerated_error
+from spec_bench.audit.decoders import enumerate_error
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.core.transfer import Committed
+from spec_bench.core.transfer import CommittedTokens
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.draft.base import Equipment
@@ -56,7 +56,7 @@ def test_a_dspark_head_has_exactly_the_chains_law(monkeypatch, tree, gated):
 
     monkeypatch.setattr(DFlashHead, "smallest", smallest)
     case = next(c for c in tree_cases("exact") if c.name.startswith(tree))
-    error, count = enumerated_error(case.config, WARM, vocab=3)
+    error, count = enumerate_error(case.config, WARM, vocab=3)
     assert error <= TOLERANCE
     assert count > 1
 
@@ -102,7 +102,7 @@ def test_speculators_ids_name_inputs_and_its_own_last_layer_is_read(tmp_path):
     assert head.ids.tolist() == kept.nonzero().flatten().tolist()
     target, _ = tiny_pair("llama")
     drafting = DFlashDrafting(Equipment(target, [], [], head, 1, head.allocate(1, 64)))
-    committed = Committed([[4]])
+    committed = CommittedTokens([[4]])
     drafting.needs(committed)
     made = drafting.levels(committed)
     assert torch.isinf(made[..., ~kept]).all()
@@ -220,7 +220,7 @@ def test_the_first_token_is_that_of_transformers_own_layer(family):
             theirs.rotary_emb(states, positions), None, positions, None,
         )  # fmt: skip
         wanted = target.lm_head(own_output)
-        found = head.own_logits(
+        found = head.compute_own_logits(
             outputs(head, states, target.get_input_embeddings()(after)), target.lm_head
         )
     assert torch.allclose(found[:, -1], wanted[:, -1], atol=1e-5)
@@ -280,9 +280,9 @@ def test_experts_in_published_files_are_one_tensor_each(tmp_path):
 def test_the_targets_last_layer_reads_what_is_fed_back():
     head = head_of("llama")
     output = 100 * torch.randn(2, 3, WIDTH)
-    fed_back = head.fed_back(output)
-    assert torch.equal(head.own_logits(output, lambda read: read), fed_back)
-    torch.testing.assert_close(head.fed_back(output / 50), fed_back)
+    fed_back = head.next_feature(output)
+    assert torch.equal(head.compute_own_logits(output, lambda read: read), fed_back)
+    torch.testing.assert_close(head.next_feature(output / 50), fed_back)
     assert not torch.allclose(fed_back, output)
 
 
@@ -302,7 +302,7 @@ def test_a_mimo_folder_is_target_and_head_at_once(tmp_path):
     body = {key: value for key, value in CONFIGS["mimo"].items() if key != "model_type"}
     target = AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen2", **body)).eval()
     target.save_pretrained(tmp_path)
-    _, tensors, config = head.to_files()
+    _, tensors, config = head.export()
     own = load_file(tmp_path / "model.safetensors")
     save_file(own | tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     remote = {"auto_map": {"AutoConfig": "configuration_mimo.MiMoConfig"}}

@@ -11,13 +11,13 @@ import torch
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 from spec_bench.audit.toys import random_markov
-from spec_bench.core.transfer import Committed
+from spec_bench.core.transfer import CommittedTokens
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.draft import lookup
 from spec_bench.draft.base import Equipment
-from spec_bench.draft.lookup import Answers, Bounds, FirstIndex, NgramIndex, SuffixIndex
+from spec_bench.draft.lookup import AnswerMemory, FirstIndex, GuessBounds, NgramIndex, SuffixIndex
 from spec_bench.engine.mapped_model import MappedModel, VocabularyMap
 from tests.draft import plain
 from tests.draft.plain import Target, by_hand, first_match
@@ -45,19 +45,19 @@ COPY = [1, 2, 8, 9, 1, 2, 7, 7, 1, 2, 7, 7, 1, 2]
 @pytest.mark.parametrize(
     ("tokens", "bounds", "longest", "levels"),
     [
-        (LATER, Bounds(1, 3), 3, [[(4, 0)], [(5, 0)], [(3, 0)]]),
-        (LATER, Bounds(1, 2), 1, [[(9, 0)], [(1, 0)]]),
-        (VOTES, Bounds(3, 1), 1, [[(1, 0), (3, 0), (2, 0)]]),  # by count, then by recency
-        (VOTES, Bounds(2, 1), 1, [[(1, 0), (3, 0)]]),
-        (BEGUN, Bounds(3, 2), 1, [[(1, 0), (2, 0)], [(6, 1), (5, 0), (4, 0)]]),
-        (BEGUN, Bounds(3, 2, per_match=3.0), 1, [[(1, 0), (2, 0)], [(6, 1)]]),
-        (RARE, Bounds(2, 1, share=0.2), 1, [[(1, 0)]]),
+        (LATER, GuessBounds(1, 3), 3, [[(4, 0)], [(5, 0)], [(3, 0)]]),
+        (LATER, GuessBounds(1, 2), 1, [[(9, 0)], [(1, 0)]]),
+        (VOTES, GuessBounds(3, 1), 1, [[(1, 0), (3, 0), (2, 0)]]),  # by count, then by recency
+        (VOTES, GuessBounds(2, 1), 1, [[(1, 0), (3, 0)]]),
+        (BEGUN, GuessBounds(3, 2), 1, [[(1, 0), (2, 0)], [(6, 1), (5, 0), (4, 0)]]),
+        (BEGUN, GuessBounds(3, 2, per_match=3.0), 1, [[(1, 0), (2, 0)], [(6, 1)]]),
+        (RARE, GuessBounds(2, 1, share=0.2), 1, [[(1, 0)]]),
         # A share is of the occurrences before the end; one of exactly that share is proposed.
-        ([1, 2, 1, 3, 1], Bounds(2, 1, share=0.5), 1, [[(3, 0), (2, 0)]]),
-        (RARE, Bounds(1, 8, per_match=2.0), 1, [[(1, 0)], [(7, 0)]]),
-        (COPY, Bounds(1, 3), 2, [[(7, 0)], [(7, 0)], [(1, 0)]]),
-        ([1, 2, 3], Bounds(2, 4), 3, []),
-        ([], Bounds(2, 4), 3, []),
+        ([1, 2, 1, 3, 1], GuessBounds(2, 1, share=0.5), 1, [[(3, 0), (2, 0)]]),
+        (RARE, GuessBounds(1, 8, per_match=2.0), 1, [[(1, 0)], [(7, 0)]]),
+        (COPY, GuessBounds(1, 3), 2, [[(7, 0)], [(7, 0)], [(1, 0)]]),
+        ([1, 2, 3], GuessBounds(2, 4), 3, []),
+        ([], GuessBounds(2, 4), 3, []),
     ],
 )
 def test_what_followed_before_is_guessed_by_the_longest_match_and_by_votes(
@@ -79,7 +79,7 @@ def test_a_first_match_is_that_of_transformers_and_of_the_definition(longest, co
     numbers, found = random.Random(longest), 0
     for trial in range(150):
         tokens = [numbers.randrange(2 + trial % 5) for _ in range(1 + trial % 40)]
-        levels = guesses(tokens, Bounds(1, count), longest, FirstIndex)
+        levels = guesses(tokens, GuessBounds(1, count), longest, FirstIndex)
         span = first_match(tokens, longest, count)
         assert levels == [[(token, 0)] for token in span]
         assert span == by_transformers(tokens, longest, count)
@@ -103,8 +103,8 @@ def test_proposals_are_those_of_counting(width, seed):
     answers = [chance.choices("012", k=chance.randint(1, 12)) for _ in range(3)]
     answers = [[int(token) for token in answer] for answer in answers]
     own = [int(token) for token in chance.choices("012", k=chance.randint(2, 14))]
-    bounds, depth, least = Bounds(width, 4), chance.choice([3, 6]), chance.choice([0.1, 0.4])
-    memory = Answers(depth)
+    bounds, depth, least = GuessBounds(width, 4), chance.choice([3, 6]), chance.choice([0.1, 0.4])
+    memory = AnswerMemory(depth)
     memory.remember(answers)
     index = SuffixIndex(depth, 1.0, least, memory.trie)
     index.extend(own[:1])
@@ -123,18 +123,18 @@ def test_proposals_are_those_of_counting(width, seed):
     ],
 )
 def test_which_match_proposes(answers, own, guessed):
-    memory = Answers(3)
+    memory = AnswerMemory(3)
     memory.remember(answers)
     index = SuffixIndex(3, 1.0, 0.1, memory.trie)
     index.extend(own)
-    assert as_paths(index.guesses(Bounds(1, 4)))[0] == [(guessed,)]
+    assert as_paths(index.guesses(GuessBounds(1, 4)))[0] == [(guessed,)]
 
 
 def test_more_answers_are_read_on_and_others_anew():
-    memory = Answers(4)
+    memory = AnswerMemory(4)
     for answers in ([[1, 2]], [[1, 2], [2, 3]], [[3, 3], [2, 3]]):
         memory.remember(answers)
-        fresh = Answers(4)
+        fresh = AnswerMemory(4)
         fresh.remember(answers)
         assert memory.trie.root == fresh.trie.root
 
@@ -201,9 +201,9 @@ def test_what_was_guessed_last_behind_a_token_is_recycled(trees, known):
 
 def test_proposals_are_the_tables_by_rank_and_token_zero_where_nothing_is_known():
     made = recycling(([3], [1, 2], [(2, 0), (2, 3), (3, 2)]))
-    below = made.at_root(Committed([[0, 3]]))
+    below = made.at_root(CommittedTokens([[0, 3]]))
     assert below.tolist() == [[[[-1.0, -torch.inf, 0.0, -torch.inf]]]]
-    unknown = made.at_root(Committed([[3, 0]]))
+    unknown = made.at_root(CommittedTokens([[3, 0]]))
     assert unknown.tolist() == [[[[0.0, -torch.inf, -torch.inf, -torch.inf]]]]
 
 
@@ -423,7 +423,7 @@ RANKED = {
     "lookup_vote": ({}, lambda text: plain.voted(text, 3, 1, 10)),
     "suffix_decoding": (
         {"width": 3, "depth": 4},
-        lambda text: [*chain.from_iterable(by_hand(text, ANSWERS, Bounds(3, 4), 24, 0.1))],
+        lambda text: [*chain.from_iterable(by_hand(text, ANSWERS, GuessBounds(3, 4), 24, 0.1))],
     ),
 }
 

@@ -14,14 +14,14 @@ from spec_bench.engine.attention import (
     NAME,
     LayerMasks,
     Span,
-    cut,
+    apply_window,
+    compute_span,
     grouped_attention,
     has_kernels,
     kinds_of_layers,
     pack_shared_heads,
-    shortened,
-    span_of,
     split_long_prefixes,
+    temporarily_shorten_windows,
 )
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.probe import check_model
@@ -80,7 +80,7 @@ PATHS = torch.tensor(
     ],
 )
 def test_windows_and_chunks_count_positions_along_the_path_and_not_slots(chunked, expected):
-    found = cut(PATHS, 3, chunked=chunked)[0].int().tolist()
+    found = apply_window(PATHS, 3, chunked=chunked)[0].int().tolist()
     assert ["".join(map(str, row)) for row in found] == expected
 
 
@@ -91,23 +91,23 @@ def windowed(**settings):
 
 def test_layers_that_differ_get_a_mask_each_and_others_share_one():
     masks = LayerMasks(windowed(sliding_window=3), torch.float32)
-    made = masks.by_kind(PATHS)
-    assert (made["sliding_attention"][0, 0] == 0).equal(cut(PATHS, 3)[0])
+    made = masks.make_masks(PATHS)
+    assert (made["sliding_attention"][0, 0] == 0).equal(apply_window(PATHS, 3)[0])
     assert (made["full_attention"][0, 0] == 0).equal(PATHS[0])
-    one = LayerMasks(LlamaConfig(), torch.float32).by_kind(PATHS)
+    one = LayerMasks(LlamaConfig(), torch.float32).make_masks(PATHS)
     assert isinstance(one, torch.Tensor)
 
 
 def test_a_window_longer_than_what_is_read_costs_no_mask_of_its_own():
-    made = LayerMasks(windowed(sliding_window=7), torch.float32).by_kind(PATHS)
+    made = LayerMasks(windowed(sliding_window=7), torch.float32).make_masks(PATHS)
     assert made["sliding_attention"] is made["full_attention"]
 
 
 def test_a_shortened_window_is_long_again_afterwards():
     config = windowed(sliding_window=4096)
     masks = LayerMasks(config, torch.float32)
-    with shortened(config, 3):
-        made = masks.by_kind(PATHS)
+    with temporarily_shorten_windows(config, 3):
+        made = masks.make_masks(PATHS)
         assert made["sliding_attention"] is not made["full_attention"]
     assert config.sliding_window == 4096
 
@@ -131,7 +131,7 @@ def test_a_layer_that_keeps_a_state_is_refused_by_its_kind():
     ],
 )
 def test_a_span_holds_the_slots_that_every_token_sees(reach, chunked, expected):
-    assert span_of(10, 14, reach, chunked=chunked) == expected
+    assert compute_span(10, 14, reach, chunked=chunked) == expected
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_split_attention_over_random_trees_windows_and_heads_is_masked_attention
     query = torch.randn(rows, heads * groups, count, width)
     key, value = torch.randn(2, rows, heads, slots, width).unbind()
     layer = SimpleNamespace(num_key_value_groups=groups, is_causal=True, training=False)
-    whole, parts = masks.by_kind(visible), masks.by_kind(visible, shared)
+    whole, parts = masks.make_masks(visible), masks.make_masks(visible, shared)
     assert isinstance(parts, Tensor) and hasattr(parts, "span") and not hasattr(whole, "span")
     expected, got = (
         grouped_attention(layer, query, key, value, mask)[0] for mask in (whole, parts)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from spec_bench.core.transfer import forget_constants
+from spec_bench.core.transfer import clear_constants
 from spec_bench.decode import recording
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.attention import FROM, pack_shared_heads
@@ -156,7 +156,7 @@ def test_no_replaced_cache_stays_alive_when_trees_grow():
             for name, spec in GROWING
         ]
         torch.zeros(1, device=DEVICE)
-        forget_constants()
+        clear_constants()
         before = sim.allocated
         for decoder in decoders:
             decoder.generate(random_requests(2, 3), seed=0)
@@ -166,7 +166,7 @@ def test_no_replaced_cache_stays_alive_when_trees_grow():
             pool.cache(*role, 1, 1).bytes for role in (("target", target), ("draft 0", draft))
         )
         assert held == expected
-        forget_constants()  # what never changes stays, and is no cache's
+        clear_constants()  # what never changes stays, and is no cache's
         assert sim.allocated - before <= 1.05 * expected
 
 

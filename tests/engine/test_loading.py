@@ -22,7 +22,7 @@ from spec_bench.engine.loading import (
     TokenIds,
     check_vocabularies,
     common_tokenizer,
-    config_of,
+    load_config,
     load_model,
     load_tokenizer,
     random_module,
@@ -30,7 +30,7 @@ from spec_bench.engine.loading import (
 from spec_bench.engine.model_spec import COMPILE_MODES
 from spec_bench.jobs.config import pair as pairs
 from spec_bench.jobs.config.model_files import model_size
-from spec_bench.jobs.config.pair import EngineSettings, placed
+from spec_bench.jobs.config.pair import EngineSettings, resolve_device
 from tests.kinds import tiny_module
 from tests.said import naming, one_line
 
@@ -110,7 +110,7 @@ def test_auto_is_a_gpu_only_where_its_driver_starts_torchs_cuda(
     library = tmp_path / "libcuda.so.1"
     subprocess.run([COMPILER, "-shared", "-fPIC", "-o", library, tmp_path / "driver.c"], check=True)
     torch_for_cuda_13.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    assert placed(EngineSettings("auto", "float32"), "org/model").device == chosen
+    assert resolve_device(EngineSettings("auto", "float32"), "org/model").device == chosen
     assert re.search(says, caplog.text) if says else not caplog.text
     if not says:
         assert ModelSpec("org/model", device="cuda:0").device == "cuda:0"
@@ -155,7 +155,7 @@ def test_a_gpu_records_only_with_a_torch_that_is_new_enough(version, old, monkey
 
 def test_an_embedded_pair_asks_no_driver(torch_for_cuda_13):
     torch_for_cuda_13.setattr(model_spec, "_ASK", "print(12040, 0)")
-    assert placed(EngineSettings("auto", "float32"), "embedded:target").device == "cpu"
+    assert resolve_device(EngineSettings("auto", "float32"), "embedded:target").device == "cpu"
     assert model_spec.cuda_fault.cache_info().misses == 0
 
 
@@ -221,7 +221,7 @@ def test_weights_are_those_of_their_seed_and_leave_other_randomness_alone(name):
 def test_a_random_model_loads_like_any_other(name):
     model = load_model(ModelSpec(f"random:{name}", dtype="float32", seed=3))
     assert model.vocab_size == len(load_tokenizer(f"random:{name}")) == 512
-    assert model.max_positions == longest_sequence(config_of(f"random:{name}")) == 512
+    assert model.max_positions == longest_sequence(load_config(f"random:{name}")) == 512
     expected = random_module(f"random:{name}", torch.float32, "cpu", 3)
     tokens = torch.tensor([[5, 6, 7]])
     with torch.inference_mode():

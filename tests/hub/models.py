@@ -55,7 +55,7 @@ def write_model(folder):
     tokenizer.save_pretrained(folder)
     if family == "mimo":
         own = json.loads((folder / "config.json").read_text())
-        _, tensors, _ = MtpHead(MtpShape({k: own[k] for k in own if k != "dtype"})).to_files()
+        _, tensors, _ = MtpHead(MtpShape({k: own[k] for k in own if k != "dtype"})).export()
         file = folder / "model.safetensors"
         save_file(load_file(file) | tensors, file, metadata={"format": "pt"})
 

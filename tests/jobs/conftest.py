@@ -4,7 +4,7 @@ import pytest
 
 from spec_bench.decode.decoder import Decoder
 from spec_bench.jobs.app import run_config
-from spec_bench.jobs.config.compose import composed
+from spec_bench.jobs.config.compose import compose_config
 from tests.jobs.tiny import make_family, make_task, overrides
 
 
@@ -22,7 +22,7 @@ def run_job(family, tmp_path):
 
     def run(*more, results=None):
         given = overrides(family, results or tmp_path / "results", *more)
-        return run_config(composed(given))
+        return run_config(compose_config(given))
 
     return run
 

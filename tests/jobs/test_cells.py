@@ -8,16 +8,16 @@ import yaml
 
 from spec_bench import load_pair
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.jobs.app import run_config, settings_of
+from spec_bench.jobs.app import build_job_settings, run_config
 from spec_bench.jobs.config.cells import (
     Cell,
     build_cells,
-    configurations,
     expand_grid,
+    list_trees,
     parse_cell,
-    written_cells,
+    parse_cells,
 )
-from spec_bench.jobs.config.compose import composed, with_quoted_numbers
+from spec_bench.jobs.config.compose import compose_config, quote_group_numbers
 from spec_bench.jobs.config.fitting import Fit, FittedTrees, read_fit
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.recommend.fit_tree import main as fit_tree
@@ -25,7 +25,7 @@ from spec_bench.records import cell_folder
 from spec_bench.report.papers.items import recipe_cells
 from spec_bench.settings.configs import conf_dir, conf_dirs
 from spec_bench.vocabulary.decoders import load_decoder
-from spec_bench.vocabulary.names import decoder
+from spec_bench.vocabulary.names import decoder_style
 from spec_bench.vocabulary.spec import parse
 from tests import warm
 from tests.jobs.tiny import cut, eagle_heads, main, overrides, rows_of, tokens_of
@@ -36,7 +36,7 @@ TREES = ("sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "rsd_c", "rsd_s", "top
 
 def cells_of(*wanted, chosen=None, spec=None, temperature=1.0):
     sampling = SamplingSettings(temperature)
-    return build_cells(written_cells(chosen or {}, spec, wanted, conf_dirs()), sampling)
+    return build_cells(parse_cells(chosen or {}, spec, wanted, conf_dirs()), sampling)
 
 
 @pytest.mark.parametrize("name", [*TREES, "medusa", "redrafter"])
@@ -58,7 +58,7 @@ def test_a_drafter_or_rule_that_is_a_name_stands_in_place_of_the_decoders_own():
     assert (cell.config.drafts, cell.config.heads) == (0, "eagle3")
     assert cell.settings["drafter"] == {"kind": "eagle3"}
     assert recipe_cells("eagle=rules")[0] == "eagle3_sd:5"  # the report looks for that very name
-    chosen = dict(composed(["decoder=rsd_s", "decoder.verifier=traversal"]).decoder)
+    chosen = dict(compose_config(["decoder=rsd_s", "decoder.verifier=traversal"]).decoder)
     assert cells_of(chosen=chosen, spec="4x3")[1].title == "rsd_s_traversal 4x3"
 
 
@@ -75,18 +75,18 @@ def test_cells_of_one_decoder_that_differ_in_a_setting_have_names_of_their_own()
         *("suffix_lookup share=0.5", "rsd_s", "mine", "sd kind=eagle3"),
     ]
     assert cells[2].settings["name"] == "medusa_typical"  # and so the run id is what it was
-    chosen = dict(composed(["decoder=medusa_typical", "decoder.verifier.delta=0.1"]).decoder)
+    chosen = dict(compose_config(["decoder=medusa_typical", "decoder.verifier.delta=0.1"]).decoder)
     assert cells_of(chosen=chosen)[1].name == "medusa_typical delta=0.1"
-    assert decoder("medusa_typical delta=0.1").title == "Medusa, typical delta=0.1"
+    assert decoder_style("medusa_typical delta=0.1").title == "Medusa, typical delta=0.1"
 
 
 GRID = {"decoder": "mcsd_wor", "factors": [1, 2], "most": 2, "depths": [1, 2], "order": "any"}
 
 
 def test_a_grid_holds_every_tree_with_at_most_so_many_paths():
-    assert configurations([1, 2], 2, [1, 2], "any") == [(1,), (2,), (1, 1), (1, 2), (2, 1)]
+    assert list_trees([1, 2], 2, [1, 2], "any") == [(1,), (2,), (1, 1), (1, 2), (2, 1)]
     # MCSD's rule leaves out trees that branch more further down.
-    assert configurations([1, 2], 2, [1, 2], "non_increasing") == [(1,), (2,), (1, 1), (2, 1)]
+    assert list_trees([1, 2], 2, [1, 2], "non_increasing") == [(1,), (2,), (1, 1), (2, 1)]
     trees = ["1", "2", "1-1", "1-2", "2-1"]
     assert expand_grid({"grid": GRID}) == [f"mcsd_wor:{tree}" for tree in trees]
     assert expand_grid({"decoder": "sd"}) == [{"decoder": "sd"}]
@@ -115,7 +115,7 @@ def said(folder, *words):
 
 
 def listed(*words):
-    return [cell for cells in composed(words).trees.values() for cell in cells]
+    return [cell for cells in compose_config(words).trees.values() for cell in cells]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_every_tree_of_a_budget_or_length_has_just_that_size(group, size, number
 
 def test_numbers_are_quoted_and_other_arguments_stay():
     told = ["budget=6", "budget=6,14", "+budget=[6,'14']", "length=3", "seed=3", "budget=mine"]
-    assert [with_quoted_numbers(each) for each in told] == [
+    assert [quote_group_numbers(each) for each in told] == [
         *("budget='6'", "budget='6','14'", "+budget=['6','14']", "length='3'", *told[4:])
     ]
 
@@ -151,7 +151,7 @@ def test_numbers_are_quoted_and_other_arguments_stay():
 )
 def test_a_budget_that_there_is_not_is_refused_by_name(word, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        with_quoted_numbers(word)
+        quote_group_numbers(word)
 
 
 def test_budget_and_length_add_to_the_cells_that_are_asked_for_each_cell_once(tmp_path):
@@ -182,11 +182,11 @@ MODELS = (
 
 
 def stating(*more, task=("task=random", "task.prompt_tokens=8")):
-    return composed([*MODELS, *task, *more])
+    return compose_config([*MODELS, *task, *more])
 
 
 def acceptances(*more):
-    cells = settings_of(stating(*more)).cells
+    cells = build_job_settings(stating(*more)).cells
     return [cell.settings["verifier"].get("acceptance") for cell in cells]
 
 
@@ -217,7 +217,7 @@ def test_each_depth_has_its_own_acceptance(run, stated, accepted):
 
 def test_the_acceptance_is_part_of_the_run_id_of_speculative_cells_only():
     stated = ("null", "0.7", "0.8", "[0.8,0.7,0.6]")
-    jobs = [settings_of(stating(f"simulate={each}")) for each in stated]
+    jobs = [build_job_settings(stating(f"simulate={each}")) for each in stated]
     baselines, cells = zip(*(map(job.run_id, job.cells) for job in jobs), strict=True)
     assert len(set(baselines)) == 1
     assert len(set(cells)) == 4

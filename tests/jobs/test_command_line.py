@@ -20,7 +20,7 @@ import torch
 from spec_bench.draft.heads import load_heads
 from spec_bench.jobs.job.session import CellRun
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.sweep.watch import JobState, SweepNotes, ending, seconds_left
+from spec_bench.jobs.sweep.watch import SweepNotes, WatchedJob, seconds_left, summarise
 from spec_bench.jobs.sweep.watch import main as watch
 from spec_bench.system import files
 from tests.jobs.tiny import main, overrides, rows_of, tokens_of, untimed
@@ -127,21 +127,21 @@ TRAIN = "spec_bench.train"
 )
 def test_a_full_disk_is_named_with_the_file_whoever_finds_it(write):
     refused = pytest.raises(OSError, match="No space left")
-    with refused as found, files.naming(Path("a/b"), FULL), FULL.open("wb") as stream:
+    with refused as found, files.name_path_in_errors(Path("a/b"), FULL), FULL.open("wb") as stream:
         write(stream)
     assert found.value.errno == errno.ENOSPC
-    assert files.refused(found.value) == "cannot write 'a/b': No space left on device"
+    assert files.explain_os_error(found.value) == "cannot write 'a/b': No space left on device"
 
 
 def test_another_files_error_and_another_error_stay_what_they_are(tmp_path):
-    with pytest.raises(FileNotFoundError, match="none"), files.naming(tmp_path / "a"):
+    with pytest.raises(FileNotFoundError, match="none"), files.name_path_in_errors(tmp_path / "a"):
         (tmp_path / "none").read_text()
-    with pytest.raises(PermissionError) as found, files.naming(tmp_path / "a"):
+    with pytest.raises(PermissionError) as found, files.name_path_in_errors(tmp_path / "a"):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "other")
     assert found.value.filename == "other"
-    with pytest.raises(KeyError), files.naming(tmp_path / "a"):
+    with pytest.raises(KeyError), files.name_path_in_errors(tmp_path / "a"):
         raise KeyError("x")
-    assert files.refused(OSError(errno.ENOENT, "no such file")) is None
+    assert files.explain_os_error(OSError(errno.ENOENT, "no such file")) is None
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def wrote(results, *tokens, torn=""):
 
 
 def test_a_job_waits_runs_and_is_done(sweep, tmp_path):
-    with sweep.running(1, ["seed=1"]) as job:
+    with sweep.track(1, ["seed=1"]) as job:
         job.say(cells=("cell",), prompts=4)
         wrote(tmp_path, 3, 5, torn='{"cut')
         states = [each.state for each in sweep.look()]
@@ -270,40 +270,40 @@ def test_a_job_waits_runs_and_is_done(sweep, tmp_path):
         second = sweep.look()[1]
         assert (second.done, second.total, second.tokens) == (2, 4, 8)
         job.say(state="waiting")  # for a cell that another job holds
-        assert ending(sweep.look(), time.time())[0] == "3 jobs: 3 waiting"
+        assert summarise(sweep.look(), time.time())[0] == "3 jobs: 3 waiting"
         assert (second.words, second.host) == (("seed=1",), socket.gethostname())
     assert [each.state for each in sweep.jobs()] == ["waiting", "done", "waiting"]
 
 
 def test_a_job_that_fails_says_why_in_a_line(sweep):
-    with pytest.raises(ValueError, match="no"), sweep.running(0, ["seed=0"]):
+    with pytest.raises(ValueError, match="no"), sweep.track(0, ["seed=0"]):
         raise ValueError("no\nsuch pair")
     assert (sweep.jobs()[0].state, sweep.jobs()[0].line) == ("failed", "no such pair")
     told = ["3 jobs: 1 failed, 2 waiting", "  job 1 (seed=0): no such pair"]
-    assert ending(sweep.look(), 0.0) == told
+    assert summarise(sweep.look(), 0.0) == told
 
 
 def test_an_interrupted_job_is_called_so_and_keeps_what_it_has_done(sweep, tmp_path):
     wrote(tmp_path, 3, 3, 3)
-    with suppress(KeyboardInterrupt), sweep.running(0, ["seed=0"]) as job:
+    with suppress(KeyboardInterrupt), sweep.track(0, ["seed=0"]) as job:
         job.say(cells=("cell",), prompts=4)
         raise KeyboardInterrupt
     first = sweep.look()[0]
     assert (first.state, first.done, first.total) == ("interrupted", 3, 4)
-    said = ending(sweep.look(), time.time())
+    said = summarise(sweep.look(), time.time())
     assert "1 interrupted" in said[0] and "same command resumes" in said[1]
 
 
 def test_a_job_whose_process_is_gone_is_lost_and_one_elsewhere_once_it_is_silent(sweep, tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    state, now = JobState(0, ("seed=0",), "running", process=gone.pid), time.time()
+    state, now = WatchedJob(0, ("seed=0",), "running", process=gone.pid), time.time()
     where = ((socket.gethostname(), now), ("other", now), ("other", now - 10_000))
     for place, (host, began) in enumerate(where):
         told = replace(state, number=place, host=host, began=began, again="Slurm")
         files.write_json(sweep.note([f"seed={place}"]), [asdict(told)])
     assert [each.state for each in sweep.look()] == ["lost", "running", "lost"]
-    said = ending(sweep.look(), now)
+    said = summarise(sweep.look(), now)
     assert said[1] == "  job 1 (seed=0): its process is gone; Slurm starts it again"
 
 
@@ -312,7 +312,7 @@ def test_two_sweeps_of_one_name_are_watched_together_until_one_is_over(sweep, tm
         SweepNotes(tmp_path, "mine").begin([(n, ["a=1", word]) for n, word in enumerate(words)])
         return [(each.words, each.state) for each in sweep.look()]
 
-    with sweep.running(1, ["seed=1"]):
+    with sweep.track(1, ["seed=1"]):
         assert ((("seed=1",), "running")) in begin("b=1", "b=2")
         assert len(sweep.look()) == 5
     assert begin("b=3", "b=4") == [(("b=3",), "waiting"), (("b=4",), "waiting")]
@@ -322,7 +322,7 @@ def test_a_look_reads_what_is_new_of_generations_and_all_of_a_file_that_was_repl
     sweep, tmp_path
 ):
     path = files.run_folder(tmp_path, "cell") / files.GENERATIONS
-    with sweep.running(0, ["seed=0"]) as job:
+    with sweep.track(0, ["seed=0"]) as job:
         job.say(cells=("cell",), prompts=4)
 
         def seen():
@@ -340,13 +340,13 @@ def test_a_look_reads_what_is_new_of_generations_and_all_of_a_file_that_was_repl
 
 
 def test_the_end_is_in_sight_by_what_has_run():
-    done = JobState(0, state="done", cells=("a", "b"), prompts=5, began=100.0, ended=120.0)
-    running = JobState(1, state="running", cells=("c", "d"), prompts=5, began=120.0)
-    found = [replace(done, done=10), replace(running, done=4), JobState(2)]
+    done = WatchedJob(0, state="done", cells=("a", "b"), prompts=5, began=100.0, ended=120.0)
+    running = WatchedJob(1, state="running", cells=("c", "d"), prompts=5, began=120.0)
+    found = [replace(done, done=10), replace(running, done=4), WatchedJob(2)]
     # 28 s for 14 generations; 6 of the second job are left and all 10 of the third.
     assert seconds_left(found, 128.0) == pytest.approx(32.0)
-    assert ending(found, 128.0)[0] == "3 jobs: 1 done, 1 running, 1 waiting; some 32 s left"
-    assert seconds_left([JobState(0)], 0.0) is None
+    assert summarise(found, 128.0)[0] == "3 jobs: 1 done, 1 running, 1 waiting; some 32 s left"
+    assert seconds_left([WatchedJob(0)], 0.0) is None
     # Its last token came: whole jobs say how long its intervals take, before one ends nobody does.
     found[1] = replace(running, began=110.0, done=10)
     assert seconds_left(found[:2], 128.0) == pytest.approx(2.0)
@@ -384,7 +384,7 @@ RUNNING |= {"host": socket.gethostname(), "process": os.getpid()}
 
 
 def note(**changed):
-    return json.dumps([asdict(JobState(**RUNNING | {"began": time.time()})) | changed]).encode()
+    return json.dumps([asdict(WatchedJob(**RUNNING | {"began": time.time()})) | changed]).encode()
 
 
 def huge(path):

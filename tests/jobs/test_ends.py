@@ -14,15 +14,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import spec_bench
 from spec_bench.engine.loading import load_tokenizer
-from spec_bench.engine.mapped_model import of_tokenizers
-from spec_bench.jobs.app import run_config, settings_of
-from spec_bench.jobs.config.compose import composed
+from spec_bench.engine.mapped_model import vocabulary_map_of_tokenizers
+from spec_bench.jobs.app import build_job_settings, run_config
+from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
-from spec_bench.records.ends import Ends, cut_before, end_ids
+from spec_bench.records.ends import StopCriteria, cut_before, end_ids
 from spec_bench.server.settings import ServerSettings
 from spec_bench.tasks import RandomPrompts, Task, read_own
-from spec_bench.tasks.generation import Generation
+from spec_bench.tasks.generation import GenerationSettings
 from spec_bench.train.dialogues import encode_chat
 from spec_bench.train.settings import DataSettings, HeadSettings, Optimisation
 from tests.jobs.tiny import TEXTS, overrides, rows_of, tiny_tokenizer, tokens_of
@@ -68,7 +68,7 @@ def whole(family):
 def decoded(folder, tmp_path, *more):
     """The tokens of each cell's first prompt, by decoder; and a row."""
     results = tmp_path / "results"
-    run_config(composed(overrides(folder, results, *GREEDY, *more)))
+    run_config(compose_config(overrides(folder, results, *GREEDY, *more)))
     rows = rows_of(results)
     stored = {row["decoder"]: tokens_of(results, row["run_id"]) for row in rows}
     return {name: next(iter(answers.values())) for name, answers in stored.items()}, rows[0]
@@ -136,7 +136,7 @@ def test_a_draft_of_another_tokenizer_reads_and_proposes_ends_as_ends():
     ours.answer_ends, theirs.answer_ends = (7,), ()
     theirs.add_tokens(["<|their end|>"])
     theirs.answer_ends = (300,)
-    vocabulary = of_tokenizers(ours, theirs, 300)
+    vocabulary = vocabulary_map_of_tokenizers(ours, theirs, 300)
     assert end_ids(theirs) == (2, 300)
     assert (vocabulary.proposes[300], vocabulary.proposes[2], vocabulary.reads[7]) == (2, 2, 7)
 
@@ -199,7 +199,7 @@ def test_stop_texts_are_found_where_they_begin_before_the_step_and_behind_a_lett
     tokenizer = tiny_tokenizer()
     tokenizer.backend_tokenizer.decoder = decoders.ByteLevel()
     ids = tokenizer("a boat é leaves", add_special_tokens=False)["input_ids"]
-    stops = Ends(tokenizer, ["t é l", "never"])
+    stops = StopCriteria(tokenizer, ["t é l", "never"])
     end = next(n for n in range(len(ids) + 1) if "t é l" in tokenizer.decode(ids[:n]))
     assert [stops.find_text(ids, before) for before in range(end)] == [end] * end
     assert stops.find_text(ids[: end - 1]) is None
@@ -269,11 +269,13 @@ def test_a_tree_deeper_than_heads_were_trained_for_is_refused_before_anything_is
     for cell, said in (("dflash", "dflash:3"), ("dflash_ddtree", "decoder.tree.depth=3")):
         given = (f"cells=[{cell}]", f"pair.heads.dflash={tmp_path}")
         with one_line(naming("15 levels deep, its drafter reaches 3", said)):
-            settings_of(composed(overrides(folder, tmp_path / "results", *given)))
+            build_job_settings(compose_config(overrides(folder, tmp_path / "results", *given)))
     with one_line(naming("reaches 4", "levels=4:4", "decoder.tree.depth=4")):
-        settings_of(composed(overrides(folder, tmp_path / "results", f"cells=[{pard}]")))
+        build_job_settings(
+            compose_config(overrides(folder, tmp_path / "results", f"cells=[{pard}]"))
+        )
     given = ("cells=[dflash:3]", f"pair.heads.dflash={tmp_path}")
-    settings_of(composed(overrides(folder, tmp_path / "results", *given)))
+    build_job_settings(compose_config(overrides(folder, tmp_path / "results", *given)))
 
 
 TEMPLATE = (
@@ -294,7 +296,9 @@ def test_arguments_of_a_template_write_every_prompt_and_belong_to_the_row(folder
     assert made["thinking"][1]["chat_template_kwargs"] == {"tools": [], "thinks": True}
     assert len({row["prompts_digest"] for row, _ in made.values()}) == 2
     assert "template: the tokenizer's with {'tools': [], 'thinks': True}" in caplog.text
-    settings = settings_of(composed(overrides(folder, tmp_path / "none", "task.chat=true")))
+    settings = build_job_settings(
+        compose_config(overrides(folder, tmp_path / "none", "task.chat=true"))
+    )
     assert "chat_template_kwargs" not in settings.pair.settings()
     with pytest.raises(ValueError, match=naming("tools", "pair.chat_template_kwargs={tools: ")):
         decoded(folder, tmp_path / "without", "cells=[ar]", "task.chat=true")
@@ -336,16 +340,18 @@ def test_folders_without_plain_weights_are_refused_with_what_to_do_before_any_is
     for weights in folder.glob("*/model.safetensors"):
         weights.unlink()
     with one_line(naming(str(folder / which), said)):
-        settings_of(composed(overrides(folder, tmp_path / "results", "cells=[sd:2]")))
+        build_job_settings(compose_config(overrides(folder, tmp_path / "results", "cells=[sd:2]")))
     if kind == "lora":
         (folder / which / "config.json").unlink()
         with one_line(naming(str(folder / which), said)):
-            settings_of(composed(overrides(folder, tmp_path / "results", "cells=[sd:2]")))
+            build_job_settings(
+                compose_config(overrides(folder, tmp_path / "results", "cells=[sd:2]"))
+            )
 
 
 GROUPS = {
     "task": (Task, RandomPrompts), "pair": (PairSettings,), "engine": (EngineSettings,),
-    "generation": (Generation,), "server": (ServerSettings,), "confirm": (ConfirmSettings,),
+    "generation": (GenerationSettings,), "server": (ServerSettings,), "confirm": (ConfirmSettings,),
     "data": (DataSettings,), "optimiser": (Optimisation,), "head": (HeadSettings,),
 }  # fmt: skip
 NAMED = re.compile(rf"(?<![\w./])({'|'.join(GROUPS)})\.([a-z_]+)(?![\w(.])")

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from spec_bench.jobs.store import experiment
-from spec_bench.jobs.store.experiment import Experiment, JobNote
+from spec_bench.jobs.store.experiment import Experiment, JobRecord
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.watch import RunningJob
 from spec_bench.records import cell_folder, parquet
@@ -18,7 +18,7 @@ from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims.verdict import NOT_DECIDED
 from spec_bench.report.cli.command_line import main as report
 from spec_bench.report.data.rows import read_results
-from spec_bench.sinks.rows import merge_csv, row_of
+from spec_bench.sinks.rows import merge_csv, to_row
 from spec_bench.system import files
 from tests import warm
 from tests.cells import result
@@ -35,7 +35,7 @@ def end(results, number, *run_ids, wait_s=60, **changed):
         )
         store.finish(replace(result(run_id, {"mbsu": number}), **changed), "job")
     made_of = Experiment(results, "name")
-    made_of.note(JobNote(number, "", run_ids))
+    made_of.note(JobRecord(number, "", run_ids))
     made_of.rebuild(wait_s=wait_s)
 
 
@@ -81,7 +81,7 @@ def test_a_job_that_ends_while_another_rebuilds_is_seen_by_the_one_that_renames_
 
 
 def test_rows_stand_in_the_order_of_the_sweep_behind_those_that_no_job_noted(tmp_path):
-    merge_csv(tmp_path / "name" / "results.csv", [row_of(result("old", {"mbsu": 2.0}))])
+    merge_csv(tmp_path / "name" / "results.csv", [to_row(result("old", {"mbsu": 2.0}))])
     end(tmp_path, 2, "f")  # its note's name comes before that of "a", "d"
     for _ in range(2):
         end(tmp_path, 0, "a", "b")
@@ -100,7 +100,7 @@ def test_a_job_killed_before_its_rebuild_is_in_the_csv_after_the_next_one(tmp_pa
 
 def test_a_cell_keeps_the_stage_of_the_last_job_that_named_one(tmp_path):
     for number, stage in enumerate(("screen", "", "confirm", "")):
-        Experiment(tmp_path, "name").note(JobNote(number, "", ("a", f"{number}"), stage))
+        Experiment(tmp_path, "name").note(JobRecord(number, "", ("a", f"{number}"), stage))
     (tmp_path / "runs").mkdir(exist_ok=True)
     order, _ = Experiment(tmp_path, "name")._order(mend=False)
     assert order == {"a": "confirm", "0": "screen", "1": "", "2": "confirm", "3": ""}
@@ -116,9 +116,11 @@ def test_a_result_that_was_made_good_replaces_its_row(tmp_path):
 def test_a_jobs_end_reads_no_generations_but_its_own(tmp_path, monkeypatch):
     for number in range(3):
         end(tmp_path, number, f"cell{number}")
-    read, lines = [], cell_folder.read
+    read, lines = [], cell_folder.read_generations
     monkeypatch.setattr(
-        cell_folder, "read", lambda p, **given: read.append(p.parent.name) or lines(p, **given)
+        cell_folder,
+        "read_generations",
+        lambda p, **given: read.append(p.parent.name) or lines(p, **given),
     )
     end(tmp_path, 3, "cell3")
     assert read == ["cell3"]
@@ -131,7 +133,7 @@ def test_records_that_cannot_be_read_are_set_aside_and_made_again(tmp_path, capl
     torn = lines.read_bytes() + b'{"prompt_id": "1", "tok'
     lines.write_bytes(torn)
     (kept / "records.parquet").write_bytes(b"half")
-    merge_csv(kept / "results.csv", [row_of(result("old"))])  # its run is not here
+    merge_csv(kept / "results.csv", [to_row(result("old"))])  # its run is not here
     end(tmp_path, 1, "b")
     assert recorded(tmp_path) == [("a", ["0"]), ("b", ["1"])]
     assert (kept / "records.parquet.bad-1").read_bytes() == b"half"
@@ -183,7 +185,7 @@ def test_a_table_that_a_job_was_added_to_equals_one_made_from_nothing(tmp_path, 
         told = replace(result().facts, target_revision=state, seed=number % 2)
         end(tmp_path, number, run_id, facts=told, metrics={"prompts": 4, "mbsu": number / 3})
     made_of = Experiment(tmp_path, "name")
-    made_of.note(JobNote(4, "", ("a", "d"), "screen"))
+    made_of.note(JobRecord(4, "", ("a", "d"), "screen"))
     made_of.rebuild()
     assert read == [*"abcd", "a", "d"]  # those whose stage is another now
     added, index = tables(tmp_path), files.jobs_folder(tmp_path, "name") / "index.jsonl"
@@ -233,7 +235,7 @@ def test_the_rows_that_a_job_made_last_stay_whatever_its_clock_said(tmp_path, mo
 
 def test_a_worker_leaves_a_table_to_the_process_that_is_at_it(tmp_path):
     mine = Experiment(tmp_path, "mine")
-    mine.note(JobNote(0, "", ("a",)))
+    mine.note(JobRecord(0, "", ("a",)))
     with (files.jobs_folder(tmp_path, "mine") / ".lock").open("w") as file:
         assert files.lock(file, wait=False)
         began = time.monotonic()
@@ -263,9 +265,9 @@ def test_a_rebuild_ends_though_jobs_go_on_ending(tmp_path, monkeypatch):
 
     def another(*of):
         passes.append(of)
-        mine.note(JobNote(len(passes), "", (f"cell{len(passes)}",)))
+        mine.note(JobRecord(len(passes), "", (f"cell{len(passes)}",)))
 
-    mine.note(JobNote(0, "", ("cell0",)))
+    mine.note(JobRecord(0, "", ("cell0",)))
     monkeypatch.setattr(mine, "_write_records", another)
     mine.rebuild()
     assert len(passes) == 2

@@ -10,12 +10,17 @@ from hydra.core.override_parser.types import QuotedString
 from hydra.errors import MissingConfigException
 from omegaconf import OmegaConf
 
-from spec_bench.__main__ import _plain, main
-from spec_bench.api.jobs import words_of
-from spec_bench.jobs.config.compose import asked_of, composed, one_line, shown_resolved
-from spec_bench.jobs.config.flags import FLAGS, TYPED, overrides_of, read_escapes
-from spec_bench.jobs.config.help import COMMANDS, command_help, listing
-from spec_bench.settings.words import as_override
+from spec_bench.__main__ import expand_flags, main
+from spec_bench.api.jobs import build_overrides
+from spec_bench.jobs.config.compose import (
+    compose_config,
+    one_line,
+    parse_request,
+    resolve_for_display,
+)
+from spec_bench.jobs.config.flags import FLAGS, TYPED, flags_to_overrides, read_escapes
+from spec_bench.jobs.config.help import COMMANDS, command_help, print_listing
+from spec_bench.settings.words import format_override
 from tests.printed import printed
 
 
@@ -42,7 +47,7 @@ from tests.printed import printed
     ],
 )
 def test_a_flag_is_the_override_that_it_stands_for(command, given, meant):
-    assert overrides_of(command, given.split()) == meant.split()
+    assert flags_to_overrides(command, given.split()) == meant.split()
 
 
 TEXTS = ["a b,'c'=d", "Jürgen/modell", "ünï.jsonl", "日本", "500", "2026_11_27", "1e5", "null"]
@@ -54,7 +59,7 @@ TEXTS += ["True", "inf", "-1", 'a"b', "c\\", "{a}", "[b]", ".5", "./x", "~y", "a
 def test_a_flags_text_reaches_hydra_letter_by_letter(flag, text):
     if flag in ("name", "metrics"):
         text = re.sub(r"[][, ]", "", text)  # which tells several names
-    words = overrides_of("run", [f"--{flag}={text}", "prompts=1"])
+    words = flags_to_overrides("run", [f"--{flag}={text}", "prompts=1"])
     key = FLAGS["run"][flag].override.partition("=")[0]
     (word,) = [each for each in words if each.startswith(f"{key}=")]
     value = OverridesParser.create().parse_override(word).value()
@@ -65,7 +70,7 @@ def test_a_flags_text_reaches_hydra_letter_by_letter(flag, text):
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_settings_text_from_python_reaches_hydra_letter_by_letter(text):
-    value = OverridesParser.create().parse_override(f"name={as_override('name', text)}").value()
+    value = OverridesParser.create().parse_override(f"name={format_override('name', text)}").value()
     assert getattr(value, "text", value) == text and isinstance(value, str | QuotedString)
 
 
@@ -83,7 +88,7 @@ def test_a_settings_text_from_python_reaches_hydra_letter_by_letter(text):
     ],
 )
 def test_a_typed_backslash_n_is_a_newline_where_a_model_reads_the_text(typed, text):
-    (word,) = _plain("run", [typed])
+    (word,) = expand_flags("run", [typed])
     assert OverridesParser.create().parse_override(word).value() == text
     assert read_escapes(read_escapes([word], TYPED)) == [word]  # as a command that is printed
 
@@ -99,7 +104,7 @@ def test_a_typed_text_that_may_be_a_newline_or_latex_is_refused(command, monkeyp
 
 
 def test_a_text_from_python_keeps_its_backslash():
-    words = words_of((), {"task.stop": [r"\nabla", "\n"]})
+    words = build_overrides((), {"task.stop": [r"\nabla", "\n"]})
     assert 'task.stop=["\\nabla", "\n"]' in words
 
 
@@ -112,29 +117,29 @@ def test_the_newlines_of_printed_commands_are_newlines():
 
 
 def test_several_names_are_swept_each_as_a_text():
-    assert overrides_of("run", ["-m", "--name", "7,ü,x"]) == ["-m", 'name="7","ü",x']
-    assert overrides_of("run", ["-m", "--task", "xsum,dolly"]) == ["-m", "task=xsum,dolly"]
+    assert flags_to_overrides("run", ["-m", "--name", "7,ü,x"]) == ["-m", 'name="7","ü",x']
+    assert flags_to_overrides("run", ["-m", "--task", "xsum,dolly"]) == ["-m", "task=xsum,dolly"]
 
 
 @pytest.mark.parametrize("chat", ["false", "true"])
 def test_a_tasks_config_is_shown_resolved_whatever_ends_its_answers(chat):
-    shown = composed(["task=spider", f"task.chat={chat}"])
+    shown = compose_config(["task=spider", f"task.chat={chat}"])
     OmegaConf.resolve(shown.task)  # as --cfg job
     assert list(shown.task.stop) == ([] if chat == "true" else ["\n"])
 
 
 def test_hydras_info_takes_overrides_with_and_without_a_topic():
-    assert overrides_of("run", ["--info", "prompts=1"]) == ["--info=all", "prompts=1"]
-    assert overrides_of("run", ["prompts=1", "-i"]) == ["-i=all", "prompts=1"]
+    assert flags_to_overrides("run", ["--info", "prompts=1"]) == ["--info=all", "prompts=1"]
+    assert flags_to_overrides("run", ["prompts=1", "-i"]) == ["-i=all", "prompts=1"]
     given = ["--info", "defaults", "prompts=1"]
-    assert overrides_of("run", given) == given
+    assert flags_to_overrides("run", given) == given
 
 
 @pytest.mark.parametrize("own", ["--config-dir a", "-cd a", "--cfg job", "--info searchpath"])
 def test_a_flag_of_hydras_keeps_its_value_wherever_it_stands(own):
     flag, value = own.split()
     for given in permutations(("-m", own, "seed=0,1")):
-        words = overrides_of("run", " ".join(given).split())
+        words = flags_to_overrides("run", " ".join(given).split())
         assert words[words.index(flag) + 1] == value and {"-m", "seed=0,1"} <= {*words}
 
 
@@ -149,7 +154,7 @@ def test_a_flag_of_hydras_keeps_its_value_wherever_it_stands(own):
 )
 def test_a_wrong_value_of_a_flag_of_hydras_is_one_line_with_the_choices(given, told):
     with pytest.raises(ValueError, match=told):
-        overrides_of("run", given.split())
+        flags_to_overrides("run", given.split())
 
 
 @pytest.mark.parametrize(
@@ -163,33 +168,35 @@ def test_a_wrong_value_of_a_flag_of_hydras_is_one_line_with_the_choices(given, t
     ],
 )
 def test_a_setting_that_takes_text_alone_takes_what_was_typed(given, project):
-    config = composed([f"sink.wandb.entity={given}"])
+    config = compose_config([f"sink.wandb.entity={given}"])
     assert config.sink.wandb.entity == project
 
 
 def test_a_number_where_a_text_belongs_is_said_to_have_been_read_so():
     with pytest.raises(ValueError, match="got 20261127, which was read as no text: put it in quo"):
-        asked_of(composed(["sink.wandb={project: 2026_11_27}"]))
+        parse_request(compose_config(["sink.wandb={project: 2026_11_27}"]))
     with pytest.raises(ValueError, match=r"128 letters.*got 'a#b'$"):
-        asked_of(composed(["sink.wandb.project=a#b"]))
+        parse_request(compose_config(["sink.wandb.project=a#b"]))
     with pytest.raises(
         ValueError, match=r"entity must be a team's or a user's name or null, got 'a/b'"
     ):
-        asked_of(composed(["sink.wandb.entity=a/b"]))
+        parse_request(compose_config(["sink.wandb.entity=a/b"]))
 
 
 @pytest.mark.parametrize("kind", ["hydra", "all"])
 def test_hydras_own_config_of_a_sweep_is_its_first_jobs(kind):
     words = ["-m", "--cfg", kind, "task=xsum,dolly"]
-    assert shown_resolved(words) == ["--cfg", kind, "task=xsum"]
-    assert shown_resolved(["-m", "--info", "defaults", "seed=1,2"]) == [
+    assert resolve_for_display(words) == ["--cfg", kind, "task=xsum"]
+    assert resolve_for_display(["-m", "--info", "defaults", "seed=1,2"]) == [
         "--info", "defaults", "seed=1",
     ]  # fmt: skip
 
 
 def test_decoders_that_are_named_replace_a_recipes_unless_its_lists_are_named_too():
     def cells(*words):
-        asked = asked_of(composed(overrides_of("run", ["--decoders", "sd:2,sd:9", *words])))
+        asked = parse_request(
+            compose_config(flags_to_overrides("run", ["--decoders", "sd:2,sd:9", *words]))
+        )
         return len(asked.cells)
 
     assert cells() == cells("rsd=exp1") == cells("experiment=smollm2") == 2
@@ -198,7 +205,7 @@ def test_decoders_that_are_named_replace_a_recipes_unless_its_lists_are_named_to
 
 def test_a_target_alone_is_drafted_for_by_looking_up():
     def cells(*words):
-        found = overrides_of("run", ["--target", "x", *words])
+        found = flags_to_overrides("run", ["--target", "x", *words])
         return [word for word in found if word.startswith("cells=")]
 
     assert cells() == cells("prompts=3") == ["cells=[prompt_lookup]"]
@@ -265,7 +272,10 @@ def test_a_mistyped_command_is_a_line_with_the_right_one(words, monkeypatch, cap
 def test_a_list_has_keys_with_their_defaults_alone_or_in_80_columns(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     assert (
-        listing(["rules"]) == listing(["train", "optimiser"]) == listing(["rule", "typical"]) == 0
+        print_listing(["rules"])
+        == print_listing(["train", "optimiser"])
+        == print_listing(["rule", "typical"])
+        == 0
     )
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2].startswith("typical  epsilon=0.09 delta=0.3  Accept x where")
@@ -276,7 +286,7 @@ def test_a_list_has_keys_with_their_defaults_alone_or_in_80_columns(monkeypatch,
 @pytest.mark.parametrize("kind", ["recipes", "experiments", "launchers"])
 def test_a_list_has_no_command_that_runs_into_its_sentence(kind, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "5000")
-    assert listing([kind]) == 0
+    assert print_listing([kind]) == 0
     for line in capsys.readouterr().out.splitlines():
         about = line.split("  ", 1)[-1].strip()
         assert not re.search(r"\. (spec-bench|make|add) |: spec-bench (run|train)$", about)
@@ -284,14 +294,14 @@ def test_a_list_has_no_command_that_runs_into_its_sentence(kind, monkeypatch, ca
 
 
 def test_scores_and_what_is_always_counted_are_listed_with_the_settings_they_take(capsys):
-    assert listing(["metrics"]) == listing(["metric", "chrf"]) == 0
+    assert print_listing(["metrics"]) == print_listing(["metric", "chrf"]) == 0
     told = capsys.readouterr().out
     assert all(name in told for name in ("chrf", "rouge2", "sacrebleu", "block_efficiency"))
     assert "task.tokenize" in told and "task.run_code" in told
 
 
 def test_the_settings_of_sinks_and_meters_are_listed(capsys):
-    assert listing(["settings", "sink"]) == listing(["settings", "energy"]) == 0
+    assert print_listing(["settings", "sink"]) == print_listing(["settings", "energy"]) == 0
     said = capsys.readouterr().out
     assert "sink.wandb.project=${oc.env:WANDB_PROJECT,spec_bench}" in said
     assert "energy.meter=auto" in said
@@ -309,10 +319,10 @@ def test_a_commands_help_is_short_and_ends_with_an_example(command):
 
 
 def test_the_launchers_that_are_listed_are_those_of_the_refusal(capsys):
-    assert listing(["launchers"]) == 0
+    assert print_listing(["launchers"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[0] != " "]
     with pytest.raises(ValueError, match="must be one of") as refused:
-        composed(["hydra/launcher=slrum"])
+        compose_config(["hydra/launcher=slrum"])
     assert f"one of {', '.join(listed)}, got 'slrum'" in str(refused.value)
     assert {"basic", "joblib", "workers", "slurm", "ray", "ray_cluster"} <= {*listed}
 

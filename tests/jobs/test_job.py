@@ -15,13 +15,13 @@ import pytest
 
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.cache import CachePool
-from spec_bench.jobs.app import settings_of
-from spec_bench.jobs.config.compose import composed
+from spec_bench.jobs.app import build_job_settings
+from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.job import collect
 from spec_bench.jobs.job.job import run_job as run_a_job
-from spec_bench.jobs.job.session import check_repeated, paired, timings, unpaired
+from spec_bench.jobs.job.session import check_repeated, find_unpaired, index_timings, pair_timings
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.sweep.plan import plan_job, state_of
+from spec_bench.jobs.sweep.plan import plan_job, read_state
 from spec_bench.jobs.work import models
 from spec_bench.measure import provenance
 from spec_bench.metrics import plain
@@ -30,7 +30,7 @@ from spec_bench.records.types import ENGINE, Generation, StepRecord
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.comparison import compare
 from spec_bench.report.data import rows as table_rows
-from spec_bench.report.data.counts import Records
+from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.page.headline import sentences
 from spec_bench.system import files
 from tests.jobs.tiny import cut, failing, make_task, overrides, rows_of, tokens_of
@@ -141,7 +141,7 @@ def test_a_run_cut_at_any_line_resumes_in_turn_to_the_same_tokens(run_job, tmp_p
             store = CellStore(again, run_id)
             assert store.complete()
             assert len((store.folder / "generations.jsonl").read_text().splitlines()) == 3
-        assert files.retimed_files(CellStore(again, baseline.run_id).folder) == []
+        assert files.find_retimed_paths(CellStore(again, baseline.run_id).folder) == []
         for result in results:
             assert (result.baseline, result.metrics["speedup"] is None) == ("same job", False)
             told = cell_folder.read_cell(again / "runs" / result.run_id)
@@ -189,10 +189,10 @@ def test_greedy_answers_that_are_not_plain_decodings_are_counted(
     temperature, said, run_job, monkeypatch, caplog
 ):
     def pair_with_another_answer(*given):
-        (first, *rest), *again = paired(*given)
+        (first, *rest), *again = pair_timings(*given)
         return [[replace(first, tokens=(*first.tokens, 0)), *rest], *again]
 
-    monkeypatch.setattr(collect, "paired", pair_with_another_answer)
+    monkeypatch.setattr(collect, "pair_timings", pair_with_another_answer)
     run_job("cells=[sd:3]", "warmup=0", f"generation.temperature={temperature}")
     assert caplog.text.count("sd 3: 1 of 4 greedy answers differ from plain decoding's") == said
 
@@ -229,7 +229,7 @@ def test_a_repeat_starts_behind_all_cells_extends_them_and_resumes_wherever_it_w
     for lines in (1, 3, 5):
         cut(results, whole.run_id, lines)
         left = 6 - lines
-        assert state_of(CellStore(results, whole.run_id), 2, 3) == ("partial", left)
+        assert read_state(CellStore(results, whole.run_id), 2, 3) == ("partial", left)
         calls.clear()
         (_, resumed) = run_job(*given, "repeats=3")
         # In turn with the baseline, which is complete.
@@ -403,13 +403,15 @@ def test_only_a_baseline_of_the_same_sitting_repeat_and_prompt_is_a_pair():
     check_repeated([again], {"1": of("1", "a")})
     with pytest.raises(ValueError, match="prompt '1': repeat 2"):  # of the same tokens
         check_repeated([replace(again, steps=())], {"1": of("1", "a")})
-    against = timings([of("0", "a", 1.0), of("0", "b", 2.0), of("1", "a", 3.0), of("1", "c", 4.0)])
+    against = index_timings(
+        [of("0", "a", 1.0), of("0", "b", 2.0), of("1", "a", 3.0), of("1", "c", 4.0)]
+    )
     both = [[of("0", "b", 2.0), of("1", "a", 3.0)]]
-    assert paired([[of("0", "b"), of("1", "a")]], against) == both
-    assert paired([[of("0", "c"), of("1", "a")]], against) is None
-    assert paired([[of("0", "a")], [of("0", "a", repeat=1)]], against) is None
+    assert pair_timings([[of("0", "b"), of("1", "a")]], against) == both
+    assert pair_timings([[of("0", "c"), of("1", "a")]], against) is None
+    assert pair_timings([[of("0", "a")], [of("0", "a", repeat=1)]], against) is None
     done = defaultdict(dict, {0: {"0": of("0", "b"), "1": of("1", "b")}})
-    assert unpaired(done, against) == {(0, "1")}
+    assert find_unpaired(done, against) == {(0, "1")}
 
 
 def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
@@ -434,7 +436,7 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
     compared = cell_folder.read_cell(ours.folder)["compared"]
     (sitting,) = {each.sitting for each in retimed}
     assert compared == {"run_id": baseline.run_id, "sittings": [sitting]}
-    names = [path.name for path in files.retimed_files(theirs.folder)]
+    names = [path.name for path in files.find_retimed_paths(theirs.folder)]
     assert names == [f"retimed-{sitting}.jsonl"]
 
     # What is committed knows of both timings, so that the cells can be paired without the runs.
@@ -442,15 +444,15 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
     shutil.rmtree(results / files.RUNS)
     kept = parquet.read(files.records_file(table)).generations(f"{baseline.run_id}/again")
     assert [each.decode_s for each in kept] == [each.decode_s for each in retimed]
-    rows = {row["run_id"]: row for row in table_rows.rows_of(table_rows.read_results(table))}
+    rows = {row["run_id"]: row for row in table_rows.to_rows(table_rows.read_results(table))}
     pair = Contrast((rows[added.run_id],), (rows[baseline.run_id],))
-    gap = difference([[pair]], "token_rate", Records(table))
+    gap = difference([[pair]], "token_rate", RecordReader(table))
     assert gap and gap.tested and gap.value == pytest.approx(speedup - 1)
 
 
 def test_a_job_waits_for_a_cell_that_another_holds_and_then_runs(family, tmp_path):
     given = overrides(family, tmp_path, "decoder=sd", "spec=2", "prompts=1")
-    settings, said = settings_of(composed(given)), []
+    settings, said = build_job_settings(compose_config(given)), []
     other = CellStore(tmp_path, settings.run_id(settings.cells[1]))
     assert other.lock(wait=False)
 
@@ -473,7 +475,7 @@ def test_a_baseline_that_another_job_holds_is_timed_here_too_and_nobody_waits(
         other.lock()
         *_, added = run_job(f"cells=[{cell}]", *QUICK)
         assert added.status == "complete" and added.metrics["speedup"] > 0
-        assert len(other.load()) == kept and len(files.retimed_files(other.folder)) == timed
+        assert len(other.load()) == kept and len(files.find_retimed_paths(other.folder)) == timed
         other.unlock()
     calls.clear()
     again, same = run_job("cells=[sd:1]", *QUICK)
@@ -536,7 +538,7 @@ def test_a_baseline_that_delivers_other_tokens_than_before_fails_the_cells_by_na
     store = CellStore(tmp_path / "results", baseline.run_id)
     first, *others = store.load().values()
     other = replace(first, tokens=(7,) * len(first.tokens))
-    cell_folder.replace(store.folder / "generations.jsonl", [other, *others])
+    cell_folder.rewrite(store.folder / "generations.jsonl", [other, *others])
     _, added = run_job("cells=[rsd_c:2-1]", *QUICK)
     assert store.result().status == added.status == "failed"
     assert "prompt '0'" in added.reason and baseline.run_id in added.reason
@@ -578,7 +580,7 @@ def test_plain_decoding_is_looked_at_before_any_other_cell_decodes_and_never_twi
     asked = ("warmup=0", "prompts=6", "gate=5", data, "generation.temperature=0.3")
     run_job(CELLS, *asked)
     assert len(calls) == 18 and "printed is" not in caplog.text  # of a pair that no paper has
-    monkeypatch.setattr(plain, "spellings_of", lambda _: [("Llama-2-7B", "Llama-2-115M")])
+    monkeypatch.setattr(plain, "find_spellings", lambda _: [("Llama-2-7B", "Llama-2-115M")])
     calls.clear()
     run_job(CELLS, *asked, "seed=1")
     assert {name for name, _ in calls[:-18]} == {"ar"}
@@ -588,12 +590,14 @@ def test_plain_decoding_is_looked_at_before_any_other_cell_decodes_and_never_twi
     calls.clear()
     run_job("cells=[sd:3,rsd_s:2x2,rsd_c:2-1]", *asked, "seed=1")
     assert len(calls) == 2 * 6 and "on 6 prompts" in caplog.text
-    planned = plan_job(settings_of(composed(overrides(family, tmp_path / "results", *asked))))
+    planned = plan_job(
+        build_job_settings(compose_config(overrides(family, tmp_path / "results", *asked)))
+    )
     assert all("printed is 0.141" in line for line in planned[0].printed) and planned[0].printed
 
 
 def test_a_look_at_plain_decoding_that_fails_is_said_and_ends_no_job(run_job, monkeypatch, caplog):
-    monkeypatch.setattr(plain, "spellings_of", lambda _: 1 / 0)
+    monkeypatch.setattr(plain, "find_spellings", lambda _: 1 / 0)
     results = run_job("cells=[sd:3]", "prompts=1", "gate=1")
     assert [each.status for each in results] == ["complete"] * 2
     assert "gate=1 left out: division by zero" in caplog.text

@@ -31,7 +31,7 @@ from spec_bench.jobs.sweep import launch
 from spec_bench.jobs.sweep.launch import (
     OFFERED,
     VISIBLE,
-    Claim,
+    GpuReservation,
     gpus_needed,
     gpus_of_job,
     register_resolvers,
@@ -40,7 +40,7 @@ from spec_bench.jobs.sweep.launch import (
 from spec_bench.jobs.sweep.sweep import Sweep
 from spec_bench.jobs.sweep.watch import SweepNotes
 from spec_bench.jobs.work import models
-from spec_bench.jobs.work.metering import ordinals
+from spec_bench.jobs.work.metering import gpu_ordinals
 from spec_bench.settings.configs import conf_dir
 from spec_bench.sinks.sink import SinkSettings
 from tests import warm
@@ -53,7 +53,7 @@ CUDA = EngineSettings(device="cuda", dtype="bfloat16", gpu_memory_gib=80)
 
 def hold(folder, devices, pipe):
     """A worker: claims, says what it has, and keeps it until it is told to end."""
-    claim = Claim(folder)  # its locks live as long as it does
+    claim = GpuReservation(folder)  # its locks live as long as it does
     pipe.send(claim.take(devices, 1, wait=True))
     pipe.recv()
 
@@ -77,7 +77,7 @@ def test_each_of_two_workers_takes_a_device_of_its_own_and_a_kill_frees_it(tmp_p
         first, second = map(held, [worker(), worker()])
         assert sorted([first, second]) == [("0",), ("1",)]
         with pytest.raises(ValueError, match=naming("1 of 2 GPUs")):
-            Claim(tmp_path).take(["0", "1"], 1, wait=False)
+            GpuReservation(tmp_path).take(["0", "1"], 1, wait=False)
         third = worker()
         assert not third.poll(1), "a device was given twice"
         workers[0].kill()
@@ -90,7 +90,7 @@ def test_each_of_two_workers_takes_a_device_of_its_own_and_a_kill_frees_it(tmp_p
 
 def test_devices_are_claimed_all_or_none_and_kept_for_the_next_job_of_the_same_size(tmp_path):
     folder = tmp_path / "claims"
-    one, two = Claim(folder), Claim(folder)
+    one, two = GpuReservation(folder), GpuReservation(folder)
     for _ in range(2):
         assert one.take(["a", "b", "c"], 2, wait=False) == ("a", "b")
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -100,14 +100,14 @@ def test_devices_are_claimed_all_or_none_and_kept_for_the_next_job_of_the_same_s
     with pytest.raises(ValueError, match="needs 1"):
         one.take(["a", "b", "c"], 1, wait=False)
     with pytest.raises(ValueError, match=naming("3 GPUs", "2")):
-        Claim(folder).take(["a", "b"], 3, wait=True)
+        GpuReservation(folder).take(["a", "b"], 3, wait=True)
     one.release()
-    assert Claim(folder).take(["a", "b"], 2, wait=False) == ("a", "b")
+    assert GpuReservation(folder).take(["a", "b"], 2, wait=False) == ("a", "b")
 
 
 def test_an_index_and_a_uuid_of_one_gpu_are_one_lock(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "_ask", lambda *_: [["0", "GPU-aa11"], ["1", "GPU-bb22"]])
-    one, two = Claim(tmp_path), Claim(tmp_path)
+    one, two = GpuReservation(tmp_path), GpuReservation(tmp_path)
     assert one.take(["1", "0"], 1, wait=False) == ("1",)
     with pytest.raises(ValueError, match="are free"):
         two.take(["GPU-bb"], 1, wait=False)
@@ -120,10 +120,10 @@ def test_a_claim_empties_no_file_and_follows_no_link(tmp_path, name):
     mine.write_text("of value")
     lock.symlink_to(mine)
     with one_line(naming(str(lock))):
-        Claim(tmp_path).take(["0"], 1, wait=False)
+        GpuReservation(tmp_path).take(["0"], 1, wait=False)
     lock.unlink()
     lock.write_text("of value")
-    Claim(tmp_path).take(["0"], 1, wait=False)
+    GpuReservation(tmp_path).take(["0"], 1, wait=False)
     assert mine.read_text() == lock.read_text() == "of value"
 
 
@@ -139,7 +139,7 @@ def test_claims_are_refused_in_a_folder_that_may_not_be_ours_alone(tmp_path, how
         folder.mkdir()
         folder.chmod(0o777)
     with one_line(naming(str(folder))):
-        Claim(folder).take(["0"], 1, wait=False)
+        GpuReservation(folder).take(["0"], 1, wait=False)
 
 
 def test_what_the_user_offers_wins_over_what_a_launcher_sets():
@@ -238,7 +238,7 @@ def test_a_launcher_without_its_plug_in_is_a_line_with_the_package(
 def metered(device, *maps, split=False):
     specs = [SimpleNamespace(device_map=each, tensor_parallel=split) for each in maps]
     settings = SimpleNamespace(device=device, pair=SimpleNamespace(specs=specs))
-    return ordinals(settings)
+    return gpu_ordinals(settings)
 
 
 def test_energy_is_of_the_gpus_that_a_job_decodes_on(monkeypatch):
@@ -313,11 +313,11 @@ def test_jobs_that_go_on_behind_an_interrupt_are_told_with_what_watches_them(tmp
     left.mkdir()
     notes, over = SweepNotes(results, "mine"), Sweep()
     notes.begin([(number, [f"seed={number}"]) for number in range(3)])
-    with suppress(KeyboardInterrupt), notes.running(1, ["seed=1"]):
+    with suppress(KeyboardInterrupt), notes.track(1, ["seed=1"]):
         raise KeyboardInterrupt
     over._logs = str(left)
     over._parts = {(str(results), "mine"): (notes, SinkSettings(table=False))}
-    with notes.running(0, ["seed=0"]):
+    with notes.track(0, ["seed=0"]):
         assert list(over.end()) == []
     said = capsys.readouterr().err
     assert re.search(naming("2 go on", f"watch mine --results {results}"), said)
@@ -497,13 +497,18 @@ def test_the_faster_number_of_threads_is_kept_as_long_as_passes_are_as_fast(
     tmp_path, threads, caplog, one, many, found
 ):
     kept, key = tmp_path / "runs" / "threads.json", "model, machine"
-    count, seconds = models.faster(kept, key, 2, pass_of(threads, one, many))
+    count, seconds = models.choose_thread_count(kept, key, 2, pass_of(threads, one, many))
     assert (count, seconds) == (found, pytest.approx(0.001, rel=0.5))
     assert json.loads(kept.read_text()) == {key: [found, seconds]}
     assert threads() == 2  # timing left it
     near = pass_of(threads, *((0.0012, 0.0011) if found == 1 else (0.0011, 0.0012)))
-    assert models.faster(kept, key, 2, near) == (found, seconds)  # though the other one is faster
-    assert models.faster(kept, "another", 2, pass_of(threads, many, one))[0] == 3 - found
+    assert models.choose_thread_count(kept, key, 2, near) == (
+        found,
+        seconds,
+    )  # though the other one is faster
+    assert (
+        models.choose_thread_count(kept, "another", 2, pass_of(threads, many, one))[0] == 3 - found
+    )
     for times, best in (((one, many), found), ((many, one), 3 - found)):  # whatever was chosen last
         run_pass = pass_of(threads, *times)
         models.use_threads(
@@ -517,18 +522,18 @@ def test_threads_that_were_chosen_in_a_quiet_second_are_chosen_again_on_a_busy_m
     tmp_path, threads, caplog
 ):
     kept, key = tmp_path / "runs" / "threads.json", "model, machine"
-    count, quiet = models.faster(kept, key, 2, pass_of(threads, 0.003, 0.001))
+    count, quiet = models.choose_thread_count(kept, key, 2, pass_of(threads, 0.003, 0.001))
     assert count == 2
     # Two threads that wait for each other's cores are slower than one; rates are far from quiet.
-    assert models.faster(kept, key, 2, pass_of(threads, 0.01, 0.04)) == (1, quiet)
+    assert models.choose_thread_count(kept, key, 2, pass_of(threads, 0.01, 0.04)) == (1, quiet)
     assert "chosen again" in caplog.text and f"{quiet:.2g}" in caplog.text
     count, busy = json.loads(kept.read_text())[key]
     assert (count, busy) == (1, pytest.approx(0.01, rel=0.3))
     # And again in quiet, when it is twice as fast as on the busy machine.
-    count, again = models.faster(kept, key, 2, pass_of(threads, 0.003, 0.001))
+    count, again = models.choose_thread_count(kept, key, 2, pass_of(threads, 0.003, 0.001))
     assert (count, again) == (2, pytest.approx(0.001, rel=0.5))
     kept.write_text(json.dumps({key: 2}))  # as earlier versions wrote it
-    assert models.faster(kept, key, 2, pass_of(threads, 0.003, 0.001))[0] == 2
+    assert models.choose_thread_count(kept, key, 2, pass_of(threads, 0.003, 0.001))[0] == 2
 
 
 def test_passes_after_decoding_say_how_much_slower_the_machine_has_become(threads, tmp_path):

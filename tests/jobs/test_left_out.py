@@ -6,9 +6,9 @@ import pytest
 
 from spec_bench.decode import decoder as decoders
 from spec_bench.decode.decoder import Decoder
-from spec_bench.decode.rows import check_lawful
+from spec_bench.decode.rows import check_logits
 from spec_bench.jobs.app import run_config
-from spec_bench.jobs.config.compose import composed
+from spec_bench.jobs.config.compose import compose_config
 from tests.jobs.tiny import failing, main, overrides, rows_of, tokens_of
 
 CELLS = ("cells=[sd:3]", "warmup=1")
@@ -18,18 +18,18 @@ CELLS = ("cells=[sd:3]", "warmup=1")
 def whole(family, tmp_path_factory):
     """An undisturbed job's folder and results."""
     folder = tmp_path_factory.mktemp("whole")
-    return folder, run_config(composed(overrides(family, folder, *CELLS)))
+    return folder, run_config(compose_config(overrides(family, folder, *CELLS)))
 
 
 def lawless(monkeypatch, prompt, deep=0):
     """Logits of a prompt are NaN, of the trees of so many levels or more."""
-    check = decoders.check_largest
+    check = decoders.check_logits_of_row
 
     def broken(prompt_id, line, counts):
-        check_lawful(prompt_id, prompt_id != prompt or len(counts) <= deep)
+        check_logits(prompt_id, prompt_id != prompt or len(counts) <= deep)
         return check(prompt_id, line, counts)
 
-    monkeypatch.setattr(decoders, "check_largest", broken)
+    monkeypatch.setattr(decoders, "check_logits_of_row", broken)
 
 
 def at(monkeypatch, prompt, error):

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from scripts.check import model_files
-from spec_bench.jobs.config.model_files import read_digests, stored_dtype
+from spec_bench.jobs.config.model_files import read_digests, read_stored_dtype
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.jobs.store.verify import main as verify
 from spec_bench.sinks.rows import past_id
@@ -73,8 +73,8 @@ def test_a_job_that_is_killed_in_another_models_cell_leaves_the_old_row_in_the_a
     run_job(*words)
     first = rows(tmp_path / "results")
     rewrite(target / "chat_template.jinja", f"so {TEMPLATE}")
-    monkeypatch.setattr("spec_bench.jobs.job.job.decode_in_turn", lambda *_: None)
-    monkeypatch.setattr("spec_bench.jobs.job.job.collect", lambda *_: None)
+    monkeypatch.setattr("spec_bench.jobs.job.job.decode_interleaved", lambda *_: None)
+    monkeypatch.setattr("spec_bench.jobs.job.job.write_results", lambda *_: None)
     run_job(*words)
     Experiment(tmp_path / "results", "default").rebuild()
     assert rows(tmp_path / "results") == {}
@@ -98,7 +98,7 @@ def test_a_cell_of_before_there_were_digests_stays_and_has_none(run_job, tmp_pat
 def test_answers_to_other_token_ids_are_not_gone_on_with(run_job, tmp_path, monkeypatch):
     words = ("cells=[sd:2]", "warmup=0", "prompts=2")
     run_job(*words)
-    monkeypatch.setattr("spec_bench.jobs.work.prompts.Prompts.token_ids_digest", "others")
+    monkeypatch.setattr("spec_bench.jobs.work.prompts.JobPrompts.token_ids_digest", "others")
     with pytest.raises(ValueError, match=r"other token ids.*others"):
         run_job(*words, "repeats=2")
 
@@ -150,4 +150,4 @@ def test_auto_is_the_number_format_in_which_the_targets_files_are_stored(run_job
     run_job(f"pair.target={target}", "cells=[ar]", "prompts=1", "engine.dtype=auto")
     assert rows(tmp_path / "results")["ar"]["dtype"] == "bfloat16"
     (target / "config.json").write_text(json.dumps({**config, "dtype": "int8"}))
-    assert stored_dtype(str(target)) == "float32"
+    assert read_stored_dtype(str(target)) == "float32"

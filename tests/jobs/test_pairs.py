@@ -18,21 +18,21 @@ from transformers import PreTrainedTokenizerFast
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, random_module
-from spec_bench.jobs.app import settings_of
+from spec_bench.jobs.app import build_job_settings
 from spec_bench.jobs.config import pair as pairs
 from spec_bench.jobs.config import settings
-from spec_bench.jobs.config.compose import asked_of, composed
+from spec_bench.jobs.config.compose import compose_config, parse_request
 from spec_bench.jobs.config.model_files import hub_commit
 from spec_bench.jobs.config.pair import (
     EngineSettings,
     Pair,
     PairSettings,
     build_pair,
-    with_own_name,
+    drop_borrowed_name,
 )
 from spec_bench.jobs.store.experiment import job_id
 from spec_bench.jobs.work import models
-from spec_bench.jobs.work.models import models_of
+from spec_bench.jobs.work.models import load_models
 from spec_bench.records.types import ENGINE as VERSION
 from spec_bench.records.types import Request
 from spec_bench.settings.configs import conf_dir, read_config
@@ -73,13 +73,13 @@ def pair_of(name):
 
 
 def shown(name, *more):
-    pair = composed([f"pair={name}", *more]).pair
+    pair = compose_config([f"pair={name}", *more]).pair
     return OmegaConf.to_container(pair, resolve=True, throw_on_missing=True)
 
 
 def labelled(name, *more):
     pair = PairSettings(**(shown(name, *more) if more else pair_of(name)))
-    return build_pair(with_own_name(pair, [conf_dir()]), ENGINE).name
+    return build_pair(drop_borrowed_name(pair, [conf_dir()]), ENGINE).name
 
 
 @cache
@@ -155,8 +155,8 @@ def test_a_pair_file_of_the_users_own_names_its_models(tmp_path):
     (tmp_path / "pair" / "ours.yaml").write_text("name: ours\ntarget: a/b\ndraft: c/d\n")
     ours = PairSettings(name="ours", target="a/b", draft="c/d")
     folders = [tmp_path, conf_dir()]
-    assert with_own_name(ours, folders).name == "ours"
-    assert with_own_name(replace(ours, draft="e/f"), folders).name is None
+    assert drop_borrowed_name(ours, folders).name == "ours"
+    assert drop_borrowed_name(replace(ours, draft="e/f"), folders).name is None
     mine = tmp_path / "pair" / "mine.yaml"  # it builds on a shipped one
     mine.write_text("defaults: [embedded, _self_]\nname: mine\n")
     assert read_config(mine) == {**pair_of("embedded"), "name": "mine"}
@@ -175,7 +175,7 @@ CHAT = [
 def test_vicunas_conversation_format_is_written_to_the_letter(family, monkeypatch):
     path = str(family / "target")
     settings = PairSettings(**shown("vicuna_7b", f"pair.target={path}", "pair.dtype=float32"))
-    tokenizer, _ = models.tokenizer_of(build_pair(settings, ENGINE))
+    tokenizer, _ = models.load_pair_tokenizer(build_pair(settings, ENGINE))
     assert isinstance(tokenizer, PreTrainedTokenizerFast)
     text = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, tokenize=False)
     assert text == (
@@ -183,7 +183,7 @@ def test_vicunas_conversation_format_is_written_to_the_letter(family, monkeypatc
         "The assistant gives helpful, detailed, and polite answers to the user's questions. "
         "USER: Hello? ASSISTANT: Hi.</s>USER: Bye. ASSISTANT:"
     )
-    plain, _ = models.tokenizer_of(build_pair(replace(settings, chat_template=None), ENGINE))
+    plain, _ = models.load_pair_tokenizer(build_pair(replace(settings, chat_template=None), ENGINE))
     assert plain.chat_template is None
 
 
@@ -214,7 +214,7 @@ def test_a_model_goes_to_the_gpu_where_there_is_one_and_it_is_no_small_one(
     device, target, gpu, placed_on, monkeypatch
 ):
     monkeypatch.setattr(pairs, "sees_cuda", lambda: gpu)
-    assert pairs.placed(EngineSettings(device, "float32"), target).device == placed_on
+    assert pairs.resolve_device(EngineSettings(device, "float32"), target).device == placed_on
 
 
 @pytest.mark.parametrize(
@@ -233,11 +233,11 @@ def test_a_device_is_one_engine_however_it_is_asked_for(
     monkeypatch.setattr(pairs, "sees_cuda", lambda: True)
     monkeypatch.setattr(torch, "__version__", torch_version)
     words = (f"engine.device={device}", "pair.target=a/b")
-    asked = asked_of(composed(words))
+    asked = parse_request(compose_config(words))
     for engine in (asked.engine, EngineSettings(device)):
-        placed = pairs.placed(engine, "a/b")
+        placed = pairs.resolve_device(engine, "a/b")
         assert (pairs.resolve_dtype(asked.pair, placed), placed.compile) == (dtype, compile)
-    kept = pairs.placed(replace(asked.engine, compile="none"), "a/b")
+    kept = pairs.resolve_device(replace(asked.engine, compile="none"), "a/b")
     assert kept.compile == "none", "what is asked for stays"
 
 
@@ -324,8 +324,8 @@ def padded(tmp_path):
 
 @pytest.mark.parametrize(("tokens", "used"), [(57, 57), (60, 60), (61, 60), (100, 60)])
 def test_a_pair_uses_the_tokens_that_both_models_embed_and_the_tokenizer_has(padded, tokens, used):
-    assert models_of(padded, 50)[0].vocab_size == 50  # it is not cut for the next pair
-    target, draft = models_of(padded, tokens)
+    assert load_models(padded, 50)[0].vocab_size == 50  # it is not cut for the next pair
+    target, draft = load_models(padded, tokens)
     assert target.vocab_size == draft.vocab_size == used
     decoder = build_decoder(decoder_settings("sd"), target, [draft], SamplingSettings())
     assert len(decoder.generate([Request("p", (3, 1, 4), 8)], 0)[0].tokens) == 8
@@ -334,7 +334,7 @@ def test_a_pair_uses_the_tokens_that_both_models_embed_and_the_tokenizer_has(pad
 
 
 def job_of(family, *more):
-    return settings_of(composed(overrides(family, "results", *more)))
+    return build_job_settings(compose_config(overrides(family, "results", *more)))
 
 
 def ids(family, *more):
@@ -431,9 +431,9 @@ def test_a_moved_branch_of_the_hub_is_another_cell(monkeypatch):
     monkeypatch.setattr(pairs, "hub_commit", lambda name, *_: hub.get(name))
     asked = PairSettings("org/target", "org/draft", heads={"medusa": "org/heads"})
     unknown = build_pair(asked, EngineSettings("cpu", "float32"))
-    assert pairs.pinned(unknown).revisions == (None, None)
+    assert pairs.pin_revisions(unknown).revisions == (None, None)
     hub.update({"org/target": "a" * 40, "org/draft": "b" * 40, "org/heads": "c" * 40})
-    known = pairs.pinned(unknown, ["medusa"])
+    known = pairs.pin_revisions(unknown, ["medusa"])
     assert [spec.revision for spec in known.specs] == ["a" * 40, "b" * 40] == [*known.revisions]
     assert known.heads_revision("medusa") == "c" * 40
     assert known.settings() != unknown.settings()

@@ -15,7 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from spec_bench.core.transfer import forget_constants
+from spec_bench.core.transfer import clear_constants
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.engine.cache import CachePool
@@ -24,7 +24,7 @@ from spec_bench.jobs.config import compose
 from spec_bench.jobs.config.model_files import ModelSize, model_size
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.jobs.sweep import launch, plan
-from spec_bench.jobs.work.prompts import slots_of
+from spec_bench.jobs.work.prompts import estimate_slots
 from spec_bench.records.types import Request
 from spec_bench.settings.configs import conf_dir, read_yaml
 from tests.cells import facts
@@ -38,9 +38,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_hours_are_of_all_gpus_of_a_job_and_graphs_are_part_of_what_must_fit():
-    rate, four = plan.Rate(0.5, "measured"), plan.Memory(60, 30, 4, 100)
-    assert plan._hours(3, 600, rate, four) == 3 * 600 / 0.5 / 3600 * 4
-    assert plan._hours(3, 600, rate, replace(four, gpus=0)) == 1.0  # on a CPU
+    rate, four = plan.Rate(0.5, "measured"), plan.MemoryEstimate(60, 30, 4, 100)
+    assert plan._estimate_hours(3, 600, rate, four) == 3 * 600 / 0.5 / 3600 * 4
+    assert plan._estimate_hours(3, 600, rate, replace(four, gpus=0)) == 1.0  # on a CPU
     assert four.fits and replace(four, graph_bytes=10).fits
     assert replace(four, graph_bytes=11).fits is False
 
@@ -83,14 +83,14 @@ def test_a_rate_is_one_of_the_device_that_its_row_names(tmp_path):
     table.parent.mkdir()
     text = (ROOT / "results" / "quickstart" / "results.csv").read_text()
     table.write_text(text)  # measured on a CPU, without its cells' configs
-    (first, *more) = plan._measured(tmp_path)
+    (first, *more) = plan._read_measured_rows(tmp_path)
     names = ("target", "task", "decoder", "spec")
     wanted = replace(WANTED, draft=(), **{name: first[name] for name in names})
     rate = plan.Rate(float(first["token_rate"]), "measured")
     assert plan.find_rate(wanted, "cpu", [first, *more]) == rate
     assert plan.find_rate(wanted, "cuda", [first, *more]) is None
     table.write_text(text.replace(",cpu,", ",,"))  # a table that does not say it
-    assert plan._measured.__wrapped__(tmp_path) == []
+    assert plan._read_measured_rows.__wrapped__(tmp_path) == []
 
 
 def test_the_jobs_of_a_sweep_have_the_configs_that_hydra_composes():
@@ -109,15 +109,15 @@ def test_the_jobs_of_a_sweep_have_the_configs_that_hydra_composes():
 
 def test_a_gpus_rate_that_was_not_measured_is_the_papers():
     known = replace(WANTED, pair="llama2_7b", decoder="ar", spec="-", task="xsum")
-    rate = plan._printed(known)
+    rate = plan._find_published_rate(known)
     assert rate.source == "printed by rsd" and 37 < rate.tokens_per_s < 38
-    assert plan._printed(replace(known, decoder="sd", spec="99")) is None
-    assert plan._printed(replace(known, pair="embedded")) is None
+    assert plan._find_published_rate(replace(known, decoder="sd", spec="99")) is None
+    assert plan._find_published_rate(replace(known, pair="embedded")) is None
 
 
 def test_a_plan_ends_with_what_is_printed_beside_plain_decodings_measured_rows():
     known = facts(decoder="ar", pair="llama2_7b")
-    memory = plan.Memory(1, 1, 0, None)
+    memory = plan.MemoryEstimate(1, 1, 0, None)
     lines = ("XSum on llama2_7b: ...",)
     cells = [
         plan.PlannedCell(n, known, "complete", 1, 0, None, 0.0, memory, (), lines) for n in "ab"
@@ -146,7 +146,7 @@ def test_memory_is_weights_and_caches_against_the_gpus_that_the_job_gets():
 
 
 def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit():
-    memory = plan.Memory(60 * GIB, GIB, 1, 40 * GIB)
+    memory = plan.MemoryEstimate(60 * GIB, GIB, 1, 40 * GIB)
     done, known, unknown = (
         plan.PlannedCell("a", facts(), state, 20, 20, None, hours, memory)
         for state, hours in (("complete", 0.0), ("missing", 1.5), ("missing", None))
@@ -163,7 +163,7 @@ def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit():
 def test_of_many_cells_one_that_stands_alone_in_its_line_is_named(capsys):
     cells = [
         plan.PlannedCell(str(n), facts(decoder="sd" if n else "ar"), "missing", 1, 1, None, None,
-                         plan.Memory(1, 1, 0, None), (f"budget={n % 2}",) if n else ())
+                         plan.MemoryEstimate(1, 1, 0, None), (f"budget={n % 2}",) if n else ())
         for n in range(63)
     ]  # fmt: skip
     plan.print_plan(cells)
@@ -198,7 +198,7 @@ def test_a_plan_says_what_its_launcher_would_be_given(
     given = [
         f"hydra.launcher.{word}" if "=" in word else f"hydra/launcher={word}" for word in words
     ]
-    monkeypatch.setattr(plan, "_hours", lambda *_: 0.05)
+    monkeypatch.setattr(plan, "_estimate_hours", lambda *_: 0.05)
     swept = overrides(family, tmp_path, "spec=2x2", "seed=0,1", "plan=true")
     assert main(monkeypatch, "-m", *swept, *given) == 0
     *_, launched, longest = capsys.readouterr().out.splitlines()
@@ -210,7 +210,7 @@ def test_a_plan_says_what_its_launcher_would_be_given(
 
 def test_a_plan_says_what_ray_would_be_given_and_nothing_of_its_config(monkeypatch):
     launch.register_resolvers()
-    monkeypatch.setattr(launch, "_most_gpus", lambda root: 2)
+    monkeypatch.setattr(launch, "_max_gpus", lambda root: 2)
     launcher = read_yaml(conf_dir() / "hydra" / "launcher" / "ray_cluster.yaml")
     del launcher["defaults"]
     launcher["ray"]["init"]["address"] = "auto"
@@ -249,7 +249,7 @@ def test_a_plan_of_a_sweep_tells_complete_partial_and_missing_cells_and_loads_no
     decoded = run_job("spec=2x1", "seed=0")[1]
     cut(results, decoded.run_id, 4)
     before = {path: path.stat().st_mtime_ns for path in (results / "runs").rglob("*.json*")}
-    monkeypatch.setattr("spec_bench.jobs.work.models.models_of", None)
+    monkeypatch.setattr("spec_bench.jobs.work.models.load_models", None)
     swept = overrides(family, results, "spec=2x2", "seed=0,1,2", "plan=true")
     of_decoded = overrides(family, results, "spec=2x1", "seed=0", "plan=true")
     assert main(monkeypatch, *of_decoded) == 0
@@ -355,16 +355,18 @@ def test_a_decoders_room_follows_from_its_settings(name):
     heads = heads_of(settings["drafter"], 32, target.vocab_size)
     drafts = [draft] if read_decoder(settings).drafts else []
     built = build_decoder(settings, target, drafts, GREEDY, heads=heads)
-    assert slots_of(read_decoder(settings), 17, 9) == built.slots_needed(17, 9)
+    assert estimate_slots(read_decoder(settings), 17, 9) == built.slots_needed(17, 9)
 
 
 @pytest.mark.slow
 def test_live_storages_of_five_growing_decoders_are_what_the_plan_says(family):
     pair = PairSettings(target=str(family / "target"), draft=str(family / "draft"))
-    slots = max(slots_of(read_decoder(decoder_settings(*each)), PROMPT, NEW) for each in GROWING)
+    slots = max(
+        estimate_slots(read_decoder(decoder_settings(*each)), PROMPT, NEW) for each in GROWING
+    )
     planned = plan.job_memory(pair, EngineSettings("cpu", "float32"), slots, ROWS)
     assert planned.weights_bytes and planned.cache_bytes
-    forget_constants()
+    clear_constants()
     before = live_bytes()
     target, draft = (load_model(ModelSpec(path)) for path in (pair.target, str(pair.draft)))
     weights = live_bytes() - before
@@ -375,7 +377,7 @@ def test_live_storages_of_five_growing_decoders_are_what_the_plan_says(family):
     for each in GROWING:
         given = decoder_settings(*each), target, [draft][: each[0] != "ar"]
         build_decoder(*given, GREEDY, ROWS, pool).generate(asked, seed=0)
-        forget_constants()  # what never changes stays, and is no cache's
+        clear_constants()  # what never changes stays, and is no cache's
         seen.append(live_bytes() - before - weights)
     assert seen == sorted(seen)
     assert seen[-1] == pytest.approx(planned.cache_bytes, rel=0.05)

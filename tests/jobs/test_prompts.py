@@ -9,14 +9,14 @@ import pytest
 
 from spec_bench.decode.decoder import Decoder
 from spec_bench.exchange.write import main as answers
-from spec_bench.jobs.app import settings_of
-from spec_bench.jobs.config.compose import asked_of, composed
+from spec_bench.jobs.app import build_job_settings
+from spec_bench.jobs.config.compose import compose_config, parse_request
 from spec_bench.jobs.job import job
-from spec_bench.jobs.job.collect import collect
+from spec_bench.jobs.job.collect import write_results
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.work import prompts
 from spec_bench.tasks import build_task
-from spec_bench.tasks.example import CUT, TREE_LEVELS, cut, fitted
+from spec_bench.tasks.example import CUT, TREE_LEVELS, fit_to_context, truncate_text
 from tests.jobs.tiny import TEXTS, main, rows_of, tokens_of
 from tests.jobs.tiny import cut as killed
 from tests.question_files import question_file, written
@@ -75,7 +75,7 @@ def test_heads_that_learned_prompts_of_another_form_are_warned_of(
 
 
 def test_a_later_turns_limit_is_what_answers_at_their_limits_leave_of_the_context(monkeypatch):
-    monkeypatch.setattr(prompts, "context_of", lambda _: 25)
+    monkeypatch.setattr(prompts, "context_length", lambda _: 25)
     monkeypatch.setattr(prompts, "prompt_ids", lambda *_: ("0/0", "0/1", "0/2"))
     task = SimpleNamespace(
         later_turns="own",
@@ -263,14 +263,14 @@ def test_own_second_turns_continue_what_the_cell_decoded(run_job, chat, calls, a
 
 def test_an_own_second_turns_limit_is_what_the_models_have_room_for(run_job, chat, monkeypatch):
     room, limit = 120, 40
-    monkeypatch.setattr(prompts, "context_of", lambda settings: room)
-    asked, resolved = {}, prompts.Prompts.resolved
+    monkeypatch.setattr(prompts, "context_length", lambda settings: room)
+    asked, resolved = {}, prompts.JobPrompts.resolve
 
     def noting(own, requests, done):
         asked.update({r.prompt_id: (len(r.prompt_ids), r.max_new_tokens) for r in requests})
         return resolved(own, requests, done)
 
-    monkeypatch.setattr(prompts.Prompts, "resolved", noting)
+    monkeypatch.setattr(prompts.JobPrompts, "resolve", noting)
     own = ("task.later_turns=own", "task.overlong=skip", f"generation.max_new_tokens={limit}")
     for result in run_job(*chat, *own, "prompts=1"):
         assert (result.metrics["prompts"], result.metrics["prompts_skipped"]) == (2, 0)
@@ -310,7 +310,7 @@ def test_own_second_turns_resume_beside_a_baseline_that_another_job_holds_and_le
         assert CellStore(results, cell.run_id).complete()
     killed(results, cell.run_id, 3)
     with monkeypatch.context() as patch:  # the other job ends while this one has its numbers
-        patch.setattr(job, "collect", lambda *given: (collect(*given), other.unlock()))
+        patch.setattr(job, "write_results", lambda *given: (write_results(*given), other.unlock()))
         run_job(*own)
     assert [tokens_of(results, each.run_id) for each in (baseline, cell)] == tokens
     assert other.complete() and CellStore(results, cell.run_id).complete()
@@ -437,15 +437,21 @@ def test_the_template_stays_whole_and_as_much_of_both_ends_of_the_text_as_fits(r
     task, tokenizer = build_task(values), LetterTokenizer()
     example = task.examples()[1]
     for room in (90, 91, 300):
-        short = fitted(example, room, task.cut_to, lambda each: len(task.encode(each, tokenizer)))
+        short = fit_to_context(
+            example, room, task.cut_to, lambda each: len(task.encode(each, tokenizer))
+        )
         text = task.prompt(short)
         assert text.startswith(f"Article: {TEXTS[1][:10]}") and text.endswith("\nSummary:")
         assert CUT in text and len(task.encode(short, tokenizer)) == room
     with pytest.raises(ValueError, match=naming("'1'", "room for 10")):
-        fitted(example, 10, task.cut_to, lambda each: len(task.encode(each, tokenizer)))
-    assert cut("abcdefgh", 3) == f"ab{CUT}h"
-    assert cut("abcdefgh", 0) == CUT
-    assert (cut("abc", 3), cut("abc", None), cut(7, 1)) == ("abc", "abc", 7)
+        fit_to_context(example, 10, task.cut_to, lambda each: len(task.encode(each, tokenizer)))
+    assert truncate_text("abcdefgh", 3) == f"ab{CUT}h"
+    assert truncate_text("abcdefgh", 0) == CUT
+    assert (truncate_text("abc", 3), truncate_text("abc", None), truncate_text(7, 1)) == (
+        "abc",
+        "abc",
+        7,
+    )
 
 
 def test_a_random_choice_of_rows_is_the_seeds_and_stages_share_none():
@@ -466,7 +472,7 @@ def test_a_random_choice_of_rows_is_the_seeds_and_stages_share_none():
 )
 def test_the_stops_of_code_and_sql_as_plain_text_cut_no_answer_of_a_chat(task, stop):
     def stops(*words):
-        return list(asked_of(composed([f"task={task}", *words])).task["stop"])
+        return list(parse_request(compose_config([f"task={task}", *words])).task["stop"])
 
     assert stops() == stop
     assert stops("task.chat=true") == stops("task.chat=auto") == []
@@ -475,7 +481,9 @@ def test_the_stops_of_code_and_sql_as_plain_text_cut_no_answer_of_a_chat(task, s
 
 def test_how_words_are_found_makes_other_rows_and_none_of_those_that_leave_it_open():
     def ids(*words):
-        settings = settings_of(composed(["prompts=1", "task=wmt18_deen", "cells=[sd:2]", *words]))
+        settings = build_job_settings(
+            compose_config(["prompts=1", "task=wmt18_deen", "cells=[sd:2]", *words])
+        )
         return [(settings.run_id(cell), settings.facts(cell).tokenize) for cell in settings.cells]
 
     assert ids() == ids("task.tokenize=null")

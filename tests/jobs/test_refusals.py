@@ -16,14 +16,14 @@ from transformers import AutoTokenizer
 from spec_bench.audit.__main__ import read_arguments as audit
 from spec_bench.decode.config import resolve_spec
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.engine.model_spec import kept_tokens
+from spec_bench.engine.model_spec import read_kept_tokens
 from spec_bench.jobs import app
 from spec_bench.jobs.config.config import check_own, read_positions
 from spec_bench.jobs.config.help import COMMANDS
 from spec_bench.jobs.config.model_files import fingerprint
 from spec_bench.recommend.recommend import main as recommend
 from spec_bench.records import cell_folder
-from spec_bench.settings.registry import written
+from spec_bench.settings.registry import scan_registrations
 from spec_bench.system import files
 from spec_bench.tasks import build_task
 from spec_bench.tasks.template import chat_text
@@ -277,12 +277,12 @@ def test_all_else_is_refused_in_a_line_before_a_model_is_loaded(arguments, said,
 
 def test_the_policies_that_modules_text_tells_are_those_registered():
     ours = {name for name, each in policy.items() if each.__module__.startswith("spec_bench.")}
-    assert set(written("spec_bench.tree", "policy")) == ours
+    assert set(scan_registrations("spec_bench.tree", "policy")) == ours
 
 
 def test_a_policys_forms_are_read_from_its_text_and_no_other_is_taken():
     shorthand = {"root": "-", "number": "3", "levels": "2-2-1", "product": "4x3"}
-    for name, facts in written("spec_bench.tree", "policy").items():
+    for name, facts in scan_registrations("spec_bench.tree", "policy").items():
         forms = ast.literal_eval(facts["forms"])
         assert forms == tuple(policy[name].forms)
         for form, text in shorthand.items():
@@ -303,10 +303,10 @@ def test_nothing_takes_the_place_of_a_pipe_and_none_is_waited_for(tmp_path):
     with pytest.raises(OSError, match="no file is there") as refused:
         files.write_text(pipe, "a table")
     assert pipe.is_fifo()
-    assert files.refused(refused.value) is not None
+    assert files.explain_os_error(refused.value) is not None
     with pytest.raises(ValueError, match="is no file"):
         files.read_csv(pipe)
-    assert cell_folder.read(pipe).faults == ("it is no file",)
+    assert cell_folder.read_generations(pipe).faults == ("it is no file",)
 
 
 def test_a_byte_order_mark_is_no_part_of_a_columns_name(tmp_path):
@@ -405,7 +405,7 @@ def test_positions_are_read_from_the_config_alone_and_a_file_nested_too_deep_is_
     with pytest.raises(ValueError, match=f"{tmp_path}.*recursion"):
         load_model(ModelSpec(str(tmp_path)))
     with pytest.raises(ValueError, match=r"ids\.json.*recursion"):
-        kept_tokens(str(tmp_path / "ids.json"))
+        read_kept_tokens(str(tmp_path / "ids.json"))
 
 
 def test_a_config_group_nested_too_deep_is_one_line(tmp_path):

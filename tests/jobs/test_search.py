@@ -7,18 +7,23 @@ from types import SimpleNamespace
 import pytest
 
 from spec_bench.jobs import app
-from spec_bench.jobs.app import settings_of
-from spec_bench.jobs.config.compose import composed
+from spec_bench.jobs.app import build_job_settings
+from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.config import ConfirmSettings
-from spec_bench.jobs.config.settings import best_of, shared
+from spec_bench.jobs.config.settings import select_best, split_prompts
 from spec_bench.jobs.job import session
 from spec_bench.jobs.sweep.plan import Rate
 from spec_bench.recommend import recommend as search
-from spec_bench.recommend.recommend import Recommendation, command_of, cost_of, race_of
+from spec_bench.recommend.recommend import (
+    RecommendationResult,
+    estimate_cost,
+    format_command,
+    race_of,
+)
 from spec_bench.records.types import Reason
 from spec_bench.report.page.headline import Headline
 from spec_bench.tasks import RandomPrompts
-from spec_bench.tasks.random_prompts import RandomSource
+from spec_bench.tasks.random_prompts import RandomPromptSource
 from tests.cells import result
 from tests.jobs.tiny import main, overrides, rows_of
 
@@ -33,8 +38,8 @@ def test_the_best_of_each_decoder_go_on_and_never_the_baseline():
         for name, decoder, rate in (*rates, ("e", "rsd_s", 0.5))
     ]
     screened.append(result("failed", {"speedup": None}, decoder="sd"))
-    assert best_of(screened, ConfirmSettings(2, best=2)) == ["c", "d", "e"]
-    assert best_of(screened, ConfirmSettings(2, best=1, by="latency_s")) == ["b", "e"]
+    assert select_best(screened, ConfirmSettings(2, best=2)) == ["c", "d", "e"]
+    assert select_best(screened, ConfirmSettings(2, best=1, by="latency_s")) == ["b", "e"]
 
 
 def test_the_best_are_decoded_again_as_planned_on_prompts_that_the_search_did_not_see(
@@ -95,8 +100,8 @@ Asked = make_dataclass("Asked", ["prompts", "confirm"])
 
 
 def split(rows, confirm):
-    task = RandomPrompts("random", RandomSource("random"), 8, rows, 0)
-    return shared(Asked(10, confirm), task).prompts
+    task = RandomPrompts("random", RandomPromptSource("random"), 8, rows, 0)
+    return split_prompts(Asked(10, confirm), task).prompts
 
 
 def test_few_rows_are_shared_and_many_are_not():
@@ -117,7 +122,7 @@ def test_the_command_names_one_decoder_whatever_was_asked_for():
     for code, spec in (("rsd_c", "2-1"), ("", ""), ("ar", ""), (None, "")):
         best = None if code is None else Headline("a", "xsum", "A", code, *[""] * 4, spec=spec)
         named = f"{code or 'ar'}{':2-1' if spec else ''}"
-        command = command_of(Recommendation(best, None), asked)
+        command = format_command(RecommendationResult(best, None), asked)
         assert command == (f"spec-bench run task=xsum --decoders {named}" if code != "" else "")
 
 
@@ -130,13 +135,15 @@ def test_a_search_decodes_as_many_answers_as_its_candidates_and_prompts_allow(
 ):
     trees = ",".join(f"sd:{length}" for length in range(1, cells + 1))
     words = ["experiment=recommend", f"cells=[{trees}]", f"prompts={prompts}"]
-    asked = settings_of(composed(words))
+    asked = build_job_settings(compose_config(words))
     race = race_of(asked, asked.asked.confirm)
     assert (len(race.open), race.prompts, race.count_prompts() > 0) == (cells, prompts, cells > 3)
     answers = searched + (min(cells, 3) + 1) * 30
     told = f"at most {answers} answers of at most {asked.max_new_tokens} tokens"
-    assert cost_of(asked, race).startswith(f"{cells} candidates, the best {min(cells, 3)} on 30 ")
-    assert cost_of(asked, race).endswith(told)
+    assert estimate_cost(asked, race).startswith(
+        f"{cells} candidates, the best {min(cells, 3)} on 30 "
+    )
+    assert estimate_cost(asked, race).endswith(told)
     assert not {each.id for each in asked.examples} & {each.id for each in asked.fresh}
 
 
@@ -171,7 +178,7 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
         return run(job, sinks)
 
     monkeypatch.setattr(search, "run_stage", interrupted)
-    monkeypatch.setattr(search, "stall_of", lambda row: "")  # whoever else uses this machine
+    monkeypatch.setattr(search, "get_stall", lambda row: "")  # whoever else uses this machine
     with pytest.raises(KeyboardInterrupt):
         search.main(words)
     screened = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("generations.jsonl")}
@@ -237,7 +244,7 @@ def test_a_search_says_the_time_that_is_left_and_names_of_those_that_tie_the_fir
             yield row
 
     monkeypatch.setattr(search, "run_stage", lambda *told: list(measured(*told)))
-    monkeypatch.setattr(search, "Records", CountsOfSpeeds)
+    monkeypatch.setattr(search, "RecordReader", CountsOfSpeeds)
     words = [f"cells=[{','.join(SPEEDS)}]", "prompts=6", f"results={tmp_path}", "task=xsum"]
     assert search.main([*words, "confirm.prompts=30"]) == 0
     said, steps = capsys.readouterr()
@@ -258,7 +265,7 @@ def test_a_search_says_the_time_that_is_left_and_names_of_those_that_tie_the_fir
 def test_disturbed_candidates_are_marked_and_say_nothing_of_what_a_draft_would_need(
     tmp_path, capsys, caplog, monkeypatch
 ):
-    monkeypatch.setattr(search, "stall_of", lambda row: "disturbed: threads waited")
+    monkeypatch.setattr(search, "get_stall", lambda row: "disturbed: threads waited")
     told = [*SMALL, "prompts=2", "confirm.prompts=2", "pair.target=embedded:target"]
     told += ["cells=[sd:2,prompt_lookup,hf_prompt_lookup,medusa]", f"results={tmp_path}"]
     assert search.main(told) == 0

@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from spec_bench.serve import keeper
-from spec_bench.serve.command import PLAIN, ServingEngine, _up, main, read_engine
+from spec_bench.serve.command import PLAIN, ServingEngine, _wait_until_up, main, read_engine
 from spec_bench.server.endpoint import Server
 from spec_bench.settings.configs import conf_dir
 from tests.jobs.tiny import overrides, rows_of
@@ -71,8 +71,8 @@ def started(tmp_path, family, *more, port=None):
         "import sys; from pathlib import Path; import spec_bench.serve.command as command;"
         "from spec_bench.settings.configs import conf_dirs;"
         f"command.conf_dirs = lambda: [*conf_dirs(), Path({str(tmp_path)!r})];"
-        "from spec_bench.system.signals import orderly\n"
-        f"{taken}\nwith orderly('interrupted'): sys.exit(command.main(sys.argv[1:]))"
+        "from spec_bench.system.signals import exit_cleanly\n"
+        f"{taken}\nwith exit_cleanly('interrupted'): sys.exit(command.main(sys.argv[1:]))"
     )
     (tmp_path / "server").mkdir(exist_ok=True)
     (tmp_path / "server" / "toy.yaml").write_text(ENGINE.format(python=sys.executable))
@@ -166,7 +166,7 @@ def test_a_server_without_the_name_that_was_drawn_for_ours_is_not_up():
     with listening(Stranger) as url:
         for name, named, up in (("target-0", True, False), ("toy", True, True), ("x", False, True)):
             with closing(Server(url, name, "", answer_s=5)) as server:
-                assert _up(server, named) == up
+                assert _wait_until_up(server, named) == up
 
 
 @pytest.mark.slow
@@ -317,8 +317,9 @@ def test_what_died_of_a_signal_has_a_status_that_is_none_of_success():
 def test_a_block_leaves_nothing_running_where_its_keeper_is_killed(tmp_path, number):
     program = (
         "import os, sys, time; from pathlib import Path; from spec_bench.serve import keeper;"
-        "from spec_bench.serve.command import kept; keeper.adopt()\n"
-        f"with kept([sys.executable, '-c', {PARENT!r}, {str(tmp_path / 'ids')!r}, '600']) as k:\n"
+        "from spec_bench.serve.command import keep_running; keeper.adopt()\n"
+        f"command = [sys.executable, '-c', {PARENT!r}, {str(tmp_path / 'ids')!r}, '600']\n"
+        "with keep_running(command) as k:\n"
         f"    while not Path({str(tmp_path / 'ids')!r}).exists(): time.sleep(0.02)\n"
         f"    os.kill(k.pid, {int(number)})\n"
     )
@@ -339,10 +340,10 @@ def test_what_is_held_ends_after_what_asks_it_where_the_command_is_killed(tmp_pa
     )
     program = (
         "import os, signal, sys, time; from pathlib import Path;"
-        "from spec_bench.serve.command import kept\n"
+        "from spec_bench.serve.command import keep_running\n"
         f"start = [sys.executable, '-c', {says!r}]\n"
-        "with kept([*start, 'server', '0']) as server:\n"
-        "    with kept([*start, 'job', '0.5'], held=[server.stdin.fileno()]):\n"
+        "with keep_running([*start, 'server', '0']) as server:\n"
+        "    with keep_running([*start, 'job', '0.5'], held=[server.stdin.fileno()]):\n"
         f"        while not all(Path({str(tmp_path)!r}, each).exists() for each in "
         "('server', 'job')): time.sleep(0.02)\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"

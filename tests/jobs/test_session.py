@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from spec_bench.jobs.job import collect
-from spec_bench.jobs.job.session import CellRun, Session, decode_in_turn, timings
+from spec_bench.jobs.job.session import CellRun, Session, decode_interleaved, index_timings
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records.types import Generation, Request, StepRecord
 from tests.families import built, tiny_pair
@@ -56,7 +56,7 @@ def session_of(tmp_path):
             asked=asked, engine=engine, served=None, device="cpu", repeatable=True
         )
         given = SimpleNamespace(requests=requests, waves=lambda: [requests], categories={})
-        given.resolved = lambda batch, done: batch
+        given.resolve = lambda batch, done: batch
         metering = SimpleNamespace(generate=lambda decoder, batch, *_: decoder.generate(batch))
         return Session(settings, runs, runs, given, metering, window), runs, calls
 
@@ -65,7 +65,7 @@ def session_of(tmp_path):
 
 def test_the_cells_take_turns_and_another_one_begins_with_every_prompt(session_of):
     session, runs, calls = session_of("ar", "b", "c")
-    decode_in_turn(session, runs)
+    decode_interleaved(session, runs)
     assert "".join(name[0] for name, _ in calls) == "abc" + "bca" + "cab"
     assert [prompt for _, prompt in calls] == [*"000111222"]
     assert [[*run.store.load()] for run in runs] == [[*"012"]] * 3
@@ -74,7 +74,7 @@ def test_the_cells_take_turns_and_another_one_begins_with_every_prompt(session_o
 def test_a_decoder_is_told_the_answers_before_a_prompt_whatever_is_there_already(session_of):
     session, runs, _ = session_of("ar")
     runs[0].done[0]["1"] = answer("1")
-    decode_in_turn(session, runs)
+    decode_interleaved(session, runs)
     assert runs[0].decoder.remembered == [[], [0, 1]]  # prompts 0 and 2
 
 
@@ -83,7 +83,7 @@ def test_errors_of_single_prompts_give_a_cell_up_only_three_in_a_row(session_of)
     for places, given_up in ((("0", "1", "3", "4"), False), (("1", "2", "3"), True)):
         session, runs, _ = session_of(f"cell {given_up}", prompts=6)
         runs[0].decoder = Decoder("b", [], dict.fromkeys(places, error))
-        decode_in_turn(session, runs)
+        decode_interleaved(session, runs)
         assert {*runs[0].failed} == {*places}
         assert (runs[0].failure is not None) is given_up
 
@@ -98,7 +98,7 @@ def test_draft_calls_are_counted_where_a_tree_is_as_deep_as_it_was_drafted():
 
 def test_seconds_below_zero_of_any_kind_fail_the_cell(session_of):
     session, runs, _ = session_of("b", b={"1": -0.1})
-    decode_in_turn(session, runs)
+    decode_interleaved(session, runs)
     assert "the clock ran backwards" in str(runs[0].failure)
     assert [*runs[0].store.load()] == ["0"]
 
@@ -110,12 +110,14 @@ def test_a_baseline_of_an_earlier_session_is_timed_again_beside_what_a_cell_lack
     plain.store.append(before)
     plain.done[0] |= {each.prompt_id: each for each in before}
     cell.done[0]["0"] = answer("0", sitting="before")
-    session.against = timings(before)
-    decode_in_turn(session, runs)
+    session.against = index_timings(before)
+    decode_interleaved(session, runs)
     assert calls == [("b", "1"), ("ar", "1")]
     assert [*plain.store.load().values()] == before
     (again,) = plain.store.load_retimed()
     assert (again.prompt_id, again.sitting) == ("1", session.name)
-    assert collect._counted(session, cell) == ["0", "1"]
+    assert collect._select_counted_prompts(session, cell) == ["0", "1"]
     del session.against[session.name, 0, "1"]
-    assert collect._counted(session, cell) == ["0"]  # the other has no baseline beside it
+    assert collect._select_counted_prompts(session, cell) == [
+        "0"
+    ]  # the other has no baseline beside it

@@ -10,10 +10,10 @@ from random import Random
 
 import pytest
 
-from spec_bench.jobs.store.experiment import Experiment, JobNote, job_id
+from spec_bench.jobs.store.experiment import Experiment, JobRecord, job_id
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.store.verify import main as verify
-from spec_bench.jobs.sweep.plan import state_of
+from spec_bench.jobs.sweep.plan import read_state
 from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.system import files
@@ -100,7 +100,7 @@ def mended(store, caplog):
     """Opens a cell as a job does: the prompts it still has, and what was said."""
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        done = store.mend()[0]
+        done = store.repair()[0]
     return list(done), [each.getMessage() for each in caplog.records]
 
 
@@ -140,7 +140,7 @@ def test_a_bad_line_goes_and_the_others_stay(store, caplog, change):
     assert (done, aside(path)) == (["0", "2"], bad)
     assert "line 2" in said[0] and str(path) in said[0] and "\n" not in said[0]
     assert not store.complete(), "its numbers were of three"
-    assert cell_folder.read(path).faults == ()
+    assert cell_folder.read_generations(path).faults == ()
 
 
 FILES = {**dict([*ANY.items()][:5]), "gone": None}
@@ -194,13 +194,13 @@ def test_a_line_torn_by_a_kill_is_no_fault_and_a_longer_file_is_one_that_goes_on
 def test_a_prompt_that_was_decoded_again_is_what_its_last_line_says(store):
     again = replace(store.load()[IDS[1]], decode_s=0.4)
     store.append([again])
-    for done in (store.load(), store.mend()[0]):
+    for done in (store.load(), store.repair()[0]):
         assert list(done) == IDS and done[IDS[1]] == again
 
 
 def test_a_plan_counts_what_each_repeat_lacks(store):
-    assert state_of(store, 3) == ("complete", 0)
-    assert state_of(store, 3, 2) == ("partial", 3)
+    assert read_state(store, 3) == ("complete", 0)
+    assert read_state(store, 3, 2) == ("partial", 3)
 
 
 def test_token_ids_may_change_until_there_are_answers_to_them(tmp_path):
@@ -218,7 +218,7 @@ def test_token_ids_may_change_until_there_are_answers_to_them(tmp_path):
 def test_a_jobs_note_under_another_jobs_name_is_set_aside(tmp_path):
     mine = Experiment(tmp_path, "name")
     cell(tmp_path, "a")
-    mine.note(JobNote(0, "", ("a",)))
+    mine.note(JobRecord(0, "", ("a",)))
     (note,) = files.jobs_folder(tmp_path, "name").glob("*.json")
     other = note.rename(note.with_name("0123.json"))
     mine.rebuild()
@@ -226,8 +226,8 @@ def test_a_jobs_note_under_another_jobs_name_is_set_aside(tmp_path):
 
 
 def test_a_token_id_past_the_vocabulary_is_noticed_once_that_is_known(store):
-    assert list(store.mend_tokens(10)[0]) == IDS
-    assert list(store.mend_tokens(9)[0]) == []
+    assert list(store.repair_tokens(10)[0]) == IDS
+    assert list(store.repair_tokens(9)[0]) == []
 
 
 @pytest.mark.parametrize("kind", ["folder", "dangling link", "pipe"])
@@ -268,7 +268,7 @@ def test_a_jobs_note_that_is_no_good_is_set_aside_and_its_rows_stay(tmp_path, ca
     mine = Experiment(tmp_path, "name")
     for number, run_id in enumerate(["a", "b"]):
         cell(tmp_path, run_id)
-        mine.note(JobNote(number, "", (run_id,)))
+        mine.note(JobRecord(number, "", (run_id,)))
     mine.rebuild()
     note = files.jobs_folder(tmp_path, "name") / f"{job_id(['a'])}.json"
     bad = damage(note, change)
@@ -342,7 +342,7 @@ def test_records_and_table_are_of_the_same_prompts_and_verify_names_a_line_behin
     tmp_path, capsys, caplog
 ):
     store, mine = cell(tmp_path, "0123"), Experiment(tmp_path, "name")
-    mine.note(JobNote(0, "", ("0123",)))
+    mine.note(JobRecord(0, "", ("0123",)))
     mine.rebuild()
     before = mine.records.read_bytes(), mine.csv.read_bytes()
     store.append([Generation("more", (5,), "stop", STEPS[:1], 0.1, 0.2, 0.05, 0.1)])
@@ -382,7 +382,7 @@ def test_a_link_to_nothing_in_place_of_generations_is_set_aside_and_the_cell_goe
     path = store.folder / name
     path.unlink(missing_ok=True)
     path.symlink_to("gone/with/the/disk")
-    store.mend()
+    store.repair()
     assert f"{path}: it is no file; it is now {name}.bad-1" in caplog.text
     store.append([done])
     store.append([done], "1")
@@ -394,7 +394,7 @@ def test_a_link_to_nothing_in_place_of_generations_is_set_aside_and_the_cell_goe
 def test_an_edited_table_is_read_from_its_runs_stays_as_it_is_and_a_line_says_so(tmp_path, caplog):
     cell(tmp_path, "a")
     made = Experiment(tmp_path, "default")
-    made.note(JobNote(0, "", ("a",)))
+    made.note(JobRecord(0, "", ("a",)))
     made.rebuild()
     whole = made.csv.read_text(encoding="utf-8")
     made.csv.touch()

@@ -10,7 +10,7 @@ from math import ceil, floor
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from spec_bench.jobs.work.metering import Metering
+from spec_bench.jobs.work.metering import EnergyMetering
 from spec_bench.measure.energy import energy_settings, meters, nvidia_smi
 from spec_bench.records.types import Generation
 from tests.measure import stand_ins
@@ -110,7 +110,7 @@ def sitting(name, **settings):
     energy = energy_settings({"meter": name, "idle_s": 0.0, **settings})
     spec = SimpleNamespace(tensor_parallel=False, device_map=None)
     asked, pair = SimpleNamespace(energy=energy), SimpleNamespace(specs=(spec,))
-    with Metering(SimpleNamespace(asked=asked, device="cuda", pair=pair)) as metering:
+    with EnergyMetering(SimpleNamespace(asked=asked, device="cuda", pair=pair)) as metering:
         yield metering
 
 

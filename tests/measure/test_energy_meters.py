@@ -10,7 +10,7 @@ import yaml
 
 from spec_bench.decode.decoder import Decoder
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.work.metering import Metering, shared
+from spec_bench.jobs.work.metering import EnergyMetering, shared
 from spec_bench.measure.energy import EnergyReading, build_meter, energy_settings, meter, meters
 from spec_bench.measure.energy.counters import Gpu, job_gpus, visible_gpus
 from spec_bench.measure.energy.meters import EnergyMeter, UnmeteredError
@@ -290,7 +290,7 @@ def automatic(device):
     spec = SimpleNamespace(tensor_parallel=False, device_map=None)
     energy, pair = energy_settings({"meter": "auto"}), SimpleNamespace(specs=(spec,))
     asked = SimpleNamespace(energy=energy)
-    return Metering(SimpleNamespace(asked=asked, device=device, pair=pair))
+    return EnergyMetering(SimpleNamespace(asked=asked, device=device, pair=pair))
 
 
 def test_the_first_meter_that_opens_is_taken_under_its_own_name(play_power, monkeypatch):
@@ -358,27 +358,27 @@ def test_without_the_program_the_column_is_empty_and_one_line_says_why(
 
 
 def test_a_meter_that_dies_in_a_run_is_said_once(run_job, play_power, tmp_path, caplog):
-    end, generate = tmp_path / "end", Metering.generate
+    end, generate = tmp_path / "end", EnergyMetering.generate
     play_power(Curve("steady"), dies_of=str(end))
 
     def dies(metering, *arguments):
         end.touch()
         assert until(lambda: not end.exists())
-        Metering.generate = generate
+        EnergyMetering.generate = generate
         return generate(metering, *arguments)
 
-    Metering.generate = dies
+    EnergyMetering.generate = dies
     try:
         with caplog.at_level(logging.INFO, logger="spec_bench"):
             run_job("cells=[sd:2]", *QUICK, "energy.idle_s=0")
     finally:
-        Metering.generate = generate
+        EnergyMetering.generate = generate
     lines = [each.message for each in caplog.records if "without energy" in each.message]
     assert lines == ["rows without energy: nvidia-smi ended with status 3"]
 
 
 def test_without_a_meter_nothing_is_handed_to_the_decoder(run_job, monkeypatch, tmp_path):
-    monkeypatch.setattr(Metering, "begin", lambda *_: 1 / 0)
+    monkeypatch.setattr(EnergyMetering, "begin", lambda *_: 1 / 0)
     (result, _) = run_job("cells=[sd:2]", "prompts=1")
     stored = CellStore(tmp_path / "results", result.run_id).load()
     assert [(g.energy_j, g.energy_note) for g in stored.values()] == [(None, "")]

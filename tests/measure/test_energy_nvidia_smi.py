@@ -150,7 +150,7 @@ def late(parent):
     while os.getppid() == parent:
         pass
     die_with(parent)
-die_with, smi._die_with = smi._die_with, late
+die_with, smi._exit_with_parent = smi._exit_with_parent, late
 smi.SmiSampler([smi.Gpu(0, 'GPU-0')], 'power.draw', 0.1).start()
 """
 # The program outlives the thread that opens the meter, which is over at once.

@@ -11,9 +11,9 @@ from torch import nn
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.jobs.job.collect import bound_columns
+from spec_bench.jobs.job.collect import roofline_columns
 from spec_bench.measure import roofline
-from spec_bench.measure.roofline import ModelCost, measured_bandwidth, moved_bytes
+from spec_bench.measure.roofline import ModelCost, count_bytes_of_prompt, measure_bandwidth
 from spec_bench.records.types import Generation, StepRecord
 from tests.families import decoder_settings, random_requests, tiny_pair
 
@@ -41,7 +41,7 @@ def test_a_pass_reads_weights_once_and_only_the_rows_looked_up(name, read, weigh
     assert cost.weight_bytes == 4 * read == weights
     assert cost.lookup_bytes == 64 * 4
     moved = weights + 3 * (64 * 4 + SLOT_BYTES) + 10 * SLOT_BYTES + logits * 512 * 4
-    assert roofline.bytes_moved(cost, 3, 10, logits) == moved == total
+    assert roofline.count_bytes_of_pass(cost, 3, 10, logits) == moved == total
 
 
 def test_a_gpu_is_known_by_what_the_driver_calls_it():
@@ -56,12 +56,12 @@ def test_a_prompts_bytes_are_weights_context_nodes_and_logits_of_every_call():
     # Six tokens of prompt: five are in the cache at the first call, seven at the second.
     first, second = 1000 + 4 * 11 + 5 * 10 + 4 * 100, 1000 + 11 + 7 * 10 + 100
     level = 50 + 3 + 5 * 2 + 100
-    assert moved_bytes(ONE, 6, TARGET, [DRAFT]) == first + second + 3 * level
-    assert moved_bytes(ONE, 6, TARGET, [], head_bytes=7.0) == first + second + 14
+    assert count_bytes_of_prompt(ONE, 6, TARGET, [DRAFT]) == first + second + 3 * level
+    assert count_bytes_of_prompt(ONE, 6, TARGET, [], head_bytes=7.0) == first + second + 14
 
 
 def test_rows_that_decode_together_share_the_reading_of_the_weights():
-    alone, four = (moved_bytes(ONE, 6, TARGET, [DRAFT], batch=batch) for batch in (1, 4))
+    alone, four = (count_bytes_of_prompt(ONE, 6, TARGET, [DRAFT], batch=batch) for batch in (1, 4))
     assert alone - four == 0.75 * (2 * 1000 + 3 * 50)
 
 
@@ -88,7 +88,7 @@ def answered():
 def test_a_row_has_it_on_a_known_gpu_only(answered):
     (decoder, answers), lengths = answered[0]["sd"], answered[1]
     names = ("NVIDIA H200", "NVIDIA A100-SXM4-80GB")
-    found, slower = (bound_columns(decoder, answers, lengths, name) for name in names)
+    found, slower = (roofline_columns(decoder, answers, lengths, name) for name in names)
     ratio = slower["bound_over_measured"] / found["bound_over_measured"]
     assert ratio == pytest.approx(4.8 / 2.0)
     calls = sum(len(each.steps) for each in answers)
@@ -98,7 +98,7 @@ def test_a_row_has_it_on_a_known_gpu_only(answered):
 
 
 def test_on_any_device_a_row_has_a_calls_bytes_and_the_bandwidth_that_was_measured(answered):
-    own, more = (bound_columns(*each, answered[1], "cpu") for each in answered[0].values())
+    own, more = (roofline_columns(*each, answered[1], "cpu") for each in answered[0].values())
     assert own.keys() == more.keys() == {"moved_bytes", "bandwidth_bytes_per_s"}
     target = answered[0]["ar"][0].target
     weights = sum(each.nbytes for each in target.module.parameters())
@@ -109,14 +109,14 @@ def test_on_any_device_a_row_has_a_calls_bytes_and_the_bandwidth_that_was_measur
 
 def test_what_other_code_decodes_has_neither():
     foreign = SimpleNamespace(target=object(), drafts=[], rows=1)
-    assert bound_columns(foreign, [ONE], {"p": 6}, "NVIDIA H200") == {}
+    assert roofline_columns(foreign, [ONE], {"p": 6}, "NVIDIA H200") == {}
 
 
 @pytest.fixture(autouse=True)
 def forgotten():
-    roofline._measured.cache_clear()
+    roofline._measure_bandwidth_once.cache_clear()
     yield
-    roofline._measured.cache_clear()
+    roofline._measure_bandwidth_once.cache_clear()
 
 
 def test_the_buffer_is_as_large_as_the_weights_within_limits(monkeypatch):
@@ -129,21 +129,21 @@ def test_the_buffer_is_as_large_as_the_weights_within_limits(monkeypatch):
     monkeypatch.setattr(roofline, "fastest_stream", stream)
     monkeypatch.setattr(roofline, "free_bytes", lambda device: 2**40)
     model = nn.Linear(1024, 1024, bias=False, dtype=torch.bfloat16)
-    assert measured_bandwidth(model) == 2 * 2 * 2**20
-    assert measured_bandwidth(model) == 2 * 2 * 2**20  # from memory
-    measured_bandwidth(nn.Linear(2, 2))
+    assert measure_bandwidth(model) == 2 * 2 * 2**20
+    assert measure_bandwidth(model) == 2 * 2 * 2**20  # from memory
+    measure_bandwidth(nn.Linear(2, 2))
     with torch.device("meta"):
-        measured_bandwidth(nn.Linear(2**17, 2**13))
+        measure_bandwidth(nn.Linear(2**17, 2**13))
     assert [size for size, _ in streamed] == [2 * 2**20, roofline.LEAST_BYTES, roofline.MOST_BYTES]
     assert streamed[0][1] == torch.bfloat16
 
 
 def test_a_real_buffer_has_a_plausible_rate_and_none_without_room_or_weights(monkeypatch):
-    assert 1e7 < measured_bandwidth(nn.Linear(512, 1024)) < 1e13
-    assert measured_bandwidth(nn.Identity()) is None
+    assert 1e7 < measure_bandwidth(nn.Linear(512, 1024)) < 1e13
+    assert measure_bandwidth(nn.Identity()) is None
     monkeypatch.setattr(roofline, "free_bytes", lambda device: roofline.LEAST_BYTES)
-    roofline._measured.cache_clear()
-    assert measured_bandwidth(nn.Linear(2, 2)) is None
+    roofline._measure_bandwidth_once.cache_clear()
+    assert measure_bandwidth(nn.Linear(2, 2)) is None
 
 
 def test_the_shortest_of_all_ways_through_a_buffer_counts():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spec_bench.metrics.execution.code import PassAt1, program_in
+from spec_bench.metrics.execution.code import PassAt1, extract_program
 from spec_bench.metrics.execution.sql import ExecutionAccuracy, query_in
 from spec_bench.records.types import CodeReference, SqlReference
 
@@ -52,7 +52,7 @@ def test_a_program_is_found_in_an_answer_and_passes_as_the_public_scorers_pass_i
         counted = {"timeout": "program_timeouts", "no package": "programs_not_judged"}[verdict]
         assert found[counted].value == 1 and not ours
     else:
-        assert passes(program_in(answer, tests), tests) == ours
+        assert passes(extract_program(answer, tests), tests) == ours
 
 
 def test_the_sandbox_passes_what_this_process_does_of_each_problem():
@@ -88,5 +88,5 @@ def test_long_answers_of_no_use_are_searched_in_no_time():
     began = time.process_time()
     for part in parts:
         query_in(part * (100_000 // len(part)))
-        program_in(part * 1000 + "\ndef f(x):\n    return (\n", tests)
+        extract_program(part * 1000 + "\ndef f(x):\n    return (\n", tests)
     assert time.process_time() - began < 5

@@ -408,7 +408,7 @@ def staying(worker):
 
 @pytest.fixture
 def world(tmp_path):
-    if sys.platform != "linux" or (lost := PassAt1().held()):
+    if sys.platform != "linux" or (lost := PassAt1().find_limitations()):
         pytest.skip(lost if sys.platform == "linux" else "Linux only")
     with subprocess.Popen(["sleep", "600"]) as process:
         yield (made := World(tmp_path, process))
@@ -446,7 +446,7 @@ def harmless(name, hook, world, patched):
 HELD = """
 from spec_bench.metrics.execution.code import PassAt1
 try:
-    print("not held:", PassAt1().held())
+    print("not held:", PassAt1().find_limitations())
 except ValueError as error:
     print(error)
 """

@@ -7,9 +7,10 @@ import pytest
 from scipy.stats import beta, norm
 from scipy.stats import t as student_t
 
-from spec_bench.metrics.interval import FEWEST, Interval, p_above
+from spec_bench.metrics.interval import FEWEST, Interval, p_value_above
 from spec_bench.metrics.intervals import (
     Total,
+    bootstrap_interval,
     mean_interval,
     median_interval,
     rate_ratio_interval,
@@ -18,7 +19,6 @@ from spec_bench.metrics.intervals import (
     score_difference_interval,
     score_interval,
     sign_flip_p,
-    studentised_interval,
 )
 
 
@@ -155,7 +155,7 @@ def test_a_ratio_over_nothing_has_no_value_and_resamples_over_nothing_leave_no_i
     assert score_interval(lambda s: s[0] / s[1], [[0.0, 0.0], [0.0, 0.0]]) is None
     one = [0.0, 0.0, 0.0, 0.0, 1.0]
     assert ratio_interval(one, one) == mean_interval(one, one) == Interval(1.0, None, None)
-    for interval in (score_interval, score_difference_interval, studentised_interval):
+    for interval in (score_interval, score_difference_interval, bootstrap_interval):
         with pytest.raises(ValueError, match="at least one prompt"):
             interval(lambda sums: sums[0], [[]])
 
@@ -164,7 +164,7 @@ def test_the_derivative_of_the_statistic_is_taken_where_the_resample_lies():
     # Of a mean the studentised interval is the textbook's, no side shorter than Student's t.
     rng = np.random.default_rng(10)
     x = rng.exponential(1.0, 30)
-    found = studentised_interval(lambda sums: sums[0] / 30, [x])
+    found = bootstrap_interval(lambda sums: sums[0] / 30, [x])
     draws = np.random.default_rng(11).integers(0, 30, (20_000, 30))
     again = x[draws]
     t = (again.mean(1) - x.mean()) / (again.std(1, ddof=1) / np.sqrt(30))
@@ -179,8 +179,8 @@ def test_a_total_has_the_interval_of_the_sum_and_asks_a_term_for_its_own_columns
     tokens, seconds = skewed(20, np.random.default_rng(13))
     columns = np.array([tokens, seconds, 2 * seconds, tokens + 5])
     term = Mock(side_effect=log_ratio)
-    found = studentised_interval(Total(((2, term), (2, term))), columns)
-    plain = studentised_interval(lambda s: log_ratio(s[:2]) + log_ratio(s[2:]), columns)
+    found = bootstrap_interval(Total(((2, term), (2, term))), columns)
+    plain = bootstrap_interval(lambda s: log_ratio(s[:2]) + log_ratio(s[2:]), columns)
     expected = (plain.value, plain.low, plain.high)
     assert (found.value, found.low, found.high) == pytest.approx(expected, rel=1e-6)
     # The value, leaving one out, the resamples; derivatives of the value and of the resamples.
@@ -248,5 +248,5 @@ def test_beyond_an_interval_p_falls_as_with_a_degree_of_freedom_less(prompts):
     usual = student_t.ppf(0.975, prompts - 2)
     for bound in (2.0, 1.0, -1.0):
         beyond = student_t.sf((3 - bound) * usual, prompts - 2)
-        assert p_above(found, bound) == pytest.approx(beyond)
-    assert p_above(found, 4.0) == pytest.approx(student_t.cdf(usual / 2, prompts - 2))
+        assert p_value_above(found, bound) == pytest.approx(beyond)
+    assert p_value_above(found, 4.0) == pytest.approx(student_t.cdf(usual / 2, prompts - 2))

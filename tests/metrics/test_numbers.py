@@ -9,11 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spec_bench.metrics import SCORES, CellRecords, metric, summary_of
-from spec_bench.metrics.calls import acceptance_rate_by_depth, by_position, lengths_of, mbsu
-from spec_bench.metrics.efficiency import disturbance_note, matched, stall_note, stalled
+from spec_bench.metrics import SCORES, CellRecords, metric, summarise
+from spec_bench.metrics.calls import (
+    acceptance_rate_by_depth,
+    compute_lengths,
+    group_by_position,
+    mbsu,
+)
+from spec_bench.metrics.efficiency import disturbance_note, find_stalled, match_baseline, stall_note
 from spec_bench.metrics.interval import Interval
-from spec_bench.metrics.metric import pooled
+from spec_bench.metrics.metric import pool_repeats
 from spec_bench.metrics.quality import score_of_sums
 from spec_bench.records.types import Delivery, Generation, StepRecord
 from spec_bench.report.cli.command_line import main
@@ -91,7 +96,7 @@ def test_speedup_matches_prompts_by_id_and_not_by_position():
     cell = [generation("a", (9,), 1.0), generation("b", (29,), 3.0)]
     base = [generation("b", (29,), 6.0), generation("a", (9,), 2.0)]
     assert value("speedup", *cell, baseline=base) == 2.0
-    assert [each.prompt_id for each in matched(cell, base)] == ["a", "b"]
+    assert [each.prompt_id for each in match_baseline(cell, base)] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -137,15 +142,15 @@ DRAFT = {"draft_calls": 3, "parameter_ratio": 0.1}
 
 
 def numbers(cell=CELL, scores=(), **more):
-    return summary_of(CellRecords(cell, **more), scores).row
+    return summarise(CellRecords(cell, **more), scores).row
 
 
 def test_every_registered_metric_fills_its_columns_and_no_other():
     wanted = [name for each in metric.values() for name in each.column.names]
     assert sorted(numbers()) == sorted([*wanted, "quality_signature"])
     assert set(wanted) <= set(columns.header())
-    assert set(SCORES) <= {each.name for each in columns.of_kind("score")}
-    for each in columns.of_kind("efficiency", "score"):
+    assert set(SCORES) <= {each.name for each in columns.columns_of_kind("score")}
+    for each in columns.columns_of_kind("efficiency", "score"):
         again = each.name.endswith("_stream")  # from another source, to hold the first against
         assert each.interval or each.holds == "text" or again, each.name
 
@@ -212,7 +217,7 @@ GOLDS = {"a": ["the boat came back"], "b": ["a storm"]}
 
 def test_scores_are_filled_by_prompt_id_and_signed_and_what_each_prompt_adds_is_told():
     cell = CellRecords(CELL, texts=TEXTS, references=GOLDS)
-    found = summary_of(cell, ["exact_match", "f1", "bleu"])
+    found = summarise(cell, ["exact_match", "f1", "bleu"])
     counts = found.scores.pop("bleu")  # matches and totals by order, both lengths
     assert counts == {"a": (3, 2, 1, 0, 5, 4, 3, 2, 5, 4), "b": (1, 0, 0, 0, 4, 3, 2, 1, 4, 2)}
     sums = np.array(list(counts.values()), float).sum(axis=0)[:, None]
@@ -223,7 +228,7 @@ def test_scores_are_filled_by_prompt_id_and_signed_and_what_each_prompt_adds_is_
     assert "rouge2" not in found.row
     assert "; sacrebleu" in found.row["quality_signature"]
     bare = CellRecords(CELL, texts=TEXTS, references=GOLDS | {"b": []})
-    found = summary_of(bare, ["rouge2", "f1"])
+    found = summarise(bare, ["rouge2", "f1"])
     assert (found.row["rouge2"], found.scores["rouge2"]) == (1.0, {"a": 1.0})
     assert found.scores["f1"] == {"a": 1.0, "b": 0.0}  # where none is an answer, too
     assert "|scored: 1 of 2 answers; f1" in found.row["quality_signature"]
@@ -256,14 +261,14 @@ CALM, SHAKEN, BASE = windows(8, 0.02), windows(8, 0.02, stall_at=3), windows(24,
 
 
 def test_a_window_far_beyond_the_median_per_call_is_stalled():
-    flags = stalled([windows(8, 0.02, 3, times=5.5), windows(8, 0.02, 4, times=4.0)])
+    flags = find_stalled([windows(8, 0.02, 3, times=5.5), windows(8, 0.02, 4, times=4.0)])
     assert [sum(each) for each in flags] == [1, 0] and flags[0][3]
-    assert not any(map(any, stalled([[window(0, 8, 0.0)]])))
+    assert not any(map(any, find_stalled([[window(0, 8, 0.0)]])))
 
 
 def test_one_stall_decides_the_ratio_of_sums_and_not_the_median():
     records = CellRecords(SHAKEN, BASE)
-    row = summary_of(records).row
+    row = summarise(records).row
     assert row["stalls"] == 1
     assert float(row["speedup"] or 0) < 0.5
     assert row["speedup_median"] == pytest.approx(1.5)
@@ -278,7 +283,7 @@ def test_no_stall_or_one_within_the_interval_says_nothing():
     assert stall_note(CellRecords(CALM, BASE)) is None
     short = window(PROMPTS, 1, 0.15)
     records = CellRecords([*uneven, short], [*BASE, window(PROMPTS, 24, 0.01)])
-    assert summary_of(records).row["stalls"] == 1
+    assert summarise(records).row["stalls"] == 1
     assert stall_note(records) is None
 
 
@@ -310,7 +315,7 @@ def test_rates_are_disturbed_where_threads_wait_for_cores_or_passes_change_their
 
 def test_a_prompt_counts_with_the_median_of_its_repeats():
     cell = CellRecords(CALM, BASE, again=(SHAKEN, CALM), baseline_again=(BASE, BASE))
-    row = summary_of(cell).row
+    row = summarise(cell).row
     assert (row["stalls"], row["repeats"], row["prompts"]) == (1, 3, PROMPTS)
     assert row["speedup_median_low"] == pytest.approx(1.5)
 
@@ -321,7 +326,7 @@ def test_a_stalled_repeat_of_a_prompt_moves_no_median_and_joules_are_over_all_re
     more = {"again": ((slow,), (calm,)), "baseline": base, "baseline_again": (base, base)}
     assert value("speedup_median", calm, **more) == 2.0
     assert value("energy_j_per_token", calm, **more) == (6.0 + 3.0 + 6.0) / 3
-    assert (pooled([1.0, 4.0]), pooled([1.0, None])) == (2.5, None)
+    assert (pool_repeats([1.0, 4.0]), pool_repeats([1.0, None])) == (2.5, None)
 
 
 def test_perplexity_by_prompt_is_of_each_prompts_mean_and_not_of_all_tokens():
@@ -331,7 +336,7 @@ def test_perplexity_by_prompt_is_of_each_prompts_mean_and_not_of_all_tokens():
 
 
 def test_repeats_that_differ_as_a_whole_widen_the_interval_of_a_rate():
-    one, two = (summary_of(CellRecords(CALM, again=a)).row for a in ((), (windows(8, 0.022),)))
+    one, two = (summarise(CellRecords(CALM, again=a)).row for a in ((), (windows(8, 0.022),)))
 
     def width(row, name):
         return row[f"{name}_high"] - row[f"{name}_low"]
@@ -363,7 +368,7 @@ SERVED = [
 
 
 def test_a_servers_answers_have_percentiles_over_requests_and_its_first_chunk_is_no_call():
-    row = summary_of(CellRecords(SERVED)).row
+    row = summarise(CellRecords(SERVED)).row
     expected = {
         "ttft_s_p50": 0.2, "ttft_s_p99": 0.298, "latency_s_p50": 0.4, "latency_s_p90": 0.48,
         # a: 0.3 s for 4 tokens, b: 0.3 s for 2, c: none; gaps of 0.2, 0.1, 0.3
@@ -383,7 +388,7 @@ CUT = replace(answer("a", (0.1, 0.3), (1, 2)), steps=(StepRecord(4, 4, 3, 2),))
     ("generation", "expected"), [(CUT, (4.0, 2.0)), (of(1, 3, tokens=3), (3.0, 1.5))]
 )
 def test_tokens_cut_off_the_last_call_count_in_one_of_the_two_alone(generation, expected):
-    row = summary_of(CellRecords([generation])).row
+    row = summarise(CellRecords([generation])).row
     assert (row["block_efficiency"], row["block_efficiency_stream"]) == expected
 
 
@@ -397,17 +402,17 @@ ANSWERS = [drafted("a", (3, 3), (0, 0)), drafted("b", (3, 1)), drafted("c", (1, 
 
 
 def test_tools_divide_by_different_things():
-    found = lengths_of(ANSWERS)
+    found = compute_lengths(ANSWERS)
     assert found.ratio_of_sums == pytest.approx((4 + 1 + 2 + 2 + 1) / 5)
     assert found.vllm == pytest.approx(1 + (3 + 1 + 1 + 0) / 4)
     assert found.draft_rate == pytest.approx(5 / 10)
     assert found.at_position == pytest.approx((3 / 4, 1 / 4, 1 / 4))
     assert found.joint == pytest.approx((1.0, 3 / 5, 1 / 5, 1 / 5))
     assert found.conditional == pytest.approx((3 / 5, 1 / 3, 1.0))
-    found = lengths_of([drafted("a", (0, 0), (0, 0))])  # plain decoding
+    found = compute_lengths([drafted("a", (0, 0), (0, 0))])  # plain decoding
     assert (found.ratio_of_sums, found.vllm, found.draft_rate) == (1.0, None, None)
     assert (found.at_position, found.joint, found.conditional) == ((), (1.0,), ())
-    assert lengths_of([]).ratio_of_sums is None
+    assert compute_lengths([]).ratio_of_sums is None
 
 
 def test_speed_benchs_average_is_over_all_calls_of_a_question_then_over_questions():
@@ -418,9 +423,9 @@ def test_speed_benchs_average_is_over_all_calls_of_a_question_then_over_question
         drafted("a/83", (3, 2)),
     ]
     # 81 emits 4, then 1, 2, 1: 2 a call, where its turns' means average 8/3; then 82's and 83's.
-    assert lengths_of(turns, turns=True).mean_of_means == pytest.approx((2 + 2 + 3) / 3)
+    assert compute_lengths(turns, turns=True).mean_of_means == pytest.approx((2 + 2 + 3) / 3)
     # Without turns every prompt is a question, whatever its name: HumanEval/0, HumanEval/1.
-    found = lengths_of([drafted("H/0", (3, 3)), drafted("H/1", (3, 1), (3, 1))])
+    found = compute_lengths([drafted("H/0", (3, 3)), drafted("H/1", (3, 1), (3, 1))])
     assert found.mean_of_means == pytest.approx((4 + 2) / 2)
 
 
@@ -437,10 +442,10 @@ def at(prompt, tokens, *delivered):
 
 def test_a_call_counts_where_it_begins():
     # After 6 tokens, 8 and 11: one call below 8, two up to 15; after 15 and 16 the next.
-    found = by_position([at("a", 6, 2, 3, 4), at("b", 15, 1, 3), at("c", None, 2, 3)])
+    found = group_by_position([at("a", 6, 2, 3, 4), at("b", 15, 1, 3), at("c", None, 2, 3)])
     assert [(each.first, each.last) for each in found] == [(4, 7), (8, 15), (16, 31)]
     assert [(each.calls, each.prompts) for each in found] == [(1, 1), (3, 2), (1, 1)]
     assert [each.emitted.value for each in found] == pytest.approx([2, (3 + 4 + 1) / 3, 3])
     assert found[0].emitted.low is None
-    (stretch,) = by_position([at(str(i), 40, 1 + i % 3, 2) for i in range(12)])
+    (stretch,) = group_by_position([at(str(i), 40, 1 + i % 3, 2) for i in range(12)])
     assert stretch.emitted.low < stretch.emitted.value < stretch.emitted.high

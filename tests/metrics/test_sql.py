@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.metrics import CellRecords, summary_of
+from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.execution.sql import (
     ExecutionAccuracy,
     Query,
@@ -238,7 +238,7 @@ def test_the_accuracy_and_its_counts_are_columns_of_a_row(database):
     texts = dict.fromkeys("abcde", "SELECT") | {"a": "SELECT 4"}
     golds = {name: [SqlReference(COUNT, database)] for name in texts}
     records = CellRecords(cell, texts=texts, references=golds)
-    row = summary_of(records, ["execution_accuracy"]).row
+    row = summarise(records, ["execution_accuracy"]).row
     assert (row["execution_accuracy"], row["execution_errors"]) == (0.2, 4)
     assert "execution_errors_low" not in row
     version = f"execution_accuracy sqlite:{sqlite3.sqlite_version}|"

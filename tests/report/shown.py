@@ -6,14 +6,14 @@ from pathlib import Path
 import pandas as pd
 
 from spec_bench.report.data.rows import read_rows
-from spec_bench.report.figures import NothingMeasuredError, figure_sheets, names_of
+from spec_bench.report.figures import NothingMeasuredError, figure_names, figure_sheets
 from spec_bench.report.figures.cells import derive
-from spec_bench.report.figures.panels import drawing_of, sheets
-from spec_bench.report.page.build import drawings
+from spec_bench.report.figures.panels import make_figure_spec, split_into_sheets
+from spec_bench.report.page.build import list_figures
 from spec_bench.report.papers.paper import find_figure, find_table, load_paper, recipes_by_name
 from spec_bench.report.tables.build import build_table
-from spec_bench.report.tables.measured import Measured
-from spec_bench.report.tables.printed import Asked, Cell, Line, Sheet
+from spec_bench.report.tables.measured import MeasuredRows
+from spec_bench.report.tables.printed import RequestedCell, TableCell, TableLine, TableSheet
 from spec_bench.report.tables.render import markdown
 from spec_bench.system.files import results_files
 
@@ -21,7 +21,7 @@ EMBEDDED = Path(__file__).resolve().parents[2] / "results" / "embedded"
 
 
 def table(name, folder, pair=None):
-    return build_table(find_table(name), Measured(read_rows(results_files(folder))), pair)
+    return build_table(find_table(name), MeasuredRows(read_rows(results_files(folder))), pair)
 
 
 def line_of(grid, *labels):
@@ -32,13 +32,13 @@ def line_of(grid, *labels):
 
 def place(printed="", **more):
     """A place with what the paper prints there and what was measured; it asks for a cell."""
-    return Cell("", printed, asked=(Asked("", "", "", ""),), papers=True, **more)
+    return TableCell("", printed, asked=(RequestedCell("", "", "", ""),), papers=True, **more)
 
 
 def sheet(lines, columns, title, heads, name="a/1", **more):
     """A table of lines, each its labels, its block and its places."""
-    own = tuple(Line(labels, block, False, tuple(cells)) for labels, block, cells in lines)
-    return Sheet(name, title, heads, columns, own, **more)
+    own = tuple(TableLine(labels, block, False, tuple(cells)) for labels, block, cells in lines)
+    return TableSheet(name, title, heads, columns, own, **more)
 
 
 def sheet_of(name, rows):
@@ -48,7 +48,7 @@ def sheet_of(name, rows):
 
 
 def sheet_from(rows, /, **said):
-    (sheet,) = sheets(drawing_of(**said), derive(rows), pd.DataFrame())
+    (sheet,) = split_into_sheets(make_figure_spec(**said), derive(rows), pd.DataFrame())
     return sheet
 
 
@@ -68,10 +68,10 @@ def committed_sheets(experiment, **more):
     rows = read_rows([EMBEDDED / experiment / "results.csv"]).assign(**more)
     found, paper = {}, load_paper(recipes_by_name()[experiment].partition("=")[0])
     items = [item for item in paper.items if experiment in item.experiments]
-    for each in drawings(paper, items, Measured(rows)):
+    for each in list_figures(paper, items, MeasuredRows(rows)):
         try:
             drawn = figure_sheets(each.item, rows[rows.pair.isin(each.pairs)])
         except NothingMeasuredError:
             continue
-        found.update(zip(names_of(each.item, drawn), drawn, strict=True))
+        found.update(zip(figure_names(each.item, drawn), drawn, strict=True))
     return found

@@ -14,10 +14,15 @@ from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims import check_generally
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.comparison import compare
-from spec_bench.report.data.categories import OTHERS, UNKNOWN, by_category, kinds_of
-from spec_bench.report.data.counts import Records
-from spec_bench.report.data.rows import groups_of, read_results
-from spec_bench.report.data.seeds import pooled
+from spec_bench.report.data.categories import (
+    OTHERS,
+    UNKNOWN,
+    compute_by_category,
+    prompts_by_category,
+)
+from spec_bench.report.data.counts import RecordReader
+from spec_bench.report.data.rows import group_rows, read_results
+from spec_bench.report.data.seeds import pool_seeds
 from spec_bench.report.plain import categories_markdown
 from spec_bench.system import files
 from tests.question_files import written
@@ -64,16 +69,16 @@ def test_what_we_write_and_read_back_has_the_same_numbers(ours):
     assert write_ours([str(ours)]) == 0
     folder = ours.parent / "answers" / "run_1"
     table = read(folder / "ar.jsonl", folder / "sd-3.jsonl", "ours", ours.parents[1])
-    back, records, again = read_results(table), Records(ours), Records(table)
+    back, records, again = read_results(table), RecordReader(ours), RecordReader(table)
     assert back.harness.tolist() == ["ours", "ours"]
     names = ("block_efficiency", "token_rate", "token_rate_end_to_end")
     for (one, two), name in product(zip(("ar", "sd"), back.run_id, strict=True), names):
         first, second = records.counts({"run_id": one}, name), again.counts({"run_id": two}, name)
         sums = [np.sum([*each.values()], axis=0) for each in (first, second)]
         assert sums[1] == pytest.approx(sums[0], rel=1e-12) and sums[0].all()
-    (own,), (mine,) = groups_of(read_results(ours)), groups_of(back)
-    _, (_, first) = by_category(own, kinds_of(own, records), records)
-    _, (_, second) = by_category(mine, kinds_of(mine, again), again)
+    (own,), (mine,) = group_rows(read_results(ours)), group_rows(back)
+    _, (_, first) = compute_by_category(own, prompts_by_category(own, records), records)
+    _, (_, second) = compute_by_category(mine, prompts_by_category(mine, again), again)
     for kind in ("multi-turn conversation", "translation", "rag"):
         one, other = first["speedup"][kind].value, second["speedup"][kind].value
         assert other == pytest.approx(one, rel=1e-12)
@@ -218,10 +223,10 @@ def results(tmp_path):
 
 def numbers(results, column):
     """By decoder, of each category."""
-    (group,), records = groups_of(frame(*ROWS)), Records(results)
+    (group,), records = group_rows(frame(*ROWS)), RecordReader(results)
     return {
         cell["decoder"]: {kind: each.value for kind, each in found[column].items()}
-        for cell, found in by_category(group, kinds_of(group, records), records)
+        for cell, found in compute_by_category(group, prompts_by_category(group, records), records)
     }
 
 
@@ -240,9 +245,9 @@ def test_a_handful_of_prompts_has_no_interval_over_prompts_however_many_seeds(re
             each = [accepted] * len(kinds)
             record(results, run, each, depth=depth, rate=rate, sitting="a", categories=kinds)
             cells.append({**row(decoder, spec, **MT_BENCH, run_id=run), "seed": seed})
-    records = Records(results)
-    (group,) = groups_of(pooled(frame(*cells), records))
-    _, (_, chain) = by_category(group, kinds_of(group, records), records)
+    records = RecordReader(results)
+    (group,) = group_rows(pool_seeds(frame(*cells), records))
+    _, (_, chain) = compute_by_category(group, prompts_by_category(group, records), records)
     for column in ("speedup", "block_efficiency"):
         four, five = (chain[column][name] for name in ("a", "b"))
         assert (four.low, four.high) == (None, None)
@@ -258,13 +263,13 @@ def test_what_was_not_timed_in_turn_has_tokens_and_no_speedup(results):
 def test_many_categories_share_a_last_column_and_none_has_its_own(results):
     many = ["big"] * 2 + [f"{n}" for n in range(30)] + [""]
     record(results, "ar", [[0]] * 33, depth=0, categories=many)
-    (group,) = groups_of(frame(*ROWS[:1]))
-    kinds = kinds_of(group, Records(results))
+    (group,) = group_rows(frame(*ROWS[:1]))
+    kinds = prompts_by_category(group, RecordReader(results))
     assert ([*kinds][-1], len(kinds), sum(map(len, kinds.values()))) == (OTHERS, 25, 33)
     record(results, "ar", [[0]] * 3, depth=0, categories=["", "qa", ""])
-    assert [*kinds_of(group, Records(results))] == ["qa", UNKNOWN]
+    assert [*prompts_by_category(group, RecordReader(results))] == ["qa", UNKNOWN]
     record(results, "ar", [[0]] * 2, depth=0)
-    assert kinds_of(group, Records(results)) == {}
+    assert prompts_by_category(group, RecordReader(results)) == {}
 
 
 def test_table_and_verdicts_say_what_each_category_says(results):
@@ -276,7 +281,7 @@ def test_table_and_verdicts_say_what_each_category_says(results):
     assert checks[-1].evidence.startswith(
         "+100.0% [+100.0%, +100.0%] against ar's token rate, on 8 prompts"
     )
-    speed, tokens = categories_markdown(groups_of(frame(*ROWS)), Records(results))
+    speed, tokens = categories_markdown(group_rows(frame(*ROWS)), RecordReader(results))
     assert "| decoder | spec | qa (8) | math (8) | overall |" in speed
     assert "| sd | 3 | 2.00 | 2.00 | 1.50 [1.40, 1.60] |" in speed
     assert "| sd | 3 | 1.00 | 4.00 | 2.50 |" in tokens

@@ -8,12 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spec_bench.metrics.interval import Interval, p_above, simultaneous
+from spec_bench.metrics.interval import Interval, bonferroni_ends, p_value_above
 from spec_bench.records import cell_folder
-from spec_bench.report.claims import check_claims, check_generally, measured
+from spec_bench.report.claims import check_claims, check_generally, select_measured_rows
 from spec_bench.report.claims.ask import Ask, cells
-from spec_bench.report.claims.contrast import Contrast, Difference, composed, difference, of_table
-from spec_bench.report.claims.general import exact_scores_of
+from spec_bench.report.claims.contrast import (
+    Contrast,
+    Difference,
+    combine,
+    compute_mean_difference,
+    difference,
+)
+from spec_bench.report.claims.general import check_exact_scores
 from spec_bench.report.claims.verdict import (
     ALONE,
     DOES_NOT_HOLD,
@@ -22,14 +28,14 @@ from spec_bench.report.claims.verdict import (
     WITHIN_NOISE,
     Check,
     PValues,
-    judged,
-    p_of_all,
-    p_of_most,
-    summary_of,
-    verdicts_of,
+    correct_verdicts,
+    holm_verdicts,
+    p_value_of_all,
+    p_value_of_most,
+    summarise_claims,
 )
 from spec_bench.report.cli.command_line import main
-from spec_bench.report.data.counts import Records
+from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import Group
 from spec_bench.report.papers.paper import Claim, load_paper, read_claims
 from spec_bench.system import files
@@ -44,7 +50,7 @@ def results(tmp_path):
 
 
 def gap_of(metric, results, *sides):
-    return difference([[Contrast(*sides)]], metric, Records(results))
+    return difference([[Contrast(*sides)]], metric, RecordReader(results))
 
 
 @pytest.mark.parametrize(
@@ -83,8 +89,8 @@ def of_scores(results, *better):
         record(results, run_id, [[0]] * len(own))
         run = files.run_folder(results.parent.parent, run_id)
         cell_folder.write_cell(run, {"scores": {"rouge2": own}})
-    (check,) = exact_scores_of(scored(len(better)), Records(results))
-    return only(judged([check]))
+    (check,) = check_exact_scores(scored(len(better)), RecordReader(results))
+    return only(correct_verdicts([check]))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +126,7 @@ def test_one_decoder_of_several_that_scores_otherwise_is_seen_and_luck_of_one_is
 def test_scores_without_records_are_not_decided_and_say_nothing_of_what_is_not_exact(lossless):
     group = scored(2)
     group.rows.loc[1:, "lossless"] = lossless
-    checks = list(exact_scores_of(group, Records(Path("results.csv"))))
+    checks = list(check_exact_scores(group, RecordReader(Path("results.csv"))))
     assert len(checks) == (lossless == "exact")
     for check in checks:
         assert (check.verdict, check.p_values) == ("not decided", None)
@@ -192,7 +198,7 @@ def asking(results):
     """Cells with records, of which claims can be asked."""
 
     def made(rows):
-        return Ask(recorded(results, rows), Records(results)).of()
+        return Ask(recorded(results, rows), RecordReader(results)).of()
 
     return made
 
@@ -203,7 +209,7 @@ TWO = frame(cell("sd", "3", 3.0), cell("spectr", "4x3", 2.0))
 def asked(ask, left="sd", right="spectr", metric="token_rate", **how):
     """The checks of a claim, as if alone on a page."""
     text = how.pop("text", "{left} beats {right} in {metric}")
-    return judged(list(ask.ahead(text, left, right, metric, same="depth", **how)))
+    return correct_verdicts(list(ask.ahead(text, left, right, metric, same="depth", **how)))
 
 
 def test_a_claim_is_asked_of_trees_that_agree_in_a_part_of_their_shorthand(asking):
@@ -270,7 +276,7 @@ def test_an_unknown_name_in_a_claim_is_said(wrong, words, asking):
 def test_a_claim_stays_within_its_experiment_and_counts_a_cell_once():
     known = ((10, "mcsd-search"), (50, "quickstart"), (20, "mcsd-search"))
     rows = frame(*(row("sd", "3", prompts=n, experiment=name) for n, name in known))
-    ask = Ask(rows, Records(Path("results.csv")))
+    ask = Ask(rows, RecordReader(Path("results.csv")))
     assert list(ask.of("mcsd-search").rows.prompts) == [20]
     assert list(ask.of("rsd-exp1").rows.prompts) == [50]
     assert ask.of("rsd-exp1", only=True).rows.empty
@@ -359,7 +365,7 @@ def test_where_every_cell_stalled_the_claims_about_times_are_not_measured(paper,
 def test_a_summary_counts_verdicts_and_claims_that_nothing_was_measured_for(results, capsys):
     rows = recorded(results, frame(cell("spectr", "3x3", 3.0), cell("sd", "3", 2.0)))
     checks = check_claims("rsd", rows, results)
-    summary, n = summary_of(checks, load_paper("rsd")), len(checks)
+    summary, n = summarise_claims(checks, load_paper("rsd")), len(checks)
     count, measured = len(load_paper("rsd").claims), len({check.number for check in checks})
     assert summary.sentence == (
         f"RSD: of {n} checks, {n - 1} hold and 1 does not hold; corrected (Holm) by pair, the "
@@ -388,16 +394,18 @@ def check(p_values, verdict=NOT_DECIDED):
 
 
 def rates(table, left=(ROW,)):
-    return of_table([Contrast(left, (ROW,))], np.array(table), "token_rate", relative=True)
+    return compute_mean_difference(
+        [Contrast(left, (ROW,))], np.array(table), "token_rate", relative=True
+    )
 
 
 def test_the_best_of_many_needs_a_wider_interval():
-    low, high = simultaneous((2.0, 1.8, 2.2), 30, 1)
+    low, high = bonferroni_ends((2.0, 1.8, 2.2), 30, 1)
     assert (low, high) == (pytest.approx(1.8), pytest.approx(2.2))
-    wider_low, wider_high = simultaneous((2.0, 1.8, 2.2), 30, 20)
+    wider_low, wider_high = bonferroni_ends((2.0, 1.8, 2.2), 30, 20)
     assert 1.0 < wider_low < low and wider_high > high
-    assert simultaneous((2.0, float("nan"), 2.2), 30, 20) is None
-    assert simultaneous((2.0, 1.8, 2.2), 4, 1) is None
+    assert bonferroni_ends((2.0, float("nan"), 2.2), 30, 20) is None
+    assert bonferroni_ends((2.0, 1.8, 2.2), 4, 1) is None
 
 
 @pytest.mark.parametrize(
@@ -405,27 +413,29 @@ def test_the_best_of_many_needs_a_wider_interval():
     [(0.024, 0.976, HOLDS), (0.976, 0.024, DOES_NOT_HOLD), (0.026, 0.974, WITHIN_NOISE)],
 )
 def test_one_check_alone_is_judged_by_its_interval(p, against, verdict):
-    assert verdicts_of([PValues(p, against)]) == [verdict]
+    assert holm_verdicts([PValues(p, against)]) == [verdict]
 
 
 def test_of_many_checks_on_a_page_one_needs_more_than_alone():
     page = [check(PValues(0.02, 0.98))] + [check(PValues(0.5, 0.5))] * 9
-    assert [each.verdict for each in judged(page)] == [ALONE] + [WITHIN_NOISE] * 9
-    assert judged([check(PValues(0.98, 0.02)), *page[1:]])[0].verdict == "contradicted alone"
-    assert judged(page)[0].evidence == "numbers; p 0.4, corrected for 10"
+    assert [each.verdict for each in correct_verdicts(page)] == [ALONE] + [WITHIN_NOISE] * 9
+    assert (
+        correct_verdicts([check(PValues(0.98, 0.02)), *page[1:]])[0].verdict == "contradicted alone"
+    )
+    assert correct_verdicts(page)[0].evidence == "numbers; p 0.4, corrected for 10"
     page[0] = check(PValues(0.05 / 20, 0.99))
-    assert judged(page)[0].verdict == HOLDS
+    assert correct_verdicts(page)[0].verdict == HOLDS
     # Counts and what nothing decides take no part in the correction.
     page = [check(PValues(0.02, 0.98)), *[check(None, HOLDS)] * 9, check(None)]
-    assert [each.verdict for each in judged(page)] == [HOLDS] * 10 + [NOT_DECIDED]
-    page = judged([check(YES), check(PValues(0.5, 0.5)), check(None, HOLDS)])
-    assert "the paper's claims and ours apart, 2 together" in summary_of(page, None).sentence
+    assert [each.verdict for each in correct_verdicts(page)] == [HOLDS] * 10 + [NOT_DECIDED]
+    page = correct_verdicts([check(YES), check(PValues(0.5, 0.5)), check(None, HOLDS)])
+    assert "the paper's claims and ours apart, 2 together" in summarise_claims(page, None).sentence
 
 
 def test_claims_on_another_pair_and_our_own_checks_are_families_of_their_own():
     one = check(PValues(0.02, 0.98))
     others = [replace(one, pair="b"), replace(one, statement="“it is”"), *[check(OPEN)] * 3]
-    verdicts = [each.verdict for each in judged([one, *others])]
+    verdicts = [each.verdict for each in correct_verdicts([one, *others])]
     assert verdicts == [ALONE, HOLDS, HOLDS, *[WITHIN_NOISE] * 3]
 
 
@@ -437,19 +447,19 @@ def test_an_open_check_says_how_many_prompts_may_decide_it(value, said):
     ends = Interval(value, value - 0.8, value + 0.8, freedom=19)
     gap = Difference(value, ends, relative=False, prompts=10)
     open_ = replace(check(gap.above()), of_prompts=lambda n: gap.of_prompts(n).above())
-    assert judged([open_])[0].evidence == f"numbers; {said}"
+    assert correct_verdicts([open_])[0].evidence == f"numbers; {said}"
 
 
 def test_all_hold_only_if_each_does_and_one_contrary_is_enough():
-    assert p_of_all([YES, OPEN]) == PValues(UNSURE, 1.0)
-    assert p_of_all([YES, YES, PValues(NEVER, 0.001)]).against_claim == pytest.approx(0.003)
+    assert p_value_of_all([YES, OPEN]) == PValues(UNSURE, 1.0)
+    assert p_value_of_all([YES, YES, PValues(NEVER, 0.001)]).against_claim == pytest.approx(0.003)
 
 
 def test_most_hold_if_more_than_half_do_and_cannot_if_half_do_not():
-    assert p_of_most([YES, YES, YES, OPEN, OPEN]).for_claim < 1e-6
-    assert p_of_most([YES, YES, OPEN, OPEN, OPEN]).for_claim == 1.0
-    assert p_of_most([YES, YES, NO, NO]).against_claim < 1e-6
-    assert p_of_most([YES, YES, YES, NO]).against_claim == 1.0
+    assert p_value_of_most([YES, YES, YES, OPEN, OPEN]).for_claim < 1e-6
+    assert p_value_of_most([YES, YES, OPEN, OPEN, OPEN]).for_claim == 1.0
+    assert p_value_of_most([YES, YES, NO, NO]).against_claim < 1e-6
+    assert p_value_of_most([YES, YES, YES, NO]).against_claim == 1.0
 
 
 @pytest.mark.parametrize(
@@ -459,7 +469,7 @@ def test_most_hold_if_more_than_half_do_and_cannot_if_half_do_not():
 def test_equal_is_shown_by_small_differences_and_not_by_few_prompts(ends, verdict):
     value = sum(ends) / 2
     gap = Difference(value, Interval(value, *ends, freedom=50), relative=False)
-    assert verdicts_of([gap.within(0.05)]) == [verdict]
+    assert holm_verdicts([gap.within(0.05)]) == [verdict]
 
 
 def test_a_share_is_laid_out_on_its_logarithm_and_cannot_fall_below_minus_one():
@@ -467,7 +477,7 @@ def test_a_share_is_laid_out_on_its_logarithm_and_cannot_fall_below_minus_one():
     assert found.value == pytest.approx(21 / 25 - 1)
     low, high = found.ends
     assert -1 < low < found.value < high
-    assert found.above(0.0).for_claim == pytest.approx(p_above(found.tested, 0.0))
+    assert found.above(0.0).for_claim == pytest.approx(p_value_above(found.tested, 0.0))
 
 
 @pytest.mark.parametrize(("left", "prompts", "least"), [((ROW,), 4, 5), (PICKED, 7, 8)])
@@ -482,7 +492,7 @@ def test_each_half_of_the_prompts_is_compared_on_the_cell_that_the_other_picked(
     # On the even prompts the first cell is faster, on the odd ones the second.
     counts = np.ones((2, 2, 1, 8))
     counts[:, 0, 0] = [3, 1] * 4, [2, 4] * 4
-    assert composed(PICKED, counts, "token_rate")[0, 0].tolist() == [2, 1] * 4
+    assert combine(PICKED, counts, "token_rate")[0, 0].tolist() == [2, 1] * 4
 
 
 def test_the_best_of_equal_cells_is_not_ahead():
@@ -499,13 +509,13 @@ def test_a_picks_mbsu_is_that_of_its_own_tree():
     cheap, dear = ({**ROW, "draft_calls": calls, "parameter_ratio": 0.5} for calls in (1, 6))
     counts = np.ones((2, 2, 1, 8))
     counts[1, 0] = 4.0  # tau 4 at 1 / (6 * 0.5 + 1): MBSU 1, of the cheap one 1 / 1.5
-    found = composed((cheap, dear), counts, "mbsu")
+    found = combine((cheap, dear), counts, "mbsu")
     assert found[0] / found[1] / 1.5 == pytest.approx(np.ones((1, 8)))
 
 
 def test_what_a_search_screened_is_no_evidence():
     rows = pd.DataFrame({"status": "complete", "lossless": "exact", "stage": ["screen", "confirm"]})
-    assert measured(rows).stage.tolist() == ["confirm"]
+    assert select_measured_rows(rows).stage.tolist() == ["confirm"]
 
 
 @pytest.mark.parametrize(("rate", "verdict"), [(10.4, "within noise"), (14.0, "holds")])
@@ -513,11 +523,13 @@ def test_no_verdict_is_on_less_than_what_one_configuration_differs_by(rate, verd
     twins = [row("rsd_c", "2-1", token_rate=9.0), row("mcsd_wor", "2-1", token_rate=9.9)]
     cells = [row("ar", token_rate=10.0, speedup=1.0), row("sd", "3", token_rate=rate), *twins]
     rows = recorded(results, frame(*cells).assign(temperature=0.3))
-    ask = Ask(rows, Records(results)).of()
-    (check,) = judged(list(ask.ahead("{left} beats {right}", "sd", "ar", "token_rate")))
+    ask = Ask(rows, RecordReader(results)).of()
+    (check,) = correct_verdicts(list(ask.ahead("{left} beats {right}", "sd", "ar", "token_rate")))
     assert check.verdict == verdict
     said = "by chance: two names of one configuration differ by 10.0%" in check.evidence
     assert said == (verdict == "within noise")
-    one_name = Ask(rows[rows.decoder != "mcsd_wor"], Records(results)).of()
-    (check,) = judged(list(one_name.ahead("{left} beats {right}", "sd", "ar", "token_rate")))
+    one_name = Ask(rows[rows.decoder != "mcsd_wor"], RecordReader(results)).of()
+    (check,) = correct_verdicts(
+        list(one_name.ahead("{left} beats {right}", "sd", "ar", "token_rate"))
+    )
     assert check.verdict == "holds"

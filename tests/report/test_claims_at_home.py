@@ -9,13 +9,13 @@ from spec_bench.report.claims import check_claims
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.claims.verdict import HOLDS
 from spec_bench.report.cli.command_line import main
-from spec_bench.report.data.counts import Records
-from spec_bench.report.data.printed import printed_rows
+from spec_bench.report.data.counts import RecordReader
+from spec_bench.report.data.printed import read_printed_rows
 from spec_bench.report.papers.paper import load_paper
 from spec_bench.system import files
 from tests.said import naming
 
-PRINTED = Records(None)
+PRINTED = RecordReader(None)
 PAPERS = ("rsd", "mcsd", "redrafter", "dsbd", "eagle", "today")
 CLAIMS = [f"{name}/{each.function.__name__}" for name in PAPERS for each in load_paper(name).claims]
 PAGE = (files.package_folder("docs") / "errata.md").read_text(encoding="utf-8")
@@ -25,7 +25,7 @@ LISTED = dict(re.findall(r"^\| `(\w+/\w+)` \| ([^|]+) \|", PAGE, re.MULTILINE))
 
 @functools.cache
 def printed(paper):
-    return printed_rows(load_paper(paper))
+    return read_printed_rows(load_paper(paper))
 
 
 @functools.cache

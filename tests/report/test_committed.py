@@ -9,20 +9,20 @@ import pytest
 
 from spec_bench.metrics.interval import FEWEST, WIDEST
 from spec_bench.records import parquet
-from spec_bench.report.claims import measured
+from spec_bench.report.claims import select_measured_rows
 from spec_bench.report.claims.ask import Ask
 from spec_bench.report.claims.contrast import correlation
 from spec_bench.report.cli.command_line import main
-from spec_bench.report.data.counts import Records
-from spec_bench.report.data.rows import figure_rows, most_of, read_rows, rows_of
+from spec_bench.report.data.counts import RecordReader
+from spec_bench.report.data.rows import figure_rows, max_tokens_per_call, read_rows, to_rows
 from spec_bench.report.figures import draw
 from spec_bench.report.figures.cells import derive, usable
 from spec_bench.report.figures.draw import draw_sheet
-from spec_bench.report.page.build import drawings, shown_tables, stems
-from spec_bench.report.papers.paper import code_of, find_figure, load_paper, recipes_by_name
-from spec_bench.report.tables.measured import Measured
+from spec_bench.report.page.build import list_figures, list_tables, stems
+from spec_bench.report.papers.paper import find_figure, load_code, load_paper, recipes_by_name
+from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.system import files
-from spec_bench.vocabulary.columns import ENDS, apart_in, columns_in
+from spec_bench.vocabulary.columns import ENDS, find_columns, run_columns
 from tests.committed import committed_files
 from tests.report.rows import dsbd_cells, frame, head, redrafter_batches, redrafter_grid, row, write
 from tests.report.shown import committed_sheets, points, series_of, sheet_of
@@ -41,8 +41,10 @@ def read(path):
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.parent.name)
 def test_every_interval_encloses_its_number_and_stays_within_its_columns_range(path):
     rows = read(path)
-    deepest = pd.Series([most_of(row) for row in rows_of(rows)], rows.index, dtype=float)
-    for each in columns_in(rows.columns):
+    deepest = pd.Series(
+        [max_tokens_per_call(row) for row in to_rows(rows)], rows.index, dtype=float
+    )
+    for each in find_columns(rows.columns):
         names = [each.name, *(f"{each.name}{end}" for end in ENDS)]
         if not each.interval or not set(names) <= set(rows.columns):
             continue
@@ -74,8 +76,8 @@ def test_what_a_search_screened_has_no_intervals_and_no_records(path):
 def test_no_claim_of_any_paper_looks_at_what_was_screened():
     rows = read_rows(path.with_name("results.csv") for path in SCREENED)
     assert (rows.stage == "screen").any()
-    assert "stage" in [column.name for column in apart_in(rows)]  # so that no seeds are pooled
-    stages = {*Ask(measured(rows), Records(ROOT)).of().rows.stage}
+    assert "stage" in [column.name for column in run_columns(rows)]  # so that no seeds are pooled
+    stages = {*Ask(select_measured_rows(rows), RecordReader(ROOT)).of().rows.stage}
     assert stages and "screen" not in stages
 
 
@@ -114,7 +116,7 @@ def made_of(experiment):
     items = load_paper(recipe.partition("=")[0]).items
     own = [item for item in items if experiment in item.experiments]
     rows = read_rows([ROOT / "embedded" / experiment / "results.csv"])
-    tables = stems(shown_tables(own, Measured(rows)))
+    tables = stems(list_tables(own, MeasuredRows(rows)))
     screened = "stage" in rows and (rows.stage == "screen").any()
     return {
         *("results.csv", "records.parquet", *(["screening.csv"] if screened else [])),
@@ -150,14 +152,14 @@ def test_every_other_committed_result_is_one_that_a_command_makes():
             assert not made.endswith(".py") or (ROOT.parent / made[7:]).is_file(), path
 
 
-OWN = code_of(load_paper("redrafter").folder, "heads")
+OWN = load_code(load_paper("redrafter").folder, "heads")
 
 
 def numbers_drawn(paper, experiment, rows):
     """The figures of a page on these rows."""
     paper = load_paper(paper)
     items = [item for item in paper.items if experiment in item.experiments]
-    return [drawing.item.number for drawing in drawings(paper, items, Measured(rows))]
+    return [drawing.item.number for drawing in list_figures(paper, items, MeasuredRows(rows))]
 
 
 def marks(series, mark):

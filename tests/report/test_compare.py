@@ -7,11 +7,11 @@ import pytest
 
 from spec_bench.__main__ import main as program
 from spec_bench.metrics.interval import Interval, holm, p_value
-from spec_bench.metrics.intervals import studentised_interval
+from spec_bench.metrics.intervals import bootstrap_interval
 from spec_bench.records import parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
-from spec_bench.report.compare import main, texts_of
-from spec_bench.report.comparison import Change, compare, judge
+from spec_bench.report.compare import format_change, main
+from spec_bench.report.comparison import NumberChange, compare, judge_changes
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import column
 from tests.report.rows import EMBEDDED, row, write
@@ -46,7 +46,7 @@ def run(folder, seed, slowed=0.0, machine=1.0, scored=True, repeats=1, stalled=0
         cell |= {} if scored else {"rouge2": None}
         rows.append(row(decoder, "-" if own == 1 else "3", **cell))
     write(folder, "mine", *rows)
-    parquet.write(files.records_file(folder / "mine" / files.RESULTS), parquet.joined(parts))
+    parquet.write(files.records_file(folder / "mine" / files.RESULTS), parquet.concat(parts))
     return folder
 
 
@@ -66,7 +66,7 @@ def test_a_p_value_is_below_5_percent_where_the_interval_leaves_0_out(prompts):
     sides = set()
     for shift in np.linspace(-0.2, 0.2, 9):
         columns = np.exp(rng.standard_normal((2, prompts)) * 0.1 + [[0.0], [shift]])
-        found = studentised_interval(lambda sums: np.log(sums[1] / sums[0]), columns)
+        found = bootstrap_interval(lambda sums: np.log(sums[1] / sums[0]), columns)
         p = p_value(found)
         assert (p < 0.05) == (found.low > 0 or found.high < 0)
         assert p_value(found, margin=0.3) == 1.0
@@ -147,7 +147,7 @@ def slow_baseline(folder, rate, prompts, **facts):
         measured = {"token_rate": speed, "speedup": speed / rate, "prompts": prompts}
         rows.append(row(decoder, "-", **{**EMBEDDED, "run_id": decoder, **measured, **facts}))
     write(folder, "mine", *rows)
-    parquet.write(files.records_file(folder / "mine" / files.RESULTS), parquet.joined(parts))
+    parquet.write(files.records_file(folder / "mine" / files.RESULTS), parquet.concat(parts))
     return str(folder)
 
 
@@ -242,21 +242,25 @@ def test_what_cannot_be_compared_is_one_line(arguments, said, tmp_path, monkeypa
 
 def test_an_interval_without_0_that_shows_no_change_says_what_does_not():
     def change(p, *shift):
-        return Change("sd 3", column("speedup"), 1.5, 1.3, True, Interval(*shift), p, 20)
+        return NumberChange("sd 3", column("speedup"), 1.5, 1.3, True, Interval(*shift), p, 20)
 
     lost = change(0.03, -0.126, -0.232, -0.005)
-    said = [texts_of(each)[-1] for each in judge([lost, change(0.5, 0.0, -0.1, 0.1)], 0.05)]
+    said = [
+        format_change(each)[-1] for each in judge_changes([lost, change(0.5, 0.0, -0.1, 0.1)], 0.05)
+    ]
     assert sorted(said) == [
         "no change shown",
         "no change shown: its own interval leaves out 0, but not among so many numbers",
     ]
-    (alone,) = judge([change(0.08, -0.05, -0.09, -0.01)], 0.05)
-    assert "not the margin" in texts_of(alone)[-1]
+    (alone,) = judge_changes([change(0.08, -0.05, -0.09, -0.01)], 0.05)
+    assert "not the margin" in format_change(alone)[-1]
 
 
 def test_a_change_without_an_interval_says_why():
-    even = Change("sd 3", column("speedup"), 2, 1, True, Interval(-0.5, -0.5, -0.5), 0.001, 20)
-    *_, interval, _, verdict = texts_of(judge([even], 0.05)[0])
+    even = NumberChange(
+        "sd 3", column("speedup"), 2, 1, True, Interval(-0.5, -0.5, -0.5), 0.001, 20
+    )
+    *_, interval, _, verdict = format_change(judge_changes([even], 0.05)[0])
     assert (interval, verdict) == ("", "regression: the same change on every prompt")
 
 

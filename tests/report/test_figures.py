@@ -7,22 +7,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spec_bench.report.data.rows import error_bars, groups_of, read_results
+from spec_bench.report.data.rows import error_bars, group_rows, read_results
 from spec_bench.report.figures import draw, figure_sheets, sweep
 from spec_bench.report.figures.cells import (
-    Cells,
-    pairs_of,
-    printed_cells,
+    FigureCells,
+    figure_pairs,
+    read_printed_cells,
     shows_other_pairs,
     usable,
 )
 from spec_bench.report.figures.draw import draw_sheet
-from spec_bench.report.figures.panels import drawing_of, panels
+from spec_bench.report.figures.panels import make_figure_spec, panels
 from spec_bench.report.figures.style import GREY, fill, marks, save, settings
-from spec_bench.report.papers.paper import Paper, code_of, find_figure, load_paper
+from spec_bench.report.papers.paper import Paper, find_figure, load_code, load_paper
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.decoders import COLOURS
-from spec_bench.vocabulary.names import title
+from spec_bench.vocabulary.names import display_title
 from tests.report.rows import around, frame
 from tests.report.rows import embedded as row
 from tests.report.rows import row as any_row
@@ -84,7 +84,7 @@ def test_accuracy_is_relative_to_the_baseline_with_its_interval():
 
 
 def test_the_papers_points_are_those_of_its_table():
-    rows = printed_cells("mcsd", ["llama_13b_68m", "embedded"])
+    rows = read_printed_cells("mcsd", ["llama_13b_68m", "embedded"])
     assert set(rows.pair) == {"llama_13b_68m"}
     own = rows[(rows.task == "alpaca") & (rows.temperature == 0) & (rows.spec == "4")]
     assert list(own.acceptance_rate) == [0.88]
@@ -101,10 +101,10 @@ def test_the_papers_numbers_stand_beside_cells_that_were_sampled_as_the_papers()
 
 
 def test_a_figure_shows_its_own_pairs_or_else_all():
-    assert pairs_of(FIG4) == ["llama2_70b", "llama2_chat_70b"]
+    assert figure_pairs(FIG4) == ["llama2_70b", "llama2_chat_70b"]
     both = pd.concat([EXP1, EXP1.assign(pair="llama2_70b")], ignore_index=True)
-    assert set(Cells(FIG4, both).rows().pair) == {"llama2_70b"}
-    assert set(Cells(FIG4, EXP1).rows().pair) == {"embedded"}
+    assert set(FigureCells(FIG4, both).rows().pair) == {"llama2_70b"}
+    assert set(FigureCells(FIG4, EXP1).rows().pair) == {"embedded"}
 
 
 def test_a_cell_measured_twice_is_shown_once_and_from_its_own_experiment_alone():
@@ -153,7 +153,7 @@ def test_rows_that_are_not_exact_are_marked_and_another_engine_is_named():
     assert marks(EXP1) == ""
     theirs, ours = row("hf_generate", lossless="unaudited"), row("sd", "2")
     assert marks(frame(row("ar"), theirs)) == " (another engine)"
-    name = title("hf_generate")
+    name = display_title("hf_generate")
     assert marks(frame(row("ar"), theirs, ours)) == f" ({name}: another engine)"
 
 
@@ -181,7 +181,7 @@ def test_a_list_of_columns_is_a_panel_each():
 
 
 def test_what_is_said_of_the_figure_holds_for_its_layers_unless_they_say_otherwise():
-    first, second = drawing_of(
+    first, second = make_figure_spec(
         **SMALLEST,
         markersize=3,
         keep={"task": "xsum"},
@@ -206,8 +206,8 @@ def test_a_number_is_drawn_relative_to_a_decoder_of_the_same_panel():
     ],
 )
 def test_what_a_figure_cannot_be_is_one_line_that_names_it(said, named, monkeypatch):
-    own = code_of(load_paper("mcsd").folder, "figures")
-    monkeypatch.setattr(own, "figure_3", lambda cells: drawing_of(**said).drawn)
+    own = load_code(load_paper("mcsd").folder, "figures")
+    monkeypatch.setattr(own, "figure_3", lambda cells: make_figure_spec(**said).drawn)
     with pytest.raises(ValueError, match=rf"^figure mcsd/3: {named}$"):
         figure_sheets(find_figure("mcsd/3"), CELLS)
 
@@ -267,7 +267,7 @@ def test_printed_numbers_are_drawn_alone_and_the_heading_says_so():
     assert {sheet.setting for sheet in sheets} == {"as printed"}
     first = next(sheet for sheet in sheets if sheet.text("{pair}") == "opt_13b")
     (series,) = series_of(first.grid[0][0], decoder="rsd_s")
-    table = pd.DataFrame(load_paper("rsd").numbers_of(16)).query(
+    table = pd.DataFrame(load_paper("rsd").get_numbers(16)).query(
         "decoder == 'rsd_s' and value != ''"
     )
     taus = table[table.metric == "block_efficiency"].astype({"axis_value": float, "value": float})
@@ -364,7 +364,7 @@ def test_nothing_of_a_committed_figure_leaves_its_canvas_and_no_panel_is_empty(e
 def test_nothing_of_a_committed_picture_leaves_its_canvas_and_no_panel_is_empty(name):
     file = EMBEDDED.parent / name / "results.csv"
     with settings():
-        assert_complete(sweep.picture(groups_of(read_results(file))), name)
+        assert_complete(sweep.picture(group_rows(read_results(file))), name)
 
 
 def test_confirmed_cells_are_drawn_over_grey_screened_ones_in_their_shapes():
@@ -390,7 +390,7 @@ SPEEDS = frame(
 
 
 def pictured(*parts):
-    figure = sweep.picture(groups_of(pd.concat(parts, ignore_index=True)))
+    figure = sweep.picture(group_rows(pd.concat(parts, ignore_index=True)))
     return figure
 
 
@@ -438,7 +438,7 @@ def test_panels_of_one_bar_under_long_titles_have_room(tmp_path):
 def test_without_speed_ups_it_shows_block_efficiency_and_without_either_nothing():
     rows = frame(row("ar"), row("sd", "3", block_efficiency=2.0, speedup=2.0)).assign(speedup=None)
     assert pictured(rows).axes[0].get_xlabel().startswith("block efficiency")
-    assert sweep.picture(groups_of(rows.assign(block_efficiency=None))) is None
+    assert sweep.picture(group_rows(rows.assign(block_efficiency=None))) is None
 
 
 def test_a_task_without_numbers_is_no_empty_panel_and_screened_cells_are_left_out():
@@ -477,7 +477,7 @@ def test_printed_points_are_hollow_and_panels_keep_the_papers_order_of_tasks():
     assert "none" in faces and any(face != "none" for face in faces)
     item = next(each for each in load_paper("beyond").figures if len(each.tasks) > 1)
     cells = [row("ar", task=task) for task in reversed(item.tasks)]
-    assert list(Cells(item, frame(*cells)).rows().task) == list(item.tasks)
+    assert list(FigureCells(item, frame(*cells)).rows().task) == list(item.tasks)
 
 
 def test_a_lost_number_of_the_paper_is_drawn_as_lost_and_said_in_the_note():
@@ -525,7 +525,7 @@ def test_a_decoder_has_one_colour_in_all_figures():
     assert len(own) > 100
     for series in own:
         (decoder,) = series.rows.decoder.unique()
-        assert series.look.colour == names.decoder(decoder).colour.light, decoder
+        assert series.look.colour == names.decoder_style(decoder).colour.light, decoder
     (rates,) = committed_sheets("redrafter-batches").values()
     looks = {s.label: s.look for panel in rates.grid[0] for s in panel.series}
     assert (looks["AR"].colour, looks["SD 3"].colour) == ("#000000", COLOURS["blue"].light)

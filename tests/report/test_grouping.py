@@ -13,11 +13,18 @@ import pytest
 
 from spec_bench.report.claims.ask import Ask
 from spec_bench.report.cli.command_line import FORMATS, main
-from spec_bench.report.data.counts import Records
-from spec_bench.report.data.rows import groups_of, read_results, read_rows, slugs, split, together
+from spec_bench.report.data.counts import RecordReader
+from spec_bench.report.data.rows import (
+    group_rows,
+    join_settings,
+    read_results,
+    read_rows,
+    slugs,
+    split,
+)
 from spec_bench.report.figures import figure_sheets
-from spec_bench.report.papers.items import Column as Heading
-from spec_bench.report.papers.pairs import pair_configs, pair_of
+from spec_bench.report.papers.items import PaperColumn as Heading
+from spec_bench.report.papers.pairs import find_pair, pair_configs
 from spec_bench.report.papers.paper import (
     find_figure,
     find_table,
@@ -27,9 +34,9 @@ from spec_bench.report.papers.paper import (
 )
 from spec_bench.report.plain import markdown as plain
 from spec_bench.report.tables.build import build_table, build_tables
-from spec_bench.report.tables.measured import Measured
-from spec_bench.report.tables.render import comma, html, latex, markdown
-from spec_bench.system.files import escaped, package_folder
+from spec_bench.report.tables.measured import MeasuredRows
+from spec_bench.report.tables.render import csv_text, html, latex, markdown
+from spec_bench.system.files import escape_cell, package_folder
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.columns import Column
 from spec_bench.vocabulary.published import COLUMNS, FILE
@@ -52,7 +59,7 @@ def both(**values):
 
 
 def titles(*rows):
-    return [group.title for group in groups_of(frame(*rows))]
+    return [group.title for group in group_rows(frame(*rows))]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +73,7 @@ def titles(*rows):
     ],
 )
 def test_cells_that_ran_otherwise_are_groups_whose_headings_name_what_differs(name, values, said):
-    found = groups_of(frame(*({**each, name: value} for value in values for each in both())))
+    found = group_rows(frame(*({**each, name: value} for value in values for each in both())))
     assert [group.title for group in found] == [f"xsum, {text}" for text in said]
     assert [list(group.rows.decoder) for group in found] == [["ar", "sd"]] * 2
 
@@ -81,7 +88,7 @@ def test_headings_name_nothing_that_all_agree_in_or_that_follows_from_the_task()
 
 def test_what_an_older_file_or_a_server_leaves_open_is_one_unknown_value():
     older, newer = frame(*both()), frame(*both(batching="static"))
-    found = groups_of(pd.concat([older, newer], ignore_index=True))
+    found = group_rows(pd.concat([older, newer], ignore_index=True))
     assert [(group.title, len(group.rows)) for group in found] == [
         ("xsum, batching not stated", 2),
         ("xsum, batching static", 2),
@@ -140,7 +147,7 @@ def test_parts_of_a_search_have_the_prompts_of_every_task():
 def test_a_table_is_printed_once_for_each_way_in_which_its_cells_ran(tmp_path, capsys):
     fixed, moving = cells(batch_size=1), cells(batch_size=4, batching="continuous")[:1]
     write(tmp_path, "rsd-exp1", *fixed, *moving)
-    first, second = grids = build_tables(find_table("rsd/1"), Measured.below(tmp_path))
+    first, second = grids = build_tables(find_table("rsd/1"), MeasuredRows.below(tmp_path))
     assert first.title.endswith(" (batch size 1, batching not stated)")
     assert second.setting == "batch size 4, batching continuous"
     assert [sum(cell.ours for cell in grid.cells) for grid in grids] == [2, 1]
@@ -155,7 +162,7 @@ def test_a_table_is_printed_once_for_each_way_in_which_its_cells_ran(tmp_path, c
     assert page.count("<html") == page.count("</html>") == 1
     assert page.count('<table class="paper">') == 2
     write(tmp_path, "rsd-exp1", *fixed)
-    (only,) = build_tables(find_table("rsd/1"), Measured.below(tmp_path))
+    (only,) = build_tables(find_table("rsd/1"), MeasuredRows.below(tmp_path))
     assert only.setting == "" and not only.title.endswith(")")
 
 
@@ -201,9 +208,9 @@ def test_a_parts_file_is_named_by_what_tells_it_from_the_others():
 
 
 def test_rows_that_lack_many_columns_are_told_by_how_many():
-    assert together(["batch size 4", "seed not stated"]) == "batch size 4, seed not stated"
+    assert join_settings(["batch size 4", "seed not stated"]) == "batch size 4, seed not stated"
     many = ["batch size 4", *(f"{name} not stated" for name in ("seed", "device", "dtype"))]
-    assert together(many) == "batch size 4, 3 facts not stated"
+    assert join_settings(many) == "batch size 4, 3 facts not stated"
 
 
 TAG = "<script>alert('|')</script>"
@@ -251,14 +258,14 @@ def test_latex_runs_no_command_of_a_name():
 
 @pytest.mark.parametrize("formula", ["=cmd|'/c calc'!A1", "+1+cmd()", "-2+3", "@SUM(A1)", "\t=1"])
 def test_a_csv_cell_is_no_formula(formula):
-    cells = [cell for line in csv.reader(io.StringIO(comma(hostile(formula)))) for cell in line]
+    cells = [cell for line in csv.reader(io.StringIO(csv_text(hostile(formula)))) for cell in line]
     assert f"'{formula}" in cells
     assert not any(cell.startswith(("=", "@", "\t")) for cell in cells)
 
 
 @pytest.mark.parametrize("number", ["-1.25", "+0.5", "-3e-05", "-", "", "0.7", "4x2@0.9"])
 def test_numbers_and_trees_stay_as_they_are_in_csv(number):
-    assert escaped(number) == number
+    assert escape_cell(number) == number
 
 
 def test_the_plain_table_of_a_results_file_opens_no_tag_and_keeps_its_columns(tmp_path):
@@ -266,7 +273,7 @@ def test_the_plain_table_of_a_results_file_opens_no_tag_and_keeps_its_columns(tm
     strange = row("a|b", TAG, pair=TAG, task=TAG, block_efficiency=1.5, run_id="ab")
     write(tmp_path, "mine", strange, failed)
     file = tmp_path / "mine" / "results.csv"
-    text = plain(groups_of(read_results(file)), file)
+    text = plain(group_rows(read_results(file)), file)
     assert "<script>" not in text
     assert bars(text) == [4] * 4
 
@@ -291,7 +298,7 @@ def compiled(folder, *tables):
 
 @needs_pdflatex
 def test_every_printed_table_compiles_and_fits_the_page(tmp_path):
-    nothing = Measured(read_rows([]))
+    nothing = MeasuredRows(read_rows([]))
     items = [item for name in paper_names() for item in load_paper(name).tables]
     log = compiled(tmp_path, *(latex(build_table(item, nothing)) for item in items))
     assert "Overfull" not in log and "Float too large" not in log
@@ -470,7 +477,7 @@ def test_the_readmes_files_are_a_paper_and_its_commands_work(tmp_path, monkeypat
     for name, text in zip(names, files, strict=True):
         (own / name).write_text(text, encoding="utf-8")
     pair_configs.cache_clear()
-    pair_of.cache_clear()
+    find_pair.cache_clear()
     monkeypatch.chdir(tmp_path)
     told = {}
     for line in commands.splitlines():
@@ -509,7 +516,7 @@ def test_a_figures_rows_of_other_runs_are_of_its_tasks_and_named(tmp_path, monke
 
 
 def test_a_claim_on_a_folder_that_no_recipe_writes_is_refused_with_the_near_one():
-    ask = Ask(frame(row("sd", "2", experiment="mine")), Records(Path()))
+    ask = Ask(frame(row("sd", "2", experiment="mine")), RecordReader(Path()))
     assert len(ask.of("rsd-exp1").rows) == len(ask.of("mine").rows) == 1
     with pytest.raises(ValueError, match="'rsd-exp'; did you mean rsd-exp1 or rsd-exp2"):
         ask.of("rsd-exp")

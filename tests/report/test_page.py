@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.records.sittings import ALL, MEANING, of_other_sitting
+from spec_bench.records.sittings import ALL, MEANING, mark_other_sessions
 from spec_bench.report.cli.command_line import main
-from spec_bench.report.data.rows import groups_of, read_results
+from spec_bench.report.data.rows import group_rows, read_results
 from spec_bench.report.page.build import build_index, results_file
 from spec_bench.report.page.headline import answer, headline, headlines
 from spec_bench.report.page.results_table import results_table
@@ -62,7 +62,7 @@ def page_of(folder, *rows, name="rsd-exp1"):
 
 def group_of(folder, *rows):
     file = write(folder, "mine", *rows) / "mine" / "results.csv"
-    (group,) = groups_of(read_results(file))
+    (group,) = group_rows(read_results(file))
     return group, file
 
 
@@ -140,7 +140,7 @@ def test_a_page_of_small_models_says_so_and_has_the_looks_of_its_own_decoders(pa
     assert notice.startswith("Measured on small models") and "not the paper" in notice
     assert 'class="tiles"' in rest
     for name in ("sd", "theirs"):
-        colour = names.decoder(name).colour
+        colour = names.decoder_style(name).colour
         assert f"--{name}: {colour.light};" in text and f"--{name}: {colour.dark};" in text
         assert f".dot.{name} {{ background: var(--{name}); clip-path: " in text
     assert "--rsd_s:" not in text
@@ -148,11 +148,11 @@ def test_a_page_of_small_models_says_so_and_has_the_looks_of_its_own_decoders(pa
 
 def test_decoders_of_no_yaml_are_told_apart_by_colour_or_marker():
     decoders = [f"plug_in_{number}" for number in range(30)]
-    shown = names.apart([*decoders, "sd", "eagle3_sd", "rsd_s"])
+    shown = names.distinct_styles([*decoders, "sd", "eagle3_sd", "rsd_s"])
     assert len({(each.colour, each.marker, each.hollow) for each in shown.values()}) == 33
     assert len({each.colour for each in shown.values()}) > 3
-    assert shown["sd"] == names.decoder("sd") and shown["eagle3_sd"].hollow
-    assert names.apart(decoders[:1])[decoders[0]] == names.decoder(decoders[0])
+    assert shown["sd"] == names.decoder_style("sd") and shown["eagle3_sd"].hollow
+    assert names.distinct_styles(decoders[:1])[decoders[0]] == names.decoder_style(decoders[0])
 
 
 def test_the_page_of_the_most_cells_is_below_a_megabyte(tmp_path):
@@ -194,12 +194,14 @@ def test_table_and_console_begin_with_the_same_sentence_once(tmp_path, capsys):
 
 
 def test_a_sitting_is_told_by_a_speedup_that_is_no_quotient_of_the_rates(tmp_path):
-    assert of_other_sitting(LATER) == ["", "", MEANING]
-    (line,) = headlines(groups_of(read_results(write(tmp_path, "own", *LATER) / "own/results.csv")))
+    assert mark_other_sessions(LATER) == ["", "", MEANING]
+    (line,) = headlines(
+        group_rows(read_results(write(tmp_path, "own", *LATER) / "own/results.csv"))
+    )
     assert "cells of different times" in line.sentence
-    assert of_other_sitting([LATER[0], LATER[2]]) == ["", ALL]  # said once, no row is marked
-    assert of_other_sitting([row("sd", "2", speedup=2.0, token_rate=4.0)]) == [""]
-    assert of_other_sitting([*LATER[:1], row("sd", "4", status="failed")]) == ["", ""]
+    assert mark_other_sessions([LATER[0], LATER[2]]) == ["", ALL]  # said once, no row is marked
+    assert mark_other_sessions([row("sd", "2", speedup=2.0, token_rate=4.0)]) == [""]
+    assert mark_other_sessions([*LATER[:1], row("sd", "4", status="failed")]) == ["", ""]
 
 
 STALLED = "stalled: 2 of 90 windows, median says 1.04"
@@ -274,7 +276,7 @@ cell = partial(row, **EMBEDDED)
 
 
 def card(*rows, **same):
-    (group,) = groups_of(frame(*({**each, **same} for each in rows)))
+    (group,) = group_rows(frame(*({**each, **same} for each in rows)))
     return headline(group)
 
 

@@ -10,9 +10,9 @@ from spec_bench.records import cell_folder
 from spec_bench.report.claims import check_claims
 from spec_bench.report.claims.ask import Ask, Found, Question, cells
 from spec_bench.report.claims.contrast import fisher
-from spec_bench.report.data.counts import Records
-from spec_bench.report.data.rows import Group, rows_of
-from spec_bench.report.papers.paper import code_of, load_paper
+from spec_bench.report.data.counts import RecordReader
+from spec_bench.report.data.rows import Group, to_rows
+from spec_bench.report.papers.paper import load_code, load_paper
 from spec_bench.system import files
 from tests.report.rows import (
     HIGH,
@@ -49,7 +49,7 @@ def judged(results):
     def judge(paper, rows, scored=False):
         rows = recorded(results, rows)
         # Scores by prompt are in the records where it is said so, a thousandth up and down.
-        for place, each in enumerate(rows_of(rows) if scored else ()):
+        for place, each in enumerate(to_rows(rows) if scored else ()):
             own = {str(p): each["exact_match"] + 0.001 * (-1) ** (p + place) for p in range(8)}
             run = files.run_folder(results.parent.parent, str(each["run_id"]))
             cell_folder.write_cell(run, {"scores": {"exact_match": own}})
@@ -178,7 +178,7 @@ def tuned(**alphas):
 def test_every_pair_with_a_tuned_draft_is_compared_with_the_plain_one():
     names = {path.stem for path in (files.package_folder("conf") / "pair").glob("*.yaml")}
     tuned = {name: name.replace("_ft", "_") for name in names if "_ft" in name}
-    compared = code_of(load_paper("mcsd").folder, "claims").TUNED
+    compared = load_code(load_paper("mcsd").folder, "claims").TUNED
     assert compared == {**tuned, "embedded": "embedded_plain"}
 
 
@@ -208,8 +208,8 @@ def at_same_width(averages, *widths):
     """The contrasts of one group at DSBD's average widths with beams of these widths."""
     settings = (squad("dsbd", "6x2@0.9", beam_width=each) for each in averages)
     rows = frame(*settings, *(squad("beam_sampling", str(width)) for width in widths))
-    ask = Ask(rows, Records(files.package_folder("results")))
-    by = code_of(load_paper("dsbd").folder, "claims")._interpolated
+    ask = Ask(rows, RecordReader(files.package_folder("results")))
+    by = load_code(load_paper("dsbd").folder, "claims")._interpolated
     asked = Question(ask, "", cells("dsbd"), cells("beam_sampling"), by=by)
     cases = asked.cases(Group("squad", rows))
     return Found(asked, Group("squad", rows), "token_rate", (), [*cases.values()])
@@ -250,7 +250,7 @@ def in_jobs_apart(results, paces):
         file = results.parent.parent / "runs" / each.run_id / "generations.jsonl"
         job = f"{each.seed} {each.batch_size}"
         lines = [replace(line, sitting=job) for line in cell_folder.read_lines(file)]
-        cell_folder.replace(file, lines)
+        cell_folder.rewrite(file, lines)
     return check_claims("redrafter", rows, results)
 
 
@@ -340,7 +340,7 @@ KNOWN = {
             ("sd's token rate at the largest budget", HOLDS, "-70.0% [", "30"),
         ),
         (
-            frame(row("rsd_s", "3x3", block_efficiency=3.0, **SLOW), *rows_of(two(1.5, 2.5))),
+            frame(row("rsd_s", "3x3", block_efficiency=3.0, **SLOW), *to_rows(two(1.5, 2.5))),
             ("rsd_s > spectr in block efficiency,", HOLDS), ("rsd_s > spectr in MBSU,", HOLDS),
             ("rsd_s > sd in block efficiency,", HOLDS), ("rsd_s > sd in MBSU,", NOT),
             ("rsd_s > spectr in token rate,", NOT), ("rsd_s > sd in token rate,", NOT),
@@ -417,7 +417,7 @@ KNOWN = {
             ("fewer J/token", ABSENT),
         ),
         (
-            frame(*rows_of(dsbd_cells()), squad("beam_sampling", "4", perplexity=1.29)),
+            frame(*to_rows(dsbd_cells()), squad("beam_sampling", "4", perplexity=1.29)),
             ("width 4 as good as of 3 in perplexity, within 0.05", HOLDS, "-0.8% ["),
             ("exact match rises with the average accepted width", OPEN, "+0.040 (no"),
             ("token rate falls with the average accepted width", HOLDS, "mean of 2 steps"),

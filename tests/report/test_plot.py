@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import spec_bench
-from spec_bench.api.jobs import chosen
+from spec_bench.api.jobs import select_columns
 from spec_bench.report.data.rows import read_results
 from spec_bench.system.files import package_folder
 from tests.said import naming, one_line
@@ -32,7 +32,7 @@ def drawn(rows, *columns, **words):
 
 
 def test_rows_without_columns_named_are_the_reports_bars_the_fastest_on_top():
-    rows = chosen(XSUM, "main")
+    rows = select_columns(XSUM, "main")
     assert "draft" not in rows
     figure = spec_bench.plot(rows)
     (plot,) = figure.axes

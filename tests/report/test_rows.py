@@ -19,9 +19,9 @@ from spec_bench.report.claims import check_claims
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.compare import main as compare
-from spec_bench.report.data.counts import Records, origin_of, packed_of, repeats_of
-from spec_bench.report.data.rows import read_results, without_past_times
-from spec_bench.report.data.seeds import mean_of_seeds, pooled
+from spec_bench.report.data.counts import RecordReader, read_origin, read_packed, read_repeats
+from spec_bench.report.data.rows import clear_past_times, read_results
+from spec_bench.report.data.seeds import mean_of_seeds, pool_seeds
 from spec_bench.report.page.build import build_page
 from spec_bench.report.plain import write_report
 from spec_bench.report.tables.render import markdown
@@ -49,7 +49,7 @@ def seeds(*cells, **same):
 @pytest.mark.parametrize("apart", [1.0, 10.0])
 def test_without_records_the_mean_of_all_seeds_is_shown(apart):
     rates = ({"token_rate": around(50 - apart, 1.0)}, {"token_rate": around(50 + apart, 1.0)})
-    (found,) = pooled(frame(*seeds(*rates, prompts=12))).to_dict("records")
+    (found,) = pool_seeds(frame(*seeds(*rates, prompts=12))).to_dict("records")
     assert (found["token_rate"], found["seed"], found["seeds"]) == (50.0, 0, "0,1")
     assert (found["run_id"], found["prompts"]) == ("sd-0,sd-1", 12)
     low, high = found["token_rate_low"], found["token_rate_high"]
@@ -83,7 +83,7 @@ def test_records_are_pooled_over_seeds_and_prompts_with_prompts_as_blocks(tmp_pa
     for seed, counts in enumerate((FIRST, SECOND)):
         record(file, f"sd-{seed}", counts, depth=3, rate=10 + seed / 2)
         record(file, f"ar-{seed}", [[0] * 4] * 6, depth=0, rate=10)
-    base, chain = pooled(read_results(file), Records(file)).to_dict("records")
+    base, chain = pool_seeds(read_results(file), RecordReader(file)).to_dict("records")
     emitted = [[sum(counts) + 2 for counts in seed] for seed in (FIRST, SECOND)]
     taus = ratio_interval(emitted, [[2.0] * 6] * 2)
     assert taus.low < 1.0 < 3.0 < taus.high
@@ -100,18 +100,18 @@ def test_records_are_pooled_over_seeds_and_prompts_with_prompts_as_blocks(tmp_pa
 
 def test_a_seed_that_failed_is_left_out_and_said():
     cells = seeds({"token_rate": 40.0}, {"token_rate": 60.0}, {"status": "failed", "reason": "X"})
-    (found,) = pooled(frame(*cells)).to_dict("records")
+    (found,) = pool_seeds(frame(*cells)).to_dict("records")
     assert (found["token_rate"], found["seeds"]) == (50.0, "0,1")
     assert found["reason"] == "seed: 2 failed and left out"
-    (alone,) = pooled(frame(cells[0], cells[2])).to_dict("records")
+    (alone,) = pool_seeds(frame(cells[0], cells[2])).to_dict("records")
     assert (alone["token_rate"], alone["seeds"]) == (40.0, "0")
 
 
 @pytest.mark.parametrize(("name", "values"), [("file", ("a.csv", "b.csv")), ("batch_size", (1, 4))])
 def test_one_seed_is_left_as_it_is_and_seeds_of_two_files_or_settings_are_not_pooled(name, values):
     rows = frame(*seeds({"token_rate": 40.0}), row("ar", **EMBEDDED))
-    assert pooled(rows) is rows
-    assert len(pooled(frame(*seeds(*({name: value} for value in values))))) == 2
+    assert pool_seeds(rows) is rows
+    assert len(pool_seeds(frame(*seeds(*({name: value} for value in values))))) == 2
 
 
 def test_tables_say_that_seeds_are_pooled(tmp_path):
@@ -149,7 +149,7 @@ def repeated(results, run_id, paces):
         for repeat, pace in enumerate(paces)
         for line in lines
     ]
-    cell_folder.replace(path, every)
+    cell_folder.rewrite(path, every)
 
 
 def test_a_difference_knows_that_whole_repeats_differ(tmp_path):
@@ -157,7 +157,7 @@ def test_a_difference_knows_that_whole_repeats_differ(tmp_path):
     repeated(results, "steady", [1.0, 1.0, 1.0])
     repeated(results, "uneven", [0.8, 1.3, 0.9])
     steady, uneven = (row("sd", "3", run_id=name) for name in ("steady", "uneven"))
-    found = difference([[Contrast((uneven,), (steady,))]], "token_rate", Records(results))
+    found = difference([[Contrast((uneven,), (steady,))]], "token_rate", RecordReader(results))
     assert found.value == pytest.approx(0.0)
     assert found.ends[0] < -0.1 and found.ends[1] > 0.1
 
@@ -171,23 +171,23 @@ def cells(**values):
 
 
 def test_times_of_another_engine_are_empty_with_their_reason_and_counts_stay():
-    rows = without_past_times(frame(*cells(engine=ENGINE - 1)))
+    rows = clear_past_times(frame(*cells(engine=ENGINE - 1)))
     assert rows[["token_rate", "speedup", "speedup_low"]].isna().all(axis=None)
     assert list(rows.block_efficiency) == [2.5, 2.5]
     assert list(rows.rouge2_high) == [0.4, 0.4]
     (reason,) = parse_reasons(rows.reason[1])
     assert (reason.column, reason.text) == ("speedup", f"timed by an earlier engine, now {ENGINE}")
     own = frame(*cells(engine=ENGINE))
-    pd.testing.assert_frame_equal(without_past_times(own), own)
-    noted = without_past_times(frame(row("sd", "3", engine=0, reason="bleu: no reference")))
+    pd.testing.assert_frame_equal(clear_past_times(own), own)
+    noted = clear_past_times(frame(row("sd", "3", engine=0, reason="bleu: no reference")))
     assert [reason.column for reason in parse_reasons(noted.reason[0])] == ["bleu", "speedup"]
 
 
 def test_no_column_of_time_or_energy_of_a_past_engine_keeps_a_number():
-    names = [n for each in columns.of_kind("time", "energy") for n in each.names]
+    names = [n for each in columns.columns_of_kind("time", "energy") for n in each.names]
     rows = frame({**row("sd", "3", engine=0), **dict.fromkeys(names, 1.0)})
     assert len(names) > 10
-    assert without_past_times(rows)[names].isna().all(axis=None)
+    assert clear_past_times(rows)[names].isna().all(axis=None)
 
 
 def test_a_file_without_the_column_is_of_an_engine_before_there_was_one(tmp_path):
@@ -238,17 +238,17 @@ def results(request, tmp_path):
 
 
 def test_every_whole_repeat_is_read_and_times_are_summed_over_them(results):
-    seconds = [[each.decode_s for each in done.values()] for done in repeats_of(results, "cell")]
+    seconds = [[each.decode_s for each in done.values()] for done in read_repeats(results, "cell")]
     assert seconds == [[1.0, 2.0], [1.5, 2.5]]
-    known, cell = Records(results), {"run_id": "cell", "seed": 0}
+    known, cell = RecordReader(results), {"run_id": "cell", "seed": 0}
     assert known.counts(cell, "token_rate") == {"a": (6.0, 2.5), "b": (6.0, 4.5)}
     assert known.counts(cell, "block_efficiency") == {"a": (3.0, 2.0), "b": (3.0, 2.0)}
-    assert list(known.by_seed(cell, "token_rate")) == ["0", "0/1"]
-    assert list(known.by_seed(cell, "block_efficiency")) == ["0"]
-    found = packed_of(results, "cell").scores("cell")
-    assert (found, origin_of(results, "cell")) == (SCORES, ORIGIN)
-    assert repeats_of(results, "other") == []
-    assert origin_of(results, "other") is None
+    assert list(known.get_counts_by_seed(cell, "token_rate")) == ["0", "0/1"]
+    assert list(known.get_counts_by_seed(cell, "block_efficiency")) == ["0"]
+    found = read_packed(results, "cell").scores("cell")
+    assert (found, read_origin(results, "cell")) == (SCORES, ORIGIN)
+    assert read_repeats(results, "other") == []
+    assert read_origin(results, "other") is None
 
 
 @pytest.mark.parametrize("last", ["", "another"])  # sitting of one prompt
@@ -258,7 +258,7 @@ def test_counts_of_cells_at_once_are_those_of_cell_by_cell(last, tmp_path, monke
         done = [window(each, n, number + n + 1.0) for n in (0, 1) for each in ("x", "y")]
         done = [replace(w, sitting=last) if (run, w.prompt_id) == ("b1", "x") else w for w in done]
         parts.append(parquet.pack(run, done, ORIGIN))
-    parquet.write(files.records_file(table), parquet.joined(parts))
+    parquet.write(files.records_file(table), parquet.concat(parts))
     rows = [{"run_id": f"{cell}0,{cell}1", "seeds": "0,1"} for cell in "ab"]
     asked = [
         (name, prompts, whole)
@@ -267,13 +267,13 @@ def test_counts_of_cells_at_once_are_those_of_cell_by_cell(last, tmp_path, monke
     ]
 
     def counts():
-        known = Records(table)
+        known = RecordReader(table)
         found = (known.tables(rows, of, whole=whole)(name) for name, of, whole in asked)
         return [None if each is None else each.tolist() for each in found]
 
     at_once = counts()
     assert np.shape(at_once[0]) == (2, 2, 4, 1 if last else 2)
-    monkeypatch.setattr(Records, "_block", lambda *_: None)
+    monkeypatch.setattr(RecordReader, "_block", lambda *_: None)
     assert at_once == counts()
 
 
@@ -284,11 +284,11 @@ def scored(folder, metric, scores):
         named = {f"{number}": each for number, each in enumerate(own)}
         done = [window(prompt, 0, 1.0) for prompt in named]
         parts.append(parquet.pack(name, done, None, {metric: named}))
-    parquet.write(files.records_file(table), parquet.joined(parts))
+    parquet.write(files.records_file(table), parquet.concat(parts))
 
     def gap(one, other, **how):
         sides = ((row("sd", "2", run_id=name, seed=0),) for name in (one, other))
-        return difference([[Contrast(*sides)]], metric, Records(table), **how)
+        return difference([[Contrast(*sides)]], metric, RecordReader(table), **how)
 
     return gap
 
@@ -344,13 +344,13 @@ def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_sitting(s
             if again:
                 store.append(again, "later")
     if source == "records":
-        parquet.write(files.records_file(table), parquet.joined(parts))
+        parquet.write(files.records_file(table), parquet.concat(parts))
     base, added = (row("ar", run_id="base", seed=0), row("sd", "2", run_id="added", seed=0))
     pair = [[Contrast((added,), (base,))]]
-    found = difference(pair, "token_rate", Records(table))
+    found = difference(pair, "token_rate", RecordReader(table))
     assert (found.value, *found.ends) == pytest.approx((1.0, 1.0, 1.0))
-    assert difference(pair, "block_efficiency", Records(table)).value == 0.0
-    assert Records(table).counts(base, "token_rate") == dict.fromkeys(prompts, (3.0, 4.0))
+    assert difference(pair, "block_efficiency", RecordReader(table)).value == 0.0
+    assert RecordReader(table).counts(base, "token_rate") == dict.fromkeys(prompts, (3.0, 4.0))
 
 
 def test_records_that_are_written_again_are_read_again(tmp_path):
@@ -358,7 +358,7 @@ def test_records_that_are_written_again_are_read_again(tmp_path):
     for seconds in (1.0, 2.0):
         one = replace(DONE[0], decode_s=seconds)
         parquet.write(files.records_file(table), parquet.pack("cell", [one], None))
-        assert repeats_of(table, "cell")[0]["a"].decode_s == seconds
+        assert read_repeats(table, "cell")[0]["a"].decode_s == seconds
 
 
 READERS = {
@@ -414,7 +414,7 @@ def test_labels_that_read_as_numbers_stay_texts(tmp_path):
 def test_a_table_that_was_edited_after_its_records_is_refused(tmp_path, capsys):
     file = table_of(tmp_path, row("sd", "3", token_rate=around(338, 40)))
     digests = {file.name: files.file_digest(file)}
-    parquet.write(files.records_file(file), parquet.joined([]), digests)
+    parquet.write(files.records_file(file), parquet.concat([]), digests)
     assert read_results(file).token_rate.item() == 338
     file.write_text(file.read_text("utf-8").replace("338", "681"), "utf-8")
     assert main([str(file)]) == 2

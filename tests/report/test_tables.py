@@ -11,12 +11,12 @@ import pytest
 from spec_bench.report.data.differences import differences
 from spec_bench.report.data.rows import read_rows
 from spec_bench.report.papers.items import recipe_cells
-from spec_bench.report.papers.pairs import drafter_size, pair_configs, pair_of, written
+from spec_bench.report.papers.pairs import drafter_size, find_pair, format_parameters, pair_configs
 from spec_bench.report.papers.paper import find_table, load_paper
 from spec_bench.report.tables.build import build_table, build_tables
-from spec_bench.report.tables.measured import Measured
-from spec_bench.report.tables.printed import Asked, printed_sheet
-from spec_bench.report.tables.render import comma, latex, markdown
+from spec_bench.report.tables.measured import MeasuredRows
+from spec_bench.report.tables.printed import RequestedCell, lay_out_table
+from spec_bench.report.tables.render import csv_text, latex, markdown
 from spec_bench.system.files import package_folder
 from spec_bench.vocabulary.published import side_by_side
 from tests.report.rows import EMBEDDED, MT_BENCH, frame, record, recorded, row, write
@@ -56,7 +56,7 @@ def test_of_another_pair_nothing_is_subtracted_and_speed_ups_stand_side_by_side(
 
 def test_no_printed_number_is_bold_in_a_block_with_a_lost_one():
     for number, lost in ((9, 5), (7, 5), (29, 30)):
-        bold = {line.labels[0] for line in printed_sheet(f"rsd/{number}", None).lines if best(line)}
+        bold = {line.labels[0] for line in lay_out_table(f"rsd/{number}", None).lines if best(line)}
         assert str(lost) not in bold and len(bold) >= 3
 
 
@@ -81,8 +81,8 @@ def test_a_stalled_row_is_marked_and_neither_best_nor_the_fastest_tree(tmp_path)
     assert noted(grid, f"Ours, sd 2: {STALLED}.")
     line = line_of(grid, "2", "SD", "2")
     assert "| 9.00 (stalled) [8.90, 9.10] |" in line and "| 2.200 [2.100, 2.300] |" in line
-    asked = Asked("llama2_7b", "alpaca", "mcsd_wor", "", 0.3, pick="fastest")
-    assert Measured.below(tmp_path).row(asked)["spec"] == "2-2-1"
+    asked = RequestedCell("llama2_7b", "alpaca", "mcsd_wor", "", 0.3, pick="fastest")
+    assert MeasuredRows.below(tmp_path).row(asked)["spec"] == "2-2-1"
 
 
 @pytest.mark.parametrize("taus", [{8: 2.9, 30: 2.2}, {30: 2.2, 8: 2.9}])
@@ -161,7 +161,7 @@ def test_rows_that_are_not_exact_are_marked_and_never_best(tmp_path, lossless):
     assert "| 3.000 [2.900, 3.100] |" in line_of(grid, "", "RSD-S", f"3x2 ({mark})")
     assert any(note.startswith(f"{mark}:") for note in grid.notes)
     assert f"({mark})" in latex(grid)
-    found = {r["decoder"]: r["lossless"] for r in csv.DictReader(io.StringIO(comma(grid)))
+    found = {r["decoder"]: r["lossless"] for r in csv.DictReader(io.StringIO(csv_text(grid)))
              if r["tree"] in ("2", "3x2") and r["lossless"]}  # fmt: skip
     assert found == {"SD": "exact", "RSD-S": lossless}
 
@@ -187,7 +187,7 @@ def test_another_pair_is_named_and_takes_the_same_layout_where_it_is_asked_for(t
     assert table("rsd/1", tmp_path, "embedded").measured
     write(tmp_path / "embedded", "rsd-exp1", sd(pair="embedded", block_efficiency=2.0))
     write(tmp_path, "runs", sd("3", pair="embedded", block_efficiency=9))
-    assert len(Measured.below(tmp_path).rows) == 2  # two levels down, and no raw runs
+    assert len(MeasuredRows.below(tmp_path).rows) == 2  # two levels down, and no raw runs
     said = ("no cell of this table was run on llama2_7b", "add --pair embedded")
     assert noted(table("rsd/1", tmp_path), *said)
     grid = table("rsd/1", tmp_path, "embedded")
@@ -256,7 +256,7 @@ def test_answers_that_end_at_a_newline_and_those_that_run_on_are_two_tables(tmp_
     rates = (("eos+newline", 0.25), ("eos", 0.24))
     cells = [row("mcsd_wor", "1", **own, stop_rule=r, acceptance_rate=rate) for r, rate in rates]
     write(tmp_path, "mcsd-acceptance", *cells)
-    one, other = build_tables(find_table("mcsd/1"), Measured.below(tmp_path))
+    one, other = build_tables(find_table("mcsd/1"), MeasuredRows.below(tmp_path))
     assert "stop rule eos+newline" in one.title and "(stop rule eos)" in other.title
     assert noted(one, "WMT14 En-De: an answer ends at eos or newline")
     assert not noted(other, "task.stop=[]")
@@ -342,8 +342,8 @@ def test_a_drafters_size_is_a_share_of_a_known_target_or_its_trainings(tmp_path)
     }
     for text, own in sizes.items():
         assert drafter_size({"decoder": "medusa", **own}) == text
-    assert written(99_000) == "0.10M"
-    assert [pair_of(f"Vicuna-{n}B", "") for n in (7, 13)] == ["vicuna_7b", "vicuna_13b"]
+    assert format_parameters(99_000) == "0.10M"
+    assert [find_pair(f"Vicuna-{n}B", "") for n in (7, 13)] == ["vicuna_7b", "vicuna_13b"]
 
 
 def test_the_commands_for_missing_cells_run_a_recipe_whose_rows_fill_them(tmp_path):
@@ -400,7 +400,7 @@ def test_rows_measured_here_do_not_carry_a_sources_name(tmp_path):
     assert sum("H100" in line for line in lines) == 3
 
 
-NOTHING = Measured(read_rows([]))
+NOTHING = MeasuredRows(read_rows([]))
 
 
 def printed(name):
@@ -409,7 +409,7 @@ def printed(name):
 
 @pytest.mark.parametrize("number", range(1, 55))
 def test_every_rsd_table_prints_the_reference_value_for_value(number):
-    rows = side_by_side(load_paper("rsd").numbers_of(number))
+    rows = side_by_side(load_paper("rsd").get_numbers(number))
     grid = printed(f"rsd/{number}")
     assert len(grid.lines) == len(rows) == (33 if number < 28 else 41)
     for line, cell in zip(grid.lines, rows, strict=True):
@@ -540,7 +540,7 @@ def test_disturbed_rows_are_one_note_and_their_rates_are_not_set_against_the_pap
     assert [e for e in grid.notes if "rows are disturbed" in e] == [
         "Ours, 2 rows are disturbed, such as sd 2: disturbed: waited."
     ]
-    lines = csv.DictReader(io.StringIO(comma(grid)))
+    lines = csv.DictReader(io.StringIO(csv_text(grid)))
     line = next(e for e in lines if (e["decoder"], e["tree"]) == ("SD", "2"))
     differences = {name: text for name, text in line.items() if name.endswith("difference")}
     known = {name.removesuffix("_difference") for name, text in differences.items() if text}
@@ -559,11 +559,11 @@ def test_an_unknown_pair_says_how_a_pair_gets_its_name(tmp_path):
 
 
 def test_of_sampling_that_is_not_printed_any_row_is_taken_and_its_setting_is_told(tmp_path):
-    asked = Asked("llama2_7b", "xsum", "sd", "2", 0.3)
+    asked = RequestedCell("llama2_7b", "xsum", "sd", "2", 0.3)
     for tops, shown in (((0.9,), 0.9), ((0.9, 1.0), 1.0)):
         cells = [sd(block_efficiency=2.2, top_p=top, run_id=f"run{top}") for top in tops]
         write(tmp_path, "rsd-exp1", *cells)
-        measured = Measured.below(tmp_path)
+        measured = MeasuredRows.below(tmp_path)
         assert measured.row(asked)["top_p"] == shown
         assert (measured.row(asked._replace(top_p=0.9))["top_p"]) == 0.9
         assert measured.row(asked._replace(top_p=0.5)) is None
@@ -576,7 +576,7 @@ def test_of_sampling_that_is_not_printed_any_row_is_taken_and_its_setting_is_tol
 def test_in_csv_a_lost_number_is_empty_with_a_state_and_lossless_has_its_own_words(tmp_path):
     busy = {"reason": "speedup: disturbed: waited", "token_rate": 9.0}
     write(tmp_path, "rsd-exp1", row("ar", **busy), sd(block_efficiency=2.0, **busy))
-    lines = list(csv.DictReader(io.StringIO(comma(table("rsd/7", tmp_path, "llama2_7b")))))
+    lines = list(csv.DictReader(io.StringIO(csv_text(table("rsd/7", tmp_path, "llama2_7b")))))
     lost = [each for each in lines if each["block_efficiency_paper_state"] == "lost"]
     assert lost and all(each["block_efficiency_paper"] == "" for each in lost)
     assert {each["lossless"] for each in lines} == {"exact", ""}

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from spec_bench.report.figures.panels import front
-from spec_bench.report.figures.throughput import crossing, lines_of, throughput
+from spec_bench.report.figures.panels import pareto_front
+from spec_bench.report.figures.throughput import find_crossing, split_lines, throughput
 from spec_bench.system.files import package_folder
 
 BATCHES = package_folder("results") / "embedded/redrafter-batches/results.csv"
@@ -23,19 +23,19 @@ BATCHES = package_folder("results") / "embedded/redrafter-batches/results.csv"
     ],
 )  # fmt: skip
 def test_the_crossing_is_read_off_between_the_two_sizes_around_it(points, said):
-    assert crossing(points) == said
+    assert find_crossing(points) == said
 
 
 def test_a_line_is_one_decoder_by_requests_together_and_paths_as_rows_are_another():
     rows = pd.read_csv(BATCHES)
-    lines = lines_of(rows.query("seed == 0"))
+    lines = split_lines(rows.query("seed == 0"))
     titles = [title for _, title, _ in lines]
     assert len(titles) == len({*titles})
     beams = "ReDrafter, exact match (redrafter) 8x5"
     assert {title for title in titles if "8x5" in title} == {beams, f"{beams}, paths as rows"}
     assert all(list(line.batch_size) == [1, 2, 4, 8, 16, 32] for *_, line in lines)
     with pytest.raises(ValueError, match="nothing was timed"):
-        lines_of(rows.assign(token_rate_per_request=None))
+        split_lines(rows.assign(token_rate_per_request=None))
 
 
 def test_table_and_figure_are_made_of_the_rows(tmp_path):
@@ -68,4 +68,4 @@ POINTS = [(1.0, 9.0), (3.0, 7.0), (2.0, 6.0), (5.0, 1.0)]
     ],
 )
 def test_the_front_is_what_no_other_point_beats(points, higher_x, higher_y, expected):
-    assert front(points, higher_x=higher_x, higher_y=higher_y) == expected
+    assert pareto_front(points, higher_x=higher_x, higher_y=higher_y) == expected

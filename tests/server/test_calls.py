@@ -7,7 +7,7 @@ import pytest
 
 from spec_bench.records.types import StepRecord
 from spec_bench.server import stream
-from spec_bench.server.stream import BadStreamError, Chunk, Counts, LlamaReader, Served
+from spec_bench.server.stream import BadStreamError, CallCounts, Chunk, LlamaReader, StreamedAnswer
 
 SUMMED = {  # of vLLM 0.32.0 with a draft model
     "num_spec_steps": 13, "num_accepted_draft_tokens": 18, "num_draft_tokens": 52,
@@ -19,18 +19,18 @@ REAL_CHUNKS = [1, 1, 1, 3, 5, 2, 1, 1, 1, 5, 3, 2, 1, 2]
 
 
 def told(own):
-    return stream.counts_of_request({"speculative_decoding": own}, 29)
+    return stream.counts_from_request({"speculative_decoding": own}, 29)
 
 
 def test_every_call_of_a_real_answer_is_known_and_the_cut_of_the_last_one():
-    found = stream.steps_of(REAL_CHUNKS, [told(REAL)])
+    found = stream.build_steps(REAL_CHUNKS, [told(REAL)])
     assert (found.counted, found.proposed, len(found.records)) == ("requests", True, 13)
     assert [step.accepted for step in found.records] == ACCEPTED
     assert [step.delivered for step in found.records] == REAL_CHUNKS[1:]
     assert found.records[-1] == StepRecord(nodes=4, depth=4, accepted=4, delivered=2)
 
 
-CHAIN = Counts("requests", (1, 0, 2), (2, 2, 2))
+CHAIN = CallCounts("requests", (1, 0, 2), (2, 2, 2))
 
 
 @pytest.mark.parametrize(
@@ -38,18 +38,30 @@ CHAIN = Counts("requests", (1, 0, 2), (2, 2, 2))
     [
         ([1, 3, 1], [], "stream", [2, 0], [3, 1]),  # without counts a chunk is a call
         # Calls between drafts are counted; their places nobody tells.
-        ([1, 1, 1, 3, 1], [Counts("requests", (2,), (4,))], "requests", [0, 0, 0, 2], [1, 1, 1, 3]),
+        (
+            [1, 1, 1, 3, 1],
+            [CallCounts("requests", (2,), (4,))],
+            "requests",
+            [0, 0, 0, 2],
+            [1, 1, 1, 3],
+        ),
         ([1, 3, 3], [CHAIN], "requests", [1, 0, 2], [2, 1, 3]),  # two came in one chunk
         ([3, 1, 3], [CHAIN], "requests", [1, 0, 2], [0, 1, 3]),  # one within the first chunk
-        ([1] * 5, [Counts("counters", (), (), 4)], "counters", [0] * 4, [1] * 4),
+        ([1] * 5, [CallCounts("counters", (), (), 4)], "counters", [0] * 4, [1] * 4),
         # More tokens than came, fewer calls than chunks, more calls than tokens: not used.
-        ([1, 2, 1, 1], [Counts("requests", (4,) * 3, (4,) * 3)], "stream", [1, 0, 0], [2, 1, 1]),
-        ([1, 2, 1, 1], [Counts("requests", (0,), (4,), 1)], "stream", [1, 0, 0], [2, 1, 1]),
-        ([1, 2, 1, 1], [Counts("counters", (), (), 9)], "stream", [1, 0, 0], [2, 1, 1]),
+        (
+            [1, 2, 1, 1],
+            [CallCounts("requests", (4,) * 3, (4,) * 3)],
+            "stream",
+            [1, 0, 0],
+            [2, 1, 1],
+        ),
+        ([1, 2, 1, 1], [CallCounts("requests", (0,), (4,), 1)], "stream", [1, 0, 0], [2, 1, 1]),
+        ([1, 2, 1, 1], [CallCounts("counters", (), (), 9)], "stream", [1, 0, 0], [2, 1, 1]),
     ],
 )
 def test_calls_are_by_the_counts_that_fit_the_chunks(chunks, sources, counted, accepted, delivered):
-    found = stream.steps_of(chunks, sources)
+    found = stream.build_steps(chunks, sources)
     assert found.counted == counted
     assert found.proposed == (counted != "stream")
     assert [step.accepted for step in found.records] == accepted
@@ -64,9 +76,9 @@ def test_counts_give_the_true_calls_whatever_was_drafted_or_cut():
                 continue
             for cut in range(calls[-1] + 1):
                 own = tuple(a for a, has in zip(calls, drafted, strict=True) if has)
-                counts = Counts("requests", own, (2,) * len(own))
+                counts = CallCounts("requests", own, (2,) * len(own))
                 *sizes, last = [1, *(accepted + 1 for accepted in calls)]
-                found = stream.steps_of([*sizes, last - cut], [counts])
+                found = stream.build_steps([*sizes, last - cut], [counts])
                 assert found.counted == "requests"
                 assert len(found.records) == 3
                 assert sum(step.accepted for step in found.records) == sum(calls)
@@ -79,11 +91,11 @@ def test_a_histogram_is_calls_whose_order_is_not_known():
     found = told(SUMMED)
     assert found.accepted == tuple(sorted(ACCEPTED))
     assert found.proposed
-    assert sum(s.accepted for s in stream.steps_of(REAL_CHUNKS, [found]).records) == 18
+    assert sum(s.accepted for s in stream.build_steps(REAL_CHUNKS, [found]).records) == 18
     # Of drafts of unlike length only the sum is known.
-    found = stream.of_histogram("requests", [1, 1], 4, proposed=5, most=4)
+    found = stream.counts_from_histogram("requests", [1, 1], 4, proposed=5, most=4)
     assert not found.proposed
-    assert [step.accepted for step in stream.steps_of([1, 1, 2], [found]).records] == [0, 1]
+    assert [step.accepted for step in stream.build_steps([1, 1, 2], [found]).records] == [0, 1]
 
 
 def test_no_number_of_a_server_makes_more_calls_than_its_answer_has_tokens():
@@ -94,11 +106,11 @@ def test_no_number_of_a_server_makes_more_calls_than_its_answer_has_tokens():
     assert told(most) is None
     numbers = (29, 10**7, 10**7, [10**7], 10**7)
     after = stream.parse(page(*numbers))
-    assert stream.counts_between(stream.parse(page(0, 0, 0, [0], 0)), after, 29) is None
-    calls = Counts("counters", (), (), 10**7)
-    assert stream.steps_of([1, 28], [calls]).counted == "stream"
+    assert stream.diff_counters(stream.parse(page(0, 0, 0, [0], 0)), after, 29) is None
+    calls = CallCounts("counters", (), (), 10**7)
+    assert stream.build_steps([1, 28], [calls]).counted == "stream"
     huge = stream.parse("vllm:generation_tokens_total 1e308\n" * 2)
-    assert stream.generated({}, huge) is None
+    assert stream.count_generated({}, huge) is None
 
 
 @pytest.mark.parametrize("own", [None, [], {"per_step_accepted": ["a"]}, {"num_spec_steps": 3}])
@@ -124,17 +136,17 @@ def page(tokens, drafts, proposed, places, calls):
 def test_counters_of_a_real_answer_say_what_its_counts_say():
     before = stream.parse(page(100, 5, 20, [2, 1, 1, 0], 40))
     after = stream.parse(page(129, 18, 72, [9, 6, 4, 3], 53))
-    found = stream.counts_between(before, after, 29)
-    assert found == Counts("counters", tuple(sorted(ACCEPTED)), (4,) * 13, 13)
-    assert len(stream.steps_of(REAL_CHUNKS, [found]).records) == 13
+    found = stream.diff_counters(before, after, 29)
+    assert found == CallCounts("counters", tuple(sorted(ACCEPTED)), (4,) * 13, 13)
+    assert len(stream.build_steps(REAL_CHUNKS, [found]).records) == 13
 
 
 def test_counters_that_heard_of_other_requests_are_not_used():
     before, after = stream.parse(page(100, 0, 0, [], 0)), stream.parse(page(130, 0, 0, [], 29))
-    assert stream.counts_between(before, after, 29) is None
-    assert stream.counts_between({}, stream.parse("vllm:generation_tokens_total 29"), 29) is None
+    assert stream.diff_counters(before, after, 29) is None
+    assert stream.diff_counters({}, stream.parse("vllm:generation_tokens_total 29"), 29) is None
     plain = "vllm:generation_tokens_total 5\nvllm:inter_token_latency_seconds_count 4"
-    assert stream.counts_between({}, stream.parse(plain), 5) == Counts("counters", (), (), 4)
+    assert stream.diff_counters({}, stream.parse(plain), 5) == CallCounts("counters", (), (), 4)
     wrong = "vllm:generation_tokens_total 1.2.3\nvllm:generation_tokens_total NaN\n"
     assert stream.parse(wrong) == {}
 
@@ -172,7 +184,7 @@ DRAFTED = [
 def test_plain_decoding_is_a_call_a_token_within_an_unfinished_letter_too():
     served = reader(PLAIN).served()
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (8,), (9,)]
-    assert stream.counts_of_request(served.metrics, 9) is None
+    assert stream.counts_from_request(served.metrics, 9) is None
     lines = [([7], 1, 0.001, 0, 0), ([8], 4, 12.0, 0, 0), ([9], 5, 15.0, 0, 0)]
     served = reader(lines).served([7, 1, 2, 8, 9])
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (1,), (2,), (8,), (9,)]
@@ -182,9 +194,9 @@ def test_tokens_of_one_clock_are_one_call_and_counts_say_what_it_verified():
     served = reader(DRAFTED).served()
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (8, 9, 1), (2,), (3, 4)]
     assert [chunk.seconds for chunk in served.chunks] == [0.0, 1.0, 4.0, 5.0]
-    counts = stream.counts_of_request(served.metrics, 9)
+    counts = stream.counts_from_request(served.metrics, 9)
     assert (counts.accepted, counts.drafted) == ((2, 4), (4, 4))
-    steps = stream.steps_of([len(chunk.tokens) for chunk in served.chunks], [counts])
+    steps = stream.build_steps([len(chunk.tokens) for chunk in served.chunks], [counts])
     calls = sorted((step.accepted, step.delivered) for step in steps.records)
     assert (calls, steps.counted) == ([(0, 1), (2, 3), (4, 2)], "requests")
 
@@ -215,7 +227,7 @@ def test_another_servers_stream_is_refused():
 
 def came(*texts, finish="length", counted=None):
     chunks = tuple(Chunk(float(place), (), text) for place, text in enumerate(texts))
-    return Served(chunks, finish, {} if counted is None else {"completion_tokens": counted})
+    return StreamedAnswer(chunks, finish, {} if counted is None else {"completion_tokens": counted})
 
 
 def tokenise(text):
@@ -235,8 +247,8 @@ def tokenise(text):
     ],
 )
 def test_answers_that_came_as_text_have_tokens_again_by_chunk(answer, stops, chunks):
-    found = stream.in_tokens(answer, tokenise, stops)
+    found = stream.retokenise_answer(answer, tokenise, stops)
     assert [chunk.tokens for chunk in found.chunks] == chunks
     assert found.chunks[-1].seconds == answer.chunks[-1].seconds
     with pytest.raises(BadStreamError, match="without a token"):
-        stream.in_tokens(came("x"), lambda _: [], ())
+        stream.retokenise_answer(came("x"), lambda _: [], ())

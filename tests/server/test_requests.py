@@ -13,13 +13,13 @@ from unittest.mock import Mock
 import pytest
 
 from scripts.check import server_faults
-from spec_bench.metrics.efficiency import in_bursts
+from spec_bench.metrics.efficiency import came_in_bursts
 from spec_bench.records.types import Delivery, Generation, Request
 from spec_bench.server import decoder, endpoint
-from spec_bench.server.decoder import Asking, ServedDecoder, Span, UnansweredError
-from spec_bench.server.endpoint import RefusedError, Server, ServerError
+from spec_bench.server.decoder import RequestOptions, RequestSpan, ServedDecoder, UnansweredError
+from spec_bench.server.endpoint import RequestRefusedError, Server, ServerError
 from spec_bench.server.settings import ServerSettings
-from spec_bench.server.stream import BadStreamError, Chunk, Served
+from spec_bench.server.stream import BadStreamError, Chunk, StreamedAnswer
 from spec_bench.settings.validation import check
 from spec_bench.system.redaction import redact
 from tests.listening import listening
@@ -79,7 +79,7 @@ def test_every_fault_is_one_line_and_a_later_answer_is_taken(fault, said):
 
 
 def test_a_refusal_is_not_repeated_and_hides_the_key():
-    refusal = pytest.raises(RefusedError, match=r"status 401: refused: Bearer \*\*\*")
+    refusal = pytest.raises(RequestRefusedError, match=r"status 401: refused: Bearer \*\*\*")
     with answering(401) as served, refusal as caught:
         asked(served.url, attempts=3).complete([1], 5)
     assert served.keys == [f"Bearer {KEY}"]
@@ -146,7 +146,7 @@ REQUESTS = [Request(name, (1, ord(name)), 6, (2,)) for name in "abcd"]
 
 
 def asking(url, rows=1, temperature=0.0):
-    return ServedDecoder(asked(url), Asking(temperature, 0, 1.0, vocabulary=300), rows)
+    return ServedDecoder(asked(url), RequestOptions(temperature, 0, 1.0, vocabulary=300), rows)
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -227,15 +227,20 @@ def test_arrivals_are_a_poisson_process_that_the_seed_fixes():
     ("spans", "expected"),
     [
         ([], []),
-        ([Span(1.0, 1.5, 4.0)], [(0.5, 2.5)]),  # alone it has its own seconds
+        ([RequestSpan(1.0, 1.5, 4.0)], [(0.5, 2.5)]),  # alone it has its own seconds
         # 0..1 the first waits alone, 1..2 it decodes while the second waits, 2..3 both decode.
-        ([Span(0.0, 1.0, 3.0), Span(1.0, 2.0, 4.0)], [(1.0, 1.0), (0.5, 1.5)]),
+        ([RequestSpan(0.0, 1.0, 3.0), RequestSpan(1.0, 2.0, 4.0)], [(1.0, 1.0), (0.5, 1.5)]),
     ],
 )
 def test_requests_under_way_have_equal_parts_of_every_instant(spans, expected):
-    assert decoder.shares(spans) == expected
-    several = [Span(0.0, 0.4, 2.0), Span(0.1, 1.7, 1.9), Span(5.0, 5.0, 5.5), Span(0.3, 0.3, 0.3)]
-    found = decoder.shares(several)  # 2.5 s, in which anything was under way
+    assert decoder.share_seconds(spans) == expected
+    several = [
+        RequestSpan(0.0, 0.4, 2.0),
+        RequestSpan(0.1, 1.7, 1.9),
+        RequestSpan(5.0, 5.0, 5.5),
+        RequestSpan(0.3, 0.3, 0.3),
+    ]
+    found = decoder.share_seconds(several)  # 2.5 s, in which anything was under way
     assert (sum(map(sum, found)), found[3]) == (pytest.approx(2.5), (0.0, 0.0))
 
 
@@ -286,7 +291,7 @@ def test_headers_that_drip_and_answers_and_counters_without_end_are_given_up_in_
     assert time.perf_counter() - start < 5
     assert len(str(caught.value)) < 400
     with pytest.raises(BadStreamError, match="a line of more than 8 MiB"):
-        list(endpoint.lines_of(iter([b"x" * 9 * 2**20])))
+        list(endpoint.iter_lines(iter([b"x" * 9 * 2**20])))
 
 
 @pytest.mark.parametrize("before", [b"", b"u", b"us", b"user:"])
@@ -304,7 +309,10 @@ def test_a_message_has_neither_the_key_nor_an_addresss_password():
         asked(served.url).complete([1], 5)
     for secret in (KEY, "MTIzNDU2Nzg5", "\x1b"):
         assert secret not in str(caught.value)
-    assert endpoint.fit("no http://me:hunter2@host/v1 there") == "no http://***@host/v1 there"
+    assert (
+        endpoint.one_short_line("no http://me:hunter2@host/v1 there")
+        == "no http://***@host/v1 there"
+    )
     with pytest.raises(ValueError, match="without user and password") as caught:
         check(ServerSettings, {"url": "http://me:hunter2@host/v1"}, "server")
     assert "hunter2" not in str(caught.value)
@@ -322,7 +330,7 @@ def test_a_key_is_hidden_however_it_is_spelt_or_cut(spelt):
 )
 def test_what_a_hostile_message_repeats_is_redacted_in_time(word):
     start = time.perf_counter()
-    endpoint.fit(word * 10**6, KEY, 200)
+    endpoint.one_short_line(word * 10**6, KEY, 200)
     redact(word * 10**4, KEY)
     assert time.perf_counter() - start < 2
 
@@ -372,7 +380,7 @@ def test_the_value_of_what_is_named_as_a_key_is_not_shown(said, secret):
 def test_what_is_no_answer_is_refused_at_once_or_after_all_attempts():
     with answering("abort") as served, pytest.raises(ServerError, match="finish_reason 'abort'"):
         asked(served.url).complete([1], 5)
-    refused = pytest.raises(RefusedError, match=r"server\.kind=llama_cpp")
+    refused = pytest.raises(RequestRefusedError, match=r"server\.kind=llama_cpp")
     with answering("llama", text=lambda _: "x") as served, refused:
         asked(served.url, ids=False, attempts=3).complete([1], 5)
     assert len(served.bodies) == 1
@@ -386,7 +394,7 @@ def test_a_server_that_samples_by_settings_of_its_own_is_refused(heard, temperat
         likeliest = body["temperature"] == 0 or (heard and body["top_k"] == 1)
         return STEPS if likeliest else [[5], [6, 8, 7], [9]]
 
-    said = nullcontext() if requests else pytest.raises(RefusedError, match="ignores top_k")
+    said = nullcontext() if requests else pytest.raises(RequestRefusedError, match="ignores top_k")
     with serving(Completions(answer)) as served, said:
         made = asking(served.url, temperature=temperature)
         made.generate(REQUESTS[:1], 0)
@@ -399,14 +407,16 @@ def test_a_server_that_samples_by_settings_of_its_own_is_refused(heard, temperat
 def test_chunks_that_come_at_once_say_nothing_of_when_they_were_made(gap_s, bursts, chunks):
     came = Delivery(tuple(1 + gap_s * place for place in range(chunks)), (1,) * chunks)
     found = Generation("p", (3,) * chunks, "length", (), 1, 1, 0, 0, delivery=came)
-    assert in_bursts([found]) == (bursts and chunks > 1)
+    assert came_in_bursts([found]) == (bursts and chunks > 1)
 
 
 @pytest.mark.parametrize("seconds", [(-1.0, -2.0, -3.0), (1.0, 3.0, 2.0)])
 def test_an_answer_by_a_clock_that_runs_backwards_is_none(seconds):
     chunks = tuple(Chunk(moment, (5,)) for moment in seconds)
     with pytest.raises(ServerError, match="the clock ran backwards"):
-        decoder.held(Request("a", (1,), 3, ()), Served(chunks, "length"), "http://host", 300)
+        decoder.trim_answer(
+            Request("a", (1,), 3, ()), StreamedAnswer(chunks, "length"), "http://host", 300
+        )
 
 
 def test_a_server_that_fails_while_it_is_probed_fails_the_row():

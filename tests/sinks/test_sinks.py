@@ -11,8 +11,8 @@ from rich.console import Console
 
 from spec_bench.records.types import CellResult, Generation, Reason, StepRecord
 from spec_bench.sinks import console
-from spec_bench.sinks.console import Progress, print_outcome
-from spec_bench.sinks.rows import STATE, merge_csv, row_of, superseded, write_csv
+from spec_bench.sinks.console import ProgressBar, print_results
+from spec_bench.sinks.rows import STATE, find_superseded, merge_csv, to_row, write_csv
 from spec_bench.sinks.sink import build_sinks, sink, sink_settings
 from spec_bench.system.files import read_csv
 from tests.cells import result
@@ -27,7 +27,7 @@ SHOWN = {  # the score's head, what a cell has, and what is shown of it
 
 def shown(*results, width=80, answers=()):
     console = Console(file=io.StringIO(), width=width)
-    print_outcome(results, answers, "all columns: results.csv", console)
+    print_results(results, answers, "all columns: results.csv", console)
     return console.file.getvalue()
 
 
@@ -150,7 +150,7 @@ def test_the_bar_looks_at_what_a_cell_had_done_only_once(capsys, monkeypatch):
             looked.append(number)
             yield done(f"{number}", 1)
 
-    bar = Progress(9, enabled=True)
+    bar = ProgressBar(9, enabled=True)
     for turn in range(4):
         bar.start("sd 3", "cell", before())
         bar.step(2, 6)
@@ -167,7 +167,7 @@ def test_the_bar_looks_at_what_a_cell_had_done_only_once(capsys, monkeypatch):
 
 def test_a_log_has_a_line_of_progress_now_and_then_and_none_of_a_short_job(capsys, monkeypatch):
     def decoded(prompts):
-        bar = Progress(2000, enabled=True)
+        bar = ProgressBar(2000, enabled=True)
         for number in range(prompts):
             bar.start("sd 3", "cell", [])
             bar.step(2, 6)
@@ -178,7 +178,7 @@ def test_a_log_has_a_line_of_progress_now_and_then_and_none_of_a_short_job(capsy
     assert decoded(20) == []
     for name in ("mininterval", "delay"):
         monkeypatch.setitem(console._IN_A_LOG, name, 0.01)
-    monkeypatch.setattr(Progress, "step", lambda *_: time.sleep(0.004))
+    monkeypatch.setattr(ProgressBar, "step", lambda *_: time.sleep(0.004))
     lines = decoded(20)
     assert 1 < len(lines) < 20
     assert re.match(r"\d+ of 2000 prompts, some [\d:]+ left", lines[0]), lines[0]
@@ -253,12 +253,12 @@ CASES = [  # what the old row has of its own, when which ended, and which rows a
 
 @pytest.mark.parametrize(("own", "ended", "past"), CASES)
 def test_a_row_of_another_state_is_superseded_by_the_newer_one(own, ended, past):
-    assert superseded([row_of(cell("old", **own)), row_of(cell("new"))], ended) == past
+    assert find_superseded([to_row(cell("old", **own)), to_row(cell("new"))], ended) == past
 
 
 def test_a_failed_row_takes_no_place():
-    failed = row_of(CellResult("new", cell("new").facts, "failed"))
-    assert superseded([row_of(cell("old", engine=1)), failed], ENDED) == set()
+    failed = to_row(CellResult("new", cell("new").facts, "failed"))
+    assert find_superseded([to_row(cell("old", engine=1)), failed], ENDED) == set()
 
 
 def ids(path):
@@ -268,20 +268,20 @@ def ids(path):
 def test_rows_of_a_past_state_move_to_the_archive_and_come_back_with_their_state(tmp_path):
     table, archive = tmp_path / "results.csv", tmp_path / "archive.csv"
     first, second = cell("old", target_revision="t0"), cell("new")
-    merge_csv(table, [row_of(first)], ["old"], {"old": 1.0})
+    merge_csv(table, [to_row(first)], ["old"], {"old": 1.0})
     before = read_csv(table)
     assert not archive.exists()
     for _ in range(2):
-        merge_csv(table, map(row_of, (first, second)), ["old", "new"], ENDED)
+        merge_csv(table, map(to_row, (first, second)), ["old", "new"], ENDED)
         assert (ids(table), ids(archive)) == (["new"], ["old"])
     assert read_csv(archive) == before
-    merge_csv(table, map(row_of, (first, second)), ["old", "new"], {"old": 3.0, "new": 2.0})
+    merge_csv(table, map(to_row, (first, second)), ["old", "new"], {"old": 3.0, "new": 2.0})
     assert (ids(table), ids(archive)) == (["old"], ["new"])
 
 
 def test_an_archived_row_whose_cell_is_gone_from_the_runs_is_never_lost(tmp_path):
     table, archive = tmp_path / "results.csv", tmp_path / "archive.csv"
-    write_csv(archive, [row_of(cell("older", engine=0))])
-    write_csv(table, [row_of(cell("old", engine=1))])
-    merge_csv(table, [row_of(cell("new"))], ["new"], {"new": 1.0})
+    write_csv(archive, [to_row(cell("older", engine=0))])
+    write_csv(table, [to_row(cell("old", engine=1))])
+    merge_csv(table, [to_row(cell("new"))], ["new"], {"new": 1.0})
     assert (ids(archive), ids(table)) == (["older", "old"], ["new"])

@@ -13,11 +13,11 @@ import datasets
 import pytest
 from omegaconf import OmegaConf
 
-from spec_bench.api.jobs import words_of
+from spec_bench.api.jobs import build_overrides
 from spec_bench.audit.__main__ import read_arguments
-from spec_bench.jobs.app import settings_of
-from spec_bench.jobs.config.compose import composed
-from spec_bench.jobs.config.flags import overrides_of
+from spec_bench.jobs.app import build_job_settings
+from spec_bench.jobs.config.compose import compose_config
+from spec_bench.jobs.config.flags import flags_to_overrides
 from spec_bench.settings import foreign
 from spec_bench.tasks import build_task, prompt_files, read_own
 from tests.said import naming
@@ -109,23 +109,23 @@ def test_every_verb_reads_every_form(name, tmp_path, monkeypatch, plain_tokenize
     expected = task.encode_all(task.examples(), plain_tokenizer)
 
     def of_job(words):
-        job = settings_of(composed(words))
+        job = build_job_settings(compose_config(words))
         return job.task.encode_all([*job.examples, *job.fresh], plain_tokenizer)
 
     search = ["experiment=recommend", "prompts=2", "confirm={best: 1, by: speedup, prompts: 1}"]
-    assert of_job(overrides_of("run", ["--data", file])) == expected
-    assert of_job([*search, *overrides_of("recommend", ["--data", file])]) == expected
-    assert of_job(words_of([], {"data": file})) == expected
+    assert of_job(flags_to_overrides("run", ["--data", file])) == expected
+    assert of_job([*search, *flags_to_overrides("recommend", ["--data", file])]) == expected
+    assert of_job(build_overrides([], {"data": file})) == expected
     _, audited = read_arguments(["--prompts", file])
     assert audited.encode_all(audited.examples(), plain_tokenizer) == expected
 
 
 def test_several_files_are_one_and_their_ids_may_be_the_same(tmp_path):
     file, other = written(tmp_path, "comma.csv"), written(tmp_path, "semicolon.csv")
-    flags = overrides_of("run", ["--data", str(file), "--data", str(other), "prompts=null"])
-    shells = overrides_of("run", ["--data", str(file), str(other), "prompts=null"])
-    assert [*flags] == shells and words_of([], {"data": [file, other]})[:2] == flags[:2]
-    job = settings_of(composed(flags))
+    flags = flags_to_overrides("run", ["--data", str(file), "--data", str(other), "prompts=null"])
+    shells = flags_to_overrides("run", ["--data", str(file), str(other), "prompts=null"])
+    assert [*flags] == shells and build_overrides([], {"data": [file, other]})[:2] == flags[:2]
+    job = build_job_settings(compose_config(flags))
     assert [example.turns[0] for example in job.examples] == ASKED * 2
     assert "comma.csv, semicolon.csv: 6 prompts (prompt); 3 repeat" in job.task.describe_data(
         job.examples
@@ -251,10 +251,10 @@ def test_what_the_system_says_comes_from_the_row_else_from_the_setting(tmp_path)
     task, examples = first(tmp_path, "x.jsonl", lines(*rows), system="Flag.")
     assert [each.system for each in examples] == ["Row.", "Be brief.", "Flag."]
     assert task.prompt(examples[0]) == "Row.\nq"
-    assert overrides_of("run", ["--system", "Be brief."]) == ['++task.system="Be brief."']
-    changed = settings_of(composed(["++task.system=a", "prompts=1"]))
-    same = settings_of(composed(["++task.system=null", "prompts=1"]))
-    plain = settings_of(composed(["prompts=1"]))
+    assert flags_to_overrides("run", ["--system", "Be brief."]) == ['++task.system="Be brief."']
+    changed = build_job_settings(compose_config(["++task.system=a", "prompts=1"]))
+    same = build_job_settings(compose_config(["++task.system=null", "prompts=1"]))
+    plain = build_job_settings(compose_config(["prompts=1"]))
     ids = [job.run_id(job.cells[0]) for job in (changed, same, plain)]
     assert ids[1] == ids[2] != ids[0]
 
@@ -263,7 +263,9 @@ def test_what_the_system_says_comes_from_the_row_else_from_the_setting(tmp_path)
 def test_a_file_that_is_named_is_read_whatever_the_tasks_source(words, tmp_path):
     file = written(tmp_path, "comma.csv")
     own = (f"task.source.path={file}", "task.metrics=[]", "task.source.kind=embedded")
-    task = build_task(OmegaConf.to_container(composed([*words.split(), *own]).task, resolve=True))
+    task = build_task(
+        OmegaConf.to_container(compose_config([*words.split(), *own]).task, resolve=True)
+    )
     assert task.source.kind == "local"
     assert [example.turns[0] for example in task.examples()] == ASKED
 

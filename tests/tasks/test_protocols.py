@@ -6,13 +6,13 @@ import pandas as pd
 import pytest
 from hydra import compose, initialize_config_dir
 
-from spec_bench.jobs.config.compose import asked_of, recipe_arguments, register
+from spec_bench.jobs.config.compose import expand_recipes, parse_request, register
 from spec_bench.jobs.config.settings import build_settings
 from spec_bench.metrics.metric import metric
 from spec_bench.records.types import Generation
 from spec_bench.report.papers.paper import find_table, load_paper
 from spec_bench.report.tables.build import build_tables
-from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dir, read_yaml
 from spec_bench.tasks import build_task
 from tests.question_files import written
@@ -31,7 +31,7 @@ def asked(*words):
     """The checked settings of a command line."""
     register()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return asked_of(compose("config", overrides=recipe_arguments(list(words))))
+        return parse_request(compose("config", overrides=expand_recipes(list(words))))
 
 
 def houses(tmp_path, name="houses", rows=HOUSES, **more):
@@ -187,10 +187,12 @@ def test_a_table_keeps_protocols_apart_and_shows_the_one_that_is_asked_for(tmp_p
     folder.mkdir()
     pd.DataFrame(rows).to_csv(folder / "results.csv", index=False)
     table = find_table("dsbd/1")
-    titles = [sheet.title for sheet in build_tables(table, Measured.below(tmp_path), "embedded")]
+    titles = [
+        sheet.title for sheet in build_tables(table, MeasuredRows.below(tmp_path), "embedded")
+    ]
     assert len(titles) == 2 and any("protocol authors" in title for title in titles)
     assert any("protocol clean" in title for title in titles)
-    (sheet,) = build_tables(table, Measured.below(tmp_path, protocol="authors"), "embedded")
+    (sheet,) = build_tables(table, MeasuredRows.below(tmp_path, protocol="authors"), "embedded")
     assert 30.0 in [cell.value for cell in sheet.cells if cell.ours]
     assert any(note.startswith("Protocol authors: ") for note in sheet.notes)
     assert all("protocol=authors" in each for each in sheet.commands)

@@ -13,7 +13,7 @@ import datasets
 import huggingface_hub
 import pytest
 
-from spec_bench.jobs.config.settings import examples_digest, stated
+from spec_bench.jobs.config.settings import describe_examples, digest_examples
 from spec_bench.metrics.quality import SCORES
 from spec_bench.records.types import SqlReference
 from spec_bench.report.data.categories import MT_BENCH, SUBTASKS, subtask
@@ -475,19 +475,19 @@ def test_the_hubs_rows_need_databases_from_somewhere(monkeypatch, change, named)
 def test_a_database_with_other_contents_is_another_cell(tmp_path):
     shutil.copytree(SHIPPED, tmp_path / "database")
     task = spider(tmp_path, ROW)
-    shop, then = tmp_path / "database/shop/shop.sqlite", stated(tuple(task.examples()))
+    shop, then = tmp_path / "database/shop/shop.sqlite", describe_examples(tuple(task.examples()))
     assert then["databases"] == databases_digest([shop])
     with sqlite3.connect(shop) as connection:
         connection.execute("DELETE FROM customer")
     connection.close()
-    after = stated(tuple(task.examples()))
+    after = describe_examples(tuple(task.examples()))
     assert after["databases"] != then["databases"]
     assert {**after, "databases": ""} == {**then, "databases": ""}
 
 
 def test_examples_that_ask_no_database_are_stated_as_ever():
     examples = tuple(build_task(config("xsum")).examples(3))
-    assert stated(examples) == {"count": 3, "digest": examples_digest(examples)}
+    assert describe_examples(examples) == {"count": 3, "digest": digest_examples(examples)}
 
 
 def test_the_digest_is_that_of_the_files_digests_by_name():

@@ -12,13 +12,20 @@ import torch
 from accelerate import Accelerator
 
 from spec_bench.draft.heads import load_heads
-from spec_bench.jobs.config.compose import asked_of
-from spec_bench.jobs.config.compose import composed as job_of
-from spec_bench.jobs.config.flags import overrides_of
+from spec_bench.jobs.config.compose import compose_config as job_of
+from spec_bench.jobs.config.compose import parse_request
+from spec_bench.jobs.config.flags import flags_to_overrides
 from spec_bench.settings.configs import conf_dir
 from spec_bench.train import train
 from spec_bench.train.collect import main as collect
-from spec_bench.train.loop import Checkpoint, Progress, TrainingLog, columns, run_training, share
+from spec_bench.train.loop import (
+    Checkpoint,
+    TrainingLog,
+    TrainingProgress,
+    columns,
+    run_training,
+    split_batch,
+)
 from spec_bench.train.settings import build_train_settings
 from tests.said import naming, one_line
 from tests.warm import Command, run, until
@@ -129,7 +136,7 @@ def test_chats_become_heads_with_their_log_and_provenance(head, tmp_path):
 def test_the_words_that_measure_a_head_are_those_of_a_job_that_uses_it(head):
     words = settings("data.kind=task", f"head={head}").asked.head.measured
     assert "HEADS" in words
-    asked = asked_of(job_of(overrides_of("run", words.replace("HEADS", "made").split())))
+    asked = parse_request(job_of(flags_to_overrides("run", words.replace("HEADS", "made").split())))
     assert "made" in [asked.pair.draft, *(asked.pair.heads or {}).values()]
 
 
@@ -187,9 +194,9 @@ ROOT = Path(__file__).parents[2]
 WORKER = """
 import sys, torch
 from pathlib import Path
-from spec_bench.train.loop import processes_for
+from spec_bench.train.loop import make_accelerator
 from tests.train.tiny import trained, two_streams
-shared = processes_for("cpu")
+shared = make_accelerator("cpu")
 folder, text = Path(sys.argv[1]), two_streams(64, 20)
 plan = trained(folder, "redrafter", text, 4, processes=shared, accumulate=2)
 assert shared.num_processes == 2
@@ -255,7 +262,7 @@ def test_a_checkpoint_made_by_hand_calls_nothing_and_no_step_of_it_is_below_0(tm
             return ran.touch, ()
 
     for step, more, found in ((3, {}, 3), (-5, {}, 0), (3, {"more": Calls()}, 0)):
-        checkpoint.save(layer, optimiser, Progress(step))
+        checkpoint.save(layer, optimiser, TrainingProgress(step))
         state = torch.load(checkpoint.file, weights_only=True)
         torch.save({**state, **more}, checkpoint.file)
         assert checkpoint.load(layer, optimiser).step == found
@@ -285,7 +292,7 @@ def test_a_step_in_parts_is_the_same_step(parts, tmp_path):
 
 
 def test_every_dialogue_of_a_step_is_learned_once():
-    pieces = [piece for rank in range(3) for piece in share(range(20), rank, 3, 2)]
+    pieces = [piece for rank in range(3) for piece in split_batch(range(20), rank, 3, 2)]
     assert sorted(index for piece in pieces for index in piece) == list(range(20))
     assert all(pieces)
 

@@ -12,10 +12,10 @@ from spec_bench.tasks import read_own
 from spec_bench.train import dialogues as chats
 from spec_bench.train.batches import (
     IGNORED,
-    Batches,
-    known_and_guessed,
+    DialogueBatches,
+    find_learned_positions,
+    gather_next_tokens,
     order_of,
-    positions,
     step_indices,
 )
 from spec_bench.train.dialogues import Dialogue, answer_prompts, encode_chat
@@ -202,20 +202,22 @@ def test_positions_and_their_tokens_by_hand():
         (10, 11, 12, 13, 14, 15, 16, 17, 18),
         (False, False, True, True, True, False, False, True, True),
     )
-    assert positions(dialogue) == [1, 2, 6]
-    assert known_and_guessed(dialogue, 3).tolist() == [
+    assert find_learned_positions(dialogue) == [1, 2, 6]
+    assert gather_next_tokens(dialogue, 3).tolist() == [
         [12, 13, 14, IGNORED],  # 15 is no answer's
         [13, 14, IGNORED, IGNORED],  # nor are 17 and 18 this answer's
         [17, 18, IGNORED, IGNORED],
     ]
-    assert positions(Dialogue((1, 2, 3), (False, False, True))) == []  # an answer of one token
+    assert (
+        find_learned_positions(Dialogue((1, 2, 3), (False, False, True))) == []
+    )  # an answer of one token
 
 
 def test_hidden_states_are_those_that_decoding_hands_to_the_heads():
     model = forgetful_target()
     dialogues = [Dialogue((3, 1, 4, 1, 5), (False, True, True, True, True)), *random_text(1, 9)]
-    found = Batches(model, dialogues, 1).hidden(range(len(dialogues)))
-    kept = Batches(model, dialogues, 1, together=4, kept_gib=1)
+    found = DialogueBatches(model, dialogues, 1).hidden(range(len(dialogues)))
+    kept = DialogueBatches(model, dialogues, 1, together=4, kept_gib=1)
     assert torch.equal(kept.hidden([1]), kept.hidden([1]))
     torch.testing.assert_close(kept.hidden(range(len(dialogues))), found)
     assert sorted(kept._kept) == [*range(len(dialogues))]
@@ -225,5 +227,5 @@ def test_hidden_states_are_those_that_decoding_hands_to_the_heads():
         tokens, at = torch.tensor([dialogue.ids]), torch.arange(length)[None]
         mask = torch.ones(1, length, length).tril().bool()
         output = model.forward(model.allocate(1, length), [0], tokens, at, mask, needs_hidden=LAST)
-        expected.append(output.hidden[0, positions(dialogue)])
+        expected.append(output.hidden[0, find_learned_positions(dialogue)])
     torch.testing.assert_close(found, torch.cat(expected))

@@ -5,18 +5,18 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from spec_bench.core.transfer import Committed
+from spec_bench.core.transfer import CommittedTokens
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.draft.base import Equipment
 from spec_bench.draft.language_model import Pard
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.engine.mapped_model import FILE, MappedModel, behind
+from spec_bench.engine.mapped_model import FILE, MappedModel, map_draft_vocabulary
 from spec_bench.records.types import Request
 from spec_bench.train.batches import IGNORED
 from spec_bench.train.dialogues import Dialogue, user_opening
 from spec_bench.train.loop import measure, run_training
-from spec_bench.train.trainee import DraftModel, DraftTrainee, TextBatches, known_tokens
+from spec_bench.train.trainee import DraftModel, DraftModelHead, TextBatches, frequent_tokens
 from tests.families import decoder_settings
 
 from .tiny import VOCAB, forgetful_target, planned, random_text, settings
@@ -34,7 +34,7 @@ def batches(dialogues, guesses=1):
 def trainee(guesses=1, shape=SHAPE):
     torch.manual_seed(0)
     last = forgetful_target().module.get_output_embeddings().weight.detach().float()
-    return DraftTrainee(DraftModel(IDS, VOCAB, shape, guesses), last)
+    return DraftModelHead(DraftModel(IDS, VOCAB, shape, guesses), last)
 
 
 def training(folder, steps, guesses=1):
@@ -84,7 +84,9 @@ def test_what_is_saved_drafts_losslessly_and_as_training_has_it(tmp_path, guesse
     made = training(tmp_path, 10, guesses)
     run_training(made)
     made.trainee.save(tmp_path / "draft", torch.float32)
-    draft = behind(load_model(ModelSpec(str(tmp_path / "draft"))), str(tmp_path / "draft"), VOCAB)
+    draft = map_draft_vocabulary(
+        load_model(ModelSpec(str(tmp_path / "draft"))), str(tmp_path / "draft"), VOCAB
+    )
     assert isinstance(draft, MappedModel)
     target, request = forgetful_target(), Request("a", (2, 5, 1), 12)
     greedy = SamplingSettings(temperature=0)
@@ -98,7 +100,7 @@ def test_what_is_saved_drafts_losslessly_and_as_training_has_it(tmp_path, guesse
     pard = Pard(guesses, None if guesses > 1 else 0)
     for end, expected in enumerate(learned, start=1):  # one level needs no mask
         equipment = Equipment(target, [draft], [draft.allocate(1, 32)], None, 1)
-        drafting, text = pard.drafting(equipment), Committed([batch.tokens[0, :end].tolist()])
+        drafting, text = pard.drafting(equipment), CommittedTokens([batch.tokens[0, :end].tolist()])
         drafting.start(0, text[0])
         drafting.needs(text)
         torch.testing.assert_close(drafting.levels(text)[0], expected, rtol=1e-3, atol=1e-4)
@@ -110,12 +112,12 @@ def test_what_is_saved_drafts_losslessly_and_as_training_has_it(tmp_path, guesse
     (tmp_path / "other" / FILE).write_bytes((tmp_path / "draft" / FILE).read_bytes())
     model = load_model(ModelSpec(str(tmp_path / "other")))
     with pytest.raises(ValueError, match=r"it knows 9 tokens, so 1\d must be embedded, got"):
-        behind(model, str(tmp_path / "other"), VOCAB)
+        map_draft_vocabulary(model, str(tmp_path / "other"), VOCAB)
 
 
 def test_known_are_the_answers_frequent_tokens_then_the_lowest_ids():
     dialogue = Dialogue((9, 9, 8, 7, 7, 7, 8, 5), (False, False, *[True] * 6))
-    assert known_tokens([dialogue], 4) == (0, 1, 7, 8)  # 7 three times, 8 twice, 5 once
+    assert frequent_tokens([dialogue], 4) == (0, 1, 7, 8)  # 7 three times, 8 twice, 5 once
 
 
 def test_a_user_is_opened_as_the_template_opens_one():

@@ -6,7 +6,7 @@ import functools
 import pytest
 import torch
 
-from spec_bench.core.transfer import Committed
+from spec_bench.core.transfer import CommittedTokens
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
@@ -16,7 +16,7 @@ from spec_bench.records.types import Request
 from spec_bench.train.batches import SequenceBatches
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.loop import measure, run_training
-from spec_bench.train.train import frequent, trainee_of
+from spec_bench.train.train import frequent, make_trainee
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS as ALL_HEADS
 from tests.heads import p_eagle_head
@@ -59,7 +59,7 @@ def decoded(kind, head, request):
 def learned(kind, head, ids):
     """Logits of K steps at every row of one sequence, as training runs them."""
     target, _ = tiny_pair("llama", torch.float64)
-    trainee = trainee_of(head, target, K)
+    trainee = make_trainee(head, target, K)
     dialogue = Dialogue(ids, (True,) * len(ids))
     batch = SequenceBatches(target, [dialogue], K, trainee.layers(target.blocks)).of([0])
     hidden, embedded = batch.hidden.double(), batch.embedded.double()
@@ -89,7 +89,7 @@ def test_trainings_forward_is_decodings(kind):
 def test_what_would_be_accepted_is_held_against_the_targets_own_law(kind):
     target, _ = tiny_pair("llama")
     head, ids = HEADS[kind](32, VOCAB), IDS
-    learner = trainee_of(head, target, K)
+    learner = make_trainee(head, target, K)
     dialogue = Dialogue(ids, (True,) * len(ids))
     batches = SequenceBatches(target, [dialogue], K, learner.layers(target.blocks))
     measured = measure(learner, batches, [0], 1)
@@ -108,7 +108,7 @@ def path_drafted(kind, head):
     """A decoder that has drafted along a given path, K levels deep; and each level's logits."""
     built = drafting_with(kind, head)
     built.begin([Request("x", IDS[:6], 4)], 0)
-    committed, drafting = Committed([list(IDS[:6])]), built.drafting
+    committed, drafting = CommittedTokens([list(IDS[:6])]), built.drafting
     drafting.needs(committed)
     tree = Tree(built.policy.shape, committed.roots.on(CPU))
     found = [drafting.at_root(committed)]
@@ -145,7 +145,7 @@ def test_behind_accepted_tokens_the_head_sees_the_targets_features_alone(kind):
     built._scorer.commit(lengths, nodes, path)
     drafting.commit(lengths, nodes, path, K)
     drafting.count(lengths, [K + 1], K)
-    committed = Committed([list(IDS[: 7 + K])])
+    committed = CommittedTokens([list(IDS[: 7 + K])])
     drafting.needs(committed)
     assert_same_logits(drafting.at_root(committed)[0, 0, 0], learned(kind, head, IDS)[0][5 + K])
 
@@ -166,7 +166,7 @@ def trainee(kind, guesses=K, **given):
     config, masks = target.module.config.to_dict(), kind == "p_eagle"
     plan = HeadPlan(guesses, 1, target=config, ids=given.pop("ids", None), masks=masks)
     head = type(HEADS[kind](8, 8)).fresh(plan, tiny.WIDTH, tiny.VOCAB, lambda: torch.empty(0))
-    return trainee_of(head, target, guesses, **given)
+    return make_trainee(head, target, guesses, **given)
 
 
 def training(folder, kind, steps, processes=None, **given):

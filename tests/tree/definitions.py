@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spec_bench.core.warp import SamplingSettings, log_probs
-from spec_bench.draft.lookup import Bounds
+from spec_bench.draft.lookup import GuessBounds
 from tests.draft.plain import by_hand, first_match, voted
 
 
@@ -27,10 +27,12 @@ class Draft:
 
     @property
     def cold(self):
-        return self.settings.for_draft().temperature == 0
+        return self.settings.get_draft_settings().temperature == 0
 
     def law(self, path, draft=0):
-        return log_probs(self.logits(path, draft), self.settings.for_draft()).exp().tolist()
+        return (
+            log_probs(self.logits(path, draft), self.settings.get_draft_settings()).exp().tolist()
+        )
 
     def raw(self, path):
         """The law at temperature 1, nothing cut off."""
@@ -258,7 +260,7 @@ def guessed(tree, draft, choose):
     if draft.drafter == "first_match":
         return trie([first_match(draft.prompt, 3, tree.depth)])
     if draft.drafter == "suffix":
-        bounds = Bounds(tree.width, tree.depth)
+        bounds = GuessBounds(tree.width, tree.depth)
         levels = by_hand(draft.prompt, (), bounds, depth=24, least=0.1)
         return trie([path for level in levels for path in level])
     return trie(voted(draft.prompt, 3, tree.width, tree.depth))

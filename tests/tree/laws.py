@@ -7,14 +7,14 @@ from functools import partial
 import torch
 
 from spec_bench.audit.catalogue import WARM
-from spec_bench.audit.decoders import heads_on, outcomes
+from spec_bench.audit.decoders import enumerate_outcomes, make_random_heads
 from spec_bench.audit.toys import random_markov
-from spec_bench.core.transfer import Committed
+from spec_bench.core.transfer import CommittedTokens
 from spec_bench.decode.beam_decoder import BeamDecoder
-from spec_bench.decode.config import goes_with
+from spec_bench.decode.config import is_compatible
 from spec_bench.draft.base import Drafting, Equipment, drafter
 from spec_bench.records.types import Request
-from spec_bench.tree.base import Ground, GrownTree
+from spec_bench.tree.base import GrownTree, GrowthContext
 from tests.toys import HistoryModel, random_history
 from tests.tree.definitions import DEFINITIONS, Draft
 
@@ -30,7 +30,9 @@ class Bed:
 
 def drafters(tree):
     """Those whose trees differ: draft models, or all that the policy is for."""
-    fitting = {kind: each for kind, each in drafter.items() if goes_with(each, type(tree.policy))}
+    fitting = {
+        kind: each for kind, each in drafter.items() if is_compatible(each, type(tree.policy))
+    }
     policy = tree.policy
     wide = isinstance(policy, GrownTree) and max(policy.shape.children, default=0) > 1
     found = [kind for kind, each in fitting.items() if not (wide and each.single)]
@@ -45,7 +47,7 @@ def bed(tree, settings, kind="", rows=1):
     logits = partial(_behind, models, tree.prompt)
     target, heads = random_markov(tree.vocab, seed=0), None
     if drafter[kind].heads is not None:
-        heads = heads_on(target, kind, seed=0)
+        heads = make_random_heads(target, kind, seed=0)
         logits = partial(_guessed, target, heads, tree.prompt)
     caches = [model.allocate(rows, 64) for model in models]
     drafting = plan.drafting(Equipment(target, models, caches, heads, rows))
@@ -80,9 +82,9 @@ def _guessed(target, head, prompt, path, draft):
 def planted(tree, settings, drafting, draws, rows=1):
     """The trees of started rows."""
     assert isinstance(tree.policy, GrownTree)
-    committed = Committed([tree.prompt] * rows)
+    committed = CommittedTokens([tree.prompt] * rows)
     tree.policy.needs(drafting, committed)
-    ground = Ground(drafting, committed, torch.device("cpu"), settings, draws)
+    ground = GrowthContext(drafting, committed, torch.device("cpu"), settings, draws)
     return tree.policy.plant(ground)
 
 
@@ -149,7 +151,7 @@ def drafted_beams(config, tree):
 
 def _summed(make):
     law = defaultdict(float)
-    for probability, made in outcomes(make):
+    for probability, made in enumerate_outcomes(make):
         law[made] += probability
     return law
 

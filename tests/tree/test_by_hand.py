@@ -6,17 +6,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from spec_bench.core.transfer import Committed
+from spec_bench.core.transfer import CommittedTokens
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.draft.base import Drafting
-from spec_bench.tree.base import Ground
+from spec_bench.tree.base import GrowthContext
 from spec_bench.tree.beams import HeadBeams
 from spec_bench.tree.chain import DynamicChain
 from spec_bench.tree.dynamic import BestNodes, BestSlots
-from spec_bench.tree.node_list import SampledList, pooled
+from spec_bench.tree.node_list import SampledList, pool_rates
 from spec_bench.tree.widths import StochasticBeam, TopAndSample
-from spec_bench.verify.family import parents_of
-from spec_bench.verify.path_rule import sibling_laws
+from spec_bench.verify.family import find_parents
+from spec_bench.verify.path_rule import compute_child_distributions
 
 EXACT = SamplingSettings(probability_dtype="float64")
 
@@ -49,7 +49,9 @@ def given(*numbers):
 
 
 def planted(policy, drafts, draws=None, settings=EXACT):
-    ground = Ground(drafts, Committed([[0]]), torch.device("cpu"), settings, draws or given())
+    ground = GrowthContext(
+        drafts, CommittedTokens([[0]]), torch.device("cpu"), settings, draws or given()
+    )
     return policy.plant(ground)
 
 
@@ -92,7 +94,7 @@ def test_a_stochastic_beam_goes_on_by_values_whose_largest_below_a_node_is_the_n
 def test_two_children_drawn_beside_the_best_have_its_distribution_without_the_best():
     tree = planted(TopAndSample((3,), sampled=2), Drafts([0.5, 0.3, 0.2]), given([2.0, 1.0]))
     assert paths(tree) == [(2,), (1,), (0,)]
-    laws = sibling_laws(tree, 0, parents_of(tree, 0), tree.tokens[:, None, 1:])
+    laws = compute_child_distributions(tree, 0, find_parents(tree, 0), tree.tokens[:, None, 1:])
     assert laws is not None
     assert laws[0, 0].tolist() == [pytest.approx([0, 0.6, 0.4])] * 2  # the third is one-hot
 
@@ -145,8 +147,8 @@ def test_a_dynamic_tree_takes_slots_for_all_that_run_and_all_that_are_verified()
 
 
 def test_neighbours_are_averaged_until_acceptance_falls_with_rank():
-    assert pooled([0.5, 0.4, 0.6, 0.9]) == pytest.approx([0.6] * 4)
-    assert pooled([0.9, 0.2, 0.4]) == pytest.approx([0.9, 0.3, 0.3])
+    assert pool_rates([0.5, 0.4, 0.6, 0.9]) == pytest.approx([0.6] * 4)
+    assert pool_rates([0.9, 0.2, 0.4]) == pytest.approx([0.9, 0.3, 0.3])
 
 
 @pytest.mark.parametrize(

@@ -10,24 +10,24 @@ import torch
 from scipy.stats import chisquare
 
 from spec_bench.audit.catalogue import SETTINGS, WARM, beam_cases
-from spec_bench.audit.decoders import FALSE_ALARM_RATE, enumerated_error
+from spec_bench.audit.decoders import FALSE_ALARM_RATE, enumerate_error
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.core.draws import SeededDraws
-from spec_bench.core.transfer import Committed
+from spec_bench.core.draws import SeededSource
+from spec_bench.core.transfer import CommittedTokens
 from spec_bench.decode.config import read_decoder
 from spec_bench.draft.base import Equipment
 from spec_bench.draft.language_model import LanguageModelDrafting
-from spec_bench.tree.base import AuditTree, Ground, GrownTree, policy
+from spec_bench.tree.base import AuditTree, GrownTree, GrowthContext, policy
 from spec_bench.tree.chain import DynamicChain
 from spec_bench.tree.dynamic import BestNodes, BestSlots
 from spec_bench.tree.node_list import (
     FittedList,
     best_list,
-    expected_accepted,
+    compute_expected_accepted,
     greedy_node_list,
-    pooled,
+    pool_rates,
 )
-from spec_bench.tree.widths import IidPaths, StochasticBeam, Widths
+from spec_bench.tree.widths import IidPaths, StochasticBeam, WidthsPolicy
 from tests.decode.test_dynamic import REQUESTS, watched
 from tests.families import decoder_settings
 from tests.said import naming
@@ -129,7 +129,7 @@ class ReversedSlots(BestSlots):
         return tokens.flip(-1), score.flip(-1), value, log_q
 
 
-class Reranked(Widths):
+class Reranked(WidthsPolicy):
     """Siblings are drawn, and then tested from the draft's likeliest on."""
 
     def grow(self, tree, scores, draws):
@@ -183,7 +183,7 @@ WRONG = [
 
 def error_of(tree, verifier, alter):
     given = {"name": "altered", "drafter": LM, "tree": tree, "verifier": verifier}
-    return enumerated_error(read_decoder(given, WARM), WARM, vocab=3, seed=3, alter=alter)[0]
+    return enumerate_error(read_decoder(given, WARM), WARM, vocab=3, seed=3, alter=alter)[0]
 
 
 @pytest.mark.parametrize(
@@ -210,12 +210,12 @@ def planted(policy, model, prompts, settings=WARM, draws=None):
     )
     for row, prompt in enumerate(prompts):
         drafting.start(row, prompt)
-    committed = Committed(prompts)
+    committed = CommittedTokens(prompts)
     drafting.needs(committed)
-    draws = draws or SeededDraws(
+    draws = draws or SeededSource(
         [torch.Generator().manual_seed(row) for row in range(len(prompts))]
     )
-    return policy.plant(Ground(drafting, committed, torch.device("cpu"), settings, draws))
+    return policy.plant(GrowthContext(drafting, committed, torch.device("cpu"), settings, draws))
 
 
 @pytest.mark.parametrize("settings", [WARM, SETTINGS["temperature 1.5, top-p 0.9"]])
@@ -253,7 +253,7 @@ def test_no_tree_of_so_many_nodes_has_more_of_the_drafts_probability():
 # DySpec's tree, found level by level, is the one that its heap of open slots makes.
 
 
-class SameNoise(SeededDraws):
+class SameNoise(SeededSource):
     """The same noise for every node of a level, so that a heap can be given it too."""
 
     def __init__(self, noise):
@@ -311,11 +311,11 @@ def test_the_slots_of_largest_value_are_those_that_the_heap_takes(fields, sharpn
 def test_a_row_of_an_unbounded_tree_draws_what_it_would_draw_alone():
     policy, model = BestSlots(9, 9, 9), random_history(4, seed=3, sharpness=3)
     generators = [torch.Generator().manual_seed(row) for row in range(3)]
-    together = planted(policy, model, PROMPTS, draws=SeededDraws(generators))
+    together = planted(policy, model, PROMPTS, draws=SeededSource(generators))
     depths = set()
     for row, prompt in enumerate(PROMPTS):
         own = torch.Generator().manual_seed(row)
-        alone = planted(policy, model, [prompt], draws=SeededDraws([own]))
+        alone = planted(policy, model, [prompt], draws=SeededSource([own]))
         assert forest(alone) == forest(together, row)
         assert torch.equal(own.get_state(), generators[row].get_state())
         depths.add(int(alone.depths.max()))
@@ -368,8 +368,10 @@ def test_another_shorthand_is_refused(name, spec, said):
 
 
 def test_a_tree_is_worth_the_product_along_each_path():
-    assert expected_accepted([(0,), (1,), (0, 0)], [0.6, 0.3]) == pytest.approx(0.6 + 0.3 + 0.36)
-    assert expected_accepted([], [0.6, 0.3]) == 0
+    assert compute_expected_accepted([(0,), (1,), (0, 0)], [0.6, 0.3]) == pytest.approx(
+        0.6 + 0.3 + 0.36
+    )
+    assert compute_expected_accepted([], [0.6, 0.3]) == 0
 
 
 @pytest.mark.parametrize(
@@ -392,7 +394,7 @@ def test_no_tree_of_so_many_nodes_is_worth_more():
         acceptance = sorted((numbers.random() for _ in range(2)), reverse=True)
         for size in (1, 3, 4):
             best = max(
-                expected_accepted(chosen, acceptance)
+                compute_expected_accepted(chosen, acceptance)
                 for chosen in combinations(every, size)
                 if all(
                     (not node[:-1] or node[:-1] in chosen)
@@ -400,7 +402,7 @@ def test_no_tree_of_so_many_nodes_is_worth_more():
                     for node in chosen
                 )
             )
-            found = expected_accepted(best_list(acceptance, size), acceptance)
+            found = compute_expected_accepted(best_list(acceptance, size), acceptance)
             assert found == pytest.approx(best, abs=1e-12)
 
 
@@ -409,8 +411,8 @@ def test_a_trees_depth_has_no_bound_but_its_nodes():
 
 
 def test_estimates_that_do_not_fall_are_averaged():
-    assert pooled([0.5, 0.1, 0.3, 0.05]) == pytest.approx([0.5, 0.2, 0.2, 0.05])
-    assert pooled([0.1, 0.2, 0.6]) == pytest.approx([0.3, 0.3, 0.3])
+    assert pool_rates([0.5, 0.1, 0.3, 0.05]) == pytest.approx([0.5, 0.2, 0.2, 0.05])
+    assert pool_rates([0.1, 0.2, 0.6]) == pytest.approx([0.3, 0.3, 0.3])
 
 
 def test_a_fitted_tree_that_was_not_filled_in_grows_nothing():

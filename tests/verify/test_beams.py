@@ -21,8 +21,8 @@ from spec_bench.core.warp import SamplingSettings, beam_probs, next_token_log_pr
 from spec_bench.verify.beams import (
     LayerVerdict,
     acceptance_in_a_row,
-    accepted_count_law,
     completion,
+    compute_accepted_count_probs,
     layer_width,
     residual_chain,
     verify_layer,
@@ -76,7 +76,7 @@ def test_the_residual_chain_by_hand():
 def test_the_count_law_by_hand():
     alpha = torch.tensor([[0.5, 0.25]], dtype=torch.float64)
     # None: 1/2 * 3/4. Two: 1/2 * 1/2, the second after an acceptance. One: the rest.
-    assert accepted_count_law(alpha).tolist() == [pytest.approx([0.375, 0.375, 0.25])]
+    assert compute_accepted_count_probs(alpha).tolist() == [pytest.approx([0.375, 0.375, 0.25])]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_broken_verification_is_caught(part, broken, monkeypatch):
 
 def _forgets_nobody(alpha):
     """The recursion without its base P(m, 0) = prod (1 - alpha): the mass ends at one accepted."""
-    law = accepted_count_law(alpha)
+    law = compute_accepted_count_probs(alpha)
     law[:, 1] += law[:, 0]
     law[:, 0] = 0
     return law
@@ -161,7 +161,7 @@ def _forgets_nobody(alpha):
 
 def _subtracts_twice(alpha):
     """Acceptance after j rejections taken from the residual after 2 j."""
-    return accepted_count_law(alpha[:, [0, 2, 2]])
+    return compute_accepted_count_probs(alpha[:, [0, 2, 2]])
 
 
 @pytest.mark.parametrize("broken", [_forgets_nobody, _subtracts_twice])

@@ -8,13 +8,13 @@ import torch
 from scipy.optimize import linprog
 
 from scripts.check.acceptance_bound import bound_iid, bound_without_replacement
-from spec_bench.audit.rules import children_law, rule_cases
+from spec_bench.audit.rules import enumerate_children, list_rule_cases
 from spec_bench.decode.config import read_decoder
 from spec_bench.verify import optimal as optimal_rule
-from spec_bench.verify.optimal import EPS, beside_the_best, choose_one, optimal
+from spec_bench.verify.optimal import EPS, choose_one, optimal, remove_best_tokens
 from spec_bench.verify.rules import optimal_rho
 
-CASES = {case.name: case for case in rule_cases()}
+CASES = {case.name: case for case in list_rule_cases()}
 IID = CASES["optimal, i.i.d."]
 TOP = CASES["top_and_sample, top and sampled, 1 drawn"]
 
@@ -33,7 +33,7 @@ def pair(vocab, seed):
 
 def accepted(case, p, q, children):
     """P(a child is accepted), over all draws of the children."""
-    tokens, valid, chance = children_law(q.expand(3, -1), children, case.law, case.sampled)
+    tokens, valid, chance = enumerate_children(q.expand(3, -1), children, case.law, case.sampled)
     laws = None if case.law == "deterministic" else q.expand(len(tokens), 1, -1)
     verdict = case.rule(p.expand(len(tokens), -1), laws, tokens, valid)
     return 1 - float(chance @ (1 - verdict.acceptance).prod(dim=1))
@@ -41,7 +41,7 @@ def accepted(case, p, q, children):
 
 def programme(p, q, children, law, sampled=1):
     """The optimum over all rules: how much of p all sets of candidates can carry together."""
-    tokens, valid, chance = children_law(q.expand(3, -1), children, law, sampled)
+    tokens, valid, chance = enumerate_children(q.expand(3, -1), children, law, sampled)
     drawn = defaultdict(float)
     for own, there, weight in zip(tokens, valid, chance.tolist(), strict=True):
         drawn[frozenset(own[there].tolist())] += weight
@@ -55,7 +55,7 @@ def programme(p, q, children, law, sampled=1):
 
 def over_subsets(p, q, children, law):
     """1 + min_H (p(H) - P(all candidates in H))."""
-    tokens, valid, chance = children_law(q.expand(3, -1), children, law)
+    tokens, valid, chance = enumerate_children(q.expand(3, -1), children, law)
     least = 0.0
     for chosen in itertools.product((False, True), repeat=p.shape[1]):
         inside = torch.tensor(chosen)
@@ -142,7 +142,7 @@ def test_top_and_sample_accepts_the_optimum_of_its_candidates():
         for children in (2, 3):
             best = q.sort(descending=True, stable=True).indices[:, : children - 1]
             there = q.gather(1, best) > 0
-            w = beside_the_best(q, best, there)
+            w = remove_best_tokens(q, best, there)
             top = torch.zeros_like(p, dtype=torch.bool).scatter(1, best, there)
             most = float(torch.where(top, p, torch.minimum(p, w)).sum())
             assert accepted(TOP, p, q, children) == pytest.approx(most, abs=1e-12)

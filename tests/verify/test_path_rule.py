@@ -7,20 +7,20 @@ import torch
 
 from spec_bench.audit.rules import (
     TOLERANCE,
-    Tables,
-    all_trees,
+    PrefixTables,
     audit_path,
-    last_node,
-    path_cases,
-    path_error,
+    enumerate_path_error,
+    enumerate_trees,
+    last_node_distribution,
+    list_path_cases,
     random_tables,
 )
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.verify import path_rule, simultaneous
 from spec_bench.verify.path_rule import PathVerdict, post_order, traversal
-from spec_bench.verify.rules import ranked_list, recursive_rejection
+from spec_bench.verify.rules import naive, recursive_rejection
 
-CASES = {name: (judge, law) for name, judge, law in path_cases()}
+CASES = {name: (judge, law) for name, judge, law in list_path_cases()}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -32,9 +32,9 @@ def test_blocks_have_the_targets_law_under_models_that_forget_nothing(name):
 
 def accepted_tokens(rule, tables, widths, law):
     """E[accepted draft tokens] of a whole-path rule."""
-    trees = all_trees(tables, widths, law)
+    trees = enumerate_trees(tables, widths, law)
     depth = torch.tensor(trees.tree.shape.node_depth, dtype=torch.float64)
-    return float(trees.chance @ (last_node(rule, trees)[0] @ depth))
+    return float(trees.chance @ (last_node_distribution(rule, trees)[0] @ depth))
 
 
 def top_down(trees, judge):
@@ -63,22 +63,24 @@ def test_traversal_accepts_no_less_than_rejection_from_the_root_down(count):
         law = ("iid", "without_replacement")[seed // 5 % 2]
         tables = random_tables(2 if len(widths) == 3 else 3, len(widths), seed)
         rejection = partial(recursive_rejection, replacement=law == "iid")
-        plain = top_down(all_trees(tables, widths, law), rejection)
+        plain = top_down(enumerate_trees(tables, widths, law), rejection)
         assert accepted_tokens(traversal, tables, widths, law) >= plain - 1e-12
 
 
 def test_one_hot_proposals_gain_nothing():
     tables = random_tables(3, 2, seed=5)
-    trees = all_trees(tables, (2, 2), "deterministic")
+    trees = enumerate_trees(tables, (2, 2), "deterministic")
     same = accepted_tokens(traversal, tables, (2, 2), "deterministic")
-    assert same == pytest.approx(top_down(trees, ranked_list), abs=1e-12)
+    assert same == pytest.approx(top_down(trees, naive), abs=1e-12)
 
 
 def test_the_example_of_block_verification_has_its_printed_expectations():
     """Two tokens, whatever came before: 10/9 accepted token by token, 11/9 as a block."""
     p, q = torch.tensor([1, 2]).double() / 3, torch.tensor([2, 1]).double() / 3
-    tables = Tables([p.expand(2**d, 2) for d in range(3)], [q.expand(2**d, 3, 2) for d in range(2)])
-    trees = all_trees(tables, (1, 1), "iid")
+    tables = PrefixTables(
+        [p.expand(2**d, 2) for d in range(3)], [q.expand(2**d, 3, 2) for d in range(2)]
+    )
+    trees = enumerate_trees(tables, (1, 1), "iid")
     assert top_down(trees, partial(recursive_rejection, replacement=True)) == pytest.approx(
         10 / 9, abs=1e-12
     )
@@ -129,7 +131,7 @@ def first_failure(tree, p):
 
 
 def test_a_wrong_end_of_the_block_is_caught():
-    assert path_error(first_failure, random_tables(2, 3, seed=1), (1, 1, 1), "iid") > 0.01
+    assert enumerate_path_error(first_failure, random_tables(2, 3, seed=1), (1, 1, 1), "iid") > 0.01
 
 
 def reversed_siblings(tree, children, there):
@@ -147,11 +149,13 @@ def without_copies(tree, children, there):
     ("wrong", "law"), [(reversed_siblings, "without_replacement"), (without_copies, "iid")]
 )
 def test_wrong_siblings_are_caught(monkeypatch, wrong, law):
-    right = path_rule.children_of_all
+    right = path_rule.list_children
     monkeypatch.setattr(
-        path_rule, "children_of_all", lambda tree, **more: wrong(tree, *right(tree, **more))
+        path_rule, "list_children", lambda tree, **more: wrong(tree, *right(tree, **more))
     )
-    found = [path_error(traversal, random_tables(3, 1, seed), (2,), law) for seed in range(5)]
+    found = [
+        enumerate_path_error(traversal, random_tables(3, 1, seed), (2,), law) for seed in range(5)
+    ]
     assert max(found) > 1e-3
 
 
@@ -159,12 +163,12 @@ DEPTH = 4
 
 
 def closed(tree, p):
-    return PathVerdict(*simultaneous.verified(tree, p))
+    return PathVerdict(*simultaneous.verify_chain(tree, p))
 
 
 @pytest.mark.parametrize("law", ["iid", "without_replacement", "deterministic"])
 def test_the_closed_form_is_the_loop_with_absent_nodes_at_its_end(law):
-    trees = all_trees(random_tables(2, DEPTH, 7), (1,) * DEPTH, law)
+    trees = enumerate_trees(random_tables(2, DEPTH, 7), (1,) * DEPTH, law)
     tree = trees.tree
     length = (3 * torch.arange(len(tree.tokens)) + 2) % (DEPTH + 1)
     tree.valid &= torch.arange(DEPTH + 1) <= length.unsqueeze(1)
@@ -180,7 +184,7 @@ def test_the_closed_form_is_the_loop_with_absent_nodes_at_its_end(law):
 
 
 def test_a_token_that_the_target_never_says_ends_all_behind_it():
-    trees = all_trees(random_tables(2, 2, 1), (1, 1), "iid")
+    trees = enumerate_trees(random_tables(2, 2, 1), (1, 1), "iid")
     p = torch.zeros_like(trees.p)
     p[..., 0] = 1.0  # token 1 has no chance, wherever it stands
     success = closed(trees.tree, p).success

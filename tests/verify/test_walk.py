@@ -8,29 +8,40 @@ from itertools import pairwise
 import pytest
 import torch
 
-from spec_bench.audit.decoders import EnumeratedDraws, outcomes
-from spec_bench.core.draws import Noted, SeededDraws
-from spec_bench.core.gumbel import laws_without_replacement
+from spec_bench.audit.decoders import EnumeratedDraws, enumerate_outcomes
+from spec_bench.core.draws import DrawRecorder, SeededSource
+from spec_bench.core.gumbel import compute_sibling_distributions
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.tree.dynamic import BestNodes, BestSlots, DynamicTree
 from spec_bench.tree.node_list import NodeList
-from spec_bench.tree.widths import IidPaths, StochasticBeam, Widths
+from spec_bench.tree.widths import IidPaths, StochasticBeam, WidthsPolicy
 from spec_bench.verify.base import rule
-from spec_bench.verify.by_position import by_position_walk, looked_up
-from spec_bench.verify.family import children_of_all
+from spec_bench.verify.by_position import walk_by_lookup, walk_by_position
+from spec_bench.verify.family import list_children
 from spec_bench.verify.path_rule import path_walk, traversal
 from spec_bench.verify.rules import (
     SharedMass,
     k_seq,
+    naive,
+    naive_closed_form,
     optimal_rho,
-    ranked,
-    ranked_list,
     recursive_rejection,
 )
-from spec_bench.verify.simulated import Simulated, TypicalAcceptance, simulated, typical_walk
+from spec_bench.verify.simulated import (
+    SimulatedAcceptance,
+    TypicalAcceptance,
+    simulate,
+    typical_walk,
+)
 from spec_bench.verify.simultaneous import look_up
-from spec_bench.verify.walk import Scored, candidates, copies_below, draft_law, walk_down
+from spec_bench.verify.walk import (
+    ScoredTree,
+    candidates,
+    draft_distribution,
+    find_copies,
+    walk_down,
+)
 from tests.said import naming
 from tests.toys import random_history
 from tests.tree.test_tree_laws import PROMPTS, planted
@@ -74,7 +85,7 @@ def test_rules_do_not_write_to_their_arguments():
     p, q = P.clone(), Q.clone()
     for replacement in (True, False):
         recursive_rejection(p, q, tokens, THERE, replacement=replacement)
-    ranked_list(p, q, tokens, THERE)
+    naive(p, q, tokens, THERE)
     k_seq(p, q, tokens, THERE)
     assert torch.equal(p, P)
     assert torch.equal(q, Q)
@@ -85,7 +96,7 @@ def test_each_childs_own_law_gives_the_verdict_that_the_first_childs_gives():
     p, q = torch.randn(2, 64, 10, generator=generator, dtype=torch.float64).mul(2).softmax(-1)
     tokens = torch.rand(64, 10, generator=generator).argsort(dim=-1)[:, :3]
     there = torch.ones(64, 3, dtype=torch.bool)
-    own = laws_without_replacement(q.log(), tokens)
+    own = compute_sibling_distributions(q.log(), tokens)
     each = recursive_rejection(p, own, tokens, there, replacement=False)
     first = recursive_rejection(p, q.unsqueeze(1), tokens, there, replacement=False)
     assert torch.allclose(each.acceptance, first.acceptance, atol=1e-12)
@@ -97,7 +108,7 @@ def test_a_child_whose_probability_underflows_is_accepted_once_it_is_likeliest()
     log_q = (torch.tensor([[3.0, 2.0, 0.0]]) / 0.01).log_softmax(dim=-1)
     p = torch.tensor([[0.0, 1.0, 0.0]])
     tokens = torch.tensor([[0, 1]])
-    own = laws_without_replacement(log_q, tokens)
+    own = compute_sibling_distributions(log_q, tokens)
     verdict = recursive_rejection(p, own, tokens, THERE, replacement=False)
     assert verdict.acceptance.tolist() == [[0.0, 1.0]]
     assert log_q.exp()[0, 1] < 1e-38
@@ -125,7 +136,7 @@ def test_distinct_siblings_are_each_drawn_from_what_the_ones_before_them_left():
     there = torch.ones(1, 3).bool()
     tree.add_level(torch.tensor([[1, 0, 2]]), torch.tensor([0] * 3), there, None, P.log()[:, None])
     first = torch.tensor([0])
-    law = draft_law(tree, 0, first, first, tree.tokens[:, 1:])
+    law = draft_distribution(tree, 0, first, first, tree.tokens[:, 1:])
     assert law is not None
     assert law[0].tolist() == [
         pytest.approx(each) for each in ([0.5, 0.3, 0.2], [5 / 7, 0, 2 / 7], [0, 0, 1])
@@ -134,7 +145,7 @@ def test_distinct_siblings_are_each_drawn_from_what_the_ones_before_them_left():
 
 @pytest.mark.parametrize(
     ("walk", "rule"),
-    [(by_position_walk, 2), (looked_up, 2), (typical_walk, TypicalAcceptance(0.3, 0.5))],
+    [(walk_by_position, 2), (walk_by_lookup, 2), (typical_walk, TypicalAcceptance(0.3, 0.5))],
 )
 def test_a_guess_that_is_not_there_is_never_hit(walk, rule):
     """Two rows go on with token 0, which the first guesses; the second has no guess."""
@@ -142,7 +153,7 @@ def test_a_guess_that_is_not_there_is_never_hit(walk, rule):
     there = torch.tensor([[True], [False]])
     tree.add_level(torch.tensor([[0], [0]]), torch.tensor([0]), there, None)
     logits = torch.tensor([0.0, -9.0, -9.0]).expand(2, 2, 3)
-    result = walk(Scored(tree, logits, SamplingSettings(temperature=0), draws_of(0, 1)), rule)
+    result = walk(ScoredTree(tree, logits, SamplingSettings(temperature=0), draws_of(0, 1)), rule)
     assert result.accepted.tolist() == [1, 0]
     assert result.token.tolist() == [0, 0]
 
@@ -153,14 +164,14 @@ def test_nodes_of_one_text_are_of_one_level():
     there = torch.ones(1, 2).bool()
     tree.add_level(torch.tensor([[7, 5]]), torch.tensor([0, 0]), there, None)
     tree.add_level(torch.tensor([[6, 6]]), torch.tensor([0, 1]), there, None)
-    numbers, real = children_of_all(tree, merge_copies=True)
+    numbers, real = list_children(tree, merge_copies=True)
     found = [line[mask].tolist() for line, mask in zip(numbers[0], real[0], strict=True)]
     assert found == [[1, 2], [3], [4]]
 
 
 @pytest.mark.parametrize(
     ("walk", "rule"),
-    [(walk_down, ranked_list), (path_walk, traversal), (typical_walk, TypicalAcceptance())],
+    [(walk_down, naive), (path_walk, traversal), (typical_walk, TypicalAcceptance())],
 )
 def test_a_tree_that_ended_early_draws_as_many_numbers_as_a_whole_one(walk, rule):
     asked = []
@@ -168,8 +179,8 @@ def test_a_tree_that_ended_early_draws_as_many_numbers_as_a_whole_one(walk, rule
         tree = Tree(TreeShape((1,) * levels, (1, 1, 1)), torch.tensor([1]), "deterministic")
         for _ in range(levels):
             tree.add_level(torch.tensor([[0]]), torch.tensor([0]), torch.ones(1, 1).bool(), None)
-        draws = Noted([torch.Generator()])
-        walk(Scored(tree, torch.zeros(1, levels + 1, 3), SamplingSettings(), draws), rule)
+        draws = DrawRecorder([torch.Generator()])
+        walk(ScoredTree(tree, torch.zeros(1, levels + 1, 3), SamplingSettings(), draws), rule)
         asked.append(draws.asked)
     assert asked == [[(False, 4)]] * 2
 
@@ -187,10 +198,10 @@ def test_copies_of_a_node_are_below_copies_of_its_parent_and_hold_its_token():
     there = torch.ones(1, 3).bool()
     tree.add_level(torch.tensor([[4, 4, 5]]), torch.tensor([0, 0, 0]), there, None)
     tree.add_level(torch.tensor([[6, 6, 6]]), torch.tensor([0, 1, 2]), there, None)
-    first = copies_below(tree, 0, None, torch.tensor([[4]]))
+    first = find_copies(tree, 0, None, torch.tensor([[4]]))
     assert first.tolist() == [[True, True, False]]
-    assert copies_below(tree, 1, first, torch.tensor([[6]])).tolist() == [[True, True, False]]
-    assert copies_below(tree, 1, ~first, torch.tensor([[6]])).tolist() == [[False, False, True]]
+    assert find_copies(tree, 1, first, torch.tensor([[6]])).tolist() == [[True, True, False]]
+    assert find_copies(tree, 1, ~first, torch.tensor([[6]])).tolist() == [[False, False, True]]
 
 
 DOUBLE = SamplingSettings(probability_dtype="float64")
@@ -232,8 +243,8 @@ def test_the_longest_path_of_typical_tokens_is_taken(sure, path, token):
     logits = torch.full((1, 6, 3), -30.0, dtype=torch.float64)
     for node, tokens in enumerate(sure):
         logits[0, node, tokens] = 0.0
-    draws = SeededDraws([torch.Generator().manual_seed(0)])
-    found = typical_walk(Scored(tree, logits, DOUBLE, draws), TypicalAcceptance())
+    draws = SeededSource([torch.Generator().manual_seed(0)])
+    found = typical_walk(ScoredTree(tree, logits, DOUBLE, draws), TypicalAcceptance())
     assert found.path[0, : int(found.accepted) + 1].tolist() == path
     assert found.token.tolist() == [token]
 
@@ -252,7 +263,7 @@ def leaves(verdict):
     """P(some child is accepted), by enumeration of the tests in order."""
     draws_of = partial(EnumeratedDraws.first_accepted, level=0, acceptance=verdict.acceptance)
     children = verdict.acceptance.shape[1]
-    return sum(p for p, first in outcomes(draws_of) if first.item() < children)
+    return sum(p for p, first in enumerate_outcomes(draws_of) if first.item() < children)
 
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.25, 0.8, 1.0])
@@ -261,7 +272,7 @@ def test_a_node_is_left_with_the_stated_probability_for_every_set_of_children(ch
     tokens = torch.arange(children).unsqueeze(0)
     for there in itertools.product([True, False], repeat=children):
         valid = torch.tensor([there])
-        verdict = simulated(FIVE, EVEN, tokens, valid, acceptance=acceptance)
+        verdict = simulate(FIVE, EVEN, tokens, valid, acceptance=acceptance)
         assert leaves(verdict) == pytest.approx(acceptance if any(there) else 0.0, abs=1e-15)
         assert (verdict.acceptance[~valid] == 0).all()
         assert torch.equal(verdict.residual, FIVE)
@@ -270,21 +281,21 @@ def test_a_node_is_left_with_the_stated_probability_for_every_set_of_children(ch
 def test_a_rule_that_is_computed_all_the_same_gives_the_residual():
     tokens, valid = torch.tensor([[0, 4]]), torch.ones(1, 2, dtype=torch.bool)
     rule = partial(recursive_rejection, replacement=False)
-    verdict = simulated(FIVE, EVEN, tokens, valid, acceptance=0.5, computed=rule)
+    verdict = simulate(FIVE, EVEN, tokens, valid, acceptance=0.5, computed=rule)
     assert verdict.acceptance.tolist() == [[0.5, 0.0]]
     assert torch.equal(verdict.residual, rule(FIVE, EVEN, tokens, valid).residual)
 
 
 def test_a_walk_uses_the_acceptance_of_each_depth():
-    rules = Simulated((0.8, 0.5)).judge(2)
+    rules = SimulatedAcceptance((0.8, 0.5)).judge(2)
     tree = Tree(TreeShape((2, 2), (2, 1)), torch.tensor([0]))
     q = torch.full((1, 2, 1, 3), 1 / 3, dtype=torch.float64)
     for parents, law in (([0, 0], q[:, :1]), ([0, 1], q)):
         tree.add_level(torch.tensor([[1, 2]]), torch.tensor(parents), THERE, law)
     logits = torch.zeros(1, 5, 3, dtype=torch.float64)
     law = [0.0, 0.0, 0.0]
-    for probability, result in outcomes(
-        lambda draws: walk_down(Scored(tree, logits, DOUBLE, draws), rules)
+    for probability, result in enumerate_outcomes(
+        lambda draws: walk_down(ScoredTree(tree, logits, DOUBLE, draws), rules)
     ):
         law[result.accepted.item()] += probability
     assert law == pytest.approx([0.2, 0.8 * 0.5, 0.8 * 0.5])
@@ -298,11 +309,11 @@ FLAT = {
 }
 CASES = {
     "recursive rejection over a beam": (StochasticBeam(3, 3), recursive_rejection),
-    "recursive rejection over widths": (Widths((3, 2, 1), False), recursive_rejection),
-    "naive over widths": (Widths((2, 2), True), ranked_list),
+    "recursive rejection over widths": (WidthsPolicy((3, 2, 1), False), recursive_rejection),
+    "naive over widths": (WidthsPolicy((2, 2), True), naive),
     "K-SEQ over equal prefixes": (IidPaths(4, 3), k_seq),
     "one-hot nodes": (NodeList(((0,), (1,), (2,), (0, 0), (1, 0), (1, 1))), recursive_rejection),
-    "a rule a level": (Widths((2, 1), False), Simulated((0.7, 0.4)).judge(2)),
+    "a rule a level": (WidthsPolicy((2, 1), False), SimulatedAcceptance((0.7, 0.4)).judge(2)),
 } | {name: (policy, recursive_rejection) for name, policy in FLAT.items()}
 
 
@@ -330,7 +341,7 @@ def grown(policy, settings, drafts=1):
 
 
 def draws_of(*seeds):
-    return SeededDraws([torch.Generator().manual_seed(seed) for seed in seeds])
+    return SeededSource([torch.Generator().manual_seed(seed) for seed in seeds])
 
 
 def paths_of(result, tree, merged=False):
@@ -346,12 +357,12 @@ def paths_of(result, tree, merged=False):
 @pytest.mark.parametrize(
     ("policy", "rule", "walks"),
     [(policy, rule, (walk_down, look_up)) for policy, rule in CASES.values()]
-    + [(policy, 6, (by_position_walk, looked_up)) for policy in FLAT.values()],
+    + [(policy, 6, (walk_by_position, walk_by_lookup)) for policy in FLAT.values()],
 )
 def test_the_path_looked_up_is_the_path_walked(policy, rule, walks):
     tree, logits = grown(policy, warm())
     merged = policy.merge_copies
-    scored = [Scored(tree, logits, warm(), draws_of(*range(ROWS)), merged) for _ in walks]
+    scored = [ScoredTree(tree, logits, warm(), draws_of(*range(ROWS)), merged) for _ in walks]
     results = [find(given, rule) for find, given in zip(walks, scored, strict=True)]
     walked, found = (paths_of(result, tree, merged) for result in results)
     assert found == walked
@@ -387,12 +398,12 @@ TYPICAL = TypicalAcceptance(0.3, 0.5)
 def test_a_row_of_a_batch_takes_the_path_that_its_levels_alone_would(walk, rule, policy):
     tree, logits = grown(policy, warm())
     assert len(set(tree.depths.amax(dim=1).tolist())) > 1 or not getattr(policy, "gain", None)
-    together = walk(Scored(tree, logits, warm(), draws_of(*range(ROWS))), rule)
+    together = walk(ScoredTree(tree, logits, warm(), draws_of(*range(ROWS))), rule)
     wanted = paths_of(together, tree)
     for row in range(ROWS):
         own, nodes = levelled(tree, row)
         at = logits[row : row + 1, nodes]
-        ((path, token),) = paths_of(walk(Scored(own, at, warm(), draws_of(row)), rule), own)
+        ((path, token),) = paths_of(walk(ScoredTree(own, at, warm(), draws_of(row)), rule), own)
         assert ([nodes[node] for node in path], token) == wanted[row]
     assert len({len(path) for path, _ in wanted}) > 2
 
@@ -402,14 +413,14 @@ def test_ranked_list_in_closed_form_is_the_loop_with_copies_and_absent_children(
     p = (3 * torch.randn((200, 5), generator=generator, dtype=torch.float64)).softmax(dim=-1)
     tokens = torch.randint(5, (200, 4), generator=generator)
     there = torch.rand((200, 4), generator=generator) < 0.7
-    loop, closed = ranked_list(p, None, tokens, there), ranked(p, tokens, there)
+    loop, closed = naive(p, None, tokens, there), naive_closed_form(p, tokens, there)
     assert torch.allclose(closed.acceptance, loop.acceptance, atol=1e-12)
     assert torch.allclose(closed.residual, loop.residual, atol=1e-12)
 
 
 def test_nothing_cancels_where_the_first_child_has_nearly_all_mass():
     p = torch.tensor([[1.0, 3e-12, 1e-12]])
-    verdict = ranked(p, torch.tensor([[0, 1]]), torch.tensor([[True, True]]))
+    verdict = naive_closed_form(p, torch.tensor([[0, 1]]), torch.tensor([[True, True]]))
     assert verdict.acceptance[0].tolist() == pytest.approx([1.0, 0.75])
     assert verdict.residual[0].tolist() == pytest.approx([0, 0, 1])
 

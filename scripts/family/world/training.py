@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spec_bench.system.files import replacing
+from spec_bench.system.files import atomic_replace
 
 CHECKPOINT_S = 90
 
@@ -123,7 +123,7 @@ def train(
         spent = seconds + time.monotonic() - started
         state = {"model": model.state_dict(), "optimiser": optimiser.state_dict()}
         state |= {"step": step, "tokens": tokens, "seconds": spent, "recent": recent}
-        with replacing(checkpoint) as partial:
+        with atomic_replace(checkpoint) as partial:
             torch.save(state, partial)
 
     while step < schedule.steps:

@@ -19,11 +19,20 @@ import yaml
 
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.settings.configs import find_configs
-from spec_bench.settings.fields import MOST_NODES, shown
-from spec_bench.settings.validation import Flag, Ge, MinLen, Says, Text, Whole, check, settings
+from spec_bench.settings.fields import MOST_NODES, format_value
+from spec_bench.settings.validation import (
+    Allowed,
+    Ge,
+    MinLen,
+    NonEmptyStr,
+    StrictBool,
+    StrictInt,
+    check,
+    settings,
+)
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.decoders import load_decoder
-from spec_bench.vocabulary.names import combined
+from spec_bench.vocabulary.names import combine_names
 from spec_bench.vocabulary.spec import parse
 
 if TYPE_CHECKING:  # it needs torch, which a wrong setting's refusal does not
@@ -34,22 +43,22 @@ PARTS = ("drafter", "tree", "verifier")
 SIMULATED = "simulated"  # the rule of the verifier that states its acceptance
 _MOST_TREES = 1_000_000
 _DEEP = 64  # two factors make more trees of this depth than can ever be run
-Count = Annotated[Whole, Ge(1)]
-Counts = Annotated[tuple[Count, ...], MinLen(1), Says("a list of whole numbers >= 1")]
+Count = Annotated[StrictInt, Ge(1)]
+Counts = Annotated[tuple[Count, ...], MinLen(1), Allowed("a list of whole numbers >= 1")]
 
 
 @settings
-class Grid:
+class TreeGrid:
     """``{grid: {...}}`` in a list of cells; see ``configurations``."""
 
-    decoder: Text
+    decoder: NonEmptyStr
     factors: Counts
     most: Count
     depths: Counts
     order: Literal["any", "non_increasing"]
 
 
-def configurations(
+def list_trees(
     factors: Sequence[int], most: int, depths: Sequence[int], order: str
 ) -> list[tuple[int, ...]]:
     """All trees of ``depths`` levels with so many children each and ``most`` leaf paths at most,
@@ -70,31 +79,39 @@ def expand_grid(item: Any) -> list[Any]:
         return [item]
     if len(item) > 1:
         raise UsageError(f"a grid of cells stands alone, got {', '.join(map(str, item))}")
-    grid = check(Grid, item["grid"], "grid")
+    grid = check(TreeGrid, item["grid"], "grid")
     if max(grid.depths) > MOST_NODES:
         raise UsageError(f"grid.depths must be at most {MOST_NODES}, got {max(grid.depths)}")
     count = sum(len(set(grid.factors)) ** min(depth, _DEEP) for depth in grid.depths)
     if count > _MOST_TREES:
-        raise UsageError(f"grid has {shown(count)} trees to look at, at most {_MOST_TREES} can be")
-    trees = configurations(grid.factors, grid.most, grid.depths, grid.order)
+        raise UsageError(
+            f"grid has {format_value(count)} trees to look at, at most {_MOST_TREES} can be"
+        )
+    trees = list_trees(grid.factors, grid.most, grid.depths, grid.order)
     return [f"{grid.decoder}:{'-'.join(map(str, widths))}" for widths in trees]
 
 
 @settings
-class AskedCell:
+class CellMapping:
     """A cell as a mapping: a decoder, its tree in shorthand, and overrides of its parts."""
 
-    decoder: Text
-    name: Text | None = None  # what its rows are called; null: the decoder and what it changes
-    spec: Annotated[Whole | Text | None, Says("a tree in shorthand such as 3, 4x3, 2-2-1")] = None
+    decoder: NonEmptyStr
+    name: NonEmptyStr | None = (
+        None  # what its rows are called; null: the decoder and what it changes
+    )
+    spec: Annotated[
+        StrictInt | NonEmptyStr | None, Allowed("a tree in shorthand such as 3, 4x3, 2-2-1")
+    ] = None
     drafter: Annotated[
-        dict[str, Any] | Text | None, Says("a drafter's settings, or the name of another drafter")
+        dict[str, Any] | NonEmptyStr | None,
+        Allowed("a drafter's settings, or the name of another drafter"),
     ] = None
     tree: dict[str, Any] | None = None
     verifier: Annotated[
-        dict[str, Any] | Text | None, Says("a verifier's settings, or the name of another rule")
+        dict[str, Any] | NonEmptyStr | None,
+        Allowed("a verifier's settings, or the name of another rule"),
     ] = None
-    tree_attention: Flag | None = None
+    tree_attention: StrictBool | None = None
 
 
 @dataclass(frozen=True)
@@ -121,7 +138,7 @@ class Cell:
         """The decoder's, and the settings in which it is not its YAML file's."""
         return self.config.name
 
-    def called(self, name: str) -> Cell:
+    def with_name(self, name: str) -> Cell:
         """Returns the cell under another name, which its settings and so its run id do not have."""
         return replace(self, config=replace(self.config, name=name))
 
@@ -131,7 +148,7 @@ class Cell:
         return f"{self.name} {self.config.spec}"
 
 
-class WrittenCell(NamedTuple):
+class CellRequest(NamedTuple):
     """A cell as the user wrote it."""
 
     decoder: dict[str, Any]  # its settings
@@ -140,9 +157,9 @@ class WrittenCell(NamedTuple):
     name: str | None = None  # of its rows; None: the decoder's, with what its YAML has otherwise
 
 
-def written_cells(
+def parse_cells(
     chosen: Mapping[str, Any], spec: Any, wanted: Sequence[Any], folders: Sequence[Path]
-) -> list[WrittenCell]:
+) -> list[CellRequest]:
     """The cells of a job as they are written: the baseline, then those asked for (``decoder:spec``,
     mappings, grids of trees); the chosen decoder where none is asked for; others are read from
     folders of configs. Raises ValueError: a
@@ -153,11 +170,11 @@ def written_cells(
     if not asked:
         own = chosen.get("name")
         file = load_decoder(folders, own) if own in find_configs("decoder", folders) else {}
-        asked = [WrittenCell(dict(chosen), spec, file)]
-    return [WrittenCell(load_decoder(folders, BASELINE)), *asked]
+        asked = [CellRequest(dict(chosen), spec, file)]
+    return [CellRequest(load_decoder(folders, BASELINE)), *asked]
 
 
-def build_cells(written: Sequence[WrittenCell], sampling: SamplingSettings) -> tuple[Cell, ...]:
+def build_cells(written: Sequence[CellRequest], sampling: SamplingSettings) -> tuple[Cell, ...]:
     """Returns the cells of a job, each once."""
     unique: dict[str, Cell] = {}
     for cell in (make_cell(each, sampling) for each in written):
@@ -165,7 +182,7 @@ def build_cells(written: Sequence[WrittenCell], sampling: SamplingSettings) -> t
     return tuple(unique.values())
 
 
-def make_cell(written: WrittenCell, sampling: SamplingSettings) -> Cell:
+def make_cell(written: CellRequest, sampling: SamplingSettings) -> Cell:
     """A cell of a decoder's settings and the shorthand of its tree, checked as a whole. Raises
     ValueError: a tree, rule or combination that does not exist, naming it.
 
@@ -178,13 +195,13 @@ def make_cell(written: WrittenCell, sampling: SamplingSettings) -> Cell:
     drafter = decoder.get("drafter")
     rule = decoder.get("verifier")
     if isinstance(drafter, str) or isinstance(rule, str):
-        decoder = {**decoder, "name": combined(str(decoder.get("name")), drafter, rule)}
+        decoder = {**decoder, "name": combine_names(str(decoder.get("name")), drafter, rule)}
     for part, key in (("drafter", "kind"), ("verifier", "rule")):
         if isinstance(decoder.get(part), str):
             decoder[part] = {key: decoder[part]}
             file = {**file, part: decoder[part]} if file else file
     cell = Cell.read(resolve_spec(decoder, None if spec is None else str(spec)), sampling)
-    return cell.called(name or " ".join([cell.name, *_changes(cell, file)]))
+    return cell.with_name(name or " ".join([cell.name, *_changes(cell, file)]))
 
 
 def _changes(cell: Cell, file: Mapping[str, Any]) -> Iterator[str]:
@@ -197,16 +214,16 @@ def _changes(cell: Cell, file: Mapping[str, Any]) -> Iterator[str]:
             if (key, value) in file[part].items() or (part == "tree" and key in sizes):
                 continue
             text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-            yield f"{key if _part_of(key, file) == part else f'{part}.{key}'}={text}"
+            yield f"{key if _find_part(key, file) == part else f'{part}.{key}'}={text}"
 
 
-def _part_of(key: str, file: Mapping[str, Any]) -> str:
+def _find_part(key: str, file: Mapping[str, Any]) -> str:
     """Returns the part of a decoder that a key is of, which may name it: ``tree.gain``."""
     part, dot, _ = key.partition(".")
     return part if dot else next((each for each in PARTS if key in file[each]), "verifier")
 
 
-def parse_cell(item: Any, folders: Sequence[Path]) -> WrittenCell:
+def parse_cell(item: Any, folders: Sequence[Path]) -> CellRequest:
     """A decoder's settings and shorthand from one entry of a list of cells: ``decoder``,
     ``decoder:spec``, ``decoder key=value:spec`` as rows are named, or a mapping with
     overrides of the decoder's parts. Raises ValueError: an unknown decoder, or a mapping that is no
@@ -220,7 +237,7 @@ def parse_cell(item: Any, folders: Sequence[Path]) -> WrittenCell:
         item = {"decoder": name, "spec": spec.strip() or None}
         for word in words:
             key, _, value = word.partition("=")
-            part = _part_of(key, load_decoder(folders, name))
+            part = _find_part(key, load_decoder(folders, name))
             item.setdefault(part, {})[key.removeprefix(f"{part}.")] = yaml.safe_load(value)
     elif len(item) == 1 and "decoder" not in item:
         # YAML reads `sd: 3` as a mapping of one entry.
@@ -228,7 +245,7 @@ def parse_cell(item: Any, folders: Sequence[Path]) -> WrittenCell:
         item = {"decoder": str(name), "spec": spec}
     if "decoder" not in item:
         raise UsageError(f"a cell is decoder:spec or a mapping with a decoder, got {item!r}")
-    asked = check(AskedCell, item, "cells")
+    asked = check(CellMapping, item, "cells")
     file = load_decoder(folders, asked.decoder)
     decoder = dict(file)
     for part in PARTS:
@@ -239,7 +256,7 @@ def parse_cell(item: Any, folders: Sequence[Path]) -> WrittenCell:
             decoder[part] = {**decoder.get(part, {}), **changes}
     if asked.tree_attention is not None:
         decoder["tree_attention"] = asked.tree_attention
-    return WrittenCell(decoder, asked.spec, file, asked.name)
+    return CellRequest(decoder, asked.spec, file, asked.name)
 
 
 def simulate_cells(
@@ -263,6 +280,6 @@ def simulate_cells(
                 raise UsageError(f"{cell.title} states its own acceptance; simulate must be null")
             stated = [*simulate] if isinstance(simulate, tuple) else simulate  # as YAML has it
             rule = {"rule": SIMULATED, "acceptance": stated, "computed": settings["verifier"]}
-            cell = Cell.read({**settings, "verifier": rule}, sampling).called(cell.name)
+            cell = Cell.read({**settings, "verifier": rule}, sampling).with_name(cell.name)
         made.append(cell)
     return tuple(made)

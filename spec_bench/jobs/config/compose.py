@@ -46,7 +46,7 @@ from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.jobs.config.config import RunSettings, check_settings
 from spec_bench.jobs.config.flags import LAUNCHERS
 from spec_bench.jobs.config.model_files import EMBEDDED
-from spec_bench.jobs.config.pair import with_own_name
+from spec_bench.jobs.config.pair import drop_borrowed_name
 from spec_bench.settings.configs import (
     conf_dir,
     conf_dirs,
@@ -54,14 +54,14 @@ from spec_bench.settings.configs import (
     experiments_dirs,
     find_configs,
 )
-from spec_bench.settings.fields import complain, did_you_mean, unknown_setting
+from spec_bench.settings.fields import print_error, suggest, unknown_setting
 from spec_bench.settings.foreign import MOST_RESOLVED, check_config
 from spec_bench.settings.validation import takes_text
 from spec_bench.settings.words import quote_text
 from spec_bench.system import files, signals
 from spec_bench.system.errors import UsageError, report_fault
 from spec_bench.system.redaction import RedactedRecord, redact, redact_values
-from spec_bench.vocabulary.published import FILE, printed_tree, read_published, spellings
+from spec_bench.vocabulary.published import FILE, find_published_tree, read_published, spellings
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 _wants_trace = os.environ.get(FULL_ERROR) == "1"
@@ -85,12 +85,12 @@ _ASKED = re.compile(rf"([+]{{0,2}})({'|'.join(LISTS)})=(.*)", re.S)
 _WORD = re.compile(r"[^\[\],'\"\s]+")
 
 
-def job_arguments(arguments: list[str]) -> list[str]:
-    """A job's command line as Hydra understands it. Raises ValueError: see ``recipe_arguments``."""
-    return shown_resolved(recipe_arguments(arguments))
+def prepare_arguments(arguments: list[str]) -> list[str]:
+    """A job's command line as Hydra understands it. Raises ValueError: see ``expand_recipes``."""
+    return resolve_for_display(expand_recipes(arguments))
 
 
-def recipe_arguments(arguments: Sequence[str]) -> list[str]:
+def expand_recipes(arguments: Sequence[str]) -> list[str]:
     """The command line as Hydra understands it: recipes outside the list of defaults get a plus,
     numbers of ``budget`` and ``length`` are quoted, and a target that the user names comes without
     the default pair's draft and heads; cells that the user names replace a recipe's lists of trees,
@@ -122,10 +122,10 @@ def recipe_arguments(arguments: Sequence[str]) -> list[str]:
     none = {f"{group}=null" for group in (*own, "experiment")}
     named = [f"{each.removesuffix('null')}[]" if each in none else each for each in arguments]
     named = [f"+{each}" if each.partition("=")[0] in papers else each for each in named]
-    return [with_quoted_text(with_quoted_numbers(each)) for each in named]
+    return [quote_text_setting(quote_group_numbers(each)) for each in named]
 
 
-def with_quoted_numbers(argument: str) -> str:
+def quote_group_numbers(argument: str) -> str:
     """An argument as Hydra understands it: ``budget=6``, ``budget=6,14``, ``budget=[6,14]`` or
     null, lists of trees by their number of nodes (or their depth, ``length``); any other stays.
     Each number has a file, such as ``conf/budget/14.yaml``; Hydra would read a bare one as an int,
@@ -150,7 +150,7 @@ def with_quoted_numbers(argument: str) -> str:
     return f"{match[1]}{group}=" + _WORD.sub(quoted, match[3].replace("'", "").replace('"', ""))
 
 
-def with_quoted_text(argument: str) -> str:
+def quote_text_setting(argument: str) -> str:
     """An argument as Hydra understands it: of a setting that takes text alone, such as ``name``,
     the text that was typed, which Hydra may read as a number, 2026_11_27, or not at all, Küche.
     """
@@ -160,7 +160,7 @@ def with_quoted_text(argument: str) -> str:
     return f"{key}={','.join(quote_text(each.strip()) for each in value.split(','))}"
 
 
-def shown_resolved(arguments: Sequence[str]) -> list[str]:
+def resolve_for_display(arguments: Sequence[str]) -> list[str]:
     """The command line with which ``--cfg`` and ``--info`` show a job, of a sweep the first; a job
     alone is shown resolved.
     """
@@ -189,7 +189,7 @@ def list_choices(argument: str) -> list[str]:
 def register() -> None:
     """Tells Hydra; doing it twice changes nothing."""
     Plugins.instance().register(MoreConfigs)
-    JobReturn.return_value = property(_returned, JobReturn.return_value.fset)
+    JobReturn.return_value = property(_return_value, JobReturn.return_value.fset)
     ConfigLoaderImpl.load_sweep_config = _sweep_config
     ConfigRepository.load_config = _load_config
     Container.resolve_parse_tree = _resolve_within  # type: ignore[method-assign]
@@ -265,18 +265,18 @@ def _is_value(override: Override, sweep: DictConfig) -> bool:
     return bool(named) and not chooses and key.partition(".")[0] in sweep
 
 
-def _returned(job: JobReturn) -> Any:
+def _return_value(job: JobReturn) -> Any:
     """A job's value; Hydra would print the overrides of one that failed above the line of ours."""
     if job.status is JobStatus.FAILED:
         raise job._return_value
     return job._return_value
 
 
-def composed(words: Sequence[str]) -> DictConfig:
+def compose_config(words: Sequence[str]) -> DictConfig:
     """Returns the config of a job's words. Raises ValueError: no such setting or choice."""
     register()
     with _one_line_errors(), hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return hydra.compose("config", overrides=recipe_arguments(list(words)))
+        return hydra.compose("config", overrides=expand_recipes(list(words)))
 
 
 @contextmanager
@@ -287,7 +287,7 @@ def _one_line_errors() -> Iterator[None]:
         raise UsageError(one_line(error)) from None
 
 
-def asked_of(config: DictConfig) -> RunSettings:
+def parse_request(config: DictConfig) -> RunSettings:
     """Returns a composed config's job, checked by itself, without Hydra's part."""
     _left[0] = MOST_RESOLVED
     part = config.get("hydra") or (HydraConfig.get() if HydraConfig.initialized() else None)
@@ -296,11 +296,11 @@ def asked_of(config: DictConfig) -> RunSettings:
             raise UsageError(f"{group} must be one choice, got {list(choice)}")
     with _one_line_errors():
         parts = {key: config[key] for key in config if key != "hydra"}
-        asked = check_settings({key: _resolved(part) for key, part in parts.items()})
-    return replace(asked, pair=with_own_name(asked.pair, folders_of(part)))
+        asked = check_settings({key: _to_container(part) for key, part in parts.items()})
+    return replace(asked, pair=drop_borrowed_name(asked.pair, config_folders(part)))
 
 
-def folders_of(part: Any = None) -> list[Path]:
+def config_folders(part: Any = None) -> list[Path]:
     """Returns the folders that Hydra composes from, a user's ``--config-dir`` included; without its
     part of a config those of the job that runs here, or of all.
     """
@@ -310,7 +310,7 @@ def folders_of(part: Any = None) -> list[Path]:
     return [Path(source.path) for source in sources if source.schema == "file"]
 
 
-def _resolved(part: Any) -> Any:
+def _to_container(part: Any) -> Any:
     if not OmegaConf.is_config(part):
         return part
     return OmegaConf.to_container(part, resolve=True, throw_on_missing=True)
@@ -353,7 +353,7 @@ def tree_of(
     names = OmegaConf.to_container(pair) if OmegaConf.is_config(pair) else pair
     numbers = read_published(experiments_dir() / paper / FILE)
     warm = 1.0 if temperature is None else float(temperature)
-    return printed_tree(numbers, spellings(names), task, warm, decoder) or otherwise
+    return find_published_tree(numbers, spellings(names), task, warm, decoder) or otherwise
 
 
 # Not in ``register``: a launcher's worker resolves configs too, and imports this module alone.
@@ -388,7 +388,7 @@ def one_line(error: BaseException) -> str:
         known = match[3].split("Config search path")[0].split()
         known.sort(key=lambda each: int(each) if each.isdecimal() else 0)
         known = [*LAUNCHERS] if group == "hydra/launcher" else known
-        near = did_you_mean(choice, known, f"{group}=")
+        near = suggest(choice, known, f"{group}=")
         return f"{group} must be one of {', '.join(known)}, got {choice!r}{near}"
     if match := _SEVERAL.match(text):
         return f"{match[1]} names several: -m {match[1]} runs a job for each"
@@ -397,7 +397,7 @@ def one_line(error: BaseException) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OmegaConfBaseException) and cause.full_key:
-            return _of_key(cause)
+            return _explain_key_error(cause)
         cause = cause.__cause__ or cause.__context__
     return _plain(text)
 
@@ -411,11 +411,11 @@ class JobError(Exception):
         self.message = message
 
 
-def as_told(error: Exception, resumes: str) -> JobError | None:
+def to_job_error(error: Exception, resumes: str) -> JobError | None:
     """Returns an error as a command's status and last line; None of a fault of ours."""
     if isinstance(error, JobError):
         return error
-    if isinstance(error, OSError) and (refused := files.refused(error)):
+    if isinstance(error, OSError) and (refused := files.explain_os_error(error)):
         return JobError(1, f"{refused}; what was done is kept, {resumes}")
     if isinstance(error, UsageError | HydraException | OmegaConfBaseException):
         return JobError(2, one_line(error))
@@ -445,25 +445,25 @@ def run_application(
     logging.setLogRecordFactory(RedactedRecord)
     application = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config)
     try:
-        with signals.raising():
+        with signals.raise_on_signals():
             try:
                 application(job)()
             finally:
                 finish()
     except KeyboardInterrupt:
-        if not signals.came():
+        if not signals.was_interrupted():
             print(f"interrupted; {resumes}", file=sys.stderr)
         return 130
     except Exception as error:
-        if signals.came():  # turned the interrupt into another error
+        if signals.was_interrupted():  # turned the interrupt into another error
             return 130
-        told = as_told(error, resumes)
+        told = to_job_error(error, resumes)
         if told is None:
             return report_fault(error, program, resumes)
         if _wants_trace:
             raise
         if told.message:
-            complain(f"{program}: {told.message}")
+            print_error(f"{program}: {told.message}")
         return told.status
     return 0
 
@@ -476,7 +476,7 @@ def _comes_from_hydra(error: BaseException) -> bool:
     return refused or package in {"hydra", "omegaconf", "antlr4", "yaml"}
 
 
-def _of_key(error: OmegaConfBaseException) -> str:
+def _explain_key_error(error: OmegaConfBaseException) -> str:
     """OmegaConf's errors know where they happened."""
     key = str(error.full_key)
     word = str(error.key)

@@ -15,21 +15,21 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, PlainValidator
 
 from spec_bench.engine.architectures import longest_sequence
-from spec_bench.engine.model_spec import INTERSECTION, kept_tokens, refuse_unreadable
-from spec_bench.jobs.config.cells import WrittenCell, written_cells
+from spec_bench.engine.model_spec import INTERSECTION, read_kept_tokens, refuse_unreadable
+from spec_bench.jobs.config.cells import CellRequest, parse_cells
 from spec_bench.jobs.config.model_files import model_path
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.measure.energy import EnergySettings, energy_settings
 from spec_bench.server.settings import ServerSettings
 from spec_bench.settings.validation import (
-    Flag,
+    Allowed,
     Ge,
+    IntOrFloat,
     Le,
     MinLen,
-    Real,
-    Says,
-    Text,
-    Whole,
+    NonEmptyStr,
+    StrictBool,
+    StrictInt,
     check,
     require,
     settings,
@@ -38,17 +38,19 @@ from spec_bench.sinks.sink import SinkSettings, sink_settings
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import RESULTS, RUNS
 from spec_bench.tasks import build_task
-from spec_bench.tasks.generation import Generation
+from spec_bench.tasks.generation import GenerationSettings
 from spec_bench.vocabulary.columns import CLEAN, COLUMNS
-from spec_bench.vocabulary.decoders import without_display
+from spec_bench.vocabulary.decoders import strip_display
 
 _PROTOCOLS = "clean, or authors with a paper's recipe that has it and with one of its tasks"
 _LONGEST_NAME = 200  # bytes; file systems allow 255
-Probability = Annotated[Real, Ge(0), Le(1)]
-Cells = Annotated[tuple[Text | dict[str, Any], ...], Says("a list such as [sd:3,rsd_s:4x3]")]
+Probability = Annotated[IntOrFloat, Ge(0), Le(1)]
+Cells = Annotated[
+    tuple[NonEmptyStr | dict[str, Any], ...], Allowed("a list such as [sd:3,rsd_s:4x3]")
+]
 
 
-def _folder_name(name: str) -> str:
+def _validate_folder_name(name: str) -> str:
     require(name not in {".", ".."} and not set(name) & set("/\\\0\n"))
     require(len(name.encode()) <= _LONGEST_NAME)
     if name == RUNS:
@@ -56,13 +58,13 @@ def _folder_name(name: str) -> str:
     return name
 
 
-def _checked_task(config: Any) -> Any:
+def _validate_task(config: Any) -> Any:
     """Returns a task's mapping unchanged, as the run id hashes it, once it makes a task."""
     build_task(config)
     return config
 
 
-def _ranking(name: str) -> str:
+def _validate_ranking_column(name: str) -> str:
     """Returns a column that ranks cells: more, or less, of it is better."""
     known = [each.name for each in COLUMNS if each.better and each.interval]
     if name not in known:
@@ -76,10 +78,10 @@ class ConfirmSettings:
     ``share`` says that both stages share the rows of a task too short to leave the second enough.
     """
 
-    prompts: Annotated[Whole, Ge(1)]
-    best: Annotated[Whole, Ge(1)] = 5
-    by: Annotated[Text, AfterValidator(_ranking)] = "speedup"
-    share: Flag = False
+    prompts: Annotated[StrictInt, Ge(1)]
+    best: Annotated[StrictInt, Ge(1)] = 5
+    by: Annotated[NonEmptyStr, AfterValidator(_validate_ranking_column)] = "speedup"
+    share: StrictBool = False
 
 
 @settings
@@ -88,35 +90,42 @@ class RunSettings:
     the cells are checked where they become cells (``cells``).
     """
 
-    name: Annotated[Text, AfterValidator(_folder_name), Says("the name of a folder below results")]
-    results: Text
-    seed: Annotated[Whole, Ge(0), Le(2**63 - 1)]
-    prompts: Annotated[
-        Annotated[Whole, Ge(1)] | None,
-        BeforeValidator(lambda value: None if value == "all" else value),
-        Says("a whole number >= 1, or all"),
+    name: Annotated[
+        NonEmptyStr,
+        AfterValidator(_validate_folder_name),
+        Allowed("the name of a folder below results"),
     ]
-    warmup: Annotated[Whole, Ge(0)]
-    spec: Annotated[Whole | Text | None, Says("a tree in shorthand such as 3, 4x3, 2-2-1, or null")]
+    results: NonEmptyStr
+    seed: Annotated[StrictInt, Ge(0), Le(2**63 - 1)]
+    prompts: Annotated[
+        Annotated[StrictInt, Ge(1)] | None,
+        BeforeValidator(lambda value: None if value == "all" else value),
+        Allowed("a whole number >= 1, or all"),
+    ]
+    warmup: Annotated[StrictInt, Ge(0)]
+    spec: Annotated[
+        StrictInt | NonEmptyStr | None,
+        Allowed("a tree in shorthand such as 3, 4x3, 2-2-1, or null"),
+    ]
     cells: Cells
-    plan: Flag
+    plan: StrictBool
     pair: PairSettings
-    task: Annotated[dict[str, Any], BeforeValidator(_checked_task)]
-    decoder: Annotated[dict[str, Any], Says("a decoder's drafter, tree and verifier")]
-    generation: Generation
+    task: Annotated[dict[str, Any], BeforeValidator(_validate_task)]
+    decoder: Annotated[dict[str, Any], Allowed("a decoder's drafter, tree and verifier")]
+    generation: GenerationSettings
     engine: EngineSettings
     energy: Annotated[EnergySettings, PlainValidator(energy_settings)]
     sink: Annotated[SinkSettings, PlainValidator(sink_settings)]
     server: ServerSettings = field(default_factory=ServerSettings)
     simulate: Annotated[
         Probability | Annotated[tuple[Probability, ...], MinLen(1)] | None,
-        Says("a probability, a list of one per depth or null"),
+        Allowed("a probability, a list of one per depth or null"),
     ] = None
-    trees: dict[Text, Cells] | None = None
-    repeats: Annotated[Whole, Ge(1)] = 1
-    gate: Annotated[Whole, Ge(0)] = 0
+    trees: dict[NonEmptyStr, Cells] | None = None
+    repeats: Annotated[StrictInt, Ge(1)] = 1
+    gate: Annotated[StrictInt, Ge(0)] = 0
     confirm: ConfirmSettings | None = None
-    protocol: Annotated[Text, Says(_PROTOCOLS)] = CLEAN
+    protocol: Annotated[NonEmptyStr, Allowed(_PROTOCOLS)] = CLEAN
 
 
 def check_settings(config: Any) -> RunSettings:
@@ -126,7 +135,7 @@ def check_settings(config: Any) -> RunSettings:
     asked = replace(
         asked,
         cells=tuple(cell for cells in lists for cell in cells),
-        decoder=without_display(asked.decoder, "decoder."),
+        decoder=strip_display(asked.decoder, "decoder."),
     )
     if asked.cells and asked.spec is not None:
         raise UsageError(
@@ -162,7 +171,7 @@ def check_folder(key: str, folder: Path) -> None:
             raise UsageError(f"{key} must be a folder, got {str(folder)!r}: {place} is a file")
 
 
-def check_early(asked: RunSettings, folders: Sequence[Path]) -> list[WrittenCell]:
+def check_early(asked: RunSettings, folders: Sequence[Path]) -> list[CellRequest]:
     """Checks what is known before torch is imported; returns the cells as written."""
     pair = asked.pair
     models = [model_path(name) for name in (pair.target, *pair.drafts)]
@@ -175,7 +184,7 @@ def check_early(asked: RunSettings, folders: Sequence[Path]) -> list[WrittenCell
     for name in filter(None, (pair.heads or {}).values()):
         _json(Path(name).expanduser() / "config.json")
     if pair.draft_vocabulary not in (None, INTERSECTION):
-        kept_tokens(pair.draft_vocabulary)
+        read_kept_tokens(pair.draft_vocabulary)
     limit = asked.generation.max_new_tokens
     positions = read_positions(models[0])
     if limit is not None and positions is not None and limit >= positions:
@@ -183,7 +192,7 @@ def check_early(asked: RunSettings, folders: Sequence[Path]) -> list[WrittenCell
             f"generation.max_new_tokens={limit} leaves no room for a prompt: {pair.target!r} has "
             f"{positions} positions"
         )
-    return written_cells(asked.decoder, asked.spec, asked.cells, folders)
+    return parse_cells(asked.decoder, asked.spec, asked.cells, folders)
 
 
 def read_positions(path: str) -> int | None:

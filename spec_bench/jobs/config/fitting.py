@@ -19,10 +19,10 @@ from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.model_files import EMBEDDED, model_path
 from spec_bench.jobs.config.pair import EngineSettings, Pair
 from spec_bench.settings.configs import find_configs, read_yaml
-from spec_bench.settings.validation import Text, check, settings
+from spec_bench.settings.validation import NonEmptyStr, check, settings
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import command_line, training_command, training_of
+from spec_bench.system.files import command_line, format_training_command, parse_training_folder
 
 FOLDER = "trees"
 POLICY = "fitted_list"
@@ -33,11 +33,11 @@ _OURS = Path(spec_bench.__file__).resolve().parent / "embedded" / FOLDER
 class Fit:
     """A file of ``results/trees``."""
 
-    pair: Text  # its label, for people
-    target: Text  # as the pair names it
-    draft: Text
+    pair: NonEmptyStr  # its label, for people
+    target: NonEmptyStr  # as the pair names it
+    draft: NonEmptyStr
     revisions: tuple[str, str]  # of both; "" where unknown
-    task: Text
+    task: NonEmptyStr
     temperature: float  # of the sampling, as are the next three
     top_k: int
     top_p: float
@@ -76,12 +76,12 @@ class FittedTrees:
         paths = (path for folder in folders for path in sorted(folder.glob("*.yaml")))
         ours = next((fit for fit in map(read_fit, paths) if self._is_ours(fit)), None)
         if ours is None:
-            raise UsageError(f"{cell.title}: {self._missing()}")
+            raise UsageError(f"{cell.title}: {self._explain_missing_fit()}")
         from spec_bench.tree.node_list import best_list
 
         nodes = [list(node) for node in best_list(ours.accepted, int(tree["total"]))]
         filled = {**cell.settings, "tree": {**tree, "nodes": nodes}}
-        return Cell.read(filled, self.sampling).called(cell.name)
+        return Cell.read(filled, self.sampling).with_name(cell.name)
 
     def _is_ours(self, fit: Fit) -> bool:
         """Returns whether it was made with these models, task and sampling."""
@@ -94,7 +94,7 @@ class FittedTrees:
             and SamplingSettings(*asked) == replace(self.sampling, probability_dtype="float32")
         )
 
-    def _missing(self) -> str:
+    def _explain_missing_fit(self) -> str:
         """Returns what was not fitted, and what does it."""
         pair = self.pair
         where = ""
@@ -122,7 +122,7 @@ def read_fit(path: Path) -> Fit:
     return check(Fit, read_yaml(path), str(path))
 
 
-def fitting(
+def fit_cells(
     cells: Sequence[Cell], trees: FittedTrees, engine: EngineSettings
 ) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
     """The cells that fit the pair and its batches, the baseline first, their trees filled in, and
@@ -162,10 +162,10 @@ def check_fit(cell: Cell, pair: Pair) -> None:
             f"{', '.join(pair.heads) or 'none'}: set pair.heads.{kind} to a folder or hub id"
         )
     heads = Path(pair.heads[kind])
-    name = training_of(heads)
+    name = parse_training_folder(heads)
     if name is not None and not heads.is_dir():
         on_gpu = pair.specs[0].device != "cpu"
-        how = f"train them: {training_command(kind, name_pair(pair), name, on_gpu)}"
+        how = f"train them: {format_training_command(kind, name_pair(pair), name, on_gpu)}"
         if heads.parent.is_dir():
             how = "their training was interrupted: the command that began it goes on"
         raise UsageError(
@@ -185,18 +185,18 @@ def check_fit(cell: Cell, pair: Pair) -> None:
                 f"them as pair.heads.{learned}"
             )
         if cell.config.drafter.passes:
-            cell.config.tree_within(head["guesses"])
+            cell.config.limit_tree_depth(head["guesses"])
 
 
 def _check_masks(cell: Cell, pair: Pair) -> None:
     """Checks that a draft that guesses all levels at once was trained for it."""
-    from spec_bench.engine.loading import config_of  # with torch, as cells are by now
+    from spec_bench.engine.loading import load_config  # with torch, as cells are by now
 
     if getattr(cell.config.drafter, "mask_token", 0) is not None or not pair.specs:
         return
-    cell.config.tree_within(cell.config.drafter.reach(None))
+    cell.config.limit_tree_depth(cell.config.drafter.reach(None))
     try:
-        config = config_of(pair.specs[1].path, pair.specs[1].revision)
+        config = load_config(pair.specs[1].path, pair.specs[1].revision)
     except Exception:  # whatever it is, loading the model hits it again and says so
         return
     if getattr(config, "pard_token", None) is None:

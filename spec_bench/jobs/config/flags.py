@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spec_bench.settings.arguments import Parser
 from spec_bench.settings.configs import conf_dirs, experiments_dirs, find_configs, read_yaml
-from spec_bench.settings.fields import did_you_mean
+from spec_bench.settings.fields import suggest
 from spec_bench.settings.words import quote_text
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import command_line
@@ -53,7 +53,7 @@ TYPED = r"\\\g<0>"
 _ESCAPE = re.compile(r"(\\?)\\([nt])([a-z]?)")
 
 
-def overrides_of(command: str, arguments: Sequence[str]) -> list[str]:
+def flags_to_overrides(command: str, arguments: Sequence[str]) -> list[str]:
     """Returns a command's arguments with plain flags as Hydra's overrides. Raises ValueError: a
     word is neither a flag nor an override, or one is written as the other.
     """
@@ -68,8 +68,8 @@ def overrides_of(command: str, arguments: Sequence[str]) -> list[str]:
         rest = [each for each in rest if each not in more]
         files = [quote_text(os.path.expanduser(each)) for each in [*asked["data"], *more]]
         asked["data"] = files[0] if len(files) == 1 else f"[{','.join(files)}]"
-    own = _checked(rest, flags, command) if command != "serve" else []  # which looks itself
-    if "data" in asked and command != "train" and not _chosen("task", asked, rest):
+    own = _check_words(rest, flags, command) if command != "serve" else []  # which looks itself
+    if "data" in asked and command != "train" and not _choices("task", asked, rest):
         asked = {"task": "jsonl"} | asked
     if (device := asked.get("device")) and not _DEVICE.fullmatch(device):
         raise UsageError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
@@ -103,7 +103,7 @@ def read_escapes(
     return [_ESCAPE.sub(read, each) if _TEXTS.match(each) else each for each in words]
 
 
-def _chosen(group: str, asked: dict[str, str], rest: Sequence[str]) -> bool:
+def _choices(group: str, asked: dict[str, str], rest: Sequence[str]) -> bool:
     return group in asked or any(each.startswith(f"{group}=") for each in rest)
 
 
@@ -135,7 +135,7 @@ def _override(flag: Flag, name: str, value: str) -> str:
     return flag.override.format(value)
 
 
-def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str]:
+def _check_words(words: list[str], flags: dict[str, Flag], command: str) -> list[str]:
     """Returns Hydra's own flags first. Raises ValueError: a word is no override or flag."""
     own = list[str]()
     others = list[str]()
@@ -172,11 +172,11 @@ def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str
             if homes:
                 full = f"{homes[0]}{setting}={value or 'VALUE'}"
                 raise UsageError(f"{key} is a setting, not a flag: {full}")
-            near = did_you_mean(name, [*flags], "--")
+            near = suggest(name, [*flags], "--")
             more = f"spec-bench {command} --help lists them"
             raise UsageError(f"there is no flag {key}{near or f'; {more}'}")
         elif not equals and not word.startswith("~"):
-            near = meant_by(word) or "a setting is KEY=VALUE, a flag --NAME VALUE"
+            near = suggest_spelling(word) or "a setting is KEY=VALUE, a flag --NAME VALUE"
             raise UsageError(f"cannot read {word!r}: {near}")
         elif (name := key.replace("_", "-")) in flags and key not in settings:
             full = flags[name].override.format(value)
@@ -196,7 +196,7 @@ def settings_of_command(command: str) -> Iterator[str]:
     yield from re.findall(r"^(\w+):", file.read_text(encoding="utf-8"), re.MULTILINE)
 
 
-def meant_by(word: str) -> str:
+def suggest_spelling(word: str) -> str:
     """Returns how a bare word is written that names a choice or a file, or an empty text."""
     name, _, tree = word.partition(":")
     for kind in _KINDS:

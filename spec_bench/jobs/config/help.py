@@ -20,7 +20,7 @@ from rich.text import Text
 
 from spec_bench.jobs.config.flags import FLAGS, LAUNCHERS
 from spec_bench.settings.configs import conf_dir, experiments_dirs, find_configs, read_yaml
-from spec_bench.settings.fields import did_you_mean, settings_in
+from spec_bench.settings.fields import list_setting_fields, suggest
 from spec_bench.system import model_cache
 
 _PAPER = "paper.yaml"
@@ -59,7 +59,7 @@ def command_help(command: str) -> str:
     return _HELP[command]["help"].format(flags=flags)
 
 
-def listing(arguments: Sequence[str]) -> int:
+def print_listing(arguments: Sequence[str]) -> int:
     """Prints a list (``spec-bench ls KIND``), or one entry; returns 2 where there is none."""
     if not arguments:
         print(command_help("ls"), end="")
@@ -74,7 +74,7 @@ def listing(arguments: Sequence[str]) -> int:
         known = [line[0].partition("=")[0] for line in lines] or [*_LISTS]
         kind, got = (f"ls {kind}", " ".join(names)) if lines else ("ls", " ".join(arguments))
         told = f"spec-bench {kind} takes one of {', '.join(dict.fromkeys(known))}, got {got!r}"
-        print(f"{told}{did_you_mean(got, known)}", file=sys.stderr)
+        print(f"{told}{suggest(got, known)}", file=sys.stderr)
         return 2
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
@@ -86,30 +86,34 @@ def listing(arguments: Sequence[str]) -> int:
 
 def _choices(group: str) -> Iterator[tuple[str, ...]]:
     for name, file in find_configs(group).items():
-        keys = " ".join(key for key, _ in _of_file(file, "head.") if not key.endswith(name))
+        keys = " ".join(key for key, _ in _read_comments(file, "head.") if not key.endswith(name))
         yield (name, keys, _about(file)) if group == "head" else (name, _about(file))
 
 
-def _registered(module: str, name: str) -> Iterator[tuple[str, ...]]:
+def _list_registered(module: str, name: str) -> Iterator[tuple[str, ...]]:
     for each, kind in getattr(import_module(f"spec_bench.{module}"), name).items():
         doc = _sentence((kind.__doc__ or "").replace("``", "").split())
-        yield each, " ".join(map(_key, settings_in(kind))), doc
+        yield each, " ".join(map(_key, list_setting_fields(kind))), doc
 
 
 def _metrics() -> Iterator[tuple[str, ...]]:
     quality = import_module("spec_bench.metrics.quality")
     for name in (*quality.SCORES, *quality.metric):
-        yield name, quality.column_of(name, {}).definition
+        yield name, quality.get_column(name, {}).definition
     for name, module in quality.SHIPPED.items():
         yield name, _sentence(module.compute.__doc__.split())
 
 
 def _models() -> Iterator[tuple[str, ...]]:
-    if not (folders := model_cache.cached_models()):
+    if not (folders := model_cache.list_cached_models()):
         yield "none yet", "--target FILE.gguf, make smollm2 and make qwen_coder leave one"
     for folder in folders:
         size = model_cache.size_bytes(folder) / 2**30
-        yield model_cache.cached_name(folder), f"{size:.1f} GiB", model_cache.read_weights(folder)
+        yield (
+            model_cache.get_cached_name(folder),
+            f"{size:.1f} GiB",
+            model_cache.read_weights(folder),
+        )
 
 
 def _key(field: Field[Any]) -> str:
@@ -125,17 +129,17 @@ def _recipes() -> Iterator[tuple[str, ...]]:
 
 
 def _settings(config: str, *groups: str) -> Iterator[tuple[str, ...]]:
-    yield from _of_file(conf_dir() / f"{config}.yaml", "")
+    yield from _read_comments(conf_dir() / f"{config}.yaml", "")
     for group in groups:
-        yield from _of_file(conf_dir() / f"{group}.yaml", f"{group.partition('/')[0]}.")
+        yield from _read_comments(conf_dir() / f"{group}.yaml", f"{group.partition('/')[0]}.")
 
 
 # Of each list what it is for, and what makes its lines of what.
 _LISTS: dict[str, tuple[Any, ...]] = {
     "decoders": ("for --decoders NAME:TREE, or decoder=NAME", _choices, "decoder"),
-    "drafters": ("drafter.kind in a decoder's YAML", _registered, "draft.base", "drafter"),
-    "policies": ("tree.policy in a decoder's YAML", _registered, "tree.base", "policy"),
-    "rules": ("verifier.rule in a decoder's YAML", _registered, "verify.base", "rule"),
+    "drafters": ("drafter.kind in a decoder's YAML", _list_registered, "draft.base", "drafter"),
+    "policies": ("tree.policy in a decoder's YAML", _list_registered, "tree.base", "policy"),
+    "rules": ("verifier.rule in a decoder's YAML", _list_registered, "verify.base", "rule"),
     "tasks": ("for --task NAME", _choices, "task"),
     "metrics": ("scores, for --metrics NAME,NAME, and what is always counted", _metrics),
     "pairs": ("for --pair NAME", _choices, "pair"),
@@ -156,7 +160,7 @@ _LISTS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-def _of_file(file: Path, prefix: str) -> Iterator[tuple[str, str]]:
+def _read_comments(file: Path, prefix: str) -> Iterator[tuple[str, str]]:
     """Yields the settings that a file has, those of a group behind its name."""
     path: list[str] = []
     for match in filter(None, map(_SETTING.fullmatch, file.read_text("utf-8").splitlines())):

@@ -21,7 +21,7 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.file_digests import read_digest
 from spec_bench.system.files import digest
 from spec_bench.system.hub import hub_reached
-from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of, is_model
+from spec_bench.system.model_cache import find_gguf, get_converted_path, get_fetched_path, is_model
 
 EMBEDDED = "embedded:"
 FETCHED = "fetched:"  # by a make target of the same name, or of that before a slash
@@ -52,14 +52,14 @@ def model_path(name: str) -> str:
             raise UsageError(f"unknown embedded model {name!r}; embedded: {', '.join(known)}")
         return str(folder)
     if name.startswith(FETCHED):
-        folder = fetched_folder(name.removeprefix(FETCHED))
+        folder = get_fetched_path(name.removeprefix(FETCHED))
         if not is_model(folder):
             target = name.removeprefix(FETCHED).split("/")[0]
             raise UsageError(f"{name!r} is not on this machine yet: make {target}")
         return str(folder)
     path = Path(name).expanduser()
-    if (file := gguf_of(path)) and not (path / "config.json").is_file():
-        folder = converted_folder(file)
+    if (file := find_gguf(path)) and not (path / "config.json").is_file():
+        folder = get_converted_path(file)
         if not is_model(folder):
             from spec_bench.engine.gguf_conversion import convert
 
@@ -173,7 +173,7 @@ def hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> st
 BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 
 
-def stored_dtype(name: str, revision: str | None = None) -> str:
+def read_stored_dtype(name: str, revision: str | None = None) -> str:
     """Returns the number format that a model's config states for its weights; float32 where it
     states none that is decoded with.
     """

@@ -17,7 +17,7 @@ from spec_bench.engine.model_spec import (
     INTERSECTION,
     ModelSpec,
     cuda_fault,
-    kept_tokens,
+    read_kept_tokens,
     resolve_compile,
     sees_cuda,
 )
@@ -31,21 +31,21 @@ from spec_bench.jobs.config.model_files import (
     model_path,
     model_size,
     read_digests,
-    stored_dtype,
+    read_stored_dtype,
 )
-from spec_bench.records.seals import bytes_of
+from spec_bench.records.seals import read_regular_file
 from spec_bench.settings.configs import find_configs, read_config
 from spec_bench.settings.validation import (
-    Flag,
+    Allowed,
+    FiniteFloat,
     Ge,
     Gt,
+    IntOrFloat,
     Le,
-    Number,
-    Real,
-    Says,
+    NonEmptyStr,
+    StrictBool,
+    StrictInt,
     StringConstraints,
-    Text,
-    Whole,
     check,
     settings,
 )
@@ -53,7 +53,7 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest
 from spec_bench.system.hub import hub_reached
 from spec_bench.system.model_cache import read_weights
-from spec_bench.vocabulary.published import listed
+from spec_bench.vocabulary.published import wrap_in_list
 
 _MODELS = ("target", "draft")
 _warn = cache(partial(logging.getLogger(__name__).warning, "engine.device=auto is the CPU: %s"))
@@ -67,16 +67,16 @@ class EngineSettings:
 
     device: Annotated[
         str,
-        Says("auto, cpu, cuda or cuda:0, or alike"),
+        Allowed("auto, cpu, cuda or cuda:0, or alike"),
         StringConstraints(pattern=f"^({AUTO}|{DEVICE})$"),
     ]
     dtype: Dtype | None = None
-    batch_size: Annotated[Whole, Ge(1)] = 1
+    batch_size: Annotated[StrictInt, Ge(1)] = 1
     batching: Literal["static", "continuous"] = "static"
     compile: Literal["auto", "none", "static", "static_inductor", "dynamo", "inductor"] = "auto"
-    threads: Annotated[Whole, Ge(1), Le(MOST_THREADS)] | None = None
-    gpu_memory_gib: Annotated[Real, Gt(0)] | None = None
-    tensor_parallel: Flag = False
+    threads: Annotated[StrictInt, Ge(1), Le(MOST_THREADS)] | None = None
+    gpu_memory_gib: Annotated[IntOrFloat, Gt(0)] | None = None
+    tensor_parallel: StrictBool = False
     kind: Literal["here", "server"] = "here"
 
     @property
@@ -85,17 +85,17 @@ class EngineSettings:
         return self.kind == "server"
 
     @property
-    def on_cuda(self) -> bool:
+    def uses_cuda(self) -> bool:
         """Whether jobs need GPUs."""
         return self.device.startswith("cuda")
 
     @property
     def usual_dtype(self) -> str:
         """The number format of weights where neither the engine nor a pair names one."""
-        return "bfloat16" if self.on_cuda else "float32"
+        return "bfloat16" if self.uses_cuda else "float32"
 
 
-def placed(engine: EngineSettings, target: str) -> EngineSettings:
+def resolve_device(engine: EngineSettings, target: str) -> EngineSettings:
     """The engine's settings with device and compilation resolved where they are ``auto``; the small
     models are at home on a CPU.
     """
@@ -109,7 +109,7 @@ def placed(engine: EngineSettings, target: str) -> EngineSettings:
     return replace(engine, device=device, compile=compile)
 
 
-def check_there(device: str) -> None:
+def check_device(device: str) -> None:
     """Refuses an accelerator that torch does not see; CUDA is asked for with each model."""
     kind = device.partition(":")[0]
     if kind in ("cpu", "cuda"):
@@ -122,42 +122,42 @@ def check_there(device: str) -> None:
 
 
 @settings
-class Printed:
+class PrintedPair:
     """How a paper prints a pair: one spelling of each model, or several."""
 
-    target: Text | tuple[Text, ...]
-    draft: Text | tuple[Text, ...] | None = None
+    target: NonEmptyStr | tuple[NonEmptyStr, ...]
+    draft: NonEmptyStr | tuple[NonEmptyStr, ...] | None = None
 
 
 @settings
 class PairSettings:
     """The config group ``pair``; explained in ``conf/pair/shared/base.yaml``."""
 
-    target: Text
-    draft: Text | tuple[Text, ...] | None
-    name: Text | None = None
+    target: NonEmptyStr
+    draft: NonEmptyStr | tuple[NonEmptyStr, ...] | None
+    name: NonEmptyStr | None = None
     dtype: Dtype | None = None
-    heads: dict[str, Text | None] | None = None
-    target_device_map: Text | dict[str, Whole | Text] | None = None
-    target_revision: Text | None = None
-    draft_revision: Text | None = None
-    tokenizer: Text | None = None
-    draft_vocabulary: Text | Whole | None = None
-    chat_template: Text | None = None
-    chat_template_kwargs: dict[Text, Any] | None = None
-    gated: Flag = False
-    target_parameters: Annotated[Whole, Ge(1)] | None = None
-    draft_parameters: Annotated[Whole, Ge(1)] | None = None
-    stand_in: Text | None = None
-    paper_draft_parameters: Annotated[Whole, Ge(1)] | None = None
-    chat_tuned: Flag = False
-    seen_in_training: dict[Text, Number] | None = None
-    paper: Printed | tuple[Printed, ...] | None = None
+    heads: dict[str, NonEmptyStr | None] | None = None
+    target_device_map: NonEmptyStr | dict[str, StrictInt | NonEmptyStr] | None = None
+    target_revision: NonEmptyStr | None = None
+    draft_revision: NonEmptyStr | None = None
+    tokenizer: NonEmptyStr | None = None
+    draft_vocabulary: NonEmptyStr | StrictInt | None = None
+    chat_template: NonEmptyStr | None = None
+    chat_template_kwargs: dict[NonEmptyStr, Any] | None = None
+    gated: StrictBool = False
+    target_parameters: Annotated[StrictInt, Ge(1)] | None = None
+    draft_parameters: Annotated[StrictInt, Ge(1)] | None = None
+    stand_in: NonEmptyStr | None = None
+    paper_draft_parameters: Annotated[StrictInt, Ge(1)] | None = None
+    chat_tuned: StrictBool = False
+    seen_in_training: dict[NonEmptyStr, FiniteFloat] | None = None
+    paper: PrintedPair | tuple[PrintedPair, ...] | None = None
 
     @property
     def drafts(self) -> tuple[str, ...]:
         """The draft models, in order."""
-        return tuple(listed(self.draft))
+        return tuple(wrap_in_list(self.draft))
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Pair:
             settings["tokenizer"] = {"source": self.tokenizer, "revision": revision}
         if (kept := self.draft_vocabulary) is not None:
             by_name = isinstance(kept, int) or kept == INTERSECTION
-            settings["draft_vocabulary"] = kept if by_name else digest(kept_tokens(kept))
+            settings["draft_vocabulary"] = kept if by_name else digest(read_kept_tokens(kept))
         if self.chat_template is not None:
             settings["chat_template"] = self.chat_template
         if self.template_arguments:
@@ -233,7 +233,7 @@ class Pair:
         }
 
 
-def pinned(pair: Pair, kinds: Iterable[str] = (), fetch: bool = True) -> Pair:
+def pin_revisions(pair: Pair, kinds: Iterable[str] = (), fetch: bool = True) -> Pair:
     """The pair at its hub models' current commits, so that what is loaded is what is recorded. An
     unknown revision stays as it is: loading the model says what is wrong. ``kinds`` are those heads
     that are used; without ``fetch`` only the hub's cache is asked.
@@ -249,7 +249,7 @@ def pinned(pair: Pair, kinds: Iterable[str] = (), fetch: bool = True) -> Pair:
     return replace(pair, specs=tuple(specs), revisions=tuple(revisions), head_commits=commits)
 
 
-def check_found(pair: PairSettings, served: bool) -> None:
+def check_models_exist(pair: PairSettings, served: bool) -> None:
     """Looks for a pair's models where they may be; a server has its own. Raises ValueError: one is
     nowhere. A hub id with an owner that the hub does not give may be gated: loading it tells.
     """
@@ -271,13 +271,13 @@ def resolve_dtype(pair: PairSettings, engine: EngineSettings) -> str:
     stored.
     """
     asked = engine.dtype or pair.dtype or engine.usual_dtype
-    return stored_dtype(pair.target, pair.target_revision) if asked == AUTO else asked
+    return read_stored_dtype(pair.target, pair.target_revision) if asked == AUTO else asked
 
 
 def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
     """Names, folders, revisions of the pair."""
-    engine = placed(engine, pair.target)
-    check_there(engine.device)
+    engine = resolve_device(engine, pair.target)
+    check_device(engine.device)
     names = (pair.target, *pair.drafts)
     place = pair.target_device_map
     target = ModelSpec(
@@ -308,22 +308,30 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
     label = pair.name or "+".join(_short(name) for name in names)
     heads = {
         kind: pair.target if name == TARGETS_OWN else name
-        for kind, name in named_heads(pair.heads or {}).items()
+        for kind, name in check_head_kinds(pair.heads or {}).items()
     }
     return Pair(
-        *(label, pair.target, pair.drafts, specs, revisions, _jinja(pair.chat_template), heads),
+        *(
+            label,
+            pair.target,
+            pair.drafts,
+            specs,
+            revisions,
+            _read_template(pair.chat_template),
+            heads,
+        ),
         tokenizer=None if pair.tokenizer is None else model_path(pair.tokenizer),
         draft_vocabulary=pair.draft_vocabulary,
         template_arguments=pair.chat_template_kwargs or {},
     )
 
 
-def _jinja(template: str | None) -> str | None:
+def _read_template(template: str | None) -> str | None:
     """A chat template: Jinja as it is, and what has no braces, or a file's ending, a file of it."""
     if template is None or ("{" in template and not template.endswith((".jinja", ".j2"))):
         return template
     try:
-        return bytes_of(Path(template).expanduser()).decode()
+        return read_regular_file(Path(template).expanduser()).decode()
     except (OSError, ValueError) as error:
         raise UsageError(f"pair.chat_template: cannot read {template!r}: {error}") from None
 
@@ -332,7 +340,7 @@ TARGETS_OWN = "target"
 """In ``pair.heads``: the target's own files hold them."""
 
 
-def named_heads(heads: Mapping[str, str | None]) -> dict[str, str]:
+def check_head_kinds(heads: Mapping[str, str | None]) -> dict[str, str]:
     """Draft heads by kind, those that are given. Raises ValueError: an unknown kind."""
     from spec_bench.draft.base import drafter
 
@@ -343,7 +351,7 @@ def named_heads(heads: Mapping[str, str | None]) -> dict[str, str]:
     return {kind: name for kind, name in heads.items() if name is not None}
 
 
-def with_own_name(pair: PairSettings, folders: Sequence[Path]) -> PairSettings:
+def drop_borrowed_name(pair: PairSettings, folders: Sequence[Path]) -> PairSettings:
     """Returns the pair without its name if the name is another pair's.
 
     A name from ``conf/pair`` belongs to that file's models. If ``pair.target=...`` replaced one of

@@ -25,8 +25,8 @@ def check_served(asked: RunSettings) -> None:
         return
     for problem in _problems(asked):
         raise UsageError(problem)
-    for cell in served_cells(asked):
-        client(asked.server, cell).close()
+    for cell in build_served_cells(asked):
+        make_client(asked.server, cell).close()
 
 
 def _problems(asked: RunSettings) -> Iterator[str]:
@@ -58,7 +58,7 @@ def _problems(asked: RunSettings) -> Iterator[str]:
         )
 
 
-def served_cells(asked: RunSettings) -> tuple[Cell, ...]:
+def build_served_cells(asked: RunSettings) -> tuple[Cell, ...]:
     """Returns the plain server's cell, if one is named, and the server's."""
     server = asked.server
     return tuple(_cell(asked, plain) for plain in (True, False) if server.has_baseline or not plain)
@@ -83,7 +83,7 @@ def _cell(asked: RunSettings, plain: bool) -> Cell:
     return replace(Cell.read(decoder), settings={**decoder, "server": place})
 
 
-def client(settings: ServerSettings, cell: Cell) -> Server:
+def make_client(settings: ServerSettings, cell: Cell) -> Server:
     """Returns a cell's server, with the key that the environment holds."""
     if settings.has_baseline and cell.name == BASELINE:
         settings = settings.plain

@@ -16,19 +16,25 @@ from spec_bench.core import processes
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.jobs.config.cells import BASELINE, Cell, build_cells, simulate_cells
 from spec_bench.jobs.config.config import ConfirmSettings, RunSettings, check_early
-from spec_bench.jobs.config.fitting import FittedTrees, fitting
+from spec_bench.jobs.config.fitting import FittedTrees, fit_cells
 from spec_bench.jobs.config.model_files import Digests, get_mark
-from spec_bench.jobs.config.pair import EngineSettings, Pair, build_pair, pinned, placed
-from spec_bench.jobs.config.served_cells import SERVER, check_served, served_cells
-from spec_bench.metrics import needs_references, own_code
+from spec_bench.jobs.config.pair import (
+    EngineSettings,
+    Pair,
+    build_pair,
+    pin_revisions,
+    resolve_device,
+)
+from spec_bench.jobs.config.served_cells import SERVER, build_served_cells, check_served
+from spec_bench.metrics import digest_user_code, needs_references
 from spec_bench.metrics.interval import FEWEST
 from spec_bench.records.types import ENGINE, CellFacts, CellResult, SqlReference, Stage
 from spec_bench.server.settings import ServerSettings
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest
 from spec_bench.system.groups import group_by_key
-from spec_bench.tasks import Example, RandomPrompts, Task, build_task, with_metrics
-from spec_bench.tasks.generation import Generation
+from spec_bench.tasks import Example, RandomPrompts, Task, build_task, merge_metrics
+from spec_bench.tasks.generation import GenerationSettings
 from spec_bench.tasks.spider import SCHEMA_LINE, databases_digest
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.columns import CLEAN
@@ -114,10 +120,10 @@ class JobSettings:
             "pair": pair,
             "task": {
                 k: v
-                for k, v in with_metrics(self.asked.task).items()
+                for k, v in merge_metrics(self.asked.task).items()
                 if k not in _NOT_IDENTITY and (k not in _USUAL or v != _USUAL[k])
             },
-            "examples": stated(self.examples),
+            "examples": describe_examples(self.examples),
             **({"ends": self.ends} if self.ends else {}),
             "generation": {**asdict(self.sampling), "max_new_tokens": self.max_new_tokens},
             "engine": {
@@ -147,9 +153,9 @@ class JobSettings:
         return digest(self.cell_settings(cell))
 
     @cached_property
-    def own_code(self) -> str:
+    def user_code_digest(self) -> str:
         """A digest of the user's own code behind its numbers; other code scores again."""
-        return own_code(self.task.scores)
+        return digest_user_code(self.task.scores)
 
     def check_references(self, score: str, empty: bool) -> str:
         """Checks that a score has the references that it needs; see ``Task``."""
@@ -157,25 +163,25 @@ class JobSettings:
             return ""
         return self.task.check_references(score, (*self.examples, *self.fresh), empty)
 
-    def pinned(self, fetch: bool = True) -> JobSettings:
-        """Returns the same with the hub's models at their current commits, see ``pair.pinned``, and
-        with what their files call ends.
+    def pin_revisions(self, fetch: bool = True) -> JobSettings:
+        """Returns the same with the hub's models at their current commits, see
+        ``pair.pin_revisions``, and with what their files call ends.
         """
         heads = {kind for cell in self.cells if (kind := cell.config.heads)}
-        pair = pinned(self.pair, heads, fetch)
+        pair = pin_revisions(self.pair, heads, fetch)
         ends = ""
         target = pair.specs[0]
         mark = get_mark(pair.target, pair.revisions[0], weights=False)
         if mark is not None and isinstance(self.task, Task):
-            from spec_bench.engine.loading import known_tokenizer
+            from spec_bench.engine.loading import load_tokenizer_once
 
             with suppress(ValueError):  # loading it says so again
-                tokenizer = known_tokenizer(target.path, target.revision, mark)
+                tokenizer = load_tokenizer_once(target.path, target.revision, mark)
                 ends = self.task.ends(tokenizer).further
         return replace(self, pair=pair, ends=ends)
 
     def facts(self, cell: Cell) -> CellFacts:
-        """What the settings tell of a cell; a backend's ``ran_with`` adds what models do."""
+        """What the settings tell of a cell; a backend's ``runtime_facts`` adds what models do."""
         pair = self.pair
         task = self.task
         sampling = self.sampling
@@ -230,7 +236,7 @@ class JobSettings:
         around = {key: self.asked.task.get(key) for key in _AROUND}
         if arguments := self.pair.template_arguments:
             around["chat_template_kwargs"] = dict(arguments)
-        return digest([examples_digest(self.examples), around], 8)
+        return digest([digest_examples(self.examples), around], 8)
 
 
 def build_settings(
@@ -244,12 +250,12 @@ def build_settings(
     task = build_task(asked.task)
     for score in task.scores:
         needs_references(score)  # there is such a score
-    engine = placed(asked.engine, asked.pair.target)
+    engine = resolve_device(asked.engine, asked.pair.target)
     written = check_early(asked, folders)
-    asked = asked if unread else shared(asked, task)
+    asked = asked if unread else split_prompts(asked, task)
     # The user's files before cells, which import torch; the hub's data, which may be large, after.
-    here = None if unread or on_hub(task) else task.examples(asked.prompts)
-    sampling = sampling_of(asked.generation, task.generation)
+    here = None if unread or reads_hub(task) else task.examples(asked.prompts)
+    sampling = resolve_sampling(asked.generation, task.generation)
     limits = asked.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
     max_new_tokens = next(limit for limit in limits if limit is not None)
     pair = build_pair(asked.pair, engine)
@@ -258,12 +264,12 @@ def build_settings(
         # The pair under its own name: a server has its target, and nothing is loaded.
         alone = replace(pair, specs=pair.specs[:1], revisions=pair.revisions[:1])
         pair = replace(alone, drafts=(), heads={})
-        cells = served_cells(asked)
+        cells = build_served_cells(asked)
     else:
         stated = {name: getattr(asked.generation, name) for name in _SAMPLING}
         words = tuple(f"generation.{k}={v}" for k, v in stated.items() if v is not None)
         trees = FittedTrees(pair, task.name, sampling, Path(asked.results), words)
-        cells, left_out = fitting(build_cells(written, sampling), trees, engine)
+        cells, left_out = fit_cells(build_cells(written, sampling), trees, engine)
         cells = simulate_cells(cells, asked.simulate, sampling)
     first = asked.prompts
     confirm = asked.confirm
@@ -281,7 +287,7 @@ def build_settings(
     )
 
 
-def sampling_of(run: Generation, task: Generation) -> SamplingSettings:
+def resolve_sampling(run: GenerationSettings, task: GenerationSettings) -> SamplingSettings:
     """Returns the sampling settings: the run's, if null the task's, else the defaults."""
     given: dict[str, Any] = {"draft_temperature": run.draft_temperature}
     for name in _SAMPLING:
@@ -291,7 +297,7 @@ def sampling_of(run: Generation, task: Generation) -> SamplingSettings:
     return SamplingSettings(**given)
 
 
-def shared(asked: RunSettings, task: Task | RandomPrompts) -> RunSettings:
+def split_prompts(asked: RunSettings, task: Task | RandomPrompts) -> RunSettings:
     """The same with fewer ``prompts`` where the task would not leave a search's second stage enough
     for an interval and ``confirm.share`` is set; a log line tells how the rows are shared. Raises
     ValueError: a search has no row for its second stage.
@@ -315,21 +321,21 @@ def shared(asked: RunSettings, task: Task | RandomPrompts) -> RunSettings:
     return replace(asked, prompts=first)
 
 
-def on_hub(task: Task | RandomPrompts) -> bool:
+def reads_hub(task: Task | RandomPrompts) -> bool:
     """Returns whether a task's rows are the hub's."""
     return isinstance(task, Task) and task.source.kind == "hub"
 
 
-def stated(examples: tuple[Example, ...]) -> dict[str, Any]:
+def describe_examples(examples: tuple[Example, ...]) -> dict[str, Any]:
     """The examples as a cell's settings state them; with the digest of databases they query."""
-    described: dict[str, Any] = {"count": len(examples), "digest": examples_digest(examples)}
+    described: dict[str, Any] = {"count": len(examples), "digest": digest_examples(examples)}
     golds = (gold for each in examples for of_turn in each.references for gold in of_turn)
     if files := {gold.database for gold in golds if isinstance(gold, SqlReference)}:
         described["databases"] = databases_digest(files)
     return described
 
 
-def examples_digest(examples: tuple[Example, ...]) -> str:
+def digest_examples(examples: tuple[Example, ...]) -> str:
     """What was asked and expected: a data set that changes under its name is another cell."""
     return digest(
         [
@@ -353,7 +359,7 @@ def examples_digest(examples: tuple[Example, ...]) -> str:
 # cells of both are ordinary cells with other run ids, and both jobs resume as any job does.
 
 
-def best_of(results: Sequence[CellResult], confirm: ConfirmSettings) -> list[str]:
+def select_best(results: Sequence[CellResult], confirm: ConfirmSettings) -> list[str]:
     """Returns the run ids of the best cells of each decoder, in the order screened: by the number
     itself and not by an end of its interval, as on few prompts a wide one would win by its width.
     """
@@ -375,12 +381,12 @@ def rank_of(result: CellResult, by: str) -> float:
     return value if columns.column(by).better == "down" else -value
 
 
-def confirming(settings: JobSettings, results: Sequence[CellResult]) -> JobSettings | None:
+def confirmation_job(settings: JobSettings, results: Sequence[CellResult]) -> JobSettings | None:
     """Returns the second job of a search, with a baseline timed anew; None if there is none."""
     confirm = settings.asked.confirm
     if confirm is None or settings.stage != "screen":
         return None
-    chosen = set(best_of(results, confirm))
+    chosen = set(select_best(results, confirm))
     if not chosen:
         log.warning("nothing to confirm: no cell has a %s", confirm.by)
         return None

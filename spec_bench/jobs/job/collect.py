@@ -15,24 +15,24 @@ from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.generate import GenerateDecoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.config.settings import JobSettings
-from spec_bench.jobs.job.session import CellRun, Session, paired, reason_of
+from spec_bench.jobs.job.session import CellRun, Session, pair_timings, summarise_error
 from spec_bench.jobs.store.experiment import job_id
 from spec_bench.jobs.work.metering import NO_SAMPLE, energy_reasons
-from spec_bench.jobs.work.prompts import Prompts
+from spec_bench.jobs.work.prompts import JobPrompts
 from spec_bench.measure.roofline import (
     bound_over_measured,
-    measured_bandwidth,
+    count_bytes_of_prompt,
+    measure_bandwidth,
     model_cost,
-    moved_bytes,
     nominal_bandwidth,
 )
-from spec_bench.metrics import CellRecords, summary_of
+from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.calls import levels_per_call
-from spec_bench.metrics.efficiency import disturbance_note, in_bursts, stall_note
+from spec_bench.metrics.efficiency import came_in_bursts, disturbance_note, stall_note
 from spec_bench.metrics.interval import FEWEST, TOO_FEW
 from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
-from spec_bench.sinks.rows import digests_of
+from spec_bench.sinks.rows import get_digest_columns
 from spec_bench.vocabulary.columns import ENDS, header
 
 log = logging.getLogger(__name__)
@@ -59,24 +59,24 @@ _TIMED = (
 _NOT_PROPOSED = ("acceptance_rate", "nodes_per_call")
 
 
-def collect(session: Session, ran: Mapping[str, Any]) -> None:
+def write_results(session: Session, ran: Mapping[str, Any]) -> None:
     """Writes the result of every cell that this job worked on."""
     job = job_id(run.run_id for run in session.runs)
     baseline = session.baseline
     assert baseline or session.settings.served
     for run in (run for run in session.pending if not run.shared):
-        known = {**ran, **digests_of(run.models)}
+        known = {**ran, **get_digest_columns(run.models)}
         known["token_ids_digest"] = session.prompts.token_ids_digest
         facts = replace(session.settings.facts(run.cell), **known)
         beside = dict[str, Any]()
         try:
             if run.decoder is not None:
-                ids = _counted(session, run)
+                ids = _select_counted_prompts(session, run)
                 if not ids:
                     raise next(iter(run.failed.values()))
-                timed = _in_order(run, ids)
-                reference = paired(timed, session.against) if baseline else None
-                result, beside["scores"] = _complete(
+                timed = _complete_repeats(run, ids)
+                reference = pair_timings(timed, session.against) if baseline else None
+                result, beside["scores"] = _build_result(
                     session, facts, run, run.decoder, timed, reference
                 )
                 if reference is not None and baseline:
@@ -89,7 +89,7 @@ def collect(session: Session, ran: Mapping[str, Any]) -> None:
         run.store.finish(result, job, **beside)
 
 
-def _complete(
+def _build_result(
     session: Session,
     facts: CellFacts,
     run: CellRun,
@@ -117,9 +117,9 @@ def _complete(
     )
     exact = decoder.lossless == "exact" and not settings.sampling.temperature
     _warn_of_answers(run.cell.title, [*texts.values()], _count_others(records) if exact else 0)
-    summary = summary_of(records, prompts.task.scores, tokenize=prompts.task.tokenize)
-    failed = failures_of(session, run, records.ids)
-    without = _without(decoder, summary.row)
+    summary = summarise(records, prompts.task.scores, tokenize=prompts.task.tokenize)
+    failed = explain_missing_prompts(session, run, records.ids)
+    without = _find_undefined_metrics(decoder, summary.row)
     meter = session.metering.meter
     emptied = [f"{name}{end}" for name in without for end in ("", *ENDS)]
     emptied += [f"{RATE}_by_depth"] * (RATE in without)
@@ -137,9 +137,9 @@ def _complete(
         ),
         summary.row
         | dict.fromkeys(emptied)
-        | _beside(settings, run, decoder, prompts)
-        | bound_columns(decoder, records.windows, lengths, facts.device)
-        | served_columns(records.windows)
+        | _system_columns(settings, run, decoder, prompts)
+        | roofline_columns(decoder, records.windows, lengths, facts.device)
+        | empty_served_columns(records.windows)
         | ({"prompts_failed": prompts.count - len(records.ids)} if failed else {})
         | {
             "energy_method": None if meter.name == "none" else meter.name,
@@ -151,17 +151,19 @@ def _complete(
     return result, summary.scores
 
 
-def failures_of(session: Session, run: CellRun, counted: Sequence[str]) -> list[Reason]:
+def explain_missing_prompts(session: Session, run: CellRun, counted: Sequence[str]) -> list[Reason]:
     """Returns how many prompts are left out of a row, and why the first one; nothing of none."""
     prompts = session.prompts
     lost = prompts.count - len(counted)
     beside = session.baseline.failed if session.baseline else {}
     every = {**beside, **prompts.failed, **run.failed}
-    why = next((f"{name!r}, {reason_of(every[name])}" for name in every if name not in counted), "")
+    why = next(
+        (f"{name!r}, {summarise_error(every[name])}" for name in every if name not in counted), ""
+    )
     return [Reason("prompts_failed", f"{lost} of {prompts.count}: {why}")] if lost else []
 
 
-def _without(decoder: AnyDecoder, row: Mapping[str, Any]) -> dict[str, str]:
+def _find_undefined_metrics(decoder: AnyDecoder, row: Mapping[str, Any]) -> dict[str, str]:
     """Metrics that a decoder's records do not tell, and why.
 
     A record says how deep a call's tree was and how much of it was accepted. In a tree that the
@@ -184,8 +186,8 @@ def _draft_calls(decoder: AnyDecoder, generations: Sequence[Generation]) -> floa
     return levels_per_call(generations) if a_level else decoder.draft_calls
 
 
-def _beside(
-    settings: JobSettings, run: CellRun, decoder: AnyDecoder, prompts: Prompts
+def _system_columns(
+    settings: JobSettings, run: CellRun, decoder: AnyDecoder, prompts: JobPrompts
 ) -> dict[str, Any]:
     """Columns that are not metrics of the records."""
     longest = [(len(each.prompt_ids), each.max_new_tokens) for each in prompts.requests]
@@ -216,28 +218,28 @@ def _reasons(session: Session, run: CellRun, records: CellRecords) -> list[Reaso
         ("later_turns", not_asked if left_out else ""),
         ("speedup", disturbance_note(records, session.slowdown()) or stall_note(records)),
         ("host_overhead", _ONE_GRAPH if run.ran.recorded else ""),
-        ("repeats", _unlike_the_first(records)),
+        ("repeats", _describe_changed_repeats(records)),
         ("intervals", TOO_FEW if len(records.generations) < FEWEST else ""),
         ("spec", run.cell.config.describe_cut(run.decoder) if run.decoder else ""),
     ]
     meter = session.metering.meter
     unmetered = bool(settings.served) and meter.name == "none"
     retold = settings.served is not None and settings.served.tokens == "text"
-    causes += served_reasons(records.windows, unmetered, retold)
+    causes += explain_served_columns(records.windows, unmetered, retold)
     reasons = [Reason(column, text) for column, text in causes if text]
     return reasons if unmetered else [*reasons, *energy_reasons(meter.reason, records.windows)]
 
 
-def _counted(session: Session, run: CellRun) -> list[str]:
+def _select_counted_prompts(session: Session, run: CellRun) -> list[str]:
     """Returns the prompts that a row is about: decoded in every repeat, the baseline beside."""
     repeats = [run.done[each] for each in range(session.settings.asked.repeats)]
     names = [each.prompt_id for each in session.prompts.requests]
     ids = [name for name in names if all(name in each for each in repeats)]
-    beside = [name for name in ids if paired([[e[name]] for e in repeats], session.against)]
+    beside = [name for name in ids if pair_timings([[e[name]] for e in repeats], session.against)]
     return beside or ids
 
 
-def _in_order(run: CellRun, ids: Sequence[str]) -> list[list[Generation]]:
+def _complete_repeats(run: CellRun, ids: Sequence[str]) -> list[list[Generation]]:
     """The generations of each whole repeat, in the order of the requests."""
     whole = takewhile(lambda repeat: set(ids) <= run.done[repeat].keys(), count())
     return [[run.done[repeat][prompt_id] for prompt_id in ids] for repeat in whole]
@@ -260,7 +262,7 @@ def _count_others(records: CellRecords) -> int:
     return sum(each.tokens != plain.tokens for each, plain in both)
 
 
-def _unlike_the_first(records: CellRecords) -> str:
+def _describe_changed_repeats(records: CellRecords) -> str:
     """Returns what to mind if a device does not decode the same every time; "" if it did."""
     again = [each for repeat in records.again for each in repeat]
     first = [*records.generations] * len(records.again)
@@ -269,7 +271,7 @@ def _unlike_the_first(records: CellRecords) -> str:
     return f"{other} of {len(again)} later windows {said}" if other else ""
 
 
-def bound_columns(
+def roofline_columns(
     decoder: AnyDecoder,
     generations: list[Generation],
     prompt_tokens: dict[str, int],
@@ -288,12 +290,14 @@ def bound_columns(
     heads = getattr(decoder, "heads", None)
     head_bytes = float(sum(part.nbytes for part in heads.parameters())) if heads else 0.0
     moved = sum(
-        moved_bytes(each, prompt_tokens[each.prompt_id], target, drafts, head_bytes, decoder.rows)
+        count_bytes_of_prompt(
+            each, prompt_tokens[each.prompt_id], target, drafts, head_bytes, decoder.rows
+        )
         for each in generations
     )
     at_once = max(1, processes.count())
     columns: dict[str, Any] = {"moved_bytes": round(moved / calls)}
-    if (measured := measured_bandwidth(known[0].module)) is not None:
+    if (measured := measure_bandwidth(known[0].module)) is not None:
         columns["bandwidth_bytes_per_s"] = round(measured * at_once)
     if (nominal := nominal_bandwidth(device_name)) is not None:
         share = bound_over_measured(moved, generations, nominal * at_once)
@@ -307,17 +311,17 @@ def has_no_baseline(settings: JobSettings) -> bool:
     return served is not None and not served.has_baseline and served.decoder != "ar"
 
 
-def served_columns(windows: Sequence[Generation]) -> dict[str, Any]:
+def empty_served_columns(windows: Sequence[Generation]) -> dict[str, Any]:
     """Columns that a client cannot fill, emptied; none if this program decoded."""
     if not any(each.delivery for each in windows):
         return {}
-    stems = _NOT_SEEN + (() if _proposed(windows) else _NOT_PROPOSED)
-    stems += _TIMED if in_bursts(windows) else ()
+    stems = _NOT_SEEN + (() if _has_proposals(windows) else _NOT_PROPOSED)
+    stems += _TIMED if came_in_bursts(windows) else ()
     emptied = (name for name in header() if name.startswith(stems))
     return {name: None for name in emptied if not name.startswith(_WHOLE)}
 
 
-def served_reasons(
+def explain_served_columns(
     windows: Sequence[Generation], unmetered: bool, retold: bool
 ) -> list[tuple[str, str]]:
     """Why they are empty, and what to mind about others; ``retold``: answers came as text."""
@@ -325,17 +329,19 @@ def served_reasons(
     if not came:
         return []
     again = sum(each.attempts > 1 for each in came)
-    unknown = "" if _proposed(windows) else "nobody says how many tokens were proposed to a call"
+    unknown = (
+        "" if _has_proposals(windows) else "nobody says how many tokens were proposed to a call"
+    )
     return [
         ("delivered_tokens", "of the answers' text, tokenised again" if retold else ""),
         ("host_overhead", "what a server's seconds go to is not seen from outside"),
         ("perplexity", "the target is not loaded here"),
         ("acceptance_rate", unknown),
-        ("token_rate", _BURSTS if in_bursts(windows) else ""),
+        ("token_rate", _BURSTS if came_in_bursts(windows) else ""),
         (_ENERGY, _UNNAMED if unmetered else ""),
         ("latency_s", f"{again} of {len(came)} answers took several requests" if again else ""),
     ]
 
 
-def _proposed(windows: Sequence[Generation]) -> bool:
+def _has_proposals(windows: Sequence[Generation]) -> bool:
     return all(each.delivery.proposed for each in windows if each.delivery)

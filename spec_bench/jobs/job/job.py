@@ -20,24 +20,24 @@ from spec_bench.core import processes
 from spec_bench.decode.config import AnyDecoder
 from spec_bench.engine.cache import CachePool
 from spec_bench.jobs.config.cells import BASELINE
-from spec_bench.jobs.config.served_cells import SERVER, client
+from spec_bench.jobs.config.served_cells import SERVER, make_client
 from spec_bench.jobs.config.settings import JobSettings
-from spec_bench.jobs.job.collect import collect
-from spec_bench.jobs.job.session import GIVEN_UP, CellRun, Session, batches, decode_in_turn
-from spec_bench.jobs.store.store import CellStore, FollowerStore
+from spec_bench.jobs.job.collect import write_results
+from spec_bench.jobs.job.session import GIVEN_UP, CellRun, Session, batches, decode_interleaved
+from spec_bench.jobs.store.store import CellStore, ReadOnlyCellStore
 from spec_bench.jobs.work import models
-from spec_bench.jobs.work.metering import Metering, ordinals
-from spec_bench.jobs.work.prompts import Prompts
+from spec_bench.jobs.work.metering import EnergyMetering, gpu_ordinals
+from spec_bench.jobs.work.prompts import JobPrompts
 from spec_bench.measure.provenance import Machine, PeakMemory, device_name, machine, provenance
-from spec_bench.metrics import CellRecords, summary_of
+from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.plain import compare_with_printed, find_printed
 from spec_bench.records import cell_folder
 from spec_bench.records.types import CellResult, PromptError, Request
-from spec_bench.server.decoder import Asking, ServedDecoder
-from spec_bench.server.endpoint import Server, fit
+from spec_bench.server.decoder import RequestOptions, ServedDecoder
+from spec_bench.server.endpoint import Server, one_short_line
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.foreign import parse_json
-from spec_bench.sinks.console import working
+from spec_bench.sinks.console import show_spinner
 from spec_bench.sinks.rows import read_rows
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
@@ -45,23 +45,25 @@ from spec_bench.system.errors import UsageError
 log = logging.getLogger(__name__)
 RECORDED_GAIN = 2.5  # of an eager iteration's seconds over a recorded one's, on an H100
 _WARMUP_TOKENS = 4  # an iteration or a few
-Says = Callable[[Literal["waiting", "running"]], None]  # tells others what the job does now
+StateCallback = Callable[
+    [Literal["waiting", "running"]], None
+]  # tells others what the job does now
 _CAPTURE_TOKENS = 16  # enough for every kind of forward pass to have been captured
 
 
-def run_job(settings: JobSettings, says: Says = lambda state: None) -> list[CellResult]:
+def run_job(settings: JobSettings, says: StateCallback = lambda state: None) -> list[CellResult]:
     """Runs what is not yet complete; one result per cell of the job, the baseline first where there
     is one. Raises ValueError: models or prompts that cannot work together, before any decoding.
     """
-    settings = settings.pinned()
+    settings = settings.pin_revisions()
     abandoned = True
     while abandoned:
         with ExitStack() as held:
             runs = _open_cells(settings, held, says)
             pending = [run for run in runs if not run.store.complete(settings.asked.repeats)]
             if pending:
-                _work(settings, runs, pending, held)
-            processes.wait_for_all()
+                _run_cells(settings, runs, pending, held)
+            processes.barrier()
             results = [run.store.result() for run in runs]
             left = [run for run in runs if run.shared and not run.store.result()]
             # Whoever held the baseline is gone and left it undone: then it is this job's.
@@ -69,15 +71,15 @@ def run_job(settings: JobSettings, says: Says = lambda state: None) -> list[Cell
     return [result for result in results if result is not None]
 
 
-def _open_cells(settings: JobSettings, held: ExitStack, says: Says) -> list[CellRun]:
+def _open_cells(settings: JobSettings, held: ExitStack, says: StateCallback) -> list[CellRun]:
     """The job's cells with their stores locked, always in the same order against deadlock. The
     baseline of several cells waits for no other job: it is timed here in any case.
     """
     first = processes.rank() == 0
     runs = []
     for cell in settings.cells:
-        kind = CellStore if first else FollowerStore
-        store = kind(settings.results, settings.run_id(cell), settings.own_code)
+        kind = CellStore if first else ReadOnlyCellStore
+        store = kind(settings.results, settings.run_id(cell), settings.user_code_digest)
         runs.append(CellRun(cell, store, PeakMemory(settings.device)))
     for run in sorted(runs, key=lambda run: run.run_id):
         alone = run.cell.name != BASELINE or len(runs) == 1 or processes.count() > 1
@@ -96,8 +98,8 @@ def _open_cells(settings: JobSettings, held: ExitStack, says: Says) -> list[Cell
                 run.done[each.repeat].setdefault(each.prompt_id, each)
         else:
             run.models = run.store.hold_models(settings.read_models(run.cell))
-            run.done = run.store.mend()
-    processes.wait_for_all()  # none reads before bad files are set aside
+            run.done = run.store.repair()
+    processes.barrier()  # none reads before bad files are set aside
     for run in runs:
         if not first:
             run.done = run.store.load_repeats()
@@ -110,45 +112,45 @@ def _open_cells(settings: JobSettings, held: ExitStack, says: Says) -> list[Cell
     return runs
 
 
-def _work(
+def _run_cells(
     settings: JobSettings, runs: list[CellRun], pending: list[CellRun], held: ExitStack
 ) -> None:
     first = processes.rank() == 0
     shown = settings.asked.sink.progress and first
-    metering = held.enter_context(Metering(settings))
-    here = held.enter_context(Machine(settings.device, ordinals(settings)))
-    tokenizer, tokens = models.tokenizer_of(settings.pair)
-    prompts = Prompts.build(settings, tokenizer)
+    metering = held.enter_context(EnergyMetering(settings))
+    here = held.enter_context(Machine(settings.device, gpu_ordinals(settings)))
+    tokenizer, tokens = models.load_pair_tokenizer(settings.pair)
+    prompts = JobPrompts.build(settings, tokenizer)
     backend: ModelBackend | ServerBackend
     if settings.served is not None:
         backend = held.enter_context(closing(ServerBackend(settings, tokenizer, tokens)))
     else:
-        with working("loading the models", shown):
+        with show_spinner("loading the models", shown):
             backend = held.enter_context(closing(ModelBackend(settings, tokenizer, tokens)))
     session = Session(settings, runs, pending, prompts, metering, here)
     if first:
         copy_shorter_cells(settings, runs, prompts)
     for run in runs if first else ():
         if not run.shared and (run in pending or run is session.baseline):
-            run.done = run.store.mend_tokens(backend.vocabulary)
+            run.done = run.store.repair_tokens(backend.vocabulary)
     active = session.active()
     origin = provenance()
     for run in (run for run in pending if not run.shared):
         run.store.hold_token_ids(prompts.token_ids_digest)
         run.store.describe(settings.cell_settings(run.cell), origin)
     began = perf_counter()
-    with working("warming up", shown):
+    with show_spinner("warming up", shown):
         backend.prepare(session, active)
     for run in pending:
         if run.models not in ({}, settings.read_models(run.cell)):
             raise UsageError(f"{run.cell.title}: its models' files changed while they were loaded")
-    processes.wait_for_all()  # none writes before all have read
+    processes.barrier()  # none writes before all have read
     prepared = perf_counter()
     try:
         look_at_plain(session)
     except Exception as error:  # it is a look ahead: decoding itself goes on or fails
         log.warning("gate=%d left out: %s", settings.asked.gate, one_line(error))
-    decode_in_turn(session, active)
+    decode_interleaved(session, active)
     preparing = prepared - began
     decoding = perf_counter() - prepared
     how = settings.pair.specs[0].compile
@@ -160,11 +162,11 @@ def _work(
             *(how, preparing, decoding),
         )
     if first:
-        with working("computing intervals", shown):
-            collect(session, backend.ran_with(session))
+        with show_spinner("computing intervals", shown):
+            write_results(session, backend.runtime_facts(session))
 
 
-def copy_shorter_cells(settings: JobSettings, runs: Sequence[CellRun], prompts: Prompts) -> None:
+def copy_shorter_cells(settings: JobSettings, runs: Sequence[CellRun], prompts: JobPrompts) -> None:
     """Gives cells that have no answers yet those to the first of their prompts, where the same cell
     was decoded on fewer: only the other prompts are decoded, in a session of their own.
     """
@@ -174,7 +176,7 @@ def copy_shorter_cells(settings: JobSettings, runs: Sequence[CellRun], prompts: 
     counts = {cell["settings"]["examples"]["count"] for cell in cells if cell}
     for count in sorted((n for n in counts if n < len(settings.examples)), reverse=True):
         shorter = replace(settings, examples=settings.examples[:count])
-        asked = prompts.digest_token_ids(prompts.requests_of(shorter.examples))
+        asked = prompts.digest_token_ids(prompts.select_requests(shorter.examples))
         for run in runs:
             other = CellStore(settings.results, shorter.run_id(run.cell))
             fresh = not run.shared and not run.store.load()
@@ -183,7 +185,9 @@ def copy_shorter_cells(settings: JobSettings, runs: Sequence[CellRun], prompts: 
                 log.info("%s: %d prompts are answered already", run.cell.title, count)
 
 
-def _try(session: Session, runs: Sequence[CellRun], does: Callable[[Any], object]) -> None:
+def _apply_to_decoders(
+    session: Session, runs: Sequence[CellRun], does: Callable[[Any], object]
+) -> None:
     """Does something with each decoder that will decode; a cell that it fails for is given up."""
     for run in session.will_decode(runs):
         try:
@@ -226,7 +230,7 @@ def look_at_plain(session: Session) -> None:
     for batch in () if done else batches(first, settings.engine.batch_size):
         done += run.decoder.generate(batch, settings.asked.seed)  # type: ignore[union-attr]
     records = CellRecords(done, texts=prompts.texts(done), references=prompts.references)
-    row = summary_of(records, prompts.task.scores, tokenize=prompts.task.tokenize).row
+    row = summarise(records, prompts.task.scores, tokenize=prompts.task.tokenize).row
     known["prompt_length"] = fmean(len(each.prompt_ids) for each in first)
     for line in compare_with_printed(row | known):
         log.warning(line)
@@ -238,7 +242,7 @@ def _leave_out_unfit(run: CellRun, decoder: AnyDecoder, requests: Sequence[Reque
         try:
             decoder.preflight([each])
         except PromptError as error:
-            run.leave_out(each.prompt_id, error)
+            run.skip_prompt(each.prompt_id, error)
             if len(run.failed) == len(requests):
                 raise
 
@@ -248,7 +252,7 @@ class ModelBackend:
 
     def __init__(self, settings: JobSettings, tokenizer: Any, tokens: int) -> None:
         self._tokenizer, self._pool = tokenizer, CachePool()
-        self.models = models.models_of(settings.pair, tokens)
+        self.models = models.load_models(settings.pair, tokens)
         self.vocabulary = self.models[0].vocab_size  # ids of records must lie below
         spec = settings.pair.specs[0]
         target = f"{spec.path} {settings.pair.get_marks()[0]} {spec.dtype}"
@@ -274,22 +278,26 @@ class ModelBackend:
                     settings.sampling,
                     settings.engine.batch_size,
                     self._pool,
-                    models.heads_of(settings.pair, run.cell.config.heads, target),
+                    models.load_pair_heads(settings.pair, run.cell.config.heads, target),
                 )
             except Exception as error:
                 run.fail(error)
                 continue
             _leave_out_unfit(run, run.decoder, requests)
             fit = next(each for each in requests if each.prompt_id not in run.failed)
-            _try(session, [run], partial(models.warn_of_misreading, prompt=fit.prompt_ids))
+            _apply_to_decoders(
+                session, [run], partial(models.warn_of_wrong_layers, prompt=fit.prompt_ids)
+            )
         # All make room before any warms up: what is made to run over a cache is lost when it grows.
         lengths = [(len(each.prompt_ids), each.max_new_tokens) for each in requests]
-        _try(session, runs, lambda d: d.reserve(max(d.slots_needed(*each) for each in lengths)))
-        _try(session, runs, lambda decoder: decoder.prepare(requests))
+        _apply_to_decoders(
+            session, runs, lambda d: d.reserve(max(d.slots_needed(*each) for each in lengths))
+        )
+        _apply_to_decoders(session, runs, lambda decoder: decoder.prepare(requests))
         captured = settings.pair.specs[0].compile != "none"
         _warm_up(session, runs, _CAPTURE_TOKENS if captured else _WARMUP_TOKENS)
 
-    def ran_with(self, session: Session) -> dict[str, Any]:
+    def runtime_facts(self, session: Session) -> dict[str, Any]:
         """Returns what is known only once models are loaded: fields of ``CellFacts``."""
         target = self.models[0]
         device = session.settings.device
@@ -317,7 +325,7 @@ class ServerBackend:
         self._tokenizer = tokenizer
         self._servers: list[Server] = []
         sampling = settings.sampling
-        asking = Asking(sampling.temperature, sampling.top_k, sampling.top_p, tokens)
+        asking = RequestOptions(sampling.temperature, sampling.top_k, sampling.top_p, tokens)
         if settings.served is not None and settings.served.tokens != "ids":
             asking = replace(
                 asking, tokenise=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -329,7 +337,7 @@ class ServerBackend:
         settings = session.settings
         assert settings.served is not None
         for run in runs:
-            server = client(settings.served, run.cell)
+            server = make_client(settings.served, run.cell)
             self._servers.append(server)
             decoder: Any = ServedDecoder(  # of no models
                 server, self._asking, settings.engine.batch_size, settings.served.rate
@@ -338,9 +346,9 @@ class ServerBackend:
             _leave_out_unfit(run, decoder, session.prompts.requests)
         _warm_up(session, runs, _WARMUP_TOKENS)
 
-    def ran_with(self, session: Session) -> dict[str, Any]:
+    def runtime_facts(self, session: Session) -> dict[str, Any]:
         """Returns what the server says of itself."""
-        named = {library_of(server) for server in self._servers}
+        named = {read_server_version(server) for server in self._servers}
         return {
             "device": SERVER,
             "stop_rule": session.settings.task.ends(self._tokenizer).rule,
@@ -353,21 +361,21 @@ class ServerBackend:
             server.close()
 
 
-def library_of(server: Server) -> str:
+def read_server_version(server: Server) -> str:
     """Returns a server's name and version as far as it tells them; vLLM says both."""
     if server.kind == "llama_cpp":
-        return f"llama.cpp {_said(server.read('props'), 'build_info')}".strip()
-    version = _said(server.read("version"), "version")
+        return f"llama.cpp {_read_json_text(server.read('props'), 'build_info')}".strip()
+    version = _read_json_text(server.read("version"), "version")
     if not version:
         return SERVER
     known = "vllm:" in (server.read("metrics") or "")
     return f"{'vllm' if known else SERVER} {version}"
 
 
-def _said(answer: str | None, name: str) -> str:
+def _read_json_text(answer: str | None, name: str) -> str:
     """Returns a text in a server's JSON, in one line; "" where there is none."""
     try:
         value = parse_json(answer or "{}").get(name)
     except (ValueError, AttributeError):
         value = None
-    return fit(value, longest=40) if isinstance(value, str) else ""
+    return one_short_line(value, longest=40) if isinstance(value, str) else ""

@@ -28,19 +28,19 @@ import torch
 
 from spec_bench.core import processes
 from spec_bench.decode.config import AnyDecoder
-from spec_bench.decode.loop import Ran
+from spec_bench.decode.loop import IterationCounts
 from spec_bench.jobs.config.cells import BASELINE, Cell
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.store.store import CellStore, Models, Repeats
-from spec_bench.jobs.work.metering import Metering
-from spec_bench.jobs.work.prompts import Prompts
+from spec_bench.jobs.work.metering import EnergyMetering
+from spec_bench.jobs.work.prompts import JobPrompts
 from spec_bench.measure.provenance import Machine, PeakMemory
 from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation, PromptError, Reason, Request
 from spec_bench.server.decoder import UnansweredError
-from spec_bench.server.endpoint import RefusedError
+from spec_bench.server.endpoint import RequestRefusedError
 from spec_bench.settings.fields import first_line
-from spec_bench.sinks.console import Progress
+from spec_bench.sinks.console import ProgressBar
 from spec_bench.system import files, signals
 from spec_bench.system.errors import UsageError
 from spec_bench.system.redaction import redact
@@ -53,7 +53,7 @@ Timings = dict[tuple[str, int, str], Generation]
 """A baseline's generations by session, repeat and prompt id, those timed again included."""
 
 
-def reason_of(error: Exception) -> str:
+def summarise_error(error: Exception) -> str:
     """Returns an error's type and first line."""
     return f"{type(error).__name__}: {first_line(error)[:_MESSAGE_LENGTH]}"
 
@@ -69,7 +69,9 @@ class CellRun:
     cell: Cell  # which decoder
     store: CellStore  # where its records go
     memory: PeakMemory  # of its windows
-    ran: Ran = field(default_factory=Ran)  # how iterations of its windows ran
+    ran: IterationCounts = field(
+        default_factory=IterationCounts
+    )  # how iterations of its windows ran
     # what tells its models from all others; nothing of a cell that was begun before this was kept
     models: Models = field(default_factory=dict)
     # generations by repeat and prompt id, those of an earlier, killed job included
@@ -88,28 +90,28 @@ class CellRun:
 
     def missing(self, requests: Sequence[Request], repeat: int) -> list[Request]:
         """Returns the requests it will decode in a repeat; none once it has failed."""
-        left = [] if self.decoder is None else self.lacking(requests, repeat)
+        left = [] if self.decoder is None else self.find_unrecorded(requests, repeat)
         return [each for each in left if each.prompt_id not in self.failed]
 
-    def lacking(self, requests: Sequence[Request], repeat: int) -> list[Request]:
+    def find_unrecorded(self, requests: Sequence[Request], repeat: int) -> list[Request]:
         """Returns the requests without a record."""
         return [each for each in requests if each.prompt_id not in self.done[repeat]]
 
     def fail(self, error: Exception) -> None:
         """Gives the cell up, its trace beside its records; raises an error that is of that disk."""
-        refused = isinstance(error, OSError) and files.refused(error)
+        refused = isinstance(error, OSError) and files.explain_os_error(error)
         named = getattr(error, "filename", None) if refused else None
         if named is not None and Path(named).is_relative_to(self.store.folder):
             raise error
-        self.failure = Reason("", reason_of(error), self._trace(error))
+        self.failure = Reason("", summarise_error(error), self._trace(error))
         self.decoder = None
         log.error("%s failed: %s", self.cell.title, self.failure)
 
-    def leave_out(self, prompt_id: str, error: Exception) -> None:
+    def skip_prompt(self, prompt_id: str, error: Exception) -> None:
         """Leaves a prompt out that it cannot decode; gives up after so many errors of no prompt."""
         self.failed[prompt_id] = error
-        log.error("%s leaves %r out: %s", self.cell.title, prompt_id, reason_of(error))
-        if not isinstance(error, PromptError | RefusedError):
+        log.error("%s leaves %r out: %s", self.cell.title, prompt_id, summarise_error(error))
+        if not isinstance(error, PromptError | RequestRefusedError):
             self._trace(error)
             self.in_a_row += 1
             if self.in_a_row == GIVEN_UP:
@@ -128,8 +130,8 @@ class Session:
     settings: JobSettings
     runs: Sequence[CellRun]  # all its cells, the baseline first where there is one
     pending: Sequence[CellRun]  # those without a complete result
-    prompts: Prompts
-    metering: Metering  # its energy meter, open
+    prompts: JobPrompts
+    metering: EnergyMetering  # its energy meter, open
     machine: Machine  # what it runs on
     against: Timings = field(default_factory=dict)  # every timing of the baseline
     # a pass's seconds now over those when the threads were chosen
@@ -144,7 +146,7 @@ class Session:
     def lacks(self, run: CellRun) -> bool:
         """Returns whether a cell has anything left to decode, in any repeat."""
         repeats = range(self.settings.asked.repeats)
-        return any(run.lacking(self.prompts.requests, each) for each in repeats)
+        return any(run.find_unrecorded(self.prompts.requests, each) for each in repeats)
 
     def active(self) -> list[CellRun]:
         """Returns the cells to work on; drops their records that no baseline was timed beside."""
@@ -152,14 +154,14 @@ class Session:
         if baseline is None:
             return list(self.pending)
         stored = [each for repeat in baseline.done.values() for each in repeat.values()]
-        self.against = timings([*baseline.store.load_retimed(), *stored])
+        self.against = index_timings([*baseline.store.load_retimed(), *stored])
         cells = [run for run in self.pending if run is not baseline]
         for run in cells:
-            if again := unpaired(run.done, self.against):
+            if again := find_unpaired(run.done, self.against):
                 for repeat, prompt_id in again:
                     del run.done[repeat][prompt_id]
                 if processes.rank() == 0:
-                    cell_folder.replace(
+                    cell_folder.rewrite(
                         run.store.folder / files.GENERATIONS,
                         [each for repeat in run.done.values() for each in repeat.values()],
                     )
@@ -197,28 +199,28 @@ class Session:
         return ((repeat, b) for repeat in range(self.settings.asked.repeats) for b in batched)
 
 
-def timings(generations: Iterable[Generation]) -> Timings:
+def index_timings(generations: Iterable[Generation]) -> Timings:
     """Returns a baseline's generations by what pairs them with a cell's."""
     return {(each.sitting, each.repeat, each.prompt_id): each for each in generations}
 
 
-def unpaired(done: Repeats, against: Timings) -> set[tuple[int, str]]:
+def find_unpaired(done: Repeats, against: Timings) -> set[tuple[int, str]]:
     """Repeat and prompt id of a cell's generations that no baseline was timed beside."""
-    every = timings(each for repeat in done.values() for each in repeat.values())
+    every = index_timings(each for repeat in done.values() for each in repeat.values())
     return {key[1:] for key in every.keys() - against.keys()}
 
 
-def paired(
+def pair_timings(
     repeats: Sequence[Sequence[Generation]], against: Timings
 ) -> list[list[Generation]] | None:
     """The baseline's generations timed in turn with a cell's, in order; None if one is missing."""
-    keys = [list(timings(each)) for each in repeats]
+    keys = [list(index_timings(each)) for each in repeats]
     if any(key not in against for each in keys for key in each):
         return None
     return [[against[key] for key in each] for each in keys]
 
 
-def decode_in_turn(session: Session, runs: Sequence[CellRun]) -> None:
+def decode_interleaved(session: Session, runs: Sequence[CellRun]) -> None:
     """Interleaves the cells prompt by prompt; a cell that fails leaves the others going."""
     requests = session.prompts.requests
     repeats = range(session.settings.asked.repeats)
@@ -227,7 +229,7 @@ def decode_in_turn(session: Session, runs: Sequence[CellRun]) -> None:
     done = sum(len(each) for run in runs for each in run.done.values())
     if done:
         log.info("%d of %d answers are there; it goes on", done, done + missing)
-    progress = Progress(missing, enabled=shown)
+    progress = ProgressBar(missing, enabled=shown)
     try:
         for number, (repeat, batch) in enumerate(session.batches()):
             first = number % len(runs)
@@ -244,7 +246,7 @@ def decode_in_turn(session: Session, runs: Sequence[CellRun]) -> None:
 
 
 def _decode(
-    session: Session, run: CellRun, batch: Sequence[Request], repeat: int, progress: Progress
+    session: Session, run: CellRun, batch: Sequence[Request], repeat: int, progress: ProgressBar
 ) -> None:
     """One batch of one cell, on disk when this returns."""
     settings = session.settings
@@ -265,10 +267,10 @@ def _decode(
         run.memory.end()
         if any(min(each.prefill_s, each.decode_s) < 0 for each in generations):
             raise UsageError("the clock ran backwards")
-        generations = _dated(session, repeat, generations, requests)
+        generations = _add_session_fields(session, repeat, generations, requests)
         if repeat and settings.repeatable:
             check_repeated(generations, run.done[0])
-        new = _keep(session, run, repeat, generations)
+        new = _store(session, run, repeat, generations)
     except OtherTokensError:
         raise
     except Exception as error:
@@ -285,9 +287,9 @@ def _resolve(
     requests = list[Request]()
     for each in batch:
         try:
-            requests += session.prompts.resolved([each], done)
+            requests += session.prompts.resolve([each], done)
         except Exception as error:  # as of a chat template
-            run.leave_out(each.prompt_id, error)
+            run.skip_prompt(each.prompt_id, error)
     return requests
 
 
@@ -296,7 +298,7 @@ def _attempt(
     run: CellRun,
     decoder: AnyDecoder,
     requests: Sequence[Request],
-    progress: Progress,
+    progress: ProgressBar,
 ) -> list[Generation]:
     """Decodes what of a batch can be decoded, and leaves the others out. Raises MemoryError: the
     batch has no room.
@@ -326,7 +328,7 @@ def _attempt(
             return [g for part in parts for g in _attempt(session, run, decoder, part, progress)]
         failed = {requests[0].prompt_id: error}
     for prompt_id, why in failed.items():
-        run.leave_out(prompt_id, why)
+        run.skip_prompt(prompt_id, why)
     left = {*failed, *(each.prompt_id for each in answered)}
     rest = [each for each in requests if each.prompt_id not in left]
     return [*answered, *_attempt(session, run, decoder, rest, progress)]
@@ -338,7 +340,7 @@ def lacks_memory(error: Exception) -> bool:
     return isinstance(error, kinds) or "allocate memory" in str(error)
 
 
-def _dated(
+def _add_session_fields(
     session: Session, repeat: int, generations: Sequence[Generation], requests: Sequence[Request]
 ) -> list[Generation]:
     """Generations with what only the job knows: when, on what, of which kind."""
@@ -356,7 +358,7 @@ def _dated(
     ]
 
 
-def _keep(
+def _store(
     session: Session, run: CellRun, repeat: int, generations: list[Generation]
 ) -> list[Generation]:
     """Writes a batch; returns the cell's generations, without new timings of the baseline."""
@@ -378,7 +380,7 @@ def _keep(
     run.store.append(new)
     if again:
         run.store.append(again, session.name)
-    session.against.update(timings(generations))
+    session.against.update(index_timings(generations))
     return generations if run.shared else new
 
 

@@ -27,11 +27,11 @@ from zlib import crc32
 from spec_bench import __version__
 from spec_bench.jobs.store.store import FAULTS, CellStore
 from spec_bench.records import cell_folder, parquet, seals
-from spec_bench.records.parquet import Packed
+from spec_bench.records.parquet import PackedRecords
 from spec_bench.records.types import Stage
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import adapter
-from spec_bench.sinks.rows import Row, current_id, merge_csv, read_rows, row_of
+from spec_bench.sinks.rows import Row, current_id, merge_csv, read_rows, to_row
 from spec_bench.sinks.sink import Sink
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
@@ -42,7 +42,7 @@ _APART_S = 0.001  # between the jobs whose clocks do not tell which ended later
 
 
 @dataclass(frozen=True)
-class JobNote:
+class JobRecord:
     """What a job leaves about itself."""
 
     number: int  # its place in the sweep, 0 if there is none
@@ -67,7 +67,7 @@ class Experiment:
         self._results = results
         self._notes = files.jobs_folder(results, name)
         self._index = self._notes / "index.jsonl"
-        self._rows = (files.screening_file(self.csv), self.csv)
+        self._rows = (files.get_screening_path(self.csv), self.csv)
         self._tables = (*self._rows, files.archive_file(self.csv), self.records)
 
     def check_places(self) -> None:
@@ -88,7 +88,7 @@ class Experiment:
                 if not all(files.run_folder(self._results, each).is_dir() for each in ids):
                     raise
 
-    def note(self, note: JobNote) -> None:
+    def note(self, note: JobRecord) -> None:
         """Notes a job that has ended, for whoever makes the tables next. Its rows are newer than
         those of all jobs noted before, also where a clock was ahead when these ended.
         """
@@ -97,7 +97,7 @@ class Experiment:
         with files.open_own(self._notes / ".order") as file:
             files.lock(file, wait=True)
             ended = max(files.read_clock(self._notes), self._latest() + _APART_S)
-            files.write_json(path, seals.sealed(asdict(replace(note, ended=ended))))
+            files.write_json(path, seals.add_checksum(asdict(replace(note, ended=ended))))
         if not self.csv.exists():  # readers find experiments by their tables, and make them whole
             files.write_bytes(self.csv, b"")
 
@@ -159,8 +159,8 @@ class Experiment:
                 if table.is_file():
                     shutil.copy(table, folder)
             copy = Path(folder, self.csv.name)
-            merge_csv(copy, self._made_rows(order).values(), order, ended)
-            yield files.screening_file(copy), copy
+            merge_csv(copy, self._build_rows(order).values(), order, ended)
+            yield files.get_screening_path(copy), copy
 
     def _read_rows(self) -> list[dict[str, str]]:
         return [row for path in self._rows for row in read_rows(path)]
@@ -172,7 +172,7 @@ class Experiment:
         cells = self._cells(order)
         head = self._head()
         known = head.get("cells", {})
-        rows = self._made_rows(order)
+        rows = self._build_rows(order)
         same = [each for each in rows if cells[each] == known.get(each)]
         table = merge_csv(self.csv, rows.values(), order, ended)
         past = files.read_csv(files.archive_file(self.csv))
@@ -181,45 +181,45 @@ class Experiment:
         self._write_records([*dict.fromkeys(kept)], same if ours else ())
         made = {"cells": cells, "code": __version__, "notes": notes}
         texts = map(json.dumps, ({**made, "tables": _stamps(self._tables)}, rows))
-        files.write_text(self._index, "".join(f"{_check(each)} {each}\n" for each in texts))
+        files.write_text(self._index, "".join(f"{_line_checksum(each)} {each}\n" for each in texts))
 
-    def _made_rows(self, order: Mapping[str, Stage]) -> dict[str, Row]:
+    def _build_rows(self, order: Mapping[str, Stage]) -> dict[str, Row]:
         """Returns the row of every finished cell, of one that did not change from the index."""
         head = self._head()
         known = head.get("cells", {})
         text = self._index.read_text(encoding="utf-8", errors="replace") if head else ""
-        before = json.loads(_checked(text.partition("\n")[2]) or "{}")
+        before = json.loads(_verify_line(text.partition("\n")[2]) or "{}")
         cells = self._cells(order)
         rows = {each: row for each, row in before.items() if cells.get(each) == known.get(each)}
         for run_id in (each for each in cells if each not in rows):
             if (result := CellStore(self._results, run_id).result()) is not None:
-                rows[run_id] = row_of(result.at_stage(order[run_id]))
+                rows[run_id] = to_row(result.replace_stage(order[run_id]))
         return rows
 
     def _write_records(self, run_ids: Sequence[str], same: Collection[str]) -> None:
         """Writes these cells' records; the ``same``, and those not here, stay as they are."""
-        before = self._records_before() if same else parquet.joined([])
+        before = self._read_previous_records() if same else parquet.concat([])
         same = {*same}.intersection(before.run_ids)
         runs = (files.run_folder(self._results, each) for each in run_ids if each not in same)
         new = [(run.name, cell_folder.pack_run(run)) for run in runs]
         here = {run_id: part for run_id, part in new if part is not None}
         if gone := [each for each in run_ids if each not in same and each not in here]:
-            before = before if same else self._records_before()
+            before = before if same else self._read_previous_records()
         old = before.of([*same, *gone])
         if self.records.is_dir():
-            log.warning("%s: a folder; it is now %s", self.records, files.set_aside(self.records))
-        whole = parquet.joined([old, *here.values()]).of(run_ids)
+            log.warning("%s: a folder; it is now %s", self.records, files.move_aside(self.records))
+        whole = parquet.concat([old, *here.values()]).of(run_ids)
         tables = {each.name: files.file_digest(each) for each in self._tables[:3] if each.exists()}
         parquet.write(self.records, whole, tables)
 
-    def _records_before(self) -> Packed:
+    def _read_previous_records(self) -> PackedRecords:
         """Returns the file as it is; one that cannot be read is set aside."""
         try:
             there = os.path.lexists(self.records)
-            return parquet.read(self.records) if there else parquet.joined([])
+            return parquet.read(self.records) if there else parquet.concat([])
         except UsageError as error:
-            log.warning("%s; it is now %s", error, files.set_aside(self.records))
-            return parquet.joined([])
+            log.warning("%s; it is now %s", error, files.move_aside(self.records))
+            return parquet.concat([])
 
     def _whole(self) -> bool:
         """Returns whether nothing that the tables are made of has changed since."""
@@ -236,7 +236,7 @@ class Experiment:
         """Returns what the tables were made of; nothing where that is not known."""
         try:
             with self._index.open(encoding="utf-8") as stream:
-                head = dict(json.loads(_checked(stream.readline())))
+                head = dict(json.loads(_verify_line(stream.readline())))
         except (OSError, ValueError):
             return {}
         return head if head.get("code") == __version__ else {}
@@ -253,7 +253,7 @@ class Experiment:
         """Returns noted cells in order with their stages, and when their last jobs ended; to
         ``mend`` is to set aside notes that cannot be used.
         """
-        found = list[JobNote]()
+        found = list[JobRecord]()
         order = dict[str, Stage]()
         ended = dict[str, float]()
         for path in self._paths():
@@ -262,7 +262,7 @@ class Experiment:
             except FileNotFoundError:
                 continue
             except FAULTS as error:
-                done = f"it is now {files.set_aside(path).name}" if mend else "it is left out"
+                done = f"it is now {files.move_aside(path).name}" if mend else "it is left out"
                 log.warning("%s: %s; %s", path, one_line(error, 200), done)
         for note in sorted(found, key=lambda note: (note.number, note.place)):
             for name in note.cells:
@@ -277,18 +277,18 @@ class Experiment:
     def _cells(self, stages: Mapping[str, str]) -> dict[str, str]:
         """Returns by run id what changes with a cell: its stage and its files."""
         runs = os.fspath(self._results / files.RUNS)
-        return {each: f"{stage} {_of_cell(f'{runs}/{each}')}" for each, stage in stages.items()}
+        return {each: f"{stage} {_stamp_cell(f'{runs}/{each}')}" for each, stage in stages.items()}
 
     def _paths(self) -> list[Path]:
         return sorted(self._notes.glob("*.json"))
 
 
-def _of_cell(folder: str) -> str:
+def _stamp_cell(folder: str) -> str:
     """Returns the stamps of a cell's files; "" where it has none."""
     try:
         with os.scandir(folder) as every:
             wanted = [each for each in every if each.name.endswith((".jsonl", files.CELL))]
-            found = {each.name: _written(each.stat(follow_symlinks=False)) for each in wanted}
+            found = {each.name: _format_stat(each.stat(follow_symlinks=False)) for each in wanted}
     except OSError:
         return ""
     return " ".join(found[name] for name in sorted(found)) if files.CELL in found else ""
@@ -301,29 +301,29 @@ def _stamps(paths: Iterable[Path]) -> dict[str, str]:
 def _stamp(path: Path) -> str:
     """Returns what changes whenever a file is written, even the same again; "" of none."""
     try:
-        return _written(os.lstat(path))
+        return _format_stat(os.lstat(path))
     except OSError:
         return ""
 
 
-def _written(state: os.stat_result) -> str:
+def _format_stat(state: os.stat_result) -> str:
     return f"{state.st_size}-{state.st_mtime_ns}-{state.st_ino}"
 
 
-def _check(text: str) -> str:
+def _line_checksum(text: str) -> str:
     return f"{crc32(text.encode()):08x}"
 
 
-def _checked(line: str) -> str:
+def _verify_line(line: str) -> str:
     """Returns a line of the index without its check; "" of a damaged one."""
     check, _, text = line.removesuffix("\n").partition(" ")
-    return text if check == _check(text) else ""
+    return text if check == _line_checksum(text) else ""
 
 
-def read_note(path: Path) -> JobNote:
+def read_note(path: Path) -> JobRecord:
     """Returns a job's note. Raises ValueError: it cannot be used."""
-    content = json.dumps(seals.opened(path))
-    note = adapter(JobNote).validate_json(content, strict=True)
+    content = json.dumps(seals.read_checked(path))
+    note = adapter(JobRecord).validate_json(content, strict=True)
     if job_id(note.cells) != path.stem:
         raise UsageError("it is another job's")
     return note

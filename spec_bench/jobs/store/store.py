@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from spec_bench.records import cell_folder
-from spec_bench.records.cell_folder import Lines
+from spec_bench.records.cell_folder import GenerationLines
 from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.settings.fields import one_line
-from spec_bench.sinks.rows import digests_of, past_id, restored, stored
+from spec_bench.sinks.rows import from_json, get_digest_columns, past_id, to_json
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
@@ -44,7 +44,9 @@ class CellStore:
 
     def __init__(self, results: Path, run_id: str, own_code: str | None = None) -> None:
         self.folder = files.run_folder(results, run_id)
-        self._own_code = own_code  # behind its numbers now, see ``metrics.own_code``; None: any
+        self._own_code = (
+            own_code  # behind its numbers now, see ``metrics.digest_user_code``; None: any
+        )
         self._lock: TextIO | None = None
 
     def lock(self, wait: bool = True) -> bool:
@@ -84,7 +86,7 @@ class CellStore:
         if before is not None:
             place = {"run_id": self.folder.name}
             past, ours = (
-                self.folder.with_name(past_id({**place, **digests_of(each)}))
+                self.folder.with_name(past_id({**place, **get_digest_columns(each)}))
                 for each in (before, models)
             )
             _move(self.folder, past)
@@ -157,10 +159,10 @@ class CellStore:
     def append(self, generations: Iterable[Generation], again: str = "") -> None:
         """Adds generations, or those that a session timed ``again``; they survive a kill."""
         path = self.folder / (files.RETIMED.replace("*", again) if again else files.GENERATIONS)
-        with files.naming(path), files.open_own(path) as stream:
+        with files.name_path_in_errors(path), files.open_own(path) as stream:
             files.lock(stream, wait=True)  # another job may look for a torn line
             for generation in generations:
-                stream.write(cell_folder.written(generation, self.folder.name))
+                stream.write(cell_folder.format_line(generation, self.folder.name))
             stream.flush()
             os.fsync(stream.fileno())
 
@@ -174,39 +176,41 @@ class CellStore:
 
     def load_repeats(self) -> Repeats:
         """Returns the generations on disk, whole lines of them."""
-        return _by_repeat(cell_folder.read(self.folder / files.GENERATIONS))
+        return _group_by_repeat(cell_folder.read_generations(self.folder / files.GENERATIONS))
 
-    def mend(self) -> Repeats:
+    def repair(self) -> Repeats:
         """Sets aside what cannot be used, where this process holds the lock; the generations."""
-        lines = self._mend_lines(None)
+        lines = self._repair_lines(None)
         try:
             cell_folder.check_cell(self.folder, cell_folder.read_cell(self.folder))
         except UsageError as error:
             self._aside(files.CELL, one_line(error.__cause__ or error, 200))
-        return _by_repeat(lines)
+        return _group_by_repeat(lines)
 
-    def mend_tokens(self, vocabulary: int) -> Repeats:
+    def repair_tokens(self, vocabulary: int) -> Repeats:
         """Returns the generations whose token ids the target knows, once their number is known."""
-        return _by_repeat(self._mend_lines(vocabulary))
+        return _group_by_repeat(self._repair_lines(vocabulary))
 
-    def _mend_lines(self, vocabulary: int | None) -> Lines:
+    def _repair_lines(self, vocabulary: int | None) -> GenerationLines:
         """Keeps files of generations to their whole lines; a last one torn by a kill is cut off."""
-        for path in (*files.retimed_files(self.folder), self.folder / files.GENERATIONS):
-            lines = cell_folder.read(path, vocabulary)
+        for path in (*files.find_retimed_paths(self.folder), self.folder / files.GENERATIONS):
+            lines = cell_folder.read_generations(path, vocabulary)
             if lines.faults:
                 more = f" and {len(lines.faults) - 1} more lines" if len(lines.faults) > 1 else ""
                 self._aside(path.name, f"{lines.faults[0]}{more}", copy=True)
-                cell_folder.replace(path, lines.generations)
+                cell_folder.rewrite(path, lines.generations)
             elif lines.torn:
                 with files.open_own(path, "rb+") as stream:
                     files.lock(stream.fileno(), wait=True)
-                    torn = cell_folder.read(path, vocabulary).torn  # none if it was being written
+                    torn = cell_folder.read_generations(
+                        path, vocabulary
+                    ).torn  # none if it was being written
                     stream.truncate(path.stat().st_size - torn)
         return lines
 
     def _aside(self, name: str, why: str, copy: bool = False) -> None:
         path = self.folder / name
-        log.warning("%s: %s; it is now %s", path, why, files.set_aside(path, copy).name)
+        log.warning("%s: %s; it is now %s", path, why, files.move_aside(path, copy).name)
 
     def finish(
         self,
@@ -220,7 +224,7 @@ class CellStore:
         timings of it the speed-up is against.
         """
         made_of = cell_folder.measure(self.folder / files.GENERATIONS)
-        ended = {"result": stored(result), "job": job, "generations": made_of}
+        ended = {"result": to_json(result), "job": job, "generations": made_of}
         more = {"scores": scores or {}, "compared": compared, "own_code": self._own_code or ""}
         cell_folder.write_cell(self.folder, {**self._cell(), **ended, **more})
 
@@ -228,7 +232,7 @@ class CellStore:
         """The cell's result, complete or failed; None if it was not finished or is damaged."""
         content = self._cell().get("result")
         try:
-            return content and restored(content)
+            return content and from_json(content)
         except FAULTS as error:
             log.warning("%s: %s", self.folder / files.CELL, one_line(error, 200))
             return None
@@ -238,7 +242,7 @@ class CellStore:
         result = self.result()
         if result is not None and result.facts.decoder != decoder:
             renamed = replace(result, facts=replace(result.facts, decoder=decoder))
-            cell_folder.write_cell(self.folder, {**self._cell(), "result": stored(renamed)})
+            cell_folder.write_cell(self.folder, {**self._cell(), "result": to_json(renamed)})
 
     def complete(self, repeats: int = 1) -> bool:
         """Returns whether the cell needs no more work; a failed cell is tried again, and one whose
@@ -253,17 +257,17 @@ class CellStore:
         return int(result.metrics.get("repeats") or 1) >= repeats
 
 
-class FollowerStore(CellStore):
+class ReadOnlyCellStore(CellStore):
     """The same cell seen by a process that must not write, as one of a split model."""
 
-    def _nothing(self, *_: Any, **__: Any) -> None:
+    def _do_nothing(self, *_: Any, **__: Any) -> None:
         """Process 0 writes, and holds the lock."""
 
     def lock(self, wait: bool = True) -> bool:
         """Process 0 holds it for all."""
         return True
 
-    unlock = describe = append = finish = hold_token_ids = _nothing
+    unlock = describe = append = finish = hold_token_ids = _do_nothing
 
 
 def _is_begun(run: Path) -> bool:
@@ -291,8 +295,8 @@ def _move(run: Path, to: Path) -> None:
     made = run / files.GENERATIONS
     if _is_begun(run):
         cell_folder.write_models(to, cell_folder.read_models(run))
-        for path in (*files.retimed_files(run), made):
-            cell_folder.replace(to / path.name, cell_folder.read(path).generations)
+        for path in (*files.find_retimed_paths(run), made):
+            cell_folder.rewrite(to / path.name, cell_folder.read_generations(path).generations)
         with suppress(ValueError):  # without the cell's file it is a cell that was begun
             cell = cell_folder.read_cell(run)
             if result := cell.get("result"):
@@ -301,13 +305,13 @@ def _move(run: Path, to: Path) -> None:
             cell_folder.write_cell(to, cell)
     # Last what says whose the others are.
     names = (files.TRACE, files.CELL, files.MODELS)
-    for path in (*files.retimed_files(run), made, *(run / name for name in names)):
+    for path in (*files.find_retimed_paths(run), made, *(run / name for name in names)):
         path.unlink(missing_ok=True)
     with suppress(OSError):  # a cell's lock stays
         run.rmdir()
 
 
-def _by_repeat(lines: Lines) -> Repeats:
+def _group_by_repeat(lines: GenerationLines) -> Repeats:
     repeats: Repeats = defaultdict(dict)
     for each in lines.generations:
         repeats[each.repeat][each.prompt_id] = each

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.jobs.store import experiment, store
-from spec_bench.metrics import CellRecords, summary_of
+from spec_bench.metrics import CellRecords, summarise
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation
 from spec_bench.settings.arguments import Parser
@@ -38,16 +38,16 @@ def main(arguments: Sequence[str]) -> int:
         print(f"spec-bench verify: {why}", file=sys.stderr)
         return 2
     told: dict[str, list[str]] = {}
-    of_tables = [line for table in tables for line in _of_table(results, table, told)]
-    found = [line for cell in cells for line in _of_cell(cell, told)] + of_tables
+    of_tables = [line for table in tables for line in _verify_table(results, table, told)]
+    found = [line for cell in cells for line in _verify_cell(cell, told)] + of_tables
     for path in sorted((results / files.RUNS / "jobs").glob("*/*.json")):
-        found += _told(path, experiment.read_note, path)
+        found += _format_fault(path, experiment.read_note, path)
     lines = found or [f"{len(cells)} cells, {len(tables)} tables: as they were written"]
     print(to_printable("\n".join(lines)), file=sys.stderr if found else sys.stdout)
     return 2 if found else 0
 
 
-def _told(path: Path, check: Callable[..., Any], *given: Any) -> list[str]:
+def _format_fault(path: Path, check: Callable[..., Any], *given: Any) -> list[str]:
     """Returns the line on what a check refuses; none where it does not."""
     try:
         check(*given)
@@ -56,15 +56,15 @@ def _told(path: Path, check: Callable[..., Any], *given: Any) -> list[str]:
     return []
 
 
-def _of_cell(run: Path, told: Mapping[str, list[str]]) -> Iterator[str]:
+def _verify_cell(run: Path, told: Mapping[str, list[str]]) -> Iterator[str]:
     """Yields the lines on a cell, of ``cell.json`` those that its row's check has left, if any."""
-    for path in (*files.retimed_files(run), run / files.GENERATIONS):
-        lines = cell_folder.read(path)
+    for path in (*files.find_retimed_paths(run), run / files.GENERATIONS):
+        lines = cell_folder.read_generations(path)
         torn = ("its last line is cut",) * bool(lines.torn)
         yield from (f"{path}: {fault}" for fault in (*lines.faults, *torn))
-    yield from _told(run / files.MODELS, cell_folder.read_models, run)
+    yield from _format_fault(run / files.MODELS, cell_folder.read_models, run)
     known = told.get(str(run))
-    yield from _told(run / files.CELL, _cell, run) if known is None else known
+    yield from _format_fault(run / files.CELL, _cell, run) if known is None else known
 
 
 def _cell(run: Path, known: Mapping[str, Any] | None = None) -> None:
@@ -82,10 +82,10 @@ def _cell(run: Path, known: Mapping[str, Any] | None = None) -> None:
                 raise UsageError(f"it was compared with timings of {each}, which {plain} lacks")
 
 
-def _of_table(results: Path, table: Path, told: dict[str, list[str]]) -> Iterator[str]:
+def _verify_table(results: Path, table: Path, told: dict[str, list[str]]) -> Iterator[str]:
     path = files.records_file(table)
-    kept = parquet.joined([])
-    top = files.results_of(table)
+    kept = parquet.concat([])
+    top = files.results_folder(table)
     top = results if top.samefile(results) else top
     if path.exists():
         try:
@@ -99,11 +99,11 @@ def _of_table(results: Path, table: Path, told: dict[str, list[str]]) -> Iterato
         yield str(error)
         return
     for row in rows:
-        yield from _told(table, _row, top, row, kept, told)
+        yield from _format_fault(table, _row, top, row, kept, told)
 
 
 def _row(
-    results: Path, row: Mapping[str, str], kept: parquet.Packed, told: dict[str, list[str]]
+    results: Path, row: Mapping[str, str], kept: parquet.PackedRecords, told: dict[str, list[str]]
 ) -> None:
     """Holds a row against its cell or, where that is not here, against its records."""
     run_id = row["run_id"]
@@ -115,17 +115,17 @@ def _row(
         cell = cell_folder.read_cell(run)
     except UsageError:
         return  # the cell's own line says so
-    told[str(run)] = _told(run / files.CELL, _cell, run, cell)
+    told[str(run)] = _format_fault(run / files.CELL, _cell, run, cell)
     if (content := cell.get("result")) is not None:
         expected = {**content, **content["labels"], **content["metrics"], "stage": row.get("stage")}
     elif row["status"] != "failed":
-        expected = _counted(row, kept.generations(run_id))
+        expected = _format_count(row, kept.generations(run_id))
     for name, text in row.items():
         if name in expected and not _same(text, value := expected[name]):
             raise UsageError(f"run {run_id}: {name} is {text!r}, measured {value!r}")
 
 
-def _counted(row: Mapping[str, str], done: Sequence[Generation]) -> dict[str, Any]:
+def _format_count(row: Mapping[str, str], done: Sequence[Generation]) -> dict[str, Any]:
     """Returns a row's numbers as its records have them, the ends of intervals left out."""
     by_repeat: dict[int, dict[str, Any]] = {}
     for each in done:
@@ -135,7 +135,7 @@ def _counted(row: Mapping[str, str], done: Sequence[Generation]) -> dict[str, An
     again = [[r[n] for n in first] for r in by_repeat.values() if {*first} <= {*r}]
     calls, ratio = (float(row[n]) if row.get(n) else None for n in _GIVEN)
     records = CellRecords([*first.values()], None, None, None, calls, ratio, again)
-    counted = summary_of(records, ends=False).row
+    counted = summarise(records, ends=False).row
     return {n: v for n, v in counted.items() if row.get(n) and v is not None}
 
 

@@ -25,14 +25,14 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from spec_bench.jobs.config.compose import asked_of
+from spec_bench.jobs.config.compose import parse_request
 from spec_bench.jobs.config.flags import LEAST, UNITS, USUAL
 from spec_bench.jobs.config.model_files import BYTES
 from spec_bench.jobs.config.pair import (
     EngineSettings,
     PairSettings,
     pair_sizes,
-    placed,
+    resolve_device,
     resolve_dtype,
 )
 from spec_bench.measure.energy.meters import UnmeteredError
@@ -59,7 +59,7 @@ def gpu_memory_gib() -> float | None:
     return min((float(row[0]) / 1024 for row in _ask("memory.total")), default=None)
 
 
-class Claim:
+class GpuReservation:
     """GPUs that no other process claims, until this process ends."""
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -160,8 +160,8 @@ def gpus_needed(parameters: int, bytes_each: int, gpu_memory_gib: float) -> int:
 
 def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
     """How many GPUs a job needs: none on a CPU, one unless the target is spread over several."""
-    engine = placed(engine, pair.target)
-    if not engine.on_cuda:
+    engine = resolve_device(engine, pair.target)
+    if not engine.uses_cuda:
         return 0
     if pair.target_device_map is None:
         return 1
@@ -175,13 +175,13 @@ def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
     return gpus_needed(known, BYTES[resolve_dtype(pair, engine)], memory_gib)
 
 
-def _most_gpus(root: DictConfig) -> int:
+def _max_gpus(root: DictConfig) -> int:
     """Returns the need of the largest job that Hydra's sweeper makes of the command line."""
-    asked = (asked_of(config) for _, config in jobs_of(root))
+    asked = (parse_request(config) for _, config in estimate_jobs(root))
     return max((gpus_of_job(each.pair, each.engine) for each in asked), default=0)
 
 
-def jobs_of(root: DictConfig) -> Iterator[tuple[Sequence[str], DictConfig]]:
+def estimate_jobs(root: DictConfig) -> Iterator[tuple[Sequence[str], DictConfig]]:
     """Yields each job's overrides and its config, composed as a launcher composes it."""
     loader = GlobalHydra.instance().config_loader()
     swept = [f"{key}={value}" for key, value in (root.hydra.sweeper.params or {}).items()]
@@ -214,11 +214,11 @@ def register_resolvers() -> None:
 
     def gpus_of(none: int | None, *, _root_: DictConfig) -> int | None:
         """Returns the most that any job of the sweep needs: a job array has one size."""
-        return _most_gpus(_root_) or none
+        return _max_gpus(_root_) or none
 
     def workers_here(*, _root_: DictConfig) -> int:
         """One per GPU, or group of GPUs that a job needs; else one per ``engine.threads`` cores."""
-        if needed := _most_gpus(_root_):
+        if needed := _max_gpus(_root_):
             return max(1, len(visible_devices()) // needed)
         return max(1, (os.cpu_count() or 1) // (_root_.engine.threads or 1))
 
@@ -226,10 +226,10 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("workers_here", workers_here, replace=True)
 
 
-_claim = Claim()
+_claim = GpuReservation()
 
 
-def offer_devices() -> None:
+def publish_devices() -> None:
     """Keeps the GPUs that the user allows in sight of workers, counted as by the driver."""
     os.environ.setdefault("RAY_worker_niceness", "0")  # else all else that runs is served first
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
@@ -237,7 +237,7 @@ def offer_devices() -> None:
         os.environ.setdefault(OFFERED, os.environ[VISIBLE])
 
 
-def place_in_sweep() -> int | None:
+def sweep_index() -> int | None:
     """Returns the job's number in the sweep that Hydra runs it in; None if it is the only one."""
     if not HydraConfig.initialized() or OmegaConf.is_missing(HydraConfig.get().job, "num"):
         return None
@@ -248,7 +248,7 @@ def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
     """Takes GPUs that no other worker uses, if the launcher gives none; does not wait."""
     if not str(HydraConfig.get().launcher._target_).endswith(("JoblibLauncher", _LOCAL)):
         return
-    kind, _, index = placed(engine, pair.target).device.partition(":")
+    kind, _, index = resolve_device(engine, pair.target).device.partition(":")
     if kind == "cuda" and index:
         # The one asked for; what is visible must stay, or its number would change.
         named = visible_devices()[int(index) :][:1]

@@ -24,14 +24,14 @@ from spec_bench.jobs.config.pair import (
     EngineSettings,
     PairSettings,
     pair_sizes,
-    placed,
+    resolve_device,
     resolve_dtype,
 )
 from spec_bench.jobs.config.served_cells import SERVER
-from spec_bench.jobs.config.settings import JobSettings, build_settings, confirming
+from spec_bench.jobs.config.settings import JobSettings, build_settings, confirmation_job
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.launch import gpu_memory_gib, gpus_of_job
-from spec_bench.jobs.work.prompts import prompt_ids, slots_of
+from spec_bench.jobs.work.prompts import estimate_slots, prompt_ids
 from spec_bench.metrics.plain import compare_with_printed
 from spec_bench.records.types import CellFacts, find_doubt
 from spec_bench.sinks.rows import read_rows
@@ -41,7 +41,7 @@ from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import to_printable
 from spec_bench.tasks import RandomPrompts
 from spec_bench.tasks.source import UnreadDataError
-from spec_bench.vocabulary.published import read_all_published, spellings_of
+from spec_bench.vocabulary.published import find_spellings, read_all_published
 
 State = Literal["complete", "decoded", "partial", "failed", "missing", "unknown"]
 _GIB = 2**30
@@ -63,7 +63,7 @@ class Rate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryEstimate:
     """What a job's models need."""
 
     weights_bytes: int | None  # of all models; None if a size is unknown
@@ -95,7 +95,7 @@ class PlannedCell:
     left: int  # how many are not decoded yet
     rate: Rate | None  # None if unknown
     device_hours: float | None  # decoding what is left, at most, times the GPUs; None: no rate
-    memory: Memory  # of the job
+    memory: MemoryEstimate  # of the job
     words: tuple[str, ...] = ()  # the job's settings on the command line, those swept included
     printed: tuple[str, ...] = ()  # what papers print of plain decoding, beside its measured rows
 
@@ -111,17 +111,17 @@ class Planner:
     def plan(self, asked: RunSettings) -> list[PlannedCell]:
         """Returns what a job would do, then a search's second stage; loads and decodes nothing."""
         # The machine that plans a sweep need not have the device it will run on.
-        engine = placed(asked.engine, asked.pair.target)
+        engine = resolve_device(asked.engine, asked.pair.target)
         alike = replace(asked, seed=0, engine=replace(engine, device="cpu"))
         if (key := repr(alike)) not in self._known:
-            self._known[key] = self._settings(alike).pinned(fetch=False)
+            self._known[key] = self._settings(alike).pin_revisions(fetch=False)
         known = self._known[key]
         settings = replace(known, asked=replace(known.asked, seed=asked.seed), engine=engine)
         planned = plan_job(settings)
         if {cell.state for cell in planned} - {"complete", "failed"}:
             return [*planned, *_confirmation(settings, planned)]
         results = [CellStore(settings.results, cell.run_id).result() for cell in planned]
-        second = confirming(settings, [result for result in results if result is not None])
+        second = confirmation_job(settings, [result for result in results if result is not None])
         return [*planned, *(plan_job(second) if second else [])]
 
     def _settings(self, asked: RunSettings) -> JobSettings:
@@ -143,28 +143,30 @@ def plan_job(settings: JobSettings) -> list[PlannedCell]:
     repeats = settings.asked.repeats
     pair = settings.asked.pair
     prompts = sum(len(prompt_ids(settings.task, example)) for example in settings.examples)
-    memory = Memory(0, 0, 0, None)  # nothing is loaded where a server decodes
+    memory = MemoryEstimate(0, 0, 0, None)  # nothing is loaded where a server decodes
     if not settings.served:
         longest = _longest_sequence(settings)
         memory = job_memory(pair, engine, longest, engine.batch_size)
-        if engine.on_cuda and engine.compile.startswith("static"):
+        if engine.uses_cuda and engine.compile.startswith("static"):
             memory = replace(memory, graph_bytes=_graph_bytes(settings, pair, longest))
     planned = []
-    alike = (row for row in _measured(settings.results) if row["pair"] == settings.pair.name)
+    alike = (
+        row for row in _read_measured_rows(settings.results) if row["pair"] == settings.pair.name
+    )
     lines = tuple(line for row in alike for line in compare_with_printed(row))
     for cell in settings.cells:
-        store = CellStore(settings.results, settings.run_id(cell), settings.own_code)
+        store = CellStore(settings.results, settings.run_id(cell), settings.user_code_digest)
         count = left = prompts * repeats
         state: State = "unknown"
         if not settings.unread:
-            state, left = state_of(store, prompts, repeats)
+            state, left = read_state(store, prompts, repeats)
             if state != "missing" and not store.is_held_by(settings.read_models(cell)):
                 state, left = "missing", count
         facts = settings.facts(cell)
         device = settings.device.partition(":")[0]
-        rate = find_rate(facts, device, _measured(settings.results))
-        rate = rate or (_printed(facts) if device == "cuda" else None)
-        hours = _hours(left, settings.max_new_tokens, rate, memory)
+        rate = find_rate(facts, device, _read_measured_rows(settings.results))
+        rate = rate or (_find_published_rate(facts) if device == "cuda" else None)
+        hours = _estimate_hours(left, settings.max_new_tokens, rate, memory)
         name = store.folder.name
         planned.append(
             PlannedCell(name, facts, state, count, left, rate, hours, memory, printed=lines)
@@ -172,7 +174,9 @@ def plan_job(settings: JobSettings) -> list[PlannedCell]:
     return planned
 
 
-def _hours(left: int, tokens: int, rate: Rate | None, memory: Memory) -> float | None:
+def _estimate_hours(
+    left: int, tokens: int, rate: Rate | None, memory: MemoryEstimate
+) -> float | None:
     """Device hours of so many answers of so many tokens; None if unknown."""
     if not left:
         return 0.0
@@ -197,7 +201,7 @@ def _confirmation(settings: JobSettings, screened: Sequence[PlannedCell]) -> lis
                 state="unknown" if cell.state == "unknown" else "missing",
                 prompts=count,
                 left=count,
-                device_hours=_hours(count, tokens, cell.rate, cell.memory),
+                device_hours=_estimate_hours(count, tokens, cell.rate, cell.memory),
             )
             for cell in cells
         ]
@@ -210,7 +214,7 @@ def _confirmation(settings: JobSettings, screened: Sequence[PlannedCell]) -> lis
     return planned
 
 
-def state_of(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, int]:
+def read_state(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, int]:
     """Returns what a cell's folder holds, and the prompts it lacks in all repeats; reads only. Of
     one that is ``decoded`` all answers are there, and its row is still to be made.
     """
@@ -227,11 +231,13 @@ def state_of(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, i
     return ("partial" if done or result is not None else "missing"), left
 
 
-def job_memory(pair: PairSettings, engine: EngineSettings, slots: int | None, rows: int) -> Memory:
+def job_memory(
+    pair: PairSettings, engine: EngineSettings, slots: int | None, rows: int
+) -> MemoryEstimate:
     """Memory of ``rows`` that take ``slots`` each (None: as many as the models have)."""
     sizes = pair_sizes(pair)
     bytes_each = BYTES[resolve_dtype(pair, engine)]
-    gib = (engine.gpu_memory_gib or gpu_memory_gib()) if engine.on_cuda else None
+    gib = (engine.gpu_memory_gib or gpu_memory_gib()) if engine.uses_cuda else None
     try:
         gpus = gpus_of_job(pair, engine)
     except UsageError:  # says what must be stated to know it; a plan leaves that open
@@ -239,7 +245,7 @@ def job_memory(pair: PairSettings, engine: EngineSettings, slots: int | None, ro
     # At most what the models take: longer prompts are refused before decoding.
     limits = [each for each in (slots, *(size.positions for size in sizes)) if each is not None]
     caches = [size.cached_numbers if limits else None for size in sizes]
-    return Memory(
+    return MemoryEstimate(
         _sum([size.parameters for size in sizes], bytes_each),
         _sum(caches, rows * min(limits, default=0) * bytes_each),
         gpus,
@@ -256,23 +262,25 @@ def _graph_bytes(settings: JobSettings, pair: PairSettings, slots: int | None) -
     tokens = slots or size.positions or 1
     given = size.vocab or 0, settings.engine.batch_size, tokens
     grown = [tree for tree in trees if isinstance(tree, GrownTree)]
-    return sum(bytes_kept(tree, settings.sampling, *given) for tree in grown)
+    return sum(graph_bytes_per_decoder(tree, settings.sampling, *given) for tree in grown)
 
 
-def bytes_kept(tree: Any, sampling: SamplingSettings, vocab: int, rows: int, tokens: int) -> int:
+def graph_bytes_per_decoder(
+    tree: Any, sampling: SamplingSettings, vocab: int, rows: int, tokens: int
+) -> int:
     """Returns about the bytes that a decoder's graphs over prefixes of up to so many tokens keep on
     a GPU: rows' random numbers, and what each graph is told and tells. The memory that graphs
     share, an iteration's own, is not among them.
     """
-    from spec_bench.decode.recording import row_kinds, steps
+    from spec_bench.decode.recording import length_buckets, row_buckets
 
     shape = tree.shape
     told = 8 + 4 * shape.depth + 2 * shape.size
     drawn = shape.size + sum(shape.children) + 1
     if tree.siblings(sampling) == "without_replacement":  # by noise over the vocabulary
         drawn += (1 + sum(shape.levels[:-1])) * vocab
-    kinds = row_kinds(rows)
-    return 8 * (max(kinds) * drawn + sum(kinds) * len(steps(1, tokens)) * told)
+    kinds = row_buckets(rows)
+    return 8 * (max(kinds) * drawn + sum(kinds) * len(length_buckets(1, tokens)) * told)
 
 
 def _sum(counts: Sequence[int | None], bytes_each: int) -> int | None:
@@ -289,7 +297,9 @@ def _longest_sequence(settings: JobSettings) -> int | None:
         prompt = task.prompt_tokens
     else:
         prompt = max(sum(map(len, example.turns)) for example in settings.examples)
-    return max(slots_of(cell.config, prompt, settings.max_new_tokens) for cell in settings.cells)
+    return max(
+        estimate_slots(cell.config, prompt, settings.max_new_tokens) for cell in settings.cells
+    )
 
 
 def find_rate(wanted: CellFacts, device: str, measured: Sequence[Mapping[str, Any]]) -> Rate | None:
@@ -328,9 +338,9 @@ def _median(rows: Sequence[Mapping[str, Any]], key: str, task: str, source: str)
     return Rate(median(float(row[key]) for row in kinds[kind]), source)
 
 
-def _printed(wanted: CellFacts) -> Rate | None:
+def _find_published_rate(wanted: CellFacts) -> Rate | None:
     """The rate that a paper prints for a cell of this pair: of its task, else the median."""
-    pairs = spellings_of(wanted.pair)
+    pairs = find_spellings(wanted.pair)
     for paper, numbers in read_all_published().items() if pairs else ():
         rows = [
             row
@@ -345,7 +355,7 @@ def _printed(wanted: CellFacts) -> Rate | None:
 
 
 @cache
-def _measured(results: Path) -> list[dict[str, Any]]:
+def _read_measured_rows(results: Path) -> list[dict[str, Any]]:
     """The rows with a rate in all CSVs of a results folder, read once for a sweep's jobs."""
     return [
         row | {"device": row["device"] if row["device"] in ("cpu", SERVER) else "cuda"}
@@ -405,7 +415,7 @@ def totals(cells: Sequence[PlannedCell]) -> list[str]:
     states = Counter(cell.state for cell in cells)
     counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     known = [cell.device_hours for cell in cells if cell.device_hours is not None]
-    hours = f"{_shown_hours(sum(known))} at these rates"
+    hours = f"{_format_hours(sum(known))} at these rates"
     unknown = len(cells) - len(known)
     if unknown and any(known):
         hours += f" and those of {unknown} cells of unknown rate"
@@ -423,9 +433,9 @@ def totals(cells: Sequence[PlannedCell]) -> list[str]:
             lines.append(f"{pair}: a size is unknown; a model that is not here is asked of the hub")
         if memory.fits is False:
             lines.append(
-                f"does not fit: {pair}: {_memory(memory)} GiB on {memory.gpus} GPUs of together "
-                f"{(memory.capacity_bytes or 0) / _GIB:.0f} GiB; pair.target_device_map=auto "
-                "spreads the target"
+                f"does not fit: {pair}: {_format_memory(memory)} GiB on {memory.gpus} GPUs of "
+                f"together {(memory.capacity_bytes or 0) / _GIB:.0f} GiB; "
+                "pair.target_device_map=auto spreads the target"
             )
     return lines
 
@@ -451,26 +461,26 @@ def _row(cell: PlannedCell) -> list[str]:
         f"{cell.left} of {cell.prompts}",
         _UNKNOWN if cell.rate is None else f"{cell.rate.tokens_per_s:.1f}",
         "" if cell.rate is None else cell.rate.source,
-        _UNKNOWN if cell.device_hours is None else _shown_hours(cell.device_hours),
-        _memory(cell.memory),
+        _UNKNOWN if cell.device_hours is None else _format_hours(cell.device_hours),
+        _format_memory(cell.memory),
         _UNKNOWN if cell.memory.gpus is None else str(cell.memory.gpus or "-"),
         fits[cell.memory.fits],
     ]
 
 
-def _shown_hours(hours: float) -> str:
+def _format_hours(hours: float) -> str:
     return f"{hours:.2f}" if hours >= 0.005 or hours == 0 else "<0.01"
 
 
-def _memory(memory: Memory) -> str:
+def _format_memory(memory: MemoryEstimate) -> str:
     """Weights, caches where their shape is known, and graphs where there are any."""
     if memory.weights_bytes is None:
         return _UNKNOWN
-    caches = "caches" if memory.cache_bytes is None else _gib(memory.cache_bytes)
-    graphs = f" + {_gib(memory.graph_bytes)}" if memory.graph_bytes else ""
-    return f"{_gib(memory.weights_bytes)} + {caches}{graphs}"
+    caches = "caches" if memory.cache_bytes is None else _format_gib(memory.cache_bytes)
+    graphs = f" + {_format_gib(memory.graph_bytes)}" if memory.graph_bytes else ""
+    return f"{_format_gib(memory.weights_bytes)} + {caches}{graphs}"
 
 
-def _gib(count: int) -> str:
+def _format_gib(count: int) -> str:
     gib = count / _GIB
     return f"{gib:.1f}" if gib >= 1 else f"{gib:.3f}"

@@ -24,16 +24,16 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from spec_bench.core import processes
-from spec_bench.jobs.config.compose import LISTS, as_told, asked_of, folders_of
+from spec_bench.jobs.config.compose import LISTS, config_folders, parse_request, to_job_error
 from spec_bench.jobs.config.config import RunSettings, check_early
-from spec_bench.jobs.config.settings import build_settings, on_hub, shared
+from spec_bench.jobs.config.settings import build_settings, reads_hub, split_prompts
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.sweep.launch import describe_launch, jobs_of, place_in_sweep
+from spec_bench.jobs.sweep.launch import describe_launch, estimate_jobs, sweep_index
 from spec_bench.jobs.sweep.plan import PlannedCell, Planner, max_minutes, print_plan
-from spec_bench.jobs.sweep.watch import OPEN, RunningJob, SweepNotes, ending, tell
+from spec_bench.jobs.sweep.watch import OPEN, RunningJob, SweepNotes, print_progress, summarise
 from spec_bench.records.types import CellResult
-from spec_bench.settings.fields import complain
+from spec_bench.settings.fields import print_error
 from spec_bench.sinks.sink import SinkSettings, build_sinks
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError, report_fault
@@ -67,7 +67,7 @@ class Sweep:
         launcher = config.hydra.launcher
         target = launcher.get("_target_", "").rpartition(".")[2]
         here = target == "BasicLauncher"
-        folders = folders_of(config.hydra)
+        folders = config_folders(config.hydra)
         checked = set[str]()
         asked = []
         planned = []
@@ -75,12 +75,12 @@ class Sweep:
         planner = Planner(folders)
         cells = list[list[PlannedCell]]()
         try:
-            for number, (words, job) in enumerate(jobs_of(config)):
+            for number, (words, job) in enumerate(estimate_jobs(config)):
                 jobs.setdefault((str(job.results), str(job.name)), []).append((number, words))
                 new = not checked.issuperset(words)
                 if new or job.plan:
-                    with _named(words):
-                        settings = asked_of(job)
+                    with _add_words_to_errors(words):
+                        settings = parse_request(job)
                     planned += [(words, settings)] * settings.plan
                     asked += [(words, settings)] * new
                     checked.update(words)
@@ -91,19 +91,19 @@ class Sweep:
                 )
             for check in (_names_and_files, *([] if planned else [_whole])) if here else ():
                 for words, settings in asked:
-                    with _named(words):
+                    with _add_words_to_errors(words):
                         check(settings, folders)
             for words, settings in planned:
-                with _named(words):
+                with _add_words_to_errors(words):
                     found = planner.plan(settings)
                 cells.append([replace(cell, words=tuple(words)) for cell in found])
             _hint_at_lists(checked)
             launched = describe_launch(config, len(cells)) if planned else ""
         except Exception as error:  # Hydra would make a warning of it and go on
-            refusal = as_told(error, "nothing was decoded")
+            refusal = to_job_error(error, "nothing was decoded")
             if refusal is None:
                 sys.exit(report_fault(error, "spec_bench", "nothing was decoded"))
-            complain(f"spec_bench: {refusal.message}")
+            print_error(f"spec_bench: {refusal.message}")
             sys.exit(refusal.status)
         if planned:
             print_plan([cell for job in cells for cell in job])
@@ -120,7 +120,7 @@ class Sweep:
             print(f"logs: {Path(folder).parent}", file=sys.stderr)
         if not here:
             told = [notes for notes, _ in self._parts.values()], self._over
-            threading.Thread(target=tell, args=told, daemon=True).start()
+            threading.Thread(target=print_progress, args=told, daemon=True).start()
 
     def rebuild(self, experiment: Experiment) -> bool:
         """Makes the tables of a job that ran here, unless that takes long; whether it did."""
@@ -140,7 +140,7 @@ class Sweep:
             found = notes.look()
             if not self.ran_here or any(each.cells for each in found):
                 Experiment(results, name).finish(build_sinks(sink, results / name))
-            for line in ending(found, notes.now()):
+            for line in summarise(found, notes.now()):
                 print(line, file=sys.stderr)
             if any(each.state != "done" for each in found):
                 print("  the same command does what is missing", file=sys.stderr)
@@ -168,8 +168,8 @@ def _names_and_files(asked: RunSettings, folders: list[Path]) -> None:
     """Checks what a job names here, its rows included."""
     check_early(asked, folders)
     task = build_task(asked.task)
-    if not on_hub(task):
-        task.examples(shared(asked, task).prompts)
+    if not reads_hub(task):
+        task.examples(split_prompts(asked, task).prompts)
 
 
 def _whole(asked: RunSettings, folders: list[Path]) -> None:
@@ -178,24 +178,24 @@ def _whole(asked: RunSettings, folders: list[Path]) -> None:
 
 
 @contextmanager
-def _named(words: Sequence[str]) -> Iterator[None]:
+def _add_words_to_errors(words: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = as_told(error, "nothing was decoded")
+        told = to_job_error(error, "nothing was decoded")
         if told is None or told.status != _WRONG:
             raise
         raise UsageError(f"{told.message} (in {' '.join(words)})") from error
 
 
 @contextmanager
-def seen(results: Path, name: str) -> Iterator[RunningJob]:
+def publish_state(results: Path, name: str) -> Iterator[RunningJob]:
     """Whoever watches the sweep sees its job within the block, in the user's process or not."""
-    number = place_in_sweep()
+    number = sweep_index()
     if number is None or processes.rank():
         yield RunningJob()
         return
-    with SweepNotes(results, name).running(number, HydraConfig.get().overrides.task) as running:
+    with SweepNotes(results, name).track(number, HydraConfig.get().overrides.task) as running:
         label = f"job {number + 1} of {running.listed}"
 
         def numbered(record: logging.LogRecord) -> bool:

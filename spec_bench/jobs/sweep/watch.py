@@ -46,7 +46,7 @@ _MOST = 2**26  # bytes of a cell that a look reads
 
 
 @dataclass(frozen=True)
-class JobState:
+class WatchedJob:
     """One job of a sweep."""
 
     number: _Count  # its place in the sweep
@@ -78,7 +78,7 @@ class RunningJob:
     """What a job says of itself as it runs."""
 
     path: Path | None = None  # its note; None of a job that nobody watches
-    state: JobState = JobState(0)
+    state: WatchedJob = WatchedJob(0)
     listed: int = 0  # jobs of its sweep
 
     def say(self, **changed: Any) -> None:
@@ -122,11 +122,11 @@ class SweepNotes:
         files.write_json(self._folder / name, listed)
 
     @contextmanager
-    def running(self, number: int, words: Sequence[str]) -> Iterator[RunningJob]:
+    def track(self, number: int, words: Sequence[str]) -> Iterator[RunningJob]:
         """A job runs within the block; a line that was said of it by then is why it failed."""
         path = self.note(words)
         known = {each.key: each for each in self.jobs(SWEEPS)}
-        unlisted = JobState(number, tuple(words), key=path.stem)
+        unlisted = WatchedJob(number, tuple(words), key=path.stem)
         job = RunningJob(path, known.get(path.stem, unlisted), len(known))
         where = {"host": socket.gethostname(), "process": os.getpid(), "began": self.now()}
         job.say(state="running", devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""), **where)
@@ -140,22 +140,22 @@ class SweepNotes:
             bad = "interrupted" if job.state.line == _RESUMES else "failed"
             job.say(state=bad if job.state.line else "done", ended=self.now())
 
-    def jobs(self, *kinds: str) -> list[JobState]:
+    def jobs(self, *kinds: str) -> list[WatchedJob]:
         """All jobs in order; an unreadable note is one. ``SWEEPS`` alone: as they were listed."""
-        found = dict[str, JobState]()
+        found = dict[str, WatchedJob]()
         folder = self._folder
         for path in (path for kind in kinds or _NOTES for path in sorted(folder.glob(kind))):
             try:
                 found |= {each.key or path.stem: each for each in self._read(path)}
             except (OSError, ValueError) as error:
-                unread = found.get(path.stem, JobState(0))
+                unread = found.get(path.stem, WatchedJob(0))
                 if path.match(SWEEPS):
-                    unread = JobState(-1, ("the list of jobs",))
+                    unread = WatchedJob(-1, ("the list of jobs",))
                 why = f"{path.name} is unreadable: {one_line(error, 120)}"
                 found[path.stem] = replace(unread, state="unreadable", line=why)
         return list(found.values())
 
-    def look(self) -> list[JobState]:
+    def look(self) -> list[WatchedJob]:
         """Returns all jobs with how far they are."""
         found = []
         for job in self.jobs():
@@ -171,12 +171,12 @@ class SweepNotes:
             found.append(replace(job, done=done, tokens=tokens, wrote=wrote))
         return found
 
-    def _read(self, path: Path) -> tuple[JobState, ...]:
+    def _read(self, path: Path) -> tuple[WatchedJob, ...]:
         """Returns what a file of notes holds, every value held to its type."""
         if path.stat().st_size > 2**30:
             raise UsageError("it is too large")
-        every = adapter(tuple[JobState, ...])
-        return every.validate_json(seals.bytes_of(path), strict=True)
+        every = adapter(tuple[WatchedJob, ...])
+        return every.validate_json(seals.read_regular_file(path), strict=True)
 
     def _cell(self, cell: str) -> tuple[int, int, int, int, float]:
         """What is known of a cell, once it has read what is new of its generations."""
@@ -200,7 +200,7 @@ class SweepNotes:
         self._cells[cell] = state.st_ino, at + whole, done, tokens, state.st_mtime
         return self._cells[cell]
 
-    def _gone(self, job: JobState, wrote: float) -> bool:
+    def _gone(self, job: WatchedJob, wrote: float) -> bool:
         if job.host != socket.gethostname():
             return self.now() - wrote > _SILENT_S
         try:
@@ -210,7 +210,7 @@ class SweepNotes:
         return False
 
 
-def seconds_left(jobs: Sequence[JobState], now: float) -> float | None:
+def seconds_left(jobs: Sequence[WatchedJob], now: float) -> float | None:
     """Returns seconds until a sweep's end by what its whole jobs took; None if unknown."""
     begun = [each for each in jobs if each.began and each.done]
     ran = [each for each in begun if each.state == "done"] or begun
@@ -244,37 +244,37 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     console = Console()
     if options.once or not console.is_terminal:
-        console.print(table_of(found, watched.now()))
+        console.print(make_table(found, watched.now()))
     else:
-        with Live(table_of(found, watched.now()), console=console, auto_refresh=False) as live:
+        with Live(make_table(found, watched.now()), console=console, auto_refresh=False) as live:
             while any(each.state in OPEN for each in found):
                 time.sleep(_EVERY_S)
                 found = watched.look()
-                live.update(table_of(found, watched.now()), refresh=True)
-    lines = ending(found, watched.now())
+                live.update(make_table(found, watched.now()), refresh=True)
+    lines = summarise(found, watched.now())
     for line in lines:
         console.print(Text(line), soft_wrap=True)
     return 2 if len(lines) > 1 else 0
 
 
-def tell(watched: Sequence[SweepNotes], over: threading.Event) -> None:
+def print_progress(watched: Sequence[SweepNotes], over: threading.Event) -> None:
     """Prints a line whenever the count of jobs by state has changed, until it is over."""
     said = ""
     while not over.wait(_EVERY_S):
-        counted = ending([each for part in watched for each in part.look()], watched[0].now())[0]
+        counted = summarise([each for part in watched for each in part.look()], watched[0].now())[0]
         if counted.partition(";")[0] != said:
             said = counted.partition(";")[0]
             print(counted, file=sys.stderr, flush=True)
 
 
-def table_of(jobs: Sequence[JobState], now: float) -> Table:
+def make_table(jobs: Sequence[WatchedJob], now: float) -> Table:
     """Returns a line a job."""
     table = Table("job", "state", "prompts", "tokens/s", "where", "wrote", "choices", box=None)
     for job in jobs:
         seconds = (job.ended or now) - job.began
         rate = f"{job.tokens / seconds:.1f}" if job.tokens and seconds > 0 else ""
         where = " ".join(part for part in (job.host, job.devices and f"GPU {job.devices}") if part)
-        wrote = f"{_spoken(now - job.wrote)} ago" if job.done and not job.ended else ""
+        wrote = f"{_format_duration(now - job.wrote)} ago" if job.done and not job.ended else ""
         done = f"{job.done} of {job.total}" if job.total else ""
         told = " ".join(job.words) + (f": {job.line}" if job.line else "")
         cells = (str(job.number + 1), job.state, done, rate, where, wrote, told)
@@ -282,13 +282,13 @@ def table_of(jobs: Sequence[JobState], now: float) -> Table:
     return table
 
 
-def ending(jobs: Sequence[JobState], now: float) -> list[str]:
+def summarise(jobs: Sequence[WatchedJob], now: float) -> list[str]:
     """Returns a sweep in a line, and a line for every job that did not end well."""
     states = Counter(each.state for each in jobs)
     left = seconds_left(jobs, now)
     known = [state for state in ("done", *_BAD, "running", "waiting") if state in states]
     counts = ", ".join(f"{states[state]} {state}" for state in known)
-    more = "" if left is None else f"; some {_spoken(left)} left"
+    more = "" if left is None else f"; some {_format_duration(left)} left"
     lines = [f"{len(jobs)} job{'s' * (len(jobs) != 1)}: {counts}{more}"]
     for job in (each for each in jobs if each.state in _BAD):
         resumes = f"{job.again} starts it again" if job.again else "the same command resumes"
@@ -297,7 +297,7 @@ def ending(jobs: Sequence[JobState], now: float) -> list[str]:
     return lines
 
 
-def _spoken(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:.{0 if seconds >= 10 * size else 1}f} {unit}"

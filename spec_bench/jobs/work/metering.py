@@ -22,18 +22,18 @@ log = logging.getLogger(__name__)
 NO_SAMPLE = "all windows together are shorter than the time between two of the meter's samples"
 
 
-class Metering:
+class EnergyMetering:
     """The job's meter; as a context manager it is open inside."""
 
     def __init__(self, settings: JobSettings) -> None:
         unseen = settings.asked.energy.meter == "auto" and not settings.device.startswith("cuda")
         asked = EnergySettings() if unseen else settings.asked.energy
-        self.meter = build_meter(asked, ordinals(settings))
+        self.meter = build_meter(asked, gpu_ordinals(settings))
         self._asked = asked.meter != "none"
         self._reading = EnergyReading(0.0)
         self._clocks = dict[int, float]()  # seconds of cells by their decoders
 
-    def __enter__(self) -> Metering:
+    def __enter__(self) -> EnergyMetering:
         """Opens the meter, before the models load: the idle power is the bare machine's."""
         self.meter.open()
         if self._asked and self.meter.reason:
@@ -102,13 +102,13 @@ def energy_reasons(unsaid: str, generations: Sequence[Generation]) -> list[Reaso
     ]
 
 
-def ordinals(settings: JobSettings) -> tuple[int, ...] | None:
+def gpu_ordinals(settings: JobSettings) -> tuple[int, ...] | None:
     """The job's GPUs as torch numbers them; None: all that are visible, or the job is on none."""
     kind, _, index = settings.device.partition(":")
     if kind != "cuda":
         return None
     if settings.pair.specs[0].tensor_parallel:  # one process per GPU, one of which meters
-        return tuple(range(processes.count_here()))
+        return tuple(range(processes.count_local_processes()))
     device = int(index or 0)
     maps = [spec.device_map for spec in settings.pair.specs]
     named = [where for each in maps if isinstance(each, tuple) for _, where in each]

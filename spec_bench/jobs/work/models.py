@@ -14,22 +14,27 @@ from typing import Any
 import torch
 
 from spec_bench.draft.cached_head import keep_outputs
-from spec_bench.draft.eagle import misreading
+from spec_bench.draft.eagle import find_better_layers
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import load_heads
-from spec_bench.draft.network import Heads
+from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.loading import (
     ModelSpec,
     TokenIds,
     common_tokenizer,
-    known_tokenizer,
     load_model,
+    load_tokenizer_once,
     read_ends,
-    with_ends,
+    set_answer_ends,
 )
-from spec_bench.engine.mapped_model import MappedModel, behind, of_tokenizers, read_ids
+from spec_bench.engine.mapped_model import (
+    MappedModel,
+    map_draft_vocabulary,
+    read_ids,
+    vocabulary_map_of_tokenizers,
+)
 from spec_bench.engine.model import LanguageModel
-from spec_bench.engine.model_spec import INTERSECTION, kept_tokens
+from spec_bench.engine.model_spec import INTERSECTION, read_kept_tokens
 from spec_bench.engine.products import dense_weight
 from spec_bench.jobs.config.model_files import get_mark, model_path
 from spec_bench.jobs.config.pair import Pair
@@ -42,12 +47,12 @@ _ROUNDS = 30  # so many that a moment's work of others decides no median
 _SECONDS = 1.0  # after which no further round begins
 _models: dict[tuple[ModelSpec, str | None], LanguageModel] = {}
 _mapped: dict[tuple[int, int, str | int | None, str], LanguageModel] = {}
-_heads: dict[tuple[str, str | None, str, str | int | None], Heads] = {}
+_heads: dict[tuple[str, str | None, str, str | int | None], DraftHeads] = {}
 _usual: dict[int, int] = {}  # the number of threads that was chosen: torch's before
 _tried: set[tuple[int, tuple[int, ...]]] = set()  # heads, and where they look
 
 
-def models_of(pair: Pair, tokens: int) -> list[LanguageModel]:
+def load_models(pair: Pair, tokens: int) -> list[LanguageModel]:
     """The pair's models, the target first; ``tokens``: how many the tokenizer has. Embedding rows
     beyond them are padding and are cut; tokens that a model does not embed (say, an added padding
     token) do no harm unless a prompt holds one, which is checked with the prompts.
@@ -72,18 +77,20 @@ def _draft(
     if key not in _mapped:
         if pair.draft_vocabulary == INTERSECTION:
             target = pair.specs[0]
-            ours = known_tokenizer(target.path, target.revision, pair.get_marks(weights=False)[0])
-            theirs = known_tokenizer(spec.path, spec.revision, mark)
-            vocabulary = of_tokenizers(ours, theirs, count)
+            ours = load_tokenizer_once(
+                target.path, target.revision, pair.get_marks(weights=False)[0]
+            )
+            theirs = load_tokenizer_once(spec.path, spec.revision, mark)
+            vocabulary = vocabulary_map_of_tokenizers(ours, theirs, count)
             log.info("%s proposes %d of the target's tokens", spec.path, vocabulary.shared)
             _mapped[key] = MappedModel(model, vocabulary, count)
         else:
-            kept = None if spec.outputs is None else kept_tokens(spec.outputs)
-            _mapped[key] = behind(model, spec.path, count, kept)
+            kept = None if spec.outputs is None else read_kept_tokens(spec.outputs)
+            _mapped[key] = map_draft_vocabulary(model, spec.path, count, kept)
     return _mapped[key]
 
 
-def heads_of(pair: Pair, kind: str | None, target: LanguageModel) -> Heads | None:
+def load_pair_heads(pair: Pair, kind: str | None, target: LanguageModel) -> DraftHeads | None:
     """Returns the pair's draft heads of that kind, on the target's device and in its dtype."""
     if kind is None:
         return None
@@ -97,12 +104,12 @@ def heads_of(pair: Pair, kind: str | None, target: LanguageModel) -> Heads | Non
         heads = load_heads(path, target.device, dtype, pair.head_commits.get(kind))
         if kept is not None:
             last = dense_weight(target.module.get_output_embeddings())  # type: ignore[attr-defined]
-            keep_outputs(heads, kept_tokens(kept), last)
+            keep_outputs(heads, read_kept_tokens(kept), last)
         _heads[key] = heads
     return _heads[key]
 
 
-def warn_of_misreading(decoder: Any, prompt: Sequence[int]) -> None:
+def warn_of_wrong_layers(decoder: Any, prompt: Sequence[int]) -> None:
     """Warns if an EAGLE-3 head would draft better from other hidden states than it is given."""
     heads = getattr(decoder, "heads", None)
     if not isinstance(heads, Eagle3Head):
@@ -110,11 +117,11 @@ def warn_of_misreading(decoder: Any, prompt: Sequence[int]) -> None:
     layers = decoder.drafter.layers(heads, decoder.target.blocks)
     if (id(heads), layers) not in _tried:
         _tried.add((id(heads), layers))
-        if warning := misreading(heads, decoder.target, layers, prompt):
+        if warning := find_better_layers(heads, decoder.target, layers, prompt):
             log.warning("%s", warning)
 
 
-def tokenizer_of(pair: Pair) -> tuple[Any, int]:
+def load_pair_tokenizer(pair: Pair) -> tuple[Any, int]:
     """The target's tokenizer, after checking that every draft's agrees, and how many tokens exist.
 
     A tokenizer that the pair names is every model's, and none is looked for beside them. A pair
@@ -130,16 +137,16 @@ def tokenizer_of(pair: Pair) -> tuple[Any, int]:
         places = [(pair.tokenizer, None, get_mark(pair.tokenizer, None))]
     if pair.draft_vocabulary == INTERSECTION:
         places = places[:1]
-    tokenizer, tokens = common_tokenizer([known_tokenizer(*place) for place in places])
-    return given_pairs_own(tokenizer, pair), tokens
+    tokenizer, tokens = common_tokenizer([load_tokenizer_once(*place) for place in places])
+    return configure_tokenizer(tokenizer, pair), tokens
 
 
-def given_pairs_own(tokenizer: Any, pair: Pair) -> Any:
+def configure_tokenizer(tokenizer: Any, pair: Pair) -> Any:
     """Returns a tokenizer with a pair's chat template and its arguments, and its target's ends."""
     if isinstance(tokenizer, TokenIds):
         return tokenizer
     target = pair.specs[0]
-    made = with_ends(copy(tokenizer), read_ends(target.path, target.revision))
+    made = set_answer_ends(copy(tokenizer), read_ends(target.path, target.revision))
     if pair.chat_template is not None:
         made.chat_template = pair.chat_template
     if pair.template_arguments:
@@ -190,7 +197,7 @@ def use_threads(
             taken = seconds_by_threads(usual, run_pass)
             seconds, count = min(zip(taken.values(), taken, strict=True))
         else:
-            count, seconds = faster(
+            count, seconds = choose_thread_count(
                 kept[0], f"{kept[1]}, {machine('cpu')}, {usual} threads", usual, run_pass
             )
         slowdown = cache(lambda: seconds_by_threads(usual, run_pass)[count] / seconds)
@@ -200,7 +207,9 @@ def use_threads(
     return slowdown
 
 
-def faster(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> tuple[int, float]:
+def choose_thread_count(
+    path: Path, key: str, usual: int, run_pass: Callable[[], object]
+) -> tuple[int, float]:
     """Chooses the faster number of threads, one or ``usual``; that and a pass's seconds on it.
 
     The file keeps both, and they are doubted: where a pass takes twice or half as long now, the

@@ -23,7 +23,7 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest
 from spec_bench.system.groups import group_by_key
 from spec_bench.tasks import Example, RandomPrompts, Task
-from spec_bench.tasks.example import TREE_LEVELS, fitted
+from spec_bench.tasks.example import TREE_LEVELS, fit_to_context
 from spec_bench.vocabulary.numbers import format_count
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Prompts:
+class JobPrompts:
     """A job's requests and what good answers look like."""
 
     task: Task | RandomPrompts
@@ -49,7 +49,7 @@ class Prompts:
     failed: Mapping[str, Exception] = field(default_factory=dict)
 
     @classmethod
-    def build(cls, settings: JobSettings, tokenizer: Any) -> Prompts:
+    def build(cls, settings: JobSettings, tokenizer: Any) -> JobPrompts:
         """Encodes the job's examples. Raises ValueError: none can be encoded, or the models have no
         room for any.
         """
@@ -61,7 +61,7 @@ class Prompts:
         truncated = skipped = 0
         room = None
         if task.overlong != "fail":
-            context = context_of(settings)
+            context = context_length(settings)
             room = None if context is None else context - most
         for example in settings.examples:
             try:
@@ -70,7 +70,7 @@ class Prompts:
                     if task.overlong == "skip":
                         skipped += 1
                         continue
-                    example = fitted(
+                    example = fit_to_context(
                         *(example, room, task.cut_to),
                         lambda each: _longest(_requests(settings, tokenizer, each), most),
                     )
@@ -202,7 +202,7 @@ class Prompts:
         """Returns the digest of what is asked by these requests."""
         return digest([[each.prompt_id, each.prompt_ids] for each in requests], 16)
 
-    def requests_of(self, examples: Collection[Example]) -> list[Request]:
+    def select_requests(self, examples: Collection[Example]) -> list[Request]:
         """Returns the requests of some examples, in order."""
         wanted = {example.id for example in examples}
         turns = self._turns
@@ -216,9 +216,7 @@ class Prompts:
         )
         return [tuple(turns[turn]) for turn in sorted(turns)]
 
-    def resolved(
-        self, requests: Sequence[Request], done: Mapping[str, Generation]
-    ) -> list[Request]:
+    def resolve(self, requests: Sequence[Request], done: Mapping[str, Generation]) -> list[Request]:
         """Returns the requests of a wave as a cell decodes them, after its generations so far."""
         resolved = []
         for request in requests:
@@ -267,7 +265,7 @@ def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[R
     ends = task.ends(tokenizer)
     requests = list[Request]()
     own = len(names) > 1 and task.later_turns == "own"
-    room = context_of(settings) if own else None
+    room = context_length(settings) if own else None
     for turn, prompt_id in enumerate(names):
         left = limit
         if turn and own:
@@ -291,7 +289,7 @@ def prompt_ids(task: Task | RandomPrompts, example: Example) -> tuple[str, ...]:
     return example.prompt_ids[: task.asked(example) if isinstance(task, Task) else 1]
 
 
-def levels_of(config: DecoderConfig) -> int:
+def tree_depth(config: DecoderConfig) -> int:
     """Positions that a draft tree takes behind the text, the built decoder's ``depth``."""
     from spec_bench.tree.base import GrownTree  # imports torch
 
@@ -299,7 +297,7 @@ def levels_of(config: DecoderConfig) -> int:
     return int(tree.shape.depth if isinstance(tree, GrownTree) else getattr(tree, "depth", 0))
 
 
-def slots_of(config: DecoderConfig, prompt: int, new_tokens: int) -> int:
+def estimate_slots(config: DecoderConfig, prompt: int, new_tokens: int) -> int:
     """Cache slots that a prompt of so many tokens takes, the built decoder's ``slots_needed``."""
     from spec_bench.tree.base import GrownTree
 
@@ -310,7 +308,7 @@ def slots_of(config: DecoderConfig, prompt: int, new_tokens: int) -> int:
     return prompt + branches * (new_tokens + 2) + getattr(tree, "depth", 0) * tree.width
 
 
-def context_of(settings: JobSettings) -> int | None:
+def context_length(settings: JobSettings) -> int | None:
     """Tokens of a prompt and its answer that all models have room for; None if none says."""
     known = [length for spec in settings.pair.specs if (length := _length(spec)) is not None]
     return min(known) - TREE_LEVELS if known else None
@@ -325,7 +323,7 @@ def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> dict[
     lengths = [(_length(spec), spec.path) for spec in settings.pair.specs]
     known = [
         (length - levels, length, levels, path)
-        for levels, drafts in {(levels_of(c.config), c.config.drafts) for c in settings.cells}
+        for levels, drafts in {(tree_depth(c.config), c.config.drafts) for c in settings.cells}
         for length, path in lengths[: 1 + drafts]
         if length is not None
     ]
@@ -357,9 +355,9 @@ def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> dict[
 def _length(spec: ModelSpec) -> int | None:
     """Returns a model's longest sequence; None if it has no limit or its config cannot be read."""
     from spec_bench.engine.architectures import longest_sequence
-    from spec_bench.engine.loading import config_of
+    from spec_bench.engine.loading import load_config
 
     try:
-        return longest_sequence(config_of(spec.path, spec.revision).get_text_config())
+        return longest_sequence(load_config(spec.path, spec.revision).get_text_config())
     except Exception:  # whatever it is, loading the model hits it again and says so
         return None

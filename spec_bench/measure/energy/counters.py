@@ -33,7 +33,7 @@ def job_gpus(
     power meter of its own.
     """
     if devices is not None:
-        return [_named(gpus, name) for name in devices]
+        return [_select_gpus(gpus, name) for name in devices]
     visible = visible_gpus(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
     if ordinals is not None:
         visible = [visible[position] for position in ordinals if position < len(visible)]
@@ -57,7 +57,7 @@ def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
         if name.strip().startswith("MIG-"):
             raise UnmeteredError("a MIG instance has no power sensor of its own")
         try:
-            gpu = _named(gpus, name.strip())
+            gpu = _select_gpus(gpus, name.strip())
         except UnmeteredError:
             break
         if gpu in chosen:
@@ -66,7 +66,7 @@ def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
     return chosen
 
 
-def _named(gpus: Sequence[Gpu], name: str) -> Gpu:
+def _select_gpus(gpus: Sequence[Gpu], name: str) -> Gpu:
     if name.isdigit():
         matching = [gpu for gpu in gpus if gpu.index == int(name)]
     else:

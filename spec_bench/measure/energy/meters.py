@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
-from spec_bench.settings.fields import Range, did_you_mean, read, shown
+from spec_bench.settings.fields import Range, format_value, read, suggest
 from spec_bench.settings.registry import Registry
 from spec_bench.system.errors import UsageError
 
@@ -67,13 +67,12 @@ class EnergySettings:
     def __post_init__(self) -> None:
         """Refuses, by a ValueError, malformed GPUs or ones named twice, and an empty folder."""
         if not self.root:
-            raise UsageError(f"root must be a folder, got {shown(self.root)}")
+            raise UsageError(f"root must be a folder, got {format_value(self.root)}")
         if self.devices is None:
             return
         if not all(name.isdigit() or name.startswith("GPU-") for name in self.devices):
-            raise UsageError(
-                f"devices must be GPU indices or UUIDs (GPU-...), got {shown(list(self.devices))}"
-            )
+            got = format_value(list(self.devices))
+            raise UsageError(f"devices must be GPU indices or UUIDs (GPU-...), got {got}")
         if len(set(self.devices)) < len(self.devices):
             raise UsageError(f"devices names a GPU twice: {', '.join(self.devices)}")
 
@@ -96,12 +95,12 @@ def energy_settings(config: EnergySettings | Mapping[str, Any]) -> EnergySetting
     if isinstance(config, EnergySettings):
         return config
     if not isinstance(config, Mapping):
-        raise UsageError(f"energy must be a mapping of settings, got {shown(config)}")
+        raise UsageError(f"energy must be a mapping of settings, got {format_value(config)}")
     name = config.get("meter")
     known = meter.find(name, "energy.meter").settings
     for key in config:
         if key not in known and key != "meter":
-            near = did_you_mean(str(key), tuple(known), "energy.")
+            near = suggest(str(key), tuple(known), "energy.")
             has = ", ".join(known) or "no settings"
             raise UsageError(
                 f"unknown setting energy.{key}{near or ';'} energy.meter={name} has {has}"

@@ -314,7 +314,7 @@ def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
             start_new_session=True, env={**os.environ, "TZ": "UTC"},
-            preexec_fn=partial(_die_with, os.getpid()),
+            preexec_fn=partial(_exit_with_parent, os.getpid()),
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         os.close(ours)
@@ -324,7 +324,7 @@ def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
     return process, ours
 
 
-def _die_with(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     """Makes the kernel kill this process, a new child, when the thread that made it ends.
 
     A job that is killed takes all its threads along. One killed before this call no longer sends a

@@ -12,7 +12,7 @@ from pathlib import Path
 _FENCE = re.compile(r"(?:`{3,}|~{3,})(?:[ \t]*[^\s`]*[ \t]*$)?", re.MULTILINE)
 
 
-def pieces_of(answer: str) -> tuple[list[str], list[str]]:
+def split_fences(answer: str) -> tuple[list[str], list[str]]:
     """Returns what stands in an answer's fences, and what stands outside; a fence may be spelt in
     any way, and lack its beginning or its end.
     """

@@ -15,7 +15,7 @@ from pathlib import Path
 from textwrap import dedent, indent
 from warnings import catch_warnings, simplefilter
 
-from spec_bench.metrics.execution import pieces_of, run_worker
+from spec_bench.metrics.execution import run_worker, split_fences
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import mean_interval
 from spec_bench.metrics.quality import SCORES, References, Score
@@ -33,8 +33,8 @@ _GRACE_S = 5.0  # for the process to start and to end
 class PassAt1(Score):
     """Runs each answer's program with its tests.
 
-    What an answer means is ``program_in``. One that imports what is not in the standard library
-    scores 0, too, as it cannot be judged.
+    What an answer means is ``extract_program``. One that imports what is not in the standard
+    library scores 0, too, as it cannot be judged.
     """
 
     name = "pass_at_1"
@@ -69,9 +69,9 @@ class PassAt1(Score):
         """
         for index, golds in enumerate(references):
             tests = _tests(golds, index)
-            if _python_of(_preamble(tests), tests) != tests:
+            if _cut_to_valid_python(_preamble(tests), tests) != tests:
                 raise UsageError(f"pass_at_1: the tests of prompt {index} are no Python")
-        if lost := self.held():
+        if lost := self.find_limitations():
             log.warning("pass_at_1: %s", lost)
 
     def passes(self, answer: str, tests: CodeReference) -> bool:
@@ -82,23 +82,23 @@ class PassAt1(Score):
         """The verdict of an answer's tests, and whether they ran in one process with it: where what
         they give and get cannot pass to another.
         """
-        program = program_in(answer, tests)
-        verdict = self._judged(program, tests)[0] if program else "failed"
+        program = extract_program(answer, tests)
+        verdict = self._run_program(program, tests)[0] if program else "failed"
         together = verdict == "no plain value"
-        return self._judged(program, tests, True)[0] if together else verdict, together
+        return self._run_program(program, tests, True)[0] if together else verdict, together
 
-    def held(self) -> str:
+    def find_limitations(self) -> str:
         """What this machine cannot hold of a program, in words; "" where it holds all. Raises
         ValueError: no program runs here, or one would run as root.
         """
         imports = "import collections, decimal, hashlib, heapq, math, random, re\n"
         tests = CodeReference("def check(f):\n    assert f(2) == {(2,)}", imports, "f")
-        verdict, *lost = self._judged(f"{imports}def f(x):\n    return {{(x,)}}", tests)
+        verdict, *lost = self._run_program(f"{imports}def f(x):\n    return {{(x,)}}", tests)
         if verdict != "passed":
             raise UsageError("; ".join(["pass_at_1: no program runs on this machine", *lost]))
         return lost[0] if lost else ""
 
-    def _judged(self, code: str, tests: CodeReference, together: bool = False) -> list[str]:
+    def _run_program(self, code: str, tests: CodeReference, together: bool = False) -> list[str]:
         """The worker's verdict, and what it could not hold. Raises ValueError: it would be root."""
         limits = {"seconds": self.seconds, "memory": self.memory}
         request = {"code": code, "entry_point": tests.entry_point, "together": together, **limits}
@@ -119,23 +119,23 @@ def _tests(golds: Sequence[str], index: int) -> CodeReference:
 
 def _preamble(tests: CodeReference) -> str:
     """Returns what the prompt imports and defines before the function."""
-    defined = _defined(tests)(tests.prompt)
+    defined = _make_definition_search(tests)(tests.prompt)
     return tests.prompt[: defined.start()] if defined else ""
 
 
-def _defined(tests: CodeReference) -> Callable[[str], re.Match[str] | None]:
+def _make_definition_search(tests: CodeReference) -> Callable[[str], re.Match[str] | None]:
     name = re.escape(tests.entry_point)
     return re.compile(rf"^(?:(?:async )?def {name}\b|{name} *=)", re.MULTILINE).search
 
 
-def program_in(answer: str, tests: CodeReference) -> str:
+def extract_program(answer: str, tests: CodeReference) -> str:
     """Returns the program that an answer means; "" if it is no Python.
 
     That is the longest piece that defines the function, the last of these, without words around it,
     behind what the prompt imports. Where none does it is the prompt and the body that keeps most
     lines, whose first blanks, or those of all lines, may have been cut.
     """
-    fenced, others = ([p for p in pieces if p.strip()] for pieces in pieces_of(answer))
+    fenced, others = ([p for p in pieces if p.strip()] for pieces in split_fences(answer))
     whole = [_whole(dedent(piece), tests) for piece in (*others[::-1], *fenced[::-1])]
     if any(whole):
         return max(whole, key=lambda program: program.count("\n"))
@@ -144,27 +144,27 @@ def program_in(answer: str, tests: CodeReference) -> str:
     bodies += [_INDENT + piece.lstrip() for piece in (*fenced, *others)]
     bodies += [indent(dedent(piece), _INDENT) for piece in others]
     made = [(opened, body) for body in bodies] + [(tests.prompt, answer)]
-    made = [(head, _python_of(head, body)) for head, body in made]
+    made = [(head, _cut_to_valid_python(head, body)) for head, body in made]
     head, kept = max(made, key=lambda each: len(each[1].splitlines()))
     return head + kept if kept.strip() else ""
 
 
 def _whole(piece: str, tests: CodeReference) -> str:
     """Returns the program of a piece that defines the function; "" of any other."""
-    defined = _defined(tests)
+    defined = _make_definition_search(tests)
     lines = piece.split("\n")
     begin = 0
     found = defined(piece)
     while found and begin <= piece[: found.start()].count("\n"):
         for head in (_preamble(tests), ""):  # what is imported from __future__ comes first
-            kept = _python_of(head, "\n".join(lines[begin:]))
+            kept = _cut_to_valid_python(head, "\n".join(lines[begin:]))
             if defined(kept):
                 return f"{head}\n{kept}"
         begin += kept.count("\n") + 1  # behind what is no Python
     return ""
 
 
-def _python_of(head: str, text: str) -> str:
+def _cut_to_valid_python(head: str, text: str) -> str:
     """Returns the lines of a text up to the first that is no Python behind a head."""
     lines = (head + text).split("\n")
     first = head.count("\n")

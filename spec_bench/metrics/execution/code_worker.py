@@ -273,7 +273,7 @@ def status_of_child() -> int:
     return 3 if -status in LATE else status
 
 
-def within(request: dict[str, Any], quiet: int, stdin: BinaryIO) -> None:
+def run_tests_confined(request: dict[str, Any], quiet: int, stdin: BinaryIO) -> None:
     """The two processes, or the one; returns where the tests came to their end."""
     limits = (request["seconds"], request["memory"], quiet)
     entry_point = request["entry_point"]
@@ -310,7 +310,7 @@ def main() -> None:
     die_with_parent()
     done = 100 + os.urandom(1)[0] // 2  # what a program does not say by chance
     if os.fork() == 0:
-        run(done, within, request, quiet, stdin)
+        run(done, run_tests_confined, request, quiet, stdin)
     status = status_of_child()
     print("passed" if status == done else VERDICTS.get(status, "failed"), lost, sep="\n")
 

@@ -18,7 +18,7 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any, Literal
 
-from spec_bench.metrics.execution import pieces_of, run_worker
+from spec_bench.metrics.execution import run_worker, split_fences
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import mean_interval
 from spec_bench.metrics.quality import SCORES, References, Score
@@ -218,7 +218,7 @@ def query_in(text: str) -> str:
     """Returns an answer's first query without its semicolon; "" if there is none. It stands in a
     fence, or after words and before a blank line; the benchmark's own script runs the text alone.
     """
-    fenced, others = pieces_of(text)
+    fenced, others = split_fences(text)
     found = [each["query"] for each in map(_QUERY.search, fenced) if each]
     found += [each["query"].partition("\n\n")[0] for each in map(_QUERY.search, others) if each]
     query = _THIS_YEAR.sub("2020", found[0]) if found else ""  # as the benchmark does

@@ -17,17 +17,17 @@ import pandas as pd
 
 from spec_bench.report.claims import general
 from spec_bench.report.claims.ask import Ask
-from spec_bench.report.claims.verdict import NOT_COMPARABLE, Check, judged
-from spec_bench.report.data.counts import Records
-from spec_bench.report.data.seeds import pooled
+from spec_bench.report.claims.verdict import NOT_COMPARABLE, Check, correct_verdicts
+from spec_bench.report.data.counts import RecordReader
+from spec_bench.report.data.seeds import pool_seeds
 from spec_bench.report.papers.paper import load_paper
 from spec_bench.settings.fields import describe_error
 from spec_bench.system.errors import UsageError
 
-__all__ = ["Check", "check_claims", "check_generally", "evident", "measured"]
+__all__ = ["Check", "check_claims", "check_generally", "evident", "select_measured_rows"]
 
 
-def check_claims(paper: str, rows: pd.DataFrame, results: Path | Records) -> list[Check]:
+def check_claims(paper: str, rows: pd.DataFrame, results: Path | RecordReader) -> list[Check]:
     """Checks all of a paper's claims that the rows cover: one check per claim and task, none for
     unmeasured claims.
 
@@ -41,8 +41,8 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | Records) -> lis
     claims = loaded.claims
     if rows.empty:
         return []
-    records = results if isinstance(results, Records) else Records(results)
-    ask = Ask(measured(pooled(rows, records)), records, loaded.axes)
+    records = results if isinstance(results, RecordReader) else RecordReader(results)
+    ask = Ask(select_measured_rows(pool_seeds(rows, records)), records, loaded.axes)
     checks = []
     for number, claim in enumerate(claims):
         try:
@@ -55,18 +55,18 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | Records) -> lis
         said = {"statement": claim.statement, "section": claim.section, "number": number}
         checks += [replace(check, **said) for check in found]
     if records.printed:  # no chance is in them
-        alone = (judged([each])[0] for each in checks if each.verdict != NOT_COMPARABLE)
+        alone = (correct_verdicts([each])[0] for each in checks if each.verdict != NOT_COMPARABLE)
         return [replace(each, p_values=None) for each in alone]
-    return judged(checks)
+    return correct_verdicts(checks)
 
 
-def check_generally(rows: pd.DataFrame, results: Path | Records) -> list[Check]:
+def check_generally(rows: pd.DataFrame, results: Path | RecordReader) -> list[Check]:
     """Returns the general claims, which hold for any results file, checked."""
-    records = results if isinstance(results, Records) else Records(results)
-    return judged(list(general.checks(Ask(evident(pooled(rows, records)), records))))
+    records = results if isinstance(results, RecordReader) else RecordReader(results)
+    return correct_verdicts(list(general.checks(Ask(evident(pool_seeds(rows, records)), records))))
 
 
-def measured(rows: pd.DataFrame) -> pd.DataFrame:
+def select_measured_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows that are evidence: neither failed nor with simulated acceptance, nor screened."""
     return evident(rows[(rows.status != "failed") & (rows.lossless != "simulated")])
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.claims.contrast import Contrast, Difference, difference, picked
+from spec_bench.report.claims.contrast import Contrast, Difference, difference, format_pick
 from spec_bench.report.claims.verdict import (
     DOES_NOT_HOLD,
     HOLDS,
@@ -35,24 +35,24 @@ from spec_bench.report.claims.verdict import (
     Check,
     OfPrompts,
     PValues,
-    p_of_all,
-    p_of_any,
-    p_of_most,
+    holm_verdicts,
+    p_value_of_all,
+    p_value_of_any,
+    p_value_of_most,
     unknown,
-    verdicts_of,
 )
-from spec_bench.report.data.counts import Records, Rounds
+from spec_bench.report.data.counts import RecordReader, RoundReader
 from spec_bench.report.data.differences import find_placebo
 from spec_bench.report.data.rows import (
     Group,
     Row,
-    groups_of,
-    of_recipes,
-    once,
-    rows_of,
-    scores_of,
+    drop_duplicate_cells,
+    get_score_columns,
+    group_rows,
+    join_settings,
+    select_experiments,
     select_sound,
-    together,
+    to_rows,
     tree_attention,
     value_text,
 )
@@ -60,9 +60,9 @@ from spec_bench.report.papers.items import check_experiments
 from spec_bench.report.papers.paper import Axes
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
-from spec_bench.vocabulary.columns import apart_in, header
+from spec_bench.vocabulary.columns import header, run_columns
 from spec_bench.vocabulary.decoders import check_decoder
-from spec_bench.vocabulary.names import name_of
+from spec_bench.vocabulary.names import cell_name
 from spec_bench.vocabulary.spec import parse
 
 Checks = Iterator[Check]
@@ -110,7 +110,7 @@ class Ask:
     """Measured rows that a claim asks something of."""
 
     rows: pd.DataFrame  # neither failed nor simulated
-    records: Records  # counts by prompt
+    records: RecordReader  # counts by prompt
     axes: Axes = field(default_factory=dict)  # of the paper's tables
     axis: str = ""
     across: tuple[str, ...] = ()
@@ -135,9 +135,9 @@ class Ask:
         rows = self.rows if paths_as_rows else self.rows[tree_attention(self.rows)]
         check_experiments(experiments, known := rows.get("experiment", pd.Series(dtype=str)))
         taken = not only or known.isin(experiments).any()
-        rows = once(of_recipes(rows, experiments)) if taken else rows.iloc[:0]
+        rows = drop_duplicate_cells(select_experiments(rows, experiments) if taken else rows[:0])
         rows = rows if join is None else join(rows)
-        records = Rounds(self.records) if rounds else self.records
+        records = RoundReader(self.records) if rounds else self.records
         if axis and axis not in self.axes:
             raise UsageError(f"no axis {axis!r}; the paper has: {', '.join(self.axes) or 'none'}")
         self._refuse_unknown(across)
@@ -152,7 +152,7 @@ class Ask:
         """
         if self.rows.empty:
             return []
-        alike = groups_of(self.rows.drop(columns=[n for n in self.across if n in self.rows]))
+        alike = group_rows(self.rows.drop(columns=[n for n in self.across if n in self.rows]))
         groups = [Group(group.title, self.rows.loc[group.rows.index]) for group in alike]
         if self.given is not None:
             groups = [group for group in groups if self.given(group.rows.iloc[0])]
@@ -168,7 +168,7 @@ class Ask:
         if key in self.axes:
             return self.axes[key].get((str(row["decoder"]), str(row["spec"])))
         if key == "left":
-            return name_of(row)
+            return cell_name(row)
         if key == "paths":
             return prod(parse(row["spec"]).widths or ()) or None
         if key in _PARTS:
@@ -182,8 +182,8 @@ class Ask:
         where |= side.where
         return [
             row
-            for name in side.decoders or group.by_decoder
-            for row in group.by_decoder.get(name, [])
+            for name in side.decoders or group.rows_by_decoder
+            for row in group.rows_by_decoder.get(name, [])
             if side.decoders or row.get("lossless") != UNAUDITED
             if all(_is(self.value(row, key), wanted) for key, wanted in where.items())
             if not self.axis or self.value(row, self.axis)
@@ -219,7 +219,7 @@ class Ask:
                     Found(asked, g, name, (), [*c.values()][:1], cases=c) for g, c in known if c
                 )
             yield from filter(None, map(asked.judge, found))
-            yield from _not_comparable(asked, name, known)
+            yield from _report_incomparable(asked, name, known)
 
     def _refuse_unknown(self, names: Names) -> None:
         """Refuses misspelt columns, with which a claim would never be measured."""
@@ -355,12 +355,12 @@ class Places:
 
 def every(least: float = -inf) -> Places:
     """At every value of ``each``, from this one on, the claim must hold."""
-    return Places(p_of_all, least)
+    return Places(p_value_of_all, least)
 
 
-some = Places(p_of_any)
+some = Places(p_value_of_any)
 """At one value of ``each`` at least the claim must hold."""
-most = Places(p_of_most)
+most = Places(p_value_of_most)
 """At more than half of the values of ``each`` the claim must hold."""
 
 
@@ -403,10 +403,9 @@ class Question:
         return dict(sorted(split.items())) if self.ask.axis and self.each else split
 
     def _label(self, contrast: Contrast) -> Label:
-        return tuple(
-            name_of(contrast.right[0]) if key == "right" else self.ask.value(contrast.left[0], key)
-            for key in several(self.each)
-        )
+        left, right = contrast.left[0], contrast.right[0]
+        keys = several(self.each)
+        return tuple(cell_name(right) if k == "right" else self.ask.value(left, k) for k in keys)
 
 
 @dataclass(frozen=True)
@@ -463,9 +462,9 @@ class Found:
         """Returns the mean difference of contrasts on each task."""
         records = self.question.ask.records
         gap = difference(strata, self.column, records)
-        chance = find_placebo(rows_of(self.group.rows), self.column)
+        chance = find_placebo(to_rows(self.group.rows), self.column)
         # More prompts do not narrow what rounds of jobs differ by.
-        rounds = isinstance(records, Rounds)
+        rounds = isinstance(records, RoundReader)
         return gap and replace(gap, chance=chance, prompts=0 if rounds else gap.prompts)
 
     @property
@@ -493,7 +492,7 @@ class Found:
         expect = self.question.expect
         alone = expect if expect in (Difference.above, Difference.below) else Difference.better
         p_values = [] if len(self.strata) > 1 or self.n < 2 else list(map(alone, self.single))
-        verdicts = verdicts_of([each for each in p_values if each])
+        verdicts = holm_verdicts([each for each in p_values if each])
         if not p_values or len(verdicts) < len(p_values):
             return ""
         counts = f"{verdicts.count(HOLDS)} {so}, {verdicts.count(DOES_NOT_HOLD)} {not_so}"
@@ -502,7 +501,7 @@ class Found:
     @property
     def won(self) -> str:
         """At how many of the judged places the claim holds."""
-        return f"{verdicts_of(self.judged).count(HOLDS)} of {len(self.judged)}"
+        return f"{holm_verdicts(self.judged).count(HOLDS)} of {len(self.judged)}"
 
     @property
     def best(self) -> str:
@@ -510,7 +509,7 @@ class Found:
         if self.n > 1 or len(self.strata) > 1:
             return ""
         both = (self.contrasts[0].left, self.contrasts[0].right)
-        return " against ".join(picked(side, self.column) for side in both)
+        return " against ".join(format_pick(side, self.column) for side in both)
 
     @property
     def picked(self) -> str:
@@ -553,7 +552,7 @@ def _by_label(asked: Question, metric: str, known: _Cases, pooled: bool | str) -
         for (group, cases), setting in zip(known, settings, strict=True):
             if label in cases:
                 parts.setdefault(setting, []).append((group, cases[label]))
-                for column in scores_of(group, metric):
+                for column in get_score_columns(group, metric):
                     yield Found(asked, group, column, label, [cases[label]])
         for setting, part in parts.items() if pooled else ():
             rows = part[0][0].rows
@@ -568,17 +567,17 @@ def _by_label(asked: Question, metric: str, known: _Cases, pooled: bool | str) -
 
 def _settings(ask: Ask, groups: Sequence[Group]) -> list[str]:
     """Each group's settings that differ from other runs', as text; "" without other runs."""
-    columns = [c for group in groups[:1] for c in apart_in(group.rows) if c.apart == "run"]
+    columns = [c for group in groups[:1] for c in run_columns(group.rows) if c.apart == "run"]
     texts = [
         [value_text(column, group.rows.iloc[0][column.name]) for group in groups]
         for column in columns
         if column.name not in ask.across
     ]
     varying = [each for each in texts if len(set(each)) > 1]
-    return [together(each[place] for each in varying) for place in range(len(groups))]
+    return [join_settings(each[place] for each in varying) for place in range(len(groups))]
 
 
-def _not_comparable(asked: Question, metric: str, known: _Cases) -> Checks:
+def _report_incomparable(asked: Question, metric: str, known: _Cases) -> Checks:
     """Checks of tasks whose two sides differ in settings; the evidence names the columns."""
     tasks = group_by_key((str(group.rows.task.iloc[0]), group) for group, _ in known)
     compared = {str(group.rows.task.iloc[0]) for group, cases in known if cases}
@@ -589,7 +588,7 @@ def _not_comparable(asked: Question, metric: str, known: _Cases) -> Checks:
         for label, contrasts in [*asked.cases(whole).items()][:1]:
             said = []
             rows = [row for contrast in contrasts for row in contrast.cells]
-            for column in apart_in(rows[0]):
+            for column in run_columns(rows[0]):
                 values = dict.fromkeys(value_text(column, row.get(column.name)) for row in rows)
                 if len(values) > 1 and column.name not in asked.ask.across:
                     first, *others = values

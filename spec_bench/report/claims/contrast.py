@@ -22,20 +22,20 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from spec_bench.metrics import metric as registered
-from spec_bench.metrics.interval import TOO_FEW, WIDEST, Interval, p_above, p_below
-from spec_bench.metrics.intervals import Total, score_difference_interval, studentised_interval
+from spec_bench.metrics.interval import TOO_FEW, WIDEST, Interval, p_value_above, p_value_below
+from spec_bench.metrics.intervals import Total, bootstrap_interval, score_difference_interval
 from spec_bench.report.claims.verdict import PValues
-from spec_bench.report.data.counts import Records, Table, value_of_sums
+from spec_bench.report.data.counts import RecordReader, Table, value_of_sums
 from spec_bench.report.data.rows import TIMED, Row
 from spec_bench.vocabulary import columns
-from spec_bench.vocabulary.numbers import with_ends
+from spec_bench.vocabulary.numbers import format_interval
 
 FEWEST_PICKED = 8
 """Fewer prompts pick nothing: half of them would be fewer than four."""
 # Compared as left / right - 1, since another machine or text scales them; others as left - right.
 RELATIVE = frozenset(
     each.name
-    for each in columns.of_kind("time", "energy", "likelihood")
+    for each in columns.columns_of_kind("time", "energy", "likelihood")
     if each.interval and each.unit != "×" and each.name != "host_overhead"
 )
 # Each half's pick hangs on the prompts that the other's is compared on. Of m equal cells the two
@@ -79,7 +79,7 @@ class Difference:
     chance: float = 0.0  # the share by which two names of one configuration differ here
 
     @property
-    def by_chance(self) -> bool:
+    def is_within_chance(self) -> bool:
         """Whether two names of one configuration differ by as much."""
         return self.relative and abs(self.value) <= self.chance > 0
 
@@ -91,7 +91,7 @@ class Difference:
             return ends
         return float(np.expm1(ends[0])), float(np.expm1(ends[1]))
 
-    def narrowed(self, factor: float) -> Difference:
+    def scale_interval(self, factor: float) -> Difference:
         """Returns the same with an interval ``factor`` times as wide."""
         tested = self.tested
         if tested is None or tested.ends is None:
@@ -104,7 +104,7 @@ class Difference:
         """Returns the same difference and spread on so many prompts; unknown without a number."""
         if not self.prompts:
             return replace(self, tested=None)
-        return self.narrowed(sqrt(self.prompts / count))
+        return self.scale_interval(sqrt(self.prompts / count))
 
     def above(self, bound: float = 0.0) -> PValues | None:
         """P-values of a claim that the difference is more than that; None without an interval. They
@@ -112,11 +112,11 @@ class Difference:
         """
         if self.tested is None:
             return None
-        if not bound and self.by_chance:
+        if not bound and self.is_within_chance:
             return PValues(1.0, 1.0)
         at = float(np.log1p(bound)) if self.relative else bound
-        more = p_above(self.tested, at)
-        less = p_below(self.tested, at)
+        more = p_value_above(self.tested, at)
+        less = p_value_below(self.tested, at)
         return None if more is None or less is None else PValues(more, less)
 
     def below(self, bound: float = 0.0) -> PValues | None:
@@ -146,13 +146,13 @@ class Difference:
         if self.ends is None or self.why == "as printed":
             return f"{self.value:{form}} (no interval: {self.why})"
         told = f", by chance: two names of one configuration differ by {self.chance:.1%}"
-        return with_ends(self.value, *self.ends, form) + told * self.by_chance
+        return format_interval(self.value, *self.ends, form) + told * self.is_within_chance
 
 
 def difference(
     strata: Sequence[Sequence[Contrast]],
     metric: str,
-    records: Records,
+    records: RecordReader,
     relative: bool | None = None,
     prompts: frozenset[str] | None = None,
 ) -> Difference | None:
@@ -165,16 +165,18 @@ def difference(
     contrasts = strata[0]
     if not contrasts or any(_trees(stratum) != _trees(contrasts) for stratum in strata):
         return None
-    tables = [counts_of(stratum, metric, records, prompts) for stratum in strata]
+    tables = [get_counts(stratum, metric, records, prompts) for stratum in strata]
     known = [table for table in tables if table is not None]
     if len(known) == len(strata):
         if len({table.shape[2] for table in known}) > 1:  # seeds differ by task: summed
             known = [table.sum(axis=2, keepdims=True) for table in known]
-        found = of_table(contrasts, np.concatenate(known, axis=3), metric, relative)
+        found = compute_mean_difference(contrasts, np.concatenate(known, axis=3), metric, relative)
     else:
-        found = None if len(strata) > 1 else _from_rows(contrasts, metric, records, relative)
+        found = (
+            None if len(strata) > 1 else _compute_from_rows(contrasts, metric, records, relative)
+        )
     left = np.array([each.left[0].get(metric) for each in contrasts], dtype=np.float64)
-    return found and replace(found, falls=less_is_better(metric), left=float(left.mean()))
+    return found and replace(found, falls=is_lower_better(metric), left=float(left.mean()))
 
 
 def _trees(contrasts: Sequence[Contrast]) -> list[list[list[tuple[str, str]]]]:
@@ -185,20 +187,20 @@ def _trees(contrasts: Sequence[Contrast]) -> list[list[list[tuple[str, str]]]]:
     ]
 
 
-def less_is_better(metric: str) -> bool:
+def is_lower_better(metric: str) -> bool:
     """Whether a column gets better downwards; of a score that is not listed more is better."""
     column = columns.find_column(metric)
     return column is not None and column.better == "down"
 
 
-def of_table(
+def compute_mean_difference(
     contrasts: Sequence[Contrast], table: Table, metric: str, relative: bool
 ) -> Difference | None:
     """Returns the mean difference from the counts of every contrast's cells, in their order."""
     picks = any(each.picks for each in contrasts)
     few = table.shape[-1] < FEWEST_PICKED
     if picks and not few:
-        contrasts, table = _settled(contrasts, table, metric)
+        contrasts, table = _resolve_picks(contrasts, table, metric)
     shares = [partial(_share, each, metric, relative, len(contrasts)) for each in contrasts]
     widths = [len(each.cells) * table.shape[1] for each in contrasts]
     statistic = Total(tuple(zip(widths, shares, strict=True)))
@@ -211,7 +213,7 @@ def of_table(
         return Difference(value, None, relative, why) if np.isfinite(mean) else None
     # Scores are bounded and often equal; all else is smooth in the sums. Repeats are blocks.
     if metric in registered:
-        interval = studentised_interval(statistic, flat)
+        interval = bootstrap_interval(statistic, flat)
     else:
         interval = score_difference_interval(statistic, flat.sum(axis=1))
     if interval is None:
@@ -219,7 +221,7 @@ def of_table(
     value = float(np.expm1(interval.value)) if relative else interval.value
     gap = Difference(value, interval, relative, TOO_FEW, prompts=table.shape[-1])
     # Where a side was picked on one half of the prompts for the other, both halves correlate.
-    gap = gap.narrowed(WIDER) if picks else gap
+    gap = gap.scale_interval(WIDER) if picks else gap
     ends = gap.tested and gap.tested.ends
     if relative and ends and ends[1] - ends[0] > log(WIDEST):
         why = f"its ends are a factor of more than {WIDEST:g} apart"
@@ -238,7 +240,7 @@ def _share(contrast: Contrast, metric: str, relative: bool, of: int, sums: Table
         return (np.log(best[0]) - np.log(best[1]) if relative else best[0] - best[1]) / of
 
 
-def _settled(
+def _resolve_picks(
     contrasts: Sequence[Contrast], table: Table, metric: str
 ) -> tuple[list[Contrast], Table]:
     """Returns the contrasts with, of each prompt, the cell that the other half of them picked."""
@@ -252,17 +254,17 @@ def _settled(
         right = contrast.right
         rest = table[middle:end]
         if contrast.weights is None:
-            right, rest = right[:1], composed(right, rest, metric)[None]
-        parts += [composed(contrast.left, left, metric)[None], rest]
+            right, rest = right[:1], combine(right, rest, metric)[None]
+        parts += [combine(contrast.left, left, metric)[None], rest]
         settled.append(Contrast(contrast.left[:1], right, contrast.weights))
         start = end
     return settled, np.concatenate(parts)
 
 
-def counts_of(
+def get_counts(
     contrasts: Sequence[Contrast],
     metric: str,
-    records: Records,
+    records: RecordReader,
     prompts: frozenset[str] | None = None,
 ) -> Table | None:
     """The counts of all contrasts' cells; of times those that one session decoded interleaved."""
@@ -270,8 +272,8 @@ def counts_of(
     return records.tables(rows, prompts)(metric)
 
 
-def _from_rows(
-    contrasts: Sequence[Contrast], metric: str, records: Records, relative: bool
+def _compute_from_rows(
+    contrasts: Sequence[Contrast], metric: str, records: RecordReader, relative: bool
 ) -> Difference | None:
     """Returns the value alone: the cells' own intervals are over the same prompts.
 
@@ -294,13 +296,13 @@ def _from_rows(
     if records.printed:
         return Difference(value, Interval(mean, mean, mean, freedom=1), relative, "as printed")
     sides = [row for contrast in contrasts for row in contrast.cells]
-    recorded = all(records.by_seed(row, metric) for row in sides)
+    recorded = all(records.get_counts_by_seed(row, metric) for row in sides)
     timed = recorded and metric in TIMED
     why = "the cells were not timed in turn" if timed else "no records by prompt to pair the cells"
     return Difference(value, None, relative, why)
 
 
-def picked(side: Sequence[Row], metric: str) -> str:
+def format_pick(side: Sequence[Row], metric: str) -> str:
     """Returns the best cell's tree, and of how many."""
     known = [row for row in side if not pd.isna(row.get(metric))]
     if not known:
@@ -310,7 +312,7 @@ def picked(side: Sequence[Row], metric: str) -> str:
     return f"{best['decoder']} {best['spec']}{many}"
 
 
-def composed(side: Sequence[Row], counts: Table, metric: str, pick: Pick | None = None) -> Table:
+def combine(side: Sequence[Row], counts: Table, metric: str, pick: Pick | None = None) -> Table:
     """(counts, repeats, prompts) of a side, of each prompt those of the cell that the other half
     picked, by default the best by the metric; as if of the side's first cell.
 
@@ -319,7 +321,7 @@ def composed(side: Sequence[Row], counts: Table, metric: str, pick: Pick | None 
     """
 
     def best(seen: NDArray[np.bool_]) -> int:
-        values = values_of(side, counts[..., seen], metric)
+        values = get_values(side, counts[..., seen], metric)
         return 0 if np.isnan(values).all() else int(np.nanargmax(values))
 
     first = np.arange(counts.shape[-1]) % 2 == 0
@@ -334,7 +336,7 @@ def composed(side: Sequence[Row], counts: Table, metric: str, pick: Pick | None 
     return chosen
 
 
-def values_of(side: Sequence[Row], counts: Table, metric: str) -> Table:
+def get_values(side: Sequence[Row], counts: Table, metric: str) -> Table:
     """(cells,) numbers; NaN where there is none."""
     sums = counts.sum(axis=(2, 3))
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -7,16 +7,23 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from spec_bench.metrics.intervals import Array, added_by_prompt, sign_flip_p
+from spec_bench.metrics.intervals import Array, pseudo_values, sign_flip_p
 from spec_bench.report.claims.ask import UNAUDITED, Ask, Question, cells
-from spec_bench.report.claims.contrast import Contrast, counts_of, difference
+from spec_bench.report.claims.contrast import Contrast, difference, get_counts
 from spec_bench.report.claims.verdict import HOLDS, NOT_COMPARABLE, Check, PValues
-from spec_bench.report.data.categories import kinds_of
-from spec_bench.report.data.counts import Records, value_of_sums
+from spec_bench.report.data.categories import prompts_by_category
+from spec_bench.report.data.counts import RecordReader, value_of_sums
 from spec_bench.report.data.differences import find_placebo
-from spec_bench.report.data.rows import Group, Row, prompts_of, rows_of, score_column, select_sound
-from spec_bench.vocabulary.columns import ENDS, columns_in
-from spec_bench.vocabulary.names import name_of
+from spec_bench.report.data.rows import (
+    Group,
+    Row,
+    format_prompt_count,
+    score_column,
+    select_sound,
+    to_rows,
+)
+from spec_bench.vocabulary.columns import ENDS, find_columns
+from spec_bench.vocabulary.names import cell_name
 from spec_bench.vocabulary.numbers import format_count
 
 SIMILAR = 0.05
@@ -40,20 +47,20 @@ def checks(ask: Ask) -> Iterator[Check]:
         yield from (each for each in found if each.p_values or each.verdict == NOT_COMPARABLE)
     yield from exact_scores(ask)
     for group in ask.groups:  # whether our fastest decoder is really faster than the baseline
-        yield from _fastest_of(group, ask.records, group.title)
+        yield from _find_fastest(group, ask.records, group.title)
     for group in ask.groups:
-        for kind, prompts in kinds_of(group, ask.records).items():
+        for kind, prompts in prompts_by_category(group, ask.records).items():
             where = f"{group.title}, category {kind}"
-            yield from _fastest_of(group, ask.records, where, frozenset(prompts))
+            yield from _find_fastest(group, ask.records, where, frozenset(prompts))
 
 
 def exact_scores(ask: Ask) -> Iterator[Check]:
     """Exact decoders draw from the target's distribution: scores differ from AR's by noise only."""
     for group in ask.groups:
-        yield from exact_scores_of(group, ask.records)
+        yield from check_exact_scores(group, ask.records)
 
 
-def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
+def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
     """Exact decoders' scores against AR's in one group.
 
     If all draw from one distribution, either of two decoders could have given either answer to a
@@ -67,16 +74,16 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
         return
     exact = [
         row
-        for row in rows_of(group.rows)
+        for row in to_rows(group.rows)
         if row["decoder"] != "ar" and row["lossless"] == "exact" and not pd.isna(row[score])
     ]
     if not exact:
         return
-    least, most = columns_in([score, f"{score}{ENDS[0]}"])[0].limits
+    least, most = find_columns([score, f"{score}{ENDS[0]}"])[0].limits
     room = SIMILAR * ((1.0 if most is None else most) - (least or 0.0))
     claim = f"{score} of exact decoders is that of ar, within {room:g}"
     contrasts = [Contrast((row,), (baseline,)) for row in exact]
-    table = counts_of(contrasts, score, records)
+    table = get_counts(contrasts, score, records)
     if group.rows.temperature.eq(0).all() and table is not None and (table == table[0]).all():
         same = f"the same on {table.shape[-1]} of {table.shape[-1]} prompts; a count"
         yield Check(claim, group.title, same, HOLDS)
@@ -88,7 +95,7 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
         yield Check(claim, group.title, str(mean), p_values=own, pair=str(baseline["pair"]))
         return
     sides = zip(contrasts, np.split(table.sum(axis=2), len(contrasts)), strict=True)
-    p, name = min((_lopsided(each, sums, score), name_of(each.left[0])) for each, sums in sides)
+    p, name = min((_one_sided(each, sums, score), cell_name(each.left[0])) for each, sums in sides)
     several = f"mean of {len(exact)} decoders, " if len(exact) > 1 else ""
     evidence = f"{several}{mean}; most lopsided by prompt: {name}, p = {p:.2g}"
     against = min(1.0, p * len(exact))
@@ -102,17 +109,17 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
     yield Check(claim, group.title, evidence, p_values=found, pair=pair, of_prompts=of_prompts)
 
 
-def _lopsided(contrast: Contrast, sums: Array, score: str) -> float:
+def _one_sided(contrast: Contrast, sums: Array, score: str) -> float:
     """The p-value of the signs of the prompts' differences, of sums (counts, prompts) a cell."""
     one, other = (
-        added_by_prompt(partial(value_of_sums, row=cell, name=score), side)
+        pseudo_values(partial(value_of_sums, row=cell, name=score), side)
         for cell, side in zip(contrast.cells, sums, strict=True)
     )
     return sign_flip_p(one - other)
 
 
-def _fastest_of(
-    group: Group, records: Records, where: str, prompts: frozenset[str] | None = None
+def _find_fastest(
+    group: Group, records: RecordReader, where: str, prompts: frozenset[str] | None = None
 ) -> Iterator[Check]:
     """The check of one group: the decoder that half of the prompts picks, timed on the others."""
     rows = group.rows
@@ -122,17 +129,17 @@ def _fastest_of(
     rows = select_sound(rows, "speedup")
     if rows.empty or baseline is None:
         return
-    contrast = Contrast(tuple(rows_of(rows)), (baseline,))
+    contrast = Contrast(tuple(to_rows(rows)), (baseline,))
     gap = difference([[contrast]], "token_rate", records, prompts=prompts)
     if gap is None:
         return
-    gap = replace(gap, chance=find_placebo(rows_of(rows), "token_rate"))
+    gap = replace(gap, chance=find_placebo(to_rows(rows), "token_rate"))
     basis = ""
     count = format_count(len(prompts or ()), "prompt")
     if prompts is None:
         best = rows.loc[rows.speedup.idxmax()]
         basis = f"; on all prompts {best.decoder} {best.spec}, {best.speedup:.2f} times"
-        count = prompts_of(rows)
+        count = format_prompt_count(rows)
     if len(rows) > 1:
         how = ", picked on one half of the prompts and timed on the other" if gap.ends else ""
         basis = f"{how}{basis}, best of {len(rows)}" + (f" on {count}" if count else "")

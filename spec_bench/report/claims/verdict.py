@@ -74,7 +74,7 @@ class Check:
     of_prompts: OfPrompts = field(default=unknown, compare=False)
 
 
-def judged(checks: Sequence[Check]) -> list[Check]:
+def correct_verdicts(checks: Sequence[Check]) -> list[Check]:
     """Returns checks with their verdicts, corrected for how many their family has; the evidence of
     the open ones ends in the number of prompts that may decide, if differences stay as they are.
     """
@@ -86,16 +86,16 @@ def judged(checks: Sequence[Check]) -> list[Check]:
     done = list(checks)
     for places in families.values():
         found = [each for place in places if (each := checks[place].p_values)]
-        for place, (verdict, p) in zip(places, _together(found), strict=True):
+        for place, (verdict, p) in zip(places, _group_checks(found), strict=True):
             check = checks[place]
             said = f"; p {p:.2g}, corrected for {len(places)}" if len(places) > 1 else ""
             if verdict not in (HOLDS, DOES_NOT_HOLD):
-                said += _deciding(check, len(places))
+                said += _prompts_to_decide(check, len(places))
             done[place] = replace(check, verdict=verdict, evidence=f"{check.evidence}{said}")
     return done
 
 
-def _together(p_values: Sequence[PValues]) -> Iterator[tuple[str, float]]:
+def _group_checks(p_values: Sequence[PValues]) -> Iterator[tuple[str, float]]:
     """Yields the verdict and the smaller p-value of each, corrected for all (Holm)."""
     both = holm([p for each in p_values for p in (each.for_claim, each.against_claim)])
     for own, supports, against in zip(p_values, both[::2], both[1::2], strict=True):
@@ -105,12 +105,12 @@ def _together(p_values: Sequence[PValues]) -> Iterator[tuple[str, float]]:
         yield verdict, min(supports, against)
 
 
-def verdicts_of(p_values: Sequence[PValues]) -> list[str]:
+def holm_verdicts(p_values: Sequence[PValues]) -> list[str]:
     """Returns verdicts that are made together."""
-    return [verdict for verdict, _ in _together(p_values)]
+    return [verdict for verdict, _ in _group_checks(p_values)]
 
 
-def _deciding(check: Check, family: int) -> str:
+def _prompts_to_decide(check: Check, family: int) -> str:
     """Returns how many prompts would decide a check in a family of so many; "" if unknown."""
     asked = 10
     while asked <= _MOST and (p_values := check.of_prompts(asked)):
@@ -120,7 +120,7 @@ def _deciding(check: Check, family: int) -> str:
     return f"; {_MOST} prompts would not decide" if asked > _MOST else ""
 
 
-def p_of_all(p_values: Iterable[PValues]) -> PValues:
+def p_value_of_all(p_values: Iterable[PValues]) -> PValues:
     """Of a claim that is made of several: all must hold, and one that does not is enough.
 
     The largest p-value supports it (intersection-union), the smallest opposes it (Bonferroni).
@@ -130,13 +130,13 @@ def p_of_all(p_values: Iterable[PValues]) -> PValues:
     return PValues(max(each.for_claim for each in parts), min(1.0, against))
 
 
-def p_of_any(p_values: Iterable[PValues]) -> PValues:
+def p_value_of_any(p_values: Iterable[PValues]) -> PValues:
     """Of a claim that one of several holds, whichever it is: the contrary of all being false."""
-    contrary = p_of_all(PValues(each.against_claim, each.for_claim) for each in p_values)
+    contrary = p_value_of_all(PValues(each.against_claim, each.for_claim) for each in p_values)
     return PValues(contrary.against_claim, contrary.for_claim)
 
 
-def p_of_most(p_values: Iterable[PValues]) -> PValues:
+def p_value_of_most(p_values: Iterable[PValues]) -> PValues:
     """Of a claim that more than half of several hold.
 
     By Bonferroni's test that at least so many of them do (Benjamini and Heller, Biometrics 64,
@@ -165,7 +165,7 @@ class Summary:
     lines: dict[tuple[str, str, str], list[str]]
 
 
-def summary_of(checks: Sequence[Check], paper: Paper | None) -> Summary:
+def summarise_claims(checks: Sequence[Check], paper: Paper | None) -> Summary:
     """Returns the summary of checks of a paper's claims, or of a results file's of no paper."""
     claims = paper.claims if paper else ()
     pairs = [*dict.fromkeys(check.pair for check in checks if check.pair)]
@@ -215,7 +215,7 @@ def print_checks(checks: Sequence[Check], summary: Summary) -> None:
     """Prints the summary, then the checks under the paper's statements and their sections."""
     console = Console(highlight=False)
     console.width = max(console.width, 0 if console.is_terminal else 130)
-    console.print(_escaped(summary.sentence))
+    console.print(_escape_markup(summary.sentence))
     if summary.lines:
         table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column("what the paper says")
@@ -225,16 +225,16 @@ def print_checks(checks: Sequence[Check], summary: Summary) -> None:
         for (text, section, pair), counts in summary.lines.items():
             said = label(text, section)
             named = f"    {pair}" if said == above else f"{said}: {pair}" if pair else said
-            table.add_row(_escaped(named), *counts)
+            table.add_row(_escape_markup(named), *counts)
             above = said
         console.print(table)
-    for (text, section), group in by_statement(checks).items():
+    for (text, section), group in group_by_claim(checks).items():
         if summary.lines:
-            console.print(f"\n[bold]{_escaped(label(text, section))}[/bold]")
-        console.print(table_of(group))
+            console.print(f"\n[bold]{_escape_markup(label(text, section))}[/bold]")
+        console.print(claims_table(group))
 
 
-def by_statement(checks: Sequence[Check]) -> dict[tuple[str, str], list[Check]]:
+def group_by_claim(checks: Sequence[Check]) -> dict[tuple[str, str], list[Check]]:
     """Groups checks by the paper's statement and its section."""
     return group_by_key(((check.statement, check.section), check) for check in checks)
 
@@ -244,7 +244,7 @@ def label(text: str, section: str) -> str:
     return f"{text} ({section})" if text else OURS
 
 
-def table_of(checks: Sequence[Check]) -> Table:
+def claims_table(checks: Sequence[Check]) -> Table:
     """Returns checks alone."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("claim", "on", "evidence", "verdict"):
@@ -252,10 +252,10 @@ def table_of(checks: Sequence[Check]) -> Table:
     for check in checks:
         style = _STYLES.get(check.verdict, "none")
         verdict = f"[{style}]{check.verdict}[/{style}]"
-        texts = (_escaped(text) for text in (check.claim, check.where, check.evidence))
+        texts = (_escape_markup(text) for text in (check.claim, check.where, check.evidence))
         table.add_row(*texts, verdict)
     return table
 
 
-def _escaped(text: str) -> str:
+def _escape_markup(text: str) -> str:
     return text.replace("[", r"\[")

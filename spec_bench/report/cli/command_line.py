@@ -18,17 +18,17 @@ from typing import Any
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.records.types import Generation
 from spec_bench.report.claims.verdict import print_checks
-from spec_bench.report.data.counts import Records
-from spec_bench.report.data.printed import printed_rows
+from spec_bench.report.data.counts import RecordReader
+from spec_bench.report.data.printed import read_printed_rows
 from spec_bench.report.data.rows import (
     MODELS_APART,
     Row,
     check_models,
     figure_rows,
     read_rows,
-    rows_of,
+    to_rows,
 )
-from spec_bench.report.page.build import draw, drawings, results_file, shown_tables, stems
+from spec_bench.report.page.build import draw, list_figures, list_tables, results_file, stems
 from spec_bench.report.papers.paper import (
     find_figure,
     find_table,
@@ -38,24 +38,30 @@ from spec_bench.report.papers.paper import (
 )
 from spec_bench.report.tables import render
 from spec_bench.report.tables.build import build_tables, check_pair
-from spec_bench.report.tables.measured import RESULTS, Measured, list_paper
-from spec_bench.report.tables.printed import Sheet
+from spec_bench.report.tables.measured import RESULTS, MeasuredRows, list_paper
+from spec_bench.report.tables.printed import TableSheet
 from spec_bench.settings.arguments import Parser, output_file, output_folder
 from spec_bench.settings.configs import find_configs
-from spec_bench.settings.fields import complain
+from spec_bench.settings.fields import print_error
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import make_absence, path_below, results_files, results_of, write_text
+from spec_bench.system.files import (
+    join_path_inside,
+    make_absence,
+    results_files,
+    results_folder,
+    write_text,
+)
 
 _PICTURES = ("png", "pdf")
-_TABLES: dict[str, Callable[[Sheet], str]] = {
+_TABLES: dict[str, Callable[[TableSheet], str]] = {
     "md": render.markdown,
-    "csv": render.comma,
+    "csv": render.csv_text,
     "tex": render.latex,
 }
 
 
-FORMATS: dict[str, Callable[[Sequence[Sheet]], str]] = {
-    "csv": lambda sheets: render.comma(*sheets),
+FORMATS: dict[str, Callable[[Sequence[TableSheet]], str]] = {
+    "csv": lambda sheets: render.csv_text(*sheets),
     "html": lambda sheets: render.html(*sheets),
     "latex": lambda sheets: "\n".join(map(render.latex, sheets)),
     "markdown": lambda sheets: "\n".join(map(render.markdown, sheets)),
@@ -70,7 +76,7 @@ def _files(options: Namespace, every: Sequence[Path]) -> list[Path]:
     if not files:
         raise make_absence(f"no experiment below {str(options.results)!r}", options.results)
     for file in files:
-        Experiment(results_of(file), file.parent.name).rebuild(wait_s=1)
+        Experiment(results_folder(file), file.parent.name).rebuild(wait_s=1)
     return files
 
 
@@ -79,14 +85,16 @@ def run_plain(options: Namespace) -> None:
     from spec_bench.report.plain import write_report
 
     if options.file.is_file():
-        Experiment(results_of(options.file), options.file.resolve().parent.name).rebuild(wait_s=1)
+        Experiment(results_folder(options.file), options.file.resolve().parent.name).rebuild(
+            wait_s=1
+        )
     write_report(options.file, options.out or options.file.parent)
 
 
 def run_table(options: Namespace) -> None:
     """Prints or writes a paper's table."""
     item = find_table(options.name)
-    measured = Measured.below(options.results, protocol=options.protocol)
+    measured = MeasuredRows.below(options.results, protocol=options.protocol)
     sheets = build_tables(item, measured, options.pair)
     screen = sys.stdout.isatty() and options.out is None and options.format == "markdown"
     if asked := options.columns or sheets[0].metrics[0] * screen:
@@ -97,7 +105,7 @@ def run_table(options: Namespace) -> None:
         from rich.console import Console
         from rich.markdown import Markdown
 
-        titles = dict.fromkeys(each.title for each in render.shown_columns(sheets[0]))
+        titles = dict.fromkeys(each.title for each in render.list_columns(sheets[0]))
         if len(titles) == 1:  # said below, so that columns are narrow
             text = text.replace(f"{next(iter(titles))}, ", "")
         Console().print(Markdown(text))
@@ -112,7 +120,7 @@ def run_table(options: Namespace) -> None:
 def run_list(options: Namespace) -> None:
     """Lists tables and figures of one paper, or an item's, or of all."""
     papers = [load_paper(options.paper.partition("/")[0])] if options.paper else readable_papers()
-    measured = Measured.below(options.results)
+    measured = MeasuredRows.below(options.results)
     if options.pair and papers[0].items[0].recipes:
         check_pair(papers[0].items[0], options.pair, measured)
     print("\n".join(list_paper(paper, measured, options.pair) for paper in papers), end="")
@@ -121,13 +129,13 @@ def run_list(options: Namespace) -> None:
 def run_figure(options: Namespace) -> None:
     """Draws a paper's figure from the measured rows."""
     from spec_bench.report import figures
-    from spec_bench.report.figures.cells import recipes_of
+    from spec_bench.report.figures.cells import list_recipe_commands
 
     item = find_figure(options.name)
-    measured = Measured.below(options.results, item.experiments)
+    measured = MeasuredRows.below(options.results, item.experiments)
     if options.pair and item.recipes:
         check_pair(item, options.pair, measured)
-    folder = options.out or path_below(options.results, "figures")
+    folder = options.out or join_path_inside(options.results, "figures")
     rows = figure_rows(item, measured.rows, options.results)
     own = bool(options.pair) and "pair" in rows
     check_models(rows[rows.pair == options.pair] if own else rows)
@@ -136,7 +144,7 @@ def run_figure(options: Namespace) -> None:
             print(f"figure: {path}")
     except figures.NothingMeasuredError as error:
         said = str(error)
-        for way in recipes_of(item) * (options.results != RESULTS):
+        for way in list_recipe_commands(item) * (options.results != RESULTS):
             said = said.replace(way, f"{way} --out {shlex.quote(str(options.results))}")
         raise UsageError(said) from error
 
@@ -144,17 +152,19 @@ def run_figure(options: Namespace) -> None:
 def run_checks(options: Namespace) -> None:
     """Prints a paper's claims on the measured rows, or on its own printed numbers."""
     from spec_bench.report.claims import check_claims
-    from spec_bench.report.claims.verdict import summary_of
+    from spec_bench.report.claims.verdict import summarise_claims
 
     paper = load_paper(options.paper)
-    records = Records(None if options.printed else options.results)
-    rows = printed_rows(paper) if options.printed else read_rows(results_files(options.results))
+    records = RecordReader(None if options.printed else options.results)
+    rows = (
+        read_printed_rows(paper) if options.printed else read_rows(results_files(options.results))
+    )
     if rows.empty:
         ways = " or ".join(dict.fromkeys(r for item in paper.items for r in item.recipes))
         message = f"no results below {str(options.results)!r}; spec-bench run {ways} makes some"
         raise make_absence(message, options.results)
     checks = check_claims(paper.name, check_models(rows), records)
-    print_checks(checks, summary_of(checks, paper))
+    print_checks(checks, summarise_claims(checks, paper))
 
 
 def run_page(options: Namespace) -> None:
@@ -191,25 +201,27 @@ def run_all(options: Namespace) -> None:
 
 
 def _write_experiment(file: Path, results: Path) -> None:
-    from spec_bench.report.page.build import build_page, paper_of
+    from spec_bench.report.page.build import build_page, find_paper
 
     folder = file.parent
-    tables_folder, figures_folder = (path_below(folder, name) for name in ("tables", "figures"))
+    tables_folder, figures_folder = (
+        join_path_inside(folder, name) for name in ("tables", "figures")
+    )
     written = [file.parent / "page.html"]
     write_text(written[0], build_page(file, results))
-    (paper, items) = paper_of(folder.name)
-    measured = Measured(read_rows([file]), results)
-    tables = shown_tables(items, measured)
+    (paper, items) = find_paper(folder.name)
+    measured = MeasuredRows(read_rows([file]), results)
+    tables = list_tables(items, measured)
     for table, stem in zip(tables, stems(tables), strict=True):
         for suffix, rendered in _TABLES.items():
             written.append(tables_folder / f"{stem}.{suffix}")
             write_text(written[-1], rendered(table.sheet))
-    for drawing in drawings(paper, items, measured) if paper else ():
+    for drawing in list_figures(paper, items, measured) if paper else ():
         written += draw(drawing, measured, figures_folder, *_PICTURES)
-    print(*written, *_removed(folder, written), sep="\n")
+    print(*written, *_remove_stale(folder, written), sep="\n")
 
 
-def _removed(folder: Path, written: Sequence[Path]) -> Iterator[str]:
+def _remove_stale(folder: Path, written: Sequence[Path]) -> Iterator[str]:
     """Removes tables and figures that were not written now; a line for each other file."""
     for name, endings in (("tables", _TABLES), ("figures", _PICTURES)):
         for path in sorted({*(folder / name).glob("*")} - {*written}):
@@ -219,12 +231,12 @@ def _removed(folder: Path, written: Sequence[Path]) -> Iterator[str]:
             yield f"{path}: {'removed, no longer made' if ours else 'not made by this command'}"
 
 
-def _recorded(file: Path) -> Iterator[tuple[Row, list[Generation]]]:
+def _record_output(file: Path) -> Iterator[tuple[Row, list[Generation]]]:
     """Yields each row of which there are records, with those of the first repeat."""
-    from spec_bench.report.data.counts import repeats_of
+    from spec_bench.report.data.counts import read_repeats
 
-    for row in rows_of(read_rows([file])):
-        if repeats := repeats_of(file, str(row["run_id"])):
+    for row in to_rows(read_rows([file])):
+        if repeats := read_repeats(file, str(row["run_id"])):
             yield row, list(repeats[0].values())
 
 
@@ -239,12 +251,12 @@ def run_lengths(options: Namespace) -> None:
     """Prints a table of acceptance lengths and rates in the words of several tools."""
     from rich.table import Table
 
-    from spec_bench.metrics.calls import lengths_of
+    from spec_bench.metrics.calls import compute_lengths
 
     heads = ("decoder", "tree", "ratio of sums", "vLLM", "draft rate", "by position", "SPEED-Bench")
     table = Table(*heads, "joint", "conditional", box=None)
-    for row, done in _recorded(results_file(options.name, options.results)):
-        found = lengths_of(done, isinstance(row.get("later_turns"), str))
+    for row, done in _record_output(results_file(options.name, options.results)):
+        found = compute_lengths(done, isinstance(row.get("later_turns"), str))
         single = (found.ratio_of_sums, found.vllm, found.draft_rate, found.mean_of_means)
         cells = ["" if value is None else f"{value:.3f}" for value in single]
         rates = (found.at_position, found.joint, found.conditional)
@@ -258,14 +270,14 @@ def run_positions(options: Namespace) -> None:
     """Prints a table of tokens per call by where in the text the call stands."""
     from rich.table import Table
 
-    from spec_bench.metrics.calls import by_position
+    from spec_bench.metrics.calls import group_by_position
 
     file = results_file(options.name, options.results)
     found = {
         tuple(str(row[name]) for name in ("decoder", "spec", "temperature")): {
-            each.first: each for each in by_position(done)
+            each.first: each for each in group_by_position(done)
         }
-        for row, done in _recorded(file)
+        for row, done in _record_output(file)
     }
     stretches = {first: each for of_cell in found.values() for first, each in of_cell.items()}
     if not stretches:
@@ -365,6 +377,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         COMMANDS[options.command](options)
     except UsageError as error:
-        complain(f"spec-bench {verb}: {error}")
+        print_error(f"spec-bench {verb}: {error}")
         return 2
     return 0

@@ -9,10 +9,10 @@ ones and the one that every call adds.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from spec_bench.metrics.interval import Interval, limited
+from spec_bench.metrics.interval import Interval, limit_to_column
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
-from spec_bench.report.data.counts import Records
-from spec_bench.report.data.rows import Group, Row, most_of, rows_of
+from spec_bench.report.data.counts import RecordReader
+from spec_bench.report.data.rows import Group, Row, max_tokens_per_call, to_rows
 from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import to_printable
 
@@ -37,13 +37,13 @@ ByCategory = Mapping[str, Mapping[str, Interval]]
 """One of ``TABLES`` -> category -> a cell's number, as far as there are records or timings."""
 
 
-def kinds_of(group: Group, records: Records) -> dict[str, list[str]]:
+def prompts_by_category(group: Group, records: RecordReader) -> dict[str, list[str]]:
     """The ids of a group's prompts by category in the task's order; {} where no prompt has one.
 
     Of more than ``_MOST`` the largest, and the others as one.
     """
     categories: Mapping[str, str] = {}
-    for row in rows_of(group.rows):  # the prompts of all cells are the same
+    for row in to_rows(group.rows):  # the prompts of all cells are the same
         if row["status"] != "failed" and (categories := records.categories(row)):
             break
     if not any(categories.values()):
@@ -67,11 +67,11 @@ def subtask(category: str) -> str:
     return MT_BENCH if category in _OF_MT_BENCH else category
 
 
-def by_category(
-    group: Group, kinds: Mapping[str, Sequence[str]], records: Records
+def compute_by_category(
+    group: Group, kinds: Mapping[str, Sequence[str]], records: RecordReader
 ) -> Sequence[tuple[Row, ByCategory]]:
     """Returns the numbers of all cells that have any, the baseline first."""
-    rows = [row for row in rows_of(group.rows) if row["status"] != "failed"]
+    rows = [row for row in to_rows(group.rows) if row["status"] != "failed"]
     bases = [row for row in rows if row["decoder"] == "ar"]
     cells = []
     for row in rows:
@@ -84,16 +84,16 @@ def by_category(
     return cells
 
 
-def _tokens(row: Row, prompts: Sequence[str], records: Records) -> Interval | None:
+def _tokens(row: Row, prompts: Sequence[str], records: RecordReader) -> Interval | None:
     table = records.tables([row], prompts)("block_efficiency")
     if table is None or table.shape[-1] < len(prompts):
         return None
     interval = ratio_interval(*table[0])
-    return interval and limited("block_efficiency", interval, most_of(row))
+    return interval and limit_to_column("block_efficiency", interval, max_tokens_per_call(row))
 
 
 def _speedup(
-    row: Row, bases: Sequence[Row], prompts: Sequence[str], records: Records
+    row: Row, bases: Sequence[Row], prompts: Sequence[str], records: RecordReader
 ) -> Interval | None:
     """Over the first baseline that was timed in turn with some of the prompts."""
     if row["decoder"] == "ar":
@@ -101,5 +101,5 @@ def _speedup(
     for base in bases:
         if (table := records.tables([row, base], prompts)("token_rate")) is not None:
             interval = rate_ratio_interval(*table[0], *table[1])
-            return interval and limited("speedup", interval)
+            return interval and limit_to_column("speedup", interval)
     return None

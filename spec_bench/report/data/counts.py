@@ -23,18 +23,18 @@ from spec_bench.metrics import CellRecords, Sums, metric
 from spec_bench.metrics.metric import MEASURED_ANEW
 from spec_bench.metrics.quality import score_of_sums
 from spec_bench.records import cell_folder, parquet
-from spec_bench.records.parquet import AGAIN, Packed, Scored
+from spec_bench.records.parquet import AGAIN, PackedRecords, Scored
 from spec_bench.records.types import Generation
-from spec_bench.report.data.rows import Row, number_in
+from spec_bench.report.data.rows import Row, get_number
 from spec_bench.system import files
 from spec_bench.system.groups import group_by_key, shared_keys
-from spec_bench.vocabulary.columns import names_of
+from spec_bench.vocabulary.columns import column_names
 
 if TYPE_CHECKING:
-    from spec_bench.records.windows import Windows
+    from spec_bench.records.windows import MeasuredLines
 
 Found = TypeVar("Found")
-_SCORES = frozenset(names_of("score"))  # a miss has the registry look for other packages' anew
+_SCORES = frozenset(column_names("score"))  # a miss has the registry look for other packages' anew
 _FEWEST_ROUNDS = 2  # one round has no spread
 ENOUGH = 3  # repeats whose median leaves out one that stalled
 Counts = dict[str, tuple[float, ...]]
@@ -46,25 +46,25 @@ Timings = dict[str, dict[str, tuple[float, ...]]]
 """Prompt id -> session -> numerator and denominator."""
 
 
-def repeats_of(results: Path, run_id: str) -> list[dict[str, Generation]]:
+def read_repeats(results: Path, run_id: str) -> list[dict[str, Generation]]:
     """A cell's records by prompt id, of each whole repeat. Raises ValueError: unreadable."""
-    packed = packed_of(results, run_id)
-    done = ((each, packed.generations_at(each.values())) for each in packed.repeats(run_id))
+    packed = read_packed(results, run_id)
+    done = ((each, packed.take_generations(each.values())) for each in packed.repeats(run_id))
     return [dict(zip(names, each, strict=True)) for names, each in done]
 
 
-def origin_of(results: Path, run_id: str) -> Mapping[str, Any] | None:
+def read_origin(results: Path, run_id: str) -> Mapping[str, Any] | None:
     """Returns the provenance of a cell, as ``measure.provenance`` has it; None if not recorded."""
-    return packed_of(results, run_id).origins.get(run_id)
+    return read_packed(results, run_id).origins.get(run_id)
 
 
-def packed_of(results: Path, run_id: str) -> Packed:
+def read_packed(results: Path, run_id: str) -> PackedRecords:
     """Records that a cell's are among, or none of it where it has none; a file is read once while
     it stays the same. Raises ValueError: records, or what their answers scored, cannot be read.
     """
     path = files.records_file(results)
-    kept = parquet.read_once(path) if os.path.lexists(path) else parquet.joined([])
-    run = files.run_folder(files.results_of(results), run_id)
+    kept = parquet.read_once(path) if os.path.lexists(path) else parquet.concat([])
+    run = files.run_folder(files.results_folder(results), run_id)
     if run_id in kept and not _is_newer(run / files.CELL, path):
         return kept
     done = cell_folder.read_lines(run / files.GENERATIONS)
@@ -82,7 +82,7 @@ def _is_newer(cell: Path, records: Path) -> bool:
 class _Cell:
     """A cell's counts, sessions and categories; of later repeats seconds and joules alone."""
 
-    def __init__(self, packed: Packed, run_id: str) -> None:
+    def __init__(self, packed: PackedRecords, run_id: str) -> None:
         self.packed = packed
         self.repeats = packed.repeats(run_id)
         self.prompts = [*self.repeats[0]] if self.repeats else []
@@ -101,7 +101,7 @@ class _Cell:
         if not known or not known.column.interval:
             return {}
         if known.sums is None:
-            done = self.packed.generations_at(lines.values())
+            done = self.packed.take_generations(lines.values())
             number = known.of(CellRecords(done, draft_calls=0, parameter_ratio=0.0))
             sums = isinstance(number, Sums) and (number.numerators, number.denominators)
             return dict(zip(lines, zip(*sums, strict=True), strict=True)) if sums else {}
@@ -116,7 +116,7 @@ class _Cell:
 class _Block(NamedTuple):
     """Cells of the same seeds, repeats and prompts that are in one file."""
 
-    windows: Windows
+    windows: MeasuredLines
     prompts: list[str]
     lines: NDArray[np.int64]  # (cells, seeds, repeats, prompts)
 
@@ -125,8 +125,10 @@ class _Block(NamedTuple):
         where no session measured all cells in turn.
         """
         ratio = metric[name].sums if name not in _SCORES and name in metric else None
-        lines = self.lines if _anew(name) else self.lines[:, :, :1]
-        if not ratio or (_anew(name) and ((sat := self.windows.sitting[lines]) != sat[:1]).any()):
+        lines = self.lines if _is_remeasured(name) else self.lines[:, :, :1]
+        if not ratio or (
+            _is_remeasured(name) and ((sat := self.windows.sitting[lines]) != sat[:1]).any()
+        ):
             return None
         table = self.windows.sums(*ratio)[lines]
         known = not np.isnan(table).any() and table[..., 1].any(axis=-1).all()
@@ -137,16 +139,16 @@ def _sums(score: Scored) -> tuple[float, ...]:
     return (float(score), 1.0) if isinstance(score, int | float) else tuple(score)
 
 
-def _anew(name: str) -> bool:
+def _is_remeasured(name: str) -> bool:
     return name in metric and metric[name].column.kind in MEASURED_ANEW
 
 
 @lru_cache(maxsize=1024)  # cells of a group are asked several times
 def _counts(cell: _Cell, name: str) -> list[Counts]:
     """Returns the counts of each repeat that measured a metric anew."""
-    if cell.repeats and (scored := cell.packed.scored(cell.run_id, name)):
+    if cell.repeats and (scored := cell.packed.get_score(cell.run_id, name)):
         return [{prompt: _sums(each) for prompt, each in scored.items()}]
-    found = (cell.of(name, lines) for lines in cell.repeats[: None if _anew(name) else 1])
+    found = (cell.of(name, lines) for lines in cell.repeats[: None if _is_remeasured(name) else 1])
     return [counts for counts in found if counts]
 
 
@@ -159,14 +161,14 @@ def _timings(cell: _Cell, name: str) -> list[Timings]:
     ):
         timed = {prompt: {sat[prompt]: pair} for prompt, pair in counts.items()}
         for (repeat, sitting), lines in cell.again.items():
-            again = cell.of(name, lines) if repeat == number and _anew(name) else {}
+            again = cell.of(name, lines) if repeat == number and _is_remeasured(name) else {}
             for prompt, pair in again.items():
                 timed.setdefault(prompt, {}).setdefault(sitting, pair)
         timings.append(timed)
     return timings
 
 
-class Records:
+class RecordReader:
     """Counts by prompt; of rows without a column ``file`` those beside ``results``. Without
     ``results`` the rows are printed numbers, each of which is taken as it stands.
     """
@@ -175,11 +177,11 @@ class Records:
         self.printed = results is None
         self._results = results
         self._cells: dict[tuple[str, str], _Cell] = {}
-        self._kept: dict[str, Packed] = {}  # what was read last beside a file
+        self._kept: dict[str, PackedRecords] = {}  # what was read last beside a file
 
     def counts(self, row: Row, name: str) -> Counts | None:
         """Prompt id -> the sums behind a metric over its repeats; None without records."""
-        return summed(_counts(self._cell(row, str(row["run_id"])), name))
+        return sum_repeats(_counts(self._cell(row, str(row["run_id"])), name))
 
     def tables(
         self, rows: Sequence[Row], prompts: Collection[str] | None = None, *, whole: bool = False
@@ -196,9 +198,9 @@ class Records:
                 known = [prompts is None or each in prompts for each in block.prompts]
                 table = table.reshape(*table.shape[:2], -1, len(known))[..., known]
                 return np.ascontiguousarray(table) if any(known) else None
-            alone = (self.by_seed(row, name) or {} for row in rows)
-            every = self.interleaved(rows, name) or () if _anew(name) else alone
-            return table_of(map(_summed_by_seed, every) if whole else every, prompts)
+            alone = (self.get_counts_by_seed(row, name) or {} for row in rows)
+            every = self.get_interleaved_counts(rows, name) or () if _is_remeasured(name) else alone
+            return stack_counts(map(_sum_by_seed, every) if whole else every, prompts)
 
         return of
 
@@ -223,17 +225,20 @@ class Records:
         place = path, _ = str(row.get("file", self._results)), run_id
         if place not in self._cells:
             if path not in self._kept or run_id not in self._kept[path]:
-                self._kept[path] = packed_of(Path(path), run_id)
+                self._kept[path] = read_packed(Path(path), run_id)
             self._cells[place] = _Cell(self._kept[path], run_id)
         return self._cells[place]
 
-    def interleaved(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
+    def get_interleaved_counts(
+        self, rows: Sequence[Row], name: str
+    ) -> list[dict[str, Counts]] | None:
         """Returns the counts of seconds or joules that one session measured in turn for all rows.
 
-        For each row, by seed as ``by_seed`` has it, of the seeds that all rows have; without the
-        prompts that no session decoded for all of them. None where some row has no records.
+        For each row, by seed as ``get_counts_by_seed`` has it, of the seeds that all rows have;
+        without the prompts that no session decoded for all of them. None where some row has no
+        records.
         """
-        timed_rows = (self._by_run(row, name, _timings) for row in rows)
+        timed_rows = (self._get_counts_by_run(row, name, _timings) for row in rows)
         cells = [timed for timed in timed_rows if timed]
         if len(cells) < len(rows):
             return None
@@ -247,7 +252,7 @@ class Records:
                         by_seed[seed][prompt] = each[shared[0]]
         return counts
 
-    def _by_run(
+    def _get_counts_by_run(
         self, row: Row, name: str, of: Callable[[_Cell, str], list[Found]]
     ) -> dict[str, Found] | None:
         """By seed, or ``SEED/REPEAT``, the repeats of each run; None: some run has none."""
@@ -263,15 +268,15 @@ class Records:
         run = str(row["run_id"]).split(",")[0]
         return next(iter(self._cell(row, run).texts("category")), {})
 
-    def by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
+    def get_counts_by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
         """Seed -> the counts of its run, of a row that seeds were pooled in all of them, and where
         its prompts were measured again ``SEED/REPEAT`` -> those of a later repeat; None where some
         run has no records.
         """
-        return self._by_run(row, name, _counts)
+        return self._get_counts_by_run(row, name, _counts)
 
 
-class Rounds(Records):
+class RoundReader(RecordReader):
     """Records of which seconds of different jobs may be compared, round by round.
 
     A round is every job once, under one seed, on one machine. Each round's difference includes
@@ -279,15 +284,17 @@ class Rounds(Records):
     rounds covers the drift, one over the prompts of a single round does not.
     """
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: RecordReader) -> None:
         super().__init__(records._results)
         self._cells = records._cells
 
-    def interleaved(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
+    def get_interleaved_counts(
+        self, rows: Sequence[Row], name: str
+    ) -> list[dict[str, Counts]] | None:
         """The counts that one session measured; else those of at least two rounds, by seed, a
         prompt's repeats summed, which are of one job.
         """
-        timed = super().interleaved(rows, name)
+        timed = super().get_interleaved_counts(rows, name)
         if timed and any(timed[0].values()):
             return timed
         cells = [
@@ -306,11 +313,11 @@ def _runs(row: Row) -> list[tuple[str, str]]:
     return list(zip(seeds, str(row["run_id"]).split(","), strict=True))
 
 
-def _summed_by_seed(runs: Mapping[str, Counts]) -> dict[str, Counts]:
-    return {seed: summed(repeats) or {} for seed, repeats in _by_seed(runs).items()}
+def _sum_by_seed(runs: Mapping[str, Counts]) -> dict[str, Counts]:
+    return {seed: sum_repeats(repeats) or {} for seed, repeats in _group_runs_by_seed(runs).items()}
 
 
-def _by_seed(runs: Mapping[str, Counts]) -> dict[str, list[Counts]]:
+def _group_runs_by_seed(runs: Mapping[str, Counts]) -> dict[str, list[Counts]]:
     return group_by_key((name.partition("/")[0], run) for name, run in runs.items())
 
 
@@ -321,11 +328,11 @@ def value_of_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.
     if made is not None:
         return made(sums)
     ratio = sums[0] / sums[1]
-    mapped = mapped_of(row, name)
+    mapped = get_mapping(row, name)
     return ratio if mapped is None else np.vectorize(mapped, otypes=[float])(ratio)
 
 
-def table_of(
+def stack_counts(
     cells: Iterable[Mapping[str, Counts] | None], prompts: Collection[str] | None = None
 ) -> Table | None:
     """Counts of cells by seed, of the seeds and (of these) prompts that all have; None without."""
@@ -339,7 +346,7 @@ def table_of(
     return np.ascontiguousarray(np.moveaxis(np.array(counts, dtype=np.float64), -1, 1))
 
 
-def summed(repeats: Sequence[Counts]) -> Counts | None:
+def sum_repeats(repeats: Sequence[Counts]) -> Counts | None:
     """The counts of the prompts that all repeats have, summed over these; None without any."""
     if len(repeats) < 2:
         return repeats[0] if repeats else None
@@ -349,19 +356,21 @@ def summed(repeats: Sequence[Counts]) -> Counts | None:
     }
 
 
-def mapped_of(row: Row, name: str) -> Callable[[float], float] | None:
+def get_mapping(row: Row, name: str) -> Callable[[float], float] | None:
     """Returns what makes a metric of its ratio of sums (MBSU: tau / (L r + 1)), or None."""
     share = row.get("parameter_ratio")
     ratio_of = None if share is None else float(share)
-    cell = CellRecords((), draft_calls=number_in(row, "draft_calls"), parameter_ratio=ratio_of)
+    cell = CellRecords((), draft_calls=get_number(row, "draft_calls"), parameter_ratio=ratio_of)
     number = metric[name].of(cell) if name not in _SCORES and name in metric else None
     return number.mapped if isinstance(number, Sums) else None
 
 
-def find_timed(cell: Row, bases: Iterable[Row], records: Records) -> dict[str, Counts] | None:
+def get_paired_timings(
+    cell: Row, bases: Iterable[Row], records: RecordReader
+) -> dict[str, Counts] | None:
     """By seed and prompt: tokens and seconds, then those of the baseline timed in turn."""
     for base in bases:
-        ours, theirs = records.interleaved([cell, base], "token_rate") or ({}, {})
+        ours, theirs = records.get_interleaved_counts([cell, base], "token_rate") or ({}, {})
         timed = {
             seed: {prompt: (*counts, *theirs[seed][prompt]) for prompt, counts in run.items()}
             for seed, run in ours.items()
@@ -377,7 +386,7 @@ def _take_medians(runs: dict[str, Counts]) -> dict[str, Counts]:
 
     A repeat's two timings were taken in turn, so the machine's load moves their ratio least.
     """
-    by_seed = _by_seed(runs)
+    by_seed = _group_runs_by_seed(runs)
     if min(map(len, by_seed.values())) < ENOUGH:
         return runs
     medians: dict[str, Counts] = {}

@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.metrics.plain import compare_with_printed
-from spec_bench.report.data.rows import Row, decoder_of, number_in
-from spec_bench.report.papers.pairs import is_embedded, pair_configs, training_of_heads
+from spec_bench.report.data.rows import Row, format_decoder, get_number
+from spec_bench.report.papers.pairs import head_training, is_embedded, pair_configs
 from spec_bench.settings.configs import find_configs, read_yaml
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary import names
@@ -39,11 +39,15 @@ def differences(rows: Sequence[Row], shown: Collection[str]) -> list[str]:
         *([_PREFILL] if {*_OF_DECODING} & {*shown} else []),
         *(_stand_ins(rows) if "mbsu" in shown else []),
         *(line for row in rows for line in compare_with_printed(row)),
-        *_own_prompts(rows),
+        *_note_replaced_prompts(rows),
         *_short_answers(rows),
         *_completions(rows),
-        *([_HEADS] if any(_learned_answers(str(row.get("draft", ""))) for row in rows) else []),
-        *_seen(rows),
+        *(
+            [_HEADS]
+            if any(_notes_on_training_data(str(row.get("draft", ""))) for row in rows)
+            else []
+        ),
+        *_note_prompts_in_training(rows),
         *qualify_speeds(rows, shown),
     ]
     return list(dict.fromkeys(notes))
@@ -63,9 +67,9 @@ def find_generate_speedup(rows: Iterable[Row]) -> float:
     it is surely faster in some of the rows; else 0.
     """
     faster = [
-        number_in(row, "speedup") or 0.0
+        get_number(row, "speedup") or 0.0
         for row in rows
-        if row["decoder"] == GENERATE and (number_in(row, "speedup_low") or 0.0) > 1
+        if row["decoder"] == GENERATE and (get_number(row, "speedup_low") or 0.0) > 1
     ]
     return max(faster, default=0.0)
 
@@ -75,9 +79,9 @@ def _slow_baselines(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if times := find_generate_speedup([row]):
             yield (
-                f"{names.task(row['task'])}: transformers' own generate is surely faster than our "
-                f"plain decoding, {times:.2f} times. Over it, a speed-up is {1 / times:.2f} of "
-                "what is printed here."
+                f"{names.task_title(row['task'])}: transformers' own generate is surely faster "
+                f"than our plain decoding, {times:.2f} times. Over it, a speed-up is "
+                f"{1 / times:.2f} of what is printed here."
             )
 
 
@@ -93,7 +97,7 @@ def _twins(rows: Sequence[Row], by: str) -> Iterator[tuple[Row, Row, float]]:
     keyed = (((find_configuration(row["decoder"]), *map(row.get, _ALIKE)), row) for row in rows)
     for alike in group_by_key(keyed).values():
         for one, other in itertools.combinations(alike, 2):
-            values = number_in(one, by), number_in(other, by)
+            values = get_number(one, by), get_number(other, by)
             if one["decoder"] != other["decoder"] and all(values):
                 low, high = sorted(value for value in values if value)
                 yield one, other, high / low - 1
@@ -103,7 +107,7 @@ def _placebos(rows: Sequence[Row], shown: Collection[str]) -> Iterator[str]:
     """Rows of one configuration, whose speeds differ by chance alone."""
     for by in _OF_DECODING:
         for one, other, gap in _twins(rows, by) if by in shown else ():
-            both = f"{decoder_of(one)} and {decoder_of(other)}"
+            both = f"{format_decoder(one)} and {format_decoder(other)}"
             yield (
                 f"{both} are one configuration under two names: their {column(by).title} differs "
                 f"by {gap:.1%}, by chance. No smaller difference is called one here."
@@ -132,7 +136,7 @@ def _stand_ins(rows: Sequence[Row]) -> list[str]:
     return notes
 
 
-def _own_prompts(rows: Sequence[Row]) -> Iterator[str]:
+def _note_replaced_prompts(rows: Sequence[Row]) -> Iterator[str]:
     """Prompts that are not those of their task's dataset."""
     for row in rows:
         config = pair_configs().get(row["pair"])
@@ -141,7 +145,7 @@ def _own_prompts(rows: Sequence[Row]) -> Iterator[str]:
             "embedded": "" if config and is_embedded(config) else "the shipped sample",
         }.get(str(row.get("data_source")))
         if where:
-            yield f"Ours, {names.task(row['task'])}: prompts of {where}, not the dataset's."
+            yield f"Ours, {names.task_title(row['task'])}: prompts of {where}, not the dataset's."
 
 
 def _short_answers(rows: Sequence[Row]) -> Iterator[str]:
@@ -150,14 +154,14 @@ def _short_answers(rows: Sequence[Row]) -> Iterator[str]:
         limit = row.get("max_new_tokens")
         usual = task_config(row["task"]).get("generation", {}).get("max_new_tokens", limit)
         if not pd.isna(limit) and limit != usual:
-            task = names.task(row["task"])
+            task = names.task_title(row["task"])
             yield f"Ours, {task}: at most {limit:g} new tokens; the task's limit is {usual}."
 
 
 def _completions(rows: Sequence[Row]) -> list[str]:
     """Targets tuned on conversations that are asked to complete a text."""
     found = [
-        (names.task(row["task"]), row["pair"])
+        (names.task_title(row["task"]), row["pair"])
         for row in rows
         if (config := pair_configs().get(row["pair"])) is not None
         and config.chat_tuned
@@ -172,7 +176,7 @@ def _completions(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _seen(rows: Sequence[Row]) -> Iterator[str]:
+def _note_prompts_in_training(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         config = pair_configs().get(row["pair"])
         share = config.seen_in_training.get(row["task"], 0.0) if config else 0.0
@@ -180,7 +184,7 @@ def _seen(rows: Sequence[Row]) -> Iterator[str]:
             many = "all" if share == 1 else f"{share:.0%}"
             whose = f"the models of {row['pair']} were trained on"
             yield (
-                f"Ours, {names.task(row['task'])}: {many} of the sample's prompts are in the "
+                f"Ours, {names.task_title(row['task'])}: {many} of the sample's prompts are in the "
                 f"text that {whose}."
             )
 
@@ -192,9 +196,9 @@ def task_config(task: str) -> dict[str, Any]:
     return read_yaml(path) if path else {}
 
 
-def _learned_answers(heads: str) -> bool:
+def _notes_on_training_data(heads: str) -> bool:
     """Returns whether a training here made them, on answers of the target."""
-    if not (training := training_of_heads(heads)):
+    if not (training := head_training(heads)):
         return False
     data = training["settings"]["data"]
     return data["kind"] != "chats" or data["answered_by"] == "target"

@@ -8,18 +8,18 @@ import ast
 import pandas as pd
 
 from spec_bench.report.data.rows import compact, tree_attention
-from spec_bench.report.papers.pairs import pair_of
+from spec_bench.report.papers.pairs import find_pair
 from spec_bench.report.papers.paper import Paper
-from spec_bench.settings.registry import written
+from spec_bench.settings.registry import scan_registrations
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.decoders import parts_of
+from spec_bench.vocabulary.decoders import decoder_parts
 from spec_bench.vocabulary.published import FILE, side_by_side
 
 UNPRINTED = "not printed"
 """The tree of a cell whose tree the paper does not print."""
 
 
-def printed_rows(paper: Paper) -> pd.DataFrame:
+def read_printed_rows(paper: Paper) -> pd.DataFrame:
     """A paper's printed cells as measured rows: of the pairs and the results folder that a run of
     its recipes has, each table a harness of its own, since numbers of two tables are of two runs.
 
@@ -41,21 +41,25 @@ def printed_rows(paper: Paper) -> pd.DataFrame:
     speeds = rows.reindex(columns=["token_rate", "speedup"])
     made = rows.assign(
         pair=[
-            pair_of(*names) or " with ".join(filter(None, names))
+            find_pair(*names) or " with ".join(filter(None, names))
             for names in zip(rows.target, rows.draft, strict=True)
         ],
         experiment=[next(iter(tables[number].experiments), "") for number in rows.table],
         harness="Table " + rows.table,
         tree_attention=tree_attention(rows),
         token_rate=speeds.token_rate.fillna(speeds.speedup),
-        lossless=rows.decoder.map(_law_of),
+        lossless=rows.decoder.map(_find_lossless_mark),
         status="complete",
         run_id="printed",
     )
     return compact(made)
 
 
-def _law_of(decoder: str) -> str:
+def _find_lossless_mark(decoder: str) -> str:
     """Returns how a decoder's distribution relates to the target's, by its rule."""
-    mark = written("spec_bench.verify", "rule").get(parts_of(decoder)[2], {}).get("mark")
+    mark = (
+        scan_registrations("spec_bench.verify", "rule")
+        .get(decoder_parts(decoder)[2], {})
+        .get("mark")
+    )
     return str(ast.literal_eval(mark)) if mark else "exact"

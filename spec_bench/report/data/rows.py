@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.metrics.interval import Interval
-from spec_bench.records.sittings import MEANING, OTHER, of_other_sitting
+from spec_bench.records.sittings import MEANING, OTHER, mark_other_sessions
 from spec_bench.records.types import ENGINE, find_doubt, find_loss, parse_reasons
 from spec_bench.report.papers.items import Figure
 from spec_bench.system import files
@@ -35,12 +35,12 @@ from spec_bench.vocabulary.columns import (
     COLUMNS,
     ENDS,
     Column,
-    apart_in,
     column,
-    columns_in,
-    scores_in,
+    find_columns,
+    run_columns,
+    score_names,
 )
-from spec_bench.vocabulary.decoders import DRAFT_MODELS, parts_of
+from spec_bench.vocabulary.decoders import DRAFT_MODELS, decoder_parts
 from spec_bench.vocabulary.names import MEANINGS
 from spec_bench.vocabulary.numbers import format_count
 from spec_bench.vocabulary.spec import parse
@@ -52,7 +52,7 @@ MODELS_APART = ContextVar("MODELS_APART", default=False)  # whether names of sev
 OTHER_SITTING = "other_sitting"  # a column: what to say of a row of a later session, or ""
 BESIDE = "plain_beside"  # a column: the rate of plain decoding in a row's own session
 SERVER = "server"  # the device of rows that a server decoded
-TIMED = frozenset(columns.names_of("time", "energy"))
+TIMED = frozenset(columns.column_names("time", "energy"))
 _NEEDED = ("pair", "task", "decoder", "spec", "status", "run_id")
 _OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")  # and apart
 
@@ -63,7 +63,7 @@ def read_rows(paths: Iterable[Path]) -> pd.DataFrame:
     Beside the files' columns each has ``experiment``, the folder of its file, and ``file``, its
     path; ``tree_attention`` is a bool; numbers are NaN and texts missing where a cell has none.
     """
-    begun = (path for path in paths if path.stat().st_size or not _stored(path).empty)
+    begun = (path for path in paths if path.stat().st_size or not _read_stored(path).empty)
     frames = [
         read_results(path).assign(experiment=path.parent.name, file=str(path)) for path in begun
     ]
@@ -74,19 +74,19 @@ def read_results(path: Path) -> pd.DataFrame:
     """The rows of one results file with those of cells that have ended since it was written, and
     those that a search screened for it. Raises UsageError: there is no such file, or no rows.
     """
-    rows = _stored(path)
+    rows = _read_stored(path)
     if rows.empty:
         if not path.is_file():
-            raise files.make_absence(f"no results file {str(path)!r}", files.results_of(path))
+            raise files.make_absence(f"no results file {str(path)!r}", files.results_folder(path))
         raise UsageError(f"{str(path)!r} has no rows")
-    rows = compact(without_past_times(rows.assign(tree_attention=tree_attention(rows))))
+    rows = compact(clear_past_times(rows.assign(tree_attention=tree_attention(rows))))
     # Of one seed each: a row of pooled seeds has no single rate.
     other = np.full(len(rows), "", object)
     if {"token_rate", "speedup"} <= {*rows.columns}:
-        keys = [*(each.name for each in apart_in(rows)), *(["seed"] if "seed" in rows else [])]
-        cells = rows_of(rows[["decoder", "token_rate", "speedup"]])
+        keys = [*(each.name for each in run_columns(rows)), *(["seed"] if "seed" in rows else [])]
+        cells = to_rows(rows[["decoder", "token_rate", "speedup"]])
         for part in rows.groupby(keys, sort=False, dropna=False).indices.values():
-            other[part] = of_other_sitting([cells[n] for n in part])
+            other[part] = mark_other_sessions([cells[n] for n in part])
         rows[BESIDE] = rows.token_rate / rows.speedup
     return rows.assign(**{OTHER_SITTING: other})
 
@@ -109,7 +109,7 @@ def check_models(rows: pd.DataFrame) -> pd.DataFrame:
         # Rows from before there were digests have that of the first row with their name.
         known = digests.fillna(digests.groupby(rows[model]).transform("first")).fillna(rows[model])
         if "decoder" in keys:
-            known = known.where(_drafted_by_model(rows))
+            known = known.where(_mask_draft_models(rows))
         for key, part in known.replace("", np.nan).groupby([rows[name] for name in keys]):
             if part.nunique() < 2:
                 continue
@@ -126,14 +126,14 @@ def check_models(rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def _drafted_by_model(rows: pd.DataFrame) -> pd.Series:
+def _mask_draft_models(rows: pd.DataFrame) -> pd.Series:
     """Marks cells that no head and no lookup alone drafts, as far as is known."""
-    return rows.decoder.map(lambda name: parts_of(str(name))[0] in DRAFT_MODELS)
+    return rows.decoder.map(lambda name: decoder_parts(str(name))[0] in DRAFT_MODELS)
 
 
-def _stored(path: Path) -> pd.DataFrame:
+def _read_stored(path: Path) -> pd.DataFrame:
     """Returns an experiment's rows as they are stored, screened ones last; none where none are."""
-    experiment = Experiment(files.results_of(path), path.resolve().parent.name)
+    experiment = Experiment(files.results_folder(path), path.resolve().parent.name)
     with experiment.read_tables() as (screened, table):
         found = (each for each in (table, screened) if each.is_file() and each.stat().st_size)
         parts = [_read(each) for each in found]
@@ -148,17 +148,17 @@ def compact(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _read(path: Path) -> pd.DataFrame:
     """A file's rows, typed. Raises ValueError: a cell does not fit its column; names the line."""
-    deque(files.numbered_csv(path, _NEEDED), maxlen=0)  # refuses what pandas would fill up
-    known = columns_in(pd.read_csv(path, nrows=0))
+    deque(files.iter_csv_lines(path, _NEEDED), maxlen=0)  # refuses what pandas would fill up
+    known = find_columns(pd.read_csv(path, nrows=0))
     texts = dict.fromkeys((each.name for each in known if each.holds == "text"), str)
     rows = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
     for name in rows.select_dtypes("str"):
-        texts = rows[name].map(files.unescaped, na_action="ignore")
+        texts = rows[name].map(files.unescape_cell, na_action="ignore")
         rows[name] = texts.map(to_printable, na_action="ignore")
     of_numbers = [each for each in known if each.holds == "number"]
     for name in (name for each in of_numbers for name in each.names if name in rows):
         if not pd.api.types.is_numeric_dtype(rows[name]):
-            for line, header, cells in files.numbered_csv(path):
+            for line, header, cells in files.iter_csv_lines(path):
                 text = cells[header.index(name)]
                 if text and pd.isna(pd.to_numeric(text, errors="coerce")):
                     raise UsageError(f"{str(path)!r}, line {line}: {name} is {text!r}")
@@ -167,24 +167,24 @@ def _read(path: Path) -> pd.DataFrame:
 
 def clear_times(rows: pd.DataFrame, marked: pd.Series) -> pd.DataFrame:
     """Empties times and energy of marked rows; returns the same rows where there are none."""
-    timed = [each for each in columns_in(rows.columns) if each.kind in ("time", "energy")]
+    timed = [each for each in find_columns(rows.columns) if each.kind in ("time", "energy")]
     held = [n for each in timed for n in each.names if n in rows and n != "energy_method"]
     return rows.assign(**rows[held].mask(marked)) if held and marked.any() else rows
 
 
-def of_past_engine(rows: pd.DataFrame) -> pd.Series:
+def is_from_past_engine(rows: pd.DataFrame) -> pd.Series:
     """Marks rows that another engine than this one decoded; without a column ``engine``, all."""
     engine = rows.get("engine", pd.Series(0, rows.index)).fillna(0)
     return (engine != ENGINE) & (rows.status != "failed")
 
 
-def without_past_times(rows: pd.DataFrame) -> pd.DataFrame:
+def clear_past_times(rows: pd.DataFrame) -> pd.DataFrame:
     """Empties times and energy that an earlier engine took, with a reason that says so.
 
     Counts (block efficiency, acceptance) and scores of the answers hold for any engine that decodes
     the same distribution; times do not. Rows without a column ``engine`` are from before it.
     """
-    past = of_past_engine(rows)
+    past = is_from_past_engine(rows)
     emptied = clear_times(rows, past)
     if emptied is rows:
         return rows
@@ -204,10 +204,10 @@ def figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame
         if not matches:
             raise UsageError(f"no {item.rows} below {str(results)!r}; it is made by {item.command}")
         return pd.read_csv(matches[0])
-    return of_recipes(rows, item.experiments)
+    return select_experiments(rows, item.experiments)
 
 
-def of_recipes(rows: pd.DataFrame, experiments: Collection[str]) -> pd.DataFrame:
+def select_experiments(rows: pd.DataFrame, experiments: Collection[str]) -> pd.DataFrame:
     """Returns the rows that a paper's table, figure or claim may take: of the paper's jobs, if any.
 
     Cells of one job share prompts, limits and baseline, and were decoded in turn; the same decoder
@@ -220,7 +220,7 @@ def of_recipes(rows: pd.DataFrame, experiments: Collection[str]) -> pd.DataFrame
     return rows if matching.empty else matching
 
 
-def once(rows: pd.DataFrame) -> pd.DataFrame:
+def drop_duplicate_cells(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns each cell once; one that was measured twice with the larger number of prompts."""
     if "prompts" in rows:
         rows = rows.sort_values("prompts", ascending=False, kind="stable")
@@ -242,29 +242,29 @@ class Group:
     rows: pd.DataFrame  # the cells, the baseline first, as the file orders them
 
     @functools.cached_property
-    def by_decoder(self) -> dict[str, list[Row]]:
+    def rows_by_decoder(self) -> dict[str, list[Row]]:
         """Each decoder's cells in the file's order, made once: claims ask often."""
-        return group_by_key((str(row["decoder"]), row) for row in rows_of(self.rows))
+        return group_by_key((str(row["decoder"]), row) for row in to_rows(self.rows))
 
     @functools.cached_property
     def baseline(self) -> Row | None:
         """AR's first cell that has numbers."""
-        cells = self.by_decoder.get("ar", [])
+        cells = self.rows_by_decoder.get("ar", [])
         return next((row for row in cells if row["status"] != "failed"), None)
 
 
-def number_in(row: Row | pd.Series, column: str) -> float | None:
+def get_number(row: Row | pd.Series, column: str) -> float | None:
     """Returns a row's number in a column; None where it has none."""
     value = row.get(column)
     return None if value is None or pd.isna(value) else float(value)
 
 
-def numbers_in(
+def get_number_and_ends(
     row: Row | pd.Series, column: str
 ) -> tuple[float | None, float | None, float | None]:
     """Returns a column's value and both ends of its interval."""
-    low, high = (number_in(row, f"{column}{end}") for end in ENDS)
-    return number_in(row, column), low, high
+    low, high = (get_number(row, f"{column}{end}") for end in ENDS)
+    return get_number(row, column), low, high
 
 
 def error_bars(points: Iterable[Sequence[Any]]) -> NDArray[np.float64]:
@@ -273,19 +273,19 @@ def error_bars(points: Iterable[Sequence[Any]]) -> NDArray[np.float64]:
     return np.maximum([value - low, high - value], 0.0)
 
 
-def interval_in(row: Row | pd.Series, column: str) -> Interval | None:
+def get_interval(row: Row | pd.Series, column: str) -> Interval | None:
     """Returns a row's number with its interval; None where it has no number."""
-    value, low, high = numbers_in(row, column)
+    value, low, high = get_number_and_ends(row, column)
     return None if value is None else Interval(value, low, high)
 
 
-def most_of(row: Row) -> float | None:
+def max_tokens_per_call(row: Row) -> float | None:
     """Returns the most tokens that a target call can bring; None if the shorthand names a tree."""
     spec = parse(str(row["spec"]))
     return None if spec.form == "name" else spec.depth + 1.0
 
 
-def prompts_of(rows: pd.DataFrame) -> str:
+def format_prompt_count(rows: pd.DataFrame) -> str:
     """On how many prompts cells were measured: ``30 prompts``, ``8 to 30 prompts``; or ""."""
     known = rows.get("prompts", pd.Series(dtype=float)).dropna()
     if known.empty:
@@ -295,52 +295,52 @@ def prompts_of(rows: pd.DataFrame) -> str:
     return f"{least} to " * (least < most) + format_count(most, "prompt")
 
 
-def read_from(rows: pd.DataFrame) -> str:
+def format_harness_note(rows: pd.DataFrame) -> str:
     """Returns the note on rows that other harnesses measured; "" where all are ours."""
     known = rows.get("harness", pd.Series(dtype=str)).dropna()
     names = ", ".join(dict.fromkeys(str(name) for name in known if name != ""))
     return f"Measured by another harness, read from its answer files: {names}." if names else ""
 
 
-def reason_of(row: Row | pd.Series, column: str) -> str:
+def get_reason(row: Row | pd.Series, column: str) -> str:
     """Returns the reason for an empty column of a row (``column: why; column: why``), or ""."""
     reasons = parse_reasons(str(row.get("reason", "")))
     return next((each.text for each in reasons if each.column == column), "")
 
 
-def stall_of(row: Row | pd.Series, name: str = "speedup") -> str:
+def get_stall(row: Row | pd.Series, name: str = "speedup") -> str:
     """Returns why a row's number decides nothing: see ``find_doubt``; "" of what is no time."""
     return find_doubt(str(row.get("reason"))) if name in TIMED else ""
 
 
 def select_sound(rows: pd.DataFrame, name: str) -> pd.DataFrame:
     """Returns the rows that a column may decide by."""
-    return rows.loc[[not stall_of(row, name) for row in rows_of(rows)]]
+    return rows.loc[[not get_stall(row, name) for row in to_rows(rows)]]
 
 
-def remarks_of(row: Row | pd.Series) -> list[str]:
+def get_remarks(row: Row | pd.Series) -> list[str]:
     """Returns what to mind of a row beside its tree: paths as rows, another sitting, stalls."""
     paths = "" if row.get("tree_attention", True) else "paths as rows"
     other = OTHER if row.get(OTHER_SITTING) == MEANING else ""
     lost = find_loss(str(row.get("reason")))
-    return [each for each in (paths, other, stall_of(row), lost) if each]
+    return [each for each in (paths, other, get_stall(row), lost) if each]
 
 
-def meanings_of(rows: pd.DataFrame) -> list[str]:
+def footnotes(rows: pd.DataFrame) -> list[str]:
     """Returns the footnotes of a table: the meanings of its rows' marks."""
     marks = {*map(str, rows.lossless)}
     other = dict.fromkeys(rows[OTHER_SITTING]) if OTHER_SITTING in rows else ()
     return [*(text for mark, text in MEANINGS.items() if mark in marks), *filter(None, other)]
 
 
-def failure_of(row: Row | pd.Series) -> str:
+def get_failure(row: Row | pd.Series) -> str:
     """Returns the reason for a cell's failure, without the place of its traceback."""
     return parse_reasons(str(row["reason"]))[0].text
 
 
 def score_column(rows: pd.DataFrame) -> str | None:
     """Returns the first quality score that some row has."""
-    return find_known(rows, scores_in(rows.columns))
+    return find_known(rows, score_names(rows.columns))
 
 
 def find_known(rows: pd.DataFrame, names: Iterable[str]) -> str | None:
@@ -348,7 +348,7 @@ def find_known(rows: pd.DataFrame, names: Iterable[str]) -> str | None:
     return next((name for name in names if name in rows and rows[name].notna().any()), None)
 
 
-def scores_of(group: Group, metric: str) -> list[str]:
+def get_score_columns(group: Group, metric: str) -> list[str]:
     """Returns a metric's columns: the task's ``score``, ``scores`` with perplexity, or its own."""
     if metric not in ("score", "scores"):
         return [metric]
@@ -357,7 +357,7 @@ def scores_of(group: Group, metric: str) -> list[str]:
     return [name for name in names if name]
 
 
-def rows_of(frame: pd.DataFrame) -> list[Row]:
+def to_rows(frame: pd.DataFrame) -> list[Row]:
     """Returns a frame's rows, top to bottom."""
     names = list(frame.columns)  # pandas' own way takes each column apart, of every small frame
     return [dict(zip(names, row, strict=True)) for row in frame.to_numpy(object).tolist()]
@@ -365,27 +365,27 @@ def rows_of(frame: pd.DataFrame) -> list[Row]:
 
 def cell_keys(rows: pd.DataFrame) -> list[str]:
     """The columns that name a cell: rows that agree in them are it measured twice, or by seeds."""
-    return [*(each.name for each in apart_in(rows)), *(key for key in _OF_A_CELL if key in rows)]
+    return [*(each.name for each in run_columns(rows)), *(key for key in _OF_A_CELL if key in rows)]
 
 
-def groups_of(rows: pd.DataFrame) -> list[Group]:
+def group_rows(rows: pd.DataFrame) -> list[Group]:
     """The rows as groups of comparable cells; a failed cell goes with its task's other cells.
 
-    Cells of a group agree in every column of ``apart_in``. A file without such a column has
+    Cells of a group agree in every column of ``run_columns``. A file without such a column has
     one unknown value in it.
     """
-    apart = apart_in(rows)
-    named = _named(rows, apart)
+    apart = run_columns(rows)
+    named = _find_heading_columns(rows, apart)
     groups = []
     for _, part in rows.groupby([each.name for each in apart], sort=False, dropna=False):
         first = part.iloc[0]
         extra = [each for each in named if named[each].at[part.index[0]]]
         title = [str(first.task), *(value_text(each, first[each.name]) for each in extra)]
-        groups.append(Group(together(filter(None, title)), part))
+        groups.append(Group(join_settings(filter(None, title)), part))
     return groups
 
 
-def _named(rows: pd.DataFrame, apart: Sequence[Column]) -> dict[Column, pd.Series]:
+def _find_heading_columns(rows: pd.DataFrame, apart: Sequence[Column]) -> dict[Column, pd.Series]:
     """Returns the columns that a heading must name, since a task, or pair, has several values."""
     columns = {}
     for each in apart:
@@ -405,17 +405,17 @@ def _named(rows: pd.DataFrame, apart: Sequence[Column]) -> dict[Column, pd.Serie
     return columns
 
 
-def title_of(group: Group) -> str:
+def format_group_title(group: Group) -> str:
     """Returns the group's title for people, without its pair, which stands beside it."""
     first = group.rows.iloc[0]
     title = group.title.replace(f", pair {first.pair}", "")
-    return title.replace(str(first.task), names.task(str(first.task)))
+    return title.replace(str(first.task), names.task_title(str(first.task)))
 
 
-def decoder_of(row: pd.Series | Row) -> str:
+def format_decoder(row: pd.Series | Row) -> str:
     """Decoder and tree for people, and whether its paths were rows."""
     title = names.full_title(str(row["decoder"]))
-    return f"{title} {row['spec']}".removesuffix(" -") + names.aside_of(row)
+    return f"{title} {row['spec']}".removesuffix(" -") + names.format_row_suffix(row)
 
 
 def tree_titles(rows: pd.DataFrame) -> list[str]:
@@ -441,20 +441,21 @@ _ANY: str = ""  # a value shared by all rows of the same task, or pair
 
 
 def split(rows: pd.DataFrame, shown: Collection[str]) -> list[tuple[str, pd.DataFrame]]:
-    """The rows in parts that agree in every column of ``apart_in`` but those ``shown`` separately:
-    the settings that are each part's alone (``batch size 4``), as far as all of its rows agree in
-    them, and its rows, the part with most rows first; one part, named "", if none differs.
+    """The rows in parts that agree in every column of ``run_columns`` but those ``shown``
+    separately: the settings that are each part's alone (``batch size 4``), as far as all of its
+    rows agree in them, and its rows, the part with most rows first; one part, named "", if none
+    differs.
 
     Settings of the task, such as its length limit, may differ from task to task, and likewise
     for the pair: they split the rows only where one task has several, and rows of other tasks
     stand in every part.
     """
-    columns = [each for each in apart_in(rows) if each.name not in shown]
+    columns = [each for each in run_columns(rows) if each.name not in shown]
     texts = {each: rows[each.name].map(partial(value_text, each)) for each in columns}
     if MODELS_APART.get() and "draft" in rows:
         draft = replace(column("draft"), apart="pair")
         columns.append(draft)
-        texts[draft] = rows.draft.map(partial(value_text, draft)).where(_drafted_by_model(rows))
+        texts[draft] = rows.draft.map(partial(value_text, draft)).where(_mask_draft_models(rows))
     run = [texts[each] for each in columns if each.apart == "run"]
     alone = {each: _values(rows, each, texts[each], ()) for each in columns}
     varying = [each for each in columns if (alone[each] != _ANY).any()]
@@ -471,7 +472,7 @@ def split(rows: pd.DataFrame, shown: Collection[str]) -> list[tuple[str, pd.Data
         for text, each in zip(key, varying, strict=True):
             agreed = {*alone[each][fitting]} - {_ANY}
             named.append(text or (agreed.pop() if len(agreed) == 1 else _ANY))
-        parts.append((together(filter(None, named)), rows[fitting]))
+        parts.append((join_settings(filter(None, named)), rows[fitting]))
     return sorted(parts, key=lambda part: -len(part[1]))
 
 
@@ -531,7 +532,7 @@ def _word(text: str) -> str:
     return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST].strip('-')}-{digest(text)[:4]}"
 
 
-def together(parts: Iterable[str]) -> str:
+def join_settings(parts: Iterable[str]) -> str:
     """Returns all settings of a part; those not stated are counted if they are many."""
     words = list(parts)
     unstated = [word for word in words if word.endswith(_UNSTATED)]
@@ -541,7 +542,7 @@ def together(parts: Iterable[str]) -> str:
     return ", ".join([*stated, f"{len(unstated)} facts{_UNSTATED}"])
 
 
-def protocol_of(row: Row) -> str:
+def get_protocol(row: Row) -> str:
     """Returns whose prompts, examples and limits a row has: ``clean``, ours, or ``authors``."""
     told = row.get("protocol")
     return told if isinstance(told, str) and told else CLEAN

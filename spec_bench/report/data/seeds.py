@@ -17,13 +17,20 @@ import numpy as np
 import pandas as pd
 
 from spec_bench.metrics import metric
-from spec_bench.metrics.interval import FEWEST, Interval, limited
+from spec_bench.metrics.interval import FEWEST, Interval, limit_to_column
 from spec_bench.metrics.intervals import ratio_intervals, student_t
 from spec_bench.records.types import find_doubt
-from spec_bench.report.data.counts import Records, Table, mapped_of
-from spec_bench.report.data.rows import Row, apart_in, cell_keys, compact, most_of, rows_of
+from spec_bench.report.data.counts import RecordReader, Table, get_mapping
+from spec_bench.report.data.rows import (
+    Row,
+    cell_keys,
+    compact,
+    max_tokens_per_call,
+    run_columns,
+    to_rows,
+)
 from spec_bench.system import files
-from spec_bench.vocabulary.columns import ENDS, Column, columns_in
+from spec_bench.vocabulary.columns import ENDS, Column, find_columns
 
 SEEDS = "seeds"
 POOLED = (
@@ -36,7 +43,7 @@ _AT_ONCE = 64  # rows whose intervals are made together
 _Place = tuple[Any, ...]
 
 
-def pooled(rows: pd.DataFrame, records: Records | None = None) -> pd.DataFrame:
+def pool_seeds(rows: pd.DataFrame, records: RecordReader | None = None) -> pd.DataFrame:
     """Returns measured cells, those that differ in the seed alone as one, with records of their
     prompts (None: those beside each row's ``file``); the same rows where there are none such.
 
@@ -52,14 +59,14 @@ def pooled(rows: pd.DataFrame, records: Records | None = None) -> pd.DataFrame:
     several = [part for part in parts if len(part) == len({seeds[n] for n in part}) > 1]
     if not several:
         return rows
-    records = records or Records(Path(files.RESULTS))
+    records = records or RecordReader(Path(files.RESULTS))
     at = _places(rows)
-    runs = rows_of(rows[[name for name in ("run_id", "seed", "file") if name in rows]])
+    runs = to_rows(rows[[name for name in ("run_id", "seed", "file") if name in rows]])
     ours = (place for place, decoder in enumerate(rows.decoder) if decoder == "ar")
     baselines = {at[place]: runs[place] for place in ours}
     names = list(rows.columns)
     made = []
-    known = columns_in(names)
+    known = find_columns(names)
     values = rows.astype(object).where(rows.notna(), None).to_numpy()
     for start in range(0, len(several), _AT_ONCE):
         pools = []
@@ -67,7 +74,7 @@ def pooled(rows: pd.DataFrame, records: Records | None = None) -> pd.DataFrame:
             cells = dict(zip(names, values[part].T.tolist(), strict=True))
             pairs = [(runs[place], baselines.get(at[place])) for place in part]
             pools.append(_pool(cells, pairs, known, records))
-        made += _with_intervals(pools, known)
+        made += _add_intervals(pools, known)
     taken = rows.index[[place for part in several for place in part]]
     whole = pd.DataFrame(made, index=rows.index[[part[0] for part in several]]).fillna(np.nan)
     if len(alone := rows.drop(taken)):
@@ -115,7 +122,7 @@ def mean_of_seeds(cells: Sequence[Interval], prompts: int) -> Interval:
 
 def _places(rows: pd.DataFrame) -> list[_Place]:
     """Returns where each cell's baseline is: in its file, with its settings and seed."""
-    names = (*(each.name for each in apart_in(rows)), *_PLACE, "seed")
+    names = (*(each.name for each in run_columns(rows)), *_PLACE, "seed")
     told = rows[[name for name in names if name in rows]]
     return [*told.astype(object).where(told.notna(), "").itertuples(index=False, name=None)]
 
@@ -132,7 +139,7 @@ def _pool(
     whole: Mapping[str, Sequence[Any]],
     runs: Sequence[tuple[Row, Row | None]],
     columns: Sequence[Column],
-    records: Records,
+    records: RecordReader,
 ) -> _Pool:
     order = sorted(range(len(runs)), key=whole["seed"].__getitem__)
     kept = [each for each in order if whole["status"][each] != "failed"] or order[:1]
@@ -157,11 +164,13 @@ def _pool(
             numbers = all(isinstance(value, int | float) for value in values)
             row[name] = float(np.mean(values)) if numbers else None
     ours, theirs = zip(*(runs[each] for each in kept), strict=True)
-    of = records.tables([_as_one(ours)], whole=True)
+    of = records.tables([_merge_rows(ours)], whole=True)
     tables = dict[str, Table]()
     for name in (c.name for c in columns if c.interval and None not in cells[c.name]):
         if name == "speedup" and None not in theirs:  # over baselines timed in turn
-            table = records.tables([_as_one(ours), _as_one(theirs)], whole=True)("token_rate")
+            table = records.tables([_merge_rows(ours), _merge_rows(theirs)], whole=True)(
+                "token_rate"
+            )
         else:
             table = of(name) if name in metric and name != "speedup" else None
         if table is not None:
@@ -169,13 +178,13 @@ def _pool(
     return _Pool(row, cells, tables)
 
 
-def _as_one(runs: Sequence[Row]) -> Row:
-    """Returns what ``Records`` needs of the row that several runs become."""
+def _merge_rows(runs: Sequence[Row]) -> Row:
+    """Returns what ``RecordReader`` needs of the row that several runs become."""
     seeds, run_ids = (",".join(str(run[name]) for run in runs) for name in ("seed", "run_id"))
     return {**runs[0], SEEDS: seeds, "run_id": run_ids}
 
 
-def _with_intervals(pools: Sequence[_Pool], columns: Sequence[Column]) -> list[dict[str, Any]]:
+def _add_intervals(pools: Sequence[_Pool], columns: Sequence[Column]) -> list[dict[str, Any]]:
     """Returns the rows with their intervals, which are made together."""
     wanted = [c.name for c in columns if c.interval]
     places = [(place, name) for place, pool in enumerate(pools) for name in pool.tables]
@@ -189,14 +198,16 @@ def _with_intervals(pools: Sequence[_Pool], columns: Sequence[Column]) -> list[d
             row["prompts"] = prompts
         for name in wanted:
             found = recorded.get((place, name))
-            if found and (mapped := mapped_of(first, name)):
+            if found and (mapped := get_mapping(first, name)):
                 found = found.mapped(mapped)
             elif None not in cells[name] and not found:
                 none = [None] * len(cells["seed"])
                 ends = (cells.get(f"{name}{end}", none) for end in ENDS)
                 found = mean_of_seeds([*map(Interval, cells[name], *ends)], prompts)
             if found:
-                found = limited(name, found, most_of(row) if name == "block_efficiency" else None)
+                found = limit_to_column(
+                    name, found, max_tokens_per_call(row) if name == "block_efficiency" else None
+                )
             told = (found.value, found.low, found.high) if found else (None, None, None)
             row |= zip((f"{name}{end}" for end in _ENDS), told, strict=True)
     return [pool.row for pool in pools]

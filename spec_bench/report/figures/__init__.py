@@ -12,14 +12,14 @@ import pandas as pd
 
 from spec_bench.report.data.rows import slugs
 from spec_bench.report.figures.cells import (
-    Cells,
+    FigureCells,
     NothingMeasuredError,
-    nothing_measured,
-    pairs_of,
+    figure_pairs,
+    make_nothing_measured_error,
     shows_other_pairs,
 )
 from spec_bench.report.figures.draw import draw_sheet
-from spec_bench.report.figures.panels import Sheet
+from spec_bench.report.figures.panels import FigureSheet
 from spec_bench.report.figures.style import FORMATS, save, settings
 from spec_bench.report.papers.paper import Figure, load_paper
 from spec_bench.settings.fields import describe_error
@@ -50,7 +50,7 @@ def draw(
                 f"nothing measured on pair {pair!r}; measured: {', '.join(known) or 'none'}"
             )
     alone = alone and pair is None
-    pairs = set(pairs_of(item))
+    pairs = set(figure_pairs(item))
     measured = "pair" in rows and bool(pairs & set(rows.pair))
     if alone and pairs and not measured and not shows_other_pairs(item):
         rows = rows.iloc[:0]
@@ -62,8 +62,8 @@ def draw(
                 raise
             drawn = figure_sheets(item, rows, alone=True)
         paths = []
-        for sheet, name in zip(drawn, names_of(item, drawn), strict=True):
-            whole = draw_sheet(sheet) if isinstance(sheet, Sheet) else sheet
+        for sheet, name in zip(drawn, figure_names(item, drawn), strict=True):
+            whole = draw_sheet(sheet) if isinstance(sheet, FigureSheet) else sheet
             paths += save(whole, folder, name, formats)
     return paths
 
@@ -76,25 +76,25 @@ def figure_sheets(item: Figure, rows: pd.DataFrame, alone: bool = False) -> list
     if function is None:
         raise UsageError(f"figure {item.name}: no function figure_{item.number} in figures.py")
     try:
-        plotted = list(function(Cells(item, rows, alone)))
+        plotted = list(function(FigureCells(item, rows, alone)))
     except NothingMeasuredError:
         raise
     except Exception as error:
         why = error if isinstance(error, ValueError) else describe_error(error)
         raise UsageError(f"figure {item.name}: {why}") from error
     if not plotted:
-        raise nothing_measured(item)
+        raise make_nothing_measured_error(item)
     return plotted
 
 
-def names_of(item: Figure, all_sheets: Sequence[Any]) -> list[str]:
+def figure_names(item: Figure, all_sheets: Sequence[Any]) -> list[str]:
     """The files' names: the figure's, its pair if it has one, its task if the pair has several."""
-    own = [sheet for sheet in all_sheets if isinstance(sheet, Sheet)]
+    own = [sheet for sheet in all_sheets if isinstance(sheet, FigureSheet)]
     names = []
     parts = slugs(sheet.setting for sheet in own)
     for sheet in all_sheets:
         name = f"{item.paper}-fig{item.number}"
-        if isinstance(sheet, Sheet):
+        if isinstance(sheet, FigureSheet):
             pair = sheet.text("{pair}")
             same = [e for e in own if (e.text("{pair}"), e.setting) == (pair, sheet.setting)]
             name += f"-{pair}" if pair and "," not in pair else ""

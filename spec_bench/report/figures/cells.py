@@ -2,12 +2,12 @@
 
 Figures add columns to those of ``results.csv``, each from a row's columns. Their names have a dot,
 which those of a results file have not: neither hides the other, and where one were there twice
-drawing stops (``with_columns``).
+drawing stops (``add_derived_columns``).
 
 * ``tree.*`` from its shorthand: ``form``, ``width``, ``depth``, ``nodes``, ``threshold``,
   ``paths``, ``order`` (how the widths of two levels go with depth)
 * ``cell.attention`` and ``cell.ways`` (how often a tree was verified: with tree attention, with its
-  paths as rows, or both), ``cell.merged`` (how many times fewer nodes merged beams have),
+  paths as rows, or both), ``cell.merge_attention`` (how many times fewer nodes merged beams have),
   ``cell.group``, ``cell.score`` with its ends, ``cell.score_name``
 * ``cell.lost`` of printed cells: whether a number of it could not be read
 * ``paper.*``: ``draft_length`` or ``target_budget``, where the paper's tables are divided by one
@@ -25,17 +25,17 @@ import pandas as pd
 from spec_bench.records.types import find_doubt
 from spec_bench.report.data.rows import (
     clear_times,
-    groups_of,
-    of_recipes,
-    once,
+    drop_duplicate_cells,
+    group_rows,
     score_column,
+    select_experiments,
     tree_attention,
 )
-from spec_bench.report.papers.pairs import pair_configs, pair_of
+from spec_bench.report.papers.pairs import find_pair, pair_configs
 from spec_bench.report.papers.paper import Axes, Figure, Paper, load_paper
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.columns import COLUMNS, ENDS
-from spec_bench.vocabulary.names import task as task_title
+from spec_bench.vocabulary.names import task_title as task_title
 from spec_bench.vocabulary.published import KEYS, side_by_side
 from spec_bench.vocabulary.spec import parse
 
@@ -52,7 +52,7 @@ class NothingMeasuredError(ValueError):
 
 
 @dataclass(frozen=True)
-class Cells:
+class FigureCells:
     """What a figure may draw."""
 
     item: Figure
@@ -73,11 +73,11 @@ class Cells:
         NothingMeasuredError: there are none.
         """
         item = self.item
-        pairs = pairs_of(item)
+        pairs = figure_pairs(item)
         if self.alone:
-            rows = printed_cells(item.paper, pairs).fillna(_NOT_TRUNCATED)
+            rows = read_printed_cells(item.paper, pairs).fillna(_NOT_TRUNCATED)
             if rows.empty:
-                raise nothing_measured(item)
+                raise make_nothing_measured_error(item)
             if item.tables:
                 return rows[rows.table.isin(item.tables)]
             return rows[rows.task.isin(item.tasks)] if item.tasks else rows
@@ -87,13 +87,13 @@ class Cells:
             any_task = ~shown.pair.isin(pairs) & (not elsewhere(item, shown))
             shown = shown[any_task | shown.task.isin(item.tasks)]
         if shown.empty:
-            raise nothing_measured(item)
+            raise make_nothing_measured_error(item)
         if (fits := self.fits(shown)).any():
             shown = shown[fits | ~fits.groupby(shown.task).transform("any")]
         order = partial(pd.Categorical, categories=item.tasks)  # the paper's; other tasks behind
         shown = shown.sort_values("task", key=order, kind="stable")
         doubted = shown.reason.fillna("").map(find_doubt) != ""
-        return _with_axes(derive(clear_times(shown, doubted)), self.paper.axes)
+        return _add_axes(derive(clear_times(shown, doubted)), self.paper.axes)
 
     def fits(self, rows: pd.DataFrame) -> pd.Series:
         """Marks rows at a temperature of the figure's tables, all of a figure without tables."""
@@ -104,7 +104,7 @@ class Cells:
 
     def printed(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Returns the paper's numbers of the pairs of some rows."""
-        return printed_cells(self.item.paper, rows.pair)
+        return read_printed_cells(self.item.paper, rows.pair)
 
 
 def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.DataFrame:
@@ -112,8 +112,8 @@ def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.
     kept = rows if rows.empty or paths_as_rows else rows[tree_attention(rows)]
     kept = kept if kept.empty else kept[kept.status != "failed"]
     if kept.empty:
-        raise nothing_measured(item)
-    return once(of_recipes(kept, item.experiments))
+        raise make_nothing_measured_error(item)
+    return drop_duplicate_cells(select_experiments(kept, item.experiments))
 
 
 def elsewhere(item: Figure, rows: pd.DataFrame) -> list[str]:
@@ -122,7 +122,7 @@ def elsewhere(item: Figure, rows: pd.DataFrame) -> list[str]:
     return [name for name in named if name not in item.experiments]
 
 
-def pairs_of(item: Figure) -> list[str]:
+def figure_pairs(item: Figure) -> list[str]:
     """Names of the pair configs that a figure shows in the paper: ``pairs``, or its tables'."""
     printed = item.pairs
     if item.tables:
@@ -130,18 +130,18 @@ def pairs_of(item: Figure) -> list[str]:
         printed = tuple(
             (n["target"], n["draft"]) for n in numbers if int(n["table"]) in item.tables
         )
-    names = (pair_of(*pair) for pair in dict.fromkeys(printed))
+    names = (find_pair(*pair) for pair in dict.fromkeys(printed))
     return list(dict.fromkeys(name for name in names if name))
 
 
-def recipes_of(item: Figure) -> list[str]:
+def list_recipe_commands(item: Figure) -> list[str]:
     """Returns the commands of which each measures a figure's rows."""
     return [f"spec-bench run -m {name}" for name in item.recipes]
 
 
-def nothing_measured(item: Figure) -> NothingMeasuredError:
+def make_nothing_measured_error(item: Figure) -> NothingMeasuredError:
     """Returns the error for a figure without rows, with the commands that would measure them."""
-    ways = " or ".join([item.command] if item.command else recipes_of(item))
+    ways = " or ".join([item.command] if item.command else list_recipe_commands(item))
     return NothingMeasuredError(f"nothing measured for figure {item.name}; to measure it: {ways}")
 
 
@@ -157,7 +157,7 @@ def shows_other_pairs(item: Figure) -> bool:
     return item.number == same[0].number
 
 
-def _with_axes(rows: pd.DataFrame, axes: Axes) -> pd.DataFrame:
+def _add_axes(rows: pd.DataFrame, axes: Axes) -> pd.DataFrame:
     """Measured rows with a column for each axis that divides the paper's tables into blocks.
 
     A tree stands where the paper's tables have it: budgets are nominal, so that node counts would
@@ -169,23 +169,23 @@ def _with_axes(rows: pd.DataFrame, axes: Axes) -> pd.DataFrame:
         others = {tree for name, axis_trees in axes.items() if name != axis for tree in axis_trees}
         belongs = any(tree in places and tree not in others for tree in trees)
         column = pd.Series([places.get(tree) if belongs else None for tree in trees], rows.index)
-        rows = with_columns(rows, column.astype(float).to_frame(f"paper.{axis}"))
+        rows = add_derived_columns(rows, column.astype(float).to_frame(f"paper.{axis}"))
     return rows
 
 
-def printed_cells(paper: str, pairs: Iterable[str]) -> pd.DataFrame:
+def read_printed_cells(paper: str, pairs: Iterable[str]) -> pd.DataFrame:
     """The paper's numbers of some pairs, a row per cell, the columns those of measured cells.
 
     Where a cell is printed twice, the first table counts. A speedup that is not printed is that of
     the printed token rates of one table.
     """
-    frames = [_of_pair(paper, pair) for pair in dict.fromkeys(pairs)]
+    frames = [_select_pair(paper, pair) for pair in dict.fromkeys(pairs)]
     known = [frame for frame in frames if not frame.empty]
     return derive(pd.concat(known, ignore_index=True)) if known else pd.DataFrame()
 
 
 @functools.cache
-def _of_pair(paper: str, pair: str) -> pd.DataFrame:
+def _select_pair(paper: str, pair: str) -> pd.DataFrame:
     config = pair_configs().get(pair)
     names = config.printed if config else frozenset()
     numbers = (n for n in load_paper(paper).numbers if (n["target"], n["draft"]) in names)
@@ -210,7 +210,7 @@ def derive(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns the rows with all columns that follow from a row alone."""
     if rows.empty:
         return rows
-    trees = {spec: _of_tree(str(spec)) for spec in rows.spec.unique()}
+    trees = {spec: _tree_columns(str(spec)) for spec in rows.spec.unique()}
     facts = pd.DataFrame([trees[spec] for spec in rows.spec], index=rows.index)
     facts = facts.add_prefix("tree.")
     has = tree_attention(rows)
@@ -220,16 +220,16 @@ def derive(rows: pd.DataFrame) -> pd.DataFrame:
     if "nodes_per_call_p50" in rows:
         times = facts["tree.nodes"] / rows.nodes_per_call_p50
         facts["cell.merged"] = times.where(times > 1)
-    rows = with_columns(rows, facts)
+    rows = add_derived_columns(rows, facts)
     scores = []
     for _, part in rows.groupby("task", sort=False) if "task" in rows else ():
         if (name := score_column(part)) is not None:
             ends = {f"{SCORE}{end}": part.get(f"{name}{end}", nan) for end in ("", *ENDS)}
             scores.append(pd.DataFrame({**ends, SCORE_NAME: name}, index=part.index))
-    return with_columns(rows, pd.concat(scores)) if scores else rows
+    return add_derived_columns(rows, pd.concat(scores)) if scores else rows
 
 
-def _of_tree(spec: str) -> dict[str, Any]:
+def _tree_columns(spec: str) -> dict[str, Any]:
     """Returns the columns of a shorthand; NaN for a name or for a printed line without one."""
     tree = parse(spec) if spec else None
     if tree is None or tree.form == "name":
@@ -244,18 +244,18 @@ def _of_tree(spec: str) -> dict[str, Any]:
     return {**known, "paths": prod(widths), "order": order}
 
 
-def with_columns(rows: pd.DataFrame, facts: pd.DataFrame) -> pd.DataFrame:
+def add_derived_columns(rows: pd.DataFrame, facts: pd.DataFrame) -> pd.DataFrame:
     """Returns the rows with more columns. Raises ValueError: they have one of that name."""
     if twice := [str(name) for name in facts if name in rows]:
         raise UsageError(f"rows to draw have a column {twice[0]!r}, which figures add themselves")
     return rows.join(facts)
 
 
-def grouped(rows: pd.DataFrame, x: str = "") -> pd.DataFrame:
+def add_group_column(rows: pd.DataFrame, x: str = "") -> pd.DataFrame:
     """The rows with ``cell.group``: the task, and of the other settings but x those that differ."""
     titles = pd.Series("", index=rows.index, dtype=object)
     alike = rows.assign(**{x: ""}) if x in rows else rows
-    for group in groups_of(alike) if "pair" in rows else ():
+    for group in group_rows(alike) if "pair" in rows else ():
         task = str(group.rows.iloc[0].task)
         titles[group.rows.index] = group.title.replace(task, task_title(task), 1)
-    return with_columns(rows, titles.to_frame(GROUP))
+    return add_derived_columns(rows, titles.to_frame(GROUP))

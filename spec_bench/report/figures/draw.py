@@ -10,9 +10,15 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from spec_bench.report.data.rows import error_bars, prompts_of
-from spec_bench.report.figures.panels import Panel, Series, Sheet
-from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, ReportFigure, fill, known
+from spec_bench.report.data.rows import error_bars, format_prompt_count
+from spec_bench.report.figures.panels import FigureSheet, Panel, PlotSeries
+from spec_bench.report.figures.style import (
+    GREY,
+    TWO_COLUMNS_INCHES,
+    ReportFigure,
+    fill,
+    has_named_values,
+)
 from spec_bench.report.papers.pairs import pair_configs
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.decoders import MARKERS
@@ -23,14 +29,14 @@ _Mark = tuple[int, float, float, str]
 """A mark's row in the file, its place, and its text."""
 
 
-def draw_sheet(sheet: Sheet, ax: Any = None) -> Any:
+def draw_sheet(sheet: FigureSheet, ax: Any = None) -> Any:
     """Returns a file of a figure, as matplotlib's figure; its only panel on ``ax``, if given."""
     drawing = sheet.drawing
     grid = sheet.grid
     count = max(map(len, grid))
     axes = check_single(ax, [panel.title for panel in sheet.panels])
     if ax is None:
-        width = TWO_COLUMNS_INCHES * _by_columns(drawing.width, count)
+        width = TWO_COLUMNS_INCHES * _pick_by_column_count(drawing.width, count)
         size = (width, drawing.height * len(grid) + drawing.rest)
         figure = ReportFigure(size, layout="constrained")
         axes = figure.subplots(
@@ -66,7 +72,7 @@ def check_single(ax: Any, titles: Sequence[str]) -> Any:
     return np.array([[ax]])
 
 
-def _draw_panel(plot: Any, sheet: Sheet, panel: Panel) -> None:
+def _draw_panel(plot: Any, sheet: FigureSheet, panel: Panel) -> None:
     said = panel.said
     if band := panel.band:
         plot.axhspan(*band, color=GREY, alpha=0.15, linewidth=0)
@@ -110,7 +116,7 @@ def _draw_panel(plot: Any, sheet: Sheet, panel: Panel) -> None:
         _write_beside(plot, sorted(beside))
 
 
-def _draw_series(plot: Any, series: Series, places: Sequence[str]) -> None:
+def _draw_series(plot: Any, series: PlotSeries, places: Sequence[str]) -> None:
     """A series' marks with their intervals, its lines, or its front."""
     layer = series.layer
     look = series.look
@@ -159,13 +165,13 @@ def _draw_series(plot: Any, series: Series, places: Sequence[str]) -> None:
         )
 
 
-def _bars(series: Series, column: str) -> NDArray[np.float64] | None:
+def _bars(series: PlotSeries, column: str) -> NDArray[np.float64] | None:
     """Returns the lengths of error bars; None where no row knows its interval."""
     points = series.points(column)
     return error_bars(points) if any(not pd.isna(low) for _, low, _ in points) else None
 
 
-def _label_panel(plot: Any, sheet: Sheet, down: int, across: int) -> None:
+def _label_panel(plot: Any, sheet: FigureSheet, down: int, across: int) -> None:
     """Title and axes' labels; common axes and sides are labelled at the edge only."""
     drawing = sheet.drawing
     panel = sheet.grid[down][across]
@@ -185,12 +191,12 @@ def _label_panel(plot: Any, sheet: Sheet, down: int, across: int) -> None:
         plot.set_ylabel(panel.label(said.y))
 
 
-def _surround(figure: Any, sheet: Sheet) -> None:
+def _surround(figure: Any, sheet: FigureSheet) -> None:
     """The legend of all panels, the heading above it and the note below."""
     drawing = sheet.drawing
     heading = ", ".join(filter(None, [sheet.text(drawing.heading), sheet.setting]))
     if entries := _entries(sheet):
-        most = int(_by_columns(drawing.legend_columns, len(sheet.grid[0])))
+        most = int(_pick_by_column_count(drawing.legend_columns, len(sheet.grid[0])))
         for columns in range(min(most, len(entries)), 0, -1):
             legend = figure.legend(
                 handles=entries, loc="outside upper center", ncols=columns, frameon=False,
@@ -204,7 +210,7 @@ def _surround(figure: Any, sheet: Sheet) -> None:
     figure.supxlabel(_note(figure, sheet), fontsize=6.5, x=0.01, ha="left", wrap=True)
 
 
-def _note(figure: Any, sheet: Sheet) -> str:
+def _note(figure: Any, sheet: FigureSheet) -> str:
     """What is said below a figure, of all that it might show only what it does."""
     drawing = sheet.drawing
     bars = [each.has_xerr or each.has_yerr for plot in figure.axes for each in plot.containers]
@@ -217,7 +223,7 @@ def _note(figure: Any, sheet: Sheet) -> str:
     config = pair_configs().get(sheet.text("{pair}"))
     draft = config.stand_in.partition(",")[0] if config and config.stand_in else ""
     stand_in = f"The draft stands in for {draft}." if draft else ""
-    if prompts := prompts_of(sheet.rows):
+    if prompts := format_prompt_count(sheet.rows):
         said.append(f"{prompts} a cell.")
     texts = (sheet.text(text, stand_in=stand_in) for text in dict.fromkeys(said) if text)
     return "\n".join(
@@ -225,7 +231,7 @@ def _note(figure: Any, sheet: Sheet) -> str:
     )
 
 
-def _entries(sheet: Sheet) -> list[Any]:
+def _entries(sheet: FigureSheet) -> list[Any]:
     """Returns the legend of colours and markers; none where panels have their own."""
     if any(panel.said.legend for panel in sheet.panels):
         return []
@@ -254,19 +260,19 @@ def _entries(sheet: Sheet) -> list[Any]:
     return [*handles.values()]
 
 
-def _by_columns(values: float | Sequence[float], columns: int) -> float:
+def _pick_by_column_count(values: float | Sequence[float], columns: int) -> float:
     """Returns the value for so many columns of panels; the last holds for more."""
     several = [values] if isinstance(values, int | float) else values
     return several[min(columns, len(several)) - 1]
 
 
-def _marks(series: Series) -> list[_Mark]:
+def _marks(series: PlotSeries) -> list[_Mark]:
     found = []
     rows = series.rows
     layer = series.layer
     for index, (_, row) in enumerate(rows.iterrows() if layer.write else ()):
         text = fill(layer.write, rows.iloc[[index]])
-        if text and known(layer.write, row):
+        if text and has_named_values(layer.write, row):
             found.append((int(rows.index[index]), float(row[layer.x]), float(row[layer.y]), text))
     return found
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.data.rows import groups_of
-from spec_bench.report.figures.cells import GROUP, derive, grouped
+from spec_bench.report.data.rows import group_rows
+from spec_bench.report.figures.cells import GROUP, add_group_column, derive
 from spec_bench.report.figures.draw import draw_sheet
-from spec_bench.report.figures.panels import Sheet, drawing_of, sheets
+from spec_bench.report.figures.panels import FigureSheet, make_figure_spec, split_into_sheets
 from spec_bench.report.figures.style import settings
 from spec_bench.report.figures.sweep import picture
-from spec_bench.settings.fields import did_you_mean
+from spec_bench.settings.fields import suggest
 from spec_bench.system.errors import UsageError
 
 _USUAL = {"pair": "", "task": "", "spec": "-", "status": "complete", "lossless": "exact"}
@@ -43,17 +43,17 @@ def plot(rows: pd.DataFrame, x: str = "", y: str = "", *, ax: Any = None, **word
     known = [*rows.columns[rows.notna().any()], *_OF_TREES]
     for name in ("decoder", x or "decoder", y or "decoder"):
         if name not in known:
-            near = did_you_mean("nodes" if name == "budget" else name, known)
+            near = suggest("nodes" if name == "budget" else name, known)
             raise UsageError(f"nothing in column {name!r}{near}; there is {', '.join(known)}")
     cells = derive(pd.DataFrame({**_USUAL, **rows}).astype({"spec": str}).copy())
     with settings():
         if x or y:
             sheet = _lay_out(cells, x or "decoder", y or "block_efficiency", words)
             return draw_sheet(sheet, ax)
-        return picture(groups_of(cells), ax)
+        return picture(group_rows(cells), ax)
 
 
-def _lay_out(cells: pd.DataFrame, x: str, y: str, words: dict[str, Any]) -> Sheet:
+def _lay_out(cells: pd.DataFrame, x: str, y: str, words: dict[str, Any]) -> FigureSheet:
     """Lays out lines along a setting, else points."""
     hue = ["decoder", "spec"]
     if x in _OF_TREES:
@@ -62,8 +62,10 @@ def _lay_out(cells: pd.DataFrame, x: str, y: str, words: dict[str, Any]) -> Shee
     look: dict[str, Any] = {"files": (), "across": GROUP, "wrap": 3, "title": f"{{{GROUP}}}"}
     if not pd.api.types.is_numeric_dtype(cells[x]):
         look["hue"] = hue
-    elif f"{x}_low" in cells or grouped(cells, x).duplicated([GROUP, *hue, x]).any():
+    elif f"{x}_low" in cells or add_group_column(cells, x).duplicated([GROUP, *hue, x]).any():
         look["write"] = "{spec}"
     else:
         look |= {"mark": "line", "hue": hue, "dodge": (cells[x].max() - cells[x].min()) / 200}
-    return next(sheets(drawing_of(x, y, **{**look, **words}), cells, pd.DataFrame()))
+    return next(
+        split_into_sheets(make_figure_spec(x, y, **{**look, **words}), cells, pd.DataFrame())
+    )

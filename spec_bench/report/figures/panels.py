@@ -19,21 +19,21 @@ import pandas as pd
 
 from spec_bench.report.claims.ask import Names, several
 from spec_bench.report.claims.contrast import correlation
-from spec_bench.report.data.rows import TIMED, reason_of, rows_of, split
+from spec_bench.report.data.rows import TIMED, get_reason, split, to_rows
 from spec_bench.report.figures.cells import (
     GROUP,
     LOST,
     SCORE,
     SCORE_NAME,
-    Cells,
+    FigureCells,
+    add_group_column,
     elsewhere,
-    grouped,
 )
-from spec_bench.report.figures.style import Look, fill, looks, shapes
-from spec_bench.settings.fields import did_you_mean, unknown_setting
+from spec_bench.report.figures.style import SeriesStyle, assign_styles, fill, shapes
+from spec_bench.settings.fields import suggest, unknown_setting
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.columns import ENDS, apart_in, find_column, header
-from spec_bench.vocabulary.names import doubts_of
+from spec_bench.vocabulary.columns import ENDS, find_column, header, run_columns
+from spec_bench.vocabulary.names import summarise_doubts
 
 _MARKS = ("line", "point", "front")
 _ASKED = ["pair", "task"]  # printed and measured alike
@@ -92,7 +92,7 @@ class Drawing:
     guide: float | None = None  # a grey line at this height
     band: bool = False  # the interval of the decoder that ``over`` names, in grey
     empty: str = ""  # where nothing is drawn; by default why it was not measured
-    finish: Callable[[Any, Sheet, Panel], None] | None = None  # draws more, before the texts
+    finish: Callable[[Any, FigureSheet, Panel], None] | None = None  # draws more, before the texts
     # What differs by layer; a row of panels without anything of the first one is left out.
     layers: Sequence[Mapping[str, Any]] = ({},)
     # The figure.
@@ -119,22 +119,24 @@ class Drawing:
         if self.mark not in _MARKS:
             raise UsageError(f"mark must be one of {', '.join(_MARKS)}, got {self.mark!r}")
 
-    def changed(self, changes: Mapping[str, Any]) -> Drawing:
+    def with_changes(self, changes: Mapping[str, Any]) -> Drawing:
         """Returns a panel of the figure, or a layer of the panel."""
         keep = {**self.keep, **changes.get("keep", {})}
-        return replace(self, **_known({**changes, "keep": keep}))
+        return replace(self, **_check_fields({**changes, "keep": keep}))
 
     @cached_property
     def drawn(self) -> list[Drawing]:
         """A panel's layers, bottom to top."""
-        return [self.changed(layer) for layer in self.layers]
+        return [self.with_changes(layer) for layer in self.layers]
 
     @property
     def all_layers(self) -> list[Drawing]:
         """The layers of all panels."""
         places = product(self.rows, self.columns)
         return [
-            layer for row, column in places for layer in self.changed(row).changed(column).drawn
+            layer
+            for row, column in places
+            for layer in self.with_changes(row).with_changes(column).drawn
         ]
 
     @property
@@ -154,12 +156,12 @@ class Drawing:
 
 
 @dataclass(frozen=True)
-class Series:
+class PlotSeries:
     """The cells that one layer plots in one colour, in the order of the line."""
 
     layer: Drawing
     rows: pd.DataFrame
-    look: Look
+    look: SeriesStyle
     label: str  # in a legend; "": in none
     shape: str = ""  # its marker's label, in a legend
     lost: tuple[float, ...] = ()  # where along x a number of the paper's could not be read
@@ -170,9 +172,9 @@ class Series:
         low, high = (self.rows.get(f"{column}{end}", nothing) for end in ENDS)
         return list(zip(self.rows[column], low, high, strict=True))
 
-    def lines(self) -> list[Series]:
+    def lines(self) -> list[PlotSeries]:
         """Returns the series by its lines: cells of one differ in nothing but x and ``order``."""
-        apart = [*(each.name for each in apart_in(self.rows)), *_OF_A_LINE]
+        apart = [*(each.name for each in run_columns(self.rows)), *_OF_A_LINE]
         along = (self.layer.x, self.layer.order)
         others = [name for name in apart if name in self.rows and name not in along]
         names = [name for name in others if self.rows[name].nunique(dropna=False) > 1]
@@ -188,7 +190,7 @@ class Panel:
 
     said: Drawing
     rows: pd.DataFrame  # all cells of its place, plotted or not
-    series: tuple[Series, ...] = ()  # in the order drawn
+    series: tuple[PlotSeries, ...] = ()  # in the order drawn
 
     @property
     def title(self) -> str:
@@ -213,7 +215,7 @@ class Panel:
         rows = self.rows
         has_y = said.y in rows and rows[said.y].notna().any()
         missing = said.x if has_y else said.y
-        reasons = [reason_of(row, missing) for row in rows_of(rows)]
+        reasons = [get_reason(row, missing) for row in to_rows(rows)]
         axis = said.axis(missing)
         why = next(filter(None, reasons), "no value")
         return said.empty or f"{axis.label} not measured: {why}{axis.hint}"
@@ -221,7 +223,7 @@ class Panel:
     @property
     def band(self) -> tuple[float, float] | None:
         """The interval of the decoder that all is relative to; None where there is none."""
-        base = _first_of(self.rows, self.said.over)
+        base = _first_row(self.rows, self.said.over)
         y = self.said.y
         if not self.said.band or base is None or y not in base or not base[y]:
             return None
@@ -230,7 +232,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class FigureSheet:
     """One file of a figure."""
 
     drawing: Drawing
@@ -245,7 +247,7 @@ class Sheet:
         return [panel for line in self.grid for panel in line]
 
     @property
-    def series(self) -> list[Series]:
+    def series(self) -> list[PlotSeries]:
         """Those of all panels."""
         return [series for panel in self.panels for series in panel.series]
 
@@ -265,19 +267,19 @@ class Sheet:
 
 
 def panels(
-    cells: Cells,
+    cells: FigureCells,
     x: Names = "",
     y: Names = "",
     *,
     of: pd.DataFrame | None = None,
     paths_as_rows: bool = False,
     **said: Any,
-) -> list[Sheet]:
+) -> list[FigureSheet]:
     """Returns a figure's sheets, each with something plotted, of its measured cells or of rows in
     their place; ``paths_as_rows``: of cells without tree attention, too. Several columns for x or y
     are a column of panels each; ``said`` is all else of a ``Drawing``.
     """
-    drawing = drawing_of(x, y, **{"files": () if cells.item.together else "pair", **said})
+    drawing = make_figure_spec(x, y, **{"files": () if cells.item.together else "pair", **said})
     if cells.alone:
         drawing = replace(
             drawing,
@@ -286,7 +288,7 @@ def panels(
             note=f"As printed in the tables of {cells.paper.title}; no intervals.",
             needs={},
         )
-        found = sheets(drawing, cells.rows(), pd.DataFrame()) if of is None else ()
+        found = split_into_sheets(drawing, cells.rows(), pd.DataFrame()) if of is None else ()
         return [replace(sheet, setting=ALONE) for sheet in found]
     measured = cells.rows(paths_as_rows) if of is None else of
     printed = cells.printed(measured) if "pair" in measured else pd.DataFrame()
@@ -296,17 +298,17 @@ def panels(
         for name in {layer.x, layer.y} - {"", *measured, *header()}:
             if "." in name:  # of a sheet's own making, such as cell.score
                 continue
-            raise UsageError(f"no column {name!r}{did_you_mean(name, [*measured])}")
+            raise UsageError(f"no column {name!r}{suggest(name, [*measured])}")
         shown |= {layer.x, layer.y, *layer.hues, *layer.keep, layer.marker or ""}
-    groups = {each.name for each in apart_in(measured)} if GROUP in shown else set()
+    groups = {each.name for each in run_columns(measured)} if GROUP in shown else set()
     return [
         replace(sheet, setting=setting, missing=(*sheet.missing, *_unlike(cells, sheet)))
         for setting, part in split(measured, shown | groups)
-        for sheet in sheets(drawing, part, printed)
+        for sheet in split_into_sheets(drawing, part, printed)
     ]
 
 
-def _unlike(cells: Cells, sheet: Sheet) -> list[str]:
+def _unlike(cells: FigureCells, sheet: FigureSheet) -> list[str]:
     """Says of which other runs rows are, at which temperatures that the paper does not have."""
     if "temperature" not in sheet.rows:
         return []
@@ -316,17 +318,17 @@ def _unlike(cells: Cells, sheet: Sheet) -> list[str]:
     return [*said, *(f"rows of {e}, not of {recipes}" for e in elsewhere(cells.item, sheet.rows))]
 
 
-def drawing_of(x: Names = "", y: Names = "", **said: Any) -> Drawing:
+def make_figure_spec(x: Names = "", y: Names = "", **said: Any) -> Drawing:
     """Returns a figure as it is said; several columns for x or y are a column of panels each."""
     for name, column in (("x", x), ("y", y)):
         if isinstance(column, str):
             said[name] = column
         else:
             said["columns"] = [{name: each} for each in column]
-    return Drawing(**_known(said))
+    return Drawing(**_check_fields(said))
 
 
-def _known(said: dict[str, Any]) -> dict[str, Any]:
+def _check_fields(said: dict[str, Any]) -> dict[str, Any]:
     """Refuses a word that a figure does not have."""
     words = [each.name for each in fields(Drawing)]
     for word in (each for each in said if each not in words):
@@ -334,16 +336,18 @@ def _known(said: dict[str, Any]) -> dict[str, Any]:
     return said
 
 
-def sheets(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Iterator[Sheet]:
+def split_into_sheets(
+    drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame
+) -> Iterator[FigureSheet]:
     """Yields a figure's files, each with something plotted; rows have their derived columns."""
     used = pd.Series(False, rows.index)  # rows that some layer draws, or compares with
     for layer in drawing.all_layers:
-        used |= rows.index.isin(kept(rows, layer.keep).index)
+        used |= rows.index.isin(filter_rows(rows, layer.keep).index)
         if layer.over:
             used |= rows.decoder == layer.over
     files = [name for name in several(drawing.files) if name in rows]
-    for values in _facets(kept(rows, drawing.keep), files):
-        part = grouped(rows[used & _at(rows, values)], drawing.x)
+    for values in _facets(filter_rows(rows, drawing.keep), files):
+        part = add_group_column(rows[used & _mask_rows(rows, values)], drawing.x)
         counts = {name: part[name].nunique() if name in part else 0 for name in drawing.needs}
         if any(counts[name] < count for name, count in drawing.needs.items()):
             continue
@@ -351,7 +355,7 @@ def sheets(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Itera
             yield sheet
 
 
-def kept(rows: pd.DataFrame, keep: Mapping[str, Any]) -> pd.DataFrame:
+def filter_rows(rows: pd.DataFrame, keep: Mapping[str, Any]) -> pd.DataFrame:
     """Returns the rows that a layer draws."""
     for name, wanted in keep.items():
         if wanted == "max":
@@ -363,17 +367,17 @@ def kept(rows: pd.DataFrame, keep: Mapping[str, Any]) -> pd.DataFrame:
     return rows
 
 
-def _sheet(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Sheet | None:
+def _sheet(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> FigureSheet | None:
     """Returns one file; None where nothing is plotted."""
-    drawn = kept(rows, drawing.keep)
+    drawn = filter_rows(rows, drawing.keep)
     wide = len(drawing.columns)
     acrosses = _facets(drawn, several(drawing.across))
     grid: list[list[Panel]] = []
     for down, row in product(_facets(drawn, several(drawing.down)), drawing.rows):
         line = []
         for across, column in product(acrosses, drawing.columns):
-            here = rows[_at(rows, {**down, **across})]
-            line.append(_panel(drawing.changed(row).changed(column), here, rows, printed))
+            here = rows[_mask_rows(rows, {**down, **across})]
+            line.append(_panel(drawing.with_changes(row).with_changes(column), here, rows, printed))
         if any(panel.has_subject for panel in line):
             grid.append(line)
     filled = {i // wide for line in grid for i, panel in enumerate(line) if panel.has_subject}
@@ -386,7 +390,7 @@ def _sheet(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Sheet
     missing = [each[0].reason for each, any_ in zip(columns, full, strict=True) if not any_]
     shown = {name for line in grid for each in line for name in (each.said.x, each.said.y)}
     if TIMED & shown:
-        missing += [f"times in doubt, {doubt}" for doubt in doubts_of(rows_of(drawn))]
+        missing += [f"times in doubt, {doubt}" for doubt in summarise_doubts(to_rows(drawn))]
     grid = [[*compress(line, full)] for line in grid]
     if drawing.wrap:
         flat = [panel for line in grid for panel in line]
@@ -395,7 +399,7 @@ def _sheet(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Sheet
     plotted = [each for line in grid for panel in line for each in panel.series]
     measured = pd.concat([each.rows for each in plotted if not each.layer.printed])
     shown = rows[rows.index.isin(measured.index)]
-    return Sheet(drawing, grid, shown, missing=tuple(dict.fromkeys(missing)))
+    return FigureSheet(drawing, grid, shown, missing=tuple(dict.fromkeys(missing)))
 
 
 def _facets(rows: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -408,7 +412,7 @@ def _facets(rows: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
     return [{str(k): v for k, v in each.items()} for each in values.to_dict("records")]
 
 
-def _at(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.Series:
+def _mask_rows(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.Series:
     """Marks the rows with these values."""
     same = pd.Series(True, rows.index)
     for name, value in values.items():
@@ -420,7 +424,7 @@ def _panel(
     said: Drawing, rows: pd.DataFrame, file_rows: pd.DataFrame, printed: pd.DataFrame
 ) -> Panel:
     """Returns one panel: the rows at its place, with looks after all rows of the file."""
-    series: list[Series] = []
+    series: list[PlotSeries] = []
     for layer in said.drawn:
         shown = rows
         if layer.printed:  # the cells of the pairs, tasks and sampling that were measured here
@@ -432,22 +436,22 @@ def _panel(
                     same = same[same[name].isna() | (same[name] == same[f"{name}_here"])]
                 shown = printed.loc[same["index"].unique()].dropna(subset=[layer.x])
         if {layer.x, layer.y} <= set(shown):
-            lost = kept(shown, layer.keep)
+            lost = filter_rows(shown, layer.keep)
             lost = lost[lost[LOST] & lost[layer.y].isna()] if LOST in lost else lost[:0]
-            series += _series(layer, _plotted(layer, shown), file_rows, lost)
+            series += _series(layer, _select_plotted_rows(layer, shown), file_rows, lost)
     return Panel(said, rows, tuple(series))
 
 
-def _plotted(layer: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
+def _select_plotted_rows(layer: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
     """Returns the rows that a layer draws, its y as it is drawn."""
     x = layer.x
     y = layer.y
     if layer.over:
-        base = _first_of(rows, layer.over)
+        base = _first_row(rows, layer.over)
         numbers = [y, *(f"{y}{end}" for end in ENDS)]
         divisor = float("nan") if base is None else base[y] or float("nan")
         rows = rows.assign(**{name: rows[name] / divisor for name in numbers if name in rows})
-    rows = kept(rows, layer.keep)
+    rows = filter_rows(rows, layer.keep)
     rows = rows[rows[x].notna()]
     if layer.best:
         hue = [name for name in layer.hues if name in rows]
@@ -459,17 +463,17 @@ def _plotted(layer: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _series(
     layer: Drawing, rows: pd.DataFrame, file_rows: pd.DataFrame, lost: pd.DataFrame
-) -> list[Series]:
+) -> list[PlotSeries]:
     """Returns a series per value of hue and marker that has rows; ``lost`` are printed cells whose
     number would be drawn, had it not been lost.
     """
-    known = kept(file_rows, layer.keep)
+    known = filter_rows(file_rows, layer.keep)
     hue = [name for name in layer.hues if name in file_rows]
-    by_hue = looks(layer, known, hue)
+    by_hue = assign_styles(layer, known, hue)
     by_marker = shapes(file_rows[layer.marker]) if layer.marker else {}
     columns = [*hue, *([layer.marker] if layer.marker else [])]
     parts = rows.groupby(columns, sort=False, dropna=False) if columns else [((), rows)]
-    found: list[Series] = []
+    found: list[PlotSeries] = []
     for _, part in parts if len(rows) else ():
         look = by_hue[tuple(part[name].iloc[0] for name in hue)]
         if layer.marker:
@@ -482,10 +486,10 @@ def _series(
         elif layer.mark == "front":  # the cells that no other beats, x ascending
             places = list(zip(part[layer.x], part[layer.y], strict=True))
             x_up, y_up = (layer.axis(name).better == "up" for name in (layer.x, layer.y))
-            cells = part.iloc[front(places, higher_x=x_up, higher_y=y_up)]
+            cells = part.iloc[pareto_front(places, higher_x=x_up, higher_y=y_up)]
         same = lost[(lost[hue] == part[hue].iloc[0]).all(axis=1)]
         at = same[layer.x].dropna().unique()
-        found.append(Series(layer, cells, look, label, shape, tuple(at)))
+        found.append(PlotSeries(layer, cells, look, label, shape, tuple(at)))
     return sorted(found, key=lambda series: series.look.index)
 
 
@@ -501,12 +505,14 @@ def _label(layer: Drawing, part: pd.DataFrame, known: pd.DataFrame) -> str:
     return fill(template, part if known.empty else known, layer.names, **more)
 
 
-def _first_of(rows: pd.DataFrame, decoder: str | None) -> pd.Series | None:
+def _first_row(rows: pd.DataFrame, decoder: str | None) -> pd.Series | None:
     matching = rows[rows.decoder == decoder] if decoder else rows.iloc[:0]
     return None if matching.empty else matching.iloc[0]
 
 
-def front(points: Sequence[tuple[float, float]], *, higher_x: bool, higher_y: bool) -> list[int]:
+def pareto_front(
+    points: Sequence[tuple[float, float]], *, higher_x: bool, higher_y: bool
+) -> list[int]:
     """The Pareto front of points (x, y) without NaN: those that no other beats, being as good in
     both and better in one; their indices, x ascending, of equal points the first.
     """

@@ -19,9 +19,9 @@ import pandas as pd
 from cycler import cycler
 from matplotlib.figure import Figure
 
-from spec_bench.system.files import replacing
+from spec_bench.system.files import atomic_replace
 from spec_bench.vocabulary.decoders import COLOURS, MARKERS, PALETTE, find_decoder
-from spec_bench.vocabulary.names import MARKS, title
+from spec_bench.vocabulary.names import MARKS, display_title
 from spec_bench.vocabulary.numbers import format_count
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _CYCLE = {"axes.prop_cycle": cycler(color=[colour.light for colour in PALETTE])}
 
 
 @dataclass(frozen=True)
-class Look:
+class SeriesStyle:
     """The distinctive look of a series."""
 
     index: int  # its place among the series of its layer
@@ -48,7 +48,9 @@ class Look:
     dashed: bool
 
 
-def looks(layer: Drawing, rows: pd.DataFrame, hue: Sequence[str]) -> dict[tuple[Any, ...], Look]:
+def assign_styles(
+    layer: Drawing, rows: pd.DataFrame, hue: Sequence[str]
+) -> dict[tuple[Any, ...], SeriesStyle]:
     """The looks of a layer's series, by their value of hue, in all panels of a file: numbers
     ascending, what ``keep`` or ``colours`` list in that order, else as they come. A decoder has its
     own colour in every figure, and its marker where its trees are one series.
@@ -76,11 +78,11 @@ def looks(layer: Drawing, rows: pd.DataFrame, hue: Sequence[str]) -> dict[tuple[
             colour = matplotlib.colormaps["viridis"](colours * index / (len(values) - 1))
         marker = markers if isinstance(markers, str) else markers.get(name, marker)
         dashed = layer.dashed if isinstance(layer.dashed, bool) else name in layer.dashed
-        found[value] = Look(index, index - (len(values) - 1) / 2, colour, marker, dashed)
+        found[value] = SeriesStyle(index, index - (len(values) - 1) / 2, colour, marker, dashed)
     return found
 
 
-def worn(table: Mapping[str, str]) -> dict[str, dict[str, str]]:
+def apply_style(table: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """``colours`` and ``markers`` from ``{"sd": "blue o"}``; a look may lack one of them."""
     parts = {name: look.partition(" ") for name, look in table.items()}
     return {
@@ -121,7 +123,7 @@ def save(
     for path in paths:
         dated = path.suffix == ".pdf"  # a PNG bears no date
         metadata = {"CreationDate": None} if dated else None
-        with replacing(path) as partial:
+        with atomic_replace(path) as partial:
             figure.savefig(partial, format=path.suffix[1:], dpi=dpi, metadata=metadata)
     return paths
 
@@ -135,7 +137,7 @@ def fill(
     known = {"marks": marks(rows), **more}
 
     def shown(value: Any) -> Any:
-        return (names or {}).get(value) or title(value) if isinstance(value, str) else value
+        return (names or {}).get(value) or display_title(value) if isinstance(value, str) else value
 
     def written(match: re.Match[str]) -> str:
         name, form = match.groups()
@@ -154,7 +156,7 @@ def fill(
     return re.sub(" {2,}", " ", _NAMED.sub(written, text)).strip(" ")
 
 
-def known(text: str, row: Mapping[str, Any]) -> bool:
+def has_named_values(text: str, row: Mapping[str, Any]) -> bool:
     """Returns whether a row has a value in every column that a text names."""
     return not any(name in row and pd.isna(row[name]) for name, _ in _NAMED.findall(text))
 
@@ -166,6 +168,6 @@ def marks(rows: pd.DataFrame) -> str:
     named = {mark: text for mark, text in MARKS.items() if (rows.lossless == mark).any()}
     elsewhere = rows.lossless == "unaudited"
     if elsewhere.any() and not elsewhere[rows.decoder != "ar"].all():
-        decoders = dict.fromkeys(map(title, rows.decoder[elsewhere]))
+        decoders = dict.fromkeys(map(display_title, rows.decoder[elsewhere]))
         named["unaudited"] = f"{', '.join(decoders)}: {MARKS['unaudited']}"
     return f" ({', '.join(named.values())})" if named else ""

@@ -16,19 +16,19 @@ from spec_bench.report.data.rows import (
     SERVER,
     Group,
     Row,
-    decoder_of,
     error_bars,
     find_known,
-    prompts_of,
-    rows_of,
-    title_of,
+    format_decoder,
+    format_group_title,
+    format_prompt_count,
+    to_rows,
     tree_titles,
 )
 from spec_bench.report.figures.draw import check_single
 from spec_bench.report.figures.style import ReportFigure, save, settings
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import ENDS
-from spec_bench.vocabulary.decoders import COLOURS, DRAFT_MODELS, parts_of
+from spec_bench.vocabulary.decoders import COLOURS, DRAFT_MODELS, decoder_parts
 from spec_bench.vocabulary.numbers import format_count
 
 _MEASURES = {
@@ -74,7 +74,7 @@ def picture(groups: Sequence[Group], ax: Any = None) -> Any:
     of = find_known(able, _MEASURES)
     if of is None:
         return None
-    found = [(title_of(group), bars) for group in groups if len(bars := _bars(group, of))]
+    found = [(format_group_title(group), bars) for group in groups if len(bars := _bars(group, of))]
     if confirmed := [each for each in found if each[1].iloc[0].get("stage") == "confirm"]:
         found = confirmed  # a search's screening says whom to confirm, nothing more
     shown = found[:_PANELS]
@@ -107,7 +107,7 @@ def picture(groups: Sequence[Group], ax: Any = None) -> Any:
         return ax
     where = {"loc": "outside lower left", "ncols": len(families), "frameon": False}
     figure.legend(handles=patches, **where)
-    heading = _heading(found, of, len(order) - _BARS, len(found) - _PANELS)
+    heading = _format_heading(found, of, len(order) - _BARS, len(found) - _PANELS)
     figure.suptitle(heading, x=0.01, ha="left", fontsize=9)
     return figure
 
@@ -121,17 +121,17 @@ def _bars(group: Group, of: str) -> pd.DataFrame:
     rows = group.rows.assign(spec=tree_titles(group.rows))
     rows = _able(rows)[lambda able: able[of].notna()]
     texts = []
-    for row in rows_of(rows):
+    for row in to_rows(rows):
         mark = "" if row["lossless"] == "unaudited" else names.MARKS.get(str(row["lossless"]), "")
-        texts.append(f"{decoder_of(row)} ({mark})" if mark else decoder_of(row))
-    rows = rows.assign(bar=texts, family=[_family(row) for row in rows_of(rows)])
+        texts.append(f"{format_decoder(row)} ({mark})" if mark else format_decoder(row))
+    rows = rows.assign(bar=texts, family=[_family(row) for row in to_rows(rows)])
     return rows.drop_duplicates("bar")
 
 
 def _family(row: Row) -> str:
     if row["lossless"] == "unaudited":
         return "another engine"
-    drafter, tree, _ = parts_of(str(row["decoder"]))
+    drafter, tree, _ = decoder_parts(str(row["decoder"]))
     draft = row.get("draft", drafter not in _DRAFTLESS)
     if pd.isna(draft) or not draft:
         return "no draft model"
@@ -155,11 +155,18 @@ def _draw_panel(plot: Any, bars: pd.DataFrame, labels: Sequence[str], of: str) -
     plot.set_xlabel(_MEASURES[of])
 
 
-def _heading(found: Sequence[tuple[str, pd.DataFrame]], of: str, cells: int, panels: int) -> str:
+def _format_heading(
+    found: Sequence[tuple[str, pd.DataFrame]], of: str, cells: int, panels: int
+) -> str:
     """Says what is drawn, of which pair, task and prompts, on which device, and what is not."""
     rows = pd.concat([bars for _, bars in found])
     title = found[0][0] if len(found) == 1 else ""
-    facts = (", ".join(dict.fromkeys(map(str, rows.pair))), title, prompts_of(rows), _device(rows))
+    facts = (
+        ", ".join(dict.fromkeys(map(str, rows.pair))),
+        title,
+        format_prompt_count(rows),
+        _device(rows),
+    )
     missing = [f"the {cells} slowest decoders"] if cells > 0 else []
     missing += [f"{panels} more tasks and settings"] if panels > 0 else []
     measure = f"{_MEASURES[of][0].upper()}{_MEASURES[of][1:]}"

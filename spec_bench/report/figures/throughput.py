@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pandas as pd
 
-from spec_bench.report.data.counts import Records
+from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import (
     check_models,
-    decoder_of,
-    numbers_in,
+    format_decoder,
+    get_number_and_ends,
     read_results,
     select_sound,
 )
-from spec_bench.report.data.seeds import pooled
+from spec_bench.report.data.seeds import pool_seeds
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.numbers import with_ends
+from spec_bench.vocabulary.numbers import format_interval
 
 _PANEL = "cell.panel"
 _TITLE = "cell.title"
@@ -37,7 +37,7 @@ _HEADS = (
 )  # fmt: skip
 
 
-def lines_of(rows: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
+def split_lines(rows: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     """Titles of group and line, and rows by requests. Raises ValueError: none has a throughput."""
     timed = rows[(rows.status != "failed") & rows[IN_ALL].notna() & rows[PER_USER].notna()]
     if timed.empty:
@@ -48,11 +48,13 @@ def lines_of(rows: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
         for _, line in group.groupby(_LINE, dropna=False, sort=False):
             batching = str((first := line.iloc[0])["batching"])
             arrivals = f", {batching}" if batching.startswith("open") else ""
-            lines.append((heading, decoder_of(first) + arrivals, line.sort_values("batch_size")))
+            lines.append(
+                (heading, format_decoder(first) + arrivals, line.sort_values("batch_size"))
+            )
     return lines
 
 
-def crossing(points: Sequence[Sequence[float]]) -> str:
+def find_crossing(points: Sequence[Sequence[float]]) -> str:
     """Returns from where on speculation stops paying, in words; points are (requests together,
     speed-up, its interval's ends), rising.
     """
@@ -80,7 +82,7 @@ def throughput(file: Path) -> str:
     from rich.console import Console
     from rich.table import Table
 
-    lines = lines_of(pooled(check_models(read_results(file)), Records(file)))
+    lines = split_lines(pool_seeds(check_models(read_results(file)), RecordReader(file)))
     console = Console(width=160)
     with console.capture() as printed:
         for group in dict.fromkeys(group for group, *_ in lines):
@@ -88,14 +90,14 @@ def throughput(file: Path) -> str:
             found = []
             for _, title, line in (each for each in lines if each[0] == group):
                 for row in line.to_dict("records"):
-                    gain = numbers_in(row, "speedup")
+                    gain = get_number_and_ends(row, "speedup")
                     rates = [f"{row[each]:.1f}" for each in (PER_USER, IN_ALL)]
                     times = ["" if pd.isna(row[each]) else f"{row[each]:.3f}" for each in _TIMES]
-                    speed = "" if gain[0] is None else with_ends(gain[0], *gain[1:], ".2f")
+                    speed = "" if gain[0] is None else format_interval(gain[0], *gain[1:], ".2f")
                     table.add_row(title, f"{row['batch_size']:g}", *rates, speed, *times)
                 known = select_sound(line, "speedup")[["batch_size", *_SPEEDUP]].dropna()
                 points = known.to_numpy(dtype=float).tolist()
-                if line.iloc[0].decoder != "ar" and (said := crossing(points)):
+                if line.iloc[0].decoder != "ar" and (said := find_crossing(points)):
                     found.append(f"{title}: {said}.")
             console.print(table, *found, sep="\n")
     draw(lines, file.parent / "throughput.png")
@@ -105,14 +107,14 @@ def throughput(file: Path) -> str:
 def draw(lines: Sequence[tuple[str, str, pd.DataFrame]], path: Path) -> None:
     """Left: tokens/s of all over tokens/s of one. Right: the speed-up over plain decoding."""
     from spec_bench.report.figures.draw import draw_sheet
-    from spec_bench.report.figures.panels import Axis, drawing_of, sheets
+    from spec_bench.report.figures.panels import Axis, make_figure_spec, split_into_sheets
     from spec_bench.report.figures.style import save, settings
 
     cells = pd.concat(
         [line.assign(**{_PANEL: group, _TITLE: title}) for group, title, line in lines],
         ignore_index=True,
     )
-    drawing = drawing_of(
+    drawing = make_figure_spec(
         hue=("decoder", _TITLE),
         label=f"{{{_TITLE}}}",
         mark="line",
@@ -132,5 +134,5 @@ def draw(lines: Sequence[tuple[str, str, pd.DataFrame]], path: Path) -> None:
         },
     )
     with settings():
-        (sheet,) = sheets(drawing, cells, pd.DataFrame())
+        (sheet,) = split_into_sheets(drawing, cells, pd.DataFrame())
         save(draw_sheet(sheet), path.parent, path.stem, ("png",), dpi=150)

@@ -21,24 +21,24 @@ from markupsafe import Markup
 from PIL import Image
 
 from spec_bench.report.claims import check_claims, check_generally
-from spec_bench.report.claims.verdict import VERDICTS, by_statement, summary_of
-from spec_bench.report.data.counts import Records, origin_of
+from spec_bench.report.claims.verdict import VERDICTS, group_by_claim, summarise_claims
+from spec_bench.report.data.counts import RecordReader, read_origin
 from spec_bench.report.data.differences import differences
 from spec_bench.report.data.rows import (
     Group,
     check_models,
-    groups_of,
-    meanings_of,
-    of_past_engine,
-    read_from,
+    footnotes,
+    format_group_title,
+    format_harness_note,
+    group_rows,
+    is_from_past_engine,
     read_rows,
-    rows_of,
     slugs,
-    title_of,
+    to_rows,
 )
-from spec_bench.report.data.seeds import pooled, seeds_text
+from spec_bench.report.data.seeds import pool_seeds, seeds_text
 from spec_bench.report.page.headline import answer, headline, headlines
-from spec_bench.report.page.results_table import category_tables, results_table, shown_columns
+from spec_bench.report.page.results_table import category_tables, results_table, select_columns
 from spec_bench.report.papers.items import Item
 from spec_bench.report.papers.paper import (
     Figure,
@@ -51,18 +51,18 @@ from spec_bench.report.papers.paper import (
 from spec_bench.report.tables.build import build_tables
 from spec_bench.report.tables.measured import (
     RESULTS,
-    Measured,
-    Progress,
-    commands_for,
-    progress_of,
-    wanted_of,
+    MeasuredRows,
+    TableProgress,
+    build_commands,
+    compute_progress,
+    list_wanted_cells,
 )
-from spec_bench.report.tables.printed import Asked, Sheet
+from spec_bench.report.tables.printed import RequestedCell, TableSheet
 from spec_bench.report.tables.render import environment, html_fragment
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary import names
-from spec_bench.vocabulary.columns import of_kind
+from spec_bench.vocabulary.columns import columns_of_kind
 
 _ORIGINS = 400  # cells of one experiment share a few machines
 _COLOURS = 64  # a figure has fewer, all else are their edges' shades
@@ -91,20 +91,22 @@ def results_file(name: str, results: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Cells:
+class PageCells:
     """The cells of results files, as every page shows them."""
 
     rows: pd.DataFrame  # those that differ in the seed alone as one
-    records: Records  # their counts by prompt
+    records: RecordReader  # their counts by prompt
     origins: Origins  # of each file
 
 
-def read_cells(tables: Sequence[Path], pair: str | None = None, only: Sequence[str] = ()) -> Cells:
+def read_cells(
+    tables: Sequence[Path], pair: str | None = None, only: Sequence[str] = ()
+) -> PageCells:
     """Reads results files and what lies beside them; of one pair or (None) of all, with ``only``
     some of the measured numbers that have intervals, or all. Raises ValueError: a file has no rows,
     or none is of the pair.
     """
-    measured = of_kind("time", "efficiency", "energy") if only else ()
+    measured = columns_of_kind("time", "efficiency", "energy") if only else ()
     others = [n for c in measured if c.interval and c.name not in only for n in c.names]
     rows = read_rows(tables).drop(columns=others, errors="ignore")
     if rows.empty:
@@ -115,16 +117,16 @@ def read_cells(tables: Sequence[Path], pair: str | None = None, only: Sequence[s
         rows = rows[rows.pair == pair]
         if rows.empty:
             raise UsageError(f"no rows of pair {pair!r} in {str(tables[0])!r}; it has {known}")
-    origins = [each for path in tables for each in origins_of(path, rows[rows.file == str(path)])]
-    records = Records(tables[0])
-    return Cells(pooled(rows, records), records, origins)
+    origins = [each for path in tables for each in read_origins(path, rows[rows.file == str(path)])]
+    records = RecordReader(tables[0])
+    return PageCells(pool_seeds(rows, records), records, origins)
 
 
-def origins_of(file: Path, rows: pd.DataFrame) -> Origins:
+def read_origins(file: Path, rows: pd.DataFrame) -> Origins:
     """Lists distinct machines and versions of a file's cells, the most common first."""
     counts: Counter[str] = Counter()
     runs = [run_id for cell in rows.run_id for run_id in str(cell).split(",")]
-    for start in filter(None, (origin_of(file, run_id) for run_id in runs[:_ORIGINS])):
+    for start in filter(None, (read_origin(file, run_id) for run_id in runs[:_ORIGINS])):
         git = start.get("git") or {}
         torch = start.get("torch") or {}
         versions = start.get("versions") or {}
@@ -143,7 +145,7 @@ def origins_of(file: Path, rows: pd.DataFrame) -> Origins:
     return [(json.loads(shown), count) for shown, count in counts.most_common()]
 
 
-class Drawing(NamedTuple):
+class PageFigure(NamedTuple):
     """A figure of a paper and whose rows it shows."""
 
     item: Figure
@@ -151,14 +153,14 @@ class Drawing(NamedTuple):
     title: str  # a caption, which names a pair that is not the paper's
 
 
-def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Drawing]:
+def list_figures(paper: Paper, items: Sequence[Item], measured: MeasuredRows) -> list[PageFigure]:
     """Lists the experiment's figures with their pairs; pairs of none get those for any pair."""
     figures = [item for item in items if isinstance(item, Figure) and paper.draws(item)]
     pairs = measured.pairs()
     drawn = [
-        Drawing(item, (pair,), f"Figure {item.number}, {pair}. {item.title}")
+        PageFigure(item, (pair,), f"Figure {item.number}, {pair}. {item.title}")
         for item in figures
-        for pair in dict.fromkeys(each.pair for each in wanted_of(paper, item))
+        for pair in dict.fromkeys(each.pair for each in list_wanted_cells(paper, item))
         if pair in pairs
     ]
     shown = {pair for drawing in drawn for pair in drawing.pairs}
@@ -168,11 +170,11 @@ def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Dr
     apart = [(item, [pair]) for pair in others for item in fitting if not item.together]
     for item, own in (*together, *apart):
         how = f"drawn as Figure {item.number} of the paper ({item.title})"
-        drawn.append(Drawing(item, tuple(own), f"{', '.join(own)}, {how}"))
+        drawn.append(PageFigure(item, tuple(own), f"{', '.join(own)}, {how}"))
     return drawn
 
 
-def draw(drawing: Drawing, measured: Measured, folder: Path, *formats: str) -> list[Path]:
+def draw(drawing: PageFigure, measured: MeasuredRows, folder: Path, *formats: str) -> list[Path]:
     """Writes a figure's files; none if it shows none of the rows."""
     from spec_bench.report import figures
 
@@ -199,7 +201,7 @@ def data_uri(path: Path, width: int) -> str:
 class ShownTable(NamedTuple):
     """A table with measured cells."""
 
-    sheet: Sheet
+    sheet: TableSheet
     pair: str  # of the cells, if it is not the paper's; else ""
 
 
@@ -212,14 +214,14 @@ def stems(tables: Sequence[ShownTable]) -> list[str]:
     ]
 
 
-def shown_tables(items: Sequence[Item], measured: Measured) -> list[ShownTable]:
+def list_tables(items: Sequence[Item], measured: MeasuredRows) -> list[ShownTable]:
     """Lists the paper's tables of the measured pairs; for another pair, the first of each task."""
     tables = [item for item in items if isinstance(item, Table)]
     sheets = [sheet for item in tables for sheet in build_tables(item, measured)]
     shown = [ShownTable(sheet, "") for sheet in sheets if sheet.measured]
     covered = {asked.pair for sheet, _ in shown for asked in sheet.wanted}
     for pair in [each for each in measured.pairs() if each not in covered]:
-        seen = set[tuple[Asked, ...]]()
+        seen = set[tuple[RequestedCell, ...]]()
         for item in tables:
             sheets = build_tables(item, measured, pair)
             wanted = sheets[0].wanted
@@ -243,7 +245,9 @@ SMALL = "Measured on small models that ship with the package, on invented text; 
 _environment = environment("spec_bench.report.page")
 _environment.filters["fragment"] = lambda sheet: Markup(html_fragment(sheet))  # escaped there
 # Of the decoders whose dots stand in a page: the style sheet has their looks and no others.
-_environment.filters["decoders"] = lambda page: names.apart(sorted(set(_DOT.findall(page))))
+_environment.filters["decoders"] = lambda page: names.distinct_styles(
+    sorted(set(_DOT.findall(page)))
+)
 
 
 def render(template: str, **values: Any) -> str:
@@ -251,7 +255,7 @@ def render(template: str, **values: Any) -> str:
     return _environment.get_template(template).render(**values)
 
 
-def paper_of(experiment: str) -> tuple[Paper | None, list[Item]]:
+def find_paper(experiment: str) -> tuple[Paper | None, list[Item]]:
     """Returns the paper whose recipe an experiment is, and its items that it measures."""
     if (recipe := recipes_by_name().get(experiment)) is None:
         return None, []
@@ -265,17 +269,17 @@ def build_page(file: Path, results: Path = RESULTS, pair: str | None = None) -> 
     file has no rows, or none of the pair.
     """
     cells = read_cells([file], pair)
-    paper = paper_of(file.parent.name)[0]
+    paper = find_paper(file.parent.name)[0]
     rows = cells.rows
-    groups = groups_of(cells.rows)
-    columns = shown_columns(cells.rows)
+    groups = group_rows(cells.rows)
+    columns = select_columns(cells.rows)
     check = functools.partial(check_claims, paper.name) if paper else check_generally
     checks = check(rows, cells.records)
-    own = _of_paper(file.parent.name, groups, Measured(rows, results))
+    own = _paper_part(file.parent.name, groups, MeasuredRows(rows, results))
     most = max(_FEWEST_LINES, _MOST_LINES // len(groups))
     views: list[dict[str, Any]] = [
         {
-            "title": title_of(group),
+            "title": format_group_title(group),
             "pair": str(group.rows.iloc[0].pair),
             "task": str(group.rows.iloc[0].task),
             "card": headline(group),
@@ -293,31 +297,31 @@ def build_page(file: Path, results: Path = RESULTS, pair: str | None = None) -> 
         paper=paper,
         days=sorted({origin["day"] for origin, _ in cells.origins if origin["day"]}),
         groups=views,
-        measured_on=measured_on(rows.target, bool(paper)) or read_from(rows),
+        measured_on=format_caveat(rows.target, bool(paper)) or format_harness_note(rows),
         answer=answer([view["card"] for view in views if view["card"]]),
         checks=checks,
-        claims=by_statement(checks),
-        summary=summary_of(checks, paper),
+        claims=group_by_claim(checks),
+        summary=summarise_claims(checks, paper),
         verdicts=dict.fromkeys(VERDICTS, "none") | _VERDICTS,
         tiles=_tiles(rows, own["lacking"], file),
         pairs={view["pair"]: view["pair"] for view in views},
-        tasks={view["task"]: names.task(view["task"]) for view in views},
-        remarks=[*meanings_of(rows), *differences(rows_of(rows), [c.name for c in columns])],
+        tasks={view["task"]: names.task_title(view["task"]) for view in views},
+        remarks=[*footnotes(rows), *differences(to_rows(rows), [c.name for c in columns])],
         files=f"{file.name}{' and screening.csv' if screened else ''} beside this page",
-        sampling=_sampling(rows),
+        sampling=_format_sampling(rows),
         origins=cells.origins,
         columns=columns,
     )
 
 
-def _of_paper(experiment: str, groups: Sequence[Group], measured: Measured) -> dict[str, Any]:
+def _paper_part(experiment: str, groups: Sequence[Group], measured: MeasuredRows) -> dict[str, Any]:
     """Returns a paper's part of a page and commands for what is lacking; of no paper a figure."""
-    paper, items = paper_of(experiment)
-    drawn = drawings(paper, items, measured) if paper else []
+    paper, items = find_paper(experiment)
+    drawn = list_figures(paper, items, measured) if paper else []
     kind = "table" if any(item.kind == "table" for item in items) else "figure"
-    shares: dict[tuple[Asked, ...], tuple[Item, Progress]] = {}
+    shares: dict[tuple[RequestedCell, ...], tuple[Item, TableProgress]] = {}
     for item in items:
-        for part in progress_of(paper, item, measured) if paper and item.kind == kind else ():
+        for part in compute_progress(paper, item, measured) if paper and item.kind == kind else ():
             if part.pair in measured.pairs():
                 shares.setdefault(part.wanted, (item, part))
     missing = dict.fromkeys(cell for _, part in shares.values() for cell in part.missing)
@@ -331,25 +335,28 @@ def _of_paper(experiment: str, groups: Sequence[Group], measured: Measured) -> d
             for drawing in drawn[_PICTURES:]
             for pair in drawing.pairs
         ],
-        "tables": shown_tables(items, measured),
+        "tables": list_tables(items, measured),
         "shares": shares,
         "lacking": len(missing),
         "missing": [
             (
                 part,
                 item.name,
-                ", ".join(dict.fromkeys(names.task(each.task) for each in part.missing)),
+                ", ".join(dict.fromkeys(names.task_title(each.task) for each in part.missing)),
                 ", ".join(dict.fromkeys(f"{e.decoder} {e.spec}".strip() for e in part.missing)),
             )
             for item, part in shares.values()
             if part.missing
         ],
-        "commands": commands_for(recipe, missing, measured) if shares else [],
+        "commands": build_commands(recipe, missing, measured) if shares else [],
     }
 
 
 def _pictures(
-    paper: Paper | None, drawn: Sequence[Drawing], groups: Sequence[Group], measured: Measured
+    paper: Paper | None,
+    drawn: Sequence[PageFigure],
+    groups: Sequence[Group],
+    measured: MeasuredRows,
 ) -> Iterator[tuple[str, str]]:
     """Draws figures; a title and a data URI of each."""
     with tempfile.TemporaryDirectory() as temporary:
@@ -364,7 +371,7 @@ def _pictures(
                 yield drawing.title, data_uri(path, _WIDTH)
 
 
-def measured_on(targets: Iterable[str], paper: bool) -> str:
+def format_caveat(targets: Iterable[str], paper: bool) -> str:
     """Returns the caveat on rows of embedded targets, in a paper's experiment or another."""
     small = [str(target).startswith("embedded:") for target in targets]
     if not any(small):
@@ -380,7 +387,7 @@ def _tiles(rows: pd.DataFrame, lacking: int, file: Path) -> list[tuple[str, str]
         "failed": failed,
         "missing": lacking,
         "simulated": int((rows.lossless == "simulated").sum()),
-        "timed by an earlier engine: no times": int(of_past_engine(rows).sum()),
+        "timed by an earlier engine: no times": int(is_from_past_engine(rows).sum()),
         "of past weights, data or engines, archived": len(files.read_csv(files.archive_file(file))),
     }
     return [
@@ -392,8 +399,8 @@ def _tiles(rows: pd.DataFrame, lacking: int, file: Path) -> list[tuple[str, str]
     ]
 
 
-def _sampling(rows: pd.DataFrame) -> str:
-    rows = rows.assign(seeds=[seeds_text(row) for row in rows_of(rows)])
+def _format_sampling(rows: pd.DataFrame) -> str:
+    rows = rows.assign(seeds=[seeds_text(row) for row in to_rows(rows)])
     settings = rows[["temperature", "top_k", "top_p", "seeds", "batch_size"]].drop_duplicates()
     return "; ".join(
         f"temperature {row.temperature:g}, top-k {row.top_k:g}, top-p {row.top_p:g}, "
@@ -419,7 +426,7 @@ def build_index(results: Path) -> str:
         papers=[(name or "others", titles[name], own) for name, own in listed.items() if own],
         count=sum(bool(each["cells"]) for each in entries),
         cells=sum(each["cells"] for each in entries),
-        measured_on=measured_on(chain.from_iterable(each["targets"] for each in entries), False),
+        measured_on=format_caveat(chain.from_iterable(each["targets"] for each in entries), False),
     )
 
 
@@ -432,15 +439,15 @@ def _entry(folder: Path, results: Path) -> dict[str, Any]:
     measured = rows[rows.status != "failed"] if "status" in rows else rows
     paper = recipes_by_name().get(name, name.partition("-")[0]).partition("=")[0]
     paper = paper if paper in {each.name for each in readable_papers()} else ""
-    days = [origin["day"] for origin, _ in origins_of(file, rows)] if len(rows) else []
+    days = [origin["day"] for origin, _ in read_origins(file, rows)] if len(rows) else []
     return {
         "name": str(folder.relative_to(results)),
         "paper": paper,
         "page": str(page.relative_to(results)) if page.is_file() else "",
         "pairs": list(dict.fromkeys(map(str, rows.pair))),
-        "tasks": [names.task(task) for task in dict.fromkeys(map(str, rows.task))],
+        "tasks": [names.task_title(task) for task in dict.fromkeys(map(str, rows.task))],
         "cells": len(measured),
-        "answer": answer(headlines(groups_of(rows))) if len(measured) else "",
+        "answer": answer(headlines(group_rows(rows))) if len(measured) else "",
         "day": max(days, default=""),
         "links": list(_links(folder, results, paper)),
         "targets": list(rows.target) if "target" in rows else [],

@@ -13,32 +13,38 @@ from pathlib import Path
 
 import pandas as pd
 
-from spec_bench.metrics.interval import CLOSE, Choice, Interval, choose, simultaneous
-from spec_bench.report.data.counts import Records
+from spec_bench.metrics.interval import (
+    CLOSE,
+    FasterChoice,
+    Interval,
+    bonferroni_ends,
+    choose_decoder,
+)
+from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.differences import find_generate_speedup, find_placebo
 from spec_bench.report.data.rows import (
     BESIDE,
     Group,
     Row,
     cell_keys,
-    decoder_of,
     find_known,
-    groups_of,
-    interval_in,
-    number_in,
-    numbers_in,
-    prompts_of,
+    format_decoder,
+    format_group_title,
+    format_prompt_count,
+    get_interval,
+    get_number,
+    get_number_and_ends,
+    get_stall,
+    group_rows,
     read_results,
-    rows_of,
     select_sound,
-    stall_of,
-    title_of,
+    to_rows,
     tree_titles,
 )
-from spec_bench.report.data.seeds import SEEDS, pooled
+from spec_bench.report.data.seeds import SEEDS, pool_seeds
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import column
-from spec_bench.vocabulary.numbers import ends_of
+from spec_bench.vocabulary.numbers import format_ends
 
 _BY = ("speedup", "token_rate", "block_efficiency")
 _SIZE = ("nodes_per_call", "draft_calls")
@@ -111,10 +117,10 @@ def headline(group: Group) -> Headline | None:
         if able.empty:
             return None
         best = able.loc[able[by].idxmax()]
-        near = _near(sound, best, by)
+        near = _close_decoders(sound, best, by)
         named = _simplest(near[near.index.isin(able.index)], by)
         tied = len(near)
-        decoder = decoder_of(named)
+        decoder = format_decoder(named)
         code = str(named.decoder)
         value, interval = _value(named, by, len(rows))
         sure = "surely faster than AR, " if choice else ""
@@ -130,7 +136,7 @@ def headline(group: Group) -> Headline | None:
         sure += f" ({names.MARKS.get(law, law)})"
     return Headline(
         pair=str(named.pair),
-        task=title_of(group),
+        task=format_group_title(group),
         decoder=decoder,
         code=code,
         value=value,
@@ -142,25 +148,25 @@ def headline(group: Group) -> Headline | None:
     )
 
 
-def _choice(group: Group, rows: pd.DataFrame, by: str) -> Choice | None:
+def _choice(group: Group, rows: pd.DataFrame, by: str) -> FasterChoice | None:
     """The choice by speed-up, or by token rates over AR's; None where nothing is to compare."""
-    plain = interval_in(group.baseline, "token_rate") if group.baseline else None
+    plain = get_interval(group.baseline, "token_rate") if group.baseline else None
     plain = Interval(1.0, 1.0, 1.0) if by == "speedup" else plain
     if by == "block_efficiency" or not (plain and plain.value):
         return None
     speeds = []
-    chance = find_placebo(rows_of(rows), by)
-    for row in rows_of(rows):
-        value, low, high = (number or 0.0 for number in numbers_in(row, by))
+    chance = find_placebo(to_rows(rows), by)
+    for row in to_rows(rows):
+        value, low, high = (number or 0.0 for number in get_number_and_ends(row, by))
         ends = (low / (plain.high or inf), high / (plain.low or inf))
         speed = Interval(value / plain.value, *ends)
-        doubt = stall_of(row) or _within_chance(speed.value, chance)
-        speeds.append((decoder_of(row), speed, number_in(row, "prompts") or 0, doubt))
+        doubt = get_stall(row) or _describe_chance(speed.value, chance)
+        speeds.append((format_decoder(row), speed, get_number(row, "prompts") or 0, doubt))
     stage = " (confirm.prompts)" if rows.iloc[0].get("stage") == "confirm" else ""
-    return choose(speeds, f"prompts{stage}")
+    return choose_decoder(speeds, f"prompts{stage}")
 
 
-def _within_chance(speed: float, chance: float) -> str:
+def _describe_chance(speed: float, chance: float) -> str:
     """Says that a speed-up is no larger than what two rows of one configuration differ by."""
     if not 1 < speed <= 1 + chance:
         return ""
@@ -172,20 +178,22 @@ def _value(best: pd.Series, by: str, of: int) -> tuple[str, str]:
     digits = 1 if by == "token_rate" else 2
     unit = {"speedup": "×", "token_rate": " tokens/s"}.get(by) or f" {column(by).title}"
     ends = widen(best, by, of)
-    interval = ends_of(*ends, f".{digits}f", "{} to {}") if ends else ""
+    interval = format_ends(*ends, f".{digits}f", "{} to {}") if ends else ""
     return f"{best[by]:.{digits}f}{unit}", interval
 
 
 def widen(row: Row | pd.Series, by: str, of: int) -> tuple[float, float] | None:
     """Returns the ends of a row's interval if so many are to cover; None without one."""
-    return simultaneous(
-        [number or 0.0 for number in numbers_in(row, by)], number_in(row, "prompts") or 0, of
+    return bonferroni_ends(
+        [number or 0.0 for number in get_number_and_ends(row, by)],
+        get_number(row, "prompts") or 0,
+        of,
     )
 
 
-def _basis(rows: pd.DataFrame, by: str, choice: Choice | None) -> str:
+def _basis(rows: pd.DataFrame, by: str, choice: FasterChoice | None) -> str:
     """Returns what the answer rests on: prompts, and how many cells the intervals cover at once."""
-    basis = prompts_of(rows)
+    basis = format_prompt_count(rows)
     if basis and SEEDS in rows and (commas := rows[SEEDS].dropna().str.count(",").max()):
         basis += f" and {commas + 1:.0f} seeds"
     cells = f"{len(rows)} {'confirmed ' if rows.iloc[0].get('stage') == 'confirm' else ''}cells"
@@ -197,14 +205,14 @@ def _basis(rows: pd.DataFrame, by: str, choice: Choice | None) -> str:
 
 def _generate(group: Group, by: str) -> str:
     """Says so where transformers' own plain decoding is surely faster than ours."""
-    times = find_generate_speedup(rows_of(group.rows)) if by == "speedup" else 0.0
+    times = find_generate_speedup(to_rows(group.rows)) if by == "speedup" else 0.0
     return f"transformers' generate is {times:.2f}× as fast as AR" if times else ""
 
 
 def _sure(
     rows: pd.DataFrame, best: pd.Series, near: pd.DataFrame, named: pd.Series, by: str
 ) -> str:
-    if number_in(best, f"{by}_low") is None:
+    if get_number(best, f"{by}_low") is None:
         return "without an interval" if by != "block_efficiency" else "no speed was measured"
     if len(rows) == 1:
         return "the only one measured here" if best.lossless != "exact" else "the only exact one"
@@ -214,19 +222,19 @@ def _sure(
     if LEAD in near:
         tied += ", the fastest on all prompts of the search"
     elif named.name != best.name:
-        tied += f", the simplest within {CLOSE:.0%} of {decoder_of(best)}"
+        tied += f", the simplest within {CLOSE:.0%} of {format_decoder(best)}"
     first = near.loc[near[by].idxmax()]
-    looks = f"; {decoder_of(first)} looks faster ({first[by]:.2f}), not surely"
+    looks = f"; {format_decoder(first)} looks faster ({first[by]:.2f}), not surely"
     return tied + (looks if first.name != best.name else "")
 
 
-def _near(rows: pd.DataFrame, best: pd.Series, by: str) -> pd.DataFrame:
+def _close_decoders(rows: pd.DataFrame, best: pd.Series, by: str) -> pd.DataFrame:
     """Returns the best row and those that its interval does not exclude."""
     is_best = rows.index == best.name
-    if number_in(best, f"{by}_low") is None:
+    if get_number(best, f"{by}_low") is None:
         return rows[is_best]
     behind = rows[f"{by}_high"] < best[f"{by}_low"]
-    chance = 1 + find_placebo(rows_of(rows), by)
+    chance = 1 + find_placebo(to_rows(rows), by)
     return rows[is_best | ~(behind & (rows[by] * chance < best[by]))]
 
 
@@ -249,8 +257,8 @@ _OF_STAGES = ("stage ", "prompts ")
 def sentences(table: Path, runs: Collection[str]) -> list[str]:
     """The last lines of the report on a results file, of some runs alone."""
     rows = read_results(table)
-    rows = pooled(rows[rows.run_id.isin([*runs])], Records(table))
-    return [line.sentence for line in headlines(groups_of(rows))]
+    rows = pool_seeds(rows[rows.run_id.isin([*runs])], RecordReader(table))
+    return [line.sentence for line in headlines(group_rows(rows))]
 
 
 def headlines(groups: Sequence[Group]) -> list[Headline]:
@@ -267,7 +275,8 @@ def answer(lines: Sequence[Headline]) -> str:
     decoders = Counter(each.decoder for each in lines).most_common(_NAMED)
     decoders.sort(key=lambda each: each[0] in open_ones)
     uses = [
-        _used(name, [each for each in lines if each.decoder == name], pairs) for name, _ in decoders
+        _count_used(name, [each for each in lines if each.decoder == name], pairs)
+        for name, _ in decoders
     ]
     rest = len(lines) - sum(count for _, count in decoders)
     uses += [f"others on {rest} more"] if rest else []
@@ -277,7 +286,7 @@ def answer(lines: Sequence[Headline]) -> str:
     return f"{text[0].upper()}{text[1:]}{tied}."
 
 
-def _used(name: str, lines: Sequence[Headline], pairs: bool) -> str:
+def _count_used(name: str, lines: Sequence[Headline], pairs: bool) -> str:
     """Returns the tasks on which to use a decoder, with its gain."""
     titles = []
     for each in lines:  # without the settings in which the stages of a search differ

@@ -8,22 +8,27 @@ from typing import NamedTuple
 import pandas as pd
 
 from spec_bench.metrics.interval import Interval
-from spec_bench.report.data.categories import SPEC_BENCH, TABLES, by_category, kinds_of
-from spec_bench.report.data.counts import Records
+from spec_bench.report.data.categories import (
+    SPEC_BENCH,
+    TABLES,
+    compute_by_category,
+    prompts_by_category,
+)
+from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import (
     Group,
     Row,
-    failure_of,
     find_known,
-    interval_in,
-    remarks_of,
-    rows_of,
+    get_failure,
+    get_interval,
+    get_remarks,
     select_sound,
+    to_rows,
     tree_titles,
 )
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.columns import Column
-from spec_bench.vocabulary.numbers import ends_of, format_count
+from spec_bench.vocabulary.numbers import format_count, format_ends
 
 _DRAWN = ("block_efficiency", "speedup")  # their intervals are drawn, not only written
 _JUDGED = ("speedup", "token_rate", "block_efficiency", "mbsu")  # the best ones are shaded
@@ -34,7 +39,7 @@ DECODER = ("decoder", "name of the algorithm; the tree in the papers' shorthand"
 Scale = tuple[float, float]
 
 
-class Cell(NamedTuple):
+class PageCell(NamedTuple):
     """A number."""
 
     text: str  # as written
@@ -45,7 +50,7 @@ class Cell(NamedTuple):
     best: bool  # whether it is the best exact one, or ties with it
 
 
-class Line(NamedTuple):
+class ResultsTableRow(NamedTuple):
     """One cell of the experiment."""
 
     code: str  # the decoder's name in results
@@ -54,23 +59,23 @@ class Line(NamedTuple):
     marks: tuple[tuple[str, bool], ...]  # its remarks, and whether each is a minor one
     kind: str  # `baseline`, `failed` or ""
     failure: str  # why it failed; "" where it did not
-    cells: Sequence[Cell | None]  # one per column, None where it has no number
+    cells: Sequence[PageCell | None]  # one per column, None where it has no number
 
 
 class ResultsTable(NamedTuple):
     """A group's table."""
 
     heads: Sequence[tuple[str, str]]  # title and definition of each column
-    lines: Sequence[Line]  # one per cell
+    lines: Sequence[ResultsTableRow]  # one per cell
     left_out: int = 0  # how many cells more there are, all of them behind those of the lines
 
 
-def shown_columns(rows: pd.DataFrame) -> list[Column]:
+def select_columns(rows: pd.DataFrame) -> list[Column]:
     """The columns with a value, the judged ones first: two counts, and all with an interval.
 
     Where a row's calls tell no block efficiency, the tokens delivered per call are a count, too.
     """
-    there = columns.columns_in(rows.columns)
+    there = columns.find_columns(rows.columns)
     counts = [*_COUNTS]
     if _CUT in rows and (rows[_CUT].notna() & rows[_JUDGED[2]].isna()).any():
         counts.append(_CUT)
@@ -85,26 +90,26 @@ def results_table(group: Group, most: int | None = None) -> ResultsTable:
     if by is not None:
         rank = rows[by].where(rows.decoder != "ar", float("inf")).fillna(float("-inf"))
         rows = rows.loc[rank.sort_values(ascending=False, kind="stable").index]
-    shown = shown_columns(rows)
+    shown = select_columns(rows)
     if "batch_size" in rows and (rows.batch_size == 1).all():
         shown = [c for c in shown if c.name != _OF_A_REQUEST]  # all requests are one
     scales = {c.name: _scale(rows, c.name) for c in shown if c.name in _DRAWN}
-    best = {c.name: _ahead(rows, c.name) for c in shown if c.name in _JUDGED}
+    best = {c.name: _mark_best(rows, c.name) for c in shown if c.name in _JUDGED}
     # One digit more than usual where small rates would look alike.
     digits = {c: c.digits or int(c.interval and rows[c.name].max() < 100) for c in shown}
     lines = []
     part = rows.head(most) if most else rows
-    for index, row, tree in zip(part.index, rows_of(part), tree_titles(rows), strict=False):
+    for index, row, tree in zip(part.index, to_rows(part), tree_titles(rows), strict=False):
         cells = [
             _cell(
-                interval_in(row, c.name),
+                get_interval(row, c.name),
                 digits[c],
                 scales.get(c.name),
                 index in best.get(c.name, ()),
             )
             for c in shown
         ]
-        marks = [(remark, True) for remark in remarks_of(row)]
+        marks = [(remark, True) for remark in get_remarks(row)]
         if (lossless := str(row["lossless"])) in names.MARKS:
             marks.insert(0, (names.MARKS[lossless], lossless == "exact_beam"))
         lines.append(_line(row, tree, cells, tuple(marks)))
@@ -113,28 +118,30 @@ def results_table(group: Group, most: int | None = None) -> ResultsTable:
 
 
 def _line(
-    row: Row, tree: str, cells: Sequence[Cell | None], marks: tuple[tuple[str, bool], ...] = ()
-) -> Line:
+    row: Row, tree: str, cells: Sequence[PageCell | None], marks: tuple[tuple[str, bool], ...] = ()
+) -> ResultsTableRow:
     decoder = str(row["decoder"])
     failed = row["status"] == "failed"
     kind = "failed" if failed else "baseline" if decoder == "ar" else ""
-    failure = failure_of(row) if failed else ""
-    return Line(decoder, names.decoder(decoder).title, tree, marks, kind, failure, cells)
+    failure = get_failure(row) if failed else ""
+    return ResultsTableRow(
+        decoder, names.decoder_style(decoder).title, tree, marks, kind, failure, cells
+    )
 
 
 def _cell(
     found: Interval | None, digits: int = 2, scale: Scale | None = None, best: bool = False
-) -> Cell | None:
+) -> PageCell | None:
     """Returns a number, its interval, and that drawn where the column has a scale."""
     if found is None:
         return None
     value = found.value
     low, high = found.ends or (value, value)
-    interval = ends_of(low, high, f".{digits}f", "{}–{}") if low != high else ""
+    interval = format_ends(low, high, f".{digits}f", "{}–{}") if low != high else ""
     drawn = None
     if scale:
         drawn = tuple((end - scale[0]) / (scale[1] - scale[0]) for end in (low, value, high))
-    return Cell(f"{value:.{digits}f}", interval, f"{value:.6g}", drawn, best)
+    return PageCell(f"{value:.{digits}f}", interval, f"{value:.6g}", drawn, best)
 
 
 def _scale(rows: pd.DataFrame, name: str) -> Scale:
@@ -144,7 +151,7 @@ def _scale(rows: pd.DataFrame, name: str) -> Scale:
     return (low, high) if high > low else (low - 1, high + 1)
 
 
-def _ahead(rows: pd.DataFrame, name: str) -> Collection[object]:
+def _mark_best(rows: pd.DataFrame, name: str) -> Collection[object]:
     """The indices of the best exact cell and of those whose intervals overlap its interval."""
     low = f"{name}_low"
     high = f"{name}_high"
@@ -161,26 +168,26 @@ Numbers = list[tuple[Row, list[Interval | None]]]
 
 
 def numbers_by_category(
-    group: Group, records: Records
+    group: Group, records: RecordReader
 ) -> Iterator[tuple[str, dict[str, int], list[str], Numbers]]:
     """Yields the speed-ups and the tokens per call of a group whose prompts have categories: of
     both a title; each category with its count of prompts; the names of the columns behind these, of
     all prompts; and each cell's numbers under both, None where it has none.
     """
-    kinds = kinds_of(group, records)
-    cells = by_category(group, kinds, records) if kinds else []
+    kinds = prompts_by_category(group, records)
+    cells = compute_by_category(group, kinds, records) if kinds else []
     for column, title in TABLES.items() if cells else ():
         last = {"overall": column}
         if str(group.rows.iloc[0].task) == SPEC_BENCH and column == "speedup":
             last = {"mean accepted tokens": "block_efficiency", **last}  # as in its own table
         numbers = [
-            (row, [*map(of[column].get, kinds), *(interval_in(row, n) for n in last.values())])
+            (row, [*map(of[column].get, kinds), *(get_interval(row, n) for n in last.values())])
             for row, of in cells
         ]
         yield title, {kind: len(prompts) for kind, prompts in kinds.items()}, [*last], numbers
 
 
-def category_tables(group: Group, records: Records) -> Iterator[tuple[str, ResultsTable]]:
+def category_tables(group: Group, records: RecordReader) -> Iterator[tuple[str, ResultsTable]]:
     """Title and table of the speed-ups and of the tokens; none without categories."""
     trees = dict(zip(group.rows.run_id, tree_titles(group.rows), strict=True))
     for title, counts, last, numbers in numbers_by_category(group, records):

@@ -10,17 +10,17 @@ from string import Formatter
 from typing import Any, ClassVar, Literal
 
 from spec_bench.settings.configs import experiments_dir, experiments_dirs, read_config
-from spec_bench.settings.fields import did_you_mean, warn
+from spec_bench.settings.fields import suggest, warn
 from spec_bench.settings.validation import settings
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.names import combined
+from spec_bench.vocabulary.names import combine_names
 from spec_bench.vocabulary.published import COLUMNS, KEYS, Row
 
 PAPER = "paper.yaml"
 
 Kind = Literal["table", "figure"]
 Pick = Literal["spec", "preferred", "fastest", "same depth", "common"]
-"""The choice of a measured tree for a place, see ``tables.printed.Asked``."""
+"""The choice of a measured tree for a place, see ``tables.printed.RequestedCell``."""
 IN_TITLES = ("target", "targets", "draft", "task", "temperature")
 """The names that a table's title may have in braces."""
 
@@ -59,7 +59,7 @@ def check_experiments(names: Iterable[str], measured: Iterable[str]) -> None:
         paths = [path for folder in paper_folders().values() for path in folder.glob("*.yaml")]
         recipes = [f"{path.parent.name}={path.stem}" for path in paths if path.name != PAPER]
         if name not in (written := sorted(map(recipe_name, recipes))):
-            near = did_you_mean(name, written)
+            near = suggest(name, written)
             raise UsageError(f"no recipe writes results of the name {name!r}{near}")
 
 
@@ -71,7 +71,7 @@ def recipe_cells(name: str) -> tuple[str, ...]:
             cells.append(entry)
         elif "decoder" in entry:
             spec = str(entry.get("spec", ""))  # one that each pair has another of is left open
-            decoder = combined(entry["decoder"], entry.get("drafter"), entry.get("verifier"))
+            decoder = combine_names(entry["decoder"], entry.get("drafter"), entry.get("verifier"))
             cells.append(f"{decoder}:{'' if '${' in spec else spec}")
     return tuple(cells)
 
@@ -104,7 +104,7 @@ class Item:
 
 
 @settings
-class Column:
+class PaperColumn:
     """A column of a table: the printed numbers of one metric, and their measured counterparts."""
 
     # under which the reference has its numbers; of several the one printed for a task; "" for a
@@ -137,7 +137,7 @@ class Column:
 
 
 @settings
-class Lines:
+class TableLines:
     """The labels and cells of one decoder's lines, or of a line that the paper lacks."""
 
     decoder: str = ""  # whose; "" for any
@@ -153,7 +153,7 @@ class Lines:
 
 
 @settings
-class Protocols:
+class ProtocolNotes:
     """What readers must know of rows of each protocol: what is the authors' in it, what is ours."""
 
     clean: tuple[str, ...] = ()
@@ -161,7 +161,7 @@ class Protocols:
 
 
 @settings
-class Unprinted:
+class UnprintedTable:
     """A table that nobody has printed: its lines, and the cells measured there."""
 
     target: str  # as papers print it
@@ -190,15 +190,17 @@ class Table(Item):
     # title -> source of each line's labels: a column of the reference, or a key of the labels in
     # ``lines``
     heads: Mapping[str, str]
-    columns: tuple[Column, ...]  # the numbers of a line
+    columns: tuple[PaperColumn, ...]  # the numbers of a line
     # a column of the reference whose values stand side by side, each with all columns
     across: Literal["", "target", "task", "temperature"] = ""
     # sources; lines with the same labels there compete for the best value
     block: tuple[str, ...] = ()
-    lines: tuple[Lines, ...] = ()  # special settings of some decoders' lines
+    lines: tuple[TableLines, ...] = ()  # special settings of some decoders' lines
     # lines that the paper does not have; shown where they were measured
-    extra: tuple[Lines, ...] = ()
-    pick: Pick = "spec"  # the choice of a measured cell for a place, see ``tables.printed.Asked``
+    extra: tuple[TableLines, ...] = ()
+    pick: Pick = (
+        "spec"  # the choice of a measured cell for a place, see ``tables.printed.RequestedCell``
+    )
     temperature: float | None = None  # of the measured cells, where the paper prints none
     target: str = ""  # as the paper's text names it, where the table names none
     # place of a pair that the table does not have
@@ -210,7 +212,7 @@ class Table(Item):
     searched: Mapping[str, str] = field(default_factory=dict)
     # the lines of a table that nobody has printed; its blocks are labels of the source
     # ``axis_value``
-    unprinted: Unprinted | None = None
+    unprinted: UnprintedTable | None = None
 
     def __post_init__(self) -> None:
         sources = {source for lines in self.lines for source in lines.labels}

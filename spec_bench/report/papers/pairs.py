@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.settings.configs import find_configs, read_config
-from spec_bench.vocabulary.published import listed, spellings
+from spec_bench.vocabulary.published import spellings, wrap_in_list
 
 _EMBEDDED = "embedded:"
 
@@ -46,7 +46,7 @@ def pair_configs() -> dict[str, PairConfig]:
         told: dict[str, Any] = {
             each.name: data[each.name] for each in fields(PairConfig) if data.get(each.name)
         }
-        told["drafts"] = tuple(listed(data.get("draft")))
+        told["drafts"] = tuple(wrap_in_list(data.get("draft")))
         told["printed"] = frozenset(spellings(data.get("paper")))
         told["heads"] = {kind: str(at) for kind, at in told.get("heads", {}).items() if at}
         configs[name] = PairConfig(**{**told, "name": name})
@@ -59,7 +59,7 @@ def is_embedded(config: PairConfig) -> bool:
 
 
 @functools.cache
-def pair_of(target: str, draft: str) -> str | None:
+def find_pair(target: str, draft: str) -> str | None:
     """Returns the config of a paper's pair; None where there is none."""
     fitting = (each.name for each in pair_configs().values() if (target, draft) in each.printed)
     return next(fitting, None)
@@ -72,18 +72,18 @@ def drafter_size(row: Mapping[str, Any]) -> str | None:
     config = pair_configs().get(str(row["pair"]))
     ratio = row.get("parameter_ratio")
     if config is not None and config.target_parameters and ratio and not pd.isna(ratio):
-        return written(round(float(ratio) * config.target_parameters))
-    count = training_of_heads(str(row.get("draft", ""))).get("parameters")
-    return None if count is None else written(int(count))
+        return format_parameters(round(float(ratio) * config.target_parameters))
+    count = head_training(str(row.get("draft", ""))).get("parameters")
+    return None if count is None else format_parameters(int(count))
 
 
-def written(count: int) -> str:
+def format_parameters(count: int) -> str:
     """A count of parameters as the papers write it; millions where these would be 0.0 billions."""
     return f"{count / 1e9:.2f}B" if count >= 1e8 else f"{count / 1e6:.2f}M"
 
 
 @functools.cache
-def training_of_heads(draft: str) -> Mapping[str, Any]:
+def head_training(draft: str) -> Mapping[str, Any]:
     """Returns ``training.json`` of a folder of heads, or of heads that ship; or nothing."""
     folder = Path(draft)
     if draft.startswith(_EMBEDDED):

@@ -25,13 +25,13 @@ from spec_bench.report.papers.items import (
     PAPER,
     Figure,
     Item,
-    Protocols,
+    ProtocolNotes,
     Table,
     paper_folders,
     recipe_name,
 )
 from spec_bench.settings.configs import read_yaml
-from spec_bench.settings.fields import describe_error, did_you_mean, one_line, warn
+from spec_bench.settings.fields import describe_error, one_line, suggest, warn
 from spec_bench.settings.validation import check
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.columns import header
@@ -45,7 +45,7 @@ Axes = Mapping[str, Mapping[tuple[str, str], int]]
 
 
 @functools.cache
-def code_of(folder: Path, name: str) -> ModuleType | None:
+def load_code(folder: Path, name: str) -> ModuleType | None:
     """Returns a file of a paper's folder by its name without the ending; None where there is none.
     Raises ValueError: Python cannot import it.
 
@@ -77,7 +77,7 @@ def read_claims(folder: Path) -> tuple[Claim, ...]:
     """The claims of a paper's folder; none where it has no ``claims.py``. Raises ValueError: a
     function's docstring does not say what it checks.
     """
-    module = code_of(folder, "claims")
+    module = load_code(folder, "claims")
     if module is None:
         return ()
     claims = []
@@ -107,7 +107,7 @@ class Paper:
     folder: Path  # of its files
     tables: tuple[Table, ...] = field(repr=False)  # in the paper's order
     figures: tuple[Figure, ...] = field(repr=False)  # likewise
-    protocols: Protocols = field(default_factory=Protocols, repr=False)
+    protocols: ProtocolNotes = field(default_factory=ProtocolNotes, repr=False)
 
     @functools.cached_property
     def claims(self) -> tuple[Claim, ...]:
@@ -116,7 +116,7 @@ class Paper:
 
     def draws(self, figure: Figure) -> Callable[[Any], Iterable[Any]] | None:
         """The function that draws a figure, ``figure_4`` of ``figures.py``; None without one."""
-        return getattr(code_of(self.folder, "figures"), f"figure_{figure.number}", None)
+        return getattr(load_code(self.folder, "figures"), f"figure_{figure.number}", None)
 
     @property
     def items(self) -> tuple[Item, ...]:
@@ -149,7 +149,7 @@ class Paper:
                 places[number["decoder"], number["spec"]] = int(number["axis_value"])
         return axes
 
-    def numbers_of(self, table: int) -> list[Row]:
+    def get_numbers(self, table: int) -> list[Row]:
         """Returns a table's printed numbers; of one that nobody has printed its places."""
         for each in self.tables:
             if each.number == table and each.unprinted is not None:
@@ -224,7 +224,7 @@ def load_paper(name: str) -> Paper:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise UsageError(f"{folder / PAPER}: {one_line(what)}") from error
     for metric in paper.metrics.keys() - header() - {row["metric"] for row in paper.numbers}:
-        near = did_you_mean(metric, [*header()])
+        near = suggest(metric, [*header()])
         raise UsageError(f"{folder / PAPER}: {metric!r}, of tables alone, is no metric{near}")
     return paper
 
@@ -249,7 +249,7 @@ def _paper(name: str, folder: Path, data: Any) -> Paper:
         figures.append(check(Figure, _item(name, entry, *shown), of=f"figure {number}"))
     if "claims" in data:
         raise UsageError("claims are functions in claims.py beside it now: see docs/extending.md")
-    protocols = check(Protocols, data.pop("protocols", {}), "protocols")
+    protocols = check(ProtocolNotes, data.pop("protocols", {}), "protocols")
     unknown = sorted(data.keys() - {"paper", "arxiv", "machine", DECODERS})
     if unknown:
         raise UsageError(f"unknown key {unknown[0]!r}")

@@ -15,25 +15,25 @@ from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.data.differences import differences
 from spec_bench.report.data.rows import (
     Row,
-    failure_of,
-    number_in,
-    numbers_in,
-    protocol_of,
-    reason_of,
-    stall_of,
+    get_failure,
+    get_number,
+    get_number_and_ends,
+    get_protocol,
+    get_reason,
+    get_stall,
 )
 from spec_bench.report.data.seeds import POOLED, SEEDS
-from spec_bench.report.papers.items import Column, Item
+from spec_bench.report.papers.items import Item, PaperColumn
 from spec_bench.report.papers.pairs import drafter_size, is_embedded, pair_configs
 from spec_bench.report.papers.paper import Table, load_paper
-from spec_bench.report.tables.measured import NO_PAIR, Measured, commands_for
+from spec_bench.report.tables.measured import NO_PAIR, MeasuredRows, build_commands
 from spec_bench.report.tables.printed import (
     SAMPLING,
-    Cell,
-    Sheet,
-    printed_sheet,
+    TableCell,
+    TableSheet,
+    format_tree,
+    lay_out_table,
     rivals,
-    tree_text,
 )
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
@@ -63,7 +63,7 @@ _ALL_KEPT = {"top_k": [0], "top_p": [1]}
 _NO_ROOM = {"prompts_skipped": "left out", "prompts_truncated": "cut in the middle"}
 
 
-def build_tables(item: Table, measured: Measured, pair: str | None = None) -> list[Sheet]:
+def build_tables(item: Table, measured: MeasuredRows, pair: str | None = None) -> list[TableSheet]:
     """A table, once for each way in which its cells were run: rows that differ are not mixed.
 
     The headings name the differences. Commands for missing cells stand below the first. Raises
@@ -74,7 +74,7 @@ def build_tables(item: Table, measured: Measured, pair: str | None = None) -> li
     parts = measured.apart(first.wanted)
     if len(parts) == 1:
         return [first]
-    sheets: list[Sheet] = []
+    sheets: list[TableSheet] = []
     for text, part in parts:
         sheet = build_table(item, part, pair)
         commands = () if sheets else first.commands
@@ -83,26 +83,26 @@ def build_tables(item: Table, measured: Measured, pair: str | None = None) -> li
     return sheets
 
 
-def build_table(item: Table, measured: Measured, pair: str | None = None) -> Sheet:
+def build_table(item: Table, measured: MeasuredRows, pair: str | None = None) -> TableSheet:
     """A table with its measured cells, notes and commands, of a pair or of the paper's pairs."""
     measured = measured.of(item.experiments)
     if pair is not None:
         check_pair(item, pair, measured)
-    sheet = joined(printed_sheet(item.name, pair), measured)
+    sheet = fill_in(lay_out_table(item.name, pair), measured)
     paper = load_paper(item.paper)
-    wanted = printed_sheet(item.name, None).wanted
+    wanted = lay_out_table(item.name, None).wanted
     pairs = sorted({each.pair for each in wanted})
     if sheet.measured:
         ours = _notes(item, sheet, measured, pair, pairs)
     else:
         ours = _notes_unmeasured(item, sheet, measured, pair)
     missing = measured.missing(sheet.wanted)
-    commands = commands_for(item.recipes[0], missing, measured) if item.recipes else []
-    notes = (*sheet.notes, *_lost(paper.numbers_of(item.number)), *ours)
+    commands = build_commands(item.recipes[0], missing, measured) if item.recipes else []
+    notes = (*sheet.notes, *_note_lost_numbers(paper.get_numbers(item.number)), *ours)
     return replace(sheet, notes=notes, commands=tuple(commands))
 
 
-def check_pair(item: Item, pair: str, measured: Measured) -> None:
+def check_pair(item: Item, pair: str, measured: MeasuredRows) -> None:
     """Refuses a pair that neither has a config nor was measured; the message has the choices."""
     own = measured.pairs()
     if pair not in (*pair_configs(), *own):
@@ -114,14 +114,16 @@ def check_pair(item: Item, pair: str, measured: Measured) -> None:
         )
 
 
-def joined(sheet: Sheet, measured: Measured) -> Sheet:
+def fill_in(sheet: TableSheet, measured: MeasuredRows) -> TableSheet:
     """The table with its measured values; a line that the paper has not is left out where it was
     not measured, or where another line shows its rows.
     """
     filled = [
         line._replace(
             cells=tuple(
-                replace(cell, **_ours(cell, column, measured)) if cell.asked else cell
+                replace(cell, **_find_measured_value(cell, column, measured))
+                if cell.asked
+                else cell
                 for cell, column in zip(line.cells, sheet.columns, strict=True)
             )
         )
@@ -142,54 +144,56 @@ def joined(sheet: Sheet, measured: Measured) -> Sheet:
     return replace(sheet, lines=tuple(lines))
 
 
-def _ours(cell: Cell, column: Column, measured: Measured) -> dict[str, Any]:
+def _find_measured_value(
+    cell: TableCell, column: PaperColumn, measured: MeasuredRows
+) -> dict[str, Any]:
     """Returns a place's measured value, or the reason why it has none."""
     rows: list[Row] = []
     for asked in cell.asked:
         row = measured.row(asked)
         if row is None:
-            if (other := measured.row(asked.at_any)) is None:
+            if (other := measured.row(asked.any_sampling)) is None:
                 return {"state": NOT_RUN}
             own = asked._asdict()
             unlike = (f"{n} {other[n]:g}" for n in SAMPLING if own[n] not in (None, other[n]))
             return {"state": f"at {', '.join(unlike)} alone"}
         if row["status"] == "failed":
-            return {"state": f"failed: {failure_of(row)}"}
+            return {"state": f"failed: {get_failure(row)}"}
         rows.append(row)
     known = []
     for row in rows:
-        number = column.by_protocol.get(protocol_of(row), cell.number)
+        number = column.by_protocol.get(get_protocol(row), cell.number)
         value = _value(row, number, column.scale)
         if value is None:
-            return {"state": reason_of(row, cell.number) or cell.empty or NO_VALUE}
+            return {"state": get_reason(row, cell.number) or cell.empty or NO_VALUE}
         known.append(value)
     marks = {"mark": known[0]["mark"] or known[-1]["mark"], "ours": True}
     if len(known) == 1:
         return known[0] | marks
     if cell.compared == "over" and rows[0] is rows[1]:
         return {"value": 1.0, "low": 1.0, "high": 1.0, **marks}
-    return _between(cell, column.scale, rows, known, measured) | marks
+    return _compare_cells(cell, column.scale, rows, known, measured) | marks
 
 
 def _value(row: Row, number: str, scale: float) -> dict[str, Any] | None:
     """Returns a row's value of a column with its mark; None where it is empty."""
     lossless = str(row.get("lossless", "exact"))
-    doubt = stall_of(row, number).partition(":")[0]
+    doubt = get_stall(row, number).partition(":")[0]
     mark = doubt if lossless in ("exact", "nan", "") else lossless
     if number == "tree":
-        return {"text": tree_text(str(row["decoder"]), str(row["spec"])), "mark": mark}
+        return {"text": format_tree(str(row["decoder"]), str(row["spec"])), "mark": mark}
     if number == "setting":
         return {"text": str(row["spec"]), "mark": mark}
     if number == "size":
         text = drafter_size(row)
         return None if text is None else {"text": text, "mark": mark}
-    ends = zip(("value", "low", "high"), numbers_in(row, number), strict=True)
+    ends = zip(("value", "low", "high"), get_number_and_ends(row, number), strict=True)
     known: dict[str, Any] = {name: each * scale for name, each in ends if each is not None}
     return {**known, "mark": mark, "doubted": bool(doubt)} if "value" in known else None
 
 
-def _between(
-    cell: Cell, scale: float, rows: Sequence[Row], known: Sequence[Any], measured: Measured
+def _compare_cells(
+    cell: TableCell, scale: float, rows: Sequence[Row], known: Sequence[Any], measured: MeasuredRows
 ) -> dict[str, float]:
     """The difference or ratio of two cells, paired by prompt; without records no interval."""
     over = cell.compared == "over"
@@ -202,7 +206,7 @@ def _between(
     return dict(zip(("value", "low", "high"), ends, strict=True))
 
 
-def _mark_ahead(sign: int, exact: Sequence[Cell]) -> None:
+def _mark_ahead(sign: int, exact: Sequence[TableCell]) -> None:
     """Marks the cell whose interval is better than those of all exact rivals, if any."""
     ends = [
         sorted((sign * cell.low, sign * cell.high))
@@ -216,7 +220,11 @@ def _mark_ahead(sign: int, exact: Sequence[Cell]) -> None:
 
 
 def _notes(
-    item: Table, sheet: Sheet, measured: Measured, asked: str | None, paper_pairs: Sequence[str]
+    item: Table,
+    sheet: TableSheet,
+    measured: MeasuredRows,
+    asked: str | None,
+    paper_pairs: Sequence[str],
 ) -> list[str]:
     wanted = tuple(dict.fromkeys(each for cell in sheet.cells for each in cell.asked))
     found = filter(None, map(measured.row, wanted))
@@ -225,13 +233,13 @@ def _notes(
     if item.unprinted is not None:
         whose = "Nobody has printed this table."
     notes = [
-        f"{whose} Ours: {_origin(rows)}. In brackets: 95% intervals, "
+        f"{whose} Ours: {_format_origin(rows)}. In brackets: 95% intervals, "
         "bootstrap over prompts. Speeds of two machines differ for more than one reason.",
         *([POOLED] if any("," in str(row.get(SEEDS, "")) for row in rows) else []),
     ]
     if any(column.best for column in sheet.columns):
         notes.append(BEST if item.unprinted is None else OURS_BEST)
-    notes += _stand_ins(sheet)
+    notes += _stand_in_notes(sheet)
     if asked is not None and asked not in paper_pairs:
         config = pair_configs().get(asked)
         small = ", small models on invented text" if config and is_embedded(config) else ""
@@ -240,10 +248,10 @@ def _notes(
             "MBSU, speed-up) stand side by side."
         )
         if item.unprinted is not None:
-            printed = f"where {_some(paper_pairs)} is meant."
+            printed = f"where {_format_names(paper_pairs)} is meant."
         notes.append(f"Ours is pair {asked}{small}, {printed}")
     protocols = load_paper(item.paper).protocols
-    for protocol in dict.fromkeys(map(protocol_of, rows)):
+    for protocol in dict.fromkeys(map(get_protocol, rows)):
         notes += [f"Protocol {protocol}: {text}" for text in getattr(protocols, protocol, ())]
     if other := [row for row in rows if row["experiment"] not in item.experiments]:
         experiments = ", ".join(sorted({str(row["experiment"]) for row in other}))
@@ -252,18 +260,18 @@ def _notes(
             "their speeds were not measured side by side with the rest."
         )
     notes += measured.whole.left_out(wanted)
-    notes += _stops(rows)
-    notes += dict.fromkeys([*_turns(rows), *_overlong(rows)])
+    notes += _stop_notes(rows)
+    notes += dict.fromkeys([*_turn_notes(rows), *_overlong_notes(rows)])
     notes += differences(rows, {cell.number for cell in sheet.cells if cell.ours})
     marks = {cell.mark for cell in sheet.cells if cell.ours}
     never_best = "Such rows never stand out as best."
-    notes += [f"Ours, {doubt}." for doubt in names.doubts_of(rows)]
+    notes += [f"Ours, {doubt}." for doubt in names.summarise_doubts(rows)]
     notes += [f"{text} {never_best}" for mark, text in MEANINGS.items() if mark in marks]
-    return [*notes, *_searches(item, sheet, measured), *_compared(sheet)]
+    return [*notes, *_search_notes(item, sheet, measured), *_comparison_notes(sheet)]
 
 
 def _notes_unmeasured(
-    item: Table, sheet: Sheet, measured: Measured, asked: str | None
+    item: Table, sheet: TableSheet, measured: MeasuredRows, asked: str | None
 ) -> list[str]:
     """Returns the notes of an unmeasured table, with the pairs that have measured cells."""
     bold = item.unprinted is None and any(column.best for column in sheet.columns)
@@ -272,7 +280,7 @@ def _notes_unmeasured(
         return notes
     pairs = sorted({each.pair for each in sheet.wanted})
     whose = "Paper's numbers only: no" if item.unprinted is None else "Nobody has printed it: no"
-    where = f"cell of this table was run on {_some(pairs)}" if pairs else NO_PAIR
+    where = f"cell of this table was run on {_format_names(pairs)}" if pairs else NO_PAIR
     notes += [f"{whose} {where}.", *measured.whole.left_out(sheet.wanted)]
     others = [
         pair
@@ -284,10 +292,10 @@ def _notes_unmeasured(
         notes.append(
             f"Some of it was measured on {', '.join(others)}: add --pair {others[0]} to see it."
         )
-    return [*notes, *_stand_ins(sheet)]
+    return [*notes, *_stand_in_notes(sheet)]
 
 
-def _origin(rows: Sequence[Row]) -> str:
+def _format_origin(rows: Sequence[Row]) -> str:
     """Pairs, prompts and seeds of the rows shown."""
     pairs = sorted({str(row["pair"]) for row in rows})
     prompts = sorted({int(row["prompts"]) for row in rows if not pd.isna(row.get("prompts"))})
@@ -295,8 +303,8 @@ def _origin(rows: Sequence[Row]) -> str:
     count = f"{prompts[0]}" if len(prompts) == 1 else f"{prompts[0]} to {prompts[-1]}"
     files = sorted({str(row["file"]) for row in rows})
     return (
-        f"pair {_some(pairs)}, {count} prompts a cell, {_sizes(rows)}, "
-        f"seed {_some([str(s) for s in seeds])}, from {_some(files)}"
+        f"pair {_format_names(pairs)}, {count} prompts a cell, {_sizes(rows)}, "
+        f"seed {_format_names([str(s) for s in seeds])}, from {_format_names(files)}"
     )
 
 
@@ -308,11 +316,11 @@ def _sizes(rows: Sequence[Row]) -> str:
         if known == _ALL_KEPT.get(name):
             continue
         texts = [str(value).removesuffix(".0") for value in known]
-        told.append(f"{columns.column(name).title} {_some(texts) or 'not stated'}")
+        told.append(f"{columns.column(name).title} {_format_names(texts) or 'not stated'}")
     return ", ".join(told)
 
 
-def _stand_ins(sheet: Sheet) -> list[str]:
+def _stand_in_notes(sheet: TableSheet) -> list[str]:
     configs = map(pair_configs().get, sorted({each.pair for each in sheet.wanted}))
     return [
         f"Pair {config.name} drafts with {', '.join(config.drafts)} in place of the paper's draft "
@@ -322,38 +330,39 @@ def _stand_ins(sheet: Sheet) -> list[str]:
     ]
 
 
-def _stops(rows: Sequence[Row]) -> list[str]:
+def _stop_notes(rows: Sequence[Row]) -> list[str]:
     """Stops of answers beside the end of sequence, by task: papers let some of them run on."""
     told = dict.fromkeys((row["task"], row.get("stop_rule")) for row in rows)
     rules = group_by_key((task, rule) for task, rule in told if isinstance(rule, str))
     return [
-        f"Ours, {names.task(task)}: an answer ends at {' or '.join(ends).replace('+', ' or ')}, if "
-        "not at its limit; task.stop=[] lets it run on."
+        f"Ours, {names.task_title(task)}: an answer ends at "
+        f"{' or '.join(ends).replace('+', ' or ')}, if not at its limit; task.stop=[] lets it run "
+        "on."
         for task, every in rules.items()
         if (ends := [rule for rule in every if rule not in ("", "eos")])
     ]
 
 
-def _turns(rows: Sequence[Row]) -> Iterator[str]:
+def _turn_notes(rows: Sequence[Row]) -> Iterator[str]:
     """Notes on the rules of conversations: a score by other rules is not the published one."""
     for row in rows:
         if (held := row.get("later_turns")) in _CONTINUED:
-            limit = number_in(row, "max_new_tokens")
+            limit = get_number(row, "max_new_tokens")
             most = "" if limit is None else f"up to {limit:g} new tokens, "
-            yield f"Ours, {names.task(row['task'])}: {most}{_CONTINUED[str(held)]}."
+            yield f"Ours, {names.task_title(row['task'])}: {most}{_CONTINUED[str(held)]}."
 
 
-def _overlong(rows: Sequence[Row]) -> Iterator[str]:
+def _overlong_notes(rows: Sequence[Row]) -> Iterator[str]:
     """Prompts that the models had no room for: papers do not report on theirs."""
     for row in rows:
         for column, done in _NO_ROOM.items():
-            if count := number_in(row, column):
-                where = f"Ours, {names.task(row['task'])} on {row['pair']}"
+            if count := get_number(row, column):
+                where = f"Ours, {names.task_title(row['task'])} on {row['pair']}"
                 prompts = format_count(count, "prompt")
                 yield f"{where}: {prompts} {done}, too long for the models (task.overlong)."
 
 
-def _searches(item: Table, sheet: Sheet, measured: Measured) -> list[str]:
+def _search_notes(item: Table, sheet: TableSheet, measured: MeasuredRows) -> list[str]:
     """The number of trees that a fastest one was searched among; the tree of an ablation."""
     notes = []
     for decoder, note in item.searched.items():
@@ -372,8 +381,8 @@ def _searches(item: Table, sheet: Sheet, measured: Measured) -> list[str]:
     for each in sheet.wanted:
         row = measured.row(each) if each.pick != "spec" and each.decoder != "sd" else None
         if row is not None and {*(parse(str(row["spec"])).widths or ())} == {1}:
-            trees = chains.setdefault(names.decoder(each.decoder).title, {})
-            trees[tree_text(each.decoder, str(row["spec"]))] = None
+            trees = chains.setdefault(names.decoder_style(each.decoder).title, {})
+            trees[format_tree(each.decoder, str(row["spec"]))] = None
     notes += [
         f"Ours, {title}: {' and '.join(trees)}, where picked, is a plain chain, one candidate a "
         "level: no more than SD."
@@ -388,7 +397,7 @@ def _searches(item: Table, sheet: Sheet, measured: Measured) -> list[str]:
     return notes
 
 
-def _compared(sheet: Sheet) -> list[str]:
+def _comparison_notes(sheet: TableSheet) -> list[str]:
     """Notes on the intervals of values that compare two cells, or on their absence."""
     cells = [cell for cell in sheet.cells if cell.ours and cell.compared]
     cells = [cell for cell in cells if cell.low is None or cell.low != cell.high]  # 1: no estimate
@@ -403,18 +412,18 @@ def _compared(sheet: Sheet) -> list[str]:
     return notes
 
 
-def _some(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     if len(names) <= 4:
         return ", ".join(names)
     return f"{', '.join(names[:3])} and {len(names) - 3} more"
 
 
-def _lost(numbers: Iterable[Number]) -> list[str]:
+def _note_lost_numbers(numbers: Iterable[Number]) -> list[str]:
     """Notes on printed numbers that the copy of a paper has lost, with reasons and candidates."""
     lost: dict[str, list[str]] = {}
     uncertain: dict[str, list[str]] = {}
     for row in (number for number in numbers if number["reason"]):
-        tree = f"{names.decoder(row['decoder']).title} {row['spec']}"
+        tree = f"{names.decoder_style(row['decoder']).title} {row['spec']}"
         column = columns.column(row["metric"])
         metric = "accuracy" if column.kind == "score" else column.title
         if row["reason"] == "row_lost":

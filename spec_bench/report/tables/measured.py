@@ -18,31 +18,31 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.data.counts import Records
+from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.differences import task_config
 from spec_bench.report.data.rows import (
     MODELS_APART,
     Row,
     check_models,
-    number_in,
-    of_recipes,
-    protocol_of,
+    get_number,
+    get_protocol,
+    get_stall,
     read_rows,
-    rows_of,
+    select_experiments,
     split,
-    stall_of,
+    to_rows,
 )
-from spec_bench.report.data.seeds import pooled
+from spec_bench.report.data.seeds import pool_seeds
 from spec_bench.report.papers.items import Item, read_recipe, recipe_cells
-from spec_bench.report.papers.pairs import is_embedded, pair_configs, pair_of
+from spec_bench.report.papers.pairs import find_pair, is_embedded, pair_configs
 from spec_bench.report.papers.paper import Figure, Paper
-from spec_bench.report.tables.printed import SAMPLING, Asked, printed_sheet
+from spec_bench.report.tables.printed import SAMPLING, RequestedCell, lay_out_table
 from spec_bench.settings.words import quote_text
 from spec_bench.system import files
-from spec_bench.system.files import ON_GPU, training_command, training_of
+from spec_bench.system.files import ON_GPU, format_training_command, parse_training_folder
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.columns import CLEAN
-from spec_bench.vocabulary.decoders import parts_of
+from spec_bench.vocabulary.decoders import decoder_parts
 from spec_bench.vocabulary.numbers import format_count
 from spec_bench.vocabulary.spec import parse
 
@@ -50,7 +50,7 @@ RESULTS = Path("results")  # where nothing else is said
 _SHOWN = ("pair", "task", *SAMPLING)  # a table asks for these
 
 
-class Measured:
+class MeasuredRows:
     """Rows by what tables ask for."""
 
     def __init__(
@@ -59,15 +59,17 @@ class Measured:
         self.results = results  # the folder that commands for missing cells write to
         self.protocol = protocol  # that was asked for; None: any
         # whole: see ``apart``
-        self.records = Records(Path(files.RESULTS))
+        self.records = RecordReader(Path(files.RESULTS))
         self.whole = self
-        self.rows = rows = pooled(rows, self.records)  # as read, seeds pooled
-        self.listed: list[Row] = rows_of(rows)
+        self.rows = rows = pool_seeds(rows, self.records)  # as read, seeds pooled
+        self.listed: list[Row] = to_rows(rows)
         self._aliases = _aliases(rows)
-        self._of: dict[tuple[str, ...], Measured] = {}
+        self._of: dict[tuple[str, ...], MeasuredRows] = {}
         # The positions in ``listed`` of what tables ask for, the preferred ones first.
         self._cells: dict[tuple[Any, ...], list[int]] = {}
-        for place in sorted(range(len(rows)), key=lambda each: (*_rank(self.listed[each]), each)):
+        for place in sorted(
+            range(len(rows)), key=lambda each: (*_preference(self.listed[each]), each)
+        ):
             row = self.listed[place]
             pair = self._aliases.get(str(row["pair"]), str(row["pair"]))
             cell = (pair, str(row["task"]), str(row["decoder"]), bool(row["tree_attention"]))
@@ -76,45 +78,47 @@ class Measured:
     @classmethod
     def below(
         cls, folder: Path, experiments: Collection[str] = (), protocol: str | None = None
-    ) -> Measured:
+    ) -> MeasuredRows:
         """Returns all results files below a results folder, or those of experiments if there; of a
         protocol, if asked, its rows alone.
         """
         found = files.results_files(folder)
         rows = read_rows([path for path in found if path.parent.name in experiments] or found)
         if protocol:
-            rows = rows[[protocol_of(row) == protocol for row in rows_of(rows)]]
+            rows = rows[[get_protocol(row) == protocol for row in to_rows(rows)]]
         return cls(check_models(rows) if MODELS_APART.get() else rows, folder, protocol)
 
     def pairs(self, tasks: Collection[str] = ()) -> list[str]:
         """Names of the pairs that have rows, of these tasks."""
         return sorted({pair for pair, task, *_ in self._cells if not tasks or task in tasks})
 
-    def of(self, experiments: tuple[str, ...]) -> Measured:
-        """The rows of each pair for a table or figure of these experiments (``of_recipes``)."""
+    def of(self, experiments: tuple[str, ...]) -> MeasuredRows:
+        """Returns the rows of each pair for these experiments (``select_experiments``)."""
         if experiments not in self._of:
             pairs = self.rows.groupby(self.rows.pair.replace(self._aliases)) if self.listed else []
-            kept = [of_recipes(rows, experiments) for _, rows in pairs]
+            kept = [select_experiments(rows, experiments) for _, rows in pairs]
             taken = pd.concat(kept).sort_index() if kept else self.rows
             whole = len(taken) == len(self.rows)
-            self._of[experiments] = self if whole else Measured(taken, self.results, self.protocol)
+            self._of[experiments] = (
+                self if whole else MeasuredRows(taken, self.results, self.protocol)
+            )
         return self._of[experiments]
 
-    def row(self, asked: Asked) -> Row | None:
+    def row(self, asked: RequestedCell) -> Row | None:
         """Returns what a place asks for; None: it was not run."""
         place = self.place(asked)
         return None if place is None else self.listed[place]
 
-    def place(self, asked: Asked) -> int | None:
+    def place(self, asked: RequestedCell) -> int | None:
         """The position in ``listed`` of what is asked for, by its pick; None: it was not run."""
-        fitting = self._fitting(asked)
+        fitting = self._find_fitting_rows(asked)
         if asked.pick == "fastest":
             # Where a search was confirmed, of those: its screening only picked whom to confirm.
             rows = ((each, self.listed[each]) for each in self._alive(fitting))
             ranks = [
-                ((row.get("stage") == "confirm", not stall_of(row), speed), each)
+                ((row.get("stage") == "confirm", not get_stall(row), speed), each)
                 for each, row in rows
-                if (speed := number_in(row, "speedup")) is not None
+                if (speed := get_number(row, "speedup")) is not None
             ]
             best = max(ranks, key=lambda rank: rank[0], default=None)
             return best and best[1]
@@ -128,10 +132,13 @@ class Measured:
         others = fitting if asked.pick == "preferred" else []
         return next(iter([*named, *others]), None)
 
-    def left_out(self, wanted: Sequence[Asked]) -> list[str]:
+    def left_out(self, wanted: Sequence[RequestedCell]) -> list[str]:
         """Says how many rows fit what is asked for but for their sampling."""
         own = {name: {getattr(each, name) for each in wanted} for name in SAMPLING}
-        rows = [self.listed[p] for p in {p for e in wanted for p in self._fitting(e.at_any)}]
+        rows = [
+            self.listed[p]
+            for p in {p for e in wanted for p in self._find_fitting_rows(e.any_sampling)}
+        ]
         unlike = Counter(
             ", ".join(f"{n} {row[n]:g}" for n in SAMPLING if not own[n] & {row[n], None})
             for row in rows
@@ -139,41 +146,43 @@ class Measured:
         counts = sorted(unlike.items())
         return [f"Left out: {format_count(n, 'row')} at {text}." for text, n in counts if text]
 
-    def missing(self, asked: Iterable[Asked]) -> tuple[Asked, ...]:
+    def missing(self, asked: Iterable[RequestedCell]) -> tuple[RequestedCell, ...]:
         """Returns the asked cells without numbers, failed ones included."""
         rows = ((each, self.row(each)) for each in asked)
         return tuple(each for each, row in rows if row is None or row["status"] == "failed")
 
-    def apart(self, asked: Iterable[Asked]) -> list[tuple[str, Measured]]:
+    def apart(self, asked: Iterable[RequestedCell]) -> list[tuple[str, MeasuredRows]]:
         """Parts whose rows agree in the settings of runs, as far as these cells are concerned, each
         with its distinctive settings, one that a search confirmed first; this alone where nothing
         differs.
         """
-        fitting = sorted({place for each in asked for place in self._fitting(each)})
+        fitting = sorted({place for each in asked for place in self._find_fitting_rows(each)})
         parts = split(check_models(self.rows.iloc[fitting]), _SHOWN) if fitting else []
         if len(parts) < 2:
             return [("", self)]
         parts.sort(key=lambda part: not ("stage" in part[1] and (part[1].stage == "confirm").any()))
-        found = [(text, Measured(rows, self.results, self.protocol)) for text, rows in parts]
+        found = [(text, MeasuredRows(rows, self.results, self.protocol)) for text, rows in parts]
         for _, part in found:
             part.whole = self
         return found
 
-    def trees(self, asked: Asked) -> int:
+    def trees(self, asked: RequestedCell) -> int:
         """Returns how many trees of the asked decoder have numbers."""
-        return len(self._alive(self._fitting(asked)))
+        return len(self._alive(self._find_fitting_rows(asked)))
 
-    def common_spec(self, asked: Asked) -> str:
+    def common_spec(self, asked: RequestedCell) -> str:
         """An ablation's tree: the asked one if measured, else most of its decoders', if any."""
         counts: Counter[str] = Counter()
         for decoder, attention in product(asked.among, (True, False)):
-            fitting = self._fitting(asked._replace(decoder=decoder, tree_attention=attention))
+            fitting = self._find_fitting_rows(
+                asked._replace(decoder=decoder, tree_attention=attention)
+            )
             counts.update({str(self.listed[each]["spec"]) for each in fitting})
         if asked.spec in counts:
             return asked.spec
         return max(counts, key=lambda spec: (counts[spec], spec), default="")
 
-    def _fitting(self, asked: Asked) -> list[int]:
+    def _find_fitting_rows(self, asked: RequestedCell) -> list[int]:
         """Returns an asked decoder's rows at the asked sampling, the preferred ones first."""
         rows = self._cells.get((*asked[:3], asked.tree_attention), [])
         known = {name: getattr(asked, name) for name in SAMPLING}
@@ -189,12 +198,12 @@ class Measured:
         return list(trees.values())
 
 
-def _rank(row: Row) -> tuple[float, ...]:
+def _preference(row: Row) -> tuple[float, ...]:
     """Where a row stands among those that fit: the least is preferred, unknown numbers last."""
-    sizes = (number_in(row, name) for name in ("batch_size", "temperature", "seed", "top_k"))
+    sizes = (get_number(row, name) for name in ("batch_size", "temperature", "seed", "top_k"))
     unlike = (row["status"] == "failed", row.get("stage") != "confirm")
     known = (inf if size is None else size for size in sizes)
-    return (*unlike, *known, -(number_in(row, "top_p") or 1), -(number_in(row, "prompts") or 0))
+    return (*unlike, *known, -(get_number(row, "top_p") or 1), -(get_number(row, "prompts") or 0))
 
 
 def _aliases(rows: pd.DataFrame) -> dict[str, str]:
@@ -221,13 +230,13 @@ _SOURCES = {"embedded": "task.source.kind=embedded", "local": "task.source.path=
 
 
 @dataclass(frozen=True)
-class Progress:
+class TableProgress:
     """One pair's share of a table or figure."""
 
     pair: str
     in_paper: bool  # whether the paper has this pair here
-    wanted: tuple[Asked, ...]  # the cells
-    missing: tuple[Asked, ...]  # those without numbers
+    wanted: tuple[RequestedCell, ...]  # the cells
+    missing: tuple[RequestedCell, ...]  # those without numbers
 
     @property
     def measured(self) -> int:
@@ -235,38 +244,38 @@ class Progress:
         return len(self.wanted) - len(self.missing)
 
 
-def wanted_of(paper: Paper, item: Item) -> tuple[Asked, ...]:
+def list_wanted_cells(paper: Paper, item: Item) -> tuple[RequestedCell, ...]:
     """Returns the measured cells that a table or figure needs of the paper's pairs."""
     if not isinstance(item, Figure):
-        return printed_sheet(item.name, None).wanted
+        return lay_out_table(item.name, None).wanted
     if item.tables:
-        sheets = (printed_sheet(f"{paper.name}/{number}", None) for number in item.tables)
+        sheets = (lay_out_table(f"{paper.name}/{number}", None) for number in item.tables)
         return tuple(dict.fromkeys(each for sheet in sheets for each in sheet.wanted))
     sampling = item.sampling
     limits = sampling.get("top_k"), sampling.get("top_p")
     temperatures = item.temperatures or (sampling.get("temperature"),)
-    wanted: dict[Asked, None] = {}
+    wanted: dict[RequestedCell, None] = {}
     for (target, draft), task, temperature in product(item.pairs, item.tasks, temperatures):
-        pair = pair_of(target, draft)
+        pair = find_pair(target, draft)
         for cell in item.cells or recipe_cells(item.recipes[0]):
             decoder, _, spec = cell.partition(":")
             if pair is not None:
-                wanted[Asked(pair, task, decoder, spec, temperature, *limits)] = None
+                wanted[RequestedCell(pair, task, decoder, spec, temperature, *limits)] = None
     return tuple(wanted)
 
 
-def progress_of(
-    paper: Paper, item: Item, measured: Measured, pair: str | None = None
-) -> list[Progress]:
+def compute_progress(
+    paper: Paper, item: Item, measured: MeasuredRows, pair: str | None = None
+) -> list[TableProgress]:
     """Each of the paper's pairs, then other measured pairs; or this pair only."""
     measured = measured.of(item.experiments)
-    wanted = wanted_of(paper, item)
+    wanted = list_wanted_cells(paper, item)
     pairs = list(dict.fromkeys(each.pair for each in wanted))
 
-    def share(name: str) -> Progress:
+    def share(name: str) -> TableProgress:
         own = [each for each in wanted if each.pair == name or name not in pairs]
         moved = tuple(dict.fromkeys(each._replace(pair=name) for each in own))
-        return Progress(name, name in pairs, moved, measured.missing(moved))
+        return TableProgress(name, name in pairs, moved, measured.missing(moved))
 
     if pair is not None:
         return [share(pair)]
@@ -275,15 +284,15 @@ def progress_of(
     return [*map(share, pairs), *(each for each in others if each.measured)]
 
 
-def list_paper(paper: Paper, measured: Measured, pair: str | None = None) -> str:
+def list_paper(paper: Paper, measured: MeasuredRows, pair: str | None = None) -> str:
     """Returns a paper's items, one line each, then the commands for missing cells."""
     lines = [f"{paper.title} (arXiv:{paper.arxiv})"]
-    missing: dict[str, dict[Asked, None]] = {}
+    missing: dict[str, dict[RequestedCell, None]] = {}
     before: dict[str, list[str]] = {}
     words: dict[str, tuple[str, ...]] = {}
     for item in paper.items:
-        shares = progress_of(paper, item, measured, pair) if item.recipes else []
-        title = printed_sheet(item.name, None).title if item.kind == "table" else item.title
+        shares = compute_progress(paper, item, measured, pair) if item.recipes else []
+        title = lay_out_table(item.name, None).title if item.kind == "table" else item.title
         lines.append(f"  {f'{item.kind} {item.name}':<20}{title}")
         lines.append(f"  {'':<20}  {_state(item, shares)}")
         for recipe in item.recipes[:1]:
@@ -295,7 +304,7 @@ def list_paper(paper: Paper, measured: Measured, pair: str | None = None) -> str
                 words[recipe] = words.get(recipe) or item.words
     commands: list[str] = []
     for recipe, wanted in missing.items():
-        more = commands_for(recipe, wanted, measured, words.get(recipe, ()))
+        more = build_commands(recipe, wanted, measured, words.get(recipe, ()))
         commands += [*before.get(recipe, ()), *more]
     if commands:
         once = dict.fromkeys(commands)  # several recipes want the same heads
@@ -303,7 +312,7 @@ def list_paper(paper: Paper, measured: Measured, pair: str | None = None) -> str
     return "\n".join(lines) + "\n"
 
 
-def _state(item: Item, shares: Sequence[Progress]) -> str:
+def _state(item: Item, shares: Sequence[TableProgress]) -> str:
     """Cells measured of cells needed, pairs with equal counts together."""
     if isinstance(item, Figure) and item.command:
         return f"{item.how}: {item.command}"
@@ -318,8 +327,8 @@ def _state(item: Item, shares: Sequence[Progress]) -> str:
     return known or f"no {NO_PAIR}"
 
 
-def commands_for(
-    recipe: str, missing: Iterable[Asked], measured: Measured, words: Sequence[str] = ()
+def build_commands(
+    recipe: str, missing: Iterable[RequestedCell], measured: MeasuredRows, words: Sequence[str] = ()
 ) -> list[str]:
     """Returns one command of a recipe (``rsd=exp1``) for all pairs that miss the same tasks and
     temperatures.
@@ -352,7 +361,7 @@ def commands_for(
 
 
 def _limits(
-    recipe: str, pairs: Collection[str], tasks: Collection[str], measured: Measured
+    recipe: str, pairs: Collection[str], tasks: Collection[str], measured: MeasuredRows
 ) -> list[str]:
     """Returns the settings that keep the prompts and limits of the rows beside."""
     asked = read_recipe(recipe)
@@ -374,15 +383,15 @@ def _limits(
 
 def _trainings(recipe: str, pairs: Iterable[str]) -> Iterator[str]:
     """Yields what trains the heads of a recipe's cells; run twice it ends at once."""
-    kinds = {parts_of(cell.partition(":")[0])[0] for cell in recipe_cells(recipe)}
+    kinds = {decoder_parts(cell.partition(":")[0])[0] for cell in recipe_cells(recipe)}
     for pair in dict.fromkeys(pairs):
         config = pair_configs().get(pair)
         for kind, heads in config.heads.items() if config else ():
-            if config and kind in kinds and (name := training_of(Path(heads))):
-                yield training_command(kind, f"pair={pair}", name, not is_embedded(config))
+            if config and kind in kinds and (name := parse_training_folder(Path(heads))):
+                yield format_training_command(kind, f"pair={pair}", name, not is_embedded(config))
 
 
-def _groups(labels: Sequence[str], measured: Measured) -> list[tuple[str, ...]]:
+def _groups(labels: Sequence[str], measured: MeasuredRows) -> list[tuple[str, ...]]:
     """Pairs that have a config and decode in one way at once, any other pair by its models."""
     known = group_by_key(
         (_engine(label, measured), label) for label in labels if label in pair_configs()
@@ -394,7 +403,7 @@ def _groups(labels: Sequence[str], measured: Measured) -> list[tuple[str, ...]]:
     ]
 
 
-def _engine(label: str, measured: Measured) -> tuple[str, ...]:
+def _engine(label: str, measured: MeasuredRows) -> tuple[str, ...]:
     """Returns the settings that put a pair's cells on a GPU, with passes run as in its rows there,
     those that take its rows' prompts, and the one that spreads a target over several GPUs.
 
@@ -441,7 +450,7 @@ def _command(
     return shlex.join([*words, *where])
 
 
-def _models(label: str, measured: Measured) -> tuple[str, ...]:
+def _models(label: str, measured: MeasuredRows) -> tuple[str, ...]:
     rows = measured.rows
     matching = rows if rows.empty else rows[(rows.pair == label) & rows.draft.notna()]
     if matching.empty:

@@ -18,23 +18,23 @@ from dataclasses import dataclass, replace
 from itertools import compress, product
 from typing import Any, NamedTuple
 
-from spec_bench.report.claims.contrast import less_is_better
-from spec_bench.report.papers.items import Column, Lines, Pick, recipe_cells
-from spec_bench.report.papers.pairs import pair_of
+from spec_bench.report.claims.contrast import is_lower_better
+from spec_bench.report.papers.items import PaperColumn, Pick, TableLines, recipe_cells
+from spec_bench.report.papers.pairs import find_pair
 from spec_bench.report.papers.paper import Table, find_table, load_paper
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary import columns, names
-from spec_bench.vocabulary.published import KEYS, Row, printed_tree
+from spec_bench.vocabulary.published import KEYS, Row, find_published_tree
 from spec_bench.vocabulary.spec import parse
 
 SAMPLING = ("temperature", "top_k", "top_p")
 UNNAMED = "paper's"  # a target that the table does not name
 _OF_PAIR = ("target", "draft", "task")
-_OVER_PLAIN = Column(metric="speedup", title="speed-up over AR", digits=2)
+_OVER_PLAIN = PaperColumn(metric="speedup", title="speed-up over AR", digits=2)
 
 
-class Asked(NamedTuple):
+class RequestedCell(NamedTuple):
     """A measured cell that a place of a table, or a figure, asks for."""
 
     pair: str
@@ -53,13 +53,13 @@ class Asked(NamedTuple):
     among: tuple[str, ...] = ()  # decoders
 
     @property
-    def at_any(self) -> Asked:
+    def any_sampling(self) -> RequestedCell:
         """The cell with any sampling."""
         return self._replace(temperature=None, top_k=None, top_p=None)
 
 
 @dataclass
-class Cell:
+class TableCell:
     """A place of a table; from ``value`` on ``build`` fills a copy in."""
 
     number: str  # the column of the results, or what else the column shows
@@ -69,7 +69,7 @@ class Cell:
     best: bool = False  # by the paper
     underlined: bool = False  # likewise
     empty: str = ""  # the text for a measured cell without a number
-    asked: tuple[Asked, ...] = ()  # ours, then the one that it is compared with
+    asked: tuple[RequestedCell, ...] = ()  # ours, then the one that it is compared with
     papers: bool = False  # whether the first of these is of the pair that is printed there
     compared: str = ""  # minus or over
     value: float | None = None
@@ -91,31 +91,31 @@ class Cell:
             return None
 
 
-class Line(NamedTuple):
+class TableLine(NamedTuple):
     """A line of a table."""
 
     labels: tuple[str, ...]  # as many as heads
     block: str  # "" where it competes with none
     extra: bool  # whether the paper has no such line: shown only where it was measured
-    cells: tuple[Cell, ...]  # one for each column
+    cells: tuple[TableCell, ...]  # one for each column
 
 
 @dataclass(frozen=True)
-class Sheet:
+class TableSheet:
     """A table: its lines, and what stands around them."""
 
     name: str  # such as rsd/7
     title: str
     heads: tuple[str, ...]  # over the labels
-    columns: tuple[Column, ...]
-    lines: tuple[Line, ...]
-    wanted: tuple[Asked, ...] = ()  # of the paper's own lines, each cell once, in order
+    columns: tuple[PaperColumn, ...]
+    lines: tuple[TableLine, ...]
+    wanted: tuple[RequestedCell, ...] = ()  # of the paper's own lines, each cell once, in order
     notes: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()  # that would measure the missing cells
     setting: str = ""  # of its measured cells, where other parts of the table lack it
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[TableCell]:
         """All places, line by line."""
         return [cell for line in self.lines for cell in line.cells]
 
@@ -124,7 +124,7 @@ class Sheet:
         """What its columns show, each once."""
         return list(dict.fromkeys(column.metrics[0] for column in self.columns))
 
-    def only(self, metrics: Sequence[str]) -> Sheet:
+    def only(self, metrics: Sequence[str]) -> TableSheet:
         """Returns it with the columns of some metrics. Raises ValueError: it has none of one."""
         if unknown := [name for name in metrics if name not in self.metrics]:
             has = f"{self.name} has {', '.join(self.metrics)}"
@@ -139,29 +139,29 @@ class Sheet:
         return any(cell.ours for cell in self.cells)
 
 
-def tree_text(decoder: str, spec: str) -> str:
+def format_tree(decoder: str, spec: str) -> str:
     """Returns a tree as MCSD writes it: factors with an x; a chain of three is 1x1x1."""
     numbers = parse(spec).numbers if spec else ()
     return "x".join(["1"] * numbers[0] if decoder == "sd" else map(str, numbers))
 
 
 @functools.cache
-def printed_sheet(name: str, pair: str | None) -> Sheet:
+def lay_out_table(name: str, pair: str | None) -> TableSheet:
     """A table of printed numbers (``rsd/7``); its asked cells of one pair, or of the table's."""
     table = find_table(name)
     paper = load_paper(table.paper)
-    layout = _Layout(table, paper.numbers_of(table.number), pair, paper.numbers)
+    layout = TableLayout(table, paper.get_numbers(table.number), pair, paper.numbers)
     across = layout.across()
-    heads = tuple(column for value in across for column in layout.columns_under(value))
+    heads = tuple(column for value in across for column in layout.expand_columns(value))
     lines = layout.lines(across)
     _mark_best(lines, heads)
     _mark_tuned(lines, heads, table.tuned_from)
     cells = (cell for line in lines if not line.extra for cell in line.cells)
     wanted = tuple(dict.fromkeys(asked for cell in cells for asked in cell.asked))
-    return Sheet(name, layout.title(), tuple(table.heads), heads, lines, wanted, table.notes)
+    return TableSheet(name, layout.title(), tuple(table.heads), heads, lines, wanted, table.notes)
 
 
-class _Layout:
+class TableLayout:
     """The reference of one table, for one pair or for those of the paper."""
 
     def __init__(
@@ -171,7 +171,7 @@ class _Layout:
         self.asked = asked
         self.others = others
         self.drafts = {row["target"]: row["draft"] for row in reversed(numbers) if row["draft"]}
-        is_other = asked is not None and asked not in map(self._printed_pair, numbers)
+        is_other = asked is not None and asked not in map(self._find_printed_pair, numbers)
         self.is_other = is_other and table.other_pair != "beside"
         columns = table.columns
         if (
@@ -179,15 +179,15 @@ class _Layout:
             and not self.is_other
             and not any(row["metric"] == "speedup" for row in numbers)
         ):
-            numbers = [*numbers, *_over_plain(numbers)]
+            numbers = [*numbers, *_iter_speedups(numbers)]
             columns = (*columns, _OVER_PLAIN)
         self.numbers = numbers
         sources = {*table.heads.values(), *table.block, "decoder", "method"}
         self.keys = [key for key in KEYS if key in sources and key != table.across]
         self.metrics = {(row["task"], row["metric"]) for row in self.numbers}
-        self.shown = [shown for column in columns if (shown := self._shown(column))]
+        self.shown = [shown for column in columns if (shown := self._resolve_column(column))]
 
-    def lines(self, across: Sequence[str]) -> tuple[Line, ...]:
+    def lines(self, across: Sequence[str]) -> tuple[TableLine, ...]:
         """Returns every line with a cell for each value across and column."""
         at = [*self.keys, *([self.table.across] if self.table.across else [])]
         # A number has its tree's place, and the first of a line the one of any tree.
@@ -209,7 +209,7 @@ class _Layout:
                 cells.append(self._cell(place, column, None if row["extra"] else numbers.get(key)))
             labels = tuple(self._label(row, source) for source in self.table.heads.values())
             block = "/".join(self._label(row, source) for source in self.table.block)
-            lines.append(Line(labels, block, row["extra"], tuple(cells)))
+            lines.append(TableLine(labels, block, row["extra"], tuple(cells)))
         return tuple(lines)
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -232,7 +232,7 @@ class _Layout:
                 lines.insert(at, self._extra(lines[0], entry))
         return [line for lines in groups.values() for line in lines]
 
-    def _extra(self, first: Mapping[str, Any], entry: Lines) -> dict[str, Any]:
+    def _extra(self, first: Mapping[str, Any], entry: TableLines) -> dict[str, Any]:
         """Returns a line that the paper has not, of the pair and task of another."""
         own = {"decoder": entry.decoder, "method": entry.method, "spec": entry.spec}
         row = {**first, **own, "extra": True}
@@ -245,32 +245,34 @@ class _Layout:
         row["tree_attention"] = entry.tree_attention or row["tree_attention"]
         return row
 
-    def _entry(self, row: Mapping[str, Any]) -> Lines:
+    def _entry(self, row: Mapping[str, Any]) -> TableLines:
         for entry in self.table.lines:
             if entry.decoder in ("", row["decoder"]) and entry.method == row["method"]:
                 return entry
-        return Lines()
+        return TableLines()
 
-    def _cell(self, row: dict[str, Any], column: Column, number: Row | None) -> Cell:
+    def _cell(self, row: dict[str, Any], column: PaperColumn, number: Row | None) -> TableCell:
         """Returns a place, with the number that the paper prints there."""
         row = {**row, **(number or {})}
-        asked = self._wanted(row, column)
+        asked = self._find_requested_cells(row, column)
         printed = "" if column.shows == "setting" else row["value"]
         if column.shows == "tree":
-            printed = tree_text(row["decoder"], row["spec"])
+            printed = format_tree(row["decoder"], row["spec"])
         measured = column.measured or self._metric(column, row["task"])
-        return Cell(
+        return TableCell(
             number=measured if column.shows == "number" else column.shows,
             printed=printed if number else "",
             plus_minus=row["plus_minus"] if number else "",
             lost=bool(number and row["reason"]),
             empty=column.empty if asked else "",
             asked=asked,
-            papers=bool(asked) and asked[0].pair == self._printed_pair(row),
+            papers=bool(asked) and asked[0].pair == self._find_printed_pair(row),
             compared="over" if column.over else "minus" if column.minus else "",
         )
 
-    def _wanted(self, row: Mapping[str, Any], column: Column) -> tuple[Asked, ...]:
+    def _find_requested_cells(
+        self, row: Mapping[str, Any], column: PaperColumn
+    ) -> tuple[RequestedCell, ...]:
         """Returns the measured cells that a place asks for; none where no pair is wanted there."""
         pair = self._pair(row)
         if pair is None or self.asked not in (None, pair):
@@ -281,10 +283,10 @@ class _Layout:
         if column.over:
             decoder = str(column.over["decoder"])
             warm = float(column.over["temperature"])
-            return ours, Asked(pair, row["task"], decoder, "-", warm)
+            return ours, RequestedCell(pair, row["task"], decoder, "-", warm)
         return (ours,)
 
-    def _asked(self, pair: str, row: Mapping[str, Any], spec: str) -> Asked:
+    def _asked(self, pair: str, row: Mapping[str, Any], spec: str) -> RequestedCell:
         """Returns the measured cell of a place, or of another tree there."""
         entry = row["entry"]
         table = self.table
@@ -301,8 +303,8 @@ class _Layout:
         if pick == "common":
             among = among or tuple(dict.fromkeys(number["decoder"] for number in self.numbers))
             pairs = {(row["target"], row["draft"])}
-            spec = printed_tree(self.others, pairs, row["task"], warm or 0.0, among[0]) or ""
-        return Asked(
+            spec = find_published_tree(self.others, pairs, row["task"], warm or 0.0, among[0]) or ""
+        return RequestedCell(
             pair,
             row["task"],
             row["decoder"],
@@ -321,12 +323,12 @@ class _Layout:
             return self.asked
         if row["target"] == self.asked:
             return self.asked
-        return self._printed_pair(row)
+        return self._find_printed_pair(row)
 
-    def _printed_pair(self, row: Mapping[str, Any]) -> str | None:
+    def _find_printed_pair(self, row: Mapping[str, Any]) -> str | None:
         """Returns the paper's pair of a place; None where no config is that pair."""
         draft = row["draft"] or self.drafts.get(row["target"], "")
-        return pair_of(row["target"] or self.table.target, draft)
+        return find_pair(row["target"] or self.table.target, draft)
 
     def across(self) -> list[str]:
         """Returns the values side by side; one nameless value if there are none."""
@@ -336,18 +338,18 @@ class _Layout:
         other = self.is_other and self.table.other_pair == "columns"
         return [*values, *([str(self.asked)] if other else [])]
 
-    def columns_under(self, value: str) -> list[Column]:
+    def expand_columns(self, value: str) -> list[PaperColumn]:
         """Returns the columns under one value across."""
         if not self.table.across:
             return self.shown
-        group = names.task(value) if self.table.across == "task" else value
+        group = names.task_title(value) if self.table.across == "task" else value
         group = f"temperature {value}" if self.table.across == "temperature" else group
         return [
             replace(column, name=f"{value}_{column.name}".replace(" ", "_"), group=group)
             for column in self.shown
         ]
 
-    def _shown(self, column: Column) -> Column | None:
+    def _resolve_column(self, column: PaperColumn) -> PaperColumn | None:
         """Returns a column with its names filled in; None where another table prints its metric.
         Of a metric that the paper does not print the measured numbers are shown alone.
         """
@@ -361,7 +363,7 @@ class _Layout:
         shown = columns.column(metric).title if "{metric}" in title else ""
         return replace(column, name=column.name or metric, title=title.replace("{metric}", shown))
 
-    def _metric(self, column: Column, task: str) -> str:
+    def _metric(self, column: PaperColumn, task: str) -> str:
         printed = (metric for metric in column.metrics if (task, metric) in self.metrics)
         return next(printed, column.metrics[0])
 
@@ -372,9 +374,9 @@ class _Layout:
         if source == "method" and self.is_other and line["target"] == self.asked:
             return "measured here"
         if source == "task":
-            return names.task(text)
+            return names.task_title(text)
         if source == "decoder":
-            return names.decoder(text).title
+            return names.decoder_style(text).title
         if source == "tree_attention":
             return "no" if text == "false" else "yes"
         return text or (UNNAMED if source == "target" else "")
@@ -386,12 +388,12 @@ class _Layout:
             target=first["target"],
             targets=" and ".join(dict.fromkeys(row["target"] for row in self.numbers)),
             draft=next(iter(self.drafts.values()), ""),
-            task=names.task(first["task"]),
+            task=names.task_title(first["task"]),
             temperature=first["temperature"],
         )
 
 
-def _over_plain(numbers: Sequence[Row]) -> Iterator[Row]:
+def _iter_speedups(numbers: Sequence[Row]) -> Iterator[Row]:
     """Yields printed token rates over plain decoding's."""
     rates = [row for row in numbers if row["metric"] == "token_rate"]
     plain = {(row["target"], row["task"]): row["value"] for row in rates if row["decoder"] == "ar"}
@@ -401,17 +403,19 @@ def _over_plain(numbers: Sequence[Row]) -> Iterator[Row]:
         yield {**row, "metric": "speedup", "value": value, "plus_minus": ""}
 
 
-def rivals(lines: Sequence[Line], heads: Sequence[Column]) -> Iterator[tuple[int, list[Cell]]]:
+def rivals(
+    lines: Sequence[TableLine], heads: Sequence[PaperColumn]
+) -> Iterator[tuple[int, list[TableCell]]]:
     """Yields -1 where less is better, else 1, and the cells that compete in it."""
     blocks = group_by_key((line.block, line) for line in lines)
     for name, block in blocks.items():
         for column, head in enumerate(heads if name and len(block) > 1 else ()):
             if head.best:
-                falls = less_is_better(head.measured or head.metrics[0])
+                falls = is_lower_better(head.measured or head.metrics[0])
                 yield -1 if falls else 1, [line.cells[column] for line in block]
 
 
-def _mark_best(lines: Sequence[Line], heads: Sequence[Column]) -> None:
+def _mark_best(lines: Sequence[TableLine], heads: Sequence[PaperColumn]) -> None:
     """Marks the best printed values of every column and block, equal ones, too; none where one of
     them is lost, which may be the best.
     """
@@ -424,7 +428,7 @@ def _mark_best(lines: Sequence[Line], heads: Sequence[Column]) -> None:
 
 
 def _mark_tuned(
-    lines: Sequence[Line], heads: Sequence[Column], tuned_from: Mapping[str, str]
+    lines: Sequence[TableLine], heads: Sequence[PaperColumn], tuned_from: Mapping[str, str]
 ) -> None:
     """Marks numbers that are larger than those of the draft before fine-tuning."""
     by_labels = {line.labels: line for line in lines}

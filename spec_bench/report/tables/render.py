@@ -15,12 +15,12 @@ from typing import NamedTuple
 import jinja2
 from markupsafe import Markup, escape
 
-from spec_bench.report.papers.items import Column
-from spec_bench.report.tables.printed import Cell, Sheet
+from spec_bench.report.papers.items import PaperColumn
+from spec_bench.report.tables.printed import TableCell, TableSheet
 from spec_bench.settings.fields import one_line
-from spec_bench.system.files import escaped
+from spec_bench.system.files import escape_cell
 from spec_bench.vocabulary.names import MARKS
-from spec_bench.vocabulary.numbers import ends_of
+from spec_bench.vocabulary.numbers import format_ends
 
 LOST = "lost"
 _LATEX = str.maketrans(
@@ -34,11 +34,11 @@ _LATEX = str.maketrans(
 _LINES = 36  # more than these are higher than a page, notes included, in the text's own size
 
 
-class Shown(NamedTuple):
+class TableColumn(NamedTuple):
     """A column of the written table: the paper's numbers of one, ours, or their difference."""
 
     place: int
-    column: Column
+    column: PaperColumn
     part: str  # paper, ours or difference
 
     @property
@@ -48,7 +48,7 @@ class Shown(NamedTuple):
         return f"{group}{self.column.title}"
 
 
-class Text(NamedTuple):
+class CellText(NamedTuple):
     """What stands in a place of a written table."""
 
     text: str  # the number, or the reason why there is none
@@ -58,7 +58,7 @@ class Text(NamedTuple):
     number: bool = True
 
 
-def shown_columns(sheet: Sheet) -> list[Shown]:
+def list_columns(sheet: TableSheet) -> list[TableColumn]:
     """Returns the columns that are written: not those that nobody printed or measured."""
     found = []
     for place, column in enumerate(sheet.columns):
@@ -69,28 +69,28 @@ def shown_columns(sheet: Sheet) -> list[Shown]:
         beside = any(cell.printed and cell.papers for cell in cells)
         compared = ours and beside and column.shows == "number"
         parts = {"paper": printed, "ours": ours, "difference": compared}
-        found += [Shown(place, column, part) for part, there in parts.items() if there]
+        found += [TableColumn(place, column, part) for part, there in parts.items() if there]
     return found
 
 
-class Written(NamedTuple):
+class TextLine(NamedTuple):
     """A line as escaped texts."""
 
     first: str  # its first label, "" where the line above has the same
     more: list[str]  # its other labels
-    texts: list[str]  # one for each of ``shown_columns``
+    texts: list[str]  # one for each of ``select_columns``
     label: str  # its first label in any case
     block: str  # of a line that competes with none its label
 
 
-def written(
-    sheet: Sheet, write: Callable[[Text, str], str], letters: Callable[[str], str]
-) -> list[Written]:
+def format_lines(
+    sheet: TableSheet, write: Callable[[CellText, str], str], letters: Callable[[str], str]
+) -> list[TextLine]:
     """Returns the lines of a table: ``write`` makes a place's text of the part that it shows, as
     the format has it, and ``letters`` escapes a label.
     """
-    shown = shown_columns(sheet)
-    lines: list[Written] = []
+    shown = list_columns(sheet)
+    lines: list[TextLine] = []
     for line in sheet.lines:
         marks = {cell.mark for cell in line.cells if cell.ours}
         mark = marks.pop() if len(marks) == 1 else ""
@@ -98,33 +98,33 @@ def written(
         labels = [letters(each) for each in (*line.labels[:-1], told)]
         texts = [write(_text(line.cells[each.place], each, mark), each.part) for each in shown]
         first = "" if lines and lines[-1].label == labels[0] else labels[0]
-        lines.append(Written(first, labels[1:], texts, labels[0], line.block or labels[0]))
+        lines.append(TextLine(first, labels[1:], texts, labels[0], line.block or labels[0]))
     return lines
 
 
-def _text(cell: Cell, shown: Shown, of_line: str) -> Text:
+def _text(cell: TableCell, shown: TableColumn, of_line: str) -> CellText:
     """Returns one place; ``of_line`` is the mark that stands at the line's label."""
     form = f".{shown.column.digits}f"
     if shown.part == "paper":
         if cell.lost:
-            return Text(LOST, number=False)
+            return CellText(LOST, number=False)
         spread = f"±{cell.plus_minus}" if cell.plus_minus else ""
         number = bool(cell.printed) and shown.column.shows == "number"
-        return Text(cell.printed, spread, cell.best, cell.underlined, number)
+        return CellText(cell.printed, spread, cell.best, cell.underlined, number)
     if shown.part == "difference":
         value = _difference(cell)
-        return Text("" if value is None else f"{value:+{form}}")
+        return CellText("" if value is None else f"{value:+{form}}")
     if not cell.ours:
-        return Text(cell.state, number=False)
+        return CellText(cell.state, number=False)
     symbol = cell.mark if not of_line else ""
     mark = f" ({MARKS.get(symbol, symbol)})" if symbol else ""
     if cell.value is None:
-        return Text(f"{cell.text}{mark}", number=False)
-    interval = ends_of(cell.low, cell.high, form) if cell.low != cell.high else ""
-    return Text(f"{cell.value:{form}}{mark}", interval, cell.ours_best)
+        return CellText(f"{cell.text}{mark}", number=False)
+    interval = format_ends(cell.low, cell.high, form) if cell.low != cell.high else ""
+    return CellText(f"{cell.value:{form}}{mark}", interval, cell.ours_best)
 
 
-def _difference(cell: Cell) -> float | None:
+def _difference(cell: TableCell) -> float | None:
     """Ours minus printed; None where one of them is missing or of another pair, or ours decides
     nothing.
     """
@@ -133,9 +133,9 @@ def _difference(cell: Cell) -> float | None:
     return cell.value - float(cell.printed)
 
 
-def levels(sheet: Sheet) -> list[list[tuple[str, int]]]:
+def header_levels(sheet: TableSheet) -> list[list[tuple[str, int]]]:
     """One to three lines of headings as (text, columns wide): groups, titles, whose number."""
-    shown = shown_columns(sheet)
+    shown = list_columns(sheet)
     keys = [[each.column.group for each in shown]] if any(e.column.group for e in shown) else []
     keys.append([f"{each.column.group}\0{each.column.title}" for each in shown])
     if sheet.measured:
@@ -146,17 +146,17 @@ def levels(sheet: Sheet) -> list[list[tuple[str, int]]]:
     ]
 
 
-def markdown(sheet: Sheet) -> str:
+def markdown(sheet: TableSheet) -> str:
     """Title, table, notes, commands."""
 
-    def write(text: Text, _: str) -> str:
+    def write(text: CellText, _: str) -> str:
         number = escape_markdown(text.text)
         number = f"**{number}**" if text.bold else number
         number = f"<u>{number}</u>" if text.underlined else number
         return f"{number} {escape_markdown(text.interval)}".strip()
 
-    table = written(sheet, write, escape_markdown)
-    shown = shown_columns(sheet)
+    table = format_lines(sheet, write, escape_markdown)
+    shown = list_columns(sheet)
     heads = [f"{each.title}, {each.part}" if sheet.measured else each.title for each in shown]
     lines = [
         [*map(escape_markdown, (*sheet.heads, *heads))],
@@ -164,7 +164,7 @@ def markdown(sheet: Sheet) -> str:
         *([line.first, *line.more, *line.texts] for line in table),
     ]
     title = escape_markdown(f"{sheet.name}: {sheet.title}")
-    parts = [f"### {title}", "\n".join(map(piped, lines))]
+    parts = [f"### {title}", "\n".join(map(format_markdown_row, lines))]
     if sheet.notes:
         parts.append("\n".join(f"- {escape_markdown(note)}" for note in sheet.notes))
     if sheet.commands:
@@ -173,7 +173,7 @@ def markdown(sheet: Sheet) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def html(*sheets: Sheet) -> str:
+def html(*sheets: TableSheet) -> str:
     """Returns a whole page with a table, or with the parts of one, in the style of all pages."""
     page = environment("spec_bench.report.tables").get_template("page.html.jinja")
     style = environment("spec_bench.report.page").get_template("style.css.j2").render(decoders={})
@@ -181,20 +181,20 @@ def html(*sheets: Sheet) -> str:
     return page.render(name=sheets[0].name, tables=tables, style=style) + "\n"
 
 
-def html_fragment(sheet: Sheet) -> str:
+def html_fragment(sheet: TableSheet) -> str:
     """Returns a table for a page: title, table, notes and commands."""
 
-    def write(text: Text, part: str) -> str:
+    def write(text: CellText, part: str) -> str:
         number = Markup("<b>{}</b>" if text.bold else "{}").format(text.text)
         number = Markup("<u>{}</u>").format(number) if text.underlined else number
         interval = Markup(" <small>{}</small>").format(text.interval) if text.interval else ""
         kind = f"{'number' if text.number else 'word'} {part if sheet.measured else ''}"
         return Markup('<td class="{}">{}{}</td>').format(kind, number, interval)
 
-    table = written(sheet, write, lambda text: Markup(escape(text)))
+    table = format_lines(sheet, write, lambda text: Markup(escape(text)))
     blocks = [[*part] for _, part in groupby(table, lambda line: line.block)]
     fragment = environment("spec_bench.report.tables").get_template("table.html.jinja")
-    return fragment.render(sheet=sheet, levels=levels(sheet), blocks=blocks) + "\n"
+    return fragment.render(sheet=sheet, levels=header_levels(sheet), blocks=blocks) + "\n"
 
 
 @functools.cache
@@ -209,16 +209,16 @@ def environment(package: str) -> jinja2.Environment:
     )
 
 
-def latex(sheet: Sheet) -> str:
+def latex(sheet: TableSheet) -> str:
     """A table environment with booktabs; missing cells' commands stand in comments below it."""
 
-    def write(text: Text, _: str) -> str:
+    def write(text: CellText, _: str) -> str:
         number = escape_latex(text.text)
         number = rf"\textbf{{{number}}}" if text.bold else number
         number = rf"\underline{{{number}}}" if text.underlined else number
         return f"{number} {escape_latex(text.interval)}" if text.interval else number
 
-    table = written(sheet, write, escape_latex)
+    table = format_lines(sheet, write, escape_latex)
     labels = len(sheet.heads)
     long = len(table) > _LINES
     ruled = any(above.block == below.block for above, below in pairwise(table))
@@ -239,7 +239,7 @@ def latex(sheet: Sheet) -> str:
         rf"\label{{tab:{name}}}",
         *([r"\small"] if long else []),
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        rf"\begin{{tabular}}{{{'l' * labels}{'r' * len(shown_columns(sheet))}}}",
+        rf"\begin{{tabular}}{{{'l' * labels}{'r' * len(list_columns(sheet))}}}",
         r"\toprule",
         *_latex_heads(sheet),
         r"\midrule",
@@ -255,9 +255,9 @@ def latex(sheet: Sheet) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _latex_heads(sheet: Sheet) -> Iterator[str]:
+def _latex_heads(sheet: TableSheet) -> Iterator[str]:
     """The headings, the labels' in the last line, and rules below those of several columns."""
-    above = levels(sheet)
+    above = header_levels(sheet)
     for level in above:
         last = level is above[-1]
         heads = [escape_latex(head) if last else "" for head in sheet.heads]
@@ -274,7 +274,7 @@ def _latex_heads(sheet: Sheet) -> Iterator[str]:
             yield " ".join(rules)
 
 
-def comma(*sheets: Sheet) -> str:
+def csv_text(*sheets: TableSheet) -> str:
     """The table alone, or its parts, as CSV: notes are no rows. Of several parts, a first column
     has each one's setting.
 
@@ -291,17 +291,17 @@ def comma(*sheets: Sheet) -> str:
         heads = [*(["setting"] if setting else []), *(h.replace(" ", "_") for h in sheet.heads)]
         if not place:
             last = ["lossless"] if sheet.measured else []
-            writer.writerow(map(escaped, [*heads, *names, *last]))
+            writer.writerow(map(escape_cell, [*heads, *names, *last]))
         for line in sheet.lines:
             values = [value for cell in line.cells for value in _values(cell)[: len(ends)]]
             ours = [cell for cell in line.cells if cell.ours]
             marks = {cell.mark if cell.mark in MARKS else "exact" for cell in ours}
             lossless = ["/".join(sorted(marks))] if sheet.measured else []
-            writer.writerow(map(escaped, [*setting, *line.labels, *values, *lossless]))
+            writer.writerow(map(escape_cell, [*setting, *line.labels, *values, *lossless]))
     return stream.getvalue()
 
 
-def _values(cell: Cell) -> list[str]:
+def _values(cell: TableCell) -> list[str]:
     """Paper, whether it is lost, ours, both ends of the interval, difference, state."""
     printed = f"{cell.printed}±{cell.plus_minus}" if cell.plus_minus else cell.printed
     told = [printed, LOST * cell.lost]
@@ -324,7 +324,7 @@ def escape_latex(text: str) -> str:
     return text.translate(_LATEX)
 
 
-def piped(texts: Iterable[str]) -> str:
+def format_markdown_row(texts: Iterable[str]) -> str:
     """Returns a line of a Markdown table of texts that are escaped already."""
     return "| " + " | ".join(texts) + " |"
 
@@ -333,4 +333,4 @@ def markdown_table(heads: Sequence[str], lines: Iterable[Sequence[str]], labels:
     """A Markdown table, escaped; columns behind ``labels`` are numbers, to the right."""
     rules = ["---"] * labels + ["---:"] * (len(heads) - labels)
     shown = [[escape_markdown(text) for text in line] for line in (heads, *lines)]
-    return "\n".join(map(piped, [shown[0], rules, *shown[1:]]))
+    return "\n".join(map(format_markdown_row, [shown[0], rules, *shown[1:]]))
