@@ -48,7 +48,8 @@ WRONG = {
     "generation.draft_temperature": [*NOT_NUMBER, "1e-9"],
     "generation.top_p": [*NOT_NUMBER, "0", "1.1", "2"],
     "generation.probability_dtype": [v for v in NOT_CHOICE if v != "null"],
-    **{f"engine.{key}": NOT_CHOICE for key in ("dtype", "batching", "compile")},
+    **{f"engine.{key}": NOT_CHOICE for key in ("batching", "compile")},
+    "engine.dtype": [v for v in NOT_CHOICE if v != "null"],
     "engine.device": [*NOT_CHOICE, "tpux", "cuda:x", "cpu:one"],
     "engine.gpu_memory_gib": [*NOT_NUMBER, "0"],
     "engine.tensor_parallel": NOT_FLAG,
@@ -414,4 +415,4 @@ def test_a_config_group_nested_too_deep_is_one_line(tmp_path):
     given = ("--config-dir", str(tmp_path), "pair=mine")
     status, _, said = run("spec_bench", *given, folder=tmp_path)
     assert status == 2
-    assert len(said.splitlines()) == 1 and "pair=mine" in said
+    assert len(said.splitlines()) == 1 and "pair/mine.yaml" in said

@@ -69,8 +69,8 @@ def started(tmp_path, family, *more, port=None):
     taken = f"command._free_port = lambda: {port};" if port else ""
     program = (
         "import sys; from pathlib import Path; import spec_bench.serve.command as command;"
-        "from spec_bench.settings.configs import conf_dirs;"
-        f"command.conf_dirs = lambda: [*conf_dirs(), Path({str(tmp_path)!r})];"
+        "import spec_bench.settings.configs as configs; ours = configs.conf_dirs();"
+        f"configs.conf_dirs = lambda: [*ours, Path({str(tmp_path)!r})];"
         "from spec_bench.system.signals import exit_cleanly\n"
         f"{taken}\nwith exit_cleanly('interrupted'): sys.exit(command.main(sys.argv[1:]))"
     )
