@@ -24,7 +24,7 @@ from spec_bench.report.data.rows import (
 )
 from spec_bench.report.figures import figure_sheets
 from spec_bench.report.papers.items import PaperColumn as Heading
-from spec_bench.report.papers.pairs import find_pair, pair_configs
+from spec_bench.report.papers.pairs import find_pair
 from spec_bench.report.papers.paper import (
     find_figure,
     find_table,
@@ -476,7 +476,6 @@ def test_the_readmes_files_are_a_paper_and_its_commands_work(tmp_path, monkeypat
     commands, *files = re.findall(r"```(?:bash|yaml|csv|python)\n(.*?)```", readme, re.DOTALL)
     for name, text in zip(names, files, strict=True):
         (own / name).write_text(text, encoding="utf-8")
-    pair_configs.cache_clear()
     find_pair.cache_clear()
     monkeypatch.chdir(tmp_path)
     told = {}

@@ -98,8 +98,9 @@ def test_a_config_names_the_commit_and_versions_and_a_line_is_of_the_time_of_its
     ended = time.time()
     ((run,),) = (runs for name, runs in runs_below(tmp_path).items() if name == run_id)
     state = provenance()
-    assert run.config["commit"] == state["git"]["revision"]
-    assert run.config["uncommitted_changes"] == state["git"]["dirty"]
+    checkout = state["git"] or {"revision": None, "dirty": None}
+    assert run.config["commit"] == checkout["revision"]
+    assert run.config["uncommitted_changes"] == checkout["dirty"]
     own = {"spec_bench": state["spec_bench"], "python": state["python"]}
     assert run.config["versions"] == {**state["versions"], **own}
     assert {"torch", "transformers", "wandb"} <= {*run.config["versions"]}

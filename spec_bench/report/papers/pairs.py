@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.settings.configs import find_configs, read_config
+from spec_bench.settings.configs import conf_dirs, find_configs, read_config
 from spec_bench.vocabulary.published import spellings, wrap_in_list
 
 _EMBEDDED = "embedded:"
@@ -37,11 +37,15 @@ class PairConfig:
     heads: Mapping[str, str] = field(default_factory=dict)
 
 
-@functools.cache
 def pair_configs() -> dict[str, PairConfig]:
     """Returns all pair configs by name, ours and those of other packages."""
+    return _read_pair_configs(tuple(conf_dirs()))
+
+
+@functools.cache
+def _read_pair_configs(folders: tuple[Path, ...]) -> dict[str, PairConfig]:
     configs = {}
-    for name, path in find_configs("pair").items():
+    for name, path in find_configs("pair", folders).items():
         data = read_config(path)
         told: dict[str, Any] = {
             each.name: data[each.name] for each in fields(PairConfig) if data.get(each.name)
