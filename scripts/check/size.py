@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # Tokens at most, of Python and of everything else. A bound only falls, unless a change says in the
 # changelog what users get for raising it.
 MOST_TOKENS = {
-    "spec_bench": (349_300, 8_100),
+    "spec_bench": (349_350, 8_100),
     "conf": (0, 8_850),
-    "tests": (314_500, 15_100),
+    "tests": (314_550, 15_100),
     "scripts": (73_100, 200),
     "experiments": (14_970, 8_490),
 }

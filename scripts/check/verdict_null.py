@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.report.claims.ask import Ask, best, every, most, rising, steps
 from spec_bench.report.claims.contrast import Contrast, compute_mean_difference
-from spec_bench.report.claims.general import _find_fastest, exact_scores
+from spec_bench.report.claims.general import exact_scores, find_fastest
 from spec_bench.report.claims.verdict import HOLDS, Check, PValues, holm_verdicts
 from spec_bench.report.data.counts import Counts, RecordReader
 from spec_bench.report.data.rows import Row
@@ -129,7 +129,7 @@ def _forms() -> tuple[Form, ...]:
             tuple(Cell("sd", f"{k}x2", 1.0, 1 + 0.05 * k) for k in range(1, 5)),
         ),
         Form(
-            "the fastest beats ar", _find_fastest,
+            "the fastest beats ar", find_fastest,
             (Cell("ar", "-"), *(Cell(name, "2x2", 1.0, 1.1) for name in decoders)),
         ),
         Form(

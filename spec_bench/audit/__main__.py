@@ -70,9 +70,8 @@ def read_arguments(
     try:
         task = read_own(options.prompts)
         examples = task.examples()
-        print(
-            f"data: {task.describe_data(examples)}; the first: {format_value(examples[0].turns[0])}"
-        )
+        first = format_value(examples[0].turns[0])
+        print(f"data: {task.describe_data(examples)}; the first: {first}")
     except UsageError as error:
         parser.error(f"--prompts: {error}")
     return options, task

@@ -66,6 +66,15 @@ def test_more_prompts_are_decoded_beside_those_that_are_answered(run_job, calls,
         assert one.metrics["speedup"]
 
 
+def test_a_damaged_cell_of_fewer_prompts_is_decoded_again_with_more(run_job, calls, tmp_path):
+    few = run_job(CELLS, "prompts=2", "warmup=0")
+    for each in few:
+        (files.run_folder(tmp_path / "results", each.run_id) / files.CELL).write_text("{")
+    decoded = len(calls)
+    assert [each.status for each in run_job(CELLS, "prompts=3", "warmup=0")] == ["complete"] * 3
+    assert {prompt for _, prompts in calls[decoded:] for prompt in prompts} == {"0", "1", "2"}
+
+
 @pytest.mark.parametrize("other", ["seed=1", "generation.max_new_tokens=5", "engine.batch_size=2"])
 def test_answers_under_other_settings_are_not_taken_for_more_prompts(other, run_job, calls):
     run_job(CELLS, "prompts=2", "warmup=0")

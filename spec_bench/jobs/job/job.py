@@ -31,7 +31,6 @@ from spec_bench.jobs.work.prompts import JobPrompts
 from spec_bench.measure.provenance import Machine, PeakMemory, device_name, machine, provenance
 from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.plain import compare_with_printed, find_printed
-from spec_bench.records import cell_folder
 from spec_bench.records.types import CellResult, PromptError, Request
 from spec_bench.server.decoder import RequestOptions, ServedDecoder
 from spec_bench.server.endpoint import Server, one_short_line
@@ -45,9 +44,8 @@ from spec_bench.system.errors import UsageError
 log = logging.getLogger(__name__)
 RECORDED_GAIN = 2.5  # of an eager iteration's seconds over a recorded one's, on an H100
 _WARMUP_TOKENS = 4  # an iteration or a few
-StateCallback = Callable[
-    [Literal["waiting", "running"]], None
-]  # tells others what the job does now
+# Tells others what the job does now.
+StateCallback = Callable[[Literal["waiting", "running"]], None]
 _CAPTURE_TOKENS = 16  # enough for every kind of forward pass to have been captured
 
 
@@ -130,6 +128,9 @@ def _run_cells(
     session = Session(settings, runs, pending, prompts, metering, here)
     if first:
         copy_shorter_cells(settings, runs, prompts)
+    processes.barrier()
+    for run in () if first else runs:
+        run.done = run.store.load_repeats()
     for run in runs if first else ():
         if not run.shared and (run in pending or run is session.baseline):
             run.done = run.store.repair_tokens(backend.vocabulary)
@@ -172,15 +173,15 @@ def copy_shorter_cells(settings: JobSettings, runs: Sequence[CellRun], prompts: 
     """
     table = files.results_file(settings.results, settings.asked.name)
     plain = [row["run_id"] for row in read_rows(table) if row["decoder"] == BASELINE]
-    cells = [cell_folder.read_cell(files.run_folder(settings.results, each)) for each in plain]
-    counts = {cell["settings"]["examples"]["count"] for cell in cells if cell}
-    for count in sorted((n for n in counts if n < len(settings.examples)), reverse=True):
+    asked = (CellStore(settings.results, each).settings().get("examples", {}) for each in plain)
+    counts = {int(each.get("count", 0)) for each in asked}
+    for count in sorted((n for n in counts if 0 < n < len(settings.examples)), reverse=True):
         shorter = replace(settings, examples=settings.examples[:count])
-        asked = prompts.digest_token_ids(prompts.select_requests(shorter.examples))
+        token_ids = prompts.digest_token_ids(prompts.select_requests(shorter.examples))
         for run in runs:
             other = CellStore(settings.results, shorter.run_id(run.cell))
             fresh = not run.shared and not run.store.load()
-            if fresh and other.is_answered_by(run.models, asked):
+            if fresh and other.is_answered_by(run.models, token_ids):
                 run.store.copy_answers(other)
                 log.info("%s: %d prompts are answered already", run.cell.title, count)
 

@@ -228,6 +228,11 @@ class CellStore:
         more = {"scores": scores or {}, "compared": compared, "own_code": self._own_code or ""}
         cell_folder.write_cell(self.folder, {**self._cell(), **ended, **more})
 
+    def settings(self) -> Mapping[str, Any]:
+        """Returns the cell's resolved settings; nothing where its file cannot be used."""
+        settings: Mapping[str, Any] = self._cell().get("settings", {})
+        return settings
+
     def result(self) -> CellResult | None:
         """The cell's result, complete or failed; None if it was not finished or is damaged."""
         content = self._cell().get("result")

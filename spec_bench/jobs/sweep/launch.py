@@ -177,11 +177,11 @@ def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
 
 def _max_gpus(root: DictConfig) -> int:
     """Returns the need of the largest job that Hydra's sweeper makes of the command line."""
-    asked = (parse_request(config) for _, config in estimate_jobs(root))
+    asked = (parse_request(config) for _, config in compose_jobs(root))
     return max((gpus_of_job(each.pair, each.engine) for each in asked), default=0)
 
 
-def estimate_jobs(root: DictConfig) -> Iterator[tuple[Sequence[str], DictConfig]]:
+def compose_jobs(root: DictConfig) -> Iterator[tuple[Sequence[str], DictConfig]]:
     """Yields each job's overrides and its config, composed as a launcher composes it."""
     loader = GlobalHydra.instance().config_loader()
     swept = [f"{key}={value}" for key, value in (root.hydra.sweeper.params or {}).items()]

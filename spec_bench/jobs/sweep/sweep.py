@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
@@ -29,7 +29,7 @@ from spec_bench.jobs.config.config import RunSettings, check_early
 from spec_bench.jobs.config.settings import build_settings, reads_hub, split_prompts
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.sweep.launch import describe_launch, estimate_jobs, sweep_index
+from spec_bench.jobs.sweep.launch import compose_jobs, describe_launch, sweep_index
 from spec_bench.jobs.sweep.plan import PlannedCell, Planner, max_minutes, print_plan
 from spec_bench.jobs.sweep.watch import OPEN, RunningJob, SweepNotes, print_progress, summarise
 from spec_bench.records.types import CellResult
@@ -75,7 +75,7 @@ class Sweep:
         planner = Planner(folders)
         cells = list[list[PlannedCell]]()
         try:
-            for number, (words, job) in enumerate(estimate_jobs(config)):
+            for number, (words, job) in enumerate(compose_jobs(config)):
                 jobs.setdefault((str(job.results), str(job.name)), []).append((number, words))
                 new = not checked.issuperset(words)
                 if new or job.plan:
@@ -100,11 +100,7 @@ class Sweep:
             _hint_at_lists(checked)
             launched = describe_launch(config, len(cells)) if planned else ""
         except Exception as error:  # Hydra would make a warning of it and go on
-            refusal = to_job_error(error, "nothing was decoded")
-            if refusal is None:
-                sys.exit(report_fault(error, "spec_bench", "nothing was decoded"))
-            print_error(f"spec_bench: {refusal.message}")
-            sys.exit(refusal.status)
+            _exit_on_error(error)
         if planned:
             print_plan([cell for job in cells for cell in job])
             note = " (measured rates are this machine's, not the cluster's)" * (target in _AGAIN)
@@ -162,6 +158,15 @@ class CheckJobs(Callback):
         """Called before anything is launched."""
         if Sweep.mine:
             Sweep.mine.begin(config)
+
+
+def _exit_on_error(error: Exception) -> NoReturn:
+    """Ends the process: in one line where a job cannot be right, else with a traceback."""
+    refusal = to_job_error(error, "nothing was decoded")
+    if refusal is None:
+        sys.exit(report_fault(error, "spec_bench", "nothing was decoded"))
+    print_error(f"spec_bench: {refusal.message}")
+    sys.exit(refusal.status)
 
 
 def _names_and_files(asked: RunSettings, folders: list[Path]) -> None:

@@ -47,11 +47,11 @@ def checks(ask: Ask) -> Iterator[Check]:
         yield from (each for each in found if each.p_values or each.verdict == NOT_COMPARABLE)
     yield from exact_scores(ask)
     for group in ask.groups:  # whether our fastest decoder is really faster than the baseline
-        yield from _find_fastest(group, ask.records, group.title)
+        yield from find_fastest(group, ask.records, group.title)
     for group in ask.groups:
         for kind, prompts in prompts_by_category(group, ask.records).items():
             where = f"{group.title}, category {kind}"
-            yield from _find_fastest(group, ask.records, where, frozenset(prompts))
+            yield from find_fastest(group, ask.records, where, frozenset(prompts))
 
 
 def exact_scores(ask: Ask) -> Iterator[Check]:
@@ -118,7 +118,7 @@ def _one_sided(contrast: Contrast, sums: Array, score: str) -> float:
     return sign_flip_p(one - other)
 
 
-def _find_fastest(
+def find_fastest(
     group: Group, records: RecordReader, where: str, prompts: frozenset[str] | None = None
 ) -> Iterator[Check]:
     """The check of one group: the decoder that half of the prompts picks, timed on the others."""
