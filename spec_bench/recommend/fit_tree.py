@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
 def _fit_one(words: Sequence[str], width: int, sizes: Sequence[int]) -> None:
     from spec_bench.jobs.app import build_job_settings
     from spec_bench.jobs.config.compose import compose_config
-    from spec_bench.tree.node_list import best_list, compute_expected_accepted, pool_rates
+    from spec_bench.tree.node_list import build_best_list, compute_expected_accepted, pool_rates
 
     settings = build_job_settings(compose_config([*words, "sink=quiet", f"cells=[rsd_c:{width}]"]))
     fit = fit_tree(settings, width)
@@ -53,7 +53,7 @@ def _fit_one(words: Sequence[str], width: int, sizes: Sequence[int]) -> None:
     print(f"  accepted by rank, in {fit.iterations} iterations: {shares}")
     for nodes in sizes:
         expected = 1 + compute_expected_accepted(
-            best_list(fit.accepted, nodes), pool_rates(fit.accepted)
+            build_best_list(fit.accepted, nodes), pool_rates(fit.accepted)
         )
         print(f"  cells=[sequoia:@{nodes}]  {expected:.3f} tokens per target call")
 

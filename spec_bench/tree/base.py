@@ -1,12 +1,13 @@
-"""What a tree policy is: a decoder's ``tree`` block with its types, and how a tree grows by it.
+"""Base classes of tree policies: the types of a decoder's ``tree`` block, and how a tree grows.
 
-A policy is a frozen dataclass whose fields are the block's keys. It says everything that others
-need to know: which shorthand it takes, how siblings are drawn, which shape its trees have,
-and the smallest trees that audit it. ``@policy("name", forms=..., takes=...)`` registers it.
+A policy is a frozen dataclass whose fields are the block's keys. It also declares which shorthand
+it takes, how siblings are drawn, which shape its trees have, and the smallest trees that audit it.
+``@policy("name", forms=..., takes=...)`` registers it.
 """
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
@@ -28,17 +29,17 @@ from spec_bench.vocabulary.spec import Form, Spec
 class Policy(ABC):
     """A decoder's ``tree`` block."""
 
-    name: ClassVar[str]  # under which it is registered
-    forms: ClassVar[Sequence[Form]]  # the forms of shorthand that it takes
-    takes: ClassVar[str]  # the same in words, for messages
-    # the kinds of drafter that it works with; None: all that draft level by level
+    name: ClassVar[str]  # its name in the registry
+    forms: ClassVar[Sequence[Form]]  # forms of shorthand that it takes
+    takes: ClassVar[str]  # the forms in words, for messages
+    # kinds of drafter that it works with; None: all that draft level by level
     drafters: ClassVar[tuple[str, ...] | None] = None
-    shared: ClassVar[tuple[str, ...]] = ()  # keys that must be equal in a rule that has them too
+    shared: ClassVar[tuple[str, ...]] = ()  # keys that must equal those of the rule
 
     @classmethod
     @abstractmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        """Returns the keys that a shorthand of one of its ``forms`` sets; None for another one."""
+        """Parses a shorthand of one of its ``forms`` into keys and values; else None."""
 
     @property
     @abstractmethod
@@ -47,12 +48,12 @@ class Policy(ABC):
 
     @property
     def several_drafts(self) -> bool:
-        """Whether the children of one node can come from different draft models."""
+        """Whether several draft models can share the children of one node."""
         return False
 
     def under(self, tree_attention: bool) -> Policy:
-        """Returns the policy when the target runs a tree as one row, or each path as its own;
-        refused where its trees cannot be run so.
+        """Returns the policy to use with or without tree attention; without it every path is a row
+        of its own. Raises UsageError if its trees cannot be run that way.
         """
         if not tree_attention:
             raise UsageError(
@@ -63,107 +64,108 @@ class Policy(ABC):
 
     @property
     def revision(self) -> int:
-        """How often the same settings have come to draw other trees. It is part of a run id, so
-        raising it makes such cells, and no others, be decoded again.
+        """Version of the policy: raise it when the same settings draw different trees. It is part
+        of the run id, so that only the affected cells are decoded again.
         """
         return 0
 
     @classmethod
     @abstractmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
-        """Makes the smallest trees that show everything the policy does."""
+        """Returns the smallest trees that exercise everything the policy does."""
 
 
 class AuditTree(NamedTuple):
-    """A tree small enough for its decoder's distribution to be summed over every outcome."""
+    """A tree small enough to enumerate every outcome of its decoder."""
 
-    policy: Policy  # the tree
-    vocab: int = 3  # V of the chain that it is grown on
+    policy: Policy
+    vocab: int = 3  # V of the Markov chain that stands in for the models
     drafts: int = 1  # draft models that share the children of a node
     enumerable: bool = True  # whether every random choice is discrete; otherwise samples are tested
-    prompt: tuple[int, ...] = (1, 0)  # what is continued
+    prompt: tuple[int, ...] = (1, 0)
 
 
 class GrowthContext(NamedTuple):
-    """What a batch's trees are planted on."""
+    """Inputs shared by all trees of a batch."""
 
-    drafting: Drafting  # gives logits
-    committed: CommittedTokens  # per row all tokens so far; the last one is the root
-    device: torch.device  # where the trees live
+    drafting: Drafting
+    committed: CommittedTokens  # all tokens of each row so far; the last one is the root
+    device: torch.device  # device of the trees
     settings: SamplingSettings  # of the target; the draft's own temperature applies
-    draws: Draws  # randomness
+    draws: Draws
 
     @property
     def roots(self) -> Tensor:
-        """[R] the last committed tokens, on the device."""
+        """[R] the last committed token of each row, on the device."""
         return self.committed.roots.on(self.device)
 
     def logits_below(self, tree: Tree) -> Tensor:
-        """Has the drafter run a tree's frontier; returns its logits, [R, F, D, V]."""
+        """Runs the drafter on a tree's frontier; returns its logits, [R, F, D, V]."""
         drafting = self.drafting
         committed = self.committed
-        below = drafting.at_frontier(tree, committed) if tree.grown else drafting.at_root(committed)
-        return below.to(self.device)
+        logits = (
+            drafting.at_frontier(tree, committed) if tree.grown else drafting.at_root(committed)
+        )
+        return logits.to(self.device)
 
     def scores_below(self, tree: Tree) -> Tensor:
-        """Returns what is proposed below a tree's frontier; see ``scored``."""
+        """Computes the proposals below a tree's frontier, [R, F, D, V]; see ``to_scores``."""
         return to_scores(tree, self.logits_below(tree), self.settings)
 
 
 class GrownTree(Policy):
     """A tree for a single sequence, grown level by level."""
 
-    # whether nodes with equal prefixes count as one node when the tree is walked (K independent
-    # paths); otherwise each is its own
+    # whether the walk treats nodes with equal prefixes as one node (K independent paths)
     merge_copies: bool = False
     fixed_parents: bool = False  # whether a node's parent follows from the shape alone
-    # whether trees have another form in every call: the end of a path is no rejection, and a
+    # whether trees differ in form between calls: the end of a path is then no rejection, and a
     # batch's trees are as deep as its deepest
     varies: bool = False
-    asks: bool = False  # whether growing one asks the host
+    asks: bool = False  # whether growing waits for values from the device
 
     @property
     @abstractmethod
     def shape(self) -> TreeShape:
-        """The tree's fixed shape; subclasses work it out once."""
+        """Fixed shape of the trees; subclasses cache it."""
 
     @property
     def node_count(self) -> int:
-        """Most nodes of one row's tree, the root not counted."""
+        """Maximum number of nodes of one row's tree, without the root."""
         return self.shape.size - 1
 
     @property
     def as_deep_as_drafted(self) -> bool:
-        """Whether draft calls are counted: trees of no fixed depth, as deep as what was run."""
+        """Whether a tree has no fixed depth, but a level for each draft call."""
         return False
 
     @property
     def slots(self) -> int:
-        """Most nodes in a cache at one time, the root and a batch's filling included."""
+        """Maximum number of nodes in a cache at one time, with the root and the batch's padding."""
         return self.shape.size
 
     @abstractmethod
     def siblings(self, settings: SamplingSettings) -> Siblings:
-        """Says how the children of one node are drawn. A chain has no siblings: any rule for
-        sampled children accepts the distribution of its single child.
+        """Returns how the children of one node are drawn. A chain has no siblings: every rule for
+        sampled children accepts its single child.
         """
 
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
-        """Adds one level below the frontier of F nodes, by ``scored`` logits [R, F, D, V] of D
-        drafts; not asked of trees that are planted whole.
+        """Adds one level below the F frontier nodes from the scores [R, F, D, V] of D drafts (see
+        ``to_scores``). Trees that ``plant`` builds whole do not need it.
         """
         raise NotImplementedError
 
     def needs(
         self, drafting: Drafting, committed: CommittedTokens, fixed: bool = False
     ) -> Sequence[HostDeviceInts]:
-        """Numbers that planting these trees needs on the device: they go there together. With
-        ``fixed`` they have one shape in all iterations.
+        """Lists the integers that ``plant`` needs on the device; they are copied there together.
+        With ``fixed`` they have the same shape in all iterations.
         """
         return drafting.needs(committed, fixed)
 
     def plant(self, ground: GrowthContext) -> Tree:
-        """Returns a tree per row, grown to its depth."""
+        """Grows one tree per row, level by level."""
         tree = Tree(self.shape, ground.roots, self.siblings(ground.settings))
         for _ in range(self.shape.depth):
             self.grow(tree, ground.scores_below(tree), ground.draws)
@@ -174,9 +176,9 @@ class GrownTree(Policy):
 
 
 def to_scores(tree: Tree, logits: Tensor, settings: SamplingSettings) -> Tensor:
-    """Returns what is proposed below the frontier by logits [R, F, D, V], in their shape:
-    log-probabilities after warping, the draft's own temperature applied; for deterministic siblings
-    the logits, their maximum shifted to 0. The tree keeps the largest of the logits.
+    """Turns draft logits [R, F, D, V] into scores of the same shape: log-probabilities warped at
+    the draft's temperature, or for deterministic siblings logits shifted to a maximum of 0. Appends
+    each row's largest logits to ``tree.largest``.
     """
     tree.largest.append(logits.amax(dim=-1).flatten(1))
     if tree.siblings == "deterministic":
@@ -186,26 +188,34 @@ def to_scores(tree: Tree, logits: Tensor, settings: SamplingSettings) -> Tensor:
 
 
 def distinct(settings: SamplingSettings) -> Siblings:
-    """The distribution of children drawn without replacement: at draft temperature 0 the draft's
-    best tokens in rank order.
+    """Returns the kind of distinct siblings: drawn without replacement, or at draft temperature 0
+    the draft's best tokens in rank order.
     """
     cold = settings.get_draft_settings().temperature == 0
     return "deterministic" if cold else "without_replacement"
 
 
 def within_bounds(key: str, nodes: int) -> None:
-    """Refuses a tree that a setting makes too large to be meant: a ValueError names both."""
+    """Raises UsageError if the setting ``key`` makes a tree of more than MOST_NODES nodes."""
     if nodes > MOST_NODES:
         raise UsageError(
             f"{key} must make a tree of at most {MOST_NODES} nodes, got {format_value(nodes)}"
         )
 
 
-def _declare(name: str, thing: type[Policy], *, forms: Sequence[Form], takes: str) -> type[Policy]:
-    thing.name = name
-    thing.forms = forms
-    thing.takes = takes
-    return thing
+def _declare(
+    name: str, policy_class: type[Policy], *, forms: Sequence[Form], takes: str
+) -> type[Policy]:
+    policy_class.name = name
+    policy_class.forms = forms
+    policy_class.takes = takes
+    return policy_class
+
+
+def parse_total(name: str) -> int | None:
+    """Parses ``@N``, a number of nodes; None for another shorthand."""
+    match = re.fullmatch("@([0-9]{1,9})", name)
+    return int(match[1]) if match else None
 
 
 policy: Registry[type[Policy]] = Registry(

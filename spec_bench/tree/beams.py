@@ -1,6 +1,6 @@
-"""Several sequences at once: the beams of beam sampling, beam search and DSBD.
+"""Tree policies of beam sampling, beam search and DSBD, and of a head's beams.
 
-They are not walked as trees; ``decode.beam_decoder`` drafts and verifies them.
+``decode.beam_decoder`` drafts and verifies the first three; they are not walked as trees.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,9 +17,9 @@ from spec_bench.vocabulary.spec import Spec
 @policy("beam_root", forms=("number",), takes="a number of beams such as 4")
 @dataclass(frozen=True)
 class BeamRoot(Policy):
-    """Beams without a draft."""
+    """W beams without a draft."""
 
-    width: Count  # how many
+    width: Count  # W
 
     drafters = ("none",)
 
@@ -47,7 +47,7 @@ class BeamPolicy(Policy):
 
     width: Count  # W_S, draft beams per layer
     depth: Count  # gamma, draft layers
-    threshold: Share  # t, with what probability a layer must reach its width
+    threshold: Share  # t, probability with which a layer must reach its width
     least: Count  # W_min
 
     drafters = ("language_model",)
@@ -68,8 +68,7 @@ class BeamPolicy(Policy):
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
-        # With threshold 0 a layer's width is the number of drafts: the distribution of beam
-        # sampling.
+        # With threshold 0 a layer is as wide as the draft's, which makes it beam sampling.
         return (
             AuditTree(cls(2, 2, 0.0, 1), vocab=2),
             AuditTree(cls(2, 1, 0.0, 1)),
@@ -77,19 +76,16 @@ class BeamPolicy(Policy):
         )
 
 
-# The beams of a recurrent head as a tree.
-
-
 @policy("head_beams", forms=("product",), takes="WxL: W beams of L tokens, such as 8x5")
 @dataclass(frozen=True)
 class HeadBeams(Rectangle):
-    """W beams of L tokens, shared prefixes merged (tree attention) or every beam apart.
+    """W beams of L tokens from a recurrent head, with shared prefixes merged or not.
 
-    The head gives whole beams, so nothing is grown level by level here. Given the state
-    they are deterministic: exact verification takes them as one-hot proposals in order of rank.
+    The head returns whole beams, so the tree is not grown level by level. The beams are
+    deterministic given the head's state: verification takes them as one-hot proposals by rank.
     """
 
-    # whether shared prefixes become one node; the shape is then the largest there can be
+    # whether shared prefixes become one node; the shape is then an upper bound
     merge: bool = field(default=True, metadata={"setting": False})
 
     drafters = ("redrafter",)

@@ -1,4 +1,4 @@
-"""The smallest trees: the root alone, a chain of draft tokens, and what is looked up."""
+"""The smallest trees: the root alone, chains of draft tokens, and trees of looked-up guesses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from spec_bench.vocabulary.spec import Spec
 @policy("root", forms=("root",), takes="'-' (no tree)")
 @dataclass(frozen=True)
 class Root(GrownTree):
-    """No tree: the decoding loop is autoregressive."""
+    """The root alone: autoregressive decoding."""
 
     drafters = ("none",)
     fixed_parents = True
@@ -51,7 +51,7 @@ class Root(GrownTree):
 @policy("chain", forms=("number",), takes="a draft length such as 3")
 @dataclass(frozen=True)
 class Chain(GrownTree):
-    """One child per node: speculative decoding as first published."""
+    """A chain of L draft tokens, as in the first papers on speculative decoding."""
 
     depth: Count  # L
 
@@ -80,23 +80,20 @@ class Chain(GrownTree):
         return (AuditTree(cls(2)),)
 
 
-# A chain that is as long as the draft is sure of it.
-
-
 @policy("dynamic_chain", forms=("number",), takes="the most draft tokens such as 8")
 @dataclass(frozen=True)
 class DynamicChain(Chain):
-    """At most L tokens, each drawn from the draft, until one of them is doubtful.
+    """A chain of at most L draft tokens that stops after the first unlikely one.
 
     The token that stopped the chain stays its last: drafting may depend on all tokens drawn, but
-    every token drawn must be verified. In a batch a row that has stopped waits for the others, with
-    absent nodes from there on; random numbers are drawn for L tokens in any case.
+    every token drawn must be verified. A row that has stopped gets absent nodes until the batch
+    stops. Random numbers are always drawn for L tokens.
     """
 
-    # stops after a token that the draft gives less than this at temperature 1, whatever the text is
-    # sampled at (0.4 by default in transformers >= 4.45, `assistant_confidence_threshold`)
+    # stops after a token whose draft probability at temperature 1 is lower, whatever the sampling
+    # temperature (0.4 by default in transformers >= 4.45, `assistant_confidence_threshold`)
     confidence: Share = 0.4
-    path: Share | None = None  # stops where the product of these is less than this; null: never
+    path: Share | None = None  # stops when their product is lower; null: never
 
     fixed_parents = False
     varies = True
@@ -106,21 +103,23 @@ class DynamicChain(Chain):
         settings = ground.settings
         roots = ground.roots
         tree = Tree(self.shape, roots, self.siblings(settings))
-        going = torch.ones_like(roots, dtype=torch.bool)
+        active = torch.ones_like(roots, dtype=torch.bool)
         path = torch.ones_like(roots, dtype=settings.dtype)
         for level in range(self.depth):
             logits = ground.logits_below(tree)
             self.grow(tree, to_scores(tree, logits, settings), ground.draws)
             node = level + 1
-            tree.valid[:, node] &= going
+            tree.valid[:, node] &= active
             token = tree.tokens[:, node].unsqueeze(1)
-            sure = logits[:, 0, 0].to(settings.dtype).softmax(dim=-1).gather(1, token).squeeze(1)
-            path = path * sure
-            going = going & (sure >= self.confidence)
+            confidence = (
+                logits[:, 0, 0].to(settings.dtype).softmax(dim=-1).gather(1, token).squeeze(1)
+            )
+            path = path * confidence
+            active = active & (confidence >= self.confidence)
             if self.path is not None:
-                going = going & (path >= self.path)
-            processes.broadcast_tensors(going)
-            if not bool(going.any()):  # the one question of a level: is another pass wanted?
+                active = active & (path >= self.path)
+            processes.broadcast_tensors(active)
+            if not bool(active.any()):  # the only wait for the device on a level
                 break
         return drop_ungrown_levels(tree, ground.draws)
 
@@ -130,10 +129,12 @@ class DynamicChain(Chain):
 
 
 def drop_ungrown_levels(tree: Tree, draws: Draws) -> Tree:
-    """Returns a chain without the levels that were not grown; their random numbers are drawn."""
-    surely = torch.ones((len(tree.tokens), 1, 1), dtype=torch.float64, device=tree.tokens.device)
+    """Cuts off the levels of a chain that were not grown, after drawing their random numbers."""
+    dummy_probs = torch.ones(
+        (len(tree.tokens), 1, 1), dtype=torch.float64, device=tree.tokens.device
+    )
     for _ in range(tree.shape.depth - tree.grown):
-        draws.categorical(surely, 1)
+        draws.categorical(dummy_probs, 1)
     levels = tree.shape.levels[: tree.grown]
     size = tree.shape.starts[tree.grown + 1]
     tree.shape = TreeShape(levels, tree.shape.children)
@@ -144,18 +145,15 @@ def drop_ungrown_levels(tree: Tree, draws: Draws) -> Tree:
     return tree
 
 
-# A tree of guesses made at once, each row's as large as there is something to guess.
-
-
 @policy(
     "guessed", forms=("product",), takes="WxL: at most W guesses a level on L levels, such as 1x10"
 )
 @dataclass(frozen=True)
 class GuessedTree(Rectangle):
-    """At most W nodes on each of at most L levels, siblings in order of rank, one-hot.
+    """Looked-up guesses: at most W one-hot nodes on each of at most L levels, in order of rank.
 
     An iteration's tree is as deep and as wide as its largest row needs, just a root if no row has
-    a guess; the random numbers drawn are always those of the largest tree.
+    a guess. The random numbers are always those of the largest tree.
     """
 
     drafters = ("lookup", "first_match", "suffix")
@@ -171,23 +169,23 @@ class GuessedTree(Rectangle):
         counts = list(self.shape.levels)
         if not fixed:
             sizes = [[len(level) for level in levels] for levels in guesses]
-            counts = [max(each) for each in zip_longest(*sizes, fillvalue=0)]
+            counts = [max(level_sizes) for level_sizes in zip_longest(*sizes, fillvalue=0)]
         packed = HostDeviceInts(
             [
-                _packed(tokens[-1], levels, counts)
+                _pack_guesses(tokens[-1], levels, counts)
                 for tokens, levels in zip(committed, guesses, strict=True)
             ]
-        )  # [R, 3, N]: tokens, parents within the level above, whether there
+        )  # [R, 3, N]: tokens, parents within the level above, presence
         committed.planned = TreeShape(tuple(counts), self.shape.children), packed
         return (packed,)
 
     def plant(self, ground: GrowthContext) -> Tree:
-        shape, known = ground.committed.planned
-        packed = known.on(ground.device)
+        shape, packed_ints = ground.committed.planned
+        packed = packed_ints.on(ground.device)
         tree = Tree(shape, packed[:, 0, 0], "deterministic")
         for level in range(shape.depth):
-            tokens, parent, there = packed[:, :, shape.level(level + 1)].unbind(1)
-            tree.add_level(tokens, parent, there.bool(), None)
+            tokens, parent, present = packed[:, :, shape.level(level + 1)].unbind(1)
+            tree.add_level(tokens, parent, present.bool(), None)
         return tree
 
     @classmethod
@@ -201,28 +199,27 @@ class GuessedTree(Rectangle):
         )
 
 
-def _packed(
+def _pack_guesses(
     root: int, levels: Sequence[Sequence[GuessedNode]], counts: Sequence[int]
 ) -> list[list[int]]:
-    """One row's tokens, parents and whether each node is there, absent nodes last in a level."""
+    """Packs a row's guesses into lists of tokens, parents and presence (1 or 0), level by level,
+    absent nodes last.
+    """
     nodes = [(root, 0, 1)]
     for level, count in enumerate(counts):
-        mine = levels[level] if level < len(levels) else ()
-        nodes += [(guess.token, guess.parent, 1) for guess in mine]
-        nodes += [(root, 0, 0)] * (count - len(mine))
-    return [list(part) for part in zip(*nodes, strict=True)]
-
-
-# A chain that is looked up where the row's past has a match, and drafted where it has none.
+        guesses = levels[level] if level < len(levels) else ()
+        nodes += [(guess.token, guess.parent, 1) for guess in guesses]
+        nodes += [(root, 0, 0)] * (count - len(guesses))
+    return [list(column) for column in zip(*nodes, strict=True)]
 
 
 @policy("guess_or_draft", forms=("number",), takes="the most draft tokens such as 6")
 @dataclass(frozen=True)
 class GuessOrDraft(Chain):
-    """At most L tokens looked up, one-hot; or L tokens drawn from the draft model.
+    """A chain of at most L looked-up tokens, or of L draft tokens in rows without a match.
 
-    A token looked up is a draw from a one-hot distribution, so a rule for drawn tokens is exact for
-    either. The model runs if some row of the batch has no match.
+    A looked-up token is a draw from a one-hot distribution, so that rules for drawn tokens are
+    exact for both. The draft model runs if any row of the batch has no match.
     """
 
     fixed_parents = False
@@ -240,8 +237,8 @@ class GuessOrDraft(Chain):
         counts = HostDeviceInts([len(tokens) for tokens in chains])
         packed = HostDeviceInts([[*tokens, *[0] * (self.depth - len(tokens))] for tokens in chains])
         committed.planned = counts, packed
-        needed = () if all(counts) else drafting.needs(committed)
-        return (counts, packed, *needed)
+        draft_ints = () if all(counts) else drafting.needs(committed)
+        return (counts, packed, *draft_ints)
 
     def plant(self, ground: GrowthContext) -> Tree:
         counts, guesses = ground.committed.planned
@@ -249,14 +246,14 @@ class GuessOrDraft(Chain):
         count = counts.on(ground.device)
         guess = guesses.on(ground.device)
         vocab: int = ground.drafting.vocab_size  # type: ignore[attr-defined]
-        none = guess.new_full((len(guess), vocab), -torch.inf, dtype=ground.settings.dtype)
+        impossible = guess.new_full((len(guess), vocab), -torch.inf, dtype=ground.settings.dtype)
         runs = not all(counts)
         for level in range(self.depth if runs else max(counts)):
-            # log-probabilities [R, 1, 1, V] of distributions that have one token each
-            scores = none.scatter(1, guess[:, level : level + 1], 0.0)[:, None, None]
+            # one-hot log-probabilities [R, 1, 1, V]
+            scores = impossible.scatter(1, guess[:, level : level + 1], 0.0)[:, None, None]
             if runs:
-                drafted = ground.scores_below(tree)
-                scores = torch.where((count > 0).view(-1, 1, 1, 1), scores, drafted)
+                draft_scores = ground.scores_below(tree)
+                scores = torch.where((count > 0).view(-1, 1, 1, 1), scores, draft_scores)
             grow_iid(tree, scores, ground.draws, 1)
             tree.valid[:, level + 1] &= (count == 0) | (count > level)
         return drop_ungrown_levels(tree, ground.draws)

@@ -1,13 +1,12 @@
-"""Dynamic trees: drafted wider than they are verified, of another form in every iteration.
+"""Dynamic trees: drafted wider than they are verified, with a new form in every iteration.
 
-Below each node of a level's frontier hang candidates; the likeliest of them are the next frontier,
+Each node of a level's frontier proposes candidates; the likeliest of them are the next frontier,
 which the drafter runs. The candidates of largest value are kept and verified. The policy defines
-the value; it never exceeds the parent's, nor an earlier sibling's, so that the kept nodes form a
+the value; it never exceeds the parent's or an earlier sibling's, so that the kept nodes form a
 tree. Letters: R rows, F frontier nodes, W children of each, C = F W candidates of a level,
 N nodes kept, L levels, V vocabulary.
 """
 
-import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,27 +23,32 @@ from spec_bench.core.transfer import cached_arange, constant
 from spec_bench.core.tree import FlatShape, Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.fields import Count, Share
-from spec_bench.tree.base import AuditTree, GrowthContext, distinct, policy, within_bounds
+from spec_bench.tree.base import (
+    AuditTree,
+    GrowthContext,
+    distinct,
+    parse_total,
+    policy,
+    within_bounds,
+)
 from spec_bench.tree.widths import Rectangle, sample_distinct
 from spec_bench.vocabulary.spec import Spec
 
 
 class LevelCandidates(NamedTuple):
-    """One level of candidates."""
+    """The candidates of one level."""
 
-    tokens: Tensor  # [R, C] child by child of the first frontier node, then of the next
-    # [R, C] log of the draft's probability of the path; -inf where there is no candidate
-    score: Tensor
-    value: Tensor  # [R, C] by which candidates are kept; -inf where there is none
-    frontier: Tensor  # [R, F] which candidates of the level above they hang below
-    log_q: Tensor | None  # [R, F, V] what they were drawn from; None where they are one-hot
+    tokens: Tensor  # [R, C] children of the first frontier node, then of the next
+    score: Tensor  # [R, C] log of the draft's probability of the path; -inf if absent
+    value: Tensor  # [R, C] value by which candidates are kept; -inf if absent
+    frontier: Tensor  # [R, F] their parents' places among the candidates of the level above
+    log_q: Tensor | None  # [R, F, V] distributions they were drawn from; None if one-hot
 
 
 @dataclass(frozen=True)
 class DynamicTree(Rectangle):
-    """At most N nodes on at most L levels, ``WxL@N``: W children of a node are considered, and W
-    nodes of a level run. Its shape is that of the frontiers that the drafter runs; verified trees
-    have their own.
+    """At most N nodes on at most L levels, ``WxL@N``: the drafter runs W nodes of a level and
+    proposes W children of each. ``shape`` is that of the frontiers; verified trees have their own.
     """
 
     total: Count  # N, nodes of the tree, the root not counted
@@ -66,80 +70,86 @@ class DynamicTree(Rectangle):
 
     @property
     def node_count(self) -> int:
-        return min(self.total, sum(self._most))
+        return min(self.total, sum(self.max_kept_nodes))
 
     @property
     def slots(self) -> int:
         return 1 + max(self.shape.size, self.node_count)
 
     @cached_property
-    def _most(self) -> tuple[int, ...]:
-        """Most nodes of each level that may be kept."""
+    def max_kept_nodes(self) -> tuple[int, ...]:
+        """Maximum number of kept nodes of each level."""
         candidates = (self.width, *(self.width**2,) * (self.depth - 1))
         return tuple(min(count, self.total) for count in candidates)
 
     @cached_property
     def bounds(self) -> tuple[int, ...]:
-        """Bounds on children by level, and an entry that makes them as many as all levels' nodes:
-        random numbers are drawn for that many, whatever a tree looks like.
+        """Maximum numbers of children by level, and a last entry that raises their sum to the
+        number of nodes: random numbers are drawn for that many in every tree.
         """
         bounds = self.shape.children
-        return (*bounds, max(sum(self._most) - sum(bounds), 0))
+        return (*bounds, max(sum(self.max_kept_nodes) - sum(bounds), 0))
 
     @abstractmethod
-    def children(
-        self, tree: Tree, scores: Tensor, above: Tensor, draws: Draws
+    def propose_children(
+        self, tree: Tree, scores: Tensor, parent_scores: Tensor, draws: Draws
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Returns the candidates below the frontier of the frontiers' tree: tokens, score and value
-        [R, F, W], absent ones with -inf, and ``log_q``. ``scores`` [R, F, V] are log-probabilities,
-        for deterministic siblings logits; ``above`` [R, F, 1] each frontier node's score, -inf of
-        absent ones.
+        """Proposes children of the frontier nodes: tokens, scores and values [R, F, W] (-inf if
+        absent) and ``log_q``. ``scores`` [R, F, V] are the draft's log-probabilities, for
+        deterministic siblings logits; ``parent_scores`` is [R, F, 1], -inf if absent.
         """
 
     def keeps_drafting(self, levels: Sequence[LevelCandidates]) -> Tensor | None:
-        """[R] whether a row drafts on after these levels; None if all do."""
+        """Returns [R] whether each row drafts another level after these; None if all do."""
         return None
 
     def plant(self, ground: GrowthContext) -> Tree:
         tree = Tree(self.shape, ground.roots, self.siblings(ground.settings))
         frontier = torch.zeros_like(tree.tokens[:, :1])
-        above = frontier.to(ground.settings.dtype)
+        frontier_scores = frontier.to(ground.settings.dtype)
         levels = list[LevelCandidates]()
         for _ in range(self.depth):
             scores = ground.scores_below(tree)[:, :, 0]
-            below = self.children(tree, scores, above.unsqueeze(-1), ground.draws)
-            levels.append(self.candidates(*below, frontier))
-            level = levels[-1]
-            going = self.keeps_drafting(levels)
-            if going is not None:
-                processes.broadcast_tensors(going)
-            if going is not None and going.is_cpu and not going.any():
-                break  # elsewhere asking would stall the device
-            ordered = level.score.sort(dim=-1, descending=True, stable=True)
-            frontier = ordered.indices[:, : self.width]
-            above = ordered.values[:, : self.width]
-            if going is not None:
-                above = above.masked_fill(~going.unsqueeze(1), -torch.inf)
-            tree.add_level(
-                level.tokens.gather(1, frontier), frontier // self.width, above > -torch.inf, None
+            children = self.propose_children(
+                tree, scores, frontier_scores.unsqueeze(-1), ground.draws
             )
-        return tree_of_best(levels, self.total, tree, self.bounds)
+            levels.append(self.make_candidates(*children, frontier))
+            level = levels[-1]
+            active = self.keeps_drafting(levels)
+            if active is not None:
+                processes.broadcast_tensors(active)
+            if active is not None and active.is_cpu and not active.any():
+                break  # elsewhere asking would stall the device
+            by_score = level.score.sort(dim=-1, descending=True, stable=True)
+            frontier = by_score.indices[:, : self.width]
+            frontier_scores = by_score.values[:, : self.width]
+            if active is not None:
+                frontier_scores = frontier_scores.masked_fill(~active.unsqueeze(1), -torch.inf)
+            tree.add_level(
+                level.tokens.gather(1, frontier),
+                frontier // self.width,
+                frontier_scores > -torch.inf,
+                None,
+            )
+        return build_best_tree(levels, self.total, tree, self.bounds)
 
-    def candidates(
+    def make_candidates(
         self, tokens: Tensor, score: Tensor, value: Tensor, log_q: Tensor | None, frontier: Tensor
     ) -> LevelCandidates:
-        """Makes a level of them below candidates ``frontier`` [R, F] of the level above, absent
-        ones where there are fewer tokens [R, F, W or fewer] than W.
+        """Builds a level from proposed children [R, F, W or fewer], padded to W with absent ones.
+        ``frontier`` [R, F] are their parents' places among the candidates of the level above.
         """
         missing = (0, self.width - tokens.shape[-1])
-        score, value = (pad(part, missing, value=-torch.inf) for part in (score, value))
-        tokens, score, value = (part.flatten(1) for part in (pad(tokens, missing), score, value))
+        score, value = (pad(values, missing, value=-torch.inf) for values in (score, value))
+        tokens, score, value = (
+            values.flatten(1) for values in (pad(tokens, missing), score, value)
+        )
         return LevelCandidates(tokens, score, value, frontier, log_q)
 
 
 def select_best(levels: Sequence[LevelCandidates], total: int) -> Tensor:
-    """Returns which candidates of all levels [R, all C] have the ``total`` largest values, of equal
-    ones the shallower, then the earlier one, so that parents come along.
+    """Marks [R, all C] the ``total`` candidates of largest value. Ties go to the shallower, then to
+    the earlier one, so that the parents of marked candidates are marked.
     """
     value = torch.cat([level.value for level in levels], dim=1)
     best = value.sort(dim=1, descending=True, stable=True).indices[:, :total]
@@ -147,68 +157,71 @@ def select_best(levels: Sequence[LevelCandidates], total: int) -> Tensor:
     return keep & (value > -torch.inf)
 
 
-def tree_of_best(
-    levels: Sequence[LevelCandidates], total: int, grown: Tree, children: tuple[int, ...]
+def build_best_tree(
+    levels: Sequence[LevelCandidates], total: int, frontier_tree: Tree, children: tuple[int, ...]
 ) -> Tree:
-    """Makes the tree of the N candidates of largest value, its nodes level by level, with the roots
-    of the frontiers' tree. Which they are stays on the device: there are N nodes, wherever they
-    hang. Only a CPU is asked how many there really are and how deep.
+    """Builds the tree of the N candidates of largest value, level by level, with the roots of
+    ``frontier_tree``. It has N nodes wherever they hang, so that nothing waits for the device; on a
+    CPU absent nodes and levels are left out.
     """
     keep = select_best(levels, total)
     sizes = tuple((level.value.shape[1], level.frontier.shape[1]) for level in levels)
     count = min(total, keep.shape[1])
-    most = len(levels)
+    max_depth = len(levels)
     if keep.is_cpu:  # elsewhere asking would stall the device
         count = max(int(keep.sum(dim=1).amax()), 1)
     order = (~keep).byte().sort(dim=1, stable=True).indices[:, :count]
     valid = keep.gather(1, order)
-    hangs_below, depths, firsts = (constant(part, keep.device) for part in _layout(sizes))
+    parent_runs, depths, offsets = (
+        constant(numbers, keep.device) for numbers in _lay_out_candidates(sizes)
+    )
     depth = torch.where(valid, depths[order], 1)
     if keep.is_cpu:
-        most = int(depth.amax())
-    # Candidates are numbered from 1 on, level by level, after the root; so are those that ran.
-    ran = torch.cat([level.frontier for level in levels], dim=1) + firsts
-    number = pad(keep.cumsum(dim=1), (1, 0))  # [R, 1 + C] of a candidate's node
-    parent = number.gather(1, ran.gather(1, hangs_below[order]))
+        max_depth = int(depth.amax())
+    # Candidates are numbered level by level from 1 on; the root is 0.
+    run_numbers = torch.cat([level.frontier for level in levels], dim=1) + offsets
+    node_numbers = pad(keep.cumsum(dim=1), (1, 0))  # [R, 1 + C] node of each candidate
+    parent = node_numbers.gather(1, run_numbers.gather(1, parent_runs[order]))
     tokens = torch.cat([level.tokens for level in levels], dim=1).gather(1, order)
-    laws = None
+    node_log_q = None
     if levels[0].log_q is not None:
-        place = torch.zeros_like(number).scatter_(
-            1, ran, cached_arange(ran.shape[1], ran.device).expand_as(ran)
+        run_places = torch.zeros_like(node_numbers).scatter_(
+            1,
+            run_numbers,
+            cached_arange(run_numbers.shape[1], run_numbers.device).expand_as(run_numbers),
         )
-        law = pad(place.gather(1, order + 1), (1, 0)).unsqueeze(-1)
-        given = torch.cat([level.log_q for level in levels if level.log_q is not None], dim=1)
-        laws = given.gather(1, law.expand(-1, -1, given.shape[-1]))
-    shape = FlatShape.of(count, most, children, max(grown.shape.levels, default=1))
-    tree = Tree.from_nodes(shape, grown.tokens[:, 0], (tokens, parent, depth, valid), laws)
-    tree.siblings = grown.siblings
+        run_index = pad(run_places.gather(1, order + 1), (1, 0)).unsqueeze(-1)
+        run_log_q = torch.cat([level.log_q for level in levels if level.log_q is not None], dim=1)
+        node_log_q = run_log_q.gather(1, run_index.expand(-1, -1, run_log_q.shape[-1]))
+    shape = FlatShape.of(count, max_depth, children, max(frontier_tree.shape.levels, default=1))
+    tree = Tree.from_nodes(
+        shape, frontier_tree.tokens[:, 0], (tokens, parent, depth, valid), node_log_q
+    )
+    tree.siblings = frontier_tree.siblings
     tree.rearranged = True
-    tree.largest = grown.largest
+    tree.largest = frontier_tree.largest
     return tree
 
 
 @lru_cache(maxsize=256)
-def _layout(sizes: tuple[tuple[int, int], ...]) -> tuple[tuple[int, ...], ...]:
-    """Says where candidates hang, all levels in one row, by each level's numbers of candidates and
-    of nodes above that ran.
+def _lay_out_candidates(sizes: tuple[tuple[int, int], ...]) -> tuple[tuple[int, ...], ...]:
+    """Computes parents, depths and offsets of all candidates, level by level.
 
-    For every candidate the node it hangs below, among all that ran, and its depth; for every node
-    that ran what to add to its place among its level's candidates to get its number among all,
-    whose first is 1. The root, which ran first, has the number 0.
+    ``sizes`` lists each level's numbers of candidates and of the nodes above that the drafter ran.
+    Returns each candidate's parent among all nodes run, each candidate's depth, and for each node
+    run the offset from its place in its level to its number among all candidates (root 0, then
+    1, 2, ...).
     """
-    hangs_below: list[int] = []
+    parent_runs: list[int] = []
     depths: list[int] = []
-    firsts: list[int] = []
+    offsets: list[int] = []
     start = 0  # of the candidates of the level above
-    for level, (count, above) in enumerate(sizes):
-        hangs_below += [len(firsts) + place * above // count for place in range(count)]
+    for level, (count, run_count) in enumerate(sizes):
+        parent_runs += [len(offsets) + place * run_count // count for place in range(count)]
         depths += [level + 1] * count
-        firsts += [1 + start if level else 0] * above
+        offsets += [1 + start if level else 0] * run_count
         start += sizes[level - 1][0] if level else 0
-    return tuple(hangs_below), tuple(depths), tuple(firsts)
-
-
-# The nodes that the draft finds likeliest: EAGLE-2's and OPT-Tree's trees.
+    return tuple(parent_runs), tuple(depths), tuple(offsets)
 
 
 @policy(
@@ -220,29 +233,29 @@ def _layout(sizes: tuple[tuple[int, int], ...]) -> tuple[tuple[int, ...], ...]:
 class BestNodes(DynamicTree):
     """The N nodes of largest path probability under the draft, siblings in order of rank.
 
-    EAGLE-2 (arXiv 2406.16858, section 4): the likeliest W nodes of a level are run, each with its W
-    likeliest children; of all W + (L - 1) W^2 candidates the best N are kept. OPT-Tree (arXiv
-    2406.17276, Algorithm 1) keeps the same, the tree that would have the most expected accepted
-    tokens if the draft were the target, and drafts on only while that number grows.
-    Probabilities are those of temperature 1, whatever the text is sampled at. Nothing is drawn:
+    EAGLE-2 (arXiv 2406.16858, section 4) runs the W likeliest nodes of a level, each with its W
+    likeliest children, and keeps the best N of all W + (L - 1) W^2 candidates. OPT-Tree (arXiv
+    2406.17276, Algorithm 1) keeps the same nodes, which maximise the expected number of accepted
+    tokens if the draft were the target, and stops drafting when that number stops growing.
+    Probabilities are those of temperature 1, whatever the sampling temperature. Nothing is drawn:
     the proposals are one-hot, and any choice among them is allowed.
     EAGLE-2 takes W = 10, L = 6 (its "depth" 5 counts the levels after the first) and N = 59 (its 60
     counts the root).
     """
 
-    # drafts on only while the last level raised the expected number of accepted tokens by more than
-    # this (OPT-Tree's threshold); null: always
+    # stops drafting after a level that raised the expected number of accepted tokens by no more
+    # than this (OPT-Tree's threshold); null: never
     gain: Share | None = None
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "deterministic"
 
-    def children(
-        self, tree: Tree, scores: Tensor, above: Tensor, draws: Draws
+    def propose_children(
+        self, tree: Tree, scores: Tensor, parent_scores: Tensor, draws: Draws
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         log_q = scores.log_softmax(dim=-1)
-        best, tokens = log_q.topk(min(self.width, log_q.shape[-1]), dim=-1)
-        score = above + best
+        child_log_q, tokens = log_q.topk(min(self.width, log_q.shape[-1]), dim=-1)
+        score = parent_scores + child_log_q
         return tokens, score, score, None
 
     def keeps_drafting(self, levels: Sequence[LevelCandidates]) -> Tensor | None:
@@ -262,19 +275,15 @@ class BestNodes(DynamicTree):
 
 
 def estimate_accepted_tokens(levels: Sequence[LevelCandidates], total: int) -> Tensor:
-    """Returns [R] how many of the best ``total`` the draft's own distribution would accept."""
+    """Estimates [R] the accepted tokens of the best ``total`` candidates if the draft were the
+    target.
+    """
     sizes = [level.value.shape[1] for level in levels]
     parts = zip(levels, select_best(levels, total).split(sizes, dim=1), strict=True)
     return sum(
         (torch.where(keep, level.value.exp(), 0.0).sum(dim=1) for level, keep in parts),
         start=torch.zeros_like(levels[0].value[:, 0]),
     )
-
-
-# A dynamic tree whose siblings are drawn without replacement: DySpec's.
-
-
-_NODES = re.compile("@([0-9]{1,9})")
 
 
 @policy(
@@ -296,11 +305,11 @@ class BestSlots(DynamicTree):
     A slot is chosen by what was drawn before it, never by its own token, so every rule for siblings
     drawn without replacement is exact. Choosing by the probability of the drawn token is not.
 
-    With W and L at least N, ``@N``, this is DySpec's own tree, bounded by its nodes alone. A node
-    then runs only if the slot below it, whose value is known beforehand, is among the N best so
-    far; the likeliest one's stays there, so that every level run is a level of the tree. A smaller
-    W draws at most W siblings of a node, and only below the W likeliest nodes of a level; a smaller
-    L ends the tree there.
+    With W and L at least N, ``@N``, this is DySpec's own tree, bounded only by its number of nodes.
+    A node then runs only if the slot below it, whose value is known beforehand, is among the N best
+    so far; the likeliest node's slot stays among them, so that every level run is a level of the
+    tree. A smaller W draws at most W siblings of a node, and only below the W likeliest nodes of a
+    level; a smaller L ends the tree there.
     """
 
     def __post_init__(self) -> None:
@@ -311,8 +320,9 @@ class BestSlots(DynamicTree):
 
     @classmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        if match := _NODES.fullmatch(spec.name):
-            return dict.fromkeys(("width", "depth", "total"), int(match[1]))
+        total = parse_total(spec.name)
+        if total is not None:
+            return dict.fromkeys(("width", "depth", "total"), total)
         return super().of_spec(spec)
 
     @property
@@ -321,7 +331,7 @@ class BestSlots(DynamicTree):
 
     @property
     def is_bounded_by_total(self) -> bool:
-        """Whether neither W nor L bounds the tree, but N alone."""
+        """Whether only N bounds the tree, not W or L."""
         return min(self.width, self.depth) >= self.total
 
     @property
@@ -334,73 +344,76 @@ class BestSlots(DynamicTree):
 
     @cached_property
     def shape(self) -> TreeShape:
-        """The most that can run. Unbounded: of level l at most (N - l + 1) / 2 nodes, for each of
-        them, the slot below it, and one node on every level above are among the N best.
+        """Upper bound on the nodes that run. Bounded by N alone, level l runs at most
+        (N - l + 1) / 2 nodes: each of them, the slot below it, and one node on every level above
+        are among the N best.
         """
         if not self.is_bounded_by_total:
             return super().shape
-        most = (max((self.total - level) // 2, 1) for level in range(self.total))
-        return TreeShape(tuple(most), (self.total,) * self.total)
+        level_sizes = (max((self.total - level) // 2, 1) for level in range(self.total))
+        return TreeShape(tuple(level_sizes), (self.total,) * self.total)
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return distinct(settings)
 
-    def children(
+    def propose_children(
         self,
         tree: Tree,
         scores: Tensor,
-        above: Tensor,
+        parent_scores: Tensor,
         draws: Draws,
         counts: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         log_q = scores.log_softmax(dim=-1)
-        tokens, there, law = sample_distinct(tree, log_q, draws, self.width, counts)
-        drawn = log_q.gather(-1, tokens)
-        mass = drawn.exp()
-        left = (1 - (mass.cumsum(dim=-1) - mass)).clamp(min=0.0)
-        value = torch.where(there, above + left.log(), -torch.inf)
-        # By a rounding error a token may have more mass than was left.
-        score = torch.minimum(above + drawn, value)
-        return tokens, score, value, law
+        tokens, present, proposal = sample_distinct(tree, log_q, draws, self.width, counts)
+        token_log_q = log_q.gather(-1, tokens)
+        mass = token_log_q.exp()
+        remaining_mass = (1 - (mass.cumsum(dim=-1) - mass)).clamp(min=0.0)
+        value = torch.where(present, parent_scores + remaining_mass.log(), -torch.inf)
+        # Rounding can give a token more mass than remains.
+        score = torch.minimum(parent_scores + token_log_q, value)
+        return tokens, score, value, proposal
 
     def plant(self, ground: GrowthContext) -> Tree:
         if not self.is_bounded_by_total:
             return super().plant(ground)
         tree = Tree(TreeShape((), ()), ground.roots, self.siblings(ground.settings))
         frontier = torch.zeros_like(tree.tokens)
-        above = frontier.to(ground.settings.dtype)
+        frontier_scores = frontier.to(ground.settings.dtype)
         levels = list[LevelCandidates]()
         counts = [1] * len(frontier)
         while True:
             scores = ground.scores_below(tree)[:, :, 0]
-            below = self.children(tree, scores, above.unsqueeze(-1), ground.draws, counts=counts)
-            levels.append(self.candidates(*below, frontier))
-            ordered = levels[-1].score.sort(dim=-1, descending=True, stable=True)
-            running = self._count_running(levels, ordered.values[:, : self.total])
-            processes.broadcast_tensors(running)
-            counts = running.tolist()  # the one question of a level: what is worth a pass?
+            children = self.propose_children(
+                tree, scores, frontier_scores.unsqueeze(-1), ground.draws, counts=counts
+            )
+            levels.append(self.make_candidates(*children, frontier))
+            by_score = levels[-1].score.sort(dim=-1, descending=True, stable=True)
+            run_counts = self._count_running(levels, by_score.values[:, : self.total])
+            processes.broadcast_tensors(run_counts)
+            counts = run_counts.tolist()  # the only wait for the device on a level
             if not any(counts):
-                return tree_of_best(levels, self.total, tree, self.bounds)
-            most = max(counts)
+                return build_best_tree(levels, self.total, tree, self.bounds)
+            widest = max(counts)
             if not tree.tokens.is_cpu:  # passes of few sizes
-                most = min(1 << (most - 1).bit_length(), self.shape.levels[0])
-            frontier = ordered.indices[:, :most]
-            there = cached_arange(frontier.shape[1], frontier.device) < running.unsqueeze(1)
-            above = ordered.values[:, :most].masked_fill(~there, -torch.inf)
+                widest = min(1 << (widest - 1).bit_length(), self.shape.levels[0])
+            frontier = by_score.indices[:, :widest]
+            present = cached_arange(frontier.shape[1], frontier.device) < run_counts.unsqueeze(1)
+            frontier_scores = by_score.values[:, :widest].masked_fill(~present, -torch.inf)
             tree.make_room(frontier.shape[1])
             tokens = levels[-1].tokens.gather(1, frontier)
-            tree.add_level(tokens, frontier // self.width, there, None)
+            tree.add_level(tokens, frontier // self.width, present, None)
 
-    def _count_running(self, levels: Sequence[LevelCandidates], below: Tensor) -> Tensor:
-        """[R] how many of a level's nodes, likeliest first, have the slot below them, of value
-        ``below`` [R, C], among the N best.
+    def _count_running(self, levels: Sequence[LevelCandidates], slot_values: Tensor) -> Tensor:
+        """Counts [R] the nodes of a level to run: those, likeliest first, whose first child slot
+        (``slot_values`` [R, C]) is among the N best.
         """
-        known = torch.cat([level.value for level in levels], dim=1)
-        known = known.sort(dim=1, descending=True).values[:, : self.total]
-        # Of equal slots the shallower is taken.
-        ahead = (known.unsqueeze(1) >= below.unsqueeze(2)).sum(dim=2)
-        fits = ahead + cached_arange(below.shape[1], below.device) < self.total
-        return (fits & torch.isfinite(below)).sum(dim=1)
+        kept_values = torch.cat([level.value for level in levels], dim=1)
+        kept_values = kept_values.sort(dim=1, descending=True).values[:, : self.total]
+        # Ties go to the shallower slot.
+        better_count = (kept_values.unsqueeze(1) >= slot_values.unsqueeze(2)).sum(dim=2)
+        fits = better_count + cached_arange(slot_values.shape[1], slot_values.device) < self.total
+        return (fits & torch.isfinite(slot_values)).sum(dim=1)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:

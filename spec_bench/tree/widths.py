@@ -1,4 +1,4 @@
-"""Trees of fixed widths: their sizes, shorthands and shapes, and how each level is drawn."""
+"""Trees of fixed widths: their shorthands and shapes, and how each level is drawn."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,9 +66,6 @@ class BranchingTree(GrownTree):
         return TreeShape(tuple(accumulate(self.widths, mul)), self.widths)
 
 
-# A fixed number of children per level: SpecInfer's and MCSD's trees, RSD-C.
-
-
 @policy("widths", forms=("number", "levels"), takes="children per level such as 2-2-1")
 @dataclass(frozen=True)
 class WidthsPolicy(BranchingTree):
@@ -78,7 +75,7 @@ class WidthsPolicy(BranchingTree):
     replacement; with replacement it is SpecInfer's and MCSD's tree.
     """
 
-    # whether the children of a node are i.i.d. draws, shared in turn by several drafts, or distinct
+    # whether the children of a node are i.i.d. draws, from several drafts in turn, or distinct
     replacement: bool
 
     @property
@@ -94,8 +91,8 @@ class WidthsPolicy(BranchingTree):
             grow_iid(tree, scores, draws, width)
             return
         parent = torch.arange(scores.shape[1], device=scores.device).repeat_interleave(width)
-        tokens, valid, law = sample_distinct(tree, scores.squeeze(2), draws, width)
-        tree.add_level(tokens.flatten(1), parent, valid.flatten(1), None, law)
+        tokens, valid, proposal = sample_distinct(tree, scores.squeeze(2), draws, width)
+        tree.add_level(tokens.flatten(1), parent, valid.flatten(1), None, proposal)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
@@ -111,32 +108,29 @@ class WidthsPolicy(BranchingTree):
 def sample_distinct(
     tree: Tree, log_q: Tensor, draws: Draws, count: int, counts: Sequence[int] | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Draws distinct children of each node by log-probabilities [R, F, V], or takes the best where
-    siblings are deterministic; returns tokens and whether there are so many [R, F, count], and what
-    they were drawn from. ``counts``: see ``Draws.gumbel``.
+    """Draws distinct children of each node from log-probabilities [R, F, V], or takes the best ones
+    if siblings are deterministic. Returns tokens and their presence [R, F, count], and the
+    distributions they were drawn from. ``counts``: see ``Draws.gumbel``.
     """
-    law = None if tree.siblings == "deterministic" else log_q
-    noise = torch.zeros_like(log_q) if law is None else draws.gumbel(log_q, counts, count)
+    proposal = None if tree.siblings == "deterministic" else log_q
+    noise = torch.zeros_like(log_q) if proposal is None else draws.gumbel(log_q, counts, count)
     tokens, valid = gumbel_top_k(log_q, noise, count)
-    missing = (0, count - tokens.shape[-1])  # more children asked for than there are tokens
-    return pad(tokens, missing), pad(valid, missing), law
+    padding = (0, count - tokens.shape[-1])  # more children than tokens
+    return pad(tokens, padding), pad(valid, padding), proposal
 
 
 def grow_iid(tree: Tree, scores: Tensor, draws: Draws, width: int) -> None:
-    """Adds a level of ``width`` i.i.d. children per node, by scores [R, F, D, V].
+    """Adds a level of ``width`` i.i.d. children per node, from scores [R, F, D, V].
 
-    Child j of a node comes from draft j mod D, so that every draft gets its share.
+    Child j of a node comes from draft j mod D, so that drafts take turns.
     """
     rows, nodes, drafts, _ = scores.shape
     q = scores.exp()
-    drawn = draws.categorical(q.flatten(1, 2), -(-width // drafts))
-    drawn = drawn.view(rows, nodes, drafts, -1).transpose(2, 3)
-    tokens = drawn.reshape(rows, nodes, -1)[..., :width].flatten(1)
+    samples = draws.categorical(q.flatten(1, 2), -(-width // drafts))
+    samples = samples.view(rows, nodes, drafts, -1).transpose(2, 3)
+    tokens = samples.reshape(rows, nodes, -1)[..., :width].flatten(1)
     parent = torch.arange(nodes, device=q.device).repeat_interleave(width)
     tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), q)
-
-
-# K independent paths from the root: SpecTr's drafts.
 
 
 @policy("iid_paths", forms=("product",), takes="KxL: K paths of length L, such as 4x3")
@@ -144,10 +138,10 @@ def grow_iid(tree: Tree, scores: Tensor, draws: Draws, width: int) -> None:
 class IidPaths(GrownTree):
     """K i.i.d. paths of length L (SpecTr, arXiv 2310.15141; RSD section 5).
 
-    Paths are kept apart even where they agree; the walk treats equal prefixes as one node whose
-    candidates are the next tokens of all paths still alive, with multiplicity. Or they are merged:
-    a node for every distinct prefix, copies absent. Then a node's children are drawn without
-    replacement: that one more distinct token came says nothing about which one.
+    Equal prefixes stay separate nodes; the walk treats them as one node whose candidates are the
+    next tokens of all paths still alive, with multiplicity. ``merged`` makes one node of equal
+    prefixes, its copies absent. A node's children are then drawn without replacement: that another
+    distinct token came does not depend on which one it is.
     """
 
     paths: Count  # K
@@ -179,28 +173,28 @@ class IidPaths(GrownTree):
 
     @property
     def revision(self) -> int:
-        return int(self.merged)  # 1: what follows a copy on level 2 is kept, too
+        return int(self.merged)  # 1: children of a copy on level 2 are kept too
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "without_replacement" if self.merged else "iid"
 
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
         q = scores.exp()
-        first = tree.grown == 0
-        tokens = draws.categorical(q.squeeze(2), self.paths if first else 1).flatten(1)
+        is_first_level = tree.grown == 0
+        tokens = draws.categorical(q.squeeze(2), self.paths if is_first_level else 1).flatten(1)
         path = torch.arange(self.paths, device=q.device)
-        parent = torch.zeros_like(path) if first else path
+        parent = torch.zeros_like(path) if is_first_level else path
         if not self.merged:
             tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), q)
             return
-        # Each path goes on below the first one that has its prefix: [R, K] by path.
-        above = parent.expand_as(tokens) if first else tree.carried[0]
-        same = (tokens.unsqueeze(2) == tokens.unsqueeze(1)) & (
-            above.unsqueeze(2) == above.unsqueeze(1)
+        # Each path continues below the first path with the same prefix: [R, K].
+        merged_parent = parent.expand_as(tokens) if is_first_level else tree.carried[0]
+        equal_prefix = (tokens.unsqueeze(2) == tokens.unsqueeze(1)) & (
+            merged_parent.unsqueeze(2) == merged_parent.unsqueeze(1)
         )
-        earliest = same.byte().argmax(dim=2)  # the first of equals
+        earliest = equal_prefix.byte().argmax(dim=2)  # the first of equals
         tree.carried = (earliest,)
-        tree.add_level(tokens, above, earliest == path, None, scores.squeeze(2))
+        tree.add_level(tokens, merged_parent, earliest == path, None, scores.squeeze(2))
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
@@ -211,19 +205,16 @@ class IidPaths(GrownTree):
         )
 
 
-# Children of which some are drawn and the others are the draft's best: SpecHub's trees.
-
-
 @policy("top_and_sample", forms=("number", "levels"), takes="children per level such as 3-2-1")
 @dataclass(frozen=True)
 class TopAndSample(BranchingTree):
     """``widths[l]`` children for every node of level l: drawn ones first, then the draft's best.
 
-    The drawn ones come from the draft's distribution without the best (arXiv 2502.18779; SpecHub,
-    arXiv 2411.05289, with two children). At draft temperature 0 all are the best.
+    They are drawn from the draft's distribution without the best (arXiv 2502.18779; SpecHub, arXiv
+    2411.05289, with two children). At draft temperature 0 all children are the best ones.
     """
 
-    sampled: Count = 1  # how many of them are drawn; all, if there are fewer
+    sampled: Count = 1  # children drawn; all, if there are fewer
 
     shared = ("sampled",)
 
@@ -237,33 +228,30 @@ class TopAndSample(BranchingTree):
         width = self.widths[tree.grown]
         rows, nodes, vocab = log_q.shape
         parent = torch.arange(nodes, device=log_q.device).repeat_interleave(width)
-        drawn = 0 if tree.siblings == "deterministic" else min(self.sampled, width)
-        values, best = log_q.topk(min(width - drawn, vocab), dim=-1)
-        parts = [best]
-        there = [values > -torch.inf]
-        if missing := width - drawn - best.shape[-1]:  # more asked for than there are tokens
-            parts.append(best.new_zeros((rows, nodes, missing)))
-            there.append(torch.zeros_like(parts[-1], dtype=torch.bool))
-        w: Tensor | None = None
-        if drawn:
-            # In log space: the best may have all the mass that probabilities can tell from 1.
-            rest = log_q.scatter(-1, best, -torch.inf)
-            some = rest.amax(dim=-1, keepdim=True) > -torch.inf
-            w = torch.where(some, rest, 0.0).softmax(dim=-1)
-            parts.insert(0, draws.categorical(w, drawn))
-            there.insert(0, some.expand(-1, -1, drawn))
-            w = torch.where(some, w, 0.0).unsqueeze(2)
-        tokens = torch.cat(parts, dim=-1).flatten(1)
-        valid = torch.cat(there, dim=-1).flatten(1)
+        sample_count = 0 if tree.siblings == "deterministic" else min(self.sampled, width)
+        values, best = log_q.topk(min(width - sample_count, vocab), dim=-1)
+        token_parts = [best]
+        valid_parts = [values > -torch.inf]
+        if missing := width - sample_count - best.shape[-1]:  # more children than tokens
+            token_parts.append(best.new_zeros((rows, nodes, missing)))
+            valid_parts.append(torch.zeros_like(token_parts[-1], dtype=torch.bool))
+        rest_q: Tensor | None = None
+        if sample_count:
+            # In log space: the mass of the best may round to 1.
+            rest_log_q = log_q.scatter(-1, best, -torch.inf)
+            has_rest = rest_log_q.amax(dim=-1, keepdim=True) > -torch.inf
+            rest_q = torch.where(has_rest, rest_log_q, 0.0).softmax(dim=-1)
+            token_parts.insert(0, draws.categorical(rest_q, sample_count))
+            valid_parts.insert(0, has_rest.expand(-1, -1, sample_count))
+            rest_q = torch.where(has_rest, rest_q, 0.0).unsqueeze(2)
+        tokens = torch.cat(token_parts, dim=-1).flatten(1)
+        valid = torch.cat(valid_parts, dim=-1).flatten(1)
         tree.sampled = self.sampled
-        tree.add_level(tokens, parent, valid, w)
+        tree.add_level(tokens, parent, valid, rest_q)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
         return (AuditTree(cls((2, 1))), AuditTree(cls((3,), sampled=2)))
-
-
-# Stochastic beam search over the draft: RSD-S.
 
 
 @policy("stochastic_beam", forms=("product",), takes="KxL: beam width K, length L, such as 4x3")
@@ -271,10 +259,10 @@ class TopAndSample(BranchingTree):
 class StochasticBeam(Rectangle):
     """The W sequences with the largest perturbed log-probability at every level.
 
-    RSD Algorithm 8 with its Algorithm 9 corrected: the beam keeps the best (parent, token) pairs by
-    the *truncated* value psi. A level's nodes are in decreasing psi, so siblings are met in
-    decreasing psi, the one order for which recursive rejection is exact. Nothing that follows may
-    depend on how many children a node got.
+    RSD-S, RSD Algorithm 8 with its Algorithm 9 corrected: the beam keeps the best (parent, token)
+    pairs by the *truncated* value psi. A level's nodes are in decreasing psi, so siblings are
+    tested in decreasing psi, the only order for which recursive rejection is exact. Later steps
+    must not depend on how many children a node got.
 
     At temperature 0 (deterministic siblings) it is a beam search whose score is the sum of
     (logit - largest logit) along the path, which is the limit of the stochastic beam.
@@ -290,7 +278,7 @@ class StochasticBeam(Rectangle):
         if tree.grown == 0:
             tree.carried = (log_q.new_zeros((rows, 1)),) * 2
         # [R, F] sum of log q (or of scores) along each frontier node's path, and its truncated
-        # perturbed value; -inf for absent ones
+        # perturbed value; -inf if absent
         phi_above, psi_above = tree.carried
         phi = phi_above.unsqueeze(-1) + log_q
         noisy = phi if deterministic else phi + draws.gumbel(log_q)
@@ -299,13 +287,13 @@ class StochasticBeam(Rectangle):
         best, tokens = noisy.topk(min(self.width, vocab), dim=-1)
         psi = best if deterministic else truncate_gumbel(best, psi_above)
         phi = phi.gather(-1, tokens)
-        ordered = psi.flatten(1).sort(dim=-1, descending=True, stable=True)
-        psi = ordered.values[:, : self.width]
-        chosen = ordered.indices[:, : self.width]
-        parent = chosen // tokens.shape[-1]
-        tokens = tokens.flatten(1).gather(1, chosen)
-        phi = phi.flatten(1).gather(1, chosen)
-        missing = self.width - chosen.shape[1]
+        by_psi = psi.flatten(1).sort(dim=-1, descending=True, stable=True)
+        psi = by_psi.values[:, : self.width]
+        beam_index = by_psi.indices[:, : self.width]
+        parent = beam_index // tokens.shape[-1]
+        tokens = tokens.flatten(1).gather(1, beam_index)
+        phi = phi.flatten(1).gather(1, beam_index)
+        missing = self.width - beam_index.shape[1]
         if missing:  # the vocabulary is smaller than the beam
             parent = pad(parent, (0, missing))
             tokens = pad(tokens, (0, missing))
@@ -315,5 +303,5 @@ class StochasticBeam(Rectangle):
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
-        # What it grows depends on the Gumbel values, not only on their order.
+        # Its trees depend on the Gumbel values, not only on their order.
         return (AuditTree(cls(3, 2), enumerable=False),)

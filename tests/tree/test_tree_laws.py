@@ -22,9 +22,9 @@ from spec_bench.tree.chain import DynamicChain
 from spec_bench.tree.dynamic import BestNodes, BestSlots
 from spec_bench.tree.node_list import (
     FittedList,
-    best_list,
+    build_best_list,
+    build_greedy_list,
     compute_expected_accepted,
-    greedy_node_list,
     pool_rates,
 )
 from spec_bench.tree.widths import IidPaths, StochasticBeam, WidthsPolicy
@@ -116,16 +116,20 @@ TRAVERSAL = {"rule": "traversal"}
 class CutByToken(BestSlots):
     """A slot is kept for the probability of the token that was drawn into it."""
 
-    def children(self, tree, scores, above, draws, **more):
-        tokens, score, _, log_q = super().children(tree, scores, above, draws, **more)
+    def propose_children(self, tree, scores, parent_scores, draws, **more):
+        tokens, score, _, log_q = super().propose_children(
+            tree, scores, parent_scores, draws, **more
+        )
         return tokens, score, score, log_q
 
 
 class ReversedSlots(BestSlots):
     """Siblings are tested in the reverse of the order drawn."""
 
-    def children(self, tree, scores, above, draws, **more):
-        tokens, score, value, log_q = super().children(tree, scores, above, draws, **more)
+    def propose_children(self, tree, scores, parent_scores, draws, **more):
+        tokens, score, value, log_q = super().propose_children(
+            tree, scores, parent_scores, draws, **more
+        )
         return tokens.flip(-1), score.flip(-1), value, log_q
 
 
@@ -384,7 +388,7 @@ def test_a_tree_is_worth_the_product_along_each_path():
     ],
 )
 def test_the_best_tree_by_hand(acceptance, nodes):
-    assert best_list(acceptance, len(nodes)) == nodes
+    assert build_best_list(acceptance, len(nodes)) == nodes
 
 
 def test_no_tree_of_so_many_nodes_is_worth_more():
@@ -402,12 +406,12 @@ def test_no_tree_of_so_many_nodes_is_worth_more():
                     for node in chosen
                 )
             )
-            found = compute_expected_accepted(best_list(acceptance, size), acceptance)
+            found = compute_expected_accepted(build_best_list(acceptance, size), acceptance)
             assert found == pytest.approx(best, abs=1e-12)
 
 
 def test_a_trees_depth_has_no_bound_but_its_nodes():
-    assert max(map(len, best_list([0.95, 0.01], 30))) > 20
+    assert max(map(len, build_best_list([0.95, 0.01], 30))) > 20
 
 
 def test_estimates_that_do_not_fall_are_averaged():
@@ -432,13 +436,13 @@ def worth(path):
 
 def test_the_first_nodes_are_those_of_the_largest_products():
     # 0.6, 0.3 = 0.6 * 0.5, 0.2, 0.15 = 0.6 * 0.25, 0.12 = 0.6 * 0.5 * 0.4, 0.1 = 0.2 * 0.5
-    assert greedy_node_list(ACCURACIES, 6) == [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)]
+    assert build_greedy_list(ACCURACIES, 6) == [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)]
 
 
 @pytest.mark.parametrize("nodes", range(1, 40))
 def test_no_tree_of_that_size_expects_to_accept_more_and_every_parent_comes_first(nodes):
     every = [path for depth in (1, 2, 3) for path in product(range(3), repeat=depth)]
-    paths = greedy_node_list(ACCURACIES, nodes)
+    paths = build_greedy_list(ACCURACIES, nodes)
     assert len(set(paths)) == nodes
     for place, path in enumerate(paths):
         assert len(path) == 1 or path[:-1] in paths[:place]
@@ -447,8 +451,8 @@ def test_no_tree_of_that_size_expects_to_accept_more_and_every_parent_comes_firs
 
 
 def test_of_equal_worth_the_shallower_node_is_taken_and_heads_may_differ_in_ranks():
-    assert greedy_node_list([[1.0, 1.0], [1.0, 1.0]], 2) == [(0,), (1,)]
-    assert greedy_node_list([[0.5], [0.9, 0.8]], 3) == [(0,), (0, 0), (0, 1)]
+    assert build_greedy_list([[1.0, 1.0], [1.0, 1.0]], 2) == [(0,), (1,)]
+    assert build_greedy_list([[0.5], [0.9, 0.8]], 3) == [(0,), (0, 0), (0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -461,4 +465,4 @@ def test_of_equal_worth_the_shallower_node_is_taken_and_heads_may_differ_in_rank
 )
 def test_what_the_heads_cannot_make_and_what_is_no_share_are_refused(accuracies, nodes, named):
     with pytest.raises(ValueError, match=naming(*named)):
-        greedy_node_list(accuracies, nodes)
+        build_greedy_list(accuracies, nodes)
