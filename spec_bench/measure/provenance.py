@@ -1,6 +1,6 @@
 """Where a number came from: code revision, versions, machine, settings of torch, load and clocks.
 
-Knows nothing about cells; the runner stores what this returns beside each of them.
+Knows nothing about cells; the runner stores this with each of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import spec_bench
 from spec_bench.measure.energy.counters import nvml_handles
 from spec_bench.measure.energy.meters import UnmeteredError
-from spec_bench.measure.energy.nvidia_smi import query
+from spec_bench.measure.energy.nvidia_smi import query_gpus
 from spec_bench.records.types import BUSY
 from spec_bench.system.processor import cpu_model
 
@@ -35,7 +35,7 @@ _PACKAGES = (
 
 
 def provenance() -> dict[str, Any]:
-    """Everything that identifies code and machine, ready for JSON."""
+    """Collects all that identifies code and machine, ready for JSON."""
     return {
         "spec_bench": spec_bench.__version__,
         "git": git_state(Path(spec_bench.__file__).resolve().parent),
@@ -51,17 +51,17 @@ def provenance() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of the packages that can change a number."""
-    installed = {}
+    """Returns the installed versions of the packages that can change a number."""
+    version_by_package = {}
     for package in _PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
-            installed[package] = importlib.metadata.version(package)
-    return installed
+            version_by_package[package] = importlib.metadata.version(package)
+    return version_by_package
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Revision of the checkout that holds ``folder`` and whether it had changes, new results not
-    counted; None outside.
+    """Returns the revision of the checkout that holds ``folder`` and whether it has changes outside
+    of ``results``; None outside of a checkout.
     """
 
     def git(*arguments: str) -> str:
@@ -70,21 +70,21 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
     try:
         # Earlier results are in the tree, and change while a run adds to them.
-        changed = git("status", "--porcelain", "--", ":/", ":(top,exclude)results")
-        return {"revision": git("rev-parse", "HEAD"), "dirty": bool(changed)}
+        changes = git("status", "--porcelain", "--", ":/", ":(top,exclude)results")
+        return {"revision": git("rev-parse", "HEAD"), "dirty": bool(changes)}
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
 def device_name(device: str) -> str:
-    """``cpu``, or the GPU's name; for another device, torch's name of it."""
+    """Returns the GPU's name; for another device torch's name, as ``cpu``."""
     import torch
 
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
 
 
 def machine(device: str) -> str:
-    """Count and model of the GPUs that this process sees, or of the processor's cores."""
+    """Returns count and model of the visible GPUs or of the processor's cores, for reports."""
     import torch
 
     if device.startswith("cuda"):
@@ -93,14 +93,14 @@ def machine(device: str) -> str:
 
 
 def driver_version(path: Path = Path("/sys/module/nvidia/version")) -> str | None:
-    """Returns the NVIDIA driver's version; None if the system does not tell."""
+    """Reads the NVIDIA driver's version; None if it is unknown."""
     try:
         return path.read_text().strip()
     except OSError:
         return None
 
 
-# What the driver is asked about every GPU; megahertz and watts.
+# Fields of ``nvidia-smi --query-gpu`` by their names here; megahertz and watts.
 GPU_FIELDS = {
     "name": "name",
     "uuid": "uuid",
@@ -117,13 +117,13 @@ GPU_FIELDS = {
 
 
 def gpu_states(uuids: Sequence[str]) -> list[dict[str, Any]]:
-    """Clocks, power limits and modes as ``nvidia-smi`` tells them, of the GPUs of these UUIDs that
-    the driver lists, in their order.
+    """Reads clocks, power limits and modes of the GPUs with these UUIDs from ``nvidia-smi``, in
+    this order; GPUs that the driver does not list are left out.
 
-    A field that the driver does not know is None; without the program there is nothing.
+    A field that the driver does not know is None. The list is empty without the program.
     """
 
-    def value(name: str, cell: str) -> str | float | None:
+    def parse_cell(name: str, cell: str) -> str | float | None:
         if cell.startswith("["):  # [N/A] or [Not Supported]
             return None
         with suppress(ValueError):
@@ -131,11 +131,11 @@ def gpu_states(uuids: Sequence[str]) -> list[dict[str, Any]]:
         return None
 
     try:
-        rows = query(GPU_FIELDS.values())
+        rows = query_gpus(GPU_FIELDS.values())
     except UnmeteredError:
         return []
     states = [
-        {name: value(name, cell) for name, cell in zip(GPU_FIELDS, cells, strict=True)}
+        {name: parse_cell(name, cell) for name, cell in zip(GPU_FIELDS, cells, strict=True)}
         for cells in rows
         if len(cells) == len(GPU_FIELDS)
     ]
@@ -144,16 +144,16 @@ def gpu_states(uuids: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def torch_state() -> dict[str, Any]:
-    """Threads, devices and the switches of torch that move a number or a time, and that say which
-    kernels a GPU runs and how finely they add.
+    """Collects torch's threads, devices and switches that change a number or a time: kernels of
+    attention and precision of sums.
     """
     import torch
 
     cuda = torch.cuda
     devices = range(cuda.device_count() if cuda.is_available() else 0)
-    # As NVML writes a GPU's identity, which does not hang on its number.
+    # In NVML's notation. A UUID does not depend on the GPU's number.
     uuids = [str(cuda.get_device_properties(index).uuid) for index in devices]
-    uuids = [each if each.startswith(("GPU-", "MIG-")) else f"GPU-{each}" for each in uuids]
+    uuids = [uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}" for uuid in uuids]
     matmul = torch.backends.cuda.matmul
     cudnn = torch.backends.cudnn
     kernels = {
@@ -173,7 +173,7 @@ def torch_state() -> dict[str, Any]:
         "devices": [cuda.get_device_name(index) for index in devices],
         "device_uuids": uuids,
         "gpus": gpu_states(uuids) if uuids else [],
-        "attention_kernels": [name for name, on in kernels.items() if on],
+        "attention_kernels": [name for name, is_enabled in kernels.items() if is_enabled],
         "tf32": bool(matmul.allow_tf32 or cudnn.allow_tf32),
         "bf16_reduced_precision_reduction": bool(matmul.allow_bf16_reduced_precision_reduction),
         "fp16_reduced_precision_reduction": bool(matmul.allow_fp16_reduced_precision_reduction),
@@ -189,8 +189,10 @@ _CLOCK = b"cpu MHz"
 
 
 class Machine:
-    """Reads a job's machine; as a context manager it holds NVML open if the job is on GPUs, those
-    at ``ordinals`` among the visible ones; None: all of them.
+    """Reads load, clock and waits for cores of a job's machine.
+
+    As a context manager it holds NVML open for a job on GPUs: those at ``ordinals`` among the
+    visible ones, or all of them if that is None.
     """
 
     def __init__(self, device: str, ordinals: Sequence[int] | None = None) -> None:
@@ -198,7 +200,7 @@ class Machine:
         self._ordinals = ordinals
         self._nvml: Any = None
         self._handles: list[Any] = []
-        self._beyond_s = 0.0  # that threads have waited for a core beyond a share of ``BUSY``
+        self._excess_wait_s = 0.0  # waits for a core beyond a share of ``BUSY``
 
     def __enter__(self) -> Machine:
         """Opens NVML; without it the clock of a GPU stays unknown."""
@@ -224,20 +226,21 @@ class Machine:
         self._waits, self._began = core_waits(), time.perf_counter()
 
     def read(self) -> dict[str, float | None]:
-        """Closes the window, outside what is timed: the load (``os.getloadavg`` of a minute) and
-        the clock in MHz now, of a GPU the mean one of the job's multiprocessors, and the share of
-        the window for which a thread waited for a core (0 if unknown), and the Unix time, by fields
-        of ``Generation``; None is what the system does not tell. Says it, once, where others use
-        the cores.
+        """Closes the window, outside what is timed, and returns fields of ``Generation``.
+
+        They are the load average of the last minute, the clock in MHz (of GPUs the mean of their
+        multiprocessors' clocks), the share of the window for which a thread waited for a core (0 if
+        unknown) and the Unix time. An unknown one is None. Warns once if other programs use the
+        cores.
         """
         load = None
         mhz = None
         window_s = time.perf_counter() - self._began
         waits = core_waits()
-        waited_s = max((waits[each] - self._waits.get(each, 0.0) for each in waits), default=0.0)
-        self._beyond_s += waited_s - BUSY * window_s
-        if self._beyond_s > 1:
-            warn_of_others()
+        waited_s = max((waits[path] - self._waits.get(path, 0.0) for path in waits), default=0.0)
+        self._excess_wait_s += waited_s - BUSY * window_s
+        if self._excess_wait_s > 1:
+            warn_of_busy_cores()
         with suppress(AttributeError, OSError):
             load = os.getloadavg()[0]
         if not self._cuda:
@@ -256,8 +259,8 @@ class Machine:
 
 
 @cache
-def warn_of_others() -> None:
-    """Says, once a process, that times are disturbed."""
+def warn_of_busy_cores() -> None:
+    """Warns, once per process, that other programs disturb the times."""
     log.warning(
         "other programs or jobs use this machine's cores, which disturbs times: rates measured so "
         "are marked and decide nothing"
@@ -265,19 +268,22 @@ def warn_of_others() -> None:
 
 
 def core_waits() -> dict[str, float]:
-    """Seconds, since each thread of this process began, in which it could run and waited for a
-    core, as Linux's scheduler counts them; nothing where it does not tell. Other processes alone
-    make a thread wait, or more threads of its own than cores; a load average would count a whole
-    host's work, also where cores are free.
+    """Reads the seconds that each thread of this process has waited for a core since it began,
+    from Linux's scheduler; empty on other systems.
+
+    Threads wait only for other processes, or if this one has more threads than cores. A load
+    average would count all work of the host, even while cores are free.
     """
     with suppress(OSError):  # a thread may have ended
-        every = {path: Path(path).read_text() for path in glob("/proc/self/task/*/schedstat")}
-        return {path: int(text.split()[1]) * 1e-9 for path, text in every.items()}
+        text_by_path = {
+            path: Path(path).read_text() for path in glob("/proc/self/task/*/schedstat")
+        }
+        return {path: int(text.split()[1]) * 1e-9 for path, text in text_by_path.items()}
     return {}
 
 
 def cpu_mhz(path: Path = _CPUS) -> float | None:
-    """Mean clock of the first processors that the system lists; None if it does not tell."""
+    """Reads the mean clock in MHz of ``/proc/cpuinfo``'s first processors; None if unknown."""
     try:
         with path.open("rb", buffering=0) as stream:
             text = stream.read(_READ_BYTES) or b""
@@ -289,10 +295,9 @@ def cpu_mhz(path: Path = _CPUS) -> float | None:
 
 
 class PeakMemory:
-    """The most memory that one cell's tensors took on CUDA, over all windows it was given.
+    """Peak memory of one cell's tensors on CUDA, over all of its windows.
 
-    On a CPU the allocator keeps no peak and the process is shared by all cells: the value stays
-    None rather than being some other cell's.
+    On a CPU it stays None: the allocator keeps no peak, and all cells share the process.
     """
 
     def __init__(self, device: str) -> None:
@@ -300,7 +305,7 @@ class PeakMemory:
         self.peak_bytes: int | None = None
 
     def begin(self) -> None:
-        """Opens a window: forgets peaks of other cells."""
+        """Opens a window: resets torch's peaks, which hold other cells' ones."""
         if self._cuda:
             import torch
 

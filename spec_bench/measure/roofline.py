@@ -1,4 +1,4 @@
-"""A roofline: the bytes that decoding must move, and the bandwidth that the memory gives.
+"""A roofline: the bytes that decoding must move, over the memory's bandwidth.
 
 Bound over measured says how much of the decoding time the memory alone explains. Forward passes are
 timed by events on the device, and two events span whatever lies between them: where the host
@@ -29,14 +29,14 @@ NOMINAL = {"A100": 2.0e12, "H100": 3.35e12, "H200": 4.8e12, "A6000": 0.768e12, "
 
 
 def nominal_bandwidth(device_name: str) -> float | None:
-    """Bytes per second of ``NVIDIA H200`` or ``NVIDIA A100-SXM4-80GB``; None: an unknown GPU."""
+    """Looks up the bytes per second of a GPU such as ``NVIDIA A100-SXM4-80GB``; None: unknown."""
     words = device_name.replace("-", " ").split()
     return next((rate for name, rate in NOMINAL.items() if name in words), None)
 
 
 @dataclass(frozen=True)
 class ModelCost:
-    """Bytes that one forward pass of a model moves, by what they depend on."""
+    """Bytes that one forward pass of a model moves: fixed, per token looked up, and so on."""
 
     weight_bytes: int  # parameters that every pass reads in full: all but looked-up tables
     # A token's rows of embedding tables (tokens, learned positions). A table that is the lm head
@@ -47,16 +47,18 @@ class ModelCost:
 
 
 def model_cost(module: Any, slot_bytes: int) -> ModelCost:
-    """Counts a transformers causal LM, all of one dtype; one on the ``meta`` device will do."""
+    """Counts the bytes of a transformers causal LM of one dtype, which may be on ``meta``."""
     head = module.get_output_embeddings().weight
     tables = [
-        part.weight
-        for part in module.modules()
-        if isinstance(part, nn.Embedding) and part.weight is not head
+        layer.weight
+        for layer in module.modules()
+        if isinstance(layer, nn.Embedding) and layer.weight is not head
     ]
-    looked_up = {id(table) for table in tables}
+    table_ids = {id(table) for table in tables}
     return ModelCost(
-        weight_bytes=sum(each.nbytes for each in module.parameters() if id(each) not in looked_up),
+        weight_bytes=sum(
+            weight.nbytes for weight in module.parameters() if id(weight) not in table_ids
+        ),
         lookup_bytes=sum(table.nbytes // table.shape[0] for table in tables),
         slot_bytes=slot_bytes,
         logit_bytes=head.shape[0] * module.dtype.itemsize,
@@ -64,17 +66,16 @@ def model_cost(module: Any, slot_bytes: int) -> ModelCost:
 
 
 def count_bytes_of_pass(cost: ModelCost, tokens: float, context: float, logits: float) -> float:
-    """Returns bytes between memory and the chip that a pass over so many tokens behind a context
-    cannot do without, if so many positions' logits are written.
+    """Returns the least bytes between memory and chip of a pass over ``tokens`` tokens after
+    ``context`` ones, if it writes the logits of ``logits`` positions.
 
-    Counted: every weight read once, but only the rows looked up of an embedding table that is not
-    the lm head; keys and values of the context read once; those of the tokens run, written; logits
-    written. Not counted: activations between layers and masks, which caches can hold, and whatever
-    sampling does with the logits. Weights that a cache holds from one pass to the next are still
-    counted, so a model that small can be faster than its bound.
+    Counted: every weight read once, but of an embedding table that is not the lm head only the
+    rows looked up; keys and values of the context read, those of the tokens written; logits
+    written. Not counted: activations and masks, which caches can hold, and sampling. Weights that
+    a cache keeps between passes still count, so a model that small can beat its bound.
     """
-    looked_up = tokens * (cost.lookup_bytes + cost.slot_bytes) + context * cost.slot_bytes
-    return cost.weight_bytes + looked_up + logits * cost.logit_bytes
+    token_bytes = tokens * (cost.lookup_bytes + cost.slot_bytes) + context * cost.slot_bytes
+    return cost.weight_bytes + token_bytes + logits * cost.logit_bytes
 
 
 def count_bytes_of_prompt(
@@ -85,14 +86,14 @@ def count_bytes_of_prompt(
     head_bytes: float = 0.0,
     batch: int = 1,
 ) -> float:
-    """Returns bytes that a prompt's target and draft calls cannot do without, prefill excluded.
+    """Returns the least bytes that a prompt's target and draft calls move, without prefill.
 
     Draft models run once per level, draft heads are read once per iteration. ``batch`` rows share a
-    pass, and its reading of the weights; there are fewer when rows end at different times, so this
-    is a lower bound.
+    pass and its reading of the weights; as rows end at different times there are fewer, so this is
+    a lower bound.
     """
 
-    def moved(cost: ModelCost, tokens: int) -> float:
+    def count_row_bytes(cost: ModelCost, tokens: int) -> float:
         return count_bytes_of_pass(cost, tokens, context, tokens) - cost.weight_bytes * (
             1 - 1 / batch
         )
@@ -100,44 +101,45 @@ def count_bytes_of_prompt(
     total = 0.0
     context = float(prompt_tokens - 1)
     for step in generation.steps:
-        levels = sum(step.depth * moved(draft, 1) for draft in drafts)
-        total += moved(target, step.nodes + 1) + levels + head_bytes / batch
+        draft_bytes = sum(step.depth * count_row_bytes(draft, 1) for draft in drafts)
+        total += count_row_bytes(target, step.nodes + 1) + draft_bytes + head_bytes / batch
         context += step.accepted + 1
     return total
 
 
 def bound_over_measured(
-    moved: float, generations: Sequence[Generation], bytes_per_s: float
+    moved_bytes: float, generations: Sequence[Generation], bytes_per_s: float
 ) -> float | None:
-    """Seconds that all generations' bytes take, over seconds of decoding; None: none decoded."""
+    """Returns the seconds that ``moved_bytes`` take at this bandwidth, over the seconds of decoding
+    of all generations; None if nothing was decoded.
+    """
     seconds = sum(generation.decode_s for generation in generations)
-    return moved / bytes_per_s / seconds if seconds else None
+    return moved_bytes / bytes_per_s / seconds if seconds else None
 
 
-# The bandwidth as a job finds it: a buffer of its target's size, read again and again. Decoding
-# reads the target's weights call after call. A buffer of their size stays in caches as far as they
-# do, so bytes over this bandwidth also bound the passes of small models.
+# A job measures its bandwidth on a buffer of its target's size, read repeatedly as decoding reads
+# the weights. Caches hold the buffer as far as they hold the weights, so the bound is right for
+# small models too.
 
 BLOCK_BYTES = 2**30  # of the streamed buffer: a kernel's 32-bit indices reach all of it
 LEAST_BYTES = 2**20
 MOST_BYTES = 2**30
 _REPEATS = 5
-_DRAWN = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # dtypes that noise has
+_NOISE_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def measure_bandwidth(model: nn.Module) -> float | None:
-    """Bytes per second of the device that holds a model, in the model's dtype and torch's threads.
+    """Measures bytes per second of the device of a model's first layers, in the model's dtype.
 
-    A process measures each device, dtype and size once. The fastest of a sum, a matrix-vector
-    product and a copy, best of five, on the device of the first layers; None if the buffer does not
-    fit.
+    The fastest of a sum, a matrix-vector product and a copy, best of five; None if the buffer does
+    not fit. A process measures each device, dtype, size and number of threads once.
     """
     weights = list(model.parameters())
     if not weights:
         return None
-    size = sum(each.nbytes for each in weights)
-    buffer_bytes = min(max(size, LEAST_BYTES), MOST_BYTES)
-    dtype = weights[0].dtype if weights[0].dtype in _DRAWN else torch.float32
+    weight_bytes = sum(weight.nbytes for weight in weights)
+    buffer_bytes = min(max(weight_bytes, LEAST_BYTES), MOST_BYTES)
+    dtype = weights[0].dtype if weights[0].dtype in _NOISE_DTYPES else torch.float32
     return _measure_bandwidth_once(weights[0].device, dtype, buffer_bytes, torch.get_num_threads())
 
 
@@ -145,7 +147,7 @@ def measure_bandwidth(model: nn.Module) -> float | None:
 def _measure_bandwidth_once(
     device: torch.device, dtype: torch.dtype, buffer_bytes: int, threads: int
 ) -> float | None:
-    """``threads`` tells measurements apart and is not set here."""
+    """Measures the bandwidth; ``threads`` is only a key of the cache."""
     if 2 * buffer_bytes > free_bytes(device):
         return None
 
@@ -160,7 +162,7 @@ def _measure_bandwidth_once(
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that can be allocated on the device now; on a CPU, pages that nothing holds."""
+    """Returns the memory that can be allocated on the device now; on a CPU, its free pages."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -173,10 +175,8 @@ def fastest_stream(
     repeats: int,
     now_s: Callable[[], float],
 ) -> tuple[int, float]:
-    """Returns bytes that a buffer of normal noise has, and seconds of the fastest way through it.
-
-    Two ways read it, a sum and a matrix-vector product (what decoding does); a copy of one half
-    over the other moves as many bytes.
+    """Times a sum, a matrix-vector product (as in decoding) and a copy of one half over the other
+    on a buffer of normal noise; returns its bytes and the shortest time in seconds.
     """
     columns = 4096
     count = max(2, 2 * round(buffer_bytes / (2 * BLOCK_BYTES)))
@@ -184,16 +184,16 @@ def fastest_stream(
     blocks = torch.randn(count, rows, columns, dtype=dtype, device=device)
     vector = torch.randn(columns, dtype=dtype, device=device)
     pairs = list(zip(blocks[: count // 2], blocks[count // 2 :], strict=True))
-    ways: tuple[Callable[[], object], ...] = (
+    kernels: tuple[Callable[[], object], ...] = (
         lambda: [block.sum() for block in blocks],
         lambda: [torch.mv(block, vector) for block in blocks],
-        lambda: [to.copy_(source) for to, source in pairs],
+        lambda: [half.copy_(source) for half, source in pairs],
     )
     shortest_s = math.inf
-    for work in ways:
-        work()  # not timed
+    for kernel in kernels:
+        kernel()  # not timed
         for _ in range(repeats):
             start_s = now_s()
-            work()
+            kernel()
             shortest_s = min(shortest_s, now_s() - start_s)
     return blocks.numel() * dtype.itemsize, shortest_s

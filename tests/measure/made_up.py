@@ -49,7 +49,7 @@ class Samples:
 
     stop = start
 
-    def over(self, begin_s, end_s):
+    def wait_for_samples(self, begin_s, end_s):
         places = range(floor(begin_s / self.period_s) - 1, ceil(end_s / self.period_s) + 2)
         times = [place * self.period_s for place in places]
         self.clock.now_s = max(self.clock.now_s, times[-2] + ARRIVES_S)  # it waits for one after
@@ -70,7 +70,7 @@ def machine(*curves):
     with ExitStack() as held:
         for module in (nvidia_smi, meters, stand_ins):
             held.enter_context(patch.object(module, "time", clock))
-        held.enter_context(patch.object(nvidia_smi, "query", query))
+        held.enter_context(patch.object(nvidia_smi, "query_gpus", query))
         sampler = lambda *told: Samples(clock, played, *told)  # noqa: E731
         held.enter_context(patch.object(nvidia_smi, "SmiSampler", sampler))
         nvml = stand_ins.StandInNvml(played)

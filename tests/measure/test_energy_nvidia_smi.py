@@ -103,7 +103,7 @@ def test_samples_from_before_a_clock_was_set_back_are_forgotten(monkeypatch):
     lines = [f"{stamp}, 0, {watts}" for watts, stamp in enumerate(stamps)]
     ended = SimpleNamespace(wait=lambda: 0)
     monkeypatch.setattr(nvidia_smi, "_spawn", lambda _: (ended, os.open(os.devnull, os.O_RDONLY)))
-    monkeypatch.setattr(nvidia_smi, "_lines", lambda _: lines)
+    monkeypatch.setattr(nvidia_smi, "_read_lines", lambda _: lines)
     sampler = nvidia_smi.SmiSampler([nvidia_smi.Gpu(0, "GPU-0")], "power.draw", 0.1)
     sampler._read([])
     (times, power), *_ = sampler._traces.values()

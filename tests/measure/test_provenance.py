@@ -120,7 +120,7 @@ def test_the_share_of_a_window_is_of_the_thread_that_waited_longest_for_a_core(m
     monkeypatch.setattr(provenance, "core_waits", lambda: next(waits))
     own = {"perf_counter": lambda: next(clock), "time": lambda: 9.0}
     monkeypatch.setattr(provenance, "time", SimpleNamespace(**own))
-    provenance.warn_of_others.cache_clear()
+    provenance.warn_of_busy_cores.cache_clear()
     machine = Machine("cpu")
     machine.begin()
     read = machine.read()

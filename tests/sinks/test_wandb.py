@@ -141,7 +141,7 @@ def test_every_key_that_a_report_plots_is_one_that_its_runs_have_logged(
     run_job, tmp_path, monkeypatch
 ):
     pytest.importorskip("wandb_workspaces", reason="needs the extra `reports`")
-    monkeypatch.setattr(counters, "_number", growing)
+    monkeypatch.setattr(counters, "_read_integer", growing)
     package = tmp_path / "powercap" / "intel-rapl:0"
     package.mkdir(parents=True)
     (package / "name").write_text("package-0")

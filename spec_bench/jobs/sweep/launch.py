@@ -36,7 +36,7 @@ from spec_bench.jobs.config.pair import (
     resolve_dtype,
 )
 from spec_bench.measure.energy.meters import UnmeteredError
-from spec_bench.measure.energy.nvidia_smi import query
+from spec_bench.measure.energy.nvidia_smi import query_gpus
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 
@@ -144,7 +144,7 @@ def _lock(path: Path, wait: bool = False) -> TextIO | None:
 def _ask(*fields: str) -> list[list[str]]:
     """Returns each GPU's values from the driver's program; none if there is no driver."""
     try:
-        return query(fields)
+        return query_gpus(fields)
     except UnmeteredError:
         return []
 

@@ -1,4 +1,4 @@
-"""Energy meters: what measures joules, how, and why a number is missing.
+"""Energy meters: they measure joules, or give the reason why a number is missing.
 
 ``nvml`` reads the GPU's energy counter, ``nvidia_smi`` integrates sampled power over time,
 ``paper`` sums one sample per second, ``rapl`` reads the processor's counters, ``auto`` takes what a

@@ -1,7 +1,7 @@
 """Energy counters: the GPU's own through NVML, and the processor's (RAPL) through the kernel.
 
-``pynvml`` is imported when the meter is opened; it is part of the extra ``gpu``. Also which GPUs
-are the job's own.
+``pynvml`` is imported when the meter is opened; it is part of the extra ``gpu``. Also selects the
+job's own GPUs.
 """
 
 import os
@@ -26,11 +26,11 @@ class Gpu:
 def job_gpus(
     gpus: Sequence[Gpu], devices: Sequence[str] | None, ordinals: Sequence[int] | None
 ) -> list[Gpu]:
-    """Returns the GPUs whose energy is the job's, so that a neighbour's watts are not counted.
+    """Selects the GPUs that the job uses, so that no other job's watts are counted.
 
-    Those that ``devices`` names; else those that CUDA_VISIBLE_DEVICES leaves visible, and of them
-    the ones at ``ordinals``. An ``UnmeteredError`` if no GPU is left, or what is visible has no
-    power meter of its own.
+    Those in ``devices``; without it those at ``ordinals`` (default: all) of the ones that
+    CUDA_VISIBLE_DEVICES shows. Raises ``UnmeteredError`` if there is none, or only a part of a GPU
+    without a power sensor.
     """
     if devices is not None:
         return [_select_gpus(gpus, name) for name in devices]
@@ -43,16 +43,16 @@ def job_gpus(
 
 
 def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
-    """Returns the GPUs that CUDA shows, in its order.
+    """Parses CUDA_VISIBLE_DEVICES as CUDA does and returns these GPUs in its order.
 
-    As CUDA reads the variable (CUDA C++ Programming Guide, "CUDA Environment Variables"): indices
-    or beginnings of UUIDs, and whatever follows the first wrong one is not visible. Indices are
-    taken in PCI bus order, which is CUDA's own on machines with GPUs of one kind, and elsewhere
-    with CUDA_DEVICE_ORDER=PCI_BUS_ID. An ``UnmeteredError`` if it names a MIG instance.
+    It lists indices or beginnings of UUIDs; what follows the first wrong one is not visible (CUDA
+    C++ Programming Guide, "CUDA Environment Variables"). Indices are taken in PCI bus order: CUDA
+    uses it too on machines with GPUs of one kind, elsewhere with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    Raises ``UnmeteredError`` if it names a MIG instance.
     """
     if visible is None:
         return list(gpus)
-    chosen: list[Gpu] = []
+    shown_gpus: list[Gpu] = []
     for name in visible.split(","):
         if name.strip().startswith("MIG-"):
             raise UnmeteredError("a MIG instance has no power sensor of its own")
@@ -60,38 +60,38 @@ def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
             gpu = _select_gpus(gpus, name.strip())
         except UnmeteredError:
             break
-        if gpu in chosen:
+        if gpu in shown_gpus:
             return []
-        chosen.append(gpu)
-    return chosen
+        shown_gpus.append(gpu)
+    return shown_gpus
 
 
 def _select_gpus(gpus: Sequence[Gpu], name: str) -> Gpu:
     if name.isdigit():
-        matching = [gpu for gpu in gpus if gpu.index == int(name)]
+        matches = [gpu for gpu in gpus if gpu.index == int(name)]
     else:
-        matching = [gpu for gpu in gpus if name.startswith("GPU-") and gpu.uuid.startswith(name)]
-    if len(matching) != 1:
-        known = ", ".join(str(gpu.index) for gpu in gpus) or "none"
-        raise UnmeteredError(f"there is no GPU {name!r}; there are: {known}")
-    return matching[0]
+        matches = [gpu for gpu in gpus if name.startswith("GPU-") and gpu.uuid.startswith(name)]
+    if len(matches) != 1:
+        indices = ", ".join(str(gpu.index) for gpu in gpus) or "none"
+        raise UnmeteredError(f"there is no GPU {name!r}; there are: {indices}")
+    return matches[0]
 
 
 def nvml_handles(
     nvml: Any, devices: Sequence[str] | None, ordinals: Sequence[int] | None
 ) -> list[Any]:
-    """NVML's handles of the job's GPUs (``job_gpus``); NVML's own error if it does not tell."""
+    """Returns NVML's handles of the job's GPUs (``job_gpus``), or raises NVML's own error."""
     gpus = []
     for index in range(nvml.nvmlDeviceGetCount()):
         uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))
         gpus.append(Gpu(index, uuid.decode() if isinstance(uuid, bytes) else str(uuid)))
-    mine = job_gpus(gpus, devices, ordinals)
-    return [nvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in mine]
+    gpus_of_job = job_gpus(gpus, devices, ordinals)
+    return [nvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in gpus_of_job]
 
 
 @meter("nvml", update_period_s=0.1, idle_s=3.0, devices=None)
 class NvmlMeter(EnergyMeter[tuple[int, ...]]):
-    """Differences of the counters, GPUs added up."""
+    """Reads each GPU's energy counter at both ends of a window and sums the differences."""
 
     name = "nvml"
     _nvml: Any = None
@@ -111,7 +111,7 @@ class NvmlMeter(EnergyMeter[tuple[int, ...]]):
         self.mark()
 
     def mark(self) -> tuple[int, ...]:
-        """Returns each counter's value, in millijoules."""
+        """Reads each counter, in millijoules."""
         try:
             return tuple(map(self._nvml.nvmlDeviceGetTotalEnergyConsumption, self._handles))
         except self._nvml.NVMLError as error:
@@ -137,10 +137,10 @@ _MOST_W = 1000.0  # no package takes more: a counter of 65.5 kJ begins anew afte
 
 @meter("rapl", root=RAPL_ROOT, update_period_s=0.001, idle_s=3.0)
 class RaplMeter(EnergyMeter[tuple[int, ...]]):
-    """What the counters have counted, added up.
+    """Sums what the processor's energy counters have counted.
 
-    A counter begins anew at 0 after its largest value, and its file does not say how often it did.
-    So a thread reads all of them four times in the shortest time that one can take for that.
+    A counter wraps to 0 after its largest value and does not count how often. So a thread reads
+    all of them four times in the shortest time that a wrap can take.
     """
 
     name = "rapl"
@@ -148,13 +148,16 @@ class RaplMeter(EnergyMeter[tuple[int, ...]]):
     _lock = threading.Lock()
 
     def start(self) -> None:
-        """Finds packages, and memory outside them; not cores (part of a package) nor the platform,
-        nor ``intel-rapl-mmio``, which counts the same packages in another way.
+        """Finds the counters of packages and of memory outside them.
+
+        Not of cores (part of a package), the platform, or ``intel-rapl-mmio`` (the same packages).
         """
         self._over, root = threading.Event(), Path(self.settings.root)
-        zones = {folder: _text(folder / "name") for folder in sorted(root.glob("intel-rapl:*"))}
+        zones = {
+            folder: _read_text(folder / "name") for folder in sorted(root.glob("intel-rapl:*"))
+        }
         self._ranges = {
-            folder: _number(folder / "max_energy_range_uj")
+            folder: _read_integer(folder / "max_energy_range_uj")
             for folder, name in zones.items()
             if name.startswith("package") or name == "dram"
         }
@@ -170,11 +173,11 @@ class RaplMeter(EnergyMeter[tuple[int, ...]]):
                 self.mark()
 
     def mark(self) -> tuple[int, ...]:
-        """Returns what each has counted in microjoules, from some moment on."""
+        """Returns the microjoules that each counter has counted since ``start``."""
         with self._lock:
-            for folder, most in self._ranges.items():
-                rise = _number(folder / "energy_uj") - self._counted[folder]
-                self._counted[folder] += rise % (most + 1)
+            for folder, largest_value in self._ranges.items():
+                rise = _read_integer(folder / "energy_uj") - self._counted[folder]
+                self._counted[folder] += rise % (largest_value + 1)
             return tuple(self._counted.values())
 
     def joules(self, begin: tuple[int, ...], end: tuple[int, ...]) -> tuple[float, str]:
@@ -184,15 +187,15 @@ class RaplMeter(EnergyMeter[tuple[int, ...]]):
         self._over.set()
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise UnmeteredError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _number(path: Path) -> int:
-    text = _text(path)
+def _read_integer(path: Path) -> int:
+    text = _read_text(path)
     if not text.isdigit():
         raise UnmeteredError(f"{path} holds no number: {text[:40]!r}")
     return int(text)

@@ -1,4 +1,4 @@
-"""What a meter is: its settings, its windows, and reasons in place of exceptions.
+"""Energy meters: settings, measured windows, and reasons in place of exceptions.
 
 A meter must never end a run that took hours: whatever fails in it becomes the reason of an empty
 cell. Knows nothing about where joules come from, nor about tokens, decoders or cells.
@@ -22,12 +22,12 @@ Mark = TypeVar("Mark")
 
 
 class UnmeteredError(Exception):
-    """There is no number; the message says why, in the same words for every such window."""
+    """Energy could not be measured. The message is the reason, and names no single window."""
 
 
 @dataclass(frozen=True)
 class EnergyReading:
-    """One window."""
+    """Energy of one window."""
 
     energy_j: float | None  # joules in the window, None if nothing meters them
     note: str = ""  # why there is no number, or what to mind about it
@@ -52,7 +52,7 @@ meter: Registry[MeterKind] = Registry(
 
 @dataclass(frozen=True)
 class EnergySettings:
-    """A meter's settings; a field that its meter does not have keeps its value here."""
+    """A meter's settings; fields that the meter does not use keep their defaults."""
 
     meter: str = "none"
     period_s: Annotated[float, Range(0.001)] = None  # type: ignore[assignment] # between samples
@@ -65,7 +65,7 @@ class EnergySettings:
     )
 
     def __post_init__(self) -> None:
-        """Refuses, by a ValueError, malformed GPUs or ones named twice, and an empty folder."""
+        """Raises ``UsageError`` for malformed or repeated GPUs, and for an empty folder."""
         if not self.root:
             raise UsageError(f"root must be a folder, got {format_value(self.root)}")
         if self.devices is None:
@@ -77,69 +77,72 @@ class EnergySettings:
             raise UsageError(f"devices names a GPU twice: {', '.join(self.devices)}")
 
     def identity(self) -> str | dict[str, Any]:
-        """Returns what of it changes a number; only the name if nothing is measured."""
+        """Returns the settings that change a number; only the name if nothing is measured."""
         names = meter[self.meter].settings
         if not names:
-            # What a device has is no setting: a cell is the same where there is a meter.
+            # Whether a device has a meter is no setting: the cell stays the same.
             return "none" if self.meter == "auto" else self.meter
-        values = {k: self.more[k] if k in self.more else getattr(self, k) for k in names}
+        values = {
+            name: self.more[name] if name in self.more else getattr(self, name) for name in names
+        }
         if values.get("devices") is not None:
             values["devices"] = list(values["devices"])
         return {"meter": self.meter, **values}
 
 
 def energy_settings(config: EnergySettings | Mapping[str, Any]) -> EnergySettings:
-    """Checks the config group ``energy``; what it leaves out gets its meter's default. A ValueError
-    names an unknown meter or setting, or a value that cannot be right.
+    """Parses the config group ``energy`` and fills in the meter's defaults.
+
+    Raises ``UsageError`` for an unknown meter or setting, or a wrong value.
     """
     if isinstance(config, EnergySettings):
         return config
     if not isinstance(config, Mapping):
         raise UsageError(f"energy must be a mapping of settings, got {format_value(config)}")
     name = config.get("meter")
-    known = meter.find(name, "energy.meter").settings
+    meter_settings = meter.find(name, "energy.meter").settings
     for key in config:
-        if key not in known and key != "meter":
-            near = suggest(str(key), tuple(known), "energy.")
-            has = ", ".join(known) or "no settings"
+        if key not in meter_settings and key != "meter":
+            suggestion = suggest(str(key), tuple(meter_settings), "energy.")
+            names = ", ".join(meter_settings) or "no settings"
             raise UsageError(
-                f"unknown setting energy.{key}{near or ';'} energy.meter={name} has {has}"
+                f"unknown setting energy.{key}{suggestion or ';'} energy.meter={name} has {names}"
             )
-    given = {**known, **config}
-    ours = {each.name for each in fields(EnergySettings)}
-    checked_here = {key: value for key, value in given.items() if key in ours}
-    if (devices := checked_here.get("devices")) is not None:
-        named = list(devices) if isinstance(devices, list | tuple) else [devices]
-        checked_here["devices"] = [str(each) if type(each) is int else each for each in named]
-    checked = read(EnergySettings, checked_here, "energy", f"energy.meter={name}")
-    more = {key: value for key, value in given.items() if key not in ours}
-    return replace(checked, more=more)
+    settings = {**meter_settings, **config}
+    field_names = {field.name for field in fields(EnergySettings)}
+    field_values = {key: value for key, value in settings.items() if key in field_names}
+    if (devices := field_values.get("devices")) is not None:
+        gpus = list(devices) if isinstance(devices, list | tuple) else [devices]
+        field_values["devices"] = [str(gpu) if type(gpu) is int else gpu for gpu in gpus]
+    energy = read(EnergySettings, field_values, "energy", f"energy.meter={name}")
+    more = {key: value for key, value in settings.items() if key not in field_names}
+    return replace(energy, more=more)
 
 
 def build_meter(
     config: EnergySettings | Mapping[str, Any], ordinals: Sequence[int] | None = None
 ) -> EnergyMeter[Any]:
-    """Makes the meter that the settings name, for the job's GPUs as torch numbers them (None: all
-    visible ones), not yet open; a ValueError as ``energy_settings``'s.
+    """Builds the configured meter, not yet open, for the GPUs at torch's ``ordinals`` (None: all
+    visible ones). Raises as ``energy_settings`` does.
     """
     settings = energy_settings(config)
-    made: EnergyMeter[Any] = meter[settings.meter].build(settings, ordinals)
-    return made
+    energy_meter: EnergyMeter[Any] = meter[settings.meter].build(settings, ordinals)
+    return energy_meter
 
 
 @meter("none")
 class EnergyMeter(Generic[Mark]):
-    """Opened once per job; the caller synchronises the device before ``begin`` and ``end``.
+    """Base class of meters; by itself it measures nothing and gives that as its reason.
 
-    This one measures nothing and says so. Others override ``start``, ``mark``, ``joules`` and
-    ``stop``.
+    A job opens it once, and synchronises the device before ``begin`` and ``end``. Subclasses
+    override ``start``, ``mark``, ``joules`` and ``stop``.
     """
 
     name = "none"  # its key in ``conf/energy``
-    # whether a window is all that a cell does for a batch, its prefill in, on all of the machine's
-    # GPUs; and of such a meter the seconds that the cell took up to the last window, that included
+    # whether a window spans all that a cell does for a batch, with prefill, on all GPUs of the
+    # machine
     whole = False
-    clock_s = 0.0
+    clock_s = 0.0  # seconds of all such windows of the cell until now
 
     def __init__(self, settings: EnergySettings, ordinals: Sequence[int] | None = None) -> None:
         self.settings = settings
@@ -152,26 +155,26 @@ class EnergyMeter(Generic[Mark]):
         self._mark: Mark | UnmeteredError = UnmeteredError("no window was opened")
 
     def start(self) -> None:
-        """Finds the devices and starts measuring; an ``UnmeteredError`` if nothing can be."""
+        """Finds the devices and starts measuring; raises ``UnmeteredError`` if it cannot."""
         raise UnmeteredError("no meter")
 
     def mark(self) -> Mark:
-        """Returns what is known at either end of a window: a time, or counters."""
+        """Reads a time or counters at either end of a window."""
         raise NotImplementedError
 
     def joules(self, begin: Mark, end: Mark) -> tuple[float, str]:
-        """The energy between two marks, and what to mind about it; or an ``UnmeteredError``."""
+        """Returns joules between two marks and a caveat ("" if none); raises ``UnmeteredError``."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Stops what ``open`` or ``start`` started, also after it failed halfway."""
+        """Stops measuring, also after ``open`` or ``start`` failed halfway."""
 
     def idle_w(self, begin: Mark, end: Mark, seconds: float) -> float:
-        """Mean watts between two marks."""
+        """Returns the mean watts between two marks, ``seconds`` apart."""
         return self.joules(begin, end)[0] / seconds
 
     def open(self) -> None:
-        """Starts measuring and measures the idle power; if that fails it sets ``reason``."""
+        """Starts the meter and measures the idle power; sets ``reason`` if that fails."""
         self.reason = ""
         try:
             self.start()
@@ -187,12 +190,12 @@ class EnergyMeter(Generic[Mark]):
             self.stop()
 
     def begin(self) -> None:
-        """Opens a window; one that was never closed is forgotten."""
+        """Opens a window and forgets one that was not closed."""
         self._began_s = time.perf_counter()
         self._mark = self._try_mark()
 
     def end(self) -> EnergyReading:
-        """Closes the window."""
+        """Closes the window and returns its energy."""
         end = self._try_mark()
         window_s = time.perf_counter() - self._began_s
         begin, self._mark = self._mark, UnmeteredError("no window was opened")
@@ -222,9 +225,9 @@ class EnergyMeter(Generic[Mark]):
 
 @meter("auto")
 class AutoMeter:
-    """The first meter of a GPU that opens, under its own name; else none, with each one's reason.
+    """Uses the first GPU meter that opens, under its name; else none, with all of their reasons.
 
-    For jobs on a GPU: a processor's counters are for root only, and of whole packages.
+    A processor's counters are not tried: only root reads them, and they count whole packages.
     """
 
     def __init__(self, settings: EnergySettings, ordinals: Sequence[int] | None = None) -> None:
@@ -233,22 +236,22 @@ class AutoMeter:
         self.name = "auto"
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the meter's that opened."""
+        """Delegates to the meter that opened."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._meter, name)
 
     def open(self) -> None:
-        """Opens the first meter that works, the better one first."""
-        why = []
+        """Opens the first meter that works, the more exact one first."""
+        reasons = []
         for name in ("nvml", "nvidia_smi"):
-            opened = meter[name].build(energy_settings({"meter": name}), self._ordinals)
-            opened.open()
-            if not opened.reason:
-                self._meter = opened
+            candidate = meter[name].build(energy_settings({"meter": name}), self._ordinals)
+            candidate.open()
+            if not candidate.reason:
+                self._meter = candidate
                 self.name = name
                 return
-            opened.stop()
-            why.append(f"{name}: {opened.reason}")
+            candidate.stop()
+            reasons.append(f"{name}: {candidate.reason}")
         self.name = "none"
-        self._meter.reason = f"no meter ({', '.join(why)})"
+        self._meter.reason = f"no meter ({', '.join(reasons)})"

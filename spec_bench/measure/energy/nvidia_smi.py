@@ -1,8 +1,8 @@
-"""Power by ``nvidia-smi``: what one call answers, a process that prints power with its own time
-stamps, and joules from its samples.
+"""Energy from ``nvidia-smi``: a process that prints power with time stamps, and joules from these
+samples.
 
-The process runs for the whole job, so that sampling costs the decoding no more than a thread that
-reads lines. Another GPU's or clock's samples never mix: times are the program's own stamps.
+The process runs for the whole job, so that sampling costs decoding only a thread that reads lines.
+Times are the program's own stamps, so samples of GPUs and clocks do not mix.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Trace = tuple[list[float], list[float]]
 
 @meter("nvidia_smi", period_s=0.05, update_period_s=0.1, idle_s=3.0, devices=None)
 class SmiMeter(EnergyMeter[float]):
-    """The trapezoid rule over the samples' own time stamps, GPUs added up.
+    """Integrates power over the samples' time stamps by the trapezoid rule and sums the GPUs.
 
     ``power.draw`` is an average over the last second on GPUs since Ampere (GA100 excepted), which
     smears a window's ends; ``power.draw.instant`` is not, so it is used if the driver has it. After
@@ -57,33 +57,38 @@ class SmiMeter(EnergyMeter[float]):
 
     def start(self) -> None:
         try:
-            known = [Gpu(int(index), uuid) for index, uuid in query(("index", "uuid"))]
+            gpus_of_machine = [
+                Gpu(int(index), uuid) for index, uuid in query_gpus(("index", "uuid"))
+            ]
         except ValueError:
             raise UnmeteredError(f"{PROGRAM} gives no list of GPUs") from None
         devices = self.settings.devices
-        every = self.whole and devices is None
-        gpus = known if every else job_gpus(known, devices, self.ordinals)
+        meters_machine = self.whole and devices is None
+        gpus = (
+            gpus_of_machine if meters_machine else job_gpus(gpus_of_machine, devices, self.ordinals)
+        )
         period_s = self.settings.period_s / (20 if self.whole else 1)  # one is picked of these
         self._sampler = SmiSampler(gpus, find_field(gpus, self.fields), period_s)
         self._sampler.start()
         self._clocks = time.time(), time.monotonic()
 
     def mark(self) -> float:
-        """Returns seconds since the epoch, by the clock of the samples' stamps; an
-        ``UnmeteredError`` if that was set since the last mark, as what it says is then no duration.
+        """Returns seconds since the epoch by the clock of the samples' stamps.
+
+        Raises ``UnmeteredError`` if that clock was set since the last mark.
         """
-        before, self._clocks = self._clocks, (time.time(), time.monotonic())
-        by_stamps_s, passed_s = np.subtract(self._clocks, before)
+        last_clocks, self._clocks = self._clocks, (time.time(), time.monotonic())
+        by_stamps_s, passed_s = np.subtract(self._clocks, last_clocks)
         if abs(by_stamps_s - passed_s) > self.settings.period_s + passed_s * _DRIFT:
             raise UnmeteredError("the machine's clock was set meanwhile")
         return self._clocks[0]
 
     def joules(self, begin: float, end: float) -> tuple[float, str]:
         assert self._sampler is not None
-        traces = self._sampler.over(begin, end)
+        traces = self._sampler.wait_for_samples(begin, end)
         gap_s = max(largest_gap_s(times, begin, end) for times, _ in traces)
-        wide = gap_s > _WIDE_PERIODS * self.settings.period_s
-        flag = f"samples more than {_WIDE_PERIODS} periods apart" if wide else ""
+        has_wide_gap = gap_s > _WIDE_PERIODS * self.settings.period_s
+        flag = f"samples more than {_WIDE_PERIODS} periods apart" if has_wide_gap else ""
         return sum(integral_j(*trace, begin, end) for trace in traces), flag
 
     def stop(self) -> None:
@@ -94,7 +99,7 @@ class SmiMeter(EnergyMeter[float]):
 
 @meter("paper", period_s=1.0, idle_s=3.0, devices=None)
 class PaperMeter(SmiMeter):
-    """Watts summed, one sample a second of all that a cell does: the protocol of the DSBD authors.
+    """Sums one sample of watts per second of all that a cell does, as the DSBD authors do.
 
     Their loop over the prompts is one window, from the first prefill on (arXiv:2409.16560, Appendix
     B; ``evaluation.py`` and ``gpu_power_monitor.py`` of their code): every second the power.draw of
@@ -116,7 +121,7 @@ class PaperMeter(SmiMeter):
         before_s, self.clock_s = self.clock_s, self.clock_s + end - begin
         seconds = np.arange(before_s // period_s, self.clock_s // period_s) + 1
         moments = seconds * period_s - before_s + begin
-        traces = self._sampler.over(begin, end)
+        traces = self._sampler.wait_for_samples(begin, end)
         watts = sum(float(np.interp(moments, *trace).sum()) for trace in traces)
         note = f"one sum, a sample each {period_s:g} s, prefill in, GPUs: {len(traces)}"
         return watts * period_s, note
@@ -132,8 +137,9 @@ class PaperMeter(SmiMeter):
 def integral_j(
     times_s: Sequence[float], power_w: Sequence[float], begin_s: float, end_s: float
 ) -> float:
-    """The trapezoid rule over a window whose ends are interpolated between their neighbours; an
-    ``UnmeteredError`` if the samples do not cover it.
+    """Integrates power over a window by the trapezoid rule, its ends interpolated; joules.
+
+    Raises ``UnmeteredError`` if the samples do not cover the window.
     """
     if not times_s or times_s[0] > begin_s or times_s[-1] < end_s:
         raise UnmeteredError("the samples of power do not reach over the window")
@@ -144,58 +150,62 @@ def integral_j(
 
 
 def largest_gap_s(times_s: Sequence[float], begin_s: float, end_s: float) -> float:
-    """Returns the longest time between neighbouring samples that a window touches."""
-    first = bisect_right(times_s, begin_s) - 1
-    last = bisect_left(times_s, end_s)
-    touched = times_s[max(first, 0) : last + 1]
-    return max((b - a for a, b in pairwise(touched)), default=0.0)
+    """Returns the longest gap between samples in or next to a window, in seconds."""
+    begin_index = bisect_right(times_s, begin_s) - 1
+    end_index = bisect_left(times_s, end_s)
+    times_touched = times_s[max(begin_index, 0) : end_index + 1]
+    return max((b - a for a, b in pairwise(times_touched)), default=0.0)
 
 
 # The program.
 
 
-def query(wanted: Iterable[str]) -> list[list[str]]:
-    """One answer of the program: a list of cells for each GPU; an ``UnmeteredError`` with its own
-    first line if it is missing or fails.
+def query_gpus(fields: Iterable[str]) -> list[list[str]]:
+    """Queries these fields of all GPUs once; returns a list of cells for each.
+
+    Raises ``UnmeteredError`` with the program's first line if it is missing or fails.
     """
-    output: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    capture: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     try:
-        done = subprocess.run(_command(wanted), timeout=ANSWER_S, **output)
+        process = subprocess.run(_build_command(fields), timeout=ANSWER_S, **capture)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnmeteredError(f"{PROGRAM} failed: {type(error).__name__}") from None
-    if done.returncode:
-        message = (done.stdout.strip().splitlines() or [f"status {done.returncode}"])[0]
+    if process.returncode:
+        message = (process.stdout.strip().splitlines() or [f"status {process.returncode}"])[0]
         raise UnmeteredError(f"{PROGRAM} failed: {message[:120]}")
-    return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line]
+    return [
+        [cell.strip() for cell in line.split(",")] for line in process.stdout.splitlines() if line
+    ]
 
 
 def find_field(gpus: Sequence[Gpu], fields: Sequence[str]) -> str:
-    """The first power field that the driver knows and that is a number on all of these GPUs; else
-    an ``UnmeteredError`` about the last one.
+    """Finds the first power field that is a number on all of these GPUs.
+
+    Raises ``UnmeteredError`` about the last field if none is.
     """
-    refused = UnmeteredError(f"{PROGRAM} has no power field")
+    last_error = UnmeteredError(f"{PROGRAM} has no power field")
     for field in fields:
         try:
-            cells = {row[0]: row[-1] for row in query(("index", field))}
+            cells = {row[0]: row[-1] for row in query_gpus(("index", field))}
             for gpu in gpus:
-                _watts(cells.get(str(gpu.index), "nothing"), field, gpu.index)
+                _parse_watts(cells.get(str(gpu.index), "nothing"), field, gpu.index)
         except UnmeteredError as error:
-            refused = error
+            last_error = error
         else:
             return field
-    raise refused
+    raise last_error
 
 
-def _watts(text: str, field: str, index: int) -> float:
-    """Returns a power; ``[N/A]`` and ``[Not Supported]`` are none, an ``UnmeteredError``."""
+def _parse_watts(text: str, field: str, index: int) -> float:
+    """Parses a power; raises ``UnmeteredError`` for ``[N/A]`` and the like."""
     try:
         return float(text)
     except ValueError:
         raise UnmeteredError(f"{PROGRAM} gives {field} as {text} on GPU {index}") from None
 
 
-def _command(fields: Iterable[str]) -> list[str]:
-    """The program, asked for some fields of every GPU; an ``UnmeteredError`` if it is missing."""
+def _build_command(fields: Iterable[str]) -> list[str]:
+    """Builds the command line; raises ``UnmeteredError`` if the program is missing."""
     program = shutil.which(PROGRAM)
     if program is None:
         raise UnmeteredError(f"no {PROGRAM} on PATH")
@@ -203,19 +213,20 @@ def _command(fields: Iterable[str]) -> list[str]:
 
 
 def parse_line(line: str, field: str) -> tuple[float, int, float]:
-    """Seconds since the epoch, GPU index and watts of ``timestamp, index, power``, stamped in UTC;
-    an ``UnmeteredError`` of a power that is no number, or of a bad line.
+    """Parses ``timestamp, index, power`` in UTC into seconds since the epoch, GPU index and watts.
+
+    Raises ``UnmeteredError`` for a bad line or a power that is no number.
     """
     try:
         stamp, index, power = (part.strip() for part in line.split(","))
         stamp_s = datetime.strptime(stamp, _STAMP).replace(tzinfo=UTC).timestamp()
-        return stamp_s, int(index), _watts(power, field, int(index))
+        return stamp_s, int(index), _parse_watts(power, field, int(index))
     except ValueError:
         raise UnmeteredError(f"{PROGRAM} printed: {line.strip()[:120]}") from None
 
 
 class SmiSampler:
-    """Power of some GPUs, from ``start`` to ``stop``."""
+    """Samples the power of some GPUs from ``start`` to ``stop``."""
 
     def __init__(self, gpus: Sequence[Gpu], field: str, period_s: float) -> None:
         self.gpus = gpus
@@ -229,23 +240,23 @@ class SmiSampler:
         self._ended = ""
 
     def start(self) -> None:
-        """Starts the program and waits for each GPU's first sample, else an ``UnmeteredError``."""
+        """Starts the program and waits for each GPU's first sample."""
         command = [
-            *_command(("timestamp", "index", self.field)),
+            *_build_command(("timestamp", "index", self.field)),
             f"--id={','.join(str(gpu.index) for gpu in self.gpus)}",
             f"--loop-ms={max(1, round(self.period_s * 1000))}",
         ]
         self._reader = threading.Thread(target=self._read, args=(command,), daemon=True)
         self._reader.start()
-        self.over(0.0, 0.0)
+        self.wait_for_samples(0.0, 0.0)
         self._patience_s = _PATIENCE_S
 
-    def over(self, begin_s: float, end_s: float) -> list[Trace]:
-        """Returns each GPU's samples from the last one before a window until one is after it.
+    def wait_for_samples(self, begin_s: float, end_s: float) -> list[Trace]:
+        """Waits for a sample after the window and returns each GPU's samples around it.
 
-        Waits for the latter, else raises an ``UnmeteredError``; forgets what was before the window.
-        Samples that come late use up the patience with later ones, so that a slow program costs a
-        job some seconds and not some at each window.
+        The first one is the last before the window; earlier ones are forgotten. Raises
+        ``UnmeteredError`` if samples stay away. Late ones use up the patience with later ones, so
+        that a slow program costs a job some seconds in all and not at each window.
         """
         due_s = time.monotonic() + self.period_s
         with self._news:
@@ -261,12 +272,12 @@ class SmiSampler:
             if late_s > 1:
                 self._patience_s = max(0.0, self._patience_s - late_s)
             for times, power in self._traces.values():
-                old = max(0, bisect_right(times, begin_s) - 1)
-                del times[:old], power[:old]
+                passed_count = max(0, bisect_right(times, begin_s) - 1)
+                del times[:passed_count], power[:passed_count]
             return [(list(times), list(power)) for times, power in self._traces.values()]
 
     def stop(self) -> None:
-        """Ends the program, which only reads, and the thread that reads it."""
+        """Ends the program and the thread that reads its output."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -274,12 +285,12 @@ class SmiSampler:
             self._reader.join()
 
     def _read(self, command: Sequence[str]) -> None:
-        """The thread: every line becomes a sample, until the program ends or says nonsense."""
+        """Runs in the thread: parses lines into samples until the program ends or prints others."""
         reason = ""
         try:
             self._process, terminal = _spawn(command)
-            with open(terminal, "rb", buffering=0) as printed:
-                for line in _lines(printed):
+            with open(terminal, "rb", buffering=0) as output:
+                for line in _read_lines(output):
                     stamp_s, index, watts = parse_line(line, self.field)
                     with self._news:
                         times, power = self._traces.get(index, ([], []))
@@ -303,47 +314,46 @@ class SmiSampler:
 
 
 def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
-    """Starts a program that is killed when the calling thread ends; the terminal it prints to.
+    """Starts a program that is killed when the calling thread ends; returns it and the descriptor
+    of the terminal that it prints to.
 
-    To a pipe a program may print in blocks of seconds; to a terminal it prints in lines. Its time
-    stamps are in local time without a zone; the variable makes that UTC. In a session of its own it
-    gets no interrupt meant for the job.
+    To a pipe a program may print in blocks of seconds; to a terminal it prints in lines. ``TZ``
+    makes its time stamps UTC. In a session of its own it gets no interrupt meant for the job.
     """
-    ours, theirs = os.openpty()
+    terminal, output = os.openpty()
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             start_new_session=True, env={**os.environ, "TZ": "UTC"},
             preexec_fn=partial(_exit_with_parent, os.getpid()),
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
-        os.close(ours)
+        os.close(terminal)
         raise
     finally:
-        os.close(theirs)
-    return process, ours
+        os.close(output)
+    return process, terminal
 
 
 def _exit_with_parent(parent: int) -> None:
-    """Makes the kernel kill this process, a new child, when the thread that made it ends.
+    """Makes the kernel kill this new child process when the thread that started it ends.
 
-    A job that is killed takes all its threads along. One killed before this call no longer sends a
-    signal: then another process has become the parent.
+    A job that was killed before this call sends no signal: then the parent is another process.
     """
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:
         os._exit(1)
 
 
-def _lines(terminal: FileIO) -> Iterator[str]:
-    """Whole lines as they come, until the program has ended and all it printed is read."""
-    rest = b""
+def _read_lines(terminal: FileIO) -> Iterator[str]:
+    """Reads whole lines as they arrive until the program has ended."""
+    tail = b""
     while True:
         try:
-            data = terminal.read(65536)
+            block = terminal.read(65536)
         except OSError:  # on Linux: the other side is closed
             return
-        if not data:
+        if not block:
             return
-        *whole, rest = (rest + data).split(b"\n")
-        yield from (line.decode(errors="replace") for line in whole if line.strip())
+        *lines, tail = (tail + block).split(b"\n")
+        yield from (line.decode(errors="replace") for line in lines if line.strip())
