@@ -27,11 +27,11 @@ from spec_bench.decode.config import DecoderConfig
 from spec_bench.records.types import Request
 from spec_bench.verify.beams import (
     LayerVerdict,
-    acceptance_in_a_row,
-    completion,
+    compute_acceptances,
     compute_accepted_count_probs,
-    layer_width,
-    residual_chain,
+    compute_layer_width,
+    compute_missing_beams,
+    compute_residual_chain,
     verify_layer,
 )
 
@@ -81,14 +81,14 @@ def _enumerate_outcomes(
     M], the drafts [B, T], W [B], the verdict, the probability [B].
     """
     q = (case.q * case.stands).unsqueeze(0)
-    chain = residual_chain(case.p.unsqueeze(0), q, trials)
+    chain = compute_residual_chain(case.p.unsqueeze(0), q, trials)
     drafts = torch.tensor(list(itertools.product(range(case.p.shape[0]), repeat=trials)))
     hits = torch.tensor(list(itertools.product([False, True], repeat=trials)))
     cells = drafts.repeat_interleave(hits.shape[0], dim=0)
     listed = ListedTrials(hits.repeat(drafts.shape[0], 1))
     rows = cells.shape[0]
     chains = chain.expand(rows, -1, -1)
-    widths = torch.full((rows,), width(acceptance_in_a_row(chain, q)))
+    widths = torch.full((rows,), width(compute_acceptances(chain, q)))
     verdict = verify_layer(chains, q.expand(rows, -1), cells, widths, listed, 0)
     return chains, cells, widths, verdict, case.q[cells].prod(dim=1) * listed.probability
 
@@ -98,10 +98,10 @@ def output_law(case: LayerCase, trials: int, threshold: float) -> tuple[Tensor, 
     for T trials, threshold t and at least one beam.
     """
     chains, cells, widths, verdict, weight = _enumerate_outcomes(
-        case, trials, lambda alpha: int(layer_width(alpha, threshold, 1))
+        case, trials, lambda alpha: int(compute_layer_width(alpha, threshold, 1))
     )
     width = int(widths[0])
-    laws, wanted = completion(chains, verdict, widths)
+    laws, wanted = compute_missing_beams(chains, verdict, widths)
     total = torch.zeros([case.p.shape[0]] * width, dtype=torch.float64)
     for row in weight.nonzero().flatten().tolist():
         kept = cells[row][verdict.accepted[row]].tolist()
@@ -120,7 +120,7 @@ def count_error(case: LayerCase, trials: int, law: Callable[[Tensor], Tensor]) -
     """Largest error of P(T, k) against the trials themselves, none turned away as surplus."""
     chains, _, _, verdict, weight = _enumerate_outcomes(case, trials, lambda alpha: trials)
     q = (case.q * case.stands).unsqueeze(0)
-    predicted = law(acceptance_in_a_row(chains[:1], q))[0]
+    predicted = law(compute_acceptances(chains[:1], q))[0]
     enumerated = torch.zeros_like(predicted).index_add(0, verdict.accepted.sum(dim=1), weight)
     return float((enumerated - predicted).abs().max())
 

@@ -89,7 +89,7 @@ def tree_cases(mark: str) -> Iterator[AuditCase]:
             continue
         for drafting in known.audit_cases(tree.drafts):
             for verifier in _verifiers(tree.policy, mark):
-                name = f"{_describe_audit_tree(tree, known.kind)} + {verifier.described}"
+                name = f"{_describe_audit_tree(tree, known.kind)} + {verifier.description}"
                 try:
                     config = DecoderConfig(name, drafting, tree.policy, verifier)
                 except UsageError:
@@ -139,7 +139,7 @@ def _format_drafter_prefix(kind: str) -> str:
 def format_case_pattern(config: DecoderConfig) -> str:
     """Returns a pattern of the parts that audit a decoder's drafter, policy and rule together."""
     by = _format_drafter_prefix(config.drafter.kind)
-    return f"{by}{config.tree.name} * + {config.verifier.described}"
+    return f"{by}{config.tree.name} * + {config.verifier.description}"
 
 
 @dataclass(frozen=True)

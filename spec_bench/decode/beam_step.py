@@ -19,10 +19,10 @@ from spec_bench.decode.rows import AnswerRow
 from spec_bench.records.types import Finish, Request, StepRecord
 from spec_bench.verify.beams import (
     LayerVerdict,
-    acceptance_in_a_row,
-    completion,
-    layer_width,
-    residual_chain,
+    compute_acceptances,
+    compute_layer_width,
+    compute_missing_beams,
+    compute_residual_chain,
     verify_layer,
 )
 
@@ -361,11 +361,11 @@ def verify(
             stands = (parents.likelihood > -torch.inf).repeat_interleave(vocab, dim=1)
             q = drafted.laws[layer] * stands
             cells = drafted.cells[layer]
-            chain = residual_chain(law, q, width)
-            asked = layer_width(acceptance_in_a_row(chain, q), plan.threshold, plan.least)
+            chain = compute_residual_chain(law, q, width)
+            asked = compute_layer_width(compute_acceptances(chain, q), plan.threshold, plan.least)
             verdict = verify_layer(chain, q, cells, asked, trials, layer * width)
         layer_widths.append(asked)
-        laws, wanted = completion(chain, verdict, asked)
+        laws, wanted = compute_missing_beams(chain, verdict, asked)
         ends = going & ((wanted > 0) | (limit == layer + 1))
         anywhere = torch.zeros_like(laws)  # for other rows: all mass on cell 0, read by nobody
         anywhere[..., 0] = 1.0

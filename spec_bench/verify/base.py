@@ -1,8 +1,8 @@
-"""What a verification rule is: a decoder's ``verifier`` block with its types, and its exactness.
+"""Base classes of verification rules: the types of a decoder's ``verifier`` block, and exactness.
 
 ``@rule("name", siblings=..., mark=...)`` decorates a node rule, a pure function whose keyword
-parameters are the block's keys; or a frozen dataclass, where deciding takes more than one node at a
-time. Either says for which ways of drawing siblings it is exact, and the audit checks just that.
+parameters are the block's keys; or a frozen dataclass, if it decides about several nodes at a time.
+Both declare for which ways of drawing siblings they are exact, and the audit checks just these.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,21 +23,21 @@ SiblingKinds = Mapping[Siblings, Mapping[str, Any]]
 
 
 class Walk(Protocol):
-    """Finds the accepted path of each row's tree by what a verifier ``judge``s by."""
+    """Finds the accepted path of each row's tree by the rule from ``TreeVerifier.judge``."""
 
-    def __call__(self, scored: ScoredTree, rule: Any, /) -> WalkResult: ...
+    def __call__(self, scored_tree: ScoredTree, rule: Any, /) -> WalkResult: ...
 
 
 class Verifier:
     """A decoder's ``verifier`` block; a subclass is a frozen dataclass, its fields the keys."""
 
-    name: ClassVar[str]  # of the rule
-    # how siblings may be drawn for the mark to hold, each with the settings it then needs
+    name: ClassVar[str]  # name of the rule
+    # kinds of siblings for which the mark holds, with the settings that each needs
     laws: ClassVar[SiblingKinds]
     declared: ClassVar[Lossless]  # how the output's distribution relates to the target's
     several_drafts: ClassVar[bool]  # whether each child of a node may come from a draft of its own
-    library: ClassVar[str] = ""  # whose code decides; "": ours
-    # the tree policies that it works with; None: all that its kind of verifier takes
+    library: ClassVar[str] = ""  # library that decodes; "": spec_bench
+    # tree policies that it works with; None: all that its kind of verifier takes
     policies: ClassVar[tuple[str, ...] | None] = None
 
     @property
@@ -47,48 +47,48 @@ class Verifier:
 
     @property
     def siblings(self) -> tuple[Siblings, ...]:
-        """How siblings may be drawn, with these settings."""
+        """Kinds of siblings for which the rule is exact with these settings."""
         return tuple(
-            law
-            for law, needed in self.laws.items()
-            if all(getattr(self, key) == value for key, value in needed.items())
+            kind
+            for kind, settings in self.laws.items()
+            if all(getattr(self, key) == value for key, value in settings.items())
         )
 
     @property
-    def described(self) -> str:
-        """The rule and the settings that its exactness depends on, for messages."""
-        hung = sorted({key for needed in self.laws.values() for key in needed})
-        values = [f"{key}: {str(getattr(self, key)).lower()}" for key in hung]
+    def description(self) -> str:
+        """The rule and the settings that its exactness depends on, for error messages."""
+        setting_keys = sorted({key for settings in self.laws.values() for key in settings})
+        values = [f"{key}: {str(getattr(self, key)).lower()}" for key in setting_keys]
         return " with ".join([self.name, *([", ".join(values)] if values else [])])
 
 
 class TreeVerifier(Verifier):
     """Verifies the tree of a single sequence."""
 
-    walk: ClassVar[Walk] = staticmethod(walk_nodes)  # how a path is found
+    walk: ClassVar[Walk] = staticmethod(walk_nodes)  # finds the accepted path
 
     def judge(self, depth: int) -> Any:
-        """Returns what the walk judges by, for trees of so many levels: a node rule, one per level,
-        or whatever else it takes.
+        """Returns the rule for ``walk`` for trees of ``depth`` levels: a node rule, one per level,
+        or what else the walk takes.
         """
         raise NotImplementedError
 
     def check(self, tree: str, shape: TreeShape, siblings: Siblings, drafts: int) -> None:
-        """Refuses a tree, of a policy's name, that the rule does not fit, by a ValueError that
-        names both; a rule that is not exact fits any. ``drafts``: models that share a node's
-        children.
+        """Raises UsageError if an exact rule is not exact for trees of the policy ``tree``, drawn
+        from ``drafts`` draft models.
         """
         if self.mark != "exact":
             return
         single = siblings != "deterministic" and all(count == 1 for count in shape.children)
         if siblings not in self.siblings and not single:
+            kinds = " or ".join(repr(kind) for kind in self.siblings)
             raise UsageError(
-                f"tree policy {tree!r} draws siblings {siblings!r}, but rule {self.described!r} is "
-                f"exact only for siblings drawn {' or '.join(repr(law) for law in self.siblings)}"
+                f"tree policy {tree!r} draws siblings {siblings!r}, but rule "
+                f"{self.description!r} is exact only for siblings drawn {kinds}"
             )
         if drafts > 1 and not self.several_drafts:
             raise UsageError(
-                f"rule {self.described!r} takes one draft model, drafter.drafts is {drafts}"
+                f"rule {self.description!r} takes one draft model, drafter.drafts is {drafts}"
             )
 
 
@@ -98,7 +98,7 @@ class NodeVerifier(TreeVerifier):
     function: ClassVar[Callable[..., Any]]  # the node rule
 
     def judge(self, depth: int) -> NodeRule:
-        settings = {part.name: getattr(self, part.name) for part in fields(self)}  # type: ignore[arg-type]
+        settings = {setting.name: getattr(self, setting.name) for setting in fields(self)}  # type: ignore[arg-type]
         return partial(self.function, **settings) if settings else self.function
 
 
@@ -107,35 +107,37 @@ class BeamVerifier(Verifier):
 
     policy: ClassVar[str]  # the tree policy that it works with
     models: ClassVar[int] = 0  # draft models that it uses
-    searches: ClassVar[bool] = False  # whether the likeliest beams go on, instead of drawn ones
+    searches: ClassVar[bool] = False  # whether the likeliest beams continue instead of drawn ones
     length_penalty: float  # the answer is the beam with the largest log-likelihood / length^penalty
-    one_cache: bool = False  # whether only the best output beam of an iteration goes on
+    one_cache: bool = False  # whether only the best output beam of an iteration continues
 
 
 def _declare(
     name: str,
-    thing: Any,
+    definition: Any,
     *,
     siblings: Sequence[Siblings] | SiblingKinds = (),
     mark: Lossless = "exact",
     several_drafts: bool = False,
 ) -> type[Verifier]:
-    """Makes the entry of a node rule or a ``Verifier``.
+    """Registers a node rule or a ``Verifier``.
 
-    ``siblings`` are the ways of drawing them for which it is exact, or meant where it is not exact,
-    with the settings that each needs, where they matter; ``mark`` says how the output's
-    distribution relates to the target's, ``several_drafts`` whether ``q`` may be [B, C, V].
+    ``siblings`` are the kinds of siblings for which it is exact (or meant, if it is not exact),
+    with the settings that each kind needs. ``mark`` is how the output's distribution relates to the
+    target's; ``several_drafts`` is whether ``q`` may be [B, C, V].
     """
-    entry: type[Verifier] = thing if isinstance(thing, type) else _make_node_verifier(thing)
+    entry: type[Verifier] = (
+        definition if isinstance(definition, type) else _make_node_verifier(definition)
+    )
     entry.name = name
     entry.declared = mark
     entry.several_drafts = several_drafts
-    entry.laws = siblings if isinstance(siblings, Mapping) else {law: {} for law in siblings}
+    entry.laws = siblings if isinstance(siblings, Mapping) else {kind: {} for kind in siblings}
     return entry
 
 
 def _make_node_verifier(function: Callable[..., Any]) -> type[NodeVerifier]:
-    """Returns a block whose keys are the function's parameters by keyword."""
+    """Makes a verifier class whose fields are the function's keyword-only parameters."""
     hints = get_type_hints(function, include_extras=True)
     for key, parameter in [*signature(function).parameters.items()][4:]:
         if parameter.kind is not Parameter.KEYWORD_ONLY or key not in hints:
@@ -165,16 +167,14 @@ rule: Registry[type[Verifier]] = Registry(
 """The rules by name; also the decorator that registers one."""
 
 
-# Another engine's own decoding: only who drafts and how much is set here, the rest is its code.
-#
-# Such rows share our prompts and our clock, but have a mark of their own: their distributions were
-# not enumerated.
+# Decoding by another library: only the drafter and the draft length are set here. Such rows share
+# our prompts and our clock; their mark says that their distributions were not enumerated.
 
 
 @rule("transformers", mark="unaudited")
 @dataclass(frozen=True)
 class TransformersDecoding(Verifier):
-    """``generate`` of transformers: alone, with an assistant, or with prompt lookup."""
+    """``generate`` of transformers: plain, with an assistant, or with prompt lookup."""
 
     # the assistant stops after a token less probable than this (`assistant_confidence_threshold`;
     # the library's own default is 0.4)
@@ -187,7 +187,7 @@ class TransformersDecoding(Verifier):
 @rule("server", mark="unaudited")
 @dataclass(frozen=True)
 class ServerDecoding(Verifier):
-    """However a server decodes; that cannot be chosen here (``spec_bench.server``)."""
+    """Decoding by a server, which chooses the method itself (``spec_bench.server``)."""
 
     library = "server"
     policies = ("root",)

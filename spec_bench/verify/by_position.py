@@ -1,9 +1,9 @@
-"""Draw the target's token at every position, and go down while a child has it.
+"""Draws the target's token at every position and follows the children that hold it.
 
-The distribution is the naive rule's: for one-hot proposals nothing better is possible. What differs
-is where the randomness sits: a position's uniform belongs to the position, not to the iteration or
-to the children tested, so the text equals that of plain decoding with the same generator, token for
-token, at any temperature: losslessness that one can see without statistics.
+The distribution is the naive rule's, which is optimal for one-hot proposals. The difference is in
+the randomness: each position of the text has its own uniform, whatever the iteration and the
+children tested. So the text equals that of plain decoding with the same generator, token for token,
+at any temperature: losslessness that shows without statistics.
 """
 
 from dataclasses import dataclass
@@ -15,59 +15,59 @@ from spec_bench.core.warp import probs
 from spec_bench.verify.base import TreeVerifier, rule
 from spec_bench.verify.family import list_children
 from spec_bench.verify.simultaneous import follow_path
-from spec_bench.verify.walk import ScoredTree, WalkResult, candidates, find_copies
+from spec_bench.verify.walk import ScoredTree, WalkResult, find_copies, list_candidates
 
 
-def walk_by_position(scored: ScoredTree, positions: int) -> WalkResult:
-    """Finds the path that the target itself takes through the tree, as far as the tree goes, by
-    draws for as many positions as an iteration may reach: L + 1 of the largest tree.
+def walk_by_position(scored_tree: ScoredTree, positions: int) -> WalkResult:
+    """Follows the target's own tokens through the tree. ``positions`` is the number of positions to
+    draw for: L + 1 of the largest tree.
     """
-    tree, logits, settings, draws, merge_copies = scored
+    tree, logits, settings, draws, merge_copies = scored_tree
     if not logits.is_cpu and tree.shape.depth:
-        return walk_by_lookup(scored, positions)
+        return walk_by_lookup(scored_tree, positions)
     shape = tree.shape
     rows = torch.arange(tree.tokens.shape[0], device=tree.tokens.device)
-    chosen = draws.by_position(positions)
-    node = place = accepted = torch.zeros_like(rows)
+    position_draws = draws.by_position(positions)
+    node = place = accepted_count = torch.zeros_like(rows)
     copies: Tensor | None = None
-    going = torch.ones_like(rows, dtype=torch.bool)
-    token = chosen.sample_at(0, probs(logits[:, 0], settings))
+    active = torch.ones_like(rows, dtype=torch.bool)
+    token = position_draws.sample_at(0, probs(logits[:, 0], settings))
     path = [node]
     for level in range(shape.depth):
-        order, valid = candidates(tree, level, place, copies)
+        order, valid = list_candidates(tree, level, place, copies)
         tokens = tree.tokens[:, shape.level(level + 1)].gather(1, order)
         hit = (tokens == token.unsqueeze(1)) & valid
-        going = going & hit.any(dim=1)
-        if going.is_cpu and not going.any():  # elsewhere asking would stall the device
+        active = active & hit.any(dim=1)
+        if active.is_cpu and not active.any():  # on a GPU this would wait for the device
             break
         place = order.gather(1, hit.byte().argmax(dim=1, keepdim=True)).squeeze(1)
-        node = torch.where(going, place + shape.starts[level + 1], node)
+        node = torch.where(active, place + shape.starts[level + 1], node)
         path.append(node)
-        accepted = accepted + going
+        accepted_count = accepted_count + active
         if merge_copies:
             copies = find_copies(tree, level, copies, token.unsqueeze(1))
-        following = chosen.sample_at(level + 1, probs(logits[rows, node], settings))
-        token = torch.where(going, following, token)
+        next_token = position_draws.sample_at(level + 1, probs(logits[rows, node], settings))
+        token = torch.where(active, next_token, token)
     path += [node] * (shape.depth + 1 - len(path))
-    return WalkResult(torch.stack(path, dim=1), accepted, token)
+    return WalkResult(torch.stack(path, dim=1), accepted_count, token)
 
 
-def walk_by_lookup(scored: ScoredTree, positions: int) -> WalkResult:
-    """Finds the same path where every step is a launch: draws all nodes' tokens at once."""
-    tree, logits, settings, draws, merge_copies = scored
+def walk_by_lookup(scored_tree: ScoredTree, positions: int) -> WalkResult:
+    """Finds the path of ``walk_by_position`` on a GPU, by drawing all nodes' tokens at once."""
+    tree, logits, settings, draws, merge_copies = scored_tree
     inner = tree.shape.inner
-    drawn = draws.by_position(positions).sample_nodes_at(tree.depths, probs(logits, settings))
-    children, there = list_children(tree, merge_copies)
+    node_tokens = draws.by_position(positions).sample_nodes_at(tree.depths, probs(logits, settings))
+    children, present = list_children(tree, merge_copies)
     tokens = tree.tokens.gather(1, children.flatten(1)).view(children.shape)
-    hit = (tokens == drawn[:, :inner].unsqueeze(2)) & there
-    path, accepted = follow_path(tree, children, hit)
-    return WalkResult(path, accepted, drawn.gather(1, path[:, -1:]).squeeze(1))
+    hit = (tokens == node_tokens[:, :inner].unsqueeze(2)) & present
+    path, accepted_count = follow_path(tree, children, hit)
+    return WalkResult(path, accepted_count, node_tokens.gather(1, path[:, -1:]).squeeze(1))
 
 
 @rule("by_position", siblings=("deterministic",))
 @dataclass(frozen=True)
 class ByPosition(TreeVerifier):
-    """Plain decoding's own draws, compared with the proposals."""
+    """Accepts the proposals that equal the tokens of plain decoding."""
 
     walk = staticmethod(walk_by_position)
 

@@ -1,7 +1,4 @@
-"""Acceptance that is given, not decided: for models whose agreement means nothing.
-
-Knows probabilities of nodes; nothing about where one comes from.
-"""
+"""Simulated acceptance, for models whose agreement means nothing, and typical acceptance."""
 
 from __future__ import annotations
 
@@ -28,18 +25,17 @@ def simulate(
     valid: Tensor,
     *,
     acceptance: float,
-    computed: NodeRule | None = None,
+    timed_rule: NodeRule | None = None,
 ) -> Verdict:
-    """Accepts the node's first child with a stated probability, whatever p and q say.
+    """Accepts the node's first existing child with a given probability, whatever p and q.
 
-    The first child is the one most likely to have children of its own in a beam, so that a walk
-    does not end where the stated acceptance would let it go on; a node without one accepts nothing.
-    ``computed`` is a rule that is computed all the same, for its time; without one the residual is
-    p. The output does not have the target's distribution.
+    In a beam the first child is the one most likely to have children, so that the walk can go on.
+    ``timed_rule`` is computed for its time and its residual; without one the residual is p. The
+    output does not have the target's distribution.
     """
-    residual = p if computed is None else computed(p, q, tokens, valid).residual
-    first = valid & (valid.cumsum(dim=-1) == 1)
-    return Verdict(first.to(p.dtype) * acceptance, residual)
+    residual = p if timed_rule is None else timed_rule(p, q, tokens, valid).residual
+    first_child = valid & (valid.cumsum(dim=-1) == 1)
+    return Verdict(first_child.to(p.dtype) * acceptance, residual)
 
 
 @rule(
@@ -50,20 +46,20 @@ def simulate(
 )
 @dataclass(frozen=True)
 class SimulatedAcceptance(TreeVerifier):
-    """A stated acceptance."""
+    """Accepts children with given probabilities."""
 
-    acceptance: Share | tuple[Share, ...]  # for all levels, or one for each, the root's first
-    # the `verifier` block of a rule that is computed all the same
+    acceptance: Share | tuple[Share, ...]  # one for all levels, or one for each, the root's first
+    # the `verifier` block of a rule that is computed for its time
     computed: Mapping[str, Any] | None = None
 
     def judge(self, depth: int) -> tuple[NodeRule, ...]:
-        """Returns one rule per level above the leaves."""
+        """Makes one rule per level above the leaves."""
         verifier = self._make_computed_rule()
-        computed = verifier.judge(depth) if verifier else None
-        stated = self.acceptance
-        values = stated if isinstance(stated, tuple) else (stated,) * depth
+        timed_rule = verifier.judge(depth) if verifier else None
+        acceptance = self.acceptance
+        values = acceptance if isinstance(acceptance, tuple) else (acceptance,) * depth
         return tuple(
-            partial(simulate, acceptance=value, computed=computed) for value in values[:depth]
+            partial(simulate, acceptance=value, timed_rule=timed_rule) for value in values[:depth]
         )
 
     def check(self, tree: str, shape: TreeShape, siblings: Siblings, drafts: int) -> None:
@@ -72,11 +68,11 @@ class SimulatedAcceptance(TreeVerifier):
                 f"verifier.acceptance {list(self.acceptance)} has {len(self.acceptance)} values, "
                 f"the tree has depth {shape.depth}"
             )
-        if computed := self._make_computed_rule():
-            computed.check(tree, shape, siblings, drafts)
+        if verifier := self._make_computed_rule():
+            verifier.check(tree, shape, siblings, drafts)
 
     def _make_computed_rule(self) -> NodeVerifier | None:
-        """Returns the rule that is computed all the same; it must judge single nodes."""
+        """Makes the verifier of ``computed``, which must judge single nodes; None if not set."""
         if self.computed is None:
             return None
         verifier = rule.read(self.computed, "rule", "verifier.computed")
@@ -87,50 +83,49 @@ class SimulatedAcceptance(TreeVerifier):
         return verifier
 
 
-# Typical acceptance: a token is accepted if the target finds it likely enough. Approximate.
-#
-# Medusa (arXiv 2401.10774, section 2.3.1); also ReDrafter's second way (arXiv 2403.09919, section
-# 3.3, which prints epsilon and delta swapped). Letters: R rows, N nodes, V vocabulary.
+# Typical acceptance, which is approximate: a token is accepted if the target finds it likely
+# enough. Medusa (arXiv 2401.10774, section 2.3.1); also ReDrafter's second way (arXiv 2403.09919,
+# section 3.3, which prints epsilon and delta swapped). Letters: R rows, N nodes, V vocabulary.
 
 
-def typical_walk(scored: ScoredTree, rule: TypicalAcceptance) -> WalkResult:
-    """Finds the longest path of typical tokens, the first in the tree's order among equally long
-    ones, which is the best-ranked; then one token of the target's.
+def walk_by_typicality(scored_tree: ScoredTree, rule: TypicalAcceptance) -> WalkResult:
+    """Finds the longest path of typical tokens, the best-ranked among equally long ones, and draws
+    the token after it from the target.
     """
-    tree, logits, settings, draws, _ = scored
+    tree, logits, settings, draws, _ = scored_tree
     rows = torch.arange(tree.tokens.shape[0], device=tree.tokens.device)
     log_p = log_probs(logits, settings)
-    at_parent = log_p.gather(1, tree.parent.unsqueeze(-1).expand_as(log_p))
-    stands = rule.accepts(at_parent, tree.tokens) & tree.valid
-    stands[:, 0] = True
-    path_stands = ~(tree.ancestors & ~stands.unsqueeze(1)).any(dim=-1)
+    parent_log_p = log_p.gather(1, tree.parent.unsqueeze(-1).expand_as(log_p))
+    is_typical = rule.accepts(parent_log_p, tree.tokens) & tree.valid
+    is_typical[:, 0] = True
+    path_is_typical = ~(tree.ancestors & ~is_typical.unsqueeze(1)).any(dim=-1)
     depth = tree.depths
-    reached = torch.where(path_stands, depth, -1)
-    last = reached.argmax(dim=1)  # argmax takes the first of equals
-    accepted = reached[rows, last]
-    on_path = tree.ancestors[rows, last]  # [R, N]
+    path_depths = torch.where(path_is_typical, depth, -1)
+    last_node = path_depths.argmax(dim=1)  # argmax takes the first of equals
+    accepted_count = path_depths[rows, last_node]
+    on_path = tree.ancestors[rows, last_node]  # [R, N]
     path = [
         (on_path & (depth == level)).byte().argmax(dim=1) for level in range(tree.shape.depth + 1)
     ]
-    token = draws.verdict(tree.shape.children).token(log_p[rows, last].exp())
-    return WalkResult(torch.stack(path, dim=1), accepted, token)
+    token = draws.verdict(tree.shape.children).token(log_p[rows, last_node].exp())
+    return WalkResult(torch.stack(path, dim=1), accepted_count, token)
 
 
 @rule("typical", siblings=("deterministic",), mark="approximate")
 @dataclass(frozen=True)
 class TypicalAcceptance(TreeVerifier):
-    """Accept x where p(x) > min(epsilon, delta exp(-H(p))), H in nats."""
+    """Accepts x if p(x) > min(epsilon, delta exp(-H(p))), H in nats."""
 
     epsilon: Share = 0.09  # hard threshold; Medusa's value is 0.09
     delta: Share = 0.3  # entropy-dependent threshold; Medusa's value is its square root, 0.3
 
-    walk = staticmethod(typical_walk)
+    walk = staticmethod(walk_by_typicality)
 
     def judge(self, depth: int) -> TypicalAcceptance:
         return self
 
     def accepts(self, log_p: Tensor, token: Tensor) -> Tensor:
-        """Returns whether tokens [...] are typical, [...], by the target's warped log-probabilities
+        """Checks whether tokens [...] are typical by the target's warped log-probabilities
         [..., V].
         """
         p = log_p.exp()

@@ -1,7 +1,7 @@
-"""What a node rule is given and what it decides.
+"""The interface of node rules, and the walk down the tree by such a rule.
 
-Shapes: B nodes, C children, V vocabulary; ``q`` is [B, 1, V] where all children share one draft
-distribution, [B, C, V] where each has its own, None where proposals are one-hot.
+Shapes: B nodes, C children, V vocabulary; ``q`` is [B, 1, V] if all children share one draft
+distribution, [B, C, V] if each has its own, None if proposals are one-hot.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from spec_bench.core.warp import SamplingSettings, argmax_lowest, probs
 
 
 class Verdict(NamedTuple):
-    """What a node rule decides."""
+    """Acceptance of a node's children, and the residual distribution."""
 
     # [B, C] P(accept child j | children before j rejected); 0 for absent children
     acceptance: Tensor
@@ -33,107 +33,104 @@ class NodeRule(Protocol):
 
 
 Rules = NodeRule | Sequence[NodeRule]
-"""One for all nodes, or one per level above the leaves."""
-
-
-# The walk from the root down the tree: one node rule per level, one verdict per row.
-#
-# All rows walk together and nothing leaves the device: the caller copies the result once.
+"""One rule for all nodes, or one per level above the leaves."""
 
 
 class ScoredTree(NamedTuple):
-    """What a walk is given: a batch's trees and what the target made of them."""
+    """A batch's trees with the target's logits."""
 
     tree: Tree  # fully grown, N nodes
     logits: Tensor  # [R, N, V] the target's logits at every node
-    settings: SamplingSettings  # the target's
-    draws: Draws  # randomness
+    settings: SamplingSettings  # of the target
+    draws: Draws
     merge_copies: bool = False  # whether nodes with equal prefixes count as one (K i.i.d. paths)
 
 
 @dataclass(frozen=True)
 class WalkResult:
-    """Where each row's walk ended."""
+    """Accepted path of each row, and the token after it."""
 
-    # [R, L + 1] nodes accepted in order, the root first; only the first `accepted + 1` entries of a
-    # row mean anything
+    # [R, L + 1] accepted nodes in order, the root first; a row uses its first `accepted + 1`
+    # entries
     path: Tensor
-    accepted: Tensor  # [R] number of draft tokens accepted
+    accepted: Tensor  # [R] number of accepted draft tokens
     token: Tensor  # [R] the residual or bonus token
 
 
-def walk_down(scored: ScoredTree, rule: Rules) -> WalkResult:
-    """Walks top-down, at every node testing the children in order.
+def walk_down(scored_tree: ScoredTree, rule: Rules) -> WalkResult:
+    """Walks from the root down, testing the children of each node in order.
 
-    If all children are rejected (or there are none) the token comes from the residual; at a leaf
-    where everything was accepted the bonus token comes from p at that leaf.
+    If all children are rejected (or there are none) the token comes from the residual; at an
+    accepted leaf the bonus token comes from p. All rows walk together and nothing leaves the
+    device: the caller copies the result once.
     """
-    tree, logits, settings, draws, merge_copies = scored
+    tree, logits, settings, draws, merge_copies = scored_tree
     shape = tree.shape
     rows = cached_arange(tree.tokens.shape[0], tree.tokens.device)
-    chosen = draws.verdict(shape.children)
+    verdict_draws = draws.verdict(shape.children)
     if not shape.depth:
-        at_root = logits[:, 0]
-        nothing = torch.zeros_like(tree.tokens)
+        root_logits = logits[:, 0]
+        root_path = torch.zeros_like(tree.tokens)
         if settings.temperature == 0:  # nothing to draw
-            return WalkResult(nothing, nothing[:, 0], argmax_lowest(at_root))
-        return WalkResult(nothing, nothing[:, 0], chosen.token(probs(at_root, settings)))
-    node = place = accepted = torch.zeros_like(rows)  # place: of the node within its level
+            return WalkResult(root_path, root_path[:, 0], argmax_lowest(root_logits))
+        return WalkResult(
+            root_path, root_path[:, 0], verdict_draws.token(probs(root_logits, settings))
+        )
+    node = place = accepted_count = torch.zeros_like(rows)  # place: within the node's level
     copies: Tensor | None = None
-    going = torch.ones_like(rows, dtype=torch.bool)
+    active = torch.ones_like(rows, dtype=torch.bool)
     path = [node]
     outcome = probs(logits[rows, node], settings)
     for level in range(shape.depth):
-        order, valid = candidates(tree, level, place, copies)
+        order, valid = list_candidates(tree, level, place, copies)
         tokens = tree.tokens[:, shape.level(level + 1)].gather(1, order)
         judge = rule if callable(rule) else rule[level]
-        q = draft_distribution(tree, level, rows, place, tokens)
+        q = compute_draft_distribution(tree, level, rows, place, tokens)
         acceptance, residual = judge(outcome, q, tokens, valid)
-        first = chosen.first_accepted(level, acceptance)
-        picked = first.clamp(max=order.shape[1] - 1).unsqueeze(1)
-        outcome = torch.where(going.unsqueeze(1), residual, outcome)
-        going = going & (first < order.shape[1])
-        if going.is_cpu and not going.any():  # elsewhere asking would stall the device
+        child_index = verdict_draws.first_accepted(level, acceptance)
+        child_column = child_index.clamp(max=order.shape[1] - 1).unsqueeze(1)
+        outcome = torch.where(active.unsqueeze(1), residual, outcome)
+        active = active & (child_index < order.shape[1])
+        if active.is_cpu and not active.any():  # on a GPU this would wait for the device
             break
-        # Where a walk has ended, the places below it mean nothing and change nothing.
-        place = order.gather(1, picked).squeeze(1)
-        node = torch.where(going, place + shape.starts[level + 1], node)
+        # In rows whose walk has ended, ``place`` is arbitrary and unused.
+        place = order.gather(1, child_column).squeeze(1)
+        node = torch.where(active, place + shape.starts[level + 1], node)
         path.append(node)
-        accepted = accepted + going
-        outcome = torch.where(going.unsqueeze(1), probs(logits[rows, node], settings), outcome)
+        accepted_count = accepted_count + active
+        outcome = torch.where(active.unsqueeze(1), probs(logits[rows, node], settings), outcome)
         if merge_copies:
-            copies = find_copies(tree, level, copies, tokens.gather(1, picked))
+            copies = find_copies(tree, level, copies, tokens.gather(1, child_column))
     path += [node] * (shape.depth + 1 - len(path))
-    return WalkResult(torch.stack(path, dim=1), accepted, chosen.token(outcome))
+    return WalkResult(torch.stack(path, dim=1), accepted_count, verdict_draws.token(outcome))
 
 
-def candidates(
+def list_candidates(
     tree: Tree, level: int, place: Tensor, copies: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Returns the current node's children in the order drawn, absent ones last where nodes have
-    unequal shares: their places [R, C] within the next level, and which exist. ``place`` [R] is the
-    node's within its level; ``copies`` [R, n_level] are all that count as it, None where it is
-    alone.
+    """Lists the current node's children in the order drawn: their places [R, C] within the next
+    level, and which exist. ``place`` [R] is the node's place within its level; ``copies``
+    [R, n_level] marks all nodes that count as this one, None if there is only this one.
     """
-    above = tree.shape.level(level)
-    below = tree.shape.level(level + 1)
-    most = tree.shape.children[level]
+    parents = tree.shape.level(level)
+    children = tree.shape.level(level + 1)
+    bound = tree.shape.children[level]
     count = tree.shape.levels[level]
-    width = min(most, count)
+    width = min(bound, count)
     if tree.shape.has_uniform_children(level):
         order = place.unsqueeze(1) * width + torch.arange(width, device=place.device)
-        return order, tree.valid[:, below].gather(1, order)
-    parent = tree.parent[:, below] - above.start
-    mine = parent == place.unsqueeze(1) if copies is None else copies.gather(1, parent)
-    mine = mine & tree.valid[:, below]
-    order = mine.byte().sort(dim=1, descending=True, stable=True).indices[:, :width]
-    return order, mine.gather(1, order)
+        return order, tree.valid[:, children].gather(1, order)
+    parent = tree.parent[:, children] - parents.start
+    is_candidate = parent == place.unsqueeze(1) if copies is None else copies.gather(1, parent)
+    is_candidate = is_candidate & tree.valid[:, children]
+    order = is_candidate.byte().sort(dim=1, descending=True, stable=True).indices[:, :width]
+    return order, is_candidate.gather(1, order)
 
 
-def draft_distribution(
+def compute_draft_distribution(
     tree: Tree, level: int, rows: Tensor, place: Tensor, tokens: Tensor
 ) -> Tensor | None:
-    """Returns q of the candidates, tokens [R, C], below each row's node at ``place``: [R, 1, V] if
+    """Computes q of the candidates, tokens [R, C], below each row's node at ``place``: [R, 1, V] if
     they share one, [R, C, V] if each has its own.
     """
     log_q = tree.log_q[level]
@@ -142,16 +139,16 @@ def draft_distribution(
         return compute_sibling_distributions(log_q[rows, place], tokens)
     if q is None:
         return None
-    law = q[rows, place]
-    drafts = law.shape[1]
+    node_q = q[rows, place]
+    drafts = node_q.shape[1]
     width = tokens.shape[1]
-    return law if drafts == 1 else law[:, torch.arange(width, device=law.device) % drafts]
+    return node_q if drafts == 1 else node_q[:, torch.arange(width, device=node_q.device) % drafts]
 
 
 def find_copies(tree: Tree, level: int, copies: Tensor | None, token: Tensor) -> Tensor:
-    """[R, n_below] the nodes below the current node's copies that hold the accepted token."""
-    below = tree.shape.level(level + 1)
-    same = tree.tokens[:, below] == token
+    """Marks [R, n_below] the children of the current node's copies that hold the accepted token."""
+    children = tree.shape.level(level + 1)
+    has_token = tree.tokens[:, children] == token
     if copies is None:
-        return same
-    return same & copies.gather(1, tree.parent[:, below] - tree.shape.starts[level])
+        return has_token
+    return has_token & copies.gather(1, tree.parent[:, children] - tree.shape.starts[level])

@@ -202,7 +202,7 @@ def test_each_usual_decoder_names_parts_of_the_audit_that_check_what_it_samples(
     for name, config in models.format_model_name(USUAL).items():
         found = [part.name for part in select_cases(parts, format_case_pattern(config))]
         assert found, name
-        assert all(part.endswith(config.verifier.described) for part in found)
+        assert all(part.endswith(config.verifier.description) for part in found)
         assert all(part.removeprefix(f"{config.drafter.kind}: ").startswith(config.tree.name)
                    for part in found)  # fmt: skip
 

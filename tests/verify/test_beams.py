@@ -20,11 +20,11 @@ from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.warp import SamplingSettings, beam_probs, next_token_log_probs
 from spec_bench.verify.beams import (
     LayerVerdict,
-    acceptance_in_a_row,
-    completion,
+    compute_acceptances,
     compute_accepted_count_probs,
-    layer_width,
-    residual_chain,
+    compute_layer_width,
+    compute_missing_beams,
+    compute_residual_chain,
     verify_layer,
 )
 
@@ -66,11 +66,11 @@ def test_a_stopped_beam_repeats_its_stop_token_and_keeps_its_likelihood():
 def test_the_residual_chain_by_hand():
     p = torch.tensor([[0.5, 0.25, 0.25, 0.0]], dtype=torch.float64)
     q = torch.tensor([[0.25, 0.25, 0.0, 0.5]], dtype=torch.float64)
-    chain = residual_chain(p, q, 2)
+    chain = compute_residual_chain(p, q, 2)
     # p - q = (1/4, 0, 1/4, -1/2); then (1/2, 0, 1/2, 0) - q = (1/4, -1/4, 1/2, -1/2).
     assert chain[0, 1].tolist() == pytest.approx([0.5, 0, 0.5, 0])
     assert chain[0, 2].tolist() == pytest.approx([1 / 3, 0, 2 / 3, 0])
-    assert acceptance_in_a_row(chain, q).tolist() == [pytest.approx([0.5, 0.25])]
+    assert compute_acceptances(chain, q).tolist() == [pytest.approx([0.5, 0.25])]
 
 
 def test_the_count_law_by_hand():
@@ -85,7 +85,7 @@ def test_the_count_law_by_hand():
 )
 def test_the_width_is_the_largest_that_is_reached_often_enough(threshold, least, width):
     alpha = torch.tensor([[0.5, 0.25]], dtype=torch.float64)
-    assert layer_width(alpha, threshold, least).item() == width
+    assert compute_layer_width(alpha, threshold, least).item() == width
 
 
 def test_a_draft_beyond_the_width_is_no_rejection():
@@ -94,7 +94,12 @@ def test_a_draft_beyond_the_width_is_no_rejection():
     sure = SimpleNamespace(succeeds=lambda _, chance: chance > 0)
     for width, accepted, in_a_row in ((1, [True, False], 0), (0, [False, False], 0)):
         verdict = verify_layer(
-            residual_chain(p, p, 2), p, torch.tensor([[0, 1]]), torch.tensor([width]), sure, 0
+            compute_residual_chain(p, p, 2),
+            p,
+            torch.tensor([[0, 1]]),
+            torch.tensor([width]),
+            sure,
+            0,
         )
         assert verdict.accepted.tolist() == [accepted]
         assert verdict.rejected_in_a_row.tolist() == [in_a_row]
@@ -105,9 +110,9 @@ def test_a_layer_is_filled_up_from_the_residual_and_then_from_p():
     p, q = (
         torch.tensor([each], dtype=torch.float64) for each in ([0.5, 0.25, 0.25], [0.5, 0.5, 0])
     )
-    chain = residual_chain(p, q, 3)
+    chain = compute_residual_chain(p, q, 3)
     verdict = LayerVerdict(torch.zeros(1, 3, dtype=torch.bool), torch.tensor([1]))
-    laws, wanted = completion(chain, verdict, torch.tensor([2]))
+    laws, wanted = compute_missing_beams(chain, verdict, torch.tensor([2]))
     assert wanted.tolist() == [2]
     assert laws[0].tolist() == [[0, 0, 1], [0.5, 0.25, 0.25], [1, 0, 0]]
 
@@ -120,7 +125,7 @@ def test_a_layers_beams_are_independent_draws_from_the_beam_law():
 
 @pytest.mark.parametrize("width", [1, 2])
 def test_a_layer_of_a_given_width_is_exact(width, monkeypatch):
-    monkeypatch.setattr(beams, "layer_width", lambda *_: torch.tensor([width]))
+    monkeypatch.setattr(beams, "compute_layer_width", lambda *_: torch.tensor([width]))
     assert layer_error(next(layer_cases(seed=5)), 2, 0.0) <= TOLERANCE
 
 
@@ -139,11 +144,12 @@ def _sorted_drafts(chain, q, cells, width, trials, first):
 
 def _dropped_orphans(p, q, trials):
     """Drafts below rejected parents dropped as printed: q renormalised over what stands."""
-    return residual_chain(p, q / q.sum(dim=-1, keepdim=True).clamp(min=1e-300), trials)
+    return compute_residual_chain(p, q / q.sum(dim=-1, keepdim=True).clamp(min=1e-300), trials)
 
 
 @pytest.mark.parametrize(
-    ("part", "broken"), [("verify_layer", _sorted_drafts), ("residual_chain", _dropped_orphans)]
+    ("part", "broken"),
+    [("verify_layer", _sorted_drafts), ("compute_residual_chain", _dropped_orphans)],
 )
 def test_a_broken_verification_is_caught(part, broken, monkeypatch):
     monkeypatch.setattr(beams, part, broken)

@@ -17,7 +17,7 @@ from spec_bench.audit.rules import (
 )
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.verify import path_rule, simultaneous
-from spec_bench.verify.path_rule import PathVerdict, post_order, traversal
+from spec_bench.verify.path_rule import PathVerdict, sort_post_order, traversal
 from spec_bench.verify.rules import naive, recursive_rejection
 
 CASES = {name: (judge, law) for name, judge, law in list_path_cases()}
@@ -93,7 +93,7 @@ def test_a_node_is_tested_after_its_descendants_and_absent_ones_last():
     there = torch.tensor([[True, False, True]])
     # Root 0; 1 and 2 below it; 3 below node 2, 4 absent, 5 below node 1.
     tree.add_level(torch.tensor([[3, 4, 5]]), torch.tensor([1, 0, 0]), there, None)
-    assert post_order(tree).tolist() == [[5, 1, 3, 2, 4, 0]]
+    assert sort_post_order(tree).tolist() == [[5, 1, 3, 2, 4, 0]]
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 100.0])  # as temperatures of 1 and 0.01

@@ -19,7 +19,7 @@ from spec_bench.tree.widths import IidPaths, StochasticBeam, WidthsPolicy
 from spec_bench.verify.base import rule
 from spec_bench.verify.by_position import walk_by_lookup, walk_by_position
 from spec_bench.verify.family import list_children
-from spec_bench.verify.path_rule import path_walk, traversal
+from spec_bench.verify.path_rule import traversal, walk_by_path_rule
 from spec_bench.verify.rules import (
     SharedMass,
     k_seq,
@@ -32,14 +32,14 @@ from spec_bench.verify.simulated import (
     SimulatedAcceptance,
     TypicalAcceptance,
     simulate,
-    typical_walk,
+    walk_by_typicality,
 )
-from spec_bench.verify.simultaneous import look_up
+from spec_bench.verify.simultaneous import walk_at_once
 from spec_bench.verify.walk import (
     ScoredTree,
-    candidates,
-    draft_distribution,
+    compute_draft_distribution,
     find_copies,
+    list_candidates,
     walk_down,
 )
 from tests.said import naming
@@ -123,10 +123,10 @@ def test_children_stand_in_the_order_drawn_and_absent_ones_last():
     there = torch.tensor([[True, True, False, True]])
     # Below node 2: 3, 5 (absent) and 6, in this order; below node 1: 4.
     tree.add_level(torch.tensor([[3, 4, 5, 6]]), torch.tensor([1, 0, 1, 1]), there, None)
-    order, valid = candidates(tree, 1, torch.tensor([1]), None)
+    order, valid = list_candidates(tree, 1, torch.tensor([1]), None)
     assert order[valid].tolist() == [0, 3]  # places within the level
     assert valid.tolist() == [[True, True, False]]
-    order, valid = candidates(tree, 1, torch.tensor([0]), None)
+    order, valid = list_candidates(tree, 1, torch.tensor([0]), None)
     assert order[valid].tolist() == [1]
     assert valid.tolist() == [[True, False, False]]
 
@@ -136,7 +136,7 @@ def test_distinct_siblings_are_each_drawn_from_what_the_ones_before_them_left():
     there = torch.ones(1, 3).bool()
     tree.add_level(torch.tensor([[1, 0, 2]]), torch.tensor([0] * 3), there, None, P.log()[:, None])
     first = torch.tensor([0])
-    law = draft_distribution(tree, 0, first, first, tree.tokens[:, 1:])
+    law = compute_draft_distribution(tree, 0, first, first, tree.tokens[:, 1:])
     assert law is not None
     assert law[0].tolist() == [
         pytest.approx(each) for each in ([0.5, 0.3, 0.2], [5 / 7, 0, 2 / 7], [0, 0, 1])
@@ -145,7 +145,7 @@ def test_distinct_siblings_are_each_drawn_from_what_the_ones_before_them_left():
 
 @pytest.mark.parametrize(
     ("walk", "rule"),
-    [(walk_by_position, 2), (walk_by_lookup, 2), (typical_walk, TypicalAcceptance(0.3, 0.5))],
+    [(walk_by_position, 2), (walk_by_lookup, 2), (walk_by_typicality, TypicalAcceptance(0.3, 0.5))],
 )
 def test_a_guess_that_is_not_there_is_never_hit(walk, rule):
     """Two rows go on with token 0, which the first guesses; the second has no guess."""
@@ -171,7 +171,7 @@ def test_nodes_of_one_text_are_of_one_level():
 
 @pytest.mark.parametrize(
     ("walk", "rule"),
-    [(walk_down, naive), (path_walk, traversal), (typical_walk, TypicalAcceptance())],
+    [(walk_down, naive), (walk_by_path_rule, traversal), (walk_by_typicality, TypicalAcceptance())],
 )
 def test_a_tree_that_ended_early_draws_as_many_numbers_as_a_whole_one(walk, rule):
     asked = []
@@ -244,7 +244,7 @@ def test_the_longest_path_of_typical_tokens_is_taken(sure, path, token):
     for node, tokens in enumerate(sure):
         logits[0, node, tokens] = 0.0
     draws = SeededSource([torch.Generator().manual_seed(0)])
-    found = typical_walk(ScoredTree(tree, logits, DOUBLE, draws), TypicalAcceptance())
+    found = walk_by_typicality(ScoredTree(tree, logits, DOUBLE, draws), TypicalAcceptance())
     assert found.path[0, : int(found.accepted) + 1].tolist() == path
     assert found.token.tolist() == [token]
 
@@ -281,7 +281,7 @@ def test_a_node_is_left_with_the_stated_probability_for_every_set_of_children(ch
 def test_a_rule_that_is_computed_all_the_same_gives_the_residual():
     tokens, valid = torch.tensor([[0, 4]]), torch.ones(1, 2, dtype=torch.bool)
     rule = partial(recursive_rejection, replacement=False)
-    verdict = simulate(FIVE, EVEN, tokens, valid, acceptance=0.5, computed=rule)
+    verdict = simulate(FIVE, EVEN, tokens, valid, acceptance=0.5, timed_rule=rule)
     assert verdict.acceptance.tolist() == [[0.5, 0.0]]
     assert torch.equal(verdict.residual, rule(FIVE, EVEN, tokens, valid).residual)
 
@@ -356,7 +356,7 @@ def paths_of(result, tree, merged=False):
 
 @pytest.mark.parametrize(
     ("policy", "rule", "walks"),
-    [(policy, rule, (walk_down, look_up)) for policy, rule in CASES.values()]
+    [(policy, rule, (walk_down, walk_at_once)) for policy, rule in CASES.values()]
     + [(policy, 6, (walk_by_position, walk_by_lookup)) for policy in FLAT.values()],
 )
 def test_the_path_looked_up_is_the_path_walked(policy, rule, walks):
@@ -393,7 +393,11 @@ TYPICAL = TypicalAcceptance(0.3, 0.5)
 @pytest.mark.parametrize("policy", FLAT.values(), ids=FLAT)
 @pytest.mark.parametrize(
     ("walk", "rule"),
-    [(walk_down, recursive_rejection), (path_walk, traversal), (TYPICAL.walk, TYPICAL.judge(5))],
+    [
+        (walk_down, recursive_rejection),
+        (walk_by_path_rule, traversal),
+        (TYPICAL.walk, TYPICAL.judge(5)),
+    ],
 )
 def test_a_row_of_a_batch_takes_the_path_that_its_levels_alone_would(walk, rule, policy):
     tree, logits = grown(policy, warm())
