@@ -9,7 +9,7 @@ import spec_bench
 from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation
 from spec_bench.server.endpoint import Server
-from spec_bench.server.stream import Counters, parse
+from spec_bench.server.stream import Counters, parse_counters
 from spec_bench.system import files
 
 OURS = {  # what the same thing is called here
@@ -73,13 +73,13 @@ def served_rows(
             told = [f"server.url={url}", f"server.model={plan.model}", f"server.decoder={name}"]
             if name != "ar":
                 told.append(f"server.baseline_url={plain}")
-            before = parse(server.read("metrics") or "")
+            before = parse_counters(server.read("metrics") or "")
             rows = spec_bench.run(
                 *plan.overrides(task, "served"),
                 *("engine=server", f"engine.batch_size={batch}", "warmup=0", *told),
                 columns="all",
             ).to_dict("records")
-            after = parse(server.read("metrics") or "")
+            after = parse_counters(server.read("metrics") or "")
             row = next(row for row in rows if row["decoder"] == name)
             own = ours[task, name]
             lines.append(_line(plan, row, own, _by_counters(before, after, batch)))

@@ -1,1 +1,1 @@
-"""Starts servers that others wrote, has a job ask them, and ends them."""
+"""Starts other engines' servers, runs jobs on them, and ends them."""

@@ -1,8 +1,8 @@
-"""Keeps a process only as long as the one that wants it: ``python keeper.py LOG COMMAND ...``.
+"""Runs a command as long as the calling process lives: ``python keeper.py LOG COMMAND ...``.
 
-Reads standard input, which the wanting process holds open: however that process ends, the input
-ends with it, and the command is ended with all that it started, on Linux in other sessions too. It
-dies with a keeper that is killed. Needs nothing but Python itself.
+The calling process holds the keeper's standard input open. However that process ends, the input
+ends too, and the keeper ends the command and all that it started, on Linux in other sessions too.
+If the keeper is killed, the command is killed too. Needs Python alone.
 """
 
 import ctypes
@@ -23,34 +23,34 @@ _ADOPTS = 36
 _control = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *_: 0
 
 
-def adopt() -> None:
-    """From now on orphans among what this process started become its children."""
+def adopt_orphans() -> None:
+    """Makes orphaned descendants children of this process (Linux)."""
     _control(_ADOPTS, 1, 0, 0, 0)
 
 
-def children() -> set[int]:
-    """This process's children, where ``/proc`` tells."""
-    found = set()
+def find_children() -> set[int]:
+    """Returns the ids of this process's children; empty without ``/proc``."""
+    pids = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             parent = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
-            found |= {int(stat.parent.name)} if int(parent) == os.getpid() else set()
-    return found
+            pids |= {int(stat.parent.name)} if int(parent) == os.getpid() else set()
+    return pids
 
 
-def sweep(spared: Set[int] = frozenset()) -> None:
-    """Kills this process's children and, as they become its own, theirs."""
-    tried = set(spared)
-    while new := children() - tried:
-        tried |= new
-        for pid in new:
+def kill_children(spared_pids: Set[int] = frozenset()) -> None:
+    """Kills this process's children but the spared ones, and the orphans that it adopts then."""
+    known_pids = set(spared_pids)
+    while new_pids := find_children() - known_pids:
+        known_pids |= new_pids
+        for pid in new_pids:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
 
 
-def end(server: subprocess.Popen[bytes]) -> None:
-    """Ends a server and its group: asked first, then killed, with what outlived it."""
+def end_server(server: subprocess.Popen[bytes]) -> None:
+    """Ends a server and its process group by SIGTERM, then by SIGKILL."""
     for number, patience in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, None)):
         with suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(server.pid, number)
@@ -58,34 +58,36 @@ def end(server: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> int:
-    """Runs the command; its status, or 0 once nobody wants it any more.
+    """Runs the command; returns its status, or 0 if the input ended first.
 
-    The log is locked until the command has ended, so that others see whether it has.
+    The log is locked until the command has ended, so that others see whether it runs.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # the input's end is what counts
-    adopt()
-    held = os.open(sys.argv[1] or __file__, os.O_RDONLY)  # not what the command inherits
+        signal.signal(number, lambda *_: None)  # only the input's end counts
+    adopt_orphans()
+    log_descriptor = os.open(
+        sys.argv[1] or __file__, os.O_RDONLY
+    )  # the command does not inherit it
     with suppress(OSError):  # a file system without locks
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(log_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     server = subprocess.Popen(
         sys.argv[2:], stdin=subprocess.DEVNULL, start_new_session=True,
         preexec_fn=lambda: _control(_DIES_WITH_PARENT, signal.SIGKILL, 0, 0, 0),
     )  # fmt: skip
-    unwanted = threading.Event()
+    input_ended = threading.Event()
 
     def listen() -> None:
         while os.read(0, 4096):
             pass
-        unwanted.set()
-        end(server)
+        input_ended.set()
+        end_server(server)
 
     threading.Thread(target=listen, daemon=True).start()
     status = server.wait()
-    os.close(held)
-    end(server)
-    sweep()
-    return 0 if unwanted.is_set() else status if status >= 0 else 128 - status
+    os.close(log_descriptor)
+    end_server(server)
+    kill_children()
+    return 0 if input_ended.is_set() else status if status >= 0 else 128 - status
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A server as a decoder: requests under way together, each an answer with its times and calls.
+"""A server as a decoder: sends requests, several at a time, and records each answer's times and
+calls.
 
-What decodes, and how, is the server's. What stands here are the client's clock, its threads (one a
-request under way), the check that an answer is one, and whose seconds they were. An answer that
-could not be had is raised when those under way beside it have come, and what came is not lost.
+The client has the clock, one thread for each request under way, the check of answers, and each
+answer's share of the seconds. If an answer fails, those under way are still received and kept.
 """
 
 from __future__ import annotations
@@ -39,49 +39,51 @@ from spec_bench.server.stream import (
     count_generated,
     counts_from_request,
     diff_counters,
-    parse,
+    parse_counters,
     retokenise_answer,
 )
 from spec_bench.system import files
 
 _SEEDS = 2**31
 _PROBE = 8  # tokens
-_LATE = 20  # looks at counters that have not heard of an answer yet
-_LOOK_S = 0.05
+_POLLS = 20  # of counters that do not include an answer yet
+_POLL_S = 0.05
 
 
 class RequestSpan(NamedTuple):
-    """A request under way, on one clock."""
+    """When a request was under way, on one clock."""
 
     began_s: float  # when it was sent
-    first_s: float  # when its first chunk came
-    ended_s: float  # when its last one came
+    first_s: float  # when its first chunk arrived
+    ended_s: float  # when its last one arrived
 
 
 def share_seconds(spans: Sequence[RequestSpan]) -> list[tuple[float, float]]:
-    """(prefill, decoding) seconds of each request.
+    """Splits the time among the requests; returns (prefill, decoding) seconds of each.
 
-    At every instant the requests under way have equal parts of it, those that wait for their first
-    chunk as prefill, the others as decoding. So the shares of a batch add up to the time in which
-    anything was under way, and those of a request alone are its own seconds.
+    At every instant the requests under way share it equally: as prefill until their first chunk,
+    then as decoding. So the shares of a batch add up to the time in which any was under way, and a
+    request alone gets its own seconds.
     """
     moments = sorted({moment for span in spans for moment in span})
     seconds = [(0.0, 0.0)] * len(spans)
     for start, end in pairwise(moments):
         under_way = [i for i, s in enumerate(spans) if s.began_s <= start and end <= s.ended_s]
         for index in under_way:
-            part = (end - start) / len(under_way)
+            share = (end - start) / len(under_way)
             prefill, decoding = seconds[index]
-            waits = end <= spans[index].first_s
-            seconds[index] = (prefill + part, decoding) if waits else (prefill, decoding + part)
+            is_prefill = end <= spans[index].first_s
+            seconds[index] = (
+                (prefill + share, decoding) if is_prefill else (prefill, decoding + share)
+            )
     return seconds
 
 
 @dataclass(frozen=True)
 class ServerAnswer:
-    """An answer that came."""
+    """A server's answer to a request."""
 
-    request: Request  # what was asked
+    request: Request
     chunks: tuple[Chunk, ...]  # up to its end
     steps: AnswerSteps  # its target calls
     sent_s: float  # by ``time.perf_counter``, when the request was sent, or arrived
@@ -89,94 +91,107 @@ class ServerAnswer:
 
     @property
     def span(self) -> RequestSpan:
-        """When it was under way."""
-        seconds = (0.0, self.chunks[0].seconds, self.chunks[-1].seconds)
-        return RequestSpan(*(self.sent_s + each for each in seconds))
+        """When the request was under way."""
+        return RequestSpan(
+            began_s=self.sent_s,
+            first_s=self.sent_s + self.chunks[0].seconds,
+            ended_s=self.sent_s + self.chunks[-1].seconds,
+        )
 
     def shift_start(self, moment_s: float) -> ServerAnswer:
-        """Returns the same, its seconds counted from a moment on our clock before it was sent."""
-        late = self.sent_s - moment_s
-        chunks = tuple(replace(each, seconds=each.seconds + late) for each in self.chunks)
+        """Counts the answer's seconds from a moment on our clock before it was sent."""
+        delay_s = self.sent_s - moment_s
+        chunks = tuple(replace(chunk, seconds=chunk.seconds + delay_s) for chunk in self.chunks)
         return replace(self, sent_s=moment_s, chunks=chunks)
 
-    def generation(self, prefill_s: float = 0.0, decode_s: float = 0.0) -> Generation:
-        """Returns the record, with its share of the batch's seconds."""
+    def to_generation(self, prefill_s: float = 0.0, decode_s: float = 0.0) -> Generation:
+        """Builds the answer's record, with its share of the batch's seconds."""
         tokens = tuple(token for chunk in self.chunks for token in chunk.tokens)
-        ended = self.request.find_end(tokens) is not None
-        stopped = ended or len(tokens) < self.request.max_new_tokens
-        finish: Finish = "stop" if stopped else "length"
-        seconds = tuple(chunk.seconds for chunk in self.chunks)
-        sizes = tuple(len(chunk.tokens) for chunk in self.chunks)
-        came = Delivery(seconds, sizes, self.steps.counted, self.steps.proposed, self.attempts)
+        has_end = self.request.find_end(tokens) is not None
+        has_stopped = has_end or len(tokens) < self.request.max_new_tokens
+        finish: Finish = "stop" if has_stopped else "length"
+        delivery = Delivery(
+            seconds=tuple(chunk.seconds for chunk in self.chunks),
+            tokens=tuple(len(chunk.tokens) for chunk in self.chunks),
+            counted=self.steps.counted,
+            proposed=self.steps.proposed,
+            attempts=self.attempts,
+        )
         return Generation(
-            *(self.request.prompt_id, tokens, finish, self.steps.records),
-            *(prefill_s, decode_s, 0.0, 0.0),
-            latency_s=seconds[-1],
-            delivery=came,
+            prompt_id=self.request.prompt_id,
+            tokens=tokens,
+            finish=finish,
+            steps=self.steps.records,
+            prefill_s=prefill_s,
+            decode_s=decode_s,
+            draft_s=0.0,
+            target_s=0.0,
+            latency_s=self.chunks[-1].seconds,
+            delivery=delivery,
         )
 
 
 def trim_answer(
-    request: Request, served: StreamedAnswer, url: str, vocabulary: int
+    request: Request, answer: StreamedAnswer, url: str, vocabulary: int
 ) -> tuple[Chunk, ...]:
-    """The chunks up to the first end. Raises ServerError: they are no answer to it."""
-    whose = f"{url}: prompt {request.prompt_id!r}"
-    if any(b.seconds < a.seconds for a, b in pairwise((Chunk(0.0, ()), *served.chunks))):
-        raise ServerError(f"{whose}: the clock ran backwards")
-    if (largest := max(served.tokens)) >= vocabulary:
+    """Cuts an answer's chunks at the first end. Raises ServerError: it cannot be this request's."""
+    label = f"{url}: prompt {request.prompt_id!r}"
+    if any(b.seconds < a.seconds for a, b in pairwise((Chunk(0.0, ()), *answer.chunks))):
+        raise ServerError(f"{label}: the clock ran backwards")
+    if (largest := max(answer.tokens)) >= vocabulary:
         raise ServerError(
-            f"{whose}: token {largest}, the target's tokenizer has {vocabulary}: another model is "
+            f"{label}: token {largest}, the target's tokenizer has {vocabulary}: another model is "
             "served"
         )
     limit = request.max_new_tokens
-    first = request.find_end(served.tokens)
-    end = min(first or len(served.tokens), limit)
-    if end < limit and first is None and served.finish == "length":
-        raise ServerError(f"{whose}: {end} of {limit} tokens, then no more room")
-    kept = []
-    before = 0
-    for chunk in served.chunks:
-        if before < end:
-            kept.append(Chunk(chunk.seconds, chunk.tokens[: end - before]))
-        before += len(chunk.tokens)
-    return tuple(kept)
+    first_end = request.find_end(answer.tokens)
+    end = min(first_end or len(answer.tokens), limit)
+    if end < limit and first_end is None and answer.finish == "length":
+        raise ServerError(f"{label}: {end} of {limit} tokens, then no more room")
+    chunks = []
+    token_count = 0
+    for chunk in answer.chunks:
+        if token_count < end:
+            chunks.append(Chunk(chunk.seconds, chunk.tokens[: end - token_count]))
+        token_count += len(chunk.tokens)
+    return tuple(chunks)
 
 
 class UnansweredError(ServerError):
-    """Some answers could not be had."""
+    """The server did not answer some requests."""
 
     def __init__(
-        self, failed: Mapping[str, Exception], answered: Sequence[Generation] = ()
+        self, errors: Mapping[str, Exception], generations: Sequence[Generation] = ()
     ) -> None:
-        super().__init__(str(next(iter(failed.values()))))
-        self.failed = failed  # why, by prompt id
-        self.answered = list(answered)  # the others of the batch that were asked
+        super().__init__(str(next(iter(errors.values()))))
+        self.failed = errors  # by prompt id
+        self.answered = list(generations)  # of the batch's other requests
 
 
 @dataclass(frozen=True)
 class RequestOptions:
-    """How a server is asked."""
+    """Sampling options of all requests, and the target's tokens."""
 
     temperature: float  # 0 is greedy
-    top_k: int  # most probable tokens that are sampled from; 0: all
-    top_p: float  # mass that is sampled from
-    vocabulary: int  # tokens that the target has
-    # the target's tokenizer, of a server that streams text alone
+    top_k: int  # number of likeliest tokens to sample from; 0: all
+    top_p: float  # probability mass to sample from
+    vocabulary: int  # number of the target's tokens
+    # the target's tokenizer, for a server that streams text only
     tokenise: Callable[[str], Sequence[int]] | None = None
 
 
 @dataclass
 class ServedDecoder:
-    """Decodes by a server."""
+    """Decodes requests by a server."""
 
-    server: Server  # where
-    asking: RequestOptions  # how
-    rows: int = 1  # requests that are under way together
-    # requests a second that arrive, ``rows`` of them under way at most: an open loop; None: one is
-    # sent where there is room. Latencies count from a request's arrival.
+    server: Server
+    asking: RequestOptions
+    rows: int = 1  # requests under way at a time, at most
+    # arriving requests per second (an open loop), or None: the next is sent when one is answered.
+    # Latencies count from a request's arrival.
     rate: float | None = None
-    counted: bool = True  # whether its counters are read, where one request is under way at a time
-    lossless: Lossless = "unaudited"  # what is known of its distribution
+    counted: bool = True  # whether the counters are read, if ``rows`` is 1
+    lossless: Lossless = "unaudited"
     _probed: bool = field(default=False, init=False)
     target: None = field(default=None, init=False)
     drafts: tuple[()] = field(default=(), init=False)
@@ -184,25 +199,26 @@ class ServedDecoder:
     speed_ratio: None = field(default=None, init=False)
 
     def remember(self, answers: Sequence[Sequence[int]]) -> None:
-        """What the server keeps is its own."""
+        """Does nothing: the server has its own memory."""
 
     def preflight(self, requests: Sequence[Request]) -> None:
-        """Checks that prompts can be asked. Raises ValueError: naming the prompt that cannot."""
+        """Checks that no prompt is empty. Raises PromptError, which names the prompt."""
         for request in requests:
             if not request.prompt_ids:
                 raise PromptError(request.prompt_id, " is empty; at least one token needed")
 
     def _probe(self, request: Request) -> None:
-        """Asks for the one likeliest token of all in two ways. Raises RefusedError: it ignores what
-        a request says of its sampling: its distribution may be any.
+        """Checks that the server honours ``top_k``: sampling from the top token must be greedy.
+
+        Raises RequestRefusedError: it ignores a request's sampling options.
         """
-        ask = partial(self.server.complete, request.prompt_ids, _PROBE, seed=0)
-        greedy = ask(temperature=0.0)
-        top = ask(temperature=1.0, top_k=1)
+        complete = partial(self.server.complete, request.prompt_ids, _PROBE, seed=0)
+        greedy = complete(temperature=0.0)
+        top = complete(temperature=1.0, top_k=1)
         if (greedy.tokens or greedy.text) != (top.tokens or top.text):
             raise RequestRefusedError(
-                f"{self.server.shown} ignores top_k: at temperature 1 the one likeliest token is "
-                "not what it says at temperature 0, so it samples by settings of its own"
+                f"{self.server.redacted_url} ignores top_k: at temperature 1 the one "
+                "likeliest token is not what it says at temperature 0, so it samples by settings of its own"
             )
         self._probed = True
 
@@ -213,129 +229,140 @@ class ServedDecoder:
         progress: Progress | None = None,
         meter: Meter | None = None,
     ) -> list[Generation]:
-        """Asks for all answers, up to ``rows`` at a time; the next one where one has come.
+        """Requests all answers, up to ``rows`` at a time.
 
-        The seed and a request's id fix the seed that is sent to the server; ``progress`` is called
-        with (target calls, tokens) of each answer; the meter begins when the requests that are sent
-        first have their first chunks. After a failure that is no refusal what is under way is
-        waited for. Raises RefusedError: the server ignores settings of the sampling;
-        UnansweredError: some answer could not be had; with a meter none, in one window, is kept.
+        The seed that is sent depends on ``seed`` and the request's id. ``progress`` is called with
+        (target calls, tokens) of each answer. The meter begins when the requests sent first have
+        their first chunks. After a failure that is no refusal nothing more is sent.
+
+        Raises RequestRefusedError: the server ignores sampling options; UnansweredError: an answer
+        failed (with a meter the others are dropped too: they share its window).
         """
         if requests and self.asking.temperature > 0 and not self._probed:
             self._probe(requests[0])
-        came: SimpleQueue[tuple[int, ServerAnswer | Exception | None]] = SimpleQueue()
-        arriving = arrivals(len(requests), self.rate, seed) if self.rate else []
+        results: SimpleQueue[tuple[int, ServerAnswer | Exception | None]] = SimpleQueue()
+        arrivals_s = draw_arrivals(len(requests), self.rate, seed) if self.rate else []
         start = time.perf_counter()
-        moments = [start + each for each in arriving]
-        waiting = iter(enumerate(requests))
+        moments_s = [start + arrival_s for arrival_s in arrivals_s]
+        request_queue = iter(enumerate(requests))
 
         def ask(index: int, request: Request) -> None:
-            moment = moments[index] if moments else None
-            came.put((index, self._asked(request, seed, moment, lambda: came.put((index, None)))))
+            moment_s = moments_s[index] if moments_s else None
+            result = self._try_answer(request, seed, moment_s, lambda: results.put((index, None)))
+            results.put((index, result))
 
-        def send(most: int) -> int:
-            sent = list(islice(waiting, most))
-            for each in sent:  # in a thread that does not outlive the process
-                Thread(target=ask, args=each, daemon=True).start()
-            return len(sent)
+        def send(limit: int) -> int:
+            batch = list(islice(request_queue, limit))
+            for indexed_request in batch:  # daemons do not outlive the process
+                Thread(target=ask, args=indexed_request, daemon=True).start()
+            return len(batch)
 
         answers: dict[int, ServerAnswer] = {}
-        failed: dict[str, Exception] = {}
-        going = True
-        running = send(self.rows)
-        unbegun = set(range(running))
-        metering = False
-        while running:
-            index, result = came.get()
-            unbegun.discard(index)
+        errors: dict[str, Exception] = {}
+        may_send = True
+        running_count = send(self.rows)
+        awaiting_token = set(range(running_count))
+        meter_began = False
+        while running_count:
+            index, result = results.get()
+            awaiting_token.discard(index)
             if isinstance(result, ServerAnswer):
                 answers[index] = result
                 if progress:
-                    progress(len(result.steps.records), result.generation().decoded)
+                    progress(len(result.steps.records), result.to_generation().decoded)
             elif result is not None:
-                failed[requests[index].prompt_id] = result
-                going = going and isinstance(result, RequestRefusedError)
-            if meter and not metering and not unbegun:
+                errors[requests[index].prompt_id] = result
+                may_send = may_send and isinstance(result, RequestRefusedError)
+            if meter and not meter_began and not awaiting_token:
                 meter.begin()
-                metering = True
+                meter_began = True
             if result is not None:
-                running += send(int(going)) - 1
-        if meter and metering:
+                running_count += send(int(may_send)) - 1
+        if meter and meter_began:
             meter.end()
         generations = _share_time([answers[index] for index in sorted(answers)])
-        if failed:
-            raise UnansweredError(failed, () if meter else generations)
+        if errors:
+            raise UnansweredError(errors, () if meter else generations)
         return generations
 
-    def _asked(
-        self, request: Request, seed: int, moment: float | None, begun: Callable[[], None]
+    def _try_answer(
+        self,
+        request: Request,
+        seed: int,
+        moment_s: float | None,
+        on_first_token: Callable[[], None],
     ) -> ServerAnswer | Exception:
-        """One answer, sent for at once or when its moment has come, or why there is none."""
+        """Requests one answer, at once or at its moment; returns the error if it fails."""
         try:
-            if moment is None:
-                return self.answer(request, seed, begun)
-            time.sleep(max(0.0, moment - time.perf_counter()))
-            return self.answer(request, seed, begun).shift_start(moment)
+            if moment_s is None:
+                return self.answer(request, seed, on_first_token)
+            time.sleep(max(0.0, moment_s - time.perf_counter()))
+            return self.answer(request, seed, on_first_token).shift_start(moment_s)
         except Exception as error:
             return error
 
-    def answer(self, request: Request, seed: int, begun: Callable[[], None]) -> ServerAnswer:
-        """One answer, its calls counted. Raises ServerError: there is none, or it is none of this
-        request.
+    def answer(
+        self, request: Request, seed: int, on_first_token: Callable[[], None]
+    ) -> ServerAnswer:
+        """Requests one answer and counts its target calls. Raises ServerError: there is none, or it
+        cannot be this request's.
         """
-        before = self._counters()
-        asking = self.asking
-        served = self.server.complete(
+        counters_before = self._read_counters()
+        options = self.asking
+        answer = self.server.complete(
             request.prompt_ids, request.max_new_tokens,
-            temperature=asking.temperature, top_p=asking.top_p, top_k=asking.top_k,
+            temperature=options.temperature, top_p=options.top_p, top_k=options.top_k,
             seed=int(files.digest([seed, request.prompt_id]), 16) % _SEEDS,
             ignore_eos=not request.stop_ids, stop_ids=request.stop_ids,
-            stop=request.ends.texts, begun=begun,
+            stop=request.ends.texts, on_first_token=on_first_token,
         )  # fmt: skip
-        if asking.tokenise:
+        if options.tokenise:
             try:
-                served = retokenise_answer(served, asking.tokenise, request.stop_ids)
+                answer = retokenise_answer(answer, options.tokenise, request.stop_ids)
             except BadStreamError as error:
-                raise ServerError(f"{self.server.shown}: {error}") from None
-        chunks = trim_answer(request, served, self.server.shown, asking.vocabulary)
-        count = len(served.tokens)
-        sources = [counts_from_request(served.metrics, count), self._counts(before, count)]
+                raise ServerError(f"{self.server.redacted_url}: {error}") from None
+        chunks = trim_answer(request, answer, self.server.redacted_url, options.vocabulary)
+        count = len(answer.tokens)
+        sources = [
+            counts_from_request(answer.metrics, count),
+            self._count_calls(counters_before, count),
+        ]
         sizes = [len(chunk.tokens) for chunk in chunks]
-        whole = sum(sizes) == count
-        steps = build_steps(sizes, [counts for counts in sources if counts and whole])
-        return ServerAnswer(request, chunks, steps, served.sent_s, served.attempts)
+        is_whole = sum(sizes) == count
+        steps = build_steps(sizes, [counts for counts in sources if counts and is_whole])
+        return ServerAnswer(request, chunks, steps, answer.sent_s, answer.attempts)
 
-    def _counters(self) -> Counters:
-        """Returns the server's counters now; none where they would be of several requests."""
+    def _read_counters(self) -> Counters:
+        """Reads the server's counters; empty if they would be of several requests."""
         if not self.counted or self.rows > 1:
             return {}
         text = self.server.read("metrics")
-        counters = parse(text) if text else {}
+        counters = parse_counters(text) if text else {}
         self.counted = bool(counters)
         return counters
 
-    def _counts(self, before: Counters, tokens: int) -> CallCounts | None:
-        """Returns what an answer added to the counters, which may hear of it a little late."""
-        if not before:
+    def _count_calls(self, counters_before: Counters, tokens: int) -> CallCounts | None:
+        """Returns what an answer added to the counters, which lag a little."""
+        if not counters_before:
             return None
-        for _ in range(_LATE):
-            after = self._counters()
-            if (count_generated(before, after) or 0) >= tokens:
-                return diff_counters(before, after, tokens)
-            self.server.sleep(_LOOK_S)
+        for _ in range(_POLLS):
+            counters_after = self._read_counters()
+            if (count_generated(counters_before, counters_after) or 0) >= tokens:
+                return diff_counters(counters_before, counters_after, tokens)
+            self.server.sleep(_POLL_S)
         return None
 
 
 def _share_time(answers: Sequence[ServerAnswer]) -> list[Generation]:
-    """Returns answers with their shares of the time in which several are under way."""
-    parts = share_seconds([answer.span for answer in answers])
-    return [answer.generation(*part) for answer, part in zip(answers, parts, strict=True)]
+    """Builds the answers' records with their shares of the common time."""
+    shares = share_seconds([answer.span for answer in answers])
+    return [answer.to_generation(*share) for answer, share in zip(answers, shares, strict=True)]
 
 
-def arrivals(count: int, rate: float, seed: int) -> list[float]:
-    """Returns seconds at which requests arrive: a Poisson process, the same for every server."""
-    draws = random.Random(seed)
+def draw_arrivals(count: int, rate: float, seed: int) -> list[float]:
+    """Draws the seconds at which requests arrive by a Poisson process, the same for all servers."""
+    random_source = random.Random(seed)
     moments = [0.0]
     while len(moments) < count:
-        moments.append(moments[-1] + draws.expovariate(rate))
+        moments.append(moments[-1] + random_source.expovariate(rate))
     return moments

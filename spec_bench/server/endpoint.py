@@ -1,7 +1,7 @@
-"""A server of completions: asked with token ids, asked again, given up in one line.
+"""A client of a completions server: sends token ids, retries, and fails with one line.
 
-The key lives in ``Server`` alone: it is in no message of an error, no log and no file. Replies are
-read with bounds: on time, on bytes, on lines. What a server says is made fit to be shown.
+Only ``Server`` has the key: no error message, log or file does. Replies are read with bounds on
+time, bytes and lines. Messages from the server are cleaned before they are shown.
 """
 
 import fcntl
@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from spec_bench.server.stream import (
-    LLAMA_AGAIN,
-    LLAMA_ASKED,
+    LLAMA_IDS_OPTIONS,
+    LLAMA_OPTIONS,
     AnotherKindError,
     BadStreamError,
     LlamaReader,
@@ -31,17 +31,16 @@ from spec_bench.system.limits import call_with_timeout
 from spec_bench.system.redaction import redact
 
 _CONTROL = re.compile(r"[^\S ]|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
-MOST_TEXT = 8 * 2**20  # bytes of what is read beside answers
+MOST_TEXT = 8 * 2**20  # bytes of a reply that is no answer
 _MOST_LINE = 8 * 2**20
 _MOST_ANSWER = 256 * 2**20
-_MOST_EVENT = 2**16  # of each token that is asked for, beside a line of any length
+_MOST_EVENT = 2**16  # bytes per requested token
 
-Found = TypeVar("Found")
+
 _LONGEST_WAIT_S = 60.0
 _SHOWN = 200  # letters of a refusal
 _MOST_REFUSAL = 10_000  # bytes of a refusal
-# What else a request may say about sampling, so that no server fills it with what its model's files
-# or its own defaults say: each names what it would otherwise be changed by.
+# Neutral values of other sampling options, so that no server uses its own or its model's defaults.
 NEUTRAL: Mapping[str, float] = {
     "min_p": 0.0,
     "typical_p": 1.0,  # llama.cpp
@@ -50,68 +49,68 @@ NEUTRAL: Mapping[str, float] = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
 }
-_ALL = -1  # top_k that cuts nothing, to vLLM, SGLang and llama.cpp alike
+_ALL = -1  # top_k that cuts nothing in vLLM, SGLang and llama.cpp
 
 
 def one_short_line(message: object, key: str = "", longest: int | None = None) -> str:
-    """A message from outside in one line; its keys are hidden before it is cut."""
+    """Formats a foreign message as one line; keys are redacted before it is cut."""
     return one_line(redact(_CONTROL.sub(" ", str(message)[:_MOST_REFUSAL]), key), longest)
 
 
-def read_at_most(parts: Iterator[bytes], most: int, *, cut: bool = False) -> bytes:
-    """Returns a body of so many bytes at most, cut there or refused with a BadStreamError."""
+def read_at_most(blocks: Iterator[bytes], limit: int, *, cut: bool = False) -> bytes:
+    """Reads a body of at most ``limit`` bytes; cuts a longer one or raises BadStreamError."""
     body = bytearray()
-    for part in parts:
-        body += part
-        if len(body) > most:
+    for block in blocks:
+        body += block
+        if len(body) > limit:
             if not cut:
-                raise BadStreamError(f"more than {most // 2**20} MiB")
+                raise BadStreamError(f"more than {limit // 2**20} MiB")
             break
-    return bytes(body[:most])
+    return bytes(body[:limit])
 
 
-def iter_lines(parts: Iterator[bytes], most: int = _MOST_ANSWER) -> Iterator[bytes]:
-    """Whole lines without their ends, of so many bytes at most; a BadStreamError where they are
-    more, or one is past all measure.
+def iter_lines(blocks: Iterator[bytes], limit: int = _MOST_ANSWER) -> Iterator[bytes]:
+    """Splits blocks of bytes into lines without their ends.
+
+    Raises BadStreamError: more than ``limit`` bytes, or a line that is too long.
     """
-    rest = b""
+    tail = b""
     size = 0
-    for part in parts:
-        size += len(part)
-        if size > most:
-            raise BadStreamError(f"an answer of more than {most // 2**20} MiB")
-        *whole, rest = (rest + part).split(b"\n")
-        yield from (line.rstrip(b"\r") for line in whole)
-        if len(rest) > _MOST_LINE:
+    for block in blocks:
+        size += len(block)
+        if size > limit:
+            raise BadStreamError(f"an answer of more than {limit // 2**20} MiB")
+        *lines, tail = (tail + block).split(b"\n")
+        yield from (line.rstrip(b"\r") for line in lines)
+        if len(tail) > _MOST_LINE:
             raise BadStreamError(f"a line of more than {_MOST_LINE // 2**20} MiB")
-    if rest:
-        yield rest
+    if tail:
+        yield tail
 
 
 class ServerError(Exception):
-    """No answer can be had; the message is one line and names the address."""
+    """The server does not answer; the message is one line and names the address."""
 
 
 class RequestRefusedError(ServerError):
-    """The server refuses what it is asked; it would refuse it again."""
+    """The server refuses the request, and would refuse it again."""
 
 
 @dataclass
 class Server:
-    """Where completions come from."""
+    """A client of one completions server."""
 
     url: str  # base address, such as ``http://127.0.0.1:8000/v1``
     model: str  # its name there
     key: str = field(default="", repr=False)  # sent as bearer token; "" sends none
-    ids: bool = True  # whether answers are asked for with token ids; else they are text alone
+    ids: bool = True  # whether to request token ids; else answers are text only
     kind: str = "openai"  # ``openai`` or ``llama_cpp``
     timeout_s: float = 60.0  # without a byte, after which a request is given up
     answer_s: float = 600.0  # for a whole answer
     attempts: int = 3  # requests for one answer, at most
     wait_s: float = 1.0  # before the second of them; doubled each time
-    sleep: Callable[[float], None] = time.sleep  # waits so many seconds
-    # of a server that this program started, locked while it lives; None: another's
-    log: str | None = None
+    sleep: Callable[[float], None] = time.sleep
+    log: str | None = None  # of a server that this program started, locked while it lives
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
@@ -120,8 +119,8 @@ class Server:
             import httpx
         except ImportError:
             raise UsageError("servers need httpx: pip install -e '.[server]'") from None
-        for chatty in ("httpx", "httpcore"):
-            logging.getLogger(chatty).setLevel(logging.WARNING)
+        for library in ("httpx", "httpcore"):
+            logging.getLogger(library).setLevel(logging.WARNING)
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         try:
             self._client = httpx.Client(
@@ -143,14 +142,14 @@ class Server:
         ignore_eos: bool = False,
         stop_ids: Sequence[int] = (),
         stop: Sequence[str] = (),
-        begun: Callable[[], None] = lambda: None,
+        on_first_token: Callable[[], None] = lambda: None,
     ) -> StreamedAnswer:
-        """Returns one answer, streamed, after as many attempts as are allowed.
+        """Requests one streamed answer, with retries.
 
         Temperature 0 is greedy, ``top_k`` 0 takes all tokens. ``stop_ids`` and the texts ``stop``
-        end the answer beside the model's own; ``begun`` is called when its
-        first token has come, once an attempt. Raises RefusedError: the server refuses the request;
-        ServerError: it gave no whole answer.
+        end the answer, as the model's own end tokens do. ``on_first_token`` is called once an
+        attempt. Raises RequestRefusedError: the server refuses the request; ServerError: it gave no
+        whole answer.
         """
         import httpx
 
@@ -158,7 +157,7 @@ class Server:
             "model": self.model, "prompt": list(prompt), "max_tokens": max_tokens,
             "temperature": temperature, "top_p": top_p, "top_k": top_k or _ALL, **NEUTRAL,
             "stream": True, "stream_options": {"include_usage": True},
-            **(LLAMA_ASKED if self.kind == "llama_cpp" else {}),
+            **(LLAMA_OPTIONS if self.kind == "llama_cpp" else {}),
             **({"return_token_ids": True} if self.kind == "openai" and self.ids else {}),
             **({"ignore_eos": True} if ignore_eos else {}),
             **({} if seed is None else {"seed": seed}),
@@ -171,11 +170,13 @@ class Server:
             if attempt:
                 self.sleep(min(wait_s, _LONGEST_WAIT_S))
                 wait_s *= 2
-            try:  # headers and bodies that drip are never silent: no connection's limit ends them
-                served = call_with_timeout(self.answer_s, lambda: self._ask(payload, begun))
-                return replace(served, attempts=attempt + 1)
+            try:  # no timeout of the connection ends a reply that keeps dripping
+                answer = call_with_timeout(
+                    self.answer_s, lambda: self._request_answer(payload, on_first_token)
+                )
+                return replace(answer, attempts=attempt + 1)
             except AnotherKindError as error:
-                raise RequestRefusedError(f"{self.shown}: {error}") from None
+                raise RequestRefusedError(f"{self.redacted_url}: {error}") from None
             except _LaterError as later:
                 problem = later.args[0]
                 wait_s = max(wait_s, later.args[1])
@@ -183,24 +184,20 @@ class Server:
                 problem = one_short_line(error, self.key, _SHOWN)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 kind = re.sub("(?=[A-Z])", " ", type(error).__name__).strip().lower()
-                why = one_short_line(
-                    str(error), self.key, _SHOWN
-                )  # of TLS, what is wrong with a certificate
-                problem = f"{kind}: {why}" if why else kind
+                message = one_short_line(str(error), self.key, _SHOWN)  # of TLS: the certificate's
+                problem = f"{kind}: {message}" if message else kind
             finally:
                 self._refuse_strangers()
-        several = "s" * (self.attempts > 1)
-        raise ServerError(f"{self.shown}: {problem}, after {self.attempts} attempt{several}")
+        plural = "s" * (self.attempts > 1)
+        raise ServerError(f"{self.redacted_url}: {problem}, after {self.attempts} attempt{plural}")
 
     @property
-    def shown(self) -> str:
-        """The address, without a password in it."""
+    def redacted_url(self) -> str:
+        """The base address without a password in it."""
         return redact(self.url, self.key)
 
     def read(self, name: str) -> str | None:
-        """What the server says at an address beside its base, such as ``metrics``; None where it
-        says nothing.
-        """
+        """Reads another address of the server, such as ``metrics``; None if it has no such."""
         import httpx
 
         root = self.url.rstrip("/").removesuffix("/v1")
@@ -216,20 +213,22 @@ class Server:
             return None
 
     def close(self) -> None:
-        """Gives the connections back."""
+        """Closes the connections."""
         self._client.close()
 
     def _refuse_strangers(self) -> None:
-        """Raises a ServerError once the server has ended: whoever answers then is another one."""
+        """Raises ServerError once the server has ended: another one may answer on its port."""
         with suppress(OSError), open(self.log or "") as log:
             fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            said = last_line(Path(log.name))
-            raise ServerError(f"{self.shown}: the server has ended: {said}") from None
+            last_words = read_last_line(Path(log.name))
+            raise ServerError(f"{self.redacted_url}: the server has ended: {last_words}") from None
 
-    def _ask(self, payload: Mapping[str, Any], begun: Callable[[], None]) -> StreamedAnswer:
+    def _request_answer(
+        self, payload: Mapping[str, Any], on_first_token: Callable[[], None]
+    ) -> StreamedAnswer:
         llama = LlamaReader(payload) if self.kind == "llama_cpp" else None
         reader = llama or StreamReader(self.ids, payload)
-        most = min(_MOST_ANSWER, _MOST_LINE + _MOST_EVENT * payload["max_tokens"])
+        limit = min(_MOST_ANSWER, _MOST_LINE + _MOST_EVENT * payload["max_tokens"])
         start = time.perf_counter()
         with self._client.stream("POST", self._address, json=dict(payload)) as response:
             status = int(response.status_code)
@@ -240,19 +239,19 @@ class Server:
                 raise _LaterError(f"status {status}", after_s)
             if status != 200:
                 reply = read_at_most(response.iter_raw(), _MOST_REFUSAL, cut=True)
-                said = one_short_line(reply.decode(errors="replace"), self.key, _SHOWN)
-                raise RequestRefusedError(f"{self.shown}: status {status}: {said}")
-            for line in iter_lines(response.iter_raw(), most):
-                waiting = not reader.has_tokens
+                message = one_short_line(reply.decode(errors="replace"), self.key, _SHOWN)
+                raise RequestRefusedError(f"{self.redacted_url}: status {status}: {message}")
+            for line in iter_lines(response.iter_raw(), limit):
+                had_tokens = not reader.has_tokens
                 reader.take(line, time.perf_counter() - start)
-                if waiting and reader.has_tokens:
-                    begun()
-        if llama is not None and llama.lost:
-            return replace(llama.served(self._ids_again(payload)), sent_s=start)
-        return replace(reader.served(), sent_s=start)
+                if had_tokens and reader.has_tokens:
+                    on_first_token()
+        if llama is not None and llama.missing_ids:
+            return replace(llama.build_answer(self._request_ids(payload)), sent_s=start)
+        return replace(reader.build_answer(), sent_s=start)
 
-    def _ids_again(self, payload: Mapping[str, Any]) -> list[int]:
-        body = {**payload, **LLAMA_AGAIN}
+    def _request_ids(self, payload: Mapping[str, Any]) -> list[int]:
+        body = {**payload, **LLAMA_IDS_OPTIONS}
         body.pop("stream_options")
         with self._client.stream("POST", self._address, json=body) as response:
             reply = read_at_most(response.iter_raw(), MOST_TEXT)
@@ -263,11 +262,11 @@ class Server:
 
 
 class _LaterError(Exception):
-    """The server may answer later: why not now, and after how many seconds."""
+    """The server may answer later; holds the reason and the seconds to wait."""
 
 
-def last_line(log: Path) -> str:
-    """Returns the last line that a server said, and not where pydantic's errors are explained."""
-    said = log.read_text(errors="replace").strip().splitlines()
-    lines = [line for line in said if "https://errors.pydantic.dev/" not in line]
+def read_last_line(log: Path) -> str:
+    """Reads the last line of a server's log, but not pydantic's link to its documentation."""
+    all_lines = log.read_text(errors="replace").strip().splitlines()
+    lines = [line for line in all_lines if "https://errors.pydantic.dev/" not in line]
     return f"{one_short_line(lines[-1], longest=_SHOWN)} ({log})" if lines else str(log)

@@ -1,4 +1,4 @@
-"""Which server decodes, which one plainly beside it, and how patiently they are asked."""
+"""Settings of the servers that decode, of the plain one too, and of timeouts."""
 
 from dataclasses import replace
 from typing import Annotated, Literal, Self
@@ -23,36 +23,29 @@ Address = Annotated[
 
 @settings
 class ServerSettings:
-    """What ``server`` in ``conf/config.yaml`` holds; the key comes from the environment."""
+    """Settings under ``server`` in ``conf/config.yaml``; the key comes from the environment."""
 
     # ``openai``, vLLM and SGLang among them, or ``llama_cpp``
     kind: Literal["openai", "llama_cpp"] = "openai"
     url: Address | None = None  # base address of the completions endpoint; None: nothing is served
-    model: NonEmptyStr | None = (
-        None  # its name there; None: the pair's target, as the pair names it
-    )
-    decoder: NonEmptyStr = (
-        "served"  # what the server decodes by, in the user's word: the row's name
-    )
+    # its name there; None: the pair's target
+    model: NonEmptyStr | None = None
+    decoder: NonEmptyStr = "served"  # the row's name: the user's word for the server's method
     baseline_url: Address | None = None  # of a server that decodes plainly; None: of the same one
     baseline_model: NonEmptyStr | None = None  # the plain one's name; None: the same one's
-    # how the server was started; it is the row's identity then, in the address's place, which may
-    # be another each time.
+    # command that started the server; identifies the row in place of the address, which may change
     started: NonEmptyStr | None = None
-    baseline_started: NonEmptyStr | None = None  # likewise the plain one
-    log: NonEmptyStr | None = (
-        None  # that a server started by ``serve`` writes, locked while it lives
-    )
-    baseline_log: NonEmptyStr | None = None  # likewise the plain one
-    # requests a second that arrive by themselves, at moments drawn from the seed (an open loop);
-    # None: the next is sent where one has been answered.
+    baseline_started: NonEmptyStr | None = None  # the plain server's
+    # log of a server started by ``serve``, locked while it lives
+    log: NonEmptyStr | None = None
+    baseline_log: NonEmptyStr | None = None  # the plain server's
+    # requests per second, arriving at moments drawn from the seed (an open loop); None: the next
+    # is sent when one is answered
     rate: Annotated[FiniteFloat, Gt(0)] | None = None
-    # ``ids`` where answers are streamed with token ids; ``text`` where they are not, so that the
-    # text is tokenised again.
+    # whether answers are streamed with token ids or as text that is tokenised again
     tokens: Literal["ids", "text"] = "ids"
-    timeout_s: Annotated[FiniteFloat, Gt(0)] = (
-        60.0  # without a byte, after which a request is given up
-    )
+    # without a byte, after which a request is given up
+    timeout_s: Annotated[FiniteFloat, Gt(0)] = 60.0
     answer_s: Annotated[FiniteFloat, Gt(0)] = 600.0  # for a whole answer
     attempts: Annotated[StrictInt, Ge(1)] = 3  # requests for one answer, at most
     # before the second of them; doubles with each, 60 at most
@@ -60,12 +53,12 @@ class ServerSettings:
 
     @property
     def has_baseline(self) -> bool:
-        """Whether a plain decoder is served, too."""
+        """Whether a server decodes plainly, too."""
         return self.baseline_url is not None or self.baseline_model is not None
 
     @property
     def plain(self) -> Self:
-        """How that one is asked."""
+        """Settings of the plain server."""
         return replace(
             self,
             url=self.baseline_url or self.url,

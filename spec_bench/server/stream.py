@@ -1,9 +1,8 @@
-"""A streamed completion, read: server-sent events into chunks of tokens with their times and calls.
+"""Parses a streamed completion: server-sent events into chunks of tokens with times and calls.
 
-What is read is OpenAI's completions stream with token ids in it, as vLLM writes it where a request
-says ``return_token_ids``; the same as text alone, which the target's tokenizer reads again; and
-llama.cpp's, whose every token is an event of its own. The first chunk is the token of the prompt's
-pass; every later one is what one verification delivered. Pure: knows lines and seconds, no
+Reads OpenAI's completions stream with token ids (vLLM's ``return_token_ids``) or as text, which the
+target's tokenizer reads again, and llama.cpp's stream, with one event per token. The first chunk is
+the token of the prefill, each later one the tokens of one verification. Knows lines and seconds, no
 connection.
 """
 
@@ -22,47 +21,45 @@ _DATA = b"data:"
 _DONE = b"[DONE]"
 _ENDS = ("stop", "length")
 _MOST_LETTERS = 256  # of a token
-_APART = 4  # of so many tokens one may be another when a text is tokenised again
-_MOST_COUNTED = 2**53  # beyond it a float is no count
+_TOKENS_PER_DIFFERENCE = 4  # one token of so many may differ when a text is tokenised again
+_MOST_COUNTED = 2**53  # a larger float is no exact count
 LLAMA_CPP = (
     "this is llama.cpp's server, whose calls cannot be seen in text; use server.kind=llama_cpp"
 )
 Tokenise = Callable[[str], Sequence[int]]
-LLAMA_ASKED: Mapping[str, Any] = {
+LLAMA_OPTIONS: Mapping[str, Any] = {
     "verbose": True,  # each event's token ids
     "timings_per_token": True,
-    "cache_prompt": False,  # else a prompt that came before is prefilled for nothing
+    "cache_prompt": False,  # else a repeated prompt needs no prefill
 }
-LLAMA_AGAIN: Mapping[str, Any] = {"stream": False, "return_tokens": True, "verbose": True}
+LLAMA_IDS_OPTIONS: Mapping[str, Any] = {"stream": False, "return_tokens": True, "verbose": True}
 
 
 class BadStreamError(Exception):
-    """The stream is no completion; the message says where it stops being one."""
+    """The stream is no valid completion; the message names the defect."""
 
 
 class AnotherKindError(Exception):
-    """The server is of another kind than it is asked as."""
+    """The server is of another kind than the configured one."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Tokens that came together."""
+    """Tokens that arrived together."""
 
     seconds: float  # after the request was sent
-    tokens: tuple[int, ...]  # their ids; the end token is among them
-    text: str = ""  # what they say, of a server that is not asked for ids
+    tokens: tuple[int, ...]  # ids, with the end token
+    text: str = ""  # from a server that sends no ids
 
 
 @dataclass(frozen=True)
 class StreamedAnswer:
-    """One whole answer."""
+    """One whole streamed answer."""
 
-    chunks: tuple[Chunk, ...]  # that held tokens, in the order they came
-    finish: str  # why it ended, ``stop`` or ``length``
-    # the server's own count of tokens, if it sent one
-    usage: Mapping[str, Any] = field(default_factory=dict)
-    # its own numbers of this request, if it sent any
-    metrics: Mapping[str, Any] = field(default_factory=dict)
+    chunks: tuple[Chunk, ...]  # with tokens, in the order of arrival
+    finish: str  # ``stop`` or ``length``
+    usage: Mapping[str, Any] = field(default_factory=dict)  # the server's counts of tokens
+    metrics: Mapping[str, Any] = field(default_factory=dict)  # the server's numbers of this request
     sent_s: float = 0.0  # by ``time.perf_counter``, when the request was sent
     attempts: int = 1  # requests that it took
 
@@ -73,19 +70,19 @@ class StreamedAnswer:
 
     @property
     def text(self) -> str:
-        """All text of the answer, of a server that is not asked for ids."""
+        """All text of the answer, if the server sends no ids."""
         return "".join(chunk.text for chunk in self.chunks)
 
 
 class StreamReader:
-    """Takes the lines of a reply as they come, chunks with token ids or with text alone, and holds
-    what it says of itself against them and against the request's ``payload``.
+    """Parses a reply's lines, with token ids or text, as they arrive, and checks what the server
+    reports against them and against the request's ``payload``.
     """
 
     def __init__(self, ids: bool = True, payload: Mapping[str, Any] = {}) -> None:
         self._ids = ids
         self._payload = payload
-        self._same = {"model": payload.get("model")}  # what every event says alike
+        self._constants = {"model": payload.get("model")}  # equal in all events
         self._count = 0
         self._chunks: list[Chunk] = []
         self._finish: str | None = None
@@ -95,12 +92,12 @@ class StreamReader:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether a token has come."""
+        """Whether a token has arrived."""
         return bool(self._chunks)
 
     def take(self, line: bytes, seconds: float) -> None:
-        """Reads a line without its end, so many seconds after the request was sent; comments, other
-        fields and empty lines say nothing. Raises BadStreamError: it is data of another kind.
+        """Parses a line without its end, ``seconds`` after the request was sent; ignores all but
+        data. Raises BadStreamError: the data is no completion's.
         """
         if not line.startswith(_DATA):
             if line[:1] in (b"{", b"<"):
@@ -110,7 +107,7 @@ class StreamReader:
         if body == _DONE:
             self._done = True
             return
-        event = _event(body)
+        event = _parse_event(body)
         self._check_same(event)
         usage = event.get("usage")
         metrics = event.get("metrics")
@@ -123,26 +120,28 @@ class StreamReader:
             if not isinstance(choice, dict):
                 raise BadStreamError("a choice that is no object")
             self._finish = choice.get("finish_reason") or self._finish
-            self._choice(choice, seconds, event)
+            self._take_choice(choice, seconds, event)
 
     def _check_same(self, event: Mapping[str, Any]) -> None:
-        """Checks that an event is of the model that was asked, and of the answer that began."""
+        """Checks that an event is from the requested model and of the same answer as the others."""
         for name, error in (("model", AnotherKindError), ("id", BadStreamError)):
-            said = event.get(name)
-            before = self._same.setdefault(name, said)
-            if said and before and said != before:
+            value = event.get(name)
+            first_value = self._constants.setdefault(name, value)
+            if value and first_value and value != first_value:
                 raise error(
-                    f"its {name} is {format_value(said)} in place of {format_value(before)}"
+                    f"its {name} is {format_value(value)} in place of {format_value(first_value)}"
                 )
 
-    def _check_count(self, more: int) -> None:
-        """Counts tokens. Raises BadStreamError: they are more than were asked for."""
-        self._count += more
-        most = self._payload.get("max_tokens", self._count)
-        if self._count > most:
-            raise BadStreamError(f"{self._count} tokens or more where {most} were asked for")
+    def _check_count(self, count: int) -> None:
+        """Counts tokens. Raises BadStreamError: there are more than requested."""
+        self._count += count
+        limit = self._payload.get("max_tokens", self._count)
+        if self._count > limit:
+            raise BadStreamError(f"{self._count} tokens or more where {limit} were asked for")
 
-    def _choice(self, choice: Mapping[str, Any], seconds: float, event: Mapping[str, Any]) -> None:
+    def _take_choice(
+        self, choice: Mapping[str, Any], seconds: float, event: Mapping[str, Any]
+    ) -> None:
         ids = choice.get("token_ids")
         text = choice.get("text")
         if not self._ids:
@@ -153,17 +152,17 @@ class StreamReader:
                 self._chunks.append(Chunk(seconds, (), text))
             return
         if ids is None and text:
-            instead = "server.tokens=text tokenises its text again"
-            raise BadStreamError(f"no token ids: the server ignores return_token_ids; {instead}")
+            remedy = "server.tokens=text tokenises its text again"
+            raise BadStreamError(f"no token ids: the server ignores return_token_ids; {remedy}")
         if not are_ids(ids or []):
             raise BadStreamError("token ids that are no whole numbers from 0")
         if ids:
             self._check_count(len(ids))
             self._chunks.append(Chunk(seconds, tuple(ids)))
 
-    def served(self) -> StreamedAnswer:
-        """The answer, once the connection has ended. Raises BadStreamError: the stream was cut
-        before its end, or held no token.
+    def build_answer(self) -> StreamedAnswer:
+        """Builds the answer once the connection has ended. Raises BadStreamError: the stream is
+        cut or has no token.
         """
         if not self._done or not isinstance(self._finish, str):
             raise BadStreamError("the stream ends before the answer does")
@@ -171,18 +170,21 @@ class StreamReader:
             raise BadStreamError(f"an unfinished answer: finish_reason {self._finish!r}")
         if not self._chunks:
             raise BadStreamError("an answer without a token")
-        served = StreamedAnswer(tuple(self._chunks), self._finish, self._usage, self._metrics)
-        right = {"completion_tokens": served.tokens, "prompt_tokens": self._payload.get("prompt")}
-        for name, tokens in right.items():
-            said = self._usage.get(name)
-            if said is not None and tokens and said != len(tokens):
+        answer = StreamedAnswer(tuple(self._chunks), self._finish, self._usage, self._metrics)
+        tokens_by_name = {
+            "completion_tokens": answer.tokens,
+            "prompt_tokens": self._payload.get("prompt"),
+        }
+        for name, tokens in tokens_by_name.items():
+            usage = self._usage.get(name)
+            if usage is not None and tokens and usage != len(tokens):
                 raise BadStreamError(
-                    f"usage says {name} {format_value(said)}, which are {len(tokens)}"
+                    f"usage says {name} {format_value(usage)}, which are {len(tokens)}"
                 )
-        return served
+        return answer
 
 
-def _event(body: bytes) -> dict[str, Any]:
+def _parse_event(body: bytes) -> dict[str, Any]:
     try:
         event = parse_json(body)
     except ValueError:
@@ -197,64 +199,64 @@ def _event(body: bytes) -> dict[str, Any]:
 
 
 def are_ids(ids: Any) -> TypeGuard[list[int]]:
-    """Returns whether a value is a list of whole numbers from 0."""
+    """Returns whether a value is a list of token ids."""
     return isinstance(ids, list) and all(type(token) is int and token >= 0 for token in ids)
 
 
 def retokenise_answer(
-    served: StreamedAnswer, tokenise: Tokenise, stop_ids: Sequence[int]
+    answer: StreamedAnswer, tokenise: Tokenise, stop_ids: Sequence[int]
 ) -> StreamedAnswer:
-    """Returns an answer that came as text, with token ids: the target's tokenizer reads it again.
+    """Tokenises an answer of text again, by the target's tokenizer.
 
-    The tokens may be others than the server's, though they say the same, so that counts of tokens
-    are near and not exact. A chunk has as many as the text gains with it; one that gains none, such
-    as half a letter, goes with the next. Where the server counts one token more than the text has
-    and says that it stopped, the first stop token, which is no text, is that one. Raises
-    BadStreamError: the text has no token.
+    The tokens may differ from the server's, so counts are near and not exact. A chunk has the
+    tokens that the text gains with it; one without any, such as half a letter, joins the next. If
+    the server stopped and counts one token more, that is the first stop token, which has no text.
+    Raises BadStreamError: the text has no token.
     """
     text = ""
     lengths = list[int]()
-    for chunk in served.chunks:
+    for chunk in answer.chunks:
         text += chunk.text
         lengths.append(len(tokenise(text)))
     ids = list(tokenise(text))
     if not ids:
         raise BadStreamError("an answer without a token")
-    counted = served.usage.get("completion_tokens")
-    if counted is not None and (
-        not are_ids([counted]) or abs(counted - len(ids)) > 1 + len(ids) // _APART
+    server_count = answer.usage.get("completion_tokens")
+    if server_count is not None and (
+        not are_ids([server_count])
+        or abs(server_count - len(ids)) > 1 + len(ids) // _TOKENS_PER_DIFFERENCE
     ):
-        told = f"usage says completion_tokens {format_value(counted)}"
-        raise BadStreamError(f"{told}, the text that came has {len(ids)}")
-    if served.finish == "stop" and stop_ids and counted == len(ids) + 1:
+        message = f"usage says completion_tokens {format_value(server_count)}"
+        raise BadStreamError(f"{message}, the text that came has {len(ids)}")
+    if answer.finish == "stop" and stop_ids and server_count == len(ids) + 1:
         ids.append(stop_ids[0])
     lengths[-1] = len(ids)
     chunks = list[Chunk]()
-    before = 0
-    for chunk, length in zip(served.chunks, lengths, strict=True):
-        upto = min(length, len(ids))
-        if upto > before:
-            chunks.append(Chunk(chunk.seconds, tuple(ids[before:upto])))
-            before = upto
-    return replace(served, chunks=tuple(chunks))
+    start = 0
+    for chunk, length in zip(answer.chunks, lengths, strict=True):
+        end = min(length, len(ids))
+        if end > start:
+            chunks.append(Chunk(chunk.seconds, tuple(ids[start:end])))
+            start = end
+    return replace(answer, chunks=tuple(chunks))
 
 
 class _Event(NamedTuple):
-    """What an event says of where the answer is."""
+    """Progress of an answer at one event."""
 
     seconds: float  # after the request was sent
-    tokens: int  # of the answer so far
-    clock: float  # the server's own, in milliseconds
-    drafted: int  # tokens proposed so far
-    accepted: int  # of these
+    tokens: int  # of the answer until now
+    clock: float  # the server's, in milliseconds
+    drafted: int  # tokens proposed until now
+    accepted: int  # tokens accepted of these
 
 
 class LlamaReader(StreamReader):
-    """Takes the lines of llama.cpp's replies: calls are told by the server's own clock.
+    """Parses llama.cpp's replies; the server's clock tells the calls apart.
 
-    ``timings.predicted_ms`` moves once a verification, so tokens of one value are of one call; the
-    cumulative ``draft_n`` and ``draft_n_accepted`` say what a call verified. Tokens inside an
-    unfinished letter are sent by no event: their ids are asked for again, without a stream.
+    ``timings.predicted_ms`` changes once a verification, so tokens with one value are of one call;
+    the cumulative ``draft_n`` and ``draft_n_accepted`` give its counts. No event has the tokens of
+    an unfinished letter: their ids need a second request, without a stream.
     """
 
     def __init__(self, payload: Mapping[str, Any] = {}) -> None:
@@ -266,93 +268,94 @@ class LlamaReader(StreamReader):
     def has_tokens(self) -> bool:
         return bool(self._events)
 
-    def _choice(self, choice: Mapping[str, Any], seconds: float, event: Mapping[str, Any]) -> None:
-        said = event.get("__verbose")
+    def _take_choice(
+        self, choice: Mapping[str, Any], seconds: float, event: Mapping[str, Any]
+    ) -> None:
+        details = event.get("__verbose")
         timings = event.get("timings")
-        ids = said.get("tokens") if isinstance(said, dict) else None
+        ids = details.get("tokens") if isinstance(details, dict) else None
         if not isinstance(timings, dict) or not are_ids(ids):
             raise BadStreamError("no timings and tokens in an event: not llama.cpp's server")
         try:
-            told = LlamaTimings(**timings)
+            totals = LlamaTimings(**timings)
         except ValueError:  # of pydantic
             raise BadStreamError("timings that are no numbers from 0") from None
         self._ids_seen += ids
-        self._check_count(max(0, told.predicted_n - self._count))
-        numbers = (told.draft_n, told.draft_n_accepted)
-        self._events.append(_Event(seconds, self._count, told.predicted_ms, *numbers))
+        self._check_count(max(0, totals.predicted_n - self._count))
+        numbers = (totals.draft_n, totals.draft_n_accepted)
+        self._events.append(_Event(seconds, self._count, totals.predicted_ms, *numbers))
 
     @property
-    def lost(self) -> int:
-        """Tokens whose ids no event had."""
+    def missing_ids(self) -> int:
+        """Number of tokens without an id in any event."""
         return self._events[-1].tokens - len(self._ids_seen) if self._events else 0
 
-    def served(self, ids: Sequence[int] | None = None) -> StreamedAnswer:
-        """The answer, once the connection has ended; its tokens, where they were asked for again.
-        Raises BadStreamError: the stream was cut, or what it says does not fit together.
+    def build_answer(self, ids: Sequence[int] | None = None) -> StreamedAnswer:
+        """Builds the answer once the connection has ended, of ``ids`` if they were requested again.
+        Raises BadStreamError: the stream is cut or contradicts itself.
         """
         tokens = self._ids_seen if ids is None else list(ids)
         if self._events and len(tokens) != self._events[-1].tokens:
             raise BadStreamError("an answer that was another one when it was asked for again")
-        calls, accepted, drafted = split_calls(self._events)
-        left = iter(tokens)
-        self._chunks = [Chunk(seconds, tuple(islice(left, size))) for seconds, size in calls]
-        counts = {"per_step_accepted": accepted, "per_step_drafted": drafted}
-        metrics = {"speculative_decoding": counts} if drafted else {}
-        return replace(super().served(), metrics=metrics)
+        calls, accepted_counts, drafted_counts = split_calls(self._events)
+        remaining_ids = iter(tokens)
+        self._chunks = [
+            Chunk(seconds, tuple(islice(remaining_ids, size))) for seconds, size in calls
+        ]
+        counts = {"per_step_accepted": accepted_counts, "per_step_drafted": drafted_counts}
+        metrics = {"speculative_decoding": counts} if drafted_counts else {}
+        return replace(super().build_answer(), metrics=metrics)
 
 
 def split_calls(events: Sequence[_Event]) -> tuple[list[tuple[float, int]], list[int], list[int]]:
-    """An answer's calls from its events, of which some tokens have none: when each came and how
-    many tokens, the prompt's pass first; and of each that verified a draft, how many it accepted
-    and how many were proposed.
+    """Splits an answer's events into calls, the prefill first.
 
-    A call emits its accepted tokens and one more, a plain one its token; what no event tells of was
-    a plain call. The last call may be cut by the answer's limit. Raises BadStreamError: counts that
-    go back.
+    Returns (seconds, tokens) of each call, and of each that verified a draft the accepted and the
+    proposed tokens. A call emits its accepted tokens and one more. Tokens without an event are from
+    plain calls. The answer's limit may cut the last call. Raises BadStreamError: a count falls.
     """
     if not events:
         return [], [], []
     total = events[-1].tokens
-    emitted = 1
+    emitted_count = 1
     calls = [(events[0].seconds, 1)]
-    kept = list[int]()
-    proposed = list[int]()
+    accepted_counts = list[int]()
+    drafted_counts = list[int]()
     clock = 0.0
-    drafted = 0
-    accepted = 0
+    drafted_total = 0
+    accepted_total = 0
     for event in events:
-        first = event.tokens == 1 and not event.drafted  # the prompt's pass
-        same = event.clock == clock
+        is_prefill = event.tokens == 1 and not event.drafted
+        is_same_call = event.clock == clock
         clock = event.clock
-        if first or same or emitted >= total:
+        if is_prefill or is_same_call or emitted_count >= total:
             continue
-        new = event.drafted - drafted
-        more = event.accepted - accepted
-        if not 0 <= more <= new <= MOST_NODES:
+        drafted_count = event.drafted - drafted_total
+        accepted_count = event.accepted - accepted_total
+        if not 0 <= accepted_count <= drafted_count <= MOST_NODES:
             raise BadStreamError("counts of drafts that go back")
-        drafted = event.drafted
-        accepted = event.accepted
-        size = more + 1 if new else 1
-        for _ in range(emitted + size, min(event.tokens, total)):
+        drafted_total = event.drafted
+        accepted_total = event.accepted
+        size = accepted_count + 1 if drafted_count else 1
+        for _ in range(emitted_count + size, min(event.tokens, total)):
             calls.append((event.seconds, 1))
-            emitted += 1
-        size = min(size, total - emitted)
+            emitted_count += 1
+        size = min(size, total - emitted_count)
         calls.append((event.seconds, size))
-        emitted += size
-        if new:
-            kept.append(more)
-            proposed.append(new)
-    calls.extend((events[-1].seconds, 1) for _ in range(total - emitted))
-    return calls, kept, proposed
+        emitted_count += size
+        if drafted_count:
+            accepted_counts.append(accepted_count)
+            drafted_counts.append(drafted_count)
+    calls.extend((events[-1].seconds, 1) for _ in range(total - emitted_count))
+    return calls, accepted_counts, drafted_counts
 
 
-# A server says what its drafts came to in up to two places: with the answer (vLLM's
-# `--per-request-spec-decode-metrics`), and in counters (`GET /metrics`) that are read before and
-# after. Both count the calls that had a draft, and say nothing of the plain calls between them, nor
-# of accepted tokens behind the answer's end. These follow from the tokens and the chunks: a call
-# brings its accepted tokens and one more, and a chunk holds one call or several that came together.
-# Where neither says anything a chunk is a call. Counters are of the server as a whole, so they are
-# used where one request is under way at a time, and only if the answer's tokens are all they count.
+# A server reports its drafts in up to two places: with the answer (vLLM's
+# `--per-request-spec-decode-metrics`) and in counters (`GET /metrics`), read before and after. Both
+# count the calls with a draft only, and also accepted tokens after the answer's end. The plain
+# calls follow from tokens and chunks: a call emits its accepted tokens and one more, and a chunk
+# holds one or several calls. Without any counts a chunk is a call. Counters are the whole server's,
+# so they are used only with one request at a time, and if they count no other tokens.
 
 
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{([^}\n]*)\})?[ \t]+([-+0-9.eE]+)[ \t\r]*$", re.MULTILINE)
@@ -370,143 +373,159 @@ Counters = Mapping[tuple[str, int], float]
 
 @dataclass(frozen=True)
 class CallCounts:
-    """What a server says of the calls that verified a draft."""
+    """A server's counts of an answer's calls that verified a draft."""
 
-    source: Counted  # where it says so
-    # tokens of each such call, in order, or rising where the order is not known
-    accepted: tuple[int, ...]
-    drafted: tuple[int, ...] = ()  # tokens proposed to each; () where only their sum is known
-    # of all calls after the prompt's, plain ones too; None where nobody says
-    calls: int | None = None
+    source: Counted
+    accepted: tuple[int, ...]  # tokens of each such call, in order, or ascending if it is unknown
+    drafted: tuple[int, ...] = ()  # tokens proposed to each; () if only their sum is known
+    calls: int | None = None  # all calls after the prefill, plain ones too; None if unknown
 
     @property
-    def proposed(self) -> bool:
-        """Whether it is known how many tokens each call verified."""
+    def has_drafted(self) -> bool:
+        """Whether the number of tokens that each call verified is known."""
         return len(self.drafted) == len(self.accepted)
 
 
 class AnswerSteps(NamedTuple):
     """The target calls of an answer."""
 
-    records: tuple[StepRecord, ...]  # those after the prompt's
-    counted: Counted  # where they are known from
-    proposed: bool  # whether it is known how many tokens each verified
+    records: tuple[StepRecord, ...]  # without the prefill
+    counted: Counted  # source of the counts
+    proposed: bool  # whether the number of tokens that each verified is known
 
 
 def build_steps(chunks: Sequence[int], sources: Sequence[CallCounts]) -> AnswerSteps:
-    """Returns the calls after the prompt's, by the first source that fits the answer."""
+    """Builds the calls after the prefill, from the first source that fits the answer."""
     for counts in sources:
         if (records := _steps_by_counts(chunks, counts)) is not None:
-            return AnswerSteps(records, counts.source, counts.proposed)
+            return AnswerSteps(records, counts.source, counts.has_drafted)
     plain = tuple(StepRecord(size - 1, size - 1, size - 1, size) for size in chunks[1:])
     return AnswerSteps(plain, "stream", False)
 
 
 def _steps_by_counts(chunks: Sequence[int], counts: CallCounts) -> tuple[StepRecord, ...] | None:
-    """Returns the calls; None where such counts cannot have made such chunks.
+    """Builds the calls from a server's counts; None if they do not fit the chunks.
 
-    Of the last call tokens may be cut: as few as make the calls at least as many as the chunks, and
-    at most those that it accepted. Plain calls, whose places nobody tells, stand first.
+    The last call may be cut: by so few tokens that there are at least as many calls as chunks, and
+    at most by those that it accepted. Plain calls, whose places are unknown, come first.
     """
-    accepted = counts.accepted
-    later = len(chunks) - 1
-    emitted = sum(accepted) + len(accepted)
-    delivered = sum(chunks) - 1
-    least = max(0, emitted - delivered)
-    most = accepted[-1] if accepted else 0
-    calls = later if counts.calls is None else counts.calls
-    cut = calls - len(accepted) - (delivered - emitted)
+    accepted_counts = counts.accepted
+    later_chunks = len(chunks) - 1
+    emitted_count = sum(accepted_counts) + len(accepted_counts)
+    delivered_count = sum(chunks) - 1
+    min_cut = max(0, emitted_count - delivered_count)
+    max_cut = accepted_counts[-1] if accepted_counts else 0
+    calls = later_chunks if counts.calls is None else counts.calls
+    cut = calls - len(accepted_counts) - (delivered_count - emitted_count)
     if counts.calls is None:
-        cut = max(cut, least)  # several calls came in one chunk
-    plain = delivered - emitted + cut
-    if not least <= cut <= most or plain < 0 or not later <= calls <= delivered:
+        cut = max(cut, min_cut)  # several calls in one chunk
+    plain_calls = delivered_count - emitted_count + cut
+    if (
+        not min_cut <= cut <= max_cut
+        or plain_calls < 0
+        or not later_chunks <= calls <= delivered_count
+    ):
         return None
-    proposed = [0] * plain + [*(counts.drafted if counts.proposed else accepted)]
-    kept = [0] * plain + [*accepted]
+    nodes_by_call = [0] * plain_calls + [
+        *(counts.drafted if counts.has_drafted else accepted_counts)
+    ]
+    accepted_by_call = [0] * plain_calls + [*accepted_counts]
     # what the first chunk delivered of them
-    first = chunks[0] - 1
+    first_chunk_tokens = chunks[0] - 1
     records = []
-    for place, (nodes, tokens) in enumerate(zip(proposed, kept, strict=True)):
-        came = tokens + 1 - (cut if place == len(kept) - 1 else 0)
-        taken = min(first, came)
-        first -= taken
-        nodes = max(nodes, tokens)
-        records.append(StepRecord(nodes, nodes, tokens, came - taken))
+    for call, (nodes, accepted_count) in enumerate(
+        zip(nodes_by_call, accepted_by_call, strict=True)
+    ):
+        call_tokens = accepted_count + 1 - (cut if call == len(accepted_by_call) - 1 else 0)
+        in_first_chunk = min(first_chunk_tokens, call_tokens)
+        first_chunk_tokens -= in_first_chunk
+        nodes = max(nodes, accepted_count)
+        records.append(StepRecord(nodes, nodes, accepted_count, call_tokens - in_first_chunk))
     return tuple(records)
 
 
 def counts_from_request(metrics: Mapping[str, Any], tokens: int) -> CallCounts | None:
-    """Returns what came with an answer of so many tokens; None where nothing did that can be read,
-    or that can be of it.
+    """Parses the counts that came with an answer of ``tokens`` tokens; None if there are none or
+    they cannot be this answer's.
     """
     try:
         numbers = SpeculativeCounts.model_validate(metrics.get("speculative_decoding"))
     except ValueError:  # of pydantic
         return None
-    accepted = numbers.per_step_accepted
-    drafted = numbers.per_step_drafted
-    if accepted is not None and drafted is not None and len(accepted) == len(drafted):
-        return CallCounts("requests", accepted, drafted)
+    accepted_counts = numbers.per_step_accepted
+    drafted_counts = numbers.per_step_drafted
+    if (
+        accepted_counts is not None
+        and drafted_counts is not None
+        and len(accepted_counts) == len(drafted_counts)
+    ):
+        return CallCounts("requests", accepted_counts, drafted_counts)
     if numbers.acceptance_histogram is None:
         return None
-    proposed = (numbers.num_draft_tokens, numbers.num_spec_tokens)
-    return counts_from_histogram("requests", numbers.acceptance_histogram, tokens, *proposed)
+    draft_totals = (numbers.num_draft_tokens, numbers.num_spec_tokens)
+    return counts_from_histogram("requests", numbers.acceptance_histogram, tokens, *draft_totals)
 
 
 def counts_from_histogram(
     source: Counted,
     histogram: Sequence[int],
     tokens: int,
-    proposed: int | None,
-    most: int | None,
+    drafted_total: int | None,
+    max_drafted: int | None,
     calls: int | None = None,
 ) -> CallCounts | None:
-    """Counts whose order is not known: of calls that accepted 0, 1, ... tokens, of the tokens
-    proposed in all of them and at most to one, and of all calls, plain ones too. None where they
-    are more than an answer of so many tokens has.
+    """Builds counts from a histogram of calls by their accepted tokens (0, 1, ...).
+
+    ``drafted_total`` is the number of tokens proposed to all of these calls, ``max_drafted`` the
+    most to one, ``calls`` counts plain ones too. None if an answer of ``tokens`` tokens has fewer
+    calls.
     """
     if sum(histogram) > tokens:
         return None
-    accepted = tuple(tokens for tokens, times in enumerate(histogram) for _ in range(times))
-    alike = most is not None and proposed == most * len(accepted)
-    drafted = (most or 0,) * len(accepted) if alike else ()
-    return CallCounts(source, accepted, drafted, calls)
+    accepted_counts = tuple(tokens for tokens, times in enumerate(histogram) for _ in range(times))
+    all_full = max_drafted is not None and drafted_total == max_drafted * len(accepted_counts)
+    drafted_counts = (max_drafted or 0,) * len(accepted_counts) if all_full else ()
+    return CallCounts(source, accepted_counts, drafted_counts, calls)
 
 
-def parse(text: str) -> Counters:
-    """Returns the counters that are used, from Prometheus' text format."""
+def parse_counters(text: str) -> Counters:
+    """Parses the counters that are used here from Prometheus' text format."""
     counters: dict[tuple[str, int], float] = {}
-    for name, labels, written in _SAMPLE.findall(text):
-        place = _PLACE.search(labels)
+    for name, labels, number in _SAMPLE.findall(text):
+        position = _PLACE.search(labels)
         with suppress(ValueError):
-            if name in _KEPT and abs(value := float(written)) < _MOST_COUNTED:
-                key = (name, int(place[1]) if place else -1)
-                counters[key] = counters.get(key, 0.0) + value
+            if name in _KEPT and abs(count := float(number)) < _MOST_COUNTED:
+                key = (name, int(position[1]) if position else -1)
+                counters[key] = counters.get(key, 0.0) + count
     return counters
 
 
-def count_generated(before: Counters, after: Counters) -> int | None:
-    """Tokens that all requests together generated meanwhile; None where nothing counts them."""
+def count_generated(start: Counters, end: Counters) -> int | None:
+    """Returns the tokens that all requests generated between two readings; None if unknown."""
     key = (_TOKENS, -1)
-    return round(after[key] - before.get(key, 0.0)) if key in after else None
+    return round(end[key] - start.get(key, 0.0)) if key in end else None
 
 
-def diff_counters(before: Counters, after: Counters, tokens: int) -> CallCounts | None:
-    """The calls of the one answer that came meanwhile, of so many tokens; None where other requests
-    were counted, too, or the server has no such counters.
+def diff_counters(start: Counters, end: Counters, tokens: int) -> CallCounts | None:
+    """Returns the calls of the one answer between two readings, of ``tokens`` tokens; None if other
+    requests were counted too or the server has no such counters.
     """
-    if count_generated(before, after) != tokens or (_CALLS, -1) not in after:
+    if count_generated(start, end) != tokens or (_CALLS, -1) not in end:
         return None
 
-    def added(name: str, place: int = -1) -> int:
-        return round(after.get((name, place), 0.0) - before.get((name, place), 0.0))
+    def count_added(name: str, position: int = -1) -> int:
+        return round(end.get((name, position), 0.0) - start.get((name, position), 0.0))
 
-    places = sorted(place for name, place in after if name == _BY_PLACE)
-    at_least = [added(_DRAFTS), *(added(_BY_PLACE, place) for place in places), 0]
-    histogram = [more - fewer for more, fewer in pairwise(at_least)]
-    if places != list(range(len(places))) or min(histogram) < 0:
+    positions = sorted(position for name, position in end if name == _BY_PLACE)
+    at_least = [
+        count_added(_DRAFTS),
+        *(count_added(_BY_PLACE, position) for position in positions),
+        0,
+    ]
+    histogram = [larger - smaller for larger, smaller in pairwise(at_least)]
+    if positions != list(range(len(positions))) or min(histogram) < 0:
         return None
-    proposed = added(_PROPOSED)
+    drafted_total = count_added(_PROPOSED)
     return counts_from_histogram(
-        "counters", histogram, tokens, proposed, len(places), added(_CALLS)
+        "counters", histogram, tokens, drafted_total, len(positions), count_added(_CALLS)
     )

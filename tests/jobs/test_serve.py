@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from spec_bench.serve import keeper
-from spec_bench.serve.command import PLAIN, ServingEngine, _wait_until_up, main, read_engine
+from spec_bench.serve.command import PLAIN, ServingEngine, _is_up, main, read_engine
 from spec_bench.server.endpoint import Server
 from spec_bench.settings.configs import conf_dir
 from tests.jobs.tiny import overrides, rows_of
@@ -166,7 +166,7 @@ def test_a_server_without_the_name_that_was_drawn_for_ours_is_not_up():
     with listening(Stranger) as url:
         for name, named, up in (("target-0", True, False), ("toy", True, True), ("x", False, True)):
             with closing(Server(url, name, "", answer_s=5)) as server:
-                assert _wait_until_up(server, named) == up
+                assert _is_up(server, named) == up
 
 
 @pytest.mark.slow
@@ -317,7 +317,7 @@ def test_what_died_of_a_signal_has_a_status_that_is_none_of_success():
 def test_a_block_leaves_nothing_running_where_its_keeper_is_killed(tmp_path, number):
     program = (
         "import os, sys, time; from pathlib import Path; from spec_bench.serve import keeper;"
-        "from spec_bench.serve.command import keep_running; keeper.adopt()\n"
+        "from spec_bench.serve.command import keep_running; keeper.adopt_orphans()\n"
         f"command = [sys.executable, '-c', {PARENT!r}, {str(tmp_path / 'ids')!r}, '600']\n"
         "with keep_running(command) as k:\n"
         f"    while not Path({str(tmp_path / 'ids')!r}).exists(): time.sleep(0.02)\n"
@@ -343,7 +343,7 @@ def test_what_is_held_ends_after_what_asks_it_where_the_command_is_killed(tmp_pa
         "from spec_bench.serve.command import keep_running\n"
         f"start = [sys.executable, '-c', {says!r}]\n"
         "with keep_running([*start, 'server', '0']) as server:\n"
-        "    with keep_running([*start, 'job', '0.5'], held=[server.stdin.fileno()]):\n"
+        "    with keep_running([*start, 'job', '0.5'], descriptors=[server.stdin.fileno()]):\n"
         f"        while not all(Path({str(tmp_path)!r}, each).exists() for each in "
         "('server', 'job')): time.sleep(0.02)\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"

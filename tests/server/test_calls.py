@@ -90,11 +90,11 @@ def test_counts_give_the_true_calls_whatever_was_drafted_or_cut():
 def test_a_histogram_is_calls_whose_order_is_not_known():
     found = told(SUMMED)
     assert found.accepted == tuple(sorted(ACCEPTED))
-    assert found.proposed
+    assert found.has_drafted
     assert sum(s.accepted for s in stream.build_steps(REAL_CHUNKS, [found]).records) == 18
     # Of drafts of unlike length only the sum is known.
-    found = stream.counts_from_histogram("requests", [1, 1], 4, proposed=5, most=4)
-    assert not found.proposed
+    found = stream.counts_from_histogram("requests", [1, 1], 4, drafted_total=5, max_drafted=4)
+    assert not found.has_drafted
     assert [step.accepted for step in stream.build_steps([1, 1, 2], [found]).records] == [0, 1]
 
 
@@ -105,11 +105,11 @@ def test_no_number_of_a_server_makes_more_calls_than_its_answer_has_tokens():
     most = {"acceptance_histogram": [1], "num_draft_tokens": 10**9, "num_spec_tokens": 10**9}
     assert told(most) is None
     numbers = (29, 10**7, 10**7, [10**7], 10**7)
-    after = stream.parse(page(*numbers))
-    assert stream.diff_counters(stream.parse(page(0, 0, 0, [0], 0)), after, 29) is None
+    after = stream.parse_counters(page(*numbers))
+    assert stream.diff_counters(stream.parse_counters(page(0, 0, 0, [0], 0)), after, 29) is None
     calls = CallCounts("counters", (), (), 10**7)
     assert stream.build_steps([1, 28], [calls]).counted == "stream"
-    huge = stream.parse("vllm:generation_tokens_total 1e308\n" * 2)
+    huge = stream.parse_counters("vllm:generation_tokens_total 1e308\n" * 2)
     assert stream.count_generated({}, huge) is None
 
 
@@ -134,21 +134,29 @@ def page(tokens, drafts, proposed, places, calls):
 
 
 def test_counters_of_a_real_answer_say_what_its_counts_say():
-    before = stream.parse(page(100, 5, 20, [2, 1, 1, 0], 40))
-    after = stream.parse(page(129, 18, 72, [9, 6, 4, 3], 53))
+    before = stream.parse_counters(page(100, 5, 20, [2, 1, 1, 0], 40))
+    after = stream.parse_counters(page(129, 18, 72, [9, 6, 4, 3], 53))
     found = stream.diff_counters(before, after, 29)
     assert found == CallCounts("counters", tuple(sorted(ACCEPTED)), (4,) * 13, 13)
     assert len(stream.build_steps(REAL_CHUNKS, [found]).records) == 13
 
 
 def test_counters_that_heard_of_other_requests_are_not_used():
-    before, after = stream.parse(page(100, 0, 0, [], 0)), stream.parse(page(130, 0, 0, [], 29))
+    before, after = (
+        stream.parse_counters(page(100, 0, 0, [], 0)),
+        stream.parse_counters(page(130, 0, 0, [], 29)),
+    )
     assert stream.diff_counters(before, after, 29) is None
-    assert stream.diff_counters({}, stream.parse("vllm:generation_tokens_total 29"), 29) is None
+    assert (
+        stream.diff_counters({}, stream.parse_counters("vllm:generation_tokens_total 29"), 29)
+        is None
+    )
     plain = "vllm:generation_tokens_total 5\nvllm:inter_token_latency_seconds_count 4"
-    assert stream.diff_counters({}, stream.parse(plain), 5) == CallCounts("counters", (), (), 4)
+    assert stream.diff_counters({}, stream.parse_counters(plain), 5) == CallCounts(
+        "counters", (), (), 4
+    )
     wrong = "vllm:generation_tokens_total 1.2.3\nvllm:generation_tokens_total NaN\n"
-    assert stream.parse(wrong) == {}
+    assert stream.parse_counters(wrong) == {}
 
 
 def event(line, finish=None):
@@ -182,16 +190,16 @@ DRAFTED = [
 
 
 def test_plain_decoding_is_a_call_a_token_within_an_unfinished_letter_too():
-    served = reader(PLAIN).served()
+    served = reader(PLAIN).build_answer()
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (8,), (9,)]
     assert stream.counts_from_request(served.metrics, 9) is None
     lines = [([7], 1, 0.001, 0, 0), ([8], 4, 12.0, 0, 0), ([9], 5, 15.0, 0, 0)]
-    served = reader(lines).served([7, 1, 2, 8, 9])
+    served = reader(lines).build_answer([7, 1, 2, 8, 9])
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (1,), (2,), (8,), (9,)]
 
 
 def test_tokens_of_one_clock_are_one_call_and_counts_say_what_it_verified():
-    served = reader(DRAFTED).served()
+    served = reader(DRAFTED).build_answer()
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (8, 9, 1), (2,), (3, 4)]
     assert [chunk.seconds for chunk in served.chunks] == [0.0, 1.0, 4.0, 5.0]
     counts = stream.counts_from_request(served.metrics, 9)
@@ -208,12 +216,12 @@ def test_tokens_within_an_unfinished_letter_are_asked_for_again():
         ([238], 12, 167.1, 12, 9), ([246], 15, 218.8, 15, 12), ([], 16, 218.8, 15, 12),
     ]  # fmt: skip
     made = reader(lines)
-    assert made.lost == 11
-    served = made.served(range(16))
+    assert made.missing_ids == 11
+    served = made.build_answer(range(16))
     assert [len(chunk.tokens) for chunk in served.chunks] == [1, 7, 4, 4]
     assert served.tokens == tuple(range(16))
     with pytest.raises(BadStreamError, match="another one"):
-        reader(lines).served(range(15))
+        reader(lines).build_answer(range(15))
 
 
 def test_another_servers_stream_is_refused():
@@ -222,7 +230,7 @@ def test_another_servers_stream_is_refused():
     with pytest.raises(BadStreamError, match="no numbers from 0"):
         LlamaReader().take(event(([3], -1, 5.0, 0, 0)), 0.0)
     with pytest.raises(BadStreamError, match="go back"):
-        reader([*DRAFTED[:4], ([2], 5, 8.0, 3, 2)]).served()
+        reader([*DRAFTED[:4], ([2], 5, 8.0, 3, 2)]).build_answer()
 
 
 def came(*texts, finish="length", counted=None):

@@ -216,8 +216,8 @@ def test_requests_of_an_open_loop_arrive_by_themselves_and_wait_in_their_latency
 
 
 def test_arrivals_are_a_poisson_process_that_the_seed_fixes():
-    moments = decoder.arrivals(20_000, 4.0, 7)
-    assert moments == decoder.arrivals(20_000, 4.0, 7) != decoder.arrivals(20_000, 4.0, 8)
+    moments = decoder.draw_arrivals(20_000, 4.0, 7)
+    assert moments == decoder.draw_arrivals(20_000, 4.0, 7) != decoder.draw_arrivals(20_000, 4.0, 8)
     gaps = [after - before for before, after in pairwise(moments)]
     found = (moments[0], statistics.fmean(gaps), statistics.stdev(gaps))
     assert found == pytest.approx((0, 0.25, 0.25), rel=0.05)
