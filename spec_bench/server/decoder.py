@@ -218,7 +218,8 @@ class ServedDecoder:
         if (greedy.tokens or greedy.text) != (top.tokens or top.text):
             raise RequestRefusedError(
                 f"{self.server.redacted_url} ignores top_k: at temperature 1 the one "
-                "likeliest token is not what it says at temperature 0, so it samples by settings of its own"
+                "likeliest token is not what it says at temperature 0, so it samples by settings "
+                "of its own"
             )
         self._probed = True
 
