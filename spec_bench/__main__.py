@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from platform import python_version
+from typing import Any
 
 from spec_bench.system.errors import UsageError
 from spec_bench.system.signals import exit_cleanly, run
@@ -70,8 +71,8 @@ def main() -> None:
     else:
         with exit_cleanly(line):
             words = rest if command == "run" else [command, *rest]
-            sys.argv = [sys.argv[0], *expand_flags("run", words)]
-            import_application()()
+            application, read_request = import_application()
+            sys.exit(application(read_request(expand_flags("run", words))))
 
 
 def run_report(arguments: Sequence[str]) -> None:
@@ -122,7 +123,7 @@ def format_versions() -> str:
     return "\n".join([*lines, *map(" ".join, provenance.versions().items())])
 
 
-def import_application() -> Callable[[], None]:
+def import_application() -> tuple[Callable[..., int], Callable[[Sequence[str]], Any]]:
     """Imports the application.
 
     What is imported lives as long as the process. Collecting garbage meanwhile, and looking through
@@ -133,11 +134,12 @@ def import_application() -> Callable[[], None]:
         if not find_spec("torch"):  # imported late, where Hydra would add lines
             raise ModuleNotFoundError(name="torch")
         from spec_bench.jobs.app import main as run
+        from spec_bench.jobs.config.application import read_request
 
         gc.freeze()
     finally:
         gc.enable()
-    return run
+    return run, read_request
 
 
 if __name__ == "__main__":

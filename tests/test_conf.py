@@ -15,7 +15,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.jobs.config.cells import build_cells, parse_cells
-from spec_bench.jobs.config.compose import register
+from spec_bench.jobs.config.compose import LISTS, find_tree_lists, register
 from spec_bench.jobs.config.model_files import EMBEDDED, model_path
 from spec_bench.report.claims.ask import Ask
 from spec_bench.report.data.counts import RecordReader
@@ -103,7 +103,8 @@ RECIPES = sorted(
 def cells_of(recipe):
     config = OmegaConf.to_container(composed(recipe), resolve=True)
     assert config["name"] == recipe.replace("=", "-").replace("_", "-")
-    wanted = [cell for cells in (config["cells"], *config["trees"].values()) for cell in cells]
+    lists = find_tree_lists({group: config[group] for group in LISTS}, [CONF]) | config["trees"]
+    wanted = [cell for cells in (config["cells"], *lists.values()) for cell in cells]
     cells = parse_cells(config["decoder"], config["spec"], wanted, [CONF])
     return list(build_cells(cells, SamplingSettings(temperature=1.0)))
 

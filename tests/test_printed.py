@@ -14,7 +14,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from spec_bench.jobs.config.compose import expand_recipes, register, resolve_for_display
+from spec_bench.jobs.config.compose import expand_recipes, list_choices, register
 from spec_bench.jobs.config.flags import FLAGS
 from spec_bench.settings.configs import conf_dir
 from spec_bench.tasks.source import EMBEDDED
@@ -207,7 +207,6 @@ def test_cfg_job_shows_the_first_job_of_a_sweep(tmp_path):
 
 
 def test_lists_and_quoted_texts_are_no_sweep():
-    listed = ["cells=[sd:3,rsd_s:4x3]", "task.template='a, b'"]
-    given = ["x", "-m", *listed, "seed=2,1", "--cfg", "job"]
-    assert resolve_for_display(given) == ["x", *listed, "seed=2", "--cfg", "job", "--resolve"]
-    assert resolve_for_display(given[:5]) == given[:5]
+    for word in ("cells=[sd:3,rsd_s:4x3]", "task.template='a, b'"):
+        assert list_choices(word) == [word]
+    assert list_choices("seed=2,1") == ["seed=2", "seed=1"]

@@ -103,14 +103,13 @@ class Clocks:
 
 def clocked(started_s: float, report: Path, overrides: Sequence[str]) -> None:
     """The command line with its parts timed; ``started_s``: when the process was asked for."""
-    application = import_module("spec_bench.__main__").application()
+    application, read_request = import_module("spec_bench.__main__").import_application()
     clocks = Clocks()
     for place, part in TIMED.items():
         clocks.install(place, part)
     clocks.seconds[START] = time.time() - started_s
-    sys.argv = ["spec_bench", *overrides]
     try:
-        application()
+        sys.exit(application(read_request(overrides)))
     finally:
         clocks.turn()
         found = {"seconds": dict(clocks.seconds), "ended_s": time.time()}

@@ -7,9 +7,9 @@ line says why, nothing was loaded or decoded), 130 interrupted; a rerun resumes.
 import json
 import logging
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -18,8 +18,14 @@ from omegaconf import DictConfig
 
 from spec_bench.core import processes
 from spec_bench.engine.model_spec import AUTO
-from spec_bench.jobs.config import compose
-from spec_bench.jobs.config.compose import JobError, config_folders, parse_request
+from spec_bench.jobs.config.application import (
+    CHATTY,
+    JobError,
+    Request,
+    run_application,
+    to_job_error,
+)
+from spec_bench.jobs.config.compose import config_folders, parse_request
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.flags import papers
 from spec_bench.jobs.config.pair import check_models_exist
@@ -36,7 +42,6 @@ from spec_bench.metrics.efficiency import disturbance_note
 from spec_bench.metrics.quality import score_alone
 from spec_bench.records import cell_folder
 from spec_bench.records.types import CellResult, Reason
-from spec_bench.settings.fields import print_error
 from spec_bench.sinks.console import print_results
 from spec_bench.sinks.rows import flatten_facts
 from spec_bench.sinks.sink import LoggedCell, Sink, build_sinks
@@ -48,29 +53,24 @@ log = logging.getLogger(__name__)
 RESUMES = "the same command resumes"
 
 
-def main() -> None:
-    """Runs the application and exits with its status."""
+def main(request: Request) -> int:
+    """Runs the application; returns its status."""
     sweep = Sweep.mine = Sweep()
-    try:
-        sys.argv = compose.prepare_arguments(sys.argv)
-    except UsageError as error:
-        print_error(f"spec_bench: {error}")
-        sys.exit(2)
-    launch.register_resolvers()
     launch.publish_devices()
-    sys.exit(compose.run_application(_job, "config", RESUMES, finish=lambda: _finish_sweep(sweep)))
+    finish = partial(_finish_sweep, sweep)
+    return run_application(_job, "config", request, RESUMES, begin=sweep.begin, finish=finish)
 
 
 def _job(config: DictConfig) -> None:
     """Runs one job. Raises JobError: it did not end well, in a launcher's process."""
-    for chatty in compose.CHATTY:
+    for chatty in CHATTY:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     here = Sweep.mine is not None  # and not in a process that a launcher started
     try:
         hydra = HydraConfig.get()
         os.chdir(hydra.runtime.cwd)  # the user's folder, whatever hydra.job.chdir says
         launcher = hydra.runtime.choices["hydra/launcher"]
-        if hydra.mode == RunMode.RUN and launcher != "basic":
+        if hydra.mode != RunMode.MULTIRUN and launcher != "basic":
             raise UsageError(f"hydra/launcher={launcher} goes with -m: one job alone runs here")
         asked = parse_request(config)
         if asked.plan:
@@ -92,7 +92,7 @@ def _job(config: DictConfig) -> None:
         if failed:
             raise JobError(1, "" if here else line)
     except Exception as error:
-        if here or (told := compose.to_job_error(error, RESUMES)) is None:
+        if here or (told := to_job_error(error, RESUMES)) is None:
             raise
         raise told from error  # which travels, as another may not
 

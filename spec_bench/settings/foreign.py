@@ -49,6 +49,9 @@ _HARMLESS = re.compile(
     r"|hydra\.(launcher(?!\.basic$)|sweeper\.params)(\.((?!hydra|_target_).)*)?"
 )
 _TAKEN = "of hydra it may have launcher, mode and sweeper.params"
+# What an interpolation names, a key or a resolver's first argument; and those that are taken.
+_NAMED = re.compile(r"\$\{\s*(?:[\w.]+:)?\s*['\"]?(\.*)([\w.\[\]]+)")
+_UNTAKEN = re.compile(r"\$\{(?!\s*[\w.\[\]]+\s*\}|(?!\s*oc\.(?:create|decode))\s*[\w.]+\s*:)")
 _PACKED: dict[bytes, tuple[str, ...]] = {
     b"\x1f\x8b": ("gzip",),
     b"BZh": ("bz2",),
@@ -143,11 +146,51 @@ def check_config(text: str, name: str) -> None:
         config = load_yaml(text)
     except yaml.YAMLError as error:
         raise UsageError(one_line(error)) from None
+    if found := _UNTAKEN.search(text):
+        raise UsageError(f"{text[found.start() :].split()[0]} is no interpolation of a key")
     defaults = config.get("defaults") if isinstance(config, Mapping) else None
     places = [name.replace("/", "."), *_PACKAGE.findall(text)]
     for key in (*places, *map(str, defaults or ()), *_iter_keys(config)):
         if _CALLING.search(key) and not _HARMLESS.fullmatch(key):
             raise UsageError(f"{key} is not taken from a config that is not ours; {_TAKEN}")
+
+
+def check_interpolations(config: Any) -> None:
+    """Raises UsageError: the interpolations of a composed config, as they are written, come to more
+    than ``MOST_RESOLVED``, as they do where each stands for two others.
+    """
+    texts = dict(_iter_texts(config))
+    counts: dict[tuple[str, ...], int] = {}
+
+    def count(place: tuple[str, ...]) -> int:
+        """Counts what all texts at a place come to."""
+        total = 0
+        for path in (each for each in texts if each[: len(place)] == place):
+            if path not in counts:
+                counts[path] = MOST_RESOLVED + 1  # where it stands for itself
+                named = [_follow(path, *each) for each in _NAMED.findall(texts[path])]
+                counts[path] = (len(texts[path]) >> 16) + sum(1 + count(each) for each in named)
+            total += counts[path]
+        if total > MOST_RESOLVED:
+            raise UsageError(f"${{...}} of ${{...}} come to more than {MOST_RESOLVED}")
+        return total
+
+    count(())
+
+
+def _follow(path: tuple[str, ...], dots: str, name: str) -> tuple[str, ...]:
+    """Returns the place that an interpolation names, one with dots from where it stands."""
+    keys = tuple(filter(None, re.split(r"[.\[\]]", name)))
+    return (*path[: -len(dots)], *keys) if dots else keys
+
+
+def _iter_texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yields the texts of a config that are long or stand for others, and where each is."""
+    if isinstance(value, str) and ("${" in value or len(value) >> 16):
+        yield path, value
+    pairs = value.items() if isinstance(value, dict) else ()
+    for key, each in enumerate(value) if isinstance(value, list) else pairs:
+        yield from _iter_texts(each, (*path, str(key)))
 
 
 def _iter_keys(value: Any, at: str = "") -> Iterator[str]:

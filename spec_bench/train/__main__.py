@@ -31,17 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except UsageError as error:
             print_error(f"spec-bench train: {error}")
             sys.exit(2)
-        from spec_bench.jobs.config.compose import resolve_for_display, run_application
+        from spec_bench.jobs.config.application import read_request, run_application
 
-        sys.argv = resolve_for_display([sys.argv[0], *words])
-        sys.exit(run_application(_job, "train", RESUMES, "spec-bench train"))
+        sys.exit(run_application(_job, "train", read_request(words), RESUMES, "spec-bench train"))
 
 
 def _job(config: Any) -> None:
     """Runs one training, of a composed config."""
     from omegaconf import OmegaConf
 
-    from spec_bench.jobs.config.compose import CHATTY
+    from spec_bench.jobs.config.application import CHATTY
     from spec_bench.train.settings import build_train_settings
 
     for chatty in CHATTY:

@@ -3,12 +3,12 @@
 import logging
 import shlex
 import shutil
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from hydra.core.hydra_config import HydraConfig
 
 from spec_bench.draft.base import heads_class
 from spec_bench.draft.cached_head import FeatureHead
@@ -132,7 +132,7 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
         f"{asked.name}: {facts['parameters']:,} parameters; share of right guesses{where}: {right} "
         f"(of {facts['positions'][0]} positions)"
     )
-    models = [word for word in sys.argv[1:] if word.startswith(("pair", "engine"))]
+    models = [word for word in _typed() if word.startswith(("pair", "engine"))]
     plain = "task.chat=false " * (getattr(settings.task, "chat", True) is False)
     on = shlex.join(models) or f"pair={asked.pair.name}"
     how = asked.head.measured.replace("HEADS", shlex.quote(str(settings.out)))
@@ -209,8 +209,7 @@ def finish(training: TrainingRun, progress: TrainingProgress) -> dict[str, Any]:
         "positions": measured and list(measured.counts),  # that the accuracy is of, by guess
         "validation_loss": validation and _round_accuracy(validation.loss),
         # Without the folder that this machine has it in.
-        "provenance": provenance()
-        | {"command": ["python", "-m", "spec_bench.train", *sys.argv[1:]]},
+        "provenance": provenance() | {"command": ["python", "-m", "spec_bench.train", *_typed()]},
     }
     files = {"training.json": facts}
     if measured:
@@ -224,6 +223,11 @@ def finish(training: TrainingRun, progress: TrainingProgress) -> dict[str, Any]:
         write_json(settings.out / name, value)
     shutil.copyfile(settings.folder / "log.csv", settings.out / "log.csv")
     return facts
+
+
+def _typed() -> list[str]:
+    """Returns the settings that were asked for on the command line."""
+    return [*HydraConfig.get().overrides.task] if HydraConfig.initialized() else []
 
 
 def _size(batches: DialogueBatches) -> dict[str, int]:

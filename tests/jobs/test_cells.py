@@ -17,7 +17,7 @@ from spec_bench.jobs.config.cells import (
     parse_cell,
     parse_cells,
 )
-from spec_bench.jobs.config.compose import compose_config, quote_group_numbers
+from spec_bench.jobs.config.compose import compose_config, find_tree_lists, parse_request
 from spec_bench.jobs.config.fitting import Fit, FittedTrees, read_fit
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.recommend.fit_tree import main as fit_tree
@@ -115,7 +115,7 @@ def said(folder, *words):
 
 
 def listed(*words):
-    return [cell for cells in compose_config(words).trees.values() for cell in cells]
+    return [*parse_request(compose_config(words)).cells]
 
 
 @pytest.mark.parametrize(
@@ -126,17 +126,17 @@ def listed(*words):
     ],
 )
 def test_every_tree_of_a_budget_or_length_has_just_that_size(group, size, number, least):
-    file = yaml.safe_load((conf_dir() / group / f"{number}.yaml").read_text())
-    (cells,) = file["trees"].values()
+    cells = yaml.safe_load((conf_dir() / "tree_lists.yaml").read_text())[group][number]
     assert len(set(cells)) == len(cells) >= least
     assert {getattr(parse(cell.partition(":")[2]), size) for cell in cells} == {number}
 
 
-def test_numbers_are_quoted_and_other_arguments_stay():
-    told = ["budget=6", "budget=6,14", "+budget=[6,'14']", "length=3", "seed=3", "budget=mine"]
-    assert [quote_group_numbers(each) for each in told] == [
-        *("budget='6'", "budget='6','14'", "+budget=['6','14']", "length='3'", *told[4:])
-    ]
+def test_a_list_of_trees_is_named_by_its_number_or_in_a_folder_of_ones_own(tmp_path):
+    six = listed("budget=6")
+    assert six == listed("budget='6'") == listed('budget=["6"]') != listed("length=3")
+    (tmp_path / "tree_lists.yaml").write_text("budget: {mine: [sd:9], 6: [sd:6]}")
+    found = find_tree_lists({"budget": ["mine", 6], "length": None}, [conf_dir(), tmp_path])
+    assert found == {"budget mine": ["sd:9"], "budget 6": six}
 
 
 @pytest.mark.parametrize(
@@ -146,12 +146,12 @@ def test_numbers_are_quoted_and_other_arguments_stay():
         ("length=6", "length must be one of 2, 3, 4, 5, got 6"),
         ("budget=-3", "got -3"),
         ("budget=2.5", "got 2.5"),
-        ("budget=[null,6]", "got null"),
+        ("budget=[null,6]", "got None"),
     ],
 )
 def test_a_budget_that_there_is_not_is_refused_by_name(word, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        quote_group_numbers(word)
+        listed(word)
 
 
 def test_budget_and_length_add_to_the_cells_that_are_asked_for_each_cell_once(tmp_path):

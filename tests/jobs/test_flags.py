@@ -16,7 +16,6 @@ from spec_bench.jobs.config.compose import (
     compose_config,
     one_line,
     parse_request,
-    resolve_for_display,
 )
 from spec_bench.jobs.config.flags import FLAGS, TYPED, flags_to_overrides, read_escapes
 from spec_bench.jobs.config.help import COMMANDS, command_help, print_listing
@@ -183,15 +182,6 @@ def test_a_number_where_a_text_belongs_is_said_to_have_been_read_so():
         parse_request(compose_config(["sink.wandb.entity=a/b"]))
 
 
-@pytest.mark.parametrize("kind", ["hydra", "all"])
-def test_hydras_own_config_of_a_sweep_is_its_first_jobs(kind):
-    words = ["-m", "--cfg", kind, "task=xsum,dolly"]
-    assert resolve_for_display(words) == ["--cfg", kind, "task=xsum"]
-    assert resolve_for_display(["-m", "--info", "defaults", "seed=1,2"]) == [
-        "--info", "defaults", "seed=1",
-    ]  # fmt: skip
-
-
 def test_decoders_that_are_named_replace_a_recipes_unless_its_lists_are_named_too():
     def cells(*words):
         asked = parse_request(
@@ -242,7 +232,7 @@ MISTYPED = {
     "run --max_new_tokens 8": "--max_new_tokens is --max-new-tokens",
     "run -seed 3": "-seed is --seed",
     "run --decoders []": "--decoders must name one, such as sd:3",
-    "run budget=abc": "budget must be one of 6, 10, 14, 21, 30, got 'abc'",
+    "run budget=abc": "cells=[sd:7,rsd_c:2-2-1], got 'abc'",
     "run --model a/b": "--model is --target",
     "train --dataset chats.json": "--dataset is --data",
     "run -m temperature=0,1": "-m --temperature 0,1, or -m generation.temperature=0,1",

@@ -20,10 +20,12 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.loading import ModelSpec
+from spec_bench.jobs.config.application import SweepConfigs
 from spec_bench.jobs.config.compose import register
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.jobs.store.store import CellStore
@@ -193,8 +195,8 @@ def test_a_launchers_preset_asks_for_what_the_sweeps_largest_job_needs(
 ):
     monkeypatch.setenv(VISIBLE, "0,1,2,3,4,5")
     register()
-    register_resolvers()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        register_resolvers(SweepConfigs(GlobalHydra.instance().config_loader()))
         config = compose("config", overrides=list(given), return_hydra_config=True)
         assert config.hydra.launcher[asked] == expected
 

@@ -1,10 +1,8 @@
 """Tiny random Llama models with a tiny tokenizer, and a task of a few rows, in a folder."""
 
 import re
-import sys
 from dataclasses import replace
 
-import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -12,6 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.heads import save_heads
 from spec_bench.jobs import app
+from spec_bench.jobs.config.application import read_request
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.system.files import read_csv
 from spec_bench.vocabulary import columns
@@ -91,11 +90,8 @@ def overrides(folder, results, *more):
 
 def main(monkeypatch, *arguments):
     """``python -m spec_bench`` in this process, its log left to pytest."""
-    monkeypatch.setattr(sys, "argv", ["spec_bench", *arguments, "hydra/job_logging=none"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    with pytest.raises(SystemExit) as stopped:
-        app.main()
-    return int(stopped.value.code or 0)
+    return app.main(read_request([*arguments, "hydra/job_logging=none"]))
 
 
 def failing(monkeypatch, error, decoder, prompt=None):

@@ -4,12 +4,12 @@ import base64
 import json
 import re
 import shutil
-import sys
 
 import pyarrow.parquet
 import pytest
 
 from spec_bench.jobs import app
+from spec_bench.jobs.config.application import read_request
 from spec_bench.records import seals
 from spec_bench.report.cli.command_line import main as report
 from spec_bench.system import files
@@ -34,11 +34,8 @@ FORMS = [
 
 
 def run(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["spec_bench", *arguments])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    with pytest.raises(SystemExit) as stopped:
-        app.main()
-    return int(stopped.value.code or 0)
+    return app.main(read_request(arguments))
 
 
 def letters(data):

@@ -150,7 +150,7 @@ def test_a_training_ends_with_what_was_measured_on_which_prompts_and_the_next_co
     facts = {"accuracy": accuracy, "parameters": 1, "positions": [8, 7]}
     monkeypatch.setattr(train, "finish", lambda *_: facts)
     words = ["pair.target=embedded:target", "data.kind=task", "sink=quiet", f"results={tmp_path}"]
-    monkeypatch.setattr(sys, "argv", ["train", *words])
+    monkeypatch.setattr(train, "_typed", lambda: words)
     train.train_heads(settings(*words))
     told, heads, command = capsys.readouterr().out.splitlines()
     assert ("on the training data" in told) is not bool(held_out)

@@ -11,35 +11,26 @@ and lays its folder out like ours: ``my_package/conf/decoder/coin.yaml`` is then
 ours is taken.
 """
 
-import logging
-import os
-import pickle
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from traceback import walk_tb
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import hydra
-from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
-from hydra._internal.config_repository import ConfigRepository
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException, OverrideParseException
-from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.base import Container
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.engine.architectures import PREFIX as RANDOM
@@ -52,24 +43,20 @@ from spec_bench.settings.configs import (
     conf_dirs,
     experiments_dir,
     experiments_dirs,
-    find_configs,
 )
-from spec_bench.settings.fields import print_error, suggest, unknown_setting
-from spec_bench.settings.foreign import MOST_RESOLVED, check_config
+from spec_bench.settings.fields import suggest, unknown_setting
+from spec_bench.settings.foreign import check_config, check_interpolations, load_yaml
 from spec_bench.settings.validation import takes_text
-from spec_bench.settings.words import quote_text
-from spec_bench.system import files, signals
-from spec_bench.system.errors import UsageError, report_fault
-from spec_bench.system.redaction import RedactedRecord, redact, redact_values
+from spec_bench.settings.words import quote_text, quote_value
+from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.published import FILE, find_published_tree, read_published, spellings
 
-FULL_ERROR = "HYDRA_FULL_ERROR"
-_wants_trace = os.environ.get(FULL_ERROR) == "1"
 _SINGLE = (
     "pair", "task", "decoder", "generation", "engine", "energy", "sink", "experiment", "protocol",
 )  # fmt: skip
-# Libraries that log requests and uploads; only their warnings matter to us.
-CHATTY = ("absl", "hydra", "httpx", "httpx2", "huggingface_hub", "wandb")
+LISTS = ("budget", "length")  # settings that name lists of trees, in ``_LISTS_FILE``
+_LISTS_FILE = "tree_lists.yaml"
+_SEARCHED = "hydra.searchpath"  # a user's own folders of configs
 
 
 class MoreConfigs(SearchPathPlugin):
@@ -80,22 +67,35 @@ class MoreConfigs(SearchPathPlugin):
             search_path.append(folder.parent.name, f"file://{folder}")
 
 
-LISTS = ("budget", "length")  # config groups that allow several choices at once
-_ASKED = re.compile(rf"([+]{{0,2}})({'|'.join(LISTS)})=(.*)", re.S)
-_WORD = re.compile(r"[^\[\],'\"\s]+")
+_Files: Any = next(
+    kind for kind in Plugins.instance().discover(ConfigSource) if kind.scheme() == "file"
+)
 
 
-def prepare_arguments(arguments: list[str]) -> list[str]:
-    """A job's command line as Hydra understands it. Raises ValueError: see ``expand_recipes``."""
-    return resolve_for_display(expand_recipes(arguments))
+class ForeignConfigs(_Files):
+    """A folder of configs that are not ours or a package's: each is looked at first."""
+
+    @staticmethod
+    def scheme() -> str:
+        """What its places begin with."""
+        return "foreign"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Reads a config. Raises UsageError: it would do more than set values."""
+        file = Path(self.path, f"{config_path.removesuffix('.yaml')}.yaml")
+        try:
+            check_config(file.read_text(encoding="utf-8"), config_path)
+        except ValueError as error:
+            raise UsageError(f"{str(file)!r}: {error}") from error
+        return super().load_config(config_path)
 
 
 def expand_recipes(arguments: Sequence[str]) -> list[str]:
     """The command line as Hydra understands it: recipes outside the list of defaults get a plus,
-    numbers of ``budget`` and ``length`` are quoted, and a target that the user names comes without
-    the default pair's draft and heads; cells that the user names replace a recipe's lists of trees,
-    unless lists are named, too. Raises ValueError: an unknown budget or length, or several
-    choices of a group that takes one, or a decoder with its tree.
+    folders of configs are searched as what others wrote, and a target that the user names comes
+    without the default pair's draft and heads; cells that the user names replace a recipe's lists
+    of trees, unless lists are named, too. Raises ValueError: several choices of a group that takes
+    one, or a decoder with its tree.
     """
     given = [each.lstrip("+").partition("=") for each in arguments]
     for group, _, value in given:
@@ -116,38 +116,23 @@ def expand_recipes(arguments: Sequence[str]) -> list[str]:
         arguments = [*arguments, *(f"{key}=null" for key in gone if key not in keys)]
     own, *others = ({folder.name for folder in top.iterdir()} for top in experiments_dirs())
     papers = set[str]().union(*others)
-    lists = {*LISTS, "trees", "~trees"}
-    if "cells" in keys and keys & {*own, *papers, "experiment"} and not keys & lists:
-        arguments = [*arguments, "trees=null"]  # a recipe's, which would be run, too
+    lists = (*LISTS, "trees")
+    if "cells" in keys and keys & {*own, *papers, "experiment"} and not keys & {*lists, "~trees"}:
+        # a recipe's, which would be run, too
+        arguments = [*arguments, *(f"{each}=null" for each in lists)]
     none = {f"{group}=null" for group in (*own, "experiment")}
     named = [f"{each.removesuffix('null')}[]" if each in none else each for each in arguments]
     named = [f"+{each}" if each.partition("=")[0] in papers else each for each in named]
-    return [quote_text_setting(quote_group_numbers(each)) for each in named]
+    return _search_folders([quote_text_setting(each) for each in named])
 
 
-def quote_group_numbers(argument: str) -> str:
-    """An argument as Hydra understands it: ``budget=6``, ``budget=6,14``, ``budget=[6,14]`` or
-    null, lists of trees by their number of nodes (or their depth, ``length``); any other stays.
-    Each number has a file, such as ``conf/budget/14.yaml``; Hydra would read a bare one as an int,
-    which names no config. Raises ValueError: a number that no file holds.
-    """
-    match = _ASKED.fullmatch(argument)
-    if match is None:
-        return argument
-    group = match[2]
-    known = sorted(filter(str.isdecimal, find_configs(group)), key=int)
-
-    def quoted(word: re.Match[str]) -> str:
-        if word[0] == "null" and "[" not in match[3]:
-            return "[]"  # the default; Hydra takes no null
-        if word[0].isidentifier() and word[0] != "null":
-            return word[0]  # a config of the user's own
-        if word[0] not in known:
-            own = "; other trees are named by cells=[sd:7,rsd_c:2-2-1]" * (group == "budget")
-            raise UsageError(f"{group} must be one of {', '.join(known)}{own}, got {word[0]}")
-        return f"'{word[0]}'"
-
-    return f"{match[1]}{group}=" + _WORD.sub(quoted, match[3].replace("'", "").replace('"', ""))
+def _search_folders(arguments: Sequence[str]) -> list[str]:
+    """Returns the words with all folders of configs that they name as one search path."""
+    words = [each for each in arguments if not each.startswith(f"{_SEARCHED}=")]
+    found = [parse_word(each).value() for each in arguments if each not in words]
+    folders = [str(each).removeprefix("file://") for listed in found for each in listed]
+    places = [each if "://" in each else f"foreign://{Path(each).absolute()}" for each in folders]
+    return [*words, f"{_SEARCHED}={quote_value(places)}"] if found else words
 
 
 def quote_text_setting(argument: str) -> str:
@@ -160,127 +145,79 @@ def quote_text_setting(argument: str) -> str:
     return f"{key}={','.join(quote_text(each.strip()) for each in value.split(','))}"
 
 
-def resolve_for_display(arguments: Sequence[str]) -> list[str]:
-    """The command line with which ``--cfg`` and ``--info`` show a job, of a sweep the first; a job
-    alone is shown resolved.
-    """
-    asked = " ".join(arguments).replace("=", " ")
-    if not (match := re.search(r"(?:^| )(?:--cfg|-c|--info|-i) (\w+)", asked)):
-        return list(arguments)
-    shown = [list_choices(each)[0] for each in arguments if each not in ("-m", "--multirun")]
-    return [*shown, *(["--resolve"] if match[1] == "job" and "--resolve" not in arguments else [])]
+def parse_word(word: str) -> Override:
+    """Returns an override as Hydra reads it, whose globs are of the configs that it searches."""
+    found = GlobalHydra.instance()
+    loader = found.config_loader() if found.is_initialized() else None
+    return OverridesParser.create(config_loader=loader).parse_overrides([word])[0]
 
 
-def list_choices(argument: str) -> list[str]:
+def is_swept(word: str) -> bool:
+    """Returns whether a setting has several values, one for each job."""
+    return parse_word(word).is_sweep_override()
+
+
+def list_choices(word: str) -> list[str]:
     """Returns a setting with each of its values, ``task=xsum,dolly`` as two, a list in brackets as
-    one; any other argument as it is.
+    one; any other as it is.
     """
-    if argument.startswith("-") or "=" not in argument:
-        return [argument]
-    try:
-        (override,) = OverridesParser.create().parse_overrides([argument])
-    except OverrideParseException:
-        return [argument]  # Hydra reads it again and says what is wrong
-    if not override.is_sweep_override():
-        return [argument]
+    if not is_swept(word):
+        return [word]
+    override = parse_word(word)
     return [f"{override.get_key_element()}={each}" for each in override.sweep_string_iterator()]
 
 
 def register() -> None:
     """Tells Hydra; doing it twice changes nothing."""
     Plugins.instance().register(MoreConfigs)
-    JobReturn.return_value = property(_return_value, JobReturn.return_value.fset)
-    ConfigLoaderImpl.load_sweep_config = _sweep_config
-    ConfigRepository.load_config = _load_config
-    Container.resolve_parse_tree = _resolve_within  # type: ignore[method-assign]
-    OmegaConf.to_yaml = staticmethod(_to_yaml)  # type: ignore[assignment,method-assign]
-
-
-_dump = OmegaConf.to_yaml
-_resolve = Container.resolve_parse_tree
-_left = [MOST_RESOLVED]  # of what a config's interpolations may come to
-_load = ConfigRepository.load_config
-_compose = ConfigLoaderImpl.load_sweep_config
-_composed = WeakKeyDictionary[ConfigLoaderImpl, dict[tuple[str, ...], bytes]]()
-
-
-def _load_config(self: ConfigRepository, config_path: str) -> ConfigResult | None:
-    """Reads a config; one that is not ours or a package's is looked at first."""
-    _left[0] = MOST_RESOLVED
-    source = self._find_object_source(config_path, ObjectType.CONFIG)
-    ours = map(str, (*conf_dirs(), *experiments_dirs()))
-    if source is not None and source.scheme() == "file" and source.path not in ours:
-        file = Path(source.path, source._normalize_file_name(config_path))
-        try:
-            check_config(file.read_text(encoding="utf-8"), config_path)
-        except ValueError as error:
-            raise UsageError(f"{str(file)!r}: {error}") from error
-    return _load(self, config_path)
-
-
-def _resolve_within(self: Container, *given: Any, **how: Any) -> Any:
-    """Resolves an interpolation. Raises OmegaConfBaseException: the config has come to more."""
-    found = _resolve(self, *given, **how)
-    _left[0] -= 1 + (len(found) >> 16 if isinstance(found, str) else 0)
-    if _left[0] < 0:
-        raise OmegaConfBaseException(f"${{...}} of ${{...}} come to more than {MOST_RESOLVED}")
-    return found
-
-
-def _to_yaml(config: Any, **how: Any) -> str:
-    """Returns a config without keys, as Hydra shows it and writes that of a sweep."""
-    plain = OmegaConf.to_container(config, resolve=how.pop("resolve", False), enum_to_str=True)
-    return redact(_dump(redact_values(plain), **how))
-
-
-def _sweep_config(
-    self: ConfigLoaderImpl, master_config: DictConfig, sweep_overrides: list[str]
-) -> DictConfig:
-    """Returns a job's config; Hydra composes once for all jobs that choose the same files."""
-    words = [_override(each) for each in sweep_overrides]
-    values = [each for each in words if _is_value(each, master_config)]
-    known = _composed.setdefault(self, {})
-    laid = {each.input_line for each in values}
-    chosen = tuple(word for word in sweep_overrides if word not in laid)
-    if chosen not in known:
-        known[chosen] = pickle.dumps(_compose(self, master_config, list(chosen)))
-    config: DictConfig = pickle.loads(known[chosen])
-    ConfigLoaderImpl._apply_overrides_to_config(values, config)
-    config.hydra.overrides.task = sweep_overrides
-    how = config.hydra.job.config.override_dirname
-    config.hydra.job.override_dirname = get_overrides_dirname(words, **how)
-    return config
-
-
-@cache
-def _override(word: str) -> Override:
-    return OverridesParser.create().parse_override(word)
-
-
-def _is_value(override: Override, sweep: DictConfig) -> bool:
-    """Returns whether a word is surely a setting's, and chooses no file."""
-    key = override.key_or_group
-    named = re.fullmatch(r"[\w.]+", key) and override.package is None
-    chooses = key in sweep.hydra.runtime.choices and not isinstance(override.value(), dict)
-    return bool(named) and not chooses and key.partition(".")[0] in sweep
-
-
-def _return_value(job: JobReturn) -> Any:
-    """A job's value; Hydra would print the overrides of one that failed above the line of ours."""
-    if job.status is JobStatus.FAILED:
-        raise job._return_value
-    return job._return_value
+    Plugins.instance().register(ForeignConfigs)
 
 
 def compose_config(words: Sequence[str]) -> DictConfig:
     """Returns the config of a job's words. Raises ValueError: no such setting or choice."""
-    register()
-    with _one_line_errors(), hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return hydra.compose("config", overrides=expand_recipes(list(words)))
+    with one_line_errors(), config_loader() as loader:
+        return strip_hydra(load_config(loader, "config", expand_recipes(words)))
+
+
+def strip_hydra(config: DictConfig) -> DictConfig:
+    """Returns a config without Hydra's part."""
+    return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
 
 
 @contextmanager
-def _one_line_errors() -> Iterator[None]:
+def config_loader() -> Iterator[ConfigLoader]:
+    """Hydra's loader of our configs."""
+    register()
+    with hydra.initialize_config_dir(str(conf_dir()), "spec_bench", version_base="1.3"):
+        yield GlobalHydra.instance().config_loader()
+
+
+def load_config(
+    loader: ConfigLoader, name: str, words: Sequence[str], sweeps: bool = False
+) -> DictConfig:
+    """Returns a composed config, Hydra's part of it included. Raises UsageError: a setting has
+    several values and the config does not sweep, or its interpolations come to too much.
+    """
+    several = [word for word in words if is_swept(word)]
+    mode = RunMode.MULTIRUN if sweeps and several else RunMode.RUN
+    config = loader.load_configuration(name, [*words], mode, validate_sweep_overrides=False)
+    if several and not (sweeps and config.hydra.mode == RunMode.MULTIRUN):
+        raise UsageError(f"{several[0]} names several: -m {several[0]} runs a job for each")
+    return check_foreign(config)
+
+
+def check_foreign(config: DictConfig) -> DictConfig:
+    """Returns a config as it is. Raises UsageError: it has parts that somebody else wrote, and its
+    interpolations come to too much.
+    """
+    if any(source.schema == "foreign" for source in config.hydra.runtime.config_sources):
+        check_interpolations(OmegaConf.to_container(config, resolve=False))
+    return config
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Errors of Hydra within are the user's."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
@@ -289,15 +226,33 @@ def _one_line_errors() -> Iterator[None]:
 
 def parse_request(config: DictConfig) -> RunSettings:
     """Returns a composed config's job, checked by itself, without Hydra's part."""
-    _left[0] = MOST_RESOLVED
     part = config.get("hydra") or (HydraConfig.get() if HydraConfig.initialized() else None)
     for group, choice in (part.runtime.choices if part else {}).items():
-        if OmegaConf.is_list(choice) and group not in LISTS:
+        if OmegaConf.is_list(choice):
             raise UsageError(f"{group} must be one choice, got {list(choice)}")
-    with _one_line_errors():
-        parts = {key: config[key] for key in config if key != "hydra"}
-        asked = check_settings({key: _to_container(part) for key, part in parts.items()})
-    return replace(asked, pair=drop_borrowed_name(asked.pair, config_folders(part)))
+    folders = config_folders(part)
+    with one_line_errors():
+        parts = {key: _to_container(config[key]) for key in config if key != "hydra"}
+        named = {group: parts.pop(group, None) for group in LISTS}
+        if any(named.values()):
+            parts["trees"] = find_tree_lists(named, folders) | (parts["trees"] or {})
+        asked = check_settings(parts)
+    return replace(asked, pair=drop_borrowed_name(asked.pair, folders))
+
+
+def find_tree_lists(named: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
+    """Returns the lists of trees that ``budget`` and ``length`` name: a number, or several."""
+    found = {}
+    files = [file for folder in folders if (file := folder / _LISTS_FILE).is_file()]
+    known = [load_yaml(file.read_text(encoding="utf-8")) for file in reversed(files)]
+    for group, given in named.items():
+        lists = {str(name): trees for each in known for name, trees in each.get(group, {}).items()}
+        for name in given if isinstance(given, list) else [given] * (given is not None):
+            if str(name) not in lists:
+                own = "; other trees are named by cells=[sd:7,rsd_c:2-2-1]" * (group == "budget")
+                raise UsageError(f"{group} must be one of {', '.join(lists)}{own}, got {name!r}")
+            found[f"{group} {name}"] = lists[str(name)]
+    return found
 
 
 def config_folders(part: Any = None) -> list[Path]:
@@ -307,7 +262,7 @@ def config_folders(part: Any = None) -> list[Path]:
     if part is None and not HydraConfig.initialized():
         return conf_dirs()
     sources = (part or HydraConfig.get()).runtime.config_sources
-    return [Path(source.path) for source in sources if source.schema == "file"]
+    return [Path(source.path) for source in sources if source.schema in ("file", "foreign")]
 
 
 def _to_container(part: Any) -> Any:
@@ -368,7 +323,6 @@ _NO_PLUG_IN = re.compile(
     r"(?:In 'hydra/launcher/(\w+)': )?Could not (?:find|load) 'hydra/launcher/"
     r"((?:joblib|submitit|ray)(?:_slurm|_local)?)'"
 )
-_SEVERAL = re.compile(r"Ambiguous value for argument '(.*?)'\n")
 _NO_GROUP = re.compile(r"Could not override '(.*?)'\.\s+No match in the defaults list")
 _NOISE = re.compile(r"Config search path:.*|\bfull_key: \S*|\bobject_type=\S+|See https\S+", re.S)
 
@@ -390,8 +344,6 @@ def one_line(error: BaseException) -> str:
         known = [*LAUNCHERS] if group == "hydra/launcher" else known
         near = suggest(choice, known, f"{group}=")
         return f"{group} must be one of {', '.join(known)}, got {choice!r}{near}"
-    if match := _SEVERAL.match(text):
-        return f"{match[1]} names several: -m {match[1]} runs a job for each"
     if match := _NO_GROUP.match(text):
         return f"there is no config group {match[1]!r} to choose from; --help lists those there are"
     cause: BaseException | None = error
@@ -400,80 +352,6 @@ def one_line(error: BaseException) -> str:
             return _explain_key_error(cause)
         cause = cause.__cause__ or cause.__context__
     return _plain(text)
-
-
-class JobError(Exception):
-    """Ends a command with a status that is not 0; without a message, a table has said why."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(status, message)
-        self.status = status
-        self.message = message
-
-
-def to_job_error(error: Exception, resumes: str) -> JobError | None:
-    """Returns an error as a command's status and last line; None of a fault of ours."""
-    if isinstance(error, JobError):
-        return error
-    if isinstance(error, OSError) and (refused := files.explain_os_error(error)):
-        return JobError(1, f"{refused}; what was done is kept, {resumes}")
-    if isinstance(error, UsageError | HydraException | OmegaConfBaseException):
-        return JobError(2, one_line(error))
-    if _comes_from_hydra(error):
-        return JobError(2, f"{one_line(error)} (in {' '.join(sys.argv[1:])})")
-    # Launchers, whose errors are private classes, say that a process died.
-    if type(error).__module__.partition(".")[0] in {"joblib", "submitit", "ray"}:
-        kept = f"the cells that had ended are kept; {resumes}"
-        return JobError(1, f"a worker was lost: {one_line(error)}\n{kept}")
-    return None
-
-
-def run_application(
-    job: Callable[[DictConfig], None],
-    config: str,
-    resumes: str,
-    program: str = "spec_bench",
-    finish: Callable[[], None] = lambda: None,
-) -> int:
-    """Runs what a config of ours describes, as the command line says, once or once for each job of
-    a sweep, and ``finish`` at the end, whatever came; returns the exit status. A line on an
-    interrupt ends in ``resumes``, lines on errors begin with the ``program``.
-    """
-    register()
-    # Hydra would print its errors over several lines and exit with 1; we want them raised.
-    os.environ[FULL_ERROR] = "1"
-    logging.setLogRecordFactory(RedactedRecord)
-    application = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config)
-    try:
-        with signals.raise_on_signals():
-            try:
-                application(job)()
-            finally:
-                finish()
-    except KeyboardInterrupt:
-        if not signals.was_interrupted():
-            print(f"interrupted; {resumes}", file=sys.stderr)
-        return 130
-    except Exception as error:
-        if signals.was_interrupted():  # turned the interrupt into another error
-            return 130
-        told = to_job_error(error, resumes)
-        if told is None:
-            return report_fault(error, program, resumes)
-        if _wants_trace:
-            raise
-        if told.message:
-            print_error(f"{program}: {told.message}")
-        return told.status
-    return 0
-
-
-def _comes_from_hydra(error: BaseException) -> bool:
-    """Returns whether Hydra, OmegaConf or a launcher refused a config."""
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    package = frames[-1].f_globals.get("__name__", "").partition(".")[0] if frames else ""
-    refused = isinstance(error, ValueError) and package in {"joblib", "submitit", "ray"}
-    return refused or package in {"hydra", "omegaconf", "antlr4", "yaml"}
 
 
 def _explain_key_error(error: OmegaConfBaseException) -> str:

@@ -13,18 +13,16 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from math import ceil
 from pathlib import Path
 from typing import TextIO
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
+from spec_bench.jobs.config.application import SweepConfigs
 from spec_bench.jobs.config.compose import parse_request
 from spec_bench.jobs.config.flags import LEAST, UNITS, USUAL
 from spec_bench.jobs.config.model_files import BYTES
@@ -175,21 +173,10 @@ def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
     return gpus_needed(known, BYTES[resolve_dtype(pair, engine)], memory_gib)
 
 
-def _max_gpus(root: DictConfig) -> int:
-    """Returns the need of the largest job that Hydra's sweeper makes of the command line."""
-    asked = (parse_request(config) for _, config in compose_jobs(root))
+def _max_gpus(root: DictConfig, configs: SweepConfigs) -> int:
+    """Returns the need of the largest job of a sweep."""
+    asked = (parse_request(config) for _, config in configs.compose_jobs(root))
     return max((gpus_of_job(each.pair, each.engine) for each in asked), default=0)
-
-
-def compose_jobs(root: DictConfig) -> Iterator[tuple[Sequence[str], DictConfig]]:
-    """Yields each job's overrides and its config, composed as a launcher composes it."""
-    loader = GlobalHydra.instance().config_loader()
-    swept = [f"{key}={value}" for key, value in (root.hydra.sweeper.params or {}).items()]
-    overrides = OverridesParser.create(config_loader=loader).parse_overrides(
-        [*swept, *root.hydra.overrides.task]
-    )
-    for job in BasicSweeper.split_arguments(overrides, None)[0]:
-        yield job, loader.load_sweep_config(root, job)
 
 
 def describe_launch(config: DictConfig, jobs: int) -> str:
@@ -209,16 +196,16 @@ def describe_launch(config: DictConfig, jobs: int) -> str:
     return f"would run {jobs} job{'s' * (jobs != 1)} {how}{', '.join(told)}"
 
 
-def register_resolvers() -> None:
-    """Tells OmegaConf; doing it twice changes nothing."""
+def register_resolvers(configs: SweepConfigs) -> None:
+    """Tells OmegaConf of a sweep's jobs."""
 
     def gpus_of(none: int | None, *, _root_: DictConfig) -> int | None:
         """Returns the most that any job of the sweep needs: a job array has one size."""
-        return _max_gpus(_root_) or none
+        return _max_gpus(_root_, configs) or none
 
     def workers_here(*, _root_: DictConfig) -> int:
         """One per GPU, or group of GPUs that a job needs; else one per ``engine.threads`` cores."""
-        if needed := _max_gpus(_root_):
+        if needed := _max_gpus(_root_, configs):
             return max(1, len(visible_devices()) // needed)
         return max(1, (os.cpu_count() or 1) // (_root_.engine.threads or 1))
 

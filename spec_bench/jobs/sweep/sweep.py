@@ -17,26 +17,25 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from spec_bench.core import processes
-from spec_bench.jobs.config.compose import LISTS, config_folders, parse_request, to_job_error
+from spec_bench.jobs.config.application import SweepConfigs, to_job_error
+from spec_bench.jobs.config.compose import LISTS, config_folders, parse_request
 from spec_bench.jobs.config.config import RunSettings, check_early
 from spec_bench.jobs.config.settings import build_settings, reads_hub, split_prompts
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.sweep.launch import compose_jobs, describe_launch, sweep_index
+from spec_bench.jobs.sweep.launch import describe_launch, register_resolvers, sweep_index
 from spec_bench.jobs.sweep.plan import PlannedCell, Planner, max_minutes, print_plan
 from spec_bench.jobs.sweep.watch import OPEN, RunningJob, SweepNotes, print_progress, summarise
 from spec_bench.records.types import CellResult
-from spec_bench.settings.fields import print_error
 from spec_bench.sinks.sink import SinkSettings, build_sinks
 from spec_bench.system import files
-from spec_bench.system.errors import UsageError, report_fault
+from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
 from spec_bench.tasks import build_task
 
@@ -60,10 +59,11 @@ class Sweep:
         self._over = threading.Event()
         self._slow = set[Path]()  # tables that take longer than this to make
 
-    def begin(self, config: DictConfig) -> None:
-        """Checks a sweep's jobs before anything is launched, and lists them or prints their plan.
-        Ends the process, with status 2 and one line where a job cannot be right.
+    def begin(self, config: DictConfig, configs: SweepConfigs) -> bool:
+        """Checks a sweep's jobs before anything is launched, and lists them or prints their plan;
+        whether they are to run. Raises UsageError: a job cannot be right.
         """
+        register_resolvers(configs)
         launcher = config.hydra.launcher
         target = launcher.get("_target_", "").rpartition(".")[2]
         here = target == "BasicLauncher"
@@ -74,38 +74,35 @@ class Sweep:
         jobs: dict[tuple[str, str], list[tuple[int, Sequence[str]]]] = {}
         planner = Planner(folders)
         cells = list[list[PlannedCell]]()
-        try:
-            for number, (words, job) in enumerate(compose_jobs(config)):
-                jobs.setdefault((str(job.results), str(job.name)), []).append((number, words))
-                new = not checked.issuperset(words)
-                if new or job.plan:
-                    with _add_words_to_errors(words):
-                        settings = parse_request(job)
-                    planned += [(words, settings)] * settings.plan
-                    asked += [(words, settings)] * new
-                    checked.update(words)
-            if target == "SlurmLauncher" and not planned and which("srun") is None:
-                raise UsageError(
-                    "no srun on this machine, so no Slurm: start this on a login node; plan=true "
-                    "plans it anywhere, hydra/launcher=workers runs it here"
-                )
-            for check in (_names_and_files, *([] if planned else [_whole])) if here else ():
-                for words, settings in asked:
-                    with _add_words_to_errors(words):
-                        check(settings, folders)
-            for words, settings in planned:
+        for number, (words, job) in enumerate(configs.compose_jobs(config)):
+            jobs.setdefault((str(job.results), str(job.name)), []).append((number, words))
+            new = not checked.issuperset(words)
+            if new or job.plan:
                 with _add_words_to_errors(words):
-                    found = planner.plan(settings)
-                cells.append([replace(cell, words=tuple(words)) for cell in found])
-            _hint_at_lists(checked)
-            launched = describe_launch(config, len(cells)) if planned else ""
-        except Exception as error:  # Hydra would make a warning of it and go on
-            _exit_on_error(error)
+                    settings = parse_request(job)
+                planned += [(words, settings)] * settings.plan
+                asked += [(words, settings)] * new
+                checked.update(words)
+        if target == "SlurmLauncher" and not planned and which("srun") is None:
+            raise UsageError(
+                "no srun on this machine, so no Slurm: start this on a login node; plan=true "
+                "plans it anywhere, hydra/launcher=workers runs it here"
+            )
+        for check in (_names_and_files, *([] if planned else [_whole])) if here else ():
+            for words, settings in asked:
+                with _add_words_to_errors(words):
+                    check(settings, folders)
+        for words, settings in planned:
+            with _add_words_to_errors(words):
+                found = planner.plan(settings)
+            cells.append([replace(cell, words=tuple(words)) for cell in found])
+        _hint_at_lists(checked)
+        launched = describe_launch(config, len(cells)) if planned else ""
         if planned:
             print_plan([cell for job in cells for cell in job])
             note = " (measured rates are this machine's, not the cluster's)" * (target in _AGAIN)
             print(f"{launched}\nthe longest job: {max_minutes(cells)}{note}")
-            sys.exit(0)
+            return False
         sinks = {(each.results, each.name): each.sink for _, each in reversed(asked)}
         for key, listed in jobs.items():
             notes = SweepNotes(Path(key[0]), key[1])
@@ -117,6 +114,7 @@ class Sweep:
         if not here:
             told = [notes for notes, _ in self._parts.values()], self._over
             threading.Thread(target=print_progress, args=told, daemon=True).start()
+        return True
 
     def rebuild(self, experiment: Experiment) -> bool:
         """Makes the tables of a job that ran here, unless that takes long; whether it did."""
@@ -149,24 +147,6 @@ class Sweep:
             cells = dict.fromkeys(cell for each in found for cell in each.cells)
             ended = (CellStore(results, cell).result() for cell in cells)
             yield results, name, [result for result in ended if result is not None]
-
-
-class CheckJobs(Callback):
-    """Hydra's word that a sweep begins, in the user's process."""
-
-    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Called before anything is launched."""
-        if Sweep.mine:
-            Sweep.mine.begin(config)
-
-
-def _exit_on_error(error: Exception) -> NoReturn:
-    """Ends the process: in one line where a job cannot be right, else with a traceback."""
-    refusal = to_job_error(error, "nothing was decoded")
-    if refusal is None:
-        sys.exit(report_fault(error, "spec_bench", "nothing was decoded"))
-    print_error(f"spec_bench: {refusal.message}")
-    sys.exit(refusal.status)
 
 
 def _names_and_files(asked: RunSettings, folders: list[Path]) -> None:

@@ -1,0 +1,292 @@
+"""What runs a function on a composed config: once, or once for each job of a sweep.
+
+Hydra composes and its launchers start jobs, both as its makers publish them. The jobs of a sweep
+are ours to list: every value of one setting with every value of the others.
+"""
+
+import io
+import logging
+import os
+import pickle
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from traceback import walk_tb
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import OverrideType
+from hydra.core.plugins import Plugins
+from hydra.core.utils import configure_log
+from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from hydra.types import HydraContext, RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from spec_bench.jobs.config.compose import (
+    check_foreign,
+    config_loader,
+    expand_recipes,
+    list_choices,
+    load_config,
+    one_line,
+    parse_word,
+    strip_hydra,
+)
+from spec_bench.settings.arguments import Parser
+from spec_bench.settings.fields import print_error
+from spec_bench.settings.words import quote_value
+from spec_bench.system import files, signals
+from spec_bench.system.errors import UsageError, report_fault
+from spec_bench.system.redaction import RedactedRecord, redact, redact_values
+
+_wants_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
+# Libraries that log requests and uploads; only their warnings matter to us.
+CHATTY = ("absl", "hydra", "httpx", "httpx2", "huggingface_hub", "wandb")
+_SWEEPS = "hydra.mode=MULTIRUN"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was typed: settings, and what is to be done with them."""
+
+    words: tuple[str, ...] = ()
+    sweeps: bool = False  # -m
+    folders: tuple[str, ...] = ()  # of configs of one's own
+    shown: str = ""  # in place of a run: job, hydra or all of the config
+    package: str = ""  # of it the part of that name
+    resolves: bool = False  # whether what stands for others is shown as they are; a job's always
+    info: str = ""  # in place of a run: where the config comes from
+
+
+def read_request(arguments: Sequence[str]) -> Request:
+    """Returns the request of a command's arguments, plain flags as overrides."""
+    parser = Parser(prog="spec_bench", add_help=False, allow_abbrev=False)
+    parser.add_argument("-m", "--multirun", dest="sweeps", action="store_true")
+    parser.add_argument("-cd", "--config-dir", dest="folders", action="append", default=[])
+    parser.add_argument("-c", "--cfg", dest="shown", default="")
+    parser.add_argument("-p", "--package", default="")
+    parser.add_argument("--resolve", dest="resolves", action="store_true")
+    parser.add_argument("-i", "--info", default="")
+    options, words = parser.parse_known_args([*arguments])
+    folders = tuple(options.folders)
+    return Request(tuple(words), **{**vars(options), "folders": folders})
+
+
+class SweepConfigs:
+    """The configs of a sweep's jobs; files are composed once for all jobs that choose the same.
+
+    Launchers take it for Hydra's loader, of which they ask ``load_sweep_config`` alone; a process
+    that they start composes by Hydra's loader.
+    """
+
+    def __init__(self, loader: ConfigLoader) -> None:
+        self._loader = loader
+        self._composed = dict[tuple[str, ...], bytes]()
+
+    def __reduce__(self) -> tuple[type, tuple[ConfigLoader]]:
+        return type(self), (self._loader,)
+
+    def load_sweep_config(
+        self, master_config: DictConfig, sweep_overrides: Sequence[str]
+    ) -> DictConfig:
+        """Returns a job's config."""
+        values = {
+            word: value
+            for word in sweep_overrides
+            if (value := _read_value(word)) and _is_setting(value[0], master_config)
+        }
+        chosen = tuple(word for word in sweep_overrides if word not in values)
+        if chosen not in self._composed:
+            config = check_foreign(self._loader.load_sweep_config(master_config, [*chosen]))
+            self._composed[chosen] = pickle.dumps(config)
+        config = pickle.loads(self._composed[chosen])
+        for key, value in values.values():
+            OmegaConf.update(config, key, value)
+        config.hydra.overrides.task = [*sweep_overrides]
+        return config
+
+    def list_jobs(self, root: DictConfig) -> list[list[str]]:
+        """Returns each job's words."""
+        swept = [f"{key}={value}" for key, value in (root.hydra.sweeper.params or {}).items()]
+        choices = {
+            word.partition("=")[0]: list_choices(word)
+            for word in (*swept, *root.hydra.overrides.task)
+        }
+        return [list(job) for job in product(*choices.values())]
+
+    def compose_jobs(self, root: DictConfig) -> Iterator[tuple[list[str], DictConfig]]:
+        """Yields each job's words and its config, as a launcher composes it."""
+        return ((words, self.load_sweep_config(root, words)) for words in self.list_jobs(root))
+
+
+@cache
+def _read_value(word: str) -> tuple[str, Any] | None:
+    """Returns the key and the value of a word that only sets one."""
+    found = parse_word(word)
+    plain = found.type is OverrideType.CHANGE and found.package is None
+    value = found.value()
+    return (found.key_or_group, value) if plain and not isinstance(value, dict) else None
+
+
+def _is_setting(key: str, sweep: DictConfig) -> bool:
+    """Returns whether a key is surely a setting, and no choice of a file."""
+    named = re.fullmatch(r"[\w.]+", key) and key.partition(".")[0] in sweep
+    return bool(named) and key not in sweep.hydra.runtime.choices
+
+
+class JobError(Exception):
+    """Ends a command with a status that is not 0; without a message, a table has said why."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.status = status
+        self.message = message
+
+
+def to_job_error(error: Exception, resumes: str) -> JobError | None:
+    """Returns an error as a command's status and last line; None of a fault of ours."""
+    if isinstance(error, JobError):
+        return error
+    if isinstance(error, OSError) and (refused := files.explain_os_error(error)):
+        return JobError(1, f"{refused}; what was done is kept, {resumes}")
+    if isinstance(error, UsageError | HydraException | OmegaConfBaseException):
+        return JobError(2, one_line(error))
+    if _comes_from_hydra(error):
+        return JobError(2, one_line(error))
+    # Launchers, whose errors are private classes, say that a process died.
+    if type(error).__module__.partition(".")[0] in {"joblib", "submitit", "ray"}:
+        kept = f"the cells that had ended are kept; {resumes}"
+        return JobError(1, f"a worker was lost: {one_line(error)}\n{kept}")
+    return None
+
+
+def _comes_from_hydra(error: BaseException) -> bool:
+    """Returns whether Hydra, OmegaConf or a launcher refused a config."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    package = frames[-1].f_globals.get("__name__", "").partition(".")[0] if frames else ""
+    refused = isinstance(error, ValueError) and package in {"joblib", "submitit", "ray"}
+    return refused or package in {"hydra", "omegaconf", "antlr4", "yaml"}
+
+
+def run_application(
+    job: Callable[[DictConfig], None],
+    name: str,
+    request: Request,
+    resumes: str,
+    program: str = "spec_bench",
+    begin: Callable[[DictConfig, SweepConfigs], bool] = lambda config, configs: True,
+    finish: Callable[[], None] = lambda: None,
+) -> int:
+    """Runs what a config of ours describes, as the request says, once or once for each job of a
+    sweep. ``begin`` is called before a sweep's first job and says whether they run, ``finish`` at
+    the end, whatever came. Returns the exit status. A line on an interrupt ends in ``resumes``,
+    lines on errors begin with the ``program``.
+    """
+    logging.setLogRecordFactory(RedactedRecord)
+    try:
+        with signals.raise_on_signals():
+            try:
+                _run(job, name, request, begin)
+            finally:
+                finish()
+    except KeyboardInterrupt:
+        if not signals.was_interrupted():
+            print(f"interrupted; {resumes}", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if signals.was_interrupted():  # turned the interrupt into another error
+            return 130
+        told = to_job_error(error, resumes)
+        if told is None:
+            return report_fault(error, program, resumes)
+        if _wants_trace:
+            raise
+        if told.message:
+            print_error(f"{program}: {told.message}")
+        return told.status
+    return 0
+
+
+def _run(
+    job: Callable[[DictConfig], None],
+    name: str,
+    request: Request,
+    begin: Callable[[DictConfig, SweepConfigs], bool],
+) -> None:
+    words = expand_recipes([*request.words, *map(_search, request.folders)])
+    with config_loader() as loader:
+        if request.shown or request.info:
+            return _show(loader, name, [list_choices(word)[0] for word in words], request)
+        config = load_config(loader, name, [*words, *[_SWEEPS] * request.sweeps], sweeps=True)
+        configure_log(config.hydra.hydra_logging, config.hydra.verbose)
+        if config.hydra.mode == RunMode.MULTIRUN:
+            return _launch(job, config, SweepConfigs(loader), begin)
+        configure_log(config.hydra.job_logging, config.hydra.verbose)
+        HydraConfig.instance().set_config(config)
+        try:
+            job(strip_hydra(config))
+        finally:
+            HydraConfig.instance().cfg = None
+
+
+def _launch(
+    job: Callable[[DictConfig], None],
+    config: DictConfig,
+    configs: SweepConfigs,
+    begin: Callable[[DictConfig, SweepConfigs], bool],
+) -> None:
+    if (sweeper := config.hydra.runtime.choices["hydra/sweeper"]) != "basic":
+        raise UsageError(f"hydra/sweeper must be basic, got {sweeper}")
+    if not begin(config, configs):
+        return
+    files.write_text(
+        Path(config.hydra.sweep.dir, "multirun.yaml"),
+        _format_config(OmegaConf.to_container(config, enum_to_str=True)),
+    )
+    given: Any = {"config_loader": configs, "callbacks": Callback()}
+    launcher = Plugins.instance().instantiate_launcher(
+        hydra_context=HydraContext(**given), task_function=job, config=config
+    )
+    ended = launcher.launch(configs.list_jobs(config), 0)
+    with redirect_stderr(io.StringIO()):  # a line of Hydra's on a job that failed
+        for each in ended:
+            each.return_value  # noqa: B018  # raises the job's error
+
+
+def _search(folder: str) -> str:
+    """Returns a folder of configs in Hydra's words. Raises UsageError: there is none."""
+    if not Path(folder).is_dir():
+        raise UsageError(f"--config-dir must be a folder, got {folder!r}")
+    return f"hydra.searchpath={quote_value([folder])}"
+
+
+def _show(loader: ConfigLoader, name: str, words: Sequence[str], request: Request) -> None:
+    """Prints a job's config, one that runs as it is resolved, or where it comes from."""
+    config = load_config(loader, name, words)
+    if request.info:
+        with redirect_stdout(io.StringIO()) as told:
+            hydra: Any = GlobalHydra.instance().hydra
+            hydra.show_info(request.info, name, [*words])
+        print(redact(told.getvalue()), end="")
+        return
+    shown: Any = strip_hydra(config) if request.shown == "job" else config
+    if request.shown == "hydra":
+        shown = OmegaConf.masked_copy(config, "hydra")
+    if request.package:
+        shown = OmegaConf.select(shown, request.package, throw_on_missing=True)
+    resolved = request.resolves or request.shown == "job"
+    print(_format_config(OmegaConf.to_container(shown, resolve=resolved, enum_to_str=True)), end="")
+
+
+def _format_config(plain: Any) -> str:
+    """Returns a config as YAML, without keys in it."""
+    return redact(OmegaConf.to_yaml(redact_values(plain)))
