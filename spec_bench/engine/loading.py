@@ -30,12 +30,12 @@ from spec_bench.engine.model import set_switches
 from spec_bench.engine.model_spec import DTYPES as DTYPE_NAMES
 from spec_bench.engine.model_spec import ModelSpec as ModelSpec
 from spec_bench.engine.model_spec import read_kept_tokens, refuse_unreadable, too_old
+from spec_bench.engine.plain import can_run_plainly
 from spec_bench.engine.probe import check_model
 from spec_bench.engine.products import (
     describe_ways,
     fuse_products,
     pack_products,
-    skip_hook_checks,
     store_column_major,
 )
 from spec_bench.settings.fields import one_line
@@ -118,14 +118,15 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
         if spec.outputs is not None:
             keep_outputs(module, read_kept_tokens(spec.outputs))
         module.eval()
-    ways = pack_products(module)
+    plain = can_run_plainly(module)
+    ways = pack_products(module, join=plain)
     if not ways:
         store_column_major(module)
     if cast(Any, module.get_input_embeddings()).weight.is_cuda:
         pack_shared_heads(module)
-        fuse_products(module)
+        if plain:
+            fuse_products(module)
     split_long_prefixes(module)
-    skip_hook_checks(module)
     model = wrap_and_check(module, spec.path, spec.compile)
     model.products = describe_ways(ways)
     return model

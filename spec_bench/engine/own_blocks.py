@@ -145,7 +145,4 @@ def _like(module: Any, parts: dict[str, Any]) -> Any:
     if getattr(vars(made).get("forward"), "__self__", None) is module:  # transformers 5.0 leaves it
         del vars(made)["forward"]
     vars(made)["_modules"] = {**module._modules, **parts}
-    for name, part in parts.items():
-        if name in vars(module):  # where ``skip_hook_checks`` finds it
-            vars(made)[name] = part
     return made

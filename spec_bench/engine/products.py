@@ -1,5 +1,5 @@
 """Products of a model's matrices, faster: packed or laid out for a CPU, joined where they share an
-input, and modules called without the checks that ``torch.nn.Module`` makes at each call.
+input.
 """
 
 import json
@@ -9,8 +9,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -67,9 +66,9 @@ def _multiply_packed(rows: Tensor, packed: Tensor, bias: Tensor | None, way: str
     return output[:count]
 
 
-def pack_products(module: nn.Module) -> Ways:
-    """Packs the matrices of a large model on a CPU, in place, those of a group as one, where that
-    is faster for some number of rows; returns how it multiplies, or nothing.
+def pack_products(module: nn.Module, *, join: bool = False) -> Ways:
+    """Packs the matrices of a large model on a CPU, in place, where that is faster for some number
+    of rows, those of a group as one if they are to ``join``; returns how it multiplies, or nothing.
 
     A matrix that another part of the model reads, as the embedding does, keeps its own values too.
     """
@@ -80,9 +79,9 @@ def pack_products(module: nn.Module) -> Ways:
         return ()
     users = Counter(id(w) for part in module.modules() for w in part._parameters.values())
     shared = {layer for layer in layers if users[id(layer.weight)] > 1}
-    fuse_products(module)
-    wholes = {layer: getattr(layer, "together", None) for layer in layers}
-    groups = dict.fromkeys(group.whole if group else layer for layer, group in wholes.items())
+    if join:
+        fuse_products(module)
+    groups = dict.fromkeys(getattr(layer, "whole", (layer,))[0] for layer in layers)
     ways = find_ways([layer.weight for layer in groups])
     size = sum(layer.weight.nbytes for layer in groups)
     if PLAIN in ways and 2 * size > virtual_memory().available:
@@ -206,49 +205,21 @@ def store_column_major(module: nn.Module) -> int:
 #
 # Query, key and value multiply one input, and so do gate and up. Small matrices reach 60 to 75% of
 # a GPU's bandwidth; one product over all reads as much in fewer, larger pieces. The modules stay
-# where they are and keep their weights, as parts of the one matrix: the first that is called
-# multiplies for all of them.
+# where they are and keep their weights, as parts of the one matrix, which ``engine.plain`` uses.
 
 
 GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
-class FusedLinear:
-    """The layer of a whole group, and what its product with the last input left for the others."""
-
-    def __init__(self, layers: Sequence[nn.Linear]) -> None:
-        self.sizes = [layer.out_features for layer in layers]
-        biased = layers[0].bias is not None
-        self.whole = nn.Linear(layers[0].in_features, sum(self.sizes), biased, device="meta")
-        for name in ("weight", "bias")[: 1 + biased]:
-            joined = torch.cat([getattr(layer, name).data for layer in layers])
-            setattr(self.whole, name, nn.Parameter(joined, requires_grad=False))
-        self.input: Tensor | None = None
-        self.left: tuple[Tensor, ...] = ()
-
-    def products(self, input: Tensor) -> tuple[Tensor, ...]:
-        """Multiplies for every layer."""
-        return self.whole.forward(input).split(self.sizes, dim=-1)
-
-
 class FusedPart(nn.Linear):
-    """One layer of a group; the group's layers are called in turn with the same tensor."""
+    """One layer of a group, whose module may still be called: it multiplies for all of them."""
 
-    together: FusedLinear
-    place: int
+    whole: tuple[nn.Linear]  # in a tuple, or it would be a part of this module
+    rows: slice
 
     def forward(self, input: Tensor) -> Tensor:
-        group = self.together
-        if self.place == 0:
-            group.input, group.left = input, group.products(input)
-            return group.left[0]
-        if group.input is not input:
-            return group.products(input)[self.place]
-        output = group.left[self.place]
-        if self.place == len(group.sizes) - 1:
-            group.input = None
-            group.left = ()
-        return output
+        product: Tensor = self.whole[0].forward(input)
+        return product[..., self.rows]
 
 
 def fuse_products(module: nn.Module) -> int:
@@ -262,14 +233,18 @@ def fuse_products(module: nn.Module) -> int:
             if not _can_fuse(layers):
                 continue
             joined += 1
-            together = FusedLinear(layers)
-            for name, whole in together.whole.named_parameters():
-                for layer, part in zip(layers, whole.split(together.sizes), strict=True):
-                    setattr(layer, name, nn.Parameter(part, requires_grad=False))
-            for place, layer in enumerate(layers):
+            sizes = [layer.out_features for layer in layers]
+            biased = layers[0].bias is not None
+            whole = nn.Linear(layers[0].in_features, sum(sizes), biased, device="meta")
+            for kind in ("weight", "bias")[: 1 + biased]:
+                values = torch.cat([getattr(layer, kind).data for layer in layers])
+                setattr(whole, kind, nn.Parameter(values, requires_grad=False))
+                for layer, part in zip(layers, values.split(sizes), strict=True):
+                    setattr(layer, kind, nn.Parameter(part, requires_grad=False))
+            for layer, end in zip(layers, accumulate(sizes), strict=True):
                 layer.__class__ = FusedPart
-                layer.together = together
-                layer.place = place
+                layer.whole = (whole,)
+                layer.rows = slice(end - layer.out_features, end)
     if joined:
         torch.cuda.empty_cache()  # what the parts held is free to all; on a CPU nothing happens
     return joined
@@ -290,43 +265,3 @@ def _can_fuse(layers: Sequence[Any]) -> bool:
 def is_plain(weight: Tensor) -> bool:
     """Returns whether a weight is not quantised, split over processes or still to be loaded."""
     return type(weight.data) is Tensor and not weight.is_meta
-
-
-# Calls of a model's modules without the checks that `torch.nn.Module` makes at each of them.
-#
-# A forward pass of a small model calls hundreds of modules. Each call looks for seven kinds of hook
-# and for a tracer before it reaches the module's own code; each part or weight is looked up in
-# three tables after Python has not found its name. On a CPU that is some 8% of a pass. Here only a
-# module's own hooks are looked for, and its parts and weights are where Python looks first.
-# Numbers, parameters and names stay as they are.
-
-
-def skip_hook_checks(model: nn.Module) -> None:
-    """Makes every module of a model be called directly, if its class adds nothing to a call.
-
-    Not for a model that is traced, trained, pickled or moved: backward hooks and process-wide hooks
-    are not looked for. Buffers stay where they are, since rotary embeddings make theirs anew; so do
-    all weights if a module has been given a ``forward`` of its own: accelerate and tensor
-    parallelism exchange weights around it.
-    """
-    moved = any("forward" in vars(module) for module in model.modules())
-    for module in model.modules():
-        vars(module).update(module._modules)
-        if not moved:
-            vars(module).update(module._parameters)
-        kind: Any = type(module)
-        if kind.__call__ is nn.Module.__call__ and not isinstance(module, nn.ModuleList):
-            module.__class__ = _direct(kind)
-
-
-@cache
-def _direct(kind: Any) -> Any:
-    """Returns the same class with a shorter way to ``forward``."""
-
-    def call(self: Any, *args: Any, **given: Any) -> Any:
-        if self._forward_hooks or self._forward_pre_hooks:
-            return kind.__call__(self, *args, **given)
-        return self.forward(*args, **given)
-
-    same = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    return type(kind.__name__, (kind,), {**same, "__doc__": kind.__doc__})

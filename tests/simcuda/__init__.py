@@ -28,6 +28,7 @@ import torch._dynamo  # before anything is replaced
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from spec_bench.engine import products
 from tests.simcuda.graphs import SimPool, SimPools, graph_answers, leaves, mapped, refuse
 
 DEVICE = torch.device("cuda:0")
@@ -215,7 +216,7 @@ def attention(args):
 
 
 # Composite operations that have CUDA kernels of their own (or ask the device for one).
-_LEAVES = {ATTENTION}
+_LEAVES = {ATTENTION, "rms_norm"}
 
 
 class _Indexed(TorchFunctionMode):
@@ -285,6 +286,7 @@ class SimCuda(TorchDispatchMode):
             for owner, replaced in (
                 (torch.cuda, answers(self) | graph_answers(self)),
                 (torch, everywhere),
+                (products, {"is_plain": lambda weight: not weight.is_meta}),
             ):
                 for name, value in replaced.items():
                     self._stack.enter_context(mock.patch.object(owner, name, value, create=True))

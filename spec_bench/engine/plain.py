@@ -1,0 +1,228 @@
+"""Llama's family run plainly: the same weights in half as many operators as transformers' modules.
+
+A pass of one token is hundreds of small operators. On a GPU each takes some three microseconds
+whatever it computes, on a CPU as long again for the modules around it. Here query and key turn
+together, products of one input are one where their matrices are joined, a norm is one operator, and
+on a GPU the sums with the residual are the products' own. In float32 on a CPU the numbers are the
+modules' bit for bit, elsewhere up to rounding; ``probe.check_model`` compares them.
+
+Letters: R rows, T tokens, H query heads, K key heads, D head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, rms_norm, silu
+from transformers.activations import ACT2FN
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from spec_bench.engine import products
+from spec_bench.engine.attention import NAME, SPLIT
+
+# How a model's blocks are compiled: the choices of ``engine.compile``.
+#
+# ``none`` calls them, and so does ``static``, of which a GPU records whole iterations. ``dynamo``
+# runs a block's kernels without its Python: the same numbers. ``inductor`` fuses kernels too;
+# ``static_inductor`` records those. One block is compiled for all of its kind, and again for each
+# kind of pass: one token or several, one row or several, which start at one slot or not. A prompt's
+# pass runs once, so its blocks are called.
+COMPILE = {  # backends
+    "none": None,
+    "static": None,
+    "static_inductor": "inductor",
+    "dynamo": "eager",
+    "inductor": "inductor",
+}
+# Elements that a thread is given at least: an iteration's fused kernels have thousands, and to wake
+# a second thread takes longer than those (inductor's own: 512).
+_CHUNK = 1 << 14
+FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
+_PARTS = ("ForCausalLM", "Model", "DecoderLayer", "Attention", "MLP", "RMSNorm", "RotaryEmbedding")
+_ATTENTION = ("sdpa", NAME, SPLIT)  # which take the mask as it is
+
+
+def _name_class(part: object) -> str:
+    return f"{type(part).__module__}.{type(part).__qualname__}"
+
+
+_SHARED = {
+    f"{kind.__module__}.{kind.__qualname__}"
+    for kind in (
+        nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU, type(ACT2FN["silu"]),
+        products.FusedPart, products.PackedLinear,
+    )
+}  # fmt: skip
+
+
+def can_run_plainly(module: nn.Module) -> bool:
+    """Returns whether every part of a model is of a class that ``PlainModel`` knows, on one device,
+    and does what its class says.
+    """
+    family = next((name for name in FAMILIES if type(module).__name__ == f"{name}ForCausalLM"), "")
+    home = f"transformers.models.{family.lower()}.modeling_{family.lower()}."
+    known = _SHARED | {f"{home}{family}{part}" for part in _PARTS}
+    return (
+        all(_name_class(part) in known and "forward" not in vars(part) for part in module.modules())
+        and all(map(products.is_plain, module.parameters()))
+        and len({weight.device for weight in module.parameters()}) == 1
+    )
+
+
+def _multiply(*layers: Any) -> Callable[[Tensor], Tensor]:
+    """Returns the product of one input with linear layers, side by side."""
+    if len(layers) > 1:
+        layers = getattr(layers[0], "whole", layers)
+    if len(layers) > 1:
+        each = [_multiply(layer) for layer in layers]
+        return lambda x: torch.cat([multiply(x) for multiply in each], dim=-1)
+    if type(layers[0]).forward is nn.Linear.forward:
+        weight, bias = layers[0].weight, layers[0].bias
+        return lambda x: linear(x, weight, bias)
+    multiply: Callable[[Tensor], Tensor] = layers[0].forward
+    return multiply
+
+
+def _normalise(norm: Any) -> Callable[[Tensor], Tensor]:
+    """Returns a norm: torch's own where its numbers are the module's, or a GPU has it as one
+    kernel.
+    """
+    weight, epsilon = norm.weight, norm.variance_epsilon
+    if weight.dtype == torch.float32 or weight.device.type == "cuda":
+        return lambda x: rms_norm(x, weight.shape, weight, epsilon)
+    forward: Callable[[Tensor], Tensor] = norm.forward
+    return forward
+
+
+class PlainBlock:
+    """One layer: attention and a gated product, each added to what came in."""
+
+    def __init__(self, block: Any) -> None:
+        self.attention, mlp = block.self_attn, block.mlp
+        self.first, self.second = map(
+            _normalise, (block.input_layernorm, block.post_attention_layernorm)
+        )
+        attention = self.attention
+        self.width = attention.head_dim
+        self.keys = attention.k_proj.out_features // self.width
+        self.heads = attention.q_proj.out_features // self.width
+        self.inner = mlp.up_proj.out_features
+        self.on_gpu = attention.o_proj.weight.device.type == "cuda"
+        self.project = _multiply(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.open = _multiply(mlp.gate_proj, mlp.up_proj)
+        self.sums = [self._add(layer) for layer in (attention.o_proj, mlp.down_proj)]
+        normed = hasattr(attention, "q_norm")
+        self.norms = [*map(_normalise, (attention.q_norm, attention.k_norm))] if normed else []
+
+    def _add(self, layer: Any) -> Callable[[Tensor, Tensor], Tensor]:
+        """Returns (residual, x) to the residual and a layer's product with x."""
+        if self.on_gpu and layer.bias is None:
+            weight = layer.weight.t()
+            return lambda residual, x: (
+                residual.flatten(0, 1).addmm_(x.flatten(0, 1), weight).view_as(residual)
+            )
+        multiply = _multiply(layer)
+        return lambda residual, x: residual + multiply(x)
+
+    def forward(
+        self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, layer: Any, attend: Any
+    ) -> Tensor:
+        """Runs tokens [R, T, hidden]; on a GPU what came in is overwritten."""
+        heads, keys, width = self.heads, self.keys, self.width
+        joined = self.project(self.first(hidden)).unflatten(-1, (heads + 2 * keys, width))
+        turning, value = joined.split([heads + keys, keys], dim=2)
+        if self.norms:
+            parts = turning.split([heads, keys], dim=2)
+            turning = torch.cat([n(part) for n, part in zip(self.norms, parts, strict=True)], dim=2)
+        rolled = turning.roll(width // 2, -1)
+        if self.on_gpu:
+            turned = torch.addcmul(turning * cos, rolled, sin)
+        else:
+            turned = turning * cos + rolled * sin
+        query, key = turned.transpose(1, 2).split([heads, keys], dim=1)
+        stored = layer.update(key, value.transpose(1, 2))
+        found, _ = attend(self.attention, query, *stored, mask, scaling=self.attention.scaling)
+        hidden = self.sums[0](hidden, found.flatten(2))
+        gate, up = self.open(self.second(hidden)).split(self.inner, dim=-1)
+        return self.sums[1](hidden, silu(gate).mul_(up))
+
+
+def compile_block(backend: str) -> Any:
+    """Returns ``PlainBlock.forward`` compiled: once for all blocks of a kind."""
+    # Target and drafts share code, and every kind of pass is a graph of its own.
+    torch._dynamo.config.cache_size_limit = 64  # by its name in torch 2.6, too
+    options: Any = {"cpp.min_chunk_size": _CHUNK} if backend == "inductor" else None
+    if options and torch.backends.mkldnn.is_available():
+        # Inductor's own way with packed matrices takes constants alone, and these are inputs.
+        from torch._inductor.lowering import fallback_handler, lowerings
+
+        packed = torch.ops.mkldnn._linear_pointwise
+        for each in (packed, packed.default, packed.binary):
+            lowerings[each] = fallback_handler(each, add_to_fallback_set=False)
+    return torch.compile(
+        PlainBlock.forward, dynamic=True, fullgraph=True, backend=backend, options=options
+    )
+
+
+class PlainModel:
+    """A causal LM of ``FAMILIES``, whose blocks are functions of their weights."""
+
+    def __init__(self, module: Any, backend: str | None = None) -> None:
+        body = module.model
+        self._compiled = backend and compile_block(backend)
+        self._config = module.config
+        self._embed, self._rotary = body.embed_tokens, body.rotary_emb
+        self._blocks = [PlainBlock(block) for block in body.layers]
+        self._norm, self._head = _normalise(body.norm), _multiply(module.lm_head)
+        self._hooks = [
+            hooks
+            for part in module.modules()
+            for hooks in (part._forward_hooks, part._forward_pre_hooks)
+        ]
+        # Not only some have a kind: then ``LayerMasks`` makes one mask for each.
+        self._kinds = getattr(self._config, "layer_types", None) or [None] * len(self._blocks)
+
+    @classmethod
+    def of(cls, module: nn.Module, backend: str | None = None) -> PlainModel | None:
+        """Returns a model that is run plainly, and compiled where that is asked for; None if it has
+        a part that is not known.
+        """
+        return cls(module, backend) if can_run_plainly(module) else None
+
+    @property
+    def able(self) -> bool:
+        """Whether nobody watches its modules, and attention is torch's or ours."""
+        return not any(self._hooks) and self._config._attn_implementation in _ATTENTION
+
+    def forward(
+        self,
+        tokens: Tensor,
+        mask: Any,
+        positions: Tensor,
+        cache: Any,
+        keep: int,
+        places: Sequence[int],
+        *,
+        fused: bool = False,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Returns logits of the last ``keep`` tokens, of all for 0, and the hidden states before
+        the layers ``places``; behind the last one they are normalised.
+        """
+        hidden = self._embed(tokens)
+        cos, sin = (each.unsqueeze(2) for each in self._rotary(hidden, positions))
+        low, high = sin.chunk(2, dim=-1)
+        sin = torch.cat([-low, high], dim=-1)
+        attend = ALL_ATTENTION_FUNCTIONS[self._config._attn_implementation]
+        run: Any = self._compiled if fused else PlainBlock.forward
+        before: list[Tensor] = []
+        for place, (block, layer) in enumerate(zip(self._blocks, cache.layers, strict=True)):
+            # What comes in is overwritten; without a wish for it nobody looks.
+            before.append(hidden.clone() if place in places else hidden)
+            here = mask[self._kinds[place]] if isinstance(mask, dict) else mask
+            hidden = run(block, hidden, cos, sin, here, layer, attend)
+        hidden = self._norm(hidden)
+        before.append(hidden)
+        return self._head(hidden[:, -keep:]), [before[place] for place in places]
