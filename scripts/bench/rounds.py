@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from scripts.bench.engine import GREEDY, ours, plain_embedded_pair, theirs
 from scripts.family.embedded_pair import ROOT, SPECS, decoder, embedded_pair, embedded_requests
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.engine.hugging_face import COMPILE
+from spec_bench.engine.plain import COMPILE
 from spec_bench.records.types import Request
 
 Run = Callable[[Request], list[int]]
