@@ -25,8 +25,8 @@ from scripts.bench.engine import PAIRS, random_requests
 from scripts.family.embedded_pair import SPECS, decoder, embedded_requests
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
-from spec_bench.engine.plain import COMPILE
 from spec_bench.engine.model import synchronise
+from spec_bench.engine.plain import COMPILE
 from spec_bench.records.types import Request
 
 SECTIONS = ("draft passes", "growing", "target pass", "verification", "commit", "loop")
