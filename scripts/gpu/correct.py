@@ -34,8 +34,8 @@ from scripts.family.embedded_pair import (
     how_it_ran,
     prepare,
 )
-from spec_bench.audit.decoders import FALSE_ALARM_RATE, chi_square_p_value
-from spec_bench.audit.models import first_difference
+from spec_bench.audit.decoders import FALSE_ALARM_RATE, sample_p_value
+from spec_bench.audit.models import find_first_difference
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, read_decoder, resolve_spec
 from spec_bench.draft.heads import load_heads
@@ -164,7 +164,7 @@ def tried(bench: Bench, name: str, decoder: AnyDecoder, cpu: Bench) -> Row:
     if name == BEAM_SEARCH:
         right = cpu.answers(cpu.decoders([name])[name])
     pairs = zip(bench.requests, right, answers, strict=True)
-    differences = [first_difference(bench.models[0], *pair) for pair in pairs]
+    differences = [find_first_difference(bench.models[0], *pair) for pair in pairs]
     apart = [difference for difference in differences if difference]
     near_ties = sum(difference.near_tie for difference in apart)
     counts = {"equal": len(answers) - len(apart), "near_ties": near_ties}
@@ -202,9 +202,7 @@ def law_rows(options: argparse.Namespace, known: set[tuple[str, ...]]) -> Iterat
         if place not in known:
             start_s = time.monotonic()
             config = read_decoder(decoder_settings(name))
-            chance = chi_square_p_value(
-                config, warm, samples=options.samples, device=options.device
-            )
+            chance = sample_p_value(config, warm, samples=options.samples, device=options.device)
             seconds = round(time.monotonic() - start_s, 1)
             wrong = int(chance < FALSE_ALARM_RATE)
             row = dict(zip(COLUMNS, place, strict=False))

@@ -170,7 +170,7 @@ def audit(
     import pandas as pd
 
     from spec_bench.audit import command_line
-    from spec_bench.audit.catalogue import list_audited
+    from spec_bench.audit.catalogue import audit_parts
     from spec_bench.jobs.config.model_files import model_path
     from spec_bench.tasks import read_own
 
@@ -187,6 +187,6 @@ def audit(
         asked = read_own(str(prompts)) if isinstance(prompts, str | Path) else list(prompts)
         several = decoders if isinstance(decoders, str) else ",".join(decoders)
         more = command_line.audit_pair(*paths, asked, max_new_tokens, several)
-    lines = [*list_audited(command_line.list_parts(named, samples, seed)), *more]
+    lines = [*audit_parts(command_line.list_parts(named, samples, seed)), *more]
     passed = all(line.passed is not False for line in lines)
     return Audited(passed, pd.DataFrame([vars(line) for line in lines]))

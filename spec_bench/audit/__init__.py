@@ -1,4 +1,4 @@
-"""Exact losslessness checks: rules by enumeration, decoders end to end, pairs greedily."""
+"""Exact checks of losslessness: rules by enumeration, decoders end to end, pairs greedily."""
 
 AUDITED = ("rules", "decoders", "approximations", "beams")
 USUAL = (

@@ -1,4 +1,4 @@
-"""``spec-bench audit``: its arguments; what it does is in ``command_line``."""
+"""Arguments of ``spec-bench audit``; ``command_line`` runs it."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -12,15 +12,19 @@ from spec_bench.system import signals
 from spec_bench.system.errors import UsageError
 
 KINDS = ("openai", "llama_cpp")
-_OF_SERVERS = {"served_model": "target", "server_kind": KINDS[0], "temperature": 1.0, "answers": 8}
+_SERVER_DEFAULTS = {
+    "served_model": "target",
+    "server_kind": KINDS[0],
+    "temperature": 1.0,
+    "answers": 8,
+}
 
 
 def read_arguments(
     arguments: Sequence[str] | None = None, path_of: Callable[[str], str] = str
 ) -> tuple[argparse.Namespace, Any]:
-    """The options, and the task that has read the prompts; leaves the process with status 2 and one
-    line if they cannot be right. ``path_of`` says where a model is; a ValueError of it, that there
-    is none.
+    """Parses the options, and reads the prompts into a task; exits with status 2 and one line if
+    they are wrong. ``path_of`` finds a model's folder; its UsageError means that there is none.
     """
     parser = Parser(prog="spec-bench audit")
     parser.add_argument("--target", help="folder or hub id of a target to check greedily")
@@ -38,14 +42,14 @@ def read_arguments(
     parser.add_argument("--temperature", type=float, help="of its sampled answers; default: 1")
     parser.add_argument("--answers", type=int, help="sampled answers per prompt; default: 8")
     options = parser.parse_args(arguments)
-    for name, usual in _OF_SERVERS.items():
+    for name, default in _SERVER_DEFAULTS.items():
         if not options.server and getattr(options, name) is not None:
             parser.error(f"--{name.replace('_', '-')} goes with --server")
         if getattr(options, name) is None:
-            setattr(options, name, usual)
+            setattr(options, name, default)
     if options.seed < 0 or options.samples < 1:
-        told = f"got {options.seed} and {options.samples}"
-        parser.error(f"--seed must be 0 or more, --samples 1 or more, {told}")
+        values = f"got {options.seed} and {options.samples}"
+        parser.error(f"--seed must be 0 or more, --samples 1 or more, {values}")
     if options.server and (options.draft or not options.target):
         parser.error("--server goes with --target, without --draft")
     if not options.server and bool(options.target) != bool(options.draft):
@@ -70,8 +74,8 @@ def read_arguments(
     try:
         task = read_own(options.prompts)
         examples = task.examples()
-        first = format_value(examples[0].turns[0])
-        print(f"data: {task.describe_data(examples)}; the first: {first}")
+        first_prompt = format_value(examples[0].turns[0])
+        print(f"data: {task.describe_data(examples)}; the first: {first_prompt}")
     except UsageError as error:
         parser.error(f"--prompts: {error}")
     return options, task
@@ -80,7 +84,7 @@ def read_arguments(
 def load(
     arguments: Sequence[str] | None = None, path_of: Callable[[str], str] = str
 ) -> Callable[[], int]:
-    """Reads the arguments, and only then imports the command, which takes seconds."""
+    """Reads the arguments before it imports the command, which takes seconds."""
     options, prompts = read_arguments(arguments, path_of)
     from spec_bench.audit.command_line import run
 

@@ -1,8 +1,8 @@
-"""What is audited: every registered policy's smallest trees, with every drafter and rule that fit.
+"""Lists the decoders to audit: every policy's smallest trees with every drafter and rule that fit.
 
-Nothing is listed here. A policy names its audit cases, a drafter what it takes part with, a rule
-the ways of drawing siblings that it claims to be exact for; all combinations are audited. Each part
-of the audit has a name and fails alone: the others go on after a fault of a plugged drafter.
+Policies declare their audit trees, drafters their audit settings, and rules the kinds of siblings
+for which they claim to be exact; all combinations are audited. Each part of the audit has a name.
+An error in one part, of a plug-in say, does not stop the others.
 """
 
 import re
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
-from fnmatch import filter as fitting
+from fnmatch import filter as filter_names
 from functools import partial
 from itertools import product
 from traceback import extract_tb
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from spec_bench.audit.rules import SAID
+from spec_bench.audit.rules import LAW_NAMES
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig, can_verify, is_compatible
 from spec_bench.draft.base import drafter
@@ -40,7 +40,7 @@ BEAM_SETTINGS: dict[str, tuple[SamplingSettings, tuple[int, ...], int | None]] =
     "top-k 3, top-p 0.9, a stop token": (_in_double(top_k=3, top_p=0.9), (2,), 3),
     "temperature 1.5, top-k 2, a stop token": (_in_double(1.5, top_k=2), (1,), 3),
 }
-"""Of all beams together: how they are sampled, tokens that end one, V of the chain or the case."""
+"""Sampling settings of beams, stop tokens, and V of the chain (None: the case's), by name."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,16 @@ class AuditCase:
     """One decoder to audit."""
 
     config: DecoderConfig
-    tree: AuditTree  # its tree, with what the audit must know of it
+    tree: AuditTree
 
     @property
     def name(self) -> str:
-        """For the table."""
+        """Name in the audit's table."""
         return self.config.name
 
     @property
     def chain(self) -> dict[str, Any]:
-        """What it is enumerated on."""
+        """Vocabulary size and prompt of the chain, as arguments of ``enumerate_differences``."""
         return {"vocab": self.tree.vocab, "prompt": self.tree.prompt}
 
     def settings(self) -> Iterator[tuple[str, SamplingSettings]]:
@@ -67,7 +67,7 @@ class AuditCase:
                 yield label, settings
 
     def fits(self, settings: SamplingSettings) -> bool:
-        """Returns whether the rule fits how the tree draws siblings under sampling settings."""
+        """Checks whether the rule fits the tree's siblings under these sampling settings."""
         try:
             self.config.check_under(settings)
         except UsageError:
@@ -75,21 +75,21 @@ class AuditCase:
         return True
 
     def enumerable(self, settings: SamplingSettings) -> bool:
-        """Returns whether every random choice is discrete; a draft at temperature 0 makes none."""
+        """Checks whether every random choice is discrete; a draft at temperature 0 makes none."""
         return self.tree.enumerable or settings.get_draft_settings().temperature == 0
 
 
 def tree_cases(mark: str) -> Iterator[AuditCase]:
-    """The decoders whose output bears a mark: ``exact``; ``exact_beam``, several sequences from the
-    beam law; ``approximate``, then with the trees that the rule is meant for.
+    """Yields the decoders with a mark: ``exact``; ``exact_beam`` for beams drawn from the beam law;
+    ``approximate``, with the trees that the rule is meant for.
     """
     trees = (tree for kind in policy.values() for tree in kind.audit_cases())
-    for tree, known in product(trees, drafter.values()):
-        if not is_compatible(known, type(tree.policy)):
+    for tree, drafter_class in product(trees, drafter.values()):
+        if not is_compatible(drafter_class, type(tree.policy)):
             continue
-        for drafting in known.audit_cases(tree.drafts):
-            for verifier in _verifiers(tree.policy, mark):
-                name = f"{_describe_audit_tree(tree, known.kind)} + {verifier.description}"
+        for drafting in drafter_class.audit_cases(tree.drafts):
+            for verifier in _iter_verifiers(tree.policy, mark):
+                name = f"{_describe_audit_tree(tree, drafter_class.kind)} + {verifier.description}"
                 try:
                     config = DecoderConfig(name, drafting, tree.policy, verifier)
                 except UsageError:
@@ -99,34 +99,40 @@ def tree_cases(mark: str) -> Iterator[AuditCase]:
 
 
 def beam_cases() -> Iterator[AuditCase]:
-    """The decoders of several sequences that draw their beams from the beam law."""
+    """Yields the decoders that draw their beams from the beam law."""
     return tree_cases("exact_beam")
 
 
-def _verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
-    """The rules for a tree, each with every choice of settings that its exactness hangs on."""
+def _iter_verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
+    """Yields the rules for a tree, with every choice of settings that exactness depends on."""
     verifiers = []
     for kind in rule.values():
         if kind.declared != mark or not can_verify(kind, type(tree)):
             continue
         if issubclass(kind, BeamVerifier) and kind.searches:
-            continue  # draws nothing: held against another program's beam search, not a law
-        taken: set[str] = {field.name for field in fields(kind)} if is_dataclass(kind) else set()
-        shared = {key: getattr(tree, key) for key in tree.shared if key in taken}
-        made = [kind(**needed, **shared) for needed in kind.laws.values()] or [kind(**shared)]
+            continue  # draws nothing; tests compare it with another program's beam search
+        field_names: set[str] = (
+            {field.name for field in fields(kind)} if is_dataclass(kind) else set()
+        )
+        shared_settings = {key: getattr(tree, key) for key in tree.shared if key in field_names}
+        variants = [kind(**settings, **shared_settings) for settings in kind.laws.values()] or [
+            kind(**shared_settings)
+        ]
         if isinstance(tree, GrownTree) and mark != "exact":
-            made = [each for each in made if tree.siblings(WARM) in each.siblings]
-        verifiers += [each for index, each in enumerate(made) if each not in made[:index]]
-    # Without a draft there is nothing to accept, and all rules are one.
-    alone = isinstance(tree, GrownTree) and tree.shape.depth == 0
-    yield from verifiers[:1] if alone else verifiers
+            variants = [variant for variant in variants if tree.siblings(WARM) in variant.siblings]
+        verifiers += [
+            variant for index, variant in enumerate(variants) if variant not in variants[:index]
+        ]
+    # Without a draft there is nothing to accept, and all rules are the same.
+    is_root_alone = isinstance(tree, GrownTree) and tree.shape.depth == 0
+    yield from verifiers[:1] if is_root_alone else verifiers
 
 
 def _describe_audit_tree(tree: AuditTree, kind: str) -> str:
-    """Returns a tree in words: who drafts, the shorthand, how siblings are drawn."""
+    """Describes a tree by its drafter, its shorthand and how siblings are drawn."""
     words = [f"{tree.policy.name} {tree.policy.spec}"]
     if isinstance(tree.policy, GrownTree) and max(tree.policy.shape.children, default=0) > 1:
-        words.append(SAID[tree.policy.siblings(WARM)])
+        words.append(LAW_NAMES[tree.policy.siblings(WARM)])
     if tree.drafts > 1:
         words.append(f"{tree.drafts} drafts")
     return _format_drafter_prefix(kind) + ", ".join(words)
@@ -137,47 +143,49 @@ def _format_drafter_prefix(kind: str) -> str:
 
 
 def format_case_pattern(config: DecoderConfig) -> str:
-    """Returns a pattern of the parts that audit a decoder's drafter, policy and rule together."""
-    by = _format_drafter_prefix(config.drafter.kind)
-    return f"{by}{config.tree.name} * + {config.verifier.description}"
+    """Formats a pattern for the parts that audit a decoder's drafter, policy and rule together."""
+    prefix = _format_drafter_prefix(config.drafter.kind)
+    return f"{prefix}{config.tree.name} * + {config.verifier.description}"
 
 
 @dataclass(frozen=True)
 class AuditLine:
-    """What was checked and how it ended: a line of the audit's table."""
+    """One check and its result: a line of the audit's table."""
 
     subject: str  # rule, decoder or server
-    check: str  # how, and over how much
+    check: str  # method and number of cases
     result: str  # in words
-    passed: bool | None  # None where nothing is claimed, only measured
+    passed: bool | None  # None if it was only measured
 
 
 class Part(NamedTuple):
-    """What is audited together."""
+    """Checks that are run together."""
 
-    name: str  # rule or decoder, as it stands in the table
+    name: str  # rule or decoder, as in the table
     lines: Callable[[], Iterable[AuditLine]]
 
 
 def select_cases(parts: Sequence[Part], pattern: str | None) -> list[Part]:
-    """The parts whose names, or what follows ``rule:`` in them, fit a pattern with wildcards as
-    file names have them; None: all. Raises ValueError: none fits, naming those that are near.
+    """Selects the parts whose names, with or without ``rule: ``, match a pattern with wildcards;
+    None: all. Raises UsageError with suggestions if none matches.
     """
     if pattern is None:
         return list(parts)
     names = [(part.name, part.name.removeprefix("rule: ")) for part in parts]
-    matching = [part for part, own in zip(parts, names, strict=True) if fitting(own, pattern)]
-    if not matching:
-        known = dict.fromkeys(re.findall(r"[a-z]\w+", " ".join(part.name for part in parts)))
-        near = ", ".join(get_close_matches(pattern.strip("*"), known, n=5) or sorted(known))
-        raise UsageError(f"--only {pattern!r} fits no part; in their names are {near}")
-    return matching
+    selection = [
+        part
+        for part, part_names in zip(parts, names, strict=True)
+        if filter_names(part_names, pattern)
+    ]
+    if not selection:
+        words = dict.fromkeys(re.findall(r"[a-z]\w+", " ".join(part.name for part in parts)))
+        suggestions = ", ".join(get_close_matches(pattern.strip("*"), words, n=5) or sorted(words))
+        raise UsageError(f"--only {pattern!r} fits no part; in their names are {suggestions}")
+    return selection
 
 
-def list_audited(parts: Sequence[Part]) -> Iterator[AuditLine]:
-    """Yields the lines of all parts. Standard error has each of them as soon as it is known, and a
-    bar that names the part at work.
-    """
+def audit_parts(parts: Sequence[Part]) -> Iterator[AuditLine]:
+    """Runs all parts and yields their lines; prints them and a progress bar to standard error."""
     with tqdm(parts, file=sys.stderr, unit="part", disable=None) as bar:
         for part in bar:
             bar.set_description(part.name)
@@ -187,15 +195,15 @@ def list_audited(parts: Sequence[Part]) -> Iterator[AuditLine]:
 
 
 def iter_audit_lines(part: Part) -> Iterator[AuditLine]:
-    """Yields a part's lines; a failure of it is one."""
+    """Yields a part's lines; turns an error into a line that failed."""
     try:
         yield from part.lines()
     except Exception as error:  # a plugged part may fail in any way
-        told = describe_error if isinstance(error, ValueError) else describe_failure
-        yield AuditLine(part.name, "failed", told(error), False)
+        describe = describe_error if isinstance(error, ValueError) else describe_failure
+        yield AuditLine(part.name, "failed", describe(error), False)
 
 
 def describe_failure(error: Exception) -> str:
-    """Returns an error of somebody's code in one line, with where it was raised."""
-    *_, at = extract_tb(error.__traceback__)
-    return f"{describe_error(error)} ({at.filename}:{at.lineno})"
+    """Describes an error of a plug-in in one line, with the file and line where it was raised."""
+    *_, frame = extract_tb(error.__traceback__)
+    return f"{describe_error(error)} ({frame.filename}:{frame.lineno})"

@@ -1,7 +1,7 @@
 """Runs randomised code once per outcome, with the outcome's probability.
 
-The code under audit is the code that is benchmarked: it asks a ``Draws`` object for every random
-choice, and here that object walks depth-first through all of them.
+The code under audit is the benchmarked code: it asks a ``Draws`` object for every random choice,
+and the object here visits all choices depth-first.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ Key = TypeVar("Key", bound=Hashable)
 class EnumeratedDraws:
     """``Draws`` for one row whose choices follow a script and extend it by first alternatives.
 
-    ``sample_nodes_at`` and ``passes`` are missing: outcomes that no walk meets would count too.
+    It has no ``sample_nodes_at`` and ``passes``: they would also enumerate nodes that no walk
+    reaches.
     """
 
     def __init__(self, script: Sequence[int]) -> None:
@@ -69,18 +70,18 @@ class EnumeratedDraws:
     def gumbel(
         self, like: Tensor, counts: Sequence[int] | None = None, best: int | None = None
     ) -> Tensor:
-        """Noise that puts each node's tokens in an enumerated order.
+        """Returns noise that puts each node's tokens in an enumerated order.
 
-        The order of perturbed log-probabilities is distributed as sampling without replacement
-        (Gumbel-top-k), which is what is enumerated. Only the order is right, not the values: code
-        that uses the values (stochastic beam search) cannot be enumerated this way.
+        The order of perturbed log-probabilities is that of sampling without replacement
+        (Gumbel-top-k), which is enumerated here. The values are not Gumbel values: code that uses
+        them (stochastic beam search) cannot be enumerated this way.
         """
         assert like.shape[0] == 1, "enumeration runs one row"
-        last = like.shape[-1]
-        noise = torch.where(like.isfinite(), -like - last, 0.0)  # of those that are not looked at
+        vocab = like.shape[-1]
+        noise = torch.where(like.isfinite(), -like - vocab, 0.0)  # for tokens that are not ranked
         for node, log_q in enumerate(like[0]):
             probs = log_q.exp().tolist()
-            for rank in range(min(sum(prob > 0 for prob in probs), best or last)):
+            for rank in range(min(sum(prob > 0 for prob in probs), best or vocab)):
                 total = sum(probs)
                 token = self.choose([prob / total for prob in probs])
                 noise[0, node, token] = -rank - log_q[token]
@@ -93,15 +94,15 @@ class EnumeratedDraws:
     by_position = trials = verdict
 
     def settle(self, emitted: Sequence[int]) -> None:
-        """Nothing was looked ahead at."""
+        """Does nothing: no choice was drawn ahead."""
 
     def first_accepted(self, level: int, acceptance: Tensor) -> Tensor:
         probs = []
-        missed = 1.0
+        reach_prob = 1.0
         for accept in acceptance[0].tolist():
-            probs.append(missed * accept)
-            missed *= 1 - accept
-        return torch.tensor([self.choose([*probs, missed])])
+            probs.append(reach_prob * accept)
+            reach_prob *= 1 - accept
+        return torch.tensor([self.choose([*probs, reach_prob])])
 
     def succeeds(self, index: int, probability: Tensor) -> Tensor:
         return torch.tensor([self.choose([1 - float(probability), float(probability)]) == 1])
@@ -114,15 +115,15 @@ class EnumeratedDraws:
 
 
 def enumerate_outcomes(
-    run: Callable[[EnumeratedDraws], Outcome],
+    experiment: Callable[[EnumeratedDraws], Outcome],
 ) -> Iterator[tuple[float, Outcome]]:
-    """Yields (probability, result) for every way the choices can fall out of ``run``, which is
-    deterministic but for the draws it is given.
+    """Yields (probability, result) for every outcome of the choices in ``experiment``, which must
+    be deterministic but for its draws.
     """
     script: list[int] = []
     while True:
         draws = EnumeratedDraws(script)
-        result = run(draws)
+        result = experiment(draws)
         yield draws.probability, result
         script = list(draws.taken)
         while script:
@@ -137,22 +138,22 @@ def enumerate_outcomes(
 
 
 def enumerate_iteration(
-    built: Any,
+    decoder: Any,
     request: Request,
-    reached: Callable[[Any], Key],
-    goes_on: Callable[[Key], Mapping[Key, float]],
+    read_result: Callable[[Any], Key],
+    continue_result: Callable[[Key], Mapping[Key, float]],
 ) -> tuple[Mapping[Key, float], int]:
-    """Returns the law of one iteration's result, by enumeration, and the number of outcomes.
+    """Enumerates the law of one iteration's result, and counts the outcomes.
 
-    ``reached`` reads the result from the row that has made a step, ``goes_on`` is the law of what
-    the target makes of a result until it is as long as any. The decoder's randomness is replaced.
+    ``read_result`` reads the result from the row after the step; ``continue_result`` is the law of
+    its continuations by the target up to the largest length. Replaces the decoder's randomness.
     """
 
     def iteration(draws: EnumeratedDraws) -> Key:
-        built.make_draws = lambda generators: draws
-        rows = built.begin([request], seed=0)
-        built.step(rows)
-        return reached(rows[0])
+        decoder.make_draws = lambda generators: draws
+        rows = decoder.begin([request], seed=0)
+        decoder.step(rows)
+        return read_result(rows[0])
 
     results: dict[Key, float] = defaultdict(float)
     law: dict[Key, float] = defaultdict(float)
@@ -161,46 +162,49 @@ def enumerate_iteration(
         results[result] += probability
         count += 1
     for result, probability in results.items():
-        for longer, chance in goes_on(result).items():
+        for longer, chance in continue_result(result).items():
             law[longer] += probability * chance
     return law, count
 
 
-def p_value(counts: Counter[Key], law: Mapping[Key, float], least: float = 0.0) -> float:
-    """Chi-square of counts against a law, rare outcomes pooled to at least so many expected; 0 if
-    something came out that cannot.
+def compute_p_value(
+    counts: Counter[Key], law: Mapping[Key, float], min_expected: float = 0.0
+) -> float:
+    """Computes the chi-square p-value of counts under a law; 0 if an impossible outcome occurred.
+    Rare outcomes are pooled until at least ``min_expected`` are expected.
     """
-    possible = sorted((p for p in law.items() if p[1] > 0), key=lambda item: item[1])
-    # observed, expected
+    possible_outcomes = sorted(
+        (outcome for outcome in law.items() if outcome[1] > 0), key=lambda outcome: outcome[1]
+    )
     samples = sum(counts.values())
-    bins = list[list[float]]()
-    if counts.keys() - dict(possible).keys():
+    bins = list[list[float]]()  # observed, expected
+    if counts.keys() - dict(possible_outcomes).keys():
         return 0.0
-    for key, chance in possible:
-        if not bins or bins[-1][1] >= least:
+    for key, chance in possible_outcomes:
+        if not bins or bins[-1][1] >= min_expected:
             bins.append([0.0, 0.0])
         bins[-1][0] += counts[key]
         bins[-1][1] += chance * samples
-    if len(bins) > 1 and bins[-1][1] < least:
+    if len(bins) > 1 and bins[-1][1] < min_expected:
         rare = bins.pop()
         bins[-1] = [bins[-1][0] + rare[0], bins[-1][1] + rare[1]]
     if len(bins) == 1:
         return 1.0
-    observed, expected = torch.tensor(bins, dtype=torch.float64).T
-    expected = expected / expected.sum() * observed.sum()
-    statistic = ((observed - expected) ** 2 / expected).sum()
-    # The upper tail of chi-square; scipy is not everywhere where torch is.
-    return float(torch.special.gammaincc(observed.new_tensor((len(bins) - 1) / 2), statistic / 2))
+    observed_counts, expected_counts = torch.tensor(bins, dtype=torch.float64).T
+    expected_counts = expected_counts / expected_counts.sum() * observed_counts.sum()
+    statistic = ((observed_counts - expected_counts) ** 2 / expected_counts).sum()
+    # The upper tail of chi-square, without scipy, which an installation may lack.
+    return float(
+        torch.special.gammaincc(observed_counts.new_tensor((len(bins) - 1) / 2), statistic / 2)
+    )
 
-
-# Every decoder end to end on a Markov chain: enumerated where possible, else by chi-square.
 
 FALSE_ALARM_RATE = 1e-6
 PROMPT = (1, 0)
 Tokens = tuple[int, ...]
 
 
-def markov_decoder(
+def make_markov_decoder(
     config: DecoderConfig,
     settings: SamplingSettings,
     *,
@@ -210,8 +214,8 @@ def markov_decoder(
     device: str = "cpu",
     alter: Callable[[Any], None] | None = None,
 ) -> tuple[Any, MarkovModel]:
-    """A decoder, of beams or not, over a random chain, with drafts that resemble it; and the chain.
-    ``alter`` breaks the decoder on purpose, to see the audit catch it.
+    """Builds a decoder over a random chain with drafts that resemble it; returns both. ``alter``
+    breaks the decoder in tests of the audit.
     """
     target = MarkovModel(random_markov(vocab, seed).logits.to(device))
     drafts = []
@@ -219,14 +223,14 @@ def markov_decoder(
         noise = random_markov(vocab, 1000 + seed + index).logits.to(device)
         drafts.append(MarkovModel(target.logits + noise))
     heads = None if config.heads is None else make_random_heads(target, config.heads, seed)
-    built = config.build(target, drafts, settings, rows, heads=heads)
+    decoder = config.build(target, drafts, settings, rows, heads=heads)
     if alter:
-        alter(built)
-    return built, target
+        alter(decoder)
+    return decoder, target
 
 
 def make_random_heads(target: MarkovModel, kind: str, seed: int) -> DraftHeads:
-    """Random draft heads on a chain, which prefer something in every state."""
+    """Makes draft heads on a chain with normal random parameters, float64."""
     generator = torch.Generator().manual_seed(seed)
     heads = heads_class(kind).smallest(target.hidden_size, target.vocab_size)
     with torch.no_grad():
@@ -236,24 +240,23 @@ def make_random_heads(target: MarkovModel, kind: str, seed: int) -> DraftHeads:
 
 
 def enumerate_block(
-    built: Decoder, law: Callable[[Tokens, int], Mapping[Tokens, float]], prompt: Tokens = PROMPT
+    decoder: Decoder, law: Callable[[Tokens, int], Mapping[Tokens, float]], prompt: Tokens = PROMPT
 ) -> tuple[Mapping[Tokens, float], Mapping[Tokens, float], int]:
-    """Returns the law of one block followed by the target's own tokens, by enumeration.
+    """Enumerates the law of one block continued by the target's own tokens.
 
-    A block has a random length; followed by tokens of the target itself it must have the target's
-    law, for every continuation of the longest block's length. ``law`` is the target's:
-    P(continuation) of every continuation of a prefix, of a length. The decoder's law, the target's,
-    and the number of outcomes enumerated.
+    A block has a random length; continued by the target to the longest block's length it must have
+    the target's law. ``law`` is the target's: P(continuation) by prefix and length. Returns the
+    decoder's law, the target's, and the number of outcomes.
     """
-    length = built.depth + 1
+    length = decoder.depth + 1
 
-    def goes_on(tokens: Tokens) -> dict[Tokens, float]:
-        rest = law((*prompt, *tokens), length - len(tokens))
-        return {tokens + continuation: chance for continuation, chance in rest.items()}
+    def continue_tokens(tokens: Tokens) -> dict[Tokens, float]:
+        continuations = law((*prompt, *tokens), length - len(tokens))
+        return {tokens + continuation: chance for continuation, chance in continuations.items()}
 
     request = Request("audit", prompt, length)
     got, count = enumerate_iteration(
-        built, request, lambda row: tuple(row.tokens[len(prompt) :]), goes_on
+        decoder, request, lambda row: tuple(row.tokens[len(prompt) :]), continue_tokens
     )
     return got, law(prompt, length), count
 
@@ -267,28 +270,32 @@ def enumerate_differences(
     prompt: Tokens = PROMPT,
     alter: Callable[[Any], None] | None = None,
 ) -> tuple[list[float], int]:
-    """|probability - chain's probability| of everything one iteration can say, and the number of
-    outcomes enumerated. The tree is small, the settings' ``probability_dtype`` float64.
+    """Enumerates |probability - chain's probability| of all outputs of one iteration, and counts
+    the outcomes. Needs a small tree and the ``probability_dtype`` float64.
     """
-    built, target = markov_decoder(config, settings, vocab=vocab, seed=seed, alter=alter)
-    got, expected, count = enumerate_block(built, partial(target.law, settings=settings), prompt)
-    return [abs(got[tokens] - chance) for tokens, chance in expected.items()], count
+    decoder, target = make_markov_decoder(config, settings, vocab=vocab, seed=seed, alter=alter)
+    got, expected_law, count = enumerate_block(
+        decoder, partial(target.law, settings=settings), prompt
+    )
+    return [abs(got[tokens] - chance) for tokens, chance in expected_law.items()], count
 
 
 def enumerate_error(
-    config: DecoderConfig, settings: SamplingSettings, **given: Any
+    config: DecoderConfig, settings: SamplingSettings, **options: Any
 ) -> tuple[float, int]:
-    """Returns the largest of the ``differences``, and the number of outcomes."""
-    errors, count = enumerate_differences(config, settings, **given)
+    """Computes the largest of ``enumerate_differences``, and counts the outcomes."""
+    errors, count = enumerate_differences(config, settings, **options)
     return max(errors), count
 
 
-def total_variation(config: DecoderConfig, settings: SamplingSettings, **given: Any) -> float:
-    """Distance of one iteration's output law from the chain's: half the sum of ``differences``."""
-    return sum(enumerate_differences(config, settings, **given)[0]) / 2
+def compute_total_variation(
+    config: DecoderConfig, settings: SamplingSettings, **options: Any
+) -> float:
+    """Computes the distance of one iteration's output law from the chain's law."""
+    return sum(enumerate_differences(config, settings, **options)[0]) / 2
 
 
-def chi_square_p_value(
+def sample_p_value(
     config: DecoderConfig,
     settings: SamplingSettings,
     *,
@@ -297,38 +304,40 @@ def chi_square_p_value(
     samples: int = 6000,
     seed: int = 0,
     prompt: Tokens = PROMPT,
-    **more: Any,
+    **options: Any,
 ) -> float:
-    """p-value of the sampled continuations against the chain's exact law; more arguments are
-    ``markov_decoder``'s. Covers several iterations, batches and seeded draws, which enumeration
-    does not.
+    """Samples continuations; returns their p-value under the chain's exact law. ``options`` are
+    those of ``make_markov_decoder``. Covers several iterations, batches and seeded draws, which
+    enumeration does not.
     """
     rows = 500
-    built, target = markov_decoder(config, settings, vocab=vocab, seed=seed, rows=rows, **more)
+    decoder, target = make_markov_decoder(
+        config, settings, vocab=vocab, seed=seed, rows=rows, **options
+    )
     counts: Counter[Tokens] = Counter()
     for start in range(0, samples, rows):
         requests = [Request(f"{start + row}", prompt, length) for row in range(rows)]
-        counts.update(generation.tokens for generation in built.generate(requests, seed))
-    return p_value(counts, target.law(prompt, length, settings))
+        counts.update(generation.tokens for generation in decoder.generate(requests, seed))
+    return compute_p_value(counts, target.law(prompt, length, settings))
 
 
 def check_exact(verifier: Verifier, tree: str) -> None:
-    """Enumerates a rule that another package marks exact: a node rule alone, another in decoders.
-    Raises ValueError: it has another law than it says, naming it and how far off it is.
+    """Enumerates a rule that another package marks exact: a node rule alone, others in decoders.
+    Raises UsageError with the size of the error if it is not exact.
     """
     package = getattr(verifier, "function", type(verifier)).__module__.partition(".")[0]
     if verifier.mark == "exact" and package != "spec_bench":
-        said = f"rule {verifier.name!r} of package {package!r} is marked exact; enumerated, it"
+        claim = f"rule {verifier.name!r} of package {package!r} is marked exact; enumerated, it"
         try:
             error = _enumerate(verifier, tree)
         except WrongVerdictError as wrong:
             raise UsageError(f"rule {verifier.name!r} of package {package!r}: {wrong}") from wrong
         except Exception as failure:  # a plugged rule may fail in any way
-            raise UsageError(f"{said} ended in {describe_failure(failure)}") from failure
+            raise UsageError(f"{claim} ended in {describe_failure(failure)}") from failure
         if not error <= TOLERANCE:
-            off = f"off by {error:.2g}" if isfinite(error) else "not finite"
+            deviation = f"off by {error:.2g}" if isfinite(error) else "not finite"
             raise UsageError(
-                f"{said}s output's distribution is {off}: see spec-bench audit --only "
+                f"{claim}s output's distribution is {deviation}: see spec-bench audit --only "
                 f"'rule: {verifier.name}*', or register it with mark=\"approximate\""
             )
 

@@ -1,16 +1,16 @@
-"""Is what a server samples the target's law? Tests of served tokens against the target itself.
+"""Audits pairs and servers against the target itself: greedy answers, and a server's samples.
 
 Given the tokens before it, a served token y has under the target a log-probability log p(y), whose
-expectation is minus the entropy of p whatever came before. So the sum over all served tokens of
-log p(y) + H(p) has expectation 0 and, as a martingale, the sum of the variances of log p(y): a
-drafting server that leaves the target's law for less probable tokens, or for more probable ones,
-shows in a z-score. A wrong law with the right entropy shows elsewhere: ordered by falling
-probability, u = P(rank < rank of y) + U P(y), with U uniform, is uniform on [0, 1] and independent
-of all before it, exactly (Rosenblatt 1952). Uniformity is tested for all tokens, for the first ones
-of the answers, which the prompt's pass gives, and for those that drafts took part in; independence
-by the correlation of neighbours. Holm's correction keeps the chance of any false alarm at the
-stated rate. Where the target runs in another number format than the server, rounding alone is a
-difference of laws: many thousands of tokens will find it.
+expectation is minus the entropy of p. So the sum over all served tokens of log p(y) + H(p) has
+expectation 0 and, as a martingale, the sum of the variances of log p(y): a server whose tokens are
+less probable than the target's, or more probable, shows in a z-score. A wrong law with the right
+entropy shows elsewhere: ordered by falling probability, u = P(rank < rank of y) + U P(y), with U
+uniform, is uniform on [0, 1] and independent of all before it, exactly (Rosenblatt 1952).
+Uniformity is tested for the first tokens of the answers, which come from the prompt's pass, and for
+the later ones, which drafts took part in; independence by the correlation of neighbours. Holm's
+correction keeps the probability of any false alarm at the stated rate. If the target runs in
+another number format than the server, rounding alone makes the laws differ, which shows in many
+thousands of tokens.
 """
 
 from __future__ import annotations
@@ -49,32 +49,32 @@ if TYPE_CHECKING:
     from spec_bench.tasks import Task
 
 FALSE_ALARM_RATE = 1e-3
-"""Chance that a lossless server fails, all tests together."""
-_FEWEST = 20  # tokens that a test is made of
+"""Probability that a lossless server fails any of the tests."""
+_MIN_TOKENS = 20  # minimum number of tokens of a test
 
 
 class TokenLaw(NamedTuple):
-    """Served tokens under the target, one entry a token."""
+    """Statistics of served tokens under the target's law, one entry per token."""
 
-    log_p: np.ndarray  # log-probability of the token; -inf where the law excludes it
+    log_p: np.ndarray  # log-probability of the token; -inf if impossible
     entropy: np.ndarray  # of the law, in nats
     variance: np.ndarray  # of log p(y) for y drawn from the law
-    below: np.ndarray  # mass of the tokens before it when ordered by falling probability
+    below: np.ndarray  # mass of the tokens that precede it by falling probability
     first: np.ndarray  # whether it is the first of its answer
 
 
 class AuditFinding(NamedTuple):
-    """One test."""
+    """Result of one statistical test."""
 
-    name: str  # what is tested
-    tokens: int  # how many served tokens it looked at
-    p_value: float  # chance of what was seen, or more, from a lossless server
+    name: str
+    tokens: int  # served tokens tested
+    p_value: float
     statistic: str  # the result in words
-    passed: bool  # after Holm's correction over all tests made
+    passed: bool  # after Holm's correction over all tests
 
 
-def token_law(logits: Tensor, tokens: Tensor, settings: SamplingSettings) -> TokenLaw:
-    """One answer, tokens [T], under the target, whose logits [T, V] stand before each token."""
+def compute_token_law(logits: Tensor, tokens: Tensor, settings: SamplingSettings) -> TokenLaw:
+    """Computes the statistics of one answer, tokens [T], from the target's logits [T, V]."""
     log_law = log_probs(logits.double(), settings).double()
     law = log_law.exp()
     safe = log_law.masked_fill(law == 0, 0.0)
@@ -82,38 +82,40 @@ def token_law(logits: Tensor, tokens: Tensor, settings: SamplingSettings) -> Tok
     variance = ((law * safe.square()).sum(dim=-1) - entropy.square()).clamp(min=0)
     log_p = log_law.gather(-1, tokens.unsqueeze(-1))
     earlier = torch.arange(law.shape[-1]) < tokens.unsqueeze(-1)
-    before = (log_law > log_p) | ((log_law == log_p) & earlier)
-    below = law.masked_fill(~before, 0.0).sum(dim=-1)
-    columns = (log_p.squeeze(-1), entropy, variance, below, torch.arange(len(tokens)) == 0)
+    is_before = (log_law > log_p) | ((log_law == log_p) & earlier)
+    mass_before = law.masked_fill(~is_before, 0.0).sum(dim=-1)
+    columns = (log_p.squeeze(-1), entropy, variance, mass_before, torch.arange(len(tokens)) == 0)
     return TokenLaw(*(column.numpy() for column in columns))
 
 
 @torch.inference_mode()
-def law_of_answers(
+def compute_answers_law(
     target: LanguageModel,
     answers: Sequence[tuple[Sequence[int], Sequence[int]]],
     settings: SamplingSettings,
 ) -> TokenLaw:
-    """All answers under the target, each by one teacher-forced pass; an answer is the token ids of
-    its prompt and of what was served, the end token included.
+    """Computes the statistics of all answers, one teacher-forced pass each. An answer is the token
+    ids of its prompt and those served, with the end token.
     """
     laws = []
     for prompt, answer in answers:
         sequence = [*prompt, *answer]
         cache = target.allocate(1, len(sequence))
-        passed = torch.tensor([sequence[:-1]], device=target.device)
-        logits = run_pending(target, cache, [0], passed, logits_to_keep=0).logits
+        inputs = torch.tensor([sequence[:-1]], device=target.device)
+        logits = run_pending(target, cache, [0], inputs, logits_to_keep=0).logits
         assert logits is not None
-        kept = logits[0, len(prompt) - 1 :].cpu()
-        laws.append(token_law(kept, torch.tensor(answer), settings))
+        answer_logits = logits[0, len(prompt) - 1 :].cpu()
+        laws.append(compute_token_law(answer_logits, torch.tensor(answer), settings))
     return TokenLaw(*map(np.concatenate, zip(*laws, strict=True)))
 
 
-def findings(law: TokenLaw, seed: int = 0, rate: float = FALSE_ALARM_RATE) -> list[AuditFinding]:
-    """The tests that there are tokens enough for; ``rate`` is the chance that a lossless server
-    fails any of them.
+def compute_findings(
+    law: TokenLaw, seed: int = 0, rate: float = FALSE_ALARM_RATE
+) -> list[AuditFinding]:
+    """Runs the tests for which there are enough tokens; ``rate`` is the probability that a lossless
+    server fails any of them.
     """
-    from scipy import stats  # not everywhere where torch is
+    from scipy import stats  # an installation may lack it
 
     count = len(law.log_p)
     impossible = int(np.isneginf(law.log_p).sum())
@@ -122,39 +124,40 @@ def findings(law: TokenLaw, seed: int = 0, rate: float = FALSE_ALARM_RATE) -> li
         return [AuditFinding("within the support", count, 0.0, statistic, False)]
     total = float((law.log_p + law.entropy).sum())
     deviation = float(np.sqrt(law.variance.sum()))
-    # A law of one token at every place leaves nothing to chance.
+    # The deviation is 0 if every token was certain.
     z = total / deviation if deviation > 0 else 0.0
-    said = f"mean {law.log_p.mean():.3f}, expected {-law.entropy.mean():.3f} nats, z = {z:.2f}"
+    summary = f"mean {law.log_p.mean():.3f}, expected {-law.entropy.mean():.3f} nats, z = {z:.2f}"
     chance = float(2 * stats.norm.sf(abs(z)))
-    tests = {"log-probability against entropy": (count, chance, said)}
+    tests = {"log-probability against entropy": (count, chance, summary)}
     uniform = law.below + np.random.default_rng(seed).random(count) * np.exp(law.log_p)
-    for name, chosen in {"first tokens": law.first, "later tokens": ~law.first}.items():
-        if (some := int(chosen.sum())) >= _FEWEST:
-            test = stats.kstest(uniform[chosen].clip(0, 1), "uniform")
-            said = f"largest distance {test.statistic:.3f}"
-            tests[f"uniform ranks, {name}"] = (some, float(test.pvalue), said)
+    for name, selection in {"first tokens": law.first, "later tokens": ~law.first}.items():
+        if (token_count := int(selection.sum())) >= _MIN_TOKENS:
+            test = stats.kstest(uniform[selection].clip(0, 1), "uniform")
+            summary = f"largest distance {test.statistic:.3f}"
+            tests[f"uniform ranks, {name}"] = (token_count, float(test.pvalue), summary)
     later = np.flatnonzero(~law.first)
-    if len(later) >= _FEWEST:
+    if len(later) >= _MIN_TOKENS:
         test = stats.spearmanr(uniform[later - 1], uniform[later])
-        said = f"correlation of neighbours {test.statistic:.3f}"
-        tests["independent ranks"] = (len(later), float(test.pvalue), said)
-    return _holm_corrected(tests, rate)
+        summary = f"correlation of neighbours {test.statistic:.3f}"
+        tests["independent ranks"] = (len(later), float(test.pvalue), summary)
+    return _correct_by_holm(tests, rate)
 
 
-def _holm_corrected(tests: Mapping[str, tuple[int, float, str]], rate: float) -> list[AuditFinding]:
-    """Holm's step-down: the k-th smallest p-value is held against rate / (tests left)."""
+def _correct_by_holm(
+    tests: Mapping[str, tuple[int, float, str]], rate: float
+) -> list[AuditFinding]:
+    """Corrects by Holm's step-down: compares the k-th smallest p-value with rate / (tests left)."""
     order = sorted(tests, key=lambda name: tests[name][1])
-    held = [tests[name][1] > rate / (len(order) - k) for k, name in enumerate(order)]
-    failed = order[: held.index(True)] if True in held else order
-    return [AuditFinding(name, *test, name not in failed) for name, test in tests.items()]
+    passes = [tests[name][1] > rate / (len(order) - k) for k, name in enumerate(order)]
+    failures = order[: passes.index(True)] if True in passes else order
+    return [AuditFinding(name, *test, name not in failures) for name, test in tests.items()]
 
 
 # Greedy answers of a pair and of a server. At temperature 0 every exact decoder emits the
-# autoregressive tokens. Floating point makes one honest exception possible. A tree pass multiplies
-# matrices of another shape than a single token's, so two logits that are equal to the last bits
-# can change places. Such a near-tie is not skipped: the gap between the two tokens' logits at the
-# first difference is measured with a plain forward pass, reported, and only accepted if it is
-# below a stated bound.
+# autoregressive tokens, with one exception: a tree pass multiplies matrices of another shape than a
+# single token's, so two nearly equal logits can change places by rounding. The gap between the
+# logits of the first two different tokens is measured with a plain forward pass, and counts as a
+# near-tie if it is below a bound.
 
 PROMPTS = (
     "The harbour was closed because",
@@ -166,62 +169,62 @@ PROMPTS = (
     "After the storm the village",
     "A good teacher knows",
 )
-"""What is asked where no file of prompts is named."""
+"""Prompts of an audit of a server without --prompts."""
 
 log = logging.getLogger(__name__)
 GREEDY = SamplingSettings(temperature=0.0)
 
 
 class Difference(NamedTuple):
-    """The first token at which two greedy outputs part."""
+    """First token at which two greedy answers differ."""
 
     prompt_id: str
     position: int  # within the answer
     gap: float  # |difference| of the two tokens' logits in a plain forward pass
-    near_tie: bool  # whether rounding alone explains it: a gap within the logits' dtype's bound
+    near_tie: bool  # whether the gap is within the bound of rounding of the logits' dtype
 
 
-def first_difference(
-    model: LanguageModel, request: Request, expected: Sequence[int], got: Sequence[int]
+def find_first_difference(
+    model: LanguageModel, request: Request, expected_tokens: Sequence[int], got: Sequence[int]
 ) -> Difference | None:
-    """Compares two answers to one request; None if they are equal. The gap is the target's, without
-    a tree. A ValueError if one is a proper prefix of the other: no rounding explains that.
+    """Finds the first difference of two answers to a request; None if they are equal. Raises
+    UsageError if one is a proper prefix of the other, which rounding does not explain.
     """
-    if list(expected) == list(got):
+    if list(expected_tokens) == list(got):
         return None
-    for position, (want, have) in enumerate(zip(expected, got, strict=False)):
+    for position, (want, have) in enumerate(zip(expected_tokens, got, strict=False)):
         if want != have:
-            logits = next_logits(model, [*request.prompt_ids, *expected[:position]])
+            logits = next_logits(model, [*request.prompt_ids, *expected_tokens[:position]])
             gap = (logits[want] - logits[have]).abs().item()
-            near = gap <= near_tie_gap(logits.dtype, float(logits[want]))
-            return Difference(request.prompt_id, position, gap, near)
+            is_near_tie = gap <= near_tie_gap(logits.dtype, float(logits[want]))
+            return Difference(request.prompt_id, position, gap, is_near_tie)
     raise UsageError(
-        f"prompt {request.prompt_id!r}: answers of {len(expected)} and {len(got)} tokens agree as "
-        "far as the shorter one goes"
+        f"prompt {request.prompt_id!r}: answers of {len(expected_tokens)} and {len(got)} tokens "
+        "agree as far as the shorter one goes"
     )
 
 
-def _greedy_line(
+def _make_greedy_line(
     subject: str,
     target: LanguageModel,
     requests: Sequence[Request],
-    expected: Sequence[Sequence[int] | None],
+    expected_answers: Sequence[Sequence[int] | None],
     got: Sequence[Sequence[int] | None],
     bound: str = "",
-    more: str | None = None,
+    suffix: str | None = None,
 ) -> AuditLine:
-    """How many greedy answers equal the target's, how many differ by rounding; where others do, if
-    ``more`` is to be said.
+    """Counts the greedy answers that equal the target's, that differ by rounding, and others. With
+    a ``suffix`` the line also lists the first three others.
     """
     equal = 0
     near_ties = 0
     different = []
-    for request, want, have in zip(requests, expected, got, strict=True):
+    for request, want, have in zip(requests, expected_answers, got, strict=True):
         if want is None or have is None:
             different.append(f"prompt {request.prompt_id} cannot be decoded")
             continue
         try:
-            difference = first_difference(target, request, want, have)
+            difference = find_first_difference(target, request, want, have)
         except ValueError:
             different.append(f"prompt {request.prompt_id} ends at another place")
             continue
@@ -232,27 +235,27 @@ def _greedy_line(
         else:
             different.append(f"prompt {request.prompt_id} from token {difference.position}")
     result = f"{equal} equal, {near_ties} near-ties{bound}, {len(different)} different"
-    if more is not None:
-        result += more + (f" ({', '.join(different[:3])})" if different else "")
+    if suffix is not None:
+        result += suffix + (f" ({', '.join(different[:3])})" if different else "")
     return AuditLine(subject, f"{len(requests)} prompts", result, not different)
 
 
-def format_model_name(decoders: str) -> dict[str, DecoderConfig]:
-    """Returns decoders of a list such as ``sd:3,rsd_s:4x3``, or with ``all`` every tree with all
-    rules and drafters that fit it. Raises ValueError: one is unknown, or needs heads.
+def parse_decoders(decoders: str) -> dict[str, DecoderConfig]:
+    """Parses a list of decoders such as ``sd:3,rsd_s:4x3``; ``all`` is every tree with all rules
+    and drafters that fit it. Raises UsageError for one that is unknown or needs heads.
     """
     if decoders == "all":
         cases = [case for case in tree_cases("exact") if case.config.heads is None]
-        drafted = (c for c in cases if c.config.drafter.kind not in ("none", "pard"))
-        return {case.name: case.config for case in drafted if case.fits(GREEDY)}
-    found = {}
-    for each in filter(None, map(str.strip, decoders.split(","))):
-        name, _, spec = each.partition(":")
+        drafting_cases = (c for c in cases if c.config.drafter.kind not in ("none", "pard"))
+        return {case.name: case.config for case in drafting_cases if case.fits(GREEDY)}
+    configs = {}
+    for text in filter(None, map(str.strip, decoders.split(","))):
+        name, _, spec = text.partition(":")
         settings = load_decoder(conf_dirs(), name)
-        found[each] = read_decoder(resolve_spec(settings, spec or None))
-        if found[each].heads:
+        configs[text] = read_decoder(resolve_spec(settings, spec or None))
+        if configs[text].heads:
             raise UsageError(f"decoder {name!r} needs heads: leave it out")
-    return found
+    return configs
 
 
 def audit_pair(
@@ -262,23 +265,22 @@ def audit_pair(
     max_new_tokens: int,
     decoders: str = USUAL,
 ) -> Iterator[AuditLine]:
-    """Greedy equality of decoders, see ``named``, with the autoregressive one on a real pair.
+    """Compares greedy answers of ``decoders`` with plain decoding on a pair of models.
 
-    Tokenizers are read at once, a ValueError if they cannot be or differ; models with the first
-    line.
+    Reads the tokenizers at once (ValueError if they differ), the models with the first line.
     """
-    known = format_model_name(decoders)
+    configs = parse_decoders(decoders)
     tokenizer = load_tokenizer(target_path)
     if read_ids(Path(draft_path)) is None:
         vocab = check_vocabularies(tokenizer, load_tokenizer(draft_path))
-    else:  # which of the target's tokens it knows is written beside it
+    else:  # the draft's folder lists which of the target's tokens it has
         vocab = len(tokenizer)
     ids = _encode_prompts(prompts, tokenizer)
-    requests = _requests(ids, max_new_tokens, end_ids(tokenizer))
-    return _pair_lines(ModelSpec(target_path), ModelSpec(draft_path), vocab, requests, known)
+    requests = _make_requests(ids, max_new_tokens, end_ids(tokenizer))
+    return _iter_pair_lines(ModelSpec(target_path), ModelSpec(draft_path), vocab, requests, configs)
 
 
-def _pair_lines(
+def _iter_pair_lines(
     target_spec: ModelSpec,
     draft_spec: ModelSpec,
     vocab: int,
@@ -286,30 +288,30 @@ def _pair_lines(
     decoders: Mapping[str, DecoderConfig],
 ) -> Iterator[AuditLine]:
     target = load_model(target_spec)
-    loaded = load_model(draft_spec)
+    draft_model = load_model(draft_spec)
     target.vocab_size = vocab = min(vocab, target.embedded)
-    draft = map_draft_vocabulary(loaded, draft_spec.path, vocab)
+    draft = map_draft_vocabulary(draft_model, draft_spec.path, vocab)
 
     def answers(config: DecoderConfig) -> list[tuple[int, ...] | None]:
-        built = config.build(target, [draft, draft], GREEDY)
-        return [_answer(built, request) for request in requests]
+        decoder = config.build(target, [draft, draft], GREEDY)
+        return [_decode_answer(decoder, request) for request in requests]
 
-    def compared(name: str, config: DecoderConfig) -> Iterator[AuditLine]:
+    def compare_greedy(name: str, config: DecoderConfig) -> Iterator[AuditLine]:
         subject = f"{name} is ar, greedy"
         bound = f" (gap <= {NEAR_TIE_GAP:g})"
-        line = _greedy_line(subject, target, requests, baseline, answers(config), bound)
+        line = _make_greedy_line(subject, target, requests, baseline, answers(config), bound)
         mark = config.verifier.mark
         yield (
             line if mark == "exact" else replace(line, result=f"{mark}: {line.result}", passed=None)
         )
 
-    baseline = answers(format_model_name("ar")["ar"])
+    baseline = answers(parse_decoders("ar")["ar"])
     for name, config in decoders.items():
-        yield from iter_audit_lines(Part(name, partial(compared, name, config)))
+        yield from iter_audit_lines(Part(name, partial(compare_greedy, name, config)))
 
 
-def _answer(decoder: Any, request: Request) -> tuple[int, ...] | None:
-    """Returns a greedy answer; None where this prompt has none."""
+def _decode_answer(decoder: Any, request: Request) -> tuple[int, ...] | None:
+    """Decodes a greedy answer; None if this prompt cannot be decoded."""
     try:
         return tuple(decoder.generate([request], seed=0)[0].tokens)
     except PromptError as error:
@@ -319,32 +321,31 @@ def _answer(decoder: Any, request: Request) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class ServerAuditSettings:
-    """What the audit of a server asks for."""
+    """Requests of the audit of a server."""
 
     prompts: Sequence[tuple[int, ...]]  # token ids of each
     max_tokens: int  # of an answer
-    answers: int  # sampled answers of each prompt, of seeds that follow one another
-    sampling: SamplingSettings  # of these
-    seed: int  # the first one
+    answers: int  # sampled answers per prompt, with consecutive seeds
+    sampling: SamplingSettings  # of the sampled answers
+    seed: int  # the first seed
     stop_ids: tuple[int, ...]  # tokens that end an answer
 
 
 def _encode_prompts(prompts: Task | Sequence[str], tokenizer: Any) -> list[tuple[int, ...]]:
-    """Token ids of texts as they are, of a file's prompts as a job encodes them."""
+    """Encodes texts as they are, and a task's prompts as a job does."""
     if isinstance(prompts, Sequence):
         return [tuple(tokenizer(prompt)["input_ids"]) for prompt in prompts]
     return prompts.encode_all(prompts.examples(), tokenizer)
 
 
-def server_lines(options: Any, prompts: Task | Sequence[str]) -> Iterator[AuditLine]:
-    """The audit of the server that the command line names; the key is the environment's. The server
-    is asked before the target is loaded: a wrong address, a ValueError or ServerError, costs no
-    time.
+def iter_server_lines(options: Any, prompts: Task | Sequence[str]) -> Iterator[AuditLine]:
+    """Audits the server that the command line names, with the key from the environment. Sends one
+    request before it loads the target, so that a wrong address fails at once.
     """
     tokenizer = load_tokenizer(options.target)
     ids = _encode_prompts(prompts or PROMPTS, tokenizer)
-    asked = ServerAuditSettings(
-        prompts=[each for each in ids if each],
+    settings = ServerAuditSettings(
+        prompts=[prompt_ids for prompt_ids in ids if prompt_ids],
         max_tokens=options.max_new_tokens,
         answers=options.answers,
         sampling=SamplingSettings(temperature=options.temperature),
@@ -353,45 +354,48 @@ def server_lines(options: Any, prompts: Task | Sequence[str]) -> Iterator[AuditL
     )
     key = os.environ.get(KEY, "").strip()
     server = Server(options.server, options.served_model, key, kind=options.server_kind)
-    server.complete(asked.prompts[0], 1)
+    server.complete(settings.prompts[0], 1)
     target = load_model(ModelSpec(options.target))
     target.vocab_size = min(target.vocab_size, check_vocabularies(tokenizer, tokenizer))
-    yield from audit_server(server, target, asked)
+    yield from audit_server(server, target, settings)
 
 
 def audit_server(
-    server: Server, target: LanguageModel, asked: ServerAuditSettings
+    server: Server, target: LanguageModel, settings: ServerAuditSettings
 ) -> Iterator[AuditLine]:
-    """Greedy equality with the target that the server claims to serve, then tests of sampled
-    answers; a ServerError if it gives none.
+    """Compares the server's greedy answers with the target's, then tests its sampled answers.
+    Raises ServerError if the server does not answer.
     """
-    plain = format_model_name("ar")["ar"].build(target, [], GREEDY)
-    requests = _requests(asked.prompts, asked.max_tokens, asked.stop_ids)
-    expected = [_answer(plain, request) for request in requests]
-    served = [server.complete(prompt, asked.max_tokens) for prompt in asked.prompts]
-    steps = sum(len(answer.chunks) - 1 for answer in served)
-    later = sum(len(answer.tokens) - 1 for answer in served)
-    per_step = f"; {later / steps:.2f} tokens a step" if steps else ""
+    plain = parse_decoders("ar")["ar"].build(target, [], GREEDY)
+    requests = _make_requests(settings.prompts, settings.max_tokens, settings.stop_ids)
+    expected_answers = [_decode_answer(plain, request) for request in requests]
+    served_answers = [server.complete(prompt, settings.max_tokens) for prompt in settings.prompts]
+    steps = sum(len(answer.chunks) - 1 for answer in served_answers)
+    later_tokens = sum(len(answer.tokens) - 1 for answer in served_answers)
+    per_step = f"; {later_tokens / steps:.2f} tokens a step" if steps else ""
     subject = "server, greedy: equals the target"
-    got = [answer.tokens for answer in served]
-    yield _greedy_line(subject, target, requests, expected, got, more=per_step)
-    law: Any = {"temperature": asked.sampling.temperature, "top_p": asked.sampling.top_p}
+    got = [answer.tokens for answer in served_answers]
+    yield _make_greedy_line(subject, target, requests, expected_answers, got, suffix=per_step)
+    law: Any = {"temperature": settings.sampling.temperature, "top_p": settings.sampling.top_p}
     answers = [
-        (prompt, server.complete(prompt, asked.max_tokens, **law, seed=asked.seed + number).tokens)
-        for prompt in asked.prompts
-        for number in range(asked.answers)
+        (
+            prompt,
+            server.complete(prompt, settings.max_tokens, **law, seed=settings.seed + number).tokens,
+        )
+        for prompt in settings.prompts
+        for number in range(settings.answers)
     ]
-    found = law_of_answers(target, answers, asked.sampling)
-    for finding in findings(found, asked.seed):
+    answers_law = compute_answers_law(target, answers, settings.sampling)
+    for test in compute_findings(answers_law, settings.seed):
         yield AuditLine(
-            f"server, temperature {asked.sampling.temperature:g}: {finding.name}",
-            f"{finding.tokens} tokens, p = {finding.p_value:.2g}",
-            finding.statistic,
-            finding.passed,
+            f"server, temperature {settings.sampling.temperature:g}: {test.name}",
+            f"{test.tokens} tokens, p = {test.p_value:.2g}",
+            test.statistic,
+            test.passed,
         )
 
 
-def _requests(
+def _make_requests(
     prompts: Sequence[tuple[int, ...]], max_tokens: int, stop_ids: tuple[int, ...]
 ) -> list[Request]:
     return [Request(str(i), prompt, max_tokens, stop_ids) for i, prompt in enumerate(prompts)]

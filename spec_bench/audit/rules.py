@@ -1,9 +1,9 @@
-"""Every rule by enumeration: the output's law is the target's for every draw of the children.
+"""Audits every rule by enumeration: averaged over all draws, the output has the target's law.
 
-A node rule judges one node's children. A rule of whole paths judges trees, under models that forget
-nothing: tables with a law of their own for every prefix, so a wrong ancestor shows as much as a
-wrong ratio. All trees that a node count and a law of siblings allow are verified in one call, a row
-each. Letters: R trees, N nodes, B draws of one node's C children, V vocabulary, L depth.
+A node rule judges one node's children. A whole-path rule judges trees, under models with a law of
+its own for every prefix, so that a wrong ancestor shows as much as a wrong ratio. All trees of one
+shape and kind of siblings are verified in one call, a row each. Letters: R trees, N nodes, B draws
+of one node's C children, V vocabulary, L depth.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,11 +25,11 @@ from spec_bench.verify.path_rule import PathRule, Traversal
 from spec_bench.verify.walk import NodeRule, Verdict
 
 TOLERANCE = 1e-12
-MOST_CHILDREN = 4  # of a node in a rule's cases
-VOCABS = (3, 5)  # the larger one leaves the last child a choice
+MAX_CHILDREN = 4  # of a node in a rule's cases
+VOCABS = (3, 5)  # in the larger one the last of 4 children has a choice
 
 Law = Siblings | Literal["several_drafts"]
-SAID: dict[Law, str] = {
+LAW_NAMES: dict[Law, str] = {
     "iid": "i.i.d.",
     "without_replacement": "without replacement",
     "deterministic": "ranked list",
@@ -40,50 +40,52 @@ SAID: dict[Law, str] = {
 
 @dataclass(frozen=True)
 class RuleCase:
-    """A rule and how its children are drawn."""
+    """A node rule and how the children are drawn."""
 
     name: str  # for the table
     rule: NodeRule
-    # How the children of a node are drawn; ``several_drafts`` is child j from draft j,
-    # ``deterministic`` a fixed list: the draft's best tokens.
+    # kind of siblings; with ``several_drafts`` child j comes from draft j, with ``deterministic``
+    # they are the draft's best tokens
     law: Law
-    sampled: int = 1  # of top-and-sampled children how many are drawn
+    sampled: int = 1  # number of drawn ones of top-and-sampled children
 
 
 def list_rule_cases(mark: Lossless = "exact") -> Iterator[RuleCase]:
-    """Every registered node rule of a mark, for each law that it is exact or meant for."""
+    """Yields every registered node rule of a mark, for each kind of siblings that it declares."""
     kind: Any
     for kind in rule.values():
         if issubclass(kind, NodeVerifier) and kind.declared == mark:
-            for law, needed in kind.laws.items():
-                for drawn in [{"sampled": 1}, {"sampled": 2}] if law == "top_and_sampled" else [{}]:
-                    yield from expand_rule_cases(kind(**needed, **drawn), law)
+            for law, settings in kind.laws.items():
+                for counts in (
+                    [{"sampled": 1}, {"sampled": 2}] if law == "top_and_sampled" else [{}]
+                ):
+                    yield from expand_rule_cases(kind(**settings, **counts), law)
 
 
 def expand_rule_cases(verifier: Any, law: Siblings) -> Iterator[RuleCase]:
-    """Yields a node rule with its settings, for a law that it claims to be exact for."""
+    """Yields the cases of a node rule for one kind of siblings, with one draft and with several."""
     judge = verifier.judge(depth=1)
-    sampled = getattr(verifier, "sampled", 1)
-    more = f", {sampled} drawn" if law == "top_and_sampled" else ""
-    yield RuleCase(f"{verifier.name}, {SAID[law]}{more}", judge, law, sampled)
+    sampled_count = getattr(verifier, "sampled", 1)
+    suffix = f", {sampled_count} drawn" if law == "top_and_sampled" else ""
+    yield RuleCase(f"{verifier.name}, {LAW_NAMES[law]}{suffix}", judge, law, sampled_count)
     if law == "iid" and verifier.several_drafts:
-        yield RuleCase(f"{verifier.name}, {SAID['several_drafts']}", judge, "several_drafts")
+        yield RuleCase(f"{verifier.name}, {LAW_NAMES['several_drafts']}", judge, "several_drafts")
 
 
 def adversarial_pairs(
     vocab: int, seed: int, random_pairs: int = 40
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(p [V], drafts [4, V]) in float64: random ones of several sharpnesses, and the corners:
-    zeros, one-hots, equal, disjoint, truncated supports that differ, near-zero mass.
+    """Yields (p [V], drafts [4, V]) in float64: random ones of several sharpnesses, and corner
+    cases: zeros, one-hot, equal, disjoint, different truncated supports, near-zero mass.
     """
     generator = torch.Generator().manual_seed(seed)
 
     def draw(sharpness: float, keep: int = vocab) -> Tensor:
         logits = sharpness * torch.randn(vocab, generator=generator, dtype=torch.float64)
-        kept = torch.randperm(vocab, generator=generator)[:keep]
-        masked = torch.full_like(logits, -torch.inf)
-        masked[kept] = logits[kept]
-        return masked.softmax(dim=-1)
+        kept_tokens = torch.randperm(vocab, generator=generator)[:keep]
+        masked_logits = torch.full_like(logits, -torch.inf)
+        masked_logits[kept_tokens] = logits[kept_tokens]
+        return masked_logits.softmax(dim=-1)
 
     for index in range(random_pairs):
         sharpness = (0.1, 1.0, 3.0, 10.0)[index % 4]
@@ -107,128 +109,134 @@ def adversarial_pairs(
         yield draw(1.0, keep), torch.stack([draw(1.0, vocab - keep) for _ in range(4)])
 
 
-def child_distribution(
-    q: Tensor, brothers: Tensor, child: int, width: int, law: Law, sampled: int = 1
+def compute_child_law(
+    q: Tensor, siblings: Tensor, child: int, width: int, law: Law, sampled_count: int = 1
 ) -> Tensor:
-    """[B, V] what the child at a place among ``width`` siblings is drawn from, all zero where
-    nothing is left; q is [B, 4, V], brothers [B, child] are tokens of the earlier siblings.
+    """Computes the law [B, V] that child number ``child`` of ``width`` is drawn from, zero if no
+    token remains. q is [B, 4, V]; siblings [B, child] are the tokens of the earlier ones.
     """
     if law == "several_drafts":
         return q[:, child]
-    rest = q[:, 0]
+    child_q = q[:, 0]
     vocab = q.shape[-1]
-    ranked = rest.sort(dim=-1, descending=True, stable=True)
+    by_rank = child_q.sort(dim=-1, descending=True, stable=True)
     if law == "deterministic":
         if child >= vocab:
-            return torch.zeros_like(rest)
-        return one_hot(ranked.indices[:, child], vocab).to(q.dtype)
-    if law == "top_and_sampled":  # those drawn, from what the best leave, stand first
-        sampled = min(sampled, width)
-        if child >= sampled:
-            best = one_hot(ranked.indices[:, child - sampled], vocab)
-            return best * (ranked.values[:, child - sampled, None] > 0).to(q.dtype)
-        brothers = ranked.indices[:, : width - sampled]
+            return torch.zeros_like(child_q)
+        return one_hot(by_rank.indices[:, child], vocab).to(q.dtype)
+    if law == "top_and_sampled":  # first those drawn without the best
+        sampled_count = min(sampled_count, width)
+        if child >= sampled_count:
+            best = one_hot(by_rank.indices[:, child - sampled_count], vocab)
+            return best * (by_rank.values[:, child - sampled_count, None] > 0).to(q.dtype)
+        siblings = by_rank.indices[:, : width - sampled_count]
     if law in ("without_replacement", "top_and_sampled"):
-        rest = rest.scatter(1, brothers, 0.0)
-        total = rest.sum(dim=1, keepdim=True)
-        rest = torch.where(total > 0, rest / total, 0.0)
-    return rest
+        child_q = child_q.scatter(1, siblings, 0.0)
+        total = child_q.sum(dim=1, keepdim=True)
+        child_q = torch.where(total > 0, child_q / total, 0.0)
+    return child_q
 
 
-def _each_child(law: Tensor, there: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Every next child of B draws: which of them it goes on from, its token, whether it exists, its
-    chance; one that does not is token 0.
+def _list_next_children(law: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Lists every next child of B draws: its draw, its token, whether it exists, its probability.
+    An absent child has token 0.
     """
-    there = there & (law.sum(dim=1) > 0)
-    law = torch.where(there[:, None], law, torch.eye(law.shape[1], dtype=law.dtype)[0])
+    present = present & (law.sum(dim=1) > 0)
+    law = torch.where(present[:, None], law, torch.eye(law.shape[1], dtype=law.dtype)[0])
     row, token = law.nonzero(as_tuple=True)
-    return row, token, there[row], law[row, token]
+    return row, token, present[row], law[row, token]
 
 
 def enumerate_children(
-    q: Tensor, children: int, law: Law, sampled: int = 1
+    q: Tensor, children: int, law: Law, sampled_count: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Every tuple of children that q [4, V] can give, with its probability: tokens [B, C], valid
-    [B, C] and probability [B]; all laws but ``several_drafts`` use the first draft.
+    """Enumerates the children drawn from q [4, V]: tokens [B, C], valid [B, C], probability [B].
+    All kinds of siblings but ``several_drafts`` use the first draft.
     """
     tokens = torch.empty((1, 0), dtype=torch.long)
     valid = tokens.bool()
     probability = q.new_ones(1)
     for child in range(children):
         rows = len(tokens)
-        one_law = child_distribution(q.expand(rows, -1, -1), tokens, child, children, law, sampled)
-        row, token, there, chance = _each_child(one_law, torch.ones(rows, dtype=torch.bool))
+        child_law = compute_child_law(
+            q.expand(rows, -1, -1), tokens, child, children, law, sampled_count
+        )
+        row, token, present, chance = _list_next_children(
+            child_law, torch.ones(rows, dtype=torch.bool)
+        )
         tokens = torch.cat([tokens[row], token[:, None]], dim=1)
-        valid = torch.cat([valid[row], there[:, None]], dim=1)
+        valid = torch.cat([valid[row], present[:, None]], dim=1)
         probability = probability[row] * chance
     return tokens, valid, probability
 
 
 class WrongVerdictError(ValueError):
-    """What a rule returned is no verdict on the children that it was given."""
+    """A rule returned no valid verdict."""
 
 
 def check_verdict(verdict: object, tokens: Tensor, p: Tensor) -> Verdict:
-    """Returns a rule's verdict on children [B, C] under p [B, V]. Raises WrongVerdictError: it is
-    none, or has other shapes.
+    """Checks the type and shapes of a rule's verdict on children [B, C] under p [B, V], and returns
+    it. Raises WrongVerdictError.
     """
     if not isinstance(verdict, Verdict):
         raise WrongVerdictError(f"must return a Verdict, got {type(verdict).__name__}")
-    for name, like, columns in (("acceptance", tokens, "children"), ("residual", p, "tokens")):
-        part = getattr(verdict, name)
-        got = [*part.shape] if isinstance(part, Tensor) else type(part).__name__
-        if got != [*like.shape]:
-            wanted = f"must be {[*like.shape]}: rows x {columns}"
-            raise WrongVerdictError(f"its Verdict's {name} is {got}, {wanted}")
+    for name, reference, columns in (("acceptance", tokens, "children"), ("residual", p, "tokens")):
+        tensor = getattr(verdict, name)
+        got = [*tensor.shape] if isinstance(tensor, Tensor) else type(tensor).__name__
+        if got != [*reference.shape]:
+            expectation = f"must be {[*reference.shape]}: rows x {columns}"
+            raise WrongVerdictError(f"its Verdict's {name} is {got}, {expectation}")
     return verdict
 
 
-def output_distribution(
+def compute_output_law(
     case: RuleCase,
     p: Tensor,
     q: Tensor,
     children: int,
     absent: int | None = None,
-    each: bool = False,
+    per_child: bool = False,
 ) -> Tensor:
-    """[V] the law of the token that comes out, summed over all draws of C children from q [4, V];
-    equals p [V] if the rule is lossless. What a child that does not exist would give is lost.
+    """Computes the law [V] of the output token, summed over all draws of C children from q [4, V].
+    It equals p [V] if the rule is lossless.
 
-    ``absent`` puts such a child in that place, with every token in turn. ``each`` says what each
-    child was drawn from instead of the first one alone, as trees of distinct siblings do.
+    ``absent`` inserts an absent child at that place, with every token in turn. ``per_child`` passes
+    a q for each child instead of the first one's, as trees of distinct siblings do.
     """
     tokens, valid, probability = enumerate_children(q, children, case.law, case.sampled)
     drafts = max(children, 1) if case.law == "several_drafts" else 1
     laws = q[:drafts].expand(len(tokens), -1, -1)
-    if each and children:
+    if per_child and children:
         laws = compute_sibling_distributions(q[0].log().expand(len(tokens), -1), tokens)
     if absent is not None:
         vocab = len(p)
         probability = probability.repeat_interleave(vocab) / vocab
-        anything = torch.arange(vocab).repeat(len(tokens))[:, None]
-        tokens = _insert_column(tokens, absent, anything)
-        valid = _insert_column(valid, absent, anything < 0)
-        own = laws.shape[1] > 1  # else all share one
+        every_token = torch.arange(vocab).repeat(len(tokens))[:, None]
+        tokens = _insert_column(tokens, absent, every_token)
+        valid = _insert_column(valid, absent, every_token < 0)
+        has_own = laws.shape[1] > 1  # whether each child has its own q
         laws = _insert_column(
-            laws, absent if own else 0, q[None, :own].expand(len(anything), -1, -1)
+            laws, absent if has_own else 0, q[None, :has_own].expand(len(every_token), -1, -1)
         )
     p_rows = p.expand(len(tokens), -1)
-    p_lent = p_rows.clone()
-    q_lent = laws.clone()
-    verdict = case.rule(p_lent, None if case.law == "deterministic" else q_lent, tokens, valid)
-    if not (torch.equal(p_rows, p_lent) and torch.equal(laws, q_lent)):
+    p_argument = p_rows.clone()
+    q_argument = laws.clone()
+    verdict = case.rule(
+        p_argument, None if case.law == "deterministic" else q_argument, tokens, valid
+    )
+    if not (torch.equal(p_rows, p_argument) and torch.equal(laws, q_argument)):
         raise WrongVerdictError("must not write into its arguments p and q")
     acceptance, residual = check_verdict(verdict, tokens, p_rows)
     law = torch.zeros_like(p)
-    missed = probability
-    for token, there, accept in zip(tokens.T, valid.T, acceptance.T, strict=True):
-        law = law.index_add(0, token, missed * accept * there)
-        missed = missed * (1 - accept)
-    return law + (missed.unsqueeze(1) * residual).sum(dim=0)
+    reach_probs = probability
+    for token, present, accept in zip(tokens.T, valid.T, acceptance.T, strict=True):
+        law = law.index_add(0, token, reach_probs * accept * present)
+        reach_probs = reach_probs * (1 - accept)
+    return law + (reach_probs.unsqueeze(1) * residual).sum(dim=0)
 
 
 def _insert_column(rows: Tensor, place: int, column: Tensor) -> Tensor:
-    """Returns every row [B, C, ...] as often as the column [n B, 1, ...] says, with that put in."""
+    """Repeats every row [B, C, ...] n times and inserts a column [n B, 1, ...] at ``place``."""
     rows = rows.repeat_interleave(len(column) // len(rows), dim=0)
     return torch.cat([rows[:, :place], column, rows[:, place:]], dim=1)
 
@@ -236,42 +244,42 @@ def _insert_column(rows: Tensor, place: int, column: Tensor) -> Tensor:
 def audit_rule(
     case: RuleCase, *, vocabs: Sequence[int] = VOCABS, seed: int = 0
 ) -> tuple[float, int]:
-    """Largest |output law - p| over all pairs and 1 to 4 children, one of up to 3 absent or none,
-    and the number of cases.
+    """Computes the largest |output law - p| over all pairs, 1 to 4 children, and an absent one
+    among up to 3; counts the cases.
     """
-    # The place of an absent one says which of the others are drawn and which are the best.
-    last = case.law == "top_and_sampled"
-    children: list[tuple[int, int | None]] = [(n, None) for n in range(1, MOST_CHILDREN + 1)]
-    children += [(n, place) for n in range(3) for place in range(n if last else 0, n + 1)]
+    # The place of an absent child decides which of the others are drawn and which are the best.
+    absent_last = case.law == "top_and_sampled"
+    children: list[tuple[int, int | None]] = [(n, None) for n in range(1, MAX_CHILDREN + 1)]
+    children += [(n, place) for n in range(3) for place in range(n if absent_last else 0, n + 1)]
     errors = [
-        (output_distribution(case, p, q, *drawn, each) - p).abs().max().item()
+        (compute_output_law(case, p, q, *counts, per_child) - p).abs().max().item()
         for vocab in vocabs
         for p, q in adversarial_pairs(vocab, seed)
-        for drawn in children
-        for each in ((False, True) if case.law == "without_replacement" else (False,))
+        for counts in children
+        for per_child in ((False, True) if case.law == "without_replacement" else (False,))
     ]
     return float(np.max(errors)), len(errors)
 
 
-# Rules of whole paths.
+# Whole-path rules.
 
 WIDTHS = ((1, 1, 1), (2, 1, 1), (2, 2, 1), (1, 2), (4, 1))
 
 
 @dataclass(frozen=True)
 class PrefixTables:
-    """Target and drafts that look at the whole prefix of d tokens, read as a number."""
+    """Laws of the target and the drafts for every prefix of d tokens, numbered in base V."""
 
-    p: Sequence[Tensor]  # per depth [V^d, V] the target's law behind each prefix
-    q: Sequence[Tensor]  # per depth [V^d, 4, V] four drafts'
+    p: Sequence[Tensor]  # per depth [V^d, V] the target's law after each prefix
+    q: Sequence[Tensor]  # per depth [V^d, 4, V] the laws of four drafts
 
     @property
     def vocab(self) -> int:
         return self.p[0].shape[-1]
 
 
-def random_tables(vocab: int, depth: int, seed: int) -> PrefixTables:
-    """Laws of several sharpnesses, some of them cut to part of their support, float64."""
+def make_random_tables(vocab: int, depth: int, seed: int) -> PrefixTables:
+    """Makes random laws of several sharpnesses, some with a truncated support, float64."""
     generator = torch.Generator().manual_seed(seed)
 
     def laws(*shape: int) -> Tensor:
@@ -288,16 +296,16 @@ def random_tables(vocab: int, depth: int, seed: int) -> PrefixTables:
 
 @dataclass(frozen=True)
 class AllTrees:
-    """Every tree that can be drawn."""
+    """Every tree that can be drawn, a row each."""
 
-    tree: Tree  # a row each
-    chance: Tensor  # [R] of drawing it
-    prefix: Tensor  # [R, N] the tokens from below the root to each node, read as a number
+    tree: Tree
+    chance: Tensor  # [R] probability of each
+    prefix: Tensor  # [R, N] number of the prefix from below the root to each node
     p: Tensor  # [R, N, V] the target's law at each node
 
 
 def enumerate_trees(tables: PrefixTables, widths: Sequence[int], law: Law) -> AllTrees:
-    """Returns every tree with ``widths[l]`` children a node of level l."""
+    """Enumerates every tree with ``widths[l]`` children per node of level l."""
     shape = TreeShape(tuple(accumulate(widths, mul)), tuple(widths))
     tokens = torch.zeros((1, 1), dtype=torch.long)
     valid = torch.ones_like(tokens, dtype=torch.bool)
@@ -306,92 +314,101 @@ def enumerate_trees(tables: PrefixTables, widths: Sequence[int], law: Law) -> Al
     for depth, width in enumerate(widths):
         for node in range(shape.size)[shape.level(depth)]:
             for child in range(width):
-                brothers = tokens[:, tokens.shape[1] - child :]
-                one_law = child_distribution(
-                    tables.q[depth][prefix[:, node]], brothers, child, width, law
+                siblings = tokens[:, tokens.shape[1] - child :]
+                child_law = compute_child_law(
+                    tables.q[depth][prefix[:, node]], siblings, child, width, law
                 )
-                row, token, there, more = _each_child(one_law, valid[:, node])
+                row, token, present, child_chance = _list_next_children(child_law, valid[:, node])
                 number = prefix[row, node] * tables.vocab + token
-                chance = chance[row] * more
+                chance = chance[row] * child_chance
                 tokens = torch.cat([tokens[row], token[:, None]], dim=1)
-                valid = torch.cat([valid[row], there[:, None]], dim=1)
+                valid = torch.cat([valid[row], present[:, None]], dim=1)
                 prefix = torch.cat([prefix[row], number[:, None]], dim=1)
     tree = Tree(shape, tokens[:, 0], "iid" if law == "several_drafts" else law)
-    for depth, width in enumerate(widths):  # with the drafts' laws
-        above = shape.level(depth)
-        below = shape.level(depth + 1)
-        q = tables.q[depth][prefix[:, above]]  # [R, F, 4, V]
+    for depth, width in enumerate(widths):  # adds the drafts' laws
+        parents = shape.level(depth)
+        nodes = shape.level(depth + 1)
+        q = tables.q[depth][prefix[:, parents]]  # [R, F, 4, V]
         q = q[:, :, :width] if law == "several_drafts" else q[:, :, :1]
         parent = torch.arange(q.shape[1]).repeat_interleave(width)
-        if law == "top_and_sampled":  # what the best leave
+        if law == "top_and_sampled":  # without the best
             best = q.sort(dim=-1, descending=True, stable=True).indices[..., : width - 1]
             q = q.scatter(-1, best, 0.0)
             q = q / q.sum(dim=-1, keepdim=True).clamp(min=1e-300)
-        logs = q[:, :, 0].log() if law == "without_replacement" else None
-        given = None if law in ("without_replacement", "deterministic") else q
-        tree.add_level(tokens[:, below], parent, valid[:, below], given, logs)
+        log_q = q[:, :, 0].log() if law == "without_replacement" else None
+        tree_q = None if law in ("without_replacement", "deterministic") else q
+        tree.add_level(tokens[:, nodes], parent, valid[:, nodes], tree_q, log_q)
     p = torch.stack([tables.p[d][prefix[:, n]] for n, d in enumerate(shape.node_depth)], dim=1)
     return AllTrees(tree, chance, prefix, p)
 
 
-def last_node_distribution(rule: PathRule, trees: AllTrees) -> tuple[Tensor, Tensor]:
-    """P(each node is the last one accepted) [R, N], and the token's law behind it [R, N, V]."""
+def compute_last_node_law(rule: PathRule, trees: AllTrees) -> tuple[Tensor, Tensor]:
+    """Computes P(each node is the last one accepted) [R, N], and the next token's law [R, N, V]."""
     order, success, residual = rule(trees.tree, trees.p)
     success = torch.cat([success, torch.ones_like(success[:, :1])], dim=1)
-    missed = torch.cat([torch.ones_like(success[:, :1]), (1 - success).cumprod(1)[:, :-1]], dim=1)
-    last = torch.zeros_like(success).scatter(1, order, missed * success)
+    reach_probs = torch.cat(
+        [torch.ones_like(success[:, :1]), (1 - success).cumprod(1)[:, :-1]], dim=1
+    )
+    last_probs = torch.zeros_like(success).scatter(1, order, reach_probs * success)
     total = residual.sum(dim=-1, keepdim=True)
-    return last, torch.where(total > 0, residual / total, trees.p)
+    return last_probs, torch.where(total > 0, residual / total, trees.p)
 
 
 def enumerate_path_error(
     rule: PathRule, tables: PrefixTables, widths: Sequence[int], law: Law
 ) -> float:
-    """Largest |law of L + 1 tokens - target's|, blocks being continued by the target."""
+    """Computes the largest |law of L + 1 tokens - target's|; the target continues the blocks."""
     trees = enumerate_trees(tables, widths, law)
-    last, token = last_node_distribution(rule, trees)
+    last_probs, token = compute_last_node_law(rule, trees)
     depth = len(widths)
     vocab = tables.vocab
-    wanted = continuation_distribution(tables, torch.zeros(1, dtype=torch.long), 0, depth + 1)[0]
-    got = torch.zeros_like(wanted)
-    for node, at in enumerate(trees.tree.shape.node_depth):
-        weight = (trees.chance * last[:, node])[:, None] * token[:, node]  # [R, V]
+    expected_law = compute_continuation_law(tables, torch.zeros(1, dtype=torch.long), 0, depth + 1)[
+        0
+    ]
+    got = torch.zeros_like(expected_law)
+    for node, node_depth in enumerate(trees.tree.shape.node_depth):
+        weight = (trees.chance * last_probs[:, node])[:, None] * token[:, node]  # [R, V]
         number = trees.prefix[:, node, None] * vocab + torch.arange(vocab)
         weight = weight.flatten()
         number = number.flatten()
-        rest = continuation_distribution(tables, number, at + 1, depth - at)
-        got.view(-1, rest.shape[1]).index_add_(0, number, weight[:, None] * rest)
-    return (got - wanted).abs().max().item()
+        continuation_law = compute_continuation_law(
+            tables, number, node_depth + 1, depth - node_depth
+        )
+        got.view(-1, continuation_law.shape[1]).index_add_(
+            0, number, weight[:, None] * continuation_law
+        )
+    return (got - expected_law).abs().max().item()
 
 
-def continuation_distribution(
+def compute_continuation_law(
     tables: PrefixTables, prefix: Tensor, depth: int, length: int
 ) -> Tensor:
-    """[B, V^length] the target's law of what follows prefixes [B] of ``depth`` tokens."""
+    """Computes the target's law [B, V^length] of what follows prefixes [B] of ``depth`` tokens."""
     law = torch.ones((prefix.shape[0], 1), dtype=torch.float64)
-    known = prefix[:, None]
+    prefixes = prefix[:, None]
     for step in range(length):
-        law = (law.unsqueeze(-1) * tables.p[depth + step][known]).flatten(1)
-        known = (known.unsqueeze(-1) * tables.vocab + torch.arange(tables.vocab)).flatten(1)
+        law = (law.unsqueeze(-1) * tables.p[depth + step][prefixes]).flatten(1)
+        prefixes = (prefixes.unsqueeze(-1) * tables.vocab + torch.arange(tables.vocab)).flatten(1)
     return law
 
 
 def list_path_cases() -> Iterator[tuple[str, PathRule, Law]]:
-    """Every registered whole-path rule, for each law of siblings that it claims to be exact for."""
+    """Yields every exact whole-path rule, for each kind of siblings that it declares."""
     for name, kind in rule.items():
         if issubclass(kind, Traversal) and kind.declared == "exact":
-            several: tuple[Law, ...] = ("several_drafts",) if kind.several_drafts else ()
+            extra_laws: tuple[Law, ...] = ("several_drafts",) if kind.several_drafts else ()
             yield from (
-                (f"{name}, {SAID[law]}", kind().judge(0), law) for law in (*kind.laws, *several)
+                (f"{name}, {LAW_NAMES[law]}", kind().judge(0), law)
+                for law in (*kind.laws, *extra_laws)
             )
 
 
 def audit_path(rule: PathRule, law: Law, seeds: Sequence[int] = (0, 1, 2)) -> tuple[float, int]:
-    """Largest error over trees of several widths and random models, and the number of cases."""
+    """Computes the largest error over trees of several widths and random models; counts cases."""
     errors = []
     for widths in WIDTHS:
         for seed in seeds:
             vocab = 2 if len(widths) == 3 else 3
-            tables = random_tables(vocab, len(widths), 10 * seed + len(widths))
+            tables = make_random_tables(vocab, len(widths), 10 * seed + len(widths))
             errors.append(enumerate_path_error(rule, tables, widths, law))
     return float(np.max(errors)), len(errors)

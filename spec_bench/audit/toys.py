@@ -1,7 +1,7 @@
-"""A toy language model behind the engine's interface, whose law is known: logits in a table.
+"""A toy language model with the engine's interface and a known law: a Markov chain.
 
-A Markov chain forgets all but the last token, so a walk that continues on the wrong branch may
-still find the right distribution; the tests have a model with a history, too.
+It depends on the last token only, so a walk on the wrong branch may still find the right
+distribution; the tests also have a model with a history.
 """
 
 import itertools
@@ -17,19 +17,19 @@ from spec_bench.engine.model import ForwardOutput, ForwardTimer, Layers
 
 
 class NoCache:
-    """All that a chain keeps of a sequence: nothing."""
+    """An empty cache: a chain keeps nothing of a sequence."""
 
     bytes = 0
 
     def _do_nothing(self, *_: Any, **__: Any) -> None:
-        """There is nothing to keep, move or forget."""
+        """Does nothing."""
 
     grow = commit = commit_all = move_row = _do_nothing
 
 
 class MarkovModel:
-    """Next-token logits [2, V, V] by the parity of the position and the last token: a distribution
-    read at the wrong level shows. Its hidden state is one-hot, of 2 V values.
+    """A chain with logits [2, V, V] by the parity of the position and the last token, so that a
+    distribution read at the wrong level shows. Its hidden state is one-hot, of 2 V values.
     """
 
     max_positions: int | None = None
@@ -45,22 +45,22 @@ class MarkovModel:
         self.timer = ForwardTimer(logits.device)
         self.bytes_per_slot = 0
         self.hidden_size = 2 * self.vocab_size
-        self.blocks = 6  # of which nothing is known but their number
+        self.blocks = 6
 
     def allocate(self, rows: int, slots: int) -> Any:
-        """Returns a cache for ``rows`` sequences of up to ``slots`` tokens."""
+        """Allocates a cache for ``rows`` sequences of up to ``slots`` tokens."""
         return NoCache()
 
     def place(self, prefix: Sequence[int]) -> tuple[int, ...]:
-        """Returns where the logits after a sequence stand in the table."""
+        """Returns the index of the logits after a sequence."""
         return (len(prefix) - 1) % 2, prefix[-1]
 
     def places(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
-        """Returns the same after every token of a pass, [R, T] each."""
+        """Returns the indices of the logits after every token of a pass, [R, T] each."""
         return positions % 2, tokens
 
     def state(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """[R, T] which hidden state each token is in."""
+        """Numbers the hidden state of each token, [R, T]."""
         return positions % 2 * self.vocab_size + tokens
 
     def forward(
@@ -86,17 +86,17 @@ class MarkovModel:
         return ForwardOutput(logits[:, -logits_to_keep:], hidden)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """One-hot vectors, as wide as the hidden states."""
+        """Embeds tokens as one-hot vectors, as wide as the hidden states."""
         return one_hot(tokens, self.hidden_size).to(self.logits.dtype)
 
     def project(self, hidden: Tensor) -> Tensor:
-        """Returns the logits of a one-hot hidden state, as linear in it."""
+        """Projects hidden states to logits linearly."""
         return hidden @ self.logits.flatten(0, -2).to(hidden.dtype)
 
     def law(
         self, prompt: Sequence[int], length: int, settings: SamplingSettings
     ) -> dict[tuple[int, ...], float]:
-        """P(continuation | prompt) for every continuation of the given length."""
+        """Computes P(continuation | prompt) for every continuation of the given length."""
         table = log_probs(self.logits, settings).exp().tolist()
         law = {}
         for continuation in itertools.product(range(self.vocab_size), repeat=length):
@@ -113,7 +113,7 @@ class MarkovModel:
 
 
 def random_markov(vocab: int, seed: int) -> MarkovModel:
-    """Returns a chain with normal logits of standard deviation 1.5, float64."""
+    """Makes a chain with normal logits of standard deviation 1.5, float64."""
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn((2, vocab, vocab), generator=generator, dtype=torch.float64)
     return MarkovModel(1.5 * logits)

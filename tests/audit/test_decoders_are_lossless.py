@@ -5,17 +5,17 @@ from functools import partial
 import pytest
 import torch
 
-from spec_bench.audit.beams import beam_chi_square, enumerate_beam_error
+from spec_bench.audit.beams import enumerate_beam_error, sample_beam_p_value
 from spec_bench.audit.catalogue import BEAM_SETTINGS, SETTINGS, WARM, beam_cases, tree_cases
 from spec_bench.audit.decoders import (
     FALSE_ALARM_RATE,
     EnumeratedDraws,
-    chi_square_p_value,
+    compute_total_variation,
     enumerate_error,
     enumerate_iteration,
     enumerate_outcomes,
-    markov_decoder,
-    total_variation,
+    make_markov_decoder,
+    sample_p_value,
 )
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.warp import SamplingSettings
@@ -96,7 +96,7 @@ def test_of_an_order_no_more_is_enumerated_than_is_looked_at():
 
 @pytest.mark.parametrize("case", SAMPLED, ids=lambda case: case.name)
 def test_several_iterations_in_a_batch_follow_the_chain(case):
-    p_value = chi_square_p_value(case.config, WARM, samples=4000, seed=1, prompt=case.tree.prompt)
+    p_value = sample_p_value(case.config, WARM, samples=4000, seed=1, prompt=case.tree.prompt)
     assert p_value >= FALSE_ALARM_RATE
 
 
@@ -105,7 +105,7 @@ APPROXIMATE = [c for c in tree_cases("approximate") if not c.name.startswith("ea
 
 @pytest.mark.parametrize("case", APPROXIMATE, ids=lambda case: case.name)
 def test_an_approximate_rule_is_off_by_a_distance_that_is_measured(case):
-    distance = total_variation(case.config, WARM, **case.chain)
+    distance = compute_total_variation(case.config, WARM, **case.chain)
     if "guessed 1x1" in case.name:  # nothing is guessed, so nothing can be accepted wrongly
         assert distance <= TOLERANCE
     else:
@@ -132,13 +132,13 @@ SLOWLY = [
 
 @pytest.mark.parametrize(("config", "label", "samples"), [(RSD_S, "temperature 1", 6000), *SLOWLY])
 def test_stochastic_beam_search_follows_the_chain(config, label, samples):
-    assert chi_square_p_value(config, SETTINGS[label], samples=samples, seed=2) >= FALSE_ALARM_RATE
+    assert sample_p_value(config, SETTINGS[label], samples=samples, seed=2) >= FALSE_ALARM_RATE
 
 
 @pytest.mark.slow
 def test_samples_follow_the_chain_on_a_gpu_too():
     with SimCuda():
-        assert chi_square_p_value(SD, WARM, samples=500, device=DEVICE) >= FALSE_ALARM_RATE
+        assert sample_p_value(SD, WARM, samples=500, device=DEVICE) >= FALSE_ALARM_RATE
 
 
 def test_a_stochastic_beam_with_a_deterministic_draft_is_exact_by_enumeration():
@@ -161,7 +161,7 @@ def test_siblings_tested_in_another_order_than_decreasing_psi_are_caught():
     def alter(decoder):
         decoder.policy = Reversed(3, 2)
 
-    assert chi_square_p_value(RSD_S, WARM, alter=alter) < FALSE_ALARM_RATE
+    assert sample_p_value(RSD_S, WARM, alter=alter) < FALSE_ALARM_RATE
 
 
 def shift_positions(decoder):
@@ -227,7 +227,7 @@ def test_one_iteration_has_the_law_of_beam_sampling(case):
 
 @pytest.mark.parametrize("case", [*beam_cases()][:2], ids=lambda case: case.name)
 def test_several_iterations_in_a_batch_have_the_law_of_beam_sampling(case):
-    assert beam_chi_square(case.config, WARM, samples=3000, seed=4) >= FALSE_ALARM_RATE
+    assert sample_beam_p_value(case.config, WARM, samples=3000, seed=4) >= FALSE_ALARM_RATE
 
 
 @pytest.mark.parametrize("depth", [1, 3])
@@ -236,7 +236,7 @@ def test_one_draft_beam_accepts_as_speculative_decoding_does(depth):
     request = Request("audit", (1, 0), depth + 3)
 
     def law_of(config, tokens):
-        built, _ = markov_decoder(config, WARM, vocab=2, seed=1)
+        built, _ = make_markov_decoder(config, WARM, vocab=2, seed=1)
 
         def reached(row):
             return row.steps[0].accepted, tuple(tokens(row))
@@ -249,7 +249,9 @@ def test_one_draft_beam_accepts_as_speculative_decoding_does(depth):
 
 
 def test_at_temperature_zero_all_beams_are_the_greedy_sequence():
-    built, target = markov_decoder(dsbd(3, 2), SamplingSettings(temperature=0.0), vocab=5, seed=2)
+    built, target = make_markov_decoder(
+        dsbd(3, 2), SamplingSettings(temperature=0.0), vocab=5, seed=2
+    )
     (answer,) = built.generate([Request("audit", (1, 0), 12)], seed=0)
     last, expected = 0, []
     for position in range(1, 13):

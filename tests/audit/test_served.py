@@ -15,13 +15,18 @@ from spec_bench.audit.catalogue import (
     SETTINGS,
     AuditLine,
     Part,
+    audit_parts,
     format_case_pattern,
-    list_audited,
     select_cases,
     tree_cases,
 )
 from spec_bench.audit.decoders import enumerate_error
-from spec_bench.audit.models import audit_pair, findings, law_of_answers, token_law
+from spec_bench.audit.models import (
+    audit_pair,
+    compute_answers_law,
+    compute_findings,
+    compute_token_law,
+)
 from spec_bench.audit.rules import TOLERANCE, audit_rule, list_rule_cases
 from spec_bench.audit.toys import MarkovModel, random_markov
 from spec_bench.core.gumbel import compute_sibling_distributions
@@ -46,7 +51,7 @@ WARM = SamplingSettings(temperature=1.0)
 
 def test_the_law_of_a_token_by_hand():
     logits = torch.tensor([[0.5, 0.25, 0.25], [0.9, 0.1, 0.0]]).log()
-    law = token_law(logits, torch.tensor([2, 2]), WARM)
+    law = compute_token_law(logits, torch.tensor([2, 2]), WARM)
     assert law.log_p.tolist() == pytest.approx([math.log(0.25), -math.inf])
     assert law.entropy[0] == pytest.approx(1.5 * math.log(2))
     assert law.variance[0] == pytest.approx(0.25 * math.log(2) ** 2)
@@ -58,7 +63,7 @@ def test_the_law_of_a_token_by_hand():
 def test_log_probabilities_that_are_off_by_1_96_deviations_have_a_chance_of_one_in_twenty(side):
     one = np.ones(100)  # of variance 1 each, so that the sum's deviation is 10
     law = models.TokenLaw((side * 0.196 - 1) * one, one, one, 0 * one, one > 1)
-    assert findings(law)[0].p_value == pytest.approx(0.05, abs=1e-4)
+    assert compute_findings(law)[0].p_value == pytest.approx(0.05, abs=1e-4)
 
 
 def sampled(model, answers, seed):
@@ -75,8 +80,8 @@ def sampled(model, answers, seed):
 def test_plain_sampling_passes_every_test_at_about_the_stated_rate():
     alarms = 0
     for seed in range(60):
-        law = law_of_answers(TARGET, [*sampled(TARGET, 4, seed)], WARM)
-        alarms += any(not each.passed for each in findings(law, seed, rate=0.1))
+        law = compute_answers_law(TARGET, [*sampled(TARGET, 4, seed)], WARM)
+        alarms += any(not each.passed for each in compute_findings(law, seed, rate=0.1))
     assert alarms <= 14  # of 60 at a rate of at most 0.1: chance below 0.001
 
 
@@ -93,14 +98,18 @@ OTHERS = {  # the logits that answers are drawn by, how many, and how often each
 def test_another_law_is_found(other):
     logits, answers, times = OTHERS[other]
     drawn = [*sampled(MarkovModel(logits), answers, seed=5)] * times
-    assert not all(each.passed for each in findings(law_of_answers(TARGET, drawn, WARM)))
+    assert not all(
+        each.passed for each in compute_findings(compute_answers_law(TARGET, drawn, WARM))
+    )
 
 
 def test_a_token_without_probability_fails_at_once():
     logits = TARGET.logits.clone()
     logits[..., 7] = -torch.inf
-    law = law_of_answers(MarkovModel(logits), [((3,), (1, 7, 2))], WARM)
-    assert [(each.name, each.passed) for each in findings(law)] == [("within the support", False)]
+    law = compute_answers_law(MarkovModel(logits), [((3,), (1, 7, 2))], WARM)
+    assert [(each.name, each.passed) for each in compute_findings(law)] == [
+        ("within the support", False)
+    ]
 
 
 def answering(sample, shift=0):
@@ -152,7 +161,7 @@ def test_a_server_that_loses_something_is_found_by_what_it_loses(server, greedy,
 @pytest.mark.parametrize(("rate", "failed"), [(0.029, ""), (0.031, "c"), (0.041, "abc")])
 def test_holm_holds_the_smallest_against_the_rate_over_all(rate, failed):
     tests = {"a": (9, 0.02, ""), "b": (9, 0.04, ""), "c": (9, 0.01, "")}
-    found = models._holm_corrected(tests, rate)
+    found = models._correct_by_holm(tests, rate)
     assert [each.name for each in found if not each.passed] == [*failed]
 
 
@@ -160,7 +169,7 @@ def test_the_command_audits_a_server_of_a_folders_model(tmp_path, capsys):
     make_family(tmp_path)
     folder = str(tmp_path / "target")
     target = load_model(ModelSpec(folder))
-    ar = models.format_model_name("ar")["ar"]
+    ar = models.parse_decoders("ar")["ar"]
     plain = {each: ar.build(target, [], SamplingSettings(each)) for each in (0.0, 1.0)}
 
     def answer(body):
@@ -199,7 +208,7 @@ def test_what_does_not_go_together_is_said_before_anything_is_loaded(arguments, 
 
 def test_each_usual_decoder_names_parts_of_the_audit_that_check_what_it_samples():
     parts = [Part(case.name, tuple) for case in tree_cases("exact")]
-    for name, config in models.format_model_name(USUAL).items():
+    for name, config in models.parse_decoders(USUAL).items():
         found = [part.name for part in select_cases(parts, format_case_pattern(config))]
         assert found, name
         assert all(part.endswith(config.verifier.description) for part in found)
@@ -228,13 +237,13 @@ PARTS = [Part("rule: k_seq", broken), Part("sd", lambda: [FINE])]
 
 
 def test_a_fault_is_the_failure_of_its_part_and_the_others_go_on():
-    lines = list(list_audited(PARTS))
+    lines = list(audit_parts(PARTS))
     assert [(each.subject, each.passed) for each in lines] == [("rule: k_seq", False), ("sd", True)]
     assert re.fullmatch(r"RuntimeError: no head \(.*test_served.py:[0-9]+\)", lines[0].result)
 
 
 def test_a_line_is_said_on_standard_error_before_the_next_part_begins(capsys):
-    next(list_audited([Part("sd", lambda: [FINE]), *PARTS]))
+    next(audit_parts([Part("sd", lambda: [FINE]), *PARTS]))
     assert "sd: error 0" in capsys.readouterr().err
 
 
@@ -482,7 +491,7 @@ def test_a_prompt_that_cannot_be_decoded_is_a_difference_and_the_others_are_comp
     def answer(decoder, request):
         return None if request.prompt_id == "0" else (1, 2)
 
-    monkeypatch.setattr("spec_bench.audit.models._answer", answer)
+    monkeypatch.setattr("spec_bench.audit.models._decode_answer", answer)
     make_family(tmp_path)
     paths = [str(tmp_path / name) for name in ("target", "draft")]
     (line,) = audit_pair(*paths, ["The harbour", "The boat"], 1, "sd:2")

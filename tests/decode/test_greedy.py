@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from spec_bench.audit.models import first_difference
+from spec_bench.audit.models import find_first_difference
 from spec_bench.core.warp import SamplingSettings
 from tests.families import ARCHITECTURES, GREEDY, NEWER, PAPERS, built, random_requests, tiny_pair
 from tests.kinds import (
@@ -52,7 +52,7 @@ def differences_from_generate(decoder, architecture, batch):
         for generation in decoder.generate(requests[start : start + batch], seed=0)
     ]
     found = [
-        first_difference(decoder.target, request, theirs[request.prompt_id], answer)
+        find_first_difference(decoder.target, request, theirs[request.prompt_id], answer)
         for request, answer in zip(requests, answers, strict=True)
     ]
     return [difference for difference in found if difference]

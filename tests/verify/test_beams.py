@@ -12,9 +12,9 @@ from spec_bench.audit.beams import (
     THRESHOLDS,
     audit_counts,
     audit_layers,
-    count_error,
-    layer_cases,
-    layer_error,
+    compute_count_error,
+    compute_layer_error,
+    iter_layer_cases,
 )
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.warp import SamplingSettings, beam_probs, next_token_log_probs
@@ -126,7 +126,7 @@ def test_a_layers_beams_are_independent_draws_from_the_beam_law():
 @pytest.mark.parametrize("width", [1, 2])
 def test_a_layer_of_a_given_width_is_exact(width, monkeypatch):
     monkeypatch.setattr(beams, "compute_layer_width", lambda *_: torch.tensor([width]))
-    assert layer_error(next(layer_cases(seed=5)), 2, 0.0) <= TOLERANCE
+    assert compute_layer_error(next(iter_layer_cases(seed=5)), 2, 0.0) <= TOLERANCE
 
 
 def test_the_width_recursion_counts_as_the_trials_do():
@@ -153,8 +153,8 @@ def _dropped_orphans(p, q, trials):
 )
 def test_a_broken_verification_is_caught(part, broken, monkeypatch):
     monkeypatch.setattr(beams, part, broken)
-    settings = product(layer_cases(), (1, 2, 3), THRESHOLDS)
-    assert any(layer_error(*each) > 0.01 for each in settings)
+    settings = product(iter_layer_cases(), (1, 2, 3), THRESHOLDS)
+    assert any(compute_layer_error(*each) > 0.01 for each in settings)
 
 
 def _forgets_nobody(alpha):
@@ -172,9 +172,9 @@ def _subtracts_twice(alpha):
 
 @pytest.mark.parametrize("broken", [_forgets_nobody, _subtracts_twice])
 def test_a_wrong_width_recursion_is_caught(broken):
-    errors = (count_error(case, 3, broken) for case in layer_cases())
+    errors = (compute_count_error(case, 3, broken) for case in iter_layer_cases())
     assert any(error > 0.01 for error in errors)
 
 
 def test_cases_cover_rejected_parents():
-    assert {bool(case.stands.all()) for case in layer_cases()} == {True, False}
+    assert {bool(case.stands.all()) for case in iter_layer_cases()} == {True, False}

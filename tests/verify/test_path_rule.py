@@ -9,11 +9,11 @@ from spec_bench.audit.rules import (
     TOLERANCE,
     PrefixTables,
     audit_path,
+    compute_last_node_law,
     enumerate_path_error,
     enumerate_trees,
-    last_node_distribution,
     list_path_cases,
-    random_tables,
+    make_random_tables,
 )
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.verify import path_rule, simultaneous
@@ -34,7 +34,7 @@ def accepted_tokens(rule, tables, widths, law):
     """E[accepted draft tokens] of a whole-path rule."""
     trees = enumerate_trees(tables, widths, law)
     depth = torch.tensor(trees.tree.shape.node_depth, dtype=torch.float64)
-    return float(trees.chance @ (last_node_distribution(rule, trees)[0] @ depth))
+    return float(trees.chance @ (compute_last_node_law(rule, trees)[0] @ depth))
 
 
 def top_down(trees, judge):
@@ -61,14 +61,14 @@ def test_traversal_accepts_no_less_than_rejection_from_the_root_down(count):
     for seed in range(count):
         widths = ((2, 1, 1), (2, 2), (1, 1, 1), (3, 1), (2,))[seed % 5]
         law = ("iid", "without_replacement")[seed // 5 % 2]
-        tables = random_tables(2 if len(widths) == 3 else 3, len(widths), seed)
+        tables = make_random_tables(2 if len(widths) == 3 else 3, len(widths), seed)
         rejection = partial(recursive_rejection, replacement=law == "iid")
         plain = top_down(enumerate_trees(tables, widths, law), rejection)
         assert accepted_tokens(traversal, tables, widths, law) >= plain - 1e-12
 
 
 def test_one_hot_proposals_gain_nothing():
-    tables = random_tables(3, 2, seed=5)
+    tables = make_random_tables(3, 2, seed=5)
     trees = enumerate_trees(tables, (2, 2), "deterministic")
     same = accepted_tokens(traversal, tables, (2, 2), "deterministic")
     assert same == pytest.approx(top_down(trees, naive), abs=1e-12)
@@ -131,7 +131,10 @@ def first_failure(tree, p):
 
 
 def test_a_wrong_end_of_the_block_is_caught():
-    assert enumerate_path_error(first_failure, random_tables(2, 3, seed=1), (1, 1, 1), "iid") > 0.01
+    assert (
+        enumerate_path_error(first_failure, make_random_tables(2, 3, seed=1), (1, 1, 1), "iid")
+        > 0.01
+    )
 
 
 def reversed_siblings(tree, children, there):
@@ -154,7 +157,8 @@ def test_wrong_siblings_are_caught(monkeypatch, wrong, law):
         path_rule, "list_children", lambda tree, **more: wrong(tree, *right(tree, **more))
     )
     found = [
-        enumerate_path_error(traversal, random_tables(3, 1, seed), (2,), law) for seed in range(5)
+        enumerate_path_error(traversal, make_random_tables(3, 1, seed), (2,), law)
+        for seed in range(5)
     ]
     assert max(found) > 1e-3
 
@@ -168,7 +172,7 @@ def closed(tree, p):
 
 @pytest.mark.parametrize("law", ["iid", "without_replacement", "deterministic"])
 def test_the_closed_form_is_the_loop_with_absent_nodes_at_its_end(law):
-    trees = enumerate_trees(random_tables(2, DEPTH, 7), (1,) * DEPTH, law)
+    trees = enumerate_trees(make_random_tables(2, DEPTH, 7), (1,) * DEPTH, law)
     tree = trees.tree
     length = (3 * torch.arange(len(tree.tokens)) + 2) % (DEPTH + 1)
     tree.valid &= torch.arange(DEPTH + 1) <= length.unsqueeze(1)
@@ -184,7 +188,7 @@ def test_the_closed_form_is_the_loop_with_absent_nodes_at_its_end(law):
 
 
 def test_a_token_that_the_target_never_says_ends_all_behind_it():
-    trees = enumerate_trees(random_tables(2, 2, 1), (1, 1), "iid")
+    trees = enumerate_trees(make_random_tables(2, 2, 1), (1, 1), "iid")
     p = torch.zeros_like(trees.p)
     p[..., 0] = 1.0  # token 1 has no chance, wherever it stands
     success = closed(trees.tree, p).success
