@@ -3,10 +3,13 @@ r"""The papers' claims on a public pair and real questions, at batch 1, beside t
     make smollm2
     spec-bench train training=smollm2 head=redrafter head.draft_vocab=4096 pair.dtype=bfloat16
     python scripts/bench/public_pair.py QUESTIONS.jsonl [--only rsd=exp2] # four hours; resumes
+    make qwen_coder
+    python scripts/bench/public_pair.py QUESTIONS.jsonl --pair qwen_coder # two hours; resumes
     python scripts/bench/public_pair.py --claims                         # results/claims.md
 
 QUESTIONS.jsonl is Spec-Bench's ``question.jsonl``, which has MT-bench's 80 questions and 80
-texts to summarise; first turns are asked. Tables go to ``results/smollm2/<recipe>``.
+texts to summarise and 80 sentences to translate; first turns are asked. Tables go to
+``results/smollm2/<recipe>`` and ``results/qwen_coder/<recipe>-<questions>``.
 """
 
 import argparse
@@ -28,7 +31,7 @@ from spec_bench.report.papers.paper import load_paper
 from spec_bench.system.files import results_files
 
 ROOT = Path(__file__).resolve().parents[2]
-PAIRS = ("embedded", "smollm2")  # their folders below results
+PAIRS = ("embedded", "smollm2", "qwen_coder")  # their folders below results
 HEADS = "pair.heads.redrafter=results/train/smollm2_redrafter/heads"
 KS = ",".join(f"mcsd_wor:{k}" for k in (1, 2, 4, 8, 16))
 RULES = "sd:3,block:3,spectr:2x3,optimal:2x3,specinfer:2-2-2,rsd_c:2-2-2,traversal:2-2-2"
@@ -40,19 +43,30 @@ TYPICAL = "cells=[redrafter:4x4,redrafter_typical:4x4]"
 WIDTHS = ",".join(f"redrafter:{width}x4" for width in (1, 2, 4, 8, 16))
 ROWS = "cells=[sd:3,redrafter:2x4,redrafter:8x4,{decoder:redrafter,spec:8x4,tree_attention:false}]"
 BATCHED = ("prompts=32", "generation.max_new_tokens=24", "seed=0,1,2")
-# Recipe, what it is cut to, temperatures.
-RECIPES = (
-    ("rsd=exp1", ('length=["2","3"]',), "1"),
-    ("rsd=exp2", ("budget=[6,14]",), "1"),
-    ("mcsd=acceptance", (f"cells=[{KS}]",), "0,1"),
-    ("mcsd=ablation", (), "1"),
-    ("dsbd=fronts", (f"cells=[{BEAMS}]",), "1"),
-    ("redrafter=decoding", (HEADS, TYPICAL), "0,0.7"),
-    ("redrafter=temperatures", (HEADS, TYPICAL, "seed=0"), "0,0.5,0.9"),
-    ("redrafter=beams", (HEADS, f"cells=[{WIDTHS}]", "generation.max_new_tokens=16,32,64"), "0"),
-    ("redrafter=batches", (HEADS, ROWS, *BATCHED), "0"),
-    ("beyond=verification", (f"cells=[{RULES}]",), "1"),
-)
+EXP1, EXP2 = 'length=["2","3","5"]', "budget=[6,14]"
+# Of each pair: its config, how many questions and tokens, and its runs: a recipe, the questions,
+# what it is cut to, temperatures.
+RUNS = {
+    "smollm2": ("smollm2", 24, 48, (
+        ("rsd=exp1", "mt_bench_questions", ('length=["2","3"]',), "1"),
+        ("rsd=exp2", "mt_bench_questions", (EXP2,), "1"),
+        ("mcsd=acceptance", "mt_bench_questions", (f"cells=[{KS}]",), "0,1"),
+        ("mcsd=ablation", "mt_bench_questions", (), "1"),
+        ("dsbd=fronts", "summaries", (f"cells=[{BEAMS}]",), "1"),
+        ("redrafter=decoding", "mt_bench_questions", (HEADS, TYPICAL), "0,0.7"),
+        ("redrafter=temperatures", "mt_bench_questions", (HEADS, TYPICAL, "seed=0"), "0,0.5,0.9"),
+        ("redrafter=beams", "mt_bench_questions",
+         (HEADS, f"cells=[{WIDTHS}]", "generation.max_new_tokens=16,32,64"), "0"),
+        ("redrafter=batches", "mt_bench_questions", (HEADS, ROWS, *BATCHED), "0"),
+        ("beyond=verification", "mt_bench_questions", (f"cells=[{RULES}]",), "1"),
+    )),
+    "qwen_coder": ("qwen25_coder_q4", 12, 32, (
+        ("rsd=exp1", "translations", (EXP1,), "0.3"),
+        ("rsd=exp2", "translations", (EXP2,), "0.3"),
+        ("rsd=exp2", "summaries", (EXP2,), "0.3"),
+        ("rsd=exp1", "summaries", (EXP1,), "0.3"),
+    )),
+}  # fmt: skip
 ABOUT = """\
 # The papers' claims on two pairs
 
@@ -75,6 +89,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("questions", nargs="?", type=Path)
     parser.add_argument("--only", help="a recipe, such as rsd=exp2")
+    parser.add_argument("--pair", choices=tuple(RUNS), default="smollm2")
     parser.add_argument("--claims", action="store_true")
     options = parser.parse_args()
     if options.claims:
@@ -82,36 +97,45 @@ def main() -> int:
         return 0
     if options.questions is None:
         parser.error("QUESTIONS.jsonl or --claims")
-    status = 0  # each in a folder of its own: a table is of one sitting
-    for recipe, cut, temperatures in RECIPES:
+    pair, prompts, tokens, runs = RUNS[options.pair]
+    status = 0  # each in a folder of its own: a table is of one session
+    for recipe, asked, cut, temperatures in runs:
         if options.only in (None, recipe):
-            folder = ROOT / "outputs/public" / (name := recipe.replace("=", "-"))
-            asked = [
-                recipe, "pair=smollm2", "task=spec_bench", *questions(options.questions, recipe),
+            name = recipe.replace("=", "-")
+            folder = ROOT / "outputs/public" / (options.pair if options.pair != "smollm2" else "")
+            kept = name if options.pair == "smollm2" else f"{name}-{asked}"
+            folder = folder / kept
+            words = [
+                recipe, f"pair={pair}", "task=spec_bench", *questions(options.questions, asked),
                 "task.sample=random", "task.later_turns=none", "engine.threads=1", "energy=none",
-                "prompts=24", "generation.max_new_tokens=48", "seed=0", *cut,
+                f"prompts={prompts}", f"generation.max_new_tokens={tokens}", "seed=0", *cut,
                 f"generation.temperature={temperatures}",
             ]  # fmt: skip
-            command = [sys.executable, "-m", "spec_bench", "-m", *asked, f"results={folder}"]
+            command = [sys.executable, "-m", "spec_bench", "-m", *words, f"results={folder}"]
             status |= subprocess.run(command, cwd=ROOT, check=False).returncode != 0
-            shutil.copytree(folder / name, ROOT / "results/smollm2" / name, dirs_exist_ok=True)
+            target = ROOT / "results" / options.pair / kept
+            shutil.copytree(folder / name, target, dirs_exist_ok=True)
     return status
 
 
-def questions(file: Path, recipe: str) -> list[str]:
-    """Writes the questions that a recipe asks; returns what names them, and their scores."""
-    name = "summaries" if recipe == "dsbd=fronts" else "mt_bench_questions"
+def questions(file: Path, name: str) -> list[str]:
+    """Writes the questions that a run asks; returns what names them, and their scores.
+
+    ``mt_bench_questions``: MT-bench's, by its own numbers. ``summaries``, ``translations``: the
+    shortest 24 of that category.
+    """
     path = ROOT / "outputs/public" / name / "question.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    every = [(json.loads(line), line) for line in file.read_text("utf-8").splitlines()]
-    if name == "summaries":
-        kept = [line for asked, line in every if asked["category"] == "summarization"]
+    rows = [(json.loads(line), line) for line in file.read_text("utf-8").splitlines()]
+    if name == "mt_bench_questions":
+        kept = [line for row, line in rows if 81 <= row["question_id"] <= 160]
+    else:
+        category = {"summaries": "summarization", "translations": "translation"}[name]
+        kept = [line for row, line in rows if row["category"] == category]
         kept = sorted(kept, key=len)[:24]
-    else:  # by MT-bench's own numbers
-        kept = [line for asked, line in every if 81 <= asked["question_id"] <= 160]
     path.write_text("\n".join(kept) + "\n", encoding="utf-8")
-    scores = ["task.scores=[rouge2]"] * (name == "summaries")
-    return [f"task.name={name}", f"task.source.path={path}", *scores]
+    scores = {"summaries": ["task.scores=[rouge2]"], "translations": ["task.scores=[bleu]"]}
+    return [f"task.name={name}", f"task.source.path={path}", *scores.get(name, [])]
 
 
 def page() -> str:
