@@ -1,7 +1,7 @@
 """``spec-bench train``: trains draft heads; see ``conf/train.yaml``.
 
-Exit status: 0 heads are written, 1 a disk takes no more, 2 the settings or the data cannot be right
-(one line says why), 130 interrupted; the same command goes on from the last checkpoint.
+Exit status: 0 if heads are written, 1 if a disk is full, 2 if the settings or the data are wrong
+(in one line), 130 if interrupted. The same command resumes from the last checkpoint.
 """
 
 import logging
@@ -17,17 +17,17 @@ RESUMES = "the same command goes on"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Help at once, else the Hydra application; exits with its status."""
+    """Prints the help, or runs the Hydra application and exits with its status."""
     with exit_cleanly(f"interrupted; {RESUMES}"):
         from spec_bench.jobs.config.flags import flags_to_overrides, read_escapes
         from spec_bench.jobs.config.help import command_help
 
-        given = sys.argv[1:] if arguments is None else arguments
-        if {"--help", "-h"} & set(given):
+        command_words = sys.argv[1:] if arguments is None else arguments
+        if {"--help", "-h"} & set(command_words):
             print(command_help("train"), end="")
             return
         try:
-            words = read_escapes(flags_to_overrides("train", given))
+            words = read_escapes(flags_to_overrides("train", command_words))
         except UsageError as error:
             print_error(f"spec-bench train: {error}")
             sys.exit(2)
@@ -37,14 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _job(config: Any) -> None:
-    """Runs one training, of a composed config."""
+    """Runs the training of a composed config."""
     from omegaconf import OmegaConf
 
     from spec_bench.jobs.config.application import CHATTY
     from spec_bench.train.settings import build_train_settings
 
-    for chatty in CHATTY:
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    for logger_name in CHATTY:
+        logging.getLogger(logger_name).setLevel(logging.WARNING)
     plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     settings = build_train_settings(plain)
     from spec_bench.train.train import train_heads  # imports torch

@@ -1,4 +1,4 @@
-"""``python -m spec_bench.train.collect FOLDER ...``: one row for each head trained below folders.
+"""``python -m spec_bench.train.collect FOLDER ...``: a table of the heads trained below folders.
 
 Reads the ``training.json`` files and writes ReDrafter's grid (arXiv 2403.09919, Figure 4) as a CSV.
 """
@@ -14,7 +14,7 @@ from spec_bench.system.files import write_csv
 
 
 def make_row(file: Path) -> dict[str, Any]:
-    """Returns the row of a finished training, of its ``training.json``."""
+    """Makes the row of a finished training from its ``training.json``."""
     facts = json.loads(file.read_text(encoding="utf-8"))
     head = facts["settings"]["head"]
     row: dict[str, Any] = {
@@ -29,12 +29,12 @@ def make_row(file: Path) -> dict[str, Any]:
             row[f"{side} {guess}"] = share
     for size in ("dialogues", "positions"):
         row[f"validation {size}"] = facts["data"]["validation"][size]
-    more = {"steps": facts["steps"], "seconds": facts["seconds"]}
-    return row | more | {"folder": file.parent.as_posix()}
+    totals = {"steps": facts["steps"], "seconds": facts["seconds"]}
+    return row | totals | {"folder": file.parent.as_posix()}
 
 
 def main() -> int:
-    """Returns the command line."""
+    """Writes the table of the folders on the command line; returns the exit status."""
     parser = Parser(prog="python -m spec_bench.train.collect", description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+", help="e.g. results/train/grid")
     parser.add_argument("--out", type=output_file, help="default: heads.csv in the first folder")

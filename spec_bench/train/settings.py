@@ -1,4 +1,4 @@
-"""A training's settings, checked before any model is loaded; imports no torch."""
+"""Settings of a training, checked before any model is loaded; imports no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -36,13 +36,13 @@ Temperatures = Annotated[
 
 @settings
 class AnswerSettings:
-    """How the target answers."""
+    """How the target answers prompts."""
 
     # prompt i is answered at temperature i mod their number; 0 is greedy
     temperatures: Temperatures = (0.0, 1.0)
-    max_new_tokens: Annotated[StrictInt, Ge(1)] = 128  # limit
-    batch_size: Annotated[StrictInt, Ge(1)] = 32  # prompts answered at a time
-    seed: Annotated[StrictInt, Ge(0)] = 0  # of the first batch; the following ones count up
+    max_new_tokens: Annotated[StrictInt, Ge(1)] = 128
+    batch_size: Annotated[StrictInt, Ge(1)] = 32
+    seed: Annotated[StrictInt, Ge(0)] = 0  # of the first batch; each later batch adds 1
 
 
 Count = Annotated[StrictInt, Ge(1)]
@@ -55,14 +55,14 @@ Share = Annotated[FiniteFloat, Ge(0), Le(1)]
 
 @settings
 class HeadSettings:
-    """Which heads; meanings stand in ``conf/head``."""
+    """Kind and sizes of the heads; documented in ``conf/head``."""
 
     name: NonEmptyStr
     kind: NonEmptyStr
     guesses: Count
     blocks: Annotated[StrictInt, Ge(0)]
     decay: Share
-    measured: str = ""  # the words of a job that measures them, HEADS their folder
+    measured: str = ""  # command-line words of a job that measures them, HEADS their folder
     recurrent: StrictBool = True
     inner: Count | None = None
     init: NonEmptyStr = RANDOM
@@ -79,8 +79,8 @@ class HeadSettings:
 
         kinds = (*head_kinds(), DRAFT_MODEL)
         if self.kind not in kinds:
-            known = ", ".join(sorted(kinds))
-            raise UsageError(f"head.kind must be one of {known}, got {self.kind!r}")
+            choices = ", ".join(sorted(kinds))
+            raise UsageError(f"head.kind must be one of {choices}, got {self.kind!r}")
         if self.kind != DRAFT_MODEL:
             if self.init not in (RANDOM, "target"):
                 raise UsageError(f"head.init must be random or target, got {self.init!r}")
@@ -90,21 +90,23 @@ class HeadSettings:
                     "target's"
                 )
             return
-        own = self.init != RANDOM  # a draft's folder, with its sizes
-        for name in ("width", "inner", "draft_vocab", "blocks", *["window"][:own]):
-            if bool(getattr(self, name)) == own:
+        has_folder = self.init != RANDOM  # a draft's folder, with its sizes
+        for name in ("width", "inner", "draft_vocab", "blocks", *["window"][:has_folder]):
+            if bool(getattr(self, name)) == has_folder:
                 has = (
-                    f"head.init={self.init} has its own" if own else f"head.kind={self.kind} needs"
+                    f"head.init={self.init} has its own"
+                    if has_folder
+                    else f"head.kind={self.kind} needs"
                 )
                 raise UsageError(f"{has} head.{name}")
         if self.width is not None and self.width % HEAD_WIDTH:
-            allowed = f"a multiple of {HEAD_WIDTH}, an attention head's"
-            raise UsageError(f"head.width must be {allowed}, got {self.width}")
+            requirement = f"a multiple of {HEAD_WIDTH}, an attention head's"
+            raise UsageError(f"head.width must be {requirement}, got {self.width}")
 
 
 @settings
 class DataSettings:
-    """What is learned from; meanings stand in ``conf/train.yaml``."""
+    """Training data; documented in ``conf/train.yaml``."""
 
     kind: Literal["chats", "prompts", "sampled", "task"]
     path: NonEmptyStr | tuple[NonEmptyStr, ...] | None
@@ -120,8 +122,8 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         if self.kind != "chats" and self.answered_by != "target":
-            needed = "data.answered_by must be target"
-            raise UsageError(f"data.kind={self.kind} has no answers: {needed}")
+            requirement = "data.answered_by must be target"
+            raise UsageError(f"data.kind={self.kind} has no answers: {requirement}")
         if self.kind == "sampled" and self.limit is None:
             raise UsageError("data.kind=sampled needs data.limit, the number of prompts sampled")
         if self.kind in ("chats", "prompts") and self.path is None:
@@ -132,7 +134,7 @@ class DataSettings:
 
 @settings
 class Optimisation:
-    """How it is learned; meanings stand in ``conf/train.yaml``."""
+    """Optimiser and schedule; documented in ``conf/train.yaml``."""
 
     epochs: Count
     steps: Count | None
@@ -162,7 +164,7 @@ def _folder_name(name: str) -> str:
 
 @settings
 class AskedTraining:
-    """What ``conf/train.yaml`` composes to, checked; meanings stand there."""
+    """The composed and checked ``conf/train.yaml``, which documents the keys."""
 
     name: Annotated[NonEmptyStr, AfterValidator(_folder_name), Allowed("a folder below results")]
     results: NonEmptyStr
@@ -183,43 +185,43 @@ class AskedTraining:
 
     def __post_init__(self) -> None:
         if self.validate_every % self.log_every:
-            allowed = f"a multiple of log_every ({self.log_every})"
-            raise UsageError(f"validate_every must be {allowed}, got {self.validate_every}")
+            requirement = f"a multiple of log_every ({self.log_every})"
+            raise UsageError(f"validate_every must be {requirement}, got {self.validate_every}")
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Everything one training needs: what was asked for, and what follows from it."""
+    """Settings of a training with the pair and the task built from them."""
 
     asked: AskedTraining
     pair: Pair
     task: Task | RandomPrompts | None
     out: Path  # folder of the heads
-    config: Mapping[str, Any]  # what the numbers follow from, as composed; part of the checkpoint
+    config: Mapping[str, Any]  # composed settings that decide the numbers, for the checkpoint
 
     @property
     def folder(self) -> Path:
-        """Where checkpoint and log lie."""
+        """Folder of the checkpoint and the log."""
         return Path(self.asked.results) / self.asked.name
 
 
 def build_train_settings(config: Any) -> TrainSettings:
-    """Checks a composed ``conf/train.yaml``, interpolations resolved. Raises ValueError: one line
-    that names a key, its value and what is allowed.
+    """Checks a composed and resolved ``conf/train.yaml``. Raises UsageError with one line that
+    names a key, its value and the choices.
     """
-    asked = check(AskedTraining, config)
-    results = Path(asked.results)
-    on_task = asked.data.kind == "task"
-    out = Path(asked.out) if asked.out else results / asked.name / "heads"
+    request = check(AskedTraining, config)
+    results = Path(request.results)
+    on_task = request.data.kind == "task"
+    heads_folder = Path(request.out) if request.out else results / request.name / "heads"
     check_folder("results", results)
-    check_folder("out", out)
-    task = build_task(asked.task) if on_task else None
-    if asked.data.path is not None:
-        # As ``run --data`` asks them; prompts are texts that go on, without a chat template.
+    check_folder("out", heads_folder)
+    task = build_task(request.task) if on_task else None
+    if request.data.path is not None:
+        # As for ``run --data``; prompts are plain texts, without a chat template.
         task = read_own(
-            asked.data.path, **({"chat": False} if asked.data.kind == "prompts" else {})
+            request.data.path, **({"chat": False} if request.data.kind == "prompts" else {})
         )
-    pair = build_pair(replace(asked.pair, draft=None, heads=None), asked.engine)
+    pair = build_pair(replace(request.pair, draft=None, heads=None), request.engine)
     keys = ("seed", "head", "data", "optimiser", *(["task"] if on_task else []))
-    identifying = {"pair": pair.settings(), **{key: config[key] for key in keys}}
-    return TrainSettings(asked, pair, task, out, identifying)
+    identity = {"pair": pair.settings(), **{key: config[key] for key in keys}}
+    return TrainSettings(request, pair, task, heads_folder, identity)

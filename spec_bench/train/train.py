@@ -1,4 +1,4 @@
-"""One training: heads, data and target as the settings say, and the heads written."""
+"""Runs one training: prepares heads, data and target, trains, and writes the heads."""
 
 import logging
 import shlex
@@ -26,30 +26,30 @@ from spec_bench.train.batches import (
     Dialogue,
     DialogueBatches,
     count_answer_tokens,
+    count_steps,
     find_learned_positions,
-    list_steps,
 )
-from spec_bench.train.dialogues import check_data, read_dialogues, split
+from spec_bench.train.dialogues import check_data, read_dialogues, split_dialogues
 from spec_bench.train.loop import (
     TrainingProgress,
     TrainingRun,
     make_accelerator,
-    measure,
+    measure_accuracy,
     name_guesses,
     run_training,
 )
 from spec_bench.train.settings import DRAFT_MODEL, HeadSettings, TrainSettings
-from spec_bench.train.trainee import BlockHead, TrainableHead, UnrolledHead, make_draft
+from spec_bench.train.trainee import BlockHead, TrainableHead, UnrolledHead, make_draft_head
 
-_MOST_TRAIN = 64  # training dialogues that the accuracy of training is measured on
+_MAX_TRAIN = 64  # training dialogues for measuring the training accuracy
 log = logging.getLogger(__name__)
 
 
-def fresh_heads(
+def make_fresh_heads(
     head: HeadSettings, model: HuggingFaceModel, seed: int, dialogues: Sequence[Dialogue] = ()
 ) -> TrainableHead:
-    """Heads that have learned nothing yet, as wide as the target and with its last layer where
-    they start with that; those of a smaller vocabulary know the dialogues' most frequent tokens.
+    """Makes untrained heads as wide as the target, with its last layer if they start with it. Heads
+    with a smaller vocabulary get the dialogues' most frequent tokens.
     """
     table = model.module.get_input_embeddings().weight
     vocab, width = table.shape
@@ -65,14 +65,18 @@ def fresh_heads(
 
     config = model.module.config.get_text_config()
     if head.kind == DRAFT_MODEL:
-        return make_draft(head, config, output(), dialogues)
-    ids = frequent(dialogues, head.draft_vocab) if (head.draft_vocab or vocab) < vocab else None
+        return make_draft_head(head, config, output(), dialogues)
+    ids = (
+        select_frequent_tokens(dialogues, head.draft_vocab)
+        if (head.draft_vocab or vocab) < vocab
+        else None
+    )
     plan = HeadPlan(
         head.guesses, head.blocks, head.recurrent, head.inner, head.init, config.to_dict(), ids,
         head.fc_norm, head.masks,
     )  # fmt: skip
-    made = heads_class(head.kind).fresh(plan, width, vocab, output)
-    return make_trainee(made, model, head.guesses, head.steps, head.noise)
+    heads = heads_class(head.kind).fresh(plan, width, vocab, output)
+    return make_trainee(heads, model, head.guesses, head.steps, head.noise)
 
 
 def make_trainee(
@@ -82,71 +86,71 @@ def make_trainee(
     steps: int | None = None,
     noise: float = 0,
 ) -> TrainableHead:
-    """What makes heads of a kind learn; arguments as ``SequenceHead``'s, the target for its
-    last layer and its embeddings.
+    """Wraps heads for training by their kind. ``model`` gives its last layer and its embeddings;
+    the other arguments are those of ``SequenceHead``.
     """
     token = getattr(heads.shape, "mask_token", None)
     mask = None
     if token is not None:
         mask = model.embed(torch.tensor([token], device=model.device))[0].clone()
 
-    def project(hidden: torch.Tensor) -> torch.Tensor:  # kept in float32, whatever the target is
-        return model.project(hidden.to(model.module.dtype))
+    def project(hidden_states: torch.Tensor) -> torch.Tensor:  # the heads stay in float32
+        return model.project(hidden_states.to(model.module.dtype))
 
-    given = (guesses, project, steps, noise, mask)
+    arguments = (guesses, project, steps, noise, mask)
     if isinstance(heads, FeatureHead):
-        return UnrolledHead(heads, *given)
+        return UnrolledHead(heads, *arguments)
     if isinstance(heads, DFlashHead):
-        return BlockHead(heads, *given)
+        return BlockHead(heads, *arguments)
     return TrainableHead(heads, guesses)
 
 
-def frequent(dialogues: Sequence[Dialogue], count: int | None) -> tuple[int, ...]:
-    """Returns the target ids of the answers' most frequent tokens, in increasing order."""
-    times = count_answer_tokens(dialogues)
-    return tuple(sorted(sorted(times, key=lambda token: (-times[token], token))[:count]))
+def select_frequent_tokens(dialogues: Sequence[Dialogue], count: int | None) -> tuple[int, ...]:
+    """Selects the answers' most frequent tokens, as increasing ids of the target."""
+    counts = count_answer_tokens(dialogues)
+    return tuple(sorted(sorted(counts, key=lambda token: (-counts[token], token))[:count]))
 
 
 def train_heads(settings: TrainSettings) -> dict[str, Any]:
-    """Trains heads as the settings say and writes them; what ``training.json`` holds, empty in all
-    processes but the first. A ValueError if data, target or checkpoint cannot be right.
+    """Trains heads and writes them. Returns the contents of ``training.json``, in other processes
+    than the first an empty dictionary. Raises ValueError if data, target or checkpoint are wrong.
     """
     check_data(settings)
-    asked = settings.asked
-    sink = build_wandb(asked.sink.wandb, settings.folder)
+    request = settings.asked
+    sink = build_wandb(request.sink.wandb, settings.folder)
     processes = make_accelerator(settings.pair.specs[0].device)
-    if asked.engine.threads is not None:
-        torch.set_num_threads(asked.engine.threads)
-    training = _prepare(settings, processes)
+    if request.engine.threads is not None:
+        torch.set_num_threads(request.engine.threads)
+    training = _prepare_training(settings, processes)
     progress = run_training(training)
     if not processes.is_main_process:
         return {}
-    facts = finish(training, progress)
+    facts = write_results(training, progress)
     if sink is not None:
-        log_training(sink, asked.name, facts, settings.folder / "log.csv")
+        log_training(sink, request.name, facts, settings.folder / "log.csv")
     held_out = facts["accuracy"]["validation"]
     accuracy = held_out or facts["accuracy"]["train"]
     right = ", ".join(f"{guess} {share}" for guess, share in accuracy.items())
-    where = "" if held_out else " on the training data, as no prompts were held out"
+    note = "" if held_out else " on the training data, as no prompts were held out"
     print(
-        f"{asked.name}: {facts['parameters']:,} parameters; share of right guesses{where}: {right} "
-        f"(of {facts['positions'][0]} positions)"
+        f"{request.name}: {facts['parameters']:,} parameters; share of right guesses{note}: "
+        f"{right} (of {facts['positions'][0]} positions)"
     )
-    models = [word for word in _typed() if word.startswith(("pair", "engine"))]
+    models = [word for word in _get_overrides() if word.startswith(("pair", "engine"))]
     plain = "task.chat=false " * (getattr(settings.task, "chat", True) is False)
-    on = shlex.join(models) or f"pair={asked.pair.name}"
-    how = asked.head.measured.replace("HEADS", shlex.quote(str(settings.out)))
+    pair_words = shlex.join(models) or f"pair={request.pair.name}"
+    measure_words = request.head.measured.replace("HEADS", shlex.quote(str(settings.out)))
     print(
         f"heads: {settings.out}\n"
-        f"measure them, on prompts that they did not learn: spec-bench run {on} {how} "
-        f"{plain}--data FILE"
+        f"measure them, on prompts that they did not learn: spec-bench run {pair_words} "
+        f"{measure_words} {plain}--data FILE"
     )
     return facts
 
 
-def _prepare(settings: TrainSettings, processes: Accelerator) -> TrainingRun:
+def _prepare_training(settings: TrainSettings, processes: Accelerator) -> TrainingRun:
     """Loads the target, reads the data, makes fresh heads."""
-    asked = settings.asked
+    request = settings.asked
     spec = settings.pair.specs[0]
     tokenizer, _ = load_pair_tokenizer(settings.pair)
     model = load_model(spec)
@@ -154,49 +158,58 @@ def _prepare(settings: TrainSettings, processes: Accelerator) -> TrainingRun:
         model.module.to(processes.device)
         model.device = processes.device
     model.module.requires_grad_(False)
-    with processes.main_process_first():  # which writes what it computes
+    with processes.main_process_first():  # it writes a cache for the others
         dialogues = read_dialogues(settings, model, tokenizer)
-        train, validation = split(dialogues, asked.data.validation, asked.seed)
+        train, validation = split_dialogues(dialogues, request.data.validation, request.seed)
         if not train:
-            raise UsageError(f"data.validation={asked.data.validation} leaves nothing to train on")
-        trainee = fresh_heads(asked.head, model, asked.seed, train)
-    # Of several processes each would compute more than its own share.
-    kept_gib = asked.data.kept_gib if processes.num_processes == 1 else 0
-    given = (asked.head.guesses, trainee.layers(model.blocks), asked.data.hidden_batch, kept_gib)
-    sides = [trainee.batches(model, side, *given) for side in (train, validation)]
-    optimiser = asked.optimiser
+            raise UsageError(
+                f"data.validation={request.data.validation} leaves nothing to train on"
+            )
+        trainee = make_fresh_heads(request.head, model, request.seed, train)
+    # With several processes each would compute more than its own share.
+    kept_gib = request.data.kept_gib if processes.num_processes == 1 else 0
+    batch_settings = (
+        request.head.guesses,
+        trainee.layers(model.blocks),
+        request.data.hidden_batch,
+        kept_gib,
+    )
+    sides = [trainee.batches(model, side, *batch_settings) for side in (train, validation)]
+    optimiser = request.optimiser
     batch = min(optimiser.batch, len(train))
     if batch < processes.num_processes * optimiser.accumulate:
         raise UsageError(
             f"a step's {batch} dialogues cannot be shared by {processes.num_processes} processes "
             f"with optimiser.accumulate={optimiser.accumulate}"
         )
-    steps = optimiser.steps or optimiser.epochs * list_steps(len(train), batch)
+    steps = optimiser.steps or optimiser.epochs * count_steps(len(train), batch)
     log.info("%d answered prompts to train on, %d to validate on", len(train), len(validation))
     return TrainingRun(settings, trainee, sides[0], sides[1], steps, batch, processes)
 
 
-def finish(training: TrainingRun, progress: TrainingProgress) -> dict[str, Any]:
-    """Writes ``settings.out``: heads, ``accuracies.json``, ``training.json``, which it returns, and
-    ``log.csv``. The heads are rounded to ``out_dtype`` first: what is stored is what is measured.
+def write_results(training: TrainingRun, progress: TrainingProgress) -> dict[str, Any]:
+    """Writes the heads, ``accuracies.json``, ``training.json`` and ``log.csv`` to ``settings.out``;
+    returns the contents of ``training.json``. Rounds the heads to ``out_dtype`` before measuring.
     """
     settings = training.settings
     trainee = training.trainee
-    asked = settings.asked
-    trainee.save(settings.out, DTYPES[asked.out_dtype])
+    request = settings.asked
+    trainee.save(settings.out, DTYPES[request.out_dtype])
     held_out = training.validation
-    seen = training.train
-    validation = measure(trainee, held_out, range(len(held_out.dialogues)), asked.ranks)
-    train = measure(trainee, seen, range(min(_MOST_TRAIN, len(seen.dialogues))), asked.ranks)
-    measured = validation or train
+    train_batches = training.train
+    validation = measure_accuracy(trainee, held_out, range(len(held_out.dialogues)), request.ranks)
+    train = measure_accuracy(
+        trainee, train_batches, range(min(_MAX_TRAIN, len(train_batches.dialogues))), request.ranks
+    )
+    accuracy = validation or train
     facts = {
-        "head": asked.head.name,
+        "head": request.head.name,
         "target": settings.pair.target,
         "target_revision": settings.pair.revisions[0],
         "parameters": trainee.heads.parameter_count,
-        "stored_as": asked.out_dtype,
+        "stored_as": request.out_dtype,
         "settings": settings.config,
-        "data": {"train": _size(seen), "validation": _size(held_out)},
+        "data": {"train": _count_data(train_batches), "validation": _count_data(held_out)},
         "steps": progress.step,
         "dialogues_per_step": training.batch,
         "tokens": progress.tokens,
@@ -206,31 +219,32 @@ def finish(training: TrainingRun, progress: TrainingProgress) -> dict[str, Any]:
             "train": train and name_guesses("", train.best),
             "validation": validation and name_guesses("", validation.best),
         },
-        "positions": measured and list(measured.counts),  # that the accuracy is of, by guess
+        "positions": accuracy and list(accuracy.counts),  # by guess
         "validation_loss": validation and _round_accuracy(validation.loss),
-        # Without the folder that this machine has it in.
-        "provenance": provenance() | {"command": ["python", "-m", "spec_bench.train", *_typed()]},
+        # Without this machine's path.
+        "provenance": provenance()
+        | {"command": ["python", "-m", "spec_bench.train", *_get_overrides()]},
     }
     files = {"training.json": facts}
-    if measured:
+    if accuracy:
         files["accuracies.json"] = {
             "measured_on": "validation" if validation else "training",
-            "positions": list(measured.counts),
-            "accuracies": [_round_accuracy(head) for head in measured.ranks],
-            **({"overlaps": _round_accuracy(measured.overlaps)} if measured.overlaps else {}),
+            "positions": list(accuracy.counts),
+            "accuracies": [_round_accuracy(head) for head in accuracy.ranks],
+            **({"overlaps": _round_accuracy(accuracy.overlaps)} if accuracy.overlaps else {}),
         }
-    for name, value in files.items():
-        write_json(settings.out / name, value)
+    for name, content in files.items():
+        write_json(settings.out / name, content)
     shutil.copyfile(settings.folder / "log.csv", settings.out / "log.csv")
     return facts
 
 
-def _typed() -> list[str]:
-    """Returns the settings that were asked for on the command line."""
+def _get_overrides() -> list[str]:
+    """Returns the overrides from the command line."""
     return [*HydraConfig.get().overrides.task] if HydraConfig.initialized() else []
 
 
-def _size(batches: DialogueBatches) -> dict[str, int]:
+def _count_data(batches: DialogueBatches) -> dict[str, int]:
     return {
         "dialogues": len(batches.dialogues),
         "tokens": sum(len(dialogue.ids) for dialogue in batches.dialogues),

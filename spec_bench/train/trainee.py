@@ -1,11 +1,11 @@
-"""What makes heads of a kind learn: what they guess during training, and the loss of it.
+"""Wraps heads for training: their guesses during training, and the loss of these.
 
-Medusa and ReDrafter learn single positions by cross-entropy. EAGLE, MTP and DFlash heads learn from
-whole sequences, held against what the target says there, each run as decoding runs it.
+Medusa and ReDrafter learn single positions by cross-entropy. EAGLE, MTP and DFlash heads learn the
+target's distributions on whole sequences, and run as they do in decoding.
 
-Letters: B dialogues, T tokens, A rows of a dialogue that are learned, N positions of all, S tokens
-of a block, W width of what the target hands over, D width, K guesses, V tokens, V' those that the
-head knows, d head width.
+Letters: B dialogues, T tokens, A learned rows of a dialogue, N learned positions of all, S tokens
+of a block, W width of the target's features, D width, K guesses, V tokens, V' those in the head's
+vocabulary, d head width.
 """
 
 from __future__ import annotations
@@ -44,92 +44,92 @@ from spec_bench.train.batches import (
 if TYPE_CHECKING:
     from spec_bench.train.settings import HeadSettings
 
-MASKED = 0.5  # of an answer's positions, drawn anew in every step, have PARD's masks behind them
-LOGITS_WEIGHT = 0.1  # of EAGLE-1's cross-entropy beside its regression (section 3.2)
+MASKED = 0.5  # share of an answer's positions, drawn in every step, with PARD's masks after them
+LOGITS_WEIGHT = 0.1  # of EAGLE-1's cross-entropy, relative to its regression (section 3.2)
 
 
 class GuessLosses(NamedTuple):
     """Sums over positions, per guess."""
 
     loss: Tensor  # [K] cross-entropy in nats
-    right: Tensor  # [K] how often the best guess was the right token
+    right: Tensor  # [K] number of positions where the best guess was right
 
 
 class TrainableHead(nn.Module):
-    """Heads of any kind behind one call; these learn every guess at single positions."""
+    """Heads with their loss. The base class learns every guess at single positions."""
 
-    batches: ClassVar[type[DialogueBatches]] = DialogueBatches  # what makes batches of dialogues
+    batches: ClassVar[type[DialogueBatches]] = DialogueBatches
 
     def __init__(self, heads: DraftHeads, guesses: int) -> None:
         super().__init__()
-        # K; for Medusa the number of its heads
         self.heads = heads
-        self.guesses = guesses
+        self.guesses = guesses  # K; for Medusa the number of its heads
 
     def layers(self, blocks: int) -> Layers:
-        """Returns the hidden states that it learns from, of a target of so many blocks."""
+        """Returns the layers whose hidden states it learns from, of a target with ``blocks``."""
         return LAST
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
-        """Writes what was learned; from then on it is what was written, rounded."""
+        """Writes the heads and rounds them to what was written."""
         save_heads(self.heads.to(dtype), folder)
         self.heads.float()
 
     def logits(self, batch: Any) -> Iterator[Tensor]:
-        """Logits of guess 1, 2, ..., K, each [N, V]."""
-        for known in self.heads.guesses(batch.x, batch.embedded):
-            yield scatter_to_vocabulary(known, self._ids, self.heads.shape.vocab)
+        """Yields the logits of guesses 1, 2, ..., K, each [N, V]."""
+        for own_logits in self.heads.guesses(batch.x, batch.embedded):
+            yield scatter_to_vocabulary(own_logits, self._ids, self.heads.shape.vocab)
 
     @property
     def _ids(self) -> Tensor | None:
-        """[V'] the target's tokens that the heads know, rising; None if they know all."""
+        """Target ids of the heads' vocabulary, [V'] in increasing order; None if it is all."""
         ids: Tensor | None = getattr(self.heads, "ids", None)
         return ids
 
-    def wanted(self, batch: Any) -> Iterator[Tensor] | None:
-        """The target's logits where guess 1, 2, ..., K are made, each [N, V]; None where the batch
-        does not hold what they follow from.
+    def iter_target_logits(self, batch: Any) -> Iterator[Tensor] | None:
+        """Yields the target's logits for guesses 1, 2, ..., K, each [N, V]; None if the batch lacks
+        the hidden states for them.
         """
         return None
 
-    def forward(self, x: Tensor, embedded: Tensor, guessed: Tensor) -> GuessLosses:
-        """Summed losses; fields as in ``PositionBatch``."""
+    def forward(self, x: Tensor, embeddings: Tensor, labels: Tensor) -> GuessLosses:
+        """Sums the losses of a ``PositionBatch``."""
         losses = []
         right = []
         ids = self._ids
-        summed = partial(cross_entropy, ignore_index=IGNORED, reduction="sum")
-        if ids is not None:  # under the heads' own numbers; what they do not know is not learned
-            places = torch.searchsorted(ids, guessed.contiguous()).clamp(max=len(ids) - 1)
-            guessed = torch.where(ids[places] == guessed, places, IGNORED)
-        for logits, tokens in zip(self.heads.guesses(x, embedded), guessed.unbind(1), strict=True):
-            losses.append(summed(logits.float(), tokens))
+        sum_loss = partial(cross_entropy, ignore_index=IGNORED, reduction="sum")
+        if ids is not None:  # as indices into the heads' vocabulary; other tokens are not learned
+            places = torch.searchsorted(ids, labels.contiguous()).clamp(max=len(ids) - 1)
+            labels = torch.where(ids[places] == labels, places, IGNORED)
+        for logits, tokens in zip(self.heads.guesses(x, embeddings), labels.unbind(1), strict=True):
+            losses.append(sum_loss(logits.float(), tokens))
             right.append((logits.detach().argmax(-1) == tokens).sum())
         return GuessLosses(torch.stack(losses), torch.stack(right))
 
 
 def loss_weights(decay: float, guesses: int) -> Tensor:
-    """[K] weights of the guesses in the loss: decay^k.
+    """Computes the weights [K] of the guesses in the loss: decay^k.
 
-    0.8 for Medusa (arXiv 2401.10774, section 2.2.1); 1 for ReDrafter, whose authors' code adds up
-    the guesses' mean losses as they are.
+    The decay is 0.8 for Medusa (arXiv 2401.10774, section 2.2.1) and 1 for ReDrafter, whose
+    authors' code adds up the guesses' mean losses.
     """
     return decay ** torch.arange(1, guesses + 1)
 
 
 def weighted_loss(losses: Tensor, counts: Sequence[int], weights: Tensor) -> Tensor:
-    """The loss that is minimised: sum over guesses of weight [K] times mean cross-entropy, of sums
-    [K] over some of a step's positions and K counts of what is to guess, over all of the step.
+    """Computes the loss to minimise: the sum over guesses of weight times mean cross-entropy.
+    ``losses`` [K] are sums over a part of the step, ``counts`` K numbers of labels of the whole
+    step.
     """
     means = losses / torch.tensor(counts, device=losses.device).clamp(min=1)
     return (means * weights.to(losses.device)).sum()
 
 
 class SequenceHead(TrainableHead):
-    """A head that keeps what it saw of the past, behind the call of all heads.
+    """A head with a cache, trained on whole sequences.
 
-    ``project`` is the target's last layer. Of the K guesses, whose accuracy is measured, ``steps``
-    are learned (None: all); noise that is uniform up to ``noise`` is added to their features;
-    ``mask`` [D] is the target's embedding of the mask token, if they have one.
+    ``project`` is the target's last layer. ``steps`` of the K guesses are learned (None: all).
+    Uniform noise up to ``noise`` is added to the features. ``mask`` [D] is the target's embedding
+    of the mask token, for heads that have one.
     """
 
     heads: CachedHead
@@ -153,9 +153,11 @@ class SequenceHead(TrainableHead):
         self._steps = min(steps or guesses, guesses)
 
     @abstractmethod
-    def outputs(self, hidden: Tensor, embedded: Tensor, at: Tensor, steps: int) -> Iterator[Tensor]:
-        """Outputs [N, D] of guess 0, 1, ..., ``steps - 1``, at most K + 1; of the features [B, T +
-        K, W], else as in ``SequenceBatch``.
+    def outputs(
+        self, features: Tensor, embeddings: Tensor, locations: Tensor, steps: int
+    ) -> Iterator[Tensor]:
+        """Yields the outputs [N, D] of guesses 0, 1, ..., ``steps - 1`` from features [B, T + K, W]
+        and the other fields of a ``SequenceBatch``.
         """
 
     def logits(self, batch: SequenceBatch) -> Iterator[Tensor]:
@@ -163,55 +165,57 @@ class SequenceHead(TrainableHead):
         for output in self.outputs(features, batch.embedded, batch.at, self.guesses):
             yield self.heads.logits(output, self._project, self.heads.shape.vocab)
 
-    def wanted(self, batch: SequenceBatch) -> Iterator[Tensor]:
-        last = batch.hidden[..., -self.heads.shape.hidden :]
+    def iter_target_logits(self, batch: SequenceBatch) -> Iterator[Tensor]:
+        last_states = batch.hidden[..., -self.heads.shape.hidden :]
         row, place = batch.at.unbind(1)
         for step in range(self.guesses):
-            yield self._project(last[row, place + 1 + step])[:, : self.heads.shape.vocab]
+            yield self._project(last_states[row, place + 1 + step])[:, : self.heads.shape.vocab]
 
     def forward(  # type: ignore[override]
-        self, hidden: Tensor, embedded: Tensor, at: Tensor, guessed: Tensor
+        self, hidden_states: Tensor, embeddings: Tensor, locations: Tensor, labels: Tensor
     ) -> GuessLosses:
-        """Summed losses; fields as in ``SequenceBatch``. Steps that are not learned add nothing."""
+        """Sums the losses of a ``SequenceBatch``; steps that are not learned add nothing."""
         width = self.heads.features
-        row, place = at.unbind(1)
-        features = hidden[..., :width]
-        last = hidden[..., -self.heads.shape.hidden :]
+        row, place = locations.unbind(1)
+        features = hidden_states[..., :width]
+        last_states = hidden_states[..., -self.heads.shape.hidden :]
         if self._noise:
             features = features + (torch.rand_like(features) * 2 - 1) * self._noise
-        asked = [guessed[:, step] != IGNORED for step in range(self._steps)]
-        following = row * last.shape[1] + place + 1
-        where = [(following + step)[there] for step, there in enumerate(asked)]
-        needed, index = torch.cat(where).unique(return_inverse=True)
-        following = last.flatten(0, 1)[needed]
-        p, known = self._target_distribution(following)
-        indices = index.split([len(part) for part in where])
+        is_learned = [labels[:, step] != IGNORED for step in range(self._steps)]
+        next_rows = row * last_states.shape[1] + place + 1
+        step_rows = [(next_rows + step)[mask] for step, mask in enumerate(is_learned)]
+        unique_rows, index = torch.cat(step_rows).unique(return_inverse=True)
+        next_states = last_states.flatten(0, 1)[unique_rows]
+        p, is_known = self._target_distribution(next_states)
+        indices = index.split([len(part) for part in step_rows])
         parts = []
-        right = torch.zeros(self.guesses, dtype=torch.long, device=hidden.device)
-        for step, output in enumerate(self.outputs(features, embedded, at, self._steps)):
-            logits = output[asked[step]]
+        right = torch.zeros(self.guesses, dtype=torch.long, device=hidden_states.device)
+        for step, output in enumerate(self.outputs(features, embeddings, locations, self._steps)):
+            logits = output[is_learned[step]]
             index = indices[step]
-            losses, best = self._loss(logits, following[index], p[index], known[index])
+            losses, best = self._loss(logits, next_states[index], p[index], is_known[index])
             parts.append(losses.sum())
-            right[step] = (best == guessed[asked[step], step]).sum()
-        unlearned = hidden.new_zeros(self.guesses - self._steps)
-        return GuessLosses(torch.cat([torch.stack(parts), unlearned]), right)
+            right[step] = (best == labels[is_learned[step], step]).sum()
+        padding = hidden_states.new_zeros(self.guesses - self._steps)
+        return GuessLosses(torch.cat([torch.stack(parts), padding]), right)
 
     @torch.no_grad()
-    def _target_distribution(self, following: Tensor) -> tuple[Tensor, Tensor]:
-        """[n, V'] what the target says, and [n] whether its best token is one the head knows."""
-        logits = self._project(following)
+    def _target_distribution(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Computes the target's distributions [n, V'], and whether its best token is in the head's
+        vocabulary [n].
+        """
+        logits = self._project(states)
         ids = self.heads.ids
-        known = torch.ones_like(logits[:, 0], dtype=torch.bool)
+        is_known = torch.ones_like(logits[:, 0], dtype=torch.bool)
         if ids is not None:
-            known = torch.isin(logits.argmax(-1), ids)
+            is_known = torch.isin(logits.argmax(-1), ids)
             logits = logits[:, ids]
-        return logits.float().softmax(dim=-1), known
+        return logits.float().softmax(dim=-1), is_known
 
     def _loss(
-        self, output: Tensor, following: Tensor, p: Tensor, known: Tensor
+        self, output: Tensor, next_states: Tensor, p: Tensor, is_known: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Losses and best tokens [n] of outputs and next states [n, D], distributions [n, V']."""
+        """Computes losses and best tokens [n] from outputs and next states [n, D], p [n, V']."""
         head = self.heads
         logits = head.compute_own_logits(output, self._project)[
             :, : p.shape[-1]
@@ -220,31 +224,31 @@ class SequenceHead(TrainableHead):
         best = logits.detach().argmax(-1)
         best = best if head.ids is None else head.ids[best]
         if head.regresses:
-            distance = smooth_l1_loss(output, following, reduction="none").mean(-1)
+            distance = smooth_l1_loss(output, next_states, reduction="none").mean(-1)
             return distance + LOGITS_WEIGHT * entropy, best
-        return torch.where(known, entropy, 0.0), best
+        return torch.where(is_known, entropy, 0.0), best
 
 
-def pad_rows(at: Tensor, dialogues: int) -> tuple[Tensor, Tensor]:
-    """Each dialogue's rows side by side: [B, A] rows, and whether each is one; 0 stands in."""
-    counts = torch.bincount(at[:, 0], minlength=dialogues)
-    most = int(counts.max()) if len(at) else 0
-    there = torch.arange(most, device=at.device) < counts.unsqueeze(1)
-    rows = at.new_zeros((dialogues, most))
-    rows[there] = at[:, 1]
-    return rows, there
+def pad_rows(locations: Tensor, dialogues: int) -> tuple[Tensor, Tensor]:
+    """Groups locations [N, 2] by dialogue: rows [B, A] padded with 0, and which are real."""
+    counts = torch.bincount(locations[:, 0], minlength=dialogues)
+    longest = int(counts.max()) if len(locations) else 0
+    present = torch.arange(longest, device=locations.device) < counts.unsqueeze(1)
+    rows = locations.new_zeros((dialogues, longest))
+    rows[present] = locations[:, 1]
+    return rows, present
 
 
 def _repeat_kv_heads(q: Tensor, *parts: Tensor) -> list[Tensor]:
-    """Keys or values, one for each head of the queries."""
+    """Repeats keys or values for each head of the queries."""
     return [part.repeat_interleave(q.shape[1] // part.shape[1], dim=1) for part in parts]
 
 
 class TrainingAttention:
-    """Attention over the rows' keys of step 0 and each row's own of later steps."""
+    """Attention over all rows' keys of step 0 and each row's own keys of later steps."""
 
     def __init__(self, rows: Tensor) -> None:
-        self._rows = rows  # [B, A] that later steps are run for
+        self._rows = rows  # [B, A] rows of the later steps
         self._kept: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
     def __call__(
@@ -252,76 +256,77 @@ class TrainingAttention:
     ) -> Tensor:
         """See ``draft.cached_head.AttentionFunction``; step 0 has all T rows, later ones A."""
         k, v = _repeat_kv_heads(q, k, v)
-        kept = self._kept.setdefault(layer, [])
-        kept.append((k, v))
-        first, values = kept[0]
-        later = kept[1:]
+        cache = self._kept.setdefault(layer, [])
+        cache.append((k, v))
+        keys, values = cache[0]
+        later = cache[1:]
         scale = 1 / sqrt(q.shape[-1]) if scale is None else scale
-        places = torch.arange(first.shape[2], device=q.device)
+        places = torch.arange(keys.shape[2], device=q.device)
         rows = self._rows if later else places.unsqueeze(0)
-        hidden = places > rows.unsqueeze(-1)  # [B, A, T] what comes after a row
-        scores = (q @ first.transpose(-1, -2) * scale).masked_fill(hidden.unsqueeze(1), -torch.inf)
+        is_later = places > rows.unsqueeze(-1)  # [B, A, T] keys after each row
+        scores = (q @ keys.transpose(-1, -2) * scale).masked_fill(is_later.unsqueeze(1), -torch.inf)
         if not later:
             return scores.softmax(dim=-1) @ values
         diagonal = [(q * key).sum(-1, keepdim=True) * scale for key, _ in later]
         weights = torch.cat([scores, *diagonal], dim=-1).softmax(dim=-1)
-        mixed = weights[..., : len(places)] @ values
+        output = weights[..., : len(places)] @ values
         for place, (_, value) in enumerate(later):
-            mixed = mixed + weights[..., len(places) + place, None] * value
-        return mixed
+            output = output + weights[..., len(places) + place, None] * value
+        return output
 
 
 class UnrolledHead(SequenceHead):
-    """A head that goes on from its own output, EAGLE's or MTP's: steps unrolled over sequences.
+    """An EAGLE or MTP head, whose steps continue from its own output; unrolled over sequences.
 
     In step k row t feeds back its own output of step k - 1 (in step 0 the target's feature f_t)
     with the right token t + 1 + k. It sees the keys of step 0 of the rows up to t, which come from
     the target, and its own of the steps 1..k, at position t + k: what a node at depth k on the
-    right path below row t sees (EAGLE-3, arXiv 2503.01840, section 3.2). A head with masks
-    feeds back nothing: a mask token and its feature stand in every later step's place (P-EAGLE,
-    arXiv 2602.01469).
+    right path below row t sees (EAGLE-3, arXiv 2503.01840, section 3.2). A head with masks feeds
+    back nothing: every later step takes a mask token and its feature (P-EAGLE, arXiv 2602.01469).
     """
 
     heads: FeatureHead
 
     def layers(self, blocks: int) -> Layers:
-        """Its features', and the last ones."""
+        """Returns the layers of its features, and the last one."""
         if isinstance(self.heads, Eagle3Head):
             return (*self.heads.shape.places(blocks), *LAST)
         return LAST
 
-    def outputs(self, hidden: Tensor, embedded: Tensor, at: Tensor, steps: int) -> Iterator[Tensor]:
+    def outputs(
+        self, features: Tensor, embeddings: Tensor, locations: Tensor, steps: int
+    ) -> Iterator[Tensor]:
         """See ``SequenceHead``."""
-        count = hidden.shape[1] - self.guesses
-        rows, there = pad_rows(at, hidden.shape[0])
+        count = features.shape[1] - self.guesses
+        rows, present = pad_rows(locations, features.shape[0])
         dialogue = torch.arange(len(rows), device=rows.device).unsqueeze(1)
         memory = TrainingAttention(rows)
-        positions = torch.arange(count, device=hidden.device).unsqueeze(0)
-        feature = self.heads.fuse(hidden[:, :count])
-        after = embedded[:, :count]
+        positions = torch.arange(count, device=features.device).unsqueeze(0)
+        feature = self.heads.fuse(features[:, :count])
+        next_embeddings = embeddings[:, :count]
         blank: Any = getattr(self.heads, "mask_hidden", None)
-        if blank is not None:  # P-EAGLE's: later steps read a mask and its feature
+        if blank is not None:  # P-EAGLE: later steps take a mask and its feature
             blank = self.heads.fuse(blank).expand(*rows.shape, -1)
-            mask = self.mask.to(after.dtype).expand(*rows.shape, -1)
+            mask = self.mask.to(next_embeddings.dtype).expand(*rows.shape, -1)
         for step in range(steps):
-            output = self.heads.step(feature, after, positions, memory)
+            output = self.heads.step(feature, next_embeddings, positions, memory)
             if step == 0:
                 output = output[dialogue, rows]
-            yield output[there]
+            yield output[present]
             positions = rows + step + 1
             if blank is not None:
                 feature = blank
-                after = mask
+                next_embeddings = mask
             else:
                 feature = self.heads.next_feature(output)
-                after = embedded[dialogue, positions]
+                next_embeddings = embeddings[dialogue, positions]
 
 
 class BlockAttention:
     """Attention over a row's context and its own block.
 
-    ``context`` has per layer the keys and values [B, heads, T, d] of the context entries, ``rows``
-    [B, A] the last entry that each block sees.
+    ``context`` has the keys and values [B, heads, T, d] of each layer; ``rows`` [B, A] are the last
+    entries that each block sees.
     """
 
     def __init__(self, context: Sequence[tuple[Tensor, Tensor]], rows: Tensor) -> None:
@@ -336,61 +341,62 @@ class BlockAttention:
         shape = self._hidden.shape[:2]
         keys, values, k, v = _repeat_kv_heads(q, *self._context[layer], k, v)
         scale = 1 / sqrt(q.shape[-1]) if scale is None else scale
-        asked = q.unflatten(0, shape)  # [B, A, heads, S, d]
-        before = torch.einsum("bahsd,bhtd->bahst", asked, keys) * scale
-        before = before.masked_fill(self._hidden, -torch.inf)
-        within = (q @ k.transpose(-1, -2)).unflatten(0, shape) * scale
-        weights = torch.cat([before, within], dim=-1).softmax(dim=-1)
-        own = weights[..., before.shape[-1] :].flatten(0, 1) @ v
-        seen = weights[..., : before.shape[-1]]
-        return torch.einsum("bahst,bhtd->bahsd", seen, values).flatten(0, 1) + own
+        queries = q.unflatten(0, shape)  # [B, A, heads, S, d]
+        context_scores = torch.einsum("bahsd,bhtd->bahst", queries, keys) * scale
+        context_scores = context_scores.masked_fill(self._hidden, -torch.inf)
+        block_scores = (q @ k.transpose(-1, -2)).unflatten(0, shape) * scale
+        weights = torch.cat([context_scores, block_scores], dim=-1).softmax(dim=-1)
+        block_output = weights[..., context_scores.shape[-1] :].flatten(0, 1) @ v
+        context_weights = weights[..., : context_scores.shape[-1]]
+        return (
+            torch.einsum("bahst,bhtd->bahsd", context_weights, values).flatten(0, 1) + block_output
+        )
 
 
 class BlockHead(SequenceHead):
-    """A head that guesses blocks: one after every row that is learned, each blind to the others.
+    """A head that guesses blocks (DFlash, arXiv 2602.06036), one after every learned row.
 
-    Row t's block begins with token t + 1, which is known, and has masks after it. It sees the
-    context entries of the tokens up to t, and itself (DFlash, arXiv 2602.06036): what decoding runs
-    with t + 1 as the root.
+    Row t's block is token t + 1, which is known, and masks after it. It sees the context entries of
+    the tokens up to t and itself, no other block: what decoding runs with t + 1 as the root.
     """
 
     heads: DFlashHead
 
     def layers(self, blocks: int) -> Layers:
-        """Returns what its context is made of, and the last ones."""
+        """Returns the layers of its context, and the last one."""
         return (*self.heads.shape.places(blocks), *LAST)
 
-    def outputs(self, hidden: Tensor, embedded: Tensor, at: Tensor, steps: int) -> Iterator[Tensor]:
+    def outputs(
+        self, features: Tensor, embeddings: Tensor, locations: Tensor, steps: int
+    ) -> Iterator[Tensor]:
         """See ``SequenceHead``."""
         head = self.heads
         size = self.heads.shape.block
-        count = hidden.shape[1] - self.guesses
-        rows, there = pad_rows(at, hidden.shape[0])
+        count = features.shape[1] - self.guesses
+        rows, present = pad_rows(locations, features.shape[0])
         dialogue = torch.arange(len(rows), device=rows.device).unsqueeze(1)
         places = torch.arange(max(count, size), device=rows.device)
-        entries = head.context(hidden[:, :count])
+        entries = head.context(features[:, :count])
         context = head.context_kept(entries, head.turn(places[:count].unsqueeze(0)))
-        known = embedded[dialogue, rows].unsqueeze(2)
-        masks = self.mask.to(known.dtype).expand(*rows.shape, size - 1, -1)
-        block = torch.cat([known, masks], dim=2).flatten(0, 1)
+        known_embedding = embeddings[dialogue, rows].unsqueeze(2)
+        masks = self.mask.to(known_embedding.dtype).expand(*rows.shape, size - 1, -1)
+        block = torch.cat([known_embedding, masks], dim=2).flatten(0, 1)
         turn = head.turn((rows.unsqueeze(-1) + 1 + places[:size]).flatten(0, 1))
-        made = head.outputs(block, turn, BlockAttention(context, rows))
-        yield from made.unflatten(0, rows.shape)[there][:, :steps].unbind(1)
+        outputs = head.outputs(block, turn, BlockAttention(context, rows))
+        yield from outputs.unflatten(0, rows.shape)[present][:, :steps].unbind(1)
 
 
-# A small draft model of some of the target's tokens, and how it learns the target's distribution.
-#
-# At every position of an answer it is given the tokens so far and learns the target's distribution
-# of the next one, restricted to the tokens that it knows: distillation on the target's own answers
-# (DistillSpec, arXiv 2310.08461), with EAGLE-3's smaller vocabulary.
+# A small draft model with some of the target's tokens. At every position of an answer it learns the
+# target's distribution of the next token, restricted to its own vocabulary: distillation on the
+# target's answers (DistillSpec, arXiv 2310.08461), with EAGLE-3's smaller vocabulary.
 
 
 class DraftModel(nn.Module):
-    """A Mistral, a Llama with a window, over V' tokens and one that stands for all others; of
-    ``shape``, or the one in a folder. One of several guesses has a mask token behind these.
+    """A Mistral (a Llama with a window) over V' tokens and one for all others, made from ``shape``
+    or loaded from a folder. With several guesses a mask token follows these.
     """
 
-    ids: Tensor  # [V'] the target's tokens that it knows
+    ids: Tensor  # [V'] target ids of its vocabulary
     reads: Tensor
 
     def __init__(
@@ -414,37 +420,47 @@ class DraftModel(nn.Module):
             "reads", torch.tensor(vocabulary_map_of_ids(ids, vocab).reads), persistent=False
         )
 
-    def forward(self, tokens: Tensor, at: Tensor, starts: Tensor) -> Iterator[Tensor]:
-        """Yields logits [N, V'] behind the tokens [B, T] at places [N, 2], dialogue and position;
-        then [S, V'] of each of the K - 1 masks behind places [S, 2], blind to other places' masks.
+    def forward(self, tokens: Tensor, locations: Tensor, starts: Tensor) -> Iterator[Tensor]:
+        """Yields the logits [N, V'] after ``locations`` [N, 2] (dialogue and position) of tokens
+        [B, T]; then [S, V'] of each of the K - 1 masks after ``starts`` [S, 2]. Masks do not see
+        those after other starts.
         """
         count = tokens.shape[1]
         masks = self.guesses - 1
         ends = tokens.new_zeros(tokens.shape[1])
-        rows, there = pad_rows(starts, len(tokens))  # [B, A]
-        each = torch.arange(rows.shape[1] * masks, device=tokens.device)
-        chain = torch.cat([ends, 1 + each // max(masks, 1)])  # which masks a row is one of; 0: none
-        ahead = torch.cat([ends, 1 + each % max(masks, 1)])
+        rows, present = pad_rows(starts, len(tokens))  # [B, A]
+        mask_index = torch.arange(rows.shape[1] * masks, device=tokens.device)
+        chain = torch.cat(
+            [ends, 1 + mask_index // max(masks, 1)]
+        )  # number of the start of each mask; 0: text
+        mask_depth = torch.cat([ends, 1 + mask_index % max(masks, 1)])
         text = torch.arange(count, device=tokens.device).expand(len(tokens), -1)
-        last = torch.cat([text, rows.repeat_interleave(masks, dim=1)], dim=1)  # token that is known
-        places = last + ahead
+        known_place = torch.cat(
+            [text, rows.repeat_interleave(masks, dim=1)], dim=1
+        )  # last known token
+        places = known_place + mask_depth
         q = places.unsqueeze(2)
         k = places.unsqueeze(1)
-        own = (chain == chain.unsqueeze(1)) & (k <= q)
-        seen = torch.where(chain == 0, k <= last.unsqueeze(2), own)
+        in_chain = (chain == chain.unsqueeze(1)) & (k <= q)
+        visible = torch.where(chain == 0, k <= known_place.unsqueeze(2), in_chain)
         if (window := self.module.config.sliding_window) is not None:
-            seen &= k > q - window
-        read = nn.functional.pad(self.reads[tokens], (0, len(each)), value=len(self.ids) + 1)
-        hidden = self.module.model(
-            input_ids=read, position_ids=places, attention_mask=seen.unsqueeze(1), use_cache=False
+            visible &= k > q - window
+        input_ids = nn.functional.pad(
+            self.reads[tokens], (0, len(mask_index)), value=len(self.ids) + 1
+        )
+        hidden_states = self.module.model(
+            input_ids=input_ids,
+            position_ids=places,
+            attention_mask=visible.unsqueeze(1),
+            use_cache=False,
         )[0]
-        masked = hidden[:, count:].unflatten(1, (rows.shape[1], masks))[there]
-        for states in (hidden[at[:, 0], at[:, 1]], *masked.unbind(1)):
+        mask_states = hidden_states[:, count:].unflatten(1, (rows.shape[1], masks))[present]
+        for states in (hidden_states[locations[:, 0], locations[:, 1]], *mask_states.unbind(1)):
             yield linear(states, self.module.lm_head.weight[: len(self.ids)])
 
 
 class TextBatch(NamedTuple):
-    """What one part of a step learns from."""
+    """Whole dialogues for one part of a step."""
 
     tokens: Tensor  # [B, T] whole dialogues, padded on the right
     at: Tensor  # [N, 2] dialogue and position t before each token of an answer
@@ -452,35 +468,41 @@ class TextBatch(NamedTuple):
     guessed: Tensor  # [N, K] tokens t + 1..t + K, IGNORED past an answer's end
 
 
-def answer_positions(dialogue: Dialogue) -> list[int]:
-    """Positions whose next token is an answer's."""
-    return [t for t, learned in enumerate(dialogue.learned[1:]) if learned]
+def find_answer_positions(dialogue: Dialogue) -> list[int]:
+    """Finds the positions whose next token belongs to an answer."""
+    return [t for t, is_answer in enumerate(dialogue.learned[1:]) if is_answer]
 
 
 @dataclass(frozen=True)
 class TextBatches(DialogueBatches):
-    """Dialogues as batches of tokens, with hidden states before each token of an answer."""
+    """Makes batches of tokens, with the hidden states before each token of an answer."""
 
-    picked = starts = staticmethod(answer_positions)
+    select_positions = select_starts = staticmethod(find_answer_positions)
 
     @torch.no_grad()
-    def of(self, indices: Sequence[int]) -> TextBatch:  # type: ignore[override]
+    def make_batch(self, indices: Sequence[int]) -> TextBatch:  # type: ignore[override]
         device = self.model.device
-        held = indices or [0]  # where no dialogue fell to a part of a step, nothing is learned
-        chosen = [self.dialogues[index] for index in held]
-        ids = pad_sequence([torch.tensor(each.ids) for each in chosen], batch_first=True)
-        at = torch.tensor([(row, t) for row, each in enumerate(chosen) for t in self.starts(each)])
-        learned = len(at) if indices else 0
-        guessed = self.guessed(held)[:learned].to(device)
-        x = self.hidden(held)[:learned]
-        return TextBatch(ids.to(device), at[:learned].to(device), x, guessed)
+        dialogue_indices = indices or [0]  # a part of a step without dialogues learns nothing
+        dialogues = [self.dialogues[index] for index in dialogue_indices]
+        ids = pad_sequence([torch.tensor(dialogue.ids) for dialogue in dialogues], batch_first=True)
+        locations = torch.tensor(
+            [
+                (row, t)
+                for row, dialogue in enumerate(dialogues)
+                for t in self.select_starts(dialogue)
+            ]
+        )
+        position_count = len(locations) if indices else 0
+        labels = self.get_labels(dialogue_indices)[:position_count].to(device)
+        x = self.get_hidden_states(dialogue_indices)[:position_count]
+        return TextBatch(ids.to(device), locations[:position_count].to(device), x, labels)
 
-    def guessed(self, indices: Sequence[int]) -> Tensor:
+    def get_labels(self, indices: Sequence[int]) -> Tensor:
         return self.tokens(indices)[:, :-1]
 
 
 class DraftModelHead(TrainableHead):
-    """A draft model behind the call of all heads; ``output`` is the target's last layer, [V, D]."""
+    """A draft model with its loss; ``output`` [V, D] is the target's last layer."""
 
     heads: DraftModel  # type: ignore[assignment]
     batches = TextBatches
@@ -491,83 +513,87 @@ class DraftModelHead(TrainableHead):
         self._known: Tensor | None = None
 
     def logits(self, batch: TextBatch) -> Iterator[Tensor]:
-        """Yields logits [N, V], -inf for tokens that the draft does not know."""
+        """Yields logits [N, V], -inf for tokens outside of the draft's vocabulary."""
         for logits in self.heads(batch.tokens, batch.at, batch.at):
             yield scatter_to_vocabulary(logits, self.heads.ids, self.heads.vocab)
 
-    def wanted(self, batch: TextBatch) -> Iterator[Tensor]:
-        said = linear(batch.x, self._output.to(batch.x.device))[:, : self.heads.vocab]
-        yield from (said.roll(-step, 0) for step in range(self.guesses))
+    def iter_target_logits(self, batch: TextBatch) -> Iterator[Tensor]:
+        logits = linear(batch.x, self._output.to(batch.x.device))[:, : self.heads.vocab]
+        yield from (logits.roll(-step, 0) for step in range(self.guesses))
 
     def forward(  # type: ignore[override]
-        self, tokens: Tensor, at: Tensor, x: Tensor, guessed: Tensor
+        self, tokens: Tensor, locations: Tensor, x: Tensor, labels: Tensor
     ) -> GuessLosses:
-        """Summed cross-entropy with the target's distribution over V'; fields as in
-        ``TextBatch``. Masks follow a sample of the positions, which speaks for all of them.
+        """Sums the cross-entropy of a ``TextBatch`` with the target's distribution over V'. Masks
+        follow a sample of the positions; their sums are scaled up to all positions.
         """
         with torch.no_grad():
             if self._known is None:
                 self._known = self._output.to(x.device)[self.heads.ids]
             p = linear(x, self._known).softmax(dim=-1)
-        every = torch.arange(len(at), device=at.device)
-        some = every[torch.rand(len(at), device=at.device) < MASKED * (self.guesses > 1)]
+        all_rows = torch.arange(len(locations), device=locations.device)
+        mask_rows = all_rows[
+            torch.rand(len(locations), device=locations.device) < MASKED * (self.guesses > 1)
+        ]
         losses = []
         right = []
-        for step, logits in enumerate(self.heads(tokens, at, at[some])):
-            rows = some if step else every
-            there = guessed[rows, step] != IGNORED
-            rows = rows[there]
-            logits = logits[there]
-            weight = (guessed[:, step] != IGNORED).sum() / max(len(rows), 1)
+        for step, logits in enumerate(self.heads(tokens, locations, locations[mask_rows])):
+            rows = mask_rows if step else all_rows
+            is_inside = labels[rows, step] != IGNORED
+            rows = rows[is_inside]
+            logits = logits[is_inside]
+            weight = (labels[:, step] != IGNORED).sum() / max(len(rows), 1)
             entropy = -(p[rows + step] * log_softmax(logits.float(), dim=-1)).sum()
             best = self.heads.ids[logits.detach().argmax(-1)]
             losses.append(entropy * weight)
-            right.append((best == guessed[rows, step]).sum() * weight)
+            right.append((best == labels[rows, step]).sum() * weight)
         return GuessLosses(torch.stack(losses), torch.stack(right))
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
-        """Writes a model folder with the tokens that it knows; its tokenizer is the target's."""
+        """Writes a model folder with the ids of its vocabulary; its tokenizer is the target's."""
         folder.mkdir(parents=True, exist_ok=True)
         self.heads.to(dtype).module.save_pretrained(folder)
         write_ids(folder, self.heads.ids.tolist())
         self.heads.float()
 
 
-def make_draft(
+def make_draft_head(
     head: HeadSettings, target: Any, output: Tensor, dialogues: Sequence[Dialogue]
 ) -> DraftModelHead:
-    """A draft model that ``head.init`` names, or one that has learned nothing yet, places of a text
-    as in the target's text config, and the target's last layer ([V, D] float32).
+    """Loads the draft model that ``head.init`` names, or makes an untrained one from the target's
+    text config. ``output`` is the target's last layer ([V, D] float32).
 
-    A new one knows ``head.draft_vocab`` tokens (V'), the most frequent of the dialogues' answers;
-    where these have too few, the lowest ids too, which a byte-pair vocabulary merged first. Raises
-    ValueError: the target has fewer, or the folder names no tokens.
+    A new one has ``head.draft_vocab`` tokens (V'): the most frequent of the answers, and if these
+    are too few the lowest ids, which a byte-pair vocabulary merged first. Raises UsageError if the
+    target has fewer, or if the folder has no list of tokens.
     """
     from spec_bench.jobs.config.model_files import model_path  # late: scripts/gpu lack pydantic
     from spec_bench.train.settings import HEAD_WIDTH, RANDOM
 
     if head.init != RANDOM:
         folder = Path(model_path(head.init))
-        if (known := read_ids(folder)) is None:
+        if (ids := read_ids(folder)) is None:
             raise UsageError(f"head.init={head.init}: no draft that `head=draft_model` trained")
-        return DraftModelHead(DraftModel(known, len(output), folder, head.guesses), output)
+        return DraftModelHead(DraftModel(ids, len(output), folder, head.guesses), output)
     assert head.width is not None and head.draft_vocab is not None
     if head.draft_vocab > len(output):
         raise UsageError(
             f"head.draft_vocab={head.draft_vocab}: the target has {len(output)} tokens"
         )
-    taken = ("max_position_embeddings", "rms_norm_eps")
-    shape = {name: getattr(target, name) for name in taken if hasattr(target, name)}
+    copied_names = ("max_position_embeddings", "rms_norm_eps")
+    shape = {name: getattr(target, name) for name in copied_names if hasattr(target, name)}
     shape |= {f"{end}_token_id": None for end in ("bos", "eos", "pad")}
     shape |= {"hidden_size": head.width, "intermediate_size": head.inner}
     shape |= {"num_hidden_layers": head.blocks, "sliding_window": head.window}
     shape |= {"num_attention_heads": head.width // HEAD_WIDTH}
-    known = frequent_tokens(dialogues, head.draft_vocab)
-    return DraftModelHead(DraftModel(known, len(output), shape, head.guesses), output)
+    ids = select_draft_vocabulary(dialogues, head.draft_vocab)
+    return DraftModelHead(DraftModel(ids, len(output), shape, head.guesses), output)
 
 
-def frequent_tokens(dialogues: Sequence[Dialogue], count: int) -> tuple[int, ...]:
-    """The tokens that answers hold twice or more, most frequent first, then the lowest ids."""
-    times = count_answer_tokens(dialogues)
-    frequent = sorted((t for t in times if times[t] > 1), key=lambda t: (-times[t], t))
+def select_draft_vocabulary(dialogues: Sequence[Dialogue], count: int) -> tuple[int, ...]:
+    """Selects tokens that occur twice or more in answers, the most frequent ones, then the lowest
+    ids, in increasing order.
+    """
+    counts = count_answer_tokens(dialogues)
+    frequent = sorted((t for t in counts if counts[t] > 1), key=lambda t: (-counts[t], t))
     return tuple(sorted(list(dict.fromkeys([*frequent, *range(2 * count)]))[:count]))

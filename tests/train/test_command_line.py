@@ -22,7 +22,7 @@ from spec_bench.train.loop import (
     Checkpoint,
     TrainingLog,
     TrainingProgress,
-    columns,
+    list_columns,
     run_training,
     split_batch,
 )
@@ -145,12 +145,12 @@ def test_a_training_ends_with_what_was_measured_on_which_prompts_and_the_next_co
     held_out, tmp_path, monkeypatch, capsys
 ):
     accuracy = {"train": {"t+1": 0.75}, "validation": held_out}
-    monkeypatch.setattr(train, "_prepare", lambda *_: None)
+    monkeypatch.setattr(train, "_prepare_training", lambda *_: None)
     monkeypatch.setattr(train, "run_training", lambda _: None)
     facts = {"accuracy": accuracy, "parameters": 1, "positions": [8, 7]}
-    monkeypatch.setattr(train, "finish", lambda *_: facts)
+    monkeypatch.setattr(train, "write_results", lambda *_: facts)
     words = ["pair.target=embedded:target", "data.kind=task", "sink=quiet", f"results={tmp_path}"]
-    monkeypatch.setattr(train, "_typed", lambda: words)
+    monkeypatch.setattr(train, "_get_overrides", lambda: words)
     train.train_heads(settings(*words))
     told, heads, command = capsys.readouterr().out.splitlines()
     assert ("on the training data" in told) is not bool(held_out)
@@ -313,7 +313,7 @@ def test_two_processes_arrive_at_the_weights_of_one(tmp_path):
 
 
 def test_lines_after_the_checkpoint_are_dropped_a_half_written_one_too(tmp_path):
-    log = TrainingLog(tmp_path / "log.csv", columns(1))
+    log = TrainingLog(tmp_path / "log.csv", list_columns(1))
     log.rewind(0)
     for step in (2, 4, 6):
         log.add({"step": step, "seconds": 1})

@@ -15,11 +15,11 @@ from spec_bench.train.batches import (
     DialogueBatches,
     find_learned_positions,
     gather_next_tokens,
-    order_of,
-    step_indices,
+    select_step_indices,
+    shuffle_dialogues,
 )
 from spec_bench.train.dialogues import Dialogue, answer_prompts, encode_chat
-from spec_bench.train.loop import measure
+from spec_bench.train.loop import measure_accuracy
 from spec_bench.train.settings import AnswerSettings
 from tests.said import naming, one_line
 
@@ -151,18 +151,20 @@ def test_answers_end_at_a_stop_token_or_the_limit_and_cut_off_are_completed_to_t
 
 def test_a_prompt_is_never_on_both_sides():
     asked = [(prompt, answer, 1) for prompt in range(60) for answer in range(3)]
-    train, validation = chats.split([Dialogue(ids, (False, True, True)) for ids in asked], 0.3, 0)
+    train, validation = chats.split_dialogues(
+        [Dialogue(ids, (False, True, True)) for ids in asked], 0.3, 0
+    )
     assert len(train) + len(validation) == 180
     assert 30 < len(validation) < 90
     assert not {d.prompt for d in train} & {d.prompt for d in validation}
 
 
 def test_an_epoch_takes_every_dialogue_at_most_once_and_epochs_differ():
-    steps = [step_indices(10, 4, 0, step) for step in range(4)]
+    steps = [select_step_indices(10, 4, 0, step) for step in range(4)]
     assert all(len(step) == 4 for step in steps)
     assert len({*steps[0], *steps[1]}) == 8
     assert steps[0] != steps[2]
-    assert sorted(order_of(10, 0, 0)) == list(range(10))
+    assert sorted(shuffle_dialogues(10, 0, 0)) == list(range(10))
 
 
 CHANCE = 1 / VOCAB
@@ -172,7 +174,7 @@ def learned(folder, kind, dialogues):
     """Validation accuracy of three guesses."""
     plan = trained(folder, kind, dialogues, 60, learning_rate=0.03, validate_every=60)
     held_out = range(len(plan.validation.dialogues))
-    return measure(plan.trainee, plan.validation, held_out, 1).best
+    return measure_accuracy(plan.trainee, plan.validation, held_out, 1).best
 
 
 @pytest.mark.parametrize(
@@ -216,10 +218,10 @@ def test_positions_and_their_tokens_by_hand():
 def test_hidden_states_are_those_that_decoding_hands_to_the_heads():
     model = forgetful_target()
     dialogues = [Dialogue((3, 1, 4, 1, 5), (False, True, True, True, True)), *random_text(1, 9)]
-    found = DialogueBatches(model, dialogues, 1).hidden(range(len(dialogues)))
+    found = DialogueBatches(model, dialogues, 1).get_hidden_states(range(len(dialogues)))
     kept = DialogueBatches(model, dialogues, 1, together=4, kept_gib=1)
-    assert torch.equal(kept.hidden([1]), kept.hidden([1]))
-    torch.testing.assert_close(kept.hidden(range(len(dialogues))), found)
+    assert torch.equal(kept.get_hidden_states([1]), kept.get_hidden_states([1]))
+    torch.testing.assert_close(kept.get_hidden_states(range(len(dialogues))), found)
     assert sorted(kept._kept) == [*range(len(dialogues))]
     expected = []
     for dialogue in dialogues:

@@ -14,9 +14,14 @@ from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.mapped_model import FILE, MappedModel, map_draft_vocabulary
 from spec_bench.records.types import Request
 from spec_bench.train.batches import IGNORED
-from spec_bench.train.dialogues import Dialogue, user_opening
-from spec_bench.train.loop import measure, run_training
-from spec_bench.train.trainee import DraftModel, DraftModelHead, TextBatches, frequent_tokens
+from spec_bench.train.dialogues import Dialogue, encode_user_opening
+from spec_bench.train.loop import measure_accuracy, run_training
+from spec_bench.train.trainee import (
+    DraftModel,
+    DraftModelHead,
+    TextBatches,
+    select_draft_vocabulary,
+)
 from tests.families import decoder_settings
 
 from .tiny import VOCAB, forgetful_target, planned, random_text, settings
@@ -46,12 +51,12 @@ def training(folder, steps, guesses=1):
 
 def test_what_it_learns_at_a_position_is_the_targets_law_of_the_next_token():
     dialogue = Dialogue((1, 2, 3, 4, 5, 6), (False, False, True, True, True, False))
-    batch = batches([dialogue], 2).of([0])
+    batch = batches([dialogue], 2).make_batch([0])
     assert batch.at.tolist() == [[0, 1], [0, 2], [0, 3]]
     assert batch.guessed.tolist() == [[3, 4], [4, 5], [5, IGNORED]]
     assert batches([dialogue], 2).counts([0]) == [3, 2]
     expected = forgetful_target().module(input_ids=batch.tokens).logits[0, 1:4]
-    law, second = trainee(2).wanted(batch)
+    law, second = trainee(2).iter_target_logits(batch)
     torch.testing.assert_close(law, expected)
     torch.testing.assert_close(second[:2], expected[1:])
 
@@ -60,10 +65,10 @@ def test_what_it_learns_at_a_position_is_the_targets_law_of_the_next_token():
 def test_it_comes_near_the_targets_law_as_far_as_it_knows_the_tokens(tmp_path, guesses):
     made = training(tmp_path, 40, guesses)
     everything = range(8)
-    before = measure(made.trainee, made.validation, everything, 4)
+    before = measure_accuracy(made.trainee, made.validation, everything, 4)
     run_training(made)
-    after = measure(made.trainee, made.validation, everything, 4)
-    logits, *_ = made.trainee.wanted(made.validation.of(everything))
+    after = measure_accuracy(made.trainee, made.validation, everything, 4)
+    logits, *_ = made.trainee.iter_target_logits(made.validation.make_batch(everything))
     reach = float(logits.softmax(-1)[:, IDS].sum(-1).mean())  # what any draft over them could share
     lacked, lacks = reach - before.overlaps[0], reach - after.overlaps[0]
     assert -1e-6 < lacks < 0.3 * lacked
@@ -72,8 +77,10 @@ def test_it_comes_near_the_targets_law_as_far_as_it_knows_the_tokens(tmp_path, g
 
 def test_the_loss_of_each_level_is_held_against_the_target_there(monkeypatch):
     monkeypatch.setattr("spec_bench.train.trainee.MASKED", 1.0)
-    learner, batch = trainee(3), batches(random_text(2, 9), 3).of([0, 1])
-    levels = zip(learner.logits(batch), learner.wanted(batch), batch.guessed.T, strict=True)
+    learner, batch = trainee(3), batches(random_text(2, 9), 3).make_batch([0, 1])
+    levels = zip(
+        learner.logits(batch), learner.iter_target_logits(batch), batch.guessed.T, strict=True
+    )
     for loss, (q, p, tokens) in zip(learner(*batch).loss, levels, strict=True):
         q, p = (each[tokens != IGNORED][:, IDS] for each in (q, p))
         torch.testing.assert_close(loss, -(p.softmax(-1) * q.log_softmax(-1)).sum())
@@ -95,7 +102,7 @@ def test_what_is_saved_drafts_losslessly_and_as_training_has_it(tmp_path, guesse
     tree = build_decoder(how, target, [draft], greedy)
     ours, theirs = (each.generate([request], seed=0)[0].tokens for each in (tree, plain))
     assert ours == theirs
-    batch = made.validation.of([0])
+    batch = made.validation.make_batch([0])
     learned = torch.stack(list(made.trainee.logits(batch)), dim=1)
     pard = Pard(guesses, None if guesses > 1 else 0)
     for end, expected in enumerate(learned, start=1):  # one level needs no mask
@@ -105,7 +112,9 @@ def test_what_is_saved_drafts_losslessly_and_as_training_has_it(tmp_path, guesse
         drafting.needs(text)
         torch.testing.assert_close(drafting.levels(text)[0], expected, rtol=1e-3, atol=1e-4)
     # One that begins as this draft says the same.
-    again = trainee(2, tmp_path / "draft").logits(batches(made.validation.dialogues, 2).of([0]))
+    again = trainee(2, tmp_path / "draft").logits(
+        batches(made.validation.dialogues, 2).make_batch([0])
+    )
     torch.testing.assert_close(next(again), learned[:, 0])
     # A folder whose tokens do not fit its weights is named.
     DraftModel(IDS[:-1], VOCAB, SHAPE, guesses).module.save_pretrained(tmp_path / "other")
@@ -117,12 +126,12 @@ def test_what_is_saved_drafts_losslessly_and_as_training_has_it(tmp_path, guesse
 
 def test_known_are_the_answers_frequent_tokens_then_the_lowest_ids():
     dialogue = Dialogue((9, 9, 8, 7, 7, 7, 8, 5), (False, False, *[True] * 6))
-    assert frequent_tokens([dialogue], 4) == (0, 1, 7, 8)  # 7 three times, 8 twice, 5 once
+    assert select_draft_vocabulary([dialogue], 4) == (0, 1, 7, 8)  # 7 three times, 8 twice, 5 once
 
 
 def test_a_user_is_opened_as_the_template_opens_one():
     words = Mock(chat_template="{{ messages }}")
     words.apply_chat_template = lambda messages, **_: f"SYSTEM\nUSER {messages[0]['content']} END"
     words.side_effect = lambda text, **_: {"input_ids": [len(word) for word in text.split()]}
-    assert user_opening(words, "") == (6, 4)
-    assert user_opening(words, "Summarize:") == (6, 4, 10)
+    assert encode_user_opening(words, "") == (6, 4)
+    assert encode_user_opening(words, "Summarize:") == (6, 4, 10)

@@ -15,8 +15,8 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.records.types import Request
 from spec_bench.train.batches import SequenceBatches
 from spec_bench.train.dialogues import Dialogue
-from spec_bench.train.loop import measure, run_training
-from spec_bench.train.train import frequent, make_trainee
+from spec_bench.train.loop import measure_accuracy, run_training
+from spec_bench.train.train import make_trainee, select_frequent_tokens
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS as ALL_HEADS
 from tests.heads import p_eagle_head
@@ -61,7 +61,7 @@ def learned(kind, head, ids):
     target, _ = tiny_pair("llama", torch.float64)
     trainee = make_trainee(head, target, K)
     dialogue = Dialogue(ids, (True,) * len(ids))
-    batch = SequenceBatches(target, [dialogue], K, trainee.layers(target.blocks)).of([0])
+    batch = SequenceBatches(target, [dialogue], K, trainee.layers(target.blocks)).make_batch([0])
     hidden, embedded = batch.hidden.double(), batch.embedded.double()
     with torch.no_grad():
         return list(trainee.logits(batch._replace(hidden=hidden, embedded=embedded)))
@@ -92,10 +92,10 @@ def test_what_would_be_accepted_is_held_against_the_targets_own_law(kind):
     learner = make_trainee(head, target, K)
     dialogue = Dialogue(ids, (True,) * len(ids))
     batches = SequenceBatches(target, [dialogue], K, learner.layers(target.blocks))
-    measured = measure(learner, batches, [0], 1)
+    measured = measure_accuracy(learner, batches, [0], 1)
     with torch.no_grad():
         p = target.module(torch.tensor([ids])).logits[0].softmax(dim=-1)
-        steps = [logits.softmax(dim=-1) for logits in learner.logits(batches.of([0]))]
+        steps = [logits.softmax(dim=-1) for logits in learner.logits(batches.make_batch([0]))]
     for step, q in enumerate(steps):
         rows = range(len(ids) - 2 - step)  # token t + 2 + step must be there
         shared = [float(torch.minimum(p[t + 1 + step], q[t]).sum()) for t in rows]
@@ -204,7 +204,7 @@ def test_a_training_that_was_stopped_ends_with_the_same_weights(kind, tmp_path):
 
 def test_a_smaller_vocabulary_is_the_answers_most_frequent_tokens():
     dialogues = [Dialogue((9, 3, 3, 5, 7), (False, True, True, True, False))]
-    assert frequent(dialogues, 2) == (3, 5)
+    assert select_frequent_tokens(dialogues, 2) == (3, 5)
     head = trainee("eagle3", ids=(3, 5)).heads
     logits = head.logits(torch.randn(1, tiny.WIDTH), lambda x: x, tiny.VOCAB)
     assert logits.isfinite().nonzero()[:, 1].tolist() == [3, 5]
