@@ -119,13 +119,13 @@ def test_the_readmes_table_has_rows_of_the_committed_ones():
     assert len(shown) == 6 and shown <= {*wanted}
 
 
-def test_every_message_that_troubleshooting_explains_is_one_that_the_code_says():
+def test_every_message_that_the_faq_explains_is_one_that_the_code_says():
     said = "".join(path.read_text("utf-8") for path in (ROOT / "spec_bench").rglob("*.py"))
     said = re.sub(r'"\s*\n\s*f?"', "", said)  # texts over several lines
-    page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/faq.md").read_text(encoding="utf-8")
     messages = re.findall(r"^\| `(.*?)` \|", page, re.MULTILINE)
     parts = [part.strip() for message in messages for part in message.split("...")]
-    assert len(messages) > 50
+    assert len(messages) > 10
     assert [part for part in parts if part not in said] == []
 
 
@@ -165,6 +165,6 @@ def test_the_site_is_built_from_the_pages_loads_nothing_from_elsewhere_and_has_n
     text = "".join(path.read_text(encoding="utf-8") for path in site.rglob("*.html"))
     assert "spec_bench.api.pairs.load_pair" in text
     assert not re.search(r"<(?:script|link|img)[^>]*(?:src|href)=\W?https?:", text)
-    (checkout / "docs/faq.md").write_text("# Why?\n\n[Because](trees.md#of-that).\n")
+    (checkout / "docs/faq.md").write_text("# Why?\n\n[Because](decoders.md#of-that).\n")
     broken = subprocess.run(command, **how)
     assert broken.returncode and "#of-that" in broken.stderr
