@@ -1,8 +1,8 @@
-"""``spec-bench report answers``: answer files of other harnesses as rows and records of a
+"""``spec-bench report answers``: turns answer files of other harnesses into rows and records of a
 results folder.
 
-Tables, pages, intervals, categories and ``compare`` work on them as on ours. Their column
-``harness`` keeps them apart from rows that this program measured.
+Tables, pages, intervals, categories and ``compare`` treat them like ours. The column ``harness``
+tells them from rows that this program measured.
 
 The files all descend from FastChat's: a JSON line per question with ``question_id``, ``model_id``
 and ``choices``; of ``choices[0]`` each list has an entry per turn. Spec-Bench (Xia et al.,
@@ -53,69 +53,74 @@ _UNCOUNTED = ("nodes_per_call", "host_overhead")
 
 
 class AnswerFile(NamedTuple):
-    """A file's answers, in its order."""
+    """The answers of one file, in its order."""
 
-    model: str  # as the file names it
-    # Of a question one, whatever its turns. The depth of a call's tree is not in the file; the most
-    # tokens that any call accepted stand in for it, none where each call's tokens are not known.
+    model: str  # the file's name of it
+    # One per question, for all of its turns. The file lacks the depths of trees: they are the most
+    # tokens that any call accepted, or 0 if the tokens of calls are unknown.
     answers: list[Generation]
-    failed: list[str]  # ids of questions with a turn that raised, left out
-    split: bool  # whether prefill and decoding are kept apart
-    each_known: bool  # whether the tokens of every target call are known; else even
+    failed: list[str]  # ids of questions with a failed turn, left out
+    split: bool  # whether prefill and decoding are timed separately
+    each_known: (
+        bool  # whether the tokens of every target call are known; else they are split evenly
+    )
 
     @property
     def mean_rate(self) -> float:
-        """The mean over questions of tokens per second of the whole request."""
-        return fmean(len(each.tokens) / (each.latency_s or 0.0) for each in self.answers)
+        """Mean over questions of the whole request's tokens per second."""
+        return fmean(len(answer.tokens) / (answer.latency_s or 0.0) for answer in self.answers)
 
 
 def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> AnswerFile:
-    """Reads a file of JSON lines; ``categories``, by question id, are for lines that have none.
-    Raises ValueError: it is no such file; the message names it, the line and why.
+    """Reads a file of JSON lines; ``categories``, by question id, are for lines without one.
+    Raises UsageError, which names the file, the line and the defect.
     """
     answers = dict[str, Generation]()
-    even = set[str]()
-    failed = dict[str, None]()
+    evenly_split = set[str]()
+    failed_ids = dict[str, None]()
     models = dict[str, None]()
     split = True
     tokens = 0
     for line in iter_json_lines(path, str(path.parent)):
         try:
-            answered = check(AnsweredLine, line)
-            question = answered.question_id
-            models[answered.model_id or ""] = None
-            choice = answered.choices[0]
+            answered_line = check(AnsweredLine, line)
+            question = answered_line.question_id
+            models[answered_line.model_id or ""] = None
+            choice = answered_line.choices[0]
             split &= "decode_time" in choice
             if _ERROR in (choice.get("turns") or ()):
-                failed[question] = None
+                failed_ids[question] = None
                 answers.pop(question, None)
                 continue
             if question in answers:
                 raise UsageError(f"question {question} is there twice; keep one")
-            category = answered.category or (categories or {}).get(question, "")
+            category = answered_line.category or (categories or {}).get(question, "")
             counts = check(AnsweredChoice, choice, "choices[0]")
             tokens += sum(counts.new_tokens)
             if tokens > MOST_TOKENS:
                 raise UsageError(f"new_tokens up to here are {tokens}, at most {MOST_TOKENS}")
-            answers[question] = _answer(question, category, counts)
-            even |= {question} if counts.accept_lengths is None else set()
-            failed.pop(question, None)
+            answers[question] = _to_generation(question, category, counts)
+            evenly_split |= {question} if counts.accept_lengths is None else set()
+            failed_ids.pop(question, None)
         except (TypeError, ValueError) as error:
             raise UsageError(f"{str(path)!r}, {line.place}: {error}") from error
     if not answers:
         raise UsageError(f"{str(path)!r} has no answers")
-    found = list(answers.values())
-    known = even.isdisjoint(answers)
-    depth = max((step.accepted for each in found for step in each.steps), default=0) * known
-    found = [
-        replace(each, steps=tuple(replace(step, depth=depth) for step in each.steps))
-        for each in found
+    generations = list(answers.values())
+    all_known = evenly_split.isdisjoint(answers)
+    depth = (
+        max((step.accepted for generation in generations for step in generation.steps), default=0)
+        * all_known
+    )
+    generations = [
+        replace(generation, steps=tuple(replace(step, depth=depth) for step in generation.steps))
+        for generation in generations
     ]
-    return AnswerFile(", ".join(models), found, list(failed), split, known)
+    return AnswerFile(", ".join(models), generations, list(failed_ids), split, all_known)
 
 
 def read_categories(path: Path) -> dict[str, str]:
-    """Question id -> category of a ``question.jsonl``. Raises ValueError: it is no such file."""
+    """Reads each question's category from a ``question.jsonl``. Raises UsageError: it is none."""
     try:
         return {
             str(line["question_id"]): str(line["category"])
@@ -125,124 +130,149 @@ def read_categories(path: Path) -> dict[str, str]:
         raise UsageError(f"{str(path)!r}: a line without {error}") from error
 
 
-def _answer(question: str, category: str, choice: AnsweredChoice) -> Generation:
-    """Returns one question's. Raises ValueError: tokens or seconds cannot be right."""
-    turns = len(choice.new_tokens)
-    tokens = sum(choice.new_tokens)
-    wall = sum(choice.wall_time)
-    prefill = sum(choice.prefill_time)
-    decode = wall if choice.decode_time is None else sum(choice.decode_time)
-    if len(choice.wall_time) != turns:
-        raise UsageError(f"wall_time is of {len(choice.wall_time)} turns, new_tokens of {turns}")
+def _to_generation(question: str, category: str, choice: AnsweredChoice) -> Generation:
+    """Builds one question's record. Raises UsageError: its tokens or seconds are impossible."""
+    turn_count = len(choice.new_tokens)
+    token_count = sum(choice.new_tokens)
+    wall_s = sum(choice.wall_time)
+    prefill_s = sum(choice.prefill_time)
+    decode_s = wall_s if choice.decode_time is None else sum(choice.decode_time)
+    if len(choice.wall_time) != turn_count:
+        raise UsageError(
+            f"wall_time is of {len(choice.wall_time)} turns, new_tokens of {turn_count}"
+        )
     if min(choice.wall_time) < LEAST_S:
         raise UsageError(f"wall_time is {min(choice.wall_time)}, at least {LEAST_S}")
-    # The first chunk of a served answer may be all of it: nothing is left to decode.
-    least = LEAST_S * (tokens - turns if decode == 0 else max(tokens, 1))
-    if not least <= decode <= 1.01 * wall - prefill:
-        times = f"wall_time {wall}, prefill_time {prefill} and decode_time {decode}"
-        raise UsageError(f"{times} cannot be of {tokens} new_tokens")
-    calls = _calls(choice, tokens)
-    # The prefill may bring a turn's first token; a turn's last call may pass the limit.
-    beyond = sum(calls) - tokens
-    if not -turns <= beyond < turns * max(calls, default=1):
-        raise UsageError(f"new_tokens are {tokens}, and accept_lengths add up to {sum(calls)}")
-    left = tokens
+    # A served answer may be all in its first chunk, so that nothing remains to decode.
+    min_s = LEAST_S * (token_count - turn_count if decode_s == 0 else max(token_count, 1))
+    if not min_s <= decode_s <= 1.01 * wall_s - prefill_s:
+        times = f"wall_time {wall_s}, prefill_time {prefill_s} and decode_time {decode_s}"
+        raise UsageError(f"{times} cannot be of {token_count} new_tokens")
+    calls = _tokens_by_call(choice, token_count)
+    # The prefill may emit a turn's first token; a turn's last call may pass the limit.
+    excess = sum(calls) - token_count
+    if not -turn_count <= excess < turn_count * max(calls, default=1):
+        raise UsageError(f"new_tokens are {token_count}, and accept_lengths add up to {sum(calls)}")
+    tokens_left = token_count
     steps = list[StepRecord]()
-    for brought in calls:
-        steps.append(StepRecord(0, 0, brought - 1, min(brought, left)))
-        left -= steps[-1].delivered
+    for call_tokens in calls:
+        steps.append(StepRecord(0, 0, call_tokens - 1, min(call_tokens, tokens_left)))
+        tokens_left -= steps[-1].delivered
     return Generation(
         prompt_id=question,
-        tokens=(UNKNOWN_TOKEN,) * tokens,
+        tokens=(UNKNOWN_TOKEN,) * token_count,
         finish="length",
         steps=tuple(steps),
-        prefill_s=prefill,
-        decode_s=decode,
+        prefill_s=prefill_s,
+        decode_s=decode_s,
         draft_s=0.0,
         target_s=0.0,
-        latency_s=wall,
+        latency_s=wall_s,
         sitting="",
         category=category,
     )
 
 
-def _calls(choice: AnsweredChoice, tokens: int) -> tuple[int, ...]:
-    """Returns tokens per target call; as even as they can be where only their number is known."""
+def _tokens_by_call(choice: AnsweredChoice, tokens: int) -> tuple[int, ...]:
+    """Returns the tokens of each target call, evenly split if only the number of calls is known."""
     if choice.accept_lengths is not None:
         return choice.accept_lengths
     if choice.idxs is None:
         raise UsageError("neither accept_lengths nor idxs")
-    count = sum(each + 1 for each in choice.idxs)
-    if count < 1:
+    call_count = sum(index + 1 for index in choice.idxs)
+    if call_count < 1:
         raise UsageError(f"idxs is {list(choice.idxs)}")
-    least, more = divmod(tokens, count)
-    if least < 1:
-        raise UsageError(f"{tokens} new_tokens of {count} target calls")
-    return tuple(least + (call < more) for call in range(count))
+    quotient, remainder = divmod(tokens, call_count)
+    if quotient < 1:
+        raise UsageError(f"{tokens} new_tokens of {call_count} target calls")
+    return tuple(quotient + (call < remainder) for call in range(call_count))
 
 
 def read_in(options: Namespace) -> None:
-    """Reads the command line's files and writes the experiment. Raises ValueError: a file cannot be
-    used, or two would be the same row.
+    """Reads the command line's files and writes the experiment. Raises UsageError: a file is
+    invalid, or two would be the same row.
     """
     categories = read_categories(options.questions) if options.questions else None
-    given = {path.stem: read_answers(path, categories) for path in options.files}
-    if len(given) < len(options.files) or "ar" in given:
+    answer_files = {path.stem: read_answers(path, categories) for path in options.files}
+    if len(answer_files) < len(options.files) or "ar" in answer_files:
         names = [path.stem for path in options.files]
         raise UsageError(f"files need names of their own, and none is 'ar', got {names}")
     if options.baseline:
-        given = {"ar": read_answers(options.baseline, categories), **given}
+        answer_files = {"ar": read_answers(options.baseline, categories), **answer_files}
     table = files.results_file(options.results, options.name)
-    speeds = write_rows(table, given, options)
+    speeds = write_rows(table, answer_files, options)
     print(f"rows: {table}")
     for decoder, speed in speeds.items() if options.baseline else ():
-        theirs = given[decoder].mean_rate / given["ar"].mean_rate
-        print(decoder, _SPEEDS.format(speed, theirs), sep=": ")
-    for decoder, file in given.items():
+        mean_ratio = answer_files[decoder].mean_rate / answer_files["ar"].mean_rate
+        print(decoder, _SPEEDS.format(speed, mean_ratio), sep=": ")
+    for decoder, file in answer_files.items():
         if file.failed:
             print(f"{decoder}: left out as failed: {', '.join(file.failed)}")
 
 
-def write_rows(table: Path, systems: Mapping[str, AnswerFile], about: Namespace) -> dict[str, Any]:
-    """Writes ``results.csv`` and ``records.parquet`` of decoders' files, the baseline's first, if
-    there is one, which is called ``ar``; only questions that all of them answered count. ``about``
-    says what files do not: ``harness``, whose they are; the ``task``; the ``pair`` ("": as the
-    first file names its model); the ``temperature``. Returns the speed-ups. Raises ValueError: no
-    question was answered by all.
+def write_rows(
+    table: Path, answer_files: Mapping[str, AnswerFile], options: Namespace
+) -> dict[str, Any]:
+    """Writes ``results.csv`` and ``records.parquet`` of decoders' files and returns the speed-ups.
+
+    The baseline's file, if there is one, is the first and called ``ar``. Only questions that all
+    files answer count. ``options`` has what files lack: ``harness``, ``task``, ``temperature`` and
+    ``pair`` ("": the first file's model). Raises UsageError: no question is in all files.
     """
-    first, *others = ({a.prompt_id for a in file.answers} for file in systems.values())
-    common = first.intersection(*others)
-    if not common:
+    first_ids, *other_ids = ({a.prompt_id for a in file.answers} for file in answer_files.values())
+    common_ids = first_ids.intersection(*other_ids)
+    if not common_ids:
         raise UsageError("no question was answered in all files")
-    for decoder, file in systems.items():
-        if left := [a.prompt_id for a in file.answers if a.prompt_id not in common]:
-            print(f"{decoder}: left out, as other files lack them: {', '.join(left)}")
-    done = {
-        decoder: [each for each in file.answers if each.prompt_id in common]
-        for decoder, file in systems.items()
+    for decoder, file in answer_files.items():
+        if left_out := [a.prompt_id for a in file.answers if a.prompt_id not in common_ids]:
+            print(f"{decoder}: left out, as other files lack them: {', '.join(left_out)}")
+    answers = {
+        decoder: [answer for answer in file.answers if answer.prompt_id in common_ids]
+        for decoder, file in answer_files.items()
     }
-    pair = about.pair or next(iter(systems.values())).model
+    pair = options.pair or next(iter(answer_files.values())).model
     rows = []
-    parts = []
-    for decoder, file in systems.items():
-        lines = [[each.prompt_id, len(each.tokens), each.decode_s] for each in done[decoder]]
-        run_id = files.digest([about.harness, about.task, decoder, file.model, lines])
-        numbers = summarise(CellRecords(done[decoder], done.get("ar"))).row
+    tables = []
+    for decoder, file in answer_files.items():
+        answer_lines = [
+            [answer.prompt_id, len(answer.tokens), answer.decode_s] for answer in answers[decoder]
+        ]
+        run_id = files.digest([options.harness, options.task, decoder, file.model, answer_lines])
+        numbers = summarise(CellRecords(answers[decoder], answers.get("ar"))).row
         reason = f"pair: answers of {file.model}; {_IN_TURN if file.split else _WHOLE}"
-        more = "" if decoder == "ar" else _DEPTH if file.each_known else _UNKNOWN
-        untold = (*_UNTIMED, *_UNCOUNTED, *([] if file.split else ["prefill_s"]))
-        untold = untold if file.each_known else (*untold, "acceptance_rate")
+        rate_reason = "" if decoder == "ar" else _DEPTH if file.each_known else _UNKNOWN
+        unknown_columns = (*_UNTIMED, *_UNCOUNTED)
+        if not file.split:
+            unknown_columns += ("prefill_s",)
+        if not file.each_known:
+            unknown_columns += ("acceptance_rate",)
         row = {
-            **{"pair": pair, "target": pair, "draft": "", "task": about.task, "decoder": decoder},
-            **{"spec": "-", "temperature": about.temperature, "top_k": 0, "top_p": 1.0, "seed": 0},
-            **{"batch_size": 1, "tree_attention": "true", "harness": about.harness},
-            **{"lossless": "", "status": "complete", "run_id": run_id, "baseline": ""},
-            # Their times are this machine's or another's, but not an older engine's of ours.
-            **{"engine": ENGINE, "reason": reason + more},
-            **{k: "" if v is None or k.startswith(untold) else v for k, v in numbers.items()},
+            "pair": pair,
+            "target": pair,
+            "draft": "",
+            "task": options.task,
+            "decoder": decoder,
+            "spec": "-",
+            "temperature": options.temperature,
+            "top_k": 0,
+            "top_p": 1.0,
+            "seed": 0,
+            "batch_size": 1,
+            "tree_attention": "true",
+            "harness": options.harness,
+            "lossless": "",
+            "status": "complete",
+            "run_id": run_id,
+            "baseline": "",
+            # Their times are not an older engine's of ours.
+            "engine": ENGINE,
+            "reason": reason + rate_reason,
         }
+        for name, number in numbers.items():
+            is_unknown = number is None or name.startswith(unknown_columns)
+            row[name] = "" if is_unknown else number
         rows.append(row)
-        parts.append(parquet.pack(run_id, done[decoder], None))
+        tables.append(parquet.pack(run_id, answers[decoder], None))
     files.write_csv(table, rows, columns.order_names(name for row in rows for name in row))
-    parquet.write(files.records_file(table), parquet.concat(parts))
+    parquet.write(files.records_file(table), parquet.concat(tables))
     return {row["decoder"]: row["speedup"] for row in rows if row["decoder"] != "ar"}
