@@ -27,7 +27,7 @@ from spec_bench.report.data.rows import read_rows  # noqa: E402
 from spec_bench.report.figures import style  # noqa: E402
 from spec_bench.report.page.build import results_file  # noqa: E402
 from spec_bench.sinks.sink import LoggedCell  # noqa: E402
-from spec_bench.sinks.wandb import prompt_lines  # noqa: E402
+from spec_bench.sinks.wandb import build_history  # noqa: E402
 
 RESULTS = ROOT / "results"
 EXPERIMENTS = ("smollm2-h100", "dsbd-one-cache")
@@ -59,7 +59,7 @@ def read_logged():
             alone = {score: score_alone(score, each) for score, each in scores.items()}
             cell = LoggedCell(None, {}, packed.generations(row["run_id"]), table, scores=alone)
             title = f"{row['decoder']} {row['spec']}"
-            logged[row["run_id"]] = title, row, pandas.DataFrame(prompt_lines(cell))
+            logged[row["run_id"]] = title, row, pandas.DataFrame(build_history(cell))
     return logged
 
 

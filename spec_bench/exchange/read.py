@@ -241,7 +241,7 @@ def write_rows(
         numbers = summarise(CellRecords(answers[decoder], answers.get("ar"))).row
         reason = f"pair: answers of {file.model}; {_IN_TURN if file.split else _WHOLE}"
         rate_reason = "" if decoder == "ar" else _DEPTH if file.each_known else _UNKNOWN
-        unknown_columns = (*_UNTIMED, *_UNCOUNTED)
+        unknown_columns: tuple[str, ...] = (*_UNTIMED, *_UNCOUNTED)
         if not file.split:
             unknown_columns += ("prefill_s",)
         if not file.each_known:

@@ -1,4 +1,4 @@
-"""What a job shows while it runs, and the answer and table at its end."""
+"""A job's output on the terminal: progress, then answers and a table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from spec_bench.vocabulary.numbers import format_interval
 
 _SWEPT = ("pair", "task", "temperature", "seed")  # columns where jobs of a sweep differ
 _UNLIKE = {"approximate": " (approximate)", "simulated": " (simulated)"}
-_MOST = 60  # rows that are shown: more of them are to be read in the experiment's table
+_MOST = 60  # rows in the table; the experiment's file has all of them
 _SHOWN = {
     "block_efficiency": "tokens/call",
     "token_rate": "tokens/s",
@@ -35,15 +35,15 @@ _SHOWN = {
 }
 
 
-_IN_A_LOG: dict[str, Any] = {  # where progress is a line a minute
+_IN_A_LOG: dict[str, Any] = {  # a line a minute
     "bar_format": "{n} of {total} prompts, some {remaining} left{postfix}\n",
     "mininterval": 60,
     "delay": 60,
 }
 
 
-class _LogLines(tqdm):
-    """Progress as lines of a log, without the blanks and returns that wipe a bar."""
+class _LogBar(tqdm):
+    """Prints progress as lines of a log, without the blanks and returns that redraw a bar."""
 
     @staticmethod
     def status_printer(file: Any) -> Any:
@@ -54,177 +54,186 @@ class _LogLines(tqdm):
         return print_line
 
 
-class _Sums(NamedTuple):
-    """What a cell has done so far; kept, since to sum it up again costs ever more."""
+class _RunningSums(NamedTuple):
+    """Running sums of a cell's generations."""
 
     calls: int = 0
     tokens: int = 0
     seconds: float = 0.0
 
-    def plus(self, done: Iterable[Generation]) -> _Sums:
+    def plus(self, generations: Iterable[Generation]) -> _RunningSums:
         """Adds more generations."""
         calls, tokens, seconds = self
-        for each in done:
-            calls += len(each.steps)
-            tokens += sum(step.accepted + 1 for step in each.steps)
-            seconds += each.decode_s
-        return _Sums(calls, tokens, seconds)
+        for generation in generations:
+            calls += len(generation.steps)
+            tokens += sum(step.accepted + 1 for step in generation.steps)
+            seconds += generation.decode_s
+        return _RunningSums(calls, tokens, seconds)
 
 
 class ProgressBar:
-    """A bar over prompts x cells with the running numbers of the cell that decodes now."""
+    """Progress bar over prompts x cells with the running numbers of the current cell."""
 
     def __init__(self, total: int, enabled: bool) -> None:
-        shown = {"total": total, "disable": not enabled, "file": sys.stderr, "unit": "prompt"}
-        self._bar = tqdm(**shown) if sys.stderr.isatty() else _LogLines(**shown, **_IN_A_LOG)
+        options = {"total": total, "disable": not enabled, "file": sys.stderr, "unit": "prompt"}
+        self._bar = tqdm(**options) if sys.stderr.isatty() else _LogBar(**options, **_IN_A_LOG)
         self._label, self._cell = "", object()
-        self._sums: dict[object, _Sums] = {}
-        self._before = self._now = _Sums()
+        self._sums: dict[object, _RunningSums] = {}
+        self._before = self._now = _RunningSums()
         self._since = 0.0
 
-    def start(self, label: str, cell: object, done: Iterable[Generation]) -> None:
-        """The next batch is of a cell; what it had done is summed the first time only."""
+    def start(self, label: str, cell: object, generations: Iterable[Generation]) -> None:
+        """Starts a cell's batch; sums the cell's earlier generations the first time only."""
         if cell not in self._sums:
-            self._sums[cell] = _Sums().plus(done)
+            self._sums[cell] = _RunningSums().plus(generations)
         self._label = label
         self._cell = cell
         self._before = self._now = self._sums[cell]
         self._since = time.perf_counter()
 
     def step(self, calls: int, tokens: int) -> None:
-        """So many more target calls emitted so many more tokens."""
+        """Adds target calls and the tokens that they emitted."""
         seconds = self._before.seconds + time.perf_counter() - self._since
-        self._now = _Sums(self._now.calls + calls, self._now.tokens + tokens, seconds)
+        self._now = _RunningSums(self._now.calls + calls, self._now.tokens + tokens, seconds)
         tau = self._now.tokens / max(1, self._now.calls)
         rate = self._now.tokens / max(1e-9, seconds)
         self._bar.set_postfix_str(f"{self._label} tau={tau:.2f} {rate:.0f} tok/s", refresh=False)
         self._bar.update(0)
 
-    def finish(self, prompts: int, done: Iterable[Generation] = ()) -> None:
-        """So many prompts of the batch were decoded, or given up."""
-        self._sums[self._cell] = self._before.plus(done)
+    def finish(self, prompts: int, generations: Iterable[Generation] = ()) -> None:
+        """Ends the batch, with the number of its prompts and what they generated."""
+        self._sums[self._cell] = self._before.plus(generations)
         self._bar.update(prompts)
 
     def close(self) -> None:
-        """Leaves the terminal tidy."""
+        """Closes the bar."""
         self._bar.close()
 
 
 @contextmanager
-def show_spinner(on: str, shown: bool) -> Iterator[None]:
-    """Turns a wheel beside a few words while the block runs, on a terminal; lines go above it."""
+def show_spinner(message: str, is_shown: bool) -> Iterator[None]:
+    """Shows a spinner with a message while the block runs (terminals only); logs go above it."""
     console = Console(stderr=True)
-    if not (shown and console.is_terminal and sys.stdout.isatty()):
+    if not (is_shown and console.is_terminal and sys.stdout.isatty()):
         yield
         return
     handlers = [h for h in logging.getLogger().handlers if isinstance(h, logging.StreamHandler)]
-    with console.status(on), ExitStack() as held:
+    with console.status(message), ExitStack() as stack:
         for handler in handlers:
-            held.callback(handler.setStream, handler.stream)
-            handler.setStream(sys.stdout)  # the wheel's, which knows where the line is
+            stack.callback(handler.setStream, handler.stream)
+            handler.setStream(sys.stdout)  # the spinner's console prints it above its line
         yield
 
 
 def print_results(
     results: Sequence[CellResult],
     answers: Iterable[str],
-    last: str = "",
+    hint: str = "",
     console: Console | None = None,
 ) -> None:
-    """Prints what to use, a line a cell, then where more is; to 80 columns or more."""
+    """Prints the answers, a table with a line per cell, notes, and a hint at the end."""
     console = console or Console(highlight=False)
-    whole = not console.is_terminal  # a file's reader wraps its lines
+    wraps_softly = not console.is_terminal  # a file's lines are not wrapped
     rows = [
         {n: to_printable(v) if isinstance(v, str) else v for n, v in to_row(result).items()}
         for result in results
     ]
     for answer in answers:
-        console.print(Text(answer, style="bold"), soft_wrap=whole)
+        console.print(Text(answer, style="bold"), soft_wrap=wraps_softly)
     if rows:
         print(file=console.file)
-    others = [*filter(None, dict.fromkeys(_session_marks(rows)))]
+    session_notes = [*filter(None, dict.fromkeys(_find_session_notes(rows)))]
     if any(row["status"] != "failed" for row in rows):
-        console.print(_table(rows, console.width), soft_wrap=True)
-    for meaning in others:
-        console.print(Text(f"{'* ' * (meaning == MEANING)}{meaning}"))
+        console.print(_build_table(rows, console.width), soft_wrap=True)
+    for note in session_notes:
+        console.print(Text(f"{'* ' * (note == MEANING)}{note}"))
     for row in rows:
         if row["status"] == "failed":
-            told = Text(f"failed: {cell_name(row)}: {row['reason']}", style="red")
-            console.print(told, soft_wrap=whole)
+            message = Text(f"failed: {cell_name(row)}: {row['reason']}", style="red")
+            console.print(message, soft_wrap=wraps_softly)
     for doubt in summarise_doubts(rows):
-        console.print(Text(doubt), soft_wrap=whole)
-    if last:
-        console.print(Text(f"\n{last}"), soft_wrap=True)
+        console.print(Text(doubt), soft_wrap=wraps_softly)
+    if hint:
+        console.print(Text(f"\n{hint}"), soft_wrap=True)
 
 
-def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
-    """Decoder, tree, what decides, the first score and as many own scores as fit."""
-    there = columns.find_columns(name for row in rows for name in row)
-    heads = {c.name: c.short or c.name for c in there} | _SHOWN
-    scores = [*(c.name for c in there if c.kind == "score"), "perplexity"]
-    told = {name for row in rows for name, value in row.items() if value not in (None, "")}
-    found = [name for name in _SHOWN if name in told]
-    scores = [name for name in scores if name in told]
-    own = [name for name in scores if name not in columns.header()]
-    first = {name.partition("_")[0]: name for name in reversed(own)}.values()  # of each module
-    own.sort(key=lambda name: name not in first)
-    found += [*own, *(name for name in scores[:1] if name not in own)]
+def _build_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
+    """Builds the table: decoder, tree, main numbers, and as many scores as fit."""
+    table_columns = columns.find_columns(name for row in rows for name in row)
+    heads = {c.name: c.short or c.name for c in table_columns} | _SHOWN
+    scores = [*(c.name for c in table_columns if c.kind == "score"), "perplexity"]
+    filled_names = {name for row in rows for name, value in row.items() if value not in (None, "")}
+    names = [name for name in _SHOWN if name in filled_names]
+    scores = [name for name in scores if name in filled_names]
+    own_scores = [name for name in scores if name not in columns.header()]
+    first_of_modules = {
+        name.partition("_")[0]: name for name in reversed(own_scores)
+    }.values()  # of each module
+    own_scores.sort(key=lambda name: name not in first_of_modules)
+    names += [*own_scores, *(name for name in scores[:1] if name not in own_scores)]
     swept = [name for name in _SWEPT if len({row[name] for row in rows}) > 1]
-    marks = dict(zip((row["run_id"] for row in rows), _session_marks(rows), strict=True))
-    every = len(rows)
+    marks = dict(zip((row["run_id"] for row in rows), _find_session_notes(rows), strict=True))
+    row_count = len(rows)
     rows = _choose_rows(rows)
-    named = [f"{cell_name(row)}{_UNLIKE.get(row['lossless'], '')}" for row in rows]
+    cell_names = [f"{cell_name(row)}{_UNLIKE.get(row['lossless'], '')}" for row in rows]
     titles = [
         (*(str(row[n]) for n in swept), f"{name}{'*' * (marks[row['run_id']] == MEANING)}")
-        for row, name in zip(rows, named, strict=True)
+        for row, name in zip(rows, cell_names, strict=True)
     ]
-    shown = {name: [_cell(row, name, ends=name == "speedup") for row in rows] for name in found}
-    wide = [max(map(len, (heads[name], *cells))) + 2 for name, cells in shown.items()]
-    ends = accumulate(wide, initial=max(len("  ".join(each)) for each in titles))
-    fit = sum(end <= width for end in ends) - 1
-    fit = max(fit, sum(name in _SHOWN for name in found))
-    more = {name[:4]: name for name in reversed(scores) if name != "perplexity"}  # one ROUGE
-    others = [name for name in reversed(more.values()) if name not in found]
-    left_out = ", ".join(heads[name] for name in [*found[fit:], *others])
-    found = found[:fit]
+    texts_by_name = {
+        name: [_format_cell(row, name, has_interval=name == "speedup") for row in rows]
+        for name in names
+    }
+    widths = [max(map(len, (heads[name], *cells))) + 2 for name, cells in texts_by_name.items()]
+    ends = accumulate(widths, initial=max(len("  ".join(title)) for title in titles))
+    fit_count = sum(end <= width for end in ends) - 1
+    fit_count = max(fit_count, sum(name in _SHOWN for name in names))
+    score_by_prefix = {
+        name[:4]: name for name in reversed(scores) if name != "perplexity"
+    }  # one ROUGE
+    hidden_scores = [name for name in reversed(score_by_prefix.values()) if name not in names]
+    left_out = ", ".join(heads[name] for name in [*names[fit_count:], *hidden_scores])
+    names = names[:fit_count]
     table = Table(box=None, header_style="bold", pad_edge=False)
     notes = [f"in the file, too: {left_out}"] if left_out else []
-    if every > len(rows):
+    if row_count > len(rows):
         notes.append(
-            f"{len(rows)} of {every} rows: the fastest of each task and setting, by speed-up"
+            f"{len(rows)} of {row_count} rows: the fastest of each task and setting, by speed-up"
         )
     table.caption = "\n".join(notes) or None
     for name in (*swept, "decoder"):
         table.add_column(heads[name], overflow="fold")
-    for name in found:
+    for name in names:
         table.add_column(heads[name], justify="right", no_wrap=True)
     for place, row in enumerate(rows):
         style = "red" if row["status"] == "failed" else ""
-        table.add_row(*titles[place], *(shown[name][place] for name in found), style=style)
+        table.add_row(*titles[place], *(texts_by_name[name][place] for name in names), style=style)
     return table
 
 
 def _choose_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Returns the rows of a task and setting together; of more than fit, the fastest of each."""
+    """Groups rows by task and setting; of too many it keeps the fastest of each group."""
     groups = group_by_key((tuple(row[name] for name in _SWEPT), row) for row in rows)
     if len(rows) > _MOST:
-        most = max(1, _MOST // len(groups))
+        max_rows = max(1, _MOST // len(groups))
         for name, group in groups.items():
-            # By speed-up, which is of one sitting as no rate is.
-            ranked = sorted(group, key=lambda r: -(r.get("speedup") or r.get("token_rate") or 0))
-            groups[name] = ranked[:most]
+            # By speed-up: rates of different sessions are not comparable.
+            fastest_first = sorted(
+                group, key=lambda r: -(r.get("speedup") or r.get("token_rate") or 0)
+            )
+            groups[name] = fastest_first[:max_rows]
     return [row for group in groups.values() for row in group]
 
 
-def _session_marks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns of each row what to say of its session; see ``mark_other_sessions``."""
+def _find_session_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the note about each row's session, see ``mark_other_sessions``."""
     return make_together(mark_other_sessions, rows, lambda row: tuple(row[name] for name in _SWEPT))
 
 
-def _cell(row: Mapping[str, Any], name: str, ends: bool) -> str:
+def _format_cell(row: Mapping[str, Any], name: str, has_interval: bool) -> str:
     value, low, high = (row.get(f"{name}{end}") for end in ("", *columns.ENDS))
     if not isinstance(value, float):
         return "" if value is None else str(value)
-    if not ends or (low and high and high - low < 1e-9):  # plain decoding is 1 times itself
+    if not has_interval or (low and high and high - low < 1e-9):  # plain decoding is 1 times itself
         low = high = None
     return format_interval(value, low, high, f".{0 if abs(value) >= 100 else 2}f")

@@ -1,7 +1,7 @@
-"""An experiment's table: a cell's result as one flat row, and back; the CSV of rows; and which rows
-are of a past state.
+"""An experiment's table: converts a cell's result to a flat row and back, writes the CSV of rows,
+and finds the rows of a past state.
 
-Here alone what is typed in ``records`` becomes text: names joined by commas, ``true`` or ``false``,
+Only here the types of ``records`` become text: names joined by commas, ``true`` or ``false``,
 reasons in one line. The CSV is rewritten as a whole, so that a reader sees all of it or none.
 """
 
@@ -30,27 +30,30 @@ _ROUNDED = (
     "token_rate",
     "speedup",
 )
-_POINTS = ("prompts", "draft_calls", "parameter_ratio", *_ROUNDED)  # of what a search screened
+_POINTS = ("prompts", "draft_calls", "parameter_ratio", *_ROUNDED)  # of screened cells
 STATE = (
     *("target_revision", "draft_revision", "tree_revision"),
     *("data_revision", "prompts_digest", "engine"),
 )
 MODELS = ("target_digest", "draft_digest")
-# With what follows from the state and the place, and is nothing that a user varies.
-_APART = (*STATE, *MODELS, "token_ids_digest", "run_id", "machine", "attention")
-_OTHER_MODELS = "-of-"  # behind a run id, before the digest of the models that are no more
+# Columns that follow from state and machine: a user does not vary them on purpose.
+_NOT_VARIED = (*STATE, *MODELS, "token_ids_digest", "run_id", "machine", "attention")
+_OTHER_MODELS = "-of-"  # between a run id and the digest of its past models
 
 
 def flatten_facts(facts: CellFacts) -> dict[str, str | int | float]:
-    """Returns what a cell is, flat; what it does not have is ""."""
+    """Converts a cell's facts to texts and numbers by column; "" for None."""
     return {name: _flatten_value(value) for name, value in vars(facts).items()}
 
 
 def parse_facts(labels: Row) -> CellFacts:
-    """Inverts ``flatten_facts``; labels that older records lack have their defaults."""
-    known = [each for each in fields(CellFacts) if each.name in labels]
+    """Inverts ``flatten_facts``; labels that older records lack get their defaults."""
+    labelled_fields = [field for field in fields(CellFacts) if field.name in labels]
     return CellFacts(
-        **{each.name: _parse_value(str(each.type), labels[each.name]) for each in known}
+        **{
+            field.name: _parse_value(str(field.type), labels[field.name])
+            for field in labelled_fields
+        }
     )
 
 
@@ -58,7 +61,9 @@ def _flatten_value(value: Any) -> str | int | float:
     if value is None:
         return ""
     if isinstance(value, tuple):
-        value = ",".join(each if isinstance(each, str) else f"{each:g}" for each in value)
+        value = ",".join(
+            element if isinstance(element, str) else f"{element:g}" for element in value
+        )
     if isinstance(value, str):
         return redact(value)
     return str(value).lower() if isinstance(value, bool) else value
@@ -78,7 +83,7 @@ def _parse_value(kind: str, value: Any) -> Any:
 
 
 def to_row(result: CellResult) -> dict[str, Any]:
-    """Returns a row of the table; a failed cell claims nothing, not even that it is lossless."""
+    """Converts a result to a row of the table; a failed cell is not even lossless."""
     row = {
         **flatten_facts(result.facts),
         "lossless": result.lossless or "",
@@ -92,7 +97,7 @@ def to_row(result: CellResult) -> dict[str, Any]:
 
 
 def to_json(result: CellResult) -> dict[str, Any]:
-    """Returns a result as its cell's folder keeps it, ready for JSON."""
+    """Converts a result to the cell folder's JSON."""
     return {
         "run_id": result.run_id,
         "labels": {**flatten_facts(result.facts), "baseline": result.baseline or ""},
@@ -104,7 +109,7 @@ def to_json(result: CellResult) -> dict[str, Any]:
 
 
 def from_json(content: Row) -> CellResult:
-    """Inverts ``stored``."""
+    """Inverts ``to_json``."""
     return CellResult(
         content["run_id"],
         parse_facts(content["labels"]),
@@ -117,88 +122,89 @@ def from_json(content: Row) -> CellResult:
 
 
 def get_digest_columns(models: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Returns the columns of ``MODELS`` for what a cell keeps of its models, see
-    ``Pair.read_models``; the tokenizer's are with the target's.
+    """Returns the columns ``MODELS`` for the digests of a cell's models (``Pair.read_models``); the
+    target's column covers its tokenizer.
     """
     if not models:
         return {}
-    ours = ("target", "tokenizer")
-    target = [dict(models[part]) for part in ours if part in models]
-    others = (dict(each) for part, each in models.items() if part not in ours)
-    drafts = tuple(files.digest(each, _DIGITS) for each in others)
-    return {"target_digest": files.digest(target, _DIGITS), "draft_digest": drafts}
+    target_parts = ("target", "tokenizer")
+    target = [dict(models[part]) for part in target_parts if part in models]
+    drafts = (dict(digests) for part, digests in models.items() if part not in target_parts)
+    draft_digests = tuple(files.digest(digests, _DIGITS) for digests in drafts)
+    return {"target_digest": files.digest(target, _DIGITS), "draft_digest": draft_digests}
 
 
-def past_id(row: Row) -> str:
-    """Returns the id of a row whose models' files have changed since; "" where it has no digest."""
-    known = [_flatten_value(row.get(name)) for name in MODELS]
-    return f"{row['run_id']}{_OTHER_MODELS}{files.digest(known, 8)}" if known[0] else ""
+def get_past_id(row: Row) -> str:
+    """Returns a row's id after its models' files have changed; "" if it has no digests."""
+    digests = [_flatten_value(row.get(name)) for name in MODELS]
+    return f"{row['run_id']}{_OTHER_MODELS}{files.digest(digests, 8)}" if digests[0] else ""
 
 
-def current_id(run_id: str) -> str:
-    """Returns the run id that a cell had before its models' files changed; any other as it is."""
+def get_current_id(run_id: str) -> str:
+    """Returns the run id of a row, without the suffix of ``get_past_id``."""
     return run_id.partition(_OTHER_MODELS)[0]
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Returns a results file's rows as text, if any. Raises ValueError: it is none."""
+    """Reads a results file's rows as text; none if it is missing. Raises UsageError: it is none."""
     return files.read_csv(path, NEEDED)
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Writes rows with every column that a file may have, then others; the whole rows."""
+    """Writes rows with all known columns, then others; returns the full rows."""
     names = columns.order_names([*columns.header(), *(name for row in rows for name in row)])
-    whole = [{name: row.get(name, "") for name in names} for row in rows]
-    files.write_csv(path, whole, names)
-    return whole
+    full_rows = [{name: row.get(name, "") for name in names} for row in rows]
+    files.write_csv(path, full_rows, names)
+    return full_rows
 
 
 def merge_csv(
     path: Path,
-    made: Iterable[Row],
+    new_rows: Iterable[Row],
     order: Iterable[str] = (),
-    ended: Mapping[str, float] = MappingProxyType({}),
+    end_times: Mapping[str, float] = MappingProxyType({}),
 ) -> list[dict[str, Any]]:
-    """Rewrites a results file from the union of its rows and those that were ``made``.
+    """Merges new rows into a results file; returns the written rows, the screened ones first.
 
-    A row of ``made`` replaces the row with its run id; doing it twice changes nothing. There is
-    no lock: who writes at the same time as others must look again (``jobs.store.experiment``). Rows
-    of a past state go to the archive beside the file, and come back with their state. What a search
-    screened goes to a file of its own, which is no evidence and has no intervals.
+    A new row replaces the row with its run id; merging twice changes nothing. There is no lock: a
+    caller that writes at the same time as others must check again (``jobs.store.experiment``). Rows
+    of a past state move to the archive next to the file, and back with their state. Screened rows
+    of a search go to a file of their own, without intervals.
 
-    The file is made with its folder if it is missing. ``order`` are run ids; rows that it does not
-    name keep their places before all others, as far as the file has them, and after, where they are
-    new. ``ended`` tells past states from the present one: run id -> when its last job ended.
-    Returns the rows as they were written, the screened ones first.
+    ``order`` lists run ids; earlier rows that it lacks keep their places before all others, new
+    ones follow. ``end_times`` tells past states from the present one: run id -> Unix seconds when
+    its last job ended.
     """
-    screened = files.get_screening_path(path)
-    before = (*read_rows(screened), *read_rows(path))
-    rows: dict[str, Row] = {row["run_id"]: row for row in before}
-    named = dict.fromkeys(order)
-    new = {str(row["run_id"]): row for row in made}
-    for row in before:  # whose cells have other models' numbers now, or none yet
-        moved = past_id(row)
-        if moved in new or (moved and past_id(new.get(row["run_id"], row)) not in ("", moved)):
-            rows[moved] = {**rows.pop(row["run_id"]), "run_id": moved}
-    kept = [run_id for run_id in rows if run_id not in named]
-    rows.update(new)
-    wanted = [each for each in dict.fromkeys([*kept, *named, *rows]) if each in rows]
-    past = find_superseded(list(rows.values()), ended)
-    past |= {each for each in wanted if current_id(each) != each}
-    present = [rows[each] for each in wanted if each not in past]
-    _archive(path, [rows[each] for each in wanted if each in past], present)
+    screening_path = files.get_screening_path(path)
+    earlier_rows = (*read_rows(screening_path), *read_rows(path))
+    rows: dict[str, Row] = {row["run_id"]: row for row in earlier_rows}
+    ordered_ids = dict.fromkeys(order)
+    new_by_id = {str(row["run_id"]): row for row in new_rows}
+    for row in earlier_rows:  # rename those of other models than the cell's now
+        row_past_id = get_past_id(row)
+        new_past_id = get_past_id(new_by_id.get(row["run_id"], row))
+        if row_past_id in new_by_id or (row_past_id and new_past_id not in ("", row_past_id)):
+            rows[row_past_id] = {**rows.pop(row["run_id"]), "run_id": row_past_id}
+    unordered_ids = [run_id for run_id in rows if run_id not in ordered_ids]
+    rows.update(new_by_id)
+    all_ids = dict.fromkeys([*unordered_ids, *ordered_ids, *rows])
+    run_ids = [run_id for run_id in all_ids if run_id in rows]
+    past_ids = find_superseded(list(rows.values()), end_times)
+    past_ids |= {run_id for run_id in run_ids if get_current_id(run_id) != run_id}
+    present = [rows[run_id] for run_id in run_ids if run_id not in past_ids]
+    _archive_rows(path, [rows[run_id] for run_id in run_ids if run_id in past_ids], present)
     points = [row for row in present if row.get("stage") == "screen"]
-    if points or screened.exists():
-        _write_points(screened, points)
-    whole = write_csv(path, [row for row in present if row.get("stage") != "screen"])
-    return [*map(dict, points), *whole]
+    if points or screening_path.exists():
+        _write_points(screening_path, points)
+    written_rows = write_csv(path, [row for row in present if row.get("stage") != "screen"])
+    return [*map(dict, points), *written_rows]
 
 
 def _write_points(path: Path, rows: Sequence[Row]) -> None:
-    """Writes what tells cells apart, and a few numbers in five digits, without intervals."""
-    shown = {*columns.column_names("identity", "setting", "state", "score"), *_POINTS}
-    filled = {name for row in rows for name, value in row.items() if value not in (None, "")}
-    names = columns.order_names({*NEEDED, *(shown & filled)})
+    """Writes screened rows: columns that tell cells apart, and some numbers in five digits."""
+    shown_names = {*columns.column_names("identity", "setting", "state", "score"), *_POINTS}
+    filled_names = {name for row in rows for name, value in row.items() if value not in (None, "")}
+    names = columns.order_names({*NEEDED, *(shown_names & filled_names)})
     points = [{name: row.get(name, "") for name in names} for row in rows]
     for point in points:
         if "reason" in point and point["status"] == "complete":
@@ -209,59 +215,66 @@ def _write_points(path: Path, rows: Sequence[Row]) -> None:
     files.write_csv(path, points, names)
 
 
-def _archive(path: Path, past: Sequence[Row], present: Sequence[Row]) -> None:
-    """Adds rows to the archive beside a results file, each once, before they leave that file."""
-    there = {name for row in present for name in (row["run_id"], past_id(row))}
+def _archive_rows(path: Path, past_rows: Sequence[Row], present_rows: Sequence[Row]) -> None:
+    """Adds past rows to the archive next to a results file, each once."""
+    present_ids = {name for row in present_rows for name in (row["run_id"], get_past_id(row))}
     archive = files.archive_file(path)
-    before: dict[str, Row] = {row["run_id"]: row for row in read_rows(archive)}
-    rows = {**before, **{str(row["run_id"]): row for row in past}}
-    rows = {run_id: row for run_id, row in rows.items() if run_id not in there}
-    if rows.keys() == before.keys():
+    archived_rows: dict[str, Row] = {row["run_id"]: row for row in read_rows(archive)}
+    rows = {**archived_rows, **{str(row["run_id"]): row for row in past_rows}}
+    rows = {run_id: row for run_id, row in rows.items() if run_id not in present_ids}
+    if rows.keys() == archived_rows.keys():
         return
-    if new := len(rows.keys() - before.keys()):
+    if added_count := len(rows.keys() - archived_rows.keys()):
         log.info(
-            "%d rows of earlier jobs, of other weights, data or code, are now in %s", new, archive
+            "%d rows of earlier jobs, of other weights, data or code, are now in %s",
+            added_count,
+            archive,
         )
     write_csv(archive, list(rows.values()))
 
 
-def find_superseded(rows: Sequence[Row], ended: Mapping[str, float]) -> set[str]:
-    """Returns the run ids of an experiment's rows that a newer row takes the place of.
+def find_superseded(rows: Sequence[Row], end_times: Mapping[str, float]) -> set[str]:
+    """Returns the run ids of an experiment's rows that a newer row replaces.
 
-    A changed checkpoint, a data set that moved on or another engine makes new cells under equal
-    labels; beside the old ones they would be two answers to one question. A newer row takes the
-    place where all labels are equal (pair, models, task, decoder, spec, and every setting that a
-    user varies on purpose, such as temperature, batch size, seed or dtype), as many prompts were
-    asked, and some of ``STATE`` is another. A failed row takes no place. ``ended`` says by run id
-    when the last job that has the cell ended, in seconds; a row that it does not name is older.
+    A changed checkpoint, data set or engine makes new cells under equal labels, which would be two
+    answers to one question. A newer row replaces an older one if all labels agree (pair, models,
+    task, decoder, spec, and all settings that a user varies on purpose, such as temperature, batch
+    size, seed or dtype) and the number of prompts too, but some of ``STATE`` differs. A failed row
+    replaces none. ``end_times`` maps run ids to the Unix seconds when the cell's last job ended; a
+    row that it lacks is older.
     """
-    names = [each for each in columns.column_names("identity", "setting") if each not in _APART]
+    labels_and_settings = columns.column_names("identity", "setting")
+    names = [name for name in labels_and_settings if name not in _NOT_VARIED]
 
-    # What rows must agree in, and then, but for one that failed, in how many prompts were asked.
-    told = [
+    # Rows must agree in labels, and in prompts unless one failed.
+    row_keys = [
         (
             row,
-            tuple(_text(row, name) for name in names),
-            _text(row, "prompts"),
-            tuple(_text(row, name) for name in STATE),
-            ended.get(str(row["run_id"]), -1.0),
+            tuple(_get_text(row, name) for name in names),
+            _get_text(row, "prompts"),
+            tuple(_get_text(row, name) for name in STATE),
+            end_times.get(str(row["run_id"]), -1.0),
         )
         for row in rows
     ]
     latest: dict[tuple[tuple[str, ...], str], dict[tuple[str, ...], float]] = defaultdict(dict)
-    for row, own, prompts, state, when in told:
-        if _text(row, "status") != "failed":
-            for key in ((own, f"{prompts} prompts"), (own, "")):
-                latest[key][state] = max(when, latest[key].get(state, when))
-    past = set()
-    for row, own, prompts, state, when in told:
-        states = latest.get((own, prompts and f"{prompts} prompts"), {})
-        if any(then > when for other, then in states.items() if other != state):
-            past.add(str(row["run_id"]))
-    return past
+    for row, labels, prompts, state, end_s in row_keys:
+        if _get_text(row, "status") != "failed":
+            for key in ((labels, f"{prompts} prompts"), (labels, "")):
+                latest[key][state] = max(end_s, latest[key].get(state, end_s))
+    past_ids = set()
+    for row, labels, prompts, state, end_s in row_keys:
+        states = latest.get((labels, prompts and f"{prompts} prompts"), {})
+        if any(
+            other_end_s > end_s
+            for other_state, other_end_s in states.items()
+            if other_state != state
+        ):
+            past_ids.add(str(row["run_id"]))
+    return past_ids
 
 
-def _text(row: Row, name: str) -> str:
-    """Returns a value as a file has it."""
+def _get_text(row: Row, name: str) -> str:
+    """Returns a value as a CSV has it."""
     value = row.get(name)
     return "" if value is None else str(value)

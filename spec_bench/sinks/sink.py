@@ -1,12 +1,12 @@
-"""A sink, which is handed a job's results once they are on disk; and the config group ``sink``.
+"""Sinks, which get a job's results once these are on disk; and the config group ``sink``.
 
     @sink("mail")
     def build_mail(config, folder):
         return Mail(config["to"])
 
-``sink.mail`` of the config is then what ``build_mail`` is given; another package names the module
-as an entry point of ``spec_bench.sinks``. The CSV, the progress bar and the table on the terminal
-are no sinks in this sense: they are always there or a matter of one word.
+``build_mail`` gets the config's ``sink.mail``; another package names the module as an entry point
+of ``spec_bench.sinks``. The CSV, the progress bar and the table on the terminal are no sinks in
+this sense.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,32 +28,32 @@ from spec_bench.settings.validation import (
 
 @dataclass(frozen=True)
 class LoggedCell:
-    """What there is to log of a cell."""
+    """Results of one cell, as sinks log them."""
 
-    result: CellResult  # its row
-    settings: Mapping[str, Any]  # the resolved settings that its run id is the hash of
-    # its records in the order they were decoded; of a failed cell those it had
+    result: CellResult
+    settings: Mapping[str, Any]  # the resolved ones, whose hash is the run id
+    # in the order of decoding; of a failed cell as far as it came
     generations: Sequence[Generation] = field(repr=False)
-    folder: Path  # its own folder, which bears the note of what was logged
-    # where it was decoded: commit, versions, machine; see ``measure.provenance``
+    folder: Path  # the cell's own, which also has the notes of what was logged
+    # commit, versions and machine, see ``measure.provenance``
     origin: Mapping[str, Any] = field(default_factory=dict)
-    # score -> prompt id -> what the answer scored by itself
+    # score -> prompt id -> the answer's own score
     scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict, repr=False)
 
 
 class Sink(Protocol):
-    """What a sink offers."""
+    """Interface of a sink."""
 
     def take(self, cells: Sequence[LoggedCell], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Takes results, or a whole table's rows; what cannot be sent brings a warning."""
+        """Logs results, or a whole table's rows; warns if it cannot send them."""
         ...
 
 
 sink: Registry[Callable[[Any, Path], Sink | None]] = Registry(
     "sink", "spec_bench.sinks", within="spec_bench.sinks"
 )
-"""What builds each sink from its part of the config and the experiment's folder, or says None where
-it is off. Whoever builds raises a ``ValueError`` for settings that cannot be right.
+"""Builders of the sinks by name, from the sink's config and the experiment's folder. A builder
+returns None if its sink is off, and raises ``ValueError`` for wrong settings.
 """
 
 
@@ -70,7 +70,7 @@ Entity = Annotated[
 
 @settings
 class WandbSettings:
-    """``sink.wandb``; meanings stand in ``conf/sink/default.yaml``."""
+    """``sink.wandb``; ``conf/sink/default.yaml`` explains the keys."""
 
     enabled: StrictBool = False
     project: Project = "spec_bench"
@@ -83,27 +83,27 @@ class WandbSettings:
 
 @settings
 class SinkSettings:
-    """``sink``; meanings stand in ``conf/sink/default.yaml``."""
+    """``sink``; ``conf/sink/default.yaml`` explains the keys."""
 
     progress: StrictBool = True
     table: StrictBool = True
     wandb: WandbSettings = field(default_factory=WandbSettings)
-    # settings of other packages' sinks, by name, as they were written
+    # settings of other packages' sinks, by name, not checked
     more: dict[str, Any] = field(default_factory=dict)
 
 
 def sink_settings(config: SinkSettings | Mapping[str, Any]) -> SinkSettings:
-    """Checks the config group ``sink``. Raises ValueError: an unknown sink, or a wrong value."""
+    """Parses the config group ``sink``. Raises UsageError: an unknown sink, or a wrong value."""
     if isinstance(config, SinkSettings) or not isinstance(config, Mapping):
         return config if isinstance(config, SinkSettings) else check(SinkSettings, config, "sink")
-    ours = {each.name for each in fields(SinkSettings)} - {"more"}
-    more = {name: value for name, value in config.items() if name not in ours and name in sink}
-    asked = {name: value for name, value in config.items() if name not in more}
-    return replace(check(SinkSettings, asked, "sink"), more=more)
+    own_names = {field.name for field in fields(SinkSettings)} - {"more"}
+    more = {name: value for name, value in config.items() if name not in own_names and name in sink}
+    own_settings = {name: value for name, value in config.items() if name not in more}
+    return replace(check(SinkSettings, own_settings, "sink"), more=more)
 
 
 def build_sinks(settings: SinkSettings, folder: Path) -> list[Sink]:
-    """Builds the sinks that are on. Raises ValueError: settings that cannot be right."""
-    asked = {"wandb": settings.wandb, **settings.more}
-    built = [sink[name](value, folder) for name, value in asked.items()]
-    return [each for each in built if each is not None]
+    """Builds the sinks that are on. Raises UsageError: wrong settings."""
+    settings_by_name = {"wandb": settings.wandb, **settings.more}
+    sinks = [sink[name](value, folder) for name, value in settings_by_name.items()]
+    return [built_sink for built_sink in sinks if built_sink is not None]

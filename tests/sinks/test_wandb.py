@@ -16,7 +16,7 @@ from spec_bench.measure.energy import counters
 from spec_bench.measure.provenance import provenance
 from spec_bench.report.cli.command_line import main as report
 from spec_bench.sinks.sink import WandbSettings
-from spec_bench.sinks.wandb import HISTORY, Wandb, _say_once, find_projects, open_run
+from spec_bench.sinks.wandb import HISTORY, Wandb, _announce_offline, find_projects, open_run
 from spec_bench.system import files
 from tests.jobs.tiny import failing, make_task, rows_of
 from tests.sinks.offline_run import offline_runs, read_run
@@ -186,7 +186,7 @@ def keys_of(panel):
 def test_the_command_that_sends_offline_runs_is_quoted_and_a_folder_that_is_none_is_named(
     tmp_path, capsys, caplog
 ):
-    _say_once(tmp_path / "größe 1")
+    _announce_offline(tmp_path / "größe 1")
     (line,) = caplog.messages
     *_, last = shlex.split(line)
     assert last == f"{(tmp_path / 'größe 1').resolve()}/wandb/offline-run-*"

@@ -31,7 +31,7 @@ from spec_bench.records.parquet import PackedRecords
 from spec_bench.records.types import Stage
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import adapter
-from spec_bench.sinks.rows import Row, current_id, merge_csv, read_rows, to_row
+from spec_bench.sinks.rows import Row, get_current_id, merge_csv, read_rows, to_row
 from spec_bench.sinks.sink import Sink
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
@@ -269,7 +269,7 @@ class Experiment:
                 order[name] = note.stage or order.get(name, "")
                 ended[name] = max(note.ended, ended.get(name, 0.0))
         for name in sorted(os.listdir(self._results / files.RUNS)):
-            current = current_id(name)  # what other models left in its place is past
+            current = get_current_id(name)  # what other models left in its place is past
             if current != name and current in order:
                 order[name] = order[current]
         return order, ended

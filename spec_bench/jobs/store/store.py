@@ -26,7 +26,7 @@ from spec_bench.records.cell_folder import GenerationLines
 from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.settings.fields import one_line
-from spec_bench.sinks.rows import from_json, get_digest_columns, past_id, to_json
+from spec_bench.sinks.rows import from_json, get_digest_columns, get_past_id, to_json
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
@@ -86,7 +86,7 @@ class CellStore:
         if before is not None:
             place = {"run_id": self.folder.name}
             past, ours = (
-                self.folder.with_name(past_id({**place, **get_digest_columns(each)}))
+                self.folder.with_name(get_past_id({**place, **get_digest_columns(each)}))
                 for each in (before, models)
             )
             _move(self.folder, past)

@@ -16,7 +16,7 @@ from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation
 from spec_bench.settings.arguments import Parser
 from spec_bench.settings.fields import one_line
-from spec_bench.sinks.rows import current_id, read_rows
+from spec_bench.sinks.rows import get_current_id, read_rows
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.printable import to_printable
@@ -71,7 +71,7 @@ def _cell(run: Path, known: Mapping[str, Any] | None = None) -> None:
     """Raises ValueError: a cell is not as written, or its run id is not of its settings."""
     cell = cell_folder.read_cell(run) if known is None else known
     cell_folder.check_cell(run, cell, whole=True)
-    if cell and files.digest(cell["settings"]) != current_id(run.name):
+    if cell and files.digest(cell["settings"]) != get_current_id(run.name):
         raise UsageError("its run id is not that of these settings")
     if compared := cell.get("compared"):
         plain = files.run_folder(run.parents[1], compared["run_id"])
