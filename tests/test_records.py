@@ -91,15 +91,15 @@ def test_no_single_bit_can_change():
         altered = bytearray(data)
         altered[place // 8] ^= 1 << place % 8
         with pytest.raises(ValueError, match="digest"):
-            seals.check(bytes(altered))
+            seals.check_bytes(bytes(altered))
 
 
 def test_a_part_of_a_file_is_none_nor_is_one_without_a_digest_or_a_place_for_it():
     for length in (0, 1, 27, len(BODY) - 1):
         with pytest.raises(ValueError, match="digest"):
-            seals.check(seals.fill_in_checksum(BODY)[:length])
+            seals.check_bytes(seals.fill_in_checksum(BODY)[:length])
     with pytest.raises(ValueError, match="no digest"):
-        seals.check(b"begin end")
+        seals.check_bytes(b"begin end")
     for data in (b"no place", BLANK + b"sha256:later"):
         with pytest.raises(ValueError, match="place"):
             seals.fill_in_checksum(data)

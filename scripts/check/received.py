@@ -195,7 +195,7 @@ def change_lines(results: Path, change: Mapping[str, Any]) -> None:
         path = run / GENERATIONS
         lines = [json.loads(line) | change for line in path.read_text().splitlines()]
         texts = [json.dumps({k: v for k, v in line.items() if k != "check"})[:-1] for line in lines]
-        checks = [cell_folder._check(text.encode(), run.name) for text in texts]
+        checks = [cell_folder._compute_check(text.encode(), run.name) for text in texts]
         both = zip(texts, checks, strict=True)
         write_text(path, "".join(f'{text},"check":"{check}"}}\n' for text, check in both))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from spec_bench.records.ends import StopCriteria, cut_before, decode_answer
+from spec_bench.records.ends import StopCriteria, cut_at_stop, decode_answer
 from spec_bench.records.types import Generation, Request, StepRecord
 from spec_bench.settings.words import describe_value
 from spec_bench.system.errors import UsageError
@@ -112,7 +112,7 @@ class AnswerText:
 
     def text(self, tokens: Sequence[int]) -> str:
         """Returns the text of all tokens so far, up to the first stop string."""
-        return cut_before(decode_answer(self._tokenizer, tokens), self._ends.texts)
+        return cut_at_stop(decode_answer(self._tokenizer, tokens), self._ends.texts)
 
     def add(self, tokens: Sequence[int], last: bool) -> str:
         """What a step adds to the text; ``last``: none follows, so that nothing is held back."""

@@ -1,12 +1,11 @@
-"""What cells measured prompt by prompt, in one small file that can be committed with their table.
+"""Measurements of cells by prompt, in one small file that can be committed with their table.
 
 ``<results>/<name>/records.parquet`` has a line per run id, repeat and prompt: how it ended, its
-seconds and joules, and what every target call did. The report makes of it what it makes of the raw
-runs, to the byte. Texts and token ids are not in it. Where each cell was measured is kept in the
-file's metadata, and so is the digest of the file's bytes (``seals``): no reader takes altered ones.
-The same records give the same bytes. Each column stands once in ``columns.csv``: name, what it
-holds, unit, definition. Knows nothing about what numbers mean, and loads pyarrow only where it is
-needed.
+seconds and joules, and what every target call did, but no texts and token ids. A report from it
+equals one from the raw runs, to the byte. The file's metadata have each cell's origin and a digest
+of the file's bytes (``seals``), which every reader verifies. Equal records give equal bytes.
+``columns.csv`` defines the columns. Knows nothing about what numbers mean, and loads pyarrow only
+when it is needed.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ UNKNOWN_TOKEN = -1
 VERSION = 1
 _META = b"spec_bench"
 _SEAL = b"spec_bench.seal"
-_NOT_KEPT = ("command",)  # paths of the machine it ran on
+_NOT_KEPT = ("command",)  # it has paths of the machine
 Scored = float | Sequence[float]
-"""A number, of which the score is the mean, or numbers that make the score by their sums."""
+"""A number whose mean is the score, or numbers whose sums give the score."""
 Scores = Mapping[str, Mapping[str, Scored]]
-"""What each prompt's answer scored: name of the score -> prompt id -> number or numbers."""
+"""Scores of answers: name of the score -> prompt id -> number or numbers."""
 _NAMED = re.compile(f"^(?:{SCORE}|{PARTS})")
 
 
@@ -57,11 +56,11 @@ _NAMED = re.compile(f"^(?:{SCORE}|{PARTS})")
 class RecordField:
     """One column of the file."""
 
-    # in the file; what begins with `step_` is a list with an entry per target call, and `LISTED`
-    # are lists with an entry per chunk of a server's answer
+    # `step_...` are lists with an entry per target call, `LISTED` lists with an entry per chunk of
+    # a server's answer
     name: str
     holds: str  # `text`, `count` or `number`
-    unit: str  # of a number; "" of other columns, and where it has none
+    unit: str  # of a number, or ""
     definition: str  # one line
 
 
@@ -72,60 +71,62 @@ OPTIONAL = (
     PROMPT_TOKENS,
     "core_wait",
     "ended_at",
-    *(each.name for each in FIELDS if each.name.startswith(SERVED)),
+    *(column.name for column in FIELDS if column.name.startswith(SERVED)),
 )
-"""Columns that a file has where some line says something in them."""
+"""Columns that a file has only if some line fills them."""
 
 
 def to_line(run_id: str, generation: Generation, scores: Scores) -> dict[str, Any]:
-    """Returns a generation as a line, with its scores by column."""
+    """Converts a generation to a line, with its scores by column."""
     line = {**vars(generation), "run_id": run_id, "tokens": len(generation.tokens)}
-    for each in fields(StepRecord):
-        line[f"{STEP}{each.name}"] = [getattr(step, each.name) for step in generation.steps]
+    for step_field in fields(StepRecord):
+        line[f"{STEP}{step_field.name}"] = [
+            getattr(step, step_field.name) for step in generation.steps
+        ]
     line |= {f"{SERVED}counted": "", f"{SERVED}proposed": 0, f"{SERVED}attempts": 0}
-    if (came := generation.delivery) is not None:
-        line |= {f"{SERVED}{name}": getattr(came, field) for name, field in _DELIVERY.items()}
-        line[f"{SERVED}proposed"] = int(came.proposed)
+    if (delivery := generation.delivery) is not None:
+        line |= {f"{SERVED}{name}": getattr(delivery, field) for name, field in _DELIVERY.items()}
+        line[f"{SERVED}proposed"] = int(delivery.proposed)
     for column, by_prompt in scores.items():
         line[column] = None if generation.repeat else by_prompt.get(generation.prompt_id)
     return line
 
 
-_DELIVERY = {"s" if each.name == "seconds" else each.name: each.name for each in fields(Delivery)}
-_GENERATION = frozenset(each.name for each in fields(Generation))
+_DELIVERY = {"s" if part.name == "seconds" else part.name: part.name for part in fields(Delivery)}
+_GENERATION = frozenset(part.name for part in fields(Generation))
 
 
 def from_line(line: Mapping[str, Any]) -> Generation:
     """Inverts ``to_line`` but for the token ids."""
-    names = [each.name for each in fields(StepRecord)]
+    names = [step_field.name for step_field in fields(StepRecord)]
     steps = zip(*(line[f"{STEP}{name}"] for name in names), strict=True)
     data = {name: value for name, value in line.items() if name in _GENERATION}
     data["tokens"] = (UNKNOWN_TOKEN,) * line["tokens"]
     data["steps"] = [dict(zip(names, values, strict=True)) for values in steps]
     if line[LISTED[1]]:
-        came = {field: line[f"{SERVED}{name}"] for name, field in _DELIVERY.items()}
-        data["delivery"] = {**came, "proposed": bool(came["proposed"])}
+        delivery = {field: line[f"{SERVED}{name}"] for name, field in _DELIVERY.items()}
+        data["delivery"] = {**delivery, "proposed": bool(delivery["proposed"])}
     return Generation.from_json(data)
 
 
 def score_columns(lines: pa.Table) -> list[str]:
-    """Returns the columns of scores."""
+    """Returns the names of the columns of scores."""
     return [name for name in lines.column_names if _NAMED.match(name)]
 
 
 def make_schema(scores: Iterable[str] = ()) -> pa.Schema:
-    """Returns the columns with their types, then those of scores, one number before several."""
+    """Builds the schema: the columns, then scores of one number, then scores of several."""
     import pyarrow as pa
 
-    columns = [pa.field(each.name, arrow_type(each)) for each in FIELDS]
+    columns = [pa.field(column.name, get_arrow_type(column)) for column in FIELDS]
     parts = pa.list_(pa.field("element", pa.float64()))
     for name in sorted(scores, key=lambda name: (name.startswith(PARTS), name)):
         columns.append(pa.field(name, parts if name.startswith(PARTS) else pa.float64()))
     return pa.schema(columns)
 
 
-def arrow_type(column: RecordField) -> pa.DataType:
-    """Returns a column's type."""
+def get_arrow_type(column: RecordField) -> pa.DataType:
+    """Returns a column's pyarrow type."""
     import pyarrow as pa
 
     kind = {"text": pa.string, "count": pa.int32, "number": pa.float64}[column.holds]()
@@ -136,7 +137,7 @@ def arrow_type(column: RecordField) -> pa.DataType:
 
 
 def _leaf_path(schema: pa.Schema, name: str) -> str:
-    """Returns a column's place in the file's nesting."""
+    """Returns the dotted path of a column's innermost values in the file."""
     kind = schema.field(name).type
     path = name
     while hasattr(kind, "value_type"):
@@ -147,19 +148,19 @@ def _leaf_path(schema: pa.Schema, name: str) -> str:
 
 @dataclass(frozen=True)
 class PackedRecords:
-    """The lines of some cells."""
+    """Lines of some cells."""
 
     # the columns of `FIELDS`, then `score_NAME` or `parts_NAME` for each score that some cell has;
-    # the lines of a cell stand together, those of later timings last and below `RUN_ID/again`
+    # a cell's lines are consecutive, later timings last and with the run id `RUN_ID/again`
     lines: pa.Table
-    # run id -> where the cell was measured, as `measure.provenance` tells it
+    # run id -> where the cell was measured, see `measure.provenance`
     origins: Mapping[str, Mapping[str, Any]]
-    # digests of the tables beside the file, by their names
+    # digests of the tables in the file's folder, by name
     tables: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def _places(self) -> dict[str, list[int]]:
-        """Run id -> its lines."""
+        """Indices of lines by run id."""
         names = self.lines.column("run_id").to_pylist()
         return group_by_key((name, place) for place, name in enumerate(names))
 
@@ -175,45 +176,50 @@ class PackedRecords:
 
     @property
     def run_ids(self) -> list[str]:
-        """Cells that have lines or an origin, those with lines first."""
-        run_ids = (each.removesuffix(AGAIN) for each in self._places)
+        """Run ids with lines, then those with an origin alone."""
+        run_ids = (name.removesuffix(AGAIN) for name in self._places)
         return list(dict.fromkeys([*run_ids, *self.origins]))
 
-    def of(self, run_ids: Iterable[str]) -> PackedRecords:
-        """Returns some cells in this order; one that is not here has no lines."""
-        named = list(run_ids)
-        names = (name for each in named for name in (each, f"{each}{AGAIN}"))
+    def select_cells(self, run_ids: Iterable[str]) -> PackedRecords:
+        """Selects cells in this order; a missing one has no lines."""
+        selected_ids = list(run_ids)
+        names = (name for run_id in selected_ids for name in (run_id, f"{run_id}{AGAIN}"))
         lines = (line for name in names for line in self._places.get(name, ()))
-        origins = {each: self.origins[each] for each in named if each in self.origins}
+        origins = {
+            run_id: self.origins[run_id] for run_id in selected_ids if run_id in self.origins
+        }
         return PackedRecords(self._take_lines(lines), origins)
 
     def place(self, run_id: str) -> slice:
-        """Returns where a cell's own lines stand, those of later timings left out."""
+        """Returns the range of a cell's lines without later timings."""
         lines = self._places.get(run_id)
         return slice(lines[0], lines[-1] + 1) if lines else slice(0, 0)
 
-    def apart(self, run_id: str, *columns: str) -> dict[tuple[Any, ...], dict[str, int]]:
-        """Returns a cell's lines by prompt, apart by what some columns have."""
+    def group_lines(self, run_id: str, *columns: str) -> dict[tuple[Any, ...], dict[str, int]]:
+        """Groups a cell's lines by the values of ``columns``; index of the line by prompt."""
         place = self.place(run_id)
-        apart = dict[tuple[Any, ...], dict[str, int]]()
+        groups = dict[tuple[Any, ...], dict[str, int]]()
         values = (getattr(self.windows, name)[place].tolist() for name in ("prompt_id", *columns))
         for line, (prompt, *key) in enumerate(zip(*values, strict=True), place.start):
-            apart.setdefault(tuple(key), {})[prompt] = line
-        return apart
+            groups.setdefault(tuple(key), {})[prompt] = line
+        return groups
 
     def repeats(self, run_id: str) -> list[dict[str, int]]:
-        """A cell's lines by prompt, of each repeat that has all prompts of the first."""
-        whole = self.apart(run_id, "repeat")
-        first = whole.get((0,), {})
-        numbers = takewhile(lambda n: {*first} <= {*whole.get((n,), ())}, count() if first else ())
-        return [{name: whole[n,][name] for name in first} for n in numbers]
+        """Returns a cell's lines by prompt, for each repeat with all prompts of the first."""
+        line_by_repeat = self.group_lines(run_id, "repeat")
+        first_lines = line_by_repeat.get((0,), {})
+        numbers = takewhile(
+            lambda n: {*first_lines} <= {*line_by_repeat.get((n,), ())},
+            count() if first_lines else (),
+        )
+        return [{name: line_by_repeat[n,][name] for name in first_lines} for n in numbers]
 
     def generations(self, run_id: str) -> list[Generation]:
-        """A cell's records in their order, none where it is not here; tokens are unknown."""
+        """Returns a cell's records in order, without token ids; none if the cell is missing."""
         return self.take_generations(self._places.get(run_id, ()))
 
     def take_generations(self, lines: Iterable[int]) -> list[Generation]:
-        """Returns the records in some lines."""
+        """Returns the records of some lines."""
         return [from_line(line) for line in self._take_lines(lines).to_pylist()]
 
     def _take_lines(self, lines: Iterable[int]) -> pa.Table:
@@ -223,54 +229,60 @@ class PackedRecords:
 
     @cached_property
     def _columns_by_score(self) -> dict[str, list[pa.ChunkedArray]]:
-        """Columns by the score that they are of."""
+        """Columns by their score's name."""
         names = score_columns(self.lines)
         return group_by_key((_NAMED.sub("", name), self.lines[name]) for name in names)
 
     def get_score(self, run_id: str, name: str) -> Mapping[str, Scored]:
-        """Returns one score of a cell's answers by prompt id; {} where it has none."""
+        """Returns one score of a cell's answers by prompt id; {} if it has none."""
         for column in self._columns_by_score.get(name, ()):
             place = self.place(run_id)
             values = zip(self.windows.prompt_id[place], column[place].to_pylist(), strict=True)
-            if known := {prompt: value for prompt, value in values if value is not None}:
-                return known
+            if score_by_prompt := {prompt: value for prompt, value in values if value is not None}:
+                return score_by_prompt
         return {}
 
     def scores(self, run_id: str) -> Scores:
-        """Returns what the answers of a cell scored."""
-        every = {name: self.get_score(run_id, name) for name in self._columns_by_score}
-        return {name: scored for name, scored in every.items() if scored}
+        """Returns all scores of a cell's answers."""
+        score_by_name = {name: self.get_score(run_id, name) for name in self._columns_by_score}
+        return {
+            name: score_by_prompt
+            for name, score_by_prompt in score_by_name.items()
+            if score_by_prompt
+        }
 
 
 def pack(
     run_id: str,
-    done: Iterable[Generation],
+    generations: Iterable[Generation],
     origin: Mapping[str, Any] | None,
     scores: Scores | None = None,
-    retimed: Iterable[Generation] = (),
+    timed_again: Iterable[Generation] = (),
 ) -> PackedRecords:
-    """Returns the lines of one cell."""
+    """Packs the lines of one cell."""
     import pyarrow as pa
 
-    by_column = {}  # a score of one number a prompt, or of several
+    by_column = {}
     for name, by_prompt in (scores or {}).items():
-        several = any(isinstance(value, Sequence) for value in by_prompt.values())
-        by_column[f"{PARTS if several else SCORE}{name}"] = by_prompt
-    lines = [to_line(run_id, each, by_column) for each in done]
-    lines += [to_line(f"{run_id}{AGAIN}", each, {}) for each in retimed]
+        is_list = any(isinstance(value, Sequence) for value in by_prompt.values())
+        by_column[f"{PARTS if is_list else SCORE}{name}"] = by_prompt
+    lines = [to_line(run_id, generation, by_column) for generation in generations]
+    lines += [to_line(f"{run_id}{AGAIN}", generation, {}) for generation in timed_again]
     schema = make_schema(by_column)
-    kept = {k: v for k, v in (origin or {}).items() if k not in _NOT_KEPT}
-    return PackedRecords(pa.Table.from_pylist(lines, schema), {run_id: kept} if kept else {})
+    stored_origin = {k: v for k, v in (origin or {}).items() if k not in _NOT_KEPT}
+    return PackedRecords(
+        pa.Table.from_pylist(lines, schema), {run_id: stored_origin} if stored_origin else {}
+    )
 
 
-def concat(parts: Iterable[PackedRecords]) -> PackedRecords:
-    """Returns the lines of several, one after the other."""
+def concat(cells: Iterable[PackedRecords]) -> PackedRecords:
+    """Concatenates the lines of several cells."""
     import pyarrow as pa
 
-    every = list(parts)
-    tables = [make_schema().empty_table(), *(part.lines for part in every)]
+    all_cells = list(cells)
+    tables = [make_schema().empty_table(), *(cell.lines for cell in all_cells)]
     lines = pa.concat_tables(tables, promote_options="default")
-    return PackedRecords(lines, {k: v for part in every for k, v in part.origins.items()})
+    return PackedRecords(lines, {k: v for cell in all_cells for k, v in cell.origins.items()})
 
 
 def write(path: Path, packed: PackedRecords, tables: Mapping[str, str] | None = None) -> None:
@@ -278,19 +290,25 @@ def write(path: Path, packed: PackedRecords, tables: Mapping[str, str] | None = 
     import pyarrow as pa
     from pyarrow import parquet
 
-    # A score that no line has, as where its cells are no longer here, is no column.
-    named = score_columns(packed.lines)
+    # A score without a value, as after its cells are gone, is no column.
+    score_names = score_columns(packed.lines)
     count = len(packed.lines)
-    schema = make_schema(column for column in named if packed.lines[column].null_count < count)
+    schema = make_schema(
+        column for column in score_names if packed.lines[column].null_count < count
+    )
     for name in OPTIONAL:
         if not any(packed.lines[name].to_pylist()):
             schema = schema.remove(schema.get_field_index(name))
-    numbers = [each.name for each in schema if each.type == pa.float64()]
-    measured: dict[str, dict[str, Any]] = {}  # a job's cells share their origin: it stands once
+    numbers = [part.name for part in schema if part.type == pa.float64()]
+    entry_by_origin: dict[str, dict[str, Any]] = {}  # a job's cells share their origin
     for run_id, origin in packed.origins.items():
-        same = measured.setdefault(json.dumps(origin), {"cells": [], "origin": origin})
-        same["cells"].append(run_id)
-    meta = {"version": VERSION, "measured": list(measured.values()), "tables": dict(tables or {})}
+        entry = entry_by_origin.setdefault(json.dumps(origin), {"cells": [], "origin": origin})
+        entry["cells"].append(run_id)
+    meta = {
+        "version": VERSION,
+        "measured": list(entry_by_origin.values()),
+        "tables": dict(tables or {}),
+    }
     lines = packed.lines.select(schema.names).combine_chunks()
     with files.atomic_replace(path) as partial:
         with parquet.ParquetWriter(
@@ -301,35 +319,35 @@ def write(path: Path, packed: PackedRecords, tables: Mapping[str, str] | None = 
             use_dictionary=[
                 _leaf_path(schema, name) for name in schema.names if name not in numbers
             ],
-            # The bytes of a number are alike by their place in it, which is how they are stored.
+            # Compresses better: equal bytes of numbers lie together.
             use_byte_stream_split=numbers,
             write_statistics=False,
             store_schema=False,
         ) as writer:
             writer.write_table(lines, row_group_size=max(1, len(lines)))
-            # The digest comes last, where ``seals`` looks for it.
+            # ``seals`` expects the digest at the end.
             text = json.dumps(meta, separators=(",", ":"))
             writer.add_key_value_metadata({_META: text, _SEAL: seals.BLANK})
         partial.write_bytes(seals.fill_in_checksum(partial.read_bytes()))
 
 
-def _unusable(path: Path, why: object) -> ValueError:
-    message = f"{str(path)!r} is no file of records: {first_line(why)}"
+def _make_error(path: Path, reason: object) -> ValueError:
+    message = f"{str(path)!r} is no file of records: {first_line(reason)}"
     return UsageError(f"{message}; restore it, or run its experiment again")
 
 
-def check(path: Path) -> bytes:
-    """Returns the bytes of a file that is as it was written."""
+def read_checked_bytes(path: Path) -> bytes:
+    """Reads a file of records and verifies its digest."""
     try:
-        data = seals.read_regular_file(path)
-        seals.check(data)
+        content = seals.read_regular_file(path)
+        seals.check_bytes(content)
     except (OSError, ValueError) as error:
-        raise _unusable(path, getattr(error, "strerror", None) or error) from error
-    return data
+        raise _make_error(path, getattr(error, "strerror", None) or error) from error
+    return content
 
 
 def find_altered(path: Path, tables: Mapping[str, str]) -> Iterator[str]:
-    """Yields a line for each table beside a file of records whose digest is another."""
+    """Yields a message for each table of the file's folder that was altered."""
     for name, digest in tables.items():
         table = path.with_name(name)
         if not table.is_file() or files.file_digest(table) != digest:
@@ -337,14 +355,14 @@ def find_altered(path: Path, tables: Mapping[str, str]) -> Iterator[str]:
 
 
 def check_tables(path: Path) -> None:
-    """Raises ValueError: a table beside a file of records was altered since that was written."""
+    """Raises UsageError if a table in the folder of a file of records was altered since."""
     if path.is_file():
         for fault in find_altered(path, read_once(path).tables):
             raise UsageError(f"{fault}; restore it, or run its experiment again")
 
 
 def read_once(path: Path) -> PackedRecords:
-    """Reads a file unless it is as it was when it was read last."""
+    """Reads a file of records, from a cache if it is unchanged."""
     state = path.lstat()
     return _read_state(path, state.st_ino, state.st_mtime_ns)
 
@@ -355,34 +373,38 @@ def _read_state(path: Path, *_: int) -> PackedRecords:
 
 
 def read(path: Path) -> PackedRecords:
-    """The cells of a file. Raises ValueError: it is none of records, or was altered."""
+    """Reads a file of records. Raises UsageError: it is none, or was altered."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    data = check(path)
+    content = read_checked_bytes(path)
     try:
-        file = parquet.ParquetFile(pa.BufferReader(data))
+        file = parquet.ParquetFile(pa.BufferReader(content))
         meta = json.loads((file.metadata.metadata or {})[_META])
         if meta["version"] != VERSION:
             raise UsageError(f"version {meta['version']}, this one reads {VERSION}")
         lines = _add_missing_columns(file.read(use_threads=False))
         schema = make_schema(score_columns(lines))
         lines = lines.select(schema.names).cast(schema)
-        origins = {run_id: each["origin"] for each in meta["measured"] for run_id in each["cells"]}
+        origins = {
+            run_id: entry["origin"] for entry in meta["measured"] for run_id in entry["cells"]
+        }
     except (pa.ArrowException, KeyError, ValueError, TypeError, OSError, MemoryError) as error:
-        raise _unusable(path, error) from error
+        raise _make_error(path, error) from error
     return PackedRecords(lines, origins, meta.get("tables", {}))
 
 
 def _add_missing_columns(lines: pa.Table) -> pa.Table:
-    """Returns the lines with what files of before do not have: no number, no text, repeat 0."""
+    """Fills in columns that older files lack: no number, no text, repeat 0."""
     import pyarrow as pa
 
-    nothing = {"text": "", "count": 0, "number": None}
-    for each in FIELDS:
-        needed = each.name.startswith(STEP) or each.name.endswith("_id")
-        if each.name not in lines.column_names and not needed:
-            unknown = each.name in (*LISTED, PROMPT_TOKENS)
-            value = None if unknown else nothing[each.holds]
-            lines = lines.append_column(each.name, pa.array([value] * len(lines), arrow_type(each)))
+    empty_values = {"text": "", "count": 0, "number": None}
+    for column in FIELDS:
+        is_required = column.name.startswith(STEP) or column.name.endswith("_id")
+        if column.name not in lines.column_names and not is_required:
+            is_unknown = column.name in (*LISTED, PROMPT_TOKENS)
+            value = None if is_unknown else empty_values[column.holds]
+            lines = lines.append_column(
+                column.name, pa.array([value] * len(lines), get_arrow_type(column))
+            )
     return lines

@@ -1,8 +1,8 @@
-"""How a file tells whether it still is what was written: a digest of all of it, within it.
+"""Checksums within files, which tell whether a file was altered.
 
-A JSON mapping has it under ``check``. A file of bytes has it where ``BLANK`` stood when its digest
-was taken, so that it is checked before anybody parses the bytes: a parser given damaged ones may
-crash, or take all memory. Knows nothing about what the files mean.
+A JSON mapping has the digest of its other content under ``check``. A file of bytes has it in place
+of ``BLANK``, so that it is checked before the bytes are parsed: damaged ones may crash a parser or
+make it take all memory. Knows nothing about what the files mean.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ BLANK = _MARK + b"0" * _DIGITS
 
 
 def add_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a mapping, its keys hidden, with a digest of it all, which ``opened`` verifies."""
+    """Adds a digest to a mapping, whose secrets are redacted; ``read_checked`` verifies it."""
     content = redact_values(content)
     return {**content, "check": files.digest(content)}
 
 
 def read_checked(path: Path) -> dict[str, Any]:
-    """The mapping of a JSON file, without its digest. Raises ValueError: it is none, was altered,
-    or has no digest. Raises OSError: it cannot be read.
+    """Reads the mapping of a JSON file and verifies its digest. Raises UsageError: it is no
+    mapping, was altered or has no digest; OSError: it cannot be read.
     """
     content = json.loads(read_regular_file(path))
     if not isinstance(content, dict):
@@ -40,31 +40,31 @@ def read_checked(path: Path) -> dict[str, Any]:
 
 
 def read_regular_file(path: Path) -> bytes:
-    """Returns what a file holds. Raises ValueError: it is none, but a folder, a link or a pipe."""
+    """Reads a file's bytes. Raises UsageError: it is a folder, a link or a pipe."""
     if os.path.lexists(path) and not path.is_file():
         raise UsageError("it is no file")
     return path.read_bytes()
 
 
 def fill_in_checksum(data: bytes) -> bytes:
-    """Returns a file's bytes with their digest in the place of the last ``BLANK``."""
-    at = data.rfind(_MARK)
-    if data[at : at + len(BLANK)] != BLANK:
+    """Replaces the last ``BLANK`` in a file's bytes with their digest."""
+    mark_start = data.rfind(_MARK)
+    if data[mark_start : mark_start + len(BLANK)] != BLANK:
         raise UsageError("no place for a digest")
-    return _insert_checksum(data, at, hashlib.sha256(data).hexdigest().encode())
+    return _insert_checksum(data, mark_start, hashlib.sha256(data).hexdigest().encode())
 
 
-def check(data: bytes) -> None:
-    """Raises ValueError: a file's bytes are not those that ``seal`` gave."""
-    at = data.rfind(_MARK)
-    if at < 0:
+def check_bytes(data: bytes) -> None:
+    """Verifies a file's digest. Raises UsageError: it was altered since ``fill_in_checksum``."""
+    mark_start = data.rfind(_MARK)
+    if mark_start < 0:
         raise UsageError("it has no digest, was cut, or is something else")
-    digest = hashlib.sha256(_insert_checksum(data, at, b"0" * _DIGITS)).hexdigest()
-    if data[at + len(_MARK) :][:_DIGITS] != digest.encode():
+    digest = hashlib.sha256(_insert_checksum(data, mark_start, b"0" * _DIGITS)).hexdigest()
+    if data[mark_start + len(_MARK) :][:_DIGITS] != digest.encode():
         raise UsageError("its digest does not fit: it was altered, or not copied whole")
 
 
-def _insert_checksum(data: bytes, at: int, digits: bytes) -> bytes:
-    """Returns the bytes with other digits after the mark that stands at ``at``."""
-    start = at + len(_MARK)
+def _insert_checksum(data: bytes, mark_start: int, digits: bytes) -> bytes:
+    """Replaces the digits after the mark at ``mark_start``."""
+    start = mark_start + len(_MARK)
     return data[:start] + digits + data[start + _DIGITS :]

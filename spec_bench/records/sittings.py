@@ -1,7 +1,7 @@
-"""Rows that were decoded in another session than the plain decoding of their table.
+"""Finds rows that were decoded in another session than their table's plain decoding.
 
-A speed-up is against plain decoding of the same session, timed in turn. So the rates of a cell that
-was added to a finished job have a quotient that its speed-up is not.
+A speed-up is against plain decoding of the same session, timed in turn. So it differs from the
+ratio of the table's rates for a cell that was added to a finished job.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,25 +17,25 @@ ALL = (
     "all rows but plain decoding are of later sittings: their speed-ups are against plain decoding "
     "timed again beside them; times and rates of different sittings are not comparable."
 )
-_ROUNDED = 1e-3  # what files round a rate by is far less, what two sittings differ by is more
+_ROUNDED = 1e-3  # more than files round rates by, less than two sessions differ by
 
 
 def mark_other_sessions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns of each row of a seed ``MEANING`` if it was decoded in another session than its plain
-    decoding, ``ALL`` if all were, else "".
+    """Returns a note for each row of a seed: ``MEANING`` if it was decoded in another session than
+    plain decoding, ``ALL`` if all were, else "".
     """
-    rates = [_number(row, "token_rate") for row in rows]
+    rates = [_get_number(row, "token_rate") for row in rows]
     plain = next((rate for row, rate in zip(rows, rates, strict=True) if row["decoder"] == "ar"), 0)
     ratios = [
         rate / plain / speedup if plain and rate and speedup and row["decoder"] != "ar" else 0
         for row, rate in zip(rows, rates, strict=True)
-        for speedup in [_number(row, "speedup")]
+        for speedup in [_get_number(row, "speedup")]
     ]
-    other = [bool(ratio) and abs(ratio - 1) > _ROUNDED for ratio in ratios]
-    told = ALL if sum(other) == sum(map(bool, ratios)) else MEANING
-    return [told * each for each in other]
+    is_other = [bool(ratio) and abs(ratio - 1) > _ROUNDED for ratio in ratios]
+    note = ALL if sum(is_other) == sum(map(bool, ratios)) else MEANING
+    return [note * is_marked for is_marked in is_other]
 
 
-def _number(row: Mapping[str, Any], name: str) -> float:
+def _get_number(row: Mapping[str, Any], name: str) -> float:
     value = row.get(name)
     return float(value) if isinstance(value, int | float) and isfinite(value) else 0.0

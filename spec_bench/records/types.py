@@ -1,4 +1,4 @@
-"""The plain dataclasses that pass between layers. A metric is a pure function of these records.
+"""Plain dataclasses that layers exchange. A metric is a pure function of these records.
 
 Knows nothing about torch, Hydra or transformers: every layer may import this module.
 
@@ -38,53 +38,53 @@ Counted = Literal["requests", "counters", "stream"]
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a column of a cell is empty, what to mind about it, or why the cell has no numbers."""
+    """Why a column of a cell is empty, a caveat about it, or why the cell failed."""
 
-    column: str  # which; "" where the cell failed
+    column: str  # "" if the cell failed
     text: str  # for people
-    trace: str = ""  # the file with a failure's traceback; "" where there is none
+    trace: str = ""  # file with a failure's traceback, or ""
 
     def __str__(self) -> str:
-        """Returns one reason as a row has it; ``parse_reasons`` reads it."""
+        """Formats the reason for a row; ``parse_reasons`` inverts it."""
         if not self.column:
             return f"{self.text}{_TRACE}{self.trace})" if self.trace else self.text
         return f"{self.column}: {self.text.replace('; ', ', ')}"
 
 
 def format_reasons(reasons: Iterable[Reason]) -> str:
-    """All reasons of a row in one text: ``column: why; column: why``, or a failure's message."""
+    """Joins a row's reasons: ``column: why; column: why``, or a failure's message."""
     return "; ".join(map(str, reasons))
 
 
 def parse_reasons(text: str) -> tuple[Reason, ...]:
-    """Inverts ``format_reasons``; what names no column is a failure's message."""
+    """Inverts ``format_reasons``; a text without columns is a failure's message."""
     if not text:
         return ()
-    parts = [_REASON.fullmatch(part) for part in text.split("; ")]
-    named = [Reason(part[1], part[2]) for part in parts if part]
-    if len(named) == len(parts):
-        return tuple(named)
+    matches = [_REASON.fullmatch(match) for match in text.split("; ")]
+    reasons = [Reason(match[1], match[2]) for match in matches if match]
+    if len(reasons) == len(matches):
+        return tuple(reasons)
     message, _, trace = text.partition(_TRACE)
     return (Reason("", message, trace.removesuffix(")")),)
 
 
 def find_doubt(reasons: str) -> str:
-    """Returns why a row's times decide nothing: windows stalled, others used the machine; or ""."""
+    """Finds why a row's times decide nothing (stalled windows, other programs), or ""."""
     return "".join(_DOUBT.findall(reasons)[:1])
 
 
 def find_loss(reasons: str) -> str:
-    """Returns why a row lacks prompts or a score that were asked for; ""."""
+    """Finds why a row lacks prompts or a score, or ""."""
     return "".join(f"partial: {text}" for text in _LOST.findall(reasons)[:1])
 
 
 BUSY = 0.2
-"""Where a thread waits for a core so much of its time, others need more cores than there are."""
+"""Share of time that a thread waits for a core if other programs use the machine."""
 ENGINE = 2
-"""The number of the code that decodes. Raised by one when the same settings give other tokens, or
-when what is timed changes, or how fast by a twentieth. It is part of a run id, so that cells
-of an older engine are decoded again and never stand beside those of a newer one; rows without one
-are of engine 0. Where the trees of one policy alone change, its ``revision`` is raised instead."""
+"""Version of the code that decodes. It is raised when the same settings give other tokens, when
+other work is timed, or when the speed changes by a twentieth. It is part of a run id, so that
+tables never mix cells of two engines; rows without one are of engine 0. If only the trees of one
+policy change, its ``revision`` is raised instead."""
 
 
 @dataclass(frozen=True)
@@ -94,44 +94,44 @@ class Request:
     prompt_id: str  # unique within a task; with the seed it determines the random generator
     prompt_ids: tuple[int, ...]  # token ids of the prompt, at least one
     max_new_tokens: int  # limit on delivered tokens
-    stop_ids: tuple[int, ...] = ()  # end the generation: delivered, then nothing more
-    # has texts that end it, too: delivered up to the token that makes one whole
+    stop_ids: tuple[int, ...] = ()  # delivered, then the generation ends
+    # also texts that end it: delivered up to the token that completes one
     ends: StopCriteria = field(default=StopCriteria(), compare=False, repr=False)
 
-    def find_end(self, tokens: Sequence[int], before: int = 0) -> int | None:
-        """Returns how many tokens of an answer are delivered up to its first end; None if it has
-        not ended. The first ``before`` tokens are known to hold no end.
+    def find_end(self, tokens: Sequence[int], checked_count: int = 0) -> int | None:
+        """Returns the number of tokens up to an answer's first end; None if it has not ended. The
+        first ``checked_count`` tokens contain no end.
         """
-        places = enumerate(tokens[before:], start=before + 1)
+        places = enumerate(tokens[checked_count:], start=checked_count + 1)
         end = next((place for place, token in places if token in self.stop_ids), None)
-        return self.ends.find_text(tokens[:end], before) or end
+        return self.ends.find_text(tokens[:end], checked_count) or end
 
 
 class PromptError(UsageError):
-    """One prompt cannot be decoded, whatever becomes of the others."""
+    """One prompt cannot be decoded; others can."""
 
-    def __init__(self, prompt_id: str, why: str) -> None:
-        super().__init__(f"prompt {prompt_id!r}{why}")
+    def __init__(self, prompt_id: str, reason: str) -> None:
+        super().__init__(f"prompt {prompt_id!r}{reason}")
         self.prompt_id = prompt_id
 
 
 Progress = Callable[[int, int], None]
-"""Takes (target calls, tokens) as they come."""
+"""Called with the numbers of new target calls and tokens."""
 
 
 class Meter(Protocol):
-    """What measures energy around the decoding of one batch; the device is synchronised."""
+    """Measures energy while one batch is decoded; the device is synchronised at both ends."""
 
     def begin(self) -> None:
-        """Decoding starts now."""
+        """Opens the window when decoding starts."""
 
     def end(self) -> None:
-        """Decoding is over."""
+        """Closes the window when decoding is over."""
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What one target call did for one row."""
+    """Counts of one target call for one row."""
 
     nodes: int  # tree nodes that were verified, the root not counted (autoregressive: 0)
     depth: int  # levels of the tree = sequential draft calls
@@ -142,12 +142,12 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class Delivery:
-    """How an answer came over a connection, of a decoding that runs in a server."""
+    """Chunks of a server's answer as they arrived."""
 
-    seconds: tuple[float, ...]  # after the request was sent, at which each chunk came, one a chunk
+    seconds: tuple[float, ...]  # of each chunk's arrival, after the request was sent
     tokens: tuple[int, ...]  # of each chunk. The first chunk is the prompt's pass.
-    counted: Counted = "stream"  # what tells the target calls: its counts, counters, or the chunks
-    proposed: bool = False  # whether it is known how many tokens each call verified
+    counted: Counted = "stream"  # source of the target calls: its counts, counters, or the chunks
+    proposed: bool = False  # whether the number of tokens that each call verified is known
     attempts: int = 1  # requests that the answer took
 
 
@@ -155,9 +155,8 @@ class Delivery:
 class Generation:
     """Everything measured while one prompt was decoded.
 
-    Seconds are wall seconds with the device synchronised at both ends. Where several rows were
-    decoded in one batch, each row carries its equal share of the batch's seconds, so that a sum
-    over generations is the time that really passed.
+    Seconds are wall seconds with the device synchronised at both ends. Rows of one batch have equal
+    shares of its seconds, so that a sum over generations is the time that passed.
     """
 
     prompt_id: str  # the request's
@@ -168,30 +167,29 @@ class Generation:
     decode_s: float  # seconds from the end of the prefill to the last token
     draft_s: float  # of `decode_s`, seconds inside draft forward passes
     target_s: float  # of `decode_s`, seconds inside target forward passes
-    energy_j: float | None = None  # joules over the decode window; None where nothing meters them
+    energy_j: float | None = None  # joules over the decode window; None without a meter
     log_likelihood: float | None = None  # nats, under the target at temperature 1, not truncated
-    energy_note: str = ""  # why there is no energy, or what to mind about it
+    energy_note: str = ""  # why there is no energy, or a caveat
     latency_s: float | None = None  # from the prefill's start to the last token, others included
-    repeat: int = 0  # which time the prompt was decoded, from 0; tokens are the same every time
-    load_average: float | None = None  # `os.getloadavg`'s of 1 minute, when the batch had ended
-    clock_mhz: float | None = None  # the device's clock at the same moment
-    # share of the batch's time in which its thread that waited longest for a core did; 0: untold
+    repeat: int = 0  # number of the prompt's repeat, from 0; all repeats have the same tokens
+    load_average: float | None = None  # `os.getloadavg`'s of 1 minute, at the batch's end
+    clock_mhz: float | None = None  # the device's clock at the batch's end
+    # longest wait of a thread for a core, as a share of the batch's time; 0 if unknown
     core_wait: float | None = None
-    sitting: str = ""  # which session of a job decoded it; what one decoded was interleaved
-    # Unix seconds when its batch had ended; None in records from before
-    ended_at: float | None = None
-    category: str = ""  # what kind of prompt it is, as the task's rows say; "" where they do not
-    prompt_tokens: int | None = None  # tokens of the prompt; None in records from before
-    # How a server's answer came; None where it was decoded here. The tokens of its first chunk are
+    sitting: str = ""  # session of a job that decoded it; cells of one session take turns
+    ended_at: float | None = None  # Unix seconds at the batch's end; None in older records
+    category: str = ""  # the task's category of the prompt, or ""
+    prompt_tokens: int | None = None  # tokens of the prompt; None in older records
+    # Chunks of a server's answer; None if it was decoded here. The tokens of its first chunk are
     # the prompt's pass: they are in no step and not in `decode_s`.
     delivery: Delivery | None = None
 
     @property
     def decoded(self) -> int:
-        """Tokens that came within ``decode_s``: all but those of a server's first chunk."""
+        """Tokens emitted within ``decode_s``: all but those of a server's first chunk."""
         return len(self.tokens) - (self.delivery.tokens[0] if self.delivery else 0)
 
-    # What sums of these are made of has the same names in ``windows.MeasuredLines``, of many lines.
+    # Terms of metrics; ``windows.MeasuredLines`` has them as arrays under the same names.
     delivered = property(lambda self: len(self.tokens))
     calls = property(lambda self: len(self.steps))  # the prefill is not one
     accepted = property(lambda self: sum(s.accepted for s in self.steps))
@@ -200,9 +198,9 @@ class Generation:
     beams = property(lambda self: sum(sum(s.widths) for s in self.steps))
     layers = property(lambda self: sum(len(s.widths) for s in self.steps))
 
-    def repeats(self, first: Generation) -> bool:
-        """Returns whether it is ``first`` over again: the same target calls and tokens."""
-        return self.tokens == first.tokens and self.steps == first.steps
+    def repeats(self, first_run: Generation) -> bool:
+        """Returns whether it has the same target calls and tokens as ``first_run``."""
+        return self.tokens == first_run.tokens and self.steps == first_run.steps
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-ready dictionary; ``from_json`` inverts it."""
@@ -210,21 +208,21 @@ class Generation:
         return fields if self.delivery else {k: v for k, v in fields.items() if k != "delivery"}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Generation:
-        """Rebuilds a generation from ``to_json``'s dictionary."""
-        steps = ({**step, "widths": tuple(step.get("widths", ()))} for step in data["steps"])
-        values = {**data, "tokens": tuple(data["tokens"])}
+    def from_json(cls, content: dict[str, Any]) -> Generation:
+        """Inverts ``to_json``."""
+        steps = ({**step, "widths": tuple(step.get("widths", ()))} for step in content["steps"])
+        values = {**content, "tokens": tuple(content["tokens"])}
         values["steps"] = tuple(StepRecord(**step) for step in steps)
-        if came := data.get("delivery"):
-            lists = {key: tuple(came[key]) for key in ("seconds", "tokens")}
-            values["delivery"] = Delivery(**{**came, **lists})
+        if delivery := content.get("delivery"):
+            lists = {key: tuple(delivery[key]) for key in ("seconds", "tokens")}
+            values["delivery"] = Delivery(**{**delivery, **lists})
         return cls(**values)
 
 
 @dataclass(frozen=True)
 class CellFacts:
-    """What a cell is, known before it runs. The fields are columns of the results table, which
-    ``vocabulary/columns.csv`` explains; what is not known, or is not there, is empty.
+    """Facts of a cell that are known before it runs. The fields are columns of the results table,
+    see ``vocabulary/columns.csv``; unknown ones are empty.
     """
 
     pair: str
@@ -275,31 +273,31 @@ class CellResult:
     """One row of the results table. A failed cell has a status, a reason and no numbers."""
 
     run_id: str  # hash of the resolved settings that change the numbers
-    facts: CellFacts  # what the cell is
+    facts: CellFacts
     status: Literal["complete", "partial", "failed"]
-    lossless: Lossless | None = None  # how it relates to the target's distribution
+    lossless: Lossless | None = None  # its relation to the target's distribution
     reasons: tuple[Reason, ...] = ()  # why the cell failed or columns are empty
     metrics: dict[str, float | str | None] = field(default_factory=dict)  # by column; None: empty
-    baseline: Baseline | None = None  # plain decoding interleaved with it; None: so no speed-up
+    baseline: Baseline | None = None  # plain decoding that took turns with it; None: no speed-up
 
     @property
     def reason(self) -> str:
-        """All reasons in one text, as a row has them."""
+        """All reasons in one text."""
         return format_reasons(self.reasons)
 
     def replace_stage(self, stage: Stage) -> CellResult:
-        """The result as a row of that stage: a cell is the same whichever job asked for it."""
+        """Returns the result as a row of another stage of a search."""
         return replace(self, facts=replace(self.facts, stage=stage))
 
 
 class CodeReference(str):
-    """A program's tests, a text that defines ``check``: tasks read them, metrics run them."""
+    """Tests of a program, a text that defines ``check``; tasks read them, metrics run them."""
 
     prompt: str  # the program's beginning, which the answer completes
     entry_point: str  # the function that `check` is called with
 
     def __new__(cls, tests: str, prompt: str, entry_point: str) -> CodeReference:
-        """Returns the tests with their program."""
+        """Creates the tests of a program."""
         reference = super().__new__(cls, tests)
         reference.prompt = prompt
         reference.entry_point = entry_point
@@ -307,12 +305,12 @@ class CodeReference(str):
 
 
 class SqlReference(str):
-    """A reference answer in SQL, a text that knows which database metrics ask."""
+    """A reference answer in SQL, with the database that metrics query."""
 
     database: Path  # the SQLite file
 
     def __new__(cls, sql: str, database: Path) -> SqlReference:
-        """Returns the text with its database."""
+        """Creates a reference answer on a database."""
         reference = super().__new__(cls, sql)
         reference.database = database
         return reference

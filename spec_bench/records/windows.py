@@ -1,4 +1,4 @@
-"""The lines of many generations as arrays."""
+"""Lines of many generations as arrays."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -12,14 +12,20 @@ Array = NDArray[Any]
 
 
 class MeasuredLines:
-    """Columns of lines, and what ``Generation`` makes of its own, as arrays (lines,) or NaN."""
+    """Columns of lines and the properties of ``Generation`` as arrays (lines,); NaN if unknown."""
 
     delivered = property(lambda self: self.tokens)
-    calls = cached_property(lambda self: _lengths(self._list("step_accepted")))
-    accepted = property(lambda self: _sums(self.calls, self._of("accepted")))
-    walked = property(lambda w: _sums(w.calls, np.minimum(w._of("accepted") + 1, w._of("depth"))))
-    layers = property(lambda self: _sums(self.calls, _lengths(self._widths)))
-    beams = property(lambda w: _sums(w.calls, _sums(_lengths(w._widths), _flat(w._widths))))
+    calls = cached_property(lambda self: _count_lengths(self._list("step_accepted")))
+    accepted = property(lambda self: _sum_lists(self.calls, self._get_step_values("accepted")))
+    walked = property(
+        lambda w: _sum_lists(
+            w.calls, np.minimum(w._get_step_values("accepted") + 1, w._get_step_values("depth"))
+        )
+    )
+    layers = property(lambda self: _sum_lists(self.calls, _count_lengths(self._widths)))
+    beams = property(
+        lambda w: _sum_lists(w.calls, _sum_lists(_count_lengths(w._widths), _flatten(w._widths)))
+    )
     _widths = property(lambda self: self._list("step_widths").flatten())
 
     def __init__(self, lines: pa.Table) -> None:
@@ -29,42 +35,42 @@ class MeasuredLines:
     def __getattr__(self, name: str) -> Array:
         if name not in self._lines.column_names:
             raise AttributeError(name)
-        self.__dict__[name] = found = self._lines[name].to_numpy()
-        return found
+        self.__dict__[name] = values = self._lines[name].to_numpy()
+        return values
 
-    def sums(self, *of: Callable[[Any], Any]) -> Array:
-        """Returns what each line adds to the two sums of a metric, (lines, 2)."""
-        if of not in self._made:
-            both = np.broadcast_arrays(self.repeat, *(each(self) for each in of))[1:]
-            self._made[of] = np.stack(both, axis=1).astype(np.float64)
-        return self._made[of]
+    def sums(self, *terms: Callable[[Any], Any]) -> Array:
+        """Returns each line's terms of a metric's two sums, (lines, 2)."""
+        if terms not in self._made:
+            arrays = np.broadcast_arrays(self.repeat, *(term(self) for term in terms))[1:]
+            self._made[terms] = np.stack(arrays, axis=1).astype(np.float64)
+        return self._made[terms]
 
     @property
     def decoded(self) -> Array:
         """Tokens without those of a server's first chunk."""
         chunks = self._list("served_tokens")
-        counts = _lengths(chunks)
-        first = np.zeros(len(chunks), np.int64)
-        first[counts > 0] = _flat(chunks)[(counts.cumsum() - counts)[counts > 0]]
-        return np.asarray(self.tokens - first)
+        counts = _count_lengths(chunks)
+        first_sizes = np.zeros(len(chunks), np.int64)
+        first_sizes[counts > 0] = _flatten(chunks)[(counts.cumsum() - counts)[counts > 0]]
+        return np.asarray(self.tokens - first_sizes)
 
     def _list(self, name: str) -> pa.ListArray:
         return self._lines[name].combine_chunks()
 
-    def _of(self, name: str) -> Array:
-        return _flat(self._list(f"step_{name}"))
+    def _get_step_values(self, name: str) -> Array:
+        return _flatten(self._list(f"step_{name}"))
 
 
-def _flat(lists: pa.ListArray) -> Array:
+def _flatten(lists: pa.ListArray) -> Array:
     return np.asarray(lists.flatten().to_numpy())
 
 
-def _lengths(lists: pa.ListArray) -> Array:
+def _count_lengths(lists: pa.ListArray) -> Array:
     return np.asarray(lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), np.int64)
 
 
-def _sums(lengths: Array, values: Array) -> Array:
-    """Sums of parts of these lengths."""
+def _sum_lists(lengths: Array, values: Array) -> Array:
+    """Sums consecutive parts of these lengths."""
     sums = np.concatenate([[0], values.cumsum(dtype=np.int64)])
     ends = lengths.cumsum()
     return np.asarray(sums[ends] - sums[ends - lengths])

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from spec_bench.records.ends import StopCriteria, cut_before
+from spec_bench.records.ends import StopCriteria, cut_at_stop
 from spec_bench.records.types import CodeReference, SqlReference
 from spec_bench.settings.fields import format_value
 from spec_bench.settings.validation import (
@@ -522,7 +522,7 @@ class Task:
         """The answer in a decoded text: cut at the first stop text, or where what is scored ends,
         blanks at the ends removed.
         """
-        return cut_before(text.lstrip(), (*self.stop, *self.score_until)).strip()
+        return cut_at_stop(text.lstrip(), (*self.stop, *self.score_until)).strip()
 
     @property
     def database_folder(self) -> Path:

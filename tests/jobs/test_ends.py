@@ -19,7 +19,7 @@ from spec_bench.jobs.app import build_job_settings, run_config
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
-from spec_bench.records.ends import StopCriteria, cut_before, end_ids
+from spec_bench.records.ends import StopCriteria, cut_at_stop, end_ids
 from spec_bench.server.settings import ServerSettings
 from spec_bench.tasks import RandomPrompts, Task, read_own
 from spec_bench.tasks.generation import GenerationSettings
@@ -203,7 +203,7 @@ def test_stop_texts_are_found_where_they_begin_before_the_step_and_behind_a_lett
     end = next(n for n in range(len(ids) + 1) if "t é l" in tokenizer.decode(ids[:n]))
     assert [stops.find_text(ids, before) for before in range(end)] == [end] * end
     assert stops.find_text(ids[: end - 1]) is None
-    assert cut_before("at é lunch", stops.texts) == "a"
+    assert cut_at_stop("at é lunch", stops.texts) == "a"
 
 
 def test_heads_learn_to_end_at_every_end_and_nothing_behind_it():

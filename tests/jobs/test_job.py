@@ -547,7 +547,7 @@ def test_a_baseline_that_delivers_other_tokens_than_before_fails_the_cells_by_na
     store = CellStore(tmp_path / "results", baseline.run_id)
     first, *others = store.load().values()
     other = replace(first, tokens=(7,) * len(first.tokens))
-    cell_folder.rewrite(store.folder / "generations.jsonl", [other, *others])
+    cell_folder.rewrite_generations(store.folder / "generations.jsonl", [other, *others])
     _, added = run_job("cells=[rsd_c:2-1]", *QUICK)
     assert store.result().status == added.status == "failed"
     assert "prompt '0'" in added.reason and baseline.run_id in added.reason

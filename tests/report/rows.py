@@ -104,7 +104,9 @@ def record(results, run_id, accepted, *, depth=3, rate=1, sitting="", categories
 
 
 def _written(results, run_id, made):
-    cell_folder.rewrite(results.parent.parent / "runs" / run_id / "generations.jsonl", made)
+    cell_folder.rewrite_generations(
+        results.parent.parent / "runs" / run_id / "generations.jsonl", made
+    )
 
 
 _PROMPTS, _CALLS, _TOKENS, _SPREAD = 8, 20, 20, 0.01

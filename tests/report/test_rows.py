@@ -149,7 +149,7 @@ def repeated(results, run_id, paces):
         for repeat, pace in enumerate(paces)
         for line in lines
     ]
-    cell_folder.rewrite(path, every)
+    cell_folder.rewrite_generations(path, every)
 
 
 def test_a_difference_knows_that_whole_repeats_differ(tmp_path):

@@ -161,7 +161,7 @@ class Session:
                 for repeat, prompt_id in again:
                     del run.done[repeat][prompt_id]
                 if processes.rank() == 0:
-                    cell_folder.rewrite(
+                    cell_folder.rewrite_generations(
                         run.store.folder / files.GENERATIONS,
                         [each for repeat in run.done.values() for each in repeat.values()],
                     )

@@ -82,7 +82,7 @@ class Experiment:
         rows = self._read_rows()
         if os.path.lexists(self.records):
             try:
-                parquet.check(self.records)
+                parquet.read_checked_bytes(self.records)
             except UsageError:
                 ids = (str(row["run_id"]) for row in rows if row.get("stage") != "screen")
                 if not all(files.run_folder(self._results, each).is_dir() for each in ids):
@@ -205,10 +205,10 @@ class Experiment:
         here = {run_id: part for run_id, part in new if part is not None}
         if gone := [each for each in run_ids if each not in same and each not in here]:
             before = before if same else self._read_previous_records()
-        old = before.of([*same, *gone])
+        old = before.select_cells([*same, *gone])
         if self.records.is_dir():
             log.warning("%s: a folder; it is now %s", self.records, files.move_aside(self.records))
-        whole = parquet.concat([old, *here.values()]).of(run_ids)
+        whole = parquet.concat([old, *here.values()]).select_cells(run_ids)
         tables = {each.name: files.file_digest(each) for each in self._tables[:3] if each.exists()}
         parquet.write(self.records, whole, tables)
 

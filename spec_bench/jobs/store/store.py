@@ -198,7 +198,7 @@ class CellStore:
             if lines.faults:
                 more = f" and {len(lines.faults) - 1} more lines" if len(lines.faults) > 1 else ""
                 self._aside(path.name, f"{lines.faults[0]}{more}", copy=True)
-                cell_folder.rewrite(path, lines.generations)
+                cell_folder.rewrite_generations(path, lines.generations)
             elif lines.torn:
                 with files.open_own(path, "rb+") as stream:
                     files.lock(stream.fileno(), wait=True)
@@ -223,7 +223,7 @@ class CellStore:
         what each answer scored and, in ``compared``, the baseline's run id and the sessions whose
         timings of it the speed-up is against.
         """
-        made_of = cell_folder.measure(self.folder / files.GENERATIONS)
+        made_of = cell_folder.measure_file(self.folder / files.GENERATIONS)
         ended = {"result": to_json(result), "job": job, "generations": made_of}
         more = {"scores": scores or {}, "compared": compared, "own_code": self._own_code or ""}
         cell_folder.write_cell(self.folder, {**self._cell(), **ended, **more})
@@ -301,12 +301,14 @@ def _move(run: Path, to: Path) -> None:
     if _is_begun(run):
         cell_folder.write_models(to, cell_folder.read_models(run))
         for path in (*files.find_retimed_paths(run), made):
-            cell_folder.rewrite(to / path.name, cell_folder.read_generations(path).generations)
+            cell_folder.rewrite_generations(
+                to / path.name, cell_folder.read_generations(path).generations
+            )
         with suppress(ValueError):  # without the cell's file it is a cell that was begun
             cell = cell_folder.read_cell(run)
             if result := cell.get("result"):
                 cell["result"] = {**result, "run_id": to.name}
-                cell["generations"] = cell_folder.measure(to / files.GENERATIONS)
+                cell["generations"] = cell_folder.measure_file(to / files.GENERATIONS)
             cell_folder.write_cell(to, cell)
     # Last what says whose the others are.
     names = (files.TRACE, files.CELL, files.MODELS)

@@ -70,7 +70,7 @@ def _verify_cell(run: Path, told: Mapping[str, list[str]]) -> Iterator[str]:
 def _cell(run: Path, known: Mapping[str, Any] | None = None) -> None:
     """Raises ValueError: a cell is not as written, or its run id is not of its settings."""
     cell = cell_folder.read_cell(run) if known is None else known
-    cell_folder.check_cell(run, cell, whole=True)
+    cell_folder.check_cell(run, cell, needs_whole=True)
     if cell and files.digest(cell["settings"]) != get_current_id(run.name):
         raise UsageError("its run id is not that of these settings")
     if compared := cell.get("compared"):

@@ -87,7 +87,7 @@ class _Cell:
         self.repeats = packed.repeats(run_id)
         self.prompts = [*self.repeats[0]] if self.repeats else []
         # lines by prompt of what later sessions timed again, by repeat and session
-        self.again = packed.apart(f"{run_id}{AGAIN}", "repeat", "sitting")
+        self.again = packed.group_lines(f"{run_id}{AGAIN}", "repeat", "sitting")
         self.run_id = run_id
 
     def texts(self, column: str) -> list[dict[str, str]]:
