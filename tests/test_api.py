@@ -21,7 +21,7 @@ from spec_bench.records.ends import StopCriteria
 ROOT = Path(__file__).resolve().parents[1]
 PROMPT = "Article: The harbour was closed after a storm took the roof of the school.\nSummary:"
 OTHER = "Article: Rain fell on the market.\nSummary:"
-BLOCKS = {"python": 6, "cookbook": 1, "metrics": 3}
+BLOCKS = {"python": 6, "cookbook": 1, "extending": 4}
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}Summary:"
 
 
