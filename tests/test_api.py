@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import pandas as pd
@@ -15,8 +16,13 @@ import spec_bench
 from spec_bench import api
 from spec_bench.api.answers import AnswerText
 from spec_bench.api.jobs import _write_texts, build_overrides, select_columns
+from spec_bench.api.pairs import LoadedPair
+from spec_bench.decode import recording
+from spec_bench.engine.cache import CachePool
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.records.ends import StopCriteria
+from tests.simcuda import DEVICE, SimCuda
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMPT = "Article: The harbour was closed after a storm took the roof of the school.\nSummary:"
@@ -402,3 +408,29 @@ def test_the_readmes_example_runs(tmp_path):
     table = shown(tmp_path, block).splitlines()[-4:]
     assert [line.split()[1] for line in table[1:]] == ["ar", "sd", "rsd_s"]
     assert (tmp_path / "results/default/results.csv").is_file()
+
+
+@pytest.mark.slow
+def test_a_gpus_answers_are_recorded_once_and_a_stream_under_way_keeps_its_decoder(
+    monkeypatch, pair
+):
+    monkeypatch.setattr(recording, "CANARY_TOKENS", 2)
+    monkeypatch.setattr(recording, "CANARY_ANSWERS", 1)
+    expected = pair.decode("Dora has", "ar", max_new_tokens=4).tokens
+    with SimCuda():
+        module = deepcopy(pair.models[0].module).to(DEVICE)
+        target = HuggingFaceModel(module, pair.models[0].vocab_size, DEVICE, "static")
+        on_gpu = LoadedPair(pair.pair, pair.tokenizer, [target], (), CachePool())
+        assert on_gpu.decode("Dora has", "ar", max_new_tokens=4).tokens == expected
+        ((decoder, _),) = on_gpu._recorded.values()
+        assert decoder.recordings.made
+        made = decoder.recordings
+        on_gpu.decode("Dora has three boats", "ar", max_new_tokens=4)
+        assert decoder.recordings is made
+        under_way = on_gpu.stream("Dora has", "ar", max_new_tokens=4)
+        next(under_way)
+        other = on_gpu.stream("Dora has", "ar", max_new_tokens=4)
+        assert other._decoder is not under_way._decoder
+        assert other.answer.tokens == under_way.answer.tokens == expected
+        again = on_gpu.stream("Dora has", "ar", max_new_tokens=4)
+        assert again._decoder is other._decoder

@@ -35,7 +35,8 @@ from scripts.family.embedded_pair import (
 )
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
-from spec_bench.engine.hugging_face import COMPILE, HuggingFaceModel
+from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.plain import COMPILE
 from spec_bench.engine.products import store_column_major
 from spec_bench.metrics import CellRecords, metric
 from spec_bench.records.types import Generation, Request

@@ -1,7 +1,8 @@
 """All that wants a GPU, in parts: ``python3 scripts/gpu/bench.py first --out DIR --minutes 9``.
 
-``first`` is what a first call should ask: probe, correctness, then the speed of one 7B pair, with
-iterations recorded, eager and with Inductor; ``all`` is every part. Each is a command of its own
+``first`` is what a first call should ask: probe, what kernels take, the phases of iterations beside
+a reference of torch alone, correctness, then the speed of one 7B pair, with iterations recorded,
+eager and with Inductor; ``all`` is every part. Each is a command of its own
 (``python3 scripts/gpu/bench.py`` lists them) and needs a python with torch and transformers,
 nothing else: no environment, no weights, no network. A part that is not over at its limit is ended;
 what it measured until then stands in its table, and its text in ``PART.log``. A part that ended
@@ -29,7 +30,17 @@ LIMIT_OF_ALL_S = 480
 LEAST_S = 30  # in which a part measures anything
 WAYS = "static", "none", "static_inductor"
 DONE = "parts.json"  # which ended well, with their seconds
-FIRST = ("probe", "correct", *(f"speed-{how}" for how in WAYS))
+PHASES = "kernels", "smollm2", "7b"  # parts of phases.py
+# Those that say where time goes come before those that say how much.
+FIRST = (
+    "probe",
+    "phases-kernels",
+    "reference",
+    "phases-smollm2",
+    "phases-7b",
+    "correct",
+    *(f"speed-{how}" for how in WAYS),
+)
 CELLS = (
     "ar:-",
     "sd:5",
@@ -66,6 +77,11 @@ def parts(out: Path = OUT) -> Parts:
                 tiny = [*command, "--tiny", "--targets", "llama_tiny"]
             target = "llama2_7b" if name == "speed" else name
             found[f"{name}-{how}"] = [*command, "--targets", target], tiny
+    reference = ["gpu/reference.py", *to_folder]
+    found["reference"] = reference, [*reference, "--tiny"]
+    for part in PHASES:
+        phases = ["gpu/phases.py", *to_folder, "--parts", part]
+        found[f"phases-{part}"] = phases, [*phases, "--tiny"]
     heads = ["gpu/heads.py", *to_folder]
     scaling = ["bench/scaling.py", "--out", str(out / "scaling-gpu")]
     found["heads"] = heads, [*heads, "--tiny"]

@@ -32,9 +32,10 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, build_decoder
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.engine.cache import CachePool
-from spec_bench.engine.hugging_face import COMPILE, HuggingFaceModel
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.model import synchronise
+from spec_bench.engine.plain import COMPILE
 from spec_bench.system import files
 from spec_bench.train.trainee import TrainableHead, loss_weights
 

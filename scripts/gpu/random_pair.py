@@ -31,8 +31,9 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, resolve_spec
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.cache import CachePool
-from spec_bench.engine.hugging_face import COMPILE, HuggingFaceModel
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import DTYPES, ModelSpec, load_model, random_module
+from spec_bench.engine.plain import COMPILE
 from spec_bench.measure import roofline
 from spec_bench.measure.roofline import ModelCost, count_bytes_of_prompt, free_bytes, model_cost
 from spec_bench.metrics import CellRecords, metric

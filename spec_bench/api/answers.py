@@ -154,6 +154,11 @@ class Stream(Iterator[Step]):
         return step
 
     @property
+    def ended(self) -> bool:
+        """Whether all of it is decoded."""
+        return self._generation is not None
+
+    @property
     def answer(self) -> Decoded:
         """The whole answer."""
         for _ in self:

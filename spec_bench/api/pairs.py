@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from weakref import ReferenceType, ref
 
 from spec_bench.api.answers import AnswerText, Stream
 from spec_bench.records.ends import StopCriteria
@@ -202,6 +203,10 @@ class LoadedPair:
     # What makes a job decode with the same models; empty where they have no name.
     overrides: tuple[str, ...] = ()
     _pool: CachePool | None = field(default=None, repr=False)
+    # Decoders that a GPU has recorded, each with its last answer, which may still use it.
+    _recorded: dict[str, tuple[AnyDecoder, ReferenceType[Stream]]] = field(
+        default_factory=dict, repr=False
+    )
 
     def __repr__(self) -> str:
         models = ", ".join([self.pair.target, *self.pair.drafts, *self.pair.heads])
@@ -244,11 +249,11 @@ class LoadedPair:
         if several and prompt_id is not None:
             raise UsageError("prompt_id is of one prompt, got a list of prompts")
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        built = self._build_decoder(
+        built, key = self._build_decoder(
             decoder, {**sampling, "max_new_tokens": max_new_tokens}, self._pool
         )
         asked = self._requests(prompts, max_new_tokens, chat, prompt_id, stop)
-        answers = [each.answer for each in self._start_streams(built, asked, seed)]
+        answers = [each.answer for each in self._start_streams(built, key, asked, seed)]
         return answers if several else answers[0]
 
     def stream(
@@ -279,14 +284,17 @@ class LoadedPair:
             raise UsageError("stream takes one prompt, got a list; decode takes several")
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         # Separate caches: other prompts may be decoded between two steps.
-        built = self._build_decoder(decoder, {**sampling, "max_new_tokens": max_new_tokens}, None)
+        generation = {**sampling, "max_new_tokens": max_new_tokens}
+        built, key = self._build_decoder(decoder, generation, None)
         asked = self._requests(prompts, max_new_tokens, chat, prompt_id, stop)
-        return self._start_streams(built, asked, seed)[0]
+        return self._start_streams(built, key, asked, seed)[0]
 
     def _build_decoder(
         self, decoder: str | Mapping[str, Any], generation: dict[str, Any], pool: CachePool | None
-    ) -> AnyDecoder:
-        """Returns the decoder over the pair's models."""
+    ) -> tuple[AnyDecoder, str]:
+        """Returns the decoder over the pair's models, and the key that it is kept by: one of
+        before, where a GPU has recorded it and no stream uses it.
+        """
         from spec_bench.engine.cache import CachePool
         from spec_bench.jobs.config.cells import make_cell, parse_cell
         from spec_bench.jobs.config.fitting import FittedTrees, check_fit
@@ -306,14 +314,43 @@ class LoadedPair:
         target = self.models[0]
         drafts = self.models[1 : cell.config.drafts + 1]
         heads = load_pair_heads(self.pair, cell.config.heads, target)
-        return cell.config.build(target, drafts, sampling, 1, pool or CachePool(), heads)
+        key = f"{cell.config} {sampling} {pool is None}"
+        if key in self._recorded:
+            kept, last = self._recorded[key]
+            user = last()
+            if user is None or user.ended:
+                return kept, key
+        return cell.config.build(target, drafts, sampling, 1, pool or CachePool(), heads), key
 
     def _start_streams(
-        self, built: AnyDecoder, asked: Sequence[Request], seed: int
+        self, built: AnyDecoder, key: str, asked: Sequence[Request], seed: int
     ) -> list[Stream]:
-        """Returns the answers, none of which has begun."""
+        """Returns the answers, none of which has begun; a GPU's decoder is recorded and kept."""
         built.preflight(asked)
-        return [Stream(built, each, seed, AnswerText(self.tokenizer, each.ends)) for each in asked]
+        records = getattr(self.models[0], "recorder", None) is not None
+        if records and asked:
+            longer = self._lengthen(built, asked)
+            built.admit(longer)
+            built.prepare(longer)
+        streams = [
+            Stream(built, each, seed, AnswerText(self.tokenizer, each.ends)) for each in asked
+        ]
+        if records and asked:
+            self._recorded[key] = built, ref(streams[-1])
+        return streams
+
+    def _lengthen(self, built: AnyDecoder, asked: Sequence[Request]) -> list[Request]:
+        """Returns requests of as many tokens as a graph serves, so that the next ones find room."""
+        from spec_bench.decode.recording import round_up_length
+
+        limits = [each.max_positions for each in (built.target, *built.drafts)]
+        most = min((limit - built.depth for limit in limits if limit), default=1 << 30)
+        longer = []
+        for each in asked:
+            count = len(each.prompt_ids)
+            tokens = min(round_up_length(count + each.max_new_tokens), most)
+            longer.append(replace(each, max_new_tokens=tokens - count))
+        return longer
 
     def _requests(
         self, prompts: Iterable[Prompt], limit: int, chat: bool, name: str | None, stop: Any

@@ -11,12 +11,18 @@ on what its neighbours do or on how far a walk gets: a batch, a shuffle or a res
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+from spec_bench.core.transfer import cached_arange
+
+Choice = Callable[[Tensor, Tensor], Tensor]
+"""Takes probabilities [..., V] and uniforms [..., count] to tokens [..., count]."""
 
 
 class VerdictDraws(Protocol):
@@ -99,15 +105,44 @@ def inverse_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
     Summed in float64: with float32 sums a vocabulary of 128k loses its tail. A token of probability
     zero is never returned.
     """
+    if not probs.is_cpu:
+        return _inverse_cdf_in_blocks(probs, uniforms)
     cdf = probs.double().cumsum(dim=-1)
-    if not cdf.is_cpu:
-        # Parallel sums may fall or rise by a rounding error where nothing was added.
-        cdf = torch.where(probs > 0, cdf, 0.0).cummax(dim=-1).values
     # The product stays below the total, and so before the end: a float64 below 1 is at most
     # 1 - 2^-53, which takes more than half a unit in the last place off any other number. Only
     # where there is no distribution at all (NaN or zeros) could a search end past the last token.
     index = torch.searchsorted(cdf, uniforms * cdf[..., -1:], right=True)
     return index.clamp_(max=cdf.shape[-1] - 1)
+
+
+_BLOCK = 256  # tokens
+
+
+def _inverse_cdf_in_blocks(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """The same, first among blocks of tokens and then within one: a GPU sums up a row of a whole
+    vocabulary with one of its processors, the blocks of it with all.
+    """
+    blocks = pad(probs, (0, -probs.shape[-1] % _BLOCK)).unflatten(-1, (-1, _BLOCK))
+    mass = blocks.sum(dim=-1, dtype=torch.float64)
+    # Parallel sums may fall or rise by a rounding error where nothing was added.
+    ends = torch.where(mass > 0, mass.cumsum(dim=-1), 0.0).cummax(dim=-1).values
+    wanted = uniforms * ends[..., -1:]
+    block = torch.searchsorted(ends, wanted, right=True).clamp_(max=ends.shape[-1] - 1)
+    inside = blocks.gather(-2, block.unsqueeze(-1).expand(*block.shape, _BLOCK))
+    before = pad(ends, (1, 0)).gather(-1, block).unsqueeze(-1)
+    there, place = inside > 0, cached_arange(_BLOCK, probs.device)
+    passed = there & (before + inside.double().cumsum(dim=-1) > wanted.unsqueeze(-1))
+    first = torch.where(passed, place, _BLOCK).amin(dim=-1)
+    # Where rounding left no sum above what is wanted it is the block's last token.
+    last = torch.where(there, place, 0).amax(dim=-1)
+    return block * _BLOCK + torch.minimum(first, last)
+
+
+def choose_likeliest(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """Returns what ``inverse_cdf`` does where every distribution is one-hot, as at temperature 0;
+    the numbers are drawn all the same, as some rules toss a coin there too.
+    """
+    return probs.argmax(dim=-1, keepdim=True).expand_as(uniforms)
 
 
 def _generator_position(generator: torch.Generator) -> Any:
@@ -122,6 +157,7 @@ class SeededSource:
         self.generators = generators
         # where generators were before looking ahead, and after one number
         self._before: list[tuple[Any, Any]] = []
+        self.choose: Choice = inverse_cdf
 
     def _uniforms(self, *shape: int) -> Tensor:
         """[R, *shape] in [0, 1), float64."""
@@ -132,7 +168,7 @@ class SeededSource:
         return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(rows)
 
     def categorical(self, probs: Tensor, count: int) -> Tensor:
-        return inverse_cdf(probs, self._uniforms(probs.shape[1], count))
+        return self.choose(probs, self._uniforms(probs.shape[1], count))
 
     def gumbel(
         self, like: Tensor, counts: Sequence[int] | None = None, best: int | None = None
@@ -149,7 +185,7 @@ class SeededSource:
         return uniforms.log_().neg_().to(like.dtype).log_().neg_()
 
     def verdict(self, children: Sequence[int]) -> SeededVerdict:
-        return SeededVerdict(self._uniforms(sum(children) + 1), children)
+        return SeededVerdict(self._uniforms(sum(children) + 1), children, self.choose)
 
     def by_position(self, count: int) -> SeededPositions:
         # One number per call, as in plain decoding: on a GPU larger calls give other numbers.
@@ -158,7 +194,7 @@ class SeededSource:
         if count > 1:  # of one position there is nothing to give back
             self._before = [*zip(before, map(_generator_position, self.generators), strict=True)]
         numbers += [self._uniforms(1) for _ in range(count - 1)]
-        return SeededPositions(torch.cat(numbers, dim=1))
+        return SeededPositions(torch.cat(numbers, dim=1), self.choose)
 
     def settle(self, emitted: Sequence[int]) -> None:
         for generator, (before, after), count in zip(
@@ -180,7 +216,8 @@ class SeededVerdict:
     ``children`` bounds those tested at each level.
     """
 
-    def __init__(self, uniforms: Tensor, children: Sequence[int]) -> None:
+    def __init__(self, uniforms: Tensor, children: Sequence[int], choose: Choice) -> None:
+        self._choose = choose
         parts = uniforms.split([*children, 1], dim=1)
         self._levels = parts[:-1]
         self._token = parts[-1]
@@ -197,21 +234,22 @@ class SeededVerdict:
         return self._uniforms.gather(1, tests.flatten(1)).view_as(tests) < acceptance
 
     def token(self, probs: Tensor) -> Tensor:
-        return inverse_cdf(probs, self._token).squeeze(-1)
+        return self._choose(probs, self._token).squeeze(-1)
 
 
 class SeededPositions:
     """Uniforms [R, count] in [0, 1), float64, of the positions that a walk may come to."""
 
-    def __init__(self, uniforms: Tensor) -> None:
+    def __init__(self, uniforms: Tensor, choose: Choice) -> None:
+        self._choose = choose
         self._uniforms = uniforms
 
     def sample_at(self, level: int, probs: Tensor) -> Tensor:
-        return inverse_cdf(probs, self._uniforms[:, level : level + 1]).squeeze(-1)
+        return self._choose(probs, self._uniforms[:, level : level + 1]).squeeze(-1)
 
     def sample_nodes_at(self, levels: Tensor, probs: Tensor) -> Tensor:
         uniforms = self._uniforms.gather(1, levels.expand(probs.shape[:2]))
-        return inverse_cdf(probs, uniforms.unsqueeze(-1)).squeeze(-1)
+        return self._choose(probs, uniforms.unsqueeze(-1)).squeeze(-1)
 
 
 class SeededTrials:
@@ -293,4 +331,4 @@ class PredrawnSource(SeededSource):
         return self.numbers[:, first : self._used].reshape(-1, *shape).clone()
 
     def by_position(self, count: int) -> SeededPositions:
-        return SeededPositions(self._uniforms(count))
+        return SeededPositions(self._uniforms(count), self.choose)

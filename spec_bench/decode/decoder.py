@@ -8,7 +8,7 @@ replays all but the last as one graph (``decode.recording``).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from spec_bench.core.draws import (
     Draws,
     PredrawnSource,
     SeededSource,
+    choose_likeliest,
     make_row_generator,
 )
 from spec_bench.core.transfer import CommittedTokens, HostDeviceInts, cached_arange, copy_to_device
@@ -55,6 +56,7 @@ class IterationResult(NamedTuple):
     layout: VerdictLayout
 
 
+AnySource = TypeVar("AnySource", bound=SeededSource)
 DrawsFactory = Callable[[Sequence[torch.Generator]], Draws]
 """Makes an iteration's source of randomness from the rows' generators."""
 
@@ -159,7 +161,7 @@ class Decoder(DecodingLoop[Row]):
             return None
         if self.make_draws is not SeededSource or processes.count() > 1:
             return None
-        draws = DrawRecorder([torch.Generator(self.target.device)])
+        draws = self.at_temperature(DrawRecorder([torch.Generator(self.target.device)]))
         committed, known = self.make_dummy_inputs(1, 1)
         copy_to_device(known, self.target.device)
         try:
@@ -193,22 +195,39 @@ class Decoder(DecodingLoop[Row]):
         self.reserve(self._slots)  # a cache may have grown for another decoder
         here = all(each.device == self.target.device for each in self._models)
         able = here and all(getattr(each, "recorder", None) for each in self._models)
-        if able and self.asked is not None and self.recordings is None:
-            self.recordings = GraphCache(self, self._slots - self.policy.slots)
+        room = self._slots - self.policy.slots
+        if not able or self.asked is None:
+            return
+        if self.recordings is None or not self.recordings.covers(requests):
+            self.recordings = GraphCache(self, room)
             self.recordings.record(requests)
 
     @property
     def _models(self) -> tuple[Any, ...]:
         return (self.target, *self.drafts)
 
+    def at_temperature(self, draws: AnySource) -> AnySource:
+        """Has draws choose tokens as the temperature allows; at 0 all distributions are one-hot."""
+        draft = self.settings.get_draft_settings()
+        if self.lossless == "exact" and not self.settings.temperature + draft.temperature:
+            draws.choose = choose_likeliest
+        return draws
+
+    def use_predrawn(self, numbers: Tensor) -> PredrawnSource:
+        """Returns draws of numbers that are there, as a graph takes them."""
+        return self.at_temperature(PredrawnSource((), (), numbers))
+
     def _draws(self, generators: Sequence[torch.Generator], graph: IterationGraph | None) -> Draws:
         """Returns an iteration's randomness. On a GPU its numbers are drawn before, so that they
         are the same whether it is recorded or not.
         """
-        if self.asked is None or self.make_draws is not SeededSource:
+        if self.make_draws is not SeededSource:
             return self.make_draws(generators)
+        if self.asked is None:
+            return self.at_temperature(SeededSource(generators))
         shape = len(generators), sum(count for _, count in self.asked)
-        drawn = PredrawnSource(generators, shape, None if graph is None else graph.numbers)
+        numbers = None if graph is None else graph.numbers
+        drawn = self.at_temperature(PredrawnSource(generators, shape, numbers))
         drawn.draw(self.asked)
         if self.recordings is not None:
             self.recordings.nudge(drawn.numbers)

@@ -20,17 +20,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isclose
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from spec_bench.core.draws import PredrawnSource
 from spec_bench.core.transfer import HostDeviceInts
 from spec_bench.engine.recorder import near_tie_gap
 from spec_bench.engine.tree_pass import next_logits
 from spec_bench.records.types import Generation, Request
 from spec_bench.settings.fields import one_line
+from spec_bench.system.errors import raise_if_device_lost
 
 if TYPE_CHECKING:
     from spec_bench.decode.decoder import Decoder, VerdictLayout
@@ -40,6 +41,7 @@ ROWS = (1, 4, 16)  # of graphs; more rows keep a GPU busy by themselves
 CANARY_TOKENS = 32  # of an answer that is decoded both ways
 CANARY_ANSWERS = 2  # at least, for every graph
 ALIKE = 0.5  # share of the tokens before answers part by nudged numbers that must be equal
+_CALLED = 1e-6  # relative; how far a log-likelihood may be from that of the same pass called
 CALLS_OFF = 0.15  # share of target calls that rounding in a draft may cost or save
 
 
@@ -55,6 +57,11 @@ def length_buckets(least: int, most: int) -> list[int]:
     while found[-1] < most:
         found.append(min(round_up_length(found[-1] + 1), most))
     return found
+
+
+def longest_sequence(requests: Sequence[Request]) -> int:
+    """Returns the tokens of the longest sequence that requests can become."""
+    return max(len(each.prompt_ids) + each.max_new_tokens for each in requests)
 
 
 def row_buckets(rows: int) -> list[int]:
@@ -83,14 +90,14 @@ class IterationGraph:
             each.read_at(part.view(like.shape), most)
         # What one iteration leaves, and the next finds: outside of the graphs' memory.
         self.numbers = numbers
-        first = decoder.iterate(committed, PredrawnSource((), (), self.numbers))
+        first = decoder.iterate(committed, decoder.use_predrawn(numbers))
         self.layout: VerdictLayout = first.layout
         self._message = torch.empty_like(first.message)
         self._read = torch.empty(first.message.shape, dtype=torch.float64, pin_memory=True)
 
         def iteration() -> None:
             vars(drafting).update(needs)  # of this graph, not of the step before
-            made = decoder.iterate(committed, PredrawnSource((), (), self.numbers))
+            made = decoder.iterate(committed, decoder.use_predrawn(numbers))
             decoder.keep(made.path, committed.lengths, (), made.layout)
             self._message.copy_(made.message)
 
@@ -125,33 +132,70 @@ class GraphCache:
         self._decoder = decoder
         self._room = room
         self.made: dict[tuple[int, int], IterationGraph] = {}
-        self.refused = ""  # why all is left to eager passes
+        self.refused = ""  # why some number of rows, or all, is left to eager passes
         self.least = 0  # B of the smallest graph that may serve; a canary tries each
         self._nudge = 0.0  # relative, of the random numbers; a canary looks for ties
         self._known: dict[tuple[str, int, int], list[Generation]] = {}  # eager answers of a canary
         self._split = decoder.target.split_from
+        self._longest = 0  # tokens of the sequences that were to be recorded
+
+    def covers(self, requests: Sequence[Request]) -> bool:
+        """Returns whether sequences of these requests are no longer than those before."""
+        return longest_sequence(requests) <= self._longest
 
     def record(self, requests: Sequence[Request]) -> None:
         """Records what these requests need, and tries it; no row may be decoded meanwhile."""
-        decoder = self._decoder
-        longest = max(len(each.prompt_ids) + each.max_new_tokens for each in requests)
+        decoder, device = self._decoder, self._decoder.target.device
+        self._longest = longest = longest_sequence(requests)
         most = min(self._room, longest, self._split or longest)
         shortest = min(len(each.prompt_ids) for each in requests)
         kinds = row_buckets(decoder.rows)
-        shape = max(kinds), sum(count for _, count in decoder.asked or ())
-        made = {}
-        try:
-            numbers = torch.zeros(shape, dtype=torch.float64, device=decoder.target.device)
-            for rows in kinds:
+        count = sum(count for _, count in decoder.asked or ())
+        made: dict[tuple[int, int], IterationGraph] = {}
+        for rows in kinds:
+            here = {}
+            try:
+                numbers = torch.zeros((rows, count), dtype=torch.float64, device=device)
                 for tokens in length_buckets(min(shortest, most), most):
-                    made[rows, tokens] = IterationGraph(decoder, rows, tokens, numbers[:rows])
-            self.refused = self._canary(made, requests)
-        except Exception as error:  # recording fails in many ways; none may end a run
-            self.refused = one_line(error)
-        self.made = {} if self.refused else made
+                    here[rows, tokens] = IterationGraph(decoder, rows, tokens, numbers)
+                fault = self._canary(here, requests)
+            except Exception as error:  # recording fails in many ways; few may end a run
+                raise_if_device_lost(error)
+                self._refuse(f"{rows} rows: {one_line(error)}")
+                continue  # what cannot be made leaves other numbers of rows as they are
+            if fault:  # what is wrong in one may be so in others
+                self._refuse(fault)
+                made = {}
+                break
+            made |= here
+        self.made = made
         self.least = 0
-        if self.refused:
-            log.warning("%s is not recorded: %s", decoder.name, self.refused[:300])
+
+    def _refuse(self, why: str) -> None:
+        self.refused = self.refused or why
+        log.warning("%s is not recorded: %s", self._decoder.name, why[:300])
+
+    def check_again(
+        self, requests: Sequence[Request], answers: Sequence[Generation], seed: int
+    ) -> None:
+        """Decodes requests once more by the functions that graphs were made of, called, and says
+        which number of the answers that graphs gave differs: a job's last ones are longer than a
+        canary's.
+        """
+        decoder = self._decoder
+        if len(requests) != len(answers) or not self.made:
+            return
+        counts, decoder.ran = decoder.ran, type(decoder.ran)()
+        for each in self.made.values():
+            each.call(True)
+        again = decoder.generate(requests, seed)
+        for each in self.made.values():
+            each.call(False)
+        decoder.ran = counts
+        faults = (_compare_with_called(*pair) for pair in zip(again, answers, strict=True))
+        if fault := next(filter(None, faults), ""):
+            self.refused = f"of the job's last answers {fault} of the same pass called"
+            log.error("%s was recorded wrongly: %s", decoder.name, self.refused)
 
     def find_graph(self, lengths: HostDeviceInts) -> IterationGraph | None:
         """Returns the graph that serves rows of such lengths; None where they run eagerly."""
@@ -186,9 +230,8 @@ class GraphCache:
                 each.call(False)
             found = self._answers(asked, rows)
             for right, one in zip(called, found, strict=False):
-                if (at := first_difference(right.tokens, one.tokens)) is not None:
-                    token = right.tokens[at]
-                    return f"{where}: {_differs(one, at)}, of the same pass called {token}"
+                if fault := _compare_with_called(right, one):
+                    return f"{where}: {fault} of the same pass called"
             if fault := self._compare_with_eager(asked, rows, found):
                 return f"{where}: {fault}"
         return ""
@@ -265,6 +308,23 @@ class GraphCache:
         logits = next_logits(self._decoder.target, [*request.prompt_ids, *right[:at]])
         best = float(logits[right[at]])
         return abs(best - float(logits[token])) <= near_tie_gap(logits.dtype, best)
+
+
+def _compare_with_called(right: Generation, one: Generation) -> str:
+    """Says which number of a replayed answer is not that of the same function, called."""
+    if (at := first_difference(right.tokens, one.tokens)) is not None:
+        return f"{_differs(one, at)}, {right.tokens[at]}"
+    if right.steps != one.steps:
+        pairs = enumerate(zip(right.steps, one.steps, strict=False), 1)
+        place = next((n for n, (left, other) in pairs if left != other), 0)
+        return (
+            f"{len(one.steps)} target calls, the first that differs is {place}; {len(right.steps)}"
+        )
+    # Nobody promises that a product repeats its bits.
+    ours, wanted = one.log_likelihood or 0.0, right.log_likelihood or 0.0
+    if not isclose(ours, wanted, rel_tol=_CALLED, abs_tol=_CALLED):
+        return f"log-likelihood is {ours:.9g}, {wanted:.9g}"
+    return ""
 
 
 def _differs(answer: Generation, at: int) -> str:

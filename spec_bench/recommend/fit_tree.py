@@ -72,7 +72,9 @@ def fit_tree(settings: JobSettings, width: int) -> Fit:
     requests = JobPrompts.build(replace(settings, examples=tuple(last)), tokenizer).requests
     models = load_models(settings.pair, tokens)
     sampling = settings.sampling
-    decoder = cell.config.build(models[0], models[1:2], sampling, settings.engine.batch_size)
+    # A graph of several rows would count the fillers of missing ones, too.
+    rows = 1 if getattr(models[0], "recorder", None) else settings.engine.batch_size
+    decoder = cell.config.build(models[0], models[1:2], sampling, rows)
     assert isinstance(decoder, Decoder)
     counts = count_acceptance(decoder, requests, width, settings.asked.seed)
     pair = settings.pair
@@ -99,15 +101,18 @@ def count_acceptance(decoder: Any, requests: Sequence[Any], width: int, seed: in
     """
     import torch
 
-    counts = torch.zeros(width + 1, dtype=torch.long)
+    counts = torch.zeros(width + 1, dtype=torch.long, device=decoder.target.device)
     walk = decoder.walk
 
     def counting(scored: Any, rule: Any) -> Any:
         result = walk(scored, rule)
         rank = torch.where(result.accepted > 0, result.path[:, 1] - 1, width)
-        counts.add_(torch.bincount(rank.cpu(), minlength=width + 1))
+        counts.index_add_(0, rank, torch.ones_like(rank))  # in a graph, too
         return result
 
     decoder.walk = counting
+    decoder.admit(requests)
+    decoder.prepare(requests)
+    counts.zero_()  # what was tried before
     decoder.generate(requests, seed)
-    return [int(count) for count in counts]
+    return [int(count) for count in counts.tolist()]

@@ -15,6 +15,35 @@ class UsageError(ValueError):
     """
 
 
+# What CUDA says once and then of every call: no later cell of the process can decode.
+_DEVICE_LOST = (
+    "device-side assert",
+    "hardware exception",
+    "illegal instruction",
+    "illegal memory access",
+    "misaligned address",
+    "uncorrectable ECC",
+    "unspecified launch failure",
+)
+
+
+class DeviceLostError(UsageError):
+    """A GPU failed in a way that takes it from this process."""
+
+
+def raise_if_device_lost(error: Exception) -> None:
+    """Raises a DeviceLostError if an error has taken the GPU from this process."""
+    text = str(error)
+    if isinstance(error, DeviceLostError):
+        raise error
+    if "CUDA" in text and any(each in text for each in _DEVICE_LOST):
+        said = next(line for line in text.splitlines() if any(e in line for e in _DEVICE_LOST))
+        raise DeviceLostError(
+            f"{said.strip()}: this process cannot use the GPU any more; what was decoded is kept, "
+            "and the same command goes on"
+        ) from error
+
+
 @contextmanager
 def note_records_in_errors(results: Path, resumes: str) -> Iterator[None]:
     """Notes on errors within where records are kept, and how a run ``resumes``."""

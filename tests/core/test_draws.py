@@ -11,6 +11,8 @@ from scipy.stats import chisquare
 from spec_bench.core.draws import (
     PredrawnSource,
     SeededSource,
+    _inverse_cdf_in_blocks,
+    choose_likeliest,
     inverse_cdf,
     make_row_generator,
     row_seed,
@@ -29,6 +31,28 @@ from spec_bench.core.warp import SamplingSettings, argmax_lowest, log_probs, tok
 def test_inverse_cdf_picks_the_interval_of_the_uniform(probs, uniforms, tokens):
     found = inverse_cdf(torch.tensor(probs), torch.tensor(uniforms, dtype=torch.float64))
     assert found.tolist() == tokens
+
+
+def laws(vocab):
+    """[4, V] even, sharp, sparse and one-hot distributions."""
+    generator = torch.Generator().manual_seed(vocab)
+    even = torch.rand(vocab, generator=generator)
+    sharp = (8 * torch.randn(vocab, generator=generator)).softmax(dim=-1)
+    sparse = even * (torch.arange(vocab) % 97 == 3)
+    one_hot = torch.zeros(vocab)
+    one_hot[vocab // 2] = 1
+    return torch.stack([even, sharp, sparse, one_hot])
+
+
+@pytest.mark.parametrize("vocab", [5, 255, 256, 257, 49152])
+def test_a_gpus_draws_by_blocks_are_the_tokens_of_a_scan(vocab):
+    probs = laws(vocab)
+    uniforms = torch.rand((4, 50), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    uniforms[:, 0], uniforms[:, 1] = 0, 1 - 2**-53
+    found = _inverse_cdf_in_blocks(probs, uniforms)
+    assert torch.equal(found, inverse_cdf(probs, uniforms))
+    assert (probs.gather(-1, found) > 0).all()
+    assert torch.equal(choose_likeliest(probs, uniforms)[3], found[3])
 
 
 def test_seeds_differ_by_seed_and_by_prompt_and_do_not_run_into_each_other():

@@ -6,6 +6,7 @@ from itertools import product
 import pytest
 
 from spec_bench.audit.models import find_first_difference
+from spec_bench.core.draws import SeededSource, choose_likeliest, inverse_cdf
 from spec_bench.core.warp import SamplingSettings
 from tests.families import ARCHITECTURES, GREEDY, NEWER, PAPERS, built, random_requests, tiny_pair
 from tests.kinds import (
@@ -42,6 +43,19 @@ def asked(batch):
 def expected(architecture):
     answers = generated(tiny_pair(architecture)[0].module, REQUESTS)
     return {request.prompt_id: answer for request, answer in zip(REQUESTS, answers, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("name", "temperature", "draft", "chosen"),
+    [
+        ("sd", 0.0, None, choose_likeliest), ("sd", 0.0, 1.0, inverse_cdf),
+        ("sd", 1.0, 0.0, inverse_cdf), ("sd", 1.0, None, inverse_cdf),
+    ],
+)  # fmt: skip
+def test_the_likeliest_token_is_chosen_where_every_law_is_one_hot(name, temperature, draft, chosen):
+    sampling = SamplingSettings(temperature, draft_temperature=draft)
+    decoder = built(name, tiny_pair("llama"), sampling)
+    assert decoder.at_temperature(SeededSource([])).choose is chosen
 
 
 def differences_from_generate(decoder, architecture, batch):

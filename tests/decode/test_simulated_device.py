@@ -24,6 +24,8 @@ from spec_bench.draft.language_model import LanguageModelDrafting
 from spec_bench.engine.cache import SlotCache
 from spec_bench.engine.recorder import Recorder
 from spec_bench.jobs.sweep.plan import graph_bytes_per_decoder
+from spec_bench.records.types import PromptError
+from spec_bench.system.errors import DeviceLostError
 from tests import families
 from tests.families import OURS, pair_of, random_requests
 from tests.simcuda import DEVICE, SimCuda, counted
@@ -169,6 +171,24 @@ def uncommitted(own, lengths, nodes):
         commit_all(own, lengths, nodes)
 
 
+def fewer_nodes(graph, known):
+    """A replay says of every tree that it has one node less."""
+    lines = run(graph, known)
+    if graph._replay is not graph._iteration:
+        for line in lines:
+            line[1 + 3 * (graph.layout.depth + 1)] -= 1
+    return lines
+
+
+def unlikely(graph, known):
+    """A replay says of every token that it was certain."""
+    lines, width = run(graph, known), graph.layout.depth + 1
+    if graph._replay is not graph._iteration:
+        for line in lines:
+            line[1 + 2 * width : 1 + 3 * width] = [0.0] * width
+    return lines
+
+
 def in_the_pool(own, hidden, path, accepted):
     """What waits for the next iteration lies where graphs share their memory."""
     see_path(own, hidden, path, accepted)
@@ -185,12 +205,14 @@ FAULTS = {
     "a moved address": (GraphCache, "_canary", elsewhere),
     "a number drawn twice": (Decoder, "_draws", undrawn),
     "a commit left out": (SlotCache, "commit_all", uncommitted),
+    "sizes of trees": (IterationGraph, "run", fewer_nodes),
+    "likelihoods": (IterationGraph, "run", unlikely),
     "a shared pool": (HiddenDraftState, "see_path", in_the_pool),
 }  # fmt: skip
 
 
 IN_THE_FUNCTION = ("a latch", "rows swapped", "a number drawn twice")  # called, it is wrong as well
-QUICK = ("a latch",)
+QUICK = ("a latch", "sizes of trees", "likelihoods")
 
 
 @pytest.mark.parametrize(
@@ -215,6 +237,75 @@ def test_the_canary_refuses_what_a_graph_gets_wrong_and_the_tokens_are_right(
     assert [each.tokens for each in found] == [each.tokens for each in expected]
 
 
+@pytest.mark.usefixtures("short")
+def test_a_replay_whose_logits_are_no_numbers_is_an_error_that_names_the_prompt():
+    with SimCuda():
+        decoder = prepared(built("sd", 1, 1.0, "static", DEVICE), asked(1))
+        assert decoder.recordings.made
+        decoder.target.module.lm_head.weight.data.fill_(torch.nan)
+        with pytest.raises(PromptError, match="NaN") as caught:
+            decoder.generate(asked(1), seed=0)
+    assert decoder.ran.recorded > 0
+    assert caught.value.prompt_id == asked(1)[0].prompt_id
+
+
+@pytest.mark.usefixtures("short")
+def test_a_number_of_rows_that_cannot_be_recorded_leaves_the_others_recorded(caplog):
+    def lacks(graph, decoder, rows, most, numbers):
+        if rows == 1:
+            raise torch.OutOfMemoryError("it has no room")
+        made(graph, decoder, rows, most, numbers)
+
+    with SimCuda(), mock.patch.object(IterationGraph, "__init__", lacks):
+        decoder = prepared(built("sd", 3, 1.0, "static", DEVICE), asked(3))
+        assert {rows for rows, _ in decoder.recordings.made} == {3}
+    assert "no room" in decoder.recordings.refused
+    assert "sd is not recorded: 1 rows: it has no room" in caplog.text
+
+
+def test_an_error_that_takes_the_gpu_ends_the_job_in_one_line():
+    def asserts(graph, known):
+        raise RuntimeError("CUDA error: device-side assert triggered\nCompile with ...")
+
+    with (
+        SimCuda(),
+        mock.patch.object(IterationGraph, "run", asserts),
+        pytest.raises(DeviceLostError, match=r"device-side assert triggered: .* the same command"),
+    ):
+        prepared(built("sd", 1, 1.0, "static", DEVICE), asked(1))
+
+
+@pytest.mark.usefixtures("short")
+def test_a_jobs_last_answer_is_compared_with_the_called_functions(caplog):
+    with SimCuda():
+        decoder = prepared(built("sd", 1, 1.0, "static", DEVICE), asked(1))
+        answers = decoder.generate(asked(1), seed=0)
+        recorded = decoder.ran.recorded
+        decoder.recordings.check_again(asked(1), answers, 0)
+        assert decoder.recordings.refused == ""
+        assert decoder.ran.recorded == recorded
+        other = [replace(each, tokens=(*each.tokens[:-1], each.tokens[-1] + 1)) for each in answers]
+        decoder.recordings.check_again(asked(1), other, 0)
+    assert f"token {len(answers[0].tokens)} of an answer" in decoder.recordings.refused
+    assert "sd was recorded wrongly" in caplog.text
+
+
+@pytest.mark.usefixtures("short")
+def test_longer_requests_in_a_cache_that_has_room_are_recorded_anew():
+    with SimCuda():
+        decoder = prepared(built("ar", 1, 0.0, "static", DEVICE), asked(1))
+        first = decoder.recordings
+        prepared(decoder, asked(1))
+        assert decoder.recordings is first
+        longer = [replace(each, max_new_tokens=80) for each in asked(1)]
+        decoder._scorer.cache.grow(1, 200)  # as for another decoder
+        decoder._over = [(id(decoder._scorer.cache), decoder._scorer.cache.grown)]
+        prepared(decoder, longer)
+        assert max(most for _, most in decoder.recordings.made) > max(
+            most for _, most in first.made
+        )
+
+
 def test_drafts_that_only_a_graph_misses_are_seen_in_greedy_answers_too(monkeypatch):
     monkeypatch.setattr(recording, "CANARY_TOKENS", 24)
     monkeypatch.setattr(recording, "CANARY_ANSWERS", 1)
@@ -229,13 +320,14 @@ def test_drafts_that_only_a_graph_misses_are_seen_in_greedy_answers_too(monkeypa
     with SimCuda(), mock.patch.object(LanguageModelDrafting, "commit", missed):
         decoder = prepared(built("sd", 1, 0.0, "static", DEVICE), asked(12)[11:])
     assert "target calls" in decoder.recordings.refused
+    assert "of the same pass called" in decoder.recordings.refused
 
 
 @pytest.mark.parametrize("nudged", [(1, 2, 3, 9), (1, 9, 9, 9)])
 def test_answers_that_part_much_earlier_than_nudged_ones_are_refused(nudged):
     # called, replayed, eagerly, nudged up and down
     tokens = (1, 9, 9, 8), (1, 9, 9, 8), (1, 2, 3, 4), nudged, nudged
-    answers = [[SimpleNamespace(tokens=each, steps=[1])] for each in tokens]
+    answers = [[SimpleNamespace(tokens=each, steps=[1], log_likelihood=0.0)] for each in tokens]
     with (
         SimCuda(),
         mock.patch.object(recording, "CANARY_ANSWERS", 1),
@@ -270,7 +362,7 @@ def test_what_cannot_be_recorded_runs_eagerly_and_says_why(caplog):
 def test_a_tie_is_no_fault(law, gap):
     # called, replayed, eagerly, nudged up and down
     tokens = ((1, 2, 4), (1, 2, 4), (1, 2, 3), (1, law + 2, 3), (1, 2, 3))
-    answers = [[SimpleNamespace(tokens=each, steps=[1] * 3)] for each in tokens]
+    answers = [[SimpleNamespace(tokens=each, steps=[1] * 3, log_likelihood=0.0)] for each in tokens]
     with (
         SimCuda(),
         mock.patch.object(GraphCache, "_answers", side_effect=answers),

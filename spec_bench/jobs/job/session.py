@@ -42,7 +42,7 @@ from spec_bench.server.endpoint import RequestRefusedError
 from spec_bench.settings.fields import first_line
 from spec_bench.sinks.console import ProgressBar
 from spec_bench.system import files, signals
-from spec_bench.system.errors import UsageError
+from spec_bench.system.errors import UsageError, raise_if_device_lost
 from spec_bench.system.redaction import redact
 
 log = logging.getLogger(__name__)
@@ -79,6 +79,8 @@ class CellRun:
     decoder: AnyDecoder | None = None  # None until it is built, and once the cell was given up
     failure: Reason | None = None  # why the cell was given up; None while it goes on
     failed: dict[str, Exception] = field(default_factory=dict)  # why prompts could not be decoded
+    # what was decoded last, and the answers
+    last: tuple[Sequence[Request], Sequence[Generation]] = ((), ())
     in_a_row: int = 0  # of these the latest whose errors name no prompt
     # whether another job holds its folder: of a baseline, whose result is that job's
     shared: bool = False
@@ -98,7 +100,10 @@ class CellRun:
         return [each for each in requests if each.prompt_id not in self.done[repeat]]
 
     def fail(self, error: Exception) -> None:
-        """Gives the cell up, its trace beside its records; raises an error that is of that disk."""
+        """Gives the cell up, its trace beside its records; raises an error that is of that disk, or
+        has taken the GPU from all cells.
+        """
+        raise_if_device_lost(error)
         refused = isinstance(error, OSError) and files.explain_os_error(error)
         named = getattr(error, "filename", None) if refused else None
         if named is not None and Path(named).is_relative_to(self.store.folder):
@@ -243,6 +248,10 @@ def decode_interleaved(session: Session, runs: Sequence[CellRun]) -> None:
             run.fail(error)
     finally:
         progress.close()
+    for run in runs:
+        recordings = getattr(run.decoder, "recordings", None)
+        if recordings is not None and run.last[1]:
+            recordings.check_again(*run.last, session.settings.asked.seed)
 
 
 def _decode(
@@ -264,6 +273,7 @@ def _decode(
         session.machine.begin()
         decoder.ran = run.ran
         generations = _attempt(session, run, decoder, requests, progress)
+        run.last = requests, generations
         run.memory.end()
         if any(min(each.prefill_s, each.decode_s) < 0 for each in generations):
             raise UsageError("the clock ran backwards")
@@ -318,6 +328,7 @@ def _attempt(
     except PromptError as error:
         failed = {error.prompt_id: error}
     except Exception as error:
+        raise_if_device_lost(error)
         if session.settings.device.startswith("cuda"):
             torch.cuda.empty_cache()  # before the next cell allocates
         if len(requests) > 1:
