@@ -1,5 +1,6 @@
 """READMEs and the manual: links lead somewhere, commands exist, each page begins with one."""
 
+import functools
 import importlib.util
 import os
 import re
@@ -51,17 +52,31 @@ def test_the_rule_that_is_printed_is_one_that_an_installed_package_has():
     assert rule.read_text("utf-8").strip() in (ROOT / "docs" / "extending.md").read_text("utf-8")
 
 
+@functools.cache
+def make_targets():
+    """Names and patterns (``rsd-%``) of what make can make."""
+    asked = ["make", "--print-data-base", "--question", "--no-builtin-rules", "help"]
+    rules = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout
+    return set(re.findall(r"^([\w%-]+):(?!=)", rules, re.MULTILINE))
+
+
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_scripts_and_make_targets_that_are_named_exist(path):
     text = path.read_text(encoding="utf-8")
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = " ".join(re.findall(r"^([\w -]+):(?!=)", makefile, re.MULTILINE)).split()
-    for script in re.findall(r"python3? (scripts/[\w/]+\.py)", text):
+    for script in re.findall(r"(?:python3? |`)(scripts/[\w/]+\.(?:py|sh))", text):
         assert (ROOT / script).is_file(), script
-    for target in re.findall(r"^make ([a-z][\w-]*)|`make ([a-z][\w-]*)", text, re.MULTILINE):
-        assert "".join(target) in targets, target
+    for line, inline in re.findall(r"^make ([a-z][\w-]*)|`make ([a-z][\w-]*)", text, re.MULTILINE):
+        target = line or inline
+        assert {target, f"{target.partition('-')[0]}-%"} & make_targets(), target
     old = path.name != "CHANGELOG.md" and re.search(r"python -m spec_bench(?![\w.])", text)
     assert not old, "printed as the installed script"
+
+
+def test_help_names_some_twenty_targets_and_all_of_them_exist():
+    lines = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True).stdout
+    named = re.findall(r"make ([a-z][\w-]*)", lines)
+    assert len({*named}) <= 30 and "quickstart" in named
+    assert {name for name in named if name not in make_targets()} <= {"rsd-exp1"}
 
 
 @pytest.mark.parametrize("page", ["docs/results.md", "results/README.md"])

@@ -1,4 +1,4 @@
-"""The table of ``make bench-servers``: rows of ``spec-bench serve`` beside ours, whose answers too.
+"""The table of ``servers.sh``: rows of ``spec-bench serve`` beside ours, whose answers too.
 
     python scripts/check/served.py RESULTS [--page servers-smollm2.md]
 

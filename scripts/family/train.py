@@ -1,4 +1,4 @@
-"""Trains the embedded model family and writes its tasks: ``make tiny-models``.
+"""Trains the embedded model family and writes its tasks.
 
 Stages, each resumed where it stopped and not repeated once finished (work files lie in
 ``results/family``): tokenizer, task samples, target (a shallow model first, then deepened), plain

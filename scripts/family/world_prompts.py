@@ -1,4 +1,4 @@
-"""Writes fresh prompts of the embedded world's eight tasks: ``make tiny-heads`` has them answered.
+"""Writes fresh prompts of the embedded world's eight tasks: ``heads.sh`` has them answered.
 
 One JSON object a line, ``{"task": ..., "prompt": ...}``; a later turn of a dialogue brings the
 earlier ones with their reference answers.

@@ -16,7 +16,7 @@ def write_card(card: dict[str, Any], plan: Any, path: Path) -> None:
         "# The embedded family",
         "",
         "Three small Llama models trained from scratch on text written by `scripts/family/world`,",
-        "a generator of a small world in eight tasks. Trained by `make tiny-models`; no outside",
+        "a generator of a small world in eight tasks. Trained by its `train.py`; no outside",
         "text and no outside weights. Weights are stored in float16 and were measured as stored.",
         "",
         "| model | parameters | layers x width |",
