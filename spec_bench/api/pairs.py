@@ -24,7 +24,7 @@ from spec_bench.settings.words import describe_value, quote_value
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.tasks.example import read_turns
-from spec_bench.tasks.template import chat_text
+from spec_bench.tasks.template import render_chat
 
 if TYPE_CHECKING:
     from spec_bench.decode.config import AnyDecoder
@@ -363,7 +363,7 @@ class LoadedPair:
             else:
                 message = {"role": "user", "content": prompt}
                 messages = [message] if isinstance(prompt, str) else [dict(each) for each in prompt]
-                text = chat_text(self.tokenizer, messages, otherwise=_PLAINLY)
+                text = render_chat(self.tokenizer, messages, otherwise=_PLAINLY)
                 ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
             asked = Request(name or prompt_id(prompt), tuple(ids), limit, ends.ids, ends)
             requests.append(asked)

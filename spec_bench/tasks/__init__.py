@@ -13,7 +13,7 @@ __all__ = ["Example", "RandomPrompts", "Task", "build_task", "merge_metrics", "r
 
 
 def merge_metrics(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the config with ``metrics``, where it is given, in place of ``scores``."""
+    """Returns a copy of the config in which ``metrics``, if given, replace ``scores``."""
     values = dict(config)
     metrics = values.pop("metrics", None)
     if metrics is not None:
@@ -22,20 +22,20 @@ def merge_metrics(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_task(config: Mapping[str, Any]) -> Task | RandomPrompts:
-    """A task from the plain mapping that a YAML file in ``conf/task`` holds. Raises ValueError: one
+    """Builds a task from the mapping of a YAML file in ``conf/task``. Raises ValueError with one
     line that names what is unknown, missing or out of range.
     """
     source = config.get("source") if isinstance(config, Mapping) else None
     if isinstance(source, Mapping) and source.get("kind") == "random":
-        # Recipes say what becomes of overlong prompts; these are all of one length.
-        given = {key: value for key, value in config.items() if key != "overlong"}
-        return check(RandomPrompts, given, "task")
+        # Recipes set ``overlong``; random prompts all have one length.
+        values = {key: value for key, value in config.items() if key != "overlong"}
+        return check(RandomPrompts, values, "task")
     return check(Task, config, "task")
 
 
-def read_own(path: Any, **more: Any) -> Task:
-    """The task that asks the prompts of a user's own file, or of several, as ``run --data`` does;
-    its rows may share ids. Raises ValueError: as ``build_task``.
+def read_own(path: Any, **overrides: Any) -> Task:
+    """Builds a task from the prompts of one or several files of the user's own, as ``run --data``
+    does; rows may share ids. Raises ValueError like ``build_task``.
     """
-    values = {**read_config(conf_dir() / "task" / "jsonl.yaml"), "fields": {"id": []}, **more}
+    values = {**read_config(conf_dir() / "task" / "jsonl.yaml"), "fields": {"id": []}, **overrides}
     return check(Task, {**values, "source": {"kind": "local", "path": path}}, "task")

@@ -1,4 +1,4 @@
-"""How answers are decoded, as far as a task or a run says; what neither says has a default."""
+"""Generation settings of a task or a run; what neither sets has a default."""
 
 from typing import Annotated, Literal
 
@@ -31,7 +31,7 @@ Temperature = Annotated[
 
 @settings
 class GenerationSettings:
-    """The config group ``generation``, and what a task's own ``generation`` may say."""
+    """The config group ``generation``, and a task's own ``generation``."""
 
     temperature: Temperature | None = None  # 0 is greedy
     top_k: Annotated[StrictInt, Ge(0)] | None = None  # keep the k largest logits; 0 keeps all

@@ -1,10 +1,9 @@
-"""Opens the files that people bring and tells their rows, whatever tool wrote them.
+"""Reads rows from users' own files in any common format, and finds the prompt in a row.
 
-What a file is follows from what is in it: JSON (a list, or a value a line), a table whose cells
-stand between commas, semicolons or tabs, a text with a prompt a line, or Parquet; packed or not,
-in UTF-8 or UTF-16. Values stay as the file has them: a cell of a table is a text, or None where it
-is empty, and a number with a point is a text, too: 3.10 is not made 3.1. Then it tells in which
-field of a row its prompt stands.
+The format is detected from the content: JSON (a list, or a value per line), a table separated by
+commas, semicolons or tabs, a text with a prompt per line, or Parquet; compressed or not, in UTF-8
+or UTF-16. Values stay as they are in the file: a cell of a table is a text, None if empty, and a
+number with a point is a text too, so that 3.10 does not become 3.1.
 """
 
 import codecs
@@ -35,13 +34,13 @@ Row = Mapping[str, Any]
 STDIN = "-"
 CHATS = ("messages", "conversations", "conversation")
 ASKING = (*CHATS, "turns", "instruction", "prompt", "question", "text")
-"""Fields that a prompt can be in; of several that a row has, the first counts."""
+"""Fields that may hold a prompt; the first one that a row has counts."""
 ANSWERING = ("reference", "references", "answer", "output", "summary", "completion")
 ROLES = dict.fromkeys(("human", "user", "prompter"), "user")
 ROLES |= dict.fromkeys(("gpt", "assistant", "chatgpt", "model", "bot"), "assistant")
 ROLES |= dict.fromkeys(("system", "developer"), "system")
 FORMS = "JSON, JSON lines, CSV, TSV, .txt with a prompt a line, Parquet or a saved dataset"
-# Data sets whose prompts are more than one field: what else their rows have, and what asks them.
+# Data sets whose prompts span several fields: fields of their rows, and the task that reads them.
 _TASKS = {
     "SQuAD": ({"question", "context", "answers"}, "--task squad"),
     "Spider": ({"question", "query", "db_id"}, "--task spider task.database=FOLDER"),
@@ -56,24 +55,24 @@ _PACKED = (".gz", ".bz2", ".xz", ".zst")
 _TURNS = ("user", "assistant")
 _DELIMITERS = (",", ";", "\t")
 _QUOTED_CELL = re.compile(r'(?:^|\t)"(?:[^"]|"")*"(?:\t|\r?$)', re.MULTILINE)
-_HEADER = 2**16  # characters of the first line that are looked at for names of columns
+_HEADER = 2**16  # characters of the first line to search for column names
 csv.field_size_limit(MOST_TEXT)
 
 
 class LocatedRow(dict[str, Any]):
-    """A row that remembers where in its file it stood, such as ``line 3``, from 1."""
+    """A row with its place in the file, such as ``line 3``, counted from 1."""
 
     def __init__(self, values: Row, place: str) -> None:
         super().__init__(values)
         self.place = place
 
 
-Making = Callable[[], LocatedRow]
+RowMaker = Callable[[], LocatedRow]
 
 
 @cache
 def _read_once(file: str) -> bytes:
-    """What can be read a single time: the standard input, or a pipe."""
+    """Reads and keeps what can be read only once: the standard input, or a pipe."""
     if file != STDIN:
         with open(file, "rb") as stream:
             return read_bytes(stream)
@@ -82,135 +81,139 @@ def _read_once(file: str) -> bytes:
     return read_bytes(sys.stdin.buffer)
 
 
-def _read_text(file: Path, where: str) -> str:
-    """A file's text, unpacked; "" for a Parquet file. Raises ValueError: it is in no known code."""
-    read = _read_once.__wrapped__ if file.is_file() else _read_once
+def _read_text(file: Path, label: str) -> str:
+    """Reads a file's text, decompressed. Raises UsageError if its encoding is unknown."""
+    read_file = _read_once.__wrapped__ if file.is_file() else _read_once
     try:
-        data = read(str(file))
+        raw_bytes = read_file(str(file))
     except ValueError as error:
-        raise UsageError(f"{where}: {error}") from None
-    utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        raise UsageError(f"{label}: {error}") from None
+    utf16 = raw_bytes.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        return data.decode("utf-16" if utf16 else "utf-8-sig")
+        return raw_bytes.decode("utf-16" if utf16 else "utf-8-sig")
     except UnicodeDecodeError as error:
-        line = 1 + data.count(b"\n", 0, error.start)
-        raise UsageError(f"{where}, line {line}: {error}; save it as UTF-8") from None
+        line = 1 + raw_bytes.count(b"\n", 0, error.start)
+        raise UsageError(f"{label}, line {line}: {error}; save it as UTF-8") from None
 
 
-def iter_row_makers(file: Path, whose: str) -> Iterator[Making]:
-    """Yields what makes each row of a file, or of a folder that ``save_to_disk`` wrote, so that
-    rows that are not asked for need not be right. Raises ValueError, as does what it yields: the
-    file is of no use, and ``whose`` it is and where.
+def iter_row_makers(file: Path, owner: str) -> Iterator[RowMaker]:
+    """Yields a function for each row of a file, or of a folder that ``save_to_disk`` wrote, so that
+    only rows that are used are parsed. It and the functions raise ValueError, which names
+    ``owner``, file and line, if the file is of no use.
     """
-    where = f"{whose}: {'standard input' if str(file) == STDIN else file.name}"
+    label = f"{owner}: {'standard input' if str(file) == STDIN else file.name}"
     try:
         if not file.is_dir() and file.suffix != ".parquet":
-            yield from _rows_of_text(_read_text(file, where), file, where)
+            yield from _iter_text_rows(_read_text(file, label), file, label)
             return
         from datasets import load_from_disk  # slow
 
         rows = load_from_disk(str(file)) if file.is_dir() else _read_parquet(file)
-    except Exception as error:  # of each library that unpacks or reads
+    except Exception as error:  # of any library that decompresses or reads
         if type(error) is ValueError:
             raise
-        raise UsageError(f"{where}: cannot read it: {error.__cause__ or error}") from error
+        raise UsageError(f"{label}: cannot read it: {error.__cause__ or error}") from error
     yield from iter_dataset_rows(rows)
 
 
 def _read_parquet(file: Path) -> Any:
-    """Returns a Parquet file's rows as a dataset. Raises MemoryError: they are too large, which the
-    file need not be, nor say.
+    """Reads a Parquet file as a dataset. Raises MemoryError if its rows are too large, which a
+    small file may hide.
     """
     from datasets import Dataset
     from pyarrow import Table, parquet
 
     batches = []
-    most = left = bound(file.stat().st_size)
-    with limit_memory(MOST_BYTES + most), parquet.ParquetFile(file) as opened:
-        for batch in opened.iter_batches(1000, use_threads=False):
+    max_bytes = bytes_left = bound(file.stat().st_size)
+    with limit_memory(MOST_BYTES + max_bytes), parquet.ParquetFile(file) as parquet_file:
+        for batch in parquet_file.iter_batches(1000, use_threads=False):
             batches.append(batch)
-            left -= batch.nbytes
-            if left < 0:
-                raise MemoryError(f"it holds more than {most >> 20} MiB")
-        return Dataset(Table.from_batches(batches, opened.schema_arrow))
+            bytes_left -= batch.nbytes
+            if bytes_left < 0:
+                raise MemoryError(f"it holds more than {max_bytes >> 20} MiB")
+        return Dataset(Table.from_batches(batches, parquet_file.schema_arrow))
 
 
-def iter_dataset_rows(dataset: Any) -> Iterator[Making]:
-    """Yields what makes each row of a dataset of the ``datasets`` library."""
+def iter_dataset_rows(dataset: Any) -> Iterator[RowMaker]:
+    """Yields a function for each row of a dataset of the ``datasets`` library."""
     for place in range(len(dataset)):
         yield lambda place=place: LocatedRow(dataset[place], f"row {place}")  # type: ignore[misc]
 
 
-def _rows_of_text(text: str, file: Path, where: str) -> Iterator[Making]:
-    endings = [each.lower() for each in file.suffixes if each.lower() not in _PACKED]
-    ending = (endings or [""])[-1]
-    start, first = next(_iter_text_lines(text), (1, ""))
-    first = first.strip()
-    if ending not in _TABLES and (ending in _JSON or first[:1] in ("{", "[", '"')):
-        whole = _try_parse_json(text)
-        told = _try_parse_json(first)
-        if isinstance(whole, dict | list):
-            values = _list_in(whole)
-            alone = len(values) == 1 and len(first) == len(text.strip())
-            unit, start = ("line", start) if alone else ("record", 1)
+def _iter_text_rows(text: str, file: Path, label: str) -> Iterator[RowMaker]:
+    suffixes = [part.lower() for part in file.suffixes if part.lower() not in _PACKED]
+    suffix = (suffixes or [""])[-1]
+    start, first_line = next(_iter_text_lines(text), (1, ""))
+    first_line = first_line.strip()
+    if suffix not in _TABLES and (suffix in _JSON or first_line[:1] in ("{", "[", '"')):
+        document = _try_parse_json(text)
+        first_value = _try_parse_json(first_line)
+        if isinstance(document, dict | list):
+            values = _list_rows(document)
+            is_single_line = len(values) == 1 and len(first_line) == len(text.strip())
+            unit, start = ("line", start) if is_single_line else ("record", 1)
             for number, value in enumerate(values, start):
-                yield partial(_make_located_row, value, where, f"{unit} {number}")
+                yield partial(_make_located_row, value, label, f"{unit} {number}")
             return
-        if ending == ".json" and told is None:
-            _parse_json(text, where)  # says why it is none
-        if ending in _JSON or isinstance(told, dict | list) or (told and ending not in _TEXTS[1:]):
+        if suffix == ".json" and first_value is None:
+            _parse_json(text, label)  # raises the reason
+        if (
+            suffix in _JSON
+            or isinstance(first_value, dict | list)
+            or (first_value and suffix not in _TEXTS[1:])
+        ):
             for number, line in _iter_text_lines(text):
-                yield partial(_row_of_line, line, where, number)
+                yield partial(_parse_row, line, label, number)
             return
-    delimiter, names = _header(first[:_HEADER])
-    named = len(names) > 1 and {*names} & {*ASKING} and " " not in "".join(names)
-    if ending in _TABLES or named:
-        yield from _rows_of_table(text, delimiter, where)
-    elif ending in _TEXTS and "\0" not in text:
+    delimiter, names = _guess_header(first_line[:_HEADER])
+    has_known_names = len(names) > 1 and {*names} & {*ASKING} and " " not in "".join(names)
+    if suffix in _TABLES or has_known_names:
+        yield from _iter_table_rows(text, delimiter, label)
+    elif suffix in _TEXTS and "\0" not in text:
         for number, line in _iter_text_lines(text):
-            yield partial(_make_located_row, line.rstrip("\r"), where, f"line {number}")
+            yield partial(_make_located_row, line.rstrip("\r"), label, f"line {number}")
     else:
-        raise UsageError(f"{where}: cannot read such a file; choose from {FORMS}")
+        raise UsageError(f"{label}: cannot read such a file; choose from {FORMS}")
 
 
 def _iter_text_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yields the lines that are not blank with their numbers, from 1."""
+    """Yields the lines that are not blank, with their numbers from 1."""
     for number, line in enumerate(StringIO(text, newline="\n"), 1):
         if not line.isspace():
             yield number, line.removesuffix("\n")
 
 
-def iter_json_lines(file: Path, whose: str) -> Iterator[LocatedRow]:
-    """Yields the rows of a file of JSON objects, one a line; blank lines are skipped.
+def iter_json_lines(file: Path, owner: str) -> Iterator[LocatedRow]:
+    """Yields the rows of a file of JSON objects, one per line; skips blank lines.
 
-    Read here and not by ``datasets``, which would make the lines' fields and their types equal.
-    Raises ValueError: a line that is no JSON object in UTF-8, by its number, or holds half a
-    character (one of a pair of surrogates), which no tokenizer takes and no file can keep.
+    ``datasets`` would give all lines the same fields and types. Raises UsageError with the number
+    of a line that is no JSON object in UTF-8, or that has half a surrogate pair, which tokenizers
+    refuse and files cannot hold.
     """
     if not file.is_file():
-        raise UsageError(f"{whose}: there is no file {str(file)!r}")
-    for make in iter_row_makers(file, whose):
+        raise UsageError(f"{owner}: there is no file {str(file)!r}")
+    for make in iter_row_makers(file, owner):
         yield make()
 
 
-def _constant(name: str) -> None:
-    """NaN is a value that is missing."""
+def _refuse_constant(name: str) -> None:
+    """Reads NaN as a missing value; refuses other constants."""
     if name != "NaN":
         raise UsageError(f"{name} is no value")
 
 
-def _parse_json(text: str, where: str, line: int = 1) -> Any:
+def _parse_json(text: str, label: str, line: int = 1) -> Any:
     try:
-        value = parse_json(text, parse_float=str, parse_constant=_constant)
+        value = parse_json(text, parse_float=str, parse_constant=_refuse_constant)
         json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
     except UnicodeEncodeError as error:
-        why = f"{error.object[error.start]!r} is half a surrogate pair, no character"
+        reason = f"{error.object[error.start]!r} is half a surrogate pair, no character"
     except ValueError as error:
         line += getattr(error, "lineno", 1) - 1
-        what = "no JSON: " * isinstance(error, json.JSONDecodeError)
-        why = f"{what}{str(error).partition(': line')[0]}"
-    raise UsageError(f"{where}, line {line}: {why}")
+        prefix = "no JSON: " * isinstance(error, json.JSONDecodeError)
+        reason = f"{prefix}{str(error).partition(': line')[0]}"
+    raise UsageError(f"{label}, line {line}: {reason}")
 
 
 def _try_parse_json(text: str) -> Any:
@@ -220,58 +223,62 @@ def _try_parse_json(text: str) -> Any:
         return None
 
 
-def _row_of_line(line: str, where: str, number: int) -> LocatedRow:
-    return _make_located_row(_parse_json(line.strip(), where, number), where, f"line {number}")
+def _parse_row(line: str, label: str, number: int) -> LocatedRow:
+    return _make_located_row(_parse_json(line.strip(), label, number), label, f"line {number}")
 
 
-def _make_located_row(value: Any, where: str, place: str) -> LocatedRow:
-    """A row of what stands for one: an object, a text, or a list of turns or messages."""
-    if isinstance(value, str):
+def _make_located_row(content: Any, label: str, place: str) -> LocatedRow:
+    """Makes a row from an object, a text, or a list of turns or messages."""
+    if isinstance(content, str):
         try:
-            value = {"prompt": check_value(value)}
+            content = {"prompt": check_value(content)}
         except ValueError as error:
-            raise UsageError(f"{where}, {place}: {error}") from None
-    elif isinstance(value, list):
-        value = {"turns": value}
-    elif not isinstance(value, dict):
-        raise UsageError(f"{where}, {place}: a {type(value).__name__}, not an object")
-    elif isinstance(body := value.get("body"), dict):  # of OpenAI's batches
-        value = {**body, "id": value.get("custom_id")}
-    return LocatedRow(value, place)
+            raise UsageError(f"{label}, {place}: {error}") from None
+    elif isinstance(content, list):
+        content = {"turns": content}
+    elif not isinstance(content, dict):
+        raise UsageError(f"{label}, {place}: a {type(content).__name__}, not an object")
+    elif isinstance(body := content.get("body"), dict):  # of OpenAI's batches
+        content = {**body, "id": content.get("custom_id")}
+    return LocatedRow(content, place)
 
 
-def _list_in(value: Any) -> list[Any]:
-    """The rows of a whole file of JSON: a list, the one list in an object, or one row alone."""
-    if isinstance(value, list):
-        said = all(isinstance(each, dict) and "content" in each for each in value)
-        return [value] if value and said else value
-    lists = [value[name] for name in _LISTS if isinstance(value.get(name), list)]
-    return [row for each in lists[0] for row in _iter_squad_rows(each)] if lists else [value]
+def _list_rows(document: Any) -> list[Any]:
+    """Lists the rows of a JSON document: a list, an object with a list, or a single row."""
+    if isinstance(document, list):
+        are_messages = all(isinstance(entry, dict) and "content" in entry for entry in document)
+        return [document] if document and are_messages else document
+    lists = [document[name] for name in _LISTS if isinstance(document.get(name), list)]
+    return [row for entry in lists[0] for row in _iter_squad_rows(entry)] if lists else [document]
 
 
 def _iter_squad_rows(article: Any) -> Iterator[Any]:
-    """The rows of SQuAD's own file, which nests them; anything else as it is."""
+    """Yields the nested rows of an article of SQuAD's own file; other values unchanged."""
     if not isinstance(article, dict) or "paragraphs" not in article:
         yield article
         return
     for paragraph in article["paragraphs"]:
-        for asked in paragraph["qas"]:
-            texts = [each["text"] for each in asked["answers"]]
-            more = {"title": article["title"], "context": paragraph["context"]}
-            yield {**asked, **more, "answers": {"text": texts}}
+        for question in paragraph["qas"]:
+            texts = [answer["text"] for answer in question["answers"]]
+            article_fields = {"title": article["title"], "context": paragraph["context"]}
+            yield {**question, **article_fields, "answers": {"text": texts}}
 
 
-def _header(line: str) -> tuple[str, list[str]]:
-    """What stands between the cells of a table, and the names that its first line has then."""
-    found = {each: next(csv.reader([line], delimiter=each), []) for each in _DELIMITERS}
-    return max(found.items(), key=lambda each: len(each[1]))
+def _guess_header(line: str) -> tuple[str, list[str]]:
+    """Guesses a table's delimiter from its first line; returns it with the column names."""
+    names_by_delimiter = {
+        delimiter: next(csv.reader([line], delimiter=delimiter), []) for delimiter in _DELIMITERS
+    }
+    return max(names_by_delimiter.items(), key=lambda pair: len(pair[1]))
 
 
-def _rows_of_table(text: str, delimiter: str, where: str) -> Iterator[Making]:
-    literal = delimiter == "\t" and not _QUOTED_CELL.search(text)  # quotation marks are letters
-    quoting: Any = csv.QUOTE_NONE if literal else csv.QUOTE_MINIMAL
+def _iter_table_rows(text: str, delimiter: str, label: str) -> Iterator[RowMaker]:
+    has_literal_quotes = delimiter == "\t" and not _QUOTED_CELL.search(
+        text
+    )  # quotation marks are text
+    quote_style: Any = csv.QUOTE_NONE if has_literal_quotes else csv.QUOTE_MINIMAL
     lines = StringIO(text, newline="")
-    table = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    table = csv.reader(lines, delimiter=delimiter, quoting=quote_style, strict=True)
     names = list[str]()
     number = 1
     try:
@@ -284,75 +291,83 @@ def _rows_of_table(text: str, delimiter: str, where: str) -> Iterator[Making]:
                 names = [name.strip() for name in cells]
                 if len({*names}) < len(names):
                     raise UsageError(
-                        f"{where}, {place}: two columns of one name: {format_value(names)}"
+                        f"{label}, {place}: two columns of one name: {format_value(names)}"
                     )
                 continue
             if len(cells) != len(names):
                 raise UsageError(
-                    f"{where}, {place}: {len(cells)} cells, where the first line has {len(names)}"
+                    f"{label}, {place}: {len(cells)} cells, where the first line has {len(names)}"
                 )
             row = {name: cell or None for name, cell in zip(names, cells, strict=True)}
             yield partial(LocatedRow, row, place)
     except csv.Error as error:
         raise UsageError(
-            f"{where}, line {number}: a quotation mark is not closed: {error}"
+            f"{label}, line {number}: a quotation mark is not closed: {error}"
         ) from None
 
 
-def parse_message(item: Any) -> tuple[str | None, Any]:
-    """Who says a message of a conversation, a user, an assistant or the system, and what; None for
-    anyone or anything else.
+def parse_message(message: Any) -> tuple[str | None, Any]:
+    """Parses a message of a conversation into its role (user, assistant or system) and content;
+    None for an unknown role or content.
     """
-    given = item if isinstance(item, Mapping) else {}
-    said = given.get("content", given.get("value"))
-    if isinstance(said, list):  # of OpenAI's parts
-        parts: list[Any] = [each.get("text") for each in said if isinstance(each, Mapping)]
-        said = "\n".join(parts) if all(isinstance(each, str) for each in parts) else None
-    who = given.get("role", given.get("from"))
-    return (ROLES.get(who) if isinstance(who, str) else None), said
+    fields = message if isinstance(message, Mapping) else {}
+    content = fields.get("content", fields.get("value"))
+    if isinstance(content, list):  # of OpenAI's parts
+        parts: list[Any] = [part.get("text") for part in content if isinstance(part, Mapping)]
+        content = "\n".join(parts) if all(isinstance(part, str) for part in parts) else None
+    speaker = fields.get("role", fields.get("from"))
+    return (ROLES.get(speaker) if isinstance(speaker, str) else None), content
 
 
 def trim_conversation(row: LocatedRow) -> LocatedRow | None:
-    """A row with its conversation from the first question on, as FastChat reads ShareGPT's; None
-    where the speakers do not take turns. A row of another kind stays.
+    """Trims a row's conversation to start with the first question, as FastChat does for ShareGPT;
+    None if the speakers do not alternate. Returns other rows unchanged.
     """
     name = find_prompt_field(row)
     if name not in CHATS[1:] or not isinstance(row[name], list):
         return row
-    said = row[name]
-    who = [parse_message(each)[0] for each in row[name]]
-    first = who.index("user") if "user" in who else len(who)
-    if None in who:
-        return row  # which reading it names
-    if first == len(who) or any(who[n] != _TURNS[(n - first) % 2] for n in range(first, len(who))):
+    messages = row[name]
+    roles = [parse_message(message)[0] for message in row[name]]
+    start = roles.index("user") if "user" in roles else len(roles)
+    if None in roles:
+        return row  # reading it raises a clear error
+    if start == len(roles) or any(
+        roles[n] != _TURNS[(n - start) % 2] for n in range(start, len(roles))
+    ):
         return None
-    return LocatedRow({**row, name: [*said[: who[0] == "system"], *said[first:]]}, row.place)
+    return LocatedRow(
+        {**row, name: [*messages[: roles[0] == "system"], *messages[start:]]}, row.place
+    )
 
 
 def find_prompt_field(row: Row) -> str:
-    """The field of a row that its prompt stands in; "" where it has none."""
+    """Finds the field that holds a row's prompt; "" if there is none."""
     return next((name for name in ASKING if row.get(name) not in (None, "", [])), "")
 
 
 def read_prompt(row: Row) -> Any:
-    """What a row asks: a text, a list of turns, or of messages. Raises ValueError: it has a
-    prompt that is more than one field, of a data set that a task knows.
+    """Reads a row's prompt: a text, a list of turns, or of messages. Raises UsageError for rows of
+    a known data set whose prompt spans several fields.
     """
     name = find_prompt_field(row)
-    for title, (others, words) in _TASKS.items():
-        if others <= {*row} and name not in (*CHATS, "turns"):
+    for title, (other_fields, words) in _TASKS.items():
+        if other_fields <= {*row} and name not in (*CHATS, "turns"):
             raise UsageError(
                 f"the row is like {title}'s, whose prompt is more than {name!r}: add {words}; "
                 "otherwise give rows a field turns"
             )
-    value = row[name]
-    if name in CHATS and isinstance(value, str):
-        return parse_json(value) if value.startswith("[") else value
-    more = row.get("input") if name == "instruction" else None
-    return f"{value}\n\n{more}" if isinstance(more, str) and more.strip() else value
+    prompt = row[name]
+    if name in CHATS and isinstance(prompt, str):
+        return parse_json(prompt) if prompt.startswith("[") else prompt
+    input_text = row.get("input") if name == "instruction" else None
+    return (
+        f"{prompt}\n\n{input_text}"
+        if isinstance(input_text, str) and input_text.strip()
+        else prompt
+    )
 
 
 def find_reference_field(row: Row) -> str:
-    """The field of a row that its reference answer stands in; "" where it has none."""
-    found = (name for name in ANSWERING if type(row.get(name)) in (str, int, list))
-    return next((name for name in found if row[name] not in ("", [])), "")
+    """Finds the field that holds a row's reference answer; "" if there is none."""
+    names = (name for name in ANSWERING if type(row.get(name)) in (str, int, list))
+    return next((name for name in names if row[name] not in ("", [])), "")

@@ -1,7 +1,6 @@
-"""Prompts that are token ids drawn at random: for models that have no tokenizer.
+"""Prompts of random token ids, for models without a tokenizer, or for speed at a given length.
 
-Knows numbers of tokens only; there is nothing to score and no text to end an answer at, so every
-answer has its full length. Asked of a real model it measures speed at a prompt length one chooses.
+There is nothing to score and no stop text, so every answer has its full length.
 """
 
 import random
@@ -18,29 +17,29 @@ from spec_bench.tasks.generation import GenerationSettings
 
 @settings
 class RandomPromptSource:
-    """In place of a source of rows."""
+    """The ``source`` of random prompts."""
 
     kind: Literal["random"]
 
 
 @settings
 class RandomPrompts:
-    """What ``conf/task/random.yaml`` describes; a task like any other to the runner."""
+    """The task of ``conf/task/random.yaml``, with the interface of ``Task``."""
 
     name: NonEmptyStr  # the task's name
-    source: RandomPromptSource  # that the prompts are random
+    source: RandomPromptSource
     prompt_tokens: Annotated[StrictInt, Ge(1)]  # length of every prompt
-    prompts: Annotated[StrictInt, Ge(1)]  # how many there are
+    prompts: Annotated[StrictInt, Ge(1)]  # number of prompts
     seed: Annotated[StrictInt, Ge(0)]  # of the token ids
-    # this task's defaults for what the run leaves open
+    # this task's defaults for settings that the run leaves open
     generation: GenerationSettings = field(default_factory=GenerationSettings)
-    scores: tuple[()] = ()  # none
+    scores: tuple[()] = ()
     tokenize: ClassVar[None] = None
     later_turns: ClassVar[Literal["none"]] = "none"
     overlong: ClassVar[Literal["fail"]] = "fail"
 
     def examples(self, limit: int | None = None, offset: int = 0) -> list[Example]:
-        """Prompts ``offset`` to ``offset + limit``. Raises ValueError: none in that range."""
+        """Makes prompts ``offset`` to ``offset + limit``. Raises UsageError if there are none."""
         end = self.prompts if limit is None else min(self.prompts, offset + limit)
         if offset >= end:
             raise UsageError(f"task {self.name}: {self.prompts} prompts, none from {offset} on")
@@ -50,24 +49,24 @@ class RandomPrompts:
     def encode(
         self, example: Example, tokenizer: Any, turn: int = 0, history: Sequence[str] | None = None
     ) -> tuple[int, ...]:
-        """``prompt_tokens`` ids below ``len(tokenizer)``; seed and example determine them."""
+        """Draws ``prompt_tokens`` ids below ``len(tokenizer)`` by the seed and the example's id."""
         draw = random.Random(f"{self.seed} {example.id}")
         return tuple(draw.randrange(len(tokenizer)) for _ in range(self.prompt_tokens))
 
     def ends(self, tokenizer: Any) -> StopCriteria:
-        """Nothing: an answer ends at the limit."""
+        """Returns no stop criteria: an answer ends at the limit."""
         return StopCriteria()
 
     @property
     def data_file(self) -> str:
-        """What the prompts are."""
+        """Length and seed of the prompts."""
         return f"{self.prompt_tokens} token ids, seed {self.seed}"
 
     @property
     def data_revision(self) -> str:
-        """None."""
+        """Always "": there is no dataset."""
         return ""
 
     def postprocess(self, answer: str) -> str:
-        """Returns the answer as it is."""
+        """Returns the answer unchanged."""
         return answer

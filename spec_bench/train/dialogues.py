@@ -24,7 +24,7 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest, name_path_in_errors, open_own, write_text
 from spec_bench.tasks import Task
 from spec_bench.tasks.example import get_fixed_answers
-from spec_bench.tasks.template import chat_text, encode_each
+from spec_bench.tasks.template import encode_each, render_chat
 from spec_bench.train.batches import Dialogue, find_learned_positions
 from spec_bench.train.settings import AnswerSettings, TrainSettings
 
@@ -164,7 +164,7 @@ def _make_prompts(
         if continuation.strip()
     )
     chats = [
-        chat_text(tokenizer, [{"role": "user", "content": text}]) for text in dict.fromkeys(texts)
+        render_chat(tokenizer, [{"role": "user", "content": text}]) for text in dict.fromkeys(texts)
     ]
     return [tuple(tokenizer(chat, add_special_tokens=False)["input_ids"]) for chat in chats]
 
@@ -198,8 +198,8 @@ def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
     spans = []
     for index, message in enumerate(messages):
         if message["role"] == "assistant":
-            text_before = chat_text(tokenizer, messages[:index], otherwise=_PLAINLY)
-            text_after = chat_text(tokenizer, messages[: index + 1], False, _PLAINLY)
+            text_before = render_chat(tokenizer, messages[:index], otherwise=_PLAINLY)
+            text_after = render_chat(tokenizer, messages[: index + 1], False, _PLAINLY)
             if not (text_before.startswith(text) and text_after.startswith(text_before)):
                 raise UsageError(
                     "the chat template writes earlier turns differently once later ones follow; "
@@ -224,7 +224,7 @@ def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
 
 def encode_user_opening(tokenizer: Any, words: str) -> tuple[int, ...]:
     """Encodes a chat up to the end of the first words of a user's turn."""
-    text = chat_text(tokenizer, [{"role": "user", "content": words + _MARK}], False, _PLAINLY)
+    text = render_chat(tokenizer, [{"role": "user", "content": words + _MARK}], False, _PLAINLY)
     return tuple(tokenizer(text.partition(_MARK)[0], add_special_tokens=False)["input_ids"])
 
 

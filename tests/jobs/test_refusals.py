@@ -26,7 +26,7 @@ from spec_bench.records import cell_folder
 from spec_bench.settings.registry import scan_registrations
 from spec_bench.system import files
 from spec_bench.tasks import build_task
-from spec_bench.tasks.template import chat_text
+from spec_bench.tasks.template import render_chat
 from spec_bench.tree.base import policy
 from tests.jobs.tiny import main
 from tests.warm import run
@@ -341,7 +341,7 @@ def test_a_chat_template_that_fails_is_one_line(template, said):
     tokenizer = AutoTokenizer.from_pretrained(MODELS / "target")
     tokenizer.chat_template = template
     with pytest.raises(ValueError, match=f"the chat template fails: .*{said}"):
-        chat_text(tokenizer, [{"role": "user", "content": "x"}])
+        render_chat(tokenizer, [{"role": "user", "content": "x"}])
 
 
 def test_results_go_where_nothing_else_lies(tmp_path, monkeypatch):

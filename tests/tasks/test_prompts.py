@@ -15,7 +15,7 @@ from spec_bench.jobs.config.pair import EngineSettings, PairSettings, build_pair
 from spec_bench.metrics import SCORES
 from spec_bench.tasks import Example, build_task
 from spec_bench.tasks import template as templates
-from spec_bench.tasks.template import chat_text, token_ids
+from spec_bench.tasks.template import encode_text, render_chat
 from tests.question_files import written
 from tests.said import naming, one_line
 from tests.warm import run
@@ -343,7 +343,7 @@ def test_a_template_that_drops_a_message_is_refused(template, example, turn, dro
 @pytest.mark.parametrize("change", [" | trim", " | tojson", " | e", ".split('\n')[0]"])
 def test_a_template_may_write_what_is_said_differently(change):
     template = f"{{% for m in messages %}}{{{{ m.content{change} }}}}{{% endfor %}}"
-    assert "1" in chat_text(tokenizer(template), [{"role": "user", "content": ' "1 < 2"\n é '}])
+    assert "1" in render_chat(tokenizer(template), [{"role": "user", "content": ' "1 < 2"\n é '}])
 
 
 @pytest.mark.parametrize(
@@ -365,30 +365,30 @@ def test_a_template_that_never_ends_or_fails_is_one_line_soon(template, monkeypa
     monkeypatch.setattr(templates, "LONGEST_S", 0.1)
     before = time.process_time()
     with one_line(r"the chat template fails: ."):
-        chat_text(tokenizer(template), SAID)
+        render_chat(tokenizer(template), SAID)
     assert time.process_time() - before < 4
 
 
 def test_after_a_template_that_never_ends_others_are_rendered_in_full(monkeypatch):
     monkeypatch.setattr(templates, "LONGEST_S", 0.2)
     with pytest.raises(ValueError, match="not done"):
-        chat_text(tokenizer(LOOPS), SAID)
+        render_chat(tokenizer(LOOPS), SAID)
     until = time.process_time() + 0.3
     while time.process_time() < until:
-        assert chat_text(tokenizer(EACH), SAID) == "<user>x"
+        assert render_chat(tokenizer(EACH), SAID) == "<user>x"
 
 
 @pytest.mark.parametrize("template", ["{{ ('x' * 10 ** 9) * 9 }}", "{{ 'x' * 4000000000 }}"])
 def test_a_template_that_takes_all_memory_is_one_line(template, monkeypatch):
     monkeypatch.setattr(templates, "MOST_BYTES", 2**28)
     with one_line("the chat template fails: MemoryError"):
-        chat_text(tokenizer(template), SAID)
+        render_chat(tokenizer(template), SAID)
 
 
 def test_a_tokenizer_that_does_not_end_or_panics_is_one_line(monkeypatch):
     monkeypatch.setattr(templates, "LONGEST_TEXT_S", 0.1)
     with one_line("the tokenizer is not done: .* 0.1 s for 5 letters", TimeoutError):
-        token_ids(lambda text: time.sleep(1), "hello")
+        encode_text(lambda text: time.sleep(1), "hello")
 
     class Panic(BaseException):
         """As of tokenizers' own code."""
@@ -397,7 +397,7 @@ def test_a_tokenizer_that_does_not_end_or_panics_is_one_line(monkeypatch):
         raise Panic("retry-limit\nin match")
 
     with one_line("the tokenizer fails: retry-limit in match"):
-        token_ids(panics, "hello")
+        encode_text(panics, "hello")
 
 
 def test_a_text_that_cannot_be_encoded_leaves_the_others_and_is_counted(caplog):

@@ -20,7 +20,7 @@ from spec_bench.report.data.categories import MT_BENCH, SUBTASKS, subtask
 from spec_bench.settings.configs import conf_dir, read_config
 from spec_bench.tasks import build_task, source
 from spec_bench.tasks.source import EMBEDDED
-from spec_bench.tasks.spider import databases_digest, main
+from spec_bench.tasks.spider import compute_databases_digest, main
 from tests.question_files import QUESTIONS, question_file, written
 from tests.said import naming
 
@@ -357,7 +357,7 @@ def test_chat_messages_are_turns_answers_and_a_system_message(tmp_path):
     assert example.answers == ("assistant 2",)
     assert task.messages(example, turn=1) == said
     assert task.messages(example) == said[:2]
-    assert task.asked(example) == 2
+    assert task.count_asked_turns(example) == 2
     assert "system 0" in task.prompt(example)
 
 
@@ -476,7 +476,7 @@ def test_a_database_with_other_contents_is_another_cell(tmp_path):
     shutil.copytree(SHIPPED, tmp_path / "database")
     task = spider(tmp_path, ROW)
     shop, then = tmp_path / "database/shop/shop.sqlite", describe_examples(tuple(task.examples()))
-    assert then["databases"] == databases_digest([shop])
+    assert then["databases"] == compute_databases_digest([shop])
     with sqlite3.connect(shop) as connection:
         connection.execute("DELETE FROM customer")
     connection.close()
@@ -496,7 +496,7 @@ def test_the_digest_is_that_of_the_files_digests_by_name():
         for file in sorted(SHIPPED.glob("*/*.sqlite"))
     ]
     expected = hashlib.sha256("".join(lines).encode()).hexdigest()
-    assert databases_digest(sorted(SHIPPED.glob("*/*.sqlite"), reverse=True)) == expected
+    assert compute_databases_digest(sorted(SHIPPED.glob("*/*.sqlite"), reverse=True)) == expected
 
 
 def test_the_check_says_what_is_there_and_what_is_wrong(tmp_path, capsys):
@@ -505,7 +505,7 @@ def test_the_check_says_what_is_there_and_what_is_wrong(tmp_path, capsys):
         return status, said.out + said.err
 
     good = "4 databases, 0 unreadable or empty\ndatabases sha256 "
-    digest = databases_digest(SHIPPED.glob("*/*.sqlite"))
+    digest = compute_databases_digest(SHIPPED.glob("*/*.sqlite"))
     assert check(SHIPPED) == (0, f"{good}{digest}\n")
     assert check(SHIPPED, "--expect", digest) == (0, f"{good}{digest} as expected\n")
     assert check(SHIPPED, "--expect", "00") == (1, f"{good}{digest}, expected 00\n")

@@ -35,7 +35,7 @@ from spec_bench.system.files import digest
 from spec_bench.system.groups import group_by_key
 from spec_bench.tasks import Example, RandomPrompts, Task, build_task, merge_metrics
 from spec_bench.tasks.generation import GenerationSettings
-from spec_bench.tasks.spider import SCHEMA_LINE, databases_digest
+from spec_bench.tasks.spider import SCHEMA_LINE, compute_databases_digest
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.columns import CLEAN
 from spec_bench.vocabulary.numbers import format_count
@@ -331,7 +331,7 @@ def describe_examples(examples: tuple[Example, ...]) -> dict[str, Any]:
     described: dict[str, Any] = {"count": len(examples), "digest": digest_examples(examples)}
     golds = (gold for each in examples for of_turn in each.references for gold in of_turn)
     if files := {gold.database for gold in golds if isinstance(gold, SqlReference)}:
-        described["databases"] = databases_digest(files)
+        described["databases"] = compute_databases_digest(files)
     return described
 
 

@@ -286,7 +286,7 @@ def _longest(requests: Sequence[Request], limit: int) -> int:
 
 def prompt_ids(task: Task | RandomPrompts, example: Example) -> tuple[str, ...]:
     """Ids of the turns that are asked: the example's; where it has several, with ``/TURN``."""
-    return example.prompt_ids[: task.asked(example) if isinstance(task, Task) else 1]
+    return example.prompt_ids[: task.count_asked_turns(example) if isinstance(task, Task) else 1]
 
 
 def tree_depth(config: DecoderConfig) -> int:
