@@ -177,6 +177,19 @@ class Tree:
             tree.log_q = [laws[:, :1], *[laws[:, 1:]] * (shape.depth - 1)]
         return tree
 
+    @classmethod
+    def from_levels(cls, shape: TreeShape, tokens: Tensor, parent: Tensor, valid: Tensor) -> Tree:
+        """Makes a fully grown tree of one-hot proposals from token, parent and presence of every
+        node, the root's too, [R, N] each; no absent node has a child.
+        """
+        tree = cls(TreeShape((), ()), tokens[:, 0], "deterministic")
+        tree.shape = shape
+        tree.grown = shape.depth
+        tree.tokens, tree.parent, tree.valid = tokens, parent, valid
+        tree.ancestors = ancestor_mask(parent, shape.depth)
+        tree.q = tree.log_q = [None] * shape.depth
+        return tree
+
     @property
     def depths(self) -> Tensor:
         """[R or 1, N] the depth of every node, the root's is 0."""

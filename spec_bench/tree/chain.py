@@ -175,18 +175,14 @@ class GuessedTree(Rectangle):
                 _pack_guesses(tokens[-1], levels, counts)
                 for tokens, levels in zip(committed, guesses, strict=True)
             ]
-        )  # [R, 3, N]: tokens, parents within the level above, presence
+        )  # [R, 3, N]: tokens, parents, presence
         committed.planned = TreeShape(tuple(counts), self.shape.children), packed
         return (packed,)
 
     def plant(self, ground: GrowthContext) -> Tree:
         shape, packed_ints = ground.committed.planned
-        packed = packed_ints.on(ground.device)
-        tree = Tree(shape, packed[:, 0, 0], "deterministic")
-        for level in range(shape.depth):
-            tokens, parent, present = packed[:, :, shape.level(level + 1)].unbind(1)
-            tree.add_level(tokens, parent, present.bool(), None)
-        return tree
+        tokens, parent, present = packed_ints.on(ground.device).unbind(1)
+        return Tree.from_levels(shape, tokens, parent, present.bool())
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
@@ -206,10 +202,13 @@ def _pack_guesses(
     absent nodes last.
     """
     nodes = [(root, 0, 1)]
+    above = 0  # the first node of the level above
     for level, count in enumerate(counts):
         guesses = levels[level] if level < len(levels) else ()
-        nodes += [(guess.token, guess.parent, 1) for guess in guesses]
-        nodes += [(root, 0, 0)] * (count - len(guesses))
+        start = len(nodes)
+        nodes += [(guess.token, above + guess.parent, 1) for guess in guesses]
+        nodes += [(root, above, 0)] * (count - len(guesses))
+        above = start
     return [list(column) for column in zip(*nodes, strict=True)]
 
 
