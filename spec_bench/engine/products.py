@@ -14,7 +14,6 @@ from operator import itemgetter
 from typing import Any
 
 import torch
-from psutil import virtual_memory
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
@@ -84,7 +83,7 @@ def pack_products(module: nn.Module, *, join: bool = False) -> Ways:
     groups = dict.fromkeys(getattr(layer, "whole", (layer,))[0] for layer in layers)
     ways = find_ways([layer.weight for layer in groups])
     size = sum(layer.weight.nbytes for layer in groups)
-    if PLAIN in ways and 2 * size > virtual_memory().available:
+    if PLAIN in ways and 2 * size > free_memory():
         ways = tuple(PACKED if way == PLAIN else way for way in ways)  # no room for both
     for layer in groups if set(ways) != {PLAIN} else ():
         layer.packed = _pack(layer.weight)
@@ -94,6 +93,13 @@ def pack_products(module: nn.Module, *, join: bool = False) -> Ways:
         nothing = torch.full((), torch.nan, dtype=layer.weight.dtype).expand(layer.weight.shape)
         layer.weight = nn.Parameter(nothing, requires_grad=False)
     return ways
+
+
+def free_memory() -> int:
+    """Returns the bytes of memory that nobody uses."""
+    from psutil import virtual_memory  # which a machine with torch and transformers may lack
+
+    return int(virtual_memory().available)
 
 
 def _pack(weight: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """Products that are packed or joined, calls that are direct, weights by columns: the same model."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import nn
@@ -119,7 +117,7 @@ def test_where_a_plain_product_is_fastest_for_all_rows_nothing_is_packed(monkeyp
 @pytest.mark.usefixtures("any_size")
 def test_where_memory_holds_one_copy_only_no_product_is_plain(monkeypatch):
     monkeypatch.setattr(products, "find_ways", lambda weights: MIXED)
-    monkeypatch.setattr(products, "virtual_memory", lambda: SimpleNamespace(available=0))
+    monkeypatch.setattr(products, "free_memory", lambda: 0)
     assert PLAIN not in pack_products(nn.Sequential(nn.Linear(8, 6)))
 
 
