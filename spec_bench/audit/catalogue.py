@@ -98,11 +98,6 @@ def tree_cases(mark: str) -> Iterator[AuditCase]:
                     yield case
 
 
-def beam_cases() -> Iterator[AuditCase]:
-    """Yields the decoders that draw their beams from the beam law."""
-    return tree_cases("exact_beam")
-
-
 def _iter_verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
     """Yields the rules for a tree, with every choice of settings that exactness depends on."""
     verifiers = []

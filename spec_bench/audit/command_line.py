@@ -24,7 +24,6 @@ from spec_bench.audit.catalogue import (
     AuditLine,
     Part,
     audit_parts,
-    beam_cases,
     format_case_pattern,
     select_cases,
     tree_cases,
@@ -111,7 +110,7 @@ def beam_parts(samples: int, seed: int) -> Iterator[Part]:
     """Yields beam verification by enumeration, and the beam decoders on a Markov chain."""
     yield _make_part("beams: a layer's beams are i.i.d.", partial(audit_layers, seed=seed))
     yield _make_part("beams: width recursion", partial(audit_counts, seed=seed))
-    for case in beam_cases():
+    for case in tree_cases("exact_beam"):
         yield Part(case.name, partial(_audit_beams, case, samples, seed))
 
 

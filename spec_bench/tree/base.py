@@ -212,10 +212,10 @@ def _declare(
     return policy_class
 
 
-def parse_total(name: str) -> int | None:
-    """Parses ``@N``, a number of nodes; None for another shorthand."""
+def parse_node_count(name: str, *keys: str) -> dict[str, object] | None:
+    """Parses ``@N``, a number of nodes, as the value of ``keys``; None for another shorthand."""
     match = re.fullmatch("@([0-9]{1,9})", name)
-    return int(match[1]) if match else None
+    return dict.fromkeys(keys, int(match[1])) if match else None
 
 
 policy: Registry[type[Policy]] = Registry(

@@ -27,7 +27,7 @@ from spec_bench.tree.base import (
     AuditTree,
     GrowthContext,
     distinct,
-    parse_total,
+    parse_node_count,
     policy,
     within_bounds,
 )
@@ -320,10 +320,7 @@ class BestSlots(DynamicTree):
 
     @classmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        total = parse_total(spec.name)
-        if total is not None:
-            return dict.fromkeys(("width", "depth", "total"), total)
-        return super().of_spec(spec)
+        return parse_node_count(spec.name, "width", "depth", "total") or super().of_spec(spec)
 
     @property
     def spec(self) -> str:

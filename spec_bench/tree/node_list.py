@@ -19,7 +19,14 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.configs import read_yaml
 from spec_bench.settings.fields import MOST_NODES, Count, Range, format_value
 from spec_bench.system.errors import UsageError
-from spec_bench.tree.base import AuditTree, GrownTree, distinct, parse_total, policy, within_bounds
+from spec_bench.tree.base import (
+    AuditTree,
+    GrownTree,
+    distinct,
+    parse_node_count,
+    policy,
+    within_bounds,
+)
 from spec_bench.tree.widths import sample_distinct
 from spec_bench.vocabulary.spec import Spec
 
@@ -236,8 +243,7 @@ class FittedList(SampledList):
 
     @classmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        total = parse_total(spec.name)
-        return None if total is None else {"total": total}
+        return parse_node_count(spec.name, "total")
 
     @property
     def spec(self) -> str:

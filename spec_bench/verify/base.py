@@ -81,7 +81,7 @@ class TreeVerifier(Verifier):
             return
         single = siblings != "deterministic" and all(count == 1 for count in shape.children)
         if siblings not in self.siblings and not single:
-            kinds = " or ".join(repr(kind) for kind in self.siblings)
+            kinds = " or ".join(map(repr, self.siblings))
             raise UsageError(
                 f"tree policy {tree!r} draws siblings {siblings!r}, but rule "
                 f"{self.description!r} is exact only for siblings drawn {kinds}"

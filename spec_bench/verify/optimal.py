@@ -1,12 +1,12 @@
 """The optimal rule for K i.i.d. children: chooses one candidate, then tests it alone.
 
 For K draws from q no rule accepts more than 1 - max(0, max_i (t_i^K - R_i)), with t and R the
-running sums of q and p over the tokens by rising p/q (see ``bound``). The rule here reaches that
-less a small eps. First it finds the distribution that the chosen candidate should have: p, but at
-most mu and at least lambda times q. Then it chooses by this distribution: every token gets a
-level, at random if it falls between two, and the first candidate on the highest occupied level is
-chosen. The actual distribution of this choice is a sum over the vocabulary, so the test that
-follows, min(1, p/distribution), is exact even if levels are rough.
+running sums of q and p over the tokens by rising p/q (``scripts/check/acceptance_bound.py``). The
+rule here reaches that less a small eps. First it finds the distribution that the chosen candidate
+should have: p, but at most mu and at least lambda times q. Then it chooses by this distribution:
+every token gets a level, at random if it falls between two, and the first candidate on the highest
+occupied level is chosen. The actual distribution of this choice is a sum over the vocabulary, so
+the test that follows, min(1, p/distribution), is exact even if levels are rough.
 
 Two steps, choose and test, as arXiv 2410.18234 has them; the bound is arXiv 2502.18779's.
 Letters: B nodes, C children, V vocabulary, M points of a curve, L levels.

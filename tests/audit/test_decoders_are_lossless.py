@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spec_bench.audit.beams import enumerate_beam_error, sample_beam_p_value
-from spec_bench.audit.catalogue import BEAM_SETTINGS, SETTINGS, WARM, beam_cases, tree_cases
+from spec_bench.audit.catalogue import BEAM_SETTINGS, SETTINGS, WARM, tree_cases
 from spec_bench.audit.decoders import (
     FALSE_ALARM_RATE,
     EnumeratedDraws,
@@ -120,7 +120,7 @@ def test_every_policy_and_every_exact_rule_is_audited():
     drafters = {case.config.drafter.kind for case in CASES.values()}
     # A target's own blocks are a draft model; a chain has none.
     assert drafters == set(drafter) - {"own_blocks"}
-    assert {case.config.tree.name for case in beam_cases()} == set(policy) - trees
+    assert {case.config.tree.name for case in tree_cases("exact_beam")} == set(policy) - trees
 
 
 SLOWLY = [
@@ -215,7 +215,7 @@ def made(tree, verifier):
     return read_decoder({"name": "x", "drafter": drafter, "tree": tree, "verifier": verifier})
 
 
-@pytest.mark.parametrize("case", beam_cases(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", tree_cases("exact_beam"), ids=lambda case: case.name)
 def test_one_iteration_has_the_law_of_beam_sampling(case):
     for label, (settings, stop_ids, vocab) in BEAM_SETTINGS.items():
         error, count = enumerate_beam_error(
@@ -225,7 +225,7 @@ def test_one_iteration_has_the_law_of_beam_sampling(case):
         assert count > 1
 
 
-@pytest.mark.parametrize("case", [*beam_cases()][:2], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*tree_cases("exact_beam")][:2], ids=lambda case: case.name)
 def test_several_iterations_in_a_batch_have_the_law_of_beam_sampling(case):
     assert sample_beam_p_value(case.config, WARM, samples=3000, seed=4) >= FALSE_ALARM_RATE
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from spec_bench.audit.catalogue import SETTINGS, WARM, beam_cases
+from spec_bench.audit.catalogue import SETTINGS, WARM, tree_cases
 from spec_bench.audit.decoders import FALSE_ALARM_RATE, enumerate_error
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.draws import SeededSource
@@ -101,7 +101,7 @@ def test_stochastic_beams_are_drawn_by_their_definitions_law(width, depth, vocab
     assert len(likely) > 5
 
 
-@pytest.mark.parametrize("case", beam_cases(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", tree_cases("exact_beam"), ids=lambda case: case.name)
 def test_draft_beams_are_drawn_out_of_all_that_continue_the_layer_above(case):
     found = laws.drafted_beams(case.config, case.tree)
     defined = laws.defined(DEFINITIONS[case.tree.policy.name], case.tree, WARM)
