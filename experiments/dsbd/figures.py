@@ -3,7 +3,7 @@
 from itertools import pairwise
 from math import inf
 
-from spec_bench.report.figures.panels import Axis, panels
+from spec_bench.report.figures.grid import Axis, draw_panels
 from spec_bench.vocabulary.names import MEANINGS
 
 COSTS = ("token_rate", "energy_j_per_token")
@@ -19,34 +19,35 @@ _SHARED = {
     },
     "note": f"{MEANING[0].upper()}{MEANING[1:]}",
 }
-_SETTINGS = {
-    "keep": {"decoder": ["dsbd"]}, "markersize": 3, "faint": 0.18,
-    "caption": "A circle is a setting of DSBD (W_S x γ @ t).",
-}  # fmt: skip
-_BEAMS = {
-    "keep": {"decoder": ["beam_sampling"]}, "mark": "line", "order": "tree.width",
-    "markersize": 2.8, "faint": 0.6,
-    "caption": "At the squares: width of beam sampling.",
-}  # fmt: skip
 
 
 def fronts(cells, y="cell.score"):
     """Figures 4 to 6: a score against tokens/s and J/token, beam sampling and DSBD."""
-    return panels(
-        cells, COSTS, y, **_SHARED,
-        label="{decoder} {spec}{marks}",
-        finish=_write_widths,
-        layers=[
-            _SETTINGS,
-            {"keep": {"decoder": ["dsbd"]}, "mark": "front", "write": "{spec}", "at": "above",
-             "caption": "Steps: their Pareto front, picked on these numbers, above by name."},
-            _BEAMS,
-            {"keep": {"decoder": ["sd"]}, "markers": "D", "markersize": 5, "faint": 0.6,
-             "caption": "SD: ours draws its draft tokens, as the authors' code; the paper's text "
-             "drafts greedily."},
-            {"keep": {"decoder": ["specinfer"]}, "markers": "^", "markersize": 5, "faint": 0.6},
-        ],
-    )  # fmt: skip
+    named = {"label": "{decoder} {spec}{marks}", "markersize": 5, "faint": 0.6}
+
+    def draw(panel):
+        _draw_settings(panel)
+        for front in panel.series(
+            keep={"decoder": ["dsbd"]}, label="{decoder} {spec}{marks}", mark="front",
+            caption="Steps: their Pareto front, picked on these numbers, above by name.",
+        ):  # fmt: skip
+            panel.plot.set_title(panel.title, pad=10)
+            panel.plot.annotate(
+                f"front: {', '.join(front.rows.spec)}", (0.01, 1.0), xycoords="axes fraction",
+                fontsize=5.5, color=front.look.colour,
+            )  # fmt: skip
+        _draw_beams(panel, "At the squares: width of beam sampling.")
+        panel.series(
+            keep={"decoder": ["sd"]}, looks={"sd": " D"}, **named,
+            caption="SD: ours draws its draft tokens, as the authors' code; the paper's text "
+            "drafts greedily.",
+        )  # fmt: skip
+        panel.series(keep={"decoder": ["specinfer"]}, looks={"specinfer": " ^"}, **named)
+
+    shown = ["dsbd", "beam_sampling", "sd", "specinfer"]
+    return draw_panels(
+        cells, draw, COSTS, y, **_SHARED, keep={"decoder": shown}, subject={"decoder": "dsbd"}
+    )
 
 
 figure_4 = figure_5 = fronts
@@ -59,12 +60,16 @@ def figure_6(cells):
 
 def figure_7(cells):
     """Average accepted width against score, speed and energy."""
-    return panels(
-        cells, "beam_width", ("cell.score", *COSTS), **_SHARED,
-        label="{decoder} {spec}{marks}",
-        finish=_write_widths,
-        layers=[_SETTINGS, {**_BEAMS, "caption": "At the squares: width of beam sampling, "
-                            "which the paper's figure may not have."}],
+
+    def draw(panel):
+        _draw_settings(panel)
+        said = "At the squares: width of beam sampling, which the paper's figure may not have."
+        _draw_beams(panel, said)
+
+    return draw_panels(
+        cells, draw, "beam_width", ("cell.score", *COSTS), **_SHARED,
+        keep={"decoder": ["dsbd", "beam_sampling"]},
+        subject={"decoder": "dsbd"},
     )  # fmt: skip
 
 
@@ -78,35 +83,47 @@ def figure_9(cells):
     return _effect(cells, "tree.width", "W_S")
 
 
-def _write_widths(plot, sheet, panel):
-    """Each width beside its square, on the side of the farther neighbour."""
-    squares = [series.rows for series in panel.series if series.layer.order == "tree.width"]
-    for rows in squares:
-        rows = rows.sort_values(panel.said.x)
-        at = rows[panel.said.x]
+def _draw_settings(panel):
+    panel.series(
+        keep={"decoder": ["dsbd"]}, label="{decoder} {spec}{marks}", markersize=3, faint=0.18,
+        caption="A circle is a setting of DSBD (W_S x γ @ t).",
+    )  # fmt: skip
+
+
+def _draw_beams(panel, caption):
+    """Beam sampling, each width beside its square, on the side of the farther neighbour."""
+    drawn = panel.series(
+        keep={"decoder": ["beam_sampling"]}, label="{decoder} {spec}{marks}", mark="line",
+        order="tree.width", markersize=2.8, faint=0.6, caption=caption,
+    )  # fmt: skip
+    for series in drawn:
+        rows = series.rows.sort_values(panel.x)
+        at = rows[panel.x]
         gaps = [inf, *(right - left for left, right in pairwise(at)), inf]
-        for place, gap in zip(
-            zip(at, rows[panel.said.y], rows.spec, strict=True), pairwise(gaps), strict=True
+        for x, y, width, (left, right) in zip(
+            at, rows[panel.y], rows.spec, pairwise(gaps), strict=True
         ):
-            x, y, width = place
-            side = -1 if gap[1] < gap[0] else 1
-            plot.annotate(
+            side = -1 if right < left else 1
+            panel.plot.annotate(
                 width, (x, y), xytext=(4 * side, 4), textcoords="offset points", fontsize=6.5,
                 ha="left" if side > 0 else "right", va="center",
             )  # fmt: skip
 
 
 def _effect(cells, hue, name):
-    return panels(
-        cells, COSTS, "cell.score", **_SHARED,
+    def draw(panel):
+        look = {"hue": hue, "label": f"{name} = {{{hue}:g}}", "shade": 0.9}
+        look["caption"] = (
+            f"DSBD's settings by {name}; steps: the Pareto front of each {name}, picked on "
+            "these numbers, where it has several. The copy of the paper that was read does not "
+            "name the axes of this figure: they are those of Figures 4 to 6."
+        )
+        panel.series(faint=0.18, **look)
+        panel.series(mark="front", linewidth=0.9, **look)
+
+    return draw_panels(
+        cells, draw, COSTS, "cell.score", **_SHARED,
         keep={"decoder": ["dsbd"]},
-        hue=hue,
-        label=f"{name} = {{{hue}:g}}",
-        colours=0.9,
-        layers=[{"faint": 0.18}, {"mark": "front", "linewidth": 0.9}],
         heading=f"{{pair}}: {name}, DSBD{{marks}}",
         legend_columns=5,
-        caption=f"DSBD's settings by {name}; steps: the Pareto front of each {name}, picked on "
-        "these numbers, where it has several. The copy of the paper that was read does not name "
-        "the axes of this figure: they are those of Figures 4 to 6.",
     )  # fmt: skip

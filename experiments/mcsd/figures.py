@@ -3,25 +3,29 @@
 import pandas as pd
 
 from spec_bench.report.data.rows import drop_duplicate_cells, format_prompt_count
-from spec_bench.report.figures.panels import Axis, panels
+from spec_bench.report.figures.grid import Axis, draw_panels
 from spec_bench.report.figures.style import GREY
 
 
 def acceptance(cells):
     """Figures 3 and 5: acceptance rate against the number of candidates."""
-    return panels(
-        cells, "tree.width", "acceptance_rate",
+
+    def draw(panel):
+        panel.series(
+            hue="pair", mark="line", label="{pair}{marks}", markersize=3.5, elinewidth=0.7,
+            capsize=1.5,
+        )  # fmt: skip
+        panel.series(
+            printed=True, hue="pair", looks={"": " x"}, label="", markersize=6, alpha=0.6,
+            caption="Crosses: what the paper prints.",
+        )  # fmt: skip
+
+    return draw_panels(
+        cells, draw, "tree.width", "acceptance_rate",
         keep={"decoder": ["mcsd_wor"], "tree.form": ["number"]},  # one level: the number is k
-        hue="pair",
         down="temperature",
         across="task",
         title="{task}, temperature {temperature:g}",
-        layers=[
-            {"mark": "line", "label": "{pair}{marks}", "markersize": 3.5, "elinewidth": 0.7,
-             "capsize": 1.5},
-            {"printed": True, "markers": "x", "label": "", "markersize": 6, "alpha": 0.6,
-             "caption": "Crosses: what the paper prints."},
-        ],
         share="xy",
         axes={"tree.width": Axis("candidates k", log=True)},
         width=[0.65, 0.95, 1.0],
@@ -53,26 +57,14 @@ def figure_4(cells):
     if told["screen"]:
         note = [f"Coloured: confirmed on {told['confirm']}."] if told["confirm"] else []
         note += [f"Grey: screened on {told['screen']}, which is no evidence."]
-    return panels(
-        cells, "block_efficiency", "speedup",
+    return draw_panels(
+        cells, _draw_search, "block_efficiency", "speedup",
         of=rows.drop(columns="prompts", errors="ignore"),
         needs={"spec": 2},
-        layers=[
-            {"keep": {"stage": "screen"}, "hue": (), "colours": {"": GREY}, "label": "screened"},
-            {"keep": {"stage": "confirm"}, "label": "{tree.order} widths"},
-        ],
-        hue="tree.order",
-        colours={"decreasing": "blue", "equal": "green", "increasing": "vermillion"},
-        marker="tree.paths",
-        shape="{tree.paths:path}",
+        together="stage",
         across=("pair", "task", "temperature"),
         title="{pair}{marks}, {task}, temperature {temperature:g}",
         wrap=2,
-        guide=1.0,
-        markersize=5,
-        faint=0.3,
-        write="{spec}",
-        finish=_marks_set_the_limits,
         axes={"speedup": Axis("speedup over AR")},
         width=[0.62, 1.0],
         height=2.9,
@@ -83,9 +75,19 @@ def figure_4(cells):
     )  # fmt: skip
 
 
-def _marks_set_the_limits(plot, sheet, panel):
-    """Few prompts have bars so long that the marks would lie on one heap."""
-    for side, column in (("x", panel.said.x), ("y", panel.said.y)):
-        marks = pd.concat([series.rows[column] for series in panel.series])
+def _draw_search(panel):
+    """Few prompts have bars so long that the marks would lie on one heap: marks set the limits."""
+    look = {"marker": "tree.paths", "shape": "{tree.paths:path}", "markersize": 5, "faint": 0.3}
+    look["write"] = "{spec}"
+    found = panel.series(
+        keep={"stage": "screen"}, hue=(), looks={"": GREY}, label="screened", **look
+    )
+    found += panel.series(
+        keep={"stage": "confirm"}, hue="tree.order", label="{tree.order} widths",
+        looks={"decreasing": "blue", "equal": "green", "increasing": "vermillion"}, **look,
+    )  # fmt: skip
+    panel.mark_height(1.0)
+    for side, column in (("x", panel.x), ("y", panel.y)):
+        marks = pd.concat([series.rows[column] for series in found])
         room = 0.18 * (marks.max() - marks.min()) or 0.1
-        getattr(plot, f"set_{side}lim")(marks.min() - room, marks.max() + room)
+        getattr(panel.plot, f"set_{side}lim")(marks.min() - room, marks.max() + room)

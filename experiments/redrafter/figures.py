@@ -4,29 +4,30 @@ from math import sqrt
 
 import pandas as pd
 
-from spec_bench.report.figures.panels import Axis, panels
+from spec_bench.report.figures.grid import Axis, draw_panels
 from spec_bench.report.figures.style import GREY
 from spec_bench.report.papers.pairs import format_parameters
 
 from .heads import ACCURACY, GUESSES, NO_RNN, grid_of, heads_of, shown_heads
 
+_MEDIAN = "nodes_per_call_p50"
 _SIDES = {"train": "training", "validation": "validation"}
 
 
 def figure_3(cells):
     """Accuracy of the heads at t+1 to t+5, Medusa against ReDrafter."""
-    return panels(
-        cells, "guess", "accuracy", of=_best_of_heads(cells.given),
-        hue="head",
+    label = "{named}\n{blocks:block}, {size}"
+    looks = dict.fromkeys(["redrafter_2", "redrafter_4", "redrafter"], "green")
+    looks = {"medusa": "black", **looks, NO_RNN: "sky"}
+    look = {"hue": "head", "mark": "line", "label": label, "looks": looks, "capsize": 1.5}
+    return draw_panels(
+        cells,
+        lambda panel: panel.series(dashed=[NO_RNN], **look),
+        "guess",
+        "accuracy",
+        of=_best_of_heads(cells.given),
         across="side",
         title="{side}",
-        mark="line",
-        label="{head}\n{blocks:block}, {size}",
-        names={"redrafter_2": "ReDrafter", "redrafter_4": "ReDrafter"},
-        colours={"medusa": "black", "redrafter_2": "green", "redrafter_4": "green",
-                 "redrafter": "green", NO_RNN: "sky"},
-        dashed=[NO_RNN],
-        capsize=1.5,
         share="y",
         axes={"accuracy": Axis("accuracy of the best guess", low=0)},
         width=0.8,
@@ -40,21 +41,25 @@ def figure_3(cells):
         "ReDrafter's guess i is judged with the right tokens before it given (teacher forcing), "
         "Medusa's without. The paper's accuracies are on Alpaca Eval; these are on dialogues "
         "held out from training, whose answers are the target's own.",
-    )  # fmt: skip
+    )
 
 
 def figure_4(cells):
     """Accuracy at t+5 against speed, heads with and without the recurrence."""
-    return panels(
-        cells, ACCURACY, ("token_rate", "block_efficiency"),
-        of=grid_of(heads_of(cells.given), cells.rows()),
+    rows = grid_of(heads_of(cells.given), cells.rows())
+    rows["named"] = rows["head"].replace({"redrafter": "with recurrence", NO_RNN: "without"})
+
+    def draw(panel):
+        panel.series(
+            hue="head", label="{named} ({count} heads){correlation}", markersize=5,
+            looks={"redrafter": "green", NO_RNN: "sky"},
+        )  # fmt: skip
+        panel.plot.legend(loc="lower left", bbox_to_anchor=(0, 1), title="", frameon=False)
+
+    return draw_panels(
+        cells, draw, ACCURACY, ("token_rate", "block_efficiency"),
+        of=rows,
         keep={"temperature": 0},
-        hue="head",
-        names={"redrafter": "with recurrence", NO_RNN: "without"},
-        label="{head} ({count} heads){correlation}",
-        colours={"redrafter": "green", NO_RNN: "sky"},
-        markersize=5,
-        legend=True,
         axes={
             ACCURACY: Axis("validation accuracy at t+5"),
             "token_rate": Axis("tokens/s"),
@@ -63,6 +68,7 @@ def figure_4(cells):
         height=3,
         rest=0,
         heading="{pair}: beams {specs}{marks}",
+        legend_columns=0,
         note="A mark is a head (number of blocks, learning rate); r: Pearson's correlation. The "
         "paper prints 0.798 with and 0.907 without recurrence, for speed. Each "
         "head decoded in a job of its own, so that speeds hold what the machine did meanwhile.",
@@ -71,30 +77,22 @@ def figure_4(cells):
 
 def figure_5(cells):
     """Accepted tokens per step and compression of the beam against beam width."""
-    rows, median = cells.rows(), "nodes_per_call_p50"
+    rows = cells.rows()
     if "nodes_per_call_p01" in rows:
-        ends = {f"{median}_low": rows.nodes_per_call_p01, f"{median}_high": rows.nodes_per_call_p99}
-        rows = rows.assign(**ends)
-    return panels(
-        cells, of=rows,
+        ends = {f"{_MEDIAN}_low": rows.nodes_per_call_p01}
+        rows = rows.assign(**ends, **{f"{_MEDIAN}_high": rows.nodes_per_call_p99})
+    return draw_panels(
+        cells, _draw_beams, "tree.width", "block_efficiency",
+        of=rows,
         files=("pair", "task"),
+        together="max_new_tokens",
         keep={"decoder": ["redrafter"], "temperature": 0},
-        mark="line",
-        columns=[
-            {"x": "tree.width", "y": "block_efficiency", "hue": "max_new_tokens", "colours": 0.85,
-             "label": "up to {max_new_tokens:g} tokens", "dodge": 1.04,
-             "caption": "Left: bars are 95% intervals over prompts; marks of one place stand side "
-             "by side. An answer that ends before its limit is as long as it is."},
-            {"x": "tree.nodes", "y": median, "keep": {"max_new_tokens": "max"}, "label": "",
-             "markers": "o", "elinewidth": 0.8, "capsize": 2, "finish": _diagonal,
-             "caption": "Right: median over target calls, bars from the 1st to the 99th "
-             "percentile; dashed: nothing merged. The root is not counted."},
-        ],
+        by_column=[{}, {"x": "tree.nodes", "y": _MEDIAN}],
         axes={
             "tree.width": Axis("beam width", log=True),
             "block_efficiency": Axis("tokens per target call", low=1),
             "tree.nodes": Axis("tokens of all beams (width × length)", log=True),
-            median: Axis("nodes after merging", log=True),
+            _MEDIAN: Axis("nodes after merging", log=True),
         },
         height=3.1,
         rest=0.2,
@@ -103,24 +101,57 @@ def figure_5(cells):
     )  # fmt: skip
 
 
+def _draw_beams(panel):
+    """Left: tokens per call; right: nodes, where nothing is merged, and how many times fewer."""
+    if panel.y != _MEDIAN:
+        panel.series(
+            mark="line", hue="max_new_tokens", shade=0.85, dodge=1.04,
+            label="up to {max_new_tokens:g} tokens",
+            caption="Left: bars are 95% intervals over prompts; marks of one place stand side by "
+            "side. An answer that ends before its limit is as long as it is.",
+        )  # fmt: skip
+        return
+    (series,) = panel.series(
+        keep={"max_new_tokens": "max"}, mark="line", label="", looks={"": " o"}, elinewidth=0.8,
+        capsize=2, caption="Right: median over target calls, bars from the 1st to the 99th "
+        "percentile; dashed: nothing merged. The root is not counted.",
+    )  # fmt: skip
+    panel.format_axes()
+    ticks = panel.values[panel.x]
+    plot = panel.plot
+    plot.plot([ticks[0], ticks[-1]], [ticks[0], ticks[-1]], "--", color=GREY, linewidth=0.8)
+    plot.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    for _, row in series.rows.dropna(subset="cell.merged").iterrows():
+        place = (row[panel.x], row[panel.y])
+        text = f"{row['cell.merged']:.2f}×"
+        plot.annotate(text, place, xytext=(3, -9), textcoords="offset points", fontsize=6)
+    plot.set_xlim(right=2 * ticks[-1])  # room for the last text
+
+
 def figure_6(cells):
     """Speed and throughput against batch size, with and without tree attention."""
-    return panels(
-        cells, "batch_size", "token_rate_per_request", paths_as_rows=True,
-        columns=[{"y": "token_rate_per_request"}, {"y": "token_rate"}],
+    above = "Above: all decoders, with tree attention."
+    below = "Below: ReDrafter with merged beams in one row, and with every beam as a row."
+
+    def draw(panel):
+        look = {"mark": "line", "markersize": 3.5}
+        if "cell.attention" in panel.keep:
+            panel.series(hue=("decoder", "spec"), caption=above, **look)
+        else:
+            panel.series(
+                hue=("decoder", "spec", "cell.attention"), caption=below, **look,
+                label="{decoder} {spec}, {cell.attention}{marks}",
+            )  # fmt: skip
+
+    return draw_panels(
+        cells, draw, "batch_size", ("token_rate_per_request", "token_rate"),
+        paths_as_rows=True,
         keep={"temperature": 0},
         needs={"batch_size": 2},
-        mark="line",
-        rows=[
-            {"keep": {"cell.attention": ["tree attention"]}, "hue": ("decoder", "spec"),
-             "caption": "Above: all decoders, with tree attention."},
-            {"keep": {"decoder": ["redrafter"], "cell.ways": [2]},
-             "hue": ("decoder", "spec", "cell.attention"),
-             "label": "{decoder} {spec}, {cell.attention}{marks}",
-             "caption": "Below: ReDrafter with merged beams in one row, and with every beam as a "
-             "row."},
+        by_row=[
+            {"keep": {"cell.attention": ["tree attention"]}},
+            {"keep": {"decoder": ["redrafter"], "cell.ways": [2]}},
         ],
-        markersize=3.5,
         share="x",
         axes={
             "batch_size": Axis("batch size", log=True),
@@ -136,19 +167,6 @@ def figure_6(cells):
     )  # fmt: skip
 
 
-def _diagonal(plot, sheet, panel):
-    """Where nothing is merged, and at each mark how many times fewer nodes there are."""
-    ticks = sheet.values(panel.said.x)
-    plot.plot([ticks[0], ticks[-1]], [ticks[0], ticks[-1]], "--", color=GREY, linewidth=0.8)
-    plot.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    (series,) = panel.series
-    for _, row in series.rows.dropna(subset="cell.merged").iterrows():
-        place = (row[panel.said.x], row[panel.said.y])
-        text = f"{row['cell.merged']:.2f}×"
-        plot.annotate(text, place, xytext=(3, -9), textcoords="offset points", fontsize=6)
-    plot.set_xlim(right=2 * ticks[-1])  # room for the last text
-
-
 def _best_of_heads(rows):
     """How often the best head of each kind and size is right: a row per head, side and guess.
 
@@ -157,6 +175,7 @@ def _best_of_heads(rows):
     """
     found = []
     for kind, head in shown_heads(heads_of(rows)).items():
+        named = "ReDrafter" if kind in ("redrafter_2", "redrafter_4") else kind
         for side, title in _SIDES.items():
             draws = head.get("validation dialogues") if side == "validation" else None
             for guess in GUESSES:
@@ -167,6 +186,7 @@ def _best_of_heads(rows):
                 found.append(
                     {
                         **{"head": kind, "side": title, "guess": guess, "blocks": head["blocks"]},
+                        "named": named,
                         "size": format_parameters(int(head["parameters"])),
                         "accuracy": share,
                         **{"accuracy_low": share - half, "accuracy_high": share + half},

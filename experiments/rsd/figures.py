@@ -5,8 +5,8 @@ from functools import partial
 import numpy as np
 
 from spec_bench.report.figures.cells import make_nothing_measured_error
-from spec_bench.report.figures.panels import Axis, panels
-from spec_bench.report.figures.style import TWO_COLUMNS_INCHES, ReportFigure
+from spec_bench.report.figures.grid import Axis, draw_panels
+from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, ReportFigure
 
 RULES = {
     "multi_round": "multi-round",
@@ -40,29 +40,15 @@ def figure_1(cells):
 
 def best_trees(cells, x, axis, dodge):
     """Figures 4 to 9: the best of each decoder's trees at a place, relative to AR."""
-    return panels(
-        cells, x,
-        keep={"decoder": ["sd", "spectr", "rsd_c", "rsd_s"]},
-        mark="line",
-        best="y",
-        label="{decoder}",
+    return draw_panels(
+        cells, partial(_draw_best, dodge=dodge), x, "block_efficiency",
         down="cell.group",
         side="{cell.group}",
-        columns=[
-            {"y": "block_efficiency", "title": "block efficiency / AR's"},
+        by_column=[
+            {"title": "block efficiency / AR's"},
             {"y": "mbsu", "title": "MBSU / AR's"},
             {"y": "speedup", "title": "token rate / AR's"},
-            # All exact decoders draw from the same law: the highest score would be the luckiest.
-            {"y": "cell.score", "title": "accuracy / AR's", "over": "ar",
-             "best": "block_efficiency", "band": True, "empty": "no score",
-             "caption": "Accuracy is that of the tree with the best block efficiency."},
-        ],
-        guide=1.0,
-        dodge=dodge,
-        layers=[
-            {"markersize": 3.2, "elinewidth": 0.7, "capsize": 1.5},
-            {"printed": True, "dashed": True, "dodge": None, "markersize": 0, "linewidth": 1,
-             "alpha": 0.4, "label": "the paper's", "caption": "Dashed: the paper's. {stand_in}"},
+            {"y": "cell.relative", "title": "accuracy / AR's", "empty": "no score"},
         ],
         share="x",
         axes={x: axis},
@@ -71,9 +57,33 @@ def best_trees(cells, x, axis, dodge):
         heading="{pair}{marks}, relative to autoregressive decoding",
         heading_size=9,
         legend_columns=5,
-        caption="Each mark is the best of the decoder's trees at that place, picked on these "
-        "numbers.",
     )  # fmt: skip
+
+
+def _draw_best(panel, dodge):
+    best = "y"
+    said = "Each mark is the best of the decoder's trees at that place, picked on these numbers."
+    if panel.y == "cell.relative":
+        # All exact decoders draw from the same law: the highest score would be the luckiest.
+        best = "block_efficiency"
+        said = "Accuracy is that of the tree with the best block efficiency."
+    shown = {"decoder": ["sd", "spectr", "rsd_c", "rsd_s"]}
+    look = {"keep": shown, "mark": "line", "best": best}
+    panel.series(
+        label="{decoder}", dodge=dodge, markersize=3.2, elinewidth=0.7, capsize=1.5, caption=said,
+        **look,
+    )  # fmt: skip
+    panel.series(
+        printed=True, dashed=True, markersize=0, linewidth=1, alpha=0.4, label="the paper's",
+        caption="Dashed: the paper's. {stand_in}", **look,
+    )  # fmt: skip
+    panel.mark_height(1.0)
+    if panel.y != "cell.relative":
+        return
+    plain = panel.rows[panel.rows.decoder == "ar"]
+    for band in plain[["cell.relative_low", "cell.relative_high"]].dropna().to_numpy():
+        panel.plot.axhspan(*band, color=GREY, alpha=0.15, linewidth=0)
+        panel.captions.append("Grey band: AR's own interval.")
 
 
 figure_4 = figure_6 = figure_7 = partial(

@@ -2,13 +2,16 @@
 
 import functools
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
 from spec_bench.report.data.rows import read_rows
-from spec_bench.report.figures import NothingMeasuredError, figure_names, figure_sheets
+from spec_bench.report.figures import NothingMeasuredError, draw_item, figure_names
 from spec_bench.report.figures.cells import derive
-from spec_bench.report.figures.panels import make_figure_spec, split_into_sheets
+from spec_bench.report.figures.grid import draw_grid
+from spec_bench.report.figures.panels import DrawnSeries, Panel
+from spec_bench.report.figures.style import settings
 from spec_bench.report.page.build import list_figures
 from spec_bench.report.papers.paper import find_figure, find_table, load_paper, recipes_by_name
 from spec_bench.report.tables.build import build_table
@@ -41,36 +44,60 @@ def sheet(lines, columns, title, heads, name="a/1", **more):
     return TableSheet(name, title, heads, columns, own, **more)
 
 
-def sheet_of(name, rows):
+class Series(NamedTuple):
+    """What a panel draws in one colour."""
+
+    panel: Panel
+    drawn: DrawnSeries
+
+    def __getattr__(self, name):
+        return getattr(self.drawn, name)
+
+    def points(self, column):
+        """(value, low, high) of a column, rounded."""
+        nothing = pd.Series(float("nan"), self.rows.index)
+        ends = (self.rows.get(f"{column}{end}", nothing) for end in ("_low", "_high"))
+        return list(zip(self.rows[column], *ends, strict=True))
+
+
+def figure_of(name, rows):
     """A paper's figure of rows that make one file."""
-    (sheet,) = figure_sheets(find_figure(name), rows)
-    return sheet
+    (figure,) = draw_item(find_figure(name), rows)
+    return figure
 
 
-def sheet_from(rows, /, **said):
-    (sheet,) = split_into_sheets(make_figure_spec(**said), derive(rows), pd.DataFrame())
-    return sheet
+def figure_from(rows, x, y, said=None, /, **look):
+    return draw_grid(derive(rows), lambda panel: panel.series(**look), x, y, **(said or {}))
+
+
+def panels(figure):
+    return [panel for line in figure.grid for panel in line]
+
+
+def all_series(*panels):
+    return [Series(panel, each) for panel in panels for each in panel.drawn]
 
 
 def series_of(panel, decoder):
-    return [series for series in panel.series if (series.rows.decoder == decoder).all()]
+    return [series for series in all_series(panel) if (series.rows.decoder == decoder).all()]
 
 
 def points(series):
     """(x, y) in the order drawn, rounded."""
-    pairs = zip(series.rows[series.layer.x], series.rows[series.layer.y], strict=True)
+    pairs = zip(series.rows[series.panel.x], series.rows[series.panel.y], strict=True)
     return [(x if isinstance(x, str) else round(float(x), 6), round(float(y), 6)) for x, y in pairs]
 
 
 @functools.cache
-def committed_sheets(experiment, **more):
+def committed_figures(experiment, **more):
     """What ``report all`` draws of a committed experiment with more columns, by the file's name."""
     rows = read_rows([EMBEDDED / experiment / "results.csv"]).assign(**more)
     found, paper = {}, load_paper(recipes_by_name()[experiment].partition("=")[0])
     items = [item for item in paper.items if experiment in item.experiments]
     for each in list_figures(paper, items, MeasuredRows(rows)):
         try:
-            drawn = figure_sheets(each.item, rows[rows.pair.isin(each.pairs)])
+            with settings():
+                drawn = draw_item(each.item, rows[rows.pair.isin(each.pairs)])
         except NothingMeasuredError:
             continue
         found.update(zip(figure_names(each.item, drawn), drawn, strict=True))

@@ -17,7 +17,6 @@ from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import figure_rows, max_tokens_per_call, read_rows, to_rows
 from spec_bench.report.figures import draw
 from spec_bench.report.figures.cells import derive, usable
-from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.page.build import list_figures, list_tables, stems
 from spec_bench.report.papers.paper import find_figure, load_code, load_paper, recipes_by_name
 from spec_bench.report.tables.measured import MeasuredRows
@@ -25,7 +24,14 @@ from spec_bench.system import files
 from spec_bench.vocabulary.columns import ENDS, find_columns, run_columns
 from tests.committed import committed_files
 from tests.report.rows import dsbd_cells, frame, head, redrafter_batches, redrafter_grid, row, write
-from tests.report.shown import committed_sheets, points, series_of, sheet_of
+from tests.report.shown import (
+    all_series,
+    committed_figures,
+    figure_of,
+    panels,
+    points,
+    series_of,
+)
 from tests.said import naming
 
 ROOT = files.package_folder("results")
@@ -121,7 +127,7 @@ def made_of(experiment):
     return {
         *("results.csv", "records.parquet", *(["screening.csv"] if screened else [])),
         *(f"tables/{stem}.{suffix}" for stem in tables for suffix in ("md", "csv")),
-        *(f"figures/{name}.png" for name in committed_sheets(experiment)),
+        *(f"figures/{name}.png" for name in committed_figures(experiment)),
     }
 
 
@@ -163,14 +169,14 @@ def numbers_drawn(paper, experiment, rows):
 
 
 def marks(series, mark):
-    return [each for each in series if each.layer.mark == mark]
+    return [each for each in series if each.mark == mark]
 
 
 def test_the_front_is_drawn_as_steps_that_promise_no_more_than_was_had():
-    sheet = sheet_of("dsbd/4", dsbd_cells())
-    (front,) = marks(sheet.panels[0].series, "front")
+    figure = figure_of("dsbd/4", dsbd_cells())
+    (front,) = marks(panels(figure)[0].drawn, "front")
     assert list(front.rows.spec) == ["4x2@0.7", "4x2@0.9", "3x2@0.9"]
-    plot = draw_sheet(sheet).axes[0]
+    plot = figure.axes[0]
     (line,) = (line for line in plot.lines if line.get_drawstyle() != "default")
     assert line.get_drawstyle() == "steps-pre"  # between two speeds the faster one's score
     assert list(line.get_xdata()) == [24.0, 30.0, 36.0]
@@ -179,26 +185,26 @@ def test_the_front_is_drawn_as_steps_that_promise_no_more_than_was_had():
 
 
 def test_marks_bear_the_intervals_of_both_numbers_and_a_note_says_what_had_no_meter():
-    sheet = sheet_of("dsbd/4", dsbd_cells())
-    (panel,) = sheet.panels
+    figure = figure_of("dsbd/4", dsbd_cells())
+    (panel,) = panels(figure)
     (series,) = series_of(panel, decoder="sd")
     assert series.points("token_rate") == [(50.0, 49.0, 51.0)]
     assert series.points("cell.score") == [pytest.approx((0.5, 0.47, 0.53))]
     why = "J/token not measured: no meter; add energy=nvml, nvidia_smi or rapl"
-    assert sheet.missing == (why,)
-    assert draw_sheet(sheet).get_supxlabel().endswith(f"\n{why}.")
-    metered = sheet_of("dsbd/4", dsbd_cells(energy_j_per_token=(2.0, 1.5, 2.5)))
-    assert all(panel.series for panel in metered.panels)
+    assert figure.missing == (why,)
+    assert figure.get_supxlabel().endswith(f"\n{why}.")
+    metered = figure_of("dsbd/4", dsbd_cells(energy_j_per_token=(2.0, 1.5, 2.5)))
+    assert all(panel.drawn for panel in panels(metered))
 
 
 def test_a_pair_of_the_paper_has_the_figures_tasks_and_another_pair_all():
     spider = dsbd_cells(task="spider")
     spider.columns = spider.columns.str.replace("exact_match", "execution_accuracy")
     both = pd.concat([dsbd_cells(), spider], ignore_index=True)
-    assert [line[0].title for line in sheet_of("dsbd/4", both).grid] == ["SQuAD", "Spider"]
+    assert [line[0].title for line in figure_of("dsbd/4", both).grid] == ["SQuAD", "Spider"]
     own = both.assign(pair="llama2_13b_68m")
-    assert [line[0].title for line in sheet_of("dsbd/4", own).grid] == ["SQuAD"]
-    ((panel,),) = sheet_of("dsbd/5", own).grid
+    assert [line[0].title for line in figure_of("dsbd/4", own).grid] == ["SQuAD"]
+    ((panel,),) = figure_of("dsbd/5", own).grid
     assert panel.label("cell.score") == "execution accuracy"
 
 
@@ -227,17 +233,18 @@ def test_the_head_best_in_validation_is_shown_of_each_kind_and_of_two_and_four_b
     assert list(best) == ["medusa", "redrafter"] and best["redrafter"]["folder"] == "1-0.6"
     shown = {name: each["folder"] for name, each in OWN.shown_heads(rows).items()}
     assert shown == {"medusa": "", "redrafter_2": "2-0.6", "redrafter_4": "4-0.6"}
-    training, _ = sheet_of("redrafter/3", rows).panels
-    labels = [series.label.replace("\n", " ").partition(",")[0] for series in training.series]
+    training, _ = panels(figure_of("redrafter/3", rows))
+    labels = [series.label.replace("\n", " ").partition(",")[0] for series in training.drawn]
     assert labels == ["Medusa 2 blocks", "ReDrafter 2 blocks", "ReDrafter 4 blocks"]
-    looks = [(series.look.colour, series.look.marker) for series in training.series]
+    looks = [(series.look.colour, series.look.marker) for series in training.drawn]
     assert len(set(looks)) == 3 and looks[1][0] == looks[2][0], "one colour for ReDrafter"
 
 
 def test_heads_have_bars_in_validation_and_none_in_training():
-    training, validation = sheet_of("redrafter/3", pd.DataFrame([head("medusa")])).panels
-    assert all(pd.isna(low) for _, low, _ in training.series[0].points("accuracy"))
-    value, low, high = validation.series[0].points("accuracy")[0]
+    figure = figure_of("redrafter/3", pd.DataFrame([head("medusa")]))
+    training, validation = all_series(*panels(figure))
+    assert all(pd.isna(low) for _, low, _ in training.points("accuracy"))
+    value, low, high = validation.points("accuracy")[0]
     assert high - value == value - low == pytest.approx(1.96 * sqrt(0.6 * 0.4 / 800))
 
 
@@ -259,8 +266,8 @@ def test_correlation_is_pearsons_and_needs_three_heads_that_differ():
 
 def test_curves_with_tree_attention_are_apart_from_those_without(tmp_path):
     rows = redrafter_batches()
-    (_, both) = sheet_of("redrafter/6", rows).grid[1]
-    assert {series.label: points(series) for series in both.series} == {
+    (_, both) = figure_of("redrafter/6", rows).grid[1]
+    assert {series.label: points(series) for series in all_series(both)} == {
         "ReDrafter, exact match 8x5, tree attention": [(1, 50), (4, 100)],
         "ReDrafter, exact match 8x5, beams as rows": [(1, 30), (4, 60)],
     }
@@ -270,11 +277,11 @@ def test_curves_with_tree_attention_are_apart_from_those_without(tmp_path):
         )  # one size is no curve
 
 
-def told(sheet):
+def told(figure):
     """Name and number of marks of each series."""
     return [
-        [(each.layer.mark, each.label, each.shape, len(each.rows)) for each in panel.series]
-        for panel in sheet.panels
+        [(each.mark, each.label, each.shape, len(each.rows)) for each in panel.drawn]
+        for panel in panels(figure)
     ]
 
 
@@ -285,7 +292,7 @@ def test_no_column_of_the_rows_can_stand_for_one_that_figures_derive(experiment)
     names = ("attention", "ways", "group", "score", "score_name", "merged")
     parts = ("form", "width", "depth", "nodes", "threshold", "paths", "order", "draft_length")
     more = dict.fromkeys((*names, *parts), "of another")
-    found, plain = committed_sheets(experiment, **more), committed_sheets(experiment)
+    found, plain = committed_figures(experiment, **more), committed_figures(experiment)
     assert [*map(told, found.values())] == [*map(told, plain.values())] and [*found] == [*plain]
 
 

@@ -8,25 +8,35 @@ import pandas as pd
 import pytest
 
 from spec_bench.report.data.rows import error_bars, group_rows, read_results
-from spec_bench.report.figures import draw, figure_sheets, sweep
+from spec_bench.report.figures import draw, draw_item, sweep
 from spec_bench.report.figures.cells import (
     FigureCells,
+    derive,
     figure_pairs,
     read_printed_cells,
     shows_other_pairs,
     usable,
 )
-from spec_bench.report.figures.draw import draw_sheet
-from spec_bench.report.figures.panels import make_figure_spec, panels
+from spec_bench.report.figures.grid import draw_panels
+from spec_bench.report.figures.panels import panels as old_panels
 from spec_bench.report.figures.style import GREY, fill, marks, save, settings
-from spec_bench.report.papers.paper import Paper, find_figure, load_code, load_paper
+from spec_bench.report.papers.paper import Paper, find_figure, load_paper
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.decoders import COLOURS
 from spec_bench.vocabulary.names import display_title
 from tests.report.rows import around, frame
 from tests.report.rows import embedded as row
 from tests.report.rows import row as any_row
-from tests.report.shown import EMBEDDED, committed_sheets, points, series_of, sheet_from, sheet_of
+from tests.report.shown import (
+    EMBEDDED,
+    all_series,
+    committed_figures,
+    figure_from,
+    figure_of,
+    panels,
+    points,
+    series_of,
+)
 from tests.said import naming
 
 EXP1 = frame(
@@ -52,17 +62,17 @@ CELLS = frame(
         for name, spec, nodes, tau in TREES
     )
 )
-SMALLEST = {"x": "nodes_per_call", "y": "block_efficiency", "across": "task"}
+SMALLEST = (CELLS, "nodes_per_call", "block_efficiency")
 FIG4, FIG5 = find_figure("rsd/4"), find_figure("rsd/5")
 NOTHING = pd.DataFrame()
 
 
-def printed(sheet):
-    return any(series.layer.printed for series in sheet.series)
+def printed(figure):
+    return any(series.printed for series in all_series(*panels(figure)))
 
 
 def test_the_best_tree_is_picked_panel_by_panel_but_for_accuracy_by_block_efficiency():
-    taus, _, speeds, scores = sheet_of("rsd/4", EXP1).grid[0]
+    taus, _, speeds, scores = figure_of("rsd/4", EXP1).grid[0]
     (best,) = series_of(taus, decoder="rsd_s")
     assert list(best.rows.spec) == ["3x2", "4x3"]
     for panel, drawn in (
@@ -74,12 +84,13 @@ def test_the_best_tree_is_picked_panel_by_panel_but_for_accuracy_by_block_effici
 
 
 def test_accuracy_is_relative_to_the_baseline_with_its_interval():
-    panel = sheet_of("rsd/4", EXP1).grid[0][3]
+    panel = figure_of("rsd/4", EXP1).grid[0][3]
     (series,) = series_of(panel, decoder="sd")
-    assert series.points("cell.score") == [pytest.approx((0.8, 0.6, 1.0))]
-    assert panel.band == pytest.approx((0.8, 1.2))
-    alone = sheet_of("rsd/4", EXP1[EXP1.decoder != "ar"])
-    assert [panel.said.y for panel in alone.panels] == ["block_efficiency", "mbsu", "speedup"]
+    assert series.points("cell.relative") == [pytest.approx((0.8, 0.6, 1.0))]
+    (band,) = panel.plot.patches
+    assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((0.8, 1.2))
+    alone = figure_of("rsd/4", EXP1[EXP1.decoder != "ar"])
+    assert [panel.y for panel in panels(alone)] == ["block_efficiency", "mbsu", "speedup"]
     assert alone.missing == ("no score",)
 
 
@@ -91,13 +102,13 @@ def test_the_papers_points_are_those_of_its_table():
 
 
 def test_the_papers_numbers_stand_beside_cells_that_were_sampled_as_the_papers():
-    sheet = sheet_of("rsd/6", EXP1.assign(pair="llama2_7b"))
-    assert printed(sheet)
-    (theirs,) = series_of(sheet.panels[2], decoder="spectr")
-    assert theirs.layer.printed
+    figure = figure_of("rsd/6", EXP1.assign(pair="llama2_7b"))
+    assert printed(figure)
+    (theirs,) = series_of(panels(figure)[2], decoder="spectr")
+    assert theirs.printed
     assert points(theirs)[0] == (2, round(53.346 / 37.269, 6))
-    assert not printed(sheet_of("rsd/6", EXP1.assign(pair="llama2_7b", temperature=0.5)))
-    assert not printed(sheet_of("rsd/6", EXP1))
+    assert not printed(figure_of("rsd/6", EXP1.assign(pair="llama2_7b", temperature=0.5)))
+    assert not printed(figure_of("rsd/6", EXP1))
 
 
 def test_a_figure_shows_its_own_pairs_or_else_all():
@@ -158,58 +169,59 @@ def test_rows_that_are_not_exact_are_marked_and_another_engine_is_named():
 
 
 def test_two_columns_are_a_figure_with_a_colour_per_decoder_and_a_panel_per_task():
-    sheet = sheet_from(CELLS, **SMALLEST, title="{task}")
-    ((xsum, dolly),) = sheet.grid
+    figure = figure_from(*SMALLEST, {"across": "task", "title": "{task}"})
+    ((xsum, dolly),) = figure.grid
     assert (xsum.title, dolly.title) == ("XSum", "Dolly")
-    assert [series.label for series in xsum.series] == ["AR", "SD", "RSD-S"]
-    assert points(xsum.series[2]) == [(12.0, 3.0), (4.0, 2.5)]
-    assert xsum.series[2].points("block_efficiency")[0] == (3.0, 2.0, 4.0)
-    figure = draw_sheet(sheet)
+    assert [series.label for series in xsum.drawn] == ["AR", "SD", "RSD-S"]
+    trees = all_series(xsum)[2]
+    assert points(trees) == [(12.0, 3.0), (4.0, 2.5)]
+    assert trees.points("block_efficiency")[0] == (3.0, 2.0, 4.0)
     assert [axes.get_xlabel() for axes in figure.axes] == ["nodes", "nodes"]
     assert figure.axes[0].get_ylabel() == "block efficiency (tokens/call)"
 
 
 def test_a_line_goes_along_x_and_cells_of_other_settings_are_lines_of_their_own():
-    (panel,) = sheet_from(CELLS, **{**SMALLEST, "across": []}, mark="line").panels
-    (series,) = (each for each in panel.series if each.label == "RSD-S")
-    assert [points(line) for line in series.lines()] == [[(4.0, 2.5), (12.0, 3.0)]] * 2
+    (plot,) = figure_from(*SMALLEST, mark="line").axes
+    lines = [line.get_xydata().tolist() for line in plot.lines if len(line.get_xdata()) == 2]
+    assert [line for line in lines if line[0][0] == 4.0] == [[[4.0, 2.5], [12.0, 3.0]]] * 2
 
 
 def test_a_list_of_columns_is_a_panel_each():
-    drawing = {"x": "nodes_per_call", "y": ["block_efficiency", "nodes_per_call"]}
-    assert [panel.said.y for panel in sheet_from(CELLS, **drawing).panels] == drawing["y"]
+    several = ["block_efficiency", "nodes_per_call"]
+    assert [panel.y for panel in panels(figure_from(*SMALLEST[:2], several))] == several
 
 
-def test_what_is_said_of_the_figure_holds_for_its_layers_unless_they_say_otherwise():
-    first, second = make_figure_spec(
-        **SMALLEST,
-        markersize=3,
-        keep={"task": "xsum"},
-        layers=[{"keep": {"decoder": "sd"}}, {"markersize": 5, "mark": "line"}],
-    ).drawn
-    told = (first.markersize, first.mark, first.keep)
-    assert told == (3, "point", {"task": "xsum", "decoder": "sd"})
-    assert (second.markersize, second.mark, second.keep) == (5, "line", {"task": "xsum"})
-
-
-def test_a_number_is_drawn_relative_to_a_decoder_of_the_same_panel():
-    panel = sheet_from(CELLS, **SMALLEST, over="sd").panels[0]
-    assert [y for series in panel.series for _, y in points(series)] == [0.5, 1.0, 1.5, 1.25]
+def test_a_score_is_relative_to_plain_decoding_of_the_same_run_and_task():
+    cells = frame(
+        *(any_row(name, task=task, rouge2=score, batch_size=size)
+          for task, size, scores in (("xsum", 1, (0.5, 0.4)), ("xsum", 2, (0.2, 0.4)),
+                                     ("dolly", 1, (1.0, 0.1)))
+          for name, score in zip(("ar", "sd"), scores, strict=True))
+    )  # fmt: skip
+    assert list(derive(cells)["cell.relative"]) == pytest.approx([1, 0.8, 1, 2, 1, 0.1])
 
 
 @pytest.mark.parametrize(
-    ("said", "named"),
+    ("said", "look", "named"),
     [
-        ({"mark": "cloud"}, "mark .* front, got 'cloud'"),
-        ({"titel": "a"}, r"unknown .*\.titel; did you mean panels\.title\? .* markersize, .*"),
-        ({"layers": [{"marksize": 3}]}, r"unknown .*\.marksize; .* markersize, .*"),
+        ({}, {"mark": "cloud"}, "mark .* front, got 'cloud'"),
+        ({}, {"marksize": 3}, r"unknown .*\.marksize; did you mean .*markersize"),
+        ({"titel": "a"}, {}, "TypeError: .*'titel'"),
     ],
 )
-def test_what_a_figure_cannot_be_is_one_line_that_names_it(said, named, monkeypatch):
-    own = load_code(load_paper("mcsd").folder, "figures")
-    monkeypatch.setattr(own, "figure_3", lambda cells: make_figure_spec(**said).drawn)
-    with pytest.raises(ValueError, match=rf"^figure mcsd/3: {named}$"):
-        figure_sheets(find_figure("mcsd/3"), CELLS)
+def test_what_a_figure_cannot_be_is_one_line_that_names_it(said, look, named, monkeypatch):
+    def drawn(cells):
+        yield figure_from(*SMALLEST, said, **look)
+
+    monkeypatch.setattr(Paper, "draws", lambda *_: drawn)
+    with pytest.raises(ValueError, match=rf"^figure mcsd/3: {named}"):
+        draw_item(find_figure("mcsd/3"), CELLS)
+
+
+def test_a_figure_that_calls_the_old_panels_is_told_where_the_new_function_is(monkeypatch):
+    monkeypatch.setattr(Paper, "draws", lambda *_: lambda cells: old_panels(cells, "x", "y"))
+    with pytest.raises(ValueError, match=naming("draw_panels", "docs/extending.md")):
+        draw_item(find_figure("mcsd/3"), CELLS)
 
 
 def test_texts_name_columns_of_the_rows():
@@ -262,10 +274,10 @@ def test_what_cannot_be_drawn_is_one_clear_line(name, message, tmp_path):
 
 
 def test_printed_numbers_are_drawn_alone_and_the_heading_says_so():
-    sheets = figure_sheets(find_figure("rsd/7"), NOTHING, alone=True)
-    assert len(sheets) == 6  # OPT 13B, 30B and 66B with either draft
-    assert {sheet.setting for sheet in sheets} == {"as printed"}
-    first = next(sheet for sheet in sheets if sheet.text("{pair}") == "opt_13b")
+    figures = draw_item(find_figure("rsd/7"), NOTHING, alone=True)
+    assert len(figures) == 6  # OPT 13B, 30B and 66B with either draft
+    assert {figure.setting for figure in figures} == {"as printed"}
+    first = next(figure for figure in figures if set(figure.rows.pair) == {"opt_13b"})
     (series,) = series_of(first.grid[0][0], decoder="rsd_s")
     table = pd.DataFrame(load_paper("rsd").get_numbers(16)).query(
         "decoder == 'rsd_s' and value != ''"
@@ -301,16 +313,17 @@ CROWDED = frame(
 )
 
 
-def drawn(**said):
-    said = {"x": "block_efficiency", "y": "speedup", "width": 0.5, **said}
-    figure = draw_sheet(sheet_from(CROWDED, **said))
+def drawn(said=None, /, **look):
+    figure = figure_from(
+        CROWDED, "block_efficiency", "speedup", {"width": 0.5, **(said or {})}, **look
+    )
     figure.draw_without_rendering()
     return figure
 
 
 @pytest.mark.parametrize(("counts", "said"), [(8, " 8"), ([8, 8, 12, 12, 12], " 8 to 12")])
 def test_a_figure_says_on_how_many_prompts_each_cell_was_measured(counts, said):
-    figure = draw_sheet(sheet_of("rsd/4", EXP1.assign(prompts=counts)))
+    figure = figure_of("rsd/4", EXP1.assign(prompts=counts))
     assert figure.get_supxlabel().endswith(f"{said} prompts a cell.")
 
 
@@ -323,7 +336,7 @@ def test_a_text_beside_the_last_mark_stays_in_its_panel():
 
 def test_a_legend_lists_the_series_of_one_row_of_panels_after_those_of_another():
     rows = [{"keep": {"decoder": ["rsd_s", "sd"]}}, {"keep": {"decoder": ["rsd_c"]}}]
-    (legend,) = drawn(rows=rows).legends
+    (legend,) = drawn({"by_row": rows}).legends
     assert [text.get_text() for text in legend.get_texts()] == ["RSD-S", "SD", "RSD-C"]
 
 
@@ -353,11 +366,11 @@ def assert_complete(figure, name):
 
 @pytest.mark.parametrize("experiment", DRAWN)
 def test_nothing_of_a_committed_figure_leaves_its_canvas_and_no_panel_is_empty(experiment):
-    sheets = committed_sheets(experiment)
-    assert sheets
-    for name, sheet in sheets.items():
+    figures = committed_figures(experiment)
+    assert figures
+    for name, figure in figures.items():
         with settings():
-            assert_complete(draw_sheet(sheet), name)
+            assert_complete(figure, name)
 
 
 @pytest.mark.parametrize("name", ["quickstart", "qwen_coder", "smollm2"])
@@ -369,8 +382,8 @@ def test_nothing_of_a_committed_picture_leaves_its_canvas_and_no_panel_is_empty(
 
 def test_confirmed_cells_are_drawn_over_grey_screened_ones_in_their_shapes():
     stages = [MCSD.assign(stage="screen", prompts=2), MCSD[:3].assign(stage="confirm", prompts=40)]
-    (panel,) = sheet_of("mcsd/4", pd.concat(stages, ignore_index=True)).panels
-    told = [(one.label, one.look.colour, one.look.marker, *one.rows.spec) for one in panel.series]
+    (panel,) = panels(figure_of("mcsd/4", pd.concat(stages, ignore_index=True)))
+    told = [(one.label, one.look.colour, one.look.marker, *one.rows.spec) for one in panel.drawn]
     assert told == [
         ("screened", GREY, "s", "4-2", "2-4"),  # 8 paths
         ("screened", GREY, "o", "2-2"),
@@ -417,9 +430,9 @@ def test_a_stalled_row_is_marked_in_pictures_and_its_times_are_left_out_of_figur
     assert "RSD-S 4x3, stalled" in [text.get_text() for text in figure.axes[0].get_yticklabels()]
     rows = EXP1.copy()
     rows.loc[rows.spec == "2x2", "reason"] = STALLED
-    sheet = sheet_of("rsd/4", rows)
-    assert sheet.missing == (f"times in doubt, rsd_s 2x2: {STALLED[9:-12]}",)
-    (speeds,) = series_of(sheet.grid[0][2], "rsd_s")
+    figure = figure_of("rsd/4", rows)
+    assert figure.missing == (f"times in doubt, rsd_s 2x2: {STALLED[9:-12]}",)
+    (speeds,) = series_of(figure.grid[0][2], "rsd_s")
     assert points(speeds)[0] == (2.0, 1.6), "the best of those that did not stall"
 
 
@@ -450,9 +463,9 @@ def test_a_task_without_numbers_is_no_empty_panel_and_screened_cells_are_left_ou
 
 def test_a_figure_takes_the_rows_that_its_tables_take_and_names_other_temperatures():
     warm = EXP1.assign(temperature=1.0, speedup=9.0)
-    both = sheet_of("rsd/4", pd.concat([EXP1, warm], ignore_index=True))
+    both = figure_of("rsd/4", pd.concat([EXP1, warm], ignore_index=True))
     assert set(both.rows.temperature) == {0.3} and both.missing == ()
-    alone = sheet_of("rsd/4", warm)
+    alone = figure_of("rsd/4", warm)
     assert alone.missing == ("measured at temperature 1, which the paper has not",)
 
 
@@ -460,19 +473,18 @@ def test_a_figure_takes_the_rows_that_its_tables_take_and_names_other_temperatur
     ("drawn", "said"),
     [
         (lambda _: 1 / 0, "ZeroDivisionError"),
-        (lambda cells: panels(cells, "draft_cals", "mbsu"), "did you mean draft_calls"),
+        (lambda cells: draw_panels(cells, print, "draft_cals", "mbsu"), "did you mean draft_calls"),
     ],
 )
 def test_a_mistake_in_a_papers_figures_is_one_line(drawn, said, monkeypatch):
     monkeypatch.setattr(Paper, "draws", lambda *_: drawn)
     rows = EXP1.assign(draft_calls=2.0)
     with pytest.raises(ValueError, match=f"figure rsd/4: .*{said}"):
-        figure_sheets(find_figure("rsd/4"), rows)
+        draw_item(find_figure("rsd/4"), rows)
 
 
 def test_printed_points_are_hollow_and_panels_keep_the_papers_order_of_tasks():
-    sheet = sheet_of("rsd/6", EXP1.assign(pair="llama2_7b"))
-    figure = draw_sheet(sheet)
+    figure = figure_of("rsd/6", EXP1.assign(pair="llama2_7b"))
     faces = [line.get_markerfacecolor() for plot in figure.axes for line in plot.get_lines()]
     assert "none" in faces and any(face != "none" for face in faces)
     item = next(each for each in load_paper("beyond").figures if len(each.tasks) > 1)
@@ -481,7 +493,8 @@ def test_printed_points_are_hollow_and_panels_keep_the_papers_order_of_tasks():
 
 
 def test_a_lost_number_of_the_paper_is_drawn_as_lost_and_said_in_the_note():
-    named = {s.text("{pair}"): s for s in figure_sheets(find_figure("rsd/6"), NOTHING, alone=True)}
+    figures = draw_item(find_figure("rsd/6"), NOTHING, alone=True)
+    named = {figure.rows.pair.iloc[0]: figure for figure in figures}
     chat = named["llama2_chat_7b"]
     some, none = (chat.grid[n][0] for n in (0, 1))  # XSum lacks 12x5, WMT18 De-En 6x5 too
     assert [panel.rows.task.iloc[0] for panel in (some, none)] == ["xsum", "wmt18_deen"]
@@ -489,45 +502,45 @@ def test_a_lost_number_of_the_paper_is_drawn_as_lost_and_said_in_the_note():
     assert (hollow.lost, points(hollow)[-1][0]) == ((5.0,), 5.0)
     assert (missing.lost, points(missing)[-1][0]) == ((5.0,), 4.0)
     assert not series_of(some, "sd")[0].lost
-    figure = draw_sheet(chat)
-    assert "Hollow: the best of what could be read" in figure.get_supxlabel()
+    assert "Hollow: the best of what could be read" in chat.get_supxlabel()
     marks = [
         [
             line.get_marker()
             for line in plot.lines
             if line.get_markerfacecolor() == "white" and len(line.get_xdata())
         ]
-        for plot in (figure.axes[0], figure.axes[4])
+        for plot in (chat.axes[0], chat.axes[4])
     ]
     assert marks == [["D"], ["x"]]
-    whole = draw_sheet(named["llama2_7b"])
-    assert "Hollow" not in whole.get_supxlabel()
+    assert "Hollow" not in named["llama2_7b"].get_supxlabel()
 
 
 def test_a_note_says_of_bars_and_bands_only_where_they_are_drawn():
-    note = draw_sheet(sheet_of("rsd/4", EXP1)).get_supxlabel()
+    note = figure_of("rsd/4", EXP1).get_supxlabel()
     assert "Bars: 95%" in note and "Grey band" in note and "Accuracy is that of" in note
     bare = EXP1[EXP1.decoder != "ar"].drop(columns=[c for c in EXP1 if c.endswith("_low")])
-    note = draw_sheet(sheet_of("rsd/4", bare)).get_supxlabel()
+    note = figure_of("rsd/4", bare).get_supxlabel()
     assert not any(said in note for said in ("Bars", "Grey band", "Accuracy", "Dashed"))
     assert "best of the decoder's trees" in note
 
 
 def test_figure_1_has_the_papers_letters():
-    (figure,) = figure_sheets(find_figure("rsd/1"), grid_rows())
+    (figure,) = draw_item(find_figure("rsd/1"), grid_rows())
     assert figure.axes[0].get_ylabel() == "draft's probability p"
     assert figure.axes[0].get_xlabel() == "target's probability q"
 
 
 def test_a_decoder_has_one_colour_in_all_figures():
-    drawn = [s for name in DRAWN for sheet in committed_sheets(name).values() for s in sheet.series]
-    own = [s for s in drawn if "decoder" in s.layer.hues and not s.layer.colours]
-    assert len(own) > 100
+    ours = [name for name in DRAWN if not name.startswith(("eagle", "today"))]  # own colours
+    figures = [each for name in ours for each in committed_figures(name).values()]
+    shown = [s for each in figures for s in all_series(*panels(each)) if "decoder" in s.rows]
+    own = [s for s in shown if s.label.startswith(display_title(s.rows.decoder.iloc[0]))]
+    assert len(own) > 60
     for series in own:
         (decoder,) = series.rows.decoder.unique()
         assert series.look.colour == names.decoder_style(decoder).colour.light, decoder
-    (rates,) = committed_sheets("redrafter-batches").values()
-    looks = {s.label: s.look for panel in rates.grid[0] for s in panel.series}
+    (rates,) = committed_figures("redrafter-batches").values()
+    looks = {s.label: s.look for panel in rates.grid[0] for s in panel.drawn}
     assert (looks["AR"].colour, looks["SD 3"].colour) == ("#000000", COLOURS["blue"].light)
     same = {(look.colour, look.marker) for look in looks.values()}
     assert len(same) == len(looks), "two trees of one decoder have a marker each"
@@ -535,21 +548,20 @@ def test_a_decoder_has_one_colour_in_all_figures():
 
 @pytest.mark.parametrize("experiment", ["redrafter-beams", "redrafter-grid"])
 def test_no_legend_lies_over_a_panel(experiment):
-    for sheet in committed_sheets(experiment).values():
+    for figure in committed_figures(experiment).values():
         with settings():
-            figure = draw_sheet(sheet)
             figure.draw_without_rendering()
         legends = [*figure.legends, *filter(None, (plot.get_legend() for plot in figure.axes))]
-        panels = [plot.bbox for plot in figure.axes]
+        places = [plot.bbox for plot in figure.axes]
         assert legends
-        assert not any(each.get_tightbbox().overlaps(box) for each in legends for box in panels)
+        assert not any(each.get_tightbbox().overlaps(box) for each in legends for box in places)
 
 
 def test_squares_of_beam_sampling_do_not_hide_each_other():
-    for name, sheet in committed_sheets("dsbd-fronts").items():
-        if "beam_sampling" not in set(sheet.rows.decoder):
+    for name, figure in committed_figures("dsbd-fronts").items():
+        if "beam_sampling" not in set(figure.rows.decoder):
             continue
         with settings():
-            for _, line, at, half in marks_of(draw_sheet(sheet)):
+            for _, line, at, half in marks_of(figure):
                 apart = [abs(a - b).max() for a, b in combinations(at, 2)]
                 assert line.get_marker() != "s" or min(apart) > half, name

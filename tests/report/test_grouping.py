@@ -22,7 +22,7 @@ from spec_bench.report.data.rows import (
     slugs,
     split,
 )
-from spec_bench.report.figures import figure_sheets
+from spec_bench.report.figures import draw_item
 from spec_bench.report.papers.items import PaperColumn as Heading
 from spec_bench.report.papers.pairs import find_pair
 from spec_bench.report.papers.paper import (
@@ -41,7 +41,7 @@ from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.columns import Column
 from spec_bench.vocabulary.published import COLUMNS, FILE
 from tests.report.rows import EMBEDDED, around, frame, redrafter_batches, row, write
-from tests.report.shown import place, sheet, table
+from tests.report.shown import all_series, panels, place, sheet, table
 from tests.said import naming
 
 
@@ -180,7 +180,7 @@ def test_a_papers_table_takes_rows_of_its_own_jobs_alone(tmp_path):
 
 def test_a_figure_is_drawn_once_for_each_way_that_it_does_not_show_itself():
     rows = pd.concat([redrafter_batches().assign(max_new_tokens=limit) for limit in (16, 64)])
-    found = figure_sheets(find_figure("redrafter/6"), rows.reset_index(drop=True))
+    found = draw_item(find_figure("redrafter/6"), rows.reset_index(drop=True))
     assert [sheet.setting for sheet in found] == ["max new tokens 16", "max new tokens 64"]
     assert {len(sheet.rows) for sheet in found} == {6}  # batch sizes are its axis
 
@@ -495,22 +495,25 @@ def test_the_readmes_files_are_a_paper_and_its_commands_work(tmp_path, monkeypat
     assert "| RSD-S | 3x2 | 2.20 | 2.20 [2.10, 2.30] | +0.00 |" in after
     assert "mine-fig2-mine.png" in figure and "“Trees are ahead of chains.” (Section 5)" in checks
     assert main(["list", "mine"]) == 0 and capsys.readouterr().out.count("4/4 cells: mine") == 2
-    (drawn,) = figure_sheets(find_figure("mine/2"), read_rows([*tmp_path.rglob("results.csv")]))
-    assert [len(each.rows) for each in drawn.series if each.layer.printed] == [2, 2]
+    (drawn,) = draw_item(find_figure("mine/2"), read_rows([*tmp_path.rglob("results.csv")]))
+    assert [len(each.rows) for each in all_series(*panels(drawn)) if each.printed] == [2, 2]
 
 
 def test_a_figures_rows_of_other_runs_are_of_its_tasks_and_named(tmp_path, monkeypatch):
     figure = "{number: 1, title: a, recipe: NAME=first, any_pair: true, tasks: [xsum]}"
     own = package(tmp_path, "any", monkeypatch, f"{PAPER}figures: [{figure}]")
-    draws = "from spec_bench.report.figures.panels import panels\n\ndef figure_1(cells):\n"
-    (own / "figures.py").write_text(f"{draws}    return panels(cells, 'tree.depth', 'mbsu')\n")
+    (own / "figures.py").write_text(
+        "from spec_bench.report.figures.grid import draw_panels\n\n"
+        "def figure_1(cells):\n"
+        "    return draw_panels(cells, lambda panel: panel.series(), 'tree.depth', 'mbsu')\n"
+    )
     other = {**EMBEDDED, "experiment": "others", "mbsu": 1.5}
     rows = frame(*(row("sd", "3", task=task, **other) for task in ("xsum", "dolly")))
-    (drawn,) = figure_sheets(find_figure("any/1"), rows)
+    (drawn,) = draw_item(find_figure("any/1"), rows)
     assert [*drawn.rows.task] == ["xsum"] and drawn.missing == ("rows of others, not of any=first",)
     with pytest.raises(ValueError, match="nothing measured for figure any/1"):
-        figure_sheets(find_figure("any/1"), rows[rows.task == "dolly"])
-    (drawn,) = figure_sheets(find_figure("any/1"), rows.assign(experiment="any-first"))
+        draw_item(find_figure("any/1"), rows[rows.task == "dolly"])
+    (drawn,) = draw_item(find_figure("any/1"), rows.assign(experiment="any-first"))
     assert ([*drawn.rows.task], drawn.missing) == (["xsum", "dolly"], ())
 
 

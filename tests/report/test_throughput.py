@@ -68,4 +68,7 @@ POINTS = [(1.0, 9.0), (3.0, 7.0), (2.0, 6.0), (5.0, 1.0)]
     ],
 )
 def test_the_front_is_what_no_other_point_beats(points, higher_x, higher_y, expected):
-    assert pareto_front(points, higher_x=higher_x, higher_y=higher_y) == expected
+    names = {True: "token_rate", False: "energy_j_per_token"}, {True: "mbsu", False: "perplexity"}
+    x, y = (name[higher] for name, higher in zip(names, (higher_x, higher_y), strict=True))
+    rows = pd.DataFrame(points, columns=[x, y], dtype=float)
+    assert list(pareto_front(rows, x, y).index) == expected

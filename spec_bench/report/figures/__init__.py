@@ -1,7 +1,7 @@
 """The papers' figures from measured rows: ``draw(find_figure("rsd/4"), rows, folder)``.
 
-A figure is a function ``figure_4(cells)`` of its paper's ``figures.py``, which returns sheets of
-``panels`` or a matplotlib figure. Knows nothing about where rows come from.
+A figure is a function ``figure_4(cells)`` of its paper's ``figures.py``, which returns matplotlib
+figures, most by ``grid.draw_panels``. Knows nothing about where rows come from.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,7 @@ from spec_bench.report.figures.cells import (
     make_nothing_measured_error,
     shows_other_pairs,
 )
-from spec_bench.report.figures.draw import draw_sheet
-from spec_bench.report.figures.panels import FigureSheet
-from spec_bench.report.figures.style import FORMATS, save, settings
+from spec_bench.report.figures.style import FORMATS, fill, save, settings
 from spec_bench.report.papers.paper import Figure, load_paper
 from spec_bench.settings.fields import describe_error
 from spec_bench.system.errors import UsageError
@@ -56,49 +54,46 @@ def draw(
         rows = rows.iloc[:0]
     with settings():
         try:
-            drawn = figure_sheets(item, rows)
+            drawn = draw_item(item, rows)
         except NothingMeasuredError:
             if not alone:
                 raise
-            drawn = figure_sheets(item, rows, alone=True)
+            drawn = draw_item(item, rows, alone=True)
         paths = []
-        for sheet, name in zip(drawn, figure_names(item, drawn), strict=True):
-            whole = draw_sheet(sheet) if isinstance(sheet, FigureSheet) else sheet
-            paths += save(whole, folder, name, formats)
+        for figure, name in zip(drawn, figure_names(item, drawn), strict=True):
+            paths += save(figure, folder, name, formats)
     return paths
 
 
-def figure_sheets(item: Figure, rows: pd.DataFrame, alone: bool = False) -> list[Any]:
-    """Returns a figure's data, a sheet per file, or its matplotlib figures. Raises
-    NothingMeasuredError: nothing is plotted.
-    """
+def draw_item(item: Figure, rows: pd.DataFrame, alone: bool = False) -> list[Any]:
+    """Returns matplotlib's figures, one for each file. Raises NothingMeasuredError: none."""
     function = load_paper(item.paper).draws(item)
     if function is None:
         raise UsageError(f"figure {item.name}: no function figure_{item.number} in figures.py")
     try:
-        plotted = list(function(FigureCells(item, rows, alone)))
+        drawn = list(function(FigureCells(item, rows, alone)))
     except NothingMeasuredError:
         raise
     except Exception as error:
         why = error if isinstance(error, ValueError) else describe_error(error)
         raise UsageError(f"figure {item.name}: {why}") from error
-    if not plotted:
+    if not drawn:
         raise make_nothing_measured_error(item)
-    return plotted
+    return drawn
 
 
-def figure_names(item: Figure, all_sheets: Sequence[Any]) -> list[str]:
+def figure_names(item: Figure, drawn: Sequence[Any]) -> list[str]:
     """The files' names: the figure's, its pair if it has one, its task if the pair has several."""
-    own = [sheet for sheet in all_sheets if isinstance(sheet, FigureSheet)]
+    own = [each for each in drawn if getattr(each, "rows", None) is not None]
+    parts = slugs(each.setting for each in own)
+    places = [(fill("{pair}", each.rows), each.setting) for each in own]
     names = []
-    parts = slugs(sheet.setting for sheet in own)
-    for sheet in all_sheets:
+    for each in drawn:
         name = f"{item.paper}-fig{item.number}"
-        if isinstance(sheet, FigureSheet):
-            pair = sheet.text("{pair}")
-            same = [e for e in own if (e.text("{pair}"), e.setting) == (pair, sheet.setting)]
-            name += f"-{pair}" if pair and "," not in pair else ""
-            name += f"-{sheet.rows.task.iloc[0]}" if len(same) > 1 else ""
-            name += parts[sheet.setting]
+        if each in own:
+            place = places[own.index(each)]
+            name += f"-{place[0]}" if place[0] and "," not in place[0] else ""
+            name += f"-{each.rows.task.iloc[0]}" if places.count(place) > 1 else ""
+            name += parts[each.setting]
         names.append(name)
     return names

@@ -8,7 +8,8 @@ drawing stops (``add_derived_columns``).
   ``paths``, ``order`` (how the widths of two levels go with depth)
 * ``cell.attention`` and ``cell.ways`` (how often a tree was verified: with tree attention, with its
   paths as rows, or both), ``cell.merge_attention`` (how many times fewer nodes merged beams have),
-  ``cell.group``, ``cell.score`` with its ends, ``cell.score_name``
+  ``cell.group``, ``cell.score`` with its ends, ``cell.score_name``, ``cell.relative`` (the score
+  over plain decoding's of the same run)
 * ``cell.lost`` of printed cells: whether a number of it could not be read
 * ``paper.*``: ``draft_length`` or ``target_budget``, where the paper's tables are divided by one
 """
@@ -34,13 +35,14 @@ from spec_bench.report.data.rows import (
 from spec_bench.report.papers.pairs import find_pair, pair_configs
 from spec_bench.report.papers.paper import Axes, Figure, Paper, load_paper
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.columns import COLUMNS, ENDS
+from spec_bench.vocabulary.columns import COLUMNS, ENDS, run_columns
 from spec_bench.vocabulary.names import task_title as task_title
 from spec_bench.vocabulary.published import KEYS, side_by_side
 from spec_bench.vocabulary.spec import parse
 
 GROUP = "cell.group"
 SCORE = "cell.score"
+RELATIVE = "cell.relative"
 SCORE_NAME = "cell.score_name"
 LOST = "cell.lost"
 _NOT_TRUNCATED = {"top_k": 0.0, "top_p": 1.0}
@@ -226,7 +228,15 @@ def derive(rows: pd.DataFrame) -> pd.DataFrame:
         if (name := score_column(part)) is not None:
             ends = {f"{SCORE}{end}": part.get(f"{name}{end}", nan) for end in ("", *ENDS)}
             scores.append(pd.DataFrame({**ends, SCORE_NAME: name}, index=part.index))
-    return add_derived_columns(rows, pd.concat(scores)) if scores else rows
+    if not scores:
+        return rows
+    rows = add_derived_columns(rows, pd.concat(scores))
+    plain = rows[rows.decoder == "ar"]
+    runs = [each.name for each in run_columns(rows) if plain[each.name].notna().any()]
+    keys = list(dict.fromkeys(["pair", "task", *runs]))
+    base = rows[keys].merge(plain.drop_duplicates(keys), "left", keys)[SCORE].set_axis(rows.index)
+    ends = {f"{RELATIVE}{end}": rows[f"{SCORE}{end}"] / base for end in ("", *ENDS)}
+    return add_derived_columns(rows, pd.DataFrame(ends))
 
 
 def _tree_columns(spec: str) -> dict[str, Any]:

@@ -6,8 +6,7 @@ import pandas as pd
 
 from spec_bench.report.data.rows import group_rows
 from spec_bench.report.figures.cells import GROUP, add_group_column, derive
-from spec_bench.report.figures.draw import draw_sheet
-from spec_bench.report.figures.panels import FigureSheet, make_figure_spec, split_into_sheets
+from spec_bench.report.figures.grid import GRID_WORDS, draw_grid
 from spec_bench.report.figures.style import settings
 from spec_bench.report.figures.sweep import picture
 from spec_bench.settings.fields import suggest
@@ -17,7 +16,14 @@ _USUAL = {"pair": "", "task": "", "spec": "-", "status": "complete", "lossless":
 _OF_TREES = ("nodes", "depth", "width")
 
 
-def plot(rows: pd.DataFrame, x: str = "", y: str = "", *, ax: Any = None, **words: Any) -> Any:
+def plot(
+    rows: pd.DataFrame,
+    x: str = "",
+    y: str = "",
+    *,
+    ax: Any = None,
+    **words: Any,
+) -> Any:
     """Draws rows as the report does, a panel for each group of comparable ones; writes no file.
 
     Args:
@@ -28,8 +34,8 @@ def plot(rows: pd.DataFrame, x: str = "", y: str = "", *, ax: Any = None, **word
         y: by default ``block_efficiency``. Without x and y each decoder and tree has a bar, of its
             speed-up if that was measured.
         ax: axes of matplotlib, for a single panel.
-        words: of ``spec_bench.report.figures.panels.Drawing``: ``mark="point"``,
-            ``keep={"decoder": ["sd"]}``.
+        words: of ``spec_bench.report.figures``, of ``panels.Panel.series``: ``mark="line"``,
+            ``best="y"``, ``keep={"decoder": ["sd"]}``; of ``grid.draw_grid``: ``height=3``.
 
     Returns:
         A matplotlib figure, for ``savefig``; or ``ax``, if given.
@@ -47,25 +53,21 @@ def plot(rows: pd.DataFrame, x: str = "", y: str = "", *, ax: Any = None, **word
             raise UsageError(f"nothing in column {name!r}{near}; there is {', '.join(known)}")
     cells = derive(pd.DataFrame({**_USUAL, **rows}).astype({"spec": str}).copy())
     with settings():
-        if x or y:
-            sheet = _lay_out(cells, x or "decoder", y or "block_efficiency", words)
-            return draw_sheet(sheet, ax)
-        return picture(group_rows(cells), ax)
+        if not (x or y):
+            return picture(group_rows(cells), ax)
+        x = f"tree.{x}" if x in _OF_TREES else x or "decoder"
+        y = y or "block_efficiency"
+        look = _choose_look(cells, x) | words
+        grid = {"across": GROUP, "wrap": 3, "title": f"{{{GROUP}}}", "ax": ax}
+        grid |= {name: look.pop(name) for name in [*look] if name in GRID_WORDS}
+        return draw_grid(cells, lambda panel: panel.series(**look), x, y, **grid)
 
 
-def _lay_out(cells: pd.DataFrame, x: str, y: str, words: dict[str, Any]) -> FigureSheet:
-    """Lays out lines along a setting, else points."""
-    hue = ["decoder", "spec"]
-    if x in _OF_TREES:
-        x = f"tree.{x}"
-        hue = ["decoder"]
-    look: dict[str, Any] = {"files": (), "across": GROUP, "wrap": 3, "title": f"{{{GROUP}}}"}
+def _choose_look(cells: pd.DataFrame, x: str) -> dict[str, Any]:
+    """Lines along a setting, else points."""
+    hue = ["decoder"] if x.startswith("tree.") else ["decoder", "spec"]
     if not pd.api.types.is_numeric_dtype(cells[x]):
-        look["hue"] = hue
-    elif f"{x}_low" in cells or add_group_column(cells, x).duplicated([GROUP, *hue, x]).any():
-        look["write"] = "{spec}"
-    else:
-        look |= {"mark": "line", "hue": hue, "dodge": (cells[x].max() - cells[x].min()) / 200}
-    return next(
-        split_into_sheets(make_figure_spec(x, y, **{**look, **words}), cells, pd.DataFrame())
-    )
+        return {"hue": hue}
+    if f"{x}_low" in cells or add_group_column(cells, x).duplicated([GROUP, *hue, x]).any():
+        return {"write": "{spec}"}
+    return {"mark": "line", "hue": hue, "dodge": (cells[x].max() - cells[x].min()) / 200}

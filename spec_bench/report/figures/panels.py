@@ -1,362 +1,338 @@
-"""A figure as data: ``panels(cells, "draft_calls", "block_efficiency", across="task")``.
+"""A panel of a figure: its rows, and what draws them on matplotlib's axes, ``panel.plot``.
 
-A figure is a grid of panels, a panel has layers, a layer is one way of drawing some rows. What is
-said of the figure holds for its panels and what is said of a panel for its layers, unless these say
-otherwise; a layer's ``keep`` adds to that of its panel. Columns are those of ``results.csv`` and
-those of ``cells``, such as ``tree.depth`` and ``cell.score``. Texts may name columns in braces
-(``style``). Nothing is drawn here: the sheets, one for each file, can be read as numbers.
+``panel.series(mark="line")`` draws a colour for each decoder. Columns are those of ``results.csv``
+and those of ``cells``, such as ``tree.depth`` and ``cell.score``; texts may name columns in braces
+(``style``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from itertools import compress, product
-from typing import Any, Literal
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from spec_bench.report.claims.ask import Names, several
 from spec_bench.report.claims.contrast import correlation
-from spec_bench.report.data.rows import TIMED, get_reason, split, to_rows
-from spec_bench.report.figures.cells import (
-    GROUP,
-    LOST,
-    SCORE,
-    SCORE_NAME,
-    FigureCells,
-    add_group_column,
-    elsewhere,
+from spec_bench.report.data.rows import error_bars, get_reason, to_rows
+from spec_bench.report.figures.cells import LOST, SCORE, SCORE_NAME
+from spec_bench.report.figures.style import (
+    GREY,
+    SeriesStyle,
+    assign_styles,
+    fill,
+    has_named_values,
+    shapes,
 )
-from spec_bench.report.figures.style import SeriesStyle, assign_styles, fill, shapes
-from spec_bench.settings.fields import suggest, unknown_setting
+from spec_bench.settings.fields import unknown_setting
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.columns import ENDS, find_column, header, run_columns
-from spec_bench.vocabulary.names import summarise_doubts
+from spec_bench.vocabulary.columns import ENDS, find_column, run_columns
 
 _MARKS = ("line", "point", "front")
 _ASKED = ["pair", "task"]  # printed and measured alike
 _SAMPLING = ["temperature", "top_k", "top_p"]  # likewise, where it is printed
-ALONE = "as printed"
-"""The setting in the names and headings of figures of the printed numbers."""
 _OF_A_LINE = ("draft",)  # and the settings of runs: cells that differ are of two lines
+_STYLE = {"markersize": 4.0, "linewidth": 1.2, "elinewidth": 0.6, "capsize": 0.0}
+_MANY = 12  # more texts than this beside marks of one panel would hide each other: smaller ones
+_SIDES = [(side, lift) for lift in (3, -3, 9, -9) for side in (1, -1)]
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """The look of a column on an axis."""
 
     label: str | None = None  # by default the column's title, with its unit if it is a rate
     log: bool = False  # base 2, with a tick at each value
     ticks: tuple[float, ...] = ()  # none: matplotlib's choice
     low: float | None = None  # lower limit
-    better: Literal["up", "down"] | None = None  # for a Pareto front; by default the column's
     hint: str = ""  # how to measure the column; said where it has no numbers
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """A figure, or with its changes one panel of it, or one layer of a panel."""
+class DrawnSeries(NamedTuple):
+    """The rows that are drawn in one colour, in the order of the line."""
 
-    # A layer: every value of ``hue`` is a series.
-    x: str = ""
-    y: str = ""
-    keep: Mapping[str, Any] = field(default_factory=dict)  # column -> value, values; "max"
-    printed: bool = False  # the paper's numbers, beside rows of the same pair, task and sampling
-    best: str | None = None  # of a series' rows at one x that with the most of this; "y": of y
-    over: str | None = None  # y divided by this decoder's, taken as known without error
-    hue: Names = "decoder"  # columns whose values get a colour each
-    marker: str | None = None  # column whose values get a marker each; by default hue's
-    mark: Literal["line", "point", "front"] = "point"  # front: the Pareto front as steps
-    order: str | None = None  # column along which a line goes; by default x
-    dodge: float | None = None  # how far apart series stand; a factor on a logarithmic axis
-    label: str | None = None  # of a colour in the legend; "": it is not listed
-    shape: str = ""  # of a marker in the legend, where ``marker`` is given
-    names: Mapping[str, str] = field(default_factory=dict)  # hue's value -> how it is written
-    colours: Mapping[str, str] | float = field(default_factory=dict)  # a number: dark to light
-    markers: Mapping[str, str] | str = field(default_factory=dict)  # one: of all
-    dashed: bool | Sequence[str] = False  # or the values of hue whose lines are
-    markersize: float = 4.0  # 0: a line without marks
-    linewidth: float = 1.2
-    elinewidth: float = 0.6
-    capsize: float = 0.0
-    alpha: float | None = None  # of marks and lines
-    faint: float | None = None  # opacity of the error bars
-    write: str = ""  # at each mark; left out where its column has no value
-    at: Literal["beside", "above"] = "beside"  # above: all over the panel
-    caption: str = ""  # added to the note where the layer is drawn
-    # A panel.
-    title: str = ""  # where the figure has a ``side``, above the top panels only
-    legend: bool = False
-    guide: float | None = None  # a grey line at this height
-    band: bool = False  # the interval of the decoder that ``over`` names, in grey
-    empty: str = ""  # where nothing is drawn; by default why it was not measured
-    finish: Callable[[Any, FigureSheet, Panel], None] | None = None  # draws more, before the texts
-    # What differs by layer; a row of panels without anything of the first one is left out.
-    layers: Sequence[Mapping[str, Any]] = ({},)
-    # The figure.
-    files: Names = "pair"  # every combination of these columns' values is a file
-    down: Names = ()  # its values are rows of panels; ``cell.group``: comparable cells
-    across: Names = ()  # their combinations are columns of panels
-    rows: Sequence[Mapping[str, Any]] = ({},)  # what differs by row of panels
-    columns: Sequence[Mapping[str, Any]] = ({},)  # and by column
-    wrap: int | None = None  # so many panels side by side at most
-    share: str = ""  # "x", "y", "xy": common limits, labelled at the figure's edge only
-    side: str = ""  # text left of each row of panels, in place of the vertical axis's label
-    axes: Mapping[str, Axis] = field(default_factory=dict)
-    needs: Mapping[str, int] = field(default_factory=dict)  # column -> how many values a file has
-    width: float | Sequence[float] = 1.0  # in widths of a page; several: by columns of panels
-    height: float = 2.4  # of a row of panels, in inches
-    rest: float = 0.9  # height of all else, in inches
-    heading: str = "{pair}"
-    heading_size: float = 8
-    legend_columns: int | Sequence[int] = 4  # at most; several: by columns of panels
-    note: str = ""
-    bars: str = "Bars: 95% intervals over prompts."  # added where some are drawn
-
-    def __post_init__(self) -> None:
-        if self.mark not in _MARKS:
-            raise UsageError(f"mark must be one of {', '.join(_MARKS)}, got {self.mark!r}")
-
-    def with_changes(self, changes: Mapping[str, Any]) -> Drawing:
-        """Returns a panel of the figure, or a layer of the panel."""
-        keep = {**self.keep, **changes.get("keep", {})}
-        return replace(self, **_check_fields({**changes, "keep": keep}))
-
-    @cached_property
-    def drawn(self) -> list[Drawing]:
-        """A panel's layers, bottom to top."""
-        return [self.with_changes(layer) for layer in self.layers]
-
-    @property
-    def all_layers(self) -> list[Drawing]:
-        """The layers of all panels."""
-        places = product(self.rows, self.columns)
-        return [
-            layer
-            for row, column in places
-            for layer in self.with_changes(row).with_changes(column).drawn
-        ]
-
-    @property
-    def hues(self) -> tuple[str, ...]:
-        """The columns of ``hue``."""
-        return several(self.hue)
-
-    def axis(self, column: str, asked: str = "") -> Axis:
-        """Returns the axis of a column, with its label and direction filled in."""
-        given = self.axes.get(column) or self.axes.get(asked) or Axis()
-        known = find_column(column)
-        title, better = (known.title, known.better) if known else (column.rpartition(".")[2], None)
-        if known and "/" in known.unit and known.unit not in title:
-            title = f"{title} ({known.unit})"
-        label = title if given.label is None else given.label
-        return replace(given, label=label, better=given.better or better or "up")
-
-
-@dataclass(frozen=True)
-class PlotSeries:
-    """The cells that one layer plots in one colour, in the order of the line."""
-
-    layer: Drawing
     rows: pd.DataFrame
     look: SeriesStyle
-    label: str  # in a legend; "": in none
-    shape: str = ""  # its marker's label, in a legend
-    lost: tuple[float, ...] = ()  # where along x a number of the paper's could not be read
-
-    def points(self, column: str) -> list[tuple[float, float, float]]:
-        """(value, low, high) of x or y; the ends are NaN where they are not known."""
-        nothing = pd.Series(float("nan"), self.rows.index)
-        low, high = (self.rows.get(f"{column}{end}", nothing) for end in ENDS)
-        return list(zip(self.rows[column], low, high, strict=True))
-
-    def lines(self) -> list[PlotSeries]:
-        """Returns the series by its lines: cells of one differ in nothing but x and ``order``."""
-        apart = [*(each.name for each in run_columns(self.rows)), *_OF_A_LINE]
-        along = (self.layer.x, self.layer.order)
-        others = [name for name in apart if name in self.rows and name not in along]
-        names = [name for name in others if self.rows[name].nunique(dropna=False) > 1]
-        if not names:
-            return [self]
-        parts = self.rows.groupby(names, sort=False, dropna=False)
-        return [replace(self, rows=part) for _, part in parts]
+    label: str  # in the legend; "": in none
+    shape: str  # its marker's label in the legend
+    mark: str
+    printed: bool
+    handle: dict[str, Any]  # its look in the legend
+    lost: Sequence[float] = ()  # where along x a number of the paper's could not be read
 
 
-@dataclass(frozen=True)
+@dataclass
 class Panel:
-    """The data of one panel."""
+    """One panel: the rows at its place, and what is drawn of them."""
 
-    said: Drawing
-    rows: pd.DataFrame  # all cells of its place, plotted or not
-    series: tuple[PlotSeries, ...] = ()  # in the order drawn
+    rows: pd.DataFrame  # of its place, plotted or not
+    file_rows: pd.DataFrame  # of all panels
+    x: str
+    y: str
+    title: str
+    axes: Mapping[str, Axis]
+    printed: pd.DataFrame | None  # the paper's numbers; None: they are the rows
+    keep: Mapping[str, Any]  # which of its rows are drawn
+    empty: str = ""  # said where nothing is drawn; by default why it was not measured
+    values: dict[str, list[Any]] = field(default_factory=dict)  # of x and y in all panels
+    plot: Any = None  # matplotlib's axes
+    drawn: list[DrawnSeries] = field(default_factory=list)
+    captions: list[str] = field(default_factory=list)  # said in the note
+    _texts: list[tuple[int, float, float, str]] = field(default_factory=list)
+    _formatted: bool = False
 
-    @property
-    def title(self) -> str:
-        """The text above it."""
-        return fill(self.said.title, self.rows, self.said.names)
+    def known(self, keep: Mapping[str, Any]) -> pd.DataFrame:
+        """Returns the rows that can be drawn, of those that are kept."""
+        if not {self.x, self.y} <= set(self.rows):
+            return self.rows[:0]
+        return filter_rows(self.rows, {**self.keep, **keep}).dropna(subset=[self.x, self.y])
 
-    @property
-    def has_subject(self) -> bool:
-        """Whether it plots its first layer, the figure's subject."""
-        return any(series.layer is self.said.drawn[0] for series in self.series)
+    def series(
+        self,
+        *,
+        keep: Mapping[str, Any] = MappingProxyType({}),
+        printed: bool = False,
+        best: str = "",
+        hue: Names = "decoder",
+        marker: str = "",
+        mark: str = "point",
+        order: str = "",
+        dodge: float | None = None,
+        label: str | None = None,
+        shape: str = "",
+        looks: Mapping[str, str] = MappingProxyType({}),
+        shade: float | None = None,
+        dashed: bool | Collection[str] = False,
+        faint: float | None = None,
+        write: str = "",
+        caption: str = "",
+        **style: Any,
+    ) -> list[DrawnSeries]:
+        """Draws rows, each value of ``hue`` in its colour.
 
-    def label(self, column: str) -> str | None:
+        Args:
+            keep: column -> value, values or "max" of the rows that are drawn, of the panel's.
+            printed: the paper's numbers, of the pairs, tasks and sampling that were measured.
+            best: of a series' rows at one x the one with the most of this column; "y": of y.
+            hue: columns whose values are a series each.
+            marker: a column whose values have a marker each; by default the series have.
+            mark: "point", "line", or "front": the Pareto front as steps.
+            order: the column along which a line goes, by default x.
+            dodge: how far apart series stand; a factor on a logarithmic axis.
+            label: of a series in the legend; "": it is not listed.
+            shape: of a marker in the legend, where there is ``marker``.
+            looks: value of hue -> colour, marker or both: "blue", " x", "blue o"; "" is for all.
+            shade: colours from dark to light, so far, by the value of hue.
+            dashed: all lines, or those of some values of hue.
+            faint: opacity of the error bars.
+            write: beside each mark; left out where its column has no value.
+            caption: said in the note if something is drawn.
+            style: as matplotlib's ``errorbar`` takes it; ``markersize=0`` draws lines alone.
+        """
+        if mark not in _MARKS:
+            raise UsageError(f"mark must be one of {', '.join(_MARKS)}, got {mark!r}")
+        for word in {*style} - {*_STYLE, "alpha"}:
+            raise UsageError(unknown_setting(f"series.{word}", word, [*_STYLE, "alpha"]))
+        rows = self._printed_rows() if printed else self.rows
+        x, y = self.x, self.y
+        if not {x, y} <= set(rows):
+            return []
+        kept = {**self.keep, **keep}
+        hues = [name for name in several(hue) if name in self.file_rows]
+        rows = filter_rows(rows, kept)
+        lost = rows[rows[LOST] & rows[y].isna()] if LOST in rows else rows[:0]
+        rows = rows[rows[x].notna()]
+        if best:
+            judged = y if best == "y" else best
+            rows = rows[rows[judged].notna()]
+            rows = rows.loc[rows.groupby([*hues, x], sort=False)[judged].idxmax()]
+        rows = rows[rows[y].notna()]
+        known = filter_rows(self.file_rows, kept)
+        styles = assign_styles(known, hues, kept, looks, shade, dashed)
+        by_marker = shapes(self.file_rows[marker]) if marker else {}
+        if label is None:
+            label = " ".join(f"{{{name}}}" for name in several(hue)) + "{marks}"
+        style = {**_STYLE, **style, "markerfacecolor": "none" if printed else None}
+        keys = [*hues, *([marker] if marker else [])]
+        parts = rows.groupby(keys, sort=False, dropna=False) if keys else [((), rows)]
+        found = []
+        for _, part in parts if len(rows) else ():
+            look = styles[tuple(part[name].iloc[0] for name in hues)]
+            if marker:
+                look = look._replace(marker=by_marker[part[marker].iloc[0]])
+            named = filter_rows(known, {name: [*part[name].unique()] for name in hues})
+            text = _label(label, part, part if named.empty else named, x, y)
+            gone = lost[(lost[hues] == part[hues].iloc[0]).all(axis=1)][x].dropna().unique()
+            if mark == "line":
+                part = part.sort_values(order or x, kind="stable")
+            elif mark == "front":
+                part = pareto_front(part, x, y)
+            handle = {"color": GREY if printed else look.colour}
+            if marker or style["markersize"]:
+                handle |= {"marker": "o"} if marker else {"marker": look.marker, "markersize": 4}
+            if printed:
+                handle["markerfacecolor"] = "none"
+            text = text if len(hues) == len(several(hue)) else ""
+            more = (fill(shape, part), mark, printed, handle, tuple(gone))
+            found.append(DrawnSeries(part, look, text, *more))
+        found.sort(key=lambda series: series.look.place)
+        for each in found:
+            self._draw(each, style, order or x, dodge, faint)
+            for index, row in each.rows.iterrows() if write else ():
+                told = fill(write, each.rows.loc[[index]])
+                if told and has_named_values(write, row):
+                    self._texts.append((int(index), float(row[x]), float(row[y]), told))
+        self.captions += [caption] * bool(found)
+        self.drawn += found
+        return found
+
+    def _printed_rows(self) -> pd.DataFrame:
+        """The paper's cells of the pairs, tasks and sampling that were measured here."""
+        printed = self.printed
+        if printed is None or self.x not in printed:
+            return pd.DataFrame()
+        here = self.rows[[*_ASKED, *_SAMPLING]].drop_duplicates()
+        same = printed.reset_index().merge(here, on=_ASKED, suffixes=("", "_here"))
+        for name in _SAMPLING:  # empty: the paper prints none
+            same = same[same[name].isna() | (same[name] == same[f"{name}_here"])]
+        return printed.loc[same["index"].unique()].dropna(subset=[self.x])
+
+    def _draw(
+        self,
+        series: DrawnSeries,
+        style: dict[str, Any],
+        order: str,
+        dodge: float | None,
+        faint: float | None,
+    ) -> None:
+        """Draws a series' marks with their intervals, its lines, or its front."""
+        look = series.look
+        if series.mark == "front":
+            # Between two points of the front one gets the worse of both.
+            steps = "pre" if _is_better_high(self.x) else "post"
+            told = {"color": look.colour, "linewidth": style["linewidth"]}
+            self.plot.step(series.rows[self.x], series.rows[self.y], where=steps, **told)
+            return
+        places = self._places()
+
+        def across(values: pd.Series) -> pd.Series:
+            at = values.map(lambda value: places.index(str(value))) if places else values
+            if dodge is None:
+                return at
+            return at * dodge**look.aside if self._axis(self.x).log else at + dodge * look.aside
+
+        line = "" if series.mark == "point" else "--" if look.dashed else "-"
+        label: str | None = series.label or None
+        for rows in _lines(series.rows, (self.x, order)) if line else [series.rows]:
+            bars = self.plot.errorbar(
+                across(rows[self.x]), rows[self.y],
+                xerr=None if places else _bars(rows, self.x), yerr=_bars(rows, self.y),
+                fmt=f"{look.marker if style['markersize'] else ''}{line}",
+                color=look.colour, label=label, **style,
+            )  # fmt: skip
+            label = None
+            for each in bars[2] if faint is not None else ():
+                each.set_alpha(faint)
+        if series.lost:
+            told = {"color": look.colour, "markerfacecolor": "white", "zorder": 4}
+            told["markersize"] = style["markersize"] or 4
+            best = series.rows[series.rows[self.x].isin(series.lost)]
+            self.plot.plot(across(best[self.x]), best[self.y], look.marker, **told)
+            gone = pd.Series([at for at in series.lost if at not in set(best[self.x])])
+            where = self.plot.get_xaxis_transform()
+            self.plot.plot(across(gone), [0.05] * len(gone), "x", transform=where, **told)
+
+    def mark_height(self, y: float) -> None:
+        """Draws a grey line, such as that of plain decoding."""
+        self.plot.axhline(y, color=GREY, linewidth=0.8, zorder=0)
+
+    def _places(self) -> list[str]:
+        """The places along an x that is text, the same in all panels; none for numbers."""
+        values = self.values[self.x]
+        return [*values] if any(isinstance(value, str) for value in values) else []
+
+    def format_axes(self) -> None:
+        """Sets the ticks; after the series, whose limits they widen."""
+        if self._formatted:
+            return
+        self._formatted = True
+        for side, column in (("x", self.x), ("y", self.y)):
+            axis = self._axis(column)
+            ticks = getattr(self.plot, f"set_{side}ticks")
+            if axis.log:
+                values = self.values[column]
+                getattr(self.plot, f"set_{side}scale")("log", base=2)
+                ticks(values, [f"{value:g}" for value in values])
+                self.plot.minorticks_off()
+            if axis.ticks:
+                ticks(axis.ticks)
+        if places := self._places():
+            self.plot.set_xticks(range(len(places)), places)
+
+    def _axis(self, column: str) -> Axis:
+        return self.axes.get(column, Axis())
+
+    def label(self, column: str) -> str:
         """Returns an axis's label: ``cell.score`` is one of the scores."""
         names = self.rows[SCORE_NAME].dropna().unique() if SCORE_NAME in self.rows else []
         real = str(names[0]) if column == SCORE and len(names) == 1 else column
-        return self.said.axis(real, column).label
+        label = (self.axes.get(real) or self._axis(column)).label
+        known = find_column(real)
+        title = known.title if known else real.rpartition(".")[2]
+        if known and "/" in known.unit and known.unit not in title:
+            title = f"{title} ({known.unit})"
+        return title if label is None else label
 
     @property
     def reason(self) -> str:
         """Why it plots nothing."""
-        said = self.said
-        rows = self.rows
-        has_y = said.y in rows and rows[said.y].notna().any()
-        missing = said.x if has_y else said.y
-        reasons = [get_reason(row, missing) for row in to_rows(rows)]
-        axis = said.axis(missing)
+        has_y = self.y in self.rows and self.rows[self.y].notna().any()
+        missing = self.x if has_y else self.y
+        reasons = (get_reason(row, missing) for row in to_rows(self.rows))
         why = next(filter(None, reasons), "no value")
-        return said.empty or f"{axis.label} not measured: {why}{axis.hint}"
+        hint = self._axis(missing).hint
+        return self.empty or f"{self.label(missing)} not measured: {why}{hint}"
 
-    @property
-    def band(self) -> tuple[float, float] | None:
-        """The interval of the decoder that all is relative to; None where there is none."""
-        base = _first_row(self.rows, self.said.over)
-        y = self.said.y
-        if not self.said.band or base is None or y not in base or not base[y]:
-            return None
-        low, high = (base[f"{y}{end}"] / base[y] for end in ENDS)
-        return None if pd.isna(low) or pd.isna(high) else (float(low), float(high))
+    def write_texts(self) -> None:
+        """Writes each text beside its mark, on the side where most room is left.
 
-
-@dataclass(frozen=True)
-class FigureSheet:
-    """One file of a figure."""
-
-    drawing: Drawing
-    grid: list[list[Panel]]  # rows of panels, top to bottom
-    rows: pd.DataFrame = field(repr=False)  # all cells that are plotted
-    setting: str = ""  # that the figure's other files lack; "" without other files
-    missing: tuple[str, ...] = ()  # what was not measured, and why, of columns that are left out
-
-    @property
-    def panels(self) -> list[Panel]:
-        """All panels, row by row."""
-        return [panel for line in self.grid for panel in line]
-
-    @property
-    def series(self) -> list[PlotSeries]:
-        """Those of all panels."""
-        return [series for panel in self.panels for series in panel.series]
-
-    def values(self, column: str) -> list[Any]:
-        """Returns all that panels plot of a column, ascending."""
-        plotted = [s.rows[column] for s in self.series if column in (s.layer.x, s.layer.y)]
-        return sorted(pd.concat(plotted).unique()) if plotted else []
-
-    def places(self, x: str) -> list[str]:
-        """Returns the places along an x that is text, the same in all panels; none for numbers."""
-        texts = any(isinstance(value, str) for value in self.values(x))
-        return list(dict.fromkeys(map(str, self.rows[x]))) if texts else []
-
-    def text(self, template: str, **more: object) -> str:
-        """Returns a text about all that is plotted."""
-        return fill(template, self.rows, self.drawing.names, **more)
-
-
-def panels(
-    cells: FigureCells,
-    x: Names = "",
-    y: Names = "",
-    *,
-    of: pd.DataFrame | None = None,
-    paths_as_rows: bool = False,
-    **said: Any,
-) -> list[FigureSheet]:
-    """Returns a figure's sheets, each with something plotted, of its measured cells or of rows in
-    their place; ``paths_as_rows``: of cells without tree attention, too. Several columns for x or y
-    are a column of panels each; ``said`` is all else of a ``Drawing``.
-    """
-    drawing = make_figure_spec(x, y, **{"files": () if cells.item.together else "pair", **said})
-    if cells.alone:
-        drawing = replace(
-            drawing,
-            layers=[each for each in drawing.layers if not each.get("printed")],
-            heading="{pair}" if "pair" in several(drawing.files) else "",
-            note=f"As printed in the tables of {cells.paper.title}; no intervals.",
-            needs={},
-        )
-        found = split_into_sheets(drawing, cells.rows(), pd.DataFrame()) if of is None else ()
-        return [replace(sheet, setting=ALONE) for sheet in found]
-    measured = cells.rows(paths_as_rows) if of is None else of
-    printed = cells.printed(measured) if "pair" in measured else pd.DataFrame()
-    facets = (drawing.files, drawing.across, drawing.down)
-    shown = {"pair", "task", *(name for names in facets for name in several(names))}
-    for layer in drawing.all_layers:
-        for name in {layer.x, layer.y} - {"", *measured, *header()}:
-            if "." in name:  # of a sheet's own making, such as cell.score
-                continue
-            raise UsageError(f"no column {name!r}{suggest(name, [*measured])}")
-        shown |= {layer.x, layer.y, *layer.hues, *layer.keep, layer.marker or ""}
-    groups = {each.name for each in run_columns(measured)} if GROUP in shown else set()
-    return [
-        replace(sheet, setting=setting, missing=(*sheet.missing, *_unlike(cells, sheet)))
-        for setting, part in split(measured, shown | groups)
-        for sheet in split_into_sheets(drawing, part, printed)
-    ]
-
-
-def _unlike(cells: FigureCells, sheet: FigureSheet) -> list[str]:
-    """Says of which other runs rows are, at which temperatures that the paper does not have."""
-    if "temperature" not in sheet.rows:
-        return []
-    unlike = sheet.rows[~cells.fits(sheet.rows)].temperature.unique()
-    said = [f"measured at temperature {each:g}, which the paper has not" for each in unlike]
-    recipes = " or ".join(cells.item.recipes)
-    return [*said, *(f"rows of {e}, not of {recipes}" for e in elsewhere(cells.item, sheet.rows))]
-
-
-def make_figure_spec(x: Names = "", y: Names = "", **said: Any) -> Drawing:
-    """Returns a figure as it is said; several columns for x or y are a column of panels each."""
-    for name, column in (("x", x), ("y", y)):
-        if isinstance(column, str):
-            said[name] = column
-        else:
-            said["columns"] = [{name: each} for each in column]
-    return Drawing(**_check_fields(said))
-
-
-def _check_fields(said: dict[str, Any]) -> dict[str, Any]:
-    """Refuses a word that a figure does not have."""
-    words = [each.name for each in fields(Drawing)]
-    for word in (each for each in said if each not in words):
-        raise UsageError(unknown_setting(f"panels.{word}", word, words))
-    return said
-
-
-def split_into_sheets(
-    drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame
-) -> Iterator[FigureSheet]:
-    """Yields a figure's files, each with something plotted; rows have their derived columns."""
-    used = pd.Series(False, rows.index)  # rows that some layer draws, or compares with
-    for layer in drawing.all_layers:
-        used |= rows.index.isin(filter_rows(rows, layer.keep).index)
-        if layer.over:
-            used |= rows.decoder == layer.over
-    files = [name for name in several(drawing.files) if name in rows]
-    for values in _facets(filter_rows(rows, drawing.keep), files):
-        part = add_group_column(rows[used & _mask_rows(rows, values)], drawing.x)
-        counts = {name: part[name].nunique() if name in part else 0 for name in drawing.needs}
-        if any(counts[name] < count for name, count in drawing.needs.items()):
-            continue
-        if sheet := _sheet(drawing, part, printed):
-            yield sheet
+        Room is the distance to marks and texts, in sizes of the text; none is beyond the panel.
+        """
+        if not self._texts:
+            return
+        marks = sorted(self._texts)
+        plot = self.plot
+        size = 5.5 if len(marks) > _MANY else 6.5
+        plot.figure.draw_without_rendering()  # lays out the axes: places on paper are known
+        places = plot.transData.transform([(x, y) for _, x, y, _ in marks]) * 72 / plot.figure.dpi
+        taken = [(float(x), float(y)) for x, y in places]
+        first, last = (float(edge) * 72 / plot.figure.dpi for edge in (plot.bbox.x0, plot.bbox.x1))
+        for (_, *at, text), (x, y) in zip(marks, places, strict=True):
+            width = 0.6 * size * len(text)
+            best = (-inf, (0.0, 0.0), 1, 0)
+            for side, lift in _SIDES:
+                middle = x + side * (5 + width / 2), y + lift
+                gaps = [
+                    max(abs(middle[0] - a) / width, abs(middle[1] - b) / size) for a, b in taken
+                ]
+                inside = first <= middle[0] - width / 2 <= middle[0] + width / 2 <= last
+                room = min(0.8, *gaps) if inside else -1.0  # more room than this is no better
+                if room > best[0]:
+                    best = (room, middle, side, lift)
+            _, middle, side, lift = best
+            taken.append(middle)
+            plot.annotate(
+                text, at, textcoords="offset points", xytext=(side * 5, lift),
+                ha="left" if side > 0 else "right", va="center", fontsize=size,
+            )  # fmt: skip
 
 
 def filter_rows(rows: pd.DataFrame, keep: Mapping[str, Any]) -> pd.DataFrame:
-    """Returns the rows that a layer draws."""
+    """Returns the rows with these values, column by column; ``"max"``: with the largest."""
     for name, wanted in keep.items():
         if wanted == "max":
             rows = rows[rows[name] == rows[name].max()] if name in rows else rows
@@ -367,161 +343,44 @@ def filter_rows(rows: pd.DataFrame, keep: Mapping[str, Any]) -> pd.DataFrame:
     return rows
 
 
-def _sheet(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> FigureSheet | None:
-    """Returns one file; None where nothing is plotted."""
-    drawn = filter_rows(rows, drawing.keep)
-    wide = len(drawing.columns)
-    acrosses = _facets(drawn, several(drawing.across))
-    grid: list[list[Panel]] = []
-    for down, row in product(_facets(drawn, several(drawing.down)), drawing.rows):
-        line = []
-        for across, column in product(acrosses, drawing.columns):
-            here = rows[_mask_rows(rows, {**down, **across})]
-            line.append(_panel(drawing.with_changes(row).with_changes(column), here, rows, printed))
-        if any(panel.has_subject for panel in line):
-            grid.append(line)
-    filled = {i // wide for line in grid for i, panel in enumerate(line) if panel.has_subject}
-    grid = [[panel for i, panel in enumerate(line) if i // wide in filled] for line in grid]
-    if not grid:
-        return None
-    # A column without numbers is a line in the note.
-    columns = list(zip(*grid, strict=True))
-    full = [any(panel.series for panel in each) for each in columns]
-    missing = [each[0].reason for each, any_ in zip(columns, full, strict=True) if not any_]
-    shown = {name for line in grid for each in line for name in (each.said.x, each.said.y)}
-    if TIMED & shown:
-        missing += [f"times in doubt, {doubt}" for doubt in summarise_doubts(to_rows(drawn))]
-    grid = [[*compress(line, full)] for line in grid]
-    if drawing.wrap:
-        flat = [panel for line in grid for panel in line]
-        most = drawing.wrap
-        grid = [flat[start : start + most] for start in range(0, len(flat), most)]
-    plotted = [each for line in grid for panel in line for each in panel.series]
-    measured = pd.concat([each.rows for each in plotted if not each.layer.printed])
-    shown = rows[rows.index.isin(measured.index)]
-    return FigureSheet(drawing, grid, shown, missing=tuple(dict.fromkeys(missing)))
+def _lines(rows: pd.DataFrame, along: Sequence[str]) -> Iterator[pd.DataFrame]:
+    """A series by its lines: cells of one differ in nothing but x and order."""
+    apart = [*(each.name for each in run_columns(rows)), *_OF_A_LINE]
+    others = [name for name in apart if name in rows and name not in along]
+    names = [name for name in others if rows[name].nunique(dropna=False) > 1]
+    for _, part in rows.groupby(names, sort=False, dropna=False) if names else [((), rows)]:
+        yield part
 
 
-def _facets(rows: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns the combinations of values; of one column of numbers ascending, else as they come."""
-    if not columns or rows.empty:
-        return [] if rows.empty else [{}]
-    values = rows[list(columns)].drop_duplicates()
-    if len(columns) == 1 and pd.api.types.is_numeric_dtype(values[columns[0]]):
-        values = values.sort_values(columns[0])
-    return [{str(k): v for k, v in each.items()} for each in values.to_dict("records")]
+def _bars(rows: pd.DataFrame, column: str) -> NDArray[np.float64] | None:
+    """Returns the lengths of error bars; None where no row knows its interval."""
+    points = rows.reindex(columns=[column, *(f"{column}{end}" for end in ENDS)])
+    known = points.iloc[:, 1].notna().any()
+    return error_bars(points.itertuples(index=False, name=None)) if known else None
 
 
-def _mask_rows(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.Series:
-    """Marks the rows with these values."""
-    same = pd.Series(True, rows.index)
-    for name, value in values.items():
-        same &= rows[name] == value
-    return same
-
-
-def _panel(
-    said: Drawing, rows: pd.DataFrame, file_rows: pd.DataFrame, printed: pd.DataFrame
-) -> Panel:
-    """Returns one panel: the rows at its place, with looks after all rows of the file."""
-    series: list[PlotSeries] = []
-    for layer in said.drawn:
-        shown = rows
-        if layer.printed:  # the cells of the pairs, tasks and sampling that were measured here
-            shown = printed.iloc[:0]
-            if layer.x in printed:
-                here = rows[[*_ASKED, *_SAMPLING]].drop_duplicates()
-                same = printed.reset_index().merge(here, on=_ASKED, suffixes=("", "_here"))
-                for name in _SAMPLING:  # empty: the paper prints none
-                    same = same[same[name].isna() | (same[name] == same[f"{name}_here"])]
-                shown = printed.loc[same["index"].unique()].dropna(subset=[layer.x])
-        if {layer.x, layer.y} <= set(shown):
-            lost = filter_rows(shown, layer.keep)
-            lost = lost[lost[LOST] & lost[layer.y].isna()] if LOST in lost else lost[:0]
-            series += _series(layer, _select_plotted_rows(layer, shown), file_rows, lost)
-    return Panel(said, rows, tuple(series))
-
-
-def _select_plotted_rows(layer: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns the rows that a layer draws, its y as it is drawn."""
-    x = layer.x
-    y = layer.y
-    if layer.over:
-        base = _first_row(rows, layer.over)
-        numbers = [y, *(f"{y}{end}" for end in ENDS)]
-        divisor = float("nan") if base is None else base[y] or float("nan")
-        rows = rows.assign(**{name: rows[name] / divisor for name in numbers if name in rows})
-    rows = filter_rows(rows, layer.keep)
-    rows = rows[rows[x].notna()]
-    if layer.best:
-        hue = [name for name in layer.hues if name in rows]
-        judged = y if layer.best == "y" else layer.best
-        rows = rows[rows[judged].notna()]
-        rows = rows.loc[rows.groupby([*hue, x], sort=False)[judged].idxmax()]
-    return rows[rows[y].notna()]
-
-
-def _series(
-    layer: Drawing, rows: pd.DataFrame, file_rows: pd.DataFrame, lost: pd.DataFrame
-) -> list[PlotSeries]:
-    """Returns a series per value of hue and marker that has rows; ``lost`` are printed cells whose
-    number would be drawn, had it not been lost.
-    """
-    known = filter_rows(file_rows, layer.keep)
-    hue = [name for name in layer.hues if name in file_rows]
-    by_hue = assign_styles(layer, known, hue)
-    by_marker = shapes(file_rows[layer.marker]) if layer.marker else {}
-    columns = [*hue, *([layer.marker] if layer.marker else [])]
-    parts = rows.groupby(columns, sort=False, dropna=False) if columns else [((), rows)]
-    found: list[PlotSeries] = []
-    for _, part in parts if len(rows) else ():
-        look = by_hue[tuple(part[name].iloc[0] for name in hue)]
-        if layer.marker:
-            look = replace(look, marker=by_marker[part[layer.marker].iloc[0]])
-        label = _label(layer, part, known) if len(hue) == len(layer.hues) else ""
-        shape = fill(layer.shape, part)
-        cells = part
-        if layer.mark == "line":
-            cells = part.sort_values(layer.order or layer.x, kind="stable")
-        elif layer.mark == "front":  # the cells that no other beats, x ascending
-            places = list(zip(part[layer.x], part[layer.y], strict=True))
-            x_up, y_up = (layer.axis(name).better == "up" for name in (layer.x, layer.y))
-            cells = part.iloc[pareto_front(places, higher_x=x_up, higher_y=y_up)]
-        same = lost[(lost[hue] == part[hue].iloc[0]).all(axis=1)]
-        at = same[layer.x].dropna().unique()
-        found.append(PlotSeries(layer, cells, look, label, shape, tuple(at)))
-    return sorted(found, key=lambda series: series.look.index)
-
-
-def _label(layer: Drawing, part: pd.DataFrame, known: pd.DataFrame) -> str:
+def _label(template: str, part: pd.DataFrame, known: pd.DataFrame, x: str, y: str) -> str:
     """Returns a series' name in the legend: of all its rows in the file, in whichever panel."""
-    template = layer.label
-    if template is None:
-        template = " ".join(f"{{{name}}}" for name in layer.hues) + "{marks}"
-    for name in layer.hues:
-        known = known[known[name].isin(part[name].unique())]
-    r = correlation(part[layer.x], part[layer.y]) if "{correlation}" in template else None
+    r = correlation(part[x], part[y]) if "{correlation}" in template else None
     more = {"count": len(part), "correlation": "" if r is None else f", r = {r:.3f}"}
-    return fill(template, part if known.empty else known, layer.names, **more)
+    return fill(template, known, **more)
 
 
-def _first_row(rows: pd.DataFrame, decoder: str | None) -> pd.Series | None:
-    matching = rows[rows.decoder == decoder] if decoder else rows.iloc[:0]
-    return None if matching.empty else matching.iloc[0]
+def _is_better_high(column: str) -> bool:
+    known = find_column(column)
+    return known is None or known.better != "down"
 
 
-def pareto_front(
-    points: Sequence[tuple[float, float]], *, higher_x: bool, higher_y: bool
-) -> list[int]:
-    """The Pareto front of points (x, y) without NaN: those that no other beats, being as good in
-    both and better in one; their indices, x ascending, of equal points the first.
+def pareto_front(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
+    """Returns the rows that no other beats, being as good in both columns and better in one, x
+    ascending; of equal ones the first.
     """
-    better_x = 1 if higher_x else -1
-    better_y = 1 if higher_y else -1
-    worth = [(better_x * x, better_y * y) for x, y in points]
-    order = sorted(range(len(points)), key=lambda i: (*worth[i], -i), reverse=True)
-    chosen: list[int] = []
-    for index in order:  # the best x first: a point is on the front if its y is a new best
-        if not chosen or worth[index][1] > worth[chosen[-1]][1]:
-            chosen.append(index)
-    return chosen[::-1] if higher_x else chosen
+    worth = rows[[x, y]] * [1 if _is_better_high(name) else -1 for name in (x, y)]
+    worth = worth.sort_values([x, y], ascending=False, kind="stable")
+    best = worth[y].cummax().shift(fill_value=-inf)
+    return rows.loc[worth.index[worth[y] > best]].sort_values(x)
+
+
+def panels(*_: object, **__: object) -> None:
+    """Refuses figures as they were drawn before ``draw_panels``."""
+    raise UsageError("panels() is now draw_panels() of figures.grid: docs/extending.md")

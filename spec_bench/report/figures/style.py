@@ -8,11 +8,10 @@ have one value of it, and is empty otherwise; its name with an s (``{tasks}``) l
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import pandas as pd
@@ -24,9 +23,6 @@ from spec_bench.vocabulary.decoders import COLOURS, MARKERS, PALETTE, find_decod
 from spec_bench.vocabulary.names import MARKS, display_title
 from spec_bench.vocabulary.numbers import format_count
 
-if TYPE_CHECKING:
-    from spec_bench.report.figures.panels import Drawing
-
 FORMATS = ("png", "pdf")
 TWO_COLUMNS_INCHES = 7.2  # the width of a page of two columns
 GREY = "grey"
@@ -37,11 +33,10 @@ _SETTINGS = Path(__file__).with_name("figures.mplstyle")
 _CYCLE = {"axes.prop_cycle": cycler(color=[colour.light for colour in PALETTE])}
 
 
-@dataclass(frozen=True)
-class SeriesStyle:
+class SeriesStyle(NamedTuple):
     """The distinctive look of a series."""
 
-    index: int  # its place among the series of its layer
+    place: int  # its place among the series of its layer
     aside: float  # how many places it stands from the middle one
     colour: Any
     marker: str
@@ -49,46 +44,38 @@ class SeriesStyle:
 
 
 def assign_styles(
-    layer: Drawing, rows: pd.DataFrame, hue: Sequence[str]
+    rows: pd.DataFrame,
+    hue: Sequence[str],
+    keep: Mapping[str, Any],
+    looks: Mapping[str, str],
+    shade: float | None,
+    dashed: bool | Collection[str],
 ) -> dict[tuple[Any, ...], SeriesStyle]:
-    """The looks of a layer's series, by their value of hue, in all panels of a file: numbers
-    ascending, what ``keep`` or ``colours`` list in that order, else as they come. A decoder has its
-    own colour in every figure, and its marker where its trees are one series.
+    """The looks of series, by their value of hue, in all panels of a file: numbers ascending, what
+    ``keep`` or ``looks`` list in that order, else as they come. A decoder has its own colour in
+    every figure, and its marker where its trees are one series.
     """
     values = [tuple(each) for each in rows[list(hue)].drop_duplicates().to_numpy()] if hue else [()]
-    colours = layer.colours
-    markers = layer.markers
     if len(hue) == 1:
-        listed = layer.keep.get(hue[0])
-        if not isinstance(listed, list):
-            listed = list(colours) if isinstance(colours, Mapping) else []
+        kept = keep.get(hue[0])
+        listed = [(each,) for each in (kept if isinstance(kept, list) else looks) if each]
         if not listed and pd.api.types.is_numeric_dtype(rows[hue[0]]):
             values = sorted(values)
-        first = [(each,) for each in listed]
-        values = [*first, *(each for each in values if each not in first)]
+        values = list(dict.fromkeys([*listed, *values]))
     found = {}
     for index, value in enumerate(values):
         name = str(value[0]) if len(value) == 1 else ""
         usual = find_decoder(str(value[hue.index("decoder")])) if "decoder" in hue else None
-        colour: Any = usual.colour.light if usual else PALETTE[index % len(PALETTE)].light
+        colour: Any = (usual.colour if usual else PALETTE[index % len(PALETTE)]).light
         marker: str = usual.marker if usual and name else MARKERS[index % len(MARKERS)]
-        if isinstance(colours, Mapping):
-            colour = _COLOURS.get(colours.get(name, ""), colours.get(name, colour))
-        elif len(values) > 2 and usual is None:
-            colour = matplotlib.colormaps["viridis"](colours * index / (len(values) - 1))
-        marker = markers if isinstance(markers, str) else markers.get(name, marker)
-        dashed = layer.dashed if isinstance(layer.dashed, bool) else name in layer.dashed
-        found[value] = SeriesStyle(index, index - (len(values) - 1) / 2, colour, marker, dashed)
+        if shade is not None and len(values) > 2:
+            colour = matplotlib.colormaps["viridis"](shade * index / (len(values) - 1))
+        own_colour, _, own_marker = looks.get(name, looks.get("", "")).partition(" ")
+        colour = _COLOURS.get(own_colour, own_colour) or colour
+        aside = index - (len(values) - 1) / 2
+        is_dashed = dashed if isinstance(dashed, bool) else name in dashed
+        found[value] = SeriesStyle(index, aside, colour, own_marker or marker, is_dashed)
     return found
-
-
-def apply_style(table: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """``colours`` and ``markers`` from ``{"sd": "blue o"}``; a look may lack one of them."""
-    parts = {name: look.partition(" ") for name, look in table.items()}
-    return {
-        "colours": {name: colour for name, (colour, _, _) in parts.items() if colour},
-        "markers": {name: marker for name, (_, _, marker) in parts.items() if marker},
-    }
 
 
 def shapes(values: pd.Series) -> dict[Any, str]:
@@ -99,6 +86,11 @@ def shapes(values: pd.Series) -> dict[Any, str]:
 
 class ReportFigure(Figure):
     """A figure that pyplot does not know, and that a notebook shows."""
+
+    rows: pd.DataFrame | None = None  # that it shows
+    setting = ""  # that the figure's other files have not
+    missing: tuple[str, ...] = ()  # what was not measured, and why
+    grid: Sequence[Sequence[Any]] = ()  # its panels, row by row, with what they show
 
     def _repr_png_(self) -> bytes:
         picture = BytesIO()
@@ -128,16 +120,12 @@ def save(
     return paths
 
 
-def fill(
-    text: str, rows: pd.DataFrame, names: Mapping[str, str] | None = None, **more: object
-) -> str:
-    """The text with its braces filled: from columns of the rows, or from ``more``, which are none;
-    ``names`` has the text of a value, where the usual name is not meant.
-    """
+def fill(text: str, rows: pd.DataFrame, **more: object) -> str:
+    """The text with its braces filled: from columns of the rows, or from ``more``."""
     known = {"marks": marks(rows), **more}
 
     def shown(value: Any) -> Any:
-        return (names or {}).get(value) or display_title(value) if isinstance(value, str) else value
+        return display_title(value) if isinstance(value, str) else value
 
     def written(match: re.Match[str]) -> str:
         name, form = match.groups()

@@ -24,7 +24,7 @@ from spec_bench.report.data.rows import (
     to_rows,
     tree_titles,
 )
-from spec_bench.report.figures.draw import check_single
+from spec_bench.report.figures.grid import check_single
 from spec_bench.report.figures.style import ReportFigure, save, settings
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import ENDS

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -106,33 +107,33 @@ def throughput(file: Path) -> str:
 
 def draw(lines: Sequence[tuple[str, str, pd.DataFrame]], path: Path) -> None:
     """Left: tokens/s of all over tokens/s of one. Right: the speed-up over plain decoding."""
-    from spec_bench.report.figures.draw import draw_sheet
-    from spec_bench.report.figures.panels import Axis, make_figure_spec, split_into_sheets
+    from spec_bench.report.figures.grid import Axis, draw_grid
     from spec_bench.report.figures.style import save, settings
 
     cells = pd.concat(
         [line.assign(**{_PANEL: group, _TITLE: title}) for group, title, line in lines],
         ignore_index=True,
     )
-    drawing = make_figure_spec(
-        hue=("decoder", _TITLE),
-        label=f"{{{_TITLE}}}",
-        mark="line",
-        order="batch_size",
-        files=(),
-        down=_PANEL,
-        legend_columns=3,
-        columns=[
-            {"x": PER_USER, "y": IN_ALL, "write": "{batch_size:g}", "title": f"{{{_PANEL}}}"},
-            {"x": "batch_size", "y": "speedup", "dodge": 1.03, "guide": 1.0},
-        ],
-        axes={
-            PER_USER: Axis("tokens/s of a request", low=0),
-            IN_ALL: Axis("tokens/s of all", low=0),
-            "batch_size": Axis("requests together", log=True),
-            "speedup": Axis("speed-up at equal concurrency", low=0),
-        },
-    )
+
+    def draw_lines(panel: Any) -> None:
+        look = {"hue": ("decoder", _TITLE), "label": f"{{{_TITLE}}}", "mark": "line"}
+        if panel.y == IN_ALL:
+            panel.series(**look, order="batch_size", write="{batch_size:g}")
+        else:
+            panel.series(**look, order="batch_size", dodge=1.03)
+            panel.mark_height(1.0)
+
     with settings():
-        (sheet,) = split_into_sheets(drawing, cells, pd.DataFrame())
-        save(draw_sheet(sheet), path.parent, path.stem, ("png",), dpi=150)
+        figure = draw_grid(
+            cells, draw_lines, "batch_size", "speedup",
+            down=_PANEL,
+            by_column=[{"x": PER_USER, "y": IN_ALL, "title": f"{{{_PANEL}}}"}, {}],
+            axes={
+                PER_USER: Axis("tokens/s of a request", low=0),
+                IN_ALL: Axis("tokens/s of all", low=0),
+                "batch_size": Axis("requests together", log=True),
+                "speedup": Axis("speed-up at equal concurrency", low=0),
+            },
+            legend_columns=3,
+        )  # fmt: skip
+        save(figure, path.parent, path.stem, ("png",), dpi=150)

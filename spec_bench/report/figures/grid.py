@@ -1,0 +1,371 @@
+"""A figure as a grid of panels: ``draw_panels(cells, draw, "draft_calls", "mbsu", across="task")``.
+
+``draw`` gets one panel after the other and draws on it. What is above, below and around the panels
+is done here, after what they show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import signature
+from itertools import compress, product
+from textwrap import fill as wrap_text
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.lines import Line2D
+
+from spec_bench.report.claims.ask import Names, several
+from spec_bench.report.data.rows import TIMED, format_prompt_count, split, to_rows
+from spec_bench.report.figures.cells import GROUP, FigureCells, add_group_column, elsewhere
+from spec_bench.report.figures.panels import Axis as Axis
+from spec_bench.report.figures.panels import Panel, filter_rows
+from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, ReportFigure, fill
+from spec_bench.report.papers.pairs import pair_configs
+from spec_bench.settings.fields import suggest
+from spec_bench.system.errors import UsageError
+from spec_bench.vocabulary.columns import header, run_columns
+from spec_bench.vocabulary.decoders import MARKERS
+from spec_bench.vocabulary.names import summarise_doubts
+
+ALONE = "as printed"
+"""The setting in the names and headings of figures of the printed numbers."""
+_LOST = "Hollow: the best of what could be read, others there are lost; x: all there are lost."
+Grid = list[list[Panel]]
+
+
+def draw_panels(
+    cells: FigureCells,
+    draw: Callable[[Panel], object],
+    x: Names,
+    y: Names,
+    *,
+    of: pd.DataFrame | None = None,
+    paths_as_rows: bool = False,
+    files: Names | None = None,
+    together: Names = (),
+    needs: Mapping[str, int] | None = None,
+    **said: Any,
+) -> Iterator[ReportFigure]:
+    """Draws the cells that ``paper.yaml`` names for a figure, a file for each pair.
+
+    Args:
+        cells: what the figure's function gets.
+        draw: draws a panel, such as ``lambda panel: panel.series(mark="line")``.
+        x: column, or several: a column of panels each.
+        y: likewise.
+        of: rows in place of the measured cells.
+        paths_as_rows: draws cells without tree attention, too.
+        files: every combination of these columns' values is a file; by default a pair.
+        together: settings of runs that may differ within a file, besides those on axes.
+        needs: column -> how many values a file has at least.
+        said: all else that ``draw_grid`` takes.
+    """
+    if files is None:
+        files = () if cells.item.together else "pair"
+    keep = said.get("keep", {})
+    if cells.alone:
+        said["heading"] = "{pair}" if "pair" in several(files) else ""
+        said["note"] = f"As printed in the tables of {cells.paper.title}; no intervals."
+        needs = None
+        parts = [(ALONE, cells.rows())] if of is None else []
+    else:
+        measured = cells.rows(paths_as_rows) if of is None else of
+        printed = cells.printed(measured) if "pair" in measured else pd.DataFrame()
+        facets = (files, said.get("across", ()), said.get("down", ()), together, x, y)
+        shown = {"pair", "task", *keep, *(name for names in facets for name in several(names))}
+        for name in {*several(x), *several(y)} - {*measured, *header()}:
+            if "." not in name:  # else of a figure's own making, such as cell.score
+                raise UsageError(f"no column {name!r}{suggest(name, [*measured])}")
+        shown |= {each.name for each in run_columns(measured)} if GROUP in shown else set()
+        said |= {"printed": printed, "cells": cells}
+        parts = split(measured, shown)
+    for setting, part in parts:
+        for values in _facets(filter_rows(part, keep), [n for n in several(files) if n in part]):
+            here = _at(part, values)
+            kept = filter_rows(here, keep)
+            if all(kept[name].nunique() >= count for name, count in (needs or {}).items()):
+                figure = draw_grid(here, draw, x, y, setting=setting, **said)
+                yield from [figure] if figure else []
+
+
+def draw_grid(
+    rows: pd.DataFrame,
+    draw: Callable[[Panel], object],
+    x: Names,
+    y: Names,
+    *,
+    ax: Any = None,
+    cells: FigureCells | None = None,
+    width: float | Sequence[float] = 1.0,
+    height: float = 2.4,
+    rest: float = 0.9,
+    share: str = "",
+    side: str = "",
+    setting: str = "",
+    heading: str = "{pair}",
+    heading_size: float = 8,
+    legend_columns: int | Sequence[int] = 4,
+    note: str = "",
+    bars: str = "Bars: 95% intervals over prompts.",
+    **said: Any,
+) -> Any:
+    """Draws rows with their derived columns: a figure, None where nothing is plotted.
+
+    Args:
+        rows: some.
+        draw: draws a panel.
+        x: column, or several: a column of panels each.
+        y: likewise.
+        ax: matplotlib's axes for the only panel, which are returned.
+        cells: of a paper's figure, whose note names rows that the paper has not.
+        width: in widths of a page; several: by columns of panels.
+        height: of a row of panels, in inches.
+        rest: height of all else, in inches.
+        share: "x", "y", "xy": common limits, labelled at the figure's edge only.
+        side: text left of each row of panels, in place of the vertical axis's label.
+        setting: that the figure's other files have not.
+        heading: above all, a text of all that is plotted.
+        heading_size: of its letters.
+        legend_columns: at most; several: by columns of panels; 0: no legend.
+        note: below all.
+        bars: said where intervals are drawn.
+        said: what makes the panels, see ``_lay_out``.
+    """
+    grid, missing = _lay_out(rows, x, y, **said)
+    if not grid:
+        return None
+    count = max(map(len, grid))
+    axes = check_single(ax, [panel.title for line in grid for panel in line])
+    if ax is None:
+        inches = TWO_COLUMNS_INCHES * _pick_by_column_count(width, count)
+        figure = ReportFigure((inches, height * len(grid) + rest), layout="constrained")
+        size = (len(grid), count)
+        axes = figure.subplots(*size, sharex="x" in share, sharey="y" in share, squeeze=False)
+    for down, line in enumerate(grid):
+        for across, plot in enumerate(axes[down]):
+            if across < len(line):
+                line[across].plot = plot
+                _draw_panel(line[across], draw)
+                _label_panel(grid, down, across, share, side)
+            else:
+                plot.set_axis_off()
+    panels = [panel for line in grid for panel in line]
+    for panel in panels:  # when all are drawn: common axes fit all
+        looks = [panel.axes.get(column) for column in (panel.x, panel.y)]
+        low = [None if look is None else look.low for look in looks]
+        if panel.drawn and low != [None, None]:
+            panel.plot.set(xlim=(low[0], None), ylim=(low[1], None))
+    if ax is not None:
+        ax.legend(frameon=False)
+        return ax
+    plotted = pd.concat([s.rows for p in panels for s in p.drawn if not s.printed])
+    rows = panels[0].file_rows
+    figure.rows = shown = rows[rows.index.isin(plotted.index)]
+    figure.setting = setting
+    figure.grid = grid
+    figure.missing = tuple(dict.fromkeys([*missing, *_unlike(cells, shown)]))
+    heading = ", ".join(filter(None, [fill(heading, shown), setting]))
+    most = int(_pick_by_column_count(legend_columns, len(grid[0])))
+    entries = _entries(grid, len(said.get("by_row", ())) > 1) if most else []
+    _head(figure, entries, most, heading, heading_size)
+    containers: list[Any] = [each for plot in figure.axes for each in plot.containers]
+    has_bars = any(each.has_xerr or each.has_yerr for each in containers)
+    texts = [bars * has_bars, note, *(text for panel in panels for text in panel.captions)]
+    figure.supxlabel(_note(figure, texts, panels), fontsize=6.5, x=0.01, ha="left", wrap=True)
+    return figure
+
+
+def _lay_out(
+    rows: pd.DataFrame,
+    x: Names,
+    y: Names,
+    *,
+    keep: Mapping[str, Any] = MappingProxyType({}),
+    subject: Mapping[str, Any] = MappingProxyType({}),
+    down: Names = (),
+    across: Names = (),
+    by_row: Sequence[Mapping[str, Any]] = ({},),
+    by_column: Sequence[Mapping[str, Any]] = ({},),
+    wrap: int | None = None,
+    axes: Mapping[str, Axis] = MappingProxyType({}),
+    title: str = "",
+    printed: pd.DataFrame | None = None,
+) -> tuple[Grid, list[str]]:
+    """The panels with their rows, and what of the columns that have no numbers was not measured.
+
+    Args:
+        rows: all.
+        x: column, or several.
+        y: likewise.
+        keep: column -> value, values or "max" of the rows that are drawn.
+        subject: a panel without rows of these values is left out.
+        down: its values are rows of panels; ``cell.group``: comparable cells.
+        across: combinations of these columns' values are columns of panels.
+        by_row: what differs by row of panels: x, y, title, keep, empty.
+        by_column: likewise by column.
+        wrap: so many panels side by side at most.
+        axes: column -> its look.
+        title: above each panel.
+        printed: the paper's numbers of the same pairs.
+    """
+    for name, names in (("x", x), ("y", y)):
+        if not isinstance(names, str):
+            by_column = [{name: each} for each in names]
+    rows = add_group_column(filter_rows(rows, keep), x if isinstance(x, str) else "")
+    grid: Grid = []
+    for values, row in product(_facets(rows, several(down)), by_row):
+        line = []
+        for more, column in product(_facets(rows, several(across)), by_column):
+            here = _at(rows, {**values, **more})
+            told = {"x": x, "y": y, "title": title, **row, **column}
+            told["title"] = fill(told["title"], here)
+            told["keep"] = {**keep, **row.get("keep", {}), **column.get("keep", {})}
+            line.append(Panel(here, rows, axes=axes, printed=printed, **told))
+        if any(len(panel.known(subject)) for panel in line):
+            grid.append(line)
+    # Columns of panels without numbers are lines in the note.
+    wide = len(by_column)
+    blocks = {i // wide for line in grid for i, p in enumerate(line) if len(p.known(subject))}
+    full, missing = [], []
+    for place, column in enumerate(zip(*grid, strict=True)):
+        full.append(place // wide in blocks and any(len(panel.known({})) for panel in column))
+        missing += [column[0].reason] * (place // wide in blocks and not full[-1])
+    if TIMED & {name for line in grid for panel in line for name in (panel.x, panel.y)}:
+        missing += [f"times in doubt, {doubt}" for doubt in summarise_doubts(to_rows(rows))]
+    grid = [[*compress(line, full)] for line in grid]
+    panels = [panel for line in grid for panel in line]
+    for column in {name for panel in panels for name in (panel.x, panel.y)}:
+        found = pd.concat([p.known({})[column] for p in panels if column in (p.x, p.y)])
+        texts = any(isinstance(value, str) for value in found)
+        some = rows[column][rows.index.isin(found.index)].astype(str) if texts else found
+        values = list(dict.fromkeys(some)) if texts else sorted(found.unique())
+        for panel in panels:
+            panel.values[column] = values
+    if wrap:
+        grid = [panels[start : start + wrap] for start in range(0, len(panels), wrap)]
+    return grid, missing
+
+
+def _unlike(cells: FigureCells | None, rows: pd.DataFrame) -> list[str]:
+    """Says of which other runs rows are, at which temperatures that the paper does not have."""
+    if cells is None or "temperature" not in rows:
+        return []
+    unlike = rows[~cells.fits(rows)].temperature.unique()
+    said = [f"measured at temperature {each:g}, which the paper has not" for each in unlike]
+    recipes = " or ".join(cells.item.recipes)
+    return [*said, *(f"rows of {each}, not of {recipes}" for each in elsewhere(cells.item, rows))]
+
+
+def _facets(rows: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the combinations of values; of one column of numbers ascending, else as they come."""
+    if not columns or rows.empty:
+        return [] if rows.empty else [{}]
+    values = rows[list(columns)].drop_duplicates()
+    if len(columns) == 1 and pd.api.types.is_numeric_dtype(values[columns[0]]):
+        values = values.sort_values(columns[0])
+    return [{str(k): v for k, v in each.items()} for each in values.to_dict("records")]
+
+
+def _at(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:
+    """Returns the rows with these values."""
+    same = pd.Series(True, rows.index)
+    for name, value in values.items():
+        same &= rows[name] == value
+    return rows[same]
+
+
+def check_single(ax: Any, titles: Sequence[str]) -> Any:
+    """Returns axes as a grid. Raises ValueError: they are to hold several panels."""
+    if ax is not None and len(titles) > 1:
+        raise UsageError(f"ax takes one panel, and these rows make several: {', '.join(titles)}")
+    return np.array([[ax]])
+
+
+def _draw_panel(panel: Panel, draw: Callable[[Panel], object]) -> None:
+    """Draws a panel; where it has no numbers it says why."""
+    plot = panel.plot
+    if panel.known({}).empty:
+        plot.set_axis_off()
+        where = {"transform": plot.transAxes, "ha": "center", "va": "center", "color": GREY}
+        plot.text(0.5, 0.5, wrap_text(panel.reason, 24), **where)
+        return
+    draw(panel)
+    panel.format_axes()
+    panel.write_texts()
+
+
+def _label_panel(grid: Grid, down: int, across: int, share: str, side: str) -> None:
+    """Title and axes' labels; common axes and sides are labelled at the edge only."""
+    panel = grid[down][across]
+    plot = panel.plot
+    if panel.title and not (plot.get_title() or plot.get_legend() or (down and side)):
+        plot.set_title(panel.title)
+    if not panel.drawn:
+        return
+    below = [line[across] for line in grid[down + 1 :] if across < len(line)]
+    if "x" not in share or not below:
+        plot.set_xlabel(panel.label(panel.x))
+    full = any(not each.known({}).empty for each in below)
+    plot.tick_params(labelbottom="x" not in share or not full)
+    if side:
+        plot.set_ylabel(fill(side, panel.rows) if across == 0 else "")
+    elif "y" not in share or across == 0:
+        plot.set_ylabel(panel.label(panel.y))
+
+
+def _head(figure: Any, entries: list[Line2D], most: int, heading: str, size: float) -> None:
+    """The heading, and below it the legend of all panels."""
+    if not entries:
+        figure.suptitle(heading, fontsize=size)
+    for columns in range(min(most, len(entries)), 0, -1):
+        legend = figure.legend(
+            handles=entries, loc="outside upper center", ncols=columns, frameon=False,
+            title=heading or None, title_fontsize=size,
+        )  # fmt: skip
+        if columns == 1 or legend.get_tightbbox().width <= figure.bbox.width:
+            break
+        legend.remove()  # too wide for the page: fewer columns
+
+
+def _entries(grid: Grid, apart: bool) -> list[Line2D]:
+    """Returns the legend of colours and markers; ``apart``: of one row of panels after another."""
+    lines = [[each for panel in line for each in panel.drawn] for line in grid]
+    parts = lines if apart else [[each for line in lines for each in line]]
+    series = [each for part in parts for each in sorted(part, key=lambda one: one.look.place)]
+    handles: dict[str, Line2D] = {}
+    for each in (one for one in series if one.label):
+        marks = {other.mark for other in series if other.label == each.label}
+        line = "" if marks == {"point"} else "--" if each.look.dashed else "-"
+        handle = Line2D([], [], label=each.label, linestyle=line, **each.handle)
+        handles.setdefault(each.label, handle)
+    shapes = {each.shape: each.look.marker for each in series if each.label and each.shape}
+    grey: dict[str, Any] = {"color": GREY, "linestyle": ""}
+    for name in sorted(shapes, key=lambda shape: MARKERS.index(shapes[shape])):
+        handles[f"shape {name}"] = Line2D([], [], marker=shapes[name], label=name, **grey)
+    return [*handles.values()]
+
+
+def _note(figure: ReportFigure, texts: Sequence[str], panels: Sequence[Panel]) -> str:
+    """What is said below a figure, of all that it might show only what it does."""
+    rows = figure.rows
+    lost = any(series.lost for panel in panels for series in panel.drawn)
+    config = pair_configs().get(fill("{pair}", rows))
+    draft = config.stand_in.partition(",")[0] if config and config.stand_in else ""
+    stand_in = f"The draft stands in for {draft}." if draft else ""
+    prompts = format_prompt_count(rows)
+    said = [*texts, _LOST * lost, f"{prompts} a cell." if prompts else ""]
+    shown = (fill(text, rows, stand_in=stand_in) for text in dict.fromkeys(said) if text)
+    missing = (f"{each[0].upper()}{each[1:]}." for each in figure.missing)
+    return "\n".join([" ".join(shown), *missing])
+
+
+def _pick_by_column_count(values: float | Sequence[float], columns: int) -> float:
+    """Returns the value for so many columns of panels; the last holds for more."""
+    some = [values] if isinstance(values, int | float) else values
+    return some[min(columns, len(some)) - 1]
+
+
+GRID_WORDS = {*signature(draw_grid).parameters, *signature(_lay_out).parameters}
