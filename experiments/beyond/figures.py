@@ -78,13 +78,10 @@ def figure_3(cells):
 
 def figure_4(cells):
     """No draft model: speed-up against block efficiency, transformers' own beside."""
-
-    def draw(panel):
-        panel.series(label="{decoder}", markersize=5)
-        panel.mark_height(1.0)
-
     return draw_panels(
-        cells, draw, "block_efficiency", "speedup",
+        cells, lambda panel: panel.series(label="{decoder}", markersize=5),
+        "block_efficiency", "speedup",
+        guide=1.0,
         down="task",
         across="temperature",
         title="{task}, temperature {temperature:g}",

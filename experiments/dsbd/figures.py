@@ -45,9 +45,7 @@ def fronts(cells, y="cell.score"):
         panel.series(keep={"decoder": ["specinfer"]}, looks={"specinfer": " ^"}, **named)
 
     shown = ["dsbd", "beam_sampling", "sd", "specinfer"]
-    return draw_panels(
-        cells, draw, COSTS, y, **_SHARED, keep={"decoder": shown}, subject={"decoder": "dsbd"}
-    )
+    return draw_panels(cells, draw, COSTS, y, **_SHARED, keep={"decoder": shown})
 
 
 figure_4 = figure_5 = fronts
@@ -69,7 +67,6 @@ def figure_7(cells):
     return draw_panels(
         cells, draw, "beam_width", ("cell.score", *COSTS), **_SHARED,
         keep={"decoder": ["dsbd", "beam_sampling"]},
-        subject={"decoder": "dsbd"},
     )  # fmt: skip
 
 

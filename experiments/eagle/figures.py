@@ -4,6 +4,7 @@ from spec_bench.report.figures.grid import Axis, draw_panels
 
 _FRONT = {
     "across": "temperature",
+    "guide": 1.0,
     "axes": {"speedup": Axis("speedup over AR")},
     "width": [0.65, 0.9],
     "heading": "{pair}, {tasks}{marks}",
@@ -18,13 +19,9 @@ _LOOKS = {
 
 def figure_1(cells):
     """MT-bench: speed-up over plain decoding against block efficiency, the published trees."""
-
-    def draw(panel):
-        panel.series(label="{decoder}", markersize=5, write="{spec}")
-        panel.mark_height(1.0)
-
     return draw_panels(
-        cells, draw, "block_efficiency", "speedup", **_FRONT,
+        cells, lambda panel: panel.series(label="{decoder}", markersize=5, write="{spec}"),
+        "block_efficiency", "speedup", **_FRONT,
         keep={"decoder": ["eagle", "eagle2", "eagle3"]},
         title="temperature {temperature:g}",
         share="y",
@@ -43,15 +40,11 @@ def figure_2(cells):
     without = ["eagle3_rsd_c", "eagle3_traversal", "eagle3_top_and_sample", "eagle3_eagle"]
     without += ["eagle_traversal", "eagle_rsd_s", "eagle_rsd_s_traversal", "eagle3_dyspec"]
     without += ["eagle3_dyspec_traversal", "eagle3"]
-
-    def draw(panel):
-        panel.series(
-            mark="line", label="{decoder}", markersize=3.5, capsize=1.5, faint=0.35, dodge=0.55,
-            dashed=[name for name in (*drawn, *without) if name.endswith(("traversal", "block"))],
-        )  # fmt: skip
-
+    look = {"mark": "line", "label": "{decoder}", "markersize": 3.5, "capsize": 1.5, "faint": 0.35}
+    dashed = [name for name in (*drawn, *without) if name.endswith(("traversal", "block"))]
     return draw_panels(
-        cells, draw, "nodes_per_call", "block_efficiency",
+        cells, lambda panel: panel.series(**look, dodge=0.55, dashed=dashed),
+        "nodes_per_call", "block_efficiency",
         files=("pair", "task"),
         across="temperature",
         heading="{pair}, {tasks}{marks}",
@@ -76,13 +69,9 @@ def figure_2(cells):
 def figure_3(cells):
     """Who drafts, at equal nodes: a colour a drafter, of one drafter's trees each a marker."""
     nodes = {"5": ["5", "chain_5", "1x5"], "25": ["10x5@25", "eagle_25", "5x5"]}
-
-    def draw(panel):
-        panel.series(label="{decoder} {spec}", markersize=5, looks=_LOOKS)
-        panel.mark_height(1.0)
-
     return draw_panels(
-        cells, draw, "block_efficiency", "speedup", **_FRONT,
+        cells, lambda panel: panel.series(label="{decoder} {spec}", markersize=5, looks=_LOOKS),
+        "block_efficiency", "speedup", **_FRONT,
         files=("pair", "task"),
         by_row=[
             {"keep": {"spec": specs}, "title": f"{count} nodes, temperature {{temperature:g}}"}

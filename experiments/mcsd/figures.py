@@ -65,6 +65,7 @@ def figure_4(cells):
         across=("pair", "task", "temperature"),
         title="{pair}{marks}, {task}, temperature {temperature:g}",
         wrap=2,
+        guide=1.0,
         axes={"speedup": Axis("speedup over AR")},
         width=[0.62, 1.0],
         height=2.9,
@@ -86,7 +87,6 @@ def _draw_search(panel):
         keep={"stage": "confirm"}, hue="tree.order", label="{tree.order} widths",
         looks={"decreasing": "blue", "equal": "green", "increasing": "vermillion"}, **look,
     )  # fmt: skip
-    panel.mark_height(1.0)
     for side, column in (("x", panel.x), ("y", panel.y)):
         marks = pd.concat([series.rows[column] for series in found])
         room = 0.18 * (marks.max() - marks.min()) or 0.1

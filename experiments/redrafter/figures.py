@@ -117,7 +117,7 @@ def _draw_beams(panel):
         "percentile; dashed: nothing merged. The root is not counted.",
     )  # fmt: skip
     panel.format_axes()
-    ticks = panel.values[panel.x]
+    ticks = panel.values(panel.x)
     plot = panel.plot
     plot.plot([ticks[0], ticks[-1]], [ticks[0], ticks[-1]], "--", color=GREY, linewidth=0.8)
     plot.set_yticks(ticks, [f"{tick:g}" for tick in ticks])

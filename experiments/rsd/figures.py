@@ -51,6 +51,7 @@ def best_trees(cells, x, axis, dodge):
             {"y": "cell.relative", "title": "accuracy / AR's", "empty": "no score"},
         ],
         share="x",
+        guide=1.0,
         axes={x: axis},
         height=1.55,
         rest=1.15,
@@ -77,7 +78,6 @@ def _draw_best(panel, dodge):
         printed=True, dashed=True, markersize=0, linewidth=1, alpha=0.4, label="the paper's",
         caption="Dashed: the paper's. {stand_in}", **look,
     )  # fmt: skip
-    panel.mark_height(1.0)
     if panel.y != "cell.relative":
         return
     plain = panel.rows[panel.rows.decoder == "ar"]

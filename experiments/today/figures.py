@@ -13,13 +13,10 @@ _LOOKS = {
 def figure_1(cells):
     """At equal nodes: a colour a drafter, of one drafter's trees each a marker."""
     nodes = {"7": ["7", "1x7"], "25": ["10x7@25", "eagle_25", "5x5"]}
-
-    def draw(panel):
-        panel.series(label="{decoder} {spec}", markersize=5, looks=_LOOKS)
-        panel.mark_height(1.0)
-
     return draw_panels(
-        cells, draw, "block_efficiency", "speedup",
+        cells, lambda panel: panel.series(label="{decoder} {spec}", markersize=5, looks=_LOOKS),
+        "block_efficiency", "speedup",
+        guide=1.0,
         across="temperature",
         axes={"speedup": Axis("speedup over AR")},
         width=[0.65, 0.9],

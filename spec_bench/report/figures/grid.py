@@ -104,6 +104,7 @@ def draw_grid(
     rest: float = 0.9,
     share: str = "",
     side: str = "",
+    guide: float | None = None,
     setting: str = "",
     heading: str = "{pair}",
     heading_size: float = 8,
@@ -125,6 +126,7 @@ def draw_grid(
         height: of a row of panels, in inches.
         rest: height of all else, in inches.
         share: "x", "y", "xy": common limits, labelled at the figure's edge only.
+        guide: the height of a grey line in each panel, such as that of plain decoding.
         side: text left of each row of panels, in place of the vertical axis's label.
         setting: that the figure's other files have not.
         heading: above all, a text of all that is plotted.
@@ -148,7 +150,7 @@ def draw_grid(
         for across, plot in enumerate(axes[down]):
             if across < len(line):
                 line[across].plot = plot
-                _draw_panel(line[across], draw)
+                _draw_panel(line[across], draw, guide)
                 _label_panel(grid, down, across, share, side)
             else:
                 plot.set_axis_off()
@@ -184,7 +186,6 @@ def _lay_out(
     y: Names,
     *,
     keep: Mapping[str, Any] = MappingProxyType({}),
-    subject: Mapping[str, Any] = MappingProxyType({}),
     down: Names = (),
     across: Names = (),
     by_row: Sequence[Mapping[str, Any]] = ({},),
@@ -201,7 +202,6 @@ def _lay_out(
         x: column, or several.
         y: likewise.
         keep: column -> value, values or "max" of the rows that are drawn.
-        subject: a panel without rows of these values is left out.
         down: its values are rows of panels; ``cell.group``: comparable cells.
         across: combinations of these columns' values are columns of panels.
         by_row: what differs by row of panels: x, y, title, keep, empty.
@@ -224,27 +224,20 @@ def _lay_out(
             told["title"] = fill(told["title"], here)
             told["keep"] = {**keep, **row.get("keep", {}), **column.get("keep", {})}
             line.append(Panel(here, rows, axes=axes, printed=printed, **told))
-        if any(len(panel.known(subject)) for panel in line):
+        if any(len(panel.known) for panel in line):
             grid.append(line)
     # Columns of panels without numbers are lines in the note.
     wide = len(by_column)
-    blocks = {i // wide for line in grid for i, p in enumerate(line) if len(p.known(subject))}
+    blocks = {i // wide for line in grid for i, p in enumerate(line) if len(p.known)}
     full, missing = [], []
     for place, column in enumerate(zip(*grid, strict=True)):
-        full.append(place // wide in blocks and any(len(panel.known({})) for panel in column))
+        full.append(place // wide in blocks and any(len(panel.known) for panel in column))
         missing += [column[0].reason] * (place // wide in blocks and not full[-1])
     if TIMED & {name for line in grid for panel in line for name in (panel.x, panel.y)}:
         missing += [f"times in doubt, {doubt}" for doubt in summarise_doubts(to_rows(rows))]
     grid = [[*compress(line, full)] for line in grid]
-    panels = [panel for line in grid for panel in line]
-    for column in {name for panel in panels for name in (panel.x, panel.y)}:
-        found = pd.concat([p.known({})[column] for p in panels if column in (p.x, p.y)])
-        texts = any(isinstance(value, str) for value in found)
-        some = rows[column][rows.index.isin(found.index)].astype(str) if texts else found
-        values = list(dict.fromkeys(some)) if texts else sorted(found.unique())
-        for panel in panels:
-            panel.values[column] = values
     if wrap:
+        panels = [panel for line in grid for panel in line]
         grid = [panels[start : start + wrap] for start in range(0, len(panels), wrap)]
     return grid, missing
 
@@ -284,15 +277,17 @@ def check_single(ax: Any, titles: Sequence[str]) -> Any:
     return np.array([[ax]])
 
 
-def _draw_panel(panel: Panel, draw: Callable[[Panel], object]) -> None:
+def _draw_panel(panel: Panel, draw: Callable[[Panel], object], guide: float | None) -> None:
     """Draws a panel; where it has no numbers it says why."""
     plot = panel.plot
-    if panel.known({}).empty:
+    if panel.known.empty:
         plot.set_axis_off()
         where = {"transform": plot.transAxes, "ha": "center", "va": "center", "color": GREY}
         plot.text(0.5, 0.5, wrap_text(panel.reason, 24), **where)
         return
     draw(panel)
+    if guide is not None:
+        plot.axhline(guide, color=GREY, linewidth=0.8, zorder=0)
     panel.format_axes()
     panel.write_texts()
 
@@ -308,7 +303,7 @@ def _label_panel(grid: Grid, down: int, across: int, share: str, side: str) -> N
     below = [line[across] for line in grid[down + 1 :] if across < len(line)]
     if "x" not in share or not below:
         plot.set_xlabel(panel.label(panel.x))
-    full = any(not each.known({}).empty for each in below)
+    full = any(not each.known.empty for each in below)
     plot.tick_params(labelbottom="x" not in share or not full)
     if side:
         plot.set_ylabel(fill(side, panel.rows) if across == 0 else "")

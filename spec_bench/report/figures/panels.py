@@ -78,18 +78,23 @@ class Panel:
     printed: pd.DataFrame | None  # the paper's numbers; None: they are the rows
     keep: Mapping[str, Any]  # which of its rows are drawn
     empty: str = ""  # said where nothing is drawn; by default why it was not measured
-    values: dict[str, list[Any]] = field(default_factory=dict)  # of x and y in all panels
     plot: Any = None  # matplotlib's axes
     drawn: list[DrawnSeries] = field(default_factory=list)
     captions: list[str] = field(default_factory=list)  # said in the note
     _texts: list[tuple[int, float, float, str]] = field(default_factory=list)
     _formatted: bool = False
 
-    def known(self, keep: Mapping[str, Any]) -> pd.DataFrame:
-        """Returns the rows that can be drawn, of those that are kept."""
+    @property
+    def known(self) -> pd.DataFrame:
+        """The rows that can be drawn, of those that are kept."""
         if not {self.x, self.y} <= set(self.rows):
             return self.rows[:0]
-        return filter_rows(self.rows, {**self.keep, **keep}).dropna(subset=[self.x, self.y])
+        return filter_rows(self.rows, self.keep).dropna(subset=[self.x, self.y])
+
+    def values(self, column: str) -> list[Any]:
+        """Returns what x or y is in all panels, numbers ascending."""
+        found = self.file_rows.dropna(subset=[self.x, self.y])[column].unique()
+        return list(found) if any(isinstance(each, str) for each in found) else sorted(found)
 
     def series(
         self,
@@ -246,14 +251,10 @@ class Panel:
             where = self.plot.get_xaxis_transform()
             self.plot.plot(across(gone), [0.05] * len(gone), "x", transform=where, **told)
 
-    def mark_height(self, y: float) -> None:
-        """Draws a grey line, such as that of plain decoding."""
-        self.plot.axhline(y, color=GREY, linewidth=0.8, zorder=0)
-
     def _places(self) -> list[str]:
         """The places along an x that is text, the same in all panels; none for numbers."""
-        values = self.values[self.x]
-        return [*values] if any(isinstance(value, str) for value in values) else []
+        values = self.values(self.x)
+        return values if any(isinstance(value, str) for value in values) else []
 
     def format_axes(self) -> None:
         """Sets the ticks; after the series, whose limits they widen."""
@@ -264,7 +265,7 @@ class Panel:
             axis = self._axis(column)
             ticks = getattr(self.plot, f"set_{side}ticks")
             if axis.log:
-                values = self.values[column]
+                values = self.values(column)
                 getattr(self.plot, f"set_{side}scale")("log", base=2)
                 ticks(values, [f"{value:g}" for value in values])
                 self.plot.minorticks_off()

@@ -108,7 +108,7 @@ def throughput(file: Path) -> str:
 def draw(lines: Sequence[tuple[str, str, pd.DataFrame]], path: Path) -> None:
     """Left: tokens/s of all over tokens/s of one. Right: the speed-up over plain decoding."""
     from spec_bench.report.figures.grid import Axis, draw_grid
-    from spec_bench.report.figures.style import save, settings
+    from spec_bench.report.figures.style import GREY, save, settings
 
     cells = pd.concat(
         [line.assign(**{_PANEL: group, _TITLE: title}) for group, title, line in lines],
@@ -121,7 +121,7 @@ def draw(lines: Sequence[tuple[str, str, pd.DataFrame]], path: Path) -> None:
             panel.series(**look, order="batch_size", write="{batch_size:g}")
         else:
             panel.series(**look, order="batch_size", dodge=1.03)
-            panel.mark_height(1.0)
+            panel.plot.axhline(1.0, color=GREY, linewidth=0.8, zorder=0)
 
     with settings():
         figure = draw_grid(
