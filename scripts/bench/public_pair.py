@@ -5,7 +5,7 @@ r"""The papers' claims on a public pair and real questions, at batch 1, beside t
     python scripts/bench/public_pair.py QUESTIONS.jsonl [--only rsd=exp2] # four hours; resumes
     make qwen_coder
     python scripts/bench/public_pair.py QUESTIONS.jsonl --pair qwen_coder # two hours; resumes
-    python scripts/bench/public_pair.py --claims                         # results/claims.md
+    python scripts/bench/public_pair.py --claims                         # outputs/claims.md
 
 QUESTIONS.jsonl is Spec-Bench's ``question.jsonl``, which has MT-bench's 80 questions and 80
 texts to summarise and 80 sentences to translate; first turns are asked. Tables go to
@@ -93,7 +93,10 @@ def main() -> int:
     parser.add_argument("--claims", action="store_true")
     options = parser.parse_args()
     if options.claims:
-        (ROOT / "results/claims.md").write_text(page(), encoding="utf-8")
+        path = ROOT / "outputs/claims.md"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(page(), encoding="utf-8")
+        print(path)
         return 0
     if options.questions is None:
         parser.error("QUESTIONS.jsonl or --claims")

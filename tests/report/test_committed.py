@@ -149,12 +149,12 @@ def test_every_other_committed_result_is_one_that_a_command_makes():
     known = {f"results/{of}/{name}" for of in ours for name in kinds}
     assert {path for path in COMMITTED if path.startswith("results/smollm2/today")} <= known
     for path in {path for path in COMMITTED if path.count("/") < 3} - known - {"results/README.md"}:
-        assert path.startswith(("results/benchmarks/", "results/smollm2/", "results/claims")), path
+        assert path.startswith(("results/benchmarks/", "results/smollm2/")), path
         # The Makefile or a script names the file, or it names the command that it is from.
         names = (path.split("/")[-1], path.split(".")[0])
         if not any(name in COMMANDS for name in names):
             text = (ROOT.parent / path).read_text(encoding="utf-8")
-            (made, *_) = re.findall(r"`(spec-bench train |python (?:scripts/[\w/]+\.py))", text)
+            (made, *_) = re.findall(r"`(spec-bench (?:train|run) |python (?:scripts/[\w/]+\.py))", text)
             assert not made.endswith(".py") or (ROOT.parent / made[7:]).is_file(), path
 
 
