@@ -154,7 +154,9 @@ def test_every_other_committed_result_is_one_that_a_command_makes():
         names = (path.split("/")[-1], path.split(".")[0])
         if not any(name in COMMANDS for name in names):
             text = (ROOT.parent / path).read_text(encoding="utf-8")
-            (made, *_) = re.findall(r"`(spec-bench (?:train|run) |python (?:scripts/[\w/]+\.py))", text)
+            (made, *_) = re.findall(
+                r"`(spec-bench (?:train|run) |python (?:scripts/[\w/]+\.py))", text
+            )
             assert not made.endswith(".py") or (ROOT.parent / made[7:]).is_file(), path
 
 
