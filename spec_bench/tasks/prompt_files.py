@@ -273,9 +273,8 @@ def _guess_header(line: str) -> tuple[str, list[str]]:
 
 
 def _iter_table_rows(text: str, delimiter: str, label: str) -> Iterator[RowMaker]:
-    has_literal_quotes = delimiter == "\t" and not _QUOTED_CELL.search(
-        text
-    )  # quotation marks are text
+    # whether quotation marks are text
+    has_literal_quotes = delimiter == "\t" and not _QUOTED_CELL.search(text)
     quote_style: Any = csv.QUOTE_NONE if has_literal_quotes else csv.QUOTE_MINIMAL
     lines = StringIO(text, newline="")
     table = csv.reader(lines, delimiter=delimiter, quoting=quote_style, strict=True)

@@ -368,10 +368,9 @@ class Task:
         bare = []
         for example in examples:
             has_field = look_up(example.meta, field, self.fields, default=example) is not example
-            count += self.count_asked_turns(example)
-            bare_turns = (
-                t for t in range(self.count_asked_turns(example)) if not example.references[t]
-            )
+            asked_count = self.count_asked_turns(example)
+            count += asked_count
+            bare_turns = (t for t in range(asked_count) if not example.references[t])
             bare += [(example, t, has_field) for t in bare_turns if not (empty and has_field)]
         if not bare:
             return ""

@@ -430,14 +430,11 @@ class DraftModel(nn.Module):
         ends = tokens.new_zeros(tokens.shape[1])
         rows, present = pad_rows(starts, len(tokens))  # [B, A]
         mask_index = torch.arange(rows.shape[1] * masks, device=tokens.device)
-        chain = torch.cat(
-            [ends, 1 + mask_index // max(masks, 1)]
-        )  # number of the start of each mask; 0: text
+        # number of the start of each mask; 0: text
+        chain = torch.cat([ends, 1 + mask_index // max(masks, 1)])
         mask_depth = torch.cat([ends, 1 + mask_index % max(masks, 1)])
         text = torch.arange(count, device=tokens.device).expand(len(tokens), -1)
-        known_place = torch.cat(
-            [text, rows.repeat_interleave(masks, dim=1)], dim=1
-        )  # last known token
+        known_place = torch.cat([text, rows.repeat_interleave(masks, dim=1)], dim=1)
         places = known_place + mask_depth
         q = places.unsqueeze(2)
         k = places.unsqueeze(1)

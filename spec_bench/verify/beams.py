@@ -72,9 +72,8 @@ def compute_layer_width(alpha: Tensor, threshold: float, min_width: int) -> Tens
     W depends on p and q alone and must be fixed before any draft of the layer is tested: the
     number that happened to be accepted would be biased.
     """
-    at_least = (
-        compute_accepted_count_probs(alpha).flip(-1).cumsum(dim=-1).flip(-1)
-    )  # [R, T + 1] by K
+    # [R, T + 1] by K
+    at_least = compute_accepted_count_probs(alpha).flip(-1).cumsum(dim=-1).flip(-1)
     # Float32 sums may miss 1 by rounding; K = 0 is certain.
     is_reached = at_least[:, 1:] >= threshold
     return is_reached.long().cumprod(dim=-1).sum(dim=-1).clamp(min=min_width)
