@@ -24,7 +24,7 @@ from spec_bench.report.papers.pairs import format_parameters
 from spec_bench.report.papers.paper import load_paper, paper_names
 from spec_bench.settings.configs import conf_dir, experiments_dir
 from spec_bench.tasks import build_task
-from spec_bench.vocabulary.published import FILE, read_published, side_by_side
+from spec_bench.vocabulary.published import FILE, pivot_numbers, read_published
 from tests.families import decoder_names
 
 CONF = conf_dir()
@@ -121,7 +121,7 @@ def test_every_recipe_says_its_log_and_meter_and_composes_into_valid_cells(path)
 )
 def test_a_recipe_has_the_rows_of_each_of_its_published_tables(recipe, tables):
     cells = [(cell.name, cell.config.spec) for cell in cells_of(recipe)]
-    published = side_by_side(read_published(experiments_dir() / "rsd" / FILE))
+    published = pivot_numbers(read_published(experiments_dir() / "rsd" / FILE))
     for table in tables:
         rows = [(row["decoder"], row["spec"]) for row in published if int(row["table"]) == table]
         assert cells == rows

@@ -24,7 +24,7 @@ from spec_bench.vocabulary.decoders import (
     load_decoder,
 )
 from spec_bench.vocabulary.published import COLUMNS as PRINTED
-from spec_bench.vocabulary.published import FILE, KEYS, read_published, side_by_side
+from spec_bench.vocabulary.published import FILE, KEYS, pivot_numbers, read_published
 from spec_bench.vocabulary.spec import Spec, parse
 from tests.said import naming, one_line
 
@@ -181,7 +181,7 @@ def mine(tmp_path, monkeypatch):
     path.parent.mkdir(parents=True)
     path.write_text(MINE, encoding="utf-8")
     folders = (conf_dir(), tmp_path / "conf"), (experiments_dir(),)
-    monkeypatch.setattr(decoders, "_folders", lambda: folders)
+    monkeypatch.setattr(decoders, "_find_folders", lambda: folders)
     return path
 
 
@@ -355,7 +355,7 @@ def test_side_by_side_has_a_column_for_each_number_of_a_cell():
         {**empty, "table": "1", "decoder": "sd", "spec": spec, "metric": metric, "value": value}
         for spec, metric, value in (("2", "mbsu", "1.5"), ("2", "bleu", "0.3"), ("3", "mbsu", "2"))
     ]
-    shown = [{k: v for k, v in cell.items() if v} for cell in side_by_side(rows)]
+    shown = [{k: v for k, v in cell.items() if v} for cell in pivot_numbers(rows)]
     assert shown == [
         {"table": "1", "decoder": "sd", "spec": "2", "mbsu": "1.5", "bleu": "0.3"},
         {"table": "1", "decoder": "sd", "spec": "3", "mbsu": "2"},

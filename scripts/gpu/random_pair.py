@@ -39,7 +39,7 @@ from spec_bench.measure.roofline import ModelCost, count_bytes_of_prompt, free_b
 from spec_bench.metrics import CellRecords, metric
 from spec_bench.records.types import Generation, Request
 from spec_bench.system import files
-from spec_bench.vocabulary.published import read_published, side_by_side
+from spec_bench.vocabulary.published import pivot_numbers, read_published
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "experiments" / "rsd" / "reference.csv"
@@ -77,7 +77,7 @@ Published = Mapping[str, str]
 
 def published_rows(table: int) -> list[Published]:
     """The rows of one of the paper's tables that have a block efficiency, in printed order."""
-    rows = side_by_side(row for row in read_published(REFERENCE) if row["table"] == str(table))
+    rows = pivot_numbers(row for row in read_published(REFERENCE) if row["table"] == str(table))
     if not rows:
         raise ValueError(f"{REFERENCE.name} has no table {table}")
     return [row for row in rows if row["block_efficiency"]]

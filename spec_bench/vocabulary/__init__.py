@@ -1,1 +1,1 @@
-"""What things are called: columns and their definitions, titles, trees' shorthand, models."""
+"""Names: columns and their definitions, titles of decoders and tasks, trees' shorthand."""

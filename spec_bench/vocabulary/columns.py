@@ -1,9 +1,9 @@
-"""Every number of ``results.csv``, once: its name, title, definition, unit and digits.
+"""The columns of ``results.csv``: name, title, definition, unit and digits.
 
-They stand as lines of ``columns.csv`` beside this file. No other file lists columns: what needs
-some of them asks by kind, or for one by name. The order is that of the results file. A column with
-an interval is followed by ``NAME_low`` and ``NAME_high``, the ends of its 95% interval over
-prompts. Knows nothing about how a number is computed.
+``columns.csv`` next to this file has one line per column, in the order of the results file. No
+other file lists columns: select them by kind or by name. A column with an interval is followed by
+``NAME_low`` and ``NAME_high``, the ends of its 95% interval over prompts. Knows nothing about how a
+number is computed.
 """
 
 import csv
@@ -17,7 +17,7 @@ from spec_bench.records.parquet import FIELDS
 from spec_bench.settings.registry import Registry
 from spec_bench.system.errors import UsageError
 
-# What each is, ``results.md.j2`` says.
+# ``results.md.j2`` defines them.
 Kind = Literal[
     "identity", "setting", "state", "count", "efficiency", "time", "energy", "likelihood", "score",
     "memory", "note",
@@ -25,159 +25,160 @@ Kind = Literal[
 Holds = Literal["number", "text", "flag"]
 Apart = Literal["", "run", "task", "pair"]
 ENDS = ("_low", "_high")
-CLEAN = "clean"  # the protocol of a row that names none
+CLEAN = "clean"  # the default protocol
 
 
 @dataclass(frozen=True)
 class Column:
-    """One number of a cell."""
+    """A column of the results file."""
 
     name: str  # in the file; a contract with tables, figures and users' scripts
     title: str  # for tables and pages
     definition: str  # one line
-    kind: Kind  # what it says about a cell
-    unit: str = ""  # of the number; "" where it is a plain number or text
-    digits: int = 2  # after the point, where it is printed
-    interval: bool = False  # whether its 95% interval is known too
-    range: str = ""  # What it can be, `0..1` or `1..`; "": anything. No interval reaches beyond.
-    better: Literal["up", "down"] | None = None  # which way is better; None where neither is
-    short: str = ""  # in narrow tables, such as the terminal's; "": not shown there
-    holds: Holds = "number"  # what its cells are
-    # Whether it tells runs apart, so that cells that differ in it are never compared, nor stand in
+    kind: Kind
+    unit: str = ""  # "" for plain numbers and texts
+    digits: int = 2  # printed after the point
+    interval: bool = False  # whether it has a 95% interval
+    range: str = ""  # possible values, `0..1` or `1..`; "": any. Intervals are clipped to it.
+    better: Literal["up", "down"] | None = None  # which direction is better, if any
+    short: str = ""  # title in narrow tables, such as the terminal's; "": not shown there
+    holds: Holds = "number"
+    # Whether it tells runs apart, so that cells with different values are never compared or put in
     # one table. `run`: all cells of a table agree in it; `task`: it belongs to the task, and tables
-    # of several tasks may have several; `pair`: likewise to the pair of models. "": it does not, as
-    # the decoder and the seed do not.
+    # of several tasks may have several; `pair`: it belongs to the pair of models. "": it does not,
+    # like the decoder and the seed.
     apart: Apart = ""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The name and, where there is an interval, those of its ends."""
+        """The name and, if it has an interval, those of its ends."""
         return (self.name, *(f"{self.name}{end}" for end in ENDS if self.interval))
 
     @property
     def limits(self) -> tuple[float | None, float | None]:
-        """The smallest and the largest number that it can be; None where there is none."""
-        least, _, most = self.range.partition("..")
-        return float(least) if least else None, float(most) if most else None
+        """The smallest and the largest possible number; None for no bound."""
+        lower, _, upper = self.range.partition("..")
+        return float(lower) if lower else None, float(upper) if upper else None
 
 
-def _read() -> list[Column]:
-    """Returns the lines of ``columns.csv``; an empty cell there is the field's default."""
+def _read_columns() -> list[Column]:
+    """Reads ``columns.csv``, whose empty cells are the fields' defaults."""
     with Path(__file__).with_suffix(".csv").open(newline="", encoding="utf-8") as stream:
         lines = [{k: v for k, v in line.items() if v} for line in csv.DictReader(stream)]
-    typed: dict[str, Any] = {"digits": int, "interval": lambda text: text == "yes"}
+    parser_by_field: dict[str, Any] = {"digits": int, "interval": lambda text: text == "yes"}
     return [
-        Column(**{name: typed.get(name, str)(text) for name, text in line.items()})
+        Column(**{name: parser_by_field.get(name, str)(text) for name, text in line.items()})
         for line in lines
     ]
 
 
-COLUMNS: list[Column] = _read()
-OURS = frozenset(COLUMNS)  # without those that others register
+COLUMNS: list[Column] = _read_columns()
+OURS = frozenset(COLUMNS)  # without other packages' columns
 
 
 @cache
-def _load_others() -> None:
-    """Imports the modules in which other packages have metrics, which register their columns."""
+def _import_metrics() -> None:
+    """Imports other packages' metrics, which register their columns."""
     list(Registry("metric", "spec_bench.metrics"))
 
 
 def register(column: Column) -> Column:
-    """Adds a column of another package, after all others. Raises ValueError: another column has one
-    of its names.
-    """
-    taken = {name: registered for registered in COLUMNS for name in registered.names}
+    """Adds another package's column after all others. Raises UsageError: a name is taken."""
+    column_by_name = {name: other_column for other_column in COLUMNS for name in other_column.names}
     for name in column.names:
-        if taken.get(name, column) != column:
+        if column_by_name.get(name, column) != column:
             raise UsageError(f"column {column.name!r}: {name!r} is a name of another column")
-    if column.name not in taken:
+    if column.name not in column_by_name:
         COLUMNS.append(column)
     return column
 
 
 def column(name: str) -> Column:
-    """Returns the column of that name, ours or another package's."""
+    """Returns the column of a name, ours or another package's. Raises UsageError: there is none."""
     if find_column(name) is None:
-        _load_others()
-    if (found := find_column(name)) is None:
-        known = ", ".join(each.name for each in COLUMNS)
-        raise UsageError(f"no column {name!r}; columns: {known}")
-    return found
+        _import_metrics()
+    if (found_column := find_column(name)) is None:
+        names = ", ".join(column.name for column in COLUMNS)
+        raise UsageError(f"no column {name!r}; columns: {names}")
+    return found_column
 
 
 def find_column(name: str) -> Column | None:
-    """Returns the column of that name; None of one that is not registered, as a module's score."""
-    return next((each for each in COLUMNS if each.name == name), None)
+    """Returns the registered column of a name, or None, as for a metric module's score."""
+    return next((column for column in COLUMNS if column.name == name), None)
 
 
 def columns_of_kind(*kinds: Kind) -> list[Column]:
     """Returns the columns of these kinds, in the file's order."""
-    return [each for each in COLUMNS if each.kind in kinds]
+    return [column for column in COLUMNS if column.kind in kinds]
 
 
 def column_names(*kinds: Kind) -> list[str]:
-    """Their names."""
-    return [each.name for each in columns_of_kind(*kinds)]
+    """Returns the names of the columns of these kinds, in the file's order."""
+    return [column.name for column in columns_of_kind(*kinds)]
 
 
 def run_columns(names: Iterable[str]) -> list[Column]:
     """Returns the columns among a file's names that tell runs apart, in the file's order."""
-    there = set(names)
-    return [each for each in COLUMNS if each.apart and each.name in there]
+    present_names = set(names)
+    return [column for column in COLUMNS if column.apart and column.name in present_names]
 
 
 def header() -> dict[str, str]:
-    """Every name that a file may have, ends of intervals too, with its one-line definition."""
+    """Returns all names that a file may have, with ends of intervals, and their definitions."""
     definitions: dict[str, str] = {}
-    for each in COLUMNS:
-        ends = [
-            f"{which} end of the 95% interval of {each.name} (over prompts)"
-            for which in ("lower", "upper")
+    for column in COLUMNS:
+        end_definitions = [
+            f"{side} end of the 95% interval of {column.name} (over prompts)"
+            for side in ("lower", "upper")
         ]
-        definitions.update(zip(each.names, [each.definition, *ends], strict=False))
+        definitions.update(zip(column.names, [column.definition, *end_definitions], strict=False))
     return definitions
 
 
 def order_names(names: Iterable[str]) -> list[str]:
-    """Names as a file orders them, each once; those of no column come last, as they came."""
-    there = dict.fromkeys(names)
-    known = [name for each in COLUMNS for name in each.names if name in there]
-    return list(dict.fromkeys([*known, *there]))
+    """Orders names as in a file, each once; unknown ones come last, in their order."""
+    distinct_names = dict.fromkeys(names)
+    registered_names = [
+        name for column in COLUMNS for name in column.names if name in distinct_names
+    ]
+    return list(dict.fromkeys([*registered_names, *distinct_names]))
 
 
 def find_columns(names: Iterable[str]) -> list[Column]:
     """Returns the columns of a file with these names, in its order.
 
-    Scores of metric modules have no line here; they are known by their intervals, are named after
-    the module, and come last.
+    Scores of metric modules are not registered; they have an interval, are named after the module,
+    and come last.
     """
-    there = dict.fromkeys(names)
-    mine = header()
-    if not mine.keys() >= there.keys():
-        _load_others()
-        mine = header()
-    known = [each for each in COLUMNS if each.name in there]
-    modules = [name for name in there if name not in mine and f"{name}_low" in there]
-    more: dict[str, Any] = {"kind": "score", "digits": 3, "interval": True, "better": "up"}
-    return known + [
-        Column(name, name.replace("_", " "), "score of a metric module", **more) for name in modules
-    ]
+    distinct_names = dict.fromkeys(names)
+    own_names = header()
+    if not own_names.keys() >= distinct_names.keys():
+        _import_metrics()
+        own_names = header()
+    known_columns = [column for column in COLUMNS if column.name in distinct_names]
+    options: dict[str, Any] = {"kind": "score", "digits": 3, "interval": True, "better": "up"}
+    for name in distinct_names:
+        if name not in own_names and f"{name}_low" in distinct_names:
+            title = name.replace("_", " ")
+            known_columns.append(Column(name, title, "score of a metric module", **options))
+    return known_columns
 
 
 def score_names(names: Iterable[str]) -> list[str]:
-    """The names of the quality scores among a file's names: ours, then those of metric modules."""
-    return [each.name for each in find_columns(names) if each.kind == "score"]
+    """Returns the names of quality scores in a file: ours, then those of metric modules."""
+    return [column.name for column in find_columns(names) if column.kind == "score"]
 
 
 def markdown() -> str:
-    """What ``results/README.md`` says: our columns by kind, each with unit and definition."""
+    """Renders ``results/README.md``: our columns by kind, with units and definitions."""
     import jinja2
 
     text = Path(__file__).with_name("results.md.j2").read_text(encoding="utf-8")
     template = jinja2.Template(
         text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    return template.render(columns=_read(), fields=FIELDS)
+    return template.render(columns=_read_columns(), fields=FIELDS)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How decoders are shown: title, colour, marker, and a line in the table of decoders.
+"""Styles of decoders: title, colour, marker, and a line in the table of decoders.
 
-A decoder of ``conf/decoder`` has them in its own YAML, under ``display``. A cell of a recipe that
-replaces a decoder's drafter or rule is shown by its parts, or as its paper's ``paper.yaml`` says
-under ``decoders``. Other packages' folders are read too. Of a decoder's settings this module knows
-the names of its drafter and its rule, nothing else.
+A decoder of ``conf/decoder`` has them in its own YAML, under ``display``. If a recipe's cell
+replaces a decoder's drafter or rule, the style comes from its parts, or from ``decoders`` in its
+paper's ``paper.yaml``. Other packages' folders are read too. Of a decoder's settings this module
+knows only the names of its drafter, tree and rule.
 
     python -m spec_bench.vocabulary.decoders     # that table
 """
@@ -62,20 +62,20 @@ DRAFT_MODELS = ("", _DRAFT_MODEL, "lookup_or_model", "pard")
 
 @dataclass(frozen=True)
 class Display:
-    """A block ``display`` of a decoder's YAML."""
+    """The block ``display`` of a decoder's YAML."""
 
     title: str  # in tables and figures
     colour: ColourName  # in figures and on pages
     marker: Marker = "o"  # matplotlib's letter
     tree: str = ""  # in words, for the table of decoders
-    rule: str = ""  # likewise
-    source: str = ""  # where the decoder is from, likewise
+    rule: str = ""  # in words, for that table
+    source: str = ""  # paper or program, for that table
     same_as: str = ""  # another name of the same configuration
 
 
 @dataclass(frozen=True)
 class DecoderStyle:
-    """A decoder for people: title, colour, matplotlib's letter of a marker, which may be hollow."""
+    """Style of a decoder: title, colour, and matplotlib's letter of a marker, perhaps hollow."""
 
     title: str
     colour: Colour
@@ -84,33 +84,31 @@ class DecoderStyle:
 
 
 def find_decoder(name: str) -> DecoderStyle | None:
-    """How a decoder is shown; None for one of which no YAML says it. Raises ValueError: a YAML says
-    it wrong; the file, the key, the value and what is allowed.
+    """Finds a decoder's style in the YAMLs; None if there is none. Raises UsageError: a wrong YAML,
+    with its file, key, value and the choices.
     """
-    own, _, settings = name.partition(" ")  # settings that are not those of its YAML
-    found = _find(own, *_folders())
-    return found and replace(found, title=f"{found.title} {settings}".rstrip())
+    decoder_name, _, settings = name.partition(" ")  # settings that differ from its YAML
+    style = _find_style(decoder_name, *_find_folders())
+    return style and replace(style, title=f"{style.title} {settings}".rstrip())
 
 
 def find_configuration(name: str) -> str:
-    """Returns the name that stands for a decoder's configuration: of two decoders that are one
-    under two names, the same.
-    """
-    files = _files(_folders()[0])
-    block = _read(files[name]) if name in files else {}
+    """Returns a decoder's canonical name, which is equal for two names of one configuration."""
+    files = _find_files(_find_folders()[0])
+    block = _read_mapping(files[name]) if name in files else {}
     display = block.get(DISPLAY)
     return str(display.get("same_as") or name) if isinstance(display, Mapping) else name
 
 
 def check_decoder(name: str) -> None:
-    """Raises ValueError: no YAML is of that decoder, nor of its parts; with the choices."""
+    """Raises UsageError, with the choices, if no YAML has the decoder or its parts."""
     if find_decoder(name) is None:
         load_decoder(conf_dirs(), name)
 
 
 @functools.cache
 def check_tree(decoder: str, policy: str, spec: str) -> None:
-    """Raises ValueError: a decoder's tree policy, if it is one of ours, takes no such shorthand."""
+    """Raises UsageError if a decoder's tree policy is one of ours and refuses the shorthand."""
     facts = scan_registrations("spec_bench.tree", "policy").get(policy)
     if facts and (not spec or parse(spec).form not in ast.literal_eval(facts["forms"])):
         raise UsageError(
@@ -120,32 +118,33 @@ def check_tree(decoder: str, policy: str, spec: str) -> None:
 
 
 def decoder_parts(name: str) -> tuple[str, str, str]:
-    """Returns a decoder's drafter, tree policy and rule, of a composed name those of the decoder
-    that it begins with; empty texts where no YAML tells.
+    """Returns a decoder's drafter, tree policy and rule; "" for what no YAML has. A composed name
+    has those of the decoder that it begins with.
     """
-    files = _files(_folders()[0])
+    files = _find_files(_find_folders()[0])
     words = name.partition(" ")[0].split("_")
-    known = ("_".join(words[:n]) for n in range(len(words), 0, -1))
-    block = next((_read(files[each]) for each in known if each in files), {})
-    return _part(block, "drafter"), _part(block, "tree"), _part(block, "verifier")
+    candidates = ("_".join(words[:n]) for n in range(len(words), 0, -1))
+    paths = (files[candidate] for candidate in candidates if candidate in files)
+    block = next(map(_read_mapping, paths), {})
+    return _get_part(block, "drafter"), _get_part(block, "tree"), _get_part(block, "verifier")
 
 
-def strip_display(decoder: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns a decoder's settings alone: how it is shown is checked and left out."""
+def strip_display(decoder: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Returns a decoder's settings without its ``display``, which is checked."""
     settings = dict(decoder)
     if DISPLAY in settings:
-        _check_display(settings.pop(DISPLAY), f"{where}{DISPLAY}")
+        _check_display(settings.pop(DISPLAY), f"{prefix}{DISPLAY}")
     return settings
 
 
 def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
-    """Reads ``decoder/NAME.yaml`` of the first config folder that has it, but for its display."""
+    """Reads ``decoder/NAME.yaml`` of the first config folder that has it, without its display."""
     paths = find_configs("decoder", folders)
     if name not in paths:
-        known = sorted(paths)
-        near = suggest(name.replace("-", "_"), known)
-        choices = "spec-bench ls decoders" if near else ", ".join(known)
-        raise UsageError(f"unknown decoder {name!r}{near}; known: {choices}")
+        known_names = sorted(paths)
+        suggestion = suggest(name.replace("-", "_"), known_names)
+        choices = "spec-bench ls decoders" if suggestion else ", ".join(known_names)
+        raise UsageError(f"unknown decoder {name!r}{suggestion}; known: {choices}")
     decoder = read_yaml(paths[name])
     if not isinstance(decoder, dict):
         raise UsageError(f"decoder config {paths[name]} is no mapping")
@@ -153,9 +152,9 @@ def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
 
 
 def decoders_table() -> str:
-    """Our decoders in Markdown: the baseline, those on a draft model, others by drafter."""
-    blocks = {name: _read(path) for name, path in _files((conf_dir(),)).items()}
-    drafters = {name: _part(block, "drafter") for name, block in blocks.items()}
+    """Renders our decoders in Markdown: the baseline, those on a draft model, others by drafter."""
+    blocks = {name: _read_mapping(path) for name, path in _find_files((conf_dir(),)).items()}
+    drafters = {name: _get_part(block, "drafter") for name, block in blocks.items()}
 
     def place(name: str) -> tuple[bool, bool, str, str]:
         return name != _BASELINE, drafters[name] != _DRAFT_MODEL, drafters[name], name
@@ -169,41 +168,44 @@ def decoders_table() -> str:
 
 
 @functools.cache
-def _folders() -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Of configs and of papers, as they are when first asked for."""
+def _find_folders() -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Returns the folders of configs and of papers, read at the first call."""
     return tuple(conf_dirs()), tuple(experiments_dirs())
 
 
 @functools.cache
-def _find(name: str, confs: tuple[Path, ...], papers: tuple[Path, ...]) -> DecoderStyle | None:
-    path = _files(confs).get(name)
-    if path is not None:
-        display = _read(path).get(DISPLAY)
-        return (
-            None
-            if display is None
-            else _make_decoder_style(_check_display(display, f"{path}: {DISPLAY}"))
-        )
-    return _display_of_papers(papers).get(name) or _display_of_parts(name, confs, papers)
-
-
-def _display_of_parts(
+def _find_style(
     name: str, confs: tuple[Path, ...], papers: tuple[Path, ...]
 ) -> DecoderStyle | None:
-    """``DRAFTER_DECODER`` looks like the decoder, ``DECODER_RULE`` has the marker of the rule.
+    path = _find_files(confs).get(name)
+    if path is not None:
+        display = _read_mapping(path).get(DISPLAY)
+        return (
+            None if display is None else _make_style(_check_display(display, f"{path}: {DISPLAY}"))
+        )
+    return _read_paper_styles(papers).get(name) or _combine_style(name, confs, papers)
 
-    A drafter and a rule are titled as the decoder that bears their name.
+
+def _combine_style(
+    name: str, confs: tuple[Path, ...], papers: tuple[Path, ...]
+) -> DecoderStyle | None:
+    """Combines the styles of ``DRAFTER_DECODER`` (the decoder's) or ``DECODER_RULE`` (the decoder's
+    with the rule's marker).
+
+    A drafter and a rule have the title of the decoder of their name.
     """
     words = name.split("_")
-    files = _files(confs)
-    cuts = [("_".join(words[:n]), "_".join(words[n:])) for n in range(1, len(words))]
+    files = _find_files(confs)
+    splits = [("_".join(words[:n]), "_".join(words[n:])) for n in range(1, len(words))]
     for part in ("drafter", "verifier"):
-        for first, rest in cuts:
-            named = first if part == "drafter" else rest
-            if named not in files or _part(_read(files[named]), part) != named:
+        for head_name, tail_name in splits:
+            part_name = head_name if part == "drafter" else tail_name
+            if part_name not in files:
                 continue
-            head = _find(first, confs, papers)
-            tail = _find(rest, confs, papers)
+            if _get_part(_read_mapping(files[part_name]), part) != part_name:
+                continue
+            head = _find_style(head_name, confs, papers)
+            tail = _find_style(tail_name, confs, papers)
             if head and tail and part == "drafter":
                 return replace(tail, title=f"{head.title}, {tail.title}")
             if head and tail:
@@ -212,27 +214,27 @@ def _display_of_parts(
 
 
 @functools.cache
-def _files(confs: tuple[Path, ...]) -> dict[str, Path]:
+def _find_files(confs: tuple[Path, ...]) -> dict[str, Path]:
     return find_configs("decoder", confs)
 
 
 @functools.cache
-def _display_of_papers(folders: tuple[Path, ...]) -> dict[str, DecoderStyle]:
-    """Returns what the papers' YAMLs say of decoders, the first folder's before all others'."""
+def _read_paper_styles(folders: tuple[Path, ...]) -> dict[str, DecoderStyle]:
+    """Reads the styles of decoders in the papers' YAMLs; the first folder's win."""
     decoders: dict[str, DecoderStyle] = {}
     for path in (path for top in reversed(folders) for path in top.glob("*/paper.yaml")):
         try:
-            content = _read(path)
-        except UsageError:  # said where the paper is asked for
+            content = _read_mapping(path)
+        except UsageError:  # raised when the paper is read
             continue
-        where = f"{path}: {DECODERS}"
-        listed = content.get(DECODERS, {})
+        prefix = f"{path}: {DECODERS}"
+        display_by_name = content.get(DECODERS, {})
         try:
-            if not isinstance(listed, Mapping):
-                raise UsageError(f"{where} must be a mapping, got {format_value(listed)}")
+            if not isinstance(display_by_name, Mapping):
+                raise UsageError(f"{prefix} must be a mapping, got {format_value(display_by_name)}")
             decoders |= {
-                name: _make_decoder_style(_check_display(each, f"{where}.{name}"))
-                for name, each in listed.items()
+                name: _make_style(_check_display(display, f"{prefix}.{name}"))
+                for name, display in display_by_name.items()
             }
         except UsageError as error:
             warn(one_line(error))
@@ -240,26 +242,26 @@ def _display_of_papers(folders: tuple[Path, ...]) -> dict[str, DecoderStyle]:
 
 
 @functools.cache
-def _read(path: Path) -> Mapping[str, Any]:
-    """Returns a YAML's mapping, empty for any other."""
-    data = read_yaml(path)
-    return data if isinstance(data, Mapping) else {}
+def _read_mapping(path: Path) -> Mapping[str, Any]:
+    """Reads a YAML's mapping; empty if it has none."""
+    content = read_yaml(path)
+    return content if isinstance(content, Mapping) else {}
 
 
-def _part(block: Mapping[str, Any], name: str) -> str:
-    """Returns what a decoder's drafter, tree or verifier is: by itself, or under its key."""
+def _get_part(block: Mapping[str, Any], name: str) -> str:
+    """Returns the name of a decoder's drafter, tree or verifier: a text, or under its key."""
     part = block.get(name)
     kind = part.get(_KINDS[name]) if isinstance(part, Mapping) else part
     return str(kind or "")
 
 
-def _check_display(display: Any, where: str) -> Display:
+def _check_display(display: Any, prefix: str) -> Display:
     if not isinstance(display, Mapping):
-        raise UsageError(f"{where} must be a mapping, got {format_value(display)}")
-    return read(Display, display, where, "how a decoder is shown")
+        raise UsageError(f"{prefix} must be a mapping, got {format_value(display)}")
+    return read(Display, display, prefix, "how a decoder is shown")
 
 
-def _make_decoder_style(display: Display) -> DecoderStyle:
+def _make_style(display: Display) -> DecoderStyle:
     return DecoderStyle(display.title, COLOURS[display.colour], display.marker)
 
 

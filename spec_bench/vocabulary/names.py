@@ -1,6 +1,6 @@
-"""How decoders, tasks and marks are written for people.
+"""Names of decoders, tasks and marks in print.
 
-Columns' titles are in ``columns``; what a decoder looks like is in its YAML (``decoders``).
+Columns' titles are in ``columns``; decoders' styles in their YAML (``decoders``).
 """
 
 import zlib
@@ -28,7 +28,7 @@ TASKS = {
     "speed_bench": "SPEED-Bench",
 }
 
-# What sets a row apart from an exact one: how it is written, and what it means.
+# Marks of rows that are not exact, and their meanings.
 MARKS = {
     "exact_beam": "beam distribution",
     "approximate": "approximate",
@@ -46,80 +46,84 @@ MEANINGS = {
 
 
 def decoder_style(name: str) -> DecoderStyle:
-    """How a decoder is shown; one of which no YAML says it keeps its name, its look follows it."""
-    if found := find_decoder(name):
-        return found
+    """Returns a decoder's style; without a YAML its own name, and a look that depends on it."""
+    if style := find_decoder(name):
+        return style
     looks = sorted(product(COLOURS.keys() - {"black"}, MARKERS))
     colour, marker = looks[zlib.crc32(name.encode()) % len(looks)]
     return DecoderStyle(name, COLOURS[colour], marker)
 
 
 def distinct_styles(decoders: Collection[str]) -> dict[str, DecoderStyle]:
-    """How decoders of these names are shown beside each other: no two have one colour and marker.
+    """Returns styles of decoders in one figure: no two have the same colour and marker.
 
-    Those of which a YAML says it come first, short names before long ones; who comes later to a
-    look that is taken is hollow, or else has another marker of its colour, or another colour.
+    Decoders with a style in a YAML come first, short names before long ones. If a look is taken,
+    the marker is hollow, or else another one of its colour, or the colour is another.
     """
-    shown: dict[str, DecoderStyle] = {}
+    style_by_name: dict[str, DecoderStyle] = {}
     for name in sorted(decoders, key=lambda name: (find_decoder(name) is None, len(name), name)):
         look = decoder_style(name)
-        # The more alike the sooner.
+        # The decoder's own colour and marker first.
         colours = sorted(PALETTE, key=lambda colour: colour != look.colour)
         markers = sorted(MARKERS, key=lambda marker: marker != look.marker)
-        taken = {(each.colour, each.marker, each.hollow) for each in shown.values()}
-        free = (each for each in product(colours, markers, (False, True)) if each not in taken)
-        colour, marker, hollow = next(free, (look.colour, look.marker, look.hollow))
-        shown[name] = replace(look, colour=colour, marker=marker, hollow=hollow)
-    return shown
+        used_looks = {
+            (style.colour, style.marker, style.hollow) for style in style_by_name.values()
+        }
+        free_looks = (
+            style for style in product(colours, markers, (False, True)) if style not in used_looks
+        )
+        colour, marker, hollow = next(free_looks, (look.colour, look.marker, look.hollow))
+        style_by_name[name] = replace(look, colour=colour, marker=marker, hollow=hollow)
+    return style_by_name
 
 
 def task_title(name: str) -> str:
-    """Returns a task's name in print; one that is not listed keeps its name."""
+    """Returns a task's name in print; an unlisted one keeps its name."""
     return TASKS.get(name, name)
 
 
 def cell_name(row: Mapping[str, Any]) -> str:
-    """Decoder and tree, as they are written in results; a baseline has no tree."""
+    """Returns decoder and tree of a row; a baseline has no tree."""
     return f"{row['decoder']} {row['spec']}".removesuffix(" -") + format_row_suffix(row)
 
 
 def format_row_suffix(row: Mapping[str, Any]) -> str:
-    """Returns what sets a row apart from one of the same tree: its paths were rows, it stalled, it
-    lacks prompts.
-    """
+    """Returns a suffix for a row's name: its paths were rows, it stalled, or it lacks prompts."""
     paths = ", paths as rows" * (str(row.get("tree_attention")).lower() == "false")
-    return "".join([paths, *(f", {doubt.partition(':')[0]}" for doubt in _doubts(row))])
+    return "".join([paths, *(f", {doubt.partition(':')[0]}" for doubt in _find_doubts(row))])
 
 
-def _doubts(row: Mapping[str, Any]) -> list[str]:
+def _find_doubts(row: Mapping[str, Any]) -> list[str]:
     reasons = str(row.get("reason"))
     return [doubt for doubt in (find_doubt(reasons), find_loss(reasons)) if doubt]
 
 
 def summarise_doubts(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Returns a line on each kind of reason why rows' times decide nothing or prompts are missing:
-    the only row's, or how many rows' and the first one's.
+    """Summarises why rows' times decide nothing or prompts are missing: a line per kind, with the
+    number of rows and the first one's reason.
     """
     kinds = group_by_key(
         (doubt.partition(":")[0], f"{row['decoder']} {row['spec']}: {doubt}")
         for row in rows
-        for doubt in _doubts(row)
+        for doubt in _find_doubts(row)
     )
     return [
-        f"{len(others) + 1} rows are {kind}, such as {told}" if others else told
-        for kind, (told, *others) in kinds.items()
+        f"{len(further_doubts) + 1} rows are {kind}, such as {first_doubt}"
+        if further_doubts
+        else first_doubt
+        for kind, (first_doubt, *further_doubts) in kinds.items()
     ]
 
 
 def full_title(name: str) -> str:
-    """Returns a decoder's name in print, with the one in results where that is another word."""
+    """Returns a decoder's name in print, and its name in results if that is another word."""
     title = decoder_style(name).title
-    same = [*filter(str.isalnum, title.lower())] == [*filter(str.isalnum, name.lower())]
-    return title if same else title + " (" + name + ")"
+    is_same_word = [*filter(str.isalnum, title.lower())] == [*filter(str.isalnum, name.lower())]
+    return title if is_same_word else title + " (" + name + ")"
 
 
 def combine_names(decoder: str, drafter: object = None, verifier: object = None) -> str:
-    """What a decoder is called whose drafter or verifier, where it is a text, a cell replaces."""
+    """Composes the name of a decoder whose drafter or verifier a cell replaces by name."""
     parts = [drafter, decoder, verifier]
     return "_".join(part for part in parts if isinstance(part, str))
 

@@ -1,8 +1,7 @@
 """The papers' printed numbers: ``experiments/PAPER/reference.csv``, one line per number, as text.
 
-One schema for all papers. A number stays the text that was printed, so that it is shown again as
-it stood; a line whose ``value`` is empty is a number that the paper prints and the available copy
-has lost.
+All papers have one schema. A number stays the printed text, so that it is shown as in the paper; an
+empty ``value`` is a number that the paper prints and the available copy has lost.
 """
 
 import re
@@ -26,7 +25,7 @@ HEADER = (
 COLUMNS = tuple(HEADER.split(","))
 """The file's columns; ``docs/extending.md`` says what each holds."""
 KEYS = COLUMNS[: COLUMNS.index("metric")]
-"""The columns that say which cell a number belongs to; all of them are text."""
+"""The columns that identify a number's cell; all of them are text."""
 
 _NUMBER = r"\d*\.?\d+"
 _OR_EMPTY = (rf"({_NUMBER})?", "a number or empty")
@@ -48,7 +47,7 @@ _ALLOWED = {
     "value,metric": (r"(?![0.].*,(block_efficiency|perplexity)$).+", ">= 1 for this metric"),
     "twin_table,twin_value": (rf"\d+,{_NUMBER}|,", "a table with its twin_value, or both empty"),
 }
-"""What the first column holds, together with others: a pattern, and the same in words."""
+"""Allowed values of columns, joined by commas: a pattern, and the same in words."""
 Row = dict[str, str]
 
 
@@ -56,32 +55,33 @@ Row = dict[str, str]
 def read_published(
     file: Path, tables: tuple[str, ...] = (), metrics: tuple[str, ...] = ()
 ) -> tuple[Row, ...]:
-    """All printed numbers of a paper, in printed order; read once, not to be written to. Raises
-    ValueError: a column is missing, a cell has no such value, two lines are of one number, or one
-    is of no table or metric of those given; the message names file, line, value and choices.
+    """Reads a paper's printed numbers, in printed order. They are cached: do not change them.
+
+    Raises UsageError for a missing column, a wrong value, a number with two lines, or one of a
+    table or metric that is not given. The message names file, line, value and choices.
     """
-    known = {"task": sorted(find_configs("task")), "table": tables, "metric": metrics}
-    known["twin_table"] = tables and ("", *tables)
+    choices_by_column = {"task": sorted(find_configs("task")), "table": tables, "metric": metrics}
+    choices_by_column["twin_table"] = tables and ("", *tables)
     rows: dict[tuple[str, ...], Row] = {}
-    wrong = list[str]()
+    errors = list[str]()
     for line, names, cells in iter_csv_lines(file, COLUMNS):
         row = dict(zip(names, cells, strict=True))
         try:
-            _check_row(row, known)
+            _check_row(row, choices_by_column)
             if rows.setdefault((*map(row.__getitem__, KEYS), row["metric"]), row) is not row:
                 raise UsageError(f"an earlier line has this number too, got {row['value']!r}")
         except UsageError as error:
-            wrong.append(f"line {line}: {error}")
-    if wrong:
-        more = [f"and {format_count(len(wrong) - 3, 'more line')}"] * (len(wrong) > 3)
-        raise UsageError(f"{str(file)!r}, {'; '.join([*wrong[:3], *more])}")
+            errors.append(f"line {line}: {error}")
+    if errors:
+        hint = [f"and {format_count(len(errors) - 3, 'more line')}"] * (len(errors) > 3)
+        raise UsageError(f"{str(file)!r}, {'; '.join([*errors[:3], *hint])}")
     if not rows:
         raise UsageError(f"{str(file)!r} has no numbers; its columns are {HEADER}")
     return tuple(rows.values())
 
 
 def read_all_published() -> dict[str, tuple[Row, ...]]:
-    """Returns the printed numbers of all papers, by the paper's name."""
+    """Reads the printed numbers of all papers, by the paper's name."""
     return {
         file.parent.name: read_published(file)
         for folder in experiments_dirs()
@@ -89,22 +89,22 @@ def read_all_published() -> dict[str, tuple[Row, ...]]:
     }
 
 
-def _check_row(row: Row, known: Mapping[str, Sequence[str]]) -> None:
-    for name, choices in known.items():
+def _check_row(row: Row, choices_by_column: Mapping[str, Sequence[str]]) -> None:
+    for name, choices in choices_by_column.items():
         if choices and row[name] not in choices:
-            told = suggest(row[name], choices) or f"; known: {', '.join(choices).lstrip(', ')}"
-            raise UsageError(f"unknown {name} {row[name]!r}{told}")
-    for names, (pattern, allowed) in _ALLOWED.items():
+            got = suggest(row[name], choices) or f"; known: {', '.join(choices).lstrip(', ')}"
+            raise UsageError(f"unknown {name} {row[name]!r}{got}")
+    for names, (pattern, wording) in _ALLOWED.items():
         if not re.fullmatch(pattern, ",".join(row[name] for name in names.split(","))):
-            told = ", ".join(f"{name} {row[name]!r}" for name in names.split(","))
-            raise UsageError(f"{names.partition(',')[0]} must be {allowed}; got {told}")
+            got = ", ".join(f"{name} {row[name]!r}" for name in names.split(","))
+            raise UsageError(f"{names.partition(',')[0]} must be {wording}; got {got}")
     check_decoder(row["decoder"])
     if row["spec"]:
         check_tree(row["decoder"], decoder_parts(row["decoder"])[1], row["spec"])
 
 
-def side_by_side(numbers: Iterable[Row]) -> list[Row]:
-    """One row per cell: its keys, and each of its numbers in a column named after the metric."""
+def pivot_numbers(numbers: Iterable[Row]) -> list[Row]:
+    """Builds one row per cell: its keys, and a column per metric with its number."""
     cells: dict[tuple[str, ...], Row] = {}
     for number in numbers:
         key = tuple(number[name] for name in KEYS)
@@ -120,8 +120,9 @@ def find_published_tree(
     temperature: float,
     decoder: str,
 ) -> str | None:
-    """The tree with which a paper prints a speed-up of a pair, (target, draft) in each spelling,
-    the first one; None for none.
+    """Finds the first tree for which a paper prints a speed-up of a pair; None if there is none.
+
+    ``pairs`` are the spellings of the pair, as (target, draft).
     """
     for row in numbers:
         if row["metric"] != "speedup" or not row["spec"] or not row["temperature"]:
@@ -133,25 +134,26 @@ def find_published_tree(
 
 
 def spellings(paper: Any) -> list[tuple[str, str]]:
-    """(target, draft) in each way in which papers print a pair; "" where there is no draft.
-    ``paper`` is a pair's in its config: a mapping whose names may be lists, a list of such
+    """Returns (target, draft) in each way in which papers print a pair; "" for no draft.
+
+    ``paper`` is from the pair's config: a mapping whose names may be lists, a list of such
     mappings, or None.
     """
-    several = [] if paper is None else paper if isinstance(paper, list | tuple) else [paper]
+    papers = [] if paper is None else paper if isinstance(paper, list | tuple) else [paper]
     return [
         (target, draft)
-        for each in several
-        for target in wrap_in_list(each.get("target"))
-        for draft in wrap_in_list(each.get("draft")) or [""]
+        for pair_names in papers
+        for target in wrap_in_list(pair_names.get("target"))
+        for draft in wrap_in_list(pair_names.get("draft")) or [""]
     ]
 
 
 def find_spellings(pair: str) -> list[tuple[str, str]]:
-    """Returns them of a pair by its name; none of one without a config."""
+    """Returns the ``spellings`` of a pair by its name; none if it has no config."""
     path = find_configs("pair").get(pair)
     return spellings(read_config(path).get("paper")) if path else []
 
 
 def wrap_in_list(names: Any) -> list[str]:
-    """Returns one name or several as a list; none for None."""
+    """Returns one or several names as a list, which is empty for None."""
     return [] if names is None else [*names] if isinstance(names, list | tuple) else [str(names)]

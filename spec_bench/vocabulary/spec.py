@@ -1,7 +1,7 @@
 """The papers' shorthand for a draft tree: ``-``, ``3``, ``2-2-1``, ``4x3``, ``4x2@0.9``, a name.
 
-Read by syntax alone: what a number means is the tree policy's business. Knows neither policies nor
-decoders, and imports no torch, so that a report reads a ``spec`` column without either.
+Parses the syntax alone: tree policies define the numbers' meaning. Knows neither policies nor
+decoders and imports no torch, so that a report can read a ``spec`` column.
 """
 
 import re
@@ -21,29 +21,25 @@ _PRODUCT = re.compile(rf"({_NUMBER})x({_NUMBER})(?:@([0-9]*\.?[0-9]+))?")
 
 @dataclass(frozen=True)
 class Spec:
-    """A shorthand that was read."""
+    """A parsed shorthand."""
 
     # `root` (`-`), `number` (`3`), `levels` (`2-2-1`), `product` (`4x3`), `threshold` (`4x2@0.9`)
     # or `name`
     form: Form
-    numbers: tuple[int, ...] = ()  # the whole numbers in it, in their order
+    numbers: tuple[int, ...] = ()  # its whole numbers, in order
     threshold: float | None = None  # the number after `@`, else None
-    name: str = ""  # the text itself where it is none of the other forms, else ""
+    name: str = ""  # the text of the form `name`, else ""
 
     @property
     def widths(self) -> tuple[int, ...] | None:
-        """Children per level, where it can be read so: a number is one level.
-
-        None for ``4x3``, ``4x2@0.9`` and names.
-        """
+        """Children per level; a number is one level. None for ``4x3``, ``4x2@0.9`` and names."""
         return self.numbers if self.form in ("root", "number", "levels") else None
 
     @property
     def depth(self) -> int:
-        """L: levels of the tree.
+        """L: levels of the tree; a bare number is a chain of that length.
 
-        A bare number is a chain of that length; where it is children at the root, or beams, ask
-        ``widths``. Raises ValueError: a name, which does not tell.
+        Policies whose number counts children or beams use ``widths``. Raises UsageError: a name.
         """
         self._refuse_name("depth")
         if self.form == "levels":
@@ -54,7 +50,7 @@ class Spec:
     def width(self) -> int:
         """K or W: paths, beams, or the most children of one node; 0 for the root alone.
 
-        A bare number is that number. Raises ValueError: a name, which does not tell.
+        A bare number is taken as it is. Raises UsageError: a name.
         """
         self._refuse_name("width")
         if self.form == "levels":
@@ -63,21 +59,21 @@ class Spec:
 
     @property
     def nodes(self) -> int:
-        """Nodes of the tree, the root not counted. Raises ValueError: a name does not tell."""
+        """Nodes of the tree without the root. Raises UsageError: a name."""
         self._refuse_name("nodes")
         if self.form in ("product", "threshold"):
             return self.width * self.depth
         return sum(accumulate(self.numbers, mul))
 
-    def _refuse_name(self, wanted: str) -> None:
+    def _refuse_name(self, property_name: str) -> None:
         if self.form == "name":
-            raise UsageError(f"the tree {self.name!r} is a name, which has no {wanted} in it")
+            raise UsageError(
+                f"the tree {self.name!r} is a name, which has no {property_name} in it"
+            )
 
 
 def parse(text: str | int) -> Spec:
-    """Reads a shorthand; what has no numbers in a known form is a name. Raises ValueError: there is
-    nothing to read.
-    """
+    """Parses a shorthand; a text of no other form is a name. Raises UsageError: it is empty."""
     text = str(text).strip()
     if not text:
         raise UsageError("a tree's shorthand is empty; 3, 2-2-1, 4x3 and 4x2@0.9 are trees")

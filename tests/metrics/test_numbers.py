@@ -23,7 +23,7 @@ from spec_bench.metrics.quality import score_of_sums
 from spec_bench.records.types import Delivery, Generation, StepRecord
 from spec_bench.report.cli.command_line import main
 from spec_bench.vocabulary import columns
-from spec_bench.vocabulary.published import FILE, read_published, side_by_side
+from spec_bench.vocabulary.published import FILE, pivot_numbers, read_published
 from tests.said import naming
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ def test_a_baseline_of_other_prompts_is_refused_by_name(cell, baseline, named):
 
 
 RSD = ROOT / "experiments" / "rsd"
-PRINTED = side_by_side(read_published(RSD / FILE))
+PRINTED = pivot_numbers(read_published(RSD / FILE))
 
 
 def draft_calls(spec):

@@ -18,7 +18,7 @@ from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.report.tables.printed import RequestedCell, lay_out_table
 from spec_bench.report.tables.render import csv_text, latex, markdown
 from spec_bench.system.files import package_folder
-from spec_bench.vocabulary.published import side_by_side
+from spec_bench.vocabulary.published import pivot_numbers
 from tests.report.rows import EMBEDDED, MT_BENCH, frame, record, recorded, row, write
 from tests.report.shown import line_of, table
 from tests.said import naming
@@ -409,7 +409,7 @@ def printed(name):
 
 @pytest.mark.parametrize("number", range(1, 55))
 def test_every_rsd_table_prints_the_reference_value_for_value(number):
-    rows = side_by_side(load_paper("rsd").get_numbers(number))
+    rows = pivot_numbers(load_paper("rsd").get_numbers(number))
     grid = printed(f"rsd/{number}")
     assert len(grid.lines) == len(rows) == (33 if number < 28 else 41)
     for line, cell in zip(grid.lines, rows, strict=True):

@@ -13,7 +13,7 @@ from spec_bench.report.papers.paper import Paper
 from spec_bench.settings.registry import scan_registrations
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.decoders import decoder_parts
-from spec_bench.vocabulary.published import FILE, side_by_side
+from spec_bench.vocabulary.published import FILE, pivot_numbers
 
 UNPRINTED = "not printed"
 """The tree of a cell whose tree the paper does not print."""
@@ -27,7 +27,7 @@ def read_printed_rows(paper: Paper) -> pd.DataFrame:
     """
     if not paper.numbers:
         raise UsageError(f"{paper.name} has no printed numbers: {paper.folder} has no {FILE}")
-    rows = pd.DataFrame(side_by_side(paper.numbers))
+    rows = pd.DataFrame(pivot_numbers(paper.numbers))
     rows = rows.where(rows != "")
     tables = {str(each.number): each for each in paper.tables}
     columns = [column for each in paper.tables for column in each.columns]

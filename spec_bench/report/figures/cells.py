@@ -37,7 +37,7 @@ from spec_bench.report.papers.paper import Axes, Figure, Paper, load_paper
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.columns import COLUMNS, ENDS, run_columns
 from spec_bench.vocabulary.names import task_title as task_title
-from spec_bench.vocabulary.published import KEYS, side_by_side
+from spec_bench.vocabulary.published import KEYS, pivot_numbers
 from spec_bench.vocabulary.spec import parse
 
 GROUP = "cell.group"
@@ -191,7 +191,7 @@ def _select_pair(paper: str, pair: str) -> pd.DataFrame:
     config = pair_configs().get(pair)
     names = config.printed if config else frozenset()
     numbers = (n for n in load_paper(paper).numbers if (n["target"], n["draft"]) in names)
-    rows = pd.DataFrame(side_by_side(numbers))
+    rows = pd.DataFrame(pivot_numbers(numbers))
     if rows.empty:
         return rows
     rows[LOST] = rows.drop(columns=list(KEYS)).eq("").any(axis=1)  # what is not printed is NaN
