@@ -33,43 +33,47 @@ def main(arguments: Sequence[str]) -> int:
         width, *_ = whole_numbers("width", shape["width"])
         sizes = whole_numbers("nodes", shape["nodes"])
         for words in product(*map(list_choices, job_arguments)):
-            _fit_one(words, width, sizes)
+            _fit_setting(words, width, sizes)
     except UsageError as error:
         print(f"spec-bench fit_tree: {one_line(error)}", file=sys.stderr)
         return 2
     return 0
 
 
-def _fit_one(words: Sequence[str], width: int, sizes: Sequence[int]) -> None:
+def _fit_setting(arguments: Sequence[str], width: int, sizes: Sequence[int]) -> None:
     from spec_bench.jobs.app import build_job_settings
     from spec_bench.jobs.config.compose import compose_config
     from spec_bench.tree.node_list import build_best_list, compute_expected_accepted, pool_rates
 
-    settings = build_job_settings(compose_config([*words, "sink=quiet", f"cells=[rsd_c:{width}]"]))
+    settings = build_job_settings(
+        compose_config([*arguments, "sink=quiet", f"cells=[rsd_c:{width}]"])
+    )
     fit = fit_tree(settings, width)
     path = fit.write(settings.results / FOLDER)
     shares = " ".join(f"{share:.3f}" for share in fit.accepted)
     print(f"{fit.pair}, {fit.task}, temperature {fit.temperature:g}: {path}")
     print(f"  accepted by rank, in {fit.iterations} iterations: {shares}")
     for nodes in sizes:
-        expected = 1 + compute_expected_accepted(
+        block_efficiency = 1 + compute_expected_accepted(
             build_best_list(fit.accepted, nodes), pool_rates(fit.accepted)
         )
-        print(f"  cells=[sequoia:@{nodes}]  {expected:.3f} tokens per target call")
+        print(f"  cells=[sequoia:@{nodes}]  {block_efficiency:.3f} tokens per target call")
 
 
 def fit_tree(settings: JobSettings, width: int) -> Fit:
-    """Decodes a task's last prompts, as a job of the baseline and of ``width`` children below the
-    root, and counts. Raises ValueError: the models cannot be loaded, or a prompt does not fit.
+    """Decodes a task's last prompts with ``width`` children below the root and fits acceptances by
+    rank. Raises UsageError: the models cannot be loaded, or a prompt does not fit.
     """
     from spec_bench.decode.decoder import Decoder
     from spec_bench.jobs.work.models import load_models, load_pair_tokenizer
     from spec_bench.jobs.work.prompts import JobPrompts
 
     settings, cell = settings.pin_revisions(), settings.cells[-1]
-    last = settings.task.examples()[-len(settings.examples) :]
+    last_examples = settings.task.examples()[-len(settings.examples) :]
     tokenizer, tokens = load_pair_tokenizer(settings.pair)
-    requests = JobPrompts.build(replace(settings, examples=tuple(last)), tokenizer).requests
+    requests = JobPrompts.build(
+        replace(settings, examples=tuple(last_examples)), tokenizer
+    ).requests
     models = load_models(settings.pair, tokens)
     sampling = settings.sampling
     # A graph of several rows would count the fillers of missing ones, too.
@@ -96,7 +100,7 @@ def fit_tree(settings: JobSettings, width: int) -> Fit:
 
 
 def count_acceptance(decoder: Any, requests: Sequence[Any], width: int, seed: int) -> list[int]:
-    """Iterations whose accepted child, of ``width`` on the one level, had rank 0, 1, ..., and last
+    """Counts iterations by the rank of the accepted child (0, 1, ..., ``width`` - 1), and last
     those that accepted none.
     """
     import torch

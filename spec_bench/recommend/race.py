@@ -1,9 +1,9 @@
-"""Which candidates of a search go on, and on how many prompts.
+"""Selects a search's candidates for the next round, and counts its prompts.
 
-Successive halving: each round has an equal part of the time that is left, and the fewer candidates
-go on, the more prompts they get, none of which an earlier round had (Karnin, Koren and Somekh, ICML
-2013). Who is surely behind is out at once, as in a race by differences on the same prompts (Maron
-and Moore, NIPS 1993; Birattari et al., GECCO 2002), and its time is the others'.
+Successive halving: each round has an equal share of the remaining answers, and new prompts, the
+more the fewer candidates there are (Karnin, Koren and Somekh, ICML 2013). A candidate that is
+surely worse is out at once, as in a race by differences on the same prompts (Maron and Moore, NIPS
+1993; Birattari et al., GECCO 2002), and the others get its time.
 """
 
 from dataclasses import dataclass
@@ -11,40 +11,40 @@ from dataclasses import dataclass
 import pandas as pd
 
 ROUNDS = 3
-FIRST = 2  # prompts of the first round; those who go on get at least twice as many in the next
-REACH = 4.0  # standard errors behind the best at which a candidate is out
+FIRST = 2  # prompts of the first round; the next has at least twice as many
+REACH = 4.0  # a candidate so many standard errors behind the best is out
 
 
 @dataclass
 class Race:
-    """A search for the best of some candidates, by their places."""
+    """A search for the best of some candidates, which are given by their indices."""
 
-    open: list[int]  # who is in it, behind a round the best first
-    best: int  # how many it is to find
-    answers: int  # that it may decode yet, plain decoding's among them
-    prompts: int  # that there are
-    rounds: int = ROUNDS  # that are left at most
-    used: int = 0  # prompts that all in it have decoded
+    open: list[int]  # remaining candidates, after a round the best first
+    best: int  # number of candidates to find
+    answers: int  # answers that it may still decode, with plain decoding's
+    prompts: int  # all available prompts
+    rounds: int = ROUNDS  # remaining rounds, at most
+    used: int = 0  # prompts that all remaining candidates have decoded
 
     def count_prompts(self) -> int:
-        """Counts the prompts of the next round; none where the race is over."""
+        """Returns the number of the next round's prompts; 0 if the race is over."""
         fewest = 0 if self.used else self.best
         if len(self.open) <= fewest or not self.rounds:
             return 0
-        shared = self.answers // self.rounds // (len(self.open) + 1)
-        return min(shared if self.used else FIRST, self.prompts - self.used)
+        share = self.answers // self.rounds // (len(self.open) + 1)
+        return min(share if self.used else FIRST, self.prompts - self.used)
 
     def end_round(self, count: int, values: pd.Series, by_prompt: pd.DataFrame) -> None:
-        """Drops candidates behind a round of so many prompts. ``values`` are of all in it, over all
-        prompts so far, the larger the better; ``by_prompt`` has a column for each of these.
+        """Drops candidates after a round of ``count`` prompts. ``values`` has each one's number
+        over all prompts until now, larger is better; ``by_prompt`` has a column per prompt.
         """
         self.answers -= count * (len(self.open) + 1)
         self.used += count
         self.rounds -= 1
-        ranked = values.dropna().sort_values(ascending=False, kind="stable")
-        # Few prompts say little of how much one candidate's differ: all candidates' are taken.
-        spread = (by_prompt.loc[ranked.index[:1]].mean() - by_prompt).var(axis=1).mean()
+        sorted_values = values.dropna().sort_values(ascending=False, kind="stable")
+        # One candidate's few prompts give a poor variance: the mean over all candidates is used.
+        spread = (by_prompt.loc[sorted_values.index[:1]].mean() - by_prompt).var(axis=1).mean()
         reach = REACH * (spread / self.used) ** 0.5
-        near = (~(ranked < ranked.max() - reach)).sum()
-        most = self.answers // max(self.rounds, 1) // (2 * count) - 1
-        self.open = [*ranked.index[: max(self.best, min(near, most))]]
+        close_count = (~(sorted_values < sorted_values.max() - reach)).sum()
+        affordable_count = self.answers // max(self.rounds, 1) // (2 * count) - 1
+        self.open = [*sorted_values.index[: max(self.best, min(close_count, affordable_count))]]

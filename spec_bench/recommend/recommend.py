@@ -1,12 +1,11 @@
-"""``spec-bench recommend``: which decoder for this pair, task and machine.
+"""``spec-bench recommend``: finds the fastest decoder for a pair, a task and this machine.
 
-A search by successive halving (``race``): every candidate decodes two prompts, those that may be
-the best more of them, and the best three are measured on fresh prompts, each time in turn with
-plain decoding. A stage is a job like any other, so a search that was interrupted goes on where it
-was. Whether a decoder is surely faster follows from the fresh prompts alone, by the rule of tables
-and pages, since the best of many on a few prompts is partly luck; which of those that tie there is
-named, from all prompts of the search. A target alone is enough: lookups need no draft, and for a
-draft that does not exist yet a table says what it would have to cost and accept.
+A search by successive halving (``race``): every candidate decodes two prompts, the better ones
+more, and the best three fresh prompts, always in turn with plain decoding. A stage is an ordinary
+job, so an interrupted search resumes. The fresh prompts alone decide whether a decoder is surely
+faster, by the rule of tables and pages, since the best of many on a few prompts is partly luck;
+among those that tie there all prompts of the search choose. A target alone is enough: lookups need
+no draft, and a table gives the cost and acceptance that a future draft would need.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ if TYPE_CHECKING:  # torch, which refusals do not wait for
     from spec_bench.engine.model import LanguageModel
     from spec_bench.jobs.config.pair import Pair
 
-# What a draft would have to cost and accept, from measured passes of the target alone.
+# The cost and acceptance that a draft would need, from measured passes of the target alone.
 #
 # A chain of k draft tokens pays where its tokens per call exceed what a call costs: a pass of k + 1
 # tokens over a pass of one, and k draft calls of a share r of one each. With every draft token
@@ -63,24 +62,26 @@ _ROUNDS = 7
 
 
 class RequiredSpeed(NamedTuple):
-    """One chain that a draft could draft."""
+    """Break-even acceptances of a chain of draft tokens."""
 
     length: int  # k, its tokens
     cost: float  # of a pass of k + 1 tokens, over a pass of one
-    # By share r, the chance of acceptance above which it is faster than plain decoding; None where
-    # none is enough.
+    # by share r, the acceptance above which the chain is faster than plain decoding; None if none
+    # is enough
     acceptance: Mapping[float, float | None]
 
 
 def measure_required_speeds(pair: Pair) -> tuple[RequiredSpeed, ...]:
-    """Returns what the pair's target, measured here, asks of a draft."""
+    """Measures the pair's target and returns the acceptances that a draft would need."""
     from spec_bench.jobs.work.models import load_models, load_pair_tokenizer
 
-    return tuple(compute_required(pass_costs(load_models(pair, load_pair_tokenizer(pair)[1])[0])))
+    return tuple(
+        compute_required(measure_pass_costs(load_models(pair, load_pair_tokenizer(pair)[1])[0]))
+    )
 
 
 def format_lines(table: tuple[RequiredSpeed, ...]) -> list[str]:
-    """Returns the table as text, by a draft's length and its cost; nothing where there is none."""
+    """Formats the table of break-even acceptances, a line per length; empty if there is none."""
     if not table:
         return []
     heads = "".join(f"{f'r = {share:g}':>10}" for share in SHARES)
@@ -89,16 +90,16 @@ def format_lines(table: tuple[RequiredSpeed, ...]) -> list[str]:
         "target's:",
         f"{'draft tokens':<14}{'cost of a call':>16}{heads}",
     ]
-    for each in table:
-        least = [each.acceptance[share] for share in SHARES]
-        shown = ["never" if chance is None else f"{chance:.2f}" for chance in least]
-        texts = "".join(f"{text:>10}" for text in shown)
-        lines.append(f"{each.length:<14}{each.cost:>16.2f}{texts}")
+    for chain in table:
+        break_evens = [chain.acceptance[share] for share in SHARES]
+        texts = ["never" if chance is None else f"{chance:.2f}" for chance in break_evens]
+        columns = "".join(f"{text:>10}" for text in texts)
+        lines.append(f"{chain.length:<14}{chain.cost:>16.2f}{columns}")
     return lines
 
 
-def pass_costs(target: LanguageModel) -> dict[int, float]:
-    """Seconds of a pass of T tokens behind a short text over those of one; medians, in turn."""
+def measure_pass_costs(target: LanguageModel) -> dict[int, float]:
+    """Measures passes of T tokens after a short context, in turn; medians over that of one."""
     import torch
 
     from spec_bench.engine.model import synchronise
@@ -110,30 +111,32 @@ def pass_costs(target: LanguageModel) -> dict[int, float]:
             for count in PASSES:
                 tokens = torch.arange(1, count + 1, device=target.device).unsqueeze(0)
                 positions = _CONTEXT + torch.arange(count, device=target.device).unsqueeze(0)
-                seen = torch.ones(1, count, _CONTEXT + count, dtype=torch.bool)
-                seen = seen.to(target.device).tril(_CONTEXT)
+                mask = torch.ones(1, count, _CONTEXT + count, dtype=torch.bool)
+                mask = mask.to(target.device).tril(_CONTEXT)
                 synchronise(target.device)
                 start = time.perf_counter()
-                target.forward(cache, [_CONTEXT], tokens, positions, seen)
+                target.forward(cache, [_CONTEXT], tokens, positions, mask)
                 synchronise(target.device)
                 if turn:  # the first may warm up
                     seconds[count].append(time.perf_counter() - start)
-    one = statistics.median(seconds[1])
-    return {count: statistics.median(measured) / one for count, measured in seconds.items()}
+    single_token_s = statistics.median(seconds[1])
+    return {
+        count: statistics.median(samples) / single_token_s for count, samples in seconds.items()
+    }
 
 
 def compute_required(costs: Mapping[int, float]) -> list[RequiredSpeed]:
-    """What each chain asks, from the seconds of a pass of so many tokens over those of one."""
+    """Computes each chain's break-even acceptances from the relative costs of passes."""
     table = []
     for length, cost in ((count - 1, cost) for count, cost in costs.items() if count > 1):
-        least = {share: break_even_acceptance(length, cost + length * share) for share in SHARES}
-        table.append(RequiredSpeed(length, cost, least))
+        break_evens = {share: find_break_even(length, cost + length * share) for share in SHARES}
+        table.append(RequiredSpeed(length, cost, break_evens))
     return table
 
 
-def break_even_acceptance(length: int, cost: float) -> float | None:
-    """The chance of acceptance at which a call of so many draft tokens, drafting included, delivers
-    as many tokens as it costs plain calls.
+def find_break_even(length: int, cost: float) -> float | None:
+    """Finds the acceptance at which a call with ``length`` draft tokens delivers as many tokens as
+    it costs plain calls, drafting included; None if none is enough.
     """
     if cost >= length + 1:
         return None
@@ -143,12 +146,12 @@ def break_even_acceptance(length: int, cost: float) -> float | None:
 
 
 def count_delivered(length: int, acceptance: float) -> float:
-    """Expected tokens of a call: 1 + a + ... + a^k."""
+    """Returns the expected tokens of a call: 1 + a + ... + a^k."""
     return float(sum(acceptance**level for level in range(length + 1)))
 
 
 NUMBERS = ("block_efficiency", "speedup")
-# Of the search, and of a decoder, which the answer names itself.
+# Overrides that the recommended job does not take: the search's, and its own decoder's.
 _DROPPED = (
     "prompts=",
     "confirm",
@@ -170,37 +173,39 @@ _HEADS = (
 
 @dataclass(frozen=True)
 class RecommendationResult:
-    """The answer, and what it rests on."""
+    """The recommended decoder and its evidence."""
 
-    headline: Headline | None  # by the fresh prompts; None where no candidate has a number there
-    # A row for each candidate, the best first: decoder, spec, prompts, fresh, NUMBERS with the ends
-    # of their intervals, and the reason of a failure, all of the last stage
-    # that it came to.
+    headline: Headline | None  # by the fresh prompts; None if no candidate has a number there
+    # A row per candidate, the best first: decoder, spec, prompts, fresh, NUMBERS with the ends of
+    # their intervals, and a failure's reason, all of its last stage.
     candidates: pd.DataFrame
-    needed: tuple[RequiredSpeed, ...] = ()  # where the pair has no draft, or none pays
+    needed: tuple[RequiredSpeed, ...] = ()  # if the pair has no draft, or none pays
 
     @property
     def cell(self) -> tuple[str, str]:
-        """Decoder and spec to use; plain decoding where no other one is surely faster."""
-        found = self.headline
-        return (found.code, found.spec) if found and found.code else ("ar", "-")
+        """Decoder and spec to use; plain decoding if no other is surely faster."""
+        winner = self.headline
+        return (winner.code, winner.spec) if winner and winner.code else ("ar", "-")
 
     def answer(self) -> list[str]:
-        """Returns what to use, and why."""
-        tried = f"of {len(self.candidates)} candidates"
+        """Returns the decoder to use and the reason."""
+        candidate_count = f"of {len(self.candidates)} candidates"
         if self.headline is None:
-            return ["AR", f"nothing else has a speed, {tried}"]
-        found = self.headline
+            return ["AR", f"nothing else has a speed, {candidate_count}"]
+        winner = self.headline
         decoder, spec = self.cell
         if decoder == "ar":
-            return [found.decoder, f"{found.why}, {tried}"]
-        named = names.cell_name({"decoder": decoder, "spec": spec})
-        return [named, f"speed-up {found.speed} over plain decoding, {found.why}, {tried}"]
+            return [winner.decoder, f"{winner.why}, {candidate_count}"]
+        cell_name = names.cell_name({"decoder": decoder, "spec": spec})
+        return [
+            cell_name,
+            f"speed-up {winner.speed} over plain decoding, {winner.why}, {candidate_count}",
+        ]
 
 
-def race_of(settings: JobSettings, confirm: ConfirmSettings) -> Race:
-    """Returns the race among a job's candidates, with at most as many answers as three prompts of
-    all and four candidates on all prompts are.
+def start_race(settings: JobSettings, confirm: ConfirmSettings) -> Race:
+    """Starts the race among a job's candidates. It has at most the answers of three prompts by all
+    candidates and of all prompts by four.
     """
     count = len(settings.cells)
     prompts = len(settings.examples)
@@ -209,13 +214,13 @@ def race_of(settings: JobSettings, confirm: ConfirmSettings) -> Race:
 
 
 def count_answers(settings: JobSettings, race: Race) -> int:
-    """Counts the answers that a search decodes yet at most, plain decoding's among them."""
-    measured = (min(race.best, len(race.open)) + 1) * len(settings.fresh)
-    return (race.answers * bool(race.count_prompts()) + measured) * settings.asked.repeats
+    """Returns the largest number of answers that a search still decodes, with plain decoding's."""
+    fresh_answers = (min(race.best, len(race.open)) + 1) * len(settings.fresh)
+    return (race.answers * bool(race.count_prompts()) + fresh_answers) * settings.asked.repeats
 
 
 def estimate_cost(settings: JobSettings, race: Race) -> str:
-    """Returns what a search decodes, in one line."""
+    """Describes in one line what a search decodes."""
     count = len(race.open)
     return (
         f"{format_count(count, 'candidate')}, the best {min(race.best, count)} on "
@@ -225,70 +230,74 @@ def estimate_cost(settings: JobSettings, race: Race) -> str:
 
 
 class PlannedOnlyError(ValueError):
-    """``plan=true``: nothing was decoded, the text is the plan."""
+    """Ends a search with ``plan=true`` before decoding; its text is the plan."""
 
 
-def _time_of(settings: JobSettings, race: Race) -> str:
-    """Says how long a search decodes at the rate that plain decoding is known to have."""
-    told = "minutes unknown until plain decoding of this pair is measured"
+def _estimate_time(settings: JobSettings, race: Race) -> str:
+    """Estimates a search's minutes from plain decoding's known rate."""
+    duration = "minutes unknown until plain decoding of this pair is measured"
     if rate := plan_job(settings)[0].rate:
         tokens = count_answers(settings, race) * settings.max_new_tokens
         minutes = tokens / rate.tokens_per_s / 60
-        told = f"some {minutes:.1f} minutes at plain decoding's rate ({rate.source})"
-    return f"{told}; fewer --decoders or 'confirm={{best: 2, prompts: 12}}' make it shorter"
+        duration = f"some {minutes:.1f} minutes at plain decoding's rate ({rate.source})"
+    return f"{duration}; fewer --decoders or 'confirm={{best: 2, prompts: 12}}' make it shorter"
 
 
-class _Search:
-    """What a search has measured so far; candidates by their places among the cells."""
+class _DecoderSearch:
+    """Measurements of a search; candidates are given by their indices among the cells."""
 
     def __init__(self, settings: JobSettings, by: str, say: Callable[[str], None]) -> None:
         self.settings = settings
         self.by = by  # the column that ranks
         self.say = say
-        self.pace_s = 0.0  # of an answer of plain decoding
+        self.pace_s = 0.0  # seconds per answer of plain decoding
         self.lines: dict[int, dict[str, Any]] = {}
-        self.counts: dict[int, Counts] = {}  # what the ranking number is made of, by prompt
+        self.counts: dict[int, Counts] = {}  # terms of the ranking number by prompt
 
     def decode(
         self, examples: tuple[Example, ...], places: Sequence[int] = (), stage: Stage = "screen"
     ) -> list[CellResult]:
-        """Runs one job of plain decoding and some candidates; returns their results in order."""
+        """Runs a job of plain decoding and some candidates; returns their results in order."""
         cells = self.settings.cells
-        both = (cells[0], *(cells[place] for place in places))
-        job = replace(self.settings, cells=both, examples=examples, fresh=(), stage=stage)
-        interrupted: KeyboardInterrupt | None = None
+        job_cells = (cells[0], *(cells[place] for place in places))
+        job = replace(self.settings, cells=job_cells, examples=examples, fresh=(), stage=stage)
+        interruption: KeyboardInterrupt | None = None
         try:
-            measured = run_stage(job, ())
+            results = run_stage(job, ())
         except KeyboardInterrupt as error:
-            measured = [*read_so_far(job)]
-            interrupted = error
-        first, *others = measured
-        if places and first.status == "failed":
-            raise UsageError(f"plain decoding failed: {first.reason}")
-        self.pace_s = float(first.metrics.get("latency_s") or 0)
-        pairs = zip(places, others, strict=True)
-        found = [each for each in pairs if each[1].metrics or each[1].status == "failed"]
-        found.sort(key=lambda each: rank_of(each[1], self.by))
-        known = {place: _line(cells[place], row, job) for place, row in found}
-        self.lines = known | self.lines | known  # the last stage's first
-        if interrupted and self.lines:
+            results = [*read_so_far(job)]
+            interruption = error
+        baseline, *candidates = results
+        if places and baseline.status == "failed":
+            raise UsageError(f"plain decoding failed: {baseline.reason}")
+        self.pace_s = float(baseline.metrics.get("latency_s") or 0)
+        pairs = zip(places, candidates, strict=True)
+        place_results = [
+            place_result
+            for place_result in pairs
+            if place_result[1].metrics or place_result[1].status == "failed"
+        ]
+        place_results.sort(key=lambda place_result: rank_of(place_result[1], self.by))
+        new_lines = {place: _build_line(cells[place], row, job) for place, row in place_results}
+        self.lines = new_lines | self.lines | new_lines  # the last stage's first
+        if interruption and self.lines:
             table = _format_table(pd.DataFrame(list(self.lines.values())))
             self.say("\n".join(["the ranking so far, which more prompts may change:", *table]))
-        if interrupted:
-            raise interrupted
-        return measured
+        if interruption:
+            raise interruption
+        return results
 
     def rank(
-        self, places: Sequence[int], measured: Sequence[CellResult]
+        self, places: Sequence[int], results: Sequence[CellResult]
     ) -> tuple[pd.Series, pd.DataFrame]:
-        """Returns candidates' numbers over all prompts so far, the larger the better and NaN of
-        those without one; and by prompt.
+        """Returns candidates' numbers over all prompts until now (larger is better, NaN if
+        unknown), and by prompt.
         """
         name = "token_rate" if self.by.startswith("speedup") else self.by  # of the same prompts
         sign = -1 if column(name).better == "down" else 1
         records = RecordReader(files.results_file(self.settings.results, self.settings.asked.name))
         numbers = {place: pd.Series({"": np.nan}) for place in places}
-        for place, row in zip(places, map(to_row, measured), strict=True):
+        for place, row in zip(places, map(to_row, results), strict=True):
             counts = self.counts.setdefault(place, {})
             counts |= records.counts(row, name) or {}
             if counts:
@@ -303,77 +312,78 @@ class _Search:
 def recommend(
     settings: JobSettings, show: Callable[[str], None] | None = None
 ) -> RecommendationResult:
-    """Looks for the fastest of the cells of a job; ``show`` takes a line before each long step.
-    Raises UsageError: there are no fresh prompts, no decoder fits the pair, plain decoding failed,
-    or ``plan=true``.
+    """Searches the fastest of a job's cells; ``show`` gets a line before each long step.
+
+    Raises UsageError: there are no fresh prompts, no decoder fits the pair, or plain decoding
+    failed; PlannedOnlyError: ``plan=true``.
     """
     confirm = settings.asked.confirm
     if confirm is None:
         raise UsageError("recommend wants fresh prompts: set confirm={prompts: NUMBER}")
     if len(settings.cells) < 2:
-        why = f": {settings.left_out[0]}" if settings.left_out else ""
-        raise UsageError(f"recommend has no decoder to choose among{why}")
+        reason = f": {settings.left_out[0]}" if settings.left_out else ""
+        raise UsageError(f"recommend has no decoder to choose among{reason}")
     if settings.asked.sink.wandb.enabled:
         raise UsageError("recommend has no sink=wandb: the job that it recommends logs")
     settings = settings.pin_revisions()
-    search = _Search(settings, confirm.by, show or (lambda line: None))
-    race = race_of(settings, confirm)
+    search = _DecoderSearch(settings, confirm.by, show or (lambda line: None))
+    race = start_race(settings, confirm)
     cost = estimate_cost(settings, race)
     if settings.asked.plan:
-        raise PlannedOnlyError(f"{cost}\n{_time_of(settings, race)}")
+        raise PlannedOnlyError(f"{cost}\n{_estimate_time(settings, race)}")
     search.say(f"{cost}; first, plain decoding's pace on one prompt")
     search.decode(settings.examples[:1])
 
-    def tell(prompts: str) -> None:
+    def tell(prompt_count: str) -> None:
         minutes = count_answers(settings, race) * search.pace_s / 60
-        stage = f"{format_count(len(race.open), 'decoder')} on {prompts}"
+        stage = f"{format_count(len(race.open), 'decoder')} on {prompt_count}"
         search.say(f"some {minutes:.1f} minutes left of the whole search at most; now {stage}")
 
     while count := race.count_prompts():
         tell(format_count(count, "prompt"))
         examples = settings.examples[race.used : race.used + count]
-        _, *measured = search.decode(examples, race.open)
-        race.end_round(count, *search.rank(race.open, measured))
+        _, *results = search.decode(examples, race.open)
+        race.end_round(count, *search.rank(race.open, results))
     frame = pd.DataFrame()
     if best := race.open[: confirm.best]:
         tell(f"{len(settings.fresh)} fresh prompts")
-        plain, *measured = search.decode(settings.fresh, best, "confirm")
-        frame = pd.DataFrame(map(to_row, [plain, *measured]))
-        frame[LEAD] = [np.nan, *search.rank(best, measured)[0]]
+        plain, *results = search.decode(settings.fresh, best, "confirm")
+        frame = pd.DataFrame(map(to_row, [plain, *results]))
+        frame[LEAD] = [np.nan, *search.rank(best, results)[0]]
     return _conclude(settings, frame, list(search.lines.values()))
 
 
 def _conclude(
-    settings: JobSettings, measured: pd.DataFrame, lines: list[dict[str, Any]]
+    settings: JobSettings, fresh_rows: pd.DataFrame, lines: list[dict[str, Any]]
 ) -> RecommendationResult:
-    """Returns the answer by the rows measured last, if any; lines are all candidates'."""
-    best = None if measured.empty else headline(Group(settings.task.name, measured))
-    unpaid = best is None or best.code in ("", "ar") or not settings.pair.drafts
-    quiet = not any(line["doubt"] for line in lines)  # times of passes are sound
-    asks = (
+    """Builds the result from the rows on fresh prompts, if any, and all candidates' lines."""
+    best = None if fresh_rows.empty else headline(Group(settings.task.name, fresh_rows))
+    no_draft_pays = best is None or best.code in ("", "ar") or not settings.pair.drafts
+    is_quiet = not any(line["doubt"] for line in lines)  # times of passes are sound
+    required_speeds = (
         measure_required_speeds(settings.pair)
-        if unpaid and quiet and settings.served is None
+        if no_draft_pays and is_quiet and settings.served is None
         else ()
     )
     for line in lines:
         if best and line["fresh"]:  # as wide as the answer's
             wide = widen(line, "speedup", 1 if best.code == "ar" else best.tied[1])
             line |= zip(column("speedup").names[1:], wide or (), strict=False)
-    return RecommendationResult(best, pd.DataFrame(lines), asks)
+    return RecommendationResult(best, pd.DataFrame(lines), required_speeds)
 
 
-def _line(cell: Cell, row: CellResult, job: JobSettings) -> dict[str, Any]:
-    numbers = [each for name in NUMBERS for each in column(name).names]
-    failed = row.reasons[0].text if row.status != "complete" else ""
-    measured = {name: row.metrics.get(name) for name in numbers}
-    measured["doubt"] = get_stall(to_row(row)).partition(":")[0]
+def _build_line(cell: Cell, row: CellResult, job: JobSettings) -> dict[str, Any]:
+    numbers = [column_name for name in NUMBERS for column_name in column(name).names]
+    failure = row.reasons[0].text if row.status != "complete" else ""
+    values = {name: row.metrics.get(name) for name in numbers}
+    values["doubt"] = get_stall(to_row(row)).partition(":")[0]
     return {
         "decoder": cell.name,
         "spec": cell.config.spec,
         "prompts": int(row.metrics.get("prompts") or len(job.examples)),
         "fresh": job.stage == "confirm",
-        **measured,
-        "failed": failed,
+        **values,
+        "failed": failure,
     }
 
 
@@ -408,7 +418,7 @@ def main(overrides: Sequence[str]) -> int:
         temperature=settings.sampling.temperature,
         told=[*answer, command],
         heads=_HEADS,
-        lines=list(_lines(found.candidates)),
+        lines=list(_iter_cells(found.candidates)),
         needs="\n".join(needs),
     )
     files.write_text(page, text)
@@ -416,26 +426,30 @@ def main(overrides: Sequence[str]) -> int:
     return 0
 
 
-def format_command(found: RecommendationResult, overrides: Sequence[str]) -> str:
-    """Returns the job that uses what is recommended, on the settings that were asked for; "" where
-    nothing is yet.
+def format_command(result: RecommendationResult, overrides: Sequence[str]) -> str:
+    """Formats the command of a job with the recommended decoder and the given settings; "" if
+    nothing is recommended.
     """
-    if found.headline and not found.headline.code:
+    if result.headline and not result.headline.code:
         return ""
-    kept = [each for each in overrides if not each.lstrip("+").startswith(_DROPPED)]
-    decoder, spec = found.cell
-    chosen = f"{decoder}:{spec}".rstrip(":-")
-    return shlex.join(["spec-bench", "run", *read_escapes(kept, TYPED), "--decoders", chosen])
+    job_overrides = [
+        override for override in overrides if not override.lstrip("+").startswith(_DROPPED)
+    ]
+    decoder, spec = result.cell
+    cell = f"{decoder}:{spec}".rstrip(":-")
+    return shlex.join(
+        ["spec-bench", "run", *read_escapes(job_overrides, TYPED), "--decoders", cell]
+    )
 
 
 def _format_table(candidates: pd.DataFrame) -> list[str]:
-    lines = [_HEADS, *([text for _, text in line] for line in _lines(candidates))]
-    wide = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
-    return ["  ".join(map(str.ljust, line, wide)).rstrip() for line in lines]
+    lines = [_HEADS, *([text for _, text in line] for line in _iter_cells(candidates))]
+    widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
 
 
-def _lines(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:
-    """Yields each candidate's cells: what each is sorted by, and its text."""
+def _iter_cells(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:
+    """Yields each candidate's cells as (key to sort by, text)."""
     for row in candidates.to_dict("records"):
         title = names.cell_name(row)
         prompts = str(row["prompts"])
@@ -446,6 +460,8 @@ def _lines(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:
             ends = format_ends(low, high, ".2f")
             text = "-" if pd.isna(value) else f"{value:.2f} {ends}".rstrip()
             cells.append(("" if pd.isna(value) else f"{value:.4f}", text))
-        *others, (rank, text) = cells
-        told = f"failed: {row['failed']}" if text == "-" else f"{text}, partial: {row['failed']}"
-        yield [*others, (rank, told)] if row["failed"] else cells
+        *first_cells, (rank, text) = cells
+        cell_text = (
+            f"failed: {row['failed']}" if text == "-" else f"{text}, partial: {row['failed']}"
+        )
+        yield [*first_cells, (rank, cell_text)] if row["failed"] else cells

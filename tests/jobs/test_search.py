@@ -18,7 +18,7 @@ from spec_bench.recommend.recommend import (
     RecommendationResult,
     estimate_cost,
     format_command,
-    race_of,
+    start_race,
 )
 from spec_bench.records.types import Reason
 from spec_bench.report.page.headline import Headline
@@ -136,7 +136,7 @@ def test_a_search_decodes_as_many_answers_as_its_candidates_and_prompts_allow(
     trees = ",".join(f"sd:{length}" for length in range(1, cells + 1))
     words = ["experiment=recommend", f"cells=[{trees}]", f"prompts={prompts}"]
     asked = build_job_settings(compose_config(words))
-    race = race_of(asked, asked.asked.confirm)
+    race = start_race(asked, asked.asked.confirm)
     assert (len(race.open), race.prompts, race.count_prompts() > 0) == (cells, prompts, cells > 3)
     answers = searched + (min(cells, 3) + 1) * 30
     told = f"at most {answers} answers of at most {asked.max_new_tokens} tokens"

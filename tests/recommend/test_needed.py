@@ -5,23 +5,23 @@ import pytest
 from spec_bench.recommend.recommend import (
     PASSES,
     SHARES,
-    break_even_acceptance,
     compute_required,
     count_delivered,
-    pass_costs,
+    find_break_even,
+    measure_pass_costs,
 )
 from tests.kinds import tiny_pair_of
 
 
 @pytest.mark.parametrize(("length", "cost"), [(1, 1.5), (3, 2.0), (7, 5.4), (15, 1.01)])
 def test_at_the_least_acceptance_a_call_delivers_what_it_costs(length, cost):
-    found = break_even_acceptance(length, cost)
+    found = find_break_even(length, cost)
     assert found is not None and count_delivered(length, found) == pytest.approx(cost)
 
 
 def test_a_call_that_costs_as_much_as_all_its_tokens_never_pays():
-    assert break_even_acceptance(2, 3.0) is None
-    assert break_even_acceptance(2, 0.9) == 0.0
+    assert find_break_even(2, 3.0) is None
+    assert find_break_even(2, 0.9) == 0.0
 
 
 def test_a_draft_that_costs_more_must_accept_more():
@@ -34,6 +34,6 @@ def test_a_draft_that_costs_more_must_accept_more():
 
 
 def test_a_pass_of_one_token_is_the_measure_of_the_others():
-    costs = pass_costs(tiny_pair_of("llama")[0])
+    costs = measure_pass_costs(tiny_pair_of("llama")[0])
     assert tuple(costs) == PASSES and costs[1] == 1.0
     assert all(cost > 0 for cost in costs.values())
