@@ -112,9 +112,9 @@ class Letters:
 def test_what_may_become_a_stop_string_or_half_a_letter_is_held_back():
     stops = StopCriteria(Letters(), ["\n\n"])
     writing = AnswerText(Letters(), stops)
-    told = [writing.add(list(each), last=False) for each in ("a\n", "b<", "e>\n", "\nc")]
+    told = [writing.add(list(each), is_last=False) for each in ("a\n", "b<", "e>\n", "\nc")]
     assert told == ["a", "\nb", "é", ""]
-    assert AnswerText(Letters(), stops).add(["a", "\n"], last=True) == "a\n"
+    assert AnswerText(Letters(), stops).add(["a", "\n"], is_last=True) == "a\n"
 
 
 def test_a_stream_gives_the_steps_of_the_answer_as_they_come(pair):

@@ -1,4 +1,4 @@
-r"""What a notebook needs: models that decode prompts, and jobs whose rows come as a table.
+r"""The Python interface: models that decode prompts, and jobs that return their rows as a table.
 
     >>> import spec_bench
     >>> pair = spec_bench.load_pair("embedded")
@@ -11,8 +11,8 @@ r"""What a notebook needs: models that decode prompts, and jobs whose rows come 
     >>> list(rows.decoder)
     ['ar', 'sd']
 
-Takes what the command line takes and refuses what it refuses, by a ``ValueError`` of one line.
-Models and Hydra are imported by the calls, not by the module.
+Accepts the command line's settings and refuses what it refuses, by a ``ValueError`` of one line.
+Calls import models and Hydra; the module does not.
 """
 
 from spec_bench.api.answers import Decoded, Seconds, Step

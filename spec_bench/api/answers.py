@@ -1,4 +1,4 @@
-"""An answer and the steps that it comes in, as it is being decoded and as a whole."""
+"""Answers: the steps of one while it is decoded, and the whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spec_bench.system.errors import UsageError
 if TYPE_CHECKING:
     from spec_bench.decode.config import AnyDecoder
 
-_UNFINISHED = "\ufffd"  # what a tokenizer makes of the first bytes of a letter
+_UNFINISHED = "\ufffd"  # a tokenizer's text for the first bytes of a letter
 _SHOWN = 60
 
 
@@ -23,15 +23,15 @@ class Step:
     """One target call."""
 
     record: StepRecord  # nodes and levels of its tree, tokens accepted, delivered, widths of beams
-    tokens: tuple[int, ...]  # what it delivered: accepted tokens, then the residual or bonus token
-    # What the answer's text grew by. Half a letter, or what may become a stop string, comes with a
-    # later step; all steps' texts make the answer's.
+    tokens: tuple[int, ...]  # delivered: the accepted tokens, then the residual or bonus token
+    # Text added to the answer. Half a letter or the beginning of a stop string waits for a later
+    # step; the answer's text is the concatenation of all steps' texts.
     text: str
-    seconds: float  # wall seconds of the step, drafting included, the device synchronised
+    seconds: float  # wall seconds of the step with drafting, the device synchronised
 
     @property
     def nodes(self) -> int:
-        """Tokens that were proposed: nodes of the tree, the root not counted."""
+        """Proposed tokens: nodes of the tree without the root."""
         return self.record.nodes
 
     @property
@@ -62,25 +62,27 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Decoded:
-    """An answer and how it came about."""
+    """An answer with its steps and measurements."""
 
     text: str  # the answer, up to the first stop string
-    # Ids of all that was delivered, the end-of-sequence token and those of a stop string included.
+    # all delivered ids, with the end-of-sequence token and those of a stop string
     tokens: tuple[int, ...]
     steps: tuple[Step, ...]  # one per target call, in order
-    lossless: str  # how its distribution relates to the target's: ``exact``, ``approximate``, ...
-    generation: Generation = field(repr=False)  # the record with its seconds, as a job writes it
+    lossless: str  # relation to the target's distribution: ``exact``, ``approximate``, ...
+    generation: Generation = field(repr=False)  # the record as a job writes it
 
     @property
     def block_efficiency(self) -> float:
-        """Tokens per target call, those of the last call that were not delivered included."""
+        """Tokens per target call, with the undelivered ones of the last call."""
         return sum(step.accepted + 1 for step in self.steps) / len(self.steps)
 
     @property
     def seconds(self) -> Seconds:
-        """What it took, prefill and decode apart."""
-        made = self.generation
-        return Seconds(made.prefill_s, made.decode_s, made.draft_s, made.target_s)
+        """Wall seconds of prefill and decoding."""
+        generation = self.generation
+        return Seconds(
+            generation.prefill_s, generation.decode_s, generation.draft_s, generation.target_s
+        )
 
     @property
     def token_rate(self) -> float:
@@ -96,13 +98,13 @@ class Decoded:
         return self.text
 
     def __repr__(self) -> str:
-        shown = self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]}…"
+        text = self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]}…"
         counts = f"{len(self.tokens)} tokens in {len(self.steps)} steps"
-        return f"Decoded({shown!r}, {counts}, {self.token_rate:.3g} tokens/s, {self.lossless})"
+        return f"Decoded({text!r}, {counts}, {self.token_rate:.3g} tokens/s, {self.lossless})"
 
 
 class AnswerText:
-    """An answer's text as it grows, cut at the first stop string."""
+    """Text of a growing answer, cut at the first stop string."""
 
     def __init__(self, tokenizer: Any, ends: StopCriteria) -> None:
         self._tokenizer = tokenizer
@@ -111,39 +113,39 @@ class AnswerText:
         self._written = ""
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Returns the text of all tokens so far, up to the first stop string."""
+        """Decodes tokens into text up to the first stop string."""
         return cut_at_stop(decode_answer(self._tokenizer, tokens), self._ends.texts)
 
-    def add(self, tokens: Sequence[int], last: bool) -> str:
-        """What a step adds to the text; ``last``: none follows, so that nothing is held back."""
+    def add(self, tokens: Sequence[int], is_last: bool) -> str:
+        """Adds a step's tokens and returns the new text; the last step holds nothing back."""
         self._tokens += tokens
         text = self.text(self._tokens)
-        if not last:
+        if not is_last:
             text = text.rstrip(_UNFINISHED)
-            begun = [stop[:n] for stop in self._ends.texts for n in range(len(stop))]
-            text = text[: len(text) - max((len(b) for b in begun if text.endswith(b)), default=0)]
-        new = text[len(self._written) :]
-        self._written += new
-        return new
+            stop_starts = [stop[:n] for stop in self._ends.texts for n in range(len(stop))]
+            lengths = [len(start) for start in stop_starts if text.endswith(start)]
+            text = text[: len(text) - max(lengths, default=0)]
+        added_text = text[len(self._written) :]
+        self._written += added_text
+        return added_text
 
 
 class Stream(Iterator[Step]):
-    """Iterates over the steps of an answer; ``answer`` decodes what is left and gives all of it.
+    """Iterates over the steps of an answer; ``answer`` decodes the rest and returns all of it.
 
-    The loop of ``decode.loop`` for a single row, which a stop string ends and a caller may
-    interrupt: time that passes between two steps is nobody's. The decoder's caches serve no other
-    row as long as this lasts.
+    Runs the loop of ``decode.loop`` for a single row. The caller may pause between two steps, which
+    is not timed. Until the end the decoder's caches serve no other row.
     """
 
     def __init__(
-        self, decoder: AnyDecoder, request: Request, seed: int, writing: AnswerText
+        self, decoder: AnyDecoder, request: Request, seed: int, answer_text: AnswerText
     ) -> None:
         if not isinstance(seed, int):
             raise UsageError(f"seed must be a whole number, got {describe_value(seed)}")
         self._decoder = decoder
         self._request = request
         self._seed = seed
-        self._writing = writing
+        self._writing = answer_text
         self._generation: Generation | None = None
         self._given: list[Step] = []
         self._steps = self._decode()
@@ -155,7 +157,7 @@ class Stream(Iterator[Step]):
 
     @property
     def ended(self) -> bool:
-        """Whether all of it is decoded."""
+        """Whether the whole answer is decoded."""
         return self._generation is not None
 
     @property
@@ -163,11 +165,11 @@ class Stream(Iterator[Step]):
         """The whole answer."""
         for _ in self:
             pass
-        made = self._generation
-        assert made is not None
-        text = self._writing.text(made.tokens)
+        generation = self._generation
+        assert generation is not None
+        text = self._writing.text(generation.tokens)
         steps = tuple(self._given)
-        return Decoded(text, made.tokens, steps, self._decoder.lossless, made)
+        return Decoded(text, generation.tokens, steps, self._decoder.lossless, generation)
 
     def _decode(self) -> Iterator[Step]:
         import torch
@@ -180,27 +182,28 @@ class Stream(Iterator[Step]):
             rows: list[Any] = decoder.begin([self._request], self._seed)
             clock.joined(rows)
         (row,) = rows
-        given = 0
-        delivered = 0
-        told_s = 0.0
+        yielded_count = 0
+        delivered_count = 0
+        yielded_s = 0.0
         while row.finish is None:
             with torch.inference_mode():
                 clock.start()
                 decoder.step(rows)
                 clock.note_step(rows)
                 clock.pause()
-            if row.finish is None and len(row.answer) < sum(each.delivered for each in row.steps):
-                continue  # beams: which of them is the answer is known at the end
+            row_tokens = sum(step.delivered for step in row.steps)
+            if row.finish is None and len(row.answer) < row_tokens:
+                continue  # beams: the answer is chosen at the end
             prefill_s, decode_s, draft_s, target_s = clock.seconds(row)
-            fresh = row.steps[given:]
-            for place, record in enumerate(fresh, start=given + 1):
-                tokens = row.answer[delivered : delivered + record.delivered]
-                delivered += record.delivered
-                last = row.finish is not None and place == len(row.steps)
-                text = self._writing.add(tokens, last)
-                if last:
-                    made = row.generation(prefill_s, decode_s, draft_s, target_s)
-                    self._generation = replace(made, latency_s=prefill_s + decode_s)
-                yield Step(record, tokens, text, (decode_s - told_s) / len(fresh))
-            told_s = decode_s
-            given = len(row.steps)
+            new_steps = row.steps[yielded_count:]
+            for number, record in enumerate(new_steps, start=yielded_count + 1):
+                tokens = row.answer[delivered_count : delivered_count + record.delivered]
+                delivered_count += record.delivered
+                is_last = row.finish is not None and number == len(row.steps)
+                text = self._writing.add(tokens, is_last)
+                if is_last:
+                    generation = row.generation(prefill_s, decode_s, draft_s, target_s)
+                    self._generation = replace(generation, latency_s=prefill_s + decode_s)
+                yield Step(record, tokens, text, (decode_s - yielded_s) / len(new_steps))
+            yielded_s = decode_s
+            yielded_count = len(row.steps)

@@ -1,4 +1,4 @@
-"""The other commands from Python: ``recommend``, ``compare`` and ``audit``, over their own code."""
+"""The commands ``recommend``, ``compare`` and ``audit`` as Python functions."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Recommended:
-    """Which decoder to use."""
+    """The recommended decoder."""
 
     decoder: str  # its name; ``ar``, plain decoding, if no other one is surely faster
-    spec: str  # of its tree
+    spec: str  # its tree
     speedup: float  # over plain decoding, on fresh prompts; 1 for plain decoding itself
-    speedup_low: float | None  # lower end of its 95% interval; None where there is none
+    speedup_low: float | None  # lower end of its 95% interval, if there is one
     speedup_high: float | None
-    text: str  # the answer in three lines: what, why, and the command that uses it
-    # A row each, the best first: decoder, spec, prompts, whether they were fresh, tokens a call and
-    # speed-up with their ends, of the last stage that it came to; why it, or one of its
-    # prompts, failed, if it did.
+    text: str  # three lines: the decoder, the reason, and the command that uses it
+    # A row per candidate, the best first, each of its last stage: decoder, spec, prompts, whether
+    # they were fresh, tokens per call and speed-up with their intervals, and a failure's reason.
     candidates: pd.DataFrame = field(repr=False)
 
     @property
@@ -39,15 +38,15 @@ class Recommended:
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """What changed from one results folder to another."""
+    """Changes from one results folder to another."""
 
-    sentence: str  # what it comes to
+    sentence: str  # the summary
     regressed: bool  # whether a number got worse, or a cell failed that had not
     # A row for each number of each cell: before, after, the change with its 95% interval (a share
-    # where ``relative``), corrected p, verdict; regressions first.
+    # if ``relative``), corrected p, verdict; regressions first.
     changes: pd.DataFrame = field(repr=False)
     differing: pd.DataFrame = field(repr=False)  # settings, machines, versions that differ
-    text: str = field(repr=False)  # all of it in Markdown, as the command prints it
+    text: str = field(repr=False)  # the command's output in Markdown
 
     def _repr_markdown_(self) -> str:
         return self.text
@@ -55,11 +54,10 @@ class Compared:
 
 @dataclass(frozen=True, eq=False)
 class Audited:
-    """What was checked."""
+    """Results of an audit."""
 
     passed: bool  # whether every claim held
-    # A row for each check: subject, check, result, and passed, None where something is measured and
-    # nothing claimed.
+    # A row for each check: subject, check, result, and passed; None if the check only measures.
     lines: pd.DataFrame = field(repr=False)
 
 
@@ -70,43 +68,43 @@ def recommend(
     pair: str | LoadedPair | None = None,
     **settings: Any,
 ) -> Recommended:
-    """Looks for the fastest decoder for a pair, a task and this machine; takes minutes.
+    """Searches the fastest decoder for a pair, a task and this machine; takes minutes.
 
-    Arguments as for ``run``: ``prompts`` and ``confirm={best: 3, prompts: 30}`` say on how many
-    prompts, ``cells`` among which decoders; ``texts`` must be enough for both stages.
+    Takes ``run``'s arguments. ``prompts`` and ``confirm={best: 3, prompts: 30}`` set the numbers of
+    prompts, ``cells`` the candidates; own prompts must be enough for both stages.
     """
     import pandas as pd
 
     from spec_bench.jobs.app import build_job_settings
     from spec_bench.jobs.config.compose import compose_config
     from spec_bench.recommend.recommend import format_command
-    from spec_bench.recommend.recommend import recommend as look
+    from spec_bench.recommend.recommend import recommend as search_decoders
 
     if texts is not None and "prompts" not in settings:
         settings = {"prompts": 15, **settings}
     words = build_overrides(overrides, settings, texts, pair, references)
-    found = look(build_job_settings(compose_config(["experiment=recommend", *words])))
-    shown = [word for word in words if word != "sink=quiet"]
-    decoder, spec = found.cell
+    result = search_decoders(build_job_settings(compose_config(["experiment=recommend", *words])))
+    own_words = [word for word in words if word != "sink=quiet"]
+    decoder, spec = result.cell
     rate: list[Any] = [1.0, None, None]
     if decoder != "ar":
-        rows = found.candidates
+        rows = result.candidates
         best = rows[(rows.decoder == decoder) & (rows.spec == spec)].iloc[0]
         ends = [best[name] for name in ("speedup", "speedup_low", "speedup_high")]
-        rate = [None if pd.isna(each) else float(each) for each in ends]
-    text = "\n".join(filter(None, [*found.answer(), format_command(found, shown)]))
+        rate = [None if pd.isna(number) else float(number) for number in ends]
+    text = "\n".join(filter(None, [*result.answer(), format_command(result, own_words)]))
     value, low, high = rate
-    return Recommended(decoder, spec, value, low, high, text, found.candidates)
+    return Recommended(decoder, spec, value, low, high, text, result.candidates)
 
 
 def compare(
     before: str | Path, after: str | Path, *, alpha: float = 0.05, margin: float = 0.03
 ) -> Compared:
-    """Sets one results folder or ``results.csv`` against another, prompt by prompt.
+    """Compares two results folders or ``results.csv``, prompt by prompt.
 
     ``alpha`` is the chance of any false alarm among all numbers, ``margin`` the share by which a
-    speed-up may change and still count as the same. Raises ValueError: no rows, no cell on both
-    sides, or a share that is none.
+    speed-up may change and still count as the same. Raises UsageError: no rows, no common cell, or
+    an ``alpha`` or ``margin`` that is no share.
     """
     import pandas as pd
 
@@ -119,20 +117,20 @@ def compare(
     comparison = build(Path(before), Path(after), alpha, margin)
     lines = [
         {
-            "cell": each.cell,
-            "number": each.column.name,
-            "before": each.before,
-            "after": each.after,
-            "change": each.shift and each.shift.value,
-            "change_low": each.shift and each.shift.low,
-            "change_high": each.shift and each.shift.high,
-            "relative": each.relative,
-            "p": each.p,
-            "prompts": each.prompts,
-            "verdict": each.verdict,
-            "why": each.why,
+            "cell": change.cell,
+            "number": change.column.name,
+            "before": change.before,
+            "after": change.after,
+            "change": change.shift and change.shift.value,
+            "change_low": change.shift and change.shift.low,
+            "change_high": change.shift and change.shift.high,
+            "relative": change.relative,
+            "p": change.p,
+            "prompts": change.prompts,
+            "verdict": change.verdict,
+            "why": change.why,
         }
-        for each in comparison.judged
+        for change in comparison.judged
     ]
     return Compared(
         comparison.sentence,
@@ -157,15 +155,15 @@ def audit(
     """Proves losslessness, as ``spec-bench audit``; all parts take about an hour.
 
     Args:
-        parts: ``rules`` and ``decoders`` and ``beams`` by enumeration, ``approximations``, of which
-            nothing is claimed. None: all of them, or with a target the pair alone.
+        parts: ``rules``, ``decoders`` and ``beams`` by enumeration; ``approximations``, without
+            claims. None: all of them, or with a target the pair alone.
         target: folder or hub id of a target whose greedy answers are checked too.
-        draft: of its draft.
-        prompts: texts that these decode, or a file of prompts in any form that ``run`` takes.
+        draft: folder or hub id of its draft.
+        prompts: texts for the pair, or a file of prompts in any form that ``run`` takes.
         max_new_tokens: limit on each of their answers.
         samples: continuations per chi-square.
         seed: of everything drawn.
-        decoders: of the pair, such as ``sd:3,rsd_s:4x3`` or a list; ``all``: every tree.
+        decoders: the pair's, such as ``sd:3,rsd_s:4x3`` or a list; ``all``: every tree.
     """
     import pandas as pd
 
@@ -176,17 +174,17 @@ def audit(
 
     if parts is None:
         parts = AUDITED if target is None else ()
-    named = [parts] if isinstance(parts, str) else list(parts)
-    if wrong := [each for each in named if each not in AUDITED]:
+    part_names = [parts] if isinstance(parts, str) else list(parts)
+    if wrong := [name for name in part_names if name not in AUDITED]:
         raise UsageError(f"parts are {', '.join(AUDITED)}, got {wrong[0]!r}")
     if (target is None) != (draft is None) or (target is not None) != bool(prompts):
         raise UsageError("target, draft and prompts go together")
-    more: Iterable[Any] = ()
+    pair_lines: Iterable[Any] = ()
     if target is not None and draft is not None:
         paths = model_path(target), model_path(draft)
-        asked = read_own(str(prompts)) if isinstance(prompts, str | Path) else list(prompts)
-        several = decoders if isinstance(decoders, str) else ",".join(decoders)
-        more = command_line.audit_pair(*paths, asked, max_new_tokens, several)
-    lines = [*audit_parts(command_line.list_parts(named, samples, seed)), *more]
-    passed = all(line.passed is not False for line in lines)
-    return Audited(passed, pd.DataFrame([vars(line) for line in lines]))
+        texts = read_own(str(prompts)) if isinstance(prompts, str | Path) else list(prompts)
+        decoder_names = decoders if isinstance(decoders, str) else ",".join(decoders)
+        pair_lines = command_line.audit_pair(*paths, texts, max_new_tokens, decoder_names)
+    lines = [*audit_parts(command_line.list_parts(part_names, samples, seed)), *pair_lines]
+    has_passed = all(line.passed is not False for line in lines)
+    return Audited(has_passed, pd.DataFrame([vars(line) for line in lines]))

@@ -1,4 +1,4 @@
-"""Jobs from Python: settings as on the command line in, rows as a table out."""
+"""Jobs from Python: take the command line's settings and return rows as a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import product, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from spec_bench.api.pairs import LoadedPair, Prompt, parse_prompts, prompt_id
+from spec_bench.api.pairs import LoadedPair, Prompt, make_prompt_id, parse_prompts
 from spec_bench.jobs.config.flags import FLAGS, flags_to_overrides, settings_of_command
 from spec_bench.settings.fields import suggest, warn
 from spec_bench.settings.words import describe_value, format_override, quote_text, quote_value
@@ -20,13 +20,13 @@ from spec_bench.vocabulary.columns import OURS, find_columns
 if TYPE_CHECKING:
     import pandas as pd
 
-# Flags of the command line that no setting is called.
-_FLAGS = {each.replace("-", "_") for each in FLAGS["run"]}
+# Flags of the command line without a setting of that name.
+_FLAGS = {flag.replace("-", "_") for flag in FLAGS["run"]}
 _FLAGS -= {"pair", "task", "prompts", "seed", "name"}
-_LISTS = ("cells", "task.metrics", "task.scores")  # which may be written as on the command line
+_LISTS = ("cells", "task.metrics", "task.scores")  # texts in brackets are passed on unchanged
 Columns = Literal["main", "all"] | Sequence[str]
 
-# Of a frame's main columns: there whether they vary or not, numbers, never there.
+# Main columns of a frame: always shown, numbers, never shown.
 _NAMES = ("decoder", "spec")
 _NUMBERS = ("block_efficiency", "token_rate", "speedup")
 _NEVER = (
@@ -44,23 +44,23 @@ def run(
     columns: Columns = "main",
     **settings: Any,
 ) -> pd.DataFrame:
-    """Runs a job and gives its rows; run again, it resumes or reads them.
+    """Runs a job and returns its rows; the same call again resumes it or reads its rows.
 
     Args:
         overrides: as on the command line: ``task=xsum``, ``cells=[sd:3,rsd_s:4x3]``.
         texts: an earlier name of ``prompts``.
-        references: one for each of the prompts: a text, a list of texts that are all as good, or
-            None; of a conversation a list with one of these for each turn.
-        pair: a name of ``conf/pair``, or what ``load_pair`` gave, if its models have names.
-        columns: ``main``; ``all`` that ``results.csv`` has; or a list of names.
-        settings: the same as ``overrides`` by keyword, or the flags of ``spec-bench run``:
+        references: one for each prompt: a text, a list of equally good texts, or None; for a
+            conversation a list with one of these for each turn.
+        pair: a name of ``conf/pair``, or a pair of ``load_pair`` if its models have names.
+        columns: ``main``; ``all`` of ``results.csv``; or a list of names.
+        settings: ``overrides`` by keyword, or the flags of ``spec-bench run``:
             ``decoders=["sd:3"]``, ``temperature=0``, ``max_new_tokens=64``, ``data=FILE``. In place
-            of a task, ``prompts=[...]`` are prompts of your own, texts or conversations, which are
-            kept below ``results``/runs/texts. ``limit=5`` is how many prompts are asked; all are by
-            default of your own.
+            of a task, ``prompts=[...]`` are your own prompts, texts or conversations, which are
+            kept below ``results``/runs/texts. ``limit=5`` is the number of prompts to decode; by
+            default all of your own.
 
     Returns:
-        One row per cell, the baseline first; see ``docs/results.md`` for what the columns mean.
+        One row per cell, the baseline first; ``docs/results.md`` defines the columns.
     """
     import pandas as pd
 
@@ -84,11 +84,11 @@ def sweep(
     columns: Columns = "main",
     **settings: Any,
 ) -> pd.DataFrame:
-    """Runs a job for each combination of values; all are checked before the first one runs.
+    """Runs a job for each combination of values, after checking all of them.
 
-    ``over`` are values by setting: ``{"task": ["xsum", "dolly"], "generation.temperature": [0,
-    1]}``; the rest, as in ``run``, is what the jobs have in common. Returns the rows of all jobs,
-    those of the first combination first.
+    ``over`` has the values by setting: ``{"task": ["xsum", "dolly"], "generation.temperature": [0,
+    1]}``; all jobs share the other arguments, see ``run``. Returns the rows of all jobs, in the
+    order of the combinations.
     """
     import pandas as pd
 
@@ -103,12 +103,12 @@ def sweep(
     if not choices:
         raise UsageError(f"over needs a value for each setting, got {over!r}")
     jobs = [
-        build_overrides(overrides, settings | each, texts, pair, references) for each in choices
+        build_overrides(overrides, settings | choice, texts, pair, references) for choice in choices
     ]
     for words in jobs:
         build_job_settings(compose_config(words))
-    parts = [run(*words, columns="all") for words in jobs]
-    return select_columns(pd.concat(parts, ignore_index=True), columns)
+    tables = [run(*words, columns="all") for words in jobs]
+    return select_columns(pd.concat(tables, ignore_index=True), columns)
 
 
 def build_overrides(
@@ -118,8 +118,8 @@ def build_overrides(
     pair: str | LoadedPair | None = None,
     references: Iterable[Any] | None = None,
 ) -> list[str]:
-    """Puts a job's settings in the words of the command line, quiet unless they name a sink, and
-    writes the texts' file. Raises ValueError: a setting that has no such words.
+    """Converts a job's settings to the command line's words, quiet unless they name a sink, and
+    writes the file of own prompts. Raises UsageError: a setting that has no such words.
     """
     for word in overrides:
         if not isinstance(word, str):
@@ -137,7 +137,7 @@ def build_overrides(
             "prompts=[...] are prompts of your own, limit=N is how many are asked; data=FILE "
             f"reads a file, got {describe_value(count)}"
         )
-    words = [*_pair_words(pair), *overrides]
+    words = [*_format_pair(pair), *overrides]
     flags = list[str]()
     known = [*_FLAGS, *settings_of_command("run")]
     for key, value in settings.items():
@@ -145,22 +145,22 @@ def build_overrides(
         if key in ("metrics", "task.metrics") and isinstance(value, list | tuple):
             from spec_bench.metrics import find_score  # with numpy
 
-            value = [find_score(each) if callable(each) else each for each in value]
+            value = [find_score(metric) if callable(metric) else metric for metric in value]
         if key in _FLAGS or (key, value) == ("prompts", "all"):
-            flags += [] if value is None else _flag_words(key, value)
-        elif key.partition(".")[0] not in known and (near := suggest(key, known)):
-            raise UsageError(f"unknown setting {key}{near}")
+            flags += [] if value is None else _format_flag(key, value)
+        elif key.partition(".")[0] not in known and (suggestion := suggest(key, known)):
+            raise UsageError(f"unknown setting {key}{suggestion}")
         else:
-            written = key in _LISTS and isinstance(value, str) and value.startswith("[")
-            words.append(f"{key}={value if written else format_override(key, value)}")
+            is_verbatim = key in _LISTS and isinstance(value, str) and value.startswith("[")
+            words.append(f"{key}={value if is_verbatim else format_override(key, value)}")
     words = flags_to_overrides("run", [*flags, *words])  # together: a flag may follow from others
-    keys = [each.lstrip("+").partition("=")[0] for each in words]
+    keys = [word.lstrip("+").partition("=")[0] for word in words]
     if texts is not None:
         if "task" in keys:
             raise UsageError(
                 "prompts=[...] are a task of their own: leave task out (task.stop=... may stay)"
             )
-        words = [*_text_words(texts, references, words, keys), *words]
+        words = [*_format_texts(texts, references, words, keys), *words]
     elif references is not None:
         raise UsageError("references go with prompts=[...], one for each; a file has its own")
     if not any(key == "sink" or key.startswith("sink.") for key in keys):
@@ -168,14 +168,14 @@ def build_overrides(
     return words
 
 
-def _flag_words(key: str, value: Any) -> list[str]:
-    """Returns a flag of the command line and its value, once for each file of ``data``."""
-    listed = [*map(str, value)] if isinstance(value, list | tuple) else [str(value)]
-    listed = listed if key == "data" else [",".join(listed)]
-    return [word for each in listed for word in (f"--{key.replace('_', '-')}", each)]
+def _format_flag(key: str, value: Any) -> list[str]:
+    """Formats a flag of the command line with its value, once per file of ``data``."""
+    values = [*map(str, value)] if isinstance(value, list | tuple) else [str(value)]
+    values = values if key == "data" else [",".join(values)]
+    return [word for text in values for word in (f"--{key.replace('_', '-')}", text)]
 
 
-def _pair_words(pair: Any) -> Sequence[str]:
+def _format_pair(pair: Any) -> Sequence[str]:
     if pair is None:
         return ()
     if isinstance(pair, str):
@@ -190,38 +190,39 @@ def _pair_words(pair: Any) -> Sequence[str]:
     return pair.overrides
 
 
-def _text_words(
+def _format_texts(
     texts: Any, references: Any, arguments: Sequence[str], keys: Sequence[str]
 ) -> list[str]:
-    prompts, several = parse_prompts(texts, "prompts")
-    if not several or not prompts:
-        what = "a list of prompts, at least one (data=FILE reads a file)"
-        raise UsageError(f"prompts must be {what}, got {describe_value(texts)}")
+    prompts, is_list = parse_prompts(texts, "prompts")
+    if not is_list or not prompts:
+        expectation = "a list of prompts, at least one (data=FILE reads a file)"
+        raise UsageError(f"prompts must be {expectation}, got {describe_value(texts)}")
     golds = [] if references is None or isinstance(references, str) else [*references]
     if references is not None and len(golds) != len(prompts):
         raise UsageError(f"references must be a list of {len(prompts)}, one for each of prompts")
-    folders = [each.partition("=")[2] for each in arguments if each.startswith("results=")]
+    folders = [word.partition("=")[2] for word in arguments if word.startswith("results=")]
     folder = Path((folders or ["results"])[-1].strip("\"'"))
     words = ["task=jsonl", f"task.source.path={quote_value(_write_texts(prompts, golds, folder))}"]
     words += ["prompts=null"] if "prompts" not in keys else []
-    if all(isinstance(each, str) for each in prompts) and "task.chat" not in keys:
+    if all(isinstance(prompt, str) for prompt in prompts) and "task.chat" not in keys:
         words.append("task.chat=false")  # as pair.decode(text) does
     return words
 
 
 def _write_texts(prompts: Sequence[Prompt], golds: Sequence[Any], results: Path) -> Path:
-    """Writes prompts as the file that ``task=jsonl`` reads, named after its content."""
-    seen: Counter[str] = Counter()
+    """Writes prompts to a file for ``task=jsonl``, named by its digest."""
+    key_counts: Counter[str] = Counter()
     lines = []
     for prompt, gold in zip_longest(prompts, golds):
-        prompt_key = prompt_id(prompt)
-        seen[prompt_key] += 1
-        name = prompt_key if seen[prompt_key] == 1 else f"{prompt_key}-{seen[prompt_key]}"
-        turns: list[Any] = [prompt] if isinstance(prompt, str) else [dict(each) for each in prompt]
+        prompt_key = make_prompt_id(prompt)
+        key_counts[prompt_key] += 1
+        count = key_counts[prompt_key]
+        name = prompt_key if count == 1 else f"{prompt_key}-{count}"
+        turns: list[Any] = [prompt] if isinstance(prompt, str) else list(map(dict, prompt))
         line: dict[str, Any] = {"question_id": name, "turns": turns}
         if isinstance(prompt, str) or isinstance(gold, str):  # a text is of the last turn
-            before = sum(message["role"] == "user" for message in turns[:-1])
-            gold = None if gold is None else [*[None] * before, gold]
+            earlier_turns = sum(message["role"] == "user" for message in turns[:-1])
+            gold = None if gold is None else [*[None] * earlier_turns, gold]
         if gold is not None:  # a place for each turn
             line["reference"] = gold
         lines.append(json.dumps(line, ensure_ascii=False))
@@ -233,15 +234,16 @@ def _write_texts(prompts: Sequence[Prompt], golds: Sequence[Any], results: Path)
 def _check_columns(columns: Columns) -> None:
     if columns in ("main", "all"):
         return
-    if isinstance(columns, str) or not all(isinstance(each, str) for each in columns):
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
         raise UsageError(f"columns must be main, all or a list of names, got {columns!r}")
 
 
 def select_columns(rows: pd.DataFrame, columns: Columns) -> pd.DataFrame:
-    """Returns some columns of a table, one row per cell: ``all``; names, refused where no column
-    has one; or ``main``: decoder, spec and whatever else tells the rows apart, prompts, the main
-    numbers, the task's scores and metrics of one's own with the ends of their 95% intervals,
-    losslessness, status and, where a cell failed or its times decide nothing, the reason.
+    """Selects columns of a table with one row per cell: ``all``, the given names, or ``main``.
+
+    ``main`` are decoder, spec and whatever else tells the rows apart, prompts, the main numbers,
+    the task's scores and own metrics with their 95% intervals, losslessness, status and, if a cell
+    failed or its times decide nothing, the reason.
     """
     if columns == "all":
         return rows
@@ -249,27 +251,27 @@ def select_columns(rows: pd.DataFrame, columns: Columns) -> pd.DataFrame:
         if unknown := [name for name in columns if name not in rows]:
             raise UsageError(f"no column {unknown[0]!r}; columns='all' has {', '.join(rows)}")
         return rows[list(columns)]
-    known = find_columns(rows.columns)
-    varying = [
-        each.name
-        for each in known
-        if each.kind in ("identity", "setting")
-        and each.name not in (*_NAMES, *_NEVER)
-        and rows[each.name].nunique(dropna=False) > 1
+    table_columns = find_columns(rows.columns)
+    varying_names = [
+        column.name
+        for column in table_columns
+        if column.kind in ("identity", "setting")
+        and column.name not in (*_NAMES, *_NEVER)
+        and rows[column.name].nunique(dropna=False) > 1
     ]
     numbers = [
         name
-        for each in known
-        if each.name in _NUMBERS
-        or (each.kind == "score" and each.interval)
-        or (each not in OURS and each.holds == "number")
-        for name in each.names
-        if name in rows and (each.name in _NUMBERS or rows[each.name].notna().any())
+        for column in table_columns
+        if column.name in _NUMBERS
+        or (column.kind == "score" and column.interval)
+        or (column not in OURS and column.holds == "number")
+        for name in column.names
+        if name in rows and (column.name in _NUMBERS or rows[column.name].notna().any())
     ]
     prompts = [name for name in ("prompts",) if name in rows]
-    odd = (rows.status == "failed") | rows.reason.astype(str).str.contains(
+    needs_reason = (rows.status == "failed") | rows.reason.astype(str).str.contains(
         ": (?:stalled|disturbed): "
     )
-    state = ["lossless", "status", *(["reason"] if odd.any() else [])]
-    shown = rows[[*varying, *_NAMES, *prompts, *numbers, *state]]
-    return shown.astype(dict.fromkeys(numbers, float))  # not None, which no plot or mean takes
+    state = ["lossless", "status", *(["reason"] if needs_reason.any() else [])]
+    table = rows[[*varying_names, *_NAMES, *prompts, *numbers, *state]]
+    return table.astype(dict.fromkeys(numbers, float))  # None would break plots and means

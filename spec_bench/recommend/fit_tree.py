@@ -108,15 +108,15 @@ def count_acceptance(decoder: Any, requests: Sequence[Any], width: int, seed: in
     counts = torch.zeros(width + 1, dtype=torch.long, device=decoder.target.device)
     walk = decoder.walk
 
-    def counting(scored: Any, rule: Any) -> Any:
-        result = walk(scored, rule)
+    def walk_and_count(scored_tree: Any, rule: Any) -> Any:
+        result = walk(scored_tree, rule)
         rank = torch.where(result.accepted > 0, result.path[:, 1] - 1, width)
         counts.index_add_(0, rank, torch.ones_like(rank))  # in a graph, too
         return result
 
-    decoder.walk = counting
+    decoder.walk = walk_and_count
     decoder.admit(requests)
     decoder.prepare(requests)
-    counts.zero_()  # what was tried before
+    counts.zero_()  # without trial iterations
     decoder.generate(requests, seed)
     return [int(count) for count in counts.tolist()]
