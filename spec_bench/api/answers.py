@@ -156,7 +156,7 @@ class Stream(Iterator[Step]):
         return step
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the whole answer is decoded."""
         return self._generation is not None
 

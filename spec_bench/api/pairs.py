@@ -331,7 +331,7 @@ class LoadedPair:
         if key in self._recorded:
             recorded_decoder, last_stream = self._recorded[key]
             stream = last_stream()
-            if stream is None or stream.ended:
+            if stream is None or stream.has_ended:
                 return recorded_decoder, key
         return cell.config.build(target, drafts, sampling, 1, pool or CachePool(), heads), key
 

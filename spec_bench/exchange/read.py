@@ -99,7 +99,7 @@ def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> Ans
             tokens += sum(counts.new_tokens)
             if tokens > MOST_TOKENS:
                 raise UsageError(f"new_tokens up to here are {tokens}, at most {MOST_TOKENS}")
-            answers[question] = _to_generation(question, category, counts)
+            answers[question] = _build_generation(question, category, counts)
             evenly_split |= {question} if counts.accept_lengths is None else set()
             failed_ids.pop(question, None)
         except (TypeError, ValueError) as error:
@@ -130,7 +130,7 @@ def read_categories(path: Path) -> dict[str, str]:
         raise UsageError(f"{str(path)!r}: a line without {error}") from error
 
 
-def _to_generation(question: str, category: str, choice: AnsweredChoice) -> Generation:
+def _build_generation(question: str, category: str, choice: AnsweredChoice) -> Generation:
     """Builds one question's record. Raises UsageError: its tokens or seconds are impossible."""
     turn_count = len(choice.new_tokens)
     token_count = sum(choice.new_tokens)

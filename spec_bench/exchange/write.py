@@ -75,7 +75,7 @@ def write_answers(rows: Sequence[Row], run_folders: Sequence[Path], folder: Path
             of_repeat = [generation for generation in generations if generation.repeat == repeat]
             lines = _iter_lines(of_repeat, f"{row['pair']}-{name}", text)
             paths.append(files.join_path_inside(folder, f"run_{repeat + 1}/{file_name}.jsonl"))
-            files.write_text(paths[-1], "".join(map(_to_json_line, lines)))
+            files.write_text(paths[-1], "".join(map(_format_json_line, lines)))
     return paths
 
 
@@ -97,7 +97,7 @@ def write_questions(rows: Sequence[Row], run_folders: Sequence[Path], folder: Pa
         for example in build_task(task).examples():
             if turn_count := len(asked_ids[name].intersection(example.prompt_ids)):
                 line: dict[str, Any] = {
-                    "question_id": _to_question_id(example.id),
+                    "question_id": _parse_question_id(example.id),
                     "category": example.category,
                     "turns": list(example.turns[:turn_count]),
                 }
@@ -106,7 +106,7 @@ def write_questions(rows: Sequence[Row], run_folders: Sequence[Path], folder: Pa
         if sum(len(line["turns"]) for line in lines) < len(asked_ids[name]):
             raise UsageError(f"task {name} has other questions now than the rows answer")
         paths.append(files.join_path_inside(folder, f"{name}/question.jsonl"))
-        files.write_text(paths[-1], "".join(map(_to_json_line, lines)))
+        files.write_text(paths[-1], "".join(map(_format_json_line, lines)))
     return paths
 
 
@@ -153,7 +153,7 @@ def _iter_lines(
             "decode_time": [generation.decode_s for generation in turns],
         }
         yield {
-            "question_id": _to_question_id(question),
+            "question_id": _parse_question_id(question),
             "category": turns[0].category,
             "answer_id": files.digest([model, question]),
             "model_id": model,
@@ -162,9 +162,9 @@ def _iter_lines(
         }
 
 
-def _to_question_id(question: str) -> int | str:
+def _parse_question_id(question: str) -> int | str:
     return int(question) if question.isdecimal() else question
 
 
-def _to_json_line(values: Mapping[str, Any]) -> str:
+def _format_json_line(values: Mapping[str, Any]) -> str:
     return f"{json.dumps(values, ensure_ascii=False)}\n"

@@ -36,7 +36,7 @@ def nominal_bandwidth(device_name: str) -> float | None:
 
 @dataclass(frozen=True)
 class ModelCost:
-    """Bytes that one forward pass of a model moves: fixed, per token looked up, and so on."""
+    """Bytes that one forward pass of a model moves: for every pass, and per token."""
 
     weight_bytes: int  # parameters that every pass reads in full: all but looked-up tables
     # A token's rows of embedding tables (tokens, learned positions). A table that is the lm head

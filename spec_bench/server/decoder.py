@@ -104,7 +104,7 @@ class ServerAnswer:
         chunks = tuple(replace(chunk, seconds=chunk.seconds + delay_s) for chunk in self.chunks)
         return replace(self, sent_s=moment_s, chunks=chunks)
 
-    def to_generation(self, prefill_s: float = 0.0, decode_s: float = 0.0) -> Generation:
+    def build_generation(self, prefill_s: float = 0.0, decode_s: float = 0.0) -> Generation:
         """Builds the answer's record, with its share of the batch's seconds."""
         tokens = tuple(token for chunk in self.chunks for token in chunk.tokens)
         has_end = self.request.find_end(tokens) is not None
@@ -217,7 +217,7 @@ class ServedDecoder:
         top = complete(temperature=1.0, top_k=1)
         if (greedy.tokens or greedy.text) != (top.tokens or top.text):
             raise RequestRefusedError(
-                f"{self.server.redacted_url} ignores top_k: at temperature 1 the one "
+                f"{self.server.public_url} ignores top_k: at temperature 1 the one "
                 "likeliest token is not what it says at temperature 0, so it samples by settings "
                 "of its own"
             )
@@ -270,7 +270,7 @@ class ServedDecoder:
             if isinstance(result, ServerAnswer):
                 answers[index] = result
                 if progress:
-                    progress(len(result.steps.records), result.to_generation().decoded)
+                    progress(len(result.steps.records), result.build_generation().decoded)
             elif result is not None:
                 errors[requests[index].prompt_id] = result
                 may_send = may_send and isinstance(result, RequestRefusedError)
@@ -321,8 +321,8 @@ class ServedDecoder:
             try:
                 answer = retokenise_answer(answer, options.tokenise, request.stop_ids)
             except BadStreamError as error:
-                raise ServerError(f"{self.server.redacted_url}: {error}") from None
-        chunks = trim_answer(request, answer, self.server.redacted_url, options.vocabulary)
+                raise ServerError(f"{self.server.public_url}: {error}") from None
+        chunks = trim_answer(request, answer, self.server.public_url, options.vocabulary)
         count = len(answer.tokens)
         sources = [
             counts_from_request(answer.metrics, count),
@@ -357,7 +357,7 @@ class ServedDecoder:
 def _share_time(answers: Sequence[ServerAnswer]) -> list[Generation]:
     """Builds the answers' records with their shares of the common time."""
     shares = share_seconds([answer.span for answer in answers])
-    return [answer.to_generation(*share) for answer, share in zip(answers, shares, strict=True)]
+    return [answer.build_generation(*share) for answer, share in zip(answers, shares, strict=True)]
 
 
 def draw_arrivals(count: int, rate: float, seed: int) -> list[float]:

@@ -176,7 +176,7 @@ class Server:
                 )
                 return replace(answer, attempts=attempt + 1)
             except AnotherKindError as error:
-                raise RequestRefusedError(f"{self.redacted_url}: {error}") from None
+                raise RequestRefusedError(f"{self.public_url}: {error}") from None
             except _LaterError as later:
                 problem = later.args[0]
                 wait_s = max(wait_s, later.args[1])
@@ -189,10 +189,10 @@ class Server:
             finally:
                 self._refuse_strangers()
         plural = "s" * (self.attempts > 1)
-        raise ServerError(f"{self.redacted_url}: {problem}, after {self.attempts} attempt{plural}")
+        raise ServerError(f"{self.public_url}: {problem}, after {self.attempts} attempt{plural}")
 
     @property
-    def redacted_url(self) -> str:
+    def public_url(self) -> str:
         """The base address without a password in it."""
         return redact(self.url, self.key)
 
@@ -221,7 +221,7 @@ class Server:
         with suppress(OSError), open(self.log or "") as log:
             fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
             last_words = read_last_line(Path(log.name))
-            raise ServerError(f"{self.redacted_url}: the server has ended: {last_words}") from None
+            raise ServerError(f"{self.public_url}: the server has ended: {last_words}") from None
 
     def _request_answer(
         self, payload: Mapping[str, Any], on_first_token: Callable[[], None]
@@ -240,7 +240,7 @@ class Server:
             if status != 200:
                 reply = read_at_most(response.iter_raw(), _MOST_REFUSAL, cut=True)
                 message = one_short_line(reply.decode(errors="replace"), self.key, _SHOWN)
-                raise RequestRefusedError(f"{self.redacted_url}: status {status}: {message}")
+                raise RequestRefusedError(f"{self.public_url}: status {status}: {message}")
             for line in iter_lines(response.iter_raw(), limit):
                 had_tokens = not reader.has_tokens
                 reader.take(line, time.perf_counter() - start)

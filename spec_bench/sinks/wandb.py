@@ -154,7 +154,7 @@ def log_table(sink: Wandb, rows: Sequence[Mapping[str, Any]]) -> None:
     content = files.digest([dict(row) for row in rows])
     names = list(dict.fromkeys(name for row in rows for name in row))
     text_names = {column.name for column in columns.find_columns(names) if column.holds != "number"}
-    cells = [[_to_cell(row.get(name), name in text_names) for name in names] for row in rows]
+    cells = [[_convert_cell(row.get(name), name in text_names) for name in names] for row in rows]
     config = {"experiment": experiment, "labels": {"pair": pair, "task": task}}
     with _open_note(sink, sink.folder / "wandb" / run_id, run_id) as note:
         if note["content"] == content:
@@ -315,7 +315,7 @@ def build_history(cell: LoggedCell) -> list[dict[str, Any]]:
     return lines
 
 
-def _to_cell(value: Any, text: bool) -> Any:
+def _convert_cell(value: Any, text: bool) -> Any:
     """Converts a value for a W&B table: numbers to floats unless ``text``, "" to None."""
     if value in (None, ""):
         return None
