@@ -1,6 +1,6 @@
 """A paper's printed numbers as measured rows, of which its claims are asked first.
 
-What does not hold there is no claim of the paper's, or an erratum (``docs/errata.md``).
+What does not hold there is no claim of the paper's, or an erratum (``experiments/errata.md``).
 """
 
 import ast
