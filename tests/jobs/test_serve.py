@@ -66,7 +66,7 @@ def pids(tmp_path, monkeypatch):
 
 def started(tmp_path, family, *more, port=None):
     """``serve toy`` with an engine of its own, on the tiny family."""
-    taken = f"command._free_port = lambda: {port};" if port else ""
+    taken = f"command._find_free_port = lambda: {port};" if port else ""
     program = (
         "import sys; from pathlib import Path; import spec_bench.serve.command as command;"
         "import spec_bench.settings.configs as configs; ours = configs.conf_dirs();"

@@ -76,7 +76,7 @@ class CellStore:
         that its row has: none where it was begun before there were any.
 
         What other models left in its folder is archived: it becomes a cell of its own, which
-        ``past_id`` names. What these models had left there before comes back.
+        ``get_past_id`` names. What these models had left there before comes back.
         """
         before = self._read_models().get("models")
         if before is None and _is_begun(self.folder):
