@@ -87,14 +87,14 @@ def test_later_timings_of_a_baseline_are_none_of_its_own_lines(tmp_path):
     # A mean by run id, as anybody would take it, does not mix them.
     seconds = pd.read_parquet(tmp_path / "r").groupby("run_id").decode_s.mean()
     assert seconds["base"] == PLAIN.decode_s != seconds["base/again"]
-    parquet.write(tmp_path / "chosen", found.of(found.run_ids))
+    parquet.write(tmp_path / "chosen", found.select_cells(found.run_ids))
     assert (tmp_path / "chosen").read_bytes() == (tmp_path / "r").read_bytes()
 
 
 def test_a_score_whose_cells_are_gone_leaves_no_column(tmp_path):
     scored = parquet.pack("a", [PLAIN], None, {"rouge2": {"q/0": 0.5}})
     both = parquet.concat([scored, parquet.pack("b", [PLAIN], None)])
-    parquet.write(tmp_path / "one", both.of("b"))
+    parquet.write(tmp_path / "one", both.select_cells("b"))
     parquet.write(tmp_path / "other", parquet.pack("b", [PLAIN], None))
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
 
@@ -112,7 +112,7 @@ def test_the_same_records_give_the_same_bytes_however_they_came_together(tmp_pat
     parquet.write(tmp_path / "once", parquet.concat(parts))
     read = [parquet.read(tmp_path / f"{number}") for number in range(2)]
     parquet.write(tmp_path / "read", parquet.concat(read))
-    parquet.write(tmp_path / "chosen", parquet.concat(read).of("ab"))
+    parquet.write(tmp_path / "chosen", parquet.concat(read).select_cells("ab"))
     once = (tmp_path / "once").read_bytes()
     assert once == (tmp_path / "read").read_bytes() == (tmp_path / "chosen").read_bytes()
 
