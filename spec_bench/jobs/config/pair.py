@@ -118,7 +118,10 @@ def check_device(device: str) -> None:
 
     there = torch.backends.mps if kind == "mps" else torch.get_device_module(kind)
     if not there.is_available():
-        raise UsageError(f"engine.device {device!r} was asked for but torch sees no such device")
+        raise UsageError(
+            f"engine.device {device!r} was asked for but torch sees no such device; "
+            "engine.device=auto takes what there is"
+        )
 
 
 @settings

@@ -165,7 +165,10 @@ def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
         return 1
     memory_gib = engine.gpu_memory_gib or gpu_memory_gib()
     if memory_gib is None:
-        raise UsageError("engine.gpu_memory_gib must say how large a GPU is: none is visible here")
+        raise UsageError(
+            "engine.gpu_memory_gib must say how large a GPU is, such as engine.gpu_memory_gib=80: "
+            "none is visible here"
+        )
     parameters = [size.parameters for size in pair_sizes(pair)]
     if parameters[0] is None:
         raise UsageError(f"pair.target_parameters must say how large {pair.target!r} is")
