@@ -8,6 +8,8 @@ from spec_bench.vocabulary.names import MEANINGS
 
 COSTS = ("token_rate", "energy_j_per_token")
 MEANING = MEANINGS["exact_beam"]
+_OWN = {"decoder": ["dsbd"]}
+_LABEL = "{decoder} {spec}{marks}"
 _SHARED = {
     "down": "cell.group",
     "title": "{cell.group}",
@@ -23,12 +25,11 @@ _SHARED = {
 
 def fronts(cells, y="cell.score"):
     """Figures 4 to 6: a score against tokens/s and J/token, beam sampling and DSBD."""
-    named = {"label": "{decoder} {spec}{marks}", "markersize": 5, "faint": 0.6}
 
-    def draw(panel):
-        _draw_settings(panel)
+    def draw(panel, **look):
+        _draw_settings(panel, **look)
         for front in panel.series(
-            keep={"decoder": ["dsbd"]}, label="{decoder} {spec}{marks}", mark="front",
+            **look, keep=_OWN, mark="front",
             caption="Steps: their Pareto front, picked on these numbers, above by name.",
         ):  # fmt: skip
             panel.plot.set_title(panel.title, pad=10)
@@ -36,16 +37,19 @@ def fronts(cells, y="cell.score"):
                 f"front: {', '.join(front.rows.spec)}", (0.01, 1.0), xycoords="axes fraction",
                 fontsize=5.5, color=front.look.colour,
             )  # fmt: skip
-        _draw_beams(panel, "At the squares: width of beam sampling.")
+        _draw_beams(panel, **look, caption="At the squares: width of beam sampling.")
+        look |= {"markersize": 5, "faint": 0.6}
         panel.series(
-            keep={"decoder": ["sd"]}, looks={"sd": " D"}, **named,
+            keep={"decoder": ["sd"]}, looks={"sd": " D"}, **look,
             caption="SD: ours draws its draft tokens, as the authors' code; the paper's text "
             "drafts greedily.",
         )  # fmt: skip
-        panel.series(keep={"decoder": ["specinfer"]}, looks={"specinfer": " ^"}, **named)
+        panel.series(keep={"decoder": ["specinfer"]}, looks={"specinfer": " ^"}, **look)
 
     shown = ["dsbd", "beam_sampling", "sd", "specinfer"]
-    return draw_panels(cells, draw, COSTS, y, **_SHARED, keep={"decoder": shown})
+    return draw_panels(
+        cells, COSTS, y, **_SHARED, draw=draw, label=_LABEL, keep={"decoder": shown}, subject=_OWN
+    )
 
 
 figure_4 = figure_5 = fronts
@@ -59,14 +63,15 @@ def figure_6(cells):
 def figure_7(cells):
     """Average accepted width against score, speed and energy."""
 
-    def draw(panel):
-        _draw_settings(panel)
+    def draw(panel, **look):
+        _draw_settings(panel, **look)
         said = "At the squares: width of beam sampling, which the paper's figure may not have."
-        _draw_beams(panel, said)
+        _draw_beams(panel, **look, caption=said)
 
     return draw_panels(
-        cells, draw, "beam_width", ("cell.score", *COSTS), **_SHARED,
+        cells, "beam_width", ("cell.score", *COSTS), **_SHARED, draw=draw, label=_LABEL,
         keep={"decoder": ["dsbd", "beam_sampling"]},
+        subject=_OWN,
     )  # fmt: skip
 
 
@@ -80,18 +85,18 @@ def figure_9(cells):
     return _effect(cells, "tree.width", "W_S")
 
 
-def _draw_settings(panel):
+def _draw_settings(panel, **look):
     panel.series(
-        keep={"decoder": ["dsbd"]}, label="{decoder} {spec}{marks}", markersize=3, faint=0.18,
+        **look, keep=_OWN, markersize=3, faint=0.18,
         caption="A circle is a setting of DSBD (W_S x γ @ t).",
     )  # fmt: skip
 
 
-def _draw_beams(panel, caption):
+def _draw_beams(panel, **look):
     """Beam sampling, each width beside its square, on the side of the farther neighbour."""
     drawn = panel.series(
-        keep={"decoder": ["beam_sampling"]}, label="{decoder} {spec}{marks}", mark="line",
-        order="tree.width", markersize=2.8, faint=0.6, caption=caption,
+        **look, keep={"decoder": ["beam_sampling"]}, mark="line", order="tree.width",
+        markersize=2.8, faint=0.6,
     )  # fmt: skip
     for series in drawn:
         rows = series.rows.sort_values(panel.x)
@@ -108,19 +113,19 @@ def _draw_beams(panel, caption):
 
 
 def _effect(cells, hue, name):
-    def draw(panel):
-        look = {"hue": hue, "label": f"{name} = {{{hue}:g}}", "shade": 0.9}
-        look["caption"] = (
-            f"DSBD's settings by {name}; steps: the Pareto front of each {name}, picked on "
-            "these numbers, where it has several. The copy of the paper that was read does not "
-            "name the axes of this figure: they are those of Figures 4 to 6."
-        )
+    def draw(panel, **look):
         panel.series(faint=0.18, **look)
         panel.series(mark="front", linewidth=0.9, **look)
 
     return draw_panels(
-        cells, draw, COSTS, "cell.score", **_SHARED,
-        keep={"decoder": ["dsbd"]},
+        cells, COSTS, "cell.score", **_SHARED, draw=draw,
+        hue=hue,
+        label=f"{name} = {{{hue}:g}}",
+        shade=0.9,
+        keep=_OWN,
         heading=f"{{pair}}: {name}, DSBD{{marks}}",
         legend_columns=5,
+        caption=f"DSBD's settings by {name}; steps: the Pareto front of each {name}, picked on "
+        "these numbers, where it has several. The copy of the paper that was read does not name "
+        "the axes of this figure: they are those of Figures 4 to 6.",
     )  # fmt: skip

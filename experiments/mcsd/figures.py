@@ -10,18 +10,19 @@ from spec_bench.report.figures.style import GREY
 def acceptance(cells):
     """Figures 3 and 5: acceptance rate against the number of candidates."""
 
-    def draw(panel):
+    def draw(panel, **look):
         panel.series(
-            hue="pair", mark="line", label="{pair}{marks}", markersize=3.5, elinewidth=0.7,
+            **look, mark="line", label="{pair}{marks}", markersize=3.5, elinewidth=0.7,
             capsize=1.5,
         )  # fmt: skip
         panel.series(
-            printed=True, hue="pair", looks={"": " x"}, label="", markersize=6, alpha=0.6,
+            **look, printed=True, looks={"": " x"}, label="", markersize=6, alpha=0.6,
             caption="Crosses: what the paper prints.",
         )  # fmt: skip
 
     return draw_panels(
-        cells, draw, "tree.width", "acceptance_rate",
+        cells, "tree.width", "acceptance_rate", draw=draw,
+        hue="pair",
         keep={"decoder": ["mcsd_wor"], "tree.form": ["number"]},  # one level: the number is k
         down="temperature",
         across="task",
@@ -58,7 +59,12 @@ def figure_4(cells):
         note = [f"Coloured: confirmed on {told['confirm']}."] if told["confirm"] else []
         note += [f"Grey: screened on {told['screen']}, which is no evidence."]
     return draw_panels(
-        cells, _draw_search, "block_efficiency", "speedup",
+        cells, "block_efficiency", "speedup", draw=_draw_search,
+        marker="tree.paths",
+        shape="{tree.paths:path}",
+        markersize=5,
+        faint=0.3,
+        write="{spec}",
         of=rows.drop(columns="prompts", errors="ignore"),
         needs={"spec": 2},
         together="stage",
@@ -76,10 +82,8 @@ def figure_4(cells):
     )  # fmt: skip
 
 
-def _draw_search(panel):
+def _draw_search(panel, **look):
     """Few prompts have bars so long that the marks would lie on one heap: marks set the limits."""
-    look = {"marker": "tree.paths", "shape": "{tree.paths:path}", "markersize": 5, "faint": 0.3}
-    look["write"] = "{spec}"
     found = panel.series(
         keep={"stage": "screen"}, hue=(), looks={"": GREY}, label="screened", **look
     )

@@ -16,18 +16,20 @@ _SIDES = {"train": "training", "validation": "validation"}
 
 def figure_3(cells):
     """Accuracy of the heads at t+1 to t+5, Medusa against ReDrafter."""
-    label = "{named}\n{blocks:block}, {size}"
     looks = dict.fromkeys(["redrafter_2", "redrafter_4", "redrafter"], "green")
-    looks = {"medusa": "black", **looks, NO_RNN: "sky"}
-    look = {"hue": "head", "mark": "line", "label": label, "looks": looks, "capsize": 1.5}
     return draw_panels(
         cells,
-        lambda panel: panel.series(dashed=[NO_RNN], **look),
         "guess",
         "accuracy",
         of=_best_of_heads(cells.given),
+        hue="head",
         across="side",
         title="{side}",
+        mark="line",
+        label="{named}\n{blocks:block}, {size}",
+        looks={"medusa": "black", **looks, NO_RNN: "sky"},
+        dashed=[NO_RNN],
+        capsize=1.5,
         share="y",
         axes={"accuracy": Axis("accuracy of the best guess", low=0)},
         width=0.8,
@@ -49,15 +51,16 @@ def figure_4(cells):
     rows = grid_of(heads_of(cells.given), cells.rows())
     rows["named"] = rows["head"].replace({"redrafter": "with recurrence", NO_RNN: "without"})
 
-    def draw(panel):
-        panel.series(
-            hue="head", label="{named} ({count} heads){correlation}", markersize=5,
-            looks={"redrafter": "green", NO_RNN: "sky"},
-        )  # fmt: skip
+    def draw(panel, **look):
+        panel.series(**look)
         panel.plot.legend(loc="lower left", bbox_to_anchor=(0, 1), title="", frameon=False)
 
     return draw_panels(
-        cells, draw, ACCURACY, ("token_rate", "block_efficiency"),
+        cells, ACCURACY, ("token_rate", "block_efficiency"), draw=draw,
+        hue="head",
+        label="{named} ({count} heads){correlation}",
+        looks={"redrafter": "green", NO_RNN: "sky"},
+        markersize=5,
         of=rows,
         keep={"temperature": 0},
         axes={
@@ -82,7 +85,8 @@ def figure_5(cells):
         ends = {f"{_MEDIAN}_low": rows.nodes_per_call_p01}
         rows = rows.assign(**ends, **{f"{_MEDIAN}_high": rows.nodes_per_call_p99})
     return draw_panels(
-        cells, _draw_beams, "tree.width", "block_efficiency",
+        cells, "tree.width", "block_efficiency", draw=_draw_beams,
+        mark="line",
         of=rows,
         files=("pair", "task"),
         together="max_new_tokens",
@@ -101,18 +105,18 @@ def figure_5(cells):
     )  # fmt: skip
 
 
-def _draw_beams(panel):
+def _draw_beams(panel, **look):
     """Left: tokens per call; right: nodes, where nothing is merged, and how many times fewer."""
     if panel.y != _MEDIAN:
         panel.series(
-            mark="line", hue="max_new_tokens", shade=0.85, dodge=1.04,
+            **look, hue="max_new_tokens", shade=0.85, dodge=1.04,
             label="up to {max_new_tokens:g} tokens",
             caption="Left: bars are 95% intervals over prompts; marks of one place stand side by "
             "side. An answer that ends before its limit is as long as it is.",
         )  # fmt: skip
         return
     (series,) = panel.series(
-        keep={"max_new_tokens": "max"}, mark="line", label="", looks={"": " o"}, elinewidth=0.8,
+        **look, keep={"max_new_tokens": "max"}, label="", looks={"": " o"}, elinewidth=0.8,
         capsize=2, caption="Right: median over target calls, bars from the 1st to the 99th "
         "percentile; dashed: nothing merged. The root is not counted.",
     )  # fmt: skip
@@ -133,8 +137,7 @@ def figure_6(cells):
     above = "Above: all decoders, with tree attention."
     below = "Below: ReDrafter with merged beams in one row, and with every beam as a row."
 
-    def draw(panel):
-        look = {"mark": "line", "markersize": 3.5}
+    def draw(panel, **look):
         if "cell.attention" in panel.keep:
             panel.series(hue=("decoder", "spec"), caption=above, **look)
         else:
@@ -144,7 +147,9 @@ def figure_6(cells):
             )  # fmt: skip
 
     return draw_panels(
-        cells, draw, "batch_size", ("token_rate_per_request", "token_rate"),
+        cells, "batch_size", ("token_rate_per_request", "token_rate"), draw=draw,
+        mark="line",
+        markersize=3.5,
         paths_as_rows=True,
         keep={"temperature": 0},
         needs={"batch_size": 2},

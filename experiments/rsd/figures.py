@@ -41,7 +41,7 @@ def figure_1(cells):
 def best_trees(cells, x, axis, dodge):
     """Figures 4 to 9: the best of each decoder's trees at a place, relative to AR."""
     return draw_panels(
-        cells, partial(_draw_best, dodge=dodge), x, "block_efficiency",
+        cells, x, "block_efficiency", draw=_draw_best, dodge=dodge,
         down="cell.group",
         side="{cell.group}",
         by_column=[

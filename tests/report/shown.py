@@ -67,7 +67,7 @@ def figure_of(name, rows):
 
 
 def figure_from(rows, x, y, said=None, /, **look):
-    return draw_grid(derive(rows), lambda panel: panel.series(**look), x, y, **(said or {}))
+    return draw_grid(derive(rows), x, y, **(said or {}), **look)
 
 
 def panels(figure):

@@ -505,7 +505,7 @@ def test_a_figures_rows_of_other_runs_are_of_its_tasks_and_named(tmp_path, monke
     (own / "figures.py").write_text(
         "from spec_bench.report.figures.grid import draw_panels\n\n"
         "def figure_1(cells):\n"
-        "    return draw_panels(cells, lambda panel: panel.series(), 'tree.depth', 'mbsu')\n"
+        "    return draw_panels(cells, 'tree.depth', 'mbsu')\n"
     )
     other = {**EMBEDDED, "experiment": "others", "mbsu": 1.5}
     rows = frame(*(row("sd", "3", task=task, **other) for task in ("xsum", "dolly")))

@@ -6,7 +6,7 @@ import pandas as pd
 
 from spec_bench.report.data.rows import group_rows
 from spec_bench.report.figures.cells import GROUP, add_group_column, derive
-from spec_bench.report.figures.grid import GRID_WORDS, draw_grid
+from spec_bench.report.figures.grid import draw_grid
 from spec_bench.report.figures.style import settings
 from spec_bench.report.figures.sweep import picture
 from spec_bench.settings.fields import suggest
@@ -57,10 +57,8 @@ def plot(
             return picture(group_rows(cells), ax)
         x = f"tree.{x}" if x in _OF_TREES else x or "decoder"
         y = y or "block_efficiency"
-        look = _choose_look(cells, x) | words
         grid = {"across": GROUP, "wrap": 3, "title": f"{{{GROUP}}}", "ax": ax}
-        grid |= {name: look.pop(name) for name in [*look] if name in GRID_WORDS}
-        return draw_grid(cells, lambda panel: panel.series(**look), x, y, **grid)
+        return draw_grid(cells, x, y, **{**grid, **_choose_look(cells, x), **words})
 
 
 def _choose_look(cells: pd.DataFrame, x: str) -> dict[str, Any]:

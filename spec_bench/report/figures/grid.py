@@ -1,12 +1,13 @@
-"""A figure as a grid of panels: ``draw_panels(cells, draw, "draft_calls", "mbsu", across="task")``.
+"""A figure as a grid of panels: ``draw_panels(cells, "draft_calls", "mbsu", across="task")``.
 
-``draw`` gets one panel after the other and draws on it. What is above, below and around the panels
-is done here, after what they show.
+A function, if there is one, gets one panel after the other and draws on it. What is above, below
+and around the panels is done here, after what they show.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from inspect import signature
 from itertools import compress, product
 from textwrap import fill as wrap_text
@@ -38,7 +39,6 @@ Grid = list[list[Panel]]
 
 def draw_panels(
     cells: FigureCells,
-    draw: Callable[[Panel], object],
     x: Names,
     y: Names,
     *,
@@ -53,7 +53,6 @@ def draw_panels(
 
     Args:
         cells: what the figure's function gets.
-        draw: draws a panel, such as ``lambda panel: panel.series(mark="line")``.
         x: column, or several: a column of panels each.
         y: likewise.
         of: rows in place of the measured cells.
@@ -87,16 +86,16 @@ def draw_panels(
             here = _at(part, values)
             kept = filter_rows(here, keep)
             if all(kept[name].nunique() >= count for name, count in (needs or {}).items()):
-                figure = draw_grid(here, draw, x, y, setting=setting, **said)
+                figure = draw_grid(here, x, y, setting=setting, **said)
                 yield from [figure] if figure else []
 
 
 def draw_grid(
     rows: pd.DataFrame,
-    draw: Callable[[Panel], object],
     x: Names,
     y: Names,
     *,
+    draw: Callable[..., object] = Panel.series,
     ax: Any = None,
     cells: FigureCells | None = None,
     width: float | Sequence[float] = 1.0,
@@ -117,9 +116,10 @@ def draw_grid(
 
     Args:
         rows: some.
-        draw: draws a panel.
         x: column, or several: a column of panels each.
         y: likewise.
+        draw: draws a panel that it gets, with all words that are none of the figure's; by default
+            ``Panel.series``.
         ax: matplotlib's axes for the only panel, which are returned.
         cells: of a paper's figure, whose note names rows that the paper has not.
         width: in widths of a page; several: by columns of panels.
@@ -134,8 +134,9 @@ def draw_grid(
         legend_columns: at most; several: by columns of panels; 0: no legend.
         note: below all.
         bars: said where intervals are drawn.
-        said: what makes the panels, see ``_lay_out``.
+        said: what makes the panels, see ``_lay_out``, and the words that ``draw`` gets.
     """
+    look = {name: said.pop(name) for name in [*said] if name not in _LAYOUT}
     grid, missing = _lay_out(rows, x, y, **said)
     if not grid:
         return None
@@ -150,7 +151,7 @@ def draw_grid(
         for across, plot in enumerate(axes[down]):
             if across < len(line):
                 line[across].plot = plot
-                _draw_panel(line[across], draw, guide)
+                _draw_panel(line[across], partial(draw, line[across], **look), guide)
                 _label_panel(grid, down, across, share, side)
             else:
                 plot.set_axis_off()
@@ -186,6 +187,7 @@ def _lay_out(
     y: Names,
     *,
     keep: Mapping[str, Any] = MappingProxyType({}),
+    subject: Mapping[str, Any] = MappingProxyType({}),
     down: Names = (),
     across: Names = (),
     by_row: Sequence[Mapping[str, Any]] = ({},),
@@ -202,6 +204,7 @@ def _lay_out(
         x: column, or several.
         y: likewise.
         keep: column -> value, values or "max" of the rows that are drawn.
+        subject: a row of panels without rows of these values is left out.
         down: its values are rows of panels; ``cell.group``: comparable cells.
         across: combinations of these columns' values are columns of panels.
         by_row: what differs by row of panels: x, y, title, keep, empty.
@@ -224,7 +227,7 @@ def _lay_out(
             told["title"] = fill(told["title"], here)
             told["keep"] = {**keep, **row.get("keep", {}), **column.get("keep", {})}
             line.append(Panel(here, rows, axes=axes, printed=printed, **told))
-        if any(len(panel.known) for panel in line):
+        if any(len(filter_rows(panel.known, subject)) for panel in line):
             grid.append(line)
     # Columns of panels without numbers are lines in the note.
     wide = len(by_column)
@@ -240,6 +243,9 @@ def _lay_out(
         panels = [panel for line in grid for panel in line]
         grid = [panels[start : start + wrap] for start in range(0, len(panels), wrap)]
     return grid, missing
+
+
+_LAYOUT = signature(_lay_out).parameters
 
 
 def _unlike(cells: FigureCells | None, rows: pd.DataFrame) -> list[str]:
@@ -277,7 +283,7 @@ def check_single(ax: Any, titles: Sequence[str]) -> Any:
     return np.array([[ax]])
 
 
-def _draw_panel(panel: Panel, draw: Callable[[Panel], object], guide: float | None) -> None:
+def _draw_panel(panel: Panel, draw: Callable[[], object], guide: float | None) -> None:
     """Draws a panel; where it has no numbers it says why."""
     plot = panel.plot
     if panel.known.empty:
@@ -285,7 +291,7 @@ def _draw_panel(panel: Panel, draw: Callable[[Panel], object], guide: float | No
         where = {"transform": plot.transAxes, "ha": "center", "va": "center", "color": GREY}
         plot.text(0.5, 0.5, wrap_text(panel.reason, 24), **where)
         return
-    draw(panel)
+    draw()
     if guide is not None:
         plot.axhline(guide, color=GREY, linewidth=0.8, zorder=0)
     panel.format_axes()
@@ -361,6 +367,3 @@ def _pick_by_column_count(values: float | Sequence[float], columns: int) -> floa
     """Returns the value for so many columns of panels; the last holds for more."""
     some = [values] if isinstance(values, int | float) else values
     return some[min(columns, len(some)) - 1]
-
-
-GRID_WORDS = {*signature(draw_grid).parameters, *signature(_lay_out).parameters}

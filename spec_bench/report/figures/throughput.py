@@ -125,7 +125,7 @@ def draw(lines: Sequence[tuple[str, str, pd.DataFrame]], path: Path) -> None:
 
     with settings():
         figure = draw_grid(
-            cells, draw_lines, "batch_size", "speedup",
+            cells, "batch_size", "speedup", draw=draw_lines,
             down=_PANEL,
             by_column=[{"x": PER_USER, "y": IN_ALL, "title": f"{{{_PANEL}}}"}, {}],
             axes={

@@ -7,9 +7,9 @@ def figure_1(cells):
     """What is gained by verifying more nodes."""
     return draw_panels(
         cells,
-        lambda panel: panel.series(label="{decoder} {spec}"),
         "wasted_nodes",
         "block_efficiency",
         keep={"decoder": ["sd", "comb"]},
+        label="{decoder} {spec}",
         heading="{pair}{marks}",
     )
