@@ -182,7 +182,7 @@ profile: $(STAMP)
 	$(BIN)/python scripts/bench/profiles.py
 
 audit: $(STAMP)
-	$(BIN)/python -m spec_bench audit
+	$(BIN)/python -m spec_bench check decoders
 
 # The deliberate errors of tests/mutants.yaml, one at a time: does a test notice? A random sample of
 # ten minutes; make mutants MINUTES=60 for all of them.

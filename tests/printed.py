@@ -10,11 +10,11 @@ from pathlib import Path
 import yaml
 
 from spec_bench.jobs.config.flags import FLAGS, flags_to_overrides
-from spec_bench.jobs.config.help import COMMANDS
 from spec_bench.report.papers.items import read_recipe
 from spec_bench.report.papers.paper import load_paper, paper_names, recipes_by_name
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.measured import MeasuredRows, list_paper
+from spec_bench.settings.arguments import find_command
 from spec_bench.settings.configs import conf_dir
 from spec_bench.system.files import format_training_command, parse_training_folder
 
@@ -74,9 +74,16 @@ class Command:
     @property
     def kind(self):
         """Which command of ours it is, such as ``table``; empty if none."""
-        first = next(iter(self.arguments), "")
-        ours = {RUN: first if first in COMMANDS else "run", TRAIN: "train"}
-        return ours.get(self.module, "")
+        return self.asked[0]
+
+    @cached_property
+    def asked(self):
+        """The command of ours that it is, if any, and its arguments."""
+        if self.module == TRAIN:
+            return "train", self.arguments
+        return (
+            find_command(self.arguments or ["ls"]) if self.module == RUN else ("", self.arguments)
+        )
 
     @property
     def trains(self):
@@ -86,8 +93,8 @@ class Command:
     @cached_property
     def overrides(self):
         """Its arguments with flags as overrides, without the command's name."""
-        words = self.arguments[self.arguments[:1] == [self.kind] :]
-        return flags_to_overrides(self.kind, words) if self.kind in FLAGS else words
+        kind, words = self.asked
+        return flags_to_overrides(kind, words) if kind in FLAGS else words
 
     @property
     def settings(self):

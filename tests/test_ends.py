@@ -14,21 +14,17 @@ from pathlib import Path
 import pytest
 
 from spec_bench.__main__ import main
-from spec_bench.audit.__main__ import load as audit
-from spec_bench.exchange.write import main as answers
-from spec_bench.report.cli.command_line import ARGUMENTS
-from spec_bench.report.cli.command_line import main as report
-from spec_bench.report.compare import main as compare
 from spec_bench.report.papers.paper import load_code
-from spec_bench.settings.arguments import output_file, output_folder
+from spec_bench.settings.arguments import COMMANDS as COMMANDS_THERE_ARE
+from spec_bench.settings.arguments import list_options
 from spec_bench.settings.configs import experiments_dir
 from spec_bench.sinks.console import print_results
 from spec_bench.system.signals import exit_cleanly
 from spec_bench.train.collect import main as collect
+from tests.commands import answers, audit, compare, report
 from tests.report.rows import row, write
 from tests.warm import Command, run
 
-REPORT = "spec_bench.report"
 SAID = "interrupted; what was written is whole"
 
 
@@ -42,7 +38,7 @@ TRAINING = ["spec_bench.train", "sink=quiet"]
         (JOB, signal.SIGINT, 0, "interrupted; the same command resumes"),
         (JOB, signal.SIGTERM, 0, "interrupted; the same command resumes"),
         (TRAINING, signal.SIGINT, 0.4, "interrupted; the same command goes on"),
-        ([REPORT, "list"], signal.SIGINT, 0, SAID),
+        (["spec_bench", "report", "list"], signal.SIGINT, 0, SAID),
         (["spec_bench.audit"], signal.SIGTERM, 0, "interrupted; what no table shows"),
         ([*JOB, "plan=true"], signal.SIGINT, 0, "interrupted\n"),
     ],
@@ -163,11 +159,11 @@ def test_a_report_that_is_ended_leaves_whole_files_only(tmp_path, number):
         write(tmp_path / name / "results", "rsd-exp1", *cells)
     for _ in range(2):  # the first command of all also starts what forks the others
         begun = time.monotonic()
-        assert run(REPORT, *given, folder=tmp_path / "whole")[0] == 0
+        assert run("spec_bench", "report", *given, folder=tmp_path / "whole")[0] == 0
     usual_s, draws = time.monotonic() - begun, random.Random(0)
     ended = 0
     for _ in range(6):
-        command = Command(REPORT, given, tmp_path / "cut")
+        command = Command("spec_bench", ["report", *given], tmp_path / "cut")
         time.sleep(draws.uniform(0.3, 0.9) * usual_s)
         if command.poll() is None:
             os.kill(command.pid, number)
@@ -244,7 +240,7 @@ def test_an_output_that_cannot_be_is_one_line_before_any_work(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", sys.argv)
     with pytest.raises(SystemExit) as stopped:
-        main([*given, str(output)])
+        sys.exit(main([*given, str(output)]))
     assert stopped.value.code == 2
     said = capsys.readouterr()
     (line,) = said.err.splitlines()
@@ -253,25 +249,27 @@ def test_an_output_that_cannot_be_is_one_line_before_any_work(
 
 
 def test_every_option_that_names_an_output_is_checked():
-    options = re.compile(r'add_argument\(\s*"--(?:out|output|dry-run)".*?\)\n', re.S)
-    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "spec_bench").rglob("*.py"))
-    found = options.findall("".join(texts))
-    assert found and all("type=output_" in option for option in found), found
-    types = [facts["type"] for _, name, facts in ARGUMENTS if name in ("--out", "--dry-run")]
-    assert len(types) == 3 and {*types} == {output_file, output_folder}
+    options = {
+        (command, name): facts.get("type", facts.get("means"))
+        for command in COMMANDS_THERE_ARE
+        for name, facts in list_options(command).items()
+        if name in ("--out", "--dry-run")
+    }
+    assert len(options) > 8
+    assert {*options.values()} == {"out_file", "out_folder", "results={}", "out={}"}
 
 
 @pytest.mark.parametrize(
     ("command", "given", "name", "missing"),
     [
-        (audit, ["--target", "folder"], "spec-bench audit", "--draft"),
+        (audit, ["--target", "embedded:target"], "spec-bench check decoders", "--draft"),
         (compare, ["one"], "spec-bench compare", "a second folder, or --cells"),
         (answers, [], "spec-bench answers", "FILE"),
     ],
 )
 def test_a_wrong_request_is_one_line_without_the_usage(command, given, name, missing, capsys):
     with pytest.raises(SystemExit) as stopped:
-        command(given)
+        sys.exit(command(given))
     assert stopped.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{name}: ") and missing in line
@@ -296,7 +294,7 @@ runpy.run_module("spec_bench", run_name="__main__", alter_sys=True)
         ("-S -m spec_bench prompts=3", ""),
         ("-S -m spec_bench --help", ""),
         ("-S -m spec_bench compare a b", ""),
-        ("-S -m spec_bench.report page default", ""),
+        ("-S -m spec_bench report page default", ""),
         ("-S -m spec_bench.train head=medusa", ""),
         ("-S -m spec_bench.audit", ""),
         ("hiding.py hydra prompts=1 sink=quiet", "'hydra'"),
@@ -319,7 +317,7 @@ PLACES = [  # what has the mistake, and the command that meets it
     ("spec_bench.jobs.sweep.sweep.build_settings", "run -m seed=0,1 prompts=1"),
     ("spec_bench.report.cli.command_line.build_tables", "table rsd/7"),
     ("spec_bench.report.compare.compare", "compare before after"),
-    ("spec_bench.audit.command_line.list_parts", "audit --only sd"),
+    ("spec_bench.audit.command_line.list_parts", "check decoders --only sd"),
 ]
 
 

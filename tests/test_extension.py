@@ -115,7 +115,7 @@ def test_its_papers_table_figure_claim_and_page_are_made(environment, measured):
         *("checks comb", "page comb-teeth"),
     )
     calls = "; ".join(f"assert main({request.split()!r}) in (0, None)" for request in requests)
-    code = f"from spec_bench.report.cli.command_line import main; {calls}"
+    code = f"from tests.commands import report as main; {calls}"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=measured, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -35,7 +35,7 @@ _BY_REASON = yaml.safe_load(Path(__file__).with_name("not_run.yaml").read_text()
 LISTED = {text: reason for reason, texts in _BY_REASON.items() for text in texts}
 MOST = 50  # commands in that list: it only gets shorter
 OURS = ("make", "spec-bench", "python", "torchrun", "accelerate")
-REPORTS = ("list", "ls", "report", "table", "figure", "page", "checks")
+REPORTS = ("list", "ls", "report", "table", "figure", "page", "check claims")
 OTHER_PACKAGES = ("decoder=comb", "decoder=mine", "hydra/launcher=ray_cluster")
 MEASURED = "today-drafters"  # what NAME stands for
 FILE = "question.jsonl"  # Spec-Bench's, which is on no hub
@@ -61,7 +61,7 @@ def rehearsed():
 
 def decodes(command):
     """Whether it is a job of the embedded pair's, or compares or reports what one left."""
-    kept = command.kind not in ("", "train", "audit") and not of_git(command)
+    kept = command.kind not in ("", "train", "check decoders") and not of_git(command)
     return kept and command.text not in LISTED and command.text not in rehearsed()
 
 

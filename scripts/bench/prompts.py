@@ -118,12 +118,12 @@ def read_folders(count: int, folder: Path) -> float:
 
 def report(folder: Path) -> float:
     """Seconds of the table, figure, checks and page of what ``run_job`` left."""
-    from spec_bench.report.cli.command_line import main as command
+    from spec_bench.__main__ import run_command
 
     table = str(files.results_file(folder / "results", "default"))
     begun = time.process_time()
     with redirect_stdout(sys.stderr):
-        assert command([table]) == command(["page", table]) == 0
+        assert run_command("report results", [table]) == run_command("page", [table]) == 0
     return time.process_time() - begun
 
 

@@ -4,8 +4,8 @@
     python scripts/check/faults.py --damages 20 --sizes 3 --writers 4 --clocks 5
 
 No model is loaded: made-up answers are stored as a job stores them. A damaged file must be named by
-``verify``, or tables made again must be as they were. Of several writers in one folder two are
-killed -9: no job that was noted may be lost, and what is left must be whole. A file system that
+``check results``, or tables made again must be as they were. Of several writers in one folder two
+are killed -9: no job that was noted may be lost, and what is left must be whole. A file system that
 takes no file larger than so many bytes must end a job in one line that names the file; once it
 takes them the same job must end as undisturbed. Whatever the machines' clocks say, the job that
 ended last must have the table. Exit status 1 where something did not hold. ``kills.py`` kills real
@@ -32,9 +32,9 @@ from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from spec_bench.__main__ import run_command
 from spec_bench.jobs.store.experiment import Experiment, JobRecord
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.store.verify import main as verify
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.system import files
@@ -108,7 +108,7 @@ def check_damages(top: Path, count: int, draws: Random) -> Iterator[tuple[str, s
         path.unlink() if data is None else path.write_bytes(data)
         said = StringIO()
         with redirect_stdout(said), redirect_stderr(said):
-            status = verify([str(results)])
+            status = run_command("check results", [str(results)])
         told = "named" if status == 2 and str(path.parent) in said.getvalue() else ""
         with suppress(ValueError):  # a table that is none is refused
             Experiment(results, NAME).rebuild()

@@ -30,9 +30,8 @@ from random import Random
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.jobs.store.verify import main as verify
-from spec_bench.report.cli.command_line import main as report
-from spec_bench.report.compare import main as compare
+from spec_bench.__main__ import run_command
+from spec_bench.settings.arguments import find_command
 from spec_bench.system import files
 
 _LIMIT_S = 120
@@ -40,7 +39,7 @@ _FRESH = ("prompts=2", "warmup=0", "cells=[sd:3,rsd_s:3x3]", "name=fresh")
 Reader = Callable[[Path, Path, Path], tuple[str, list[str]]]
 READERS: dict[str, Reader] = {
     "report": lambda new, old, out: ("spec_bench.report", [str(new), "--out", str(out)]),
-    "verify": lambda new, old, out: ("spec_bench", ["verify", str(new.parents[1])]),
+    "verify": lambda new, old, out: ("spec_bench", ["check", "results", str(new.parents[1])]),
     "page": lambda new, old, out: (
         "spec_bench.report",
         ["page", str(new), "--out", str(out / "page.html")],
@@ -87,8 +86,8 @@ def in_process(name: str, table: Path, before: Path) -> Said:
 def called(name: str, table: Path, before: Path, out: Path) -> int:
     """A reader's exit status, here and now."""
     _, arguments = READERS[name](table, before, out)
-    others = {"compare": compare, "verify": verify}
-    return others[name](arguments[1:]) if name in others else report(arguments)
+    known = name in ("compare", "verify")
+    return run_command(*find_command(arguments if known else ["report", *arguments]))
 
 
 def by_command(name: str, table: Path, before: Path) -> Said:

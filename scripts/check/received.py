@@ -231,7 +231,7 @@ def rebuilt(results: Path) -> None:
 PAGE = ("page", "default", "--results")
 REPORT = ("report",)
 ANSWERS = ("answers",)
-VERIFY = ("verify",)
+VERIFY = ("check", "results")
 RUN = ("run", *SMALL)
 
 

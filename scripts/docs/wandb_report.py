@@ -20,9 +20,9 @@ import pandas
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from spec_bench.__main__ import run_command  # noqa: E402
 from spec_bench.metrics.quality import score_alone  # noqa: E402
 from spec_bench.records import parquet  # noqa: E402
-from spec_bench.report.cli.command_line import main  # noqa: E402
 from spec_bench.report.data.rows import read_rows  # noqa: E402
 from spec_bench.report.figures import style  # noqa: E402
 from spec_bench.report.page.build import results_file  # noqa: E402
@@ -42,8 +42,8 @@ def read_blocks():
     """Returns the blocks of the report's JSON."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
-        given = ["wandb", *EXPERIMENTS, "--results", str(RESULTS), "--dry-run", str(file)]
-        assert main(given) == 0
+        given = [*EXPERIMENTS, "--results", str(RESULTS), "--dry-run", str(file)]
+        assert run_command("report wandb", given) == 0
         blocks = json.loads(file.read_text(encoding="utf-8"))["blocks"]
     return [block for block in blocks if block["type"] != "paragraph"]
 

@@ -152,7 +152,7 @@ def audit(
     seed: int = 0,
     decoders: str | Sequence[str] = USUAL,
 ) -> Audited:
-    """Proves losslessness, as ``spec-bench audit``; all parts take about an hour.
+    """Proves losslessness, as ``spec-bench check decoders``; all parts take about an hour.
 
     Args:
         parts: ``rules``, ``decoders`` and ``beams`` by enumeration; ``approximations``, without

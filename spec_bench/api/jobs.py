@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from spec_bench.api.pairs import LoadedPair, Prompt, make_prompt_id, parse_prompts
-from spec_bench.jobs.config.flags import FLAGS, flags_to_overrides, settings_of_command
+from spec_bench.jobs.config.flags import FLAGS, flags_to_overrides, list_settings
 from spec_bench.settings.fields import suggest, warn
 from spec_bench.settings.words import describe_value, format_override, quote_text, quote_value
 from spec_bench.system import files
@@ -139,7 +139,7 @@ def build_overrides(
         )
     words = [*_format_pair(pair), *overrides]
     flags = list[str]()
-    known = [*_FLAGS, *settings_of_command("run")]
+    known = [*_FLAGS, *{each.partition(".")[0] for each in list_settings("run")}]
     for key, value in settings.items():
         value = [value] if key == "metrics" and callable(value) else value
         if key in ("metrics", "task.metrics") and isinstance(value, list | tuple):

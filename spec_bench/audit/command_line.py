@@ -1,4 +1,4 @@
-"""``spec-bench audit``: checks losslessness and prints a table of the checks."""
+"""``spec-bench check decoders``: checks losslessness and prints a table of the checks."""
 
 import argparse
 import os
@@ -172,9 +172,11 @@ def run(options: argparse.Namespace, prompts: Any) -> int:
                 note = "greedy answers beside plain decoding's; what is sampled is audited by\n"
                 configs = models.parse_decoders(options.decoders).values()
                 patterns = sorted({format_case_pattern(config) for config in configs})
-                note += "\n".join(f"  spec-bench audit --only '{pattern}'" for pattern in patterns)
+                note += "\n".join(
+                    f"  spec-bench check decoders --only '{pattern}'" for pattern in patterns
+                )
     except (ServerError, UsageError) as error:
-        print_error(f"spec-bench audit: {error}")
+        print_error(f"spec-bench check decoders: {error}")
         return 2
     except KeyboardInterrupt:
         if lines:

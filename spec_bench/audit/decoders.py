@@ -337,8 +337,8 @@ def check_exact(verifier: Verifier, tree: str) -> None:
         if not error <= TOLERANCE:
             deviation = f"off by {error:.2g}" if isfinite(error) else "not finite"
             raise UsageError(
-                f"{claim}s output's distribution is {deviation}: see spec-bench audit --only "
-                f"'rule: {verifier.name}*', or register it with mark=\"approximate\""
+                f"{claim}s output's distribution is {deviation}: see spec-bench check decoders "
+                f"--only 'rule: {verifier.name}*', or register it with mark=\"approximate\""
             )
 
 

@@ -10,6 +10,7 @@ import shutil
 import struct
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +38,6 @@ from transformers.modeling_gguf_pytorch_utils import (
     get_gguf_hf_weights_map,
 )
 
-from spec_bench.settings.arguments import Parser
 from spec_bench.settings.fields import format_value, one_line
 from spec_bench.system import files, model_cache, signals
 from spec_bench.system.errors import UsageError
@@ -308,12 +308,8 @@ def _read_tensor(file: Path, tensor: Any) -> np.ndarray:
     return values
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(asked: Namespace) -> int:
     """``spec-bench convert FILE``: 0 once the folder is there, 2 where it cannot be."""
-    parser = Parser(prog="spec-bench convert")
-    parser.add_argument("file", type=Path, nargs="?", help="a GGUF file, or a folder with one")
-    parser.add_argument("--remove", nargs="+", default=(), metavar="NAME")
-    asked = parser.parse_args(list(arguments))
     try:
         if asked.remove:
             return _remove(asked.remove)
@@ -325,8 +321,7 @@ def main(arguments: Sequence[str]) -> int:
         if not model_cache.is_model(folder):
             convert(file, folder)
     except (OSError, ValueError) as error:
-        print(f"spec-bench convert: {one_line(error)}", file=sys.stderr)
-        return 2
+        raise UsageError(one_line(error)) from error
     print(f"{file.name}: {folder}")
     return 0
 

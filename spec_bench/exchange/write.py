@@ -11,7 +11,7 @@ the runs have token ids, and so texts.
 
 import json
 import re
-import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -20,7 +20,6 @@ from typing import Any
 from spec_bench.records import cell_folder
 from spec_bench.records.ends import decode_answer
 from spec_bench.records.types import Generation
-from spec_bench.settings.arguments import Parser, output_folder
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.tasks import build_task
@@ -30,29 +29,20 @@ Text = Callable[[Sequence[int]], str]
 Row = Mapping[str, str]
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Runs the command: writes the files, or returns 2 after one line about a wrong request."""
-    parser = Parser(prog="spec-bench answers")
-    parser.add_argument("table", type=Path, metavar="FILE", help="a results.csv with its runs")
-    parser.add_argument("--out", type=output_folder, help="default: answers beside the table")
-    options = parser.parse_args(list(arguments))
+def main(options: Namespace) -> None:
+    """Writes the files. Raises UsageError: the request cannot be right."""
     table = options.table
-    try:
-        folder = options.out or files.join_path_inside(table.parent, "answers")
-        files.check_writable(folder)
-        if not table.is_file():
-            raise files.make_absence(f"no results file {str(table)!r}", files.results_folder(table))
-        rows = [row for row in files.read_csv(table, ["run_id"]) if row["status"] == "complete"]
-        if not rows:
-            raise UsageError(f"no complete cell in {str(table)!r}")
-        runs = [files.run_folder(files.results_folder(table), row["run_id"]) for row in rows]
-        answer_paths = write_answers(rows, runs, folder)
-        for path in (*answer_paths, *write_questions(rows, runs, folder)):
-            print(path)
-    except UsageError as error:
-        print(f"spec-bench answers: {error}", file=sys.stderr)
-        return 2
-    return 0
+    folder = options.out or files.join_path_inside(table.parent, "answers")
+    files.check_writable(folder)
+    if not table.is_file():
+        raise files.make_absence(f"no results file {str(table)!r}", files.results_folder(table))
+    rows = [row for row in files.read_csv(table, ["run_id"]) if row["status"] == "complete"]
+    if not rows:
+        raise UsageError(f"no complete cell in {str(table)!r}")
+    runs = [files.run_folder(files.results_folder(table), row["run_id"]) for row in rows]
+    written = write_answers(rows, runs, folder)
+    for path in (*written, *write_questions(rows, runs, folder)):
+        print(path)
 
 
 def write_answers(rows: Sequence[Row], run_folders: Sequence[Path], folder: Path) -> list[Path]:

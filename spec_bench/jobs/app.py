@@ -7,6 +7,7 @@ line says why, nothing was loaded or decoded), 130 interrupted; a rerun resumes.
 import json
 import logging
 import os
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,6 @@ from spec_bench.engine.model_spec import AUTO
 from spec_bench.jobs.config.application import (
     CHATTY,
     JobError,
-    Request,
     run_application,
     to_job_error,
 )
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 RESUMES = "the same command resumes"
 
 
-def main(request: Request) -> int:
+def main(request: Namespace) -> int:
     """Runs the application; returns its status."""
     sweep = Sweep.mine = Sweep()
     launch.publish_devices()
@@ -230,7 +230,10 @@ def _next_steps(results: Path, name: str) -> str:
         return ""
     choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
     recipes = sorted(path.name for path in papers() if choices.get(path.name))
-    asked = [("its page", "page", name), *(("the paper's claims", "checks", p) for p in recipes)]
+    asked = [
+        ("its page", "page", name),
+        *(("the paper's claims", "check", "claims", p) for p in recipes),
+    ]
     told = (f"{what}: {files.command_line(*words, results=results)}" for what, *words in asked)
     return "\n".join([f"all columns: {table}", *told])
 

@@ -320,3 +320,11 @@ class PeakMemory:
             devices = range(torch.cuda.device_count())
             peak_bytes = sum(torch.cuda.max_memory_allocated(index) for index in devices)
             self.peak_bytes = max(self.peak_bytes or 0, peak_bytes)
+
+
+def print_versions(options: object = None) -> None:
+    """Prints the version, the commit of a checkout, and a line a package that changes numbers."""
+    state = git_state(Path(spec_bench.__file__).parent)
+    commit = f" {state['revision'][:12]}{', changed' * state['dirty']}" if state else ""
+    lines = [f"spec-bench {spec_bench.__version__}{commit}", f"python {platform.python_version()}"]
+    print("\n".join([*lines, *map(" ".join, versions().items())]))

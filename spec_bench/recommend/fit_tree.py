@@ -1,4 +1,4 @@
-"""``spec-bench fit_tree``: the acceptances that Sequoia's trees follow from.
+"""``spec-bench fit``: the acceptances that Sequoia's trees follow from.
 
 Decodes with W children below the root, drawn without replacement, and counts which of them the
 target accepted. That share by rank is taken for every depth (Sequoia, arXiv 2402.12374, section
@@ -9,7 +9,7 @@ commas, are fitted one after the other. Beside them ``width=8``, the ranks looke
 ``nodes=14,30``, sizes for which the expected block efficiency is printed.
 """
 
-import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -18,26 +18,20 @@ from typing import Any
 from spec_bench.jobs.config.fitting import FOLDER, Fit
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.settings.arguments import whole_numbers
-from spec_bench.system.errors import UsageError
 
 _OWN = {"width": "8", "nodes": "6,10,14,30"}
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Runs the command; 2 and one line if the request cannot be right."""
-    from spec_bench.jobs.config.compose import list_choices, one_line
+def main(options: Namespace) -> None:
+    """Runs the command. Raises UsageError: the request cannot be right."""
+    from spec_bench.jobs.config.compose import list_choices
 
-    job_arguments = [each for each in arguments if each.partition("=")[0] not in _OWN]
-    shape = _OWN | dict(each.split("=", 1) for each in arguments if each not in job_arguments)
-    try:
-        width, *_ = whole_numbers("width", shape["width"])
-        sizes = whole_numbers("nodes", shape["nodes"])
-        for words in product(*map(list_choices, job_arguments)):
-            _fit_setting(words, width, sizes)
-    except UsageError as error:
-        print(f"spec-bench fit_tree: {one_line(error)}", file=sys.stderr)
-        return 2
-    return 0
+    job_words = [each for each in options.words if each.partition("=")[0] not in _OWN]
+    shape = _OWN | dict(each.split("=", 1) for each in options.words if each not in job_words)
+    width, *_ = whole_numbers("width", shape["width"])
+    sizes = whole_numbers("nodes", shape["nodes"])
+    for words in product(*map(list_choices, job_words)):
+        _fit_setting(words, width, sizes)
 
 
 def _fit_setting(arguments: Sequence[str], width: int, sizes: Sequence[int]) -> None:

@@ -14,6 +14,7 @@ import shlex
 import statistics
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +25,7 @@ from scipy.optimize import brentq
 
 from spec_bench.jobs.app import build_job_settings, read_so_far, run_stage
 from spec_bench.jobs.config.cells import Cell
-from spec_bench.jobs.config.compose import compose_config, one_line
+from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.flags import TYPED, read_escapes
 from spec_bench.jobs.config.settings import JobSettings, rank_of
@@ -35,9 +36,8 @@ from spec_bench.report.data.counts import Counts, RecordReader, value_of_sums
 from spec_bench.report.data.rows import Group, get_stall
 from spec_bench.report.page.build import render
 from spec_bench.report.page.headline import LEAD, Headline, headline, widen
-from spec_bench.settings.fields import print_error
 from spec_bench.sinks.rows import to_row
-from spec_bench.system import files, signals
+from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.tasks import Example
 from spec_bench.vocabulary import names
@@ -387,23 +387,19 @@ def _build_line(cell: Cell, row: CellResult, job: JobSettings) -> dict[str, Any]
     }
 
 
-def main(overrides: Sequence[str]) -> int:
+def main(options: Namespace) -> int:
     """Prints the answer, the job that uses it and the candidates, and writes its page below
-    ``results/NAME``; the exit status, 2 for settings that cannot be right.
+    ``results/NAME``; the exit status.
     """
     try:
         usual = ("experiment=recommend", "sink=quiet", "sink.progress=true")
-        settings = build_job_settings(compose_config([*usual, *overrides]))
-        with signals.raise_on_signals():
-            found = recommend(settings, lambda line: print(line, file=sys.stderr, flush=True))
+        settings = build_job_settings(compose_config([*usual, *options.words]))
+        found = recommend(settings, lambda line: print(line, file=sys.stderr, flush=True))
     except PlannedOnlyError as plan:
         print(plan)
         return 0
-    except UsageError as error:
-        print_error(f"spec_bench: {one_line(error)}")
-        return 2
     answer = found.answer()
-    command = format_command(found, overrides)
+    command = format_command(found, options.words)
     needs = format_lines(found.needed)
     table = _format_table(found.candidates)
     told = [": ".join(answer), *([command] if command else []), ""]

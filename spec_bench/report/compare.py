@@ -4,8 +4,8 @@ Exit status: 0 nothing got worse, 1 something did, 2 the request cannot be right
 compared.
 """
 
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,8 +16,6 @@ from spec_bench.report.claims.ask import Ask, best, cells, titled
 from spec_bench.report.claims.verdict import Check, correct_verdicts
 from spec_bench.report.claims.verdict import claims_table as checks_table
 from spec_bench.report.comparison import (
-    ALPHA,
-    MARGIN,
     ORDER,
     RATE,
     RATE_MARGIN,
@@ -26,10 +24,9 @@ from spec_bench.report.comparison import (
     compare,
     read_side,
 )
-from spec_bench.report.data.rows import MODELS_APART, get_stall
+from spec_bench.report.data.rows import get_stall
 from spec_bench.report.page.build import render
 from spec_bench.report.tables.render import escape_markdown, markdown_table
-from spec_bench.settings.arguments import Parser, output_folder
 from spec_bench.settings.fields import print_error
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
@@ -137,31 +134,16 @@ def page(comparison: ResultsComparison) -> str:
     )
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(options: Namespace) -> int:
     """Compares, prints Markdown, writes files where asked to; the exit status."""
-    parser = Parser(prog="spec-bench compare")
-    parser.add_argument("before", type=Path)
-    parser.add_argument("after", type=Path, nargs="?")
-    parser.add_argument("--cells")
-    parser.add_argument("--margin", type=float, default=MARGIN)
-    parser.add_argument("--alpha", type=float, default=ALPHA)
-    parser.add_argument("--allow-empty", action="store_true")
-    parser.add_argument("--mixed-models", action="store_true")
-    parser.add_argument("--out", type=output_folder)
-    options = parser.parse_args(list(arguments))
-    MODELS_APART.set(options.mixed_models)
     if (options.after is None) is (options.cells is None):
-        parser.error("takes a second folder, or --cells A,B of one")
-    try:
-        if options.cells:
-            checks = compare_two_cells(options.before, options.cells)
-            Console(highlight=False).print(checks_table(checks))
-            undecided = any(each.verdict == _NOT_JUDGED for each in checks)
-            return 2 * (undecided and not options.allow_empty)
-        comparison = compare(options.before, options.after, options.alpha, options.margin)
-    except UsageError as error:
-        print_error(f"spec-bench compare: {error}")
-        return 2
+        raise UsageError("compare takes a second folder, or --cells A,B of one")
+    if options.cells:
+        checks = compare_two_cells(options.before, options.cells)
+        Console(highlight=False).print(checks_table(checks))
+        undecided = any(each.verdict == _NOT_JUDGED for each in checks)
+        return 2 * (undecided and not options.allow_empty)
+    comparison = compare(options.before, options.after, options.alpha, options.margin)
     text = markdown(comparison)
     console = Console()
     if console.is_terminal:

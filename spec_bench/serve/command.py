@@ -5,7 +5,6 @@ join those of our decoders for the same prompts. However this command ends, its 
 same command resumes it.
 """
 
-import argparse
 import os
 import secrets
 import shlex
@@ -15,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
@@ -22,17 +22,16 @@ from signal import strsignal
 from typing import Any, Literal
 
 from spec_bench.jobs.config.cells import BASELINE
-from spec_bench.jobs.config.compose import compose_config, one_line
+from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.model_files import model_path
 from spec_bench.jobs.sweep.launch import VISIBLE, GpuReservation, visible_devices
 from spec_bench.serve import keeper
 from spec_bench.server.endpoint import Server, ServerError, read_last_line
-from spec_bench.settings.arguments import Parser, whole_numbers
+from spec_bench.settings.arguments import whole_numbers
 from spec_bench.settings.configs import find_configs, read_yaml
 from spec_bench.settings.fields import print_error, suggest
 from spec_bench.settings.validation import check, settings
 from spec_bench.settings.words import quote_value
-from spec_bench.system import signals
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import open_own
 from spec_bench.system.redaction import KEY, redact
@@ -86,41 +85,15 @@ def read_engine(name: str) -> ServingEngine:
     return check(ServingEngine, read_yaml(files[name]), str(files[name]))
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Runs the command; returns 2 for a wrong command line, 1 if a server or a job failed."""
-    parser = Parser(prog="spec-bench serve")
-    add_option = parser.add_argument
-    add_option("engine", metavar="ENGINE", help="a file of conf/server: llama_cpp, vllm, sglang")
-    add_option(
-        "--with", dest="methods", default="", help="ways of speculation, such as ngram,draft_model"
-    )
-    add_option("--program", help="the engine's command, if it is not on the PATH")
-    add_option("--model", "--target", help="what it loads; default: the pair's target")
-    add_option("--draft", help="what it drafts with; default: the pair's draft")
-    add_option("--arguments", default="", help="more of the engine's own: --arguments='-t 8'")
-    add_option(
-        "--requests", default="1", help="under way together; 1,4,16: a job each, with one server"
-    )
-    add_option(
-        "--context", type=int, default=4096, help="tokens of a prompt and its answer, at most"
-    )
-    add_option("--gpus", type=int, default=1, help="of each server, where this machine has any")
-    add_option("--patience", type=float, default=1200.0, help="seconds until a server must answer")
-    add_option("--logs", help="folder of the servers' output")
-    options, overrides = parser.parse_known_args(list(arguments))
-    if unknown_options := [word for word in overrides if word.startswith("-") and word != "-m"]:
-        parser.error(f"no option {redact(unknown_options[0])}")
+def main(options: Namespace) -> int:
+    """Runs the command; returns 1 if a server or a job failed. Raises UsageError: it is wrong."""
+    engine = read_engine(options.engine)
+    methods = [method for method in options.methods.split(",") if method and method != PLAIN]
+    plan = ServerGroup(engine, options)
+    for method in (PLAIN, *methods):
+        plan.command(method)
     try:
-        engine = read_engine(options.engine)
-        methods = [method for method in options.methods.split(",") if method and method != PLAIN]
-        plan = ServerGroup(engine, options, overrides)
-        for method in (PLAIN, *methods):
-            plan.command(method)
-        with signals.raise_on_signals():
-            return plan.run(methods)
-    except UsageError as error:
-        print_error(f"spec-bench serve: {one_line(error)}")
-        return 2
+        return plan.run(methods)
     except ServerError as error:
         print_error(f"spec-bench serve: {error}")
         return 1
@@ -129,12 +102,10 @@ def main(arguments: Sequence[str]) -> int:
 class ServerGroup:
     """An engine's servers of one model, and the jobs on them."""
 
-    def __init__(
-        self, engine: ServingEngine, options: argparse.Namespace, overrides: Sequence[str]
-    ) -> None:
-        self.engine, self.options, self.overrides = engine, options, list(overrides)
+    def __init__(self, engine: ServingEngine, options: Namespace) -> None:
+        self.engine, self.options = engine, options
         self.requests = whole_numbers("--requests", options.requests)
-        pair = compose_config([override for override in overrides if override != "-m"]).pair
+        pair = compose_config(options.words).pair
         self.model: str = options.model or _resolve_model(pair.target)
         self.draft = (
             options.draft or (isinstance(pair.draft, str) and _resolve_model(pair.draft)) or None
@@ -246,7 +217,7 @@ class ServerGroup:
         }
         if plain is not None:
             server_settings |= {f"baseline_{key}": value for key, value in plain[0].items()}
-        is_multirun = len(self.requests) > 1 and "-m" not in self.overrides
+        is_multirun = len(self.requests) > 1 or self.options.sweeps
         requests = ",".join(map(str, self.requests))
         command = [
             *(
@@ -259,7 +230,7 @@ class ServerGroup:
             *(f"server.{key}={quote_value(value)}" for key, value in server_settings.items()),
             f"engine.batch_size={requests}",
             *(["engine.batching=continuous"] if max(self.requests) > 1 else []),
-            *self.overrides,
+            *self.options.words,
         ]
         # The job's keeper holds the servers too: none ends before the job that uses it.
         with keep_running(

@@ -1,18 +1,43 @@
-"""Command lines that answer a wrong request with one line; knows no command."""
+"""Command lines: what commands and options there are, as ``commands.yaml`` has them, and how one is
+read. A wrong request is answered with one line. Knows words and files only.
+"""
 
 import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
+import yaml
+
+from spec_bench.settings.configs import LOADER, read_yaml
 from spec_bench.settings.fields import warn
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import check_writable
 
+COMMANDS: dict[str, dict[str, Any]] = read_yaml(Path(__file__).with_name("commands.yaml"))
+_SHARED: dict[str, str] = COMMANDS.pop("shared")
 RENAMED = {"--output": "--out"}
 """Options of earlier versions, and their names now."""
+RENAMED_COMMANDS = {
+    "verify": "check results",
+    "checks": "check claims",
+    "audit": "check decoders",
+    "spider": "check spider",
+    "fit_tree": "fit",
+}
+"""The same of commands."""
+_OVERVIEW = """\
+Which speculative decoder is fastest for your models, by how much? Lossless?
+
+usage: spec-bench COMMAND ...          spec-bench COMMAND --help
+
+{}
+
+  spec-bench run --task xsum --decoders sd:3,rsd_s:4x3 --prompts 5
+"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,6 +57,77 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Ends with status 2."""
         self.exit(2, f"{self.prog}: {message}; --help tells more\n")
+
+
+@cache
+def list_options(command: str) -> dict[str, dict[str, Any]]:
+    """Returns what argparse takes of each option of a command, by its names."""
+    return _read_options(COMMANDS[command].get("options", ""))
+
+
+def _read_options(lines: str) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for line in lines.splitlines():
+        if line.startswith("@"):
+            found |= _read_options(_SHARED[line[1:]])
+            continue
+        names, facts, about = map(str.strip, line.split("|"))
+        found[names] = yaml.load(f"{{{facts}}}", LOADER) | {"help": about}
+    return found
+
+
+def make_parser(command: str) -> Parser:
+    """Returns the parser of a command's options."""
+    told = COMMANDS[command]
+    parser = Parser(
+        prog=f"spec-bench {command}",
+        usage=f"spec-bench {command} {told['usage']}",
+        description=told["text"],
+        epilog=f"  spec-bench {told['example']}",
+        formatter_class=_Formatter,
+        allow_abbrev=False,
+    )
+    for names, facts in list_options(command).items():
+        kept = {key: value for key, value in facts.items() if key not in ("means", "path")}
+        kept |= {"type": TYPES[facts["type"]]} if "type" in facts else {}
+        parser.add_argument(*names.split(", "), **kept)
+    return parser
+
+
+def parse_options(command: str, arguments: Sequence[str]) -> argparse.Namespace:
+    """Returns a command's options."""
+    options: argparse.Namespace = make_parser(command).parse_args([*arguments])
+    return options
+
+
+def _Formatter(prog: str) -> argparse.HelpFormatter:  # noqa: N802
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=27, width=100)
+
+
+def list_commands() -> str:
+    """Returns what ``spec-bench`` prints without a command."""
+    lines = (f"  {name:<11} {told['about']}" for name, told in COMMANDS.items() if "about" in told)
+    return _OVERVIEW.format("\n".join(lines))
+
+
+def find_command(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Returns the command that is meant and its arguments; an empty text if it is none. A job's
+    settings alone are ``run``, a command of an earlier version is taken with a warning.
+    """
+    first, *rest = words
+    if first == "report" and rest and not rest[0].startswith("-"):
+        if rest[0].endswith(".csv") or Path(rest[0]).is_file():
+            return "report results", rest
+        if f"report {rest[0]}" not in COMMANDS:
+            first, *rest = rest
+    if now := RENAMED_COMMANDS.get(first.replace("-", "_")):
+        warn(f"spec-bench {first} is spec-bench {now} now")
+        first = now
+    if rest and f"{first} {rest[0]}" in COMMANDS:
+        return f"{first} {rest[0]}", rest[1:]
+    if "=" in first or first.startswith("-"):
+        return "run", [*words]
+    return first if first in COMMANDS else "", rest
 
 
 def whole_numbers(name: str, text: str) -> list[int]:
@@ -58,3 +154,12 @@ def output_file(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"must be a file, {text!r} is {kind}")
     output_folder(os.path.dirname(text) if os.path.lexists(text) else text)
     return Path(text)
+
+
+TYPES = {
+    "int": int,
+    "float": float,
+    "path": Path,
+    "out_file": output_file,
+    "out_folder": output_folder,
+}

@@ -15,7 +15,7 @@ from spec_bench.settings.registry import config_folders
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import package_folder
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def conf_dir() -> Path:
@@ -50,7 +50,7 @@ def find_configs(group: str, folders: Iterable[Path] = ()) -> dict[str, Path]:
 def read_yaml(path: Path) -> Any:
     """What a YAML file has. Raises ValueError: it is none; file and place are named."""
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _LOADER)
+        return yaml.load(path.read_text(encoding="utf-8"), LOADER)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         what = one_line(error).replace('in "<unicode string>", ', "in ")
         raise UsageError(f"{path}: {what}") from None

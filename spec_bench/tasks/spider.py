@@ -1,4 +1,4 @@
-"""Checks Spider's databases: ``spec-bench spider FOLDER``.
+"""Checks Spider's databases: ``spec-bench check spider FOLDER``.
 
 FOLDER holds ``<db_id>/<db_id>.sqlite``. Every database is opened read-only and its tables counted;
 with ``--rows dev.json`` only the databases that those rows name are wanted, and one that is missing
@@ -14,13 +14,12 @@ compares with one that you have from elsewhere.
 
 import hashlib
 import sqlite3
-import sys
-from collections.abc import Iterable, Sequence
+from argparse import Namespace
+from collections.abc import Iterable
 from contextlib import closing
 from functools import cache
 from pathlib import Path
 
-from spec_bench.settings.arguments import Parser
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import file_digest
 from spec_bench.tasks.prompt_files import iter_row_makers
@@ -106,16 +105,8 @@ def _print_digest(name: str, digest: str, expected_digest: str | None) -> bool:
     return is_same
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Checks the databases of the command line. Returns 0 if all are in order, 1 if not, 2 if there
-    is nothing to check.
-    """
-    parser = Parser(prog="spec-bench spider")
-    parser.add_argument("folder", type=Path, help="holds <db_id>/<db_id>.sqlite")
-    parser.add_argument("--rows", type=Path, help="JSON or JSONL rows: only the databases they ask")
-    parser.add_argument("--expect", help="digest that the databases should have")
-    parser.add_argument("--archive", type=Path, help="spider_data.zip, to compare with its digest")
-    options = parser.parse_args(list(arguments))
+def main(options: Namespace) -> int:
+    """0 where all is as expected, 1 where it is not."""
     try:
         files = list_files(options.folder, options.rows)
         faults = list(filter(None, map(_find_fault, files)))
@@ -127,6 +118,5 @@ def main(arguments: Sequence[str]) -> int:
             )
         is_good &= _print_digest("databases", compute_databases_digest(files), options.expect)
     except (OSError, ValueError, KeyError) as error:
-        print(f"spec-bench spider: {error}", file=sys.stderr)
-        return 2
+        raise UsageError(error) from error
     return 0 if is_good else 1

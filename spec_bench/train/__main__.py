@@ -6,34 +6,21 @@ Exit status: 0 if heads are written, 1 if a disk is full, 2 if the settings or t
 
 import logging
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from spec_bench.settings.fields import print_error
-from spec_bench.system.errors import UsageError
-from spec_bench.system.signals import exit_cleanly
+from spec_bench.system import signals
 
 RESUMES = "the same command goes on"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the help, or runs the Hydra application and exits with its status."""
-    with exit_cleanly(f"interrupted; {RESUMES}"):
-        from spec_bench.jobs.config.flags import flags_to_overrides, read_escapes
-        from spec_bench.jobs.config.help import command_help
+def main(request: Namespace) -> int:
+    """Runs the trainings; returns the status."""
+    from spec_bench.jobs.config.application import run_application
 
-        command_words = sys.argv[1:] if arguments is None else arguments
-        if {"--help", "-h"} & set(command_words):
-            print(command_help("train"), end="")
-            return
-        try:
-            words = read_escapes(flags_to_overrides("train", command_words))
-        except UsageError as error:
-            print_error(f"spec-bench train: {error}")
-            sys.exit(2)
-        from spec_bench.jobs.config.application import read_request, run_application
-
-        sys.exit(run_application(_job, "train", read_request(words), RESUMES, "spec-bench train"))
+    return run_application(_job, "train", request, RESUMES, "spec-bench train")
 
 
 def _job(config: Any) -> None:
@@ -52,5 +39,12 @@ def _job(config: Any) -> None:
     train_heads(settings)
 
 
+def load() -> Callable[[], int]:
+    """Reads the arguments of ``python -m spec_bench.train``."""
+    from spec_bench.jobs.config.flags import parse_job
+
+    return partial(main, parse_job("train", sys.argv[1:]))
+
+
 if __name__ == "__main__":
-    main()
+    signals.run(load, f"interrupted; {RESUMES}")

@@ -226,7 +226,7 @@ class FittedList(SampledList):
     """Sequoia's best tree of N nodes for a pair (arXiv 2402.12374, section 3.1).
 
     A job fills in the nodes from the acceptance measured on the pair, task and sampling
-    (``spec_bench fit_tree``). Without them it grows nothing.
+    (``spec-bench fit``). Without them it grows nothing.
     """
 
     nodes: tuple[RankPath, ...] = ()  # paths of ranks; empty: not filled in

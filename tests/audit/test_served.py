@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from spec_bench.audit import USUAL, command_line, models
-from spec_bench.audit.__main__ import load
 from spec_bench.audit.catalogue import (
     SETTINGS,
     AuditLine,
@@ -39,6 +38,7 @@ from spec_bench.server.endpoint import Server
 from spec_bench.verify.base import rule
 from spec_bench.verify.path_rule import Traversal, traversal
 from spec_bench.verify.rules import recursive_rejection
+from tests.commands import audit
 from tests.families import decoder_settings
 from tests.jobs.tiny import make_family
 from tests.said import naming, one_line
@@ -179,13 +179,16 @@ def test_the_command_audits_a_server_of_a_folders_model(tmp_path, capsys):
 
     command = ["--target", folder, "--answers", "2", "--max-new-tokens", "6"]
     with serving(Completions(answer)) as served:
-        assert load([*command, "--server", served.url])() == 0
+        assert audit([*command, "--server", served.url]) == 0
         assert "4 of 4 checks passed" in capsys.readouterr().out
         served.faults += ["garbage"] * 3
-        assert load([*command, "--server", served.url])() == 2
-        assert load([*command, "--server", served.url, "--server-kind", "llama_cpp"])() == 2
+        assert audit([*command, "--server", served.url]) == 2
+        assert audit([*command, "--server", served.url, "--server-kind", "llama_cpp"]) == 2
     first, second = capsys.readouterr().err.splitlines()
-    assert first == f"spec-bench audit: {served.url}: an event that is no JSON, after 3 attempts"
+    assert (
+        first
+        == f"spec-bench check decoders: {served.url}: an event that is no JSON, after 3 attempts"
+    )
     assert "not llama.cpp's server" in second
 
 
@@ -201,8 +204,7 @@ def test_the_command_audits_a_server_of_a_folders_model(tmp_path, capsys):
     ],
 )
 def test_what_does_not_go_together_is_said_before_anything_is_loaded(arguments, said, capsys):
-    with pytest.raises(SystemExit):
-        load(arguments)
+    assert audit(arguments) == 2
     assert said in capsys.readouterr().err
 
 
@@ -223,7 +225,7 @@ def test_a_pair_that_is_not_there_is_named_before_the_rules_are_enumerated(
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("Why?\n")
     missing = str(tmp_path / "missing")
-    assert load(["--target", missing, "--draft", missing, "--prompts", str(prompts)])() == 2
+    assert audit(["--target", missing, "--draft", missing, "--prompts", str(prompts)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert repr(missing) in line
 
@@ -255,7 +257,7 @@ def interrupted():
 def test_what_was_audited_before_an_interrupt_is_printed(monkeypatch, capsys):
     monkeypatch.setattr(command_line, "list_parts", lambda *_: [Part("sd", interrupted)])
     with pytest.raises(KeyboardInterrupt):
-        load([])()
+        audit([])
     assert "error 0" in capsys.readouterr().out
 
 
@@ -274,7 +276,7 @@ def test_a_failing_part_ends_with_status_1(monkeypatch, capsys):
     monkeypatch.setattr(command_line, "rule_parts", lambda: iter(PARTS))
     for name in ("decoder_parts", "approximate_parts", "beam_parts"):
         monkeypatch.setattr(command_line, name, lambda *_: iter(()))
-    assert load([])() == 1
+    assert audit([]) == 1
     assert "1 of 2 checks passed" in capsys.readouterr().out
 
 
@@ -427,8 +429,8 @@ FAILS = {
     bare: "must return a Verdict, got Tensor$",
     squeezed: "enumerated, it ended in .*Error",
     silent: "must return a Verdict, got NoneType$",
-    undefined: r"is not finite: see spec-bench audit --only 'rule: guest\*'.*approximate",
-    timid: "is off by 0.*spec-bench audit --only 'rule: guest",
+    undefined: r"is not finite: see spec-bench check decoders --only 'rule: guest\*'.*approximate",
+    timid: "is off by 0.*spec-bench check decoders --only 'rule: guest",
 }
 
 
@@ -448,7 +450,7 @@ SAID = {
 
 @pytest.mark.parametrize("registered", SAID, indirect=True)
 def test_the_audit_says_what_a_job_says_and_how_many_children_it_tried(registered, capsys):
-    assert load(["--only", "rule: guest*"])() == (registered is not right)
+    assert audit(["--only", "rule: guest*"]) == (registered is not right)
     said = capsys.readouterr()
     assert re.search(SAID[registered], said.err, re.MULTILINE)
     assert registered is not right or "4 children" in " ".join(said.out.split())
@@ -457,7 +459,7 @@ def test_the_audit_says_what_a_job_says_and_how_many_children_it_tried(registere
 def test_an_approximate_rule_is_listed_among_the_rules_with_how_far_it_is_off(capsys):
     rule("guest", siblings=("without_replacement",), mark="approximate")(timid)
     try:
-        assert load(["--only", "rule: guest*"])() == 0
+        assert audit(["--only", "rule: guest*"]) == 0
     finally:
         rule.forget("guest")
     said = capsys.readouterr().out

@@ -15,9 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from spec_bench.engine import gguf_conversion
-from spec_bench.engine.gguf_conversion import main
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
-from spec_bench.jobs.config.help import print_listing
 from spec_bench.jobs.config.model_files import fingerprint, model_path
 from spec_bench.records.ends import end_ids
 from spec_bench.records.types import Request
@@ -28,6 +26,8 @@ from spec_bench.system.model_cache import (
     get_fetched_path,
     read_weights,
 )
+from tests.commands import convert as main
+from tests.commands import ls as print_listing
 from tests.families import GREEDY, built
 from tests.said import naming
 

@@ -20,7 +20,6 @@ from spec_bench.jobs.config.cells import (
 from spec_bench.jobs.config.compose import compose_config, find_tree_lists, parse_request
 from spec_bench.jobs.config.fitting import Fit, FittedTrees, read_fit
 from spec_bench.jobs.config.pair import Pair
-from spec_bench.recommend.fit_tree import main as fit_tree
 from spec_bench.records import cell_folder
 from spec_bench.report.papers.items import recipe_cells
 from spec_bench.settings.configs import conf_dir, conf_dirs
@@ -28,6 +27,7 @@ from spec_bench.vocabulary.decoders import load_decoder
 from spec_bench.vocabulary.names import decoder_style
 from spec_bench.vocabulary.spec import parse
 from tests import warm
+from tests.commands import fit as fit_tree
 from tests.jobs.tiny import cut, eagle_heads, main, overrides, rows_of, tokens_of
 from tests.said import naming, one_line
 
@@ -292,7 +292,7 @@ def test_the_tree_follows_from_the_acceptances_of_the_fit(tmp_path):
 def test_a_fit_is_for_its_models_task_and_sampling_alone(other, tmp_path):
     FIT.write(tmp_path / "trees")
     told = {"pair": PAIR, "task": "dolly", "sampling": SAMPLING, "results": tmp_path}
-    with pytest.raises(ValueError, match=naming("sequoia @3", "fit_tree", "pair.target=")):
+    with pytest.raises(ValueError, match=naming("sequoia @3", "spec-bench fit ", "pair.target=")):
         FittedTrees(**{**told, **other}).given(sequoia(3))
 
 
@@ -301,7 +301,7 @@ def test_another_sampling_is_refused_with_the_command_that_fits(monkeypatch, cap
     assert main(monkeypatch, *words, "decoder=sequoia", "task=dolly") == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "spec-bench fit_tree pair=embedded task=dolly generation.temperature=0.7" in said
+    assert "spec-bench fit pair=embedded task=dolly generation.temperature=0.7" in said
     told = [*words, "cells=[sd:2,sequoia:@14]", "plan=true", "hydra/job_logging=none"]
     assert main(monkeypatch, *told) == 0  # the others run, as without a pair's heads
     assert "sequoia" not in capsys.readouterr().out
@@ -310,7 +310,7 @@ def test_another_sampling_is_refused_with_the_command_that_fits(monkeypatch, cap
     assert main(monkeypatch, "cells=[{decoder: sequoia, drafter: eagle3}]") == 2
     assert "fitted_list" in capsys.readouterr().err
     pair = load_pair(target="embedded:target", draft="embedded:draft")
-    with pytest.raises(ValueError, match="fit_tree"):
+    with pytest.raises(ValueError, match="spec-bench fit "):
         pair.decode("Summary:", "sequoia:@4")
 
 

@@ -21,8 +21,8 @@ from spec_bench.draft.heads import load_heads
 from spec_bench.jobs.job.session import CellRun
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.watch import SweepNotes, WatchedJob, seconds_left, summarise
-from spec_bench.jobs.sweep.watch import main as watch
 from spec_bench.system import files
+from tests.commands import watch
 from tests.jobs.tiny import main, overrides, rows_of, tokens_of, untimed
 from tests.warm import Command, run, until
 

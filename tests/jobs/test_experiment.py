@@ -16,12 +16,12 @@ from spec_bench.jobs.sweep.watch import RunningJob
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims.verdict import NOT_DECIDED
-from spec_bench.report.cli.command_line import main as report
 from spec_bench.report.data.rows import read_results
 from spec_bench.sinks.rows import merge_csv, to_row
 from spec_bench.system import files
 from tests import warm
 from tests.cells import result
+from tests.commands import report
 from tests.jobs.tiny import main
 from tests.said import naming
 

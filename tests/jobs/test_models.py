@@ -9,9 +9,9 @@ import pytest
 from scripts.check import model_files
 from spec_bench.jobs.config.model_files import read_digests, read_stored_dtype
 from spec_bench.jobs.store.experiment import Experiment
-from spec_bench.jobs.store.verify import main as verify
 from spec_bench.sinks.rows import get_past_id
 from spec_bench.system import file_digests, files
+from tests.commands import verify
 from tests.jobs.tiny import untimed
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"

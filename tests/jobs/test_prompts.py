@@ -8,7 +8,6 @@ import datasets
 import pytest
 
 from spec_bench.decode.decoder import Decoder
-from spec_bench.exchange.write import main as answers
 from spec_bench.jobs.app import build_job_settings
 from spec_bench.jobs.config.compose import compose_config, parse_request
 from spec_bench.jobs.job import job
@@ -17,6 +16,7 @@ from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.work import prompts
 from spec_bench.tasks import build_task
 from spec_bench.tasks.example import CUT, TREE_LEVELS, fit_to_context, truncate_text
+from tests.commands import answers
 from tests.jobs.tiny import TEXTS, main, rows_of, tokens_of
 from tests.jobs.tiny import cut as killed
 from tests.question_files import question_file, written

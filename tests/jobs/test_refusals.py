@@ -13,21 +13,20 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from spec_bench.audit.__main__ import read_arguments as audit
 from spec_bench.decode.config import resolve_spec
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.model_spec import read_kept_tokens
 from spec_bench.jobs import app
 from spec_bench.jobs.config.config import check_own, read_positions
-from spec_bench.jobs.config.help import COMMANDS
 from spec_bench.jobs.config.model_files import fingerprint
-from spec_bench.recommend.recommend import main as recommend
 from spec_bench.records import cell_folder
+from spec_bench.settings.arguments import COMMANDS
 from spec_bench.settings.registry import scan_registrations
 from spec_bench.system import files
 from spec_bench.tasks import build_task
 from spec_bench.tasks.template import render_chat
 from spec_bench.tree.base import policy
+from tests.commands import audit, recommend
 from tests.jobs.tiny import main
 from tests.warm import run
 

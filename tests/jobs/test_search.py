@@ -25,6 +25,7 @@ from spec_bench.report.page.headline import Headline
 from spec_bench.tasks import RandomPrompts
 from spec_bench.tasks.random_prompts import RandomPromptSource
 from tests.cells import result
+from tests.commands import recommend
 from tests.jobs.tiny import main, overrides, rows_of
 
 CELLS = "cells=[sd:1,sd:2,sd:3,rsd_s:2x1,rsd_s:2x2]"
@@ -164,7 +165,7 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
     monkeypatch.setattr(session, "_decode", cut)
     monkeypatch.setattr(app, "disturbance_note", lambda *_: "disturbed: threads waited")
     with pytest.raises(KeyboardInterrupt):
-        search.main(words)
+        recommend(words)
     monkeypatch.setattr(session, "_decode", done)
     ranked = capsys.readouterr().err.partition("ranking so far")[2].splitlines()[2:]
     assert sorted(line.split()[0] for line in ranked) == ["block", "rsd_c", "sd"]
@@ -180,9 +181,9 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
     monkeypatch.setattr(search, "run_stage", interrupted)
     monkeypatch.setattr(search, "get_stall", lambda row: "")  # whoever else uses this machine
     with pytest.raises(KeyboardInterrupt):
-        search.main(words)
+        recommend(words)
     screened = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("generations.jsonl")}
-    assert len(screened) == 5 and search.main(words) == 0
+    assert len(screened) == 5 and recommend(words) == 0
     assert all(path.stat().st_mtime_ns == time for path, time in screened.items())
     assert [(job.stage, len(job.cells)) for job in jobs[3:]] == [
         ("screen", 1),  # plain decoding's pace
@@ -246,7 +247,7 @@ def test_a_search_says_the_time_that_is_left_and_names_of_those_that_tie_the_fir
     monkeypatch.setattr(search, "run_stage", lambda *told: list(measured(*told)))
     monkeypatch.setattr(search, "RecordReader", CountsOfSpeeds)
     words = [f"cells=[{','.join(SPEEDS)}]", "prompts=6", f"results={tmp_path}", "task=xsum"]
-    assert search.main([*words, "confirm.prompts=30"]) == 0
+    assert recommend([*words, "confirm.prompts=30"]) == 0
     said, steps = capsys.readouterr()
     left = [line.partition(" minutes left")[0] for line in steps.splitlines() if " left" in line]
     # 12 s an answer: 54 of the race and 4 cells on 30 prompts; then without what is done.
@@ -268,7 +269,7 @@ def test_disturbed_candidates_are_marked_and_say_nothing_of_what_a_draft_would_n
     monkeypatch.setattr(search, "get_stall", lambda row: "disturbed: threads waited")
     told = [*SMALL, "prompts=2", "confirm.prompts=2", "pair.target=embedded:target"]
     told += ["cells=[sd:2,prompt_lookup,hf_prompt_lookup,medusa]", f"results={tmp_path}"]
-    assert search.main(told) == 0
+    assert recommend(told) == 0
     said, steps = capsys.readouterr()
     tried = [line for line in said.splitlines() if " 2 fresh " in line]
     assert {line.split()[0] for line in tried} == {"prompt_lookup", "hf_prompt_lookup"}
@@ -283,19 +284,19 @@ def test_the_plan_of_a_search_says_its_answers_its_minutes_and_what_makes_it_sho
     tmp_path, capsys, monkeypatch
 ):
     words = ["plan=true", "task=xsum", f"results={tmp_path}"]
-    assert search.main(words) == 0
+    assert recommend(words) == 0
     cost, unknown = capsys.readouterr().out.splitlines()
     assert "58 candidates, the best 3 on " in cost and "357 answers" in cost
     assert unknown.startswith("minutes unknown until plain decoding") and "--decoders" in unknown
     rate = Rate(12.8, "measured")
     monkeypatch.setattr(search, "plan_job", lambda _: [SimpleNamespace(rate=rate)])
-    assert search.main(words) == 0  # 357 answers of 128 tokens
+    assert recommend(words) == 0  # 357 answers of 128 tokens
     assert "some 59.5 minutes at plain decoding's rate (measured)" in capsys.readouterr().out
 
 
 def test_what_cannot_be_right_is_one_line(capsys):
     for wrong in ("confirm=null", "task=nowhere", "pair=none", "seed=0,1", "budget=1"):
-        assert search.main(["task=xsum", wrong]) == 2
+        assert recommend(["task=xsum", wrong]) == 2
     first, *others = capsys.readouterr().err.splitlines()
     assert first == "spec_bench: recommend wants fresh prompts: set confirm={prompts: NUMBER}"
     for told, line in zip(("'nowhere'", "'none'", "-m seed=0,1", "got 1"), others, strict=True):

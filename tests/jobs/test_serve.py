@@ -12,9 +12,10 @@ from typing import ClassVar
 import pytest
 
 from spec_bench.serve import keeper
-from spec_bench.serve.command import PLAIN, ServingEngine, _is_up, main, read_engine
+from spec_bench.serve.command import PLAIN, ServingEngine, _is_up, read_engine
 from spec_bench.server.endpoint import Server
 from spec_bench.settings.configs import conf_dir
+from tests.commands import serve as main
 from tests.jobs.tiny import overrides, rows_of
 from tests.listening import listening
 from tests.warm import alive, until
@@ -69,10 +70,11 @@ def started(tmp_path, family, *more, port=None):
     taken = f"command._find_free_port = lambda: {port};" if port else ""
     program = (
         "import sys; from pathlib import Path; import spec_bench.serve.command as command;"
+        "from spec_bench.__main__ import run_command;"
         "import spec_bench.settings.configs as configs; ours = configs.conf_dirs();"
         f"configs.conf_dirs = lambda: [*ours, Path({str(tmp_path)!r})];"
         "from spec_bench.system.signals import exit_cleanly\n"
-        f"{taken}\nwith exit_cleanly('interrupted'): sys.exit(command.main(sys.argv[1:]))"
+        f"{taken}\nwith exit_cleanly('interrupted'): sys.exit(run_command('serve', sys.argv[1:]))"
     )
     (tmp_path / "server").mkdir(exist_ok=True)
     (tmp_path / "server" / "toy.yaml").write_text(ENGINE.format(python=sys.executable))
@@ -213,8 +215,8 @@ def test_every_engine_that_ships_fills_in_every_place(name):
         (["llama_cpp", "pair=embedded"], "llama.cpp serves a GGUF file"),
         (["vllm", "--with", "telepathy"], "--with takes ngram, suffix"),
         (["llama_cpp", "--model", "x.gguf", "--with", "draft_model", "pair.draft=null"], "--draft"),
-        (["vllm", "--speed"], "no option --speed"),
-        (["vllm", "--api-key=sk-1"], "no option --api-key=***"),
+        (["vllm", "--speed"], "no flag --speed"),
+        (["vllm", "--api-key=sk-1"], "no flag --api-key"),
         (["vllm", "--arguments=--api-key sk-1"], "SPEC_BENCH_SERVER_KEY"),
         (["vllm", "--program", "no/such/vllm"], "program 'no/such/vllm' is not there: --program"),
     ],

@@ -12,12 +12,12 @@ import pytest
 
 from spec_bench.jobs.store.experiment import Experiment, JobRecord, job_id
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.store.verify import main as verify
 from spec_bench.jobs.sweep.plan import read_state
 from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.system import files
 from tests.cells import result
+from tests.commands import verify
 from tests.jobs.tiny import rows_of, untimed
 
 SETTINGS = {"pair": {"name": "p"}, "seed": 0, "temperature": 1e-05}

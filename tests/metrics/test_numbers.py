@@ -21,9 +21,9 @@ from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.metric import pool_repeats
 from spec_bench.metrics.quality import score_of_sums
 from spec_bench.records.types import Delivery, Generation, StepRecord
-from spec_bench.report.cli.command_line import main
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.published import FILE, pivot_numbers, read_published
+from tests.commands import report as main
 from tests.said import naming
 
 ROOT = Path(__file__).parents[2]

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from spec_bench.exchange.read import read_answers
-from spec_bench.exchange.write import main as write_ours
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims import check_generally
-from spec_bench.report.cli.command_line import main
 from spec_bench.report.comparison import compare
 from spec_bench.report.data.categories import (
     OTHERS,
@@ -25,6 +23,8 @@ from spec_bench.report.data.rows import group_rows, read_results
 from spec_bench.report.data.seeds import pool_seeds
 from spec_bench.report.plain import categories_markdown
 from spec_bench.system import files
+from tests.commands import answers as write_ours
+from tests.commands import report as main
 from tests.question_files import written
 from tests.report.rows import EMBEDDED, MT_BENCH, frame, record, row, write
 from tests.said import naming

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from spec_bench.report.cli.command_line import main
-from spec_bench.report.compare import main as compare
+from tests.commands import compare
+from tests.commands import report as main
 from tests.report.shown import EMBEDDED
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")

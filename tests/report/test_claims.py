@@ -34,11 +34,11 @@ from spec_bench.report.claims.verdict import (
     p_value_of_most,
     summarise_claims,
 )
-from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import Group
 from spec_bench.report.papers.paper import Claim, load_paper, read_claims
 from spec_bench.system import files
+from tests.commands import report as main
 from tests.report.rows import HIGH, LOW, cell, dsbd_cells, frame, only, record, recorded, write
 from tests.report.rows import embedded as row
 from tests.said import naming, one_line
@@ -379,7 +379,7 @@ def test_a_summary_counts_verdicts_and_claims_that_nothing_was_measured_for(resu
     assert lines["“RSD-S always outperforms SD, SpecTr and RSD-C.”"] == ["", "", "x"]
     assert list(lines)[-1] == ""  # what the paper does not say
     folder = write(results.parents[1], "rsd-exp1", *rows.to_dict("records"))
-    assert main(["checks", "rsd", "--results", str(folder)]) == 0
+    assert main(["claims", "rsd", "--results", str(folder)]) == 0
     assert capsys.readouterr().out.startswith(f"RSD: of {n} checks, {n - 1} hold")
 
 

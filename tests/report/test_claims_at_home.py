@@ -8,11 +8,11 @@ import pytest
 from spec_bench.report.claims import check_claims
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.claims.verdict import HOLDS
-from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.printed import read_printed_rows
 from spec_bench.report.papers.paper import load_paper
 from spec_bench.system import files
+from tests.commands import report as main
 from tests.said import naming
 
 PRINTED = RecordReader(None)
@@ -92,10 +92,10 @@ def test_a_printed_number_is_what_it_is_and_equal_ones_decide_nothing(ours, verd
 
 
 def test_checks_of_printed_numbers_are_printed_without_chance(capsys):
-    assert main(["checks", "dsbd", "--printed"]) == 0
+    assert main(["claims", "dsbd", "--printed"]) == 0
     said = capsys.readouterr().out
     assert "as printed" in said and "Holm" not in said and "corrected" not in said
-    assert main(["checks", "beyond", "--printed"]) == 2
+    assert main(["claims", "beyond", "--printed"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(naming("beyond", "reference.csv"), line)
 

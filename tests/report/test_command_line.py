@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from spec_bench.jobs.config.help import command_help
-from spec_bench.report.cli.command_line import ARGUMENTS, COMMANDS, main
+from spec_bench.settings.arguments import COMMANDS, list_options, make_parser
+from tests.commands import report as main
 from tests.report.rows import row, write
 
 RESULTS = "measured"
@@ -21,18 +21,18 @@ def run(*arguments):
 
 
 def test_help_names_every_command_and_its_options():
-    told = command_help("report")
-    named = {"list", "table", "figure", "checks", "page", "results"}  # with more than a line
-    assert all(f"\n  {name} " in told for name in COMMANDS.keys() - named)
-    own = [(names, option) for names, option, _ in ARGUMENTS if names in ("answers", "wandb")]
-    assert all(option in told for _, option in own if option.startswith("--"))
+    told = make_parser("report").format_help()
+    things = {name.partition(" ")[2] for name in COMMANDS if name.startswith("report ")}
+    assert all(f"\n{name} " in told for name in things - {"list", "results"})
+    for name in COMMANDS:
+        shown = make_parser(name).format_help()
+        flags = [each.split(", ")[-1] for each in list_options(name)]
+        assert all(flag in shown for flag in flags if flag.startswith("-"))
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "COMMAND"),
-        (("figur", "rsd/4"), "'figur' (choose from"),
         (("table", "rsd/7", "--format", "word"), "'word' (choose from"),
         (("table", "nothing/1"), "known: beyond, dsbd, eagle, mcsd, redrafter, rsd, today"),
         (("table", "rsd/99"), "rsd/ 1-54"),
@@ -42,8 +42,8 @@ def test_help_names_every_command_and_its_options():
             "below 'results': none; spec-bench ls pairs",
         ),
         (("figure", "rsd/2"), "rsd/ 1, 4-9"),
-        (("checks", "nothing"), "known: beyond, dsbd"),
-        (("checks", "rsd"), "no results below"),
+        (("claims", "nothing"), "known: beyond, dsbd"),
+        (("claims", "rsd"), "no results below"),
         (("list", "nothing"), "known: beyond, dsbd"),
         (("page", "nothing"), "no experiment 'nothing'"),
         (("page", "mine", "--pair", "nothing", "--results", RESULTS), "llama2_7b"),
@@ -66,7 +66,7 @@ def test_a_wrong_request_is_a_line_of_choices(arguments, words, tmp_path, monkey
 
 @pytest.mark.parametrize(
     "arguments",
-    [("page", "job"), ("all",), ("checks", "rsd"), ("results/job/results.csv",), ("all", "job")],
+    [("page", "job"), ("all",), ("claims", "rsd"), ("results/job/results.csv",), ("all", "job")],
 )
 def test_a_report_on_a_job_that_was_killed_says_what_goes_on(
     arguments, tmp_path, monkeypatch, capsys
@@ -87,8 +87,8 @@ def test_every_command_runs_without_loading_torch(tmp_path):
     write(tmp_path, "rsd-exp1", *(row(decoder, spec, **rates) for decoder, spec in trees))
     code = f"""
 import sys
-from spec_bench.report.cli.command_line import main
-for command in (["list"], ["table", "rsd/1", "--out", "t.md"], ["checks", "rsd"], ["all"]):
+from tests.commands import report as main
+for command in (["list"], ["table", "rsd/1", "--out", "t.md"], ["claims", "rsd"], ["all"]):
     assert main([*command, "--results", {str(tmp_path)!r}]) == 0, command
 loaded = {{"torch", "transformers", "hydra"}} & set(sys.modules)
 assert not loaded, loaded
@@ -140,10 +140,10 @@ def test_without_what_makes_reports_one_line_says_how_to_install_it(monkeypatch,
     [
         (["figure", "dsbd/99"], "figure"),
         (["table", "rsd/99"], "table"),
-        (["checks", "nosuch"], "checks"),
-        (["list", "nosuch"], "ls tables"),
+        (["claims", "nosuch"], "check claims"),
+        (["list", "nosuch"], "report list"),
         (["page", "nosuch"], "page"),
-        (["lengths", "nosuch"], "report"),
+        (["lengths", "nosuch"], "report lengths"),
     ],
 )
 def test_a_refusal_begins_with_the_command_that_was_typed(given, typed, capsys, tmp_path):
@@ -215,5 +215,5 @@ def test_two_folders_under_one_pair_are_refused_unless_they_are_one_model(
 
 
 def test_checks_without_results_name_what_makes_some(tmp_path, capsys):
-    assert main(["checks", "dsbd", "--results", str(tmp_path)]) == 2
+    assert main(["claims", "dsbd", "--results", str(tmp_path)]) == 2
     assert "spec-bench run dsbd=one_cache" in capsys.readouterr().err

@@ -12,7 +12,6 @@ from spec_bench.records import parquet
 from spec_bench.report.claims import select_measured_rows
 from spec_bench.report.claims.ask import Ask
 from spec_bench.report.claims.contrast import correlation
-from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import figure_rows, max_tokens_per_call, read_rows, to_rows
 from spec_bench.report.figures import draw
@@ -22,6 +21,7 @@ from spec_bench.report.papers.paper import find_figure, load_code, load_paper, r
 from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import ENDS, find_columns, run_columns
+from tests.commands import report as main
 from tests.committed import committed_files
 from tests.report.rows import dsbd_cells, frame, head, redrafter_batches, redrafter_grid, row, write
 from tests.report.shown import (

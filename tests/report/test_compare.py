@@ -10,10 +10,11 @@ from spec_bench.metrics.interval import Interval, holm, p_value
 from spec_bench.metrics.intervals import bootstrap_interval
 from spec_bench.records import parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
-from spec_bench.report.compare import format_change, main
+from spec_bench.report.compare import format_change
 from spec_bench.report.comparison import NumberChange, compare, judge_changes
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import column
+from tests.commands import compare as main
 from tests.report.rows import EMBEDDED, row, write
 from tests.said import naming
 

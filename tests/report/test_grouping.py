@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from spec_bench.report.claims.ask import Ask
-from spec_bench.report.cli.command_line import FORMATS, main
+from spec_bench.report.cli.command_line import FORMATS
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import (
     group_rows,
@@ -40,6 +40,7 @@ from spec_bench.system.files import escape_cell, package_folder
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.columns import Column
 from spec_bench.vocabulary.published import COLUMNS, FILE
+from tests.commands import report as main
 from tests.report.rows import EMBEDDED, around, frame, redrafter_batches, row, write
 from tests.report.shown import all_series, panels, place, sheet, table
 from tests.said import naming

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from spec_bench.records.sittings import ALL, MEANING, mark_other_sessions
-from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.rows import group_rows, read_results
 from spec_bench.report.page.build import build_index, results_file
 from spec_bench.report.page.headline import answer, headline, headlines
 from spec_bench.report.page.results_table import results_table
 from spec_bench.report.plain import markdown, write_report
 from spec_bench.vocabulary import names
+from tests.commands import report as main
 from tests.report.rows import EMBEDDED, around, frame, row, write
 
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "embedded"

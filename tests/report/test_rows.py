@@ -9,7 +9,6 @@ import pytest
 import sacrebleu
 
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.store.verify import main as verify
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
 from spec_bench.metrics.quality import Bleu
@@ -17,8 +16,6 @@ from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord, parse_reasons
 from spec_bench.report.claims import check_claims
 from spec_bench.report.claims.contrast import Contrast, difference
-from spec_bench.report.cli.command_line import main
-from spec_bench.report.compare import main as compare
 from spec_bench.report.data.counts import RecordReader, read_origin, read_packed, read_repeats
 from spec_bench.report.data.rows import clear_past_times, read_results
 from spec_bench.report.data.seeds import mean_of_seeds, pool_seeds
@@ -28,6 +25,8 @@ from spec_bench.report.tables.render import markdown
 from spec_bench.system import files
 from spec_bench.vocabulary import columns
 from tests.cells import result
+from tests.commands import compare, verify
+from tests.commands import report as main
 from tests.report.rows import EMBEDDED, around, frame, only, record, row, write
 from tests.report.shown import table
 from tests.said import naming

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from spec_bench.report.cli.command_line import main
 from spec_bench.sinks.wandb import HISTORY
 from spec_bench.vocabulary import names
+from tests.commands import report as main
 from tests.report.rows import row, squad, write
 
 pytest.importorskip("wandb_workspaces", reason="needs the extra `reports`")

@@ -9,11 +9,11 @@ import pyarrow.parquet
 import pytest
 
 from spec_bench.jobs import app
-from spec_bench.jobs.config.application import read_request
+from spec_bench.jobs.config.flags import parse_job
 from spec_bench.records import seals
-from spec_bench.report.cli.command_line import main as report
 from spec_bench.system import files
 from spec_bench.system.redaction import KEY, RedactedRecord
+from tests.commands import report
 from tests.server.completions import Completions, serving
 
 PLANTED = {
@@ -35,7 +35,7 @@ FORMS = [
 
 def run(monkeypatch, *arguments):
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    return app.main(read_request(arguments))
+    return app.main(parse_job("run", arguments))
 
 
 def letters(data):

@@ -14,10 +14,10 @@ import wandb
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.measure.energy import counters
 from spec_bench.measure.provenance import provenance
-from spec_bench.report.cli.command_line import main as report
 from spec_bench.sinks.sink import WandbSettings
 from spec_bench.sinks.wandb import HISTORY, Wandb, _announce_offline, find_projects, open_run
 from spec_bench.system import files
+from tests.commands import report
 from tests.jobs.tiny import failing, make_task, rows_of
 from tests.sinks.offline_run import offline_runs, read_run
 

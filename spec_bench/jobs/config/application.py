@@ -10,9 +10,9 @@ import os
 import pickle
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -41,7 +41,6 @@ from spec_bench.jobs.config.compose import (
     parse_word,
     strip_hydra,
 )
-from spec_bench.settings.arguments import Parser
 from spec_bench.settings.fields import print_error
 from spec_bench.settings.words import quote_value
 from spec_bench.system import files, signals
@@ -52,33 +51,6 @@ _wants_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
 # Libraries that log requests and uploads; only their warnings matter to us.
 CHATTY = ("absl", "hydra", "httpx", "httpx2", "huggingface_hub", "wandb")
 _SWEEPS = "hydra.mode=MULTIRUN"
-
-
-@dataclass(frozen=True)
-class Request:
-    """What was typed: settings, and what is to be done with them."""
-
-    words: tuple[str, ...] = ()
-    sweeps: bool = False  # -m
-    folders: tuple[str, ...] = ()  # of configs of one's own
-    shown: str = ""  # in place of a run: job, hydra or all of the config
-    package: str = ""  # of it the part of that name
-    resolves: bool = False  # whether what stands for others is shown as they are; a job's always
-    info: str = ""  # in place of a run: where the config comes from
-
-
-def read_request(arguments: Sequence[str]) -> Request:
-    """Returns the request of a command's arguments, plain flags as overrides."""
-    parser = Parser(prog="spec_bench", add_help=False, allow_abbrev=False)
-    parser.add_argument("-m", "--multirun", dest="sweeps", action="store_true")
-    parser.add_argument("-cd", "--config-dir", dest="folders", action="append", default=[])
-    parser.add_argument("-c", "--cfg", dest="shown", default="")
-    parser.add_argument("-p", "--package", default="")
-    parser.add_argument("--resolve", dest="resolves", action="store_true")
-    parser.add_argument("-i", "--info", default="")
-    options, words = parser.parse_known_args([*arguments])
-    folders = tuple(options.folders)
-    return Request(tuple(words), **{**vars(options), "folders": folders})
 
 
 class SweepConfigs:
@@ -180,16 +152,16 @@ def _comes_from_hydra(error: BaseException) -> bool:
 def run_application(
     job: Callable[[DictConfig], None],
     name: str,
-    request: Request,
+    request: Namespace,
     resumes: str,
     program: str = "spec_bench",
     begin: Callable[[DictConfig, SweepConfigs], bool] = lambda config, configs: True,
     finish: Callable[[], None] = lambda: None,
 ) -> int:
-    """Runs what a config of ours describes, as the request says, once or once for each job of a
-    sweep. ``begin`` is called before a sweep's first job and says whether they run, ``finish`` at
-    the end, whatever came. Returns the exit status. A line on an interrupt ends in ``resumes``,
-    lines on errors begin with the ``program``.
+    """Runs what a config of ours describes, as the request of ``flags.parse_job`` says, once or
+    once for each job of a sweep. ``begin`` is called before a sweep's first job and says whether
+    they run, ``finish`` at the end, whatever came. Returns the exit status. A line on an interrupt
+    ends in ``resumes``, lines on errors begin with the ``program``.
     """
     logging.setLogRecordFactory(RedactedRecord)
     try:
@@ -219,7 +191,7 @@ def run_application(
 def _run(
     job: Callable[[DictConfig], None],
     name: str,
-    request: Request,
+    request: Namespace,
     begin: Callable[[DictConfig, SweepConfigs], bool],
 ) -> None:
     words = expand_recipes([*request.words, *map(_search, request.folders)])
@@ -269,7 +241,7 @@ def _search(folder: str) -> str:
     return f"hydra.searchpath={quote_value([folder])}"
 
 
-def _show(loader: ConfigLoader, name: str, words: Sequence[str], request: Request) -> None:
+def _show(loader: ConfigLoader, name: str, words: Sequence[str], request: Namespace) -> None:
     """Prints a job's config, one that runs as it is resolved, or where it comes from."""
     config = load_config(loader, name, words)
     if request.info:

@@ -154,7 +154,7 @@ def check_own(key: str, folder: Path) -> None:
     if whole.is_relative_to(Path.cwd()) or not whole.is_dir():
         return
     held = {each.name for each in whole.iterdir()}
-    ours = {RUNS, "trees"}  # what jobs and `fit_tree` leave first
+    ours = {RUNS, "trees"}  # what jobs and `fit` leave first
     if held and not held & ours and not any(whole.glob(f"*/{RESULTS}")):
         raise UsageError(
             f"{key}={folder}: {str(whole)!r} holds other things and no results; a folder that is "

@@ -107,7 +107,7 @@ class FittedTrees:
         return (
             f"no tree was fitted to {pair.name}{where} at temperature "
             f"{self.sampling.temperature:g} and this top-k and top-p; first: "
-            f"{command_line('fit_tree', *words, *self.arguments)}"
+            f"{command_line('fit', *words, *self.arguments)}"
         )
 
 

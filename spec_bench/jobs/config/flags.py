@@ -6,43 +6,51 @@ Knows words and files only; imports neither Hydra nor torch. A word that is neit
 
 import os
 import re
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from spec_bench.settings.arguments import Parser
-from spec_bench.settings.configs import conf_dirs, experiments_dirs, find_configs, read_yaml
-from spec_bench.settings.fields import suggest
+from spec_bench.settings.arguments import COMMANDS, list_options, make_parser
+from spec_bench.settings.configs import (
+    conf_dir,
+    conf_dirs,
+    experiments_dirs,
+    find_configs,
+    read_yaml,
+)
 from spec_bench.settings.words import quote_text
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import command_line
+from spec_bench.system.redaction import redact
 
 
-@dataclass(frozen=True)
-class Flag:
-    """One flag, as ``flags.yaml`` explains it."""
-
-    override: str
-    metavar: str
-    about: str
-    path: bool = False
+def _list_flags(command: str) -> dict[str, dict[str, Any]]:
+    """Returns a command's flags that mean overrides, by name."""
+    return {name[2:]: told for name, told in list_options(command).items() if "means" in told}
 
 
-_READ = read_yaml(Path(__file__).with_suffix(".yaml"))
-_JOB = {name: Flag(**told) for name, told in _READ["job"].items()}
-_TRAIN = {name: _JOB[name] for name in ("pair", "target", "device", "seed")}
-_TRAIN |= {name: Flag(**told) for name, told in _READ["train"].items()}
-# A server's model and draft are options of its own, and it has its own batches.
-_SERVE = {k: v for k, v in _JOB.items() if k not in ("target", "draft", "decoders", "batch-size")}
-COMMAND_WORDS: dict[str, str] = _READ["commands"]
-FLAGS = {"run": _JOB, "recommend": _JOB, "fit_tree": _JOB, "serve": _SERVE, "train": _TRAIN}
-
+FLAGS = {command: flags for command in COMMANDS if (flags := _list_flags(command))}
+_READ = read_yaml(Path(__file__).with_name("launchers.yaml"))
 # What there is, the least of a launcher's numbers, how a plan says them, and what it leaves out.
 LAUNCHERS, LEAST, UNITS, USUAL = (_READ[each] for each in ("launchers", "least", "units", "usual"))
 
-_INFO = ("--info", "-i")  # a topic may follow
-_HYDRA = _READ["hydra"]
+_TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 _LISTED = ("decoders", "metrics")  # commas of other values sweep over them
+# Words that people try first in place of a flag.
+_INSTEAD = {
+    "model": "target", "draft-model": "draft", "dataset": "data", "num-prompts": "prompts",
+    "max-tokens": "max-new-tokens", "decoder": "decoders", "metric": "metrics",
+}  # fmt: skip
+# Where settings stand, of a job and of a training.
+RUN_FILES = (
+    *("config", "pair/shared/base", "generation/default", "engine/default", "energy/auto"),
+    "sink/default",
+)
+TRAIN_FILES = ("train", "engine/default")
+_SETTING = re.compile(r"( *)(\w+):(?: ((?!#).*?))?(?:\s+# (.*))?")  # without a value: a group
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _KINDS = ("decoder", "task", "pair", "experiment")  # of bare words that name a file of ``conf``
 # Settings whose texts a model reads or writes.
@@ -53,22 +61,30 @@ TYPED = r"\\\g<0>"
 _ESCAPE = re.compile(r"(\\?)\\([nt])([a-z]?)")
 
 
-def flags_to_overrides(command: str, arguments: Sequence[str]) -> list[str]:
-    """Returns a command's arguments with plain flags as Hydra's overrides. Raises ValueError: a
-    word is neither a flag nor an override, or one is written as the other.
+def parse_job(command: str, arguments: Sequence[str]) -> Namespace:
+    """Returns a command's options, and as ``words`` its overrides, those that plain flags mean
+    among them. Raises UsageError: a word is neither a flag nor an override, or one is written as
+    the other.
     """
     flags = FLAGS[command]
-    parser = Parser(prog=f"spec-bench {command}", add_help=False, allow_abbrev=False)
+    options, rest = make_parser(command).parse_known_args([*arguments])
+    given = vars(options)
+    asked = {}
     for name in flags:
-        parser.add_argument(f"--{name}", dest=name, action="append" if name == "data" else "store")
-    given, rest = parser.parse_known_args(list(arguments))
-    asked = {name: value for name, value in vars(given).items() if value is not None}
+        if (value := given.pop(name.replace("-", "_"))) is not None:
+            asked[name] = value
+    if "=" in given.get("info", ""):  # no topic
+        rest.append(given["info"])
+        options.info = "all"
+    if (topic := given.get("info")) and topic not in _TOPICS:
+        raise UsageError(f"--info must be one of {', '.join(_TOPICS)}, got {topic}")
     if "data" in asked:
         more = [each for each in rest if Path(each).is_file()]  # a shell's *.jsonl
         rest = [each for each in rest if each not in more]
         files = [quote_text(os.path.expanduser(each)) for each in [*asked["data"], *more]]
         asked["data"] = files[0] if len(files) == 1 else f"[{','.join(files)}]"
-    own = _check_words(rest, flags, command) if command != "serve" else []  # which looks itself
+    for word in rest:
+        _check_word(word, command)
     if "data" in asked and command != "train" and not _choices("task", asked, rest):
         asked = {"task": "jsonl"} | asked
     if (device := asked.get("device")) and not _DEVICE.fullmatch(device):
@@ -78,8 +94,14 @@ def flags_to_overrides(command: str, arguments: Sequence[str]) -> list[str]:
     if command == "run" and _is_alone(asked, rest):
         asked["decoders"] = "prompt_lookup"
     found = [_override(flags[name], name, value) for name, value in asked.items()]
-    # Hydra takes overrides in one piece; serve's first word is an engine.
-    return [*rest, *found] if command == "serve" else [*own, *found, *rest[len(own) :]]
+    options.words = [*found, *rest]
+    return options
+
+
+def flags_to_overrides(command: str, arguments: Sequence[str]) -> list[str]:
+    """Returns the overrides that a command's arguments mean. Raises UsageError: see above."""
+    words: list[str] = parse_job(command, arguments).words
+    return words
 
 
 def _read_escape(match: re.Match[str]) -> str:
@@ -119,81 +141,71 @@ def papers() -> Iterator[Path]:
     return (path for folder in experiments_dirs() for path in folder.iterdir() if path.is_dir())
 
 
-def _override(flag: Flag, name: str, value: str) -> str:
-    if flag.path:
+def _override(flag: dict[str, Any], name: str, value: str) -> str:
+    if "path" in flag:
         value = quote_text(os.path.expanduser(value))
     elif name in _LISTED:
         value = re.sub(r"\b([a-z_]\w*)\s+(?=\d)", r"\1:", value)  # sd 3
         listed = re.split(r"[,\s]+(?![\w.]+=)", value.strip("[]"))  # a decoder has its settings
         value = ",".join(quote_text(each) for each in listed if each)
-    elif flag.metavar == "TEXT":
+    elif flag["metavar"] == "TEXT":
         value = quote_text(value)
-    elif flag.metavar == "NAME":
+    elif flag["metavar"] == "NAME":
         value = ",".join(map(quote_text, value.split(",")))
     elif name == "prompts" and value == "all":
         value = "null"
-    return flag.override.format(value)
+    return str(flag["means"]).format(value)
 
 
-def _check_words(words: list[str], flags: dict[str, Flag], command: str) -> list[str]:
-    """Returns Hydra's own flags first. Raises ValueError: a word is no override or flag."""
-    own = list[str]()
-    others = list[str]()
-    left = [*words]
-    settings = {"decoder", "tree", "spec", "cells", *settings_of_command(command)}
-    while left:
-        word = left.pop(0)
-        key, equals, value = word.partition("=")
-        (own if key in _HYDRA else others).append(word)
-        if key in _HYDRA:
-            choices = _HYDRA[key]
-            if key in _INFO and re.match("-|$|.*=", "".join([equals, *left[:1]])):
-                value = value or "all"  # else Hydra takes an override for its topic
-                own[-1] = f"{key}={value}"
-            elif choices is not None and not equals:
-                own += left[:1]
-                value = "".join(left[:1])
-                del left[:1]
-            if choices and value not in choices:
-                choices = ", ".join(choices)
-                raise UsageError(f"{key} must be one of {choices}, got {value or 'nothing'}")
-        elif word.startswith("-"):
-            name = key.lstrip("-").replace("_", "-")
-            if (meant := _READ["instead"].get(name, name)) in flags:
-                raise UsageError(f"{key} is --{meant}")
-            if f"{name}s" in flags:
-                given = value or " ".join(left[:1]) or "LIST"
-                raise UsageError(f"there is no flag {key}; did you mean --{name}s {given}?")
-            setting = key.lstrip("-").replace("-", "_")
-            homes = [""] * (setting.partition(".")[0] in settings)
-            for group in ("generation", "engine"):
-                text = (conf_dirs()[0] / group / "default.yaml").read_text(encoding="utf-8")
-                homes += [f"{group}."] * bool(re.search(rf"^{setting}:", text, re.MULTILINE))
-            if homes:
-                full = f"{homes[0]}{setting}={value or 'VALUE'}"
-                raise UsageError(f"{key} is a setting, not a flag: {full}")
-            near = suggest(name, [*flags], "--")
-            more = f"spec-bench {command} --help lists them"
-            raise UsageError(f"there is no flag {key}{near or f'; {more}'}")
-        elif not equals and not word.startswith("~"):
-            near = suggest_spelling(word) or "a setting is KEY=VALUE, a flag --NAME VALUE"
-            raise UsageError(f"cannot read {word!r}: {near}")
-        elif (name := key.replace("_", "-")) in flags and key not in settings:
-            full = flags[name].override.format(value)
-            swept = "-m " * ("," in value and name not in _LISTED)
-            raise UsageError(
-                f"there is no setting {key}: {swept}--{name} {value}, or {swept}{full}"
-            )
-    words[:] = [*own, *others]
-    return own
+def _check_word(word: str, command: str) -> None:
+    """Raises UsageError: a word is no override; the message has what was probably meant."""
+    key, equals, value = word.partition("=")
+    flags, settings = FLAGS[command], list_settings(command)
+    tops = {each.partition(".")[0] for each in settings}
+    name = key.strip("-").replace("_", "-").rpartition(".")[2]
+    name = _INSTEAD.get(name, name)
+    dashed = word.startswith("-")
+    if word.startswith("~") or (
+        equals and not dashed and ("." in key or name not in flags or key in tops)
+    ):
+        return
+    if not equals and not dashed:
+        meant = suggest_spelling(word) or "a setting is KEY=VALUE, a flag --NAME VALUE"
+        raise UsageError(f"cannot read {word!r}: {meant}")
+    # How each is written, by the last part of its name.
+    known = {each.rpartition(".")[2].replace("_", "-"): f"{each}=" for each in settings}
+    known |= {each: f"--{each} " for each in flags}
+    near = [name] if name in known else get_close_matches(name, known, 1)
+    told = [f"; did you mean {known[each]}{value or 'VALUE'}?" for each in near]
+    more = "".join(told) or f"; spec-bench {command} --help lists them"
+    raise UsageError(redact(f"there is no {'flag' if dashed else 'setting'} {key}{more}"))
 
 
-def settings_of_command(command: str) -> Iterator[str]:
-    """Yields what may stand before the first dot of a command's overrides."""
-    for folder in (*conf_dirs(), *experiments_dirs()):
-        yield from (path.name for path in folder.iterdir() if path.is_dir())
-    file = conf_dirs()[0] / ("train.yaml" if command == "train" else "config.yaml")
-    yield from re.findall(r"^(\w+):", file.read_text(encoding="utf-8"), re.MULTILINE)
+@cache
+def list_settings(command: str) -> list[str]:
+    """Returns the names of a command's settings, and of the groups of configs."""
+    trains = command == "train"
+    files = TRAIN_FILES if trains else RUN_FILES
+    names = [text.partition("=")[0] for text, _ in read_comments(*files)]
+    folders = (path for top in (*conf_dirs(), *experiments_dirs()) for path in top.iterdir())
+    return [*names, *(folder.name for folder in folders if folder.is_dir()), "spec"]
+
+
+def read_comments(*names: str) -> Iterator[tuple[str, str]]:
+    """Yields the settings that files of ``conf`` have, those of a group behind its name, and what
+    is said of each.
+    """
+    for name in names:
+        path = [name.partition("/")[0]] if "/" in name else []
+        above = len(path)
+        group, _, stem = name.rpartition("/")
+        file = find_configs(group)[stem] if group else conf_dir() / f"{stem}.yaml"
+        lines = file.read_text("utf-8").splitlines()
+        for match in filter(None, map(_SETTING.fullmatch, lines)):
+            path[above + len(match[1]) // 2 :] = [match[2]]
+            if match[3] and path[0] != "hydra":
+                found = f"{'.'.join(path)}={match[3]}"
+                yield re.sub("(?<=[:,]) ", "", found), match[4] or ""
 
 
 def suggest_spelling(word: str) -> str:

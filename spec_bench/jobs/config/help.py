@@ -1,4 +1,4 @@
-"""``--help`` and ``ls``: commands, and the choices with a line for each.
+"""``ls``: what there is to choose from, with a line for each.
 
 The choices are read from the comments of the config files, ours and those of other packages. Knows
 files only; imports neither Hydra nor torch.
@@ -7,7 +7,8 @@ files only; imports neither Hydra nor torch.
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, Field
 from importlib import import_module
 from pathlib import Path
@@ -18,51 +19,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spec_bench.jobs.config.flags import FLAGS, LAUNCHERS
-from spec_bench.settings.configs import conf_dir, experiments_dirs, find_configs, read_yaml
+from spec_bench.jobs.config.flags import LAUNCHERS, RUN_FILES, TRAIN_FILES, read_comments
+from spec_bench.settings.arguments import make_parser
+from spec_bench.settings.configs import experiments_dirs, find_configs
 from spec_bench.settings.fields import list_setting_fields, suggest
 from spec_bench.system import model_cache
 
 _PAPER = "paper.yaml"
-_SETTING = re.compile(r"( *)(\w+):(?: ((?!#).*?))?(?:\s+# (.*))?")  # without a value: a group
-_HELP: dict[str, dict[str, str]] = read_yaml(Path(__file__).with_suffix(".yaml"))
-COMMANDS = {name: told["about"] for name, told in _HELP.items()}
-_OVERVIEW = """\
-Which speculative decoder is fastest for your models, by how much? Lossless?
-
-usage: spec-bench COMMAND ...          spec-bench COMMAND --help
-
-{}
-
-  spec-bench run --task xsum --decoders sd:3,rsd_s:4x3 --prompts 5
-"""
 
 
-def overview() -> str:
-    """Returns what ``spec-bench`` prints without a command."""
-    lines = (f"  {name:<11} {about}" for name, about in COMMANDS.items())
-    return _OVERVIEW.format("\n".join(lines))
-
-
-def command_help(command: str) -> str:
-    """Returns a command's help."""
-    if command == "ls":
-        kinds = "\n".join(f"  {kind:<12} {about}" for kind, (about, *_) in _LISTS.items())
-        start = (
-            "usage: spec-bench ls KIND [NAME]\n\nLists what there is to choose from, ours and other"
-        )
-        return f"{start} packages'.\n\n{kinds}\n\n  spec-bench ls decoders\n"
-    flags = "\n".join(
-        f"  {f'--{name} {flag.metavar}':<20} {flag.about}"
-        for name, flag in FLAGS.get(command, {}).items()
-    )
-    return _HELP[command]["help"].format(flags=flags)
-
-
-def print_listing(arguments: Sequence[str]) -> int:
+def print_listing(options: Namespace) -> int:
     """Prints a list (``spec-bench ls KIND``), or one entry; returns 2 where there is none."""
+    arguments = options.words
     if not arguments:
-        print(command_help("ls"), end="")
+        kinds = "\n".join(f"  {kind:<12} {about}" for kind, (about, *_) in _LISTS.items())
+        print(f"{make_parser('ls').format_help()}\n{kinds}")
         return 0
     kind, *names = arguments
     kind = next((k for k in (kind, f"{kind}s", f"{kind[:-1]}ies") if k in _LISTS), f"{kind}s")
@@ -86,7 +57,7 @@ def print_listing(arguments: Sequence[str]) -> int:
 
 def _choices(group: str) -> Iterator[tuple[str, ...]]:
     for name, file in find_configs(group).items():
-        keys = " ".join(key for key, _ in _read_comments(file, "head.") if not key.endswith(name))
+        keys = " ".join(k for k, _ in read_comments(f"{group}/{name}") if not k.endswith(name))
         yield (name, keys, _about(file)) if group == "head" else (name, _about(file))
 
 
@@ -128,12 +99,6 @@ def _recipes() -> Iterator[tuple[str, ...]]:
     return ((f"{file.parent.name}={file.stem}", _about(file)) for file in recipes)
 
 
-def _settings(config: str, *groups: str) -> Iterator[tuple[str, ...]]:
-    yield from _read_comments(conf_dir() / f"{config}.yaml", "")
-    for group in groups:
-        yield from _read_comments(conf_dir() / f"{group}.yaml", f"{group.partition('/')[0]}.")
-
-
 # Of each list what it is for, and what makes its lines of what.
 _LISTS: dict[str, tuple[Any, ...]] = {
     "decoders": ("for --decoders NAME:TREE, or decoder=NAME", _choices, "decoder"),
@@ -154,20 +119,9 @@ _LISTS: dict[str, tuple[Any, ...]] = {
     "sinks": ("for sink=NAME", _choices, "sink"),
     "launchers": ("for -m hydra/launcher=NAME: where jobs run", LAUNCHERS.items),
     "settings": ("KEY=VALUE of a job, with their values unless set",
-                 _settings, "config", "pair/shared/base",
-                 "generation/default", "engine/default", "energy/auto", "sink/default"),
-    "train": ("KEY=VALUE of a training", _settings, "train", "engine/default"),
+                 read_comments, *RUN_FILES),
+    "train": ("KEY=VALUE of a training", read_comments, *TRAIN_FILES),
 }  # fmt: skip
-
-
-def _read_comments(file: Path, prefix: str) -> Iterator[tuple[str, str]]:
-    """Yields the settings that a file has, those of a group behind its name."""
-    path: list[str] = []
-    for match in filter(None, map(_SETTING.fullmatch, file.read_text("utf-8").splitlines())):
-        path[len(match[1]) // 2 :] = [match[2]]
-        if match[3] and path[0] != "hydra":
-            found = f"{prefix}{'.'.join(path)}={match[3]}"
-            yield re.sub("(?<=[:,]) ", "", found), match[4] or ""
 
 
 def _about(file: Path) -> str:

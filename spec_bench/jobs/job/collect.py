@@ -253,7 +253,7 @@ def _warn_of_answers(title: str, texts: Sequence[str], others: int) -> None:
         log.warning("%s: is its template, or what ends an answer, right?", what)
     if others:
         what = f"{title}: {others} of {len(texts)} greedy answers differ from plain decoding's"
-        log.warning("%s: see spec-bench audit --target", what)
+        log.warning("%s: see spec-bench check decoders --target", what)
 
 
 def _count_others(records: CellRecords) -> int:

@@ -1,4 +1,4 @@
-"""``spec-bench verify RESULTS``: whether a folder of results is as it was written.
+"""``spec-bench check results RESULTS``: whether a folder of results is as it was written.
 
 Checks every seal, digest and check of its files, each row against its cell or its records, and
 each cell's settings, task and prompts among them, against its run id. Only reads.
@@ -6,6 +6,7 @@ each cell's settings, task and prompts among them, against its run id. Only read
 
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from spec_bench.jobs.store import experiment, store
 from spec_bench.metrics import CellRecords, summarise
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation
-from spec_bench.settings.arguments import Parser
 from spec_bench.settings.fields import one_line
 from spec_bench.sinks.rows import get_current_id, read_rows
 from spec_bench.system import files
@@ -25,18 +25,14 @@ _GIVEN = ("draft_calls", "parameter_ratio")
 _CLOSE = 1e-9  # of a number made again on another machine
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(options: Namespace) -> int:
     """Returns the command's status: 2 if a file is not as it was written."""
-    parser = Parser(prog="spec-bench verify", description=str(__doc__).replace("``", ""))
-    parser.add_argument("results", type=Path, help="a results folder", metavar="RESULTS")
-    results = parser.parse_args(list(arguments)).results
+    results = options.results
     tables = files.results_files(results)
     runs = sorted((results / files.RUNS).glob("*/*.json*"))
     cells = sorted({each.parent for each in runs if each.parent.name not in ("jobs", "texts")})
     if not tables and not cells:
-        why = f"no such folder, or no NAME/results.csv in it: {str(results)!r}"
-        print(f"spec-bench verify: {why}", file=sys.stderr)
-        return 2
+        raise UsageError(f"no such folder, or no NAME/results.csv in it: {str(results)!r}")
     told: dict[str, list[str]] = {}
     of_tables = [line for table in tables for line in _verify_table(results, table, told)]
     found = [line for cell in cells for line in _verify_cell(cell, told)] + of_tables

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,7 +26,6 @@ from rich.table import Table
 from rich.text import Text
 
 from spec_bench.records import seals
-from spec_bench.settings.arguments import Parser
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import Ge, Lt, adapter
 from spec_bench.system import files
@@ -227,13 +227,8 @@ def seconds_left(jobs: Sequence[WatchedJob], now: float) -> float | None:
     return left / max(running, 1) if left >= 1 else None
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(options: Namespace) -> int:
     """Returns the command's status: 2 if there is no such sweep or one of its jobs failed."""
-    parser = Parser(prog="spec-bench watch", description=str(__doc__).replace("``", ""))
-    parser.add_argument("name", help="of the experiment")
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER")
-    parser.add_argument("--once", action="store_true", help="print it once, for scripts")
-    options = parser.parse_args(list(arguments))
     watched = SweepNotes(options.results, options.name)
     if not (found := watched.look()):
         folder = options.results / files.RUNS / "jobs"

@@ -11,7 +11,6 @@ import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from spec_bench.report.claims.verdict import print_checks
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.printed import read_printed_rows
 from spec_bench.report.data.rows import (
-    MODELS_APART,
     Row,
     check_models,
     figure_rows,
@@ -40,9 +38,6 @@ from spec_bench.report.tables import render
 from spec_bench.report.tables.build import build_tables, check_pair
 from spec_bench.report.tables.measured import RESULTS, MeasuredRows, list_paper
 from spec_bench.report.tables.printed import TableSheet
-from spec_bench.settings.arguments import Parser, output_file, output_folder
-from spec_bench.settings.configs import find_configs
-from spec_bench.settings.fields import print_error
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import (
     join_path_inside,
@@ -297,86 +292,3 @@ def run_throughput(options: Namespace) -> None:
     from spec_bench.report.figures.throughput import throughput
 
     print(throughput(results_file(options.name, options.results)), end="")
-
-
-def _late(module: str, name: str) -> Callable[[Namespace], None]:
-    """Returns a command of a module that is imported once it runs."""
-    return lambda options: getattr(import_module(f"spec_bench.{module}"), name)(options)
-
-
-COMMANDS: dict[str, Callable[[Namespace], None]] = {
-    "list": run_list,
-    "table": run_table,
-    "figure": run_figure,
-    "checks": run_checks,
-    "page": run_page,
-    "all": run_all,
-    "throughput": run_throughput,
-    "lengths": run_lengths,
-    "positions": run_positions,
-    "answers": _late("exchange.read", "read_in"),
-    "wandb": _late("report.wandb_report", "publish"),
-    "results": run_plain,
-}
-# What a line about a command begins with that has a name of its own.
-TYPED = {"list": "ls tables"} | {name: name for name in ("table", "figure", "checks", "page")}
-_FLAG: dict[str, Any] = {"action": "store_true"}
-_FILE: dict[str, Any] = {"type": output_file, "metavar": "FILE"}
-_FOLDER: dict[str, Any] = {"type": output_folder, "metavar": "FOLDER"}
-_PATH: dict[str, Any] = {"type": Path, "metavar": "FILE"}
-_NEEDED: dict[str, Any] = {"required": True}
-_ALL = " ".join(COMMANDS.keys() - {"results"})
-_ROOT = {"type": Path, "metavar": "FOLDER", "default": RESULTS}
-ARGUMENTS: list[tuple[str, str, dict[str, Any]]] = [  # of which commands, name; --help has its own
-    ("list", "paper", {"nargs": "?"}),
-    ("table figure page lengths positions throughput", "name", {}),
-    ("table", "--format", {"choices": sorted(FORMATS), "default": "markdown"}),
-    ("table", "--columns", {}),
-    ("table", "--protocol", {"choices": sorted(find_configs("protocol"))}),
-    ("checks", "paper", {}),
-    ("checks", "--printed", _FLAG),
-    ("all wandb", "names", {"nargs": "*", "metavar": "NAME"}),
-    ("results", "file", _PATH),
-    ("table page wandb", "--out", _FILE),
-    ("figure results", "--out", _FOLDER),
-    ("answers", "files", {**_PATH, "nargs": "+"}),
-    ("answers", "--baseline", _PATH),
-    ("answers", "--questions", _PATH),
-    ("answers", "--harness", _NEEDED),
-    ("answers", "--name", _NEEDED),
-    ("answers", "--task", {"default": "spec_bench"}),
-    ("answers", "--pair", {"default": ""}),
-    ("answers", "--temperature", {"type": float, "default": 0.0}),
-    ("wandb", "--project", {}),
-    ("wandb", "--entity", {}),
-    ("wandb", "--task", {"default": ""}),
-    ("wandb", "--dry-run", _FILE),
-    ("wandb", "--offline", {"type": Path, "metavar": "FOLDER"}),
-    (_ALL, "--results", _ROOT),
-    ("list table figure page", "--pair", {}),
-    ("list table figure checks page all throughput results wandb", "--mixed-models", _FLAG),
-]
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; 2 and one line where the request cannot be right."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if given and (given[0].endswith(".csv") or Path(given[0]).is_file()):
-        given.insert(0, "results")
-    verb = TYPED.get(given[0], "report") if given else "report"
-    parser = Parser(prog=f"spec-bench {verb}")
-    parsers = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", parser_class=Parser
-    )
-    made = {name: parsers.add_parser(name) for name in COMMANDS}
-    for names, argument, facts in ARGUMENTS:
-        for name in names.split():
-            made[name].add_argument(argument, **facts)
-    options = parser.parse_args(given)
-    MODELS_APART.set(getattr(options, "mixed_models", False))
-    try:
-        COMMANDS[options.command](options)
-    except UsageError as error:
-        print_error(f"spec-bench {verb}: {error}")
-        return 2
-    return 0
