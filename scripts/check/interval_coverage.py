@@ -9,12 +9,18 @@ answers that are right or wrong, or as good as a draw from a Beta distribution. 
 the one that a table or a claim prints, by the function that makes it. With repeats every run has a
 factor of its own (8% standard deviation, the same for all decoders of the run) and every decoder of
 it another (2%). What is drawn for Pearson's r are heads, not prompts.
+
+Two more tables (``--rare`` makes them alone and keeps the first): prompts of which most show
+nothing (a look-up of ten tokens that hits on 10% or 5% of them, some tokens in a fifth of a hit
+prompt's calls; one prompt in twelve that copies all of its text, heavy; and texts whose tau is
+skewed, all of them above 1), and speed-ups of two seeds that are pooled.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import exp
 from pathlib import Path
 
@@ -25,12 +31,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.metrics.interval import FEWEST, Interval, limit_to_column
 from spec_bench.metrics.intervals import (
+    bootstrap_interval,
     mean_interval,
     median_interval,
     rate_ratio_interval,
     ratio_interval,
+    ratio_intervals,
+    reach_as_far,
     score_interval,
 )
+from spec_bench.metrics.metric import Sums, compute_interval
 from spec_bench.metrics.quality import Bleu
 from spec_bench.report.claims.contrast import (
     FEWEST_PICKED,
@@ -47,6 +57,10 @@ RUN_FACTOR, OWN_FACTOR = 0.08, 0.02
 REPEATS = 3
 LARGE = 1_000_000  # prompts that a truth is taken from
 PICKED = 5
+FEW_PROMPTS = (5, 12, 40)
+LOOKED_UP = 10  # tokens a look-up guesses
+CLOSE = 0.02  # a claim of closeness to plain decoding
+_RARE = "Prompts of which most show nothing"
 
 Array = NDArray[np.float64]
 World = dict[str, Array]
@@ -265,32 +279,162 @@ def measure(prompts: int, simulations: int, truths: Sequence[float]) -> Iterator
         yield f"| {each.name} | {each.repeats} | {prompts} | {' | '.join(cells)} |"
 
 
+def rare_world(kind: str, prompts: int, rng: np.random.Generator) -> Array:
+    """Emitted tokens, target calls, seconds and plain decoding's of prompts that show little."""
+    calls = np.round(MEDIAN_LENGTH * np.exp(SIGMA * rng.standard_normal(prompts))).clip(5, 256)
+    if kind == "skewed":
+        tau = 1 + np.minimum(LOOKED_UP, np.exp(rng.standard_normal(prompts) - 1.5))
+        emitted = np.maximum(calls, np.round(calls * tau))
+    else:
+        share = {"10% hit": 0.1, "5% hit": 0.05, "heavy": 1 / 12}[kind]
+        hit = rng.random(prompts) < share
+        added = rng.binomial(calls.astype(int), 0.2) * rng.uniform(1, 5.5, prompts)
+        added = calls * LOOKED_UP * 0.9 if kind == "heavy" else np.round(added)
+        emitted = calls + np.where(hit, added, 0.0)
+    noise = np.exp(0.05 * rng.standard_normal((2, prompts)))
+    return np.stack([emitted, calls, calls * 0.016 * noise[0], emitted * 0.015 * noise[1]])
+
+
+def _cover(found: Sequence[Interval | None], truth: float) -> tuple[float, ...]:
+    """Coverage, its standard error, both kinds of misses, width, and the share without ends."""
+    ends = np.array([each.ends for each in found if each and each.ends])
+    low, high = ends.T if len(ends) else np.full((2, 1), np.nan)
+    above, below = (low > truth).mean(), (high < truth).mean()
+    cover = 1 - above - below
+    error = np.sqrt(cover * (1 - cover) / max(1, len(ends)))
+    return cover, error, above, below, float(np.median(high - low)), 1 - len(ends) / len(found)
+
+
+def measure_rare(kind: str, prompts: int, simulations: int) -> Iterator[str]:
+    """Lines of tau, the difference from plain decoding's with a claim of closeness to it, and the
+    speed-up; of each first by resampling alone, of which a point misses.
+    """
+    large = rare_world(kind, LARGE, np.random.default_rng(0))
+    tau, gain = _ratio(large[:2]), _ratio_of_ratios(large[[0, 2, 0, 3]])
+    rng = np.random.default_rng(1)
+    rows = [{"decoder": "prompt_lookup", "spec": f"{LOOKED_UP}"}, {"decoder": "ar", "spec": "-"}]
+    contrast = Contrast((rows[0],), (rows[1],))
+    truths = {"block efficiency": tau, "gap": tau - 1, "speed-up": gain}
+    found: dict[str, list[Interval | None]] = {name: [] for name in truths}
+    alone: dict[str, list[Interval | None]] = {name: [] for name in truths}
+    close = 0
+    for _ in range(simulations):
+        emitted, calls, seconds, plain_s = rare_world(kind, prompts, rng)
+        own = compute_interval(Sums(tuple(emitted), tuple(calls), limits=(1.0, 1.0 + LOOKED_UP)))
+        speed = rate_ratio_interval(emitted, seconds, emitted, plain_s)
+        assert own and speed
+        table = np.array([[emitted, calls], [emitted, emitted]])[:, :, None]
+        gap = compute_mean_difference([contrast], table, "block_efficiency", False)
+        p = gap and gap.within(CLOSE)
+        close += p is not None and p.for_claim <= 0.025
+        bare = ratio_intervals([table[0]])[0]
+        less = bootstrap_interval(_gap_of_sums, table.reshape(4, 1, -1))
+        for name, new, old in (
+            ("block efficiency", own, bare),
+            ("gap", gap and gap.tested, less),
+            ("speed-up", limit_to_column("speedup", reach_as_far(speed, own, "speedup")), speed),
+        ):
+            found[name].append(new)
+            alone[name].append(old)
+    for name, truth in truths.items():
+        cover, error, above, below, width, none = _cover(found[name], truth)
+        before = sum(bool(e and e.low and e.low <= truth <= (e.high or 0.0)) for e in alone[name])
+        holds = f"{close / simulations:.3f}" if name == "gap" else ""
+        numbers = (truth, before / simulations, cover, error, above, below, width, none)
+        cells = " | ".join(f"{number:.3f}" for number in numbers)
+        yield f"| {name} | {kind} | {prompts} | {cells} | {holds} |"
+
+
+def _gap_of_sums(sums: Array) -> Array:
+    return sums[0] / sums[1] - sums[2] / sums[3]
+
+
+def measure_seeds(own: float, prompts: int, simulations: int) -> str:
+    """A line of a speed-up of 1.3 that two seeds measured, each with a factor of its own, pooled:
+    how often it covers, how often both seeds are surely faster, and the pool then is not.
+    """
+    rng = np.random.default_rng(2)
+    found, wide, lost, sure = [], [], [0, 0], 0
+    for _ in range(simulations):
+        tokens = np.round(MEDIAN_LENGTH * np.exp(SIGMA * rng.standard_normal((1, prompts)))) + 1
+        tokens = np.broadcast_to(tokens, (2, prompts))
+        lean = 0.15 * rng.standard_normal(prompts) + 0.1 * rng.standard_normal((2, prompts))
+        plain_s = 0.015 * tokens
+        seconds = plain_s / (1.3 * np.exp(lean + own * rng.standard_normal((2, 1))))
+        table = np.stack([tokens, seconds, tokens, plain_s])
+        whole, *each = ratio_intervals([table, table[:, :1], table[:, 1:]])
+        ends = [one.ends for one in each if one and one.ends]
+        assert whole and len(ends) == 2
+        pooled = whole.within(min(low for low, _ in ends), max(high for _, high in ends))
+        found.append(pooled)
+        wide.append(whole)
+        if min(low for low, _ in ends) > 1:
+            sure += 1
+            for place, one in enumerate((whole, pooled)):
+                lost[place] += (one.low or 0.0) <= 1
+    # The rate of a pool of many prompts: both leans are lognormal.
+    truth = 1.3 / float(np.exp((0.15**2 + 0.1**2) / 2))
+    before, (cover, error, *_, width, _) = _cover(wide, truth)[0], _cover(found, truth)
+    numbers = f"{before:.3f} | {cover:.3f} | {error:.3f} | {width:.3f}"
+    return f"| {own:.0%} | {prompts} | {numbers} | {sure} | {lost[0]} | {lost[1]} |"
+
+
+def _print_table(title: str, head: str, lines: Iterable[str]) -> list[str]:
+    """Prints a table's lines as they are made, and returns them all."""
+    columns = head.count("|") - 1
+    made = [title, "", head, "| --- | --- " + "| ---: " * (columns - 2) + "|"]
+    print("\n".join(made), flush=True)
+    for line in lines:
+        print(line, flush=True)
+        made.append(line)
+    return [*made, ""]
+
+
 def main() -> None:
-    """Prints the table and writes it."""
+    """Prints the tables and writes them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--simulations", type=int, default=2000)
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--rare", action="store_true", help="keep the first table as it is there")
     wanted = parser.parse_args()
-    large = world(LARGE, np.random.default_rng(0))
-    truths = [each.value(np.stack([large[name] for name in each.inputs])) for each in QUANTITIES]
-    lines = [
-        f"Coverage of 95% intervals, {wanted.simulations} simulations per line "
-        "(`python scripts/check/interval_coverage.py`; its docstring says what is drawn).",
-        "",
-        "*misses above*: the whole interval lies above the truth. *width*: median, in the "
-        "quantity's own unit. *none*: the share of simulations without an interval, such as where "
-        "its ends would be a factor of more than ten apart.",
-        "",
-        "| quantity | repeats | n | truth | coverage | misses above | misses below | width "
-        "| none |",
-        "| --- " + "| ---: " * 8 + "|",
-    ]
-    print("\n".join(lines), flush=True)
-    for prompts in PROMPTS:
-        for line in measure(prompts, wanted.simulations, truths):
-            print(line, flush=True)
-            lines.append(line)
-    wanted.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    count = wanted.simulations
+    if wanted.rare:
+        first = wanted.out.read_text(encoding="utf-8").partition(f"\n{_RARE}")[0].splitlines()
+    else:
+        large = world(LARGE, np.random.default_rng(0))
+        truths = [q.value(np.stack([large[name] for name in q.inputs])) for q in QUANTITIES]
+        first = [
+            f"Coverage of 95% intervals, {count} simulations per line "
+            "(`python scripts/check/interval_coverage.py`; its docstring says what is drawn).",
+            "",
+        ]
+        first += _print_table(
+            "*misses above*: the whole interval lies above the truth. *width*: median, in the "
+            "quantity's own unit. *none*: the share of simulations without an interval, such as "
+            "where its ends would be a factor of more than ten apart.",
+            "| quantity | repeats | n | truth | coverage | misses above | misses below | width "
+            "| none |",
+            (line for prompts in PROMPTS for line in measure(prompts, count, truths)),
+        )
+    kinds = product(("10% hit", "5% hit", "heavy", "skewed"), FEW_PROMPTS)
+    rare = _print_table(
+        f"{_RARE}, {count} simulations per line. *alone*: coverage by resampling alone, by which "
+        "most intervals were points. *error*: the coverage's standard error. *close*: how often a "
+        f"claim holds that tau is within {CLOSE} of plain decoding's, which no row here is.",
+        "| quantity | prompts are | n | truth | alone | coverage | error | misses above "
+        "| misses below | width | none | close |",
+        (line for kind, n in kinds for line in measure_rare(kind, n, count)),
+    )
+    seeds = _print_table(
+        f"A speed-up of two seeds, {count} simulations per line, each seed with a factor of its "
+        "own (standard deviation). *alone*: coverage before the ends were kept within the seeds' "
+        "own. *sure*: how often both seeds are surely faster; *lost*: how often the pool of these "
+        "is not, before and after.",
+        "| own factor | n | alone | coverage | error | width | sure | lost before | lost |",
+        (measure_seeds(f, n, count) for f, n in product((0.0, 0.02, 0.05), FEW_PROMPTS)),
+    )
+    lines = [*first, *([] if first[-1:] == [""] else [""]), *rare, *seeds]
+    wanted.out.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

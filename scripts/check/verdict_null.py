@@ -5,7 +5,8 @@
 
 Every form of claim is checked by the code that checks a paper's, on rows and records that are
 drawn: a prompt has a lognormal length and, for each cell, a lognormal rate that leans on the prompt
-(spreads of 0.2 and 0.3) or, for scores, an answer that is right or wrong. *Nothing there* is the
+(spreads of 0.2 and 0.3) or, for scores, an answer that is right or wrong. A look-up that seldom
+hits brings more tokens per call on one prompt in ten and none on all others. *Nothing there* is the
 worst case of the claim being false: sides that are equal, or that differ by just the margin.
 """
 
@@ -56,6 +57,7 @@ class Form:
     claim: Callable[[Ask], Iterable[Check]]  # as in a paper's `claims.py`
     cells: tuple[Cell, ...]  # what is drawn
     metric: str = "token_rate"  # what they are compared by
+    rare: bool = False  # whether a rate shows on one prompt in ten alone
 
 
 class Drawn(RecordReader):
@@ -104,8 +106,18 @@ def _forms() -> tuple[Form, ...]:
     decoders = ("sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "rsd_c", "rsd_s", "block")
     exact = tuple(Cell(name, "2x2", RIGHT - 0.05, RIGHT) for name in decoders[:4])
     front = load_code(load_paper("dsbd").folder, "claims").front
+    near = partial(_claim, "prompt_lookup", "ar", "block_efficiency")
+    hits = (Cell("prompt_lookup", "10", 1.05, 1.0), Cell("ar", "-"))
     return (
         Form("ahead, rates", same(), pair),
+        Form(
+            "within 0.05, a look-up that seldom hits",
+            near(expect=lambda gap: gap.within(0.05)), hits, "block_efficiency", rare=True,
+        ),
+        Form(
+            "ahead, a look-up that seldom hits", near(),
+            (Cell("prompt_lookup", "10", 1.0, 1.3), Cell("ar", "-")), "block_efficiency", rare=True,
+        ),
         Form(
             "ahead, tokens per call", same(metric="block_efficiency"), pair, "block_efficiency"
         ),
@@ -187,6 +199,10 @@ def drawn(form: Form, prompts: int, there: bool, rng: np.random.Generator) -> Dr
                 above, below = (anew < share).astype(float), np.ones(prompts)
             else:
                 speed = rate * np.exp(lean + SPREAD * rng.standard_normal(prompts))
+                if form.rare:  # tokens per call, all of them above 1 on one prompt in ten
+                    speed = 1 + (rng.random(prompts) < 0.1) * (rate - 1) * 10 * rng.uniform(
+                        0, 2, prompts
+                    )
                 above, below = length, length / speed
             own[name] = {f"p{i}": (above[i], below[i]) for i in range(prompts)}
         counts[f"r{place}"] = own

@@ -26,17 +26,24 @@ _ACCEPTED: tuple[Summand, Summand] = (lambda g: g.accepted, lambda g: g.walked)
 _BEAMS: tuple[Summand, Summand] = (lambda g: g.beams, lambda g: g.layers)
 
 
-def block_efficiency(generations: Sequence[Generation]) -> Sums:
+def block_efficiency(generations: Sequence[Generation], depth: int | None = None) -> Sums:
     """Emitted tokens (accepted + 1) over target calls: tau (arXiv:2402.14160, C.2).
 
     Autoregressive decoding has exactly 1. Tokens after an end-of-sequence token or past the length
-    limit inside the last block count here although they are not delivered.
+    limit inside the last block count here although they are not delivered. Trees are at most as
+    deep as ``depth``, or as some of these.
     """
     sums = ratio(generations, *_EMITTED)
     assert sums is not None
     steps = [step for generation in generations for step in generation.steps]
-    most = max((max(step.depth, step.accepted) + 1.0 for step in steps), default=None)
-    return replace(sums, most=most)
+    most = max((max(step.depth, step.accepted, depth or 0) for step in steps), default=depth)
+    return replace(sums, limits=None if most is None else (1.0, 1.0 + most))
+
+
+@metric("block_efficiency", of_cell=True, sums=_EMITTED)
+def block_efficiency_sums(cell: CellRecords) -> Sums:
+    """The same of a cell."""
+    return block_efficiency(cell.generations, cell.depth)
 
 
 def mbsu(block_efficiency: float, draft_calls: float, parameter_ratio: float) -> float:
@@ -73,13 +80,14 @@ def mbsu_sums(cell: CellRecords) -> Sums | None:
     if count is None or parameters is None:
         return None
     factor = mbsu(1.0, count, parameters)
-    return replace(block_efficiency(cell.generations), mapped=lambda tau: tau * factor)
+    return replace(block_efficiency_sums(cell), mapped=lambda tau: tau * factor)
 
 
 @metric("acceptance_rate", sums=_ACCEPTED)
 def acceptance(generations: Sequence[Generation]) -> Sums | None:
     """Returns accepted tokens over the levels that walks could have left, of all depths."""
-    return ratio(generations, *_ACCEPTED)
+    sums = ratio(generations, *_ACCEPTED)
+    return sums and replace(sums, limits=(0.0, 1.0))
 
 
 @metric("nodes_per_call")
@@ -100,7 +108,6 @@ def beams_per_layer(generations: Sequence[Generation]) -> Sums | None:
 
 
 metric("target_calls")(lambda generations: sum(each.calls for each in generations))
-metric("block_efficiency", sums=_EMITTED)(block_efficiency)
 metric("acceptance_rate_by_depth")(lambda each: json.dumps(acceptance_rate_by_depth(each)))
 metric("draft_calls", of_cell=True)(lambda cell: cell.draft_calls)
 metric("parameter_ratio", of_cell=True)(lambda cell: cell.parameter_ratio)

@@ -93,8 +93,8 @@ def speedup(cell: CellRecords) -> Interval | None:
     if cell.baseline is None:
         return None
     both = list(paired_repeats(cell))
-    ours = pool_repeats([ratio(mine, *_RATE) for mine, _ in both])
-    theirs = pool_repeats([ratio(other, *_RATE) for _, other in both])
+    ours = pool_repeats([ratio(mine, *_RATE) for mine, _ in both], cell.clocks)
+    theirs = pool_repeats([ratio(other, *_RATE) for _, other in both], cell.clocks)
     assert isinstance(ours, Sums) and isinstance(theirs, Sums)
     return rate_ratio_interval(*ours.blocks(), *theirs.blocks())
 
@@ -141,6 +141,8 @@ def speedup_median(cell: CellRecords) -> Interval | None:
         for values in zip(*ratios, strict=True)
         if (known := [value for value in values if value is not None])
     ]
+    if cell.batched and of_prompts:  # which are not independent
+        return Interval(median(of_prompts))
     return median_interval(of_prompts) if of_prompts else None
 
 

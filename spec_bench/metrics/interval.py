@@ -20,7 +20,11 @@ FEWEST = 5
 """Fewer prompts have no interval: what they differ by says next to nothing of prompts to come."""
 WIDEST = 10.0
 """The largest factor between the ends of a rate's interval; one that is wider is left out."""
+FEWEST_ROUNDS = 3
+"""Fewer rounds of one block have no interval."""
 TOO_FEW = f"fewer than {FEWEST} prompts"
+FEW_DIFFER = f"{TOO_FEW} differ from the others"
+FEW_CLOCKS = f"seconds of fewer than {FEWEST} clocks, compared from {FEWEST_ROUNDS} rounds on"
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,10 @@ class Interval:
     parts: tuple[tuple[float, ...], ...] = field(default=(), compare=False, repr=False)
     # degrees of freedom behind the ends, on the scale they were laid out on; None if not needed
     freedom: float | None = field(default=None, compare=False, repr=False)
+    # the share of its variance that only more repeats, such as seeds, make smaller
+    between: float = field(default=0.0, compare=False, repr=False)
+    # the power of the number of prompts by which it shrinks; more than .5 where few differ
+    shrinks: float = field(default=0.5, compare=False, repr=False)
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -64,7 +72,7 @@ class Interval:
             return Interval(value)
         try:
             low, high = map(increasing, self.ends)
-            return Interval(value, low, high)
+            return replace(self, value=value, low=low, high=high)
         except OverflowError:
             return Interval(value)
 
@@ -72,11 +80,11 @@ class Interval:
 # What an interval may say of a column: nothing that the number cannot be, and not everything.
 
 
-def limit_to_column(name: str, interval: Interval, most: float | None = None) -> Interval:
+def limit_to_column(name: str, interval: Interval) -> Interval:
     """The interval within the column's range; without ends that are too far apart to say much."""
     column = find_column(name)
     least, largest = column.limits if column else (None, None)
-    inside = interval.within(least, most if largest is None else largest)
+    inside = interval.within(least, largest)
     if column and largest is None and inside.ends and inside.ends[0] * WIDEST < inside.ends[1]:
         return replace(inside, low=None, high=None)
     return inside
@@ -166,9 +174,7 @@ def bonferroni_ends(
 
 
 CLOSE = 0.05  # speeds that differ by no more are as good as equal
-# prompts: suggested where no spread is known; at most
-_FIRST = 20
-_MOST = 10_000
+_MOST = 10_000  # prompts that are suggested
 
 
 class FasterChoice(NamedTuple):
@@ -217,7 +223,9 @@ def choose_decoder(
     others = f", {len(able) - 1} other{'s' * (len(able) > 2)}" * (len(able) > 1)
     title = title.removesuffix(f", {doubt.partition(':')[0]}")
     open_ones = f"between {title}{others} and AR"
-    more = f"about {_prompts_to_decide(speed.value, ends, prompts)} {what} may decide"
+    more = f"more {'seeds' if speed.between > 0.5 else what} may decide"
+    if ends and speed.between <= 0.5:
+        more = f"about {_prompts_to_decide(speed.value, ends, prompts)} {what} may decide"
     if doubt:
         again = "run it again with another --out"  # else the finished cells are only read
         more = f"; {more}" * (prompts < FEWEST)
@@ -226,12 +234,10 @@ def choose_decoder(
     return FasterChoice((), "cannot decide yet", f"{open_ones}; {looks}; {more}")
 
 
-def _prompts_to_decide(value: float, ends: tuple[float, float] | None, prompts: float) -> int:
+def _prompts_to_decide(value: float, ends: tuple[float, float], prompts: float) -> int:
     """Twice the prompts, since the next estimate may be nearer to 1, whose interval would leave out
     1 or lie within ``CLOSE`` of it: its logarithm shrinks with the square root of their number.
     """
-    if ends is None:
-        return max(_FIRST, ceil(2 * prompts))
     reach = log(value / ends[0]) if value > 1 else log(ends[1] / value)
     needed = 2 * prompts * (reach / max(abs(log(value)), log(1 + CLOSE))) ** 2
     return min(_MOST, 10 * ceil(max(needed, prompts + 1) / 10))

@@ -4,9 +4,9 @@ Rates and their ratios use the studentised bootstrap (Efron and Tibshirani, An I
 Bootstrap, section 12.5) of the logarithm: each resample is measured in its own standard error,
 which percentiles leave out, so that they come out too narrow where answers' lengths are skewed.
 Scores cannot leave their two ends, and are often 0 or 1 on a prompt, or the same on all of a
-handful, where resampling sees no spread at all: they have intervals of their own. How often the
-intervals cover is measured by ``scripts/check/interval_coverage.py`` and
-``scripts/check/verdict_null.py``.
+handful, where resampling sees no spread at all: they have intervals of their own. So have other
+numbers of which few prompts differ from the rest (``rare_interval``). How often the intervals cover
+is measured by ``scripts/check/interval_coverage.py`` and ``scripts/check/verdict_null.py``.
 
 A statistic is any function of sums over prompts, so a resample of the prompts is a resample of the
 columns of per-prompt numbers, all columns together (paired by prompt). Seed and number of resamples
@@ -15,14 +15,14 @@ rerun prints the same interval.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import exp, isfinite, sqrt
+from math import exp, isfinite, nan, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from spec_bench.metrics.interval import FEWEST, LEVEL, Interval
+from spec_bench.metrics.interval import FEWEST, FEWEST_ROUNDS, LEVEL, WIDEST, Interval
 from spec_bench.system.groups import make_together
 
 RESAMPLES = 2000
@@ -34,18 +34,25 @@ _DRAWS = 9_999
 _FEW_PROMPTS = 8  # fewer have too few different resamples: Student's t is used instead
 _NORMAL = 1.959963984540054
 
+# columns that grow with tokens per call, and the one that falls
+AS_TAU = {"speedup": 1, "token_rate": 1, "token_rate_end_to_end": 1, "energy_j_per_token": -1}
+
 Array = NDArray[np.float64]
+_Errors = tuple[float | None, float, float]
 Statistic = Callable[[Array], Array]
 """Maps sums over prompts (columns, batch) to values (batch,)."""
 
 
-def ratio_interval(numerators: ArrayLike, denominators: ArrayLike) -> Interval | None:
+def ratio_interval(
+    numerators: ArrayLike, denominators: ArrayLike, room: float = nan
+) -> Interval | None:
     """Interval of a ratio of sums, numerator and denominator paired by prompt.
 
     Studentised, on the logarithm where every numerator is positive. Each is one number per prompt,
-    or (repeats, prompts).
+    or (repeats, prompts). A ``rare_interval`` where few prompts differ.
     """
-    return ratio_intervals([_stack_columns(numerators, denominators)])[0]
+    table = _stack_columns(numerators, denominators)
+    return rare_interval(RATIOS[2], table, room) or ratio_intervals([table])[0]
 
 
 def rate_ratio_interval(
@@ -153,13 +160,15 @@ def score_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
     return Interval(value, min(low, share), max(high, share), freedom=prompts - 1)
 
 
-def score_difference_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
+def score_difference_interval(
+    statistic: Statistic, columns: ArrayLike, room: float | None = None
+) -> Interval | None:
     """Returns the interval of a difference of scores, paired by prompt, on the same terms.
 
     Student's t on what each prompt adds (the jackknife's pseudo-values), with two more prompts
-    worth half a plus and half a minus each of the largest that any adds, of 1 where none does
-    (after Agresti and Min, Statistics in Medicine 24, 2005): equal answers on some prompts do not
-    make sure that all are.
+    worth half a plus and half a minus each of the largest that any adds, of 1 where none does, or
+    of ``room`` where that is more (after Agresti and Min, Statistics in Medicine 24, 2005): equal
+    answers on some prompts do not make sure that all are.
     """
     value, values = _jackknife(statistic, columns)
     if value is None or values is None:
@@ -167,7 +176,7 @@ def score_difference_interval(statistic: Statistic, columns: ArrayLike) -> Inter
     prompts = len(values)
     added = prompts * value - (prompts - 1) * values
     largest = float(np.abs(added).max())
-    largest = largest if largest > 1e-12 else 1.0
+    largest = max(largest, float(largest < 1e-12) if room is None else room)
     spread = (float(added @ added) + largest**2) / (prompts + 2)
     variance = (spread - (float(added.sum()) / (prompts + 2)) ** 2) / (prompts + 2)
     reach = student_t(prompts - 1) * sqrt(variance)
@@ -226,6 +235,68 @@ def _signs(prompts: int) -> Array:
     return np.random.default_rng(SEED).choice((-1.0, 1.0), (_DRAWS, prompts))
 
 
+# Numbers of which most prompts show nothing, such as tokens per call of a look-up that seldom hits.
+
+
+def find_usual(statistic: Statistic, columns: ArrayLike) -> tuple[float, int] | None:
+    """Returns the number that most prompts have on their own, and how many have another; None where
+    five do or half of them.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = statistic(_validate_table(columns).sum(axis=1))
+    known = values[np.isfinite(values)]
+    usual = float(np.median(known)) if known.size else 0.0
+    unlike = known.size - int(np.isclose(known, usual, rtol=1e-9).sum())
+    return (usual, unlike) if unlike < FEWEST and 2 * unlike < known.size else None
+
+
+def rare_interval(statistic: Statistic, columns: ArrayLike, room: float) -> Interval | None:
+    """The interval of a number of which few prompts differ from the others; None if more do, or if
+    it has repeats, which do.
+
+    It is that of a difference of scores from the usual number, in which ``room`` is how far a
+    prompt can be from it: of five look-ups without a hit the sixth may hit. Exact where it is 0,
+    without ends where it is not known.
+    """
+    table = _validate_table(columns)
+    data = table.sum(axis=1)
+    few = find_usual(statistic, data)
+    if few is None or table.shape[1] > 1 or table.shape[2] < FEWEST:
+        return None
+    usual, unlike = few
+    found = score_difference_interval(lambda sums: statistic(sums) - usual, data, room)
+    found = found and found.mapped(lambda each: each + usual)
+    if found is None or not isfinite(room):
+        return found and Interval(found.value)
+    return replace(found, shrinks=0.75 if unlike else 1.0)
+
+
+def reach_as_far(found: Interval, tau: Interval | None, name: str) -> Interval:
+    """A column's interval with ends at least as far, as a share, as those of tokens per call where
+    few prompts differ in these: a prompt to come with more of them is as much faster. A speed-up's
+    own ends do not count where they are too far apart to say anything: seconds that stall are told
+    apart elsewhere.
+    """
+    if name not in AS_TAU or not (found.ends and tau and tau.ends and tau.shrinks > 0.5):
+        return found
+    low, high = sorted(found.value * (end / tau.value) ** AS_TAU[name] for end in tau.ends)
+    if name != "speedup" or found.ends[1] < WIDEST * found.ends[0]:
+        low, high = min(low, found.ends[0]), max(high, found.ends[1])
+    return replace(found, low=low, high=high)
+
+
+def sum_blocks(table: Array, clocks: Sequence[float] | Array = ()) -> Array:
+    """Sums prompts whose seconds are shares of one clock, (..., repeats, prompts): they are no more
+    independent than its windows. Fewer than five windows are one block, of which only rounds tell
+    more; repeats of one prompt do not.
+    """
+    if len(clocks) < FEWEST:
+        return table.sum(axis=-2, keepdims=True) if table.shape[-1] == 1 else table
+    _, places = np.unique(clocks, return_inverse=True)
+    places = places if places.max() + 1 >= FEWEST else 0 * places
+    return np.asarray(table @ np.eye(places.max() + 1)[places])
+
+
 # Resampling of prompts.
 
 
@@ -258,12 +329,13 @@ def bootstrap_interval(statistic: Statistic, columns: ArrayLike) -> Interval | N
     out in the data's own (the jackknife's, safer for few prompts); neither side is shorter than
     Student's t. With repeats the prompts are resampled as blocks, all repeats of one together; the
     difference between whole repeats adds its own variance, and the quantiles widen by the degrees
-    of freedom that so few repeats leave (Satterthwaite, Biometrics Bulletin 2, 1946).
+    of freedom that so few repeats leave (Satterthwaite, Biometrics Bulletin 2, 1946). Of one block
+    that was measured in ``FEWEST_ROUNDS`` or more that is Student's t over these.
 
     The statistic is differentiable, best on a scale where its errors are symmetric (the logarithm
     of a rate); columns are (columns, prompts), or (columns, repeats, prompts). Ends are empty for
-    fewer than ``FEWEST`` prompts or if a resample has no value; None if the statistic has no value
-    at all. Raises ValueError: no prompts, or columns of unequal length.
+    fewer than ``FEWEST`` prompts, if these do not differ or if a resample has no value; None if the
+    statistic has no value at all. Raises ValueError: no prompts, or columns of unequal length.
     """
     return bootstrap_intervals(statistic, [_validate_table(columns)])[0]
 
@@ -286,29 +358,29 @@ def _bootstrap_cells(statistic: Statistic, data: Array) -> list[Interval | None]
         totals = blocks.sum(axis=2)
         values = statistic(totals)
         slopes = _gradient(statistic, totals)
-        if prompts < FEWEST:
+        over: Iterable[_Errors] = [(0.0, 0.0, 0.0)] * len(values)
+        if prompts >= FEWEST:
+            over = _iter_prompt_errors(statistic, values, slopes, blocks)
+        elif prompts > 1 or repeats < FEWEST_ROUNDS:
             return [Interval(value) if isfinite(value) else None for value in values.tolist()]
         if repeats > 1:  # variance of the mean that comes from whole repeats
             between = _spread(np.einsum("ck,ckrn->kr", slopes, data)) * repeats / (repeats - 1)
-        over = _iter_prompt_errors(statistic, values, slopes, blocks)
         parts = zip(values.tolist(), between.tolist(), over, strict=True)
         return [_build_interval(*each, repeats, prompts) for each in parts]
 
 
-def _build_interval(
-    value: float, between: float, over: tuple[float | None, float, float], *shape: int
-) -> Interval | None:
+def _build_interval(value: float, between: float, over: _Errors, *shape: int) -> Interval | None:
     error, below, above = over
     repeats, prompts = shape
     if error is None or not isfinite(value):
         return Interval(value) if isfinite(value) else None
     variance = error**2 + between
     freedom = float(prompts - 1)
-    if variance == 0:
-        return Interval(value, value, value, freedom=freedom)
+    if variance == 0:  # exact where it is one measurement over itself
+        return Interval(0.0, 0.0, 0.0, freedom=freedom) if value == 0 else Interval(value)
     if between > 0:
         small = between**2 / (repeats - 1)
-        freedom = variance**2 / (small + error**4 / (prompts - 1))
+        freedom = variance**2 / (small + error**4 / max(prompts - 1, 1))
         wider = student_t(freedom)
         if error > 0:  # the skew of the prompts' quantiles is kept
             wider /= student_t(prompts - 1)
@@ -319,12 +391,12 @@ def _build_interval(
         above = above * wider
     low = value - below * sqrt(variance)
     high = value + above * sqrt(variance)
-    return Interval(value, low, high, freedom=freedom)
+    return Interval(value, low, high, freedom=freedom, between=between / variance)
 
 
 def _iter_prompt_errors(
     statistic: Statistic, values: Array, slopes: Array, blocks: Array
-) -> Iterator[tuple[float | None, float, float]]:
+) -> Iterator[_Errors]:
     """Yields each cell's standard error over prompts, and how many of them the interval reaches
     down and up.
 

@@ -12,13 +12,14 @@ module with its metrics as an entry point of ``spec_bench.metrics``.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import nan
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spec_bench.metrics.interval import Interval
-from spec_bench.metrics.intervals import ratio_interval
+from spec_bench.metrics.intervals import ratio_interval, sum_blocks
 from spec_bench.records.types import Generation
 from spec_bench.settings.registry import Registry
 from spec_bench.vocabulary import columns
@@ -36,7 +37,15 @@ class Sums:
     # how often the prompts were measured; with several, all prompts of the first repeat come before
     # those of the second
     repeats: int = 1
-    most: float | None = None  # the largest ratio that there can be, where the records know it
+    # the least and the most that a prompt's ratio can be, where the records know them
+    limits: tuple[float, float] | None = None
+    # of each prompt the clock that its seconds are a share of, where several have one
+    clocks: tuple[float, ...] = ()
+
+    @property
+    def room(self) -> float:
+        """How far two prompts' ratios can be apart; NaN: unknown."""
+        return float(np.ptp(self.limits or nan))
 
     @property
     def value(self) -> float | None:
@@ -48,10 +57,10 @@ class Sums:
         return self.mapped(ratio) if self.mapped else ratio
 
     def blocks(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Numerators and denominators as (repeats, prompts) each."""
-        above = np.asarray(self.numerators, float)
-        below = np.asarray(self.denominators, float)
-        return above.reshape(self.repeats, -1), below.reshape(self.repeats, -1)
+        """Numerators and denominators as (repeats, prompts) each, or of clocks for prompts."""
+        both = np.array([self.numerators, self.denominators], float)
+        above, below = sum_blocks(both.reshape(2, self.repeats, -1), self.clocks)
+        return above, below
 
 
 @dataclass(frozen=True)
@@ -71,11 +80,19 @@ class CellRecords:
     # first ones did, only their times are new
     again: Sequence[Sequence[Generation]] = ()
     baseline_again: Sequence[Sequence[Generation]] = ()  # likewise the baseline's
+    batched: bool = False  # whether a generation's seconds are its share of a batch's
+    depth: int | None = None  # the most levels of a tree; None: as many as some had
 
     @property
     def ids(self) -> list[str]:
         """The prompts, in the order of the generations."""
         return [generation.prompt_id for generation in self.generations]
+
+    @property
+    def clocks(self) -> tuple[float, ...]:
+        """Of each generation what all have alike that share its clock; none of single ones."""
+        timed = self.generations if self.batched else ()
+        return tuple(round(each.target_s / (each.decode_s or 1.0), 9) for each in timed)
 
     @property
     def repeats(self) -> tuple[Sequence[Generation], ...]:
@@ -98,11 +115,11 @@ MEASURED_ANEW = ("time", "energy")
 """Kinds of columns whose numbers every repeat of the prompts measures anew."""
 
 
-def pool_repeats(numbers: Sequence[Number]) -> Number:
+def pool_repeats(numbers: Sequence[Number], clocks: tuple[float, ...] = ()) -> Number:
     """Returns one number of several repeats of the same prompts.
 
-    A ratio of sums is over all repeats, a plain number is their mean, or None if a repeat has none;
-    anything else is the first repeat's.
+    A ratio of sums is over all repeats, of prompts with these ``clocks``, a plain number is their
+    mean, or None if a repeat has none; anything else is the first repeat's.
     """
     sums = [each for each in numbers if isinstance(each, Sums)]
     if any(each is None for each in numbers):
@@ -110,7 +127,7 @@ def pool_repeats(numbers: Sequence[Number]) -> Number:
     if len(sums) == len(numbers):
         above = tuple(value for each in sums for value in each.numerators)
         below = tuple(value for each in sums for value in each.denominators)
-        return Sums(above, below, sums[0].mapped, len(sums))
+        return Sums(above, below, sums[0].mapped, len(sums), clocks=clocks)
     plain = [each for each in numbers if isinstance(each, float | int)]
     return sum(plain) / len(plain) if len(plain) == len(numbers) else numbers[0]
 
@@ -130,9 +147,9 @@ class Metric:
         """Returns the cell's number; seconds and joules over all repeats, all else of the first."""
         if self.of_cell:
             return self.function(cell)
-        if cell.again and self.column.kind in MEASURED_ANEW:
-            return pool_repeats([self.function(repeat) for repeat in cell.repeats])
-        return self.function(cell.generations)
+        if self.column.kind not in MEASURED_ANEW:
+            return self.function(cell.generations)
+        return pool_repeats([self.function(repeat) for repeat in cell.repeats], cell.clocks)
 
     def value(self, cell: CellRecords) -> float | int | str | None:
         """Returns the cell's number without its interval."""
@@ -164,14 +181,19 @@ metric: Registry[Metric] = Registry("metric", "spec_bench.metrics", _declare)
 @lru_cache(maxsize=64)
 def _ratio_interval(sums: Sums) -> Interval | None:
     """Resampled once, however many numbers follow from it."""
-    return ratio_interval(*sums.blocks())
+    return ratio_interval(*sums.blocks(), sums.room)
 
 
 def compute_interval(sums: Sums) -> Interval | None:
     """Returns the ratio with its interval, mapped."""
     interval = _ratio_interval(sums)
-    interval = interval and interval.within(None, sums.most)
-    return interval.mapped(sums.mapped) if interval and sums.mapped else interval
+    return interval and finish_interval(sums, interval)
+
+
+def finish_interval(sums: Sums, interval: Interval) -> Interval:
+    """Returns a ratio's interval without what that cannot be, mapped."""
+    inside = interval.within(*(sums.limits or (None, None)))
+    return inside.mapped(sums.mapped) if sums.mapped else inside
 
 
 def ratio(generations: Sequence[Generation], above: Summand, below: Summand) -> Sums | None:

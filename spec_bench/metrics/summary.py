@@ -12,6 +12,7 @@ from spec_bench.metrics import efficiency as efficiency  # likewise
 from spec_bench.metrics.execution import code as code  # likewise
 from spec_bench.metrics.execution import sql as sql  # likewise
 from spec_bench.metrics.interval import Interval, limit_to_column
+from spec_bench.metrics.intervals import reach_as_far
 from spec_bench.metrics.metric import CellRecords, Number, Sums, compute_interval, metric
 from spec_bench.metrics.quality import SCORES, needs_references, quality_columns
 from spec_bench.settings.fields import describe_error
@@ -49,10 +50,11 @@ def summarise(
     if not cell.generations:
         raise UsageError("a cell without generations has no metrics")
     row: Row = {}
+    tau = compute_interval(calls.block_efficiency_sums(cell))
     failed = list[tuple[str, str]]()
     for name, each in metric.items():
         try:
-            row.update(_values(name, each.of(cell), each.column.interval and ends))
+            row.update(_values(name, each.of(cell), each.column.interval and ends, tau))
         except Exception as error:  # as of another package's
             failed.append((name, describe_error(error)))
     signatures = []
@@ -83,7 +85,7 @@ def summarise(
     return CellSummary(row, by_prompt, failed)
 
 
-def _values(name: str, number: Number, interval: bool) -> Row:
+def _values(name: str, number: Number, interval: bool, tau: Interval | None = None) -> Row:
     if isinstance(number, Sums):
         number = compute_interval(number) if interval else number.value
     if not interval:
@@ -93,7 +95,7 @@ def _values(name: str, number: Number, interval: bool) -> Row:
         return dict.fromkeys((name, *ends))
     if not isinstance(number, Interval):
         return {name: number}
-    number = limit_to_column(name, number)
+    number = limit_to_column(name, reach_as_far(number, tau, name))
     return dict(zip((name, *ends), (number.value, number.low, number.high), strict=True))
 
 

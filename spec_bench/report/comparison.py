@@ -26,7 +26,7 @@ from spec_bench.metrics.intervals import (
 from spec_bench.report.data.counts import (
     ENOUGH,
     RecordReader,
-    get_mapping,
+    describe_sums,
     get_paired_timings,
     stack_counts,
     value_of_sums,
@@ -427,7 +427,7 @@ def _paired(
         return replace(left, why="no seed or prompt in common: run both with one --seed")
     # of a speed-up: tokens, seconds, plain decoding's tokens and seconds
     statistic = RATIOS[4 if timed else 2]
-    if not timed and (each.kind == "score" or get_mapping(row, name)):
+    if not timed and (each.kind == "score" or describe_sums(row, name).mapped):
         statistic = partial(value_of_sums, row=row, name=name)
     return _Paired(left, statistic, table.reshape(-1, *table.shape[2:]))
 

@@ -195,12 +195,14 @@ def test_ends_that_leave_a_factor_of_more_than_ten_are_left_out():
 def test_the_interval_of_a_speedup_pairs_prompts_by_id_whatever_their_order():
     baseline = [generation(str(i), (0,) * 6, 3.0 * (1.0 + i)) for i in range(9)]
     row = numbers(baseline, baseline=baseline)
-    assert (row["speedup"], row["speedup_low"], row["speedup_high"]) == (1.0, 1.0, 1.0)
-    cell = [generation(str(i), (3, 1), 1.0 + i) for i in range(9)]
+    assert (row["speedup"], row["speedup_low"]) == (1.0, 1.0)
+    cell = [generation(str(i), (3, 1), (1.0 + i) * (1 + 1e-7 * (i % 3))) for i in range(9)]
     for order in (baseline, baseline[::-1]):
         row = numbers(cell, baseline=order)
-        assert row["speedup"] == row["speedup_low"] == pytest.approx(3.0)
-        assert row["speedup_high"] == pytest.approx(3.0)
+        assert row["speedup"] == pytest.approx(3.0)
+        # As far as tokens per call, in which no prompt here differs.
+        share = row["block_efficiency_low"] / row["block_efficiency"]
+        assert row["speedup_low"] == pytest.approx(3.0 * share)
 
 
 def test_what_was_not_measured_is_empty():
@@ -336,14 +338,14 @@ def test_perplexity_by_prompt_is_of_each_prompts_mean_and_not_of_all_tokens():
 
 
 def test_repeats_that_differ_as_a_whole_widen_the_interval_of_a_rate():
-    one, two = (summarise(CellRecords(CALM, again=a)).row for a in ((), (windows(8, 0.022),)))
+    one, two = (summarise(CellRecords(CALM, again=a)).row for a in ((), (windows(8, 0.024),)))
 
     def width(row, name):
         return row[f"{name}_high"] - row[f"{name}_low"]
 
-    assert two["token_rate"] == pytest.approx(one["token_rate"] / 1.05)
+    assert two["token_rate"] == pytest.approx(one["token_rate"] / 1.1)
     for name in ("token_rate", "token_rate_end_to_end"):
-        assert width(two, name) > 3 * width(one, name)
+        assert width(two, name) > 2 * width(one, name)
     assert width(two, "block_efficiency") == width(one, "block_efficiency")
 
 

@@ -4,7 +4,9 @@ from functools import partial
 from itertools import product
 from math import log
 from pathlib import Path
+from zlib import crc32
 
+import numpy as np
 import pandas as pd
 
 from spec_bench.records import cell_folder
@@ -92,12 +94,15 @@ def write(folder, name, *rows):
 
 
 def record(results, run_id, accepted, *, depth=3, rate=1, sitting="", categories=()):
-    """Writes raw records: accepted tokens by prompt and target call, ``rate`` tokens a second."""
+    """Writes raw records: accepted tokens by prompt and target call, ``rate`` tokens a second, all
+    but equal on all prompts.
+    """
+    unlike = np.random.default_rng(crc32(run_id.encode())).uniform(1, 1 + 1e-7, len(accepted))
     made = []
     for prompt, counts in enumerate(accepted):
         steps = tuple(StepRecord(depth, depth, count, count + 1) for count in counts)
         tokens = tuple(range(sum(counts) + len(counts)))
-        times = (0.0, len(tokens) / rate, 0.0, 0.0)
+        times = (0.0, len(tokens) / rate * unlike[prompt], 0.0, 0.0)
         own = {"sitting": sitting, "category": categories[prompt] if categories else ""}
         made.append(Generation(str(prompt), tokens, "length", steps, *times, **own))
     _written(results, run_id, made)
@@ -109,38 +114,46 @@ def _written(results, run_id, made):
     )
 
 
-_PROMPTS, _CALLS, _TOKENS, _SPREAD = 8, 20, 20, 0.01
+_PROMPTS, _CALLS, _TOKENS, _SPREAD = 8, 200, 20, 0.01
+_LAYERS = 100
+_UNLIKE = (-3, -1, 1, 3)
 
 
 def recorded(results, rows):
-    """The cells with raw records that come to their numbers, in turns a hundredth up and down."""
+    """The cells with raw records that come to their numbers, up to a hundredth and three tokens up
+    and down on each half of the prompts, and as many clocks.
+    """
     rows = rows.assign(run_id=[f"cell-{place}" for place in range(len(rows))])
     for place, (_, row) in enumerate(rows.iterrows()):
-        made = [_generation(row, prompt, (-1) ** (prompt + place)) for prompt in range(_PROMPTS)]
+        rng = np.random.default_rng(place)
+        own = np.stack([rng.permutation(_UNLIKE), rng.permutation(_UNLIKE)], axis=1).ravel()
+        made = [_generation(row, p, own[p]) for p in range(_PROMPTS)]
         _written(Path(str(row.get("file", results))), str(row.run_id), made)
     return rows
 
 
-def _generation(row, prompt, turn):
+def _generation(row, prompt, own):
     def known(name):
         value = row.get(name)
         return None if value is None or pd.isna(value) else float(value)
 
     alpha, width = known("acceptance_rate"), known("beam_width")
     tau = known("block_efficiency") or (1.0 + alpha if alpha is not None else 2.0)
-    # One token more or less a prompt; none where every call accepts all or nothing.
-    emitted = round(tau * _CALLS) + (turn if tau > 1.0 and alpha != 1.0 else 0)
+    # Some tokens more or less a prompt; none where every call accepts all or nothing.
+    emitted = round(tau * _CALLS) + (int(own) if tau > 1.0 and alpha != 1.0 else 0)
     least, more = divmod(emitted - _CALLS, _CALLS)
-    narrow, wide = (0, 0) if width is None else divmod(round(4 * width), 4)
-    widths = (narrow + 1,) * wide + (narrow,) * (4 - wide) if narrow else ()
+    beams = round(_LAYERS * (width or 0)) + (int(own) if (width or 0) > 1 else 0)
+    narrow, wide = divmod(beams, _LAYERS)
+    widths = (narrow + 1,) * wide + (narrow,) * (_LAYERS - wide) if narrow else ()
     steps = tuple(
         StepRecord(8, 1 if alpha is not None else 8, least + (call < more), 1, widths)
         for call in range(_CALLS)
     )
-    factor = 1 + _SPREAD * turn
+    factor = 1 + _SPREAD * own / 3
     rate, perplexity = known("token_rate") or 1.0, known("perplexity")
     latency, energy = known("token_rate_per_request"), known("energy_j_per_token")
-    times, tokens = (0.0, _TOKENS / rate * factor, 0.0, 0.0), tuple(range(_TOKENS))
+    seconds, tokens = _TOKENS / rate * factor, tuple(range(_TOKENS))
+    times = (0.0, seconds, 0.0, seconds * (1 - prompt / 100))
     more = {
         "energy_j": None if energy is None else energy * _TOKENS * factor,
         "log_likelihood": None if perplexity is None else -log(perplexity) * _TOKENS * factor,

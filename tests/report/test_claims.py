@@ -74,6 +74,36 @@ def test_mbsu_charges_each_draft_call(results):
     assert gap_of("mbsu", results, (left,), (right,)).value == pytest.approx(tau - tau / 2.5)
 
 
+@pytest.mark.parametrize("prompts", [5, 12])
+def test_a_look_up_that_hit_on_no_or_one_prompt_is_not_sure_to_be_as_plain_decoding(
+    prompts, results
+):
+    record(results, "ar--", [[0] * 9] * prompts, depth=0)
+    sides = (row("prompt_lookup", "10", run_id="looked"),), (row("ar", "-", run_id="ar--"),)
+    for hits, value in (([0] * 9, 0.0), ([1] + [0] * 8, 1 / 9 / prompts)):
+        record(results, "looked", [hits, *[[0] * 9] * (prompts - 1)], depth=10)
+        gap = gap_of("block_efficiency", results, *sides)
+        assert gap.value == pytest.approx(value)
+        assert holm_verdicts([gap.within(0.02)]) == [WITHIN_NOISE]
+        assert gap.ends[1] > 1.0
+
+
+def test_sides_that_are_equal_call_by_call_on_prompts_that_differ_are_exactly_equal(results):
+    for name in "ab":
+        record(results, name, [[0, 1], [1, 2], [3, 2], [0, 0], [2, 2]])
+    gap = gap_of("block_efficiency", results, *((row("sd", "3", run_id=n),) for n in "ab"))
+    assert (gap.value, gap.ends, gap.prompts) == (0.0, (0.0, 0.0), 5)
+    assert holm_verdicts([gap.within(0.02)]) == [HOLDS]
+
+
+def test_prompts_of_one_batch_are_one_block_of_a_difference_in_times(results):
+    for name, rate in (("a", 1.0), ("b", 2.0)):
+        record(results, name, [[n % 4, 1] for n in range(64)], rate=rate)
+    sides = [(row("sd", "3", run_id=n, token_rate=1.0, batch_size=32),) for n in "ab"]
+    said = str(gap_of("token_rate", results, *sides))
+    assert "no interval: seconds of fewer than 5 clocks, compared from 3 rounds on" in said
+
+
 def scored(count=1):
     """AR and so many exact decoders; what they score is in their records."""
     cells = [row("sd", str(index), rouge2=0.5) for index in range(count)]
@@ -216,7 +246,7 @@ def test_a_claim_is_asked_of_trees_that_agree_in_a_part_of_their_shorthand(askin
     more = frame(cell("spectr", "4x2", 9.0))
     (check,) = asked(asking(pd.concat([TWO, more], ignore_index=True)))
     assert check.claim == "sd beats spectr in token rate"
-    assert check.evidence == "+50.0% [+46.6%, +53.4%], sd 3 against spectr 4x3"
+    assert check.evidence == "+50.0% [+47.9%, +51.1%], sd 3 against spectr 4x3"
     assert (check.where, check.verdict) == ("xsum", "holds")
 
 

@@ -63,8 +63,8 @@ def two(ours, theirs):
 
 
 def test_only_prompts_that_both_cells_have_are_compared(results):
-    record(results, "spectr-3x3", [[1]] * 5 + [[3]] * 2)
-    record(results, "sd-3", [[1]] * 5)
+    record(results, "spectr-3x3", [[1], [2], [3], [2], [0]] + [[3]] * 2)
+    record(results, "sd-3", [[1], [2], [3], [2], [0]])
     check = only(check_claims("rsd", two(2.0, 2.0), results), "spectr > sd in block", LENGTH)
     assert check.evidence.startswith("+0.000 [+0.000, +0.000]")
 
@@ -258,7 +258,7 @@ def test_jobs_of_their_own_are_compared_over_rounds(results):
     checks = in_jobs_apart(results, {0: 1.0, 1: 1.02, 2: 0.98})
     for decoder in ("ar", "redrafter 8x5"):
         grows = only(checks, f"{decoder}: throughput grows")
-        assert grows.evidence.startswith("batch 4 against 1 +99.9% [+9")
+        assert grows.evidence.startswith("batch 4 against 1 +99.9% [+")
         assert "decided from two rounds (seeds) on" in grows.evidence
         assert grows.verdict == "holds"
         assert only(checks, f"{decoder}: a request is slower").verdict == "holds"
@@ -365,7 +365,7 @@ KNOWN = {
         (attention(1.0, 40.0), ("attention leaves", NOT), ("raises the token rate", NOT)),
         (alphas(0.2, 0.5, 0.8), (RISES, HOLDS, "2 to 16: +0.600", "2 to 4 +0.300", "4 to 16 +")),
         (alphas(0.2, 1.0, 1.0), (RISES, HOLDS, "2 to 16: +0.800")),
-        (alphas(0.2, 0.25, 0.3), (RISES, NOISE, "2 to 16: +0.100")),
+        (alphas(0.2, 0.205, 0.21), (RISES, NOISE, "2 to 16: +0.010")),
         (alphas(0.2, 0.8, 0.5), (RISES, NOT, "4 to 16 -0.300")),
         (alphas(*[0.5] * 3, more={"32": 0.8, "64": 0.5}), ("less than 0.05 from k = 32", HOLDS)),
         (alphas(*[0.5] * 3, more={"32": 0.2, "64": 0.8}), ("less than 0.05 from k = 32", NOT)),

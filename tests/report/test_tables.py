@@ -222,7 +222,7 @@ def test_a_difference_of_two_cells_is_paired_by_prompt_or_has_no_interval(record
     cells = [row("mcsd_wor", spec, **pair, acceptance_rate=rate) for spec, rate in rates.items()]
     write(tmp_path, "mcsd-acceptance", *cells)
     file = tmp_path / "mcsd-acceptance" / "results.csv"
-    accepted = {"1": [7, 3, 7, 3, 7, 3, 7, 3], "4": [8, 4, 8, 4, 8, 4, 9, 3]}
+    accepted = {"1": [7, 3, 7, 3, 7, 3, 7, 3], "4": [8, 4, 9, 4, 8, 3, 9, 3]}
     for spec, counts in accepted.items() if records else ():
         steps = [[1] * count + [0] * (10 - count) for count in counts]
         record(file, f"mcsd_wor-{spec}", steps, depth=1)
@@ -235,7 +235,7 @@ def test_a_difference_of_two_cells_is_paired_by_prompt_or_has_no_interval(record
     found = re.search(r"\| 0\.12 \| (0\.\d\d) \[(0\.\d\d), (0\.\d\d)\]", line).groups()
     value, low, high = map(float, found)
     assert low <= value <= high
-    assert high - low < 0.1  # as if they were independent: 0.57
+    assert high - low < 0.2  # as if they were independent: 0.57
     assert noted(grid, "paired by prompt")
 
 
@@ -321,7 +321,7 @@ def test_a_ratio_to_greedy_ar_is_paired_by_prompt_or_has_no_interval(tmp_path):
     write(tmp_path, "redrafter-temperatures", *rows.to_dict("records"))
     line = line_of(table("redrafter/2", tmp_path), "", RULE, "0.9")
     # The records move by 1%, one up where the other goes down, far less than either interval.
-    assert "| 15x5 | 3.43 ±0.05 | 1.50 [1.47, 1.53] | -1.93 | 1.20 [1.10, 1.30] |" in line
+    assert "| 15x5 | 3.43 ±0.05 | 1.50 [1.49, 1.52] | -1.93 | 1.20 [1.10, 1.30] |" in line
     shutil.rmtree(tmp_path / "runs")
     grid = table("redrafter/2", tmp_path)
     assert "| 3.43 ±0.05 | 1.50 | -1.93 | 1.20 [" in line_of(grid, "", RULE, "0.9")

@@ -29,7 +29,7 @@ from spec_bench.measure.roofline import (
 from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.calls import levels_per_call
 from spec_bench.metrics.efficiency import came_in_bursts, disturbance_note, stall_note
-from spec_bench.metrics.interval import FEWEST, TOO_FEW
+from spec_bench.metrics.interval import FEW_CLOCKS, FEWEST, TOO_FEW
 from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
 from spec_bench.sinks.rows import get_digest_columns
@@ -114,6 +114,8 @@ def _build_result(
         references=prompts.references,
         draft_calls=_draft_calls(decoder, timed[0]),
         parameter_ratio=decoder.speed_ratio,
+        batched=settings.engine.batch_size > 1 and settings.served is None,
+        depth=None if settings.served else decoder.depth,
     )
     exact = decoder.lossless == "exact" and not settings.sampling.temperature
     _warn_of_answers(run.cell.title, [*texts.values()], _count_others(records) if exact else 0)
@@ -213,6 +215,7 @@ def _reasons(session: Session, run: CellRun, records: CellRecords) -> list[Reaso
     if has_no_baseline(settings):
         none = "no server decodes plainly beside it, server.baseline_url names none"
     not_asked = f"{left_out} not asked, no fixed answer to continue"
+    few_clocks = 0 < len({*records.clocks}) < FEWEST
     causes = [
         ("speedup", none if records.baseline is None else ""),
         ("later_turns", not_asked if left_out else ""),
@@ -220,6 +223,7 @@ def _reasons(session: Session, run: CellRun, records: CellRecords) -> list[Reaso
         ("host_overhead", _ONE_GRAPH if run.ran.recorded else ""),
         ("repeats", _describe_changed_repeats(records)),
         ("intervals", TOO_FEW if len(records.generations) < FEWEST else ""),
+        ("intervals", FEW_CLOCKS if few_clocks else ""),
         ("spec", run.cell.config.describe_cut(run.decoder) if run.decoder else ""),
     ]
     meter = session.metering.meter

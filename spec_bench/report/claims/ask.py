@@ -435,6 +435,7 @@ class Found:
             p_values=outcome if isinstance(outcome, PValues) else None,
             pair=str(self.group.rows.iloc[0].pair),
             of_prompts=of_prompts,
+            seeds=bool(self.gap and self.gap.tested and self.gap.tested.between > 0.5),
         )
 
     def _said(self, text: Text) -> str:

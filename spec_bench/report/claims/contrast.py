@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import log, nan, sqrt
+from math import exp, log, nan, sqrt
 
 import numpy as np
 import pandas as pd
@@ -22,11 +22,29 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from spec_bench.metrics import metric as registered
-from spec_bench.metrics.interval import TOO_FEW, WIDEST, Interval, p_value_above, p_value_below
-from spec_bench.metrics.intervals import Total, bootstrap_interval, score_difference_interval
+from spec_bench.metrics.interval import (
+    FEW_CLOCKS,
+    FEW_DIFFER,
+    FEWEST,
+    TOO_FEW,
+    WIDEST,
+    Interval,
+    p_value_above,
+    p_value_below,
+)
+from spec_bench.metrics.intervals import (
+    AS_TAU,
+    RATIOS,
+    Total,
+    bootstrap_interval,
+    find_usual,
+    rare_interval,
+    reach_as_far,
+    score_difference_interval,
+)
 from spec_bench.report.claims.verdict import PValues
-from spec_bench.report.data.counts import RecordReader, Table, value_of_sums
-from spec_bench.report.data.rows import TIMED, Row
+from spec_bench.report.data.counts import RecordReader, Table, describe_sums, value_of_sums
+from spec_bench.report.data.rows import TIMED, Row, get_batch
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.numbers import format_interval
 
@@ -102,9 +120,9 @@ class Difference:
 
     def of_prompts(self, count: int) -> Difference:
         """Returns the same difference and spread on so many prompts; unknown without a number."""
-        if not self.prompts:
+        if not self.prompts or self.tested is None:
             return replace(self, tested=None)
-        return self.scale_interval(sqrt(self.prompts / count))
+        return self.scale_interval((self.prompts / count) ** self.tested.shrinks)
 
     def above(self, bound: float = 0.0) -> PValues | None:
         """P-values of a claim that the difference is more than that; None without an interval. They
@@ -171,6 +189,11 @@ def difference(
         if len({table.shape[2] for table in known}) > 1:  # seeds differ by task: summed
             known = [table.sum(axis=2, keepdims=True) for table in known]
         found = compute_mean_difference(contrasts, np.concatenate(known, axis=3), metric, relative)
+        rate = relative and metric in AS_TAU
+        tau = difference(strata, "block_efficiency", records, True, prompts) if rate else None
+        if found and found.tested and tau and tau.tested:
+            far = reach_as_far(found.tested.mapped(exp), tau.tested.mapped(exp), metric)
+            found = replace(found, tested=far.mapped(log))
     else:
         found = (
             None if len(strata) > 1 else _compute_from_rows(contrasts, metric, records, relative)
@@ -211,15 +234,25 @@ def compute_mean_difference(
         value = float(np.expm1(mean)) if relative else mean
         why = f"fewer than {FEWEST_PICKED} prompts to pick a tree on one half and compare the other"
         return Difference(value, None, relative, why) if np.isfinite(mean) else None
-    # Scores are bounded and often equal; all else is smooth in the sums. Repeats are blocks.
-    if metric in registered:
+    rows = [row for each in contrasts for row in each.cells]
+    # Scores are bounded and often equal; all else is smooth in the sums. Repeats are blocks of
+    # times, and more calls of a prompt of all else.
+    if metric in TIMED:
         interval = bootstrap_interval(statistic, flat)
+    elif metric in registered:
+        flat = flat.sum(axis=1, keepdims=True)
+        room = _find_room(rows, table, metric, relative)
+        interval = rare_interval(statistic, flat, room) or bootstrap_interval(statistic, flat)
     else:
         interval = score_difference_interval(statistic, flat.sum(axis=1))
     if interval is None:
         return None
     value = float(np.expm1(interval.value)) if relative else interval.value
-    gap = Difference(value, interval, relative, TOO_FEW, prompts=table.shape[-1])
+    batched = metric in TIMED and max(map(get_batch, rows)) > 1
+    prompts = table.shape[-1]
+    few = FEW_CLOCKS if batched and prompts == 1 else TOO_FEW
+    why = few if prompts < FEWEST else FEW_DIFFER
+    gap = Difference(value, interval, relative, why, prompts=0 if batched else prompts)
     # Where a side was picked on one half of the prompts for the other, both halves correlate.
     gap = gap.scale_interval(WIDER) if picks else gap
     ends = gap.tested and gap.tested.ends
@@ -227,6 +260,16 @@ def compute_mean_difference(
         why = f"its ends are a factor of more than {WIDEST:g} apart"
         return replace(gap, tested=Interval(value), why=why)
     return gap
+
+
+def _find_room(rows: Sequence[Row], table: Table, metric: str, relative: bool) -> float:
+    """Returns how far sides can be apart on a prompt to come, NaN or infinite where that is not
+    known: not at all where a side's own numbers differ by prompt and yet both sides' are the same.
+    """
+    if not find_usual(RATIOS[2], table[0]):
+        return 0.0
+    ends = [end for row in rows for end in describe_sums(row, metric).limits or (nan, nan)]
+    return float(np.ptp(np.log(ends) if relative else ends))
 
 
 def _share(contrast: Contrast, metric: str, relative: bool, of: int, sums: Table) -> Table:

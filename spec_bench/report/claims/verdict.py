@@ -72,6 +72,7 @@ class Check:
     pair: str = ""  # of models
     # what they would be of so many prompts with the same difference and spread; None: unknown
     of_prompts: OfPrompts = field(default=unknown, compare=False)
+    seeds: bool = False  # whether what seeds differ by keeps it open
 
 
 def correct_verdicts(checks: Sequence[Check]) -> list[Check]:
@@ -112,6 +113,8 @@ def holm_verdicts(p_values: Sequence[PValues]) -> list[str]:
 
 def _prompts_to_decide(check: Check, family: int) -> str:
     """Returns how many prompts would decide a check in a family of so many; "" if unknown."""
+    if check.seeds:
+        return "; more seeds may decide"
     asked = 10
     while asked <= _MOST and (p_values := check.of_prompts(asked)):
         if 2 * family * min(p_values.for_claim, p_values.against_claim) <= ALPHA:

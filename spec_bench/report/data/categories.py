@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from spec_bench.metrics.interval import Interval, limit_to_column
-from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
-from spec_bench.report.data.counts import RecordReader
-from spec_bench.report.data.rows import Group, Row, max_tokens_per_call, to_rows
+from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval, reach_as_far
+from spec_bench.metrics.metric import finish_interval
+from spec_bench.report.data.counts import RecordReader, describe_sums
+from spec_bench.report.data.rows import Group, Row, to_rows
 from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import to_printable
 
@@ -75,10 +76,13 @@ def compute_by_category(
     bases = [row for row in rows if row["decoder"] == "ar"]
     cells = []
     for row in rows:
-        found = {
-            "speedup": {kind: _speedup(row, bases, kinds[kind], records) for kind in kinds},
-            "block_efficiency": {kind: _tokens(row, kinds[kind], records) for kind in kinds},
+        taus = {kind: _tokens(row, kinds[kind], records) for kind in kinds}
+        speeds = {
+            kind: (speed := _speedup(row, bases, kinds[kind], records))
+            and reach_as_far(speed, taus[kind], "speedup")
+            for kind in kinds
         }
+        found = {"speedup": speeds, "block_efficiency": taus}
         known = {name: {k: v for k, v in of.items() if v} for name, of in found.items()}
         cells.append((row, known))
     return cells
@@ -88,8 +92,10 @@ def _tokens(row: Row, prompts: Sequence[str], records: RecordReader) -> Interval
     table = records.tables([row], prompts)("block_efficiency")
     if table is None or table.shape[-1] < len(prompts):
         return None
-    interval = ratio_interval(*table[0])
-    return interval and limit_to_column("block_efficiency", interval, max_tokens_per_call(row))
+    above, below = table[0].sum(axis=1)
+    sums = describe_sums(row, "block_efficiency")
+    interval = ratio_interval(above, below, sums.room)
+    return interval and finish_interval(sums, interval)
 
 
 def _speedup(

@@ -20,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spec_bench.metrics import CellRecords, Sums, metric
+from spec_bench.metrics.intervals import sum_blocks
 from spec_bench.metrics.metric import MEASURED_ANEW
 from spec_bench.metrics.quality import score_of_sums
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.parquet import AGAIN, PackedRecords, Scored
 from spec_bench.records.types import Generation
-from spec_bench.report.data.rows import Row, get_number
+from spec_bench.report.data.rows import Row, get_batch, get_number, max_tokens_per_call
 from spec_bench.system import files
 from spec_bench.system.groups import group_by_key, shared_keys
 from spec_bench.vocabulary.columns import column_names
@@ -202,7 +203,16 @@ class RecordReader:
             every = self.get_interleaved_counts(rows, name) or () if _is_remeasured(name) else alone
             return stack_counts(map(_sum_by_seed, every) if whole else every, prompts)
 
-        return of
+        def sum_clocks(name: str) -> Table | None:
+            largest = max(range(len(rows)), key=lambda place: get_batch(rows[place]))
+            shared = _is_remeasured(name) and get_batch(rows[largest]) > 1
+            # Prompts of one clock have its share that is not a model's alike.
+            clocks = of("host_overhead") if shared else None
+            shares = () if clocks is None else np.divide(*clocks[largest, :, 0]).round(9)
+            found = of(name)
+            return None if found is None else sum_blocks(found, shares)
+
+        return sum_clocks
 
     def _block(self, rows: Sequence[Row]) -> _Block | None:
         """Returns cells of the same seeds, repeats and prompts that are in one file; else None."""
@@ -328,8 +338,8 @@ def value_of_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.
     if made is not None:
         return made(sums)
     ratio = sums[0] / sums[1]
-    mapped = get_mapping(row, name)
-    return ratio if mapped is None else np.vectorize(mapped, otypes=[float])(ratio)
+    mapped = describe_sums(row, name).mapped
+    return np.vectorize(mapped, otypes=[float])(ratio) if mapped else ratio
 
 
 def stack_counts(
@@ -356,13 +366,18 @@ def sum_repeats(repeats: Sequence[Counts]) -> Counts | None:
     }
 
 
-def get_mapping(row: Row, name: str) -> Callable[[float], float] | None:
-    """Returns what makes a metric of its ratio of sums (MBSU: tau / (L r + 1)), or None."""
+def describe_sums(row: Row, name: str) -> Sums:
+    """Returns what makes a metric of its ratio of sums (MBSU: tau / (L r + 1)), and what that can
+    be, without the sums.
+    """
     share = row.get("parameter_ratio")
     ratio_of = None if share is None else float(share)
-    cell = CellRecords((), draft_calls=get_number(row, "draft_calls"), parameter_ratio=ratio_of)
+    most = max_tokens_per_call(row)
+    depth = None if most is None else int(most) - 1
+    calls = get_number(row, "draft_calls")
+    cell = CellRecords((), draft_calls=calls, parameter_ratio=ratio_of, depth=depth)
     number = metric[name].of(cell) if name not in _SCORES and name in metric else None
-    return number.mapped if isinstance(number, Sums) else None
+    return number if isinstance(number, Sums) else Sums((), ())
 
 
 def get_paired_timings(

@@ -282,7 +282,13 @@ def get_interval(row: Row | pd.Series, column: str) -> Interval | None:
 def max_tokens_per_call(row: Row) -> float | None:
     """Returns the most tokens that a target call can bring; None if the shorthand names a tree."""
     spec = parse(str(row["spec"]))
-    return None if spec.form == "name" else spec.depth + 1.0
+    unknown = spec.form == "name" or (spec.depth == 0 and row["decoder"] != "ar")
+    return None if unknown else spec.depth + 1.0
+
+
+def get_batch(row: Row) -> int:
+    """Returns how many prompts' seconds may be shares of one clock."""
+    return 1 if row.get("device") == "server" else int(get_number(row, "batch_size") or 1)
 
 
 def format_prompt_count(rows: pd.DataFrame) -> str:

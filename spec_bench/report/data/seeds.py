@@ -1,31 +1,38 @@
 """Pools cells that differ in their seed alone: a table shows one row, with the spread over seeds.
 
 Where the records by prompt are there, every ratio of sums is that over all seeds and prompts, and
-its interval is the studentised bootstrap with prompts as blocks and seeds as repeats. Without
-records, and for scores, which are no such ratios, it is the mean over seeds (``mean_of_seeds``).
+its interval is the studentised bootstrap with prompts as blocks. What a call brings hangs on the
+prompt and the seed alone: there, seeds are more calls of a prompt. Times are also those of a seed's
+job: there, seeds are repeats, and a speed-up's ends lie within the outermost of the seeds' own.
+Without records, and for scores, which are no such ratios, it is the mean over seeds with the means
+of their ends, which allow for as much as one seed's answers tell; of times with the outermost ones.
 Counts, seconds and bytes are averaged. Seeds are pooled within one results file, whose cells were
 measured side by side.
 """
 
 from collections.abc import Mapping, Sequence
-from math import sqrt
 from pathlib import Path
-from statistics import fmean, variance
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from spec_bench.metrics import metric
-from spec_bench.metrics.interval import FEWEST, Interval, limit_to_column
-from spec_bench.metrics.intervals import ratio_intervals, student_t
+from spec_bench.metrics.interval import Interval, limit_to_column
+from spec_bench.metrics.intervals import (
+    RATIOS,
+    rare_interval,
+    ratio_intervals,
+    reach_as_far,
+)
+from spec_bench.metrics.metric import MEASURED_ANEW, finish_interval
 from spec_bench.records.types import find_doubt
-from spec_bench.report.data.counts import RecordReader, Table, get_mapping
+from spec_bench.report.data.counts import RecordReader, Table, describe_sums
 from spec_bench.report.data.rows import (
     Row,
     cell_keys,
     compact,
-    max_tokens_per_call,
     run_columns,
     to_rows,
 )
@@ -35,10 +42,11 @@ from spec_bench.vocabulary.columns import ENDS, Column, find_columns
 SEEDS = "seeds"
 POOLED = (
     "Seeds are pooled: over seeds and prompts, prompts as blocks, where records by prompt are "
-    "there; else the mean over seeds, its variance that over prompts plus that of the seeds' mean."
+    "there; else the means over seeds, of times with the outermost ends of the seeds."
 )
 _PLACE = ("file", "experiment")
 _ENDS = ("", *ENDS)
+_APART = "they differ by more than their prompts explain"
 _AT_ONCE = 64  # rows whose intervals are made together
 _Place = tuple[Any, ...]
 
@@ -89,37 +97,6 @@ def seeds_text(row: Row | pd.Series) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
 
 
-def mean_of_seeds(cells: Sequence[Interval], prompts: int) -> Interval:
-    """Returns the mean over seeds, with an interval that combines those of the seeds.
-
-    With k seeds of values v on the same n prompts the variance of the mean is e^2 + b: e, the mean
-    of the seeds' standard errors over prompts (half widths / t(n - 1)), since all seeds share their
-    prompts and nothing is gained by their number; b = var(v) / k, the spread over seeds. The ends
-    are mean - t(f) sqrt(e_low^2 + b) and mean + t(f) sqrt(e_high^2 + b), each end with its own
-    half widths, where f = (e^2 + b)^2 / (b^2 / (k - 1) + e^4 / (n - 1)) (Satterthwaite, Biometrics
-    Bulletin 2, 1946). No ends where some seed has none. ``cells`` are the number of each seed, at
-    least two, with intervals over so many prompts.
-    """
-    mean = fmean(cell.value for cell in cells)
-    count = len(cells)
-    below = [cell.value - cell.low for cell in cells if cell.low is not None]
-    above = [cell.high - cell.value for cell in cells if cell.high is not None]
-    if prompts < FEWEST or min(len(below), len(above)) < count:
-        return Interval(mean)
-    quantile = student_t(prompts - 1)
-    low = fmean(below) / quantile
-    high = fmean(above) / quantile
-    between = variance(cell.value for cell in cells) / count
-    error = (low + high) / 2
-    whole = between + error**2
-    if whole == 0:
-        return Interval(mean, mean, mean)
-    freedom = whole**2 / (between**2 / (count - 1) + error**4 / (prompts - 1))
-    reach = student_t(freedom)
-    below_mean, above_mean = (reach * sqrt(end**2 + between) for end in (low, high))
-    return Interval(mean, mean - below_mean, mean + above_mean)
-
-
 def _places(rows: pd.DataFrame) -> list[_Place]:
     """Returns where each cell's baseline is: in its file, with its settings and seed."""
     names = (*(each.name for each in run_columns(rows)), *_PLACE, "seed")
@@ -166,7 +143,8 @@ def _pool(
     ours, theirs = zip(*(runs[each] for each in kept), strict=True)
     of = records.tables([_merge_rows(ours)], whole=True)
     tables = dict[str, Table]()
-    for name in (c.name for c in columns if c.interval and None not in cells[c.name]):
+    for each in (c for c in columns if c.interval and None not in cells[c.name]):
+        name = each.name
         if name == "speedup" and None not in theirs:  # over baselines timed in turn
             table = records.tables([_merge_rows(ours), _merge_rows(theirs)], whole=True)(
                 "token_rate"
@@ -174,7 +152,9 @@ def _pool(
         else:
             table = of(name) if name in metric and name != "speedup" else None
         if table is not None:
-            tables[name] = table[:, :2].reshape(-1, *table.shape[2:])
+            table = table[:, :2].reshape(-1, *table.shape[2:])
+            anew = each.kind in MEASURED_ANEW
+            tables[name] = table if anew else table.sum(axis=1, keepdims=True)
     return _Pool(row, cells, tables)
 
 
@@ -186,28 +166,44 @@ def _merge_rows(runs: Sequence[Row]) -> Row:
 
 def _add_intervals(pools: Sequence[_Pool], columns: Sequence[Column]) -> list[dict[str, Any]]:
     """Returns the rows with their intervals, which are made together."""
-    wanted = [c.name for c in columns if c.interval]
+    wanted = [c for c in columns if c.interval]
     places = [(place, name) for place, pool in enumerate(pools) for name in pool.tables]
     made = ratio_intervals([pools[place].tables[name] for place, name in places])
     recorded = dict(zip(places, made, strict=True))
-    for place, (row, cells, _) in enumerate(pools):
+    for place, (row, cells, tables) in enumerate(pools):
         if len(cells["seed"]) < 2:
             continue
         first = {name: values[0] for name, values in cells.items()}
         if prompts := min(int(each or 0) for each in cells.get("prompts", (0,))):
             row["prompts"] = prompts
-        for name in wanted:
-            found = recorded.get((place, name))
-            if found and (mapped := get_mapping(first, name)):
-                found = found.mapped(mapped)
-            elif None not in cells[name] and not found:
-                none = [None] * len(cells["seed"])
-                ends = (cells.get(f"{name}{end}", none) for end in ENDS)
-                found = mean_of_seeds([*map(Interval, cells[name], *ends)], prompts)
-            if found:
-                found = limit_to_column(
-                    name, found, max_tokens_per_call(row) if name == "block_efficiency" else None
-                )
-            told = (found.value, found.low, found.high) if found else (None, None, None)
+        tau = None
+        for column in wanted:
+            name = column.name
+            if None in cells[name]:
+                row |= dict.fromkeys(f"{name}{end}" for end in _ENDS)
+                continue
+            joined = _join_seeds(cells, name, column.kind in MEASURED_ANEW)
+            if found := recorded.get((place, name)):
+                sums = describe_sums(first, name)
+                rare = rare_interval(RATIOS[2], tables[name], sums.room)
+                found = finish_interval(sums, rare or found)
+                tau = found if name == "block_efficiency" else tau
+                found = reach_as_far(found, tau, name)
+                found = found.within(*joined.ends) if name == "speedup" and joined.ends else found
+            found = limit_to_column(name, found or joined)
+            if name == "speedup" and found.between > 0.5:
+                row["reason"] = f"{row.get('reason') or ''}; {SEEDS}: {_APART}".removeprefix("; ")
+            told = (found.value, found.low, found.high)
             row |= zip((f"{name}{end}" for end in _ENDS), told, strict=True)
     return [pool.row for pool in pools]
+
+
+def _join_seeds(cells: Mapping[str, Sequence[Any]], name: str, outermost: bool) -> Interval:
+    """Returns the mean over seeds with the means of their ends, or the outermost; none where a seed
+    has none.
+    """
+    value = fmean(cells[name])
+    lows, highs = (cells.get(f"{name}{end}", (None,)) for end in ENDS)
+    if None in (*lows, *highs):
+        return Interval(value)
+    return Interval(value, *((min(lows), max(highs)) if outermost else map(fmean, (lows, highs))))

@@ -34,6 +34,7 @@ from spec_bench.report.data.rows import (
     get_interval,
     get_number,
     get_number_and_ends,
+    get_reason,
     get_stall,
     group_rows,
     read_results,
@@ -159,7 +160,8 @@ def _choice(group: Group, rows: pd.DataFrame, by: str) -> FasterChoice | None:
     for row in to_rows(rows):
         value, low, high = (number or 0.0 for number in get_number_and_ends(row, by))
         ends = (low / (plain.high or inf), high / (plain.low or inf))
-        speed = Interval(value / plain.value, *ends)
+        apart = bool(get_reason(row, SEEDS))
+        speed = Interval(value / plain.value, *ends, between=apart)
         doubt = get_stall(row) or _describe_chance(speed.value, chance)
         speeds.append((format_decoder(row), speed, get_number(row, "prompts") or 0, doubt))
     stage = " (confirm.prompts)" if rows.iloc[0].get("stage") == "confirm" else ""
