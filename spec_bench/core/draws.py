@@ -32,9 +32,9 @@ class VerdictDraws(Protocol):
         """Tests children in order: [R, C] -> index of the first success, else C: [R]."""
 
     def passes(self, tests: Tensor, acceptance: Tensor) -> Tensor:
-        """Makes all tests at once, for a walk that is looked up afterwards, [R, n, C] bool: of each
-        test's number [n, C] or [R, n, C], counted across all levels, and acceptance [R, n, C].
-        Tests of equal number share one random number: a walk meets one of them.
+        """Makes all tests at once, [R, n, C] bool, from their numbers [n, C] or [R, n, C], counted
+        across all levels, and acceptance probabilities [R, n, C]. Tests of equal number share one
+        random number, because a walk meets only one of them.
         """
 
     def token(self, probs: Tensor) -> Tensor:
@@ -42,13 +42,13 @@ class VerdictDraws(Protocol):
 
 
 class PositionDraws(Protocol):
-    """One choice of a token for each position that a walk may come to."""
+    """One choice of a token for each position that a walk may reach."""
 
     def sample_at(self, level: int, probs: Tensor) -> Tensor:
-        """Draws what follows a node of that level: [R, V] -> [R]."""
+        """Draws the token after a node of ``level``: [R, V] -> [R]."""
 
     def sample_nodes_at(self, levels: Tensor, probs: Tensor) -> Tensor:
-        """Draws what follows N nodes of levels [R or 1, N]: [R, N, V] -> [R, N]."""
+        """Draws the token after each of N nodes of ``levels`` [R or 1, N]: [R, N, V] -> [R, N]."""
 
 
 class TrialDraws(Protocol):
@@ -67,9 +67,9 @@ class Draws(Protocol):
     def gumbel(
         self, like: Tensor, counts: Sequence[int] | None = None, best: int | None = None
     ) -> Tensor:
-        """Draws standard Gumbel noise of the shape of ``like`` [R, F, V]; for the first ``counts``
-        [R] nodes alone, where given, and noise means nothing at the others. ``best`` promises that
-        only the tokens of the largest so many perturbed values of a node are looked at.
+        """Draws standard Gumbel noise of the shape of ``like`` [R, F, V]. With ``counts`` [R] only
+        each row's first nodes get noise; the others' values are undefined. ``best`` promises that
+        the caller reads only the tokens of each node's ``best`` largest perturbed values.
         """
 
     def verdict(self, children: Sequence[int]) -> VerdictDraws:
@@ -81,7 +81,7 @@ class Draws(Protocol):
         """
 
     def settle(self, emitted: Sequence[int]) -> None:
-        """Ends the walk: row r has moved on by ``emitted[r]`` positions."""
+        """Ends the walk: advances row r by ``emitted[r]`` positions."""
 
     def trials(self, count: int) -> TrialDraws:
         """Prepares ``count`` yes-or-no choices per row."""
@@ -119,34 +119,38 @@ _BLOCK = 256  # tokens
 
 
 def _inverse_cdf_in_blocks(probs: Tensor, uniforms: Tensor) -> Tensor:
-    """The same, first among blocks of tokens and then within one: a GPU sums up a row of a whole
-    vocabulary with one of its processors, the blocks of it with all.
+    """Computes ``inverse_cdf`` in two steps, the block of tokens and the token within it: a GPU
+    sums a row of a whole vocabulary on one of its processors, its blocks on all.
     """
     blocks = pad(probs, (0, -probs.shape[-1] % _BLOCK)).unflatten(-1, (-1, _BLOCK))
     mass = blocks.sum(dim=-1, dtype=torch.float64)
     # Parallel sums may fall or rise by a rounding error where nothing was added.
-    ends = torch.where(mass > 0, mass.cumsum(dim=-1), 0.0).cummax(dim=-1).values
-    wanted = uniforms * ends[..., -1:]
-    block = torch.searchsorted(ends, wanted, right=True).clamp_(max=ends.shape[-1] - 1)
-    inside = blocks.gather(-2, block.unsqueeze(-1).expand(*block.shape, _BLOCK))
-    before = pad(ends, (1, 0)).gather(-1, block).unsqueeze(-1)
-    there, place = inside > 0, cached_arange(_BLOCK, probs.device)
-    passed = there & (before + inside.double().cumsum(dim=-1) > wanted.unsqueeze(-1))
-    first = torch.where(passed, place, _BLOCK).amin(dim=-1)
-    # Where rounding left no sum above what is wanted it is the block's last token.
-    last = torch.where(there, place, 0).amax(dim=-1)
-    return block * _BLOCK + torch.minimum(first, last)
+    block_ends = torch.where(mass > 0, mass.cumsum(dim=-1), 0.0).cummax(dim=-1).values
+    thresholds = uniforms * block_ends[..., -1:]
+    block = torch.searchsorted(block_ends, thresholds, right=True).clamp_(
+        max=block_ends.shape[-1] - 1
+    )
+    block_probs = blocks.gather(-2, block.unsqueeze(-1).expand(*block.shape, _BLOCK))
+    mass_before = pad(block_ends, (1, 0)).gather(-1, block).unsqueeze(-1)
+    has_mass, offsets = block_probs > 0, cached_arange(_BLOCK, probs.device)
+    crossed = has_mass & (
+        mass_before + block_probs.double().cumsum(dim=-1) > thresholds.unsqueeze(-1)
+    )
+    first_crossed = torch.where(crossed, offsets, _BLOCK).amin(dim=-1)
+    # If rounding left no sum above the threshold, it is the last token with mass of the block.
+    last_with_mass = torch.where(has_mass, offsets, 0).amax(dim=-1)
+    return block * _BLOCK + torch.minimum(first_crossed, last_with_mass)
 
 
 def choose_likeliest(probs: Tensor, uniforms: Tensor) -> Tensor:
-    """Returns what ``inverse_cdf`` does where every distribution is one-hot, as at temperature 0;
-    the numbers are drawn all the same, as some rules toss a coin there too.
+    """Computes ``inverse_cdf`` of one-hot distributions, as at temperature 0. The uniforms are not
+    read, but drawn all the same, because some rules need them there too.
     """
     return probs.argmax(dim=-1, keepdim=True).expand_as(uniforms)
 
 
 def _generator_position(generator: torch.Generator) -> Any:
-    """Returns where a generator is; on a GPU its offset, to which it comes back without a draw."""
+    """Returns a generator's position: its offset on a GPU, else its state."""
     return generator.get_offset() if generator.device.type == "cuda" else generator.get_state()
 
 
@@ -189,21 +193,21 @@ class SeededSource:
 
     def by_position(self, count: int) -> SeededPositions:
         # One number per call, as in plain decoding: on a GPU larger calls give other numbers.
-        before = [_generator_position(generator) for generator in self.generators]
+        positions = [_generator_position(generator) for generator in self.generators]
         numbers = [self._uniforms(1)]
         if count > 1:  # of one position there is nothing to give back
-            self._before = [*zip(before, map(_generator_position, self.generators), strict=True)]
+            self._before = [*zip(positions, map(_generator_position, self.generators), strict=True)]
         numbers += [self._uniforms(1) for _ in range(count - 1)]
         return SeededPositions(torch.cat(numbers, dim=1), self.choose)
 
     def settle(self, emitted: Sequence[int]) -> None:
-        for generator, (before, after), count in zip(
+        for generator, (start, second), count in zip(
             self.generators, self._before, emitted, strict=bool(self._before)
         ):
-            if isinstance(before, int):
-                generator.set_offset(before + count * (after - before))
+            if isinstance(start, int):
+                generator.set_offset(start + count * (second - start))
                 continue
-            generator.set_state(before)
+            generator.set_state(start)
             for _ in range(count):
                 torch.rand(1, generator=generator, dtype=torch.float64)
 
@@ -225,8 +229,8 @@ class SeededVerdict:
 
     def first_accepted(self, level: int, acceptance: Tensor) -> Tensor:
         # Strictly less: with <= a token of probability zero passes when the uniform is 0.
-        passed = self._levels[level][:, : acceptance.shape[1]] < acceptance
-        return (passed.cumsum(dim=1) == 0).sum(dim=1)
+        successes = self._levels[level][:, : acceptance.shape[1]] < acceptance
+        return (successes.cumsum(dim=1) == 0).sum(dim=1)
 
     def passes(self, tests: Tensor, acceptance: Tensor) -> Tensor:
         if tests.dim() == 2:
@@ -265,11 +269,11 @@ class SeededTrials:
 # Numbers of a recorded iteration: drawn before it, as a graph draws none.
 
 DrawRequest = tuple[bool, int]
-"""How many uniforms each row is asked for at a time, and whether they are of positions."""
+"""Whether the uniforms are for positions, and their number per row."""
 
 
 class DrawRecorder(SeededSource):
-    """Draws that note what an iteration asks for, which hangs on shapes alone."""
+    """Records the draws that an iteration requests; they depend on shapes alone."""
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         super().__init__(generators)
@@ -280,16 +284,16 @@ class DrawRecorder(SeededSource):
         return super()._uniforms(*shape)
 
     def by_position(self, count: int) -> SeededPositions:
-        noted = len(self.asked)
+        request_count = len(self.asked)
         positions = super().by_position(count)
-        self.asked[noted:] = [(True, count)]
+        self.asked[request_count:] = [(True, count)]
         return positions
 
 
 class PredrawnSource(SeededSource):
-    """Draws that hand out ``numbers`` [R, n] in [0, 1), float64, in the order asked; their first
-    rows are the generators'. There are new ones where none are given. Some are worked on in place,
-    so a replay is handed copies.
+    """Hands out ``numbers`` [R, n] in [0, 1), float64, in the order requested; their first rows are
+    the generators'. By default it allocates them. It hands out copies, because callers write to
+    some of them in place.
     """
 
     def __init__(
@@ -304,13 +308,13 @@ class PredrawnSource(SeededSource):
         self.numbers = numbers
         self._used = 0
 
-    def draw(self, asked: Sequence[DrawRequest]) -> None:
-        """Draws each row's numbers from its generator: those of a position one by one, all others
-        in as few calls as their order allows.
+    def draw(self, requests: Sequence[DrawRequest]) -> None:
+        """Draws each row's numbers from its generator: one call for each position's, and as few as
+        the order allows for all others.
         """
         calls: list[tuple[int, bool]] = []  # numbers, and whether some may be given back from here
         merges = False
-        for positions, count in asked:
+        for positions, count in requests:
             if positions:
                 calls += [(1, place == 0 and count > 1) for place in range(count)]
             elif merges:
@@ -321,14 +325,14 @@ class PredrawnSource(SeededSource):
         counts = [count for count, _ in calls]
         for row, generator in zip(self.numbers, self.generators, strict=False):
             for part, (_, looks_back) in zip(row.split(counts), calls, strict=True):
-                before = _generator_position(generator) if looks_back else None
+                start = _generator_position(generator) if looks_back else None
                 part.uniform_(generator=generator)
                 if looks_back:
-                    self._before.append((before, _generator_position(generator)))
+                    self._before.append((start, _generator_position(generator)))
 
     def _uniforms(self, *shape: int) -> Tensor:
-        first, self._used = self._used, self._used + prod(shape)
-        return self.numbers[:, first : self._used].reshape(-1, *shape).clone()
+        start, self._used = self._used, self._used + prod(shape)
+        return self.numbers[:, start : self._used].reshape(-1, *shape).clone()
 
     def by_position(self, count: int) -> SeededPositions:
         return SeededPositions(self._uniforms(count), self.choose)

@@ -23,23 +23,23 @@ def gumbel_top_k(log_q: Tensor, gumbel: Tensor, k: int) -> tuple[Tensor, Tensor]
 
 
 def compute_sibling_distributions(log_q: Tensor, tokens: Tensor) -> Tensor:
-    """Returns the distributions [B, C, V] that tokens [B, C] were drawn from in that order, those
-    before each removed; log_q [B, V] is -inf outside the support. Where nothing is left to draw
-    from, they mean nothing.
+    """Computes the distributions [B, C, V] that tokens [B, C] were drawn from in that order, each
+    without the tokens before it; log_q [B, V] is -inf outside the support. A distribution with no
+    token left is undefined.
 
-    In log space: at a temperature of 0.01 the first token may have all the mass that float32 can
-    tell from 1, and the distribution of the second consists of what underflows beside it.
+    In log space: at a temperature of 0.01 the first token's probability may be 1 in float32, and
+    all others, which make the distribution of the second, underflow.
     """
     count = tokens.shape[1]
-    first = log_q.softmax(dim=-1).unsqueeze(1)
+    first_probs = log_q.softmax(dim=-1).unsqueeze(1)
     if count == 1:
-        return first
-    before = tuple(tuple(min(i, j) for i in range(count - 1)) for j in range(count - 1))
-    drawn = tokens[:, constant(before, tokens.device)]  # [B, C - 1, C - 1], repeating the last
+        return first_probs
+    earlier = tuple(tuple(min(i, j) for i in range(count - 1)) for j in range(count - 1))
+    removed = tokens[:, constant(earlier, tokens.device)]  # [B, C - 1, C - 1], repeating the last
     # Not -inf: the softmax of nothing but -inf is NaN.
-    gone = torch.finfo(log_q.dtype).min
-    later = log_q.unsqueeze(1).repeat(1, count - 1, 1).scatter_(-1, drawn, gone)
-    return torch.cat([first, later.softmax(dim=-1)], dim=1)
+    floor = torch.finfo(log_q.dtype).min
+    later = log_q.unsqueeze(1).repeat(1, count - 1, 1).scatter_(-1, removed, floor)
+    return torch.cat([first_probs, later.softmax(dim=-1)], dim=1)
 
 
 def truncate_gumbel(phi_tilde: Tensor, bound: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ def is_distributed() -> bool:
 
 
 def barrier() -> None:
-    """Returns once every process is here; at once if none has been joined."""
+    """Waits for every process; returns at once if there is only one."""
     import torch.distributed as dist
 
     if is_distributed():
@@ -48,16 +48,18 @@ def barrier() -> None:
 
 
 def broadcast_tensors(*tensors: Tensor) -> None:
-    """Gives every process the first one's values, in place; the shapes must be equal."""
+    """Copies the first process's values to every process, in place; the shapes must be equal."""
     import torch
     import torch.distributed as dist
 
     if not is_distributed():
         return
     for tensor in tensors:
-        sent = tensor.to(torch.uint8 if tensor.dtype == torch.bool else tensor.dtype).contiguous()
-        dist.broadcast(sent, src=0)
-        tensor.copy_(sent)
+        payload = tensor.to(
+            torch.uint8 if tensor.dtype == torch.bool else tensor.dtype
+        ).contiguous()
+        dist.broadcast(payload, src=0)
+        tensor.copy_(payload)
 
 
 def broadcast_object(value: Value) -> Value:

@@ -20,13 +20,13 @@ _ALIGNED = 8  # bytes; the largest item there is
 
 
 def constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
-    """Returns numbers of one type that never change, or tuples of such of equal length, as a tensor
-    made once per device. Nobody writes to it.
+    """Returns a constant tensor of numbers, or of tuples of equal length, made once per device.
+    Callers must not write to it.
     """
-    first: Any = values
-    while isinstance(first, tuple) and first:
-        first = first[0]
-    return _register_constant(_constant(values, type(first).__name__, device))
+    element: Any = values
+    while isinstance(element, tuple) and element:
+        element = element[0]
+    return _register_constant(_constant(values, type(element).__name__, device))
 
 
 @functools.lru_cache(maxsize=1024)  # the type tells (0, 1) from (False, True), which are equal
@@ -47,9 +47,11 @@ def _range(count: int, device: torch.device) -> Tensor:
 
 
 @contextmanager
-def keep_constants_alive(kept: list[Tensor]) -> Iterator[None]:
-    """Within it every constant read is kept: a recorded graph goes on reading its memory."""
-    _keepers.append(kept)
+def keep_constants_alive(tensors: list[Tensor]) -> Iterator[None]:
+    """Appends every constant read in this block to ``tensors``, because a recorded graph goes on
+    reading its memory.
+    """
+    _keepers.append(tensors)
     try:
         yield
     finally:
@@ -72,31 +74,31 @@ def clear_constants() -> None:
 
 
 class HostDeviceInts(list[Any]):
-    """Whole numbers that host and device both know: a list, or a list of lists of equal length."""
+    """Integers held on both host and device: a list, or a list of lists of equal length."""
 
     _there: Tensor | None = None
     exact = True  # whether the list has the numbers themselves, and not bounds
 
-    def read_at(self, buffer: Tensor, most: int) -> None:
-        """From now on the device reads other numbers at every replay, none above ``most``."""
+    def read_at(self, buffer: Tensor, bound: int) -> None:
+        """Makes the device read ``buffer``, which each replay renews; ``bound`` is its maximum."""
         self._there = buffer
         self.exact = False
         if not isinstance(self[0], list):
-            self[:] = [most] * len(self)
+            self[:] = [bound] * len(self)
 
     @classmethod
     def of(cls, numbers: Sequence[Any]) -> HostDeviceInts:
-        """Returns the numbers themselves if they are known already."""
+        """Wraps ``numbers``, unless they are ``HostDeviceInts`` already."""
         return numbers if isinstance(numbers, HostDeviceInts) else cls(numbers)
 
     @property
     def least(self) -> int:
-        """No number is below it."""
+        """A lower bound of the numbers."""
         return int(min(self)) if self.exact else 0
 
     @property
     def equal(self) -> bool:
-        """Whether the host knows all numbers to be one."""
+        """Whether all numbers are known to be equal."""
         return self.exact and min(self) == max(self)
 
     def on(self, device: torch.device) -> Tensor:
@@ -109,24 +111,24 @@ class HostDeviceInts(list[Any]):
         """Each number plus ``offset``; nothing is copied to a device that has the numbers."""
         if not offset:
             return self
-        more = HostDeviceInts([number + offset for number in self])
+        sums = HostDeviceInts([number + offset for number in self])
         if self._there is not None and not self._there.is_cpu:
-            more._there = self._there + offset
-            more.exact = self.exact
-        return more
+            sums._there = self._there + offset
+            sums.exact = self.exact
+        return sums
 
     def repeat_interleave(self, times: int) -> HostDeviceInts:
         """Returns each number ``times`` times in a row."""
-        more = HostDeviceInts([number for number in self for _ in range(times)])
+        repeated_numbers = HostDeviceInts([number for number in self for _ in range(times)])
         if self._there is not None:
-            more._there = self._there.repeat_interleave(times)
-        return more
+            repeated_numbers._there = self._there.repeat_interleave(times)
+        return repeated_numbers
 
 
 class CommittedTokens(list[Sequence[int]]):
-    """Per row all tokens so far; the last one is the root of its tree."""
+    """Each row's tokens so far; the last one is the root of its tree."""
 
-    planned: Any = None  # what a policy knows of the trees before they are planted; its own
+    planned: Any = None  # a policy's own plan of the trees, made before they grow
 
     def __init__(self, rows: Iterable[Sequence[int]]) -> None:
         super().__init__(rows)
@@ -139,9 +141,8 @@ class CommittedTokens(list[Sequence[int]]):
 def copy_to_device(
     numbers: Sequence[HostDeviceInts], device: torch.device, tensors: Sequence[Tensor] = ()
 ) -> list[Tensor]:
-    """Sends numbers, known there from now on, and tensors of the host, of any shapes and types, to
-    a device in one copy that the host does not wait for; returns the tensors there. On a CPU there
-    is nothing to send.
+    """Copies numbers and host tensors, of any shapes and types, to a device in one asynchronous
+    transfer; returns the device's tensors, while the numbers keep theirs. Does nothing on a CPU.
     """
     if device.type == "cpu":
         return list(tensors)
@@ -152,11 +153,11 @@ def copy_to_device(
     starts = [0, *accumulate(sizes)]
     for start, part in zip(starts, flat, strict=False):
         packed[start : start + len(part)] = part
-    whole = packed.to(device, non_blocking=True)
-    there = [
-        whole[start : start + len(bytes_)].view(part.dtype).view(part.shape)
+    packed_copy = packed.to(device, non_blocking=True)
+    copies = [
+        packed_copy[start : start + len(bytes_)].view(part.dtype).view(part.shape)
         for start, bytes_, part in zip(starts, flat, parts, strict=False)
     ]
-    for known, sent in zip(numbers, there[len(tensors) :], strict=True):
-        known._there = sent
-    return there[: len(tensors)]
+    for ints, copy in zip(numbers, copies[len(tensors) :], strict=True):
+        ints._there = copy
+    return copies[: len(tensors)]

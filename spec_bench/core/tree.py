@@ -72,15 +72,15 @@ class TreeShape:
     def has_uniform_children(self, level: int) -> bool:
         """Whether the children of a level's nodes come parent by parent, equally many each."""
         nodes = self.starts[level + 1] - self.starts[level]
-        below = self.levels[level]
-        return nodes == 1 or (not self.ragged and nodes == below / self.children[level])
+        child_count = self.levels[level]
+        return nodes == 1 or (not self.ragged and nodes == child_count / self.children[level])
 
 
 @dataclass(frozen=True)
 class FlatShape(TreeShape):
     """A number of nodes on at most a number of levels; which node is on which varies by row.
 
-    Each level below the root is all nodes: only a node's parent says where it hangs.
+    Each level below the root is all nodes: only a node's parent gives its place in the tree.
     """
 
     busy: int = 1  # the most nodes of one level that have children
@@ -116,7 +116,7 @@ class Tree:
     own_depths: Tensor | None = None  # [R, N] the depth of every node, for a flat shape
 
     def __init__(self, shape: TreeShape, root: Tensor, siblings: Siblings = "iid") -> None:
-        """Plants a root per row. root: [R] token ids."""
+        """Makes one root per row from token ids [R]."""
         rows = root.shape[0]
         nodes = shape.size
         device = root.device
@@ -157,9 +157,9 @@ class Tree:
         below: tuple[Tensor, Tensor, Tensor, Tensor],
         laws: Tensor | None,
     ) -> Tree:
-        """Makes a fully grown tree of token, parent, depth and presence of every node ``below`` the
-        root, [R, n] each; an absent node has another one's parent. ``laws`` [R, 1 + n, V] are the
-        logs of what was proposed below each node; None where the proposals are one-hot.
+        """Makes a fully grown tree from token, parent, depth and presence of every node ``below``
+        the root, [R, n] each; an absent node has another one's parent. ``laws`` [R, 1 + n, V] are
+        the log-probabilities proposed below each node, None if the proposals are one-hot.
         """
         tree = cls(TreeShape((), ()), root)
         tokens, parent, depth, valid = below
@@ -198,7 +198,7 @@ class Tree:
         return constant(self.shape.node_depth, self.tokens.device).unsqueeze(0)
 
     def parts(self) -> list[Tensor]:
-        """Returns which nodes there are and how they hang together: [R, N] each, and [R, N, N]."""
+        """Returns the tensors that describe the nodes: [R, N] each, and ``ancestors`` [R, N, N]."""
         depths = [] if self.own_depths is None else [self.own_depths]
         return [self.tokens, self.parent, self.valid, self.ancestors, *depths]
 
@@ -213,7 +213,7 @@ class Tree:
         return self.shape.level(self.grown)
 
     def make_room(self, nodes: int) -> None:
-        """Makes room for one more level, where its size hangs on those above it."""
+        """Adds room for a level of ``nodes`` nodes, in a tree of variable size."""
         shape = self.shape
         self.shape = TreeShape((*shape.levels, nodes), (*shape.children, nodes))
         self.tokens, self.parent = (pad(part, (0, nodes)) for part in (self.tokens, self.parent))
@@ -247,17 +247,17 @@ class Tree:
 
 
 def ancestor_mask(parent: Tensor, depth: int) -> Tensor:
-    """[R, N, N] whether the second node lies on the first one's path, itself included. The root's
-    parent is itself; no node is more than ``depth`` steps from it.
+    """Computes [R, N, N] whether the second node lies on the first one's path, itself included. The
+    root is its own parent; no node is more than ``depth`` steps from it.
     """
     nodes = cached_arange(parent.shape[1], parent.device)
     on_path = (nodes.unsqueeze(1) == nodes).expand(len(parent), -1, -1)
-    # above: the node one step beyond those that are known
-    above = parent
+    # ancestor: the node one step beyond those already on the path
+    ancestor = parent
     steps = 0
     while steps < depth:
-        on_path = on_path | on_path.gather(1, above.unsqueeze(-1).expand(on_path.shape))
-        above = above.gather(1, above)
+        on_path = on_path | on_path.gather(1, ancestor.unsqueeze(-1).expand(on_path.shape))
+        ancestor = ancestor.gather(1, ancestor)
         steps = 2 * steps + 1
     return on_path
 
@@ -268,18 +268,18 @@ def ancestor_mask(parent: Tensor, depth: int) -> Tensor:
 
 
 def tree_of_merged_beams(root: Tensor, beams: Tensor) -> Tree:
-    """A tree per row with one node for every distinct prefix of beams [R, W, L], best first; so
-    siblings come best first too. Proposals are one-hot.
+    """Builds a tree per row with one node for every distinct prefix of beams [R, W, L], best first,
+    so that siblings are best first too. Proposals are one-hot.
 
-    On a CPU a level is as wide as the row with most prefixes needs. On other devices, where the
-    host would have to wait to know, it is as wide as there are beams. Surplus nodes are absent ones
-    at the level's end.
+    On a CPU a level is as wide as the row with most prefixes needs. On other devices it is as wide
+    as there are beams, because the host would have to wait for the number. Surplus nodes are absent
+    ones at the level's end.
     """
     width, length = beams.shape[1:]
-    same = beams.unsqueeze(2) == beams.unsqueeze(1)  # [R, W, W, L]
+    equal_tokens = beams.unsqueeze(2) == beams.unsqueeze(1)  # [R, W, W, L]
     lengths = torch.arange(1, length + 1, device=beams.device)
     # [R, W, L] at (w, l) the smallest w' whose first l + 1 tokens are those of beam w
-    match = (same.cumsum(dim=-1) == lengths).byte().argmax(dim=2)
+    match = (equal_tokens.cumsum(dim=-1) == lengths).byte().argmax(dim=2)
     is_first = match == torch.arange(width, device=beams.device)[:, None]  # the prefix's first beam
     place = is_first.cumsum(dim=1) - 1  # among the distinct prefixes of its length
     counts = is_first.sum(dim=1).amax(dim=0).tolist() if beams.is_cpu else [width] * length
@@ -291,8 +291,8 @@ def tree_of_merged_beams(root: Tensor, beams: Tensor) -> Tree:
         if level == 0:
             parent = torch.zeros_like(order)
         else:
-            before = match[:, :, level - 1].gather(1, order)
-            parent = place[:, :, level - 1].gather(1, before)
+            parent_beam = match[:, :, level - 1].gather(1, order)
+            parent = place[:, :, level - 1].gather(1, parent_beam)
         tree.add_level(tokens, parent, valid, None)
     return tree
 

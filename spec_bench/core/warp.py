@@ -60,35 +60,36 @@ def token_log_probs(logits: Tensor, node: Tensor, token: Tensor) -> Tensor:
     """Log-probabilities [R, T], float32 at least, of tokens [R, T] at nodes [R, T] of logits [R, N,
     V]; at temperature 1, nothing truncated: what perplexity counts.
     """
-    at = logits  # at the root, where that is all there is
+    node_logits = logits  # at the root, where that is all there is
     if logits.shape[1] > 1:
-        at = logits.gather(1, node.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
-    log_p = at.log_softmax(dim=-1, dtype=torch.promote_types(at.dtype, torch.float32))
+        node_logits = logits.gather(1, node.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+    log_p = node_logits.log_softmax(
+        dim=-1, dtype=torch.promote_types(node_logits.dtype, torch.float32)
+    )
     return log_p.gather(-1, token.unsqueeze(-1)).squeeze(-1)
 
 
 def _keep_top_p(scores: Tensor, top_p: float) -> Tensor:
-    """Masks tokens that are not needed to reach mass ``top_p``; the largest always stays."""
-    ordered, index = scores.sort(dim=-1, descending=True, stable=True)
-    probs = ordered.softmax(dim=-1)
+    """Masks the tokens not needed to reach mass ``top_p``; never the likeliest."""
+    sorted_scores, index = scores.sort(dim=-1, descending=True, stable=True)
+    probs = sorted_scores.softmax(dim=-1)
     mass_before = probs.cumsum(dim=-1) - probs
-    ordered.masked_fill_(mass_before >= top_p, -torch.inf)
-    return torch.empty_like(scores).scatter_(-1, index, ordered)
+    sorted_scores.masked_fill_(mass_before >= top_p, -torch.inf)
+    return torch.empty_like(scores).scatter_(-1, index, sorted_scores)
 
 
-# The beam law: which (parent, token) pair comes next, over all parents at once.
+# The beam distribution of the next (parent, token) pair, over all parents at once.
 #
 # DSBD (arXiv 2409.16560), eq. 1. Letters: R rows, W parents, V vocabulary; a *cell* is a pair
 # (parent, token), numbered ``parent * V + token``.
 
 
 def next_token_log_probs(logits: Tensor, stopped: Tensor, token: Tensor) -> Tensor:
-    """Raw log-probabilities [R, W, V] after each parent, temperature 1, nothing truncated, in the
-    dtype of the logits [R, W, V]; one that is ``stopped`` [R, W] repeats its ``token`` [R, W] for
-    ever.
+    """Computes raw log-probabilities [R, W, V] after each parent, at temperature 1, untruncated, in
+    the dtype of the logits [R, W, V]; a ``stopped`` parent [R, W] repeats its ``token`` [R, W].
 
-    So a beam that has ended keeps its likelihood and goes on competing with the others, and every
-    layer is a full step of the same chain.
+    So a stopped beam keeps its likelihood and competes with the others, and every layer is a full
+    step of the same chain.
     """
     only = torch.full_like(logits, -torch.inf).scatter_(-1, token.unsqueeze(-1), 0.0)
     return torch.where(stopped.unsqueeze(-1), only, logits.log_softmax(dim=-1))
