@@ -38,7 +38,7 @@ ABOUT = """\
 # Two protocols on the same texts
 
 Made by `python scripts/bench/protocols.py`. `authors` is what a paper's own public code does,
-`clean` is ours: [protocols](../../docs/tasks.md). MCSD: the first sentences of its authors' list
+`clean` is ours: [protocols](../../experiments/README.md#as-a-papers-authors-asked). MCSD: the first sentences of its authors' list
 for English to German. DSBD: Spec-Bench's questions with short answers, each with the first of
 its passages that has an answer, in SQuAD's form, since no package ships SQuAD. One thread of two,
 batch size 1, other work on the other core: a rate is a ratio to plain decoding that ran in turns
@@ -151,7 +151,7 @@ def write_page() -> str:
         }
         parts.append(f"## {paper.upper()}\n")
         parts.append(format_rows(pd.concat(tables.values())))
-        parts.append("\nVerdicts of the paper's claims and of our checks, by protocol:\n")
+        parts.append("Verdicts of the paper's claims and of our checks, by protocol:\n")
         parts.append(compare_verdicts(paper, tables))
     if (OUT / "qwen_coder/shots").is_dir():
         rows = read_rows(results_files(OUT / "qwen_coder/shots"))
