@@ -52,7 +52,7 @@ class BeamForest:
 
     Column c of a row is slot ``length + c``: first the row's trie nodes, the input beams last among
     them, then the forest's nodes, layer by layer, D each. Rows may have tries of different sizes.
-    What the host knows of all this goes to the device with ``send``.
+    ``send`` copies the host's numbers to the device.
 
     Letters: R rows, B input beams (the widest row's), D draft beams per layer, C columns.
     """
@@ -67,17 +67,17 @@ class BeamForest:
         self._ragged = min(self.widths) < self.inputs
         lengths = [len(row.trunk) for row in rows]
         sizes = [len(row.tokens) for row in rows]
-        self._lengths, self._sizes, most = (
+        self._lengths, self._sizes, largest = (
             HostDeviceInts(lengths),
             HostDeviceInts(sizes),
             max(sizes),
         )
-        columns = most + plan.depth * plan.width
-        self._trie_seen = torch.zeros((len(rows), most, columns), dtype=torch.bool)
-        for row, size, seen in zip(rows, sizes, self._trie_seen, strict=True):
-            seen[:size, :size] = row.ancestors()
+        columns = largest + plan.depth * plan.width
+        self._trie_seen = torch.zeros((len(rows), largest, columns), dtype=torch.bool)
+        for row, size, mask in zip(rows, sizes, self._trie_seen, strict=True):
+            mask[:size, :size] = row.ancestors()
         self._trie_tokens = HostDeviceInts(
-            [[*r.tokens, *[0] * (most - len(r.tokens))] for r in rows]
+            [[*r.tokens, *[0] * (largest - len(r.tokens))] for r in rows]
         )
         self._behind = HostDeviceInts(map(sum, zip(lengths, sizes, strict=True)))
         self._starts = HostDeviceInts(map(sub, self._behind, self.widths))
@@ -99,14 +99,14 @@ class BeamForest:
         self._seen: list[Tensor] = []  # the input beams', then a layer each
 
     def _slot_order(self, layers: int) -> tuple[HostDeviceInts, HostDeviceInts]:
-        """Returns where the target's pass takes its nodes from, and where it returns their logits.
+        """Returns the order of nodes in the target's pass, and the one that undoes it for logits.
 
         The slots of a row hold its own input beams, then the forest, then fillers.
         """
         inputs = self.inputs
         nodes = layers * self.width
-        drafted = range(inputs, inputs + nodes)
-        order = [[*range(w), *drafted, *[0] * (inputs - w)] for w in self.widths]
+        forest_slots = range(inputs, inputs + nodes)
+        order = [[*range(w), *forest_slots, *[0] * (inputs - w)] for w in self.widths]
         back = [
             [*(beam if beam < w else 0 for beam in range(inputs)), *range(w, w + nodes)]
             for w in self.widths
@@ -116,20 +116,20 @@ class BeamForest:
     def _build_draft_inputs(
         self, rows: Sequence[BeamRow], depths: Sequence[Sequence[int]]
     ) -> list[HostDeviceInts]:
-        """What the draft has not run yet: nodes, their positions, first slots, the input beams.
+        """Builds the draft's pending inputs: nodes, their positions, first slots, input beams.
 
         A row with fewer pending nodes runs fillers after them; a later pass writes there.
         """
-        most = max(len(row.tokens) - row.drafted for row in rows)
+        count = max(len(row.tokens) - row.drafted for row in rows)
         ends = [(row.drafted, len(row.tokens) - 1) for row in rows]
-        nodes = [[min(done + step, last) for step in range(most)] for done, last in ends]
+        nodes = [[min(first + step, last) for step in range(count)] for first, last in ends]
         positions = [
-            [len(row.trunk) + depth[node] for node in own]
-            for row, depth, own in zip(rows, depths, nodes, strict=True)
+            [len(row.trunk) + depth[node] for node in row_nodes]
+            for row, depth, row_nodes in zip(rows, depths, nodes, strict=True)
         ]
         starts = [len(row.trunk) + row.drafted for row in rows]
         pairs = zip(rows, self._inputs, strict=True)
-        inputs = [[node - row.drafted for node in own] for row, own in pairs]
+        inputs = [[node - row.drafted for node in row_nodes] for row, row_nodes in pairs]
         return [
             HostDeviceInts(nodes),
             HostDeviceInts(positions),
@@ -137,73 +137,73 @@ class BeamForest:
             HostDeviceInts(inputs),
         ]
 
-    def send(self, others: Sequence[Tensor]) -> list[Tensor]:
-        """Sends all that the host knows to the device in one copy, along with other tensors; those,
-        on the device.
+    def send(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Copies the host's numbers and ``tensors`` to the device at once; returns the tensors
+        there.
         """
         numbers = [self._lengths, self._sizes, self._trie_tokens, self._behind, self._starts]
         numbers += [self._inputs, self._depth, *self._pending]
         if self._ragged:
             numbers += [self._order, self._back]
-        self._trie_seen, *there = copy_to_device(numbers, self.device, [self._trie_seen, *others])
+        self._trie_seen, *copies = copy_to_device(numbers, self.device, [self._trie_seen, *tensors])
         inputs = self._inputs.on(self.device)
         self.input_tokens = _gather_rows(self._trie_tokens.on(self.device), inputs)
         self._seen = [_gather_rows(self._trie_seen, inputs)]
-        return there
+        return copies
 
     def add_layer(self, tokens: Tensor, parents: Tensor) -> None:
         """Appends D draft beams; tokens and parents: [R, D], parents within the layer before."""
-        first = len(self.tokens) * self.width
+        offset = len(self.tokens) * self.width
         index = parents.unsqueeze(-1).expand(-1, -1, self._seen[-1].shape[-1])
-        layer = constant(tuple(range(first, first + self.width)), self.device)
+        layer = constant(tuple(range(offset, offset + self.width)), self.device)
         nodes = self._sizes.on(self.device).unsqueeze(1) + layer
-        seen = self._seen[-1].gather(1, index).scatter(2, nodes.unsqueeze(-1), True)
+        mask = self._seen[-1].gather(1, index).scatter(2, nodes.unsqueeze(-1), True)
         self.tokens.append(tokens)
-        self._seen.append(seen)
+        self._seen.append(mask)
 
     def run_pending(self, model: LanguageModel, cache: object) -> Tensor:
-        """Runs the trie nodes that a draft has not seen, including the input beams; returns logits
-        after these [R, B, V], where a row with fewer repeats its first.
+        """Runs the trie nodes that a draft has not run, including the input beams; returns the
+        logits after these [R, B, V]. A row with fewer beams repeats its first.
         """
         nodes, positions, starts, inputs = self._pending
         index = nodes.on(self.device)
         tokens = _gather_rows(self._trie_tokens.on(self.device), index)
-        seen = _gather_rows(self._trie_seen, index)
-        seen = _resize_mask(seen, self._drafted + index.shape[1])
-        logits = self._run(model, cache, starts, tokens, positions.on(self.device), seen)
+        mask = _gather_rows(self._trie_seen, index)
+        mask = _resize_mask(mask, self._drafted + index.shape[1])
+        logits = self._run(model, cache, starts, tokens, positions.on(self.device), mask)
         return _gather_rows(logits, inputs.on(logits.device))
 
     def run_layer(self, model: LanguageModel, cache: object) -> Tensor:
-        """Runs the newest layer with a draft; logits [R, D, V]."""
+        """Runs the newest layer with a draft; returns logits [R, D, V]."""
         layer = len(self.tokens)
         starts = self._behind.plus((layer - 1) * self.width)
-        seen = self._seen[-1][..., : max(self._sizes) + layer * self.width]
+        mask = self._seen[-1][..., : max(self._sizes) + layer * self.width]
         positions = (self._depth.on(self.device) + layer).unsqueeze(1).expand(-1, self.width)
-        return self._run(model, cache, starts, self.tokens[-1], positions, seen)
+        return self._run(model, cache, starts, self.tokens[-1], positions, mask)
 
     def run_all(self, model: LanguageModel, cache: object) -> Tensor:
         """Runs the input beams and the whole forest with the target: the iteration's target call.
         Returns logits [R, B + layers D, V].
         """
         tokens = torch.cat([self.input_tokens, *self.tokens], dim=1)
-        seen = torch.cat(self._seen, dim=1)
+        mask = torch.cat(self._seen, dim=1)
         layers = range(1, len(self.tokens) + 1)
         levels = (0,) * self.inputs + tuple(n for n in layers for _ in range(self.width))
         positions = self._depth.on(self.device).unsqueeze(1) + constant(levels, self.device)
         if self._ragged:
             order = self._order.on(self.device)
-            tokens, positions, seen = (
-                _gather_rows(part, order) for part in (tokens, positions, seen)
+            tokens, positions, mask = (
+                _gather_rows(part, order) for part in (tokens, positions, mask)
             )
-        run = max(size - width for size, width in zip(self._sizes, self.widths, strict=True))
-        seen = _resize_mask(seen, run + tokens.shape[1])
-        logits = self._run(model, cache, self._starts, tokens, positions, seen)
+        cached = max(size - width for size, width in zip(self._sizes, self.widths, strict=True))
+        mask = _resize_mask(mask, cached + tokens.shape[1])
+        logits = self._run(model, cache, self._starts, tokens, positions, mask)
         return _gather_rows(logits, self._back.on(logits.device)) if self._ragged else logits
 
     def _run(
-        self, model: LanguageModel, cache: object, starts: HostDeviceInts, *given: Tensor
+        self, model: LanguageModel, cache: object, starts: HostDeviceInts, *inputs: Tensor
     ) -> Tensor:
-        return run_under_ancestors(model, cache, self._lengths, starts, *given).logits
+        return run_under_ancestors(model, cache, self._lengths, starts, *inputs).logits
 
 
 def _gather_rows(values: Tensor, index: Tensor) -> Tensor:
@@ -211,9 +211,9 @@ def _gather_rows(values: Tensor, index: Tensor) -> Tensor:
     return values[cached_arange(len(index), values.device).unsqueeze(1), index]
 
 
-def _resize_mask(seen: Tensor, columns: int) -> Tensor:
+def _resize_mask(mask: Tensor, columns: int) -> Tensor:
     """Returns a mask [..., C] cut or filled up with False to a number of columns."""
-    return pad(seen, (0, columns - seen.shape[-1]))
+    return pad(mask, (0, columns - mask.shape[-1]))
 
 
 @dataclass
@@ -246,9 +246,9 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         return self.plan.depth * self.plan.width
 
     def slots_needed(self, longest_prompt: int, max_new_tokens: int) -> int:
-        """Returns one trunk, at worst a branch for every beam, and one forest after them.
+        """Returns the slots of one trunk, at worst a branch for every beam, and one forest.
 
-        With one cache only one beam goes on, so nothing branches.
+        With ``one_cache`` only one beam continues, so nothing branches.
         """
         branches = 1 if self.plan.one_cache else self.plan.width
         return longest_prompt + branches * (max_new_tokens + 2) + self.nodes
@@ -268,10 +268,16 @@ class BeamDecoder(DecodingLoop[BeamRow]):
     def step(self, active: Sequence[BeamRow]) -> int:
         draws = self.make_draws([row.generator for row in active])
         forest, parents, limit = self._begin(active)
-        drafted = self._draft(forest, parents, draws)
+        draft_layers = self._draft(forest, parents, draws)
         logits = forest.run_all(self.target, self._caches[0])
         outcomes = verify(
-            logits.to(self.settings.dtype), parents, drafted, self.plan, self.settings, limit, draws
+            logits.to(self.settings.dtype),
+            parents,
+            draft_layers,
+            self.plan,
+            self.settings,
+            limit,
+            draws,
         )
         outcomes = processes.broadcast_object(outcomes)
         for row, outcome in zip(active, outcomes, strict=True):
@@ -295,10 +301,10 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         return sum(draft.timer.take_s() for draft in self.drafts), self.target.timer.take_s()
 
     def _begin(self, active: Sequence[BeamRow]) -> tuple[BeamForest, ParentBeams, Tensor]:
-        """Sends all that the host knows to the device in one copy, pending moves included.
+        """Copies the iteration's numbers and pending cache moves to the device at once.
 
-        Returns the forest, nothing drafted; the input beams, with as many places as the widest row
-        has; how many layers each row has left [R].
+        Returns the forest, still empty, the input beams, padded to the widest row, and each row's
+        remaining layers [R].
         """
         forest = BeamForest(active, self.plan, self.target.device)
         limit = torch.tensor([row.remaining_layers for row in active])
@@ -312,8 +318,8 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         return forest, ParentBeams(forest.input_tokens, *parents[:count]), limit
 
     def _draft(self, forest: BeamForest, parents: ParentBeams, draws: Draws) -> DraftedLayers:
-        """Beam sampling with the draft: D beams per layer, i.i.d. and with replacement."""
-        drafted = DraftedLayers([], [])
+        """Samples beams from the draft: D per layer, i.i.d. and with replacement."""
+        draft_layers = DraftedLayers([], [])
         for layer in range(self.plan.depth):
             draft = self.drafts[0]
             cache = self._caches[1]
@@ -323,33 +329,35 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             law = beam_probs(parents.likelihood, log_q, self.settings.get_draft_settings())
             cells = draws.categorical(law.unsqueeze(1), self.plan.width).squeeze(1)
             processes.broadcast_tensors(cells)
-            drafted.lawful.append(is_distribution(logits).all(dim=1))
-            drafted.laws.append(law)
-            drafted.cells.append(cells)
+            draft_layers.lawful.append(is_distribution(logits).all(dim=1))
+            draft_layers.laws.append(law)
+            draft_layers.cells.append(cells)
             parents = parents.children(cells, log_q)
             forest.add_layer(parents.tokens, cells // log_q.shape[-1])
-        return drafted
+        return draft_layers
 
     def _commit(self, index: int, row: BeamRow, outcome: BeamOutcome) -> int:
-        """Puts one row's output beams in place; returns the layers it grew by."""
+        """Updates a row with its output beams; returns the number of layers it grew by."""
         size = len(row.tokens)
         width = self.plan.width
         # the first node of each layer's parents
         firsts = [size - row.width, *(size + layer * width for layer in range(self.plan.depth))]
         layers = zip(firsts, outcome.draft_parents, strict=False)
-        forest_parents = [first + parent for first, parents in layers for parent in parents]
+        forest_parents = [
+            parent_offset + parent for parent_offset, parents in layers for parent in parents
+        ]
         forest_tokens = [token for tokens in outcome.draft_tokens for token in tokens]
-        first = firsts[outcome.layer - 1]
-        beams = [replace(beam, parent=first + beam.parent) for beam in outcome.beams]
+        parent_offset = firsts[outcome.layer - 1]
+        beams = [replace(beam, parent=parent_offset + beam.parent) for beam in outcome.beams]
         if self.plan.one_cache:
             beams = [max(beams, key=lambda beam: beam.score(self.plan.length_penalty))]
-        drafted = size + max(self.plan.depth - 1, 0) * width
+        draft_end = size + max(self.plan.depth - 1, 0) * width
         length = len(row.trunk)
-        kept = row.advance(forest_tokens, forest_parents, beams, outcome.layer, drafted)
-        self._keep(index, row, CacheMoves(length, (kept, kept[: row.drafted])))
+        kept_nodes = row.advance(forest_tokens, forest_parents, beams, outcome.layer, draft_end)
+        self._keep(index, row, CacheMoves(length, (kept_nodes, kept_nodes[: row.drafted])))
         row.grow_trunk(bool(self.drafts))
-        came = outcome.accepted_layers, outcome.layer, outcome.widths
-        row.steps.append(StepRecord(self.nodes, self.depth, *came))
+        counts = outcome.accepted_layers, outcome.layer, outcome.widths
+        row.steps.append(StepRecord(self.nodes, self.depth, *counts))
         if all(beam.stopped for beam in row.beams) or row.remaining_layers == 0:
             row.deliver(self.plan.length_penalty)
         return outcome.layer
@@ -405,33 +413,33 @@ class BeamSearch(BeamDecoder):
         beams, and ends the row, the index-th in the caches, if due.
         """
         width = self.plan.width
-        first = len(row.tokens) - row.width
+        parent_offset = len(row.tokens) - row.width
         length = row.layers + 1
         row.steps.append(StepRecord(0, 0, 0, 1, (width,)))
         assert isinstance(row, SearchRow)
         pool = row.pool
-        going: list[Beam] = []
+        active: list[Beam] = []
         for rank, (likelihood, cell) in enumerate(candidates):
             parent = int(cell) // vocab
             token = int(cell) % vocab
-            ended = token in row.request.stop_ids or length == row.request.max_new_tokens
-            beam = Beam(first + parent, token, likelihood, length, ended)
-            if not ended:
-                going.append(beam)
+            is_final = token in row.request.stop_ids or length == row.request.max_new_tokens
+            beam = Beam(parent_offset + parent, token, likelihood, length, is_final)
+            if not is_final:
+                active.append(beam)
             elif rank < width and likelihood > -torch.inf:
                 tokens = (*row.get_generated_tokens(parent), token)
                 score = beam.score(self.plan.length_penalty)
                 pool.append((score, likelihood, tokens))
-        pool.sort(key=lambda ended: -ended[0])
+        pool.sort(key=lambda is_final: -is_final[0])
         del pool[width:]
-        going = [beam for beam in going if beam.likelihood > -torch.inf][:width]
-        if going:
-            best = replace(going[0], length=length).score(self.plan.length_penalty)
+        active = [beam for beam in active if beam.likelihood > -torch.inf][:width]
+        if active:
+            best = replace(active[0], length=length).score(self.plan.length_penalty)
             hopeless = len(pool) == width and best <= pool[-1][0]
-        if not going or hopeless:
+        if not active or hopeless:
             _, likelihood, answer = pool[0]
             row.close(answer, likelihood)
             return
-        kept = row.advance([], [], going, 1, 0)
-        self._keep(index, row, CacheMoves(len(row.trunk), (kept,)))
+        nodes = row.advance([], [], active, 1, 0)
+        self._keep(index, row, CacheMoves(len(row.trunk), (nodes,)))
         row.grow_trunk(False)

@@ -29,9 +29,9 @@ from spec_bench.verify.beams import (
 
 @dataclass(frozen=True)
 class CacheMoves:
-    """One row's nodes that must move to the front of the caches: at once on a CPU, elsewhere with
-    the next iteration's copy. Which stay is known on the host, after the iteration's one transfer;
-    so the indices wait until something goes to the device anyway, before the next pass.
+    """One row's nodes that must move to the front of the caches: at once on a CPU, on a GPU with
+    the next iteration's copy. The host selects them after the iteration's one transfer, so their
+    indices wait for the next transfer to the device, before the next pass.
     """
 
     length: int = 0  # slots before node 0
@@ -44,8 +44,8 @@ class CacheMoves:
 
 
 def combine_moves(moves: Sequence[CacheMoves], caches: int) -> list[Tensor]:
-    """Returns R rows' moves as indices on the host, per cache [2, R, T] slots from and to, or
-    nothing if nothing moves; a row that moves fewer repeats its last move, or moves nothing.
+    """Combines R rows' moves into host indices [2, R, T] per cache, source and target slots; empty
+    if nothing moves. A row with fewer moves repeats its last, or moves a slot to itself.
     """
     tables = []
     for cache in range(caches):
@@ -53,13 +53,17 @@ def combine_moves(moves: Sequence[CacheMoves], caches: int) -> list[Tensor]:
         for move in moves:
             nodes = enumerate(move.kept[cache] if move.kept else ())
             pairs.append(
-                [(move.length + node, move.length + to) for to, node in nodes if to != node]
+                [
+                    (move.length + node, move.length + target)
+                    for target, node in nodes
+                    if target != node
+                ]
             )
-        most = max(map(len, pairs))
+        longest = max(map(len, pairs))
         for slots, move in zip(pairs, moves, strict=True):
-            last = slots[-1] if slots else (move.length, move.length)
-            slots += [last] * (most - len(slots))
-        tables.append(torch.tensor(pairs, dtype=torch.long).view(len(moves), most, 2))
+            filler = slots[-1] if slots else (move.length, move.length)
+            slots += [filler] * (longest - len(slots))
+        tables.append(torch.tensor(pairs, dtype=torch.long).view(len(moves), longest, 2))
     return [table.permute(2, 0, 1) for table in tables] if any(t.numel() for t in tables) else []
 
 
@@ -109,8 +113,8 @@ class BeamRow(AnswerRow):
     @classmethod
     def start(cls, request: Request, generator: torch.Generator) -> BeamRow:
         """Returns one beam: the prompt, its last token not run yet."""
-        *trunk, last = request.prompt_ids
-        return cls(request, generator, trunk, [last], [-1], [Beam(-1, last, 0.0, 0, False)])
+        *trunk, root = request.prompt_ids
+        return cls(request, generator, trunk, [root], [-1], [Beam(-1, root, 0.0, 0, False)])
 
     @property
     def width(self) -> int:
@@ -124,11 +128,11 @@ class BeamRow(AnswerRow):
 
     def ancestors(self) -> torch.Tensor:
         """[n, n] True where the second node lies on the first one's path, itself included."""
-        seen = torch.eye(len(self.tokens), dtype=torch.bool)
+        mask = torch.eye(len(self.tokens), dtype=torch.bool)
         for node, parent in enumerate(self.parents):
             if parent >= 0:
-                seen[node] |= seen[parent]
-        return seen
+                mask[node] |= mask[parent]
+        return mask
 
     def depths(self) -> list[int]:
         """[n] levels below the trunk's end, 0 for its children."""
@@ -162,10 +166,9 @@ class BeamRow(AnswerRow):
         forest_parents: Sequence[int],
         beams: Sequence[Beam],
         layers: int,
-        drafted: int,
+        draft_end: int,
     ) -> list[int]:
-        """Replaces the input beams by a step's output beams, by which every beam grew so many
-        layers.
+        """Replaces the input beams by a step's output beams, ``layers`` tokens longer.
 
         Parents index the row's nodes and after them the step's draft nodes, the forest, which the
         target has run; of all these the draft has run the first ``drafted``. Returns the nodes to
@@ -173,34 +176,32 @@ class BeamRow(AnswerRow):
         """
         tokens = [*self.tokens, *forest_tokens]
         parents = [*self.parents, *forest_parents]
-        alive: set[int] = set()
+        ancestors: set[int] = set()
         for beam in beams:
             node = beam.parent
-            while node >= 0 and node not in alive:
-                alive.add(node)
+            while node >= 0 and node not in ancestors:
+                ancestors.add(node)
                 node = parents[node]
-        kept = sorted(alive)
-        place = {-1: -1, **{node: index for index, node in enumerate(kept)}}
-        self.tokens = [*(tokens[node] for node in kept), *(beam.token for beam in beams)]
-        self.parents = [place[parents[node]] for node in kept]
-        self.parents += [place[beam.parent] for beam in beams]
+        nodes = sorted(ancestors)
+        new_index = {-1: -1, **{node: index for index, node in enumerate(nodes)}}
+        self.tokens = [*(tokens[node] for node in nodes), *(beam.token for beam in beams)]
+        self.parents = [new_index[parents[node]] for node in nodes]
+        self.parents += [new_index[beam.parent] for beam in beams]
         self.beams = list(beams)
-        self.drafted = sum(node < drafted for node in kept)
+        self.drafted = sum(node < draft_end for node in nodes)
         self.layers += layers
-        return kept
+        return nodes
 
-    def grow_trunk(self, drafted: bool) -> None:
-        """Moves nodes that all beams descend from to the trunk, once all models, a draft among them
-        where there is one, have run them.
-        """
-        run = self.drafted if drafted else len(self.tokens) - self.width
-        shared = 0
-        while shared < run and self.parents.count(shared - 1) == 1:
-            shared += 1
-        self.trunk += self.tokens[:shared]
-        self.tokens = self.tokens[shared:]
-        self.parents = [max(parent - shared, -1) for parent in self.parents[shared:]]
-        self.drafted = max(self.drafted - shared, 0)
+    def grow_trunk(self, has_draft: bool) -> None:
+        """Moves nodes that all beams share to the trunk, once all models have run them."""
+        run_count = self.drafted if has_draft else len(self.tokens) - self.width
+        shared_count = 0
+        while shared_count < run_count and self.parents.count(shared_count - 1) == 1:
+            shared_count += 1
+        self.trunk += self.tokens[:shared_count]
+        self.tokens = self.tokens[shared_count:]
+        self.parents = [max(parent - shared_count, -1) for parent in self.parents[shared_count:]]
+        self.drafted = max(self.drafted - shared_count, 0)
 
     def deliver(self, length_penalty: float) -> None:
         """Ends the row with its best beam; see ``Beam.score``."""
@@ -209,22 +210,22 @@ class BeamRow(AnswerRow):
         self.close(self.get_generated_tokens(best)[: beam.length], beam.likelihood)
 
     def close(self, answer: Sequence[int], log_likelihood: float) -> None:
-        """Ends the row with an answer, up to its first stop text, and shares its tokens out to the
-        steps that made them.
+        """Ends the row with an answer, cut at its first stop text, and limits the steps' delivered
+        tokens to it.
         """
         end = self.request.find_end(answer)
         self.answer = tuple(answer[:end])
         self.log_likelihood = log_likelihood if len(self.answer) == len(answer) else None
         self.finish = "length" if end is None else "stop"
-        left = len(self.answer)
+        remaining = len(self.answer)
         for place, step in enumerate(self.steps):
-            self.steps[place] = replace(step, delivered=min(step.delivered, left))
-            left -= self.steps[place].delivered
+            self.steps[place] = replace(step, delivered=min(step.delivered, remaining))
+            remaining -= self.steps[place].delivered
 
 
 def pack_parents(active: Sequence[BeamRow], places: int) -> list[torch.Tensor]:
-    """Returns what the host knows of R rows' beams, B of the widest: likelihood, length and stopped
-    [R, B], stop_ids [R, S], first [R, B]; see ``beam_step.ParentBeams``.
+    """Packs R rows' beams, padded to B each, into host tensors: likelihood, length and stopped
+    [R, B], stop_ids [R, S], first [R, B]; see ``ParentBeams``.
     """
 
     def filled(rows: Sequence[Sequence[Any]], width: int, fill: float) -> Tensor:
@@ -233,12 +234,12 @@ def pack_parents(active: Sequence[BeamRow], places: int) -> list[torch.Tensor]:
 
     beams = [row.beams for row in active]
     stops = [row.request.stop_ids for row in active]
-    most = max(1, *map(len, stops))
+    stop_count = max(1, *map(len, stops))
     return [
         filled([[beam.likelihood for beam in row] for row in beams], places, -torch.inf),
         filled([[beam.length for beam in row] for row in beams], places, 0).long(),
         filled([[beam.stopped for beam in row] for row in beams], places, 0).bool(),
-        filled(stops, most, -1).long(),
+        filled(stops, stop_count, -1).long(),
         torch.tensor([[*row.first_of_text(), *range(row.width, places)] for row in active]),
     ]
 
@@ -268,35 +269,37 @@ class ParentBeams:
     first: Tensor  # [R, B] the first beam with the same text, which may be itself
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        """Raw log-probabilities after each, of logits [R, B, V], the same numbers after beams of
-        the same text.
+        """Computes raw log-probabilities after each beam from logits [R, B, V]; beams of the same
+        text get the same numbers.
 
-        A model computes those separately, and they differ by a rounding error that depends on place
-        and batch. A truncation, or a largest value, would then pick among equal cells differently
-        in each batch.
+        A model computes their logits separately, with rounding errors that depend on place and
+        batch. A truncation or a maximum would then choose among equal cells differently in each
+        batch.
         """
         log_p = next_token_log_probs(logits, self.stopped, self.tokens)
         return log_p.gather(1, self.first.unsqueeze(-1).expand_as(log_p))
 
     def children(self, cells: Tensor, log_p: Tensor) -> ParentBeams:
-        """The beams at cells [R, D], given raw log-probabilities [R, B, V] after each parent."""
+        """Returns the beams at cells [R, D] from raw log-probabilities [R, B, V] of each parent."""
         parent = cells // log_p.shape[-1]
         tokens = cells % log_p.shape[-1]
-        gained = log_p.flatten(1).gather(1, cells)
-        likelihood = self.likelihood.gather(1, parent) + gained
+        log_p_gain = log_p.flatten(1).gather(1, cells)
+        likelihood = self.likelihood.gather(1, parent) + log_p_gain
         ends = (tokens.unsqueeze(-1) == self.stop_ids.unsqueeze(1)).any(dim=-1)
-        stopped = self.stopped.gather(1, parent)
-        length = self.length.gather(1, parent) + ~stopped
+        was_stopped = self.stopped.gather(1, parent)
+        length = self.length.gather(1, parent) + ~was_stopped
         text = self.first.gather(1, parent) * log_p.shape[-1] + tokens
         place = torch.arange(text.shape[1], device=text.device)
-        same = text.unsqueeze(1) == text.unsqueeze(2)
-        first = torch.where(same, place, text.shape[1]).amin(dim=-1)
-        return ParentBeams(tokens, likelihood, length, stopped | ends, self.stop_ids, first)
+        equal_text = text.unsqueeze(1) == text.unsqueeze(2)
+        first_equal = torch.where(equal_text, place, text.shape[1]).amin(dim=-1)
+        return ParentBeams(
+            tokens, likelihood, length, was_stopped | ends, self.stop_ids, first_equal
+        )
 
 
 @dataclass(frozen=True)
 class DraftedLayers:
-    """What was drafted, one entry per layer."""
+    """The draft's beams, one entry per layer."""
 
     laws: list[Tensor]  # [R, B V] or [R, D V] the draft's beam distribution over all its parents
     cells: list[Tensor]  # [R, D]
@@ -324,7 +327,7 @@ _FIELDS = ("cells", "there", "likelihood", "length", "stopped")  # of an output 
 def verify(
     logits: Tensor,
     parents: ParentBeams,
-    drafted: DraftedLayers,
+    draft_layers: DraftedLayers,
     plan: BeamPlan,
     settings: SamplingSettings,
     limit: Tensor,
@@ -336,92 +339,98 @@ def verify(
     """
     rows = logits.shape[0]
     width = plan.width
-    depth = len(drafted.cells)
+    depth = len(draft_layers.cells)
     vocab = logits.shape[-1]
     inputs = parents.tokens.shape[1]
     trials = draws.trials(depth * width)
-    going = torch.ones(rows, dtype=torch.bool, device=logits.device)
+    active = torch.ones(rows, dtype=torch.bool, device=logits.device)
     # where each row's verification ended: its layer, how many layers before it reached their width
-    ended = torch.zeros_like(limit)
+    final_layer = torch.zeros_like(limit)
     full = torch.zeros_like(limit)
     beams = logits.new_zeros((rows, len(_FIELDS), 2 * width), dtype=torch.float64)
-    layer_widths = [torch.full((rows,), width, device=going.device)]
+    layer_widths = [torch.full((rows,), width, device=active.device)]
     for layer in range(depth + 1):
-        first = inputs + (layer - 1) * width
-        here = logits[:, first : first + width] if layer else logits[:, :inputs]
-        log_p = parents.log_probs(here)
+        start = inputs + (layer - 1) * width
+        layer_logits = logits[:, start : start + width] if layer else logits[:, :inputs]
+        log_p = parents.log_probs(layer_logits)
         law = beam_probs(parents.likelihood, log_p, settings)
         if layer == depth:  # the extra layer: nothing was drafted for it
             chain = law.unsqueeze(1).expand(-1, width + 1, -1)
-            nothing = going.new_zeros((rows, width))
-            verdict = LayerVerdict(nothing, torch.zeros_like(limit))
-            cells = torch.zeros_like(nothing, dtype=torch.long)
-            asked = layer_widths[-1]
+            no_tests = active.new_zeros((rows, width))
+            verdict = LayerVerdict(no_tests, torch.zeros_like(limit))
+            cells = torch.zeros_like(no_tests, dtype=torch.long)
+            layer_width = layer_widths[-1]
         else:
-            stands = (parents.likelihood > -torch.inf).repeat_interleave(vocab, dim=1)
-            q = drafted.laws[layer] * stands
-            cells = drafted.cells[layer]
+            is_present = (parents.likelihood > -torch.inf).repeat_interleave(vocab, dim=1)
+            q = draft_layers.laws[layer] * is_present
+            cells = draft_layers.cells[layer]
             chain = compute_residual_chain(law, q, width)
-            asked = compute_layer_width(compute_acceptances(chain, q), plan.threshold, plan.least)
-            verdict = verify_layer(chain, q, cells, asked, trials, layer * width)
-        layer_widths.append(asked)
-        laws, wanted = compute_missing_beams(chain, verdict, asked)
-        ends = going & ((wanted > 0) | (limit == layer + 1))
+            layer_width = compute_layer_width(
+                compute_acceptances(chain, q), plan.threshold, plan.least
+            )
+            verdict = verify_layer(chain, q, cells, layer_width, trials, layer * width)
+        layer_widths.append(layer_width)
+        laws, missing = compute_missing_beams(chain, verdict, layer_width)
+        ends = active & ((missing > 0) | (limit == layer + 1))
         anywhere = torch.zeros_like(laws)  # for other rows: all mass on cell 0, read by nobody
         anywhere[..., 0] = 1.0
         laws = torch.where(ends[:, None, None], laws, anywhere)
-        drawn = draws.categorical(laws, 1).squeeze(-1)
-        used = torch.arange(width, device=wanted.device) < wanted.unsqueeze(1)
-        output = torch.cat([cells, drawn], dim=1)  # of accepted beams, and of those drawn
-        there = torch.cat([verdict.accepted, used], dim=1)
-        made = parents.children(output, log_p)
-        fields = (output, there, made.likelihood, made.length, made.stopped)
-        found = torch.stack([field.double() for field in fields], dim=1)
-        beams = torch.where(ends[:, None, None], found, beams)
-        ended = torch.where(ends, layer + 1, ended)
-        full = full + (going & (wanted == 0))
-        going = going & ~ends
+        new_cells = draws.categorical(laws, 1).squeeze(-1)
+        is_used = torch.arange(width, device=missing.device) < missing.unsqueeze(1)
+        output = torch.cat([cells, new_cells], dim=1)  # of accepted beams, and of those drawn
+        present = torch.cat([verdict.accepted, is_used], dim=1)
+        children = parents.children(output, log_p)
+        fields = (output, present, children.likelihood, children.length, children.stopped)
+        candidates = torch.stack([field.double() for field in fields], dim=1)
+        beams = torch.where(ends[:, None, None], candidates, beams)
+        final_layer = torch.where(ends, layer + 1, final_layer)
+        full = full + (active & (missing == 0))
+        active = active & ~ends
         if layer < depth:
             parents = parents.children(cells, log_p)
             likelihood = parents.likelihood.masked_fill(~verdict.accepted, -torch.inf)
             parents = replace(parents, likelihood=likelihood)
-    lawful = [is_distribution(logits).all(dim=1), *drafted.lawful]
+    lawful = [is_distribution(logits).all(dim=1), *draft_layers.lawful]
     return _copy_outcomes_to_host(
-        ended, full, torch.stack(layer_widths[1:], 1), beams, drafted, vocab, lawful
+        final_layer, full, torch.stack(layer_widths[1:], 1), beams, draft_layers, vocab, lawful
     )
 
 
 def _copy_outcomes_to_host(
-    ended: Tensor,
+    final_layer: Tensor,
     full: Tensor,
     widths: Tensor,
     beams: Tensor,
-    drafted: DraftedLayers,
+    draft_layers: DraftedLayers,
     vocab: int,
     lawful: Sequence[Tensor],
 ) -> list[BeamOutcome]:
-    """Returns one transfer: everything the host needs, as float64."""
-    depth = len(drafted.cells)
+    """Copies everything the host needs in one float64 transfer, and unpacks it by row."""
+    depth = len(draft_layers.cells)
     places = beams.shape[2]
-    parts = [ended.unsqueeze(1), full.unsqueeze(1), widths, beams.flatten(1)]
-    parts += [*drafted.cells, torch.stack(list(lawful), dim=1)]
+    parts = [final_layer.unsqueeze(1), full.unsqueeze(1), widths, beams.flatten(1)]
+    parts += [*draft_layers.cells, torch.stack(list(lawful), dim=1)]
     sizes = [1, 1, depth + 1, *([places] * len(_FIELDS)), *([places // 2] * depth), len(lawful)]
     outcomes = []
-    for line in torch.cat([part.double() for part in parts], dim=1).tolist():
-        numbers = iter(line)
-        (layer,), (accepted,), asked, *rest, sound = (list(islice(numbers, size)) for size in sizes)
-        fields = rest[: len(_FIELDS)]
-        drafts = rest[len(_FIELDS) :]
+    for row in torch.cat([part.double() for part in parts], dim=1).tolist():
+        numbers = iter(row)
+        (layer,), (accepted_layers,), all_widths, *columns, row_lawful = (
+            list(islice(numbers, size)) for size in sizes
+        )
+        fields = columns[: len(_FIELDS)]
+        drafts = columns[len(_FIELDS) :]
         output = [
             Beam(int(cell) // vocab, int(cell) % vocab, likelihood, int(length), bool(stopped))
-            for cell, there, likelihood, length, stopped in zip(*fields, strict=True)
-            if there
+            for cell, present, likelihood, length, stopped in zip(*fields, strict=True)
+            if present
         ]
         parents = [[int(cell) // vocab for cell in cells] for cells in drafts]
         tokens = [[int(cell) % vocab for cell in cells] for cells in drafts]
-        reached = tuple(int(value) for value in asked[: int(layer)])
-        lawfully = bool(sound[0]), all(sound[1:])
+        layer_widths = tuple(int(value) for value in all_widths[: int(layer)])
+        lawfully = bool(row_lawful[0]), all(row_lawful[1:])
         outcomes.append(
-            BeamOutcome(int(layer), int(accepted), reached, output, parents, tokens, lawfully)
+            BeamOutcome(
+                int(layer), int(accepted_layers), layer_widths, output, parents, tokens, lawfully
+            )
         )
     return outcomes

@@ -50,7 +50,7 @@ def is_compatible(kind: type[Drafter], tree: type[Policy]) -> bool:
 
 
 def can_verify(verifier: type[Verifier], tree: type[Policy]) -> bool:
-    """Returns whether a rule and a tree policy are for the same kind of thing."""
+    """Returns whether a rule verifies the trees of a policy."""
     if issubclass(verifier, BeamVerifier):
         return verifier.policy == tree.name
     if verifier.policies is not None:
@@ -80,19 +80,21 @@ class DecoderConfig:
             raise UsageError(f"{self.title}: {fault}")
 
     def _faults(self) -> Iterator[str]:
-        """Yields what does not fit together."""
+        """Yields a message for each pair of blocks that do not fit together."""
         kind = self.drafter.kind
         name = self.tree.name
         if not is_compatible(type(self.drafter), type(self.tree)):
-            others = [p for p, known in policy.items() if is_compatible(type(self.drafter), known)]
+            names = [
+                p for p, candidate in policy.items() if is_compatible(type(self.drafter), candidate)
+            ]
             yield (
                 f"drafter.kind {kind!r} does not go with tree policy {name!r}; it goes with "
-                f"{', '.join(others)}"
+                f"{', '.join(names)}"
             )
         if not can_verify(type(self.verifier), type(self.tree)):
-            rules = [r for r, known in rule.items() if can_verify(known, type(self.tree))]
-            own = self.verifier.name
-            yield f"tree policy {name!r} goes with rule {', '.join(rules)}, got {own!r}"
+            rules = [r for r, candidate in rule.items() if can_verify(candidate, type(self.tree))]
+            rule_name = self.verifier.name
+            yield f"tree policy {name!r} goes with rule {', '.join(rules)}, got {rule_name!r}"
         if isinstance(self.verifier, BeamVerifier):
             if self.drafts != self.verifier.models:
                 yield (
@@ -113,16 +115,15 @@ class DecoderConfig:
             yield from find_unsupported(self.drafter, self.tree, self.tree_attention)
         for key in self.tree.shared:
             value = getattr(self.tree, key)
-            other = getattr(self.verifier, key, None)
-            if other not in (None, value):
-                said = (
-                    f"tree.{key} is {format_value(value)} and verifier.{key} {format_value(other)}"
-                )
-                yield f"{said}; they must be the same"
+            rule_value = getattr(self.verifier, key, None)
+            if rule_value not in (None, value):
+                tree_text = f"tree.{key} is {format_value(value)}"
+                rule_text = f"verifier.{key} {format_value(rule_value)}"
+                yield f"{tree_text} and {rule_text}; they must be the same"
 
     @property
     def title(self) -> str:
-        """What stands before the key in messages."""
+        """Prefix of error messages."""
         return f"decoder {self.name!r}"
 
     @property
@@ -137,7 +138,7 @@ class DecoderConfig:
 
     @property
     def library(self) -> str:
-        """Whose code decodes; "": ours."""
+        """The library that decodes; "" for our own loop."""
         return self.verifier.library
 
     @property
@@ -146,8 +147,8 @@ class DecoderConfig:
         return self.drafter.kind if self.drafter.heads else None
 
     def limit_tree_depth(self, reach: int | None) -> GrownTree:
-        """Returns the tree for a drafter that guesses so many levels, None for any number; a
-        ValueError if it is deeper and cannot be cut.
+        """Cuts the tree to the ``reach`` levels that its drafter guesses, None for any number.
+        Raises UsageError if it is deeper and cannot be cut.
         """
         tree = self.tree
         assert isinstance(tree, GrownTree)
@@ -161,7 +162,7 @@ class DecoderConfig:
         )
 
     def describe_cut(self, decoder: AnyDecoder) -> str:
-        """Says how much of the tree a decoder uses whose heads guess fewer levels; else ""."""
+        """Describes how far the heads' depth cuts the tree; "" if it is whole."""
         if not isinstance(self.tree, NodeList) or decoder.depth >= self.tree.shape.depth:
             return ""
         return (
@@ -170,8 +171,8 @@ class DecoderConfig:
         )
 
     def check_under(self, settings: SamplingSettings) -> None:
-        """Checks that the rule fits how the tree draws siblings under sampling settings; a
-        ValueError names both if not.
+        """Raises UsageError if the rule does not fit how the tree draws siblings under sampling
+        settings.
         """
         with _name_decoder_in_errors(self.name):
             if isinstance(self.verifier, TransformersDecoding):
@@ -193,8 +194,8 @@ class DecoderConfig:
         uses any, draft heads. ``rows`` requests at most decode together; decoders that do not run
         at the same time share a pool of caches.
 
-        A ValueError as ``check_under``'s; also if there are too few drafts, their vocabulary is not
-        the target's, or the heads are another kind, another model's or too few.
+        Raises UsageError as ``check_under`` does; also if there are too few drafts, their
+        vocabulary is not the target's, or the heads are another kind, another model's or too few.
         """
         self.check_under(settings)
         if isinstance(self.verifier, ServerDecoding):
@@ -220,8 +221,8 @@ class DecoderConfig:
             module = require_transformers_module(self.title, target)
             return GenerateDecoder(self.name, module, models, aid, settings, rows, mark, calls)
         assert isinstance(self.verifier, TreeVerifier)
-        fitting = self._check_heads(target, heads)
-        tree = self.limit_tree_depth(self.drafter.reach(fitting))
+        checked_heads = self._check_heads(target, heads)
+        tree = self.limit_tree_depth(self.drafter.reach(checked_heads))
         return Decoder(
             self.name,
             target,
@@ -235,7 +236,7 @@ class DecoderConfig:
             lossless=self.verifier.mark,
             tree_attention=self.tree_attention,
             pool=pool,
-            heads=fitting,
+            heads=checked_heads,
         )
 
     def _check_drafts(
@@ -275,78 +276,79 @@ class DecoderConfig:
 
 @contextmanager
 def _name_decoder_in_errors(decoder: object) -> Iterator[None]:
-    """Names a decoder in the ValueErrors within."""
+    """Re-raises a block's ValueErrors with the decoder's name."""
     try:
         yield
     except ValueError as error:
         raise UsageError(f"decoder {format_value(decoder)}: {error}") from None
 
 
-def _get_block(given: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Returns one block of a decoder's settings; a ValueError if it is no mapping."""
-    block = given.get(key)
+def _get_block(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Returns one block of a decoder's settings; raises UsageError if it is no mapping."""
+    block = settings.get(key)
     if not isinstance(block, Mapping):
         raise UsageError(f"{key} must be a mapping, got {format_value(block)}")
     return block
 
 
-def resolve_spec(given: Mapping[str, Any], spec: str | int | None) -> dict[str, Any]:
-    """Writes a shorthand into a copy of a decoder's settings; None keeps the tree as it is. The
-    numbers' values are not checked here; a ValueError if the shorthand does not fit the tree
-    policy, naming the form that it takes.
+def resolve_spec(settings: Mapping[str, Any], spec: str | int | None) -> dict[str, Any]:
+    """Writes a shorthand into a copy of a decoder's settings; None keeps the tree as it is. Raises
+    UsageError if the shorthand's form does not fit the tree policy; its numbers are checked later.
     """
-    resolved = deepcopy(dict(given))
+    copied = deepcopy(dict(settings))
     if spec is None:
-        return resolved
-    with _name_decoder_in_errors(given.get("name")):
-        name = _get_block(given, "tree").get("policy")
+        return copied
+    with _name_decoder_in_errors(settings.get("name")):
+        name = _get_block(settings, "tree").get("policy")
         kind = policy.find(name, "tree.policy")
         text = str(spec).strip()
-        known = parse(text) if text else None
-        sizes = kind.of_spec(known) if known and known.form in kind.forms else None
+        shorthand = parse(text) if text else None
+        sizes = kind.of_spec(shorthand) if shorthand and shorthand.form in kind.forms else None
         if sizes is None:
-            own = f"spec {format_value(text)} does not fit its tree policy {name!r}"
-            raise UsageError(f"{own}, which takes {kind.takes}")
-    resolved["tree"] = {**resolved["tree"], **sizes}
-    return resolved
+            fault = f"spec {format_value(text)} does not fit its tree policy {name!r}"
+            raise UsageError(f"{fault}, which takes {kind.takes}")
+    copied["tree"] = {**copied["tree"], **sizes}
+    return copied
 
 
 def read_decoder(
-    given: Mapping[str, Any], settings: SamplingSettings | None = None
+    block: Mapping[str, Any], settings: SamplingSettings | None = None
 ) -> DecoderConfig:
     """Reads a decoder with its types from its settings: keys ``name``, ``drafter``, ``tree``,
-    ``verifier``, and ``tree_attention`` if it is off; ``display`` is for people and not read.
-    Sampling settings are those of temperature 1 if unknown.
-
-    A ValueError of one line names the key, its value and what is allowed.
+    ``verifier``, and ``tree_attention`` if it is off; ``display`` is not read. Sampling settings
+    default to temperature 1. Raises UsageError with the key, its value and what is allowed.
     """
-    name = given.get("name")
-    whole = given.get("tree_attention", True)
+    name = block.get("name")
+    tree_attention = block.get("tree_attention", True)
     with _name_decoder_in_errors(name):
         if not isinstance(name, str) or not name:
             raise UsageError("name must be a text")
-        for key in given:
+        for key in block:
             if key not in (*_KEYS, DISPLAY):
-                own = format_value(key, quoted=False)
-                raise UsageError(f"{own} is no key of a decoder, which has {', '.join(_KEYS)}")
-        proposing, growing, deciding = (_get_block(given, key) for key in _KEYS[1:4])
-        if not isinstance(whole, bool):
-            raise UsageError(f"tree_attention must be true or false, got {format_value(whole)}")
-        tree = policy.read(growing, "policy", "tree").under(whole)
-        proposes = drafter.read(proposing, "kind", "drafter")
-        decides = rule.read(deciding, "rule", "verifier")
-    config = DecoderConfig(name, proposes, tree, decides, whole)
+                shown_key = format_value(key, quoted=False)
+                raise UsageError(
+                    f"{shown_key} is no key of a decoder, which has {', '.join(_KEYS)}"
+                )
+        drafter_block, tree_block, verifier_block = (_get_block(block, key) for key in _KEYS[1:4])
+        if not isinstance(tree_attention, bool):
+            raise UsageError(
+                f"tree_attention must be true or false, got {format_value(tree_attention)}"
+            )
+        tree = policy.read(tree_block, "policy", "tree").under(tree_attention)
+        drafter_config = drafter.read(drafter_block, "kind", "drafter")
+        verifier_config = rule.read(verifier_block, "rule", "verifier")
+    config = DecoderConfig(name, drafter_config, tree, verifier_config, tree_attention)
     config.check_under(settings or SamplingSettings())
     return config
 
 
 def build_decoder(
-    given: Mapping[str, Any],
+    block: Mapping[str, Any],
     target: LanguageModel,
     drafts: Sequence[LanguageModel],
     settings: SamplingSettings,
-    *more: Any,
-    **named: Any,
+    *args: Any,
+    **kwargs: Any,
 ) -> AnyDecoder:
     """Reads settings and builds their decoder; see ``read_decoder`` and ``DecoderConfig.build``."""
-    return read_decoder(given, settings).build(target, drafts, settings, *more, **named)
+    return read_decoder(block, settings).build(target, drafts, settings, *args, **kwargs)

@@ -41,7 +41,7 @@ from spec_bench.verify.walk import ScoredTree, WalkResult
 
 
 class VerdictLayout(NamedTuple):
-    """What an iteration's message holds."""
+    """Sizes of the parts of an iteration's message."""
 
     depth: int  # L, levels of the trees
     ran: int  # levels whose nodes are where the drafter ran them, the root's included
@@ -49,10 +49,10 @@ class VerdictLayout(NamedTuple):
 
 
 class IterationResult(NamedTuple):
-    """What came of one iteration, on the device."""
+    """Result of one iteration, still on the device."""
 
     path: Tensor  # [R, L + 1] accepted nodes, root first
-    message: Tensor  # [R, ...] float64 what the host is sent
+    message: Tensor  # [R, ...] float64, for the host
     layout: VerdictLayout
 
 
@@ -133,20 +133,24 @@ class Decoder(DecodingLoop[Row]):
     def reserve(self, slots: int) -> None:
         self._scorer.reserve(self.rows, slots)
         kind = self.drafter.kind if self.drafter.own_model else "draft"
-        more = slots + self.drafter.more_slots(self.heads)
+        draft_slots = slots + self.drafter.more_slots(self.heads)
         caches = [
-            self.pool.cache(f"{kind} {index}", draft, self.rows, more)
+            self.pool.cache(f"{kind} {index}", draft, self.rows, draft_slots)
             for index, draft in enumerate(self.drafts)
         ]
-        own = self.heads is not None and self.heads.bytes_per_slot
-        heads_cache = self.pool.cache("heads", self.heads, self.rows, more) if own else None
-        every = (self._scorer.cache, *caches, heads_cache)
-        over = [(id(each), getattr(each, "grown", 0)) for each in every if each is not None]
+        has_cache = self.heads is not None and self.heads.bytes_per_slot
+        heads_cache = (
+            self.pool.cache("heads", self.heads, self.rows, draft_slots) if has_cache else None
+        )
+        all_caches = (self._scorer.cache, *caches, heads_cache)
+        cache_states = [
+            (id(cache), getattr(cache, "grown", 0)) for cache in all_caches if cache is not None
+        ]
         on_gpu = self.target.device.type == "cuda"
-        if over != self._over or not on_gpu:  # what was recorded over others is of no use
-            given = self.target, self.drafts, caches, self.heads, self.rows, heads_cache
-            self.drafting = self.drafter.drafting(Equipment(*given, self._memory))
-            self._over = over
+        if cache_states != self._over or not on_gpu:  # what was recorded over others is of no use
+            resources = self.target, self.drafts, caches, self.heads, self.rows, heads_cache
+            self.drafting = self.drafter.drafting(Equipment(*resources, self._memory))
+            self._over = cache_states
             self._slots = 0
             self.recordings = None
             self.asked = self._trace_draws() if on_gpu else None
@@ -154,49 +158,49 @@ class Decoder(DecodingLoop[Row]):
 
     @torch.inference_mode()
     def _trace_draws(self) -> list[DrawRequest] | None:
-        """Returns which numbers an iteration draws, of fillers; None if not the same in all. It
-        hangs on shapes alone, as does what the drafting keeps from now on.
+        """Runs an iteration on dummy inputs and returns its draws; None if they vary between
+        iterations. They depend on shapes alone, as do the buffers that the drafting allocates.
         """
         if self.policy.asks or not self.drafting.recordable or not self.tree_attention:
             return None
         if self.make_draws is not SeededSource or processes.count() > 1:
             return None
         draws = self.at_temperature(DrawRecorder([torch.Generator(self.target.device)]))
-        committed, known = self.make_dummy_inputs(1, 1)
-        copy_to_device(known, self.target.device)
+        committed, ints = self.make_dummy_inputs(1, 1)
+        copy_to_device(ints, self.target.device)
         try:
-            made = self.iterate(committed, draws)
+            result = self.iterate(committed, draws)
         except Exception as error:  # as of a compiler
-            fused = [each for each in self._models if getattr(each, "fused", False)]
-            for each in fused:
-                each.unfuse(error)
+            fused = [model for model in self._models if getattr(model, "fused", False)]
+            for model in fused:
+                model.unfuse(error)
             if not fused:
                 raise
             return self._trace_draws()
-        self.keep(made.path, committed.lengths, (), made.layout)
+        self.keep(result.path, committed.lengths, (), result.layout)
         return draws.asked
 
     def make_dummy_inputs(
-        self, rows: int, most: int
+        self, rows: int, tokens: int
     ) -> tuple[CommittedTokens, list[HostDeviceInts]]:
-        """Makes rows of ``most`` tokens before the root, and their numbers in the shapes that all
-        iterations have; they write behind what rows keep.
+        """Makes rows of ``tokens`` tokens before the root, and their numbers in the shapes of every
+        iteration. Their passes write behind what real rows keep in the caches.
         """
-        committed = CommittedTokens([[0] * (most + 1)] * rows)
-        return committed, self._known(committed, fixed=True)
+        committed = CommittedTokens([[0] * (tokens + 1)] * rows)
+        return committed, self._get_host_ints(committed, fixed=True)
 
-    def _known(self, committed: CommittedTokens, fixed: bool) -> list[HostDeviceInts]:
-        """Returns an iteration's numbers: what the host tells the device."""
-        needs = self.policy.needs(self.drafting, committed, fixed)
-        return [committed.lengths, committed.roots, *needs]
+    def _get_host_ints(self, committed: CommittedTokens, fixed: bool) -> list[HostDeviceInts]:
+        """Returns the numbers that an iteration copies from the host to the device."""
+        policy_ints = self.policy.needs(self.drafting, committed, fixed)
+        return [committed.lengths, committed.roots, *policy_ints]
 
     @torch.inference_mode()
     def prepare(self, requests: Sequence[Request]) -> None:
         self.reserve(self._slots)  # a cache may have grown for another decoder
-        here = all(each.device == self.target.device for each in self._models)
-        able = here and all(getattr(each, "recorder", None) for each in self._models)
+        same_device = all(model.device == self.target.device for model in self._models)
+        can_record = same_device and all(getattr(model, "recorder", None) for model in self._models)
         room = self._slots - self.policy.slots
-        if not able or self.asked is None:
+        if not can_record or self.asked is None:
             return
         if self.recordings is None or not self.recordings.covers(requests):
             self.recordings = GraphCache(self, room)
@@ -207,19 +211,19 @@ class Decoder(DecodingLoop[Row]):
         return (self.target, *self.drafts)
 
     def at_temperature(self, draws: AnySource) -> AnySource:
-        """Has draws choose tokens as the temperature allows; at 0 all distributions are one-hot."""
+        """Makes draws choose the likeliest token at temperature 0, where they are one-hot."""
         draft = self.settings.get_draft_settings()
         if self.lossless == "exact" and not self.settings.temperature + draft.temperature:
             draws.choose = choose_likeliest
         return draws
 
     def use_predrawn(self, numbers: Tensor) -> PredrawnSource:
-        """Returns draws of numbers that are there, as a graph takes them."""
+        """Returns draws that hand out ``numbers``, as a graph needs them."""
         return self.at_temperature(PredrawnSource((), (), numbers))
 
     def _draws(self, generators: Sequence[torch.Generator], graph: IterationGraph | None) -> Draws:
-        """Returns an iteration's randomness. On a GPU its numbers are drawn before, so that they
-        are the same whether it is recorded or not.
+        """Makes an iteration's source of randomness. On a GPU all numbers are drawn beforehand, so
+        that they are the same whether it is recorded or not.
         """
         if self.make_draws is not SeededSource:
             return self.make_draws(generators)
@@ -227,11 +231,11 @@ class Decoder(DecodingLoop[Row]):
             return self.at_temperature(SeededSource(generators))
         shape = len(generators), sum(count for _, count in self.asked)
         numbers = None if graph is None else graph.numbers
-        drawn = self.at_temperature(PredrawnSource(generators, shape, numbers))
-        drawn.draw(self.asked)
+        source = self.at_temperature(PredrawnSource(generators, shape, numbers))
+        source.draw(self.asked)
         if self.recordings is not None:
-            self.recordings.nudge(drawn.numbers)
-        return drawn
+            self.recordings.nudge(source.numbers)
+        return source
 
     def remember(self, answers: Sequence[Sequence[int]]) -> None:
         if self._memory is not None:
@@ -245,19 +249,19 @@ class Decoder(DecodingLoop[Row]):
         return row
 
     def step(self, active: Sequence[Row]) -> int:
-        """One iteration over the active rows, in their order in the caches: grow, one target pass,
-        verdict, commit, record. Returns the tokens emitted, over all rows.
+        """Runs one iteration over the active rows, in their order in the caches: grow, one target
+        pass, verdict, commit, record. Returns the number of tokens emitted, over all rows.
         """
         committed = CommittedTokens(row.tokens for row in active)
         graph = self.recordings.find_graph(committed.lengths) if self.recordings else None
-        known = self._known(committed, graph is not None)
+        ints = self._get_host_ints(committed, graph is not None)
         draws = self._draws([row.generator for row in active], graph)
         if graph is not None:
             layout = graph.layout
             path = None
-            verdict = graph.run(known)
+            verdict = graph.run(ints)
         else:
-            copy_to_device(known, self.target.device)
+            copy_to_device(ints, self.target.device)
             path, message, layout = self.iterate(committed, draws)
             verdict = message.tolist()
         self.ran.count(graph is not None)
@@ -271,14 +275,14 @@ class Decoder(DecodingLoop[Row]):
         self.drafting.count(committed.lengths, counts, layout.ran)
         width = layout.depth + 1
         for row, line, count in zip(active, verdict, counts, strict=True):
-            emitted, log_p = (line[1 + part * width : 1 + part * width + count] for part in (1, 2))
+            tokens, log_p = (line[1 + part * width : 1 + part * width + count] for part in (1, 2))
             sizes = line[1 + 3 * width : 3 + 3 * width] if width > 1 else (0, 0)
-            row.commit([int(token) for token in emitted], log_p, *map(int, sizes))
+            row.commit([int(token) for token in tokens], log_p, *map(int, sizes))
         draws.settle(counts)
         return sum(counts)
 
     def iterate(self, committed: CommittedTokens, draws: Draws) -> IterationResult:
-        """Grows the trees, runs the target once and walks; the caches keep nothing of it yet."""
+        """Grows the trees, runs the target once and walks; ``keep`` commits the result."""
         device = self.target.device
         tree = self.policy.plant(
             GrowthContext(self.drafting, committed, device, self.settings, draws)
@@ -307,7 +311,7 @@ class Decoder(DecodingLoop[Row]):
         nodes: Sequence[Sequence[int]],
         layout: VerdictLayout,
     ) -> None:
-        """Keeps every row's accepted path in the caches; a CPU's by ``nodes``, its host's."""
+        """Commits each row's accepted path to the caches; on a CPU ``nodes`` lists it."""
         self._scorer.commit(lengths, nodes, path)
         self.drafting.commit(lengths, nodes, path, layout.ran)
 
@@ -320,19 +324,21 @@ class Decoder(DecodingLoop[Row]):
 
 
 def _pack_verdict(tree: Tree, logits: Tensor, result: WalkResult) -> Tensor:
-    """Returns what the host is sent of each row, [R, ...] float64: the number accepted, L + 1
-    entries each of path, tokens emitted and their log-probabilities, nodes and levels of a tree
-    that has any, and the largest logit of each node, of the target and then of the draft.
+    """Packs each row's verdict into one float64 vector for the host, [R, ...]: the number accepted,
+    L + 1 entries each of path, tokens emitted and their log-probabilities, nodes and levels of a
+    tree that has any, and the largest logit of each node, of the target and then of the draft.
 
-    Of the entries the first ``accepted + 1`` mean anything.
+    Only the first ``accepted + 1`` of the L + 1 entries are defined.
     """
-    emitted = result.token.unsqueeze(1)
+    tokens_out = result.token.unsqueeze(1)
     if tree.shape.depth:
-        after = cached_arange(tree.shape.depth + 1, emitted.device) >= result.accepted.unsqueeze(1)
+        is_last = cached_arange(
+            tree.shape.depth + 1, tokens_out.device
+        ) >= result.accepted.unsqueeze(1)
         tokens = tree.tokens.gather(1, result.path).roll(-1, dims=1)
-        emitted = torch.where(after, emitted, tokens)
-    log_p = token_log_probs(logits, result.path, emitted)
-    parts = [result.accepted.unsqueeze(1), result.path, emitted, log_p.double()]
+        tokens_out = torch.where(is_last, tokens_out, tokens)
+    log_p = token_log_probs(logits, result.path, tokens_out)
+    parts = [result.accepted.unsqueeze(1), result.path, tokens_out, log_p.double()]
     if tree.shape.depth:
         parts.append(tree.count_nodes_and_levels())
     return torch.cat([*parts, logits.amax(dim=-1), *tree.largest], dim=1)

@@ -45,7 +45,7 @@ class GeneratedRow(AnswerRow):
 
     @property
     def log_likelihood(self) -> float:  # type: ignore[override]
-        """Of the answer, scored on demand: off the clock."""
+        """Log-likelihood of the answer, scored on demand, outside the measured time."""
         return log_likelihood(self.target, self.request.prompt_ids, self.answer)
 
     def generation(
@@ -104,21 +104,21 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
     def step(self, active: Sequence[GeneratedRow]) -> int:
         """Decodes whole answers."""
         requests = [row.request for row in active]
-        generated = generate(self.target, requests, self.settings, active[0].seed, self.aid)
-        draft_s, target_s = (each / len(active) for each in generated.prompt_s)
-        for row, tokens in zip(active, generated.answers, strict=True):
+        result = generate(self.target, requests, self.settings, active[0].seed, self.aid)
+        draft_s, target_s = (seconds / len(active) for seconds in result.prompt_s)
+        for row, tokens in zip(active, result.answers, strict=True):
             row.prompt_s = draft_s, target_s
             row.answer = tuple(tokens)
             row.steps = build_step_records(
-                generated.calls, len(row.request.prompt_ids), tokens, self.aid
+                result.calls, len(row.request.prompt_ids), tokens, self.aid
             )
             row.finish = "length" if row.request.find_end(tokens) is None else "stop"
         drafting_s, verifying_s = self._forward_s
-        self._forward_s = drafting_s + generated.forward_s[0], verifying_s + generated.forward_s[1]
-        return sum(len(tokens) for tokens in generated.answers)
+        self._forward_s = drafting_s + result.forward_s[0], verifying_s + result.forward_s[1]
+        return sum(len(tokens) for tokens in result.answers)
 
     def count_calls(self, active: Sequence[GeneratedRow]) -> int:
-        """Returns the passes that the rows' whole answers took."""
+        """Returns the number of target passes for the rows' whole answers."""
         return sum(len(row.steps) for row in active)
 
     def move_row(self, row: GeneratedRow, source: int, target: int) -> None:
@@ -133,20 +133,20 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
 def build_step_records(
     calls: Sequence[RecordedCall], prompt: int, tokens: Sequence[int], aid: Assistance
 ) -> list[StepRecord]:
-    """Returns what each pass of the target, that of the prompt of P tokens first, gave one row.
+    """Builds a row's step records from the target's passes, the first of which ran the prompt.
 
-    Without proposals each pass gives one token, until the row has ended. Otherwise the tokens that
-    a pass found in its cache tell how far the text had come. The library drops what it accepts
-    after an end, so those tokens, which ours count, are unknown: at most one block per text.
+    Without proposals each pass gives one token, until the row has ended. Otherwise a pass's cached
+    tokens tell the text's length. The library drops tokens accepted after an end, which our own
+    decoders count: at most one block per text.
     """
     if not aid.tokens:
         return [StepRecord(0, 0, 0, 1) for _ in tokens]
     roots = [max(call.past, prompt - 1) for call in calls]
     ends = [call.past + call.tokens for call in calls]
-    grown = [after - before for before, after in pairwise([*roots, prompt + len(tokens) - 1])]
+    gains = [next_root - start for start, next_root in pairwise([*roots, prompt + len(tokens) - 1])]
     return [
-        StepRecord(end - root - 1, end - root - 1, emitted - 1, emitted)
-        for root, end, emitted in zip(roots, ends, grown, strict=True)
+        StepRecord(end - root - 1, end - root - 1, count - 1, count)
+        for root, end, count in zip(roots, ends, gains, strict=True)
     ]
 
 
@@ -156,17 +156,17 @@ _DRAFTERS = ("none", "language_model", "lookup")
 
 
 def find_unsupported(drafter: Drafter, tree: Policy, tree_attention: bool) -> Iterator[str]:
-    """Yields what transformers cannot decode of this."""
+    """Yields a message for each setting that transformers cannot decode."""
     if drafter.kind not in _DRAFTERS:
-        known = ", ".join(_DRAFTERS)
-        yield f"rule 'transformers' goes with drafter.kind {known}, got {drafter.kind!r}"
+        names = ", ".join(_DRAFTERS)
+        yield f"rule 'transformers' goes with drafter.kind {names}, got {drafter.kind!r}"
     if not tree_attention:
         yield "transformers runs no trees, so tree_attention must be true"
     if isinstance(drafter, Lookup):
-        fixed = {"shortest": 1, "share": 0.0, "per_match": None}
-        for key, value in fixed.items():
-            if (own := getattr(drafter, key)) != value:
-                got = format_value(own)
+        required = {"shortest": 1, "share": 0.0, "per_match": None}
+        for key, value in required.items():
+            if (actual := getattr(drafter, key)) != value:
+                got = format_value(actual)
                 yield f"transformers has drafter.{key} {format_value(value)}, got {got}"
         if (width := getattr(tree, "width", 1)) != 1:
             yield f"transformers looks up one chain, tree.width is {width}"

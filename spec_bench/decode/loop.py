@@ -19,15 +19,15 @@ from spec_bench.records.types import Generation, Lossless, Meter, Progress, Prom
 
 @dataclass
 class IterationCounts:
-    """How iterations ran."""
+    """Counts of recorded and eager iterations."""
 
     recorded: int = 0  # as replays of a graph
     eager: int = 0
 
-    def count(self, recorded: bool) -> None:
-        """Notes one more."""
-        self.recorded += recorded
-        self.eager += not recorded
+    def count(self, is_recorded: bool) -> None:
+        """Counts one iteration."""
+        self.recorded += is_recorded
+        self.eager += not is_recorded
 
     @property
     def share(self) -> str:
@@ -41,7 +41,7 @@ RowType = TypeVar("RowType", bound=AnswerRow)
 
 
 class DecodingLoop(ABC, Generic[RowType]):
-    """A decoder over one target; what its rows are and what one step does is the subclass's."""
+    """A decoder over one target; subclasses define its rows and its step."""
 
     name: str  # as in `conf/decoder`
     target: LanguageModel  # the target model
@@ -72,14 +72,14 @@ class DecodingLoop(ABC, Generic[RowType]):
 
     @abstractmethod
     def slots_needed(self, longest_prompt: int, max_new_tokens: int) -> int:
-        """Cache slots per row for prompts of at most that length."""
+        """Returns the cache slots per row for prompts of at most ``longest_prompt`` tokens."""
 
     @abstractmethod
     def reserve(self, slots: int) -> None:
-        """Makes sure the caches have that many slots per row; done once, it serves all requests."""
+        """Makes sure the caches have at least ``slots`` slots per row."""
 
     def prepare(self, requests: Sequence[Request]) -> None:
-        """Records what decoding these requests takes, where a GPU does; there is room for them."""
+        """Records the graphs that these requests need on a GPU; the caches have room for them."""
 
     @abstractmethod
     def join(self, index: int, request: Request, seed: int) -> RowType:
@@ -87,17 +87,17 @@ class DecodingLoop(ABC, Generic[RowType]):
 
     @abstractmethod
     def step(self, active: Sequence[RowType]) -> int:
-        """Returns one iteration over the active rows; returns the tokens emitted, over all rows."""
+        """Runs one iteration over the active rows; returns the number of tokens emitted."""
 
     @abstractmethod
     def move_row(self, row: RowType, source: int, target: int) -> None:
         """Moves a row from one place in the caches to another."""
 
     def remember(self, answers: Sequence[Sequence[int]]) -> None:
-        """Takes the answers of all prompts before those that are decoded next, in their order."""
+        """Gives the drafter the answers to all earlier prompts, in their order."""
 
     def count_calls(self, active: Sequence[RowType]) -> int:
-        """Target calls of the step that these rows have just taken: one each."""
+        """Returns the target calls of these rows' last step: one each."""
         return len(active)
 
     def retire(self, active: list[RowType]) -> None:
@@ -105,10 +105,10 @@ class DecodingLoop(ABC, Generic[RowType]):
         for index in reversed(range(len(active))):
             if active[index].finish is None:
                 continue
-            last = active.pop()
+            moved_row = active.pop()
             if index < len(active):
-                active[index] = last
-                self.move_row(last, len(active), index)
+                active[index] = moved_row
+                self.move_row(moved_row, len(active), index)
 
     @abstractmethod
     def take_forward_s(self) -> tuple[float, float]:
@@ -134,7 +134,7 @@ class DecodingLoop(ABC, Generic[RowType]):
         The seed with a request's id fixes that request's randomness. ``progress`` is called after
         every iteration with its target calls and emitted tokens. The meter is begun after the first
         prefills and ended after the last token, outside ``decode_s``; it measures the prefills of
-        requests that join later too. A ValueError if a request does not fit.
+        requests that join later too. Raises PromptError if a request does not fit.
         """
         if not requests:
             return []
@@ -142,20 +142,20 @@ class DecodingLoop(ABC, Generic[RowType]):
         self.admit(requests)
         rows = [self.join(index, r, seed) for index, r in enumerate(requests[: self.rows])]
         active = list(rows)
-        waiting = deque(requests[self.rows :])
+        queue = deque(requests[self.rows :])
         clock.joined(active)
         if meter:
             meter.begin()
         clock.start()
         while active:
-            emitted = self.step(active)
+            token_count = self.step(active)
             clock.note_step(active)
             if progress:
-                progress(self.count_calls(active), emitted)
+                progress(self.count_calls(active), token_count)
             self.retire(active)
-            while waiting and len(active) < self.rows:
+            while queue and len(active) < self.rows:
                 clock.pause()
-                rows.append(self.join(len(active), waiting.popleft(), seed))
+                rows.append(self.join(len(active), queue.popleft(), seed))
                 active.append(rows[-1])
                 clock.joined(active[-1:])
         clock.pause()
@@ -167,8 +167,8 @@ class DecodingLoop(ABC, Generic[RowType]):
         ]
 
     def begin(self, requests: Sequence[Request], seed: int) -> list[RowType]:
-        """Checks the requests, makes room and prefills one row for each; a ValueError if one does
-        not fit, or there are too many.
+        """Checks the requests, makes room and prefills one row for each. Raises ValueError if one
+        does not fit, or there are too many.
         """
         if len(requests) > self.rows:
             raise ValueError(f"{len(requests)} requests for a decoder of {self.rows} rows")
@@ -176,8 +176,8 @@ class DecodingLoop(ABC, Generic[RowType]):
         return [self.join(index, request, seed) for index, request in enumerate(requests)]
 
     def preflight(self, requests: Sequence[Request]) -> None:
-        """Checks that the longest request and its tree fit the models' context; a PromptError names
-        the request, and its length and the limit, or its unknown token.
+        """Raises PromptError if a request and its tree exceed the models' context, or it holds an
+        unknown token.
         """
         for request in requests:
             name = request.prompt_id
@@ -186,16 +186,18 @@ class DecodingLoop(ABC, Generic[RowType]):
                 raise PromptError(name, " is empty; at least one token needed")
             largest = max(request.prompt_ids)
             if largest >= self.target.vocab_size:
-                last = self.target.vocab_size - 1
-                raise PromptError(name, f" holds token {largest}, the models embed 0 to {last}")
+                largest_id = self.target.vocab_size - 1
+                raise PromptError(
+                    name, f" holds token {largest}, the models embed 0 to {largest_id}"
+                )
             # Positions, unlike slots, grow with a tree's depth and not with its nodes.
-            needed = count + request.max_new_tokens + self.depth
+            positions = count + request.max_new_tokens + self.depth
             for model in (self.target, *self.drafts):
-                if model.max_positions is not None and needed > model.max_positions:
+                if model.max_positions is not None and positions > model.max_positions:
                     raise PromptError(
                         name,
-                        f" needs {needed} positions ({count} prompt + {request.max_new_tokens} new "
-                        f"+ {self.depth} tree levels), the model has {model.max_positions}",
+                        f" needs {positions} positions ({count} prompt + {request.max_new_tokens} "
+                        f"new + {self.depth} tree levels), the model has {model.max_positions}",
                     )
 
     def admit(self, requests: Sequence[Request]) -> None:

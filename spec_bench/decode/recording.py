@@ -46,86 +46,91 @@ CALLS_OFF = 0.15  # share of target calls that rounding in a draft may cost or s
 
 
 def round_up_length(tokens: int) -> int:
-    """Returns B of the graph that serves so many tokens: 64, 256, from 1,024 on each power of 2."""
-    few = (most for most in (64, 256, 1024) if tokens <= most)
-    return next(few, 1 << (tokens - 1).bit_length())
+    """Returns B of the graph that serves prefixes of ``tokens``: 64, 256, then powers of 2."""
+    buckets = (bucket for bucket in (64, 256, 1024) if tokens <= bucket)
+    return next(buckets, 1 << (tokens - 1).bit_length())
 
 
-def length_buckets(least: int, most: int) -> list[int]:
-    """Returns every B of graphs that serve ``least`` to ``most`` tokens; none is above ``most``."""
-    found = [min(round_up_length(least), most)]
-    while found[-1] < most:
-        found.append(min(round_up_length(found[-1] + 1), most))
-    return found
+def length_buckets(shortest: int, longest: int) -> list[int]:
+    """Returns every B of graphs that serve ``shortest`` to ``longest`` tokens."""
+    buckets = [min(round_up_length(shortest), longest)]
+    while buckets[-1] < longest:
+        buckets.append(min(round_up_length(buckets[-1] + 1), longest))
+    return buckets
 
 
 def longest_sequence(requests: Sequence[Request]) -> int:
-    """Returns the tokens of the longest sequence that requests can become."""
-    return max(len(each.prompt_ids) + each.max_new_tokens for each in requests)
+    """Returns the most tokens, prompt and answer, of any of the requests."""
+    return max(len(request.prompt_ids) + request.max_new_tokens for request in requests)
 
 
 def row_buckets(rows: int) -> list[int]:
-    """Returns the numbers of rows that graphs of a decoder of so many rows serve."""
-    return [*(each for each in ROWS if each < rows), min(rows, ROWS[-1])]
+    """Returns the row counts of the graphs for a decoder of at most ``rows`` rows."""
+    return [*(bucket for bucket in ROWS if bucket < rows), min(rows, ROWS[-1])]
 
 
 class IterationGraph:
     """One graph: an iteration of R rows whose prefixes have at most B tokens."""
 
-    def __init__(self, decoder: Decoder, rows: int, most: int, numbers: Tensor) -> None:
+    def __init__(self, decoder: Decoder, rows: int, tokens: int, numbers: Tensor) -> None:
         target = decoder.target
         drafting = decoder.drafting
-        before = dict(vars(drafting))
-        committed, known = decoder.make_dummy_inputs(rows, most)
-        needs = {name: x for name, x in vars(drafting).items() if x is not before.get(name)}
-        parts = [torch.tensor(each) for each in known]
+        old_state = dict(vars(drafting))
+        committed, ints = decoder.make_dummy_inputs(rows, tokens)
+        needs = {
+            name: value
+            for name, value in vars(drafting).items()
+            if value is not old_state.get(name)
+        }
+        parts = [torch.tensor(int_list) for int_list in ints]
         sizes = [part.numel() for part in parts]
-        home = torch.empty(sum(sizes), dtype=torch.long, pin_memory=True)
-        home.copy_(torch.cat([part.flatten() for part in parts]))
-        self._home, self._given = home, home.to(target.device)
+        host_buffer = torch.empty(sum(sizes), dtype=torch.long, pin_memory=True)
+        host_buffer.copy_(torch.cat([part.flatten() for part in parts]))
+        self._home, self._given = host_buffer, host_buffer.to(target.device)
         self._parts = [
-            part.view(like.shape) for part, like in zip(home.split(sizes), parts, strict=True)
+            part.view(int_tensor.shape)
+            for part, int_tensor in zip(host_buffer.split(sizes), parts, strict=True)
         ]
-        for each, part, like in zip(known, self._given.split(sizes), parts, strict=True):
-            each.read_at(part.view(like.shape), most)
+        for int_list, part, int_tensor in zip(ints, self._given.split(sizes), parts, strict=True):
+            int_list.read_at(part.view(int_tensor.shape), tokens)
         # What one iteration leaves, and the next finds: outside of the graphs' memory.
         self.numbers = numbers
-        first = decoder.iterate(committed, decoder.use_predrawn(numbers))
-        self.layout: VerdictLayout = first.layout
-        self._message = torch.empty_like(first.message)
-        self._read = torch.empty(first.message.shape, dtype=torch.float64, pin_memory=True)
+        result = decoder.iterate(committed, decoder.use_predrawn(numbers))
+        self.layout: VerdictLayout = result.layout
+        self._message = torch.empty_like(result.message)
+        self._read = torch.empty(result.message.shape, dtype=torch.float64, pin_memory=True)
 
         def iteration() -> None:
             vars(drafting).update(needs)  # of this graph, not of the step before
-            made = decoder.iterate(committed, decoder.use_predrawn(numbers))
-            decoder.keep(made.path, committed.lengths, (), made.layout)
-            self._message.copy_(made.message)
+            result = decoder.iterate(committed, decoder.use_predrawn(numbers))
+            decoder.keep(result.path, committed.lengths, (), result.layout)
+            self._message.copy_(result.message)
 
         self._graph = target.recorder.record(iteration)
         self._arrived = torch.cuda.Event()
         self._replay = self._graph.replay
         self._iteration = iteration
 
-    def call(self, instead: bool) -> None:
-        """Has the iteration called, or replayed again."""
-        self._replay = self._iteration if instead else self._graph.replay
+    def call(self, eager: bool) -> None:
+        """Switches between calling the eager function and replaying the graph."""
+        self._replay = self._iteration if eager else self._graph.replay
 
-    def run(self, known: Sequence[HostDeviceInts]) -> list[list[float]]:
-        """Replays it for fewer or as many rows; returns the message of each, once it has come."""
-        for part, numbers in zip(self._parts, known, strict=True):
+    def run(self, ints: Sequence[HostDeviceInts]) -> list[list[float]]:
+        """Replays the graph for at most its number of rows; waits for their messages."""
+        for part, numbers in zip(self._parts, ints, strict=True):
             part[: len(numbers)] = torch.tensor(numbers)
         self._given.copy_(self._home, non_blocking=True)
         self._replay()
         self._read.copy_(self._message, non_blocking=True)
         self._arrived.record(torch.cuda.current_stream(self._message.device))
         self._arrived.synchronize()
-        lines: list[list[float]] = self._read[: len(known[0])].tolist()
+        lines: list[list[float]] = self._read[: len(ints[0])].tolist()
         return lines
 
 
 class GraphCache:
-    """A decoder's graphs, and whether they are trusted. ``room`` is the longest prefix that its
-    caches hold beside a tree.
+    """A decoder's graphs, and whether they are trusted. ``room`` is the longest prefix that fits
+    its caches with a tree.
     """
 
     def __init__(self, decoder: Decoder, room: int) -> None:
@@ -135,128 +140,137 @@ class GraphCache:
         self.refused = ""  # why some number of rows, or all, is left to eager passes
         self.least = 0  # B of the smallest graph that may serve; a canary tries each
         self._nudge = 0.0  # relative, of the random numbers; a canary looks for ties
-        self._known: dict[tuple[str, int, int], list[Generation]] = {}  # eager answers of a canary
+        self._eager_answers: dict[
+            tuple[str, int, int], list[Generation]
+        ] = {}  # eager answers of a canary
         self._split = decoder.target.split_from
         self._longest = 0  # tokens of the sequences that were to be recorded
 
     def covers(self, requests: Sequence[Request]) -> bool:
-        """Returns whether sequences of these requests are no longer than those before."""
+        """Returns whether the graphs are long enough for these requests."""
         return longest_sequence(requests) <= self._longest
 
     def record(self, requests: Sequence[Request]) -> None:
-        """Records what these requests need, and tries it; no row may be decoded meanwhile."""
+        """Records and checks the graphs that these requests need; no row may be decoding."""
         decoder, device = self._decoder, self._decoder.target.device
         self._longest = longest = longest_sequence(requests)
-        most = min(self._room, longest, self._split or longest)
-        shortest = min(len(each.prompt_ids) for each in requests)
+        limit = min(self._room, longest, self._split or longest)
+        shortest = min(len(request.prompt_ids) for request in requests)
         kinds = row_buckets(decoder.rows)
         count = sum(count for _, count in decoder.asked or ())
-        made: dict[tuple[int, int], IterationGraph] = {}
+        all_graphs: dict[tuple[int, int], IterationGraph] = {}
         for rows in kinds:
-            here = {}
+            graphs = {}
             try:
                 numbers = torch.zeros((rows, count), dtype=torch.float64, device=device)
-                for tokens in length_buckets(min(shortest, most), most):
-                    here[rows, tokens] = IterationGraph(decoder, rows, tokens, numbers)
-                fault = self._canary(here, requests)
+                for tokens in length_buckets(min(shortest, limit), limit):
+                    graphs[rows, tokens] = IterationGraph(decoder, rows, tokens, numbers)
+                fault = self._canary(graphs, requests)
             except Exception as error:  # recording fails in many ways; few may end a run
                 raise_if_device_lost(error)
                 self._refuse(f"{rows} rows: {one_line(error)}")
                 continue  # what cannot be made leaves other numbers of rows as they are
             if fault:  # what is wrong in one may be so in others
                 self._refuse(fault)
-                made = {}
+                all_graphs = {}
                 break
-            made |= here
-        self.made = made
+            all_graphs |= graphs
+        self.made = all_graphs
         self.least = 0
 
-    def _refuse(self, why: str) -> None:
-        self.refused = self.refused or why
-        log.warning("%s is not recorded: %s", self._decoder.name, why[:300])
+    def _refuse(self, reason: str) -> None:
+        self.refused = self.refused or reason
+        log.warning("%s is not recorded: %s", self._decoder.name, reason[:300])
 
     def check_again(
         self, requests: Sequence[Request], answers: Sequence[Generation], seed: int
     ) -> None:
-        """Decodes requests once more by the functions that graphs were made of, called, and says
-        which number of the answers that graphs gave differs: a job's last ones are longer than a
-        canary's.
+        """Decodes a job's last requests once more by calling the recorded functions, and logs the
+        first number of the graphs' answers that differs. These answers are longer than a canary's.
         """
         decoder = self._decoder
         if len(requests) != len(answers) or not self.made:
             return
         counts, decoder.ran = decoder.ran, type(decoder.ran)()
-        for each in self.made.values():
-            each.call(True)
-        again = decoder.generate(requests, seed)
-        for each in self.made.values():
-            each.call(False)
+        for graph in self.made.values():
+            graph.call(True)
+        repeated = decoder.generate(requests, seed)
+        for graph in self.made.values():
+            graph.call(False)
         decoder.ran = counts
-        faults = (_compare_with_called(*pair) for pair in zip(again, answers, strict=True))
+        faults = (_compare_with_called(*pair) for pair in zip(repeated, answers, strict=True))
         if fault := next(filter(None, faults), ""):
             self.refused = f"of the job's last answers {fault} of the same pass called"
             log.error("%s was recorded wrongly: %s", decoder.name, self.refused)
 
     def find_graph(self, lengths: HostDeviceInts) -> IterationGraph | None:
-        """Returns the graph that serves rows of such lengths; None where they run eagerly."""
+        """Returns the smallest graph for rows of these lengths; None if they run eagerly."""
         if self._split is not None and min(lengths) >= self._split:
             return None  # attention over a long prefix is split, which no graph does
-        able = [
-            (rows, most)
-            for rows, most in self.made
-            if rows >= len(lengths) and most >= max(*lengths, self.least)
+        usable = [
+            (rows, bucket)
+            for rows, bucket in self.made
+            if rows >= len(lengths) and bucket >= max(*lengths, self.least)
         ]
-        return self.made[min(able)] if able else None
+        return self.made[min(usable)] if usable else None
 
     def nudge(self, numbers: Tensor) -> None:
-        """Moves random numbers up and down, by turns, while a canary looks for ties."""
+        """Moves random numbers alternately up and down while a canary looks for ties."""
         if self._nudge:
             signs = 1 - 2 * (torch.arange(numbers.shape[1], device=numbers.device) % 2)
             numbers.mul_(1 + self._nudge * signs).clamp_(max=1 - 2**-53)
 
     def _canary(
-        self, made: dict[tuple[int, int], IterationGraph], requests: Sequence[Request]
+        self, graphs: dict[tuple[int, int], IterationGraph], requests: Sequence[Request]
     ) -> str:
-        """Says which token of a graph is not the right one, and no rounding explains it."""
-        for rows, most in made:
-            asked = self._asked(requests, rows, most)
-            where = f"{rows} rows over {most} tokens"
-            self.made = {kind: each for kind, each in made.items() if kind[0] == rows}
-            self.least = most
-            for each in self.made.values():
-                each.call(True)
-            called = self._answers(asked[:rows], rows)
-            for each in self.made.values():
-                each.call(False)
-            found = self._answers(asked, rows)
-            for right, one in zip(called, found, strict=False):
-                if fault := _compare_with_called(right, one):
-                    return f"{where}: {fault} of the same pass called"
-            if fault := self._compare_with_eager(asked, rows, found):
-                return f"{where}: {fault}"
+        """Describes a graph's first token that differs by more than rounding; "" if none."""
+        for rows, bucket in graphs:
+            test_requests = self._build_test_requests(requests, rows, bucket)
+            label = f"{rows} rows over {bucket} tokens"
+            self.made = {kind: graph for kind, graph in graphs.items() if kind[0] == rows}
+            self.least = bucket
+            for graph in self.made.values():
+                graph.call(True)
+            expected = self._decode_batches(test_requests[:rows], rows)
+            for graph in self.made.values():
+                graph.call(False)
+            replayed = self._decode_batches(test_requests, rows)
+            for answer, actual in zip(expected, replayed, strict=False):
+                if fault := _compare_with_called(answer, actual):
+                    return f"{label}: {fault} of the same pass called"
+            if fault := self._compare_with_eager(test_requests, rows, replayed):
+                return f"{label}: {fault}"
         return ""
 
     def _compare_with_eager(
-        self, asked: Sequence[Request], rows: int, found: Sequence[Generation]
+        self, requests: Sequence[Request], rows: int, replayed: Sequence[Generation]
     ) -> str:
-        """Says what rounding does not explain of a graph's answers beside eager passes'."""
-        eager = self._decode_eagerly(asked, rows)
-        calls = taken = 0
-        for place, (right, one) in enumerate(zip(eager, found, strict=True)):
-            at = first_difference(right.tokens, one.tokens)
-            if at is None:
-                calls = calls + len(right.steps)
-                taken = taken + len(one.steps)
+        """Describes how answers differ from eager ones by more than rounding; "" if they do not."""
+        eager = self._decode_eagerly(requests, rows)
+        eager_calls = replayed_calls = 0
+        for index, (expected, actual) in enumerate(zip(eager, replayed, strict=True)):
+            position = first_difference(expected.tokens, actual.tokens)
+            if position is None:
+                eager_calls = eager_calls + len(expected.steps)
+                replayed_calls = replayed_calls + len(actual.steps)
                 continue
-            nudged = [self._decode_eagerly(asked, rows, sign)[place].tokens for sign in (1, -1)]
-            if any(right.tokens[: at + 1] != moved[: at + 1] for moved in nudged):
+            nudged_answers = [
+                self._decode_eagerly(requests, rows, sign)[index].tokens for sign in (1, -1)
+            ]
+            if any(
+                expected.tokens[: position + 1] != nudged_tokens[: position + 1]
+                for nudged_tokens in nudged_answers
+            ):
                 continue  # where a nudge of the numbers changes a token, rounding may
-            if not self._is_near_tie(asked[place], right.tokens, one.tokens[at], at):
-                return f"{_differs(one, at)}, an eager pass's {right.tokens[at]}"
-        equal = count_common_tokens(eager, found)
-        if equal < ALIKE * sum(len(right.tokens) for right in eager):
+            if not self._is_near_tie(
+                requests[index], expected.tokens, actual.tokens[position], position
+            ):
+                difference = _describe_token(actual, position)
+                return f"{difference}, an eager pass's {expected.tokens[position]}"
+        equal = count_common_tokens(eager, replayed)
+        if equal < ALIKE * sum(len(expected.tokens) for expected in eager):
             nudged_equal = min(
-                count_common_tokens(eager, self._decode_eagerly(asked, rows, sign))
+                count_common_tokens(eager, self._decode_eagerly(requests, rows, sign))
                 for sign in (1, -1)
             )
             if equal < ALIKE * nudged_equal:
@@ -264,81 +278,100 @@ class GraphCache:
                     f"answers part from eager passes' after {equal} tokens in all, with nudged "
                     f"numbers after {nudged_equal}"
                 )
-        if abs(taken - calls) > CALLS_OFF * calls:
-            return f"{taken} target calls, eagerly {calls}"
+        if abs(replayed_calls - eager_calls) > CALLS_OFF * eager_calls:
+            return f"{replayed_calls} target calls, eagerly {eager_calls}"
         return ""
 
-    def _asked(self, requests: Sequence[Request], rows: int, most: int) -> list[Request]:
-        """Returns what a canary decodes: of the longest prompt that a graph serves to its end."""
+    def _build_test_requests(
+        self, requests: Sequence[Request], rows: int, bucket: int
+    ) -> list[Request]:
+        """Makes a canary's requests from the longest prompt that a graph serves to its end."""
         decoder = self._decoder
-        shortest = min(requests, key=lambda each: len(each.prompt_ids))
+        shortest = min(requests, key=lambda request: len(request.prompt_ids))
         limits = [model.max_positions for model in (decoder.target, *decoder.drafts)]
         end = min([self._room, *(limit - decoder.depth for limit in limits if limit)])
-        fits = [each for each in requests if len(each.prompt_ids) + CANARY_TOKENS <= min(most, end)]
-        one = max(fits, key=lambda each: len(each.prompt_ids), default=shortest)
-        count = max(1, min(CANARY_TOKENS, end - len(one.prompt_ids)))
+        fits = [
+            request
+            for request in requests
+            if len(request.prompt_ids) + CANARY_TOKENS <= min(bucket, end)
+        ]
+        longest = max(fits, key=lambda request: len(request.prompt_ids), default=shortest)
+        count = max(1, min(CANARY_TOKENS, end - len(longest.prompt_ids)))
         return [
-            replace(one, prompt_id=f"{one.prompt_id} {i}", max_new_tokens=count, stop_ids=())
+            replace(
+                longest, prompt_id=f"{longest.prompt_id} {i}", max_new_tokens=count, stop_ids=()
+            )
             for i in range(-(-CANARY_ANSWERS // rows) * rows)
         ]
 
     def _decode_eagerly(
-        self, asked: Sequence[Request], rows: int, nudge: int = 0
+        self, requests: Sequence[Request], rows: int, nudge: int = 0
     ) -> list[Generation]:
-        """Answers without graphs; with a nudge, random numbers are moved as far as rounding may
-        move a probability whose logit is up to 8.
+        """Decodes without graphs; ``nudge`` moves random numbers as far as rounding may move a
+        probability whose logit is up to 8.
         """
-        key = asked[0].prompt_id, rows, nudge
-        if key not in self._known:
+        key = requests[0].prompt_id, rows, nudge
+        if key not in self._eager_answers:
             gap = near_tie_gap(self._decoder.target.dtype, 8.0)
             self.made = {}
             self._nudge = nudge * gap
-            self._known[key] = self._answers(asked, rows)
+            self._eager_answers[key] = self._decode_batches(requests, rows)
             self._nudge = 0.0
-        return self._known[key]
+        return self._eager_answers[key]
 
-    def _answers(self, requests: Sequence[Request], rows: int) -> list[Generation]:
+    def _decode_batches(self, requests: Sequence[Request], rows: int) -> list[Generation]:
         batches = [requests[i : i + rows] for i in range(0, len(requests), rows)]
-        return [each for batch in batches for each in self._decoder.generate(batch, 0)]
+        return [answer for batch in batches for answer in self._decoder.generate(batch, 0)]
 
-    def _is_near_tie(self, request: Request, right: Sequence[int], token: int, at: int) -> bool:
-        """Returns whether two greedy tokens' logits after the same text are as good as equal."""
+    def _is_near_tie(
+        self, request: Request, expected: Sequence[int], token: int, position: int
+    ) -> bool:
+        """Returns whether rounding may swap two greedy tokens after the same text."""
         if self._decoder.settings.temperature > 0:
             return False
-        logits = next_logits(self._decoder.target, [*request.prompt_ids, *right[:at]])
-        best = float(logits[right[at]])
+        logits = next_logits(self._decoder.target, [*request.prompt_ids, *expected[:position]])
+        best = float(logits[expected[position]])
         return abs(best - float(logits[token])) <= near_tie_gap(logits.dtype, best)
 
 
-def _compare_with_called(right: Generation, one: Generation) -> str:
-    """Says which number of a replayed answer is not that of the same function, called."""
-    if (at := first_difference(right.tokens, one.tokens)) is not None:
-        return f"{_differs(one, at)}, {right.tokens[at]}"
-    if right.steps != one.steps:
-        pairs = enumerate(zip(right.steps, one.steps, strict=False), 1)
-        place = next((n for n, (left, other) in pairs if left != other), 0)
+def _compare_with_called(expected: Generation, actual: Generation) -> str:
+    """Describes the first number of a replayed answer that differs from the called function's; ""
+    if none.
+    """
+    if (position := first_difference(expected.tokens, actual.tokens)) is not None:
+        return f"{_describe_token(actual, position)}, {expected.tokens[position]}"
+    if expected.steps != actual.steps:
+        pairs = enumerate(zip(expected.steps, actual.steps, strict=False), 1)
+        place = next((n for n, (step, other_step) in pairs if step != other_step), 0)
         return (
-            f"{len(one.steps)} target calls, the first that differs is {place}; {len(right.steps)}"
+            f"{len(actual.steps)} target calls, the first that differs is {place}; "
+            f"{len(expected.steps)}"
         )
     # Nobody promises that a product repeats its bits.
-    ours, wanted = one.log_likelihood or 0.0, right.log_likelihood or 0.0
-    if not isclose(ours, wanted, rel_tol=_CALLED, abs_tol=_CALLED):
-        return f"log-likelihood is {ours:.9g}, {wanted:.9g}"
+    actual_value, expected_value = actual.log_likelihood or 0.0, expected.log_likelihood or 0.0
+    if not isclose(actual_value, expected_value, rel_tol=_CALLED, abs_tol=_CALLED):
+        return f"log-likelihood is {actual_value:.9g}, {expected_value:.9g}"
     return ""
 
 
-def _differs(answer: Generation, at: int) -> str:
-    return f"token {at + 1} of an answer is {answer.tokens[at]}"
+def _describe_token(answer: Generation, position: int) -> str:
+    return f"token {position + 1} of an answer is {answer.tokens[position]}"
 
 
-def count_common_tokens(ones: Sequence[Generation], others: Sequence[Generation]) -> int:
-    """Returns how many tokens are equal before answers part, over all answers."""
-    pairs = [(one.tokens, other.tokens) for one, other in zip(ones, others, strict=True)]
+def count_common_tokens(answers: Sequence[Generation], other_answers: Sequence[Generation]) -> int:
+    """Returns the number of tokens before the first difference, over all answers."""
+    pairs = [
+        (answer.tokens, other_answer.tokens)
+        for answer, other_answer in zip(answers, other_answers, strict=True)
+    ]
     places = [first_difference(*pair) for pair in pairs]
-    return sum(len(one) if at is None else at for (one, _), at in zip(pairs, places, strict=True))
+    return sum(
+        len(answer) if position is None else position
+        for (answer, _), position in zip(pairs, places, strict=True)
+    )
 
 
-def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
+def first_difference(tokens: Sequence[int], other_tokens: Sequence[int]) -> int | None:
     """Returns the first place where two answers differ; None if they are equal."""
-    pairs = enumerate(zip(one, other, strict=True))
-    return next((place for place, (left, right) in pairs if left != right), None)
+    pairs = enumerate(zip(tokens, other_tokens, strict=True))
+    return next((place for place, (token, other_token) in pairs if token != other_token), None)

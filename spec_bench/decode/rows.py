@@ -12,21 +12,19 @@ from spec_bench.records.types import Finish, Generation, PromptError, Request, S
 
 
 def check_logits(prompt_id: str, target: float | bool, draft: float | bool = True) -> None:
-    """Refuses an iteration whose logits were not numbers: its tokens would mean nothing. The
-    PromptError names the prompt and the model.
-    """
-    for whose, lawful in (("target", target), ("draft", draft)):
+    """Raises PromptError with the prompt and the model if the logits make no distribution."""
+    for role, lawful in (("target", target), ("draft", draft)):
         if not lawful:
             raise PromptError(
                 prompt_id,
-                f": the {whose}'s logits hold NaN, +inf or nothing but -inf, so there is no law to "
+                f": the {role}'s logits hold NaN, +inf or nothing but -inf, so there is no law to "
                 "decode by",
             )
 
 
 def check_logits_of_row(prompt_id: str, line: Sequence[float], counts: Sequence[int]) -> None:
-    """``check_logits`` for a row whose line to the host ends with the largest logit of each node:
-    ``counts[0]`` of the target's, then so many of the draft's at each level.
+    """Runs ``check_logits`` on a row's verdict, which ends with the largest logit of each node:
+    ``counts[0]`` of the target's, then the other counts of the draft's, level by level.
     """
     draft = len(line) - sum(counts[1:])
     target = map(math.isfinite, line[draft - counts[0] : draft])
@@ -34,7 +32,7 @@ def check_logits_of_row(prompt_id: str, line: Sequence[float], counts: Sequence[
 
 
 class AnswerRow(ABC):
-    """What a row leaves once it has finished, whether it was one sequence or several beams."""
+    """A row's request, steps and answer, whether it decodes one sequence or several beams."""
 
     request: Request  # what was asked for
     steps: list[StepRecord]  # one record per target call
@@ -52,9 +50,9 @@ class AnswerRow(ABC):
     ) -> Generation:
         """Returns the finished record, with this row's share of the batch's seconds."""
         assert self.finish is not None
-        answered = self.request.prompt_id, self.answer, self.finish, tuple(self.steps)
+        outcome = self.request.prompt_id, self.answer, self.finish, tuple(self.steps)
         seconds = prefill_s, decode_s, draft_s, target_s
-        return Generation(*answered, *seconds, log_likelihood=self.log_likelihood)
+        return Generation(*outcome, *seconds, log_likelihood=self.log_likelihood)
 
 
 @dataclass
@@ -76,17 +74,17 @@ class Row(AnswerRow):
         return len(self.tokens) - 1
 
     def commit(
-        self, emitted: Sequence[int], log_p: Sequence[float], nodes: int, depth: int
+        self, new_tokens: Sequence[int], log_p: Sequence[float], nodes: int, depth: int
     ) -> None:
-        """Appends what one target call over a tree of so many nodes, the root not counted, and
-        levels emitted, accepted tokens and the residual or bonus token, and records the call.
+        """Appends the tokens of one target call, the accepted ones and the residual or bonus token,
+        and records the call with its tree's nodes below the root and levels.
 
-        Delivery stops at the first stop token or text and at the length limit; what the call
-        emitted past that counts for block efficiency and is dropped.
+        Delivery stops at the first stop token or text and at the length limit; later tokens of the
+        call count for block efficiency and are dropped.
         """
-        before = len(self.delivered)
-        end = self.request.find_end([*self.delivered, *emitted], before)
-        for token, log_prob in zip(emitted, log_p, strict=True):
+        old_count = len(self.delivered)
+        end = self.request.find_end([*self.delivered, *new_tokens], old_count)
+        for token, log_prob in zip(new_tokens, log_p, strict=True):
             self.delivered.append(token)
             self.log_likelihood += log_prob
             if len(self.delivered) == end:
@@ -95,9 +93,9 @@ class Row(AnswerRow):
                 self.finish = "length"
             if self.finish:
                 break
-        self.tokens.extend(emitted)
-        delivered = len(self.delivered) - before
-        self.steps.append(StepRecord(nodes, depth, len(emitted) - 1, delivered))
+        self.tokens.extend(new_tokens)
+        delivered_count = len(self.delivered) - old_count
+        self.steps.append(StepRecord(nodes, depth, len(new_tokens) - 1, delivered_count))
 
     @property
     def answer(self) -> tuple[int, ...]:
@@ -134,7 +132,7 @@ class BatchClock:
         self._since_s = self._read_s
 
     def joined(self, rows: Sequence[AnswerRow]) -> None:
-        """These rows were prefilled since the last reading."""
+        """Divides the time since the last reading among newly prefilled rows."""
         now_s = self._now_s()
         share_s = (now_s - self._read_s) / len(rows)
         for row in rows:
@@ -143,11 +141,11 @@ class BatchClock:
         self._read_s = self._since_s = now_s
 
     def start(self) -> None:
-        """Decoding starts now; a meter was started since the prefill."""
+        """Starts the time of decoding, after a meter was started."""
         self._read_s = self._since_s = self._now_s()
 
     def note_step(self, active: Sequence[AnswerRow]) -> None:
-        """An iteration of these rows is over; its verdict is on the host."""
+        """Divides an iteration's time among its rows; their verdict is on the host."""
         now_s = time.perf_counter()
         share_s = (now_s - self._read_s) / len(active)
         for row in active:
@@ -158,7 +156,7 @@ class BatchClock:
         self._read_s = now_s
 
     def pause(self) -> None:
-        """Decoding pauses for a prefill, or is over."""
+        """Stops the time of decoding, for a prefill or at the end."""
         self._read_s = self._now_s()
         self._decode_s += self._read_s - self._since_s
         draft_s, target_s = self._take_forward_s()
@@ -166,7 +164,7 @@ class BatchClock:
         self._target_s = self._target_s + target_s
 
     def seconds(self, row: AnswerRow) -> tuple[float, float, float, float]:
-        """(prefill, decode, draft, target) seconds of a row, once stopped."""
+        """Returns a row's (prefill, decode, draft, target) seconds, after ``pause``."""
         read_s = sum(times.decode_s for times in self._rows.values())
         times = self._rows[id(row)]
         share = times.decode_s / read_s if read_s else 1 / len(self._rows)

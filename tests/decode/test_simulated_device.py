@@ -331,7 +331,7 @@ def test_answers_that_part_much_earlier_than_nudged_ones_are_refused(nudged):
     with (
         SimCuda(),
         mock.patch.object(recording, "CANARY_ANSWERS", 1),
-        mock.patch.object(GraphCache, "_answers", side_effect=answers),
+        mock.patch.object(GraphCache, "_decode_batches", side_effect=answers),
         mock.patch.object(recording, "near_tie_gap", return_value=1e9),
     ):
         refused = prepared(built("sd", 1, 0.0, "static", DEVICE), asked(1)).recordings.refused
@@ -365,7 +365,7 @@ def test_a_tie_is_no_fault(law, gap):
     answers = [[SimpleNamespace(tokens=each, steps=[1] * 3, log_likelihood=0.0)] for each in tokens]
     with (
         SimCuda(),
-        mock.patch.object(GraphCache, "_answers", side_effect=answers),
+        mock.patch.object(GraphCache, "_decode_batches", side_effect=answers),
         mock.patch.object(recording, "near_tie_gap", return_value=gap),
     ):
         assert prepared(built("sd", 1, law, "static", DEVICE), asked(1)).recordings.refused == ""
