@@ -59,7 +59,7 @@ def _drawn():
 def draw_figure(name):
     """Draws a figure of a paper from the embedded pair's rows; why it cannot be drawn, or ""."""
     folder = f"drawn/{name.replace('/', '-')}"
-    said = run(report.REPORT, "figure", name, "--results", report.MEASURED, "--out", folder)
+    said = run(*report.REPORT, "figure", name, "--results", report.MEASURED, "--out", folder)
     return said.err if said.status else ""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .workspace import must, run
 
-REPORT = "spec_bench.report"
+REPORT = "spec_bench", "report"
 MEASURED = "results/embedded"
 _ITEM = re.compile(r"^\s+(table|figure) (\S+/\d+)\s", re.MULTILINE)
 _ROWS = ("results.csv", "screening.csv")
@@ -18,7 +18,7 @@ _MADE = (*_WRITTEN, ".tex", ".html", ".png", ".pdf")
 @functools.cache
 def items(kind):
     """Every table or figure that the report lists, as ``rsd/7``."""
-    listed = _ITEM.findall(must(REPORT, "list", "--results", "nothing"))
+    listed = _ITEM.findall(must(*REPORT, "list", "--results", "nothing"))
     return tuple(name for found, name in listed if found == kind)
 
 
@@ -28,13 +28,13 @@ def papers():
 
 def write_all(names=()):
     """Everything that ``report all`` writes, into this folder's results."""
-    must(REPORT, "all", *names, "--results", MEASURED)
+    must(*REPORT, "all", *names, "--results", MEASURED)
 
 
 def write_quickstart():
     """The plain table, figure and page of the quickstart."""
-    must(REPORT, "results/quickstart/results.csv")
-    must(REPORT, "page", "quickstart", "--results", "results")
+    must(*REPORT, "results/quickstart/results.csv")
+    must(*REPORT, "page", "quickstart", "--results", "results")
 
 
 def written():
@@ -56,20 +56,20 @@ def checks():
 
     One line per claim, its columns separated by ``|``.
     """
-    found = {paper: _claims("checks", paper, "--results", MEASURED) for paper in papers()}
+    found = {paper: _claims("check", "claims", paper, "--results", MEASURED) for paper in papers()}
     for folder in sorted(path.parent for path in Path(MEASURED).glob("*/results.csv")):
         alone = Path("alone")
         shutil.rmtree(alone, ignore_errors=True)
         shutil.copytree(folder, alone / folder.name)
         paper = folder.name.partition("-")[0]
         if paper in papers():
-            found[folder.name] = _claims("checks", paper, "--results", str(alone))
-    found["quickstart"] = _claims("results/quickstart/results.csv")
+            found[folder.name] = _claims("check", "claims", paper, "--results", str(alone))
+    found["quickstart"] = _claims("report", "results/quickstart/results.csv")
     return found
 
 
 def _claims(*arguments):
-    said = run(REPORT, *arguments)
+    said = run("spec_bench", *arguments)
     lines = [re.sub(r"\s{2,}", " | ", line.strip()) for line in said.out.splitlines()]
     # Sorted: which check stands first is the report's choice.
     shown = sorted(line for line in (*lines, *said.err.splitlines()) if line)
