@@ -30,10 +30,10 @@ class GuessedNode(NamedTuple):
 
 
 class Drafting:
-    """What drafts for the rows of a batch; by itself nothing, as for autoregressive decoding.
+    """A drafter's state for the rows of a batch. The base class drafts nothing.
 
     Letters: R rows, N nodes, F of them on the frontier, L levels, D drafts, V tokens. ``committed``
-    are per row all tokens so far; the last one is the root of its tree.
+    holds each row's tokens so far; the last one is the root of its tree.
     """
 
     # whether an iteration is the same work at the same addresses every time, so that it can be
@@ -42,22 +42,22 @@ class Drafting:
     _timer: Any = None  # the `ForwardTimer` of a network's passes
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
-        """Prefills a row with all prompt tokens but the last; the target comes after."""
+        """Prefills a row with all prompt tokens but the last, before the target does."""
 
     def see_prompt(self, row: int, start: int, hidden: Tensor) -> None:
         """Takes the hidden states, [T, W], of a started row's prompt from token ``start`` on."""
 
     def see_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
-        """Takes the hidden states, [R, N, W], of verified trees before they are committed: of the
-        accepted nodes, root first, ``path`` [R, L + 1], the first ``accepted`` [R] + 1 count.
+        """Takes the hidden states, [R, N, W], of verified trees before they are committed. The
+        first ``accepted`` [R] + 1 nodes of ``path`` [R, L + 1], root first, are the accepted ones.
         """
 
     def see_scores(self, tree: Tree, logits: Tensor) -> None:
         """Takes the target's logits, [R, N, V], after every node of verified trees."""
 
     def needs(self, committed: CommittedTokens, fixed: bool = False) -> Sequence[HostDeviceInts]:
-        """Returns numbers that drafting needs on the device: they are sent there together. With
-        ``fixed`` they have the shape of every iteration after the first, filled up.
+        """Returns the numbers that drafting needs on the device, to be copied in one transfer. With
+        ``fixed`` they are padded to the shape of every iteration after the first.
         """
         return ()
 
@@ -84,14 +84,16 @@ class Drafting:
     def commit(
         self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
     ) -> None:
-        """Keeps every row's accepted path after its ``lengths`` tokens before the root in caches:
-        on a CPU by ``nodes``, root first, elsewhere by the same on the device, as in ``see_path``.
-        ``depth`` are the levels whose nodes are where the drafter ran them, the root's included;
-        the deepest was never run.
+        """Moves each row's accepted path behind its ``lengths`` cached tokens: on a CPU the path in
+        ``nodes``, root first, on a GPU the one in ``path``, as in ``see_path``. ``depth`` is the
+        number of levels whose nodes lie where the drafter ran them, the root's included; the
+        deepest was never run.
         """
 
     def count(self, lengths: Sequence[int], accepted: Sequence[int], depth: int) -> None:
-        """Notes what ``commit`` kept: of each row so many nodes, the root among them."""
+        """Updates the host's counts of cached tokens after ``commit`` kept ``accepted`` nodes of
+        each row, the root included.
+        """
 
     def move_row(self, source: int, target: int) -> None:
         """Moves a row into another one's place."""
@@ -102,15 +104,15 @@ class Drafting:
 
 
 class DraftMemory:
-    """What a drafter keeps beyond a row."""
+    """What a drafter remembers from one row to the next."""
 
     def remember(self, answers: Sequence[Sequence[int]]) -> None:
-        """Takes the answers of all prompts before, in their order; more of them each time."""
+        """Takes the answers to all earlier prompts, in their order; the list grows each time."""
 
 
 @dataclass(frozen=True)
 class Equipment:
-    """What a drafter may work with."""
+    """The models, caches and heads that a drafter may use."""
 
     target: LanguageModel  # the target
     models: Sequence[LanguageModel]  # the draft models
@@ -136,21 +138,21 @@ class Drafter(ABC):
 
     @property
     def models(self) -> int:
-        """How many draft models of the pair it uses."""
+        """Number of the pair's draft models that it uses."""
         return 0
 
     @property
     def own_model(self) -> bool:
-        """Whether it drafts with a model that it makes of the target: ``model``."""
+        """Whether it drafts with a model that ``model`` makes from the target."""
         return False
 
     @property
     def revision(self) -> str:
-        """A digest of what it reads from a file of the user's; "" where it reads none."""
+        """Digest of the user's file that it reads; "" if it reads none."""
         return ""
 
     def model(self, target: LanguageModel) -> LanguageModel:
-        """Makes the draft model. Raises ValueError: none can be made of this target."""
+        """Makes the draft model from the target. Raises UsageError if that is impossible."""
         raise NotImplementedError
 
     def calls(self, depth: int) -> int:
@@ -158,38 +160,38 @@ class Drafter(ABC):
         return depth if self.passes is None else self.passes
 
     def reach(self, heads: DraftHeads | None) -> int | None:
-        """Returns the deepest tree that it can draft; None if unlimited. Raises ValueError: the
-        heads were not trained for what is asked of them.
+        """Returns the deepest tree that it can draft; None if unlimited. Raises UsageError if the
+        heads were not trained for its settings.
         """
         return None
 
     def more_slots(self, heads: DraftHeads | None) -> int:
-        """Slots its caches need beyond a tree's, where a row guesses several tokens at once."""
+        """Returns the extra cache slots of a drafter that guesses several tokens at once."""
         return 0
 
     def layers(self, heads: DraftHeads | None, blocks: int) -> Layers:
-        """Says which hidden states it reads of a target of so many blocks."""
+        """Returns which hidden states it reads of a target of ``blocks`` blocks."""
         return LAST if heads is not None else ()
 
     @classmethod
     def audit_cases(cls, models: int) -> tuple[Drafter, ...]:
-        """Returns what takes part in the audit of trees shared by ``models`` draft models."""
+        """Returns the drafters to audit on trees shared by ``models`` draft models."""
         return (cls(),) if models == 1 else ()
 
     def remembering(self) -> DraftMemory | None:
-        """Returns an empty memory, where it keeps something beyond a row."""
+        """Makes an empty memory; None if it remembers nothing."""
         return None
 
     @abstractmethod
     def drafting(self, equipment: Equipment) -> Drafting:
-        """Returns what drafts for the rows of a batch."""
+        """Makes the drafting state of a batch's rows."""
 
 
-def _declare(name: str, thing: type[Drafter]) -> type[Drafter]:
-    thing.kind = name
-    if thing.heads is not None:
-        thing.heads.kind = name
-    return thing
+def _declare(name: str, kind: type[Drafter]) -> type[Drafter]:
+    kind.kind = name
+    if kind.heads is not None:
+        kind.heads.kind = name
+    return kind
 
 
 drafter: Registry[type[Drafter]] = Registry(
@@ -200,11 +202,11 @@ drafter: Registry[type[Drafter]] = Registry(
 
 def head_kinds() -> tuple[str, ...]:
     """Returns the drafters that need heads on the target."""
-    return tuple(kind for kind, declared in drafter.items() if declared.heads is not None)
+    return tuple(kind for kind, registered in drafter.items() if registered.heads is not None)
 
 
 def heads_class(kind: str) -> type[DraftHeads]:
-    """Returns the network of a kind of heads. Raises ValueError: no drafter of it has one."""
+    """Returns the network of a kind of heads. Raises UsageError if there is no such kind."""
     if kind not in head_kinds():
         raise UsageError(f"heads must be one of {', '.join(head_kinds())}, got {kind!r}")
     heads = drafter[kind].heads

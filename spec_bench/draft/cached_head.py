@@ -1,6 +1,6 @@
-"""A draft head that keeps keys and values of past tokens, and may know some tokens only.
+"""A draft head that caches keys and values of past tokens, and may know a part of the vocabulary.
 
-Letters: R rows, T tokens, D width, W width of what the target hands over, V tokens, V' those that
+Letters: R rows, T tokens, D width, W width of the target's hidden states, V tokens, V' those that
 the head knows.
 """
 
@@ -24,7 +24,7 @@ Embed = Callable[[Tensor], Tensor]
 
 
 class CachedHead(DraftHeads):
-    """What all such heads have."""
+    """Base class of draft heads with a cache."""
 
     reads_target: bool = False  # whether the target's last layer makes its logits
     regresses: bool = False  # whether it also learns to say the target's feature
@@ -46,30 +46,32 @@ class CachedHead(DraftHeads):
                 self.embed_tokens = nn.Embedding(shape.vocab, shape.width)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Whatever the weights become, angles stay as exact as they are: a position times one of 8
-        bits is off by a radian after some hundred tokens.
+        """Keeps the angles' precision when the weights change theirs: in 8 bits a position's angle
+        is off by a radian after some hundred tokens.
         """
-        exact = {name: each for name, each in self.named_buffers() if each.is_floating_point()}
-        made = super()._apply(fn, recurse)
+        exact = {
+            name: tensor for name, tensor in self.named_buffers() if tensor.is_floating_point()
+        }
+        module_self = super()._apply(fn, recurse)
         for name, buffer in exact.items():
             owner, _, leaf = name.rpartition(".")
             module = self.get_submodule(owner)
             setattr(module, leaf, buffer.to(getattr(module, leaf).device))
-        return made
+        return module_self
 
     @property
     def features(self) -> int:
-        """W: the width of what the target hands over."""
+        """W: width of the target's hidden states that it reads."""
         return int(self.shape.hidden)
 
     @property
     def parameter_count(self) -> int:
-        own = self.embed_tokens.weight.numel() if hasattr(self, "embed_tokens") else 0
-        return super().parameter_count - own
+        embedding_count = self.embed_tokens.weight.numel() if hasattr(self, "embed_tokens") else 0
+        return super().parameter_count - embedding_count
 
     @property
     def kept(self) -> Sequence[LayerCache]:
-        """What each of its layers keeps of a token."""
+        """Each layer's cache entry for a token."""
         shape = self.shape
         return [LayerCache(shape.kv_heads, shape.head_dim, shape.head_dim)] * shape.layers
 
@@ -90,14 +92,14 @@ class CachedHead(DraftHeads):
 
     @property
     def bytes_per_slot(self) -> int:  # type: ignore[override]
-        widths = sum(each.heads * (each.key_dim + each.value_dim) for each in self.kept)
+        widths = sum(layer.heads * (layer.key_dim + layer.value_dim) for layer in self.kept)
         return widths * self._like.element_size()
 
     def allocate(self, rows: int, slots: int) -> SlotCache:
         from spec_bench.engine.cache import LayerLayout, SlotCache  # needs transformers
 
         like = self._like
-        layouts = [LayerLayout(*each, like.dtype, like.device) for each in self.kept]
+        layouts = [LayerLayout(*layer, like.dtype, like.device) for layer in self.kept]
         return SlotCache(layouts, rows, slots)
 
     def compute_own_logits(self, output: Tensor, project: Embed) -> Tensor:
@@ -108,52 +110,52 @@ class CachedHead(DraftHeads):
         """Returns ``compute_own_logits`` as [..., V], -inf for tokens that the head lacks."""
         return self.spread(self.compute_own_logits(output, project), vocab, -torch.inf)
 
-    def spread(self, known: Tensor, vocab: int, others: float) -> Tensor:
-        """Returns numbers [..., V'] of tokens that the head knows as [..., V], others' as given."""
-        return scatter_to_vocabulary(known, self.ids, max(vocab, self.shape.vocab), others)[
+    def spread(self, values: Tensor, vocab: int, fill: float) -> Tensor:
+        """Scatters ``values`` [..., V'] of the head's tokens to [..., V]; others get ``fill``."""
+        return scatter_to_vocabulary(values, self.ids, max(vocab, self.shape.vocab), fill)[
             ..., :vocab
         ]
 
 
-# A head that goes on from its own output: of a feature and the next token's embedding it makes an
-# output, which gives the logits of the token after and stands in for the feature one step further.
+# A head that continues from its own output: from a feature and the next token's embedding it
+# computes an output, which gives the logits of the token after and is the feature of the next step.
 #
 # EAGLE's heads and multi-token prediction (MTP) are such heads; `eagle.EagleDrafting` drafts with
 # them, `train.trainee` trains them.
 
 
 class FeatureHead(CachedHead):
-    """What drafts from a feature."""
+    """A head that drafts from a feature."""
 
     def fuse(self, hidden: Tensor) -> Tensor:
-        """Makes what the target hands over [..., W] a feature [..., D]."""
+        """Fuses the target's hidden states [..., W] into a feature [..., D]."""
         return hidden
 
     def step(
         self, feature: Tensor, embedded: Tensor, positions: Tensor, attend: AttentionFunction
     ) -> Tensor:
-        """Returns outputs [R, T, D] of features [R, T, D], the target's, fused, or the head's own,
-        and of the tokens after, embedded [R, T, D], at positions [R, T], of which only differences
-        matter.
+        """Computes outputs [R, T, D] from features [R, T, D], the target's, fused, or the head's
+        own, and the embeddings of the next tokens [R, T, D], at positions [R, T], of which only
+        differences matter.
         """
         raise NotImplementedError
 
     def next_feature(self, output: Tensor) -> Tensor:
-        """Makes an output [..., D] the feature of the next step."""
+        """Turns an output [..., D] into the feature of the next step."""
         return output
 
 
 class DraftingOnLast(Drafting):
-    """Drafting that looks at the target's last hidden state at the token before the root."""
+    """Drafting from the target's last hidden state at the token before the root."""
 
     recordable = True
 
-    def __init__(self, given: Equipment) -> None:
-        self._heads = given.heads
-        self._vocab = given.target.vocab_size
-        self._like = next(given.heads.parameters())
+    def __init__(self, equipment: Equipment) -> None:
+        self._heads = equipment.heads
+        self._vocab = equipment.target.vocab_size
+        self._like = next(equipment.heads.parameters())
         # [rows, D]; zeros where a prompt of one token has none
-        self._hidden = self._like.new_zeros((given.rows, given.heads.shape.hidden))
+        self._hidden = self._like.new_zeros((equipment.rows, equipment.heads.shape.hidden))
         self._timer = ForwardTimer(self._like.device)
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
@@ -171,32 +173,32 @@ class DraftingOnLast(Drafting):
 
 
 def cache_attention(cache: SlotCache, mask: Tensor) -> AttentionFunction:
-    """Attention over a cache's slots that ``mask`` shows, after a write that was begun."""
+    """Makes attention over a cache's slots that ``mask`` shows, after ``SlotCache.begin``."""
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
         keys, values = cache.layers[layer].update(k, v)
-        grouped = q.shape[1] != keys.shape[1]
+        gqa = q.shape[1] != keys.shape[1]
         return scaled_dot_product_attention(
-            q, keys, values, attn_mask=mask, scale=scale, enable_gqa=grouped
+            q, keys, values, attn_mask=mask, scale=scale, enable_gqa=gqa
         )
 
     return attend
 
 
 class HiddenDraftState(Drafting):
-    """Drafting whose head keeps an entry for each token that the target handed something over for.
+    """Drafting whose head caches an entry for each token that the target has run.
 
-    Those of an iteration's path wait for the next tree. Letters: P entries that wait, W of what is
-    handed over.
+    The next tree's first pass writes those of an iteration's path. Letters: P pending entries, W
+    width of the target's hidden states.
     """
 
     recordable = True
 
-    def __init__(self, given: Equipment, waiting: int) -> None:
-        head = given.heads
-        rows = given.rows
-        self._target = given.target
-        self._cache = given.heads_cache
+    def __init__(self, equipment: Equipment, waiting: int) -> None:
+        head = equipment.heads
+        rows = equipment.rows
+        self._target = equipment.target
+        self._cache = equipment.heads_cache
         self._head = head
         like = next(head.parameters())
         self._handed = like.new_zeros((rows, 1, head.features))  # [rows, P, W], not yet cached
@@ -207,21 +209,21 @@ class HiddenDraftState(Drafting):
 
     def see_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
         rows, count = path.shape
-        room = self._handed
-        if count > room.shape[1]:
-            self._handed = room.new_zeros((room.shape[0], count, room.shape[2]))
-            for waiting in range(1, count + 1):  # as many as may wait from now on
-                cached_arange(waiting, room.device)
-        taken = hidden.gather(1, path.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
-        self._handed[:rows, :count] = taken.to(room.dtype)
+        buffer = self._handed
+        if count > buffer.shape[1]:
+            self._handed = buffer.new_zeros((buffer.shape[0], count, buffer.shape[2]))
+            for pending in range(1, count + 1):  # as many as may wait from now on
+                cached_arange(pending, buffer.device)
+        path_states = hidden.gather(1, path.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
+        self._handed[:rows, :count] = path_states.to(buffer.dtype)
 
     def count(self, lengths: Sequence[int], accepted: Sequence[int], depth: int) -> None:
-        for row, (length, kept) in enumerate(zip(lengths, accepted, strict=True)):
+        for row, (length, committed_count) in enumerate(zip(lengths, accepted, strict=True)):
             self._cached[row] = length
-            self._waiting[row] = kept
+            self._waiting[row] = committed_count
 
     def most(self, rows: int, fixed: bool) -> int:
-        """Returns P: entries that wait in the fullest of the first R rows, or that ever may."""
+        """Returns P: the most pending entries of the first R rows, or with ``fixed`` of any row."""
         return self._handed.shape[1] if fixed else max(self._waiting[:rows])
 
     def move_row(self, source: int, target: int) -> None:
@@ -235,7 +237,7 @@ class HiddenDraftState(Drafting):
 
 
 class KeptOutputs(nn.Module):
-    """A last layer, weight [V, D] and perhaps bias [V], of which the outputs ``ids`` are computed;
+    """A last layer of weight [V, D] and optional bias [V] that computes the outputs ``ids`` only;
     the others are -inf.
     """
 
@@ -244,27 +246,27 @@ class KeptOutputs(nn.Module):
         self.outputs = len(weight)
         self.ids = torch.tensor([i for i in ids if i < len(weight)], device=weight.device)
         self.weight = nn.Parameter(weight.detach()[self.ids], requires_grad=False)
-        kept = None if bias is None else bias.detach()[self.ids]
-        self.bias = None if kept is None else nn.Parameter(kept, requires_grad=False)
+        kept_bias = None if bias is None else bias.detach()[self.ids]
+        self.bias = None if kept_bias is None else nn.Parameter(kept_bias, requires_grad=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[..., D] -> [..., V]."""
         logits = nn.functional.linear(hidden, self.weight, self.bias)
-        whole = logits.new_full((*logits.shape[:-1], self.outputs), -torch.inf)
-        return whole.index_copy_(-1, self.ids, logits)
+        full_logits = logits.new_full((*logits.shape[:-1], self.outputs), -torch.inf)
+        return full_logits.index_copy_(-1, self.ids, logits)
 
 
 def keep_outputs(heads: DraftHeads, ids: Sequence[int], output: Tensor) -> None:
     """Cuts the last layers of draft heads, in place, to the target's tokens ``ids``; ``output``
     [V, D] is the target's last layer, which EAGLE-1's, MTP's and DFlash's heads use. Raises
-    ValueError: the heads know none of these tokens.
+    UsageError if the heads know none of these tokens.
     """
     size = heads.shape.vocab
-    known = getattr(heads, "ids", None)
-    if known is not None:  # a vocabulary of their own: their outputs bear other numbers
-        size = len(known)
-        kept = set(ids)
-        ids = [place for place, token in enumerate(known.tolist()) if token in kept]
+    head_ids = getattr(heads, "ids", None)
+    if head_ids is not None:  # a vocabulary of their own: their outputs bear other numbers
+        size = len(head_ids)
+        wanted_ids = set(ids)
+        ids = [place for place, token in enumerate(head_ids.tolist()) if token in wanted_ids]
     if not any(token < size for token in ids):
         raise UsageError("pair.draft_vocabulary: the draft heads know none of these tokens")
     if isinstance(heads, CachedHead) and heads.reads_target:

@@ -99,7 +99,7 @@ def read_shape(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> DFla
     except KeyError as error:
         raise UsageError(f"config.json of the DFlash head names no {error.args[0]}") from None
     width = weights["hidden_norm.weight"].shape[0]
-    own = weights.get("lm_head.weight")
+    own_outputs = weights.get("lm_head.weight")
     if weights["fc.weight"].shape[1] != len(ids) * width:
         raise UsageError(
             f"DFlash head: fc reads {weights['fc.weight'].shape[1]} numbers, {len(ids)} hidden "
@@ -109,8 +109,8 @@ def read_shape(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> DFla
         hidden=width,
         width=width,
         vocab=vocab,
-        draft_vocab=vocab if own is None else own.shape[0],
-        layer_ids=tuple(int(each) + outputs for each in ids),
+        draft_vocab=vocab if own_outputs is None else own_outputs.shape[0],
+        layer_ids=tuple(int(layer_id) + outputs for layer_id in ids),
         id_shift=int(outputs),
         mask_token=mask,
         block=block,
@@ -118,13 +118,13 @@ def read_shape(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> DFla
         markov_rank=rank,
         gated=rank > 0 and term == "gated",
         own_inputs="embed_tokens.weight" in weights,
-        own_outputs=own is not None,
+        own_outputs=own_outputs is not None,
         **read_sizes(weights, settings, heads),
     )
 
 
 class MarkovTerm(nn.Module):
-    """DSpark's term: what a token adds to the logits after it."""
+    """DSpark's term: a token's addition to the logits after it."""
 
     def __init__(self, shape: DFlashShape) -> None:
         super().__init__()
@@ -135,17 +135,17 @@ class MarkovTerm(nn.Module):
         self.gated = shape.gated
 
     def forward(self, tokens: Tensor, hidden: Tensor) -> Tensor:
-        """The term [R, F, V'] after tokens [R, F], by the output for that level [R, 1, D]."""
-        known = self.markov_w1(tokens)
+        """Computes the term [R, F, V'] after tokens [R, F] from the level's output [R, 1, D]."""
+        embedding = self.markov_w1(tokens)
         if self.gated:
-            both = torch.cat([hidden.expand(*known.shape[:2], -1), known], dim=-1)
-            known = torch.sigmoid(self.gate_proj(both)) * known
-        term: Tensor = self.markov_w2(known)
+            features = torch.cat([hidden.expand(*embedding.shape[:2], -1), embedding], dim=-1)
+            embedding = torch.sigmoid(self.gate_proj(features)) * embedding
+        term: Tensor = self.markov_w2(embedding)
         return term
 
 
 class DFlashHead(CachedHead):
-    """The head."""
+    """A DFlash or DSpark head: its layers, and the target's hidden states as their context."""
 
     shape: DFlashShape
     lm_head: nn.Linear
@@ -166,7 +166,7 @@ class DFlashHead(CachedHead):
         return len(self.shape.layer_ids) * self.shape.hidden
 
     def context(self, hidden: Tensor) -> Tensor:
-        """Makes what the target hands over [R, T, W] context entries [R, T, D]."""
+        """Turns the target's hidden states [R, T, W] into context entries [R, T, D]."""
         entries: Tensor = self.hidden_norm(self.fc(hidden))
         return entries
 
@@ -175,10 +175,10 @@ class DFlashHead(CachedHead):
         attentions: list[Any] = [layer.self_attn for layer in self.layers]
         return [attention.kept(entries, turn) for attention in attentions]
 
-    def block(self, known: Tensor, embed: Embed) -> Tensor:
+    def block(self, roots: Tensor, embed: Embed) -> Tensor:
         """Returns the block's inputs [R, B, D] after the last known tokens [R]."""
-        masks = known.new_full((len(known), self.shape.block - 1), self.shape.mask_token)
-        return self.embedded(torch.cat([known.unsqueeze(1), masks], dim=1), embed)
+        masks = roots.new_full((len(roots), self.shape.block - 1), self.shape.mask_token)
+        return self.embedded(torch.cat([roots.unsqueeze(1), masks], dim=1), embed)
 
     def outputs(self, block: Tensor, turn: Turn, attend: AttentionFunction) -> Tensor:
         """Returns outputs [R, K, D], one per level, of a block [R, B, D] after its context."""
@@ -197,14 +197,18 @@ class DFlashHead(CachedHead):
     def fresh(
         cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
     ) -> DFlashHead:
-        """Layers of the target's sizes that read its hidden states at even distances (z-lab's); K
-        guesses are a block of K + 1.
+        """Makes layers of the target's sizes that read its hidden states at even distances, as
+        z-lab's do; K guesses are a block of K + 1.
         """
-        like = plan.target
-        blocks = int(like.get("num_hidden_layers", 4))
+        target_config = plan.target
+        blocks = int(target_config.get("num_hidden_layers", 4))
         count = min(plan.blocks + 1, blocks - 1) if plan.blocks > 1 else 1
-        at = [1 + round(i * (blocks - 4) / (count - 1)) for i in range(count)] if count > 1 else []
-        places = sorted({min(max(each + 1, 1), blocks - 1) for each in at or [blocks // 2]})
+        distances = (
+            [1 + round(i * (blocks - 4) / (count - 1)) for i in range(count)] if count > 1 else []
+        )
+        places = sorted(
+            {min(max(place + 1, 1), blocks - 1) for place in distances or [blocks // 2]}
+        )
         shape = DFlashShape(
             **sizes_like(plan, hidden, vocab),
             layer_ids=tuple(places),
@@ -231,13 +235,15 @@ class DFlashHead(CachedHead):
 
     @classmethod
     def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> DFlashHead:
-        named, ids = eagle_files.canonical(weights)
+        renamed, ids = eagle_files.canonical(weights)
         # Which proposals are worth verifying is the policy's to say here.
-        named = {name: each for name, each in named.items() if "confidence_head." not in name}
-        return load_weights(cls(read_shape(named, config), ids), named)
+        renamed = {
+            name: tensor for name, tensor in renamed.items() if "confidence_head." not in name
+        }
+        return load_weights(cls(read_shape(renamed, config), ids), renamed)
 
     def export(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
-        """As z-lab's."""
+        """Returns file name, weights and config as z-lab's heads have them."""
         shape = self.shape
         config = {
             **layer_config(shape),
@@ -245,7 +251,7 @@ class DFlashHead(CachedHead):
             "block_size": shape.block,
             "draft_vocab_size": shape.draft_vocab,
             "dflash_config": {
-                "target_layer_ids": [each - 1 for each in shape.layer_ids],
+                "target_layer_ids": [layer_id - 1 for layer_id in shape.layer_ids],
                 "mask_token_id": shape.mask_token,
                 "sample_from_anchor": shape.from_known,
             },
@@ -265,9 +271,9 @@ class DFlashHead(CachedHead):
 class DFlashDrafting(LevelDrafting, HiddenDraftState):
     """One DFlash or DSpark head on the target's hidden states."""
 
-    def __init__(self, given: Equipment) -> None:
-        super().__init__(given, waiting=0)
-        self.has_term = given.heads.shape.markov_rank > 0
+    def __init__(self, equipment: Equipment) -> None:
+        super().__init__(equipment, waiting=0)
+        self.has_term = equipment.heads.shape.markov_rank > 0
         self._starts, self._before = HostDeviceInts(), HostDeviceInts()
         self._new = 0  # entries of a row that are written before a block
 
@@ -297,8 +303,8 @@ class DFlashDrafting(LevelDrafting, HiddenDraftState):
         block = head.block(committed.roots.on(device), self._target.embed)
         turn = self._begin(block, 0, self._before)
         slots = cached_arange(max(self._before) + block.shape[1], device)
-        last = self._before.on(device) + (block.shape[1] - 1)
-        mask = (slots <= last.unsqueeze(1))[:, None, None]
+        last_slot = self._before.on(device) + (block.shape[1] - 1)
+        mask = (slots <= last_slot.unsqueeze(1))[:, None, None]
 
         self._outputs = head.outputs(block, turn, cache_attention(self._cache, mask))
         logits: Tensor = head.logits(self._outputs, self._target.project, self._target.vocab_size)
@@ -306,22 +312,22 @@ class DFlashDrafting(LevelDrafting, HiddenDraftState):
         return logits
 
     def term(self, tokens: Tensor, level: int) -> Tensor:
-        added = self._head.markov_head(tokens, self._outputs[:, level : level + 1])
-        spread: Tensor = self._head.spread(added, self._target.vocab_size, 0.0)
-        return spread
+        bias = self._head.markov_head(tokens, self._outputs[:, level : level + 1])
+        full_bias: Tensor = self._head.spread(bias, self._target.vocab_size, 0.0)
+        return full_bias
 
     def _keep(self, hidden: Tensor, row: int, starts: HostDeviceInts) -> None:
-        """Writes the context entries of what was handed over [R, P, W], at their slots."""
+        """Writes the context entries of hidden states [R, P, W] to the cache from ``starts`` on."""
         entries = self._head.context(hidden.to(self._handed.dtype))
         turn = self._begin(entries, row, starts)
-        for layer, kept in enumerate(self._head.context_kept(entries, turn)):
-            self._cache.layers[layer].update(*kept)
+        for layer, keys_and_values in enumerate(self._head.context_kept(entries, turn)):
+            self._cache.layers[layer].update(*keys_and_values)
 
-    def _begin(self, written: Tensor, row: int, starts: HostDeviceInts) -> Turn:
-        """Plans a write of [R, P, D] at consecutive slots; the rotation at them."""
-        count = written.shape[1]
+    def _begin(self, inputs: Tensor, row: int, starts: HostDeviceInts) -> Turn:
+        """Plans a write of [R, P, D] at consecutive slots; returns the rotation at them."""
+        count = inputs.shape[1]
         self._cache.begin(WritePlan(row, starts, count, max(starts) + count))
-        positions = starts.on(written.device).unsqueeze(1) + cached_arange(count, written.device)
+        positions = starts.on(inputs.device).unsqueeze(1) + cached_arange(count, inputs.device)
         turn: Turn = self._head.turn(positions)
         return turn
 

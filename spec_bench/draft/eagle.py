@@ -54,7 +54,7 @@ class _Pass:
         positions: Tensor,
         visible: Tensor,
         row: int = 0,
-        **ignored: Any,
+        **kwargs: Any,
     ) -> ForwardOutput:
         cache.begin(WritePlan(row, starts, tokens.shape[1], visible.shape[2]))
         mask = visible.unsqueeze(1)
@@ -72,10 +72,10 @@ class EagleDrafting(HiddenDraftState):
     ``zero_first``: the first pair's embedding is zeros, as some engines have it for MTP.
     """
 
-    def __init__(self, given: Equipment, zero_first: bool = False) -> None:
-        super().__init__(given, waiting=1)
+    def __init__(self, equipment: Equipment, zero_first: bool = False) -> None:
+        super().__init__(equipment, waiting=1)
         self._zero_first = zero_first
-        self._prompts: list[Sequence[int]] = [()] * given.rows
+        self._prompts: list[Sequence[int]] = [()] * equipment.rows
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
         """A prompt of one token has no feature: zeros stand in at slot 0 until the first comes."""
@@ -101,54 +101,56 @@ class EagleDrafting(HiddenDraftState):
         run_pending(features, self._cache, [start], tokens, row=row)
 
     def needs(self, committed: CommittedTokens, fixed: bool = False) -> Sequence[HostDeviceInts]:
-        waiting = self._waiting[: len(committed)]
-        most = self.most(len(committed), fixed)
+        pending_counts = self._waiting[: len(committed)]
+        width = self.most(len(committed), fixed)
         # A row with fewer pairs runs fillers after its root, where the tree is written next.
         self._tokens = HostDeviceInts(
             [
-                [*row[-count:], *[row[-1]] * (most - count)]
-                for row, count in zip(committed, waiting, strict=True)
+                [*row[-count:], *[row[-1]] * (width - count)]
+                for row, count in zip(committed, pending_counts, strict=True)
             ]
         )
         self._starts = HostDeviceInts(self._cached[: len(committed)])
-        self._last = HostDeviceInts([count - 1 for count in waiting])
+        self._last = HostDeviceInts([count - 1 for count in pending_counts])
         self._before = HostDeviceInts([max(length - 1, 0) for length in committed.lengths])
         return self._tokens, self._starts, self._last, self._before
 
     @torch.inference_mode()
     def at_root(self, committed: CommittedTokens) -> Tensor:
-        """Runs the waiting pairs; logits [R, 1, 1, V] below the root."""
+        """Runs the pending pairs; returns logits [R, 1, 1, V] below the root."""
         self._timer.start()
         rows = len(committed)
-        waiting = len(self._tokens[0])
+        pending = len(self._tokens[0])
         tokens = self._tokens.on(self._handed.device)
-        features: Any = self.run(self._handed[:rows, :waiting])
+        features: Any = self.run(self._handed[:rows, :pending])
         output = run_pending(features, self._cache, self._starts, tokens, logits_to_keep=0).hidden
         assert output is not None
-        if waiting > 1:
+        if pending > 1:
             index = cached_arange(rows, output.device).unsqueeze(1)
             output = output[index, self._last.on(output.device).unsqueeze(1)]
         return self._proposed(output)
 
     @torch.inference_mode()
     def at_frontier(self, tree: Tree, committed: CommittedTokens) -> Tensor:
-        """Runs the frontier, each node on its parent's output; logits [R, F, 1, V] below it."""
+        """Runs the frontier, each node on its parent's output; returns logits [R, F, 1, V]."""
         self._timer.start()
         nodes = tree.frontier
         parent = tree.parent[:, nodes].unsqueeze(-1).expand(-1, -1, self._outputs.shape[-1])
         feature = self._head.next_feature(self._outputs.gather(1, parent))
-        passing: Any = _Pass(self._head, self._target, feature, self._zero_first)
-        output = run_nodes(passing, self._cache, tree, self._before, nodes).hidden
+        head_pass: Any = _Pass(self._head, self._target, feature, self._zero_first)
+        output = run_nodes(head_pass, self._cache, tree, self._before, nodes).hidden
         assert output is not None
         return self._proposed(output, self._outputs)
 
     def run(self, hidden: Tensor) -> _Pass:
-        """Returns a pass over what the target handed over, [R, P, W]."""
+        """Makes a pass over the target's hidden states [R, P, W]."""
         return _Pass(self._head, self._target, self._head.fuse(hidden), self._zero_first)
 
-    def _proposed(self, output: Tensor, above: Tensor | None = None) -> Tensor:
-        """Keeps a level's outputs; its logits [R, F, 1, V]."""
-        self._outputs = output if above is None else torch.cat([above, output], dim=1)
+    def _proposed(self, output: Tensor, earlier_outputs: Tensor | None = None) -> Tensor:
+        """Keeps a level's outputs; returns its logits [R, F, 1, V]."""
+        self._outputs = (
+            output if earlier_outputs is None else torch.cat([earlier_outputs, output], dim=1)
+        )
         logits = self._head.logits(output, self._target.project, self._target.vocab_size)
         self._timer.stop()
         return logits.unsqueeze(2)
@@ -177,25 +179,27 @@ class Eagle(Drafter):
 class ParallelEagleDrafting(LevelDrafting, EagleDrafting):
     """One P-EAGLE head on the target's features."""
 
-    def __init__(self, given: Equipment, levels: int) -> None:
-        super().__init__(given)
+    def __init__(self, equipment: Equipment, levels: int) -> None:
+        super().__init__(equipment)
         self._count = levels
 
     def levels(self, committed: CommittedTokens) -> Tensor:
         self._timer.start()
         rows = len(committed)
-        waiting = len(self._tokens[0])
-        more = self._count - 1
+        pending = len(self._tokens[0])
+        mask_count = self._count - 1
         device = self._handed.device
         mask = self._head.shape.mask_token
-        last = self._last.on(device).unsqueeze(1)
+        root_index = self._last.on(device).unsqueeze(1)
         assert mask is not None
-        tokens = append_masks(self._tokens.on(device), last, more, mask)
-        handed = self._handed[:rows, :waiting]
-        features: Any = self.run(append_masks(handed, last, more, self._head.mask_hidden))
+        tokens = append_masks(self._tokens.on(device), root_index, mask_count, mask)
+        features_in = self._handed[:rows, :pending]
+        features: Any = self.run(
+            append_masks(features_in, root_index, mask_count, self._head.mask_hidden)
+        )
         output = run_pending(features, self._cache, self._starts, tokens, logits_to_keep=0).hidden
         assert output is not None
-        output = gather_levels(output, last, self._count)
+        output = gather_levels(output, root_index, self._count)
         logits: Tensor = self._head.logits(output, self._target.project, self._target.vocab_size)
         self._timer.stop()
         return logits
@@ -223,13 +227,13 @@ class Eagle3(Drafter):
 
     def reach(self, heads: DraftHeads | None) -> int | None:
         assert isinstance(heads, Eagle3Head)
-        masks = heads.shape.mask_token is not None
-        if masks != (self.parallel > 0):
-            trained = "all levels at once (P-EAGLE)" if masks else "level by level"
-            none = "" if masks else ": it is no P-EAGLE head, its weights have no mask_hidden"
+        has_masks = heads.shape.mask_token is not None
+        if has_masks != (self.parallel > 0):
+            method = "all levels at once (P-EAGLE)" if has_masks else "level by level"
+            hint = "" if has_masks else ": it is no P-EAGLE head, its weights have no mask_hidden"
             raise UsageError(
                 f"drafter.parallel is {self.parallel}, the EAGLE-3 head was trained to guess "
-                f"{trained}{none}"
+                f"{method}{hint}"
             )
         return self.parallel or None
 
@@ -242,7 +246,7 @@ class Eagle3(Drafter):
         return EagleDrafting(equipment)
 
 
-# Whether an EAGLE-3 head is given the hidden states that it learned from.
+# Checks that an EAGLE-3 head reads the hidden states that it was trained on.
 #
 # Layer ids count inputs of blocks in one family and outputs in another, and nothing in a file says
 # which; a head that reads neighbouring states still drafts, but badly. So a head is tried on the
@@ -258,9 +262,9 @@ def generate_greedily(target: LanguageModel, prompt: Sequence[int]) -> list[int]
     """Returns a prompt's end and the target's likeliest continuation."""
     text = list(prompt[-LONGEST:])
     cache = target.allocate(1, len(text) + TOKENS)
-    for at in (0, *range(len(text), len(text) + TOKENS - 1)):
-        tokens = torch.tensor([text[at:]], device=target.device)
-        logits = run_pending(target, cache, [at], tokens, prefill=True).logits
+    for start in (0, *range(len(text), len(text) + TOKENS - 1)):
+        tokens = torch.tensor([text[start:]], device=target.device)
+        logits = run_pending(target, cache, [start], tokens, prefill=True).logits
         text.append(int(logits[0, -1].argmax()))
     return text
 
@@ -269,13 +273,13 @@ def generate_greedily(target: LanguageModel, prompt: Sequence[int]) -> list[int]
 def agreements(
     head: Eagle3Head, target: LanguageModel, readings: dict[str, Layers], tokens: list[int]
 ) -> dict[str, float]:
-    """Returns how often the head's first guess is the target's best token on a text of the
-    target's, by the three places where the head looks.
+    """Measures how often the head's first guess is the target's best token on a text of the
+    target's, for each choice of the three hidden states that the head reads.
     """
     count = len(tokens)
     ids = torch.tensor([tokens], device=target.device)
     positions = torch.arange(count, device=target.device).unsqueeze(0)
-    places = tuple(sorted({place for reading in readings.values() for place in reading}))
+    places = tuple(sorted({place for layers in readings.values() for place in layers}))
     cache = target.allocate(1, count)
     logits, hidden = run_pending(
         target, cache, [0], ids, logits_to_keep=0, needs_hidden=places, prefill=True
@@ -289,29 +293,31 @@ def agreements(
         return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=gqa)
 
     shares = {}
-    for name, reading in readings.items():
-        handed = torch.cat([states[at] for at in reading], dim=-1).to(embedded.dtype)
-        output = head.step(head.fuse(handed), embedded, positions[:, :-1], attend)
-        guessed = head.logits(output, target.project, target.vocab_size)[0].argmax(-1)
-        right = guessed == logits[0, 1:].argmax(-1)
-        shares[name] = float(right[-TOKENS:].float().mean())
+    for name, layers in readings.items():
+        head_input = torch.cat([states[state_index] for state_index in layers], dim=-1).to(
+            embedded.dtype
+        )
+        output = head.step(head.fuse(head_input), embedded, positions[:, :-1], attend)
+        guesses = head.logits(output, target.project, target.vocab_size)[0].argmax(-1)
+        agrees = guesses == logits[0, 1:].argmax(-1)
+        shares[name] = float(agrees[-TOKENS:].float().mean())
     return shares
 
 
 def find_better_layers(
     head: Eagle3Head, target: LanguageModel, layers: Layers, prompt: Sequence[int]
 ) -> str | None:
-    """Says in a line what is wrong with the places that a head is declared to read; None if nothing
-    is. The target continues the prompt, which may be of any task.
+    """Describes in a line a better choice of the hidden states that a head reads; None if there is
+    none. The target continues the prompt, which may be of any task.
     """
-    moved = {
+    alternatives = {
         "one block earlier": tuple(place - 1 for place in layers),
         "one block later": tuple(place + 1 for place in layers),
         "in the opposite order": layers[::-1],
     }
     readings = {"": layers} | {
         name: places
-        for name, places in moved.items()
+        for name, places in alternatives.items()
         if all(0 <= place < target.blocks for place in places)
     }
     shares = agreements(head, target, readings, generate_greedily(target, prompt))

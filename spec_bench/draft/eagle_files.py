@@ -57,8 +57,9 @@ class EagleShape(LayerSizes):
 def read_shape(
     version: int, weights: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> EagleShape:
-    """Returns the shape of a checkpoint of EAGLE-1 or 3, from its weights under our names without
-    maps of the vocabulary. Raises ValueError: an unknown switch or activation, or a missing size.
+    """Reads the shape of an EAGLE-1 or EAGLE-3 checkpoint from its weights, under our names and
+    without maps of the vocabulary. Raises UsageError on an unknown switch or activation, or a
+    missing size.
     """
     settings = {**config, **config.get("transformer_layer_config", {})}
     _refuse_unknown(config)
@@ -86,7 +87,7 @@ def read_shape(
 
 
 def _mask_token(settings: Mapping[str, Any]) -> int:
-    """P-EAGLE's; refused if none is named."""
+    """Reads P-EAGLE's mask token; raises UsageError if the config names none."""
     for name in _MASKS:
         if settings.get(name) is not None:
             return int(settings[name])
@@ -94,7 +95,7 @@ def _mask_token(settings: Mapping[str, Any]) -> int:
 
 
 def _layer_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """Places in ``hidden_states``; refused unless there are three."""
+    """Reads the indices in ``hidden_states``; raises UsageError unless there are three."""
     inner = config.get("eagle_config") or {}
     key = "eagle_aux_hidden_state_layer_ids"
     ids = config.get(key) or inner.get(key) or inner.get("layer_ids")
@@ -102,22 +103,22 @@ def _layer_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
         return None
     if len(ids) != 3:
         raise UsageError(f"{key} of an EAGLE-3 head must be three numbers, got {list(ids)}")
-    return tuple(int(each) + _id_shift(config) for each in ids)
+    return tuple(int(layer_id) + _id_shift(config) for layer_id in ids)
 
 
 def _id_shift(config: Mapping[str, Any]) -> int:
-    """Speculators' id i is the input of block i, ``hidden_states[i]``; elsewhere its output."""
+    """Returns 0 if an id names a block's input, as in Speculators' files, else 1: its output."""
     return 0 if "speculators_model_type" in config else 1
 
 
 def _refuse_unknown(config: Mapping[str, Any]) -> None:
-    """Refuses unknown settings that would change the numbers, naming key and value."""
-    known = {*_SWITCHES, *_TOLD}
+    """Raises UsageError on unknown settings that would change the numbers."""
+    allowed = {*_SWITCHES, *_TOLD}
     for part in (config, config.get("eagle_config") or {}):
         for key, value in part.items():
             if key in _ONLY and isinstance(value, bool) and value is not _ONLY[key]:
                 raise UsageError(f"EAGLE head: {key}={value} is not supported")
-            if value is True and key not in known and key not in _ONLY:
+            if value is True and key not in allowed and key not in _ONLY:
                 raise UsageError(
                     f"EAGLE head: the switch {key} is not known; known are {', '.join(_SWITCHES)}"
                 )
@@ -145,13 +146,13 @@ def weights_file(folder: Path, version: int) -> Path | None:
 
 
 def _version(path: Path) -> int | None:
-    """EAGLE-3's first block has a ``hidden_norm``; else an ``fc`` twice as wide as high is
-    EAGLE-1's. Tensors are looked at without reading their numbers.
+    """Detects EAGLE's version without reading the tensors' numbers: in EAGLE-3 the first block has
+    a ``hidden_norm``, in EAGLE-1 ``fc`` is twice as wide as high.
     """
     if path.suffix == ".safetensors":
-        with safe_open(path, framework="pt") as stored:
-            names = list(stored.keys())
-            widths = {name: tuple(stored.get_slice(name).get_shape()) for name in names}
+        with safe_open(path, framework="pt") as checkpoint:
+            names = list(checkpoint.keys())
+            widths = {name: tuple(checkpoint.get_slice(name).get_shape()) for name in names}
     else:
         tensors = torch.load(path, map_location="meta", mmap=True, weights_only=True)
         widths = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
@@ -162,48 +163,52 @@ def _version(path: Path) -> int | None:
 
 
 def canonical(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Returns weights of any family under our names, and the target ids of the head's tokens, [V']
-    int64; None if it knows all. Raises ValueError: the two maps of the vocabulary do not fit.
+    """Renames weights of any family to our names; also returns the target ids of the head's tokens,
+    [V'] int64, None if it knows all. Raises UsageError if the two maps of the vocabulary differ.
     """
-    named = {}
+    renamed = {}
     for name, tensor in weights.items():
         for prefix in _PREFIXES:
             name = name.removeprefix(prefix)
-        named[name.replace("midlayer.", "layers.0.", 1)] = tensor
-    offset = named.pop("d2t", None)
-    kept = named.pop("t2d", None)
-    named = {name: part for name, part in named.items() if not name.endswith("rotary_emb.inv_freq")}
+        renamed[name.replace("midlayer.", "layers.0.", 1)] = tensor
+    offset = renamed.pop("d2t", None)
+    known_mask = renamed.pop("t2d", None)
+    renamed = {
+        name: part for name, part in renamed.items() if not name.endswith("rotary_emb.inv_freq")
+    }
     if offset is None:
-        if kept is None or bool(kept.bool().all()):
-            return named, None
-        return named, kept.bool().nonzero().squeeze(1)
+        if known_mask is None or bool(known_mask.bool().all()):
+            return renamed, None
+        return renamed, known_mask.bool().nonzero().squeeze(1)
     ids = torch.arange(len(offset)) + offset.long()
     if len(ids.unique()) < len(ids) or int(ids.min()) < 0:
         raise UsageError("draft head: d2t maps two draft tokens to one target token")
-    if kept is not None and not torch.equal(kept.bool().nonzero().squeeze(1), ids.sort().values):
+    if known_mask is not None and not torch.equal(
+        known_mask.bool().nonzero().squeeze(1), ids.sort().values
+    ):
         raise UsageError("draft head: d2t and t2d name different tokens")
-    return named, ids
+    return renamed, ids
 
 
 def add_vocabulary_map(
     weights: Mapping[str, Tensor], ids: Tensor | None, vocab: int
 ) -> dict[str, Tensor]:
-    """Weights with the maps of the vocabulary between the head's tokens and the target's."""
+    """Adds to ``weights`` the two maps between the head's tokens and the target's."""
     if ids is None:
         return dict(weights)
-    kept = torch.zeros(vocab, dtype=torch.bool)
-    kept[ids.cpu()] = True
-    return {**weights, "d2t": ids.cpu() - torch.arange(len(ids)), "t2d": kept}
+    known_mask = torch.zeros(vocab, dtype=torch.bool)
+    known_mask[ids.cpu()] = True
+    return {**weights, "d2t": ids.cpu() - torch.arange(len(ids)), "t2d": known_mask}
 
 
 def config_to_write(
     version: int, shape: EagleShape, weights: Mapping[str, Tensor], ids: Tensor | None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Returns weights and ``config.json`` of a head."""
-    stored = add_vocabulary_map(weights, ids, shape.vocab)
+    tensors = add_vocabulary_map(weights, ids, shape.vocab)
     layer = layer_config(shape)
     if version == 1:
-        return stored, {**layer, "architectures": ["LlamaForCausalLMEagle"], "bias": shape.fc_bias}
+        return tensors, {**layer, "architectures": ["LlamaForCausalLMEagle"], "bias": shape.fc_bias}
     config = {
         "architectures": ["Eagle3Speculator"],
         "model_type": "speculators",  # what vLLM reads such a config by
@@ -217,4 +222,4 @@ def config_to_write(
         config["mask_token_id"] = shape.mask_token
     if shape.layer_ids is not None:
         config["eagle_aux_hidden_state_layer_ids"] = list(shape.layer_ids)
-    return stored, config
+    return tensors, config

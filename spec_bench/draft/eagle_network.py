@@ -28,7 +28,7 @@ from spec_bench.system.errors import UsageError
 
 
 class EagleHead(FeatureHead):
-    """What EAGLE-1 and EAGLE-3 share."""
+    """Base class of EAGLE-1's and EAGLE-3's heads."""
 
     version: ClassVar[int]
     shape: EagleShape
@@ -45,14 +45,16 @@ class EagleHead(FeatureHead):
         return x
 
     def joined(self, feature: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Returns what goes into the first block [R, T, D], and what its attention reads."""
+        """Joins feature and embedding into the first block's residual input [R, T, D] and the input
+        of its attention, None if it is the same.
+        """
         raise NotImplementedError
 
     @classmethod
     def fresh(
         cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
     ) -> EagleHead:
-        """Returns a block of the target's sizes; EAGLE-3's last layer can start as the target's."""
+        """Makes a block of the target's sizes; EAGLE-3's last layer can start as the target's."""
         sizes = sizes_like(plan, hidden, vocab)
         sizes |= {"fc_bias": True} if cls.version == 1 else {"fc_norm": plan.fc_norm}
         if plan.masks:
@@ -61,8 +63,10 @@ class EagleHead(FeatureHead):
         head = cls(shape, None if plan.ids is None else torch.tensor(plan.ids))
         if plan.init == "target" and cls.version == 3:
             with torch.no_grad():
-                last = output()[:vocab]
-                head.lm_head.weight.copy_(last if head.ids is None else last[head.ids])
+                output_weight = output()[:vocab]
+                head.lm_head.weight.copy_(
+                    output_weight if head.ids is None else output_weight[head.ids]
+                )
         return head
 
     @classmethod
@@ -73,26 +77,28 @@ class EagleHead(FeatureHead):
 
     @classmethod
     def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> EagleHead:
-        named, ids = eagle_files.canonical(weights)
-        shape = read_shape(cls.version, named, config)
+        renamed, ids = eagle_files.canonical(weights)
+        shape = read_shape(cls.version, renamed, config)
         if ids is not None and int(ids.max()) >= shape.vocab:
             shape = replace(shape, vocab=int(ids.max()) + 1)
         if not shape.own_inputs:
-            named.pop("embed_tokens.weight", None)  # the target's own is used
-        elif "embed_tokens.weight" not in named:
+            renamed.pop("embed_tokens.weight", None)  # the target's own is used
+        elif "embed_tokens.weight" not in renamed:
             raise UsageError(
                 f"EAGLE head of width {shape.width} on hidden states of {shape.hidden}: its file "
                 "must hold embed_tokens.weight"
             )
-        return load_weights(cls(shape, ids), named)
+        return load_weights(cls(shape, ids), renamed)
 
     def export(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
-        made = eagle_files.config_to_write(self.version, self.shape, self.state_dict(), self.ids)
-        return eagle_files.FILE, *made
+        weights_and_config = eagle_files.config_to_write(
+            self.version, self.shape, self.state_dict(), self.ids
+        )
+        return eagle_files.FILE, *weights_and_config
 
 
 class Eagle1Head(EagleHead):
-    """EAGLE-1's and EAGLE-2's."""
+    """The head of EAGLE-1 and EAGLE-2."""
 
     version = 1
     reads_target = regresses = True
@@ -103,8 +109,8 @@ class Eagle1Head(EagleHead):
         self.fc = nn.Linear(2 * shape.width, shape.width, bias=shape.fc_bias)
 
     def joined(self, feature: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
-        joined: Tensor = self.fc(torch.cat([embedded, feature], dim=-1))
-        return joined, joined
+        projected: Tensor = self.fc(torch.cat([embedded, feature], dim=-1))
+        return projected, projected
 
     @classmethod
     def smallest(cls, hidden: int, vocab: int) -> EagleHead:
@@ -112,7 +118,7 @@ class Eagle1Head(EagleHead):
 
 
 class Eagle3Head(EagleHead):
-    """EAGLE-3's."""
+    """The head of EAGLE-3."""
 
     version = 3
     starts_as_target = True
@@ -137,10 +143,10 @@ class Eagle3Head(EagleHead):
         return 3 * self.shape.hidden
 
     def joined(self, feature: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
-        first: Any = self.layers[0]
-        normed = first.hidden_norm(feature)
-        z = torch.cat([first.input_layernorm(embedded), normed], dim=-1)
-        return normed if self.shape.norm_before_residual else feature, z
+        first_block: Any = self.layers[0]
+        normed_feature = first_block.hidden_norm(feature)
+        z = torch.cat([first_block.input_layernorm(embedded), normed_feature], dim=-1)
+        return normed_feature if self.shape.norm_before_residual else feature, z
 
     def fuse(self, hidden: Tensor) -> Tensor:
         if self.shape.norm_before_fc:
@@ -161,5 +167,5 @@ class Eagle3Head(EagleHead):
     @classmethod
     def smallest(cls, hidden: int, vocab: int) -> EagleHead:
         """It lacks one token: V' = V - 1."""
-        ids = torch.tensor([each for each in range(vocab) if each != 1])
+        ids = torch.tensor([token for token in range(vocab) if token != 1])
         return cls(EagleShape(hidden, hidden, vocab, len(ids), 1, 1, 2, 2), ids)

@@ -19,8 +19,8 @@ from spec_bench.system.errors import UsageError
 def load_heads(
     source: str, device: torch.device, dtype: torch.dtype, revision: str | None = None
 ) -> DraftHeads:
-    """Reads heads from a folder, or from a hub repository of the same layout. Raises ValueError: it
-    holds no heads, or its weights do not fit its config.
+    """Loads heads from a folder, or from a hub repository of the same layout. Raises UsageError if
+    it holds no heads, or its weights do not fit its config.
     """
     folder = Path(source)
     if not folder.is_dir():
@@ -31,8 +31,8 @@ def load_heads(
         heads = heads_class(kind)
         weights = heads.load_stored_weights(folder, config)
         if weights is not None:
-            made = heads.from_weights(weights, config)
-            return made.to(device=device, dtype=dtype).eval()
+            loaded = heads.from_weights(weights, config)
+            return loaded.to(device=device, dtype=dtype).eval()
     raise UsageError(
         f"{source}: no draft heads; a folder with medusa_lm_head.pt (Medusa), with "
         "model.safetensors and a config.json with num_draft_layers (ReDrafter), or with "
@@ -51,7 +51,7 @@ def save_heads(heads: DraftHeads, folder: Path) -> None:
 
 
 def _download(source: str, revision: str | None) -> Path:
-    """Fetches a hub repository; refused in a line if there is neither folder nor repository."""
+    """Downloads a hub repository; raises UsageError if there is none."""
     from huggingface_hub import snapshot_download
 
     try:

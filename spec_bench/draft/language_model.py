@@ -31,10 +31,10 @@ class LanguageModelDrafting(Drafting):
 
     recordable = True
 
-    def __init__(self, given: Equipment) -> None:
-        self.models = given.models
-        self._caches = given.caches
-        self._cached = [0] * given.rows  # tokens of each row that are in the caches
+    def __init__(self, equipment: Equipment) -> None:
+        self.models = equipment.models
+        self._caches = equipment.caches
+        self._cached = [0] * equipment.rows  # tokens of each row that are in the caches
         # What was not run yet: [R, P] tokens, [R] their first slots, and which of them the root is.
         self._pending = (HostDeviceInts(), HostDeviceInts(), HostDeviceInts())
         self._most = 1  # tokens of a row that wait after an iteration
@@ -58,15 +58,15 @@ class LanguageModelDrafting(Drafting):
         return self._pending
 
     def at_root(self, committed: CommittedTokens) -> Tensor:
-        tokens, starts, last = self._pending
-        keep = 1 if last.exact and min(last) == len(tokens[0]) - 1 else 0
+        tokens, starts, root_index = self._pending
+        keep = 1 if root_index.exact and min(root_index) == len(tokens[0]) - 1 else 0
         logits = []
         for model, cache in zip(self.models, self._caches, strict=True):
             ids = tokens.on(model.device)
             output = run_pending(model, cache, starts, ids, logits_to_keep=keep).logits
             if not keep:
-                rows = cached_arange(len(last), output.device).unsqueeze(1)
-                output = output[rows, last.on(output.device).unsqueeze(1)]
+                rows = cached_arange(len(root_index), output.device).unsqueeze(1)
+                output = output[rows, root_index.on(output.device).unsqueeze(1)]
             logits.append(output)
         return _stack_drafts(logits)
 
@@ -82,13 +82,13 @@ class LanguageModelDrafting(Drafting):
         self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
     ) -> None:
         self._most = path.shape[1] + 1 - depth
-        kept = [row[:depth] for row in nodes]
+        run_paths = [row[:depth] for row in nodes]
         for cache in self._caches:
-            commit_paths(cache, lengths, kept, path[:, :depth])
+            commit_paths(cache, lengths, run_paths, path[:, :depth])
 
     def count(self, lengths: Sequence[int], accepted: Sequence[int], depth: int) -> None:
-        for row, (length, kept) in enumerate(zip(lengths, accepted, strict=True)):
-            self._cached[row] = length + min(kept, depth)
+        for row, (length, committed_count) in enumerate(zip(lengths, accepted, strict=True)):
+            self._cached[row] = length + min(committed_count, depth)
 
     def move_row(self, source: int, target: int) -> None:
         for cache in self._caches:
@@ -109,8 +109,8 @@ class RespelledDrafting(LanguageModelDrafting):
 
     recordable = False  # how many parts a token has is the host's to look up
 
-    def __init__(self, given: Equipment, model: MappedModel) -> None:
-        super().__init__(given)
+    def __init__(self, equipment: Equipment, model: MappedModel) -> None:
+        super().__init__(equipment)
         self._model, self._rows = model, CommittedTokens([])
         self._tokens = torch.zeros(0)  # of the trees' nodes that were run
         self._kept = [0]  # nodes of each row
@@ -129,27 +129,27 @@ class RespelledDrafting(LanguageModelDrafting):
     def commit(
         self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
     ) -> None:
-        kept = [[*row[:1]] for row in nodes]
+        paths = [[*row[:1]] for row in nodes]
         if depth > 1:
-            for first, row, tokens in zip(kept, nodes, self._tokens.tolist(), strict=True):
+            for path_nodes, row, tokens in zip(paths, nodes, self._tokens.tolist(), strict=True):
                 in_parts = [tokens[node] in self._model.pieces for node in row[1:depth]]
-                first += row[1:depth][: [*in_parts, True].index(True)]
-        self._kept = [len(row) for row in kept]
-        super().commit(self._rows.lengths, kept, path, depth)
+                path_nodes += row[1:depth][: [*in_parts, True].index(True)]
+        self._kept = [len(row) for row in paths]
+        super().commit(self._rows.lengths, paths, path, depth)
 
     def count(self, lengths: Sequence[int], accepted: Sequence[int], depth: int) -> None:
         super().count(self._rows.lengths, self._kept, depth)
 
 
 def make_model_state(equipment: Equipment) -> LanguageModelDrafting:
-    """Drafts with the models; several drafts must have the target's tokenizer."""
+    """Makes the state that drafts with the models; several must have the target's tokenizer."""
     models = equipment.models
-    respelled = [each for each in models if isinstance(each, MappedModel) and each.pieces]
-    if not respelled:
+    mapped = [model for model in models if isinstance(model, MappedModel) and model.pieces]
+    if not mapped:
         return LanguageModelDrafting(equipment)
     if len(models) > 1:
         raise UsageError("several drafts need the target's tokenizer; one of them has another")
-    return RespelledDrafting(equipment, respelled[0])
+    return RespelledDrafting(equipment, mapped[0])
 
 
 @drafter("language_model")
@@ -173,7 +173,7 @@ class LanguageModelDrafter(Drafter):
 
 
 def _stack_drafts(logits: list[Tensor]) -> Tensor:
-    """[R, F, D, V] from D logits [R, F, V]; nothing is copied if there is one draft."""
+    """Stacks D logits [R, F, V] to [R, F, D, V], without a copy if there is one draft."""
     return logits[0].unsqueeze(2) if len(logits) == 1 else torch.stack(logits, dim=2)
 
 
@@ -185,19 +185,19 @@ def _stack_drafts(logits: list[Tensor]) -> Tensor:
 
 
 class ParallelDrafting(LevelDrafting, LanguageModelDrafting):
-    """One such model."""
+    """Drafts with a PARD model."""
 
-    def __init__(self, given: Equipment, levels: int, mask_token: int) -> None:
-        super().__init__(given)
+    def __init__(self, equipment: Equipment, levels: int, mask_token: int) -> None:
+        super().__init__(equipment)
         self._count = levels
         self._mask = mask_token
 
     def levels(self, committed: CommittedTokens) -> Tensor:
         (model,) = self.models
         (cache,) = self._caches
-        tokens, starts, last = self._pending
+        tokens, starts, root_index = self._pending
         ids = tokens.on(model.device)
-        root = last.on(model.device).unsqueeze(1)
+        root = root_index.on(model.device).unsqueeze(1)
         ids = append_masks(ids, root, self._count - 1, self._mask)
         logits = run_pending(model, cache, starts, ids, logits_to_keep=0).logits
         return gather_levels(logits, root.to(logits.device), self._count)
@@ -234,13 +234,13 @@ class Pard(Drafter):
 
     @classmethod
     def audit_cases(cls, models: int) -> tuple[Drafter, ...]:
-        """A level's distribution hangs on the committed tokens and the mask: a chain's first."""
+        """A level's distribution depends on the committed tokens and masks alone."""
         return (cls(levels=3, mask_token=0),) if models == 1 else ()
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        """Raises ValueError: the draft has another tokenizer, or no mask token is named."""
+        """Raises UsageError if the draft has another tokenizer, or no mask token is named."""
         (model,) = equipment.models
-        first = model.vocab_size if isinstance(model, MappedModel) else 0  # of its own tokens
+        id_offset = model.vocab_size if isinstance(model, MappedModel) else 0  # of its own tokens
         if getattr(model, "pieces", None):
             raise UsageError("a pard drafter needs a draft with the target's tokenizer")
         token = getattr(model, "mask_token", None) if self.mask_token is None else self.mask_token
@@ -249,14 +249,14 @@ class Pard(Drafter):
                 "a pard drafter needs a draft trained for it: its config.json names no pard_token, "
                 "and drafter.mask_token is null"
             )
-        return ParallelDrafting(equipment, self.levels, first + token)
+        return ParallelDrafting(equipment, self.levels, id_offset + token)
 
 
 # The target drafts for itself with some of its blocks left out; no file and no training.
 #
 # Early exit after the first blocks (LayerSkip, arXiv 2404.16710, needs a model trained for it) or
 # blocks left out in between (Draft & Verify, arXiv 2309.08168). Any choice that is made beforehand
-# keeps the target's law: the shorter model is a draft model like any other, with its own cache.
+# keeps the target's distribution: the shorter model is a draft like any other, with its own cache.
 
 
 @drafter("own_blocks")
@@ -284,7 +284,7 @@ class OwnBlocks(Drafter):
         return True
 
     def places(self, blocks: int) -> tuple[int, ...]:
-        """Returns the blocks kept of a target of so many; refuses one that it does not have."""
+        """Returns the kept blocks of a target; raises UsageError if it lacks one of them."""
         if self.kept is not None:
             places = self.kept
         elif self.first is not None:

@@ -46,20 +46,20 @@ class LayerSizes:
     mask_token: int | None = None  # stands for a token not known
 
     def places(self, blocks: int, ids_name: str = "auto") -> tuple[int, ...]:
-        """Returns the ``hidden_states`` that it reads of a target of L blocks: 2, L / 2 and L - 3
-        if its config names none. ``ids_name`` is what the config's ids name, ``input`` or
-        ``output`` of a block, overriding the file's family. Raises ValueError: a place that no
-        forward pass returns.
+        """Returns the indices of the target's ``hidden_states`` that the head reads: 2, L / 2 and
+        L - 3 of L blocks if its config names none. ``ids_name`` says what the config's ids name,
+        ``input`` or ``output`` of a block, overriding the file's family. Raises UsageError if no
+        forward pass returns one of them.
         """
         ids = self.layer_ids
         if ids is None:
             ids = (2, blocks // 2, blocks - 3)
         elif ids_name != "auto":
-            ids = tuple(each - self.id_shift + (ids_name == "output") for each in ids)
-        if wrong := [each for each in ids if not 0 <= each < blocks]:
+            ids = tuple(layer_id - self.id_shift + (ids_name == "output") for layer_id in ids)
+        if outside := [layer_id for layer_id in ids if not 0 <= layer_id < blocks]:
             raise UsageError(
-                f"{self.title}: hidden state {wrong[0]} is not among 0 to {blocks - 1} of a target "
-                f"of {blocks} blocks"
+                f"{self.title}: hidden state {outside[0]} is not among 0 to {blocks - 1} of a "
+                f"target of {blocks} blocks"
             )
         return ids
 
@@ -67,21 +67,21 @@ class LayerSizes:
 def read_sizes(
     weights: Mapping[str, Tensor], settings: Mapping[str, Any], heads: int
 ) -> dict[str, Any]:
-    """Returns ``LayerSizes`` of blocks by their weights, under our names, and config."""
-    first = "layers.0.self_attn."
-    head_dim = weights[first + "q_proj.weight"].shape[0] // heads
+    """Reads the fields of ``LayerSizes`` from weights, under our names, and their config."""
+    prefix = "layers.0.self_attn."
+    head_dim = weights[prefix + "q_proj.weight"].shape[0] // heads
     return {
         "heads": heads,
-        "kv_heads": weights[first + "k_proj.weight"].shape[0] // head_dim,
+        "kv_heads": weights[prefix + "k_proj.weight"].shape[0] // head_dim,
         "head_dim": head_dim,
         "inner": weights["layers.0.mlp.gate_proj.weight"].shape[0],
         "layers": 1 + max(int(key.split(".")[1]) for key in weights if key.startswith("layers.")),
         "eps": float(settings.get("rms_norm_eps", 1e-6)),
         "rope": read_rope(settings),
         "max_positions": int(settings.get("max_position_embeddings") or 2048),
-        "qkv_bias": first + "q_proj.bias" in weights,
-        "o_bias": first + "o_proj.bias" in weights,
-        "qk_norm": first + "q_norm.weight" in weights,
+        "qkv_bias": prefix + "q_proj.bias" in weights,
+        "o_bias": prefix + "o_proj.bias" in weights,
+        "qk_norm": prefix + "q_norm.weight" in weights,
     }
 
 
@@ -98,27 +98,27 @@ def read_rope(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sizes_like(plan: HeadPlan, hidden: int, vocab: int) -> dict[str, Any]:
-    """Returns ``LayerSizes`` of fresh blocks as wide as the target's own."""
-    like = plan.target
-    heads = int(like.get("num_attention_heads", 1))
+    """Returns the fields of ``LayerSizes`` for fresh blocks as wide as the target's own."""
+    target = plan.target
+    heads = int(target.get("num_attention_heads", 1))
     return {
         "hidden": hidden,
         "width": hidden,
         "vocab": vocab,
         "draft_vocab": vocab if plan.ids is None else len(plan.ids),
         "heads": heads,
-        "kv_heads": int(like.get("num_key_value_heads") or heads),
-        "head_dim": int(like.get("head_dim") or hidden // heads),
-        "inner": plan.inner or int(like.get("intermediate_size") or 4 * hidden),
+        "kv_heads": int(target.get("num_key_value_heads") or heads),
+        "head_dim": int(target.get("head_dim") or hidden // heads),
+        "inner": plan.inner or int(target.get("intermediate_size") or 4 * hidden),
         "layers": plan.blocks,
-        "eps": float(like.get("rms_norm_eps") or 1e-6),
-        "rope": {**ROPE, **(like.get("rope_parameters") or {})},
-        "max_positions": int(like.get("max_position_embeddings") or 2048),
+        "eps": float(target.get("rms_norm_eps") or 1e-6),
+        "rope": {**ROPE, **(target.get("rope_parameters") or {})},
+        "max_positions": int(target.get("max_position_embeddings") or 2048),
     }
 
 
 def layer_config(shape: LayerSizes) -> dict[str, Any]:
-    """Returns ``config.json`` of the blocks, as transformers'."""
+    """Returns the blocks' ``config.json`` in transformers' format."""
     return {
         "model_type": "qwen3" if shape.qk_norm else "llama",
         "hidden_size": shape.width,
@@ -137,7 +137,7 @@ def layer_config(shape: LayerSizes) -> dict[str, Any]:
 
 
 class AttentionFunction(Protocol):
-    """Attention over what is kept: a slot cache in decoding, the earlier steps in training."""
+    """Attention over a slot cache in decoding, over the earlier steps in training."""
 
     def __call__(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
@@ -148,7 +148,7 @@ class AttentionFunction(Protocol):
 
 
 class LayerCache(NamedTuple):
-    """What a layer keeps of a token: key heads, and the widths of keys and values."""
+    """Sizes of a layer's cache entry for a token: key heads, widths of keys and values."""
 
     heads: int
     key_dim: int
@@ -163,13 +163,13 @@ class Turn(NamedTuple):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Rotates x [R, H, T, d], whose halves are the two coordinates."""
-        one, two = x.chunk(2, dim=-1)
-        turned = torch.cat([-two, one], dim=-1)
-        return x * self.cos.to(x.dtype) + turned * self.sin.to(x.dtype)
+        left, right = x.chunk(2, dim=-1)
+        rotated = torch.cat([-right, left], dim=-1)
+        return x * self.cos.to(x.dtype) + rotated * self.sin.to(x.dtype)
 
 
 class RMSNorm(nn.Module):
-    """Llama's: x / rms(x) in float32 at least, times a weight."""
+    """Llama's norm: x / rms(x), in float32 at least, times a weight."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -204,12 +204,12 @@ class Attention(nn.Module):
         """z [R, T, inputs] -> [R, T, D]."""
         q = self.q_proj(z).unflatten(-1, (-1, self.head_dim))
         q = turn((self.q_norm(q) if self.qk_norm else q).transpose(1, 2))
-        mixed = attend(layer, q, *self.kept(z, turn))
-        output: Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
+        context = attend(layer, q, *self.kept(z, turn))
+        output: Tensor = self.o_proj(context.transpose(1, 2).flatten(2))
         return output
 
     def kept(self, z: Tensor, turn: Turn) -> tuple[Tensor, Tensor]:
-        """z [R, T, inputs] -> keys, turned, and values, [R, K, T, d] each."""
+        """z [R, T, inputs] -> rotated keys and values, [R, K, T, d] each."""
         k, v = (part(z).unflatten(-1, (-1, self.head_dim)) for part in (self.k_proj, self.v_proj))
         k = self.k_norm(k) if self.qk_norm else k
         return turn(k.transpose(1, 2)), v.transpose(1, 2)
@@ -226,13 +226,13 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] -> [..., D]."""
-        gated = nn.functional.silu(self.gate_proj(x)) * self.up_proj(x)
-        lowered: Tensor = self.down_proj(gated)
-        return lowered
+        inner = nn.functional.silu(self.gate_proj(x)) * self.up_proj(x)
+        output: Tensor = self.down_proj(inner)
+        return output
 
 
 class Block(nn.Module):
-    """A decoder block whose attention reads x, normed, or ``inputs`` numbers that are given."""
+    """A decoder block whose attention reads the normed x, or a given z of ``inputs`` numbers."""
 
     def __init__(self, sizes: LayerSizes, place: int, inputs: int = 0, normed: bool = True) -> None:
         super().__init__()
@@ -249,5 +249,5 @@ class Block(nn.Module):
         """x [R, T, D], perhaps with z [R, T, inputs] -> [R, T, D]."""
         z = self.input_layernorm(x) if z is None else z
         x = x + self.self_attn(z, turn, self.place, attend)
-        mixed: Tensor = x + self.mlp(self.post_attention_layernorm(x))
-        return mixed
+        output: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return output

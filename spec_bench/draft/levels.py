@@ -20,7 +20,7 @@ from spec_bench.draft.base import Drafting
 
 
 class LevelDrafting(Drafting):
-    """See above."""
+    """Drafts all levels from one forward pass."""
 
     has_term = False  # whether a node's token adds to the logits below it
     _levels: Tensor = torch.empty(0)
@@ -30,8 +30,8 @@ class LevelDrafting(Drafting):
         """Returns logits [R, K, V] of every level, the one below the root first."""
 
     def term(self, tokens: Tensor, level: int) -> Tensor:
-        """What nodes of tokens [R, F] add to the logits below them, [R, F, V]; level 0 is the
-        root's.
+        """Computes what tokens [R, F] of a level's nodes add to the logits below them, [R, F, V];
+        level 0 is the root's.
         """
         raise NotImplementedError
 
@@ -53,18 +53,19 @@ class LevelDrafting(Drafting):
         return logits.unsqueeze(2)
 
 
-def append_masks(values: Tensor, last: Tensor, masks: int, mask: int | Tensor) -> Tensor:
-    """[R, P + masks, ...] that a pass over known tokens and masks reads: ``mask`` for all that is
-    not known.
+def append_masks(values: Tensor, last_index: Tensor, masks: int, mask: int | Tensor) -> Tensor:
+    """Appends ``masks`` masks to each row's ``values`` [R, P, ...]; returns [R, P + masks, ...].
 
-    Of ``values`` [R, P, ...] each row's last known one is at ``last`` [R, 1].
+    A row's last known value is at ``last_index`` [R, 1]; ``mask`` replaces all after it.
     """
-    longer = pad(values, (*(0, 0) * (values.ndim - 2), 0, masks))
-    known = cached_arange(longer.shape[1], longer.device) <= last
-    return torch.where(known.view(*known.shape, *[1] * (values.ndim - 2)), longer, mask)
+    padded = pad(values, (*(0, 0) * (values.ndim - 2), 0, masks))
+    is_known = cached_arange(padded.shape[1], padded.device) <= last_index
+    return torch.where(is_known.view(*is_known.shape, *[1] * (values.ndim - 2)), padded, mask)
 
 
-def gather_levels(rows: Tensor, last: Tensor, levels: int) -> Tensor:
-    """[R, K, ...] of [R, T, ...]: each row's at ``last`` [R, 1] and the K - 1 after it."""
-    index = (last + cached_arange(levels, rows.device)).unsqueeze(-1)
+def gather_levels(rows: Tensor, last_index: Tensor, levels: int) -> Tensor:
+    """Gathers [R, K, ...] from [R, T, ...]: each row's entry at ``last_index`` [R, 1] and the next
+    K - 1.
+    """
+    index = (last_index + cached_arange(levels, rows.device)).unsqueeze(-1)
     return rows.gather(1, index.expand(-1, -1, rows.shape[-1]))

@@ -38,12 +38,11 @@ _RECENT = 64  # occurrences of one n-gram that are looked at, the latest
 
 @dataclass(frozen=True)
 class GuessBounds:
-    """How far guesses may go."""
+    """Limits on the size of guesses."""
 
     width: int  # most nodes of a level
     depth: int  # most levels
-    # a node is guessed only if at least this share of its parent's occurrences went on with its
-    # token
+    # least share of its parent's occurrences that a guessed node's token must follow
     share: float = 0.0
     # most nodes in all for each token of the match; None: no such bound
     per_match: float | None = None
@@ -71,8 +70,8 @@ class NgramIndex:
                     del ends[self._dropped]
 
     def match(self) -> tuple[int, list[int]]:
-        """Returns the length of the longest n-gram at the end that was there before, and where its
-        earlier occurrences ended, the latest last; (0, []) if there were none.
+        """Finds the longest n-gram at the end that occurred before; returns its length and the ends
+        of its earlier occurrences, the latest last; (0, []) if there is none.
         """
         end = len(self.tokens)
         for length in self._lengths:
@@ -83,53 +82,57 @@ class NgramIndex:
         return 0, []
 
     def guesses(self, bounds: GuessBounds) -> list[list[GuessedNode]]:
-        """Returns what followed the match, occurrences of equal beginnings merged, level by level:
-        the continuations seen most often, and of equally frequent ones the most recent, in that
-        order.
+        """Merges the match's continuations into a tree, level by level, the most frequent first;
+        ties go to the most recent.
         """
         length, ends = self.match()
-        left = bounds.width * bounds.depth
+        budget = bounds.width * bounds.depth
         if bounds.per_match is not None:
-            left = min(left, int(bounds.per_match * length))
+            budget = min(budget, int(bounds.per_match * length))
         levels: list[list[GuessedNode]] = []
-        above: list[list[int]] = [ends] if ends else []
-        while above and len(levels) < bounds.depth and left > 0:
-            level = self._next(above, len(levels), bounds.share)[: min(bounds.width, left)]
+        parent_ends: list[list[int]] = [ends] if ends else []
+        while parent_ends and len(levels) < bounds.depth and budget > 0:
+            level = self._next(parent_ends, len(levels), bounds.share)[: min(bounds.width, budget)]
             if not level:
                 break
             levels.append([guess for guess, _ in level])
-            above = [ends for _, ends in level]
-            left -= len(level)
+            parent_ends = [ends for _, ends in level]
+            budget -= len(level)
         return levels
 
     def _next(
-        self, above: Sequence[list[int]], offset: int, share: float
+        self, parent_ends: Sequence[list[int]], offset: int, share: float
     ) -> list[tuple[GuessedNode, list[int]]]:
-        """Returns the nodes below a level's nodes, best first, each with its occurrences; ``above``
-        is per node where those that run through it ended, ``offset`` tokens before.
+        """Finds the nodes below a level's, best first, each with its occurrences. ``parent_ends``
+        holds the ends of each node's matches, ``offset`` tokens before.
         """
-        ranked: list[tuple[int, int, int, int, list[int]]] = []
-        for parent, ends in enumerate(above):
-            going: dict[int, list[int]] = {}
+        candidates: list[tuple[int, int, int, int, list[int]]] = []
+        for parent, ends in enumerate(parent_ends):
+            ends_by_token: dict[int, list[int]] = {}
             for end in ends:
                 if end + offset < len(self.tokens):
-                    going.setdefault(self.tokens[end + offset], []).append(end)
-            for token, mine in going.items():
-                if len(mine) >= share * len(ends):
-                    insort(ranked, (-len(mine), -mine[-1], parent, token, mine))
-        return [(GuessedNode(token, parent), mine) for _, _, parent, token, mine in ranked]
+                    ends_by_token.setdefault(self.tokens[end + offset], []).append(end)
+            for token, child_ends in ends_by_token.items():
+                if len(child_ends) >= share * len(ends):
+                    insort(
+                        candidates, (-len(child_ends), -child_ends[-1], parent, token, child_ends)
+                    )
+        return [
+            (GuessedNode(token, parent), child_ends)
+            for _, _, parent, token, child_ends in candidates
+        ]
 
 
 class FirstIndex(NgramIndex):
-    """The same, of the first and the last occurrence of each n-gram."""
+    """An n-gram index of the first and the last occurrence alone."""
 
     _dropped = slice(1, -1)
 
     def guesses(self, bounds: GuessBounds) -> list[list[GuessedNode]]:
-        """The span that followed the first earlier occurrence of the longest n-gram at the end.
+        """Copies the span after the first earlier occurrence of the longest n-gram at the end.
 
-        One that begins close to the end is as long as it is, as in transformers'
-        ``PromptLookupCandidateGenerator``. Only ``depth`` bounds it; a level has one node.
+        The text's end cuts it, as in transformers' ``PromptLookupCandidateGenerator``. Only
+        ``depth`` bounds it; a level has one node.
         """
         _, ends = self.match()
         span = self.tokens[ends[0] : ends[0] + bounds.depth] if ends else []
@@ -137,7 +140,7 @@ class FirstIndex(NgramIndex):
 
 
 class LookupDrafting(Drafting):
-    """One index per row, brought up to date before it is asked; ``bounds`` beside a tree's."""
+    """One index per row, updated before each guess; ``bounds`` follow width and depth."""
 
     recordable = True  # guesses are made before
 
@@ -214,12 +217,12 @@ class Lookup(FirstMatch):
 
 
 class LookupOrModelDrafting(LookupDrafting):
-    """Two drafters side by side; the model runs only where it is asked, and then catches up."""
+    """Looks up guesses, and runs a model where there are none; it catches up when it runs."""
 
     recordable = False
 
-    def __init__(self, model: LanguageModelDrafting, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, model: LanguageModelDrafting, *args: Any) -> None:
+        super().__init__(*args)
         self._model = model
         self._ran = False
         self.vocab_size = model.models[0].vocab_size
@@ -270,21 +273,21 @@ class LookupOrModel(Lookup):
         return 1
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        given = (self.index, equipment.rows, self.share, self.per_match)
-        return LookupOrModelDrafting(make_model_state(equipment), *given)
+        args = (self.index, equipment.rows, self.share, self.per_match)
+        return LookupOrModelDrafting(make_model_state(equipment), *args)
 
 
 # Suffix decoding's trees (Oliaro et al., 2024, arXiv 2411.04975), as ArcticInference and vLLM score
 # them: all short strings of the row's own text or earlier answers with how often they occur, and
 # what follows the row's last tokens most often.
 #
-# What is remembered hangs on the order of the prompts and is fixed: the answers of all prompts that
-# come before in the job, so that a job that was stopped goes on alike.
+# The memory depends on the order of the prompts alone: it holds the answers to all earlier prompts
+# of the job, so that a resumed job decodes the same.
 
 
 @dataclass(slots=True)
 class SuffixNode:
-    """One string."""
+    """A string of tokens in a trie."""
 
     count: int = 0  # its occurrences, those at the end of a text too
     # by the token that follows, in the order first seen
@@ -298,8 +301,8 @@ class SuffixTrie:
         self.depth, self.root = depth, SuffixNode()
 
     def read(self, tokens: Iterable[int], ends: Sequence[SuffixNode] = ()) -> list[SuffixNode]:
-        """Adds tokens behind a text that ends with the strings ``ends``, by length, () for a new
-        one; the strings that it ends with now.
+        """Appends tokens to a text whose last strings are ``ends``, by length, () for a new text;
+        returns its last strings now.
         """
         ends = list(ends)
         for token in tokens:
@@ -313,14 +316,14 @@ class SuffixTrie:
         return ends
 
     def matches(self, tokens: Iterable[int], ends: Sequence[SuffixNode] = ()) -> list[SuffixNode]:
-        """As ``read`` for a text that is looked up and not added: the strings at its end that are
-        here, by length, up to the first that is not.
+        """Follows a text like ``read`` without adding it; returns the known strings at its end, by
+        length, up to the first unknown one.
         """
         ends = list(ends)
         for token in tokens:
-            below = (node.children.get(token) for node in (self.root, *ends[: self.depth - 1]))
+            children = (node.children.get(token) for node in (self.root, *ends[: self.depth - 1]))
             ends = []
-            for child in below:
+            for child in children:
                 if child is None:
                     break
                 ends.append(child)
@@ -328,7 +331,7 @@ class SuffixTrie:
 
 
 class Proposal(NamedTuple):
-    """What follows a match."""
+    """A guessed tree after a match."""
 
     score: float  # tokens that would be accepted if frequencies were distributions
     levels: list[list[GuessedNode]]  # per level its nodes, the likelier first
@@ -336,7 +339,7 @@ class Proposal(NamedTuple):
 
 @dataclass
 class SuffixIndex:
-    """One row's text and the earlier answers, and what they propose."""
+    """Proposes trees from one row's text and the earlier answers."""
 
     depth: int  # most tokens of a match and its proposal together
     factor: float  # most tokens proposed for each token of the match
@@ -358,57 +361,57 @@ class SuffixIndex:
             self._ends_there = self.answers.matches(new, self._ends_there)
 
     def guesses(self, bounds: GuessBounds) -> list[list[GuessedNode]]:
-        """Returns the proposal of the best score, over lengths of the match and both texts; of
-        equal ones the longer match's, then the row's own.
+        """Returns the best-scored proposal over match lengths and both texts; ties go to the longer
+        match, then to the row's own text.
         """
         best = Proposal(0.0, [])
         for ends in (self._ends, self._ends_there):
             longest = Proposal(0.0, [])
             for length, node in enumerate(ends[: len(self.tokens) - 1], 1):
-                most = min(bounds.width * bounds.depth, int(self.factor * length + 1e-6))
-                found = propose_below(node, most, bounds, self.least)
-                if found.score >= longest.score:
-                    longest = found
+                limit = min(bounds.width * bounds.depth, int(self.factor * length + 1e-6))
+                proposal = propose_below(node, limit, bounds, self.least)
+                if proposal.score >= longest.score:
+                    longest = proposal
             if longest.score > best.score:
                 best = longest
         return best.levels
 
 
-def propose_below(node: SuffixNode, most: int, bounds: GuessBounds, least: float) -> Proposal:
-    """Proposes the likeliest strings after a node's, ``most`` of them, best first by the product of
-    frequencies, none with one below ``least``.
+def propose_below(node: SuffixNode, limit: int, bounds: GuessBounds, min_share: float) -> Proposal:
+    """Proposes at most ``limit`` nodes after a node's string, best first by the product of
+    frequencies, none with a product below ``min_share``.
     """
     levels: list[list[GuessedNode]] = []
     score = 0.0
-    taken = 0
+    count = 0
     order = 0
-    waiting: list[tuple[float, int, int, int, int, SuffixNode]] = []
+    heap: list[tuple[float, int, int, int, int, SuffixNode]] = []
 
-    def offer(parent: SuffixNode, worth: float, level: int, place: int) -> None:
+    def offer(parent: SuffixNode, probability: float, level: int, place: int) -> None:
         nonlocal order
         for token, child in parent.children.items():
-            share = worth * child.count / parent.count
-            if share >= least and level < bounds.depth:
-                heapq.heappush(waiting, (-share, order, level, place, token, child))
+            share = probability * child.count / parent.count
+            if share >= min_share and level < bounds.depth:
+                heapq.heappush(heap, (-share, order, level, place, token, child))
                 order += 1
 
     if node.count:
         offer(node, 1.0, 0, 0)
-    while waiting and taken < most:
-        worth, _, level, place, token, child = heapq.heappop(waiting)
+    while heap and count < limit:
+        probability, _, level, place, token, child = heapq.heappop(heap)
         if level == len(levels):
             levels.append([])
         if len(levels[level]) == bounds.width:
             continue
         levels[level].append(GuessedNode(token, place))
-        score = score - worth
-        taken = taken + 1
-        offer(child, -worth, level + 1, len(levels[level]) - 1)
+        score = score - probability
+        count = count + 1
+        offer(child, -probability, level + 1, len(levels[level]) - 1)
     return Proposal(score, levels)
 
 
 class AnswerMemory(DraftMemory):
-    """Earlier answers as one tree: some from before, and those of the job where it keeps them."""
+    """Earlier answers as one trie: those given, and with ``keeps`` those of the job."""
 
     def __init__(
         self, depth: int, before: Sequence[Sequence[int]] = (), keeps: bool = True
@@ -455,8 +458,8 @@ class Suffix(Drafter):
 
     @cached_property
     def answers(self) -> list[list[int]]:
-        """The answers in ``earlier``. Raises ValueError: there is no such file, or a line of it has
-        no tokens.
+        """The answers in the file ``earlier``. Raises UsageError if it cannot be read, or a line
+        has no tokens.
         """
         if self.earlier is None:
             return []
@@ -464,8 +467,8 @@ class Suffix(Drafter):
             lines = Path(self.earlier).read_text("utf-8").splitlines()
             return [[int(token) for token in json.loads(line)["tokens"]] for line in lines]
         except (OSError, ValueError, TypeError, KeyError) as error:
-            needed = f"earlier needs JSON lines with tokens, got {self.earlier!r}"
-            raise UsageError(f"{needed}: {first_line(error)}") from None
+            fault = f"earlier needs JSON lines with tokens, got {self.earlier!r}"
+            raise UsageError(f"{fault}: {first_line(error)}") from None
 
     @property
     def revision(self) -> str:
@@ -476,10 +479,12 @@ class Suffix(Drafter):
         return AnswerMemory(self.depth, self.answers, keeps) if keeps or self.answers else None
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        """Raises ValueError: the earlier answers have tokens that the target does not know."""
-        known = equipment.target.vocab_size
-        if odd := [token for each in self.answers for token in each if not 0 <= token < known]:
-            raise UsageError(f"{self.earlier}: token {odd[0]}, and the target knows {known}")
+        """Raises UsageError if the earlier answers hold tokens that the target does not know."""
+        vocab = equipment.target.vocab_size
+        if outside := [
+            token for answer in self.answers for token in answer if not 0 <= token < vocab
+        ]:
+            raise UsageError(f"{self.earlier}: token {outside[0]}, and the target knows {vocab}")
 
         def index() -> SuffixIndex:
             trie = memory.trie if isinstance(memory := equipment.memory, AnswerMemory) else None
@@ -488,7 +493,7 @@ class Suffix(Drafter):
         return LookupDrafting(index, equipment.rows)
 
 
-# Token Recycling (Luo et al., 2024, arXiv 2408.08696): what the target thought of before.
+# Token Recycling (Luo et al., 2024, arXiv 2408.08696): the target's own earlier candidates.
 #
 # For every token the target's best next tokens where it last read that token, in a rejected node or
 # an accepted one. A tree of fixed form is filled from them, rank by rank: two megabytes for a large
@@ -496,16 +501,16 @@ class Suffix(Drafter):
 
 
 class RecyclingDrafting(Drafting):
-    """The best next tokens of each token: tables [rows, V + 1, best], zeros where nothing is known;
-    the last line is for nobody.
+    """Drafts from tables [rows, V + 1, best] of each token's best next tokens, zeros at first. The
+    last line takes writes that nobody reads.
     """
 
     recordable = True
 
-    def __init__(self, given: Equipment, best: int) -> None:
-        self._vocab = given.target.vocab_size
-        shape = (given.rows, self._vocab + 1, min(best, self._vocab))
-        self.tables = torch.zeros(shape, dtype=torch.long, device=given.target.device)
+    def __init__(self, equipment: Equipment, best: int) -> None:
+        self._vocab = equipment.target.vocab_size
+        shape = (equipment.rows, self._vocab + 1, min(best, self._vocab))
+        self.tables = torch.zeros(shape, dtype=torch.long, device=equipment.target.device)
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
         self.tables[row] = 0

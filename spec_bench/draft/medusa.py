@@ -69,8 +69,8 @@ class MedusaHeads(DraftHeads):
     def fresh(
         cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
     ) -> MedusaHeads:
-        """Blocks that start as the identity; ``init: target`` copies the target's last layer, as
-        Medusa's authors start theirs.
+        """Makes blocks that start as the identity; ``init: target`` copies the target's last layer,
+        as Medusa's authors do.
         """
         heads = cls(MedusaShape(hidden, vocab, plan.guesses, plan.blocks))
         if plan.init == "target":
@@ -91,22 +91,22 @@ class MedusaHeads(DraftHeads):
 
     @classmethod
     def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> MedusaHeads:
-        """The number of heads comes from the weights: the published configs understate it."""
+        """Counts the heads in the weights, because published configs understate their number."""
         weights = {re.sub(r"^medusa_head\.", "", name): value for name, value in weights.items()}
         names = [re.fullmatch(r"(\d+)\.(\d+)\.weight", name) for name in weights]
-        last = [match for match in names if match]
-        if not last:
+        matches = [match for match in names if match]
+        if not matches:
             raise UsageError(
                 f"no Medusa head among the weights {', '.join(sorted(weights)[:4])}, ..."
             )
-        blocks = int(last[0][2])
-        stated = config.get("medusa_num_layers", blocks)
-        if stated != blocks:
+        blocks = int(matches[0][2])
+        config_blocks = config.get("medusa_num_layers", blocks)
+        if config_blocks != blocks:
             raise UsageError(
-                f"medusa_num_layers is {stated}, the weights have {blocks} blocks a head"
+                f"medusa_num_layers is {config_blocks}, the weights have {blocks} blocks a head"
             )
         vocab, hidden = weights[f"0.{blocks}.weight"].shape
-        heads = cls(MedusaShape(hidden, vocab, len(last), blocks))
+        heads = cls(MedusaShape(hidden, vocab, len(matches), blocks))
         return load_weights(heads, {f"heads.{name}": value for name, value in weights.items()})
 
     def export(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:

@@ -79,72 +79,76 @@ def first_layer(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | 
         raise UsageError(f"{folder}: several MTP layers; a target with one is supported")
     weights = {}
     for file in sorted(set(files.values())):
-        with safe_open(file, framework="pt") as stored:
-            for name in stored.keys():  # noqa: SIM118
+        with safe_open(file, framework="pt") as checkpoint:
+            for name in checkpoint.keys():  # noqa: SIM118
                 short = name.removeprefix(prefix)
                 if short != name and not short.startswith(_COPIES):
-                    weights[short] = stored.get_tensor(name)
+                    weights[short] = checkpoint.get_tensor(name)
     return weights
 
 
 def canonical(
-    weights: Mapping[str, Tensor], config: Mapping[str, Any], wanted: Mapping[str, Tensor]
+    weights: Mapping[str, Tensor], config: Mapping[str, Any], head_weights: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Weights of ``first_layer`` under our names, for a head with those ``wanted``; quantised ones
-    are refused.
+    """Renames the weights of ``first_layer`` to a head's names, those of ``head_weights``. Raises
+    UsageError if they are quantised.
     """
     for name, weight in weights.items():
         if weight.element_size() < 2:
             raise UsageError(f"MTP head: {name} is quantised ({weight.dtype}): not supported")
     parts = read_tensor_names(config).parts
-    named = {}
+    renamed = {}
     for name, weight in weights.items():
         part, _, leaf = name.rpartition(".")
-        named[f"{parts[part]}.{leaf}" if part in parts else f"block.{name}"] = weight
-    return _join_experts(named, wanted)
+        renamed[f"{parts[part]}.{leaf}" if part in parts else f"block.{name}"] = weight
+    return _join_experts(renamed, head_weights)
 
 
 def config_to_write(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Our weights under the family's names."""
+    """Renames our weights to the family's names."""
     names = read_tensor_names(config)
     prefix = names.prefix.format(config["num_hidden_layers"])
-    theirs = {ours: name for name, ours in names.parts.items()}
-    made = {}
+    family_names = {ours: name for name, ours in names.parts.items()}
+    renamed = {}
     for name, weight in weights.items():
-        part, _, rest = name.partition(".")
-        made[prefix + (rest if part == "block" else f"{theirs[part]}.{rest}")] = weight
-    return made
+        part, _, leaf = name.partition(".")
+        renamed[prefix + (leaf if part == "block" else f"{family_names[part]}.{leaf}")] = weight
+    return renamed
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Returns which file holds a tensor, by its name."""
+    """Returns each tensor's file, by the tensor's name."""
     if (folder / _INDEX).is_file():
         index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"]
         return {name: folder / file for name, file in index.items()}
     if not (folder / FILE).is_file():
         return {}
-    with safe_open(folder / FILE, framework="pt") as stored:
-        return dict.fromkeys(stored.keys(), folder / FILE)
+    with safe_open(folder / FILE, framework="pt") as checkpoint:
+        return dict.fromkeys(checkpoint.keys(), folder / FILE)
 
 
-def _join_experts(named: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The experts' tensors as transformers keeps them: all in one, gate and up side by side."""
+def _join_experts(
+    weights: Mapping[str, Tensor], head_weights: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Joins the experts' tensors as transformers does: all in one, gate and up concatenated."""
     joint: dict[str, dict[int, Tensor]] = {}
-    made = {}
-    for name, weight in named.items():
+    joined = {}
+    for name, weight in weights.items():
         expert = re.fullmatch(r"(.*\.experts)\.(\d+)\.(\w+)_proj\.weight", name)
-        if expert is None or name in wanted:
-            made[name] = weight
+        if expert is None or name in head_weights:
+            joined[name] = weight
         else:
             joint.setdefault(f"{expert[1]}.{expert[3]}", {})[int(expert[2])] = weight
-    stacks = {key: torch.stack([of[i] for i in sorted(of)]) for key, of in joint.items()}
+    stacks = {
+        key: torch.stack([experts[i] for i in sorted(experts)]) for key, experts in joint.items()
+    }
     for key in stacks:
         owner, _, kind = key.rpartition(".")
         if kind == "gate":
-            made[f"{owner}.gate_up_proj"] = torch.cat([stacks[key], stacks[f"{owner}.up"]], dim=1)
+            joined[f"{owner}.gate_up_proj"] = torch.cat([stacks[key], stacks[f"{owner}.up"]], dim=1)
         elif kind == "down":
-            made[f"{owner}.down_proj"] = stacks[key]
-    return made
+            joined[f"{owner}.down_proj"] = stacks[key]
+    return joined
 
 
 # Multi-token prediction (MTP): one block more of the target, trained with it and in its own files.
@@ -175,7 +179,7 @@ class MtpShape:
 
     @cached_property
     def transformers(self) -> Any:
-        """The config as transformers knows it; a family that it does not know is refused."""
+        """transformers' config object. Raises UsageError if it lacks the family."""
         return body_config(self.config)
 
 
@@ -201,17 +205,17 @@ class MtpHead(FeatureHead):
 
     @cached_property
     def kept(self) -> Sequence[LayerCache]:
-        """Found by a token that runs through the attention on no device."""
-        found: list[LayerCache] = []
+        """Measured by a token's attention on the meta device."""
+        layers: list[LayerCache] = []
 
         def attend(
             layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
         ) -> Tensor:
-            found.append(LayerCache(k.shape[1], k.shape[3], v.shape[3]))
+            layers.append(LayerCache(k.shape[1], k.shape[3], v.shape[3]))
             return q.new_empty((*q.shape[:3], v.shape[3]))
 
         OwnBlock(self.shape.transformers).try_attention(attend)
-        return found
+        return layers
 
     def step(
         self, feature: Tensor, embedded: Tensor, positions: Tensor, attend: AttentionFunction
@@ -237,7 +241,7 @@ class MtpHead(FeatureHead):
     def fresh(
         cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
     ) -> MtpHead:
-        """Returns a block of the target's class and sizes."""
+        """Makes a block of the target's class and sizes."""
         return cls(MtpShape(dict(plan.target)))
 
     @classmethod
@@ -252,7 +256,7 @@ class MtpHead(FeatureHead):
     def load_stored_weights(
         cls, folder: Path, config: Mapping[str, Any]
     ) -> dict[str, Tensor] | None:
-        """Of a target's files the tensors of its first MTP layer, under their short names."""
+        """Reads the first MTP layer's tensors from a target's files, under their short names."""
         return first_layer(folder, config)
 
     @classmethod
@@ -261,8 +265,10 @@ class MtpHead(FeatureHead):
         return load_weights(head, canonical(weights, config, head.state_dict()), assign=True)
 
     def export(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
-        known = {key: value for key, value in self.shape.config.items() if not key.startswith("_")}
-        config = {**known, "num_nextn_predict_layers": 1}
+        settings = {
+            key: value for key, value in self.shape.config.items() if not key.startswith("_")
+        }
+        config = {**settings, "num_nextn_predict_layers": 1}
         return FILE, config_to_write(self.state_dict(), config), config
 
 

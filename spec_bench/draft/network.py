@@ -28,7 +28,7 @@ class DraftHeads(nn.Module, ABC):
 
     @property
     def parameter_count(self) -> int:
-        """Parameters of its own; the target's embeddings, which it may read, are not."""
+        """Number of its own parameters, without the target's embeddings."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def allocate(self, rows: int, slots: int) -> Any:
@@ -36,9 +36,9 @@ class DraftHeads(nn.Module, ABC):
         raise NotImplementedError
 
     def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
-        """Yields logits of guess 1, 2, ..., K in training, each [N, V], of the target's last hidden
-        states [N, D] and embeddings of the right tokens t + 1..t + K [N, K, D]; of heads that do
-        not learn from whole sequences.
+        """Yields the logits [N, V] of guess 1, 2, ..., K in training, from the target's last hidden
+        states [N, D] and embeddings of the right tokens t + 1..t + K [N, K, D]. Heads that learn
+        from whole sequences do without it.
         """
         raise NotImplementedError
 
@@ -47,14 +47,14 @@ class DraftHeads(nn.Module, ABC):
     def fresh(
         cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
     ) -> DraftHeads:
-        """Makes heads that have learned nothing yet, for a target of so many hidden numbers and
-        tokens; ``output`` gives its last layer, [V, D] float32.
+        """Makes untrained heads for a target of ``hidden`` width and ``vocab`` tokens; ``output``
+        returns its last layer, [V, D] float32.
         """
 
     @classmethod
     @abstractmethod
     def smallest(cls, hidden: int, vocab: int) -> DraftHeads:
-        """Makes the smallest heads that draft two tokens at least, for the audit's chain."""
+        """Makes the smallest heads that draft at least two tokens, for the audit."""
 
     @classmethod
     def weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
@@ -65,8 +65,8 @@ class DraftHeads(nn.Module, ABC):
     def load_stored_weights(
         cls, folder: Path, config: Mapping[str, Any]
     ) -> dict[str, Tensor] | None:
-        """Returns the weights in a folder that holds heads of this kind, else None. Raises
-        ValueError: it holds some that cannot be used.
+        """Loads the weights from a folder with heads of this kind, else returns None. Raises
+        UsageError if they cannot be used.
         """
         path = cls.weights_file(folder, config)
         if path is None:
@@ -78,8 +78,8 @@ class DraftHeads(nn.Module, ABC):
     @classmethod
     @abstractmethod
     def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> DraftHeads:
-        """Makes heads with these weights, as a public checkpoint has them. Raises ValueError:
-        weights and config do not fit.
+        """Makes heads from a public checkpoint's weights and config. Raises UsageError if they do
+        not fit.
         """
 
     @abstractmethod
@@ -91,8 +91,8 @@ AnyHeads = TypeVar("AnyHeads", bound=DraftHeads)
 
 
 def load_weights(heads: AnyHeads, weights: Mapping[str, Tensor], assign: bool = False) -> AnyHeads:
-    """Fills heads with weights, or has them ``assign``ed. Raises ValueError: some are missing, or
-    there are extra ones.
+    """Copies or ``assign``s weights to heads. Raises UsageError if some are missing, or there are
+    extra ones.
     """
     try:
         heads.load_state_dict(weights, assign=assign)
@@ -103,15 +103,15 @@ def load_weights(heads: AnyHeads, weights: Mapping[str, Tensor], assign: bool = 
 
 
 def scatter_to_vocabulary(
-    known: Tensor, ids: Tensor | None, vocab: int, others: float = -torch.inf
+    values: Tensor, ids: Tensor | None, vocab: int, fill: float = -torch.inf
 ) -> Tensor:
-    """Returns numbers [..., V'] of the tokens ``ids`` as [..., V], others' as given; ``ids`` None:
-    those of all tokens.
+    """Scatters ``values`` [..., V'] of the tokens ``ids`` to [..., V]; the others get ``fill``.
+    Cuts them to V if ``ids`` is None.
     """
     if ids is None:
-        return known[..., :vocab]
-    full = known.new_full((*known.shape[:-1], vocab), others)
-    return full.index_copy(-1, ids, known)
+        return values[..., :vocab]
+    full = values.new_full((*values.shape[:-1], vocab), fill)
+    return full.index_copy(-1, ids, values)
 
 
 @dataclass(frozen=True)

@@ -69,22 +69,22 @@ class RecurrentHead(DraftHeads):
             self.rnn_w = nn.Linear(shape.hidden, shape.hidden, bias=False)
 
     def advance(self, state: Tensor, embedding: Tensor) -> Tensor:
-        """Takes in one token: s' = SiLU(U s + W e + b), all [..., D]; s is zeros at first."""
+        """Updates the state by a token: s' = SiLU(U s + W e + b), all [..., D]; s is 0 at first."""
         if not self.shape.recurrent:
             return state + embedding
         return nn.functional.silu(self.rnn_u(state) + self.rnn_w(embedding))
 
     def forward(self, x: Tensor, state: Tensor) -> Tensor:
-        """Logits [..., V'] of the next token, by the target's last hidden state and the state [...,
-        D].
+        """Computes logits [..., V'] of the next token from the target's last hidden state and the
+        recurrent state, [..., D] each.
         """
-        both = torch.cat([x, state], dim=-1)
+        features = torch.cat([x, state], dim=-1)
         if self.shape.width != 2 * self.shape.hidden:
-            both = self.input_proj(both)
-        return self.lm_head(both)
+            features = self.input_proj(features)
+        return self.lm_head(features)
 
     def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
-        """Logits of each guess; the state takes in the right tokens and not the head's own guesses
+        """Yields each guess's logits; the state reads the right tokens, not the head's own guesses
         (teacher forcing).
         """
         state = torch.zeros_like(x)
@@ -96,7 +96,7 @@ class RecurrentHead(DraftHeads):
     def fresh(
         cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
     ) -> RecurrentHead:
-        """Random except for the blocks, which start as the identity."""
+        """Makes random weights, except for the blocks, which start as the identity."""
         shape = RecurrentShape(hidden, vocab, plan.blocks, plan.recurrent, plan.inner)
         return cls(shape, None if plan.ids is None else torch.tensor(plan.ids))
 
@@ -106,8 +106,8 @@ class RecurrentHead(DraftHeads):
 
     @classmethod
     def weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
-        there = (folder / _FILE).is_file() and "num_draft_layers" in config
-        return folder / _FILE if there else None
+        is_ours = (folder / _FILE).is_file() and "num_draft_layers" in config
+        return folder / _FILE if is_ours else None
 
     @classmethod
     def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> RecurrentHead:
@@ -119,8 +119,8 @@ class RecurrentHead(DraftHeads):
             bool(config.get("rnn", False)),
             None if width == 2 * config["hidden_size"] else width,
         )
-        named, ids = canonical(weights)
-        return load_weights(cls(shape, ids), named)
+        renamed, ids = canonical(weights)
+        return load_weights(cls(shape, ids), renamed)
 
     def export(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
         config = {
@@ -137,14 +137,14 @@ class RecurrentHead(DraftHeads):
 class RecurrentDrafting(DraftingOnLast):
     """Beams of equal length from one recurrent head."""
 
-    def __init__(self, given: Equipment) -> None:
-        super().__init__(given)
-        self._embed = given.target.embed
+    def __init__(self, equipment: Equipment) -> None:
+        super().__init__(equipment)
+        self._embed = equipment.target.embed
 
     def beams(self, roots: Sequence[int], width: int, length: int) -> Tensor:
-        """Returns the W likeliest continuations of each of R roots, best first, [R, W, L].
+        """Searches for the W likeliest continuations of each of R roots, best first, [R, W, L].
 
-        A root is the last committed token; the head's first update takes it in.
+        A root is the last committed token; the head's first update reads it.
         """
         self._timer.start()
         rows = len(roots)
@@ -158,13 +158,13 @@ class RecurrentDrafting(DraftingOnLast):
             logits = self._heads(x.expand_as(state), state)[..., : self._vocab]
             joint = (score.unsqueeze(-1) + logits.float().log_softmax(dim=-1)).flatten(1)
             score, cell = joint.topk(min(width, joint.shape[1]), dim=-1)
-            known = logits.shape[-1]
-            parent = cell // known
-            tokens = cell % known
+            vocab = logits.shape[-1]
+            parent = cell // vocab
+            tokens = cell % vocab
             tokens = tokens if self._heads.ids is None else self._heads.ids[tokens]
             state = state.gather(1, parent.unsqueeze(-1).expand(-1, -1, state.shape[-1]))
-            kept = beams.gather(1, parent.unsqueeze(-1).expand(-1, -1, beams.shape[-1]))
-            beams = torch.cat([kept, tokens.unsqueeze(-1)], dim=-1)
+            parent_beams = beams.gather(1, parent.unsqueeze(-1).expand(-1, -1, beams.shape[-1]))
+            beams = torch.cat([parent_beams, tokens.unsqueeze(-1)], dim=-1)
         self._timer.stop()
         return beams
 
