@@ -122,12 +122,12 @@ def longest_sequence(config: PretrainedConfig | Any) -> int | None:
     Beyond the length they were trained for, rotary embeddings of the kind ``longrope`` turn all
     keys by other angles, except those in a cache; so such a model is taken up to that length.
     """
-    named = ("max_position_embeddings", "max_seq_len")
-    limits = [getattr(config, name, None) for name in named]
+    keys = ("max_position_embeddings", "max_seq_len")
+    limits = [getattr(config, name, None) for name in keys]
     rope = getattr(config, "rope_parameters", None) or {}
-    for one in (rope, *rope.values()):
-        if isinstance(one, dict) and one.get("rope_type") == "longrope":
-            limits.append(one.get("original_max_position_embeddings"))
+    for rope_block in (rope, *rope.values()):
+        if isinstance(rope_block, dict) and rope_block.get("rope_type") == "longrope":
+            limits.append(rope_block.get("original_max_position_embeddings"))
     return min((limit for limit in limits if isinstance(limit, int)), default=None)
 
 
@@ -173,7 +173,7 @@ def frequencies(rope: Mapping[str, Any], head_dim: int, max_positions: int) -> t
             max_position_embeddings=max_positions,
             rope_parameters=dict(rope),
         )
-        made = LlamaRotaryEmbedding(config)
+        embedding = LlamaRotaryEmbedding(config)
     except (KeyError, TypeError) as error:
         raise UsageError(f"rope_scaling {dict(rope)} cannot be used: {error}") from None
-    return made.inv_freq.float(), float(made.attention_scaling)
+    return embedding.inv_freq.float(), float(embedding.attention_scaling)

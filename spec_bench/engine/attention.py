@@ -43,7 +43,7 @@ def grouped_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     pack: bool = True,
-    **given: Any,
+    **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention with the signature that transformers expects.
 
@@ -55,9 +55,9 @@ def grouped_attention(
     groups = getattr(module, "num_key_value_groups", 1)
     span = getattr(attention_mask, "span", None)
     packs = pack and groups > 1 and attention_mask is not None and attention_mask.shape[1] == 1
-    if span is None and not (packs and given.get("position_bias") is None):
+    if span is None and not (packs and kwargs.get("position_bias") is None):
         return sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **given
+            module, query, key, value, attention_mask, scaling=scaling, **kwargs
         )
     assert attention_mask is not None
     rows, heads, count, width = query.shape
@@ -73,15 +73,15 @@ def grouped_attention(
 
 def _packed_mask(mask: Tensor, groups: int) -> Tensor:
     """[R, 1, T, S] -> [R, 1, G T, S]; made once for all layers of a pass."""
-    made = getattr(mask, "packed", None)
-    if made is None:
+    packed = getattr(mask, "packed", None)
+    if packed is None:
         rows, _, count, slots = mask.shape
         # Rows start at multiples of 8 elements, or a GPU's kernel would copy it in every layer.
         room = mask.new_zeros((rows, groups, count, slots + -slots % ALIGNED))
         room[..., :slots].copy_(mask.expand(-1, groups, -1, -1))
-        made = room.view(rows, 1, groups * count, -1)[..., :slots]
-        cast(Any, mask).packed = made
-    return cast(Tensor, made)
+        packed = room.view(rows, 1, groups * count, -1)[..., :slots]
+        cast(Any, mask).packed = packed
+    return cast(Tensor, packed)
 
 
 def pack_shared_heads(module: PreTrainedModel) -> bool:
@@ -119,9 +119,9 @@ def _get_attention_name(module: PreTrainedModel) -> str:
 
 
 def install_attention(module: PreTrainedModel, name: str, attention: Callable[..., Any]) -> bool:
-    """Puts our attention in the place of torch's fused one, where a model has that."""
-    supported = getattr(module, "_supports_attention_backend", False)
-    if _get_attention_name(module) != "sdpa" or not supported:
+    """Replaces torch's fused attention by ours; returns whether the model had it."""
+    is_supported = getattr(module, "_supports_attention_backend", False)
+    if _get_attention_name(module) != "sdpa" or not is_supported:
         return False
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, sdpa_mask)
@@ -153,30 +153,30 @@ class Span:
     last: int
 
     def select_partly_masked(self, values: Tensor, dim: int) -> Tensor:
-        """The slots that some token may not see: those of [begin, first) and from ``last`` on."""
-        after = values.narrow(dim, self.last, values.shape[dim] - self.last)
+        """Selects the slots that need a mask: [begin, first), and from ``last`` on."""
+        tail = values.narrow(dim, self.last, values.shape[dim] - self.last)
         if self.begin == self.first:
-            return after
+            return tail
         edge = values.narrow(dim, self.begin, self.first - self.begin)
-        return torch.cat([edge, after], dim=dim)
+        return torch.cat([edge, tail], dim=dim)
 
 
 def compute_span(
     shared: int, slots: int, reach: int | None = None, *, chunked: bool = False
 ) -> Span:
-    """Returns the slots that all tokens of a pass see in a layer whose window or chunk holds
-    ``reach`` tokens (None: all). ``shared`` leading slots lie on every token's path; positions are
-    at least that, and less than S = ``slots``.
+    """Computes the slots that all tokens of a pass see in a layer whose window or chunk holds
+    ``reach`` tokens (None: all). ``shared`` leading slots lie on every token's path, and positions
+    are from ``shared`` to ``slots`` - 1.
     """
     if reach is None or reach >= slots:
         return Span(0, 0, shared)
     if chunked:
         begin = shared // reach * reach
-        first = (slots - 1) // reach * reach
+        start = (slots - 1) // reach * reach
     else:
         begin = max(0, shared - reach + 1)
-        first = max(0, slots - reach)
-    return Span(min(begin, shared), min(first, shared), shared)
+        start = max(0, slots - reach)
+    return Span(min(begin, shared), min(start, shared), shared)
 
 
 def split_attention(
@@ -186,19 +186,19 @@ def split_attention(
     S, D], and a mask [R, 1, N, M] added to the scores of the M slots ``beside`` the span. Returns
     [R, K, N, D].
     """
-    beside = attend(
+    masked_part = attend(
         query, span.select_partly_masked(key, 2), span.select_partly_masked(value, 2), scale, mask
     )
     if span.first == span.last:
-        return beside[0]
+        return masked_part[0]
     count = span.last - span.first
-    whole = key.narrow(2, span.first, count), value.narrow(2, span.first, count)
-    return merge_attention(*attend(query, *whole, scale), *beside)
+    unmasked = key.narrow(2, span.first, count), value.narrow(2, span.first, count)
+    return merge_attention(*attend(query, *unmasked, scale), *masked_part)
 
 
 def merge_attention(left: Tensor, left_sum: Tensor, right: Tensor, right_sum: Tensor) -> Tensor:
-    """Attention over two sets of slots from that over each [..., N, D] and the log of the sum of
-    the exponentials of its scores [..., N].
+    """Merges attention over two sets of slots, from each one's output [..., N, D] and the
+    log-sum-exp of its scores [..., N].
     """
     wide = torch.promote_types(left.dtype, torch.float32)
     weight = torch.sigmoid((left_sum - right_sum).to(wide)).unsqueeze(-1)
@@ -218,13 +218,13 @@ def attend(
         )
         return output, total
     if mask is None and query.dtype in _HALVES:
-        made = aten._scaled_dot_product_flash_attention(query, key, value, scale=scale)
+        outputs = aten._scaled_dot_product_flash_attention(query, key, value, scale=scale)
     else:
         mask = None if mask is None else mask.expand(-1, query.shape[1], -1, -1)
-        made = aten._scaled_dot_product_efficient_attention(
+        outputs = aten._scaled_dot_product_efficient_attention(
             query, key, value, mask, True, scale=scale
         )
-    return made[0], made[1][..., : query.shape[2]]  # sums are filled up
+    return outputs[0], outputs[1][..., : query.shape[2]]  # sums are filled up
 
 
 def has_kernels(device: torch.device, width: int, value_width: int) -> bool:
@@ -260,8 +260,8 @@ def kinds_of_layers(config: PretrainedConfig) -> tuple[str, ...]:
     """Returns the kinds of layer that a model has, by the rule of transformers' own mask making:
     ``layer_types`` names one per layer; without it one window, or one chunk size, holds for all.
 
-    A ValueError for a kind that keeps anything but keys and values of single tokens, and for a
-    family that makes masks of its own.
+    Raises UsageError for a kind that caches anything but keys and values of single tokens, and
+    for a family that makes its own masks.
     """
     family = config.model_type
     if family in _BY_SLOT and getattr(config, "alibi", True):  # of Falcons only some have it
@@ -269,17 +269,17 @@ def kinds_of_layers(config: PretrainedConfig) -> tuple[str, ...]:
             f"models of the kind {family!r} make masks of their own ({_BY_SLOT[family]}), which "
             "cannot be run over trees of tokens"
         )
-    named = getattr(config, "layer_types", None)
-    if named is None:
-        named = [k for k, name in REACH.items() if name and getattr(config, name, None) is not None]
-        named = named[:1] or ["full_attention"]
-    for kind in named:
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        kinds = [k for k, name in REACH.items() if name and getattr(config, name, None) is not None]
+        kinds = kinds[:1] or ["full_attention"]
+    for kind in kinds:
         if kind not in REACH:
             raise UsageError(
                 f"it has layers of the kind {kind!r}; only {', '.join(REACH)} can be run over "
                 "trees of tokens"
             )
-    return tuple(dict.fromkeys(named))
+    return tuple(dict.fromkeys(kinds))
 
 
 class LayerMasks:
@@ -295,7 +295,7 @@ class LayerMasks:
 
     @property
     def longest_reach(self) -> int | None:
-        """How far the longest window or chunk reaches; None if there is none."""
+        """Tokens of the longest window or chunk; None if there is none."""
         settings = [setting for kind in self.kinds if (setting := REACH[kind])]
         reaches = [getattr(self._config, setting) for setting in settings]
         return max((reach for reach in reaches if reach is not None), default=None)
@@ -305,7 +305,7 @@ class LayerMasks:
         bool: one, or a dict if kinds differ. Where ``shared`` leading slots lie on every path they
         are split, and have a ``span``.
         """
-        made: dict[str | None, Tensor] = {}  # kinds that see all slots share a mask
+        masks_by_key: dict[str | None, Tensor] = {}  # kinds that see all slots share a mask
         masks = {}
         for kind in self.kinds:
             setting = REACH[kind]
@@ -315,33 +315,37 @@ class LayerMasks:
             if reach is not None and reach >= visible.shape[-1]:
                 reach = None
             key = None if reach is None else kind
-            if key not in made:
-                seen = visible if reach is None else apply_window(visible, reach, chunked=chunked)
-                span = (
-                    compute_span(shared, seen.shape[-1], reach, chunked=chunked) if shared else None
+            if key not in masks_by_key:
+                layer_visible = (
+                    visible if reach is None else apply_window(visible, reach, chunked=chunked)
                 )
-                made[key] = self.additive(
-                    seen if span is None else span.select_partly_masked(seen, 2)
+                span = (
+                    compute_span(shared, layer_visible.shape[-1], reach, chunked=chunked)
+                    if shared
+                    else None
+                )
+                masks_by_key[key] = self.additive(
+                    layer_visible if span is None else span.select_partly_masked(layer_visible, 2)
                 )
                 if span is not None:
-                    cast(Any, made[key]).span = span
-            masks[kind] = made[key]
+                    cast(Any, masks_by_key[key]).span = span
+            masks[kind] = masks_by_key[key]
         return masks if len(masks) > 1 else masks[self.kinds[0]]
 
-    def additive(self, seen: Tensor) -> Tensor:
+    def additive(self, visible: Tensor) -> Tensor:
         """[R, 1, T, S]: 0 where a slot is seen, the lowest number elsewhere.
 
         On a GPU the rows start at multiples of 8 elements; otherwise attention would copy the mask
         in every layer.
         """
-        count = seen.shape[-1]
+        count = visible.shape[-1]
         lowest = torch.finfo(self._dtype).min
-        if not seen.is_cuda:
-            zero = torch.zeros((), dtype=self._dtype, device=seen.device)
-            return zero.masked_fill(~seen, lowest).unsqueeze(1)
-        room = (*seen.shape[:-1], count + -count % ALIGNED)
-        mask = torch.zeros(room, dtype=self._dtype, device=seen.device)[..., :count]
-        return mask.masked_fill_(~seen, lowest).unsqueeze(1)
+        if not visible.is_cuda:
+            zero = torch.zeros((), dtype=self._dtype, device=visible.device)
+            return zero.masked_fill(~visible, lowest).unsqueeze(1)
+        room = (*visible.shape[:-1], count + -count % ALIGNED)
+        mask = torch.zeros(room, dtype=self._dtype, device=visible.device)[..., :count]
+        return mask.masked_fill_(~visible, lowest).unsqueeze(1)
 
 
 def apply_window(visible: Tensor, reach: int, *, chunked: bool = False) -> Tensor:
@@ -351,8 +355,10 @@ def apply_window(visible: Tensor, reach: int, *, chunked: bool = False) -> Tenso
     count = visible.cumsum(dim=-1, dtype=torch.int32)  # one more than the position, along the path
     total = count[..., -1:]
     if chunked:
-        own, last = ((each - 1).div(reach, rounding_mode="floor") for each in (count, total))
-        return visible & (own == last)
+        own_chunk, last_chunk = (
+            (length - 1).div(reach, rounding_mode="floor") for length in (count, total)
+        )
+        return visible & (own_chunk == last_chunk)
     return visible & (count > total - reach)
 
 

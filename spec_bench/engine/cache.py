@@ -134,8 +134,8 @@ class SlotCache(Cache):
         # (row [R, 1], slot [R, T]) to write, where rows start at different slots
         self.index: dict[torch.device, tuple[Tensor, Tensor]] = {}
         self._layouts = list(layouts)
-        nothing = torch.empty((0, 0, 0, 0))
-        super().__init__(layers=[SlotLayer(nothing, nothing, self, i) for i in range(len(layouts))])
+        empty = torch.empty((0, 0, 0, 0))
+        super().__init__(layers=[SlotLayer(empty, empty, self, i) for i in range(len(layouts))])
         self._allocate(rows, slots)
 
     def _allocate(self, rows: int, slots: int) -> None:
@@ -146,7 +146,9 @@ class SlotCache(Cache):
         self._members: list[list[int]] = []  # the layers of each pair of storage tensors
         self.views = None
         for layout in dict.fromkeys(self._layouts):
-            members = [i for i, other in enumerate(self._layouts) if other == layout]
+            members = [
+                i for i, member_layout in enumerate(self._layouts) if member_layout == layout
+            ]
             keys, values = (
                 torch.zeros(
                     (len(members), rows, layout.heads, slots, dim),
@@ -213,13 +215,15 @@ class SlotCache(Cache):
         self.views = None
         self.index.clear()
 
-    def _cut(self, plan: WritePlan, first: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Returns what every layer reads and writes in a pass that starts at one slot."""
+    def _cut(self, plan: WritePlan, start: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Cuts every layer's inputs and outputs for a pass that starts at one slot."""
         views: list[Any] = [None] * len(self.layers)
         for pair, members in enumerate(self._members):
-            read = [block[:, plan.rows, :, : plan.reach] for block in self._storage[2 * pair :][:2]]
-            written = [part.narrow(3, first, plan.count) for part in read]
-            parts = zip(*(part.unbind(0) for part in (*read, *written)), strict=True)
+            inputs = [
+                block[:, plan.rows, :, : plan.reach] for block in self._storage[2 * pair :][:2]
+            ]
+            outputs = [part.narrow(3, start, plan.count) for part in inputs]
+            parts = zip(*(part.unbind(0) for part in (*inputs, *outputs)), strict=True)
             for member, view in zip(members, parts, strict=True):
                 views[member] = view
         return views
@@ -228,22 +232,22 @@ class SlotCache(Cache):
         """Keeps the given tree nodes of a row, increasing and root first: moves them from slots
         ``length + node`` to length, length + 1, ...
         """
-        moved = [(to, node) for to, node in enumerate(nodes) if to != node]
-        if not moved:
+        moves = [(target, node) for target, node in enumerate(nodes) if target != node]
+        if not moves:
             return
         # Nodes move towards the front, and only the path's last ones move.
-        first = moved[0][0]
-        source = [length + node for _, node in moved]
+        first_target = moves[0][0]
+        source = [length + node for _, node in moves]
         for block in self._storage:
-            kept = block[:, row].index_select(2, torch.tensor(source, device=block.device))
-            block[:, row, :, length + first : length + first + len(source)] = kept
+            entries = block[:, row].index_select(2, torch.tensor(source, device=block.device))
+            block[:, row, :, length + first_target : length + first_target + len(source)] = entries
 
     def commit_all(self, lengths: Sequence[int], nodes: Tensor) -> None:
         """Keeps tree nodes [R, T] of the first R rows, root first, without the host; ``lengths``
         [R] were committed before. If a row keeps fewer than T, leftovers are written after them.
         """
-        first = HostDeviceInts.of(lengths).on(nodes.device).unsqueeze(1)
-        self.move_slots(first + nodes, first + cached_arange(nodes.shape[1], nodes.device))
+        starts = HostDeviceInts.of(lengths).on(nodes.device).unsqueeze(1)
+        self.move_slots(starts + nodes, starts + cached_arange(nodes.shape[1], nodes.device))
 
     def move_slots(self, sources: Tensor, targets: Tensor) -> None:
         """Copies slots [R, T] of the first R rows over others, all of a row at once; a repeated
@@ -252,10 +256,10 @@ class SlotCache(Cache):
         if not sources.numel():
             return
         for block in self._storage:
-            there = block.device
-            rows = cached_arange(len(sources), there).unsqueeze(1)
-            kept = block[:, rows, :, sources.to(there)]
-            block[:, rows, :, targets.to(there)] = kept
+            device = block.device
+            rows = cached_arange(len(sources), device).unsqueeze(1)
+            entries = block[:, rows, :, sources.to(device)]
+            block[:, rows, :, targets.to(device)] = entries
 
     def move_row(self, source: int, target: int, length: int, start: int = 0) -> None:
         """Copies the slots from ``start`` up to ``length`` of one row over another's."""

@@ -94,27 +94,27 @@ def generate(
                 assistant_confidence_threshold=aid.confidence,
             )
             around.enter_context(_settings(aid.draft.module, constant_length))
-        for each in watches:
-            around.enter_context(each.record_calls())
+        for watch in watches:
+            around.enter_context(watch.record_calls())
         ids, mask = _padded(requests, target.device)
         prompt = ids.shape[1]
 
-        def ended(found: torch.Tensor, *ignored: Any) -> torch.Tensor:
-            rows = zip(requests, found[:, prompt:].tolist(), strict=True)
+        def ended(texts: torch.Tensor, *args: Any) -> torch.Tensor:
+            rows = zip(requests, texts[:, prompt:].tolist(), strict=True)
             ends = [request.find_end(answer) is not None for request, answer in rows]
-            return torch.tensor(ends, device=found.device)
+            return torch.tensor(ends, device=texts.device)
 
         try:
             texts = target.module.generate(
                 input_ids=ids,
                 attention_mask=mask,
                 generation_config=_generate_arguments(target, requests, settings),
-                stopping_criteria=[ended] * any(each.ends.texts for each in requests),
+                stopping_criteria=[ended] * any(watch.ends.texts for watch in requests),
                 **aid.keywords,
             )[:, prompt:].tolist()
         except ValueError as error:  # such as vocabularies of two sizes, which ours decodes
             raise UsageError(f"transformers' own generate refuses: {error}") from error
-    target_s, draft_s, *_ = *(each.seconds() for each in watches), (0.0, 0.0)
+    target_s, draft_s, *_ = *(watch.seconds() for watch in watches), (0.0, 0.0)
     answers = [_cut(text, request) for text, request in zip(texts, requests, strict=True)]
     return GenerateResult(answers, watches[0].calls, *zip(draft_s, target_s, strict=True))
 
@@ -143,36 +143,36 @@ class _Passes:
         later = len(self.calls) - 1
         return prompts_own_s(self._first_s, later_s, later), self._first_s + later_s
 
-    def _before(self, module: Any, positional: Any, given: dict[str, Any]) -> None:
-        past = given.get(self.model.cache_name)
-        held = 0 if past is None else int(past.get_seq_length())
-        self.calls.append(RecordedCall(given["input_ids"].shape[1], held))
+    def _before(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        past = kwargs.get(self.model.cache_name)
+        past_length = 0 if past is None else int(past.get_seq_length())
+        self.calls.append(RecordedCall(kwargs["input_ids"].shape[1], past_length))
         self.model.timer.start()
 
-    def _after(self, *ignored: Any) -> None:
+    def _after(self, *args: Any) -> None:
         self.model.timer.stop()
         if len(self.calls) == 1:
             self._first_s = self.model.timer.take_s()
 
 
 def prompts_own_s(first_s: float, later_s: float, later: int) -> float:
-    """Seconds by which the first pass, which reads the prompt, outlasts a mean one of the ``later``
-    passes; 0 if there is none.
+    """Computes how much longer the first pass, over the prompt, took than the mean of the ``later``
+    passes, in seconds; 0 if there are none.
     """
     return max(0.0, first_s - later_s / later) if later > 0 else 0.0
 
 
 @contextmanager
 def _settings(module: PreTrainedModel, settings: GenerationConfig) -> Iterator[None]:
-    """A module with other generation settings, and without warnings about them."""
-    replaced = module.generation_config
+    """Replaces a module's generation settings in this block, and silences warnings about them."""
+    old_settings = module.generation_config
     level = _log.level
     module.generation_config = settings
     _log.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        module.generation_config = replaced
+        module.generation_config = old_settings
         _log.setLevel(level)
 
 
@@ -195,11 +195,11 @@ def _generate_arguments(
 
 
 def _padded(requests: Sequence[Request], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Prompts [R, T] and which tokens are text, [R, T], padding first."""
+    """Pads prompts on the left to [R, T]; also returns which tokens are text, [R, T]."""
     longest = max(len(request.prompt_ids) for request in requests)
-    lacking = [longest - len(request.prompt_ids) for request in requests]
-    ids = [[0] * gap + list(r.prompt_ids) for gap, r in zip(lacking, requests, strict=True)]
-    text = [[0] * gap + [1] * (longest - gap) for gap in lacking]
+    gaps = [longest - len(request.prompt_ids) for request in requests]
+    ids = [[0] * gap + list(r.prompt_ids) for gap, r in zip(gaps, requests, strict=True)]
+    text = [[0] * gap + [1] * (longest - gap) for gap in gaps]
     return torch.tensor(ids, device=device), torch.tensor(text, device=device)
 
 
@@ -210,9 +210,11 @@ def _cut(text: Sequence[int], request: Request) -> list[int]:
 
 @torch.inference_mode()
 def log_likelihood(target: HuggingFaceModel, prompt: Sequence[int], answer: Sequence[int]) -> float:
-    """Returns ln P(answer) under the target at temperature 1, by one pass."""
+    """Computes ln P(answer) under the target at temperature 1 in one pass."""
     ids = torch.tensor([[*prompt, *answer]], device=target.device)
     logits = target.module(input_ids=ids[:, :-1], use_cache=False).logits
-    at = logits[0, -len(answer) :, : target.vocab_size].to(target.device)
-    log_p = at.to(torch.promote_types(at.dtype, torch.float32)).log_softmax(dim=-1)
+    answer_logits = logits[0, -len(answer) :, : target.vocab_size].to(target.device)
+    log_p = answer_logits.to(torch.promote_types(answer_logits.dtype, torch.float32)).log_softmax(
+        dim=-1
+    )
     return float(log_p.gather(1, ids[0, -len(answer) :, None]).double().sum())

@@ -55,27 +55,27 @@ def convert(file: Path, folder: Path) -> None:
         ValueError: the file is damaged, of an unknown family or quantisation, or lacks a tensor or
             has one more than its model; or memory or disk do not suffice.
     """
-    checked = GGUFModel(file)
-    checked.check_room(folder)
+    model = GGUFModel(file)
+    model.check_room(folder)
     start_s = time.monotonic()
-    size = f"{checked.disk_bytes / 2**30:.1f} GiB"
-    print(f"{file.name}: {checked.weights}, {size}, once, into {folder}", file=sys.stderr)
+    size = f"{model.disk_bytes / 2**30:.1f} GiB"
+    print(f"{file.name}: {model.weights}, {size}, once, into {folder}", file=sys.stderr)
     part = folder.with_name(f"{folder.name}.part")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
-        files.open_own(folder.parent / ".lock") as held,
+        files.open_own(folder.parent / ".lock") as lock_file,
         signals.raise_on_signals(),  # so that an interrupt leaves nothing
         files.name_path_in_errors(folder, part),
     ):
-        files.lock(held, wait=True)
+        files.lock(lock_file, wait=True)
         for old in folder.parent.glob("*.part"):  # of conversions that were killed
             shutil.rmtree(old)
         if model_cache.is_model(folder):
             return  # somebody else was faster
         try:
             part.mkdir()
-            checked.write_rest(part)
-            checked.write_weights(part)
+            model.write_rest(part)
+            model.write_weights(part)
             part.rename(folder)
         except ValueError as error:
             raise UsageError(f"cannot read {str(file)!r}: {error}") from error
@@ -94,7 +94,7 @@ class GGUFModel:
     def __init__(self, file: Path) -> None:
         self.file = file
         try:
-            self._readers = {each: _read_header(each) for each in model_cache.gguf_parts(file)}
+            self._readers = {part: _read_header(part) for part in model_cache.gguf_parts(file)}
             self._fields = next(iter(self._readers.values())).fields
             self._check_quantisations()
             self._config = self._read_with(AutoConfig)
@@ -107,16 +107,18 @@ class GGUFModel:
             raise UsageError(f"cannot read {str(file)!r}: {one_line(error)}") from error
 
     def _read_with(self, reader: Any) -> Any:
-        """Has transformers read config or tokenizer, from the header that was read already."""
-        known = next(iter(self._readers.values()))
-        with mock.patch.object(gguf, "GGUFReader", return_value=known):
+        """Reads config or tokenizer with transformers, from the header read before."""
+        header = next(iter(self._readers.values()))
+        with mock.patch.object(gguf, "GGUFReader", return_value=header):
             return reader.from_pretrained(self.file.parent, gguf_file=self.file.name)
 
     @cached_property
     def _tensors(self) -> dict[str, tuple[Path, Any]]:
         """By name: the file of each tensor and its header."""
         readers = self._readers.items()
-        return {each.name: (file, each) for file, reader in readers for each in reader.tensors}
+        return {
+            tensor.name: (file, tensor) for file, reader in readers for tensor in reader.tensors
+        }
 
     @cached_property
     def _family(self) -> str:
@@ -124,13 +126,15 @@ class GGUFModel:
 
     @cached_property
     def dtype(self) -> torch.dtype:
-        """Of the weights that are written."""
+        """Dtype of the written weights."""
         return torch.bfloat16 if self._numbers() >= LARGE else torch.float32
 
     @cached_property
     def weights(self) -> str:
-        """Says how the weights are stored and will be, as ``Q4_K_M, dequantised to bfloat16``."""
-        kinds = {int(each): each.name.removeprefix("MOSTLY_") for each in LlamaFileType}
+        """The weights' old and new format, such as ``Q4_K_M, dequantised to bfloat16``."""
+        kinds = {
+            int(file_type): file_type.name.removeprefix("MOSTLY_") for file_type in LlamaFileType
+        }
         field = self._fields.get("general.file_type")
         kind = kinds.get(int(field.contents()), "GGUF") if field else "GGUF"
         return f"{kind}, dequantised to {str(self.dtype).removeprefix('torch.')}"
@@ -140,7 +144,7 @@ class GGUFModel:
 
     @property
     def disk_bytes(self) -> int:
-        """Of the disk."""
+        """Bytes of the written weights."""
         return self._numbers() * self.dtype.itemsize
 
     def _make_module(self) -> Any:
@@ -153,7 +157,7 @@ class GGUFModel:
         return module
 
     def _make_processor(self) -> TensorProcessor:
-        """Makes what gives a family's tensors the shape and order that transformers has."""
+        """Makes the converter of a family's tensors to transformers' shapes and order."""
         kind = TENSOR_PROCESSORS.get(self._family, TensorProcessor)
         return kind(config=self._config.to_dict())
 
@@ -175,11 +179,11 @@ class GGUFModel:
         )
         extra = [name for name in self._tensors if not places.get_name(name, (".weight", ".bias"))]
         if extra := [name for name in extra if not name.startswith("rope_")]:
-            told = format_value(", ".join(extra), quoted=False)
+            extra_names = format_value(", ".join(extra), quoted=False)
             blocks = f"{self._family}.block_count {self._config.num_hidden_layers}"
-            raise UsageError(f"{blocks} has no place for {told}")
-        there = {place for name, place in self._names.items() if name in self._tensors}
-        self._check_lacking(set(self._weights) & set(self._names.values()) - there)
+            raise UsageError(f"{blocks} has no place for {extra_names}")
+        present = {place for name, place in self._names.items() if name in self._tensors}
+        self._check_lacking(set(self._weights) & set(self._names.values()) - present)
 
     def _check_lacking(self, names: set[str]) -> None:
         if names:
@@ -188,36 +192,36 @@ class GGUFModel:
     def check_room(self, folder: Path) -> None:
         """Raises a ValueError if memory for the largest tensor or disk for all do not suffice."""
         largest = max(int(tensor.n_elements) for _, tensor in self._tensors.values())
-        place = next(each for each in folder.parents if each.is_dir())
-        for what, wanted, free in (
+        place = next(parent for parent in folder.parents if parent.is_dir())
+        for resource, needed_bytes, free in (
             ("of memory", largest * (4 + self.dtype.itemsize), psutil.virtual_memory().available),
             (f"in {place}", self.disk_bytes, shutil.disk_usage(place).free),
         ):
-            if wanted > free:
+            if needed_bytes > free:
                 raise UsageError(
-                    f"{str(self.file)!r}, {self.weights}, needs {wanted / 2**30:.1f} GiB {what}, "
-                    f"and {free / 2**30:.1f} are free"
+                    f"{str(self.file)!r}, {self.weights}, needs {needed_bytes / 2**30:.1f} GiB "
+                    f"{resource}, and {free / 2**30:.1f} are free"
                 )
 
     def write_weights(self, folder: Path) -> None:
         """Writes the weights in files of some ``SHARD_BYTES``, each tensor read in its turn."""
         processor = self._make_processor()
         places: dict[str, str] = {}
-        made: dict[str, Tensor] = {}
+        shard: dict[str, Tensor] = {}
 
         def write() -> None:
             file = f"model-{len({*places.values()}) + 1:05}.safetensors"
-            save_file(made, folder / file, metadata={"format": "pt"})
-            places.update(dict.fromkeys(made, file))
-            made.clear()
+            save_file(shard, folder / file, metadata={"format": "pt"})
+            places.update(dict.fromkeys(shard, file))
+            shard.clear()
 
         with tqdm(total=self._numbers(), unit=" weights", unit_scale=True, disable=None) as bar:
             for name, (_, tensor) in self._tensors.items():
                 count = int(tensor.n_elements)
-                held = sum(each.nbytes for each in made.values())
-                if held and held + count * self.dtype.itemsize > SHARD_BYTES:
+                shard_bytes = sum(weight.nbytes for weight in shard.values())
+                if shard_bytes and shard_bytes + count * self.dtype.itemsize > SHARD_BYTES:
                     write()
-                made.update(self._make_weights(name, processor))
+                shard.update(self._make_weights(name, processor))
                 bar.update(count)
         write()
         self._check_lacking(set(self._weights) - set(places))
@@ -225,20 +229,22 @@ class GGUFModel:
         _write_json(folder / "model.safetensors.index.json", index)
 
     def _make_weights(self, name: str, processor: TensorProcessor) -> dict[str, Tensor]:
-        """Makes what the model calls a tensor of the file; of experts, once all parts are there."""
+        """Converts a tensor of the file to the model's weights; experts once all parts are read."""
         result = processor.process(
             weights=_read_tensor(*self._tensors[name]),
             name=name,
             tensor_key_mapping=self._names,
             parsed_parameters=self._joined,
         )
-        made = self._joined["tensors"] if name == next(reversed(self._tensors)) else {}
+        weights = self._joined["tensors"] if name == next(reversed(self._tensors)) else {}
         if place := self._names.get(result.name):
-            made[place] = torch.from_numpy(result.weights)
-        for place, each in made.items():
-            if each.shape != (wanted := self._weights[place].shape):
-                raise UsageError(f"{name!r} is {[*each.shape]}, not {[*wanted]} as its header says")
-        return {place: each.to(self.dtype).contiguous() for place, each in made.items()}
+            weights[place] = torch.from_numpy(result.weights)
+        for place, weight in weights.items():
+            if weight.shape != (shape := self._weights[place].shape):
+                raise UsageError(
+                    f"{name!r} is {[*weight.shape]}, not {[*shape]} as its header says"
+                )
+        return {place: weight.to(self.dtype).contiguous() for place, weight in weights.items()}
 
     def write_rest(self, folder: Path) -> None:
         """Writes config, tokenizer and all ends of answers, and what the folder was made of."""
@@ -253,8 +259,8 @@ class GGUFModel:
         generation = self._module.generation_config.to_dict()
         generation["eos_token_id"] = ends or None
         made_of = {"made_of": self.file.name, "weights": self.weights}
-        written = {"config.json": config, "generation_config.json": generation}
-        for name, values in {**written, model_cache.MADE_OF: made_of}.items():
+        configs = {"config.json": config, "generation_config.json": generation}
+        for name, values in {**configs, model_cache.MADE_OF: made_of}.items():
             values.pop("transformers_version", None)  # of one file every version makes one model
             _write_json(folder / name, values)
         for reader in self._readers.values():
@@ -281,7 +287,7 @@ class _Header(GGUFReader):
 
 
 def _read_header(file: Path) -> _Header:
-    """Reads what a file says of its tensors; none of their numbers."""
+    """Reads the descriptions of a file's tensors, not their numbers."""
     with file.open("rb") as stream:
         begin = stream.read(_COUNTS.size)
     if begin[:4] != b"GGUF" or len(begin) < _COUNTS.size:
@@ -296,15 +302,15 @@ def _read_header(file: Path) -> _Header:
 
 def _read_tensor(file: Path, tensor: Any) -> np.ndarray:
     """Reads one tensor's numbers as float32, a part of its rows at a time."""
-    stored = np.fromfile(file, np.uint8, int(tensor.n_bytes), offset=int(tensor.data_offset))
-    stored = stored.view(tensor.data.dtype).reshape(tensor.data.shape)
-    shape = tuple(int(each) for each in reversed(tensor.shape))
+    data = np.fromfile(file, np.uint8, int(tensor.n_bytes), offset=int(tensor.data_offset))
+    data = data.view(tensor.data.dtype).reshape(tensor.data.shape)
+    shape = tuple(int(size) for size in reversed(tensor.shape))
     values = np.empty(shape, np.float32)
     rows = values.reshape(-1, shape[-1])
     step = max(1, _ROWS_BYTES // (4 * shape[-1]))
-    for first in range(0, len(rows), step):
-        part = stored.reshape(len(rows), -1)[first : first + step]
-        rows[first : first + step] = dequantize(part, tensor.tensor_type)
+    for start in range(0, len(rows), step):
+        part = data.reshape(len(rows), -1)[start : start + step]
+        rows[start : start + step] = dequantize(part, tensor.tensor_type)
     return values
 
 
@@ -315,8 +321,8 @@ def main(asked: Namespace) -> int:
             return _remove(asked.remove)
         file = model_cache.find_gguf(asked.file.expanduser()) if asked.file else None
         if file is None:
-            given = repr(str(asked.file)) if asked.file else "nothing"
-            raise UsageError(f"{given} is no GGUF file, and no folder with one")
+            shown_file = repr(str(asked.file)) if asked.file else "nothing"
+            raise UsageError(f"{shown_file} is no GGUF file, and no folder with one")
         folder = model_cache.get_converted_path(file)
         if not model_cache.is_model(folder):
             convert(file, folder)
@@ -327,15 +333,15 @@ def main(asked: Namespace) -> int:
 
 
 def _remove(names: Sequence[str]) -> int:
-    """Removes models from the cache, of which ``all`` means every one."""
-    known = {
+    """Removes models from the cache; ``all`` removes every one."""
+    folders = {
         model_cache.get_cached_name(folder): folder for folder in model_cache.list_cached_models()
     }
-    wanted = list(known) if list(names) == ["all"] else names
-    if unknown := [name for name in wanted if name not in known]:
-        raise UsageError(f"no model {unknown[0]!r} here; known: {', '.join(known) or 'none'}")
-    for name in wanted:
-        size = model_cache.size_bytes(known[name]) / 2**30
-        shutil.rmtree(known[name])
+    selected = list(folders) if list(names) == ["all"] else names
+    if unknown := [name for name in selected if name not in folders]:
+        raise UsageError(f"no model {unknown[0]!r} here; known: {', '.join(folders) or 'none'}")
+    for name in selected:
+        size = model_cache.size_bytes(folders[name]) / 2**30
+        shutil.rmtree(folders[name])
         print(f"removed {name}, {size:.1f} GiB")
     return 0

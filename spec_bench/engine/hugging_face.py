@@ -71,35 +71,35 @@ class HuggingFaceModel:
         self.recorder: Recorder | None = None
         # Attention over a longer prefix is split, which reads the keys sooner than a masked pass.
         self.split_from = FROM if self._kernels and takes_spans(self.module) else None
-        here = all(layout.device == self.device for layout in self._layouts)
-        if not self.compile.startswith("static") or self.device.type != "cuda" or not here:
+        on_device = all(layout.device == self.device for layout in self._layouts)
+        if not self.compile.startswith("static") or self.device.type != "cuda" or not on_device:
             return
         if processes.count() > 1:
             return  # communication between processes is not recorded
-        if why := why_not_recorded(config):
-            log.warning("engine.compile=%s: iterations stay eager: %s", self.compile, why)
+        if reason := why_not_recorded(config):
+            log.warning("engine.compile=%s: iterations stay eager: %s", self.compile, reason)
         else:
             self.recorder = Recorder(self.device)
 
     @torch.inference_mode()
     def _layers(self) -> list[LayerLayout]:
-        """Runs one token to learn each layer's key and value shapes, dtype and device; a ValueError
-        if nothing of it is kept.
+        """Runs one token to find each layer's key and value shapes, dtype and device. Raises
+        UsageError if the model caches nothing.
         """
         cache = DynamicCache()
         token = torch.zeros((1, 1), dtype=torch.long, device=self.device)
         self.module(input_ids=token, use_cache=True, **{self.cache_name: cache})
         if not any(layer.is_initialized for layer in cache.layers):
             raise UsageError("it keeps no keys and values of past tokens")
-        kept = [(layer.keys, layer.values) for layer in cache.layers]
+        pairs = [(layer.keys, layer.values) for layer in cache.layers]
         return [
             LayerLayout(keys.shape[1], keys.shape[3], values.shape[3], keys.dtype, keys.device)
-            for keys, values in kept
+            for keys, values in pairs
         ]
 
     @contextmanager
     def disable_compilation(self) -> Iterator[None]:
-        """Within it the module itself is called, whatever was compiled of it, and nothing timed."""
+        """Calls the module itself in this block, without its compiled form and without timing."""
         fused = self.fused
         self.fused = False
         try:
@@ -109,7 +109,7 @@ class HuggingFaceModel:
             self.timer.take_s()
 
     def unfuse(self, error: Exception) -> None:
-        """Calls the module from now on: what was compiled of it fails."""
+        """Switches to the module for good, because its compiled form fails."""
         log.warning("engine.compile=%s: passes are not fused: %s", self.compile, one_line(error))
         self.fused = False
 
@@ -119,8 +119,8 @@ class HuggingFaceModel:
         return table(tokens.to(self.device)).to(self.device)
 
     def project(self, hidden: Tensor) -> Tensor:
-        last = self.module.get_output_embeddings()
-        logits: Tensor = last(hidden.to(last.weight.device))
+        output_layer = self.module.get_output_embeddings()
+        logits: Tensor = output_layer(hidden.to(output_layer.weight.device))
         return logits[..., : self.vocab_size].to(self.device)
 
     def allocate(self, rows: int, slots: int) -> SlotCache:
@@ -169,9 +169,9 @@ class HuggingFaceModel:
         cache.end()
         if logits.shape[-1] > self.vocab_size:  # padded rows of the embedding
             logits = logits[..., : self.vocab_size]
-        joined = torch.cat(hidden, dim=-1) if len(hidden) > 1 else hidden[0] if hidden else None
+        states = torch.cat(hidden, dim=-1) if len(hidden) > 1 else hidden[0] if hidden else None
         self.timer.stop()
-        return ForwardOutput(logits.to(self.device), joined)
+        return ForwardOutput(logits.to(self.device), states)
 
 
 def block_lists(module: nn.Module, count: int) -> list[str]:

@@ -71,10 +71,10 @@ class TokenIds:
 def random_config(path: str) -> PretrainedConfig:
     """Returns the config of ``random:NAME`` or ``random:FOLDER``; see ``architecture``."""
     register_families()
-    known = architecture(path)
+    settings = architecture(path)
     name = path.removeprefix(PREFIX)
     if name in ARCHITECTURES:
-        return AutoConfig.for_model(**known)
+        return AutoConfig.for_model(**settings)
     return AutoConfig.from_pretrained(str(Path(name).expanduser()))
 
 
@@ -109,8 +109,8 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
     if spec.path.startswith(PREFIX):
         module = random_module(spec.path, DTYPES[spec.dtype], spec.device, spec.seed)
     else:
-        given: Any = spec.device_map
-        device_map = dict(given) if isinstance(given, tuple) else given
+        device_choice: Any = spec.device_map
+        device_map = dict(device_choice) if isinstance(device_choice, tuple) else device_choice
         split = {"tp_plan": "auto"} if spec.tensor_parallel else {"device_map": device_map}
         module = read_module(spec.path, spec.revision, DTYPES[spec.dtype], split)
         if device_map is None and not spec.tensor_parallel:
@@ -119,8 +119,8 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
             keep_outputs(module, read_kept_tokens(spec.outputs))
         module.eval()
     plain = can_run_plainly(module)
-    ways = pack_products(module, join=plain)
-    if not ways:
+    product_ways = pack_products(module, join=plain)
+    if not product_ways:
         store_column_major(module)
     if cast(Any, module.get_input_embeddings()).weight.is_cuda:
         pack_shared_heads(module)
@@ -128,7 +128,7 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
             fuse_products(module)
     split_long_prefixes(module)
     model = wrap_and_check(module, spec.path, spec.compile)
-    model.products = describe_ways(ways)
+    model.products = describe_ways(product_ways)
     return model
 
 
@@ -172,9 +172,9 @@ def wrap_and_check(module: PreTrainedModel, name: str, compile: str) -> HuggingF
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # a module that works differently may fail in any way
-        why = explain_load_error(name, error)
+        reason = explain_load_error(name, error)
         raise UsageError(
-            f"cannot decode with model {name!r} ({type(module).__name__}): {why}"
+            f"cannot decode with model {name!r} ({type(module).__name__}): {reason}"
         ) from error
     return model
 
@@ -188,15 +188,17 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
     if not Path(path).is_dir():
         hub_reached()
     try:
-        read = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
-        if len(read) <= len(read.all_special_tokens):  # of no files transformers makes one
+        tokenizer = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
+        if len(tokenizer) <= len(
+            tokenizer.all_special_tokens
+        ):  # of no files transformers makes one
             raise UsageError("it has no tokens but special ones: files such as tokenizer.json")
     except Exception as error:  # a damaged file makes its reader raise anything
-        other = "; pair.tokenizer=ID_OR_FOLDER names another" * Path(path).is_dir()
+        hint = "; pair.tokenizer=ID_OR_FOLDER names another" * Path(path).is_dir()
         raise UsageError(
-            f"cannot load tokenizer {path!r}: {explain_load_error(path, error)}{other}"
+            f"cannot load tokenizer {path!r}: {explain_load_error(path, error)}{hint}"
         ) from error
-    return set_answer_ends(read, read_ends(path, revision))
+    return set_answer_ends(tokenizer, read_ends(path, revision))
 
 
 def read_ends(path: str, revision: str | None = None) -> Any:
@@ -206,8 +208,8 @@ def read_ends(path: str, revision: str | None = None) -> Any:
     config = _config(path, revision)
     ends = {**config, **(config.get("text_config") or {})}.get("eos_token_id")
     with suppress(OSError):
-        asked = GenerationConfig.from_pretrained(path, revision=revision).eos_token_id
-        ends = ends if asked is None else asked
+        generation_ends = GenerationConfig.from_pretrained(path, revision=revision).eos_token_id
+        ends = ends if generation_ends is None else generation_ends
     return ends
 
 
@@ -218,10 +220,10 @@ def load_tokenizer_once(path: str, revision: str | None, mark: str | None) -> An
 
 
 def set_answer_ends(tokenizer: Any, ends: int | Sequence[int] | None) -> Any:
-    """Leaves with a tokenizer the ids that end answers beside its own end; see ``end_ids``."""
-    listed = [ends] if isinstance(ends, int) else ends or ()
-    known = set(tokenizer.get_vocab().values())
-    tokenizer.answer_ends = tuple(int(end) for end in listed if end in known)
+    """Sets a tokenizer's ``answer_ends``, the ids that end answers; see ``end_ids``."""
+    end_list = [ends] if isinstance(ends, int) else ends or ()
+    vocab_ids = set(tokenizer.get_vocab().values())
+    tokenizer.answer_ends = tuple(int(end) for end in end_list if end in vocab_ids)
     return tokenizer
 
 
@@ -262,10 +264,10 @@ def common_tokenizer(
     (whether they embed its tokens is checked elsewhere). A ValueError names the first token on
     which two vocabularies differ, or the two sizes.
     """
-    real = [one for one in tokenizers if not isinstance(one, TokenIds)]
+    real = [tokenizer for tokenizer in tokenizers if not isinstance(tokenizer, TokenIds)]
     if real:
-        return real[0], max(check_vocabularies(real[0], other) for other in real)
-    sizes = [len(one) for one in tokenizers]
+        return real[0], max(check_vocabularies(real[0], real_tokenizer) for real_tokenizer in real)
+    sizes = [len(tokenizer) for tokenizer in tokenizers]
     if len(set(sizes)) > 1:
         raise UsageError(
             f"target and draft vocabularies differ: {' and '.join(map(str, sizes))} tokens; "
@@ -331,13 +333,17 @@ def read_module(
     misfit = misfit or ("" if packed else _find_integer_weights(path, revision))
     if misfit:
         raise UsageError(f"cannot load model {path!r}: its checkpoint {misfit}")
-    for each in module.parameters() if packed else ():  # transformers 5.17 left some in bfloat16
-        each.data = each.data if each.dtype == torch.float32 else each.data.to(dtype)
+    for parameter in (
+        module.parameters() if packed else ()
+    ):  # transformers 5.17 left some in bfloat16
+        parameter.data = (
+            parameter.data if parameter.dtype == torch.float32 else parameter.data.to(dtype)
+        )
     return module
 
 
 def _config(path: str, revision: str | None) -> dict[str, Any]:
-    """Returns what a model's config.json holds; nothing where loading will say what is wrong."""
+    """Reads a model's config.json; returns {} if that fails, because loading reports it."""
     try:
         return dict(PretrainedConfig.get_config_dict(path, revision=revision)[0])
     except Exception:
@@ -352,7 +358,7 @@ def read_dtype(path: str, revision: str | None = None) -> str:
 
 
 def explain_load_error(path: str, error: BaseException) -> str:
-    """Returns why transformers could not load a path, in one line."""
+    """Explains in one line why transformers could not load a path."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, GatedRepoError):
@@ -363,73 +369,75 @@ def explain_load_error(path: str, error: BaseException) -> str:
         cause = cause.__cause__ or cause.__context__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if isinstance(error, OSError) or type(error) is ValueError:
-        first = lines[0] if lines else type(error).__name__
-        return " ".join(lines) if first[-1] == ":" else first  # what follows says it
+        first_line = lines[0] if lines else type(error).__name__
+        return " ".join(lines) if first_line[-1] == ":" else first_line  # what follows says it
     return f"{type(error).__name__}: {' '.join(lines[:2])}"
 
 
 def _describe_missing_tensors(info: dict[str, Any]) -> str:
-    """Returns what a checkpoint lacks of the model that its config describes; empty if nothing."""
+    """Describes the tensors that a checkpoint lacks or has in another shape; "" if none."""
     missing = sorted(info["missing_keys"])
-    other = sorted(info["mismatched_keys"])
-    if other:
-        name, *shapes = other[0]
-        stored, wanted = (list(shape) for shape in shapes)
-        rest = f" (and {len(other) - 1} more)" if len(other) > 1 else ""
+    mismatched = sorted(info["mismatched_keys"])
+    if mismatched:
+        name, *shapes = mismatched[0]
+        stored_shape, config_shape = (list(shape) for shape in shapes)
+        suffix = f" (and {len(mismatched) - 1} more)" if len(mismatched) > 1 else ""
         return (
-            f"has a tensor of another shape than its config says: {name!r} is {stored}, not "
-            f"{wanted}{rest}"
+            f"has a tensor of another shape than its config says: {name!r} is {stored_shape}, not "
+            f"{config_shape}{suffix}"
         )
     if missing:
-        rest = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        return f"lacks tensors: {missing[0]!r}{rest}"
+        suffix = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        return f"lacks tensors: {missing[0]!r}{suffix}"
     return ""
 
 
 def _describe_extra_tensors(names: Iterable[str], config: Mapping[str, Any]) -> str:
-    """Says which tensors of a checkpoint the model has no place for; "" if they may be left out."""
+    """Describes a checkpoint's tensors without a place in the model; "" if all may be dropped."""
     layers = int(config.get("num_hidden_layers") or 0)
     drafting = range(layers, layers + int(config.get("num_nextn_predict_layers") or 0))
-    known = tuple(f"model.layers.{layer}." for layer in drafting)
-    extra = sorted(each for each in names if not (_LEFT_OUT.search(each) or each.startswith(known)))
+    draft_prefixes = tuple(f"model.layers.{layer}." for layer in drafting)
+    extra = sorted(
+        name for name in names if not (_LEFT_OUT.search(name) or name.startswith(draft_prefixes))
+    )
     if not extra:
         return ""
-    rest = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
-    return f"holds tensors that its config has no place for: {extra[0]!r}{rest}"
+    suffix = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
+    return f"holds tensors that its config has no place for: {extra[0]!r}{suffix}"
 
 
 def _all_zero(module: torch.nn.Module) -> str:
-    """Says of which part of a model every matrix is zeros, as in a file that was never filled."""
+    """Describes the parts of a model whose matrices are all zeros; "" if none."""
     parts: dict[str, list[bool]] = {}
-    for name, each in module.named_parameters():
-        if each.dim() > 1 and not each.is_meta:
+    for name, parameter in module.named_parameters():
+        if parameter.dim() > 1 and not parameter.is_meta:
             part = re.sub(r"(\.\d+)\..*", r"\1", name)  # a layer, or a tensor of its own
-            known = bool(each.view(-1)[:1024].any() or each.any())
-            parts.setdefault(part, []).append(known)
-    zeros = [part for part, known in parts.items() if not any(known)]
-    rest = f" and {len(zeros) - 1} more" if len(zeros) > 1 else ""
-    return f"holds nothing but zeros in {zeros[0]!r}{rest}" if zeros else ""
+            has_values = bool(parameter.view(-1)[:1024].any() or parameter.any())
+            parts.setdefault(part, []).append(has_values)
+    zeros = [part for part, has_values in parts.items() if not any(has_values)]
+    suffix = f" and {len(zeros) - 1} more" if len(zeros) > 1 else ""
+    return f"holds nothing but zeros in {zeros[0]!r}{suffix}" if zeros else ""
 
 
 def _find_integer_weights(path: str, revision: str | None) -> str:
-    """Which weight is stored as whole numbers, of which nothing tells the scale; empty if none."""
+    """Describes a weight stored as integers without a scale; "" if none."""
     for file in _weight_files(path, revision):
         if file.suffix == ".safetensors":
-            with safe_open(file, framework="pt") as opened:
-                for name in opened.keys():  # noqa: SIM118 - it is no dictionary
-                    kind = opened.get_slice(name).get_dtype()
+            with safe_open(file, framework="pt") as checkpoint:
+                for name in checkpoint.keys():  # noqa: SIM118 - it is no dictionary
+                    kind = checkpoint.get_slice(name).get_dtype()
                     if name.endswith(".weight") and kind.startswith(("I", "U", "BOOL")):
                         return f"stores {name!r} as whole numbers ({kind}) and no scale of theirs"
     return ""
 
 
 def _find_damaged_file(path: str, revision: str | None) -> str:
-    """Returns which weight file cannot be read, and why; empty if all can."""
+    """Describes the weight file that cannot be read, and why; "" if all can."""
     for file in _weight_files(path, revision):
         try:
             if file.suffix == ".safetensors":
-                with safe_open(file, framework="pt") as opened:
-                    opened.keys()
+                with safe_open(file, framework="pt") as checkpoint:
+                    checkpoint.keys()
             else:
                 torch.load(file, map_location="meta", weights_only=True)
         except Exception as error:  # whatever a damaged file makes its reader raise
@@ -456,14 +464,14 @@ def _weight_files(path: str, revision: str | None) -> list[Path]:
 
 @contextmanager
 def _silence_transformers() -> Iterator[None]:
-    """Keeps transformers from printing its table and its bars: ours is one line."""
-    before = logging.get_verbosity()
+    """Silences transformers' table and progress bars in this block."""
+    verbosity = logging.get_verbosity()
     bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(before)
+        logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()

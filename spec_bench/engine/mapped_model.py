@@ -58,26 +58,26 @@ def vocabulary_map_of_ids(ids: Sequence[int], count: int) -> VocabularyMap:
 
 
 def vocabulary_map_of_outputs(ids: Sequence[int], count: int) -> VocabularyMap:
-    """Returns a draft that reads all of the target's tokens and has outputs for some of them."""
+    """Maps a draft that reads all of the target's tokens and has outputs for some of them."""
     return VocabularyMap(tuple(range(count)), vocabulary_map_of_ids(ids, count).proposes[:-1])
 
 
 def vocabulary_map_of_tokenizers(target: Any, draft: Any, count: int) -> VocabularyMap:
-    """The tokens that two tokenizers have in common, as strings; ends of text are one token. The
-    other tokens are read in the parts that the draft's tokenizer makes of their text. A ValueError
-    if they have none in common.
+    """Maps two tokenizers by the strings of their tokens; ends of text are one token. The draft's
+    tokenizer splits the text of the target's other tokens. Raises UsageError if they have no token
+    in common.
     """
     ours = _tokens_by_text(target)
     theirs = _tokens_by_text(draft)
-    first = {text: ids[0] for text, ids in theirs.items()}
+    first_ids = {text: ids[0] for text, ids in theirs.items()}
     reads = [0] * count
     pieces = {}
     for text, ids in ours.items():
         for token in ids:
             if token >= count:
                 continue
-            if text in first:
-                reads[token] = first[text]
+            if text in first_ids:
+                reads[token] = first_ids[text]
                 continue
             plain = target.decode([token])
             parts = draft(plain, add_special_tokens=False)["input_ids"]
@@ -117,12 +117,12 @@ def read_ids(folder: Path) -> tuple[int, ...] | None:
 
 
 def write_ids(folder: Path, ids: Sequence[int]) -> None:
-    """Writes the tokens that a draft knows beside it."""
+    """Writes the target's tokens that a draft knows to its folder."""
     files.write_bytes(folder / FILE, save({"d2t": torch.tensor(ids) - torch.arange(len(ids))}))
 
 
 def _tokens_by_text(tokenizer: Any) -> dict[str, list[int]]:
-    """Ids of every token's string, a space written as one, in order."""
+    """Returns the ids of each token's string, with plain spaces, in order of ids."""
     probe = tokenizer.convert_ids_to_tokens(tokenizer(" a", add_special_tokens=False)["input_ids"])
     sign = next((sign for sign in _SPACES if probe and sign in probe[0]), None)
     ids: dict[str, list[int]] = {}
@@ -159,12 +159,12 @@ class MappedModel:
         self.stretch = STRETCH if self.pieces else 1
         self.max_positions = model.max_positions and model.max_positions // self.stretch
         ids = torch.tensor(vocabulary.proposes[: model.embedded])
-        kept = ((ids >= 0) & (ids < vocab_size)).nonzero().flatten()
-        whole = torch.arange(model.embedded)
-        self._reads = torch.cat([torch.tensor(vocabulary.reads[:vocab_size]), whole])
+        proposable = ((ids >= 0) & (ids < vocab_size)).nonzero().flatten()
+        own_ids = torch.arange(model.embedded)
+        self._reads = torch.cat([torch.tensor(vocabulary.reads[:vocab_size]), own_ids])
         self._reads = self._reads.to(model.device)
-        self._from, self._to = kept.to(model.device), ids[kept].to(model.device)
-        self._repeats = len(ids[kept].unique()) < len(kept)
+        self._from, self._to = proposable.to(model.device), ids[proposable].to(model.device)
+        self._repeats = len(ids[proposable].unique()) < len(proposable)
 
     def __getattr__(self, name: str) -> Any:
         if name == "inner":  # while it is copied, say
@@ -178,49 +178,56 @@ class MappedModel:
         return self._spread(self.inner.project(hidden))
 
     def forward(
-        self, cache: Any, starts: Sequence[int], tokens: Tensor, *given: Any, **named: Any
+        self, cache: Any, starts: Sequence[int], tokens: Tensor, *args: Any, **kwargs: Any
     ) -> ForwardOutput:
-        output = self.inner.forward(cache, starts, self._reads[tokens], *given, **named)
+        output = self.inner.forward(cache, starts, self._reads[tokens], *args, **kwargs)
         return ForwardOutput(self._spread(output.logits), output.hidden)
 
     def _spread(self, logits: Tensor) -> Tensor:
-        """Returns logits [..., V'] as [..., V]."""
-        known = logits[..., self._from]
+        """Scatters logits [..., V'] to [..., V]."""
+        values = logits[..., self._from]
         shape = (*logits.shape[:-1], self.vocab_size)
         if not self._repeats:
-            return known.new_full(shape, -torch.inf).index_copy_(-1, self._to, known)
-        top = known.amax(dim=-1, keepdim=True)
-        return known.new_zeros(shape).index_add_(-1, self._to, (known - top).exp()).log() + top
+            return values.new_full(shape, -torch.inf).index_copy_(-1, self._to, values)
+        top = values.amax(dim=-1, keepdim=True)
+        return values.new_zeros(shape).index_add_(-1, self._to, (values - top).exp()).log() + top
 
     def retokenise(self, tokens: Sequence[int]) -> list[int]:
-        """Returns tokens of the target in the draft's parts.
+        """Splits tokens of the target into the draft's parts.
 
         As long as the result stays within ``stretch`` times the tokens so far: beyond, a token is
         read as its last part. What comes later never changes what came before.
         """
-        out: list[int] = []
+        respelled: list[int] = []
         for count, token in enumerate(tokens, start=1):
             parts = self.pieces.get(token, (token,))
-            fits = len(out) + len(parts) <= self.stretch * count
-            out += parts if fits else (token,)
-        return out
+            fits = len(respelled) + len(parts) <= self.stretch * count
+            respelled += parts if fits else (token,)
+        return respelled
 
 
 def keep_outputs(module: PreTrainedModel, ids: Sequence[int]) -> None:
     """Cuts a model's last layer down to some tokens; it reads all of them as before. A ValueError
     for a token that the model does not have.
     """
-    last = module.get_output_embeddings()
-    if max(ids) >= last.weight.shape[0]:
+    output_layer = module.get_output_embeddings()
+    if max(ids) >= output_layer.weight.shape[0]:
         raise UsageError(
-            f"pair.draft_vocabulary: the draft has {last.weight.shape[0]} tokens, got {max(ids)}"
+            f"pair.draft_vocabulary: the draft has {output_layer.weight.shape[0]} tokens, "
+            f"got {max(ids)}"
         )
-    at = torch.tensor(ids, device=last.weight.device)
-    bias = last.bias is not None
-    cut = nn.Linear(last.weight.shape[1], len(ids), bias, last.weight.device, last.weight.dtype)
-    cut.weight.data.copy_(last.weight.data[at])
+    index = torch.tensor(ids, device=output_layer.weight.device)
+    bias = output_layer.bias is not None
+    cut = nn.Linear(
+        output_layer.weight.shape[1],
+        len(ids),
+        bias,
+        output_layer.weight.device,
+        output_layer.weight.dtype,
+    )
+    cut.weight.data.copy_(output_layer.weight.data[index])
     if bias:
-        cut.bias.data.copy_(last.bias.data[at])
+        cut.bias.data.copy_(output_layer.bias.data[index])
     module.set_output_embeddings(cut)
 
 

@@ -41,8 +41,8 @@ class ForwardTimer:
         """Ends the interval."""
         if not self._cuda:
             self._total_s += time.perf_counter() - self._started_s
-        elif self._began is not None and (ended := self._now()) is not None:
-            self._events.append((self._began, ended))
+        elif self._began is not None and (end_event := self._now()) is not None:
+            self._events.append((self._began, end_event))
 
     def _now(self) -> torch.cuda.Event | None:
         """Returns an event; none while a graph is recorded."""

@@ -75,31 +75,31 @@ class ModelSpec:
 
             if fault := too_old_to_record(torch.__version__):
                 raise UsageError(f"engine.compile={self.compile} {fault}")
-        mapped = self.device_map is not None
+        has_map = self.device_map is not None
         random = self.path.startswith(PREFIX)
         if self.tensor_parallel and processes.count() < 2:
             raise UsageError(
                 "engine.tensor_parallel: true needs several processes: start with "
                 "torchrun --nproc-per-node N -m spec_bench ..."
             )
-        if self.tensor_parallel and (mapped or random):
+        if self.tensor_parallel and (has_map or random):
             raise UsageError(
                 "engine.tensor_parallel: true splits a model with weights over processes; "
-                f"{self.path!r} has {'a device map' if mapped else 'no weights'}"
+                f"{self.path!r} has {'a device map' if has_map else 'no weights'}"
             )
-        if random and mapped:
+        if random and has_map:
             raise UsageError(
                 f"{self.path!r} is made on one device: pair.target_device_map must be null, got "
                 f"{self.device_map!r}"
             )
 
 
-def resolve_compile(how: str, device: str) -> str:
+def resolve_compile(choice: str, device: str) -> str:
     """Returns how passes are captured: where it is ``auto``, in recordings on a GPU whose torch
     makes them, else not at all.
     """
-    if how != AUTO:
-        return how
+    if choice != AUTO:
+        return choice
     if not device.startswith("cuda"):
         return "none"
     import torch
@@ -117,8 +117,8 @@ def refuse_unreadable(path: str, config: Mapping[str, Any]) -> None:
             "merge the adapter into its base model with peft's merge_and_unload(), and name the "
             "folder of save_pretrained()"
         )
-    how = config.get("quantization_config")
-    kind = how.get("quant_method", how) if isinstance(how, Mapping) else how
+    packing = config.get("quantization_config")
+    kind = packing.get("quant_method", packing) if isinstance(packing, Mapping) else packing
     kind = "MLX" if "quantization" in config else kind
     if kind and kind not in PLAIN:
         raise UsageError(
@@ -142,38 +142,39 @@ def sees_cuda() -> bool:
 
 @cache
 def cuda_fault() -> str:
-    """Why NVIDIA's driver, asked by another process, starts no CUDA for torch; "" if unknown."""
+    """Explains why NVIDIA's driver starts no CUDA, tried in another process; "" if unknown."""
     if not any(map(os.path.exists, _DRIVERS)):
         return ""
-    asked = subprocess.run([sys.executable, "-ISc", _ASK], capture_output=True, text=True)
-    version, _, status = asked.stdout.strip().partition(" ")
+    process = subprocess.run([sys.executable, "-ISc", _ASK], capture_output=True, text=True)
+    version, _, status = process.stdout.strip().partition(" ")
     fails = f"cuInit fails with error {status}" if status not in ("", "0") else ""
     return too_old(version) or fails
 
 
 def too_old(version: str) -> str:
-    """Returns a line where a driver's CUDA, such as 12040, is older than torch's; else ""."""
+    """Explains that a driver's CUDA, such as 12040, is older than torch's; "" if it is not."""
     import torch
 
-    built = torch.version.cuda
+    torch_cuda = torch.version.cuda
     major = int(version or 0) // 1000
-    if not built or not version or major >= int(built.split(".")[0]):
+    if not torch_cuda or not version or major >= int(torch_cuda.split(".")[0]):
         return ""
     return (
-        f"the NVIDIA driver is for CUDA {major}.{int(version) % 1000 // 10}, torch for {built}: "
-        f"update the driver, or make -B env TORCH_INDEX=URL of a wheel index for CUDA {major}"
+        f"the NVIDIA driver is for CUDA {major}.{int(version) % 1000 // 10}, torch for "
+        f"{torch_cuda}: update the driver, or make -B env TORCH_INDEX=URL of a wheel index "
+        f"for CUDA {major}"
     )
 
 
 def too_old_to_record(version: str) -> str:
-    """Returns how a line goes on where a torch, such as 2.9.1+cu126, is too old to record on a GPU;
-    else "". Earlier ones collect garbage at each recording, and were never tried.
+    """Ends a message that a torch, such as 2.9.1+cu126, is too old to record on a GPU; "" if not.
+    Earlier ones collect garbage at each recording, and were never tried.
     """
     if tuple(map(int, re.findall(r"\d+", version)[:2])) >= RECORDS:
         return ""
-    least = ".".join(map(str, RECORDS))
+    oldest = ".".join(map(str, RECORDS))
     return (
-        f"records on a GPU with torch {least} or newer, this is {version}: "
+        f"records on a GPU with torch {oldest} or newer, this is {version}: "
         "engine.compile=none, or make -B env"
     )
 
@@ -199,7 +200,7 @@ def read_kept_tokens(outputs: str | int) -> tuple[int, ...]:
             f"pair.draft_vocabulary must be {INTERSECTION}, a number of tokens or a JSON file of "
             f"token ids, got {outputs!r}: {getattr(error, 'strerror', None) or error}"
         ) from error
-    whole = isinstance(ids, list) and all(type(token) is int and token >= 0 for token in ids)
-    if not ids or not whole or len(set(ids)) < len(ids):
+    valid = isinstance(ids, list) and all(type(token) is int and token >= 0 for token in ids)
+    if not ids or not valid or len(set(ids)) < len(ids):
         raise UsageError(f"pair.draft_vocabulary: {outputs!r} holds no list of distinct ids >= 0")
     return tuple(sorted(ids))

@@ -23,10 +23,10 @@ def body_config(config: Mapping[str, Any]) -> Any:
     from transformers import AutoConfig
 
     register_families()
-    given = {key: value for key, value in config.items() if key != "model_type"}
+    settings = {key: value for key, value in config.items() if key != "model_type"}
     family = str(config.get("model_type"))
     try:
-        return AutoConfig.for_model(family, **given)
+        return AutoConfig.for_model(family, **settings)
     except ValueError:
         raise UsageError(f"transformers knows no models of type {family!r}") from None
 
@@ -61,13 +61,13 @@ class OwnBlock:
         return type(self._body.rotary_emb)(self._config)
 
     def try_attention(self, attend: Any) -> None:
-        """Runs a token through the block's attention, on no device: ``attend`` sees the shapes."""
+        """Runs a token through the attention on the meta device: ``attend`` sees the shapes."""
         z = torch.zeros((1, 1, self._config.hidden_size))
         turn = self.make_rotary()(z, torch.zeros((1, 1), dtype=torch.long))
         with torch.device("meta"):
             self.make_block().self_attn(
                 hidden_states=z.to("meta"),
-                position_embeddings=tuple(each.to("meta") for each in turn),
+                position_embeddings=tuple(part.to("meta") for part in turn),
                 attention_mask=None,
                 attend=attend,
             )
@@ -82,12 +82,12 @@ def _attention(
     *,
     attend: Any,
     scaling: float | None = None,
-    **ignored: Any,
+    **kwargs: Any,
 ) -> tuple[Tensor, None]:
     return attend(0, query, key, value, scaling).transpose(1, 2).contiguous(), None
 
 
-def view_of_blocks(model: LanguageModel, kept: Sequence[int]) -> LanguageModel:
+def view_of_blocks(model: LanguageModel, places: Sequence[int]) -> LanguageModel:
     """Returns a view of a model's weights, with a cache of its own: the blocks ``kept`` alone, in
     rising order, the norm and the last layer. Of the first blocks of a model the view computes bit
     for bit what the model does.
@@ -97,52 +97,56 @@ def view_of_blocks(model: LanguageModel, kept: Sequence[int]) -> LanguageModel:
     """
     if not isinstance(model, HuggingFaceModel):
         raise UsageError("only a model of transformers can draft with blocks of its own")
-    if max(kept) >= model.blocks:
-        raise UsageError(f"the target has blocks 0 to {model.blocks - 1}, got {max(kept)}")
-    name = f"blocks {', '.join(map(str, kept))} of the target"
-    view = wrap_and_check(_keep_blocks(model.module, kept), name, model.compile)
+    if max(places) >= model.blocks:
+        raise UsageError(f"the target has blocks 0 to {model.blocks - 1}, got {max(places)}")
+    name = f"blocks {', '.join(map(str, places))} of the target"
+    view = wrap_and_check(_keep_blocks(model.module, places), name, model.compile)
     view.vocab_size = model.vocab_size
     view.max_positions = model.max_positions
     return view
 
 
-def _keep_blocks(module: Any, kept: Sequence[int]) -> Any:
+def _keep_blocks(module: Any, places: Sequence[int]) -> Any:
     """Returns the module with some blocks alone; a ValueError if its blocks are not one list."""
     config = copy.deepcopy(module.config)
     text = config.get_text_config()
     lists = block_lists(module, text.num_hidden_layers)
     if len(lists) != 1 or text is not config:
         raise UsageError(f"{type(module).__name__}: its blocks are not one list")
-    config.num_hidden_layers = len(kept)
+    config.num_hidden_layers = len(places)
     if getattr(config, "layer_types", None):
-        config.layer_types = [config.layer_types[place] for place in kept]
+        config.layer_types = [config.layer_types[place] for place in places]
     old = module.get_submodule(lists[0])
-    made: Any = nn.ModuleList(_renumber_layers(old[place], new) for new, place in enumerate(kept))
+    replacement: Any = nn.ModuleList(
+        _renumber_layers(old[place], new) for new, place in enumerate(places)
+    )
     names = lists[0].split(".")
     for depth in reversed(range(len(names))):
         owner = module.get_submodule(".".join(names[:depth]))
-        made = _like(owner, {names[depth]: made})
-        made.config = config
-    return made
+        replacement = _like(owner, {names[depth]: replacement})
+        replacement.config = config
+    return replacement
 
 
 def _renumber_layers(module: Any, place: int) -> Any:
-    """Returns a block as the one at ``place``: its attention keeps keys and values there."""
+    """Copies a block so that its attention caches keys and values at ``place``."""
     parts = {
         name: _renumber_layers(part, place)
         for name, part in module._modules.items()
-        if part is not None and any(hasattr(each, "layer_idx") for each in part.modules())
+        if part is not None and any(hasattr(child, "layer_idx") for child in part.modules())
     }
-    made = _like(module, parts)
+    block = _like(module, parts)
     if hasattr(module, "layer_idx"):
-        made.layer_idx = place
-    return made
+        block.layer_idx = place
+    return block
 
 
 def _like(module: Any, parts: dict[str, Any]) -> Any:
-    """Returns a module that shares all with another but some of its parts."""
-    made = copy.copy(module)
-    if getattr(vars(made).get("forward"), "__self__", None) is module:  # transformers 5.0 leaves it
-        del vars(made)["forward"]
-    vars(made)["_modules"] = {**module._modules, **parts}
-    return made
+    """Copies a module with some parts replaced; it shares all others."""
+    copied_module = copy.copy(module)
+    if (
+        getattr(vars(copied_module).get("forward"), "__self__", None) is module
+    ):  # transformers 5.0 leaves it
+        del vars(copied_module)["forward"]
+    vars(copied_module)["_modules"] = {**module._modules, **parts}
+    return copied_module

@@ -64,9 +64,9 @@ def can_run_plainly(module: nn.Module) -> bool:
     """
     family = next((name for name in FAMILIES if type(module).__name__ == f"{name}ForCausalLM"), "")
     home = f"transformers.models.{family.lower()}.modeling_{family.lower()}."
-    known = _SHARED | {f"{home}{family}{part}" for part in _PARTS}
+    names = _SHARED | {f"{home}{family}{part}" for part in _PARTS}
     return (
-        all(_name_class(part) in known and "forward" not in vars(part) for part in module.modules())
+        all(_name_class(part) in names and "forward" not in vars(part) for part in module.modules())
         and all(map(products.is_plain, module.parameters()))
         and len({weight.device for weight in module.parameters()}) == 1
     )
@@ -77,8 +77,8 @@ def _multiply(*layers: Any) -> Callable[[Tensor], Tensor]:
     if len(layers) > 1:
         layers = getattr(layers[0], "whole", layers)
     if len(layers) > 1:
-        each = [_multiply(layer) for layer in layers]
-        return lambda x: torch.cat([multiply(x) for multiply in each], dim=-1)
+        products_of_layers = [_multiply(layer) for layer in layers]
+        return lambda x: torch.cat([multiply(x) for multiply in products_of_layers], dim=-1)
     if type(layers[0]).forward is nn.Linear.forward:
         weight, bias = layers[0].weight, layers[0].bias
         return lambda x: linear(x, weight, bias)
@@ -114,8 +114,8 @@ class PlainBlock:
         self.project = _multiply(attention.q_proj, attention.k_proj, attention.v_proj)
         self.open = _multiply(mlp.gate_proj, mlp.up_proj)
         self.sums = [self._add(layer) for layer in (attention.o_proj, mlp.down_proj)]
-        normed = hasattr(attention, "q_norm")
-        self.norms = [*map(_normalise, (attention.q_norm, attention.k_norm))] if normed else []
+        has_norms = hasattr(attention, "q_norm")
+        self.norms = [*map(_normalise, (attention.q_norm, attention.k_norm))] if has_norms else []
 
     def _add(self, layer: Any) -> Callable[[Tensor, Tensor], Tensor]:
         """Returns (residual, x) to the residual and a layer's product with x."""
@@ -132,20 +132,24 @@ class PlainBlock:
     ) -> Tensor:
         """Runs tokens [R, T, hidden]; on a GPU what came in is overwritten."""
         heads, keys, width = self.heads, self.keys, self.width
-        joined = self.project(self.first(hidden)).unflatten(-1, (heads + 2 * keys, width))
-        turning, value = joined.split([heads + keys, keys], dim=2)
+        projected = self.project(self.first(hidden)).unflatten(-1, (heads + 2 * keys, width))
+        query_key, value = projected.split([heads + keys, keys], dim=2)
         if self.norms:
-            parts = turning.split([heads, keys], dim=2)
-            turning = torch.cat([n(part) for n, part in zip(self.norms, parts, strict=True)], dim=2)
-        rolled = turning.roll(width // 2, -1)
+            parts = query_key.split([heads, keys], dim=2)
+            query_key = torch.cat(
+                [n(part) for n, part in zip(self.norms, parts, strict=True)], dim=2
+            )
+        half_turned = query_key.roll(width // 2, -1)
         if self.on_gpu:
-            turned = torch.addcmul(turning * cos, rolled, sin)
+            rotated = torch.addcmul(query_key * cos, half_turned, sin)
         else:
-            turned = turning * cos + rolled * sin
-        query, key = turned.transpose(1, 2).split([heads, keys], dim=1)
-        stored = layer.update(key, value.transpose(1, 2))
-        found, _ = attend(self.attention, query, *stored, mask, scaling=self.attention.scaling)
-        hidden = self.sums[0](hidden, found.flatten(2))
+            rotated = query_key * cos + half_turned * sin
+        query, key = rotated.transpose(1, 2).split([heads, keys], dim=1)
+        keys_values = layer.update(key, value.transpose(1, 2))
+        context, _ = attend(
+            self.attention, query, *keys_values, mask, scaling=self.attention.scaling
+        )
+        hidden = self.sums[0](hidden, context.flatten(2))
         gate, up = self.open(self.second(hidden)).split(self.inner, dim=-1)
         return self.sums[1](hidden, silu(gate).mul_(up))
 
@@ -160,8 +164,8 @@ def compile_block(backend: str) -> Any:
         from torch._inductor.lowering import fallback_handler, lowerings
 
         packed = torch.ops.mkldnn._linear_pointwise
-        for each in (packed, packed.default, packed.binary):
-            lowerings[each] = fallback_handler(each, add_to_fallback_set=False)
+        for operator in (packed, packed.default, packed.binary):
+            lowerings[operator] = fallback_handler(operator, add_to_fallback_set=False)
     return torch.compile(
         PlainBlock.forward, dynamic=True, fullgraph=True, backend=backend, options=options
     )
@@ -212,17 +216,17 @@ class PlainModel:
         the layers ``places``; behind the last one they are normalised.
         """
         hidden = self._embed(tokens)
-        cos, sin = (each.unsqueeze(2) for each in self._rotary(hidden, positions))
+        cos, sin = (part.unsqueeze(2) for part in self._rotary(hidden, positions))
         low, high = sin.chunk(2, dim=-1)
         sin = torch.cat([-low, high], dim=-1)
         attend = ALL_ATTENTION_FUNCTIONS[self._config._attn_implementation]
-        run: Any = self._compiled if fused else PlainBlock.forward
-        before: list[Tensor] = []
+        run_block: Any = self._compiled if fused else PlainBlock.forward
+        states: list[Tensor] = []
         for place, (block, layer) in enumerate(zip(self._blocks, cache.layers, strict=True)):
             # What comes in is overwritten; without a wish for it nobody looks.
-            before.append(hidden.clone() if place in places else hidden)
-            here = mask[self._kinds[place]] if isinstance(mask, dict) else mask
-            hidden = run(block, hidden, cos, sin, here, layer, attend)
+            states.append(hidden.clone() if place in places else hidden)
+            layer_mask = mask[self._kinds[place]] if isinstance(mask, dict) else mask
+            hidden = run_block(block, hidden, cos, sin, layer_mask, layer, attend)
         hidden = self._norm(hidden)
-        before.append(hidden)
-        return self._head(hidden[:, -keep:]), [before[place] for place in places]
+        states.append(hidden)
+        return self._head(hidden[:, -keep:]), [states[place] for place in places]

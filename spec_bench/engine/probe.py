@@ -41,17 +41,17 @@ TOLERANCE = {
 }
 
 
-def relative_difference(one: Tensor, other: Tensor) -> Tensor:
-    """Returns how far rows of logits [..., V] lie apart, in units of the second's spread: [...]."""
-    lowest = torch.finfo(one.dtype).min
-    one, other = (rows.nan_to_num(neginf=lowest).double() for rows in (one, other))
-    spread = (other - other.mean(dim=-1, keepdim=True)).norm(dim=-1)
-    return (one - other).norm(dim=-1) / spread.clamp(min=1e-30)
+def relative_difference(left: Tensor, right: Tensor) -> Tensor:
+    """Computes the distance of rows of logits [..., V] relative to the second's spread: [...]."""
+    lowest = torch.finfo(left.dtype).min
+    left, right = (rows.nan_to_num(neginf=lowest).double() for rows in (left, right))
+    spread = (right - right.mean(dim=-1, keepdim=True)).norm(dim=-1)
+    return (left - right).norm(dim=-1) / spread.clamp(min=1e-30)
 
 
 @dataclass(frozen=True)
 class ProbedNode:
-    """One token that was run."""
+    """Logits after one token, and the stage of the probe."""
 
     where: str  # at which stage
     path: tuple[int, ...]  # all tokens up to it
@@ -79,10 +79,10 @@ def check_model(model: HuggingFaceModel) -> None:
         model.plain = None
         return check_model(model)
     if worst:
-        where, error, allowed = worst
+        stage, error, tolerance = worst
         raise UsageError(
-            f"{where} its logits differ from those of one plain pass of the module by {error:.2g} "
-            f"of their spread (allowed: {allowed:.2g}), so its attention or its cache works "
+            f"{stage} its logits differ from those of one plain pass of the module by {error:.2g} "
+            f"of their spread (allowed: {tolerance:.2g}), so its attention or its cache works "
             "otherwise than decoding with trees needs"
         )
 
@@ -91,8 +91,8 @@ def _find_worst_node(model: HuggingFaceModel, reach: int) -> tuple[str, float, f
     """Returns where logits differ most after prompts longer than ``reach``, by how much and how
     much is allowed; None if all are equal enough. A ValueError for logits that are no numbers.
     """
-    most = model.max_positions or reach + 32
-    longest = min(reach + 7, most - 2 * (_DEPTH + 1))
+    limit = model.max_positions or reach + 32
+    longest = min(reach + 7, limit - 2 * (_DEPTH + 1))
     if longest <= _PENDING + 4:
         return None  # nothing of use fits into so short a context
     nodes = _decode_tree(model, (longest, longest - 3))
@@ -103,19 +103,19 @@ def _find_worst_node(model: HuggingFaceModel, reach: int) -> tuple[str, float, f
         for node, logits in zip(nodes, plain, strict=True)
     ]
     error = max(errors)
-    where = nodes[errors.index(error)].where
-    allowed = TOLERANCE[model.dtype]
-    if error <= allowed:
+    stage = nodes[errors.index(error)].where
+    tolerance = TOLERANCE[model.dtype]
+    if error <= tolerance:
         return None
     _check_causal(model, nodes[-1].path)
     # Low precision and a choice of experts can move a module's own logits further than that.
-    own = _estimate_rounding_error(model, nodes, plain)
-    allowed = max(allowed, min(2 * own, CLEARLY))
-    return None if error <= allowed else (where, error, allowed)
+    rounding = _estimate_rounding_error(model, nodes, plain)
+    tolerance = max(tolerance, min(2 * rounding, CLEARLY))
+    return None if error <= tolerance else (stage, error, tolerance)
 
 
 def _decode_tree(model: HuggingFaceModel, lengths: Sequence[int]) -> list[ProbedNode]:
-    """Runs one row per length as decoding does; every node whose logits came out."""
+    """Runs one row per length as decoding does; returns every node with its logits."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(count: int) -> list[int]:
@@ -133,19 +133,19 @@ def _decode_tree(model: HuggingFaceModel, lengths: Sequence[int]) -> list[Probed
         for row, (tokens, start) in enumerate(zip(rows, starts, strict=True))
         for step in range(_PENDING)
     ]
-    for where in ("at the nodes of a tree", "behind an accepted path"):
+    for stage in ("at the nodes of a tree", "behind an accepted path"):
         tree = _tree(model, rows, draw)
-        before = [len(tokens) - 1 for tokens in rows]
-        logits = run_nodes(model, cache, tree, before, slice(0, _SHAPE.size)).logits
+        lengths_before = [len(tokens) - 1 for tokens in rows]
+        logits = run_nodes(model, cache, tree, lengths_before, slice(0, _SHAPE.size)).logits
         for row, tokens in enumerate(rows):
-            drafted = tree.tokens[row].tolist()
+            node_tokens = tree.tokens[row].tolist()
             for path in _PATHS:
                 for end in range(1, len(path) + 1):
-                    whole = (*tokens, *(drafted[node] for node in path[1:end]))
-                    nodes.append(ProbedNode(where, whole, logits[row, path[end - 1]]))
-            kept = _PATHS[1 - row % 2]
-            cache.commit(row, before[row], kept)
-            tokens += [*(drafted[node] for node in kept[1:]), *draw(1)]
+                    path_tokens = (*tokens, *(node_tokens[node] for node in path[1:end]))
+                    nodes.append(ProbedNode(stage, path_tokens, logits[row, path[end - 1]]))
+            accepted_path = _PATHS[1 - row % 2]
+            cache.commit(row, lengths_before[row], accepted_path)
+            tokens += [*(node_tokens[node] for node in accepted_path[1:]), *draw(1)]
     return nodes
 
 
@@ -154,8 +154,8 @@ def _tree(model: HuggingFaceModel, rows: Sequence[Sequence[int]], draw: Any) -> 
     tree = Tree(_SHAPE, torch.tensor([tokens[-1] for tokens in rows], device=model.device))
     for parents in ([0, 0], [1, 0]):
         tokens = torch.tensor([draw(len(parents)) for _ in rows], device=model.device)
-        there = torch.ones_like(tokens, dtype=torch.bool)
-        tree.add_level(tokens, torch.tensor(parents, device=model.device), there, None)
+        valid = torch.ones_like(tokens, dtype=torch.bool)
+        tree.add_level(tokens, torch.tensor(parents, device=model.device), valid, None)
     return tree
 
 
@@ -166,26 +166,28 @@ def _plain_logits(model: HuggingFaceModel, paths: Sequence[tuple[int, ...]]) -> 
     not look ahead cannot notice.
     """
     inner = {path[:end] for path in paths for end in range(1, len(path))}
-    whole = [path for path in dict.fromkeys(paths) if path not in inner]
-    length = max(map(len, whole))
-    first = min(map(len, paths))
-    filled = [[*path, *[0] * (length - len(path))] for path in whole]
-    ids = torch.tensor(filled, device=model.device)
-    keep = length - first + 1
+    full_paths = [path for path in dict.fromkeys(paths) if path not in inner]
+    length = max(map(len, full_paths))
+    shortest = min(map(len, paths))
+    padded = [[*path, *[0] * (length - len(path))] for path in full_paths]
+    ids = torch.tensor(padded, device=model.device)
+    keep = length - shortest + 1
     logits = model.module(input_ids=ids, use_cache=False, logits_to_keep=keep).logits
     at_ends = []
     for path in paths:
-        row = next(i for i, other in enumerate(whole) if other[: len(path)] == path)
-        at_ends.append(logits[row, len(path) - first, : model.vocab_size].to(model.device))
+        row = next(i for i, candidate in enumerate(full_paths) if candidate[: len(path)] == path)
+        at_ends.append(logits[row, len(path) - shortest, : model.vocab_size].to(model.device))
     return at_ends
 
 
 def _check_causal(model: HuggingFaceModel, path: tuple[int, ...]) -> None:
     """Raises a ValueError where logits depend on a token that comes later."""
-    other = (*path[:-1], (path[-1] + 1) % model.vocab_size)
-    ids = torch.tensor([path, other], device=model.device)
-    one, two = model.module(input_ids=ids, use_cache=False).logits[:, -2, : model.vocab_size]
-    if float(relative_difference(one, two)) > TOLERANCE[model.dtype]:
+    changed = (*path[:-1], (path[-1] + 1) % model.vocab_size)
+    ids = torch.tensor([path, changed], device=model.device)
+    original, altered = model.module(input_ids=ids, use_cache=False).logits[
+        :, -2, : model.vocab_size
+    ]
+    if float(relative_difference(original, altered)) > TOLERANCE[model.dtype]:
         raise UsageError(
             "its logits depend on tokens that come later, so it cannot draft or decode"
         )
@@ -205,10 +207,11 @@ def _estimate_rounding_error(
         return embedded + embedded * noise * eps / 2
 
     hook = model.module.get_input_embeddings().register_forward_hook(rounded)
-    moved = _plain_logits(model, [node.path for node in nodes])
+    noisy = _plain_logits(model, [node.path for node in nodes])
     hook.remove()
     return max(
-        float(relative_difference(one, other)) for one, other in zip(moved, plain, strict=True)
+        float(relative_difference(noisy_logits, plain_logits))
+        for noisy_logits, plain_logits in zip(noisy, plain, strict=True)
     )
 
 

@@ -49,17 +49,17 @@ class PackedLinear(nn.Linear):
         if torch.is_grad_enabled() and input.requires_grad:  # as a head that is trained needs it
             return linear(input, dense_weight(self), self.bias)
         rows = input.reshape(-1, self.in_features)
-        way = self.ways[bisect_left(ROWS, min(len(rows), ROWS[-1]))]
-        if way == PLAIN:
+        method = self.ways[bisect_left(ROWS, min(len(rows), ROWS[-1]))]
+        if method == PLAIN:
             return linear(input, self.weight, self.bias)
-        output = _multiply_packed(rows, self.packed, self.bias, way)
+        output = _multiply_packed(rows, self.packed, self.bias, method)
         return output.view(*input.shape[:-1], self.out_features)
 
 
-def _multiply_packed(rows: Tensor, packed: Tensor, bias: Tensor | None, way: str) -> Tensor:
+def _multiply_packed(rows: Tensor, packed: Tensor, bias: Tensor | None, method: str) -> Tensor:
     """Multiplies rows [N, in] by a packed matrix; returns [N, out]."""
     count = len(rows)
-    if way == PADDED:
+    if method == PADDED:
         rows = pad(rows, (0, 0, 0, max(0, _FULL - count)))
     output: Tensor = torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
     return output[:count]
@@ -77,26 +77,28 @@ def pack_products(module: nn.Module, *, join: bool = False) -> Ways:
     if not layers or sum(layer.weight.nbytes for layer in layers) < LEAST_BYTES:
         return ()
     users = Counter(id(w) for part in module.modules() for w in part._parameters.values())
-    shared = {layer for layer in layers if users[id(layer.weight)] > 1}
+    multiply_used = {layer for layer in layers if users[id(layer.weight)] > 1}
     if join:
         fuse_products(module)
     groups = dict.fromkeys(getattr(layer, "whole", (layer,))[0] for layer in layers)
-    ways = find_ways([layer.weight for layer in groups])
+    methods = find_ways([layer.weight for layer in groups])
     size = sum(layer.weight.nbytes for layer in groups)
-    if PLAIN in ways and 2 * size > free_memory():
-        ways = tuple(PACKED if way == PLAIN else way for way in ways)  # no room for both
-    for layer in groups if set(ways) != {PLAIN} else ():
+    if PLAIN in methods and 2 * size > free_memory():
+        methods = tuple(
+            PACKED if method == PLAIN else method for method in methods
+        )  # no room for both
+    for layer in groups if set(methods) != {PLAIN} else ():
         layer.packed = _pack(layer.weight)
-        layer.ways = ways
+        layer.ways = methods
         layer.__class__ = PackedLinear
-    for layer in {*layers, *groups} - shared if PLAIN not in ways else ():
-        nothing = torch.full((), torch.nan, dtype=layer.weight.dtype).expand(layer.weight.shape)
-        layer.weight = nn.Parameter(nothing, requires_grad=False)
-    return ways
+    for layer in {*layers, *groups} - multiply_used if PLAIN not in methods else ():
+        nan_weight = torch.full((), torch.nan, dtype=layer.weight.dtype).expand(layer.weight.shape)
+        layer.weight = nn.Parameter(nan_weight, requires_grad=False)
+    return methods
 
 
 def free_memory() -> int:
-    """Returns the bytes of memory that nobody uses."""
+    """Returns the available bytes of memory."""
     from psutil import virtual_memory  # which a machine with torch and transformers may lack
 
     return int(virtual_memory().available)
@@ -113,16 +115,16 @@ def find_ways(weights: Sequence[Tensor]) -> Ways:
     """
     sizes = sorted({(*weight.shape, str(weight.dtype)) for weight in weights})
     key = [sizes, torch.get_num_threads(), torch.__version__, cpu_model()]
-    kept = files.cache_folder() / "products" / f"{files.digest(key, 16)}.json"
+    cache_file = files.cache_folder() / "products" / f"{files.digest(key, 16)}.json"
     with suppress(OSError, ValueError, TypeError, KeyError):
-        known = tuple(json.loads(kept.read_bytes())["ways"])
-        if len(known) == len(ROWS) and {PLAIN, PACKED, PADDED}.issuperset(known):
-            return known
+        stored_ways = tuple(json.loads(cache_file.read_bytes())["ways"])
+        if len(stored_ways) == len(ROWS) and {PLAIN, PACKED, PADDED}.issuperset(stored_ways):
+            return stored_ways
     milliseconds = measure_ways(weights)
-    ways = tuple(_fastest(each) for each in milliseconds)
+    methods = tuple(_fastest(times) for times in milliseconds)
     with suppress(OSError):  # without a memory it is measured again
-        files.write_json(kept, {"ways": ways, "rows": ROWS, "milliseconds": milliseconds})
-    return ways
+        files.write_json(cache_file, {"ways": methods, "rows": ROWS, "milliseconds": milliseconds})
+    return methods
 
 
 def _fastest(milliseconds: Mapping[str, float]) -> str:
@@ -136,46 +138,48 @@ def measure_ways(weights: Sequence[Tensor]) -> list[dict[str, float]]:
     """
     sample: list[Tensor] = []
     for weight in weights:
-        if sum(each.nbytes for each in sample) < _SAMPLE_BYTES:
+        if sum(tensor.nbytes for tensor in sample) < _SAMPLE_BYTES:
             sample.append(weight.detach())
     packed = [_pack(weight) for weight in sample]
-    found = []
+    results = []
     with torch.inference_mode():
         for count in ROWS:
             inputs = {w.shape[1]: torch.ones(count, w.shape[1], dtype=w.dtype) for w in sample}
-            least = dict.fromkeys((PLAIN, PACKED, *[PADDED] * (count < _FULL)), math.inf)
-            for way in list(least) * _REPEATS:
+            best_ms = dict.fromkeys((PLAIN, PACKED, *[PADDED] * (count < _FULL)), math.inf)
+            for method in list(best_ms) * _REPEATS:
                 start_s = time.perf_counter()
-                for weight, other in zip(sample, packed, strict=True):
+                for weight, packed_weight in zip(sample, packed, strict=True):
                     rows = inputs[weight.shape[1]]
-                    if way == PLAIN:
+                    if method == PLAIN:
                         linear(rows, weight)
                     else:
-                        _multiply_packed(rows, other, None, way)
-                least[way] = min(least[way], 1e3 * (time.perf_counter() - start_s))
-            found.append(least)
-    return found
+                        _multiply_packed(rows, packed_weight, None, method)
+                best_ms[method] = min(best_ms[method], 1e3 * (time.perf_counter() - start_s))
+            results.append(best_ms)
+    return results
 
 
 def describe_ways(ways: Ways) -> str:
-    """Says the ways in a row of results, as ``plain 1-3, packed 4-``; "" of none."""
+    """Formats the ways for a row of results, as ``plain 1-3, packed 4-``; "" if there are none."""
     pairs = zip(ways, ROWS, strict=True) if ways else ()
-    runs = [(way, [rows for _, rows in run]) for way, run in groupby(pairs, itemgetter(0))]
-    said = [f"{way} {rows[0]}-{rows[-1]}" for way, rows in runs]
-    return ", ".join(said).removesuffix(str(ROWS[-1]))
+    runs = [
+        (method, [rows for _, rows in group]) for method, group in groupby(pairs, itemgetter(0))
+    ]
+    texts = [f"{method} {rows[0]}-{rows[-1]}" for method, rows in runs]
+    return ", ".join(texts).removesuffix(str(ROWS[-1]))
 
 
 def dense_weight(layer: Any) -> Tensor:
     """Returns the matrix [out, in] of a linear layer, packed or not."""
-    emptied = isinstance(layer, PackedLinear) and PLAIN not in layer.ways
-    return layer.packed.to_dense() if emptied else layer.weight
+    is_emptied = isinstance(layer, PackedLinear) and PLAIN not in layer.ways
+    return layer.packed.to_dense() if is_emptied else layer.weight
 
 
 def _can_pack(layer: nn.Linear) -> bool:
     """Returns whether this is a plain matrix on the CPU that nobody watches."""
     halves = torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
-    kept = _plain_on_cpu(layer.weight, torch.float32, halves)
-    return kept and "forward" not in vars(layer) and not layer._forward_hooks
+    fits = _plain_on_cpu(layer.weight, torch.float32, halves)
+    return fits and "forward" not in vars(layer) and not layer._forward_hooks
 
 
 def _plain_on_cpu(weight: Tensor, *dtypes: torch.dtype) -> bool:
@@ -232,28 +236,28 @@ def fuse_products(module: nn.Module) -> int:
     """Joins the groups of a model's plain linear layers, in place, which gives up their own memory;
     returns how many there are.
     """
-    joined = 0
+    count = 0
     for block in module.modules():
         for names in GROUPS:
             layers: list[Any] = [getattr(block, name, None) for name in names]
             if not _can_fuse(layers):
                 continue
-            joined += 1
+            count += 1
             sizes = [layer.out_features for layer in layers]
-            biased = layers[0].bias is not None
-            whole = nn.Linear(layers[0].in_features, sum(sizes), biased, device="meta")
-            for kind in ("weight", "bias")[: 1 + biased]:
+            has_bias = layers[0].bias is not None
+            fused_layer = nn.Linear(layers[0].in_features, sum(sizes), has_bias, device="meta")
+            for kind in ("weight", "bias")[: 1 + has_bias]:
                 values = torch.cat([getattr(layer, kind).data for layer in layers])
-                setattr(whole, kind, nn.Parameter(values, requires_grad=False))
+                setattr(fused_layer, kind, nn.Parameter(values, requires_grad=False))
                 for layer, part in zip(layers, values.split(sizes), strict=True):
                     setattr(layer, kind, nn.Parameter(part, requires_grad=False))
             for layer, end in zip(layers, accumulate(sizes), strict=True):
                 layer.__class__ = FusedPart
-                layer.whole = (whole,)
+                layer.whole = (fused_layer,)
                 layer.rows = slice(end - layer.out_features, end)
-    if joined:
+    if count:
         torch.cuda.empty_cache()  # what the parts held is free to all; on a CPU nothing happens
-    return joined
+    return count
 
 
 def _can_fuse(layers: Sequence[Any]) -> bool:

@@ -32,12 +32,10 @@ _WARM_UPS = 2  # before a recording: libraries set themselves up in their first 
 
 
 def why_not_recorded(config: Any) -> str:
-    """Says why a GPU's passes of a model, by its text config, are not recorded; "" where they
-    are.
-    """
+    """Explains by a model's text config why its passes are not recorded; "" if they are."""
     if config.model_type not in RECORDED:
-        known = ", ".join(RECORDED)
-        return f"model type {config.model_type!r} is not known to record; known: {known}"
+        types = ", ".join(RECORDED)
+        return f"model type {config.model_type!r} is not known to record; known: {types}"
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
     waits = rope in _WAITING_ROPE
     return f"rotary embeddings of type {rope!r} wait for the device" if waits else ""
@@ -61,12 +59,12 @@ class Recorder:
     def _renew(self) -> None:
         """Takes a new pool and keeps a graph in it."""
         self._pool = torch.cuda.graph_pool_handle()
-        one = torch.zeros(1, device=self._device)
-        self._kept = one, self._record(lambda: one.add_(1))
+        number = torch.zeros(1, device=self._device)
+        self._kept = number, self._record(lambda: number.add_(1))
 
     def record(self, function: Callable[[], object]) -> Any:
-        """Returns the function, after it was called twice, as a graph. Graphs of one pool hand each
-        other's memory on: what a replay leaves for others must be written to tensors from outside.
+        """Records a function as a graph, after two calls. Graphs of one pool reuse each other's
+        memory: a replay must write what others read to tensors from outside.
         """
         try:
             return self._record(function)
@@ -76,8 +74,8 @@ class Recorder:
 
     def _record(self, function: Callable[[], object]) -> Any:
         now = torch.cuda.current_stream(self._device)
-        where: dict[str, Any] = {"pool": self._pool, "stream": self._stream}
-        where["capture_error_mode"] = "thread_local"
+        options: dict[str, Any] = {"pool": self._pool, "stream": self._stream}
+        options["capture_error_mode"] = "thread_local"
         with torch.cuda.device(self._device), torch.cuda.stream(now):
             self._stream.wait_stream(now)
             with torch.cuda.stream(self._stream):
@@ -85,6 +83,6 @@ class Recorder:
                     function()
             now.wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, **where), keep_constants_alive(self.constants):
+            with torch.cuda.graph(graph, **options), keep_constants_alive(self.constants):
                 function()
         return graph

@@ -85,8 +85,8 @@ def next_logits(model: LanguageModel, text: Sequence[int]) -> Tensor:
     """Returns logits [V] after a text, without a tree and in a cache of its own."""
     cache = model.allocate(1, len(text))
     prefill(model, cache, 0, text[:-1])
-    last = torch.tensor([text[-1:]], device=model.device)
-    return run_pending(model, cache, [len(text) - 1], last).logits[0, -1]
+    last_token = torch.tensor([text[-1:]], device=model.device)
+    return run_pending(model, cache, [len(text) - 1], last_token).logits[0, -1]
 
 
 def run_nodes(
@@ -104,17 +104,17 @@ def run_nodes(
     Returns logits [R, T, V], and hidden states [R, T, D] if asked for.
     """
     device = model.device
-    known = HostDeviceInts.of(lengths)
+    host_lengths = HostDeviceInts.of(lengths)
     if tree.own_depths is None:
         depth = constant(tree.shape.node_depth[nodes], device)
     else:
         depth = tree.own_depths[:, nodes].to(device)
-    positions = known.on(device).unsqueeze(1) + depth
+    positions = host_lengths.on(device).unsqueeze(1) + depth
     ancestors = tree.ancestors[:, nodes, : nodes.stop].to(device)
-    starts = known.plus(nodes.start)
+    starts = host_lengths.plus(nodes.start)
     tokens = tree.tokens[:, nodes].to(device)
     return run_under_ancestors(
-        model, cache, known, starts, tokens, positions, ancestors, needs_hidden=needs_hidden
+        model, cache, host_lengths, starts, tokens, positions, ancestors, needs_hidden=needs_hidden
     )
 
 
@@ -134,19 +134,25 @@ def run_under_ancestors(
     about slot ``length + c``. Returns what ``run_nodes`` does.
     """
     device = model.device
-    known = HostDeviceInts.of(lengths)
+    host_lengths = HostDeviceInts.of(lengths)
     rows, count, columns = ancestors.shape
-    if known.equal:
+    if host_lengths.equal:
         visible = pad(ancestors, (lengths[0], 0), value=True)
     else:
         shape = (rows, count, max(lengths) + columns)
-        length = known.on(device).unsqueeze(1)
-        committed = torch.arange(shape[2], device=device) < length
-        at = (length + cached_arange(columns, device)).unsqueeze(1)
-        visible = committed.unsqueeze(1).expand(shape).clone()
-        visible.scatter_(2, at.expand_as(ancestors), ancestors)
+        length = host_lengths.on(device).unsqueeze(1)
+        is_committed = torch.arange(shape[2], device=device) < length
+        slots = (length + cached_arange(columns, device)).unsqueeze(1)
+        visible = is_committed.unsqueeze(1).expand(shape).clone()
+        visible.scatter_(2, slots.expand_as(ancestors), ancestors)
     return model.forward(
-        cache, starts, tokens, positions, visible, needs_hidden=needs_hidden, shared=known.least
+        cache,
+        starts,
+        tokens,
+        positions,
+        visible,
+        needs_hidden=needs_hidden,
+        shared=host_lengths.least,
     )
 
 
@@ -216,8 +222,8 @@ def commit_paths(
     if not path.is_cpu:
         cache.commit_all(lengths, path)
         return
-    for row, (length, kept) in enumerate(zip(lengths, nodes, strict=True)):
-        cache.commit(row, length, kept)
+    for row, (length, row_nodes) in enumerate(zip(lengths, nodes, strict=True)):
+        cache.commit(row, length, row_nodes)
 
 
 class PathScorer(TreeScorer):
@@ -235,8 +241,10 @@ class PathScorer(TreeScorer):
         self._paths = self.rows_per_sequence = shape.levels[-1] if shape.levels else 1
         counts = (1, *shape.levels)
         per_node = [self._paths // count for count in counts for _ in range(count)]
-        within = [index for count in counts for index in range(count)]
-        self._first_path = tuple(i * width for i, width in zip(within, per_node, strict=True))
+        index_in_level = [index for count in counts for index in range(count)]
+        self._first_path = tuple(
+            i * width for i, width in zip(index_in_level, per_node, strict=True)
+        )
         starts = tuple(zip(shape.starts, counts, strict=False))
         self._nodes = tuple(  # [K, L + 1]
             tuple(start + path * count // self._paths for start, count in starts)
@@ -249,32 +257,34 @@ class PathScorer(TreeScorer):
     def prefill(
         self, row: int, tokens: Sequence[int], seen: HiddenCallback = ignore_hidden
     ) -> None:
-        first = row * self._paths
-        prefill(self._target, self.cache, first, tokens, self.needs_hidden, seen)
-        for copy in range(first + 1, first + self._paths):
-            self.cache.move_row(first, copy, len(tokens))
+        first_path = row * self._paths
+        prefill(self._target, self.cache, first_path, tokens, self.needs_hidden, seen)
+        for copy in range(first_path + 1, first_path + self._paths):
+            self.cache.move_row(first_path, copy, len(tokens))
 
     def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
         nodes = constant(self._nodes, tree.tokens.device)
         tokens = tree.tokens[:, nodes].flatten(0, 1)  # [R K, L + 1]
         starts = HostDeviceInts.of(lengths).repeat_interleave(self._paths)
-        wanted = self.needs_hidden
+        layers = self.needs_hidden
         output = run_pending(
-            self._target, self.cache, starts, tokens, logits_to_keep=0, needs_hidden=wanted
+            self._target, self.cache, starts, tokens, logits_to_keep=0, needs_hidden=layers
         )
         depth = constant(self._shape.node_depth, tokens.device)
         path = constant(self._first_path, tokens.device)
         by_row = (len(lengths), self._paths)
-        at: Any = [None if o is None else o.unflatten(0, by_row)[:, path, depth] for o in output]
-        return ForwardOutput(*at)
+        outputs: Any = [
+            None if o is None else o.unflatten(0, by_row)[:, path, depth] for o in output
+        ]
+        return ForwardOutput(*outputs)
 
     def commit(self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor) -> None:
-        for row, (length, kept) in enumerate(zip(lengths, nodes, strict=True)):
-            first = row * self._paths
-            accepted = first + self._first_path[kept[-1]]
-            for copy in range(first, first + self._paths):
-                if copy != accepted:
-                    self.cache.move_row(accepted, copy, length + len(kept), length)
+        for row, (length, row_nodes) in enumerate(zip(lengths, nodes, strict=True)):
+            first_row = row * self._paths
+            accepted_row = first_row + self._first_path[row_nodes[-1]]
+            for copy in range(first_row, first_row + self._paths):
+                if copy != accepted_row:
+                    self.cache.move_row(accepted_row, copy, length + len(row_nodes), length)
 
     def move_row(self, source: int, target: int, length: int) -> None:
         for path in range(self._paths):
