@@ -85,7 +85,7 @@ class Experiment:
                 parquet.read_checked_bytes(self.records)
             except UsageError:
                 ids = (str(row["run_id"]) for row in rows if row.get("stage") != "screen")
-                if not all(files.run_folder(self._results, each).is_dir() for each in ids):
+                if not all(files.run_folder(self._results, run_id).is_dir() for run_id in ids):
                     raise
 
     def note(self, note: JobRecord) -> None:
@@ -96,8 +96,8 @@ class Experiment:
         path = self._notes / f"{job_id(note.cells)}.json"
         with files.open_own(self._notes / ".order") as file:
             files.lock(file, wait=True)
-            ended = max(files.read_clock(self._notes), self._latest() + _APART_S)
-            files.write_json(path, seals.add_checksum(asdict(replace(note, ended=ended))))
+            end_time = max(files.read_clock(self._notes), self._latest() + _APART_S)
+            files.write_json(path, seals.add_checksum(asdict(replace(note, ended=end_time))))
         if not self.csv.exists():  # readers find experiments by their tables, and make them whole
             files.write_bytes(self.csv, b"")
 
@@ -123,15 +123,15 @@ class Experiment:
         """Makes the tables whole, whether it did, and hands the rows of each pair and task to the
         sinks. Without sinks it leaves the tables to another process that is at it for longer.
         """
-        made = self.rebuild(wait_s=inf if sinks else wait_s)
-        if not made:
+        is_complete = self.rebuild(wait_s=inf if sinks else wait_s)
+        if not is_complete:
             log.warning("%s: another process makes it; spec-bench report completes it", self.csv)
         rows = self._read_rows() if sinks else ()
         parts = group_by_key(((row["pair"], row["task"]), row) for row in rows)
         for sink in sinks:
             for rows in parts.values():
                 sink.take((), rows)
-        return made
+        return is_complete
 
     @contextmanager
     def read_tables(self) -> Iterator[tuple[Path, ...]]:
@@ -140,26 +140,26 @@ class Experiment:
         Changes nothing below the results. Raises UsageError: a table whose cells are not here is
         not as its records were written with it.
         """
-        noted = self._notes.is_dir()
-        if noted and self._whole():
+        has_notes = self._notes.is_dir()
+        if has_notes and self._whole():
             yield self._rows
             return
         try:
             parquet.check_tables(self.records)
         except UsageError as error:
-            if not noted:
+            if not has_notes:
                 raise
             log.warning("%s; read from its runs", str(error).partition(";")[0])
-        if not noted:
+        if not has_notes:
             yield self._rows
             return
-        order, ended = self._order(mend=False)
+        order, end_times = self._order(mend=False)
         with TemporaryDirectory() as folder:
             for table in self._tables[:3]:
                 if table.is_file():
                     shutil.copy(table, folder)
             copy = Path(folder, self.csv.name)
-            merge_csv(copy, self._build_rows(order).values(), order, ended)
+            merge_csv(copy, self._build_rows(order).values(), order, end_times)
             yield files.get_screening_path(copy), copy
 
     def _read_rows(self) -> list[dict[str, str]]:
@@ -168,55 +168,67 @@ class Experiment:
     def _make(self) -> None:
         """Writes the tables, and then what they were made of."""
         notes = _stamps(self._paths())
-        order, ended = self._order(mend=True)
+        order, end_times = self._order(mend=True)
         cells = self._cells(order)
         head = self._head()
-        known = head.get("cells", {})
+        indexed_cells = head.get("cells", {})
         rows = self._build_rows(order)
-        same = [each for each in rows if cells[each] == known.get(each)]
-        table = merge_csv(self.csv, rows.values(), order, ended)
+        unchanged_ids = [run_id for run_id in rows if cells[run_id] == indexed_cells.get(run_id)]
+        table = merge_csv(self.csv, rows.values(), order, end_times)
         past = files.read_csv(files.archive_file(self.csv))
-        kept = [str(row["run_id"]) for row in (*table, *past) if row.get("stage") != "screen"]
+        run_ids = [str(row["run_id"]) for row in (*table, *past) if row.get("stage") != "screen"]
         ours = head.get("tables", {}).get(self.records.name) == _stamp(self.records)
-        self._write_records([*dict.fromkeys(kept)], same if ours else ())
-        made = {"cells": cells, "code": __version__, "notes": notes}
-        texts = map(json.dumps, ({**made, "tables": _stamps(self._tables)}, rows))
-        files.write_text(self._index, "".join(f"{_line_checksum(each)} {each}\n" for each in texts))
+        self._write_records([*dict.fromkeys(run_ids)], unchanged_ids if ours else ())
+        sources = {"cells": cells, "code": __version__, "notes": notes}
+        texts = map(json.dumps, ({**sources, "tables": _stamps(self._tables)}, rows))
+        files.write_text(self._index, "".join(f"{_line_checksum(text)} {text}\n" for text in texts))
 
     def _build_rows(self, order: Mapping[str, Stage]) -> dict[str, Row]:
         """Returns the row of every finished cell, of one that did not change from the index."""
         head = self._head()
-        known = head.get("cells", {})
+        indexed_cells = head.get("cells", {})
         text = self._index.read_text(encoding="utf-8", errors="replace") if head else ""
-        before = json.loads(_verify_line(text.partition("\n")[2]) or "{}")
+        indexed_rows = json.loads(_verify_line(text.partition("\n")[2]) or "{}")
         cells = self._cells(order)
-        rows = {each: row for each, row in before.items() if cells.get(each) == known.get(each)}
-        for run_id in (each for each in cells if each not in rows):
+        rows = {
+            run_id: row
+            for run_id, row in indexed_rows.items()
+            if cells.get(run_id) == indexed_cells.get(run_id)
+        }
+        for run_id in (run_id for run_id in cells if run_id not in rows):
             if (result := CellStore(self._results, run_id).result()) is not None:
                 rows[run_id] = to_row(result.replace_stage(order[run_id]))
         return rows
 
-    def _write_records(self, run_ids: Sequence[str], same: Collection[str]) -> None:
-        """Writes these cells' records; the ``same``, and those not here, stay as they are."""
-        before = self._read_previous_records() if same else parquet.concat([])
-        same = {*same}.intersection(before.run_ids)
-        runs = (files.run_folder(self._results, each) for each in run_ids if each not in same)
-        new = [(run.name, cell_folder.pack_run(run)) for run in runs]
-        here = {run_id: part for run_id, part in new if part is not None}
-        if gone := [each for each in run_ids if each not in same and each not in here]:
-            before = before if same else self._read_previous_records()
-        old = before.select_cells([*same, *gone])
+    def _write_records(self, run_ids: Sequence[str], unchanged_ids: Collection[str]) -> None:
+        """Writes these cells' records; ``unchanged_ids`` and cells without a folder keep theirs."""
+        previous = self._read_previous_records() if unchanged_ids else parquet.concat([])
+        unchanged_ids = {*unchanged_ids}.intersection(previous.run_ids)
+        runs = (
+            files.run_folder(self._results, run_id)
+            for run_id in run_ids
+            if run_id not in unchanged_ids
+        )
+        new = [(folder.name, cell_folder.pack_run(folder)) for folder in runs]
+        packed_cells = {run_id: part for run_id, part in new if part is not None}
+        if missing_ids := [
+            run_id
+            for run_id in run_ids
+            if run_id not in unchanged_ids and run_id not in packed_cells
+        ]:
+            previous = previous if unchanged_ids else self._read_previous_records()
+        old = previous.select_cells([*unchanged_ids, *missing_ids])
         if self.records.is_dir():
             log.warning("%s: a folder; it is now %s", self.records, files.move_aside(self.records))
-        whole = parquet.concat([old, *here.values()]).select_cells(run_ids)
-        tables = {each.name: files.file_digest(each) for each in self._tables[:3] if each.exists()}
-        parquet.write(self.records, whole, tables)
+        records = parquet.concat([old, *packed_cells.values()]).select_cells(run_ids)
+        tables = {path.name: files.file_digest(path) for path in self._tables[:3] if path.exists()}
+        parquet.write(self.records, records, tables)
 
     def _read_previous_records(self) -> PackedRecords:
         """Returns the file as it is; one that cannot be read is set aside."""
         try:
-            there = os.path.lexists(self.records)
-            return parquet.read(self.records) if there else parquet.concat([])
+            exists = os.path.lexists(self.records)
+            return parquet.read(self.records) if exists else parquet.concat([])
         except UsageError as error:
             log.warning("%s; it is now %s", error, files.move_aside(self.records))
             return parquet.concat([])
@@ -224,7 +236,9 @@ class Experiment:
     def _whole(self) -> bool:
         """Returns whether nothing that the tables are made of has changed since."""
         head = self._head()
-        stages = {each: stamp.partition(" ")[0] for each, stamp in head.get("cells", {}).items()}
+        stages = {
+            run_id: stamp.partition(" ")[0] for run_id, stamp in head.get("cells", {}).items()
+        }
         return head == {
             "cells": self._cells(stages),
             "code": __version__,
@@ -253,31 +267,33 @@ class Experiment:
         """Returns noted cells in order with their stages, and when their last jobs ended; to
         ``mend`` is to set aside notes that cannot be used.
         """
-        found = list[JobRecord]()
+        notes = list[JobRecord]()
         order = dict[str, Stage]()
-        ended = dict[str, float]()
+        end_times = dict[str, float]()
         for path in self._paths():
             try:
-                found.append(read_note(path))
+                notes.append(read_note(path))
             except FileNotFoundError:
                 continue
             except FAULTS as error:
-                done = f"it is now {files.move_aside(path).name}" if mend else "it is left out"
-                log.warning("%s: %s; %s", path, one_line(error, 200), done)
-        for note in sorted(found, key=lambda note: (note.number, note.place)):
+                outcome = f"it is now {files.move_aside(path).name}" if mend else "it is left out"
+                log.warning("%s: %s; %s", path, one_line(error, 200), outcome)
+        for note in sorted(notes, key=lambda note: (note.number, note.place)):
             for name in note.cells:
                 order[name] = note.stage or order.get(name, "")
-                ended[name] = max(note.ended, ended.get(name, 0.0))
+                end_times[name] = max(note.ended, end_times.get(name, 0.0))
         for name in sorted(os.listdir(self._results / files.RUNS)):
             current = get_current_id(name)  # what other models left in its place is past
             if current != name and current in order:
                 order[name] = order[current]
-        return order, ended
+        return order, end_times
 
     def _cells(self, stages: Mapping[str, str]) -> dict[str, str]:
         """Returns by run id what changes with a cell: its stage and its files."""
         runs = os.fspath(self._results / files.RUNS)
-        return {each: f"{stage} {_stamp_cell(f'{runs}/{each}')}" for each, stage in stages.items()}
+        return {
+            run_id: f"{stage} {_stamp_cell(f'{runs}/{run_id}')}" for run_id, stage in stages.items()
+        }
 
     def _paths(self) -> list[Path]:
         return sorted(self._notes.glob("*.json"))
@@ -286,12 +302,17 @@ class Experiment:
 def _stamp_cell(folder: str) -> str:
     """Returns the stamps of a cell's files; "" where it has none."""
     try:
-        with os.scandir(folder) as every:
-            wanted = [each for each in every if each.name.endswith((".jsonl", files.CELL))]
-            found = {each.name: _format_stat(each.stat(follow_symlinks=False)) for each in wanted}
+        with os.scandir(folder) as entries:
+            cell_entries = [
+                entry for entry in entries if entry.name.endswith((".jsonl", files.CELL))
+            ]
+            stamps = {
+                entry.name: _format_stat(entry.stat(follow_symlinks=False))
+                for entry in cell_entries
+            }
     except OSError:
         return ""
-    return " ".join(found[name] for name in sorted(found)) if files.CELL in found else ""
+    return " ".join(stamps[name] for name in sorted(stamps)) if files.CELL in stamps else ""
 
 
 def _stamps(paths: Iterable[Path]) -> dict[str, str]:

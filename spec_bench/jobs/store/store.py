@@ -78,16 +78,16 @@ class CellStore:
         What other models left in its folder is archived: it becomes a cell of its own, which
         ``get_past_id`` names. What these models had left there before comes back.
         """
-        before = self._read_models().get("models")
-        if before is None and _is_begun(self.folder):
+        old_models = self._read_models().get("models")
+        if old_models is None and _is_begun(self.folder):
             return {}
-        if before == models:
+        if old_models == models:
             return models
-        if before is not None:
+        if old_models is not None:
             place = {"run_id": self.folder.name}
             past, ours = (
-                self.folder.with_name(get_past_id({**place, **get_digest_columns(each)}))
-                for each in (before, models)
+                self.folder.with_name(get_past_id({**place, **get_digest_columns(cell_models)}))
+                for cell_models in (old_models, models)
             )
             _move(self.folder, past)
             then = "decoded again"
@@ -96,7 +96,7 @@ class CellStore:
                 then = "again what these models left here before"
             log.warning(
                 "%s is another model's: %s; the old one is now %s, and the cell is %s",
-                *(self.folder, _name_difference(before, models), past.name, then),
+                *(self.folder, _name_difference(old_models, models), past.name, then),
             )
         cell_folder.write_models(self.folder, {"models": models})
         return models
@@ -112,12 +112,12 @@ class CellStore:
         token ids.
         """
         content = self._read_models()
-        known = content.get("token_ids", token_ids)
-        if known != token_ids and _is_begun(self.folder):
+        stored_ids = content.get("token_ids", token_ids)
+        if stored_ids != token_ids and _is_begun(self.folder):
             raise UsageError(
-                f"{str(self.folder)!r} holds answers to other token ids ({known}, now {token_ids}) "
-                "of the same texts: the tokenizer or its library reads them otherwise; remove that "
-                "folder to decode them again"
+                f"{str(self.folder)!r} holds answers to other token ids ({stored_ids}, now "
+                f"{token_ids}) of the same texts: the tokenizer or its library reads them "
+                "otherwise; remove that folder to decode them again"
             )
         if content:
             cell_folder.write_models(self.folder, {**content, "token_ids": token_ids})
@@ -126,19 +126,19 @@ class CellStore:
         """Returns whether these models have answered here what such token ids ask."""
         with suppress(UsageError):
             content = cell_folder.read_models(self.folder)
-            same = content.get("models") == models and content.get("token_ids") == token_ids
-            return same and _is_begun(self.folder)
+            is_same = content.get("models") == models and content.get("token_ids") == token_ids
+            return is_same and _is_begun(self.folder)
         return False
 
-    def copy_answers(self, other: "CellStore") -> None:
+    def copy_answers(self, source: "CellStore") -> None:
         """Takes over what another cell measured and where, as if this one had been interrupted."""
-        for repeat in other.load_repeats().values():
+        for repeat in source.load_repeats().values():
             self.append(repeat.values())
-        for session, timed in group_by_key(
-            (each.sitting, each) for each in other.load_retimed()
+        for session, generations in group_by_key(
+            (generation.sitting, generation) for generation in source.load_retimed()
         ).items():
-            self.append(timed, session)
-        cell_folder.write_cell(self.folder, {"starts": other._cell().get("starts", [])})
+            self.append(generations, session)
+        cell_folder.write_cell(self.folder, {"starts": source._cell().get("starts", [])})
 
     def _read_models(self) -> dict[str, Any]:
         """Returns what the cell keeps of its models; a damaged file is set aside."""
@@ -156,9 +156,9 @@ class CellStore:
             log.warning("%s", error)
             return {}
 
-    def append(self, generations: Iterable[Generation], again: str = "") -> None:
-        """Adds generations, or those that a session timed ``again``; they survive a kill."""
-        path = self.folder / (files.RETIMED.replace("*", again) if again else files.GENERATIONS)
+    def append(self, generations: Iterable[Generation], session: str = "") -> None:
+        """Adds generations, or those that ``session`` timed again; they survive a kill."""
+        path = self.folder / (files.RETIMED.replace("*", session) if session else files.GENERATIONS)
         with files.name_path_in_errors(path), files.open_own(path) as stream:
             files.lock(stream, wait=True)  # another job may look for a torn line
             for generation in generations:
@@ -196,8 +196,10 @@ class CellStore:
         for path in (*files.find_retimed_paths(self.folder), self.folder / files.GENERATIONS):
             lines = cell_folder.read_generations(path, vocabulary)
             if lines.faults:
-                more = f" and {len(lines.faults) - 1} more lines" if len(lines.faults) > 1 else ""
-                self._aside(path.name, f"{lines.faults[0]}{more}", copy=True)
+                further_lines = (
+                    f" and {len(lines.faults) - 1} more lines" if len(lines.faults) > 1 else ""
+                )
+                self._aside(path.name, f"{lines.faults[0]}{further_lines}", copy=True)
                 cell_folder.rewrite_generations(path, lines.generations)
             elif lines.torn:
                 with files.open_own(path, "rb+") as stream:
@@ -208,9 +210,9 @@ class CellStore:
                     stream.truncate(path.stat().st_size - torn)
         return lines
 
-    def _aside(self, name: str, why: str, copy: bool = False) -> None:
+    def _aside(self, name: str, reason: str, copy: bool = False) -> None:
         path = self.folder / name
-        log.warning("%s: %s; it is now %s", path, why, files.move_aside(path, copy).name)
+        log.warning("%s: %s; it is now %s", path, reason, files.move_aside(path, copy).name)
 
     def finish(
         self,
@@ -224,9 +226,9 @@ class CellStore:
         timings of it the speed-up is against.
         """
         made_of = cell_folder.measure_file(self.folder / files.GENERATIONS)
-        ended = {"result": to_json(result), "job": job, "generations": made_of}
-        more = {"scores": scores or {}, "compared": compared, "own_code": self._own_code or ""}
-        cell_folder.write_cell(self.folder, {**self._cell(), **ended, **more})
+        outcome = {"result": to_json(result), "job": job, "generations": made_of}
+        extras = {"scores": scores or {}, "compared": compared, "own_code": self._own_code or ""}
+        cell_folder.write_cell(self.folder, {**self._cell(), **outcome, **extras})
 
     def settings(self) -> Mapping[str, Any]:
         """Returns the cell's resolved settings; nothing where its file cannot be used."""
@@ -246,8 +248,8 @@ class CellStore:
         """Gives a finished cell's row the name that its decoder has now, if it is another one."""
         result = self.result()
         if result is not None and result.facts.decoder != decoder:
-            renamed = replace(result, facts=replace(result.facts, decoder=decoder))
-            cell_folder.write_cell(self.folder, {**self._cell(), "result": to_json(renamed)})
+            new_result = replace(result, facts=replace(result.facts, decoder=decoder))
+            cell_folder.write_cell(self.folder, {**self._cell(), "result": to_json(new_result)})
 
     def complete(self, repeats: int = 1) -> bool:
         """Returns whether the cell needs no more work; a failed cell is tried again, and one whose
@@ -275,17 +277,17 @@ class ReadOnlyCellStore(CellStore):
     unlock = describe = append = finish = hold_token_ids = _do_nothing
 
 
-def _is_begun(run: Path) -> bool:
+def _is_begun(folder: Path) -> bool:
     """Returns whether a cell has answers."""
-    path = run / files.GENERATIONS
+    path = folder / files.GENERATIONS
     return path.is_file() and path.stat().st_size > 0
 
 
-def _name_difference(before: Models, now: Models) -> str:
+def _name_difference(old_models: Models, new_models: Models) -> str:
     """Names the first file of a cell's models that is not as it was."""
-    for part in (*before, *now):
-        old = before.get(part, {})
-        new = now.get(part, {})
+    for part in (*old_models, *new_models):
+        old = old_models.get(part, {})
+        new = new_models.get(part, {})
         for name in (*old, *new):
             if old.get(name) != new.get(name):
                 was = old.get(name, "missing")
@@ -293,33 +295,37 @@ def _name_difference(before: Models, now: Models) -> str:
     return "another order"
 
 
-def _move(run: Path, to: Path) -> None:
+def _move(source: Path, target: Path) -> None:
     """Gives what is in a cell's folder to a cell of another id. After a kill in between both are
     there, and doing it again ends it.
     """
-    made = run / files.GENERATIONS
-    if _is_begun(run):
-        cell_folder.write_models(to, cell_folder.read_models(run))
-        for path in (*files.find_retimed_paths(run), made):
+    answers_path = source / files.GENERATIONS
+    if _is_begun(source):
+        cell_folder.write_models(target, cell_folder.read_models(source))
+        for path in (*files.find_retimed_paths(source), answers_path):
             cell_folder.rewrite_generations(
-                to / path.name, cell_folder.read_generations(path).generations
+                target / path.name, cell_folder.read_generations(path).generations
             )
         with suppress(ValueError):  # without the cell's file it is a cell that was begun
-            cell = cell_folder.read_cell(run)
+            cell = cell_folder.read_cell(source)
             if result := cell.get("result"):
-                cell["result"] = {**result, "run_id": to.name}
-                cell["generations"] = cell_folder.measure_file(to / files.GENERATIONS)
-            cell_folder.write_cell(to, cell)
+                cell["result"] = {**result, "run_id": target.name}
+                cell["generations"] = cell_folder.measure_file(target / files.GENERATIONS)
+            cell_folder.write_cell(target, cell)
     # Last what says whose the others are.
     names = (files.TRACE, files.CELL, files.MODELS)
-    for path in (*files.find_retimed_paths(run), made, *(run / name for name in names)):
+    for path in (
+        *files.find_retimed_paths(source),
+        answers_path,
+        *(source / name for name in names),
+    ):
         path.unlink(missing_ok=True)
     with suppress(OSError):  # a cell's lock stays
-        run.rmdir()
+        source.rmdir()
 
 
 def _group_by_repeat(lines: GenerationLines) -> Repeats:
     repeats: Repeats = defaultdict(dict)
-    for each in lines.generations:
-        repeats[each.repeat][each.prompt_id] = each
+    for generation in lines.generations:
+        repeats[generation.repeat][generation.prompt_id] = generation
     return repeats

@@ -29,110 +29,122 @@ def main(options: Namespace) -> int:
     """Returns the command's status: 2 if a file is not as it was written."""
     results = options.results
     tables = files.results_files(results)
-    runs = sorted((results / files.RUNS).glob("*/*.json*"))
-    cells = sorted({each.parent for each in runs if each.parent.name not in ("jobs", "texts")})
+    json_paths = sorted((results / files.RUNS).glob("*/*.json*"))
+    cells = sorted(
+        {file.parent for file in json_paths if file.parent.name not in ("jobs", "texts")}
+    )
     if not tables and not cells:
         raise UsageError(f"no such folder, or no NAME/results.csv in it: {str(results)!r}")
-    told: dict[str, list[str]] = {}
-    of_tables = [line for table in tables for line in _verify_table(results, table, told)]
-    found = [line for cell in cells for line in _verify_cell(cell, told)] + of_tables
+    cell_faults: dict[str, list[str]] = {}
+    table_faults = [line for table in tables for line in _verify_table(results, table, cell_faults)]
+    faults = [line for cell in cells for line in _verify_cell(cell, cell_faults)] + table_faults
     for path in sorted((results / files.RUNS / "jobs").glob("*/*.json")):
-        found += _format_fault(path, experiment.read_note, path)
-    lines = found or [f"{len(cells)} cells, {len(tables)} tables: as they were written"]
-    print(to_printable("\n".join(lines)), file=sys.stderr if found else sys.stdout)
-    return 2 if found else 0
+        faults += _format_fault(path, experiment.read_note, path)
+    lines = faults or [f"{len(cells)} cells, {len(tables)} tables: as they were written"]
+    print(to_printable("\n".join(lines)), file=sys.stderr if faults else sys.stdout)
+    return 2 if faults else 0
 
 
-def _format_fault(path: Path, check: Callable[..., Any], *given: Any) -> list[str]:
+def _format_fault(path: Path, check: Callable[..., Any], *arguments: Any) -> list[str]:
     """Returns the line on what a check refuses; none where it does not."""
     try:
-        check(*given)
+        check(*arguments)
     except (*store.FAULTS, UnicodeError) as error:
         return [f"{path}: {one_line(error.__cause__ or error, 200)}"]
     return []
 
 
-def _verify_cell(run: Path, told: Mapping[str, list[str]]) -> Iterator[str]:
+def _verify_cell(folder: Path, cell_faults: Mapping[str, list[str]]) -> Iterator[str]:
     """Yields the lines on a cell, of ``cell.json`` those that its row's check has left, if any."""
-    for path in (*files.find_retimed_paths(run), run / files.GENERATIONS):
+    for path in (*files.find_retimed_paths(folder), folder / files.GENERATIONS):
         lines = cell_folder.read_generations(path)
         torn = ("its last line is cut",) * bool(lines.torn)
         yield from (f"{path}: {fault}" for fault in (*lines.faults, *torn))
-    yield from _format_fault(run / files.MODELS, cell_folder.read_models, run)
-    known = told.get(str(run))
-    yield from _format_fault(run / files.CELL, _cell, run) if known is None else known
+    yield from _format_fault(folder / files.MODELS, cell_folder.read_models, folder)
+    faults = cell_faults.get(str(folder))
+    yield from _format_fault(folder / files.CELL, _cell, folder) if faults is None else faults
 
 
-def _cell(run: Path, known: Mapping[str, Any] | None = None) -> None:
+def _cell(folder: Path, content: Mapping[str, Any] | None = None) -> None:
     """Raises ValueError: a cell is not as written, or its run id is not of its settings."""
-    cell = cell_folder.read_cell(run) if known is None else known
-    cell_folder.check_cell(run, cell, needs_whole=True)
-    if cell and files.digest(cell["settings"]) != get_current_id(run.name):
+    cell = cell_folder.read_cell(folder) if content is None else content
+    cell_folder.check_cell(folder, cell, needs_whole=True)
+    if cell and files.digest(cell["settings"]) != get_current_id(folder.name):
         raise UsageError("its run id is not that of these settings")
-    if compared := cell.get("compared"):
-        plain = files.run_folder(run.parents[1], compared["run_id"])
+    if comparison := cell.get("compared"):
+        plain = files.run_folder(folder.parents[1], comparison["run_id"])
         past = plain.parent.glob(f"{plain.name}*/*.jsonl")  # of files that have changed since, too
-        timed = b"".join(path.read_bytes() for path in past)
-        for each in compared["sittings"] if plain.is_dir() else ():
-            if each.encode() not in timed:
-                raise UsageError(f"it was compared with timings of {each}, which {plain} lacks")
+        recorded_text = b"".join(path.read_bytes() for path in past)
+        for session in comparison["sittings"] if plain.is_dir() else ():
+            if session.encode() not in recorded_text:
+                raise UsageError(f"it was compared with timings of {session}, which {plain} lacks")
 
 
-def _verify_table(results: Path, table: Path, told: dict[str, list[str]]) -> Iterator[str]:
+def _verify_table(results: Path, table: Path, cell_faults: dict[str, list[str]]) -> Iterator[str]:
     path = files.records_file(table)
-    kept = parquet.concat([])
+    records = parquet.concat([])
     top = files.results_folder(table)
     top = results if top.samefile(results) else top
     if path.exists():
         try:
-            kept = parquet.read(path)
+            records = parquet.read(path)
         except UsageError as error:
             yield one_line(error, 200)
-    yield from parquet.find_altered(path, kept.tables)
+    yield from parquet.find_altered(path, records.tables)
     try:
         rows = read_rows(table)
     except UsageError as error:
         yield str(error)
         return
     for row in rows:
-        yield from _format_fault(table, _row, top, row, kept, told)
+        yield from _format_fault(table, _row, top, row, records, cell_faults)
 
 
 def _row(
-    results: Path, row: Mapping[str, str], kept: parquet.PackedRecords, told: dict[str, list[str]]
+    results: Path,
+    row: Mapping[str, str],
+    records: parquet.PackedRecords,
+    cell_faults: dict[str, list[str]],
 ) -> None:
     """Holds a row against its cell or, where that is not here, against its records."""
     run_id = row["run_id"]
-    expected = dict[str, Any]()
-    run = files.run_folder(results, run_id)
-    if run.is_dir() and not os.path.lexists(run / files.CELL):
+    expected_values = dict[str, Any]()
+    folder = files.run_folder(results, run_id)
+    if folder.is_dir() and not os.path.lexists(folder / files.CELL):
         raise UsageError(f"run {run_id}: its folder has no {files.CELL}")
     try:
-        cell = cell_folder.read_cell(run)
+        cell = cell_folder.read_cell(folder)
     except UsageError:
         return  # the cell's own line says so
-    told[str(run)] = _format_fault(run / files.CELL, _cell, run, cell)
+    cell_faults[str(folder)] = _format_fault(folder / files.CELL, _cell, folder, cell)
     if (content := cell.get("result")) is not None:
-        expected = {**content, **content["labels"], **content["metrics"], "stage": row.get("stage")}
+        expected_values = {
+            **content,
+            **content["labels"],
+            **content["metrics"],
+            "stage": row.get("stage"),
+        }
     elif row["status"] != "failed":
-        expected = _format_count(row, kept.generations(run_id))
+        expected_values = _format_count(row, records.generations(run_id))
     for name, text in row.items():
-        if name in expected and not _same(text, value := expected[name]):
+        if name in expected_values and not _same(text, value := expected_values[name]):
             raise UsageError(f"run {run_id}: {name} is {text!r}, measured {value!r}")
 
 
-def _format_count(row: Mapping[str, str], done: Sequence[Generation]) -> dict[str, Any]:
+def _format_count(row: Mapping[str, str], generations: Sequence[Generation]) -> dict[str, Any]:
     """Returns a row's numbers as its records have them, the ends of intervals left out."""
     by_repeat: dict[int, dict[str, Any]] = {}
-    for each in done:
-        by_repeat.setdefault(each.repeat, {})[each.prompt_id] = each
-    if not (first := by_repeat.pop(0, {})):
+    for generation in generations:
+        by_repeat.setdefault(generation.repeat, {})[generation.prompt_id] = generation
+    if not (first_repeat := by_repeat.pop(0, {})):
         return {}
-    again = [[r[n] for n in first] for r in by_repeat.values() if {*first} <= {*r}]
+    later_repeats = [
+        [r[n] for n in first_repeat] for r in by_repeat.values() if {*first_repeat} <= {*r}
+    ]
     calls, ratio = (float(row[n]) if row.get(n) else None for n in _GIVEN)
-    records = CellRecords([*first.values()], None, None, None, calls, ratio, again)
-    counted = summarise(records, ends=False).row
-    return {n: v for n, v in counted.items() if row.get(n) and v is not None}
+    records = CellRecords([*first_repeat.values()], None, None, None, calls, ratio, later_repeats)
+    numbers = summarise(records, ends=False).row
+    return {n: v for n, v in numbers.items() if row.get(n) and v is not None}
 
 
 def _same(text: str, value: Any) -> bool:
