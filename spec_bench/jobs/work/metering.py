@@ -27,9 +27,9 @@ class EnergyMetering:
 
     def __init__(self, settings: JobSettings) -> None:
         unseen = settings.asked.energy.meter == "auto" and not settings.device.startswith("cuda")
-        asked = EnergySettings() if unseen else settings.asked.energy
-        self.meter = build_meter(asked, gpu_ordinals(settings))
-        self._asked = asked.meter != "none"
+        energy = EnergySettings() if unseen else settings.asked.energy
+        self.meter = build_meter(energy, gpu_ordinals(settings))
+        self._asked = energy.meter != "none"
         self._reading = EnergyReading(0.0)
         self._clocks = dict[int, float]()  # seconds of cells by their decoders
 
@@ -51,8 +51,12 @@ class EnergyMetering:
 
     def end(self) -> None:
         """Closes the decode window; says it if the meter fails from now on."""
-        before, self._reading = self._reading, self.meter.end()
-        if self._reading.energy_j is None and before.energy_j is not None and not self.meter.reason:
+        previous, self._reading = self._reading, self.meter.end()
+        if (
+            self._reading.energy_j is None
+            and previous.energy_j is not None
+            and not self.meter.reason
+        ):
             log.warning("rows without energy: %s", self._reading.note)
 
     def generate(
@@ -61,17 +65,20 @@ class EnergyMetering:
         batch: Sequence[Request],
         seed: int,
         progress: Progress,
-        done: Repeats,
+        repeats: Repeats,
     ) -> list[Generation]:
-        """Decodes a batch inside a window; each row carries its equal share of the energy. ``done``
-        is what the cell has decoded so far, by repeat and prompt, in earlier sittings too.
+        """Decodes a batch inside a window; each row carries its equal share of the energy.
+        ``repeats`` is what the cell has decoded so far, by repeat and prompt, in earlier sittings
+        too.
         """
         meter = self.meter
         if meter.name == "none":
             return decoder.generate(batch, seed, progress)
         if not meter.whole:
             return shared(decoder.generate(batch, seed, progress, self), self._reading)
-        before_s = sum(e.prefill_s + e.decode_s for each in done.values() for e in each.values())
+        before_s = sum(
+            e.prefill_s + e.decode_s for repeat in repeats.values() for e in repeat.values()
+        )
         meter.clock_s = self._clocks.setdefault(id(decoder), before_s)
         self.begin()
         generations = decoder.generate(batch, seed, progress)
@@ -80,22 +87,22 @@ class EnergyMetering:
         return shared(generations, self._reading)
 
 
-def shared(generations: Sequence[Generation], reading: EnergyReading) -> list[Generation]:
+def shared(generations: Sequence[Generation], energy: EnergyReading) -> list[Generation]:
     """Returns the batch's rows with an equal share each of its window's energy."""
-    each_j = None if reading.energy_j is None else reading.energy_j / len(generations)
-    return [replace(row, energy_j=each_j, energy_note=reading.note) for row in generations]
+    each_j = None if energy.energy_j is None else energy.energy_j / len(generations)
+    return [replace(row, energy_j=each_j, energy_note=energy.note) for row in generations]
 
 
 def energy_reasons(unsaid: str, generations: Sequence[Generation]) -> list[Reason]:
     """Returns why the energy is missing, or what to mind about it, with the windows concerned."""
-    every = len(generations)
+    total = len(generations)
     notes = Counter(
         generation.energy_note or ("" if generation.energy_j is not None else unsaid)
         for generation in generations
     )
     return [
         Reason(
-            "energy_j_per_token", note + (f" ({count} of {every} prompts)" if count < every else "")
+            "energy_j_per_token", note + (f" ({count} of {total} prompts)" if count < total else "")
         )
         for note, count in notes.items()
         if note
@@ -111,9 +118,13 @@ def gpu_ordinals(settings: JobSettings) -> tuple[int, ...] | None:
         return tuple(range(processes.count_local_processes()))
     device = int(index or 0)
     maps = [spec.device_map for spec in settings.pair.specs]
-    named = [where for each in maps if isinstance(each, tuple) for _, where in each]
-    if any(isinstance(each, str) for each in maps) or any(str(n).startswith("cuda") for n in named):
+    places = [
+        place for device_map in maps if isinstance(device_map, tuple) for _, place in device_map
+    ]
+    if any(isinstance(device_map, str) for device_map in maps) or any(
+        str(n).startswith("cuda") for n in places
+    ):
         return None
-    spread = {where for where in named if isinstance(where, int)}
+    spread = {place for place in places if isinstance(place, int)}
     # What no map places is on the job's device.
     return tuple(sorted(spread | ({device} if None in maps else set())))

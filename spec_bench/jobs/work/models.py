@@ -46,10 +46,10 @@ _TOKENS = 8  # of a pass that is timed: between one token and a tree
 _ROUNDS = 30  # so many that a moment's work of others decides no median
 _SECONDS = 1.0  # after which no further round begins
 _models: dict[tuple[ModelSpec, str | None], LanguageModel] = {}
-_mapped: dict[tuple[int, int, str | int | None, str], LanguageModel] = {}
+_mapped_drafts: dict[tuple[int, int, str | int | None, str], LanguageModel] = {}
 _heads: dict[tuple[str, str | None, str, str | int | None], DraftHeads] = {}
 _usual: dict[int, int] = {}  # the number of threads that was chosen: torch's before
-_tried: set[tuple[int, tuple[int, ...]]] = set()  # heads, and where they look
+_checked_layers: set[tuple[int, tuple[int, ...]]] = set()  # heads, and where they look
 
 
 def load_models(pair: Pair, tokens: int) -> list[LanguageModel]:
@@ -58,15 +58,15 @@ def load_models(pair: Pair, tokens: int) -> list[LanguageModel]:
     token) do no harm unless a prompt holds one, which is checked with the prompts.
     """
     models = [_model(spec, mark) for spec, mark in zip(pair.specs, pair.get_marks(), strict=True)]
-    apart = pair.draft_vocabulary == INTERSECTION
-    alike = [
+    is_intersection = pair.draft_vocabulary == INTERSECTION
+    token_counts = [
         model.embedded
         for model, spec in zip(models, pair.specs, strict=True)
-        if model is models[0] or not (apart or read_ids(Path(spec.path)))
+        if model is models[0] or not (is_intersection or read_ids(Path(spec.path)))
     ]
-    models[0].vocab_size = count = min(tokens, *alike)
+    models[0].vocab_size = count = min(tokens, *token_counts)
     drafts = zip(models[1:], pair.specs[1:], pair.get_marks(weights=False)[1:], strict=True)
-    return [models[0], *(_draft(pair, *each, count) for each in drafts)]
+    return [models[0], *(_draft(pair, *draft, count) for draft in drafts)]
 
 
 def _draft(
@@ -74,7 +74,7 @@ def _draft(
 ) -> LanguageModel:
     """Returns a draft behind the target's tokens; the same one whenever it is asked for."""
     key = (id(model), count, pair.draft_vocabulary, pair.target)
-    if key not in _mapped:
+    if key not in _mapped_drafts:
         if pair.draft_vocabulary == INTERSECTION:
             target = pair.specs[0]
             ours = load_tokenizer_once(
@@ -83,11 +83,11 @@ def _draft(
             theirs = load_tokenizer_once(spec.path, spec.revision, mark)
             vocabulary = vocabulary_map_of_tokenizers(ours, theirs, count)
             log.info("%s proposes %d of the target's tokens", spec.path, vocabulary.shared)
-            _mapped[key] = MappedModel(model, vocabulary, count)
+            _mapped_drafts[key] = MappedModel(model, vocabulary, count)
         else:
-            kept = None if spec.outputs is None else read_kept_tokens(spec.outputs)
-            _mapped[key] = map_draft_vocabulary(model, spec.path, count, kept)
-    return _mapped[key]
+            kept_ids = None if spec.outputs is None else read_kept_tokens(spec.outputs)
+            _mapped_drafts[key] = map_draft_vocabulary(model, spec.path, count, kept_ids)
+    return _mapped_drafts[key]
 
 
 def load_pair_heads(pair: Pair, kind: str | None, target: LanguageModel) -> DraftHeads | None:
@@ -96,15 +96,15 @@ def load_pair_heads(pair: Pair, kind: str | None, target: LanguageModel) -> Draf
         return None
     path = model_path(pair.heads[kind])
     revision = get_mark(pair.heads[kind], pair.head_commits.get(kind))
-    kept = None if pair.draft_vocabulary == INTERSECTION else pair.draft_vocabulary
-    key = (path, revision, str(target.device), kept)
+    vocabulary = None if pair.draft_vocabulary == INTERSECTION else pair.draft_vocabulary
+    key = (path, revision, str(target.device), vocabulary)
     if key not in _heads:
         log.info("loading %s", path)
         dtype = target.embed(torch.zeros(1, dtype=torch.long, device=target.device)).dtype
         heads = load_heads(path, target.device, dtype, pair.head_commits.get(kind))
-        if kept is not None:
-            last = dense_weight(target.module.get_output_embeddings())  # type: ignore[attr-defined]
-            keep_outputs(heads, read_kept_tokens(kept), last)
+        if vocabulary is not None:
+            output_weight = dense_weight(target.module.get_output_embeddings())  # type: ignore[attr-defined]
+            keep_outputs(heads, read_kept_tokens(vocabulary), output_weight)
         _heads[key] = heads
     return _heads[key]
 
@@ -115,8 +115,8 @@ def warn_of_wrong_layers(decoder: Any, prompt: Sequence[int]) -> None:
     if not isinstance(heads, Eagle3Head):
         return
     layers = decoder.drafter.layers(heads, decoder.target.blocks)
-    if (id(heads), layers) not in _tried:
-        _tried.add((id(heads), layers))
+    if (id(heads), layers) not in _checked_layers:
+        _checked_layers.add((id(heads), layers))
         if warning := find_better_layers(heads, decoder.target, layers, prompt):
             log.warning("%s", warning)
 
@@ -146,12 +146,14 @@ def configure_tokenizer(tokenizer: Any, pair: Pair) -> Any:
     if isinstance(tokenizer, TokenIds):
         return tokenizer
     target = pair.specs[0]
-    made = set_answer_ends(copy(tokenizer), read_ends(target.path, target.revision))
+    tokenizer_copy = set_answer_ends(copy(tokenizer), read_ends(target.path, target.revision))
     if pair.chat_template is not None:
-        made.chat_template = pair.chat_template
+        tokenizer_copy.chat_template = pair.chat_template
     if pair.template_arguments:
-        made.apply_chat_template = partial(made.apply_chat_template, **pair.template_arguments)
-    return made
+        tokenizer_copy.apply_chat_template = partial(
+            tokenizer_copy.apply_chat_template, **pair.template_arguments
+        )
+    return tokenizer_copy
 
 
 def _model(spec: ModelSpec, mark: str | None) -> LanguageModel:
@@ -159,22 +161,25 @@ def _model(spec: ModelSpec, mark: str | None) -> LanguageModel:
     if (spec, mark) in _models:
         log.info("reusing %s", spec.path)
     else:
-        how = f", {spec.compile}" if spec.compile != "none" else ""
-        log.info("loading %s (%s, %s%s)", spec.path, spec.dtype, spec.device, how)
+        compile_note = f", {spec.compile}" if spec.compile != "none" else ""
+        log.info("loading %s (%s, %s%s)", spec.path, spec.dtype, spec.device, compile_note)
         _models[spec, mark] = load_model(spec)
     return _models[spec, mark]
 
 
 def use_threads(
-    threads: int | None, device: str, target: LanguageModel, kept: tuple[Path, str] | None = None
+    threads: int | None,
+    device: str,
+    target: LanguageModel,
+    stored_choice: tuple[Path, str] | None = None,
 ) -> Callable[[], float]:
     """Sets torch's number of threads: the one asked for, else, on a CPU, the faster one.
 
     Passes of a small model are faster on one thread than on many, which wait for each other; those
     of a large one on all there are. So passes of the target are timed on one thread and on as many
     as torch would use, in turn. The choice is kept in the results folder, by machine and target, so
-    that the cells of a sweep, and of its later jobs, are timed alike: ``kept`` has the file there
-    and the target's name; None keeps nothing.
+    that the cells of a sweep, and of its later jobs, are timed alike: ``stored_choice`` has the
+    file there and the target's name; None keeps nothing.
 
     Returns:
         What times such passes again, once: their seconds over those when threads were chosen.
@@ -193,12 +198,15 @@ def use_threads(
             with torch.inference_mode():
                 module(tokens, use_cache=False)
 
-        if kept is None:
-            taken = seconds_by_threads(usual, run_pass)
-            seconds, count = min(zip(taken.values(), taken, strict=True))
+        if stored_choice is None:
+            timings = seconds_by_threads(usual, run_pass)
+            seconds, count = min(zip(timings.values(), timings, strict=True))
         else:
             count, seconds = choose_thread_count(
-                kept[0], f"{kept[1]}, {machine('cpu')}, {usual} threads", usual, run_pass
+                stored_choice[0],
+                f"{stored_choice[1]}, {machine('cpu')}, {usual} threads",
+                usual,
+                run_pass,
             )
         slowdown = cache(lambda: seconds_by_threads(usual, run_pass)[count] / seconds)
     _usual.clear()
@@ -219,35 +227,35 @@ def choose_thread_count(
     with files.open_own(path.with_suffix(".lock")) as lock:
         files.lock(lock, wait=True)
         try:
-            known = json.loads(path.read_text())
+            choices = json.loads(path.read_text())
         except (OSError, ValueError):
-            known = None
-        known = known if isinstance(known, dict) else {}
-        taken = seconds_by_threads(usual, run_pass)
-        before = inf
-        match known.get(key):
-            case [int(count), float(before)] if count in taken:
-                if 0.5 < taken[count] / before < 2:
-                    return count, before
+            choices = None
+        choices = choices if isinstance(choices, dict) else {}
+        timings = seconds_by_threads(usual, run_pass)
+        stored_s = inf
+        match choices.get(key):
+            case [int(count), float(stored_s)] if count in timings:
+                if 0.5 < timings[count] / stored_s < 2:
+                    return count, stored_s
                 log.warning(
                     "a pass of the target takes %.2g s, and took %.2g s when the number of threads "
                     "was chosen: it is chosen again",
-                    *(taken[count], before),
+                    *(timings[count], stored_s),
                 )
-        seconds, count = min(zip(taken.values(), taken, strict=True))
-        known[key] = count, seconds
-        files.write_json(path, known)
-        return count, min(seconds, before)
+        seconds, count = min(zip(timings.values(), timings, strict=True))
+        choices[key] = count, seconds
+        files.write_json(path, choices)
+        return count, min(seconds, stored_s)
 
 
 def seconds_by_threads(usual: int, run_pass: Callable[[], object]) -> dict[int, float]:
     """Median seconds of a pass on one thread and on ``usual``, timed in turn."""
-    taken = {1: list[float](), usual: list[float]()}
-    before = torch.get_num_threads()
+    timings = {1: list[float](), usual: list[float]()}
+    previous_count = torch.get_num_threads()
     began = perf_counter()
     try:
         for round_ in range(_ROUNDS + 1):
-            for count, seconds in taken.items():
+            for count, seconds in timings.items():
                 torch.set_num_threads(count)
                 start = perf_counter()
                 run_pass()
@@ -256,5 +264,5 @@ def seconds_by_threads(usual: int, run_pass: Callable[[], object]) -> dict[int, 
             if round_ and perf_counter() - began > _SECONDS:
                 break
     finally:
-        torch.set_num_threads(before)
-    return {count: median(seconds) for count, seconds in taken.items()}
+        torch.set_num_threads(previous_count)
+    return {count: median(seconds) for count, seconds in timings.items()}

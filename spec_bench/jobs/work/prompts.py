@@ -55,72 +55,84 @@ class JobPrompts:
         """
         task = settings.task
         name = settings.task.name
-        most = settings.max_new_tokens
-        asked = list[tuple[Example, list[Request]]]()
-        failed = dict[str, Exception]()
-        truncated = skipped = 0
+        max_tokens = settings.max_new_tokens
+        example_requests = list[tuple[Example, list[Request]]]()
+        failures = dict[str, Exception]()
+        cut_count = skipped_count = 0
         room = None
         if task.overlong != "fail":
             context = context_length(settings)
-            room = None if context is None else context - most
+            room = None if context is None else context - max_tokens
         for example in settings.examples:
             try:
                 requests = _requests(settings, tokenizer, example)
-                if isinstance(task, Task) and room is not None and _longest(requests, most) > room:
+                if (
+                    isinstance(task, Task)
+                    and room is not None
+                    and _longest(requests, max_tokens) > room
+                ):
                     if task.overlong == "skip":
-                        skipped += 1
+                        skipped_count += 1
                         continue
                     example = fit_to_context(
                         *(example, room, task.cut_to),
-                        lambda each: _longest(_requests(settings, tokenizer, each), most),
+                        lambda cut_example: _longest(
+                            _requests(settings, tokenizer, cut_example), max_tokens
+                        ),
                     )
                     requests = _requests(settings, tokenizer, example)
-                    truncated += 1
+                    cut_count += 1
             except TimeoutError as error:
                 raise UsageError(f"prompt {example.id!r}: {error}") from None
             except ValueError as error:  # as of a chat template
-                failed |= dict.fromkeys(prompt_ids(task, example), error)
+                failures |= dict.fromkeys(prompt_ids(task, example), error)
                 continue
-            asked.append((example, requests))
-        if failed and not asked:
-            raise next(iter(failed.values()))
-        if not asked:
-            raise UsageError(f"task {name}: all {skipped} prompts are longer than {room} tokens")
-        every = tuple(each for _, requests in asked for each in requests)
-        failed |= refuse_overlong(settings, every)
-        every = tuple(each for each in every if each.prompt_id not in failed)
-        if failed:
-            told = next(iter(failed.values()))
-            log.error("%s: %d prompts cannot be asked: %s", name, len(failed), told)
-        if truncated or skipped:
+            example_requests.append((example, requests))
+        if failures and not example_requests:
+            raise next(iter(failures.values()))
+        if not example_requests:
+            raise UsageError(
+                f"task {name}: all {skipped_count} prompts are longer than {room} tokens"
+            )
+        all_requests = tuple(request for _, requests in example_requests for request in requests)
+        failures |= refuse_overlong(settings, all_requests)
+        all_requests = tuple(
+            request for request in all_requests if request.prompt_id not in failures
+        )
+        if failures:
+            failure = next(iter(failures.values()))
+            log.error("%s: %d prompts cannot be asked: %s", name, len(failures), failure)
+        if cut_count or skipped_count:
             log.warning(
                 "%s: of %d prompts longer than %d tokens are cut %d, left out %d",
-                *(name, len(settings.examples), room, truncated, skipped),
+                *(name, len(settings.examples), room, cut_count, skipped_count),
             )
-        examples = tuple(example for example, _ in asked)
-        made = cls(task, tokenizer, examples, every, truncated, skipped, failed)
-        made.announce(settings)
-        return made
+        examples = tuple(example for example, _ in example_requests)
+        prompts = cls(task, tokenizer, examples, all_requests, cut_count, skipped_count, failures)
+        prompts.announce(settings)
+        return prompts
 
     def announce(self, settings: JobSettings) -> None:
         """Says what is measured, and warns of what in the prompts changes it."""
         name = self.task.name
-        most = settings.max_new_tokens
-        for each in self.requests[:3]:  # shown with hydra.verbose=true
-            log.debug("%r, %s", self.tokenizer.decode(each.prompt_ids), each.prompt_ids)
+        max_tokens = settings.max_new_tokens
+        for request in self.requests[:3]:  # shown with hydra.verbose=true
+            log.debug("%r, %s", self.tokenizer.decode(request.prompt_ids), request.prompt_ids)
         plain = isinstance(self.task, Task) and not self.task.chats(self.tokenizer)
         if plain and any(example.system for example in self.examples):
             log.warning("%s: no chat template: the system's text stands before prompts", name)
-        if (least := min(each.max_new_tokens for each in self.requests)) < most:
-            log.warning("%s: room for %d to %d new tokens of later turns", name, least, most)
+        if (min_tokens := min(request.max_new_tokens for request in self.requests)) < max_tokens:
+            log.warning(
+                "%s: room for %d to %d new tokens of later turns", name, min_tokens, max_tokens
+            )
         self.warn_of_markers()
-        measured = (
+        summary = (
             f"{self.describe(settings.pair)}; temperature {settings.sampling.temperature:g}, at "
-            f"most {most} new tokens{'; fresh prompts' * (settings.stage == 'confirm')}"
+            f"most {max_tokens} new tokens{'; fresh prompts' * (settings.stage == 'confirm')}"
         )
-        log.info("%s", measured)
+        log.info("%s", summary)
         if not log.isEnabledFor(logging.INFO):  # in Python, say
-            print(measured, file=sys.stderr)
+            print(summary, file=sys.stderr)
         if isinstance(self.task, Task):
             warn_of_form(settings, plain)
         if self.left_out:
@@ -132,23 +144,29 @@ class JobPrompts:
 
     def warn_of_markers(self) -> None:
         """Warns of prompts whose texts hold special tokens."""
-        added = getattr(self.tokenizer, "added_tokens_decoder", {}).values()
-        special = [str(each) for each in added if each.special]
-        marked = [
-            (each, held)
-            for each in self.examples
+        added_tokens = getattr(self.tokenizer, "added_tokens_decoder", {}).values()
+        special = [str(token) for token in added_tokens if token.special]
+        marked_examples = [
+            (example, found_tokens)
+            for example in self.examples
             if (
-                held := [
-                    token for token in special if token in "\n".join((*each.turns, each.system))
+                found_tokens := [
+                    token
+                    for token in special
+                    if token in "\n".join((*example.turns, example.system))
                 ]
             )
         ]
-        if marked:
-            first, held = marked[0]
+        if marked_examples:
+            first_example, found_tokens = marked_examples[0]
             log.warning(
                 "the texts of %s hold special tokens, which a template writes: %r (%s) has %s",
-                *(format_count(len(marked), "prompt"), first.id, getattr(first.meta, "place", "")),
-                ", ".join(held),
+                *(
+                    format_count(len(marked_examples), "prompt"),
+                    first_example.id,
+                    getattr(first_example.meta, "place", ""),
+                ),
+                ", ".join(found_tokens),
             )
 
     def describe(self, pair: Pair) -> str:
@@ -168,8 +186,12 @@ class JobPrompts:
     @cached_property
     def _turns(self) -> dict[str, tuple[Example, int]]:
         """The example and the turn of it, from 0, of each prompt id."""
-        named = ((each, prompt_ids(self.task, each)) for each in self.examples)
-        return {name: (each, turn) for each, names in named for turn, name in enumerate(names)}
+        example_ids = ((example, prompt_ids(self.task, example)) for example in self.examples)
+        return {
+            name: (example, turn)
+            for example, names in example_ids
+            for turn, name in enumerate(names)
+        }
 
     @property
     def count(self) -> int:
@@ -179,13 +201,17 @@ class JobPrompts:
     @property
     def left_out(self) -> int:
         """Turns that are not asked, for want of a fixed answer to continue."""
-        fixed = self.task.later_turns == "fixed"
-        return sum(len(each.turns) for each in self.examples) - len(self._turns) if fixed else 0
+        has_fixed_answers = self.task.later_turns == "fixed"
+        return (
+            sum(len(example.turns) for example in self.examples) - len(self._turns)
+            if has_fixed_answers
+            else 0
+        )
 
     @cached_property
     def references(self) -> dict[str, list[str]]:
         """The reference answers by prompt id."""
-        return {name: [*each.references[turn]] for name, (each, turn) in self._turns.items()}
+        return {name: [*example.references[turn]] for name, (example, turn) in self._turns.items()}
 
     @cached_property
     def categories(self) -> dict[str, str]:
@@ -200,35 +226,42 @@ class JobPrompts:
     @staticmethod
     def digest_token_ids(requests: Iterable[Request]) -> str:
         """Returns the digest of what is asked by these requests."""
-        return digest([[each.prompt_id, each.prompt_ids] for each in requests], 16)
+        return digest([[request.prompt_id, request.prompt_ids] for request in requests], 16)
 
     def select_requests(self, examples: Collection[Example]) -> list[Request]:
         """Returns the requests of some examples, in order."""
-        wanted = {example.id for example in examples}
+        example_ids = {example.id for example in examples}
         turns = self._turns
-        return [each for each in self.requests if turns[each.prompt_id][0].id in wanted]
+        return [
+            request for request in self.requests if turns[request.prompt_id][0].id in example_ids
+        ]
 
     def waves(self) -> list[tuple[Request, ...]]:
         """Returns the requests in groups; a group needs answers only of groups before it."""
-        own = self.task.later_turns == "own"
+        continues_own = self.task.later_turns == "own"
         turns = group_by_key(
-            (self._turns[each.prompt_id][1] if own else 0, each) for each in self.requests
+            (self._turns[request.prompt_id][1] if continues_own else 0, request)
+            for request in self.requests
         )
         return [tuple(turns[turn]) for turn in sorted(turns)]
 
-    def resolve(self, requests: Sequence[Request], done: Mapping[str, Generation]) -> list[Request]:
+    def resolve(
+        self, requests: Sequence[Request], generations: Mapping[str, Generation]
+    ) -> list[Request]:
         """Returns the requests of a wave as a cell decodes them, after its generations so far."""
-        resolved = []
+        resolved_requests = []
         for request in requests:
             example, turn = self._turns[request.prompt_id]
             if turn and self.task.later_turns == "own":
-                if missing := {*prompt_ids(self.task, example)[:turn]} - done.keys():
+                if missing := {*prompt_ids(self.task, example)[:turn]} - generations.keys():
                     raise PromptError(request.prompt_id, f": {min(missing)!r} has no answer")
-                answers = self.texts(done[each] for each in prompt_ids(self.task, example)[:turn])
+                answers = self.texts(
+                    generations[prompt_id] for prompt_id in prompt_ids(self.task, example)[:turn]
+                )
                 ids = self.task.encode(example, self.tokenizer, turn, list(answers.values()))
                 request = replace(request, prompt_ids=ids)
-            resolved.append(request)
-        return resolved
+            resolved_requests.append(request)
+        return resolved_requests
 
     def texts(self, generations: Iterable[Generation]) -> dict[str, str]:
         """Returns the answers by prompt id, for scoring only; counts come from token ids."""
@@ -244,14 +277,16 @@ def warn_of_form(settings: JobSettings, plain: bool) -> None:
     """Warns of heads that learned prompts in a chat template if these are ``plain``, or the
     reverse.
     """
-    used = {cell.config.heads for cell in settings.cells}
+    head_kinds = {cell.config.heads for cell in settings.cells}
     for kind, heads in settings.pair.heads.items():
         file = Path(heads, "training.json")
-        if kind in used and file.is_file():
-            learned = json.loads(file.read_text("utf-8"))["settings"]["data"]["kind"]
-            if learned != "task" and (learned == "prompts") is not plain:
-                told = "%s heads learned prompts of another form, data.kind=%s: task.chat=%s has it"
-                log.warning(told, kind, learned, str(plain).lower())
+        if kind in head_kinds and file.is_file():
+            data_kind = json.loads(file.read_text("utf-8"))["settings"]["data"]["kind"]
+            if data_kind != "task" and (data_kind == "prompts") is not plain:
+                message = (
+                    "%s heads learned prompts of another form, data.kind=%s: task.chat=%s has it"
+                )
+                log.warning(message, kind, data_kind, str(plain).lower())
 
 
 def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[Request]:
@@ -264,24 +299,27 @@ def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[R
     names = prompt_ids(task, example)
     ends = task.ends(tokenizer)
     requests = list[Request]()
-    own = len(names) > 1 and task.later_turns == "own"
-    room = context_length(settings) if own else None
+    continues_own = len(names) > 1 and task.later_turns == "own"
+    room = context_length(settings) if continues_own else None
     for turn, prompt_id in enumerate(names):
-        left = limit
-        if turn and own:
+        new_tokens = limit
+        if turn and continues_own:
             ids = task.encode(example, tokenizer, turn, [""] * turn)
             ids += ids[-1:] * (turn * limit)
             if room is not None and room > len(ids):
-                left = min(limit, room - len(ids))  # else the prompt is refused as it is
+                new_tokens = min(limit, room - len(ids))  # else the prompt is refused as it is
         else:
             ids = task.encode(example, tokenizer, turn)
-        requests.append(Request(prompt_id, ids, left, ends.ids, ends))
+        requests.append(Request(prompt_id, ids, new_tokens, ends.ids, ends))
     return requests
 
 
 def _longest(requests: Sequence[Request], limit: int) -> int:
     """Returns tokens of the longest prompt, less what its limit leaves of the job's."""
-    return max((len(each.prompt_ids) + each.max_new_tokens - limit for each in requests), default=0)
+    return max(
+        (len(request.prompt_ids) + request.max_new_tokens - limit for request in requests),
+        default=0,
+    )
 
 
 def prompt_ids(task: Task | RandomPrompts, example: Example) -> tuple[str, ...]:
@@ -310,8 +348,8 @@ def estimate_slots(config: DecoderConfig, prompt: int, new_tokens: int) -> int:
 
 def context_length(settings: JobSettings) -> int | None:
     """Tokens of a prompt and its answer that all models have room for; None if none says."""
-    known = [length for spec in settings.pair.specs if (length := _length(spec)) is not None]
-    return min(known) - TREE_LEVELS if known else None
+    lengths = [length for spec in settings.pair.specs if (length := _length(spec)) is not None]
+    return min(lengths) - TREE_LEVELS if lengths else None
 
 
 def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> dict[str, Exception]:
@@ -321,35 +359,37 @@ def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> dict[
     if settings.served:
         return {}  # the server knows its limit
     lengths = [(_length(spec), spec.path) for spec in settings.pair.specs]
-    known = [
+    limits = [
         (length - levels, length, levels, path)
         for levels, drafts in {(tree_depth(c.config), c.config.drafts) for c in settings.cells}
         for length, path in lengths[: 1 + drafts]
         if length is not None
     ]
-    if not known:
+    if not limits:
         return {}
-    room, length, levels, path = min(known)
-    over = [each for each in requests if len(each.prompt_ids) + each.max_new_tokens > room]
-    found = dict[str, Exception]()
-    for first in over:
-        count = f"{len(over)} of {len(requests)} prompts are too long"
-        prompt = len(first.prompt_ids)
-        new = first.max_new_tokens
-        ways = "make task.prompt_tokens or generation.max_new_tokens smaller"
+    room, length, levels, path = min(limits)
+    overlong_requests = [
+        request for request in requests if len(request.prompt_ids) + request.max_new_tokens > room
+    ]
+    failures = dict[str, Exception]()
+    for request in overlong_requests:
+        count = f"{len(overlong_requests)} of {len(requests)} prompts are too long"
+        prompt = len(request.prompt_ids)
+        new = request.max_new_tokens
+        remedy = "make task.prompt_tokens or generation.max_new_tokens smaller"
         if isinstance(settings.task, Task):
-            ways = (
+            remedy = (
                 "task.overlong=skip leaves such prompts out, task.overlong=truncate cuts the "
                 "middle out of their texts, a smaller generation.max_new_tokens leaves more room"
             )
-        found[first.prompt_id] = UsageError(
-            f"task {settings.task.name}: {count}: prompt {first.prompt_id!r} needs "
+        failures[request.prompt_id] = UsageError(
+            f"task {settings.task.name}: {count}: prompt {request.prompt_id!r} needs "
             f"{prompt + new + levels} positions ({prompt} prompt + "
-            f"{new} new + {levels} tree levels), {path!r} has {length}; {ways}"
+            f"{new} new + {levels} tree levels), {path!r} has {length}; {remedy}"
         )
-    if over and len(over) == len(requests):
-        raise found[over[0].prompt_id]
-    return found
+    if overlong_requests and len(overlong_requests) == len(requests):
+        raise failures[overlong_requests[0].prompt_id]
+    return failures
 
 
 def _length(spec: ModelSpec) -> int | None:
