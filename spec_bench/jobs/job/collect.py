@@ -59,42 +59,44 @@ _TIMED = (
 _NOT_PROPOSED = ("acceptance_rate", "nodes_per_call")
 
 
-def write_results(session: Session, ran: Mapping[str, Any]) -> None:
+def write_results(session: Session, runtime_facts: Mapping[str, Any]) -> None:
     """Writes the result of every cell that this job worked on."""
-    job = job_id(run.run_id for run in session.runs)
+    job = job_id(cell_run.run_id for cell_run in session.runs)
     baseline = session.baseline
     assert baseline or session.settings.served
-    for run in (run for run in session.pending if not run.shared):
-        known = {**ran, **get_digest_columns(run.models)}
-        known["token_ids_digest"] = session.prompts.token_ids_digest
-        facts = replace(session.settings.facts(run.cell), **known)
-        beside = dict[str, Any]()
+    for cell_run in (cell_run for cell_run in session.pending if not cell_run.shared):
+        fact_fields = {**runtime_facts, **get_digest_columns(cell_run.models)}
+        fact_fields["token_ids_digest"] = session.prompts.token_ids_digest
+        facts = replace(session.settings.facts(cell_run.cell), **fact_fields)
+        extras = dict[str, Any]()
         try:
-            if run.decoder is not None:
-                ids = _select_counted_prompts(session, run)
+            if cell_run.decoder is not None:
+                ids = _select_counted_prompts(session, cell_run)
                 if not ids:
-                    raise next(iter(run.failed.values()))
-                timed = _complete_repeats(run, ids)
-                reference = pair_timings(timed, session.against) if baseline else None
-                result, beside["scores"] = _build_result(
-                    session, facts, run, run.decoder, timed, reference
+                    raise next(iter(cell_run.failed.values()))
+                repeats = _complete_repeats(cell_run, ids)
+                reference = pair_timings(repeats, session.against) if baseline else None
+                result, extras["scores"] = _build_result(
+                    session, facts, cell_run, cell_run.decoder, repeats, reference
                 )
                 if reference is not None and baseline:
-                    sittings = sorted({each.sitting for one in reference for each in one})
-                    beside["compared"] = {"run_id": baseline.run_id, "sittings": sittings}
+                    sittings = sorted(
+                        {generation.sitting for repeat in reference for generation in repeat}
+                    )
+                    extras["compared"] = {"run_id": baseline.run_id, "sittings": sittings}
         except Exception as error:
-            run.fail(error)
-        if run.failure is not None:
-            result = CellResult(run.run_id, facts, "failed", reasons=(run.failure,))
-        run.store.finish(result, job, **beside)
+            cell_run.fail(error)
+        if cell_run.failure is not None:
+            result = CellResult(cell_run.run_id, facts, "failed", reasons=(cell_run.failure,))
+        cell_run.store.finish(result, job, **extras)
 
 
 def _build_result(
     session: Session,
     facts: CellFacts,
-    run: CellRun,
+    cell_run: CellRun,
     decoder: AnyDecoder,
-    timed: list[list[Generation]],
+    repeats: list[list[Generation]],
     baseline: list[list[Generation]] | None,
 ) -> tuple[CellResult, Scores]:
     """A row with its numbers, and what each answer scored; if a column is empty the reason says
@@ -103,46 +105,46 @@ def _build_result(
     """
     settings = session.settings
     prompts = session.prompts
-    reference, more = (baseline[0], baseline[1:]) if baseline else (None, [])
-    texts = prompts.texts(timed[0])
+    reference, baseline_repeats = (baseline[0], baseline[1:]) if baseline else (None, [])
+    texts = prompts.texts(repeats[0])
     records = CellRecords(
-        timed[0],
+        repeats[0],
         baseline=reference,
-        again=timed[1:],
-        baseline_again=more,
+        again=repeats[1:],
+        baseline_again=baseline_repeats,
         texts=texts,
         references=prompts.references,
-        draft_calls=_draft_calls(decoder, timed[0]),
+        draft_calls=_draft_calls(decoder, repeats[0]),
         parameter_ratio=decoder.speed_ratio,
         batched=settings.engine.batch_size > 1 and settings.served is None,
         depth=None if settings.served else decoder.depth,
     )
     exact = decoder.lossless == "exact" and not settings.sampling.temperature
-    _warn_of_answers(run.cell.title, [*texts.values()], _count_others(records) if exact else 0)
+    _warn_of_answers(cell_run.cell.title, [*texts.values()], _count_others(records) if exact else 0)
     summary = summarise(records, prompts.task.scores, tokenize=prompts.task.tokenize)
-    failed = explain_missing_prompts(session, run, records.ids)
-    without = _find_undefined_metrics(decoder, summary.row)
+    missing_reasons = explain_missing_prompts(session, cell_run, records.ids)
+    undefined_metrics = _find_undefined_metrics(decoder, summary.row)
     meter = session.metering.meter
-    emptied = [f"{name}{end}" for name in without for end in ("", *ENDS)]
-    emptied += [f"{RATE}_by_depth"] * (RATE in without)
-    lengths = {each.prompt_id: len(each.prompt_ids) for each in prompts.requests}
+    empty_columns = [f"{name}{end}" for name in undefined_metrics for end in ("", *ENDS)]
+    empty_columns += [f"{RATE}_by_depth"] * (RATE in undefined_metrics)
+    lengths = {request.prompt_id: len(request.prompt_ids) for request in prompts.requests}
     alone = reference is None and not has_no_baseline(settings)
     result = CellResult(
-        run.run_id,
+        cell_run.run_id,
         facts,
-        "partial" if failed or summary.failed or alone else "complete",
+        "partial" if missing_reasons or summary.failed or alone else "complete",
         decoder.lossless,
         (
-            *failed,
-            *_reasons(session, run, records),
-            *starmap(Reason, [*without.items(), *summary.failed]),
+            *missing_reasons,
+            *_reasons(session, cell_run, records),
+            *starmap(Reason, [*undefined_metrics.items(), *summary.failed]),
         ),
         summary.row
-        | dict.fromkeys(emptied)
-        | _system_columns(settings, run, decoder, prompts)
+        | dict.fromkeys(empty_columns)
+        | _system_columns(settings, cell_run, decoder, prompts)
         | roofline_columns(decoder, records.windows, lengths, facts.device)
         | empty_served_columns(records.windows)
-        | ({"prompts_failed": prompts.count - len(records.ids)} if failed else {})
+        | ({"prompts_failed": prompts.count - len(records.ids)} if missing_reasons else {})
         | {
             "energy_method": None if meter.name == "none" else meter.name,
             "energy_period_s": meter.period_s,
@@ -153,16 +155,27 @@ def _build_result(
     return result, summary.scores
 
 
-def explain_missing_prompts(session: Session, run: CellRun, counted: Sequence[str]) -> list[Reason]:
+def explain_missing_prompts(
+    session: Session, cell_run: CellRun, counted_ids: Sequence[str]
+) -> list[Reason]:
     """Returns how many prompts are left out of a row, and why the first one; nothing of none."""
     prompts = session.prompts
-    lost = prompts.count - len(counted)
-    beside = session.baseline.failed if session.baseline else {}
-    every = {**beside, **prompts.failed, **run.failed}
-    why = next(
-        (f"{name!r}, {summarise_error(every[name])}" for name in every if name not in counted), ""
+    missing_count = prompts.count - len(counted_ids)
+    baseline_failures = session.baseline.failed if session.baseline else {}
+    failures = {**baseline_failures, **prompts.failed, **cell_run.failed}
+    first_failure = next(
+        (
+            f"{name!r}, {summarise_error(failures[name])}"
+            for name in failures
+            if name not in counted_ids
+        ),
+        "",
     )
-    return [Reason("prompts_failed", f"{lost} of {prompts.count}: {why}")] if lost else []
+    return (
+        [Reason("prompts_failed", f"{missing_count} of {prompts.count}: {first_failure}")]
+        if missing_count
+        else []
+    )
 
 
 def _find_undefined_metrics(decoder: AnyDecoder, row: Mapping[str, Any]) -> dict[str, str]:
@@ -173,11 +186,11 @@ def _find_undefined_metrics(decoder: AnyDecoder, row: Mapping[str, Any]) -> dict
     rejection, and whether that happened is not recorded. transformers drops what it accepts behind
     an answer's end, which our block efficiency counts. No joules are no measurement.
     """
-    unmetered = {_ENERGY: NO_SAMPLE} if row[_ENERGY] == 0 else {}
+    energy_note = {_ENERGY: NO_SAMPLE} if row[_ENERGY] == 0 else {}
     if isinstance(decoder, Decoder) and decoder.policy.varies:
-        return {RATE: _VARY} | unmetered
+        return {RATE: _VARY} | energy_note
     cuts = isinstance(decoder, GenerateDecoder) and decoder.aid.tokens > 0
-    return dict.fromkeys(_CUT if cuts else (), _DROPPED) | unmetered
+    return dict.fromkeys(_CUT if cuts else (), _DROPPED) | energy_note
 
 
 def _draft_calls(decoder: AnyDecoder, generations: Sequence[Generation]) -> float | None:
@@ -189,90 +202,97 @@ def _draft_calls(decoder: AnyDecoder, generations: Sequence[Generation]) -> floa
 
 
 def _system_columns(
-    settings: JobSettings, run: CellRun, decoder: AnyDecoder, prompts: JobPrompts
+    settings: JobSettings, cell_run: CellRun, decoder: AnyDecoder, prompts: JobPrompts
 ) -> dict[str, Any]:
     """Columns that are not metrics of the records."""
-    longest = [(len(each.prompt_ids), each.max_new_tokens) for each in prompts.requests]
-    values: dict[str, Any] = {"peak_memory_bytes": run.memory.peak_bytes}
+    longest = [(len(request.prompt_ids), request.max_new_tokens) for request in prompts.requests]
+    values: dict[str, Any] = {"peak_memory_bytes": cell_run.memory.peak_bytes}
     if not settings.served:
-        values["cache_bytes"] = max(decoder.cache_bytes(*each) for each in longest)
+        values["cache_bytes"] = max(decoder.cache_bytes(*lengths) for lengths in longest)
     if settings.pair.specs[0].compile.startswith("static"):
         recordings = getattr(decoder, "recordings", None)
-        refused = f": {recordings.refused}" if recordings and recordings.refused else ""
-        values["passes"] = f"{run.ran.share}{refused}"
+        refusal = f": {recordings.refused}" if recordings and recordings.refused else ""
+        values["passes"] = f"{cell_run.ran.share}{refusal}"
         values["captures"] = len(recordings.made) if recordings else 0
-        if run.ran.recorded:
+        if cell_run.ran.recorded:
             values |= dict.fromkeys(name for name in header() if name.startswith(_NOT_SEEN))
     if settings.task.overlong != "fail":
         values |= {"prompts_truncated": prompts.truncated, "prompts_skipped": prompts.skipped}
     return values
 
 
-def _reasons(session: Session, run: CellRun, records: CellRecords) -> list[Reason]:
+def _reasons(session: Session, cell_run: CellRun, records: CellRecords) -> list[Reason]:
     settings = session.settings
     left_out = session.prompts.left_out
-    none = "the baseline failed, none was timed in turn"
+    no_speedup = "the baseline failed, none was timed in turn"
     if has_no_baseline(settings):
-        none = "no server decodes plainly beside it, server.baseline_url names none"
+        no_speedup = "no server decodes plainly beside it, server.baseline_url names none"
     not_asked = f"{left_out} not asked, no fixed answer to continue"
     few_clocks = 0 < len({*records.clocks}) < FEWEST
     causes = [
-        ("speedup", none if records.baseline is None else ""),
+        ("speedup", no_speedup if records.baseline is None else ""),
         ("later_turns", not_asked if left_out else ""),
         ("speedup", disturbance_note(records, session.slowdown()) or stall_note(records)),
-        ("host_overhead", _ONE_GRAPH if run.ran.recorded else ""),
+        ("host_overhead", _ONE_GRAPH if cell_run.ran.recorded else ""),
         ("repeats", _describe_changed_repeats(records)),
         ("intervals", TOO_FEW if len(records.generations) < FEWEST else ""),
         ("intervals", FEW_CLOCKS if few_clocks else ""),
-        ("spec", run.cell.config.describe_cut(run.decoder) if run.decoder else ""),
+        ("spec", cell_run.cell.config.describe_cut(cell_run.decoder) if cell_run.decoder else ""),
     ]
     meter = session.metering.meter
-    unmetered = bool(settings.served) and meter.name == "none"
+    lacks_meter = bool(settings.served) and meter.name == "none"
     retold = settings.served is not None and settings.served.tokens == "text"
-    causes += explain_served_columns(records.windows, unmetered, retold)
+    causes += explain_served_columns(records.windows, lacks_meter, retold)
     reasons = [Reason(column, text) for column, text in causes if text]
-    return reasons if unmetered else [*reasons, *energy_reasons(meter.reason, records.windows)]
+    return reasons if lacks_meter else [*reasons, *energy_reasons(meter.reason, records.windows)]
 
 
-def _select_counted_prompts(session: Session, run: CellRun) -> list[str]:
+def _select_counted_prompts(session: Session, cell_run: CellRun) -> list[str]:
     """Returns the prompts that a row is about: decoded in every repeat, the baseline beside."""
-    repeats = [run.done[each] for each in range(session.settings.asked.repeats)]
-    names = [each.prompt_id for each in session.prompts.requests]
-    ids = [name for name in names if all(name in each for each in repeats)]
-    beside = [name for name in ids if pair_timings([[e[name]] for e in repeats], session.against)]
-    return beside or ids
+    repeats = [cell_run.done[repeat] for repeat in range(session.settings.asked.repeats)]
+    names = [request.prompt_id for request in session.prompts.requests]
+    ids = [name for name in names if all(name in repeat for repeat in repeats)]
+    paired_ids = [
+        name for name in ids if pair_timings([[e[name]] for e in repeats], session.against)
+    ]
+    return paired_ids or ids
 
 
-def _complete_repeats(run: CellRun, ids: Sequence[str]) -> list[list[Generation]]:
+def _complete_repeats(cell_run: CellRun, ids: Sequence[str]) -> list[list[Generation]]:
     """The generations of each whole repeat, in the order of the requests."""
-    whole = takewhile(lambda repeat: set(ids) <= run.done[repeat].keys(), count())
-    return [[run.done[repeat][prompt_id] for prompt_id in ids] for repeat in whole]
+    repeat_numbers = takewhile(lambda repeat: set(ids) <= cell_run.done[repeat].keys(), count())
+    return [[cell_run.done[repeat][prompt_id] for prompt_id in ids] for repeat in repeat_numbers]
 
 
-def _warn_of_answers(title: str, texts: Sequence[str], others: int) -> None:
+def _warn_of_answers(title: str, texts: Sequence[str], changed_count: int) -> None:
     """Warns where most answers are empty, and of greedy ones that are not plain decoding's."""
     empty = sum(not text.strip() for text in texts)
     if 2 * empty > len(texts):
-        what = f"{title}: {empty} of {len(texts)} answers are empty"
-        log.warning("%s: is its template, or what ends an answer, right?", what)
-    if others:
-        what = f"{title}: {others} of {len(texts)} greedy answers differ from plain decoding's"
-        log.warning("%s: see spec-bench check decoders --target", what)
+        message = f"{title}: {empty} of {len(texts)} answers are empty"
+        log.warning("%s: is its template, or what ends an answer, right?", message)
+    if changed_count:
+        message = (
+            f"{title}: {changed_count} of {len(texts)} greedy answers differ from plain decoding's"
+        )
+        log.warning("%s: see spec-bench check decoders --target", message)
 
 
 def _count_others(records: CellRecords) -> int:
     """Returns how many answers are not plain decoding's."""
-    both = zip(records.generations, records.baseline or records.generations, strict=True)
-    return sum(each.tokens != plain.tokens for each, plain in both)
+    pairs = zip(records.generations, records.baseline or records.generations, strict=True)
+    return sum(generation.tokens != plain.tokens for generation, plain in pairs)
 
 
 def _describe_changed_repeats(records: CellRecords) -> str:
     """Returns what to mind if a device does not decode the same every time; "" if it did."""
-    again = [each for repeat in records.again for each in repeat]
-    first = [*records.generations] * len(records.again)
-    other = sum(not each.repeats(once) for each, once in zip(again, first, strict=True))
-    said = "delivered other tokens than the first, as this device may; counts are of the first"
-    return f"{other} of {len(again)} later windows {said}" if other else ""
+    later_windows = [window for repeat in records.again for window in repeat]
+    first_windows = [*records.generations] * len(records.again)
+    changed_count = sum(
+        not window.repeats(first_window)
+        for window, first_window in zip(later_windows, first_windows, strict=True)
+    )
+    text = "delivered other tokens than the first, as this device may; counts are of the first"
+    return f"{changed_count} of {len(later_windows)} later windows {text}" if changed_count else ""
 
 
 def roofline_columns(
@@ -286,53 +306,58 @@ def roofline_columns(
     of them at once. The bandwidth is measured after all decoding, so it costs no cell any time.
     """
     models = (decoder.target, *decoder.drafts)
-    calls = sum(len(each.steps) for each in generations)
-    known = [model for model in models if isinstance(model, HuggingFaceModel)]
-    if not calls or len(known) < len(models):
+    calls = sum(len(generation.steps) for generation in generations)
+    loaded_models = [model for model in models if isinstance(model, HuggingFaceModel)]
+    if not calls or len(loaded_models) < len(models):
         return {}
-    target, *drafts = (model_cost(each.module, each.bytes_per_slot) for each in known)
+    target, *drafts = (model_cost(model.module, model.bytes_per_slot) for model in loaded_models)
     heads = getattr(decoder, "heads", None)
     head_bytes = float(sum(part.nbytes for part in heads.parameters())) if heads else 0.0
-    moved = sum(
+    moved_bytes = sum(
         count_bytes_of_prompt(
-            each, prompt_tokens[each.prompt_id], target, drafts, head_bytes, decoder.rows
+            generation,
+            prompt_tokens[generation.prompt_id],
+            target,
+            drafts,
+            head_bytes,
+            decoder.rows,
         )
-        for each in generations
+        for generation in generations
     )
     at_once = max(1, processes.count())
-    columns: dict[str, Any] = {"moved_bytes": round(moved / calls)}
-    if (measured := measure_bandwidth(known[0].module)) is not None:
-        columns["bandwidth_bytes_per_s"] = round(measured * at_once)
+    columns: dict[str, Any] = {"moved_bytes": round(moved_bytes / calls)}
+    if (bandwidth := measure_bandwidth(loaded_models[0].module)) is not None:
+        columns["bandwidth_bytes_per_s"] = round(bandwidth * at_once)
     if (nominal := nominal_bandwidth(device_name)) is not None:
-        share = bound_over_measured(moved, generations, nominal * at_once)
+        share = bound_over_measured(moved_bytes, generations, nominal * at_once)
         columns["bound_over_measured"] = share
     return columns
 
 
 def has_no_baseline(settings: JobSettings) -> bool:
     """Returns whether nothing decodes plainly beside a server."""
-    served = settings.served
-    return served is not None and not served.has_baseline and served.decoder != "ar"
+    server = settings.served
+    return server is not None and not server.has_baseline and server.decoder != "ar"
 
 
 def empty_served_columns(windows: Sequence[Generation]) -> dict[str, Any]:
     """Columns that a client cannot fill, emptied; none if this program decoded."""
-    if not any(each.delivery for each in windows):
+    if not any(window.delivery for window in windows):
         return {}
     stems = _NOT_SEEN + (() if _has_proposals(windows) else _NOT_PROPOSED)
     stems += _TIMED if came_in_bursts(windows) else ()
-    emptied = (name for name in header() if name.startswith(stems))
-    return {name: None for name in emptied if not name.startswith(_WHOLE)}
+    names = (name for name in header() if name.startswith(stems))
+    return {name: None for name in names if not name.startswith(_WHOLE)}
 
 
 def explain_served_columns(
-    windows: Sequence[Generation], unmetered: bool, retold: bool
+    windows: Sequence[Generation], lacks_meter: bool, retold: bool
 ) -> list[tuple[str, str]]:
     """Why they are empty, and what to mind about others; ``retold``: answers came as text."""
-    came = [each.delivery for each in windows if each.delivery]
-    if not came:
+    deliveries = [window.delivery for window in windows if window.delivery]
+    if not deliveries:
         return []
-    again = sum(each.attempts > 1 for each in came)
+    retried_count = sum(delivery.attempts > 1 for delivery in deliveries)
     unknown = (
         "" if _has_proposals(windows) else "nobody says how many tokens were proposed to a call"
     )
@@ -342,10 +367,15 @@ def explain_served_columns(
         ("perplexity", "the target is not loaded here"),
         ("acceptance_rate", unknown),
         ("token_rate", _BURSTS if came_in_bursts(windows) else ""),
-        (_ENERGY, _UNNAMED if unmetered else ""),
-        ("latency_s", f"{again} of {len(came)} answers took several requests" if again else ""),
+        (_ENERGY, _UNNAMED if lacks_meter else ""),
+        (
+            "latency_s",
+            f"{retried_count} of {len(deliveries)} answers took several requests"
+            if retried_count
+            else "",
+        ),
     ]
 
 
 def _has_proposals(windows: Sequence[Generation]) -> bool:
-    return all(each.delivery.proposed for each in windows if each.delivery)
+    return all(window.delivery.proposed for window in windows if window.delivery)

@@ -54,116 +54,122 @@ def run_job(settings: JobSettings, says: StateCallback = lambda state: None) -> 
     is one. Raises ValueError: models or prompts that cannot work together, before any decoding.
     """
     settings = settings.pin_revisions()
-    abandoned = True
-    while abandoned:
-        with ExitStack() as held:
-            runs = _open_cells(settings, held, says)
-            pending = [run for run in runs if not run.store.complete(settings.asked.repeats)]
+    is_abandoned = True
+    while is_abandoned:
+        with ExitStack() as stack:
+            runs = _open_cells(settings, stack, says)
+            pending = [
+                cell_run for cell_run in runs if not cell_run.store.complete(settings.asked.repeats)
+            ]
             if pending:
-                _run_cells(settings, runs, pending, held)
+                _run_cells(settings, runs, pending, stack)
             processes.barrier()
-            results = [run.store.result() for run in runs]
-            left = [run for run in runs if run.shared and not run.store.result()]
+            results = [cell_run.store.result() for cell_run in runs]
+            shared_runs = [
+                cell_run for cell_run in runs if cell_run.shared and not cell_run.store.result()
+            ]
             # Whoever held the baseline is gone and left it undone: then it is this job's.
-            abandoned = any(run.store.lock(wait=False) for run in left)
+            is_abandoned = any(cell_run.store.lock(wait=False) for cell_run in shared_runs)
     return [result for result in results if result is not None]
 
 
-def _open_cells(settings: JobSettings, held: ExitStack, says: StateCallback) -> list[CellRun]:
+def _open_cells(settings: JobSettings, stack: ExitStack, says: StateCallback) -> list[CellRun]:
     """The job's cells with their stores locked, always in the same order against deadlock. The
     baseline of several cells waits for no other job: it is timed here in any case.
     """
-    first = processes.rank() == 0
+    is_first = processes.rank() == 0
     runs = []
     for cell in settings.cells:
-        kind = CellStore if first else ReadOnlyCellStore
+        kind = CellStore if is_first else ReadOnlyCellStore
         store = kind(settings.results, settings.run_id(cell), settings.user_code_digest)
         runs.append(CellRun(cell, store, PeakMemory(settings.device)))
-    for run in sorted(runs, key=lambda run: run.run_id):
-        alone = run.cell.name != BASELINE or len(runs) == 1 or processes.count() > 1
-        free = run.store.lock(wait=False)
+    for cell_run in sorted(runs, key=lambda cell_run: cell_run.run_id):
+        alone = cell_run.cell.name != BASELINE or len(runs) == 1 or processes.count() > 1
+        free = cell_run.store.lock(wait=False)
         if alone and not free:
             says("waiting")
-            free = run.store.lock()
+            free = cell_run.store.lock()
             says("running")
-        run.shared = not free and first
-        held.callback(run.store.unlock)
-    for run in runs if first else ():
-        if run.shared:
-            log.info("%s is another job's now: it is timed here for this one", run.cell.title)
-            run.done = run.store.load_repeats()
-            for each in run.store.load_retimed():  # what a session of this job had timed
-                run.done[each.repeat].setdefault(each.prompt_id, each)
+        cell_run.shared = not free and is_first
+        stack.callback(cell_run.store.unlock)
+    for cell_run in runs if is_first else ():
+        if cell_run.shared:
+            log.info("%s is another job's now: it is timed here for this one", cell_run.cell.title)
+            cell_run.done = cell_run.store.load_repeats()
+            for generation in cell_run.store.load_retimed():  # what a session of this job had timed
+                cell_run.done[generation.repeat].setdefault(generation.prompt_id, generation)
         else:
-            run.models = run.store.hold_models(settings.read_models(run.cell))
-            run.done = run.store.repair()
+            cell_run.models = cell_run.store.hold_models(settings.read_models(cell_run.cell))
+            cell_run.done = cell_run.store.repair()
     processes.barrier()  # none reads before bad files are set aside
-    for run in runs:
-        if not first:
-            run.done = run.store.load_repeats()
-        if run.store.complete(settings.asked.repeats):
-            if first and not run.shared:
-                run.store.call(settings.facts(run.cell).decoder)
-            ours = first and not run.shared
-            unknown = "; it keeps no digest of its models" if ours and not run.models else ""
-            log.info("%s is complete: %s%s", run.cell.title, run.store.folder, unknown)
+    for cell_run in runs:
+        if not is_first:
+            cell_run.done = cell_run.store.load_repeats()
+        if cell_run.store.complete(settings.asked.repeats):
+            if is_first and not cell_run.shared:
+                cell_run.store.call(settings.facts(cell_run.cell).decoder)
+            ours = is_first and not cell_run.shared
+            unknown = "; it keeps no digest of its models" if ours and not cell_run.models else ""
+            log.info("%s is complete: %s%s", cell_run.cell.title, cell_run.store.folder, unknown)
     return runs
 
 
 def _run_cells(
-    settings: JobSettings, runs: list[CellRun], pending: list[CellRun], held: ExitStack
+    settings: JobSettings, runs: list[CellRun], pending: list[CellRun], stack: ExitStack
 ) -> None:
-    first = processes.rank() == 0
-    shown = settings.asked.sink.progress and first
-    metering = held.enter_context(EnergyMetering(settings))
-    here = held.enter_context(Machine(settings.device, gpu_ordinals(settings)))
+    is_first = processes.rank() == 0
+    shows_progress = settings.asked.sink.progress and is_first
+    energy_metering = stack.enter_context(EnergyMetering(settings))
+    job_machine = stack.enter_context(Machine(settings.device, gpu_ordinals(settings)))
     tokenizer, tokens = models.load_pair_tokenizer(settings.pair)
     prompts = JobPrompts.build(settings, tokenizer)
     backend: ModelBackend | ServerBackend
     if settings.served is not None:
-        backend = held.enter_context(closing(ServerBackend(settings, tokenizer, tokens)))
+        backend = stack.enter_context(closing(ServerBackend(settings, tokenizer, tokens)))
     else:
-        with show_spinner("loading the models", shown):
-            backend = held.enter_context(closing(ModelBackend(settings, tokenizer, tokens)))
-    session = Session(settings, runs, pending, prompts, metering, here)
-    if first:
+        with show_spinner("loading the models", shows_progress):
+            backend = stack.enter_context(closing(ModelBackend(settings, tokenizer, tokens)))
+    session = Session(settings, runs, pending, prompts, energy_metering, job_machine)
+    if is_first:
         copy_shorter_cells(settings, runs, prompts)
     processes.barrier()
-    for run in () if first else runs:
-        run.done = run.store.load_repeats()
-    for run in runs if first else ():
-        if not run.shared and (run in pending or run is session.baseline):
-            run.done = run.store.repair_tokens(backend.vocabulary)
+    for cell_run in () if is_first else runs:
+        cell_run.done = cell_run.store.load_repeats()
+    for cell_run in runs if is_first else ():
+        if not cell_run.shared and (cell_run in pending or cell_run is session.baseline):
+            cell_run.done = cell_run.store.repair_tokens(backend.vocabulary)
     active = session.active()
     origin = provenance()
-    for run in (run for run in pending if not run.shared):
-        run.store.hold_token_ids(prompts.token_ids_digest)
-        run.store.describe(settings.cell_settings(run.cell), origin)
+    for cell_run in (cell_run for cell_run in pending if not cell_run.shared):
+        cell_run.store.hold_token_ids(prompts.token_ids_digest)
+        cell_run.store.describe(settings.cell_settings(cell_run.cell), origin)
     began = perf_counter()
-    with show_spinner("warming up", shown):
+    with show_spinner("warming up", shows_progress):
         backend.prepare(session, active)
-    for run in pending:
-        if run.models not in ({}, settings.read_models(run.cell)):
-            raise UsageError(f"{run.cell.title}: its models' files changed while they were loaded")
+    for cell_run in pending:
+        if cell_run.models not in ({}, settings.read_models(cell_run.cell)):
+            raise UsageError(
+                f"{cell_run.cell.title}: its models' files changed while they were loaded"
+            )
     processes.barrier()  # none writes before all have read
-    prepared = perf_counter()
+    prepare_end = perf_counter()
     try:
         look_at_plain(session)
     except Exception as error:  # it is a look ahead: decoding itself goes on or fails
         log.warning("gate=%d left out: %s", settings.asked.gate, one_line(error))
     decode_interleaved(session, active)
-    preparing = prepared - began
-    decoding = perf_counter() - prepared
-    how = settings.pair.specs[0].compile
-    gain = RECORDED_GAIN if how.startswith("static") else 1
-    if how != "none" and not settings.served and preparing > gain * decoding:
+    prepare_s = prepare_end - began
+    decoding = perf_counter() - prepare_end
+    compile_mode = settings.pair.specs[0].compile
+    gain = RECORDED_GAIN if compile_mode.startswith("static") else 1
+    if compile_mode != "none" and not settings.served and prepare_s > gain * decoding:
         log.warning(
             "engine.compile=%s took %.0f s before the first prompt, the prompts %.0f s: "
             "a job of this size is done sooner with engine.compile=none",
-            *(how, preparing, decoding),
+            *(compile_mode, prepare_s, decoding),
         )
-    if first:
-        with show_spinner("computing intervals", shown):
+    if is_first:
+        with show_spinner("computing intervals", shows_progress):
             write_results(session, backend.runtime_facts(session))
 
 
@@ -173,46 +179,48 @@ def copy_shorter_cells(settings: JobSettings, runs: Sequence[CellRun], prompts: 
     """
     table = files.results_file(settings.results, settings.asked.name)
     plain = [row["run_id"] for row in read_rows(table) if row["decoder"] == BASELINE]
-    asked = (CellStore(settings.results, each).settings().get("examples", {}) for each in plain)
-    counts = {int(each.get("count", 0)) for each in asked}
+    examples = (
+        CellStore(settings.results, run_id).settings().get("examples", {}) for run_id in plain
+    )
+    counts = {int(example_settings.get("count", 0)) for example_settings in examples}
     for count in sorted((n for n in counts if 0 < n < len(settings.examples)), reverse=True):
         shorter = replace(settings, examples=settings.examples[:count])
         token_ids = prompts.digest_token_ids(prompts.select_requests(shorter.examples))
-        for run in runs:
-            other = CellStore(settings.results, shorter.run_id(run.cell))
-            fresh = not run.shared and not run.store.load()
-            if fresh and other.is_answered_by(run.models, token_ids):
-                run.store.copy_answers(other)
-                log.info("%s: %d prompts are answered already", run.cell.title, count)
+        for cell_run in runs:
+            shorter_store = CellStore(settings.results, shorter.run_id(cell_run.cell))
+            fresh = not cell_run.shared and not cell_run.store.load()
+            if fresh and shorter_store.is_answered_by(cell_run.models, token_ids):
+                cell_run.store.copy_answers(shorter_store)
+                log.info("%s: %d prompts are answered already", cell_run.cell.title, count)
 
 
 def _apply_to_decoders(
     session: Session, runs: Sequence[CellRun], does: Callable[[Any], object]
 ) -> None:
     """Does something with each decoder that will decode; a cell that it fails for is given up."""
-    for run in session.will_decode(runs):
+    for cell_run in session.will_decode(runs):
         try:
-            does(run.decoder)
+            does(cell_run.decoder)
         except Exception as error:
-            run.fail(error)
+            cell_run.fail(error)
 
 
-def _warm_up(session: Session, runs: Sequence[CellRun], most: int) -> None:
+def _warm_up(session: Session, runs: Sequence[CellRun], max_tokens: int) -> None:
     """Decodes a few tokens with the cells that will decode, which nothing records."""
-    asked = session.settings.asked
-    warming = list(batches(session.prompts.requests, session.settings.engine.batch_size))
+    options = session.settings.asked
+    warmup_batches = list(batches(session.prompts.requests, session.settings.engine.batch_size))
 
-    for run in session.will_decode(runs):
-        warmed = 0
-        for batch in warming[: asked.warmup + GIVEN_UP]:
-            if warmed == asked.warmup:
+    for cell_run in session.will_decode(runs):
+        warmup_count = 0
+        for batch in warmup_batches[: options.warmup + GIVEN_UP]:
+            if warmup_count == options.warmup:
                 break
-            short = [replace(r, max_new_tokens=min(r.max_new_tokens, most)) for r in batch]
+            short = [replace(r, max_new_tokens=min(r.max_new_tokens, max_tokens)) for r in batch]
             try:
-                cast(AnyDecoder, run.decoder).generate(short, asked.seed)
-                warmed += 1
+                cast(AnyDecoder, cell_run.decoder).generate(short, options.seed)
+                warmup_count += 1
             except Exception as error:  # decoding will tell which prompts it is of
-                log.debug("%s does not warm up: %s", run.cell.title, error)
+                log.debug("%s does not warm up: %s", cell_run.cell.title, error)
 
 
 def look_at_plain(session: Session) -> None:
@@ -222,29 +230,31 @@ def look_at_plain(session: Session) -> None:
     Answers that it has serve. Else the first prompts are decoded for this alone: kept, they would
     be timed apart from the other cells' answers.
     """
-    settings, prompts, run = session.settings, session.prompts, session.runs[0]
-    first = prompts.requests[: settings.asked.gate]
-    known = {**vars(settings.facts(run.cell))}
-    if not first or run.failure is not None or not find_printed(known):
+    settings, prompts, cell_run = session.settings, session.prompts, session.runs[0]
+    first_requests = prompts.requests[: settings.asked.gate]
+    columns = {**vars(settings.facts(cell_run.cell))}
+    if not first_requests or cell_run.failure is not None or not find_printed(columns):
         return
-    done = [*run.done[0].values()]
-    for batch in () if done else batches(first, settings.engine.batch_size):
-        done += run.decoder.generate(batch, settings.asked.seed)  # type: ignore[union-attr]
-    records = CellRecords(done, texts=prompts.texts(done), references=prompts.references)
+    generations = [*cell_run.done[0].values()]
+    for batch in () if generations else batches(first_requests, settings.engine.batch_size):
+        generations += cell_run.decoder.generate(batch, settings.asked.seed)  # type: ignore[union-attr]
+    records = CellRecords(
+        generations, texts=prompts.texts(generations), references=prompts.references
+    )
     row = summarise(records, prompts.task.scores, tokenize=prompts.task.tokenize).row
-    known["prompt_length"] = fmean(len(each.prompt_ids) for each in first)
-    for line in compare_with_printed(row | known):
+    columns["prompt_length"] = fmean(len(request.prompt_ids) for request in first_requests)
+    for line in compare_with_printed(row | columns):
         log.warning(line)
 
 
-def _leave_out_unfit(run: CellRun, decoder: AnyDecoder, requests: Sequence[Request]) -> None:
+def _leave_out_unfit(cell_run: CellRun, decoder: AnyDecoder, requests: Sequence[Request]) -> None:
     """Leaves out what a decoder cannot be asked. Raises PromptError: that is every prompt."""
-    for each in requests:
+    for request in requests:
         try:
-            decoder.preflight([each])
+            decoder.preflight([request])
         except PromptError as error:
-            run.skip_prompt(each.prompt_id, error)
-            if len(run.failed) == len(requests):
+            cell_run.skip_prompt(request.prompt_id, error)
+            if len(cell_run.failed) == len(requests):
                 raise
 
 
@@ -257,9 +267,9 @@ class ModelBackend:
         self.vocabulary = self.models[0].vocab_size  # ids of records must lie below
         spec = settings.pair.specs[0]
         target = f"{spec.path} {settings.pair.get_marks()[0]} {spec.dtype}"
-        kept = settings.results / files.RUNS / "threads.json", target
+        stored_choice = settings.results / files.RUNS / "threads.json", target
         self._slowdown = models.use_threads(
-            settings.engine.threads, settings.device, self.models[0], kept
+            settings.engine.threads, settings.device, self.models[0], stored_choice
         )
 
     def prepare(self, session: Session, runs: Sequence[CellRun]) -> None:
@@ -271,32 +281,36 @@ class ModelBackend:
         requests = session.prompts.requests
         target = self.models[0]
         drafts = self.models[1:]
-        for run in runs:
+        for cell_run in runs:
             try:
-                run.decoder = run.cell.config.build(
+                cell_run.decoder = cell_run.cell.config.build(
                     target,
-                    drafts[: run.cell.config.drafts],
+                    drafts[: cell_run.cell.config.drafts],
                     settings.sampling,
                     settings.engine.batch_size,
                     self._pool,
-                    models.load_pair_heads(settings.pair, run.cell.config.heads, target),
+                    models.load_pair_heads(settings.pair, cell_run.cell.config.heads, target),
                 )
             except Exception as error:
-                run.fail(error)
+                cell_run.fail(error)
                 continue
-            _leave_out_unfit(run, run.decoder, requests)
-            fit = next(each for each in requests if each.prompt_id not in run.failed)
+            _leave_out_unfit(cell_run, cell_run.decoder, requests)
+            fit = next(request for request in requests if request.prompt_id not in cell_run.failed)
             _apply_to_decoders(
-                session, [run], partial(models.warn_of_wrong_layers, prompt=fit.prompt_ids)
+                session, [cell_run], partial(models.warn_of_wrong_layers, prompt=fit.prompt_ids)
             )
         # All make room before any warms up: what is made to run over a cache is lost when it grows.
-        lengths = [(len(each.prompt_ids), each.max_new_tokens) for each in requests]
+        lengths = [(len(request.prompt_ids), request.max_new_tokens) for request in requests]
         _apply_to_decoders(
-            session, runs, lambda d: d.reserve(max(d.slots_needed(*each) for each in lengths))
+            session,
+            runs,
+            lambda d: d.reserve(
+                max(d.slots_needed(*request_lengths) for request_lengths in lengths)
+            ),
         )
         _apply_to_decoders(session, runs, lambda decoder: decoder.prepare(requests))
-        captured = settings.pair.specs[0].compile != "none"
-        _warm_up(session, runs, _CAPTURE_TOKENS if captured else _WARMUP_TOKENS)
+        captures_graphs = settings.pair.specs[0].compile != "none"
+        _warm_up(session, runs, _CAPTURE_TOKENS if captures_graphs else _WARMUP_TOKENS)
 
     def runtime_facts(self, session: Session) -> dict[str, Any]:
         """Returns what is known only once models are loaded: fields of ``CellFacts``."""
@@ -326,34 +340,35 @@ class ServerBackend:
         self._tokenizer = tokenizer
         self._servers: list[Server] = []
         sampling = settings.sampling
-        asking = RequestOptions(sampling.temperature, sampling.top_k, sampling.top_p, tokens)
+        options = RequestOptions(sampling.temperature, sampling.top_k, sampling.top_p, tokens)
         if settings.served is not None and settings.served.tokens != "ids":
-            asking = replace(
-                asking, tokenise=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
+            options = replace(
+                options,
+                tokenise=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
             )
-        self._asking = asking
+        self._asking = options
 
     def prepare(self, session: Session, runs: Sequence[CellRun]) -> None:
         """Each cell's decoder over its server, warmed up; one whose server is silent has failed."""
         settings = session.settings
         assert settings.served is not None
-        for run in runs:
-            server = make_client(settings.served, run.cell)
+        for cell_run in runs:
+            server = make_client(settings.served, cell_run.cell)
             self._servers.append(server)
             decoder: Any = ServedDecoder(  # of no models
                 server, self._asking, settings.engine.batch_size, settings.served.rate
             )
-            run.decoder = decoder
-            _leave_out_unfit(run, decoder, session.prompts.requests)
+            cell_run.decoder = decoder
+            _leave_out_unfit(cell_run, decoder, session.prompts.requests)
         _warm_up(session, runs, _WARMUP_TOKENS)
 
     def runtime_facts(self, session: Session) -> dict[str, Any]:
         """Returns what the server says of itself."""
-        named = {read_server_version(server) for server in self._servers}
+        versions = {read_server_version(server) for server in self._servers}
         return {
             "device": SERVER,
             "stop_rule": session.settings.task.ends(self._tokenizer).rule,
-            "library": named.pop() if len(named) == 1 else SERVER,
+            "library": versions.pop() if len(versions) == 1 else SERVER,
         }
 
     def close(self) -> None:
@@ -369,8 +384,8 @@ def read_server_version(server: Server) -> str:
     version = _read_json_text(server.read("version"), "version")
     if not version:
         return SERVER
-    known = "vllm:" in (server.read("metrics") or "")
-    return f"{'vllm' if known else SERVER} {version}"
+    is_vllm = "vllm:" in (server.read("metrics") or "")
+    return f"{'vllm' if is_vllm else SERVER} {version}"
 
 
 def _read_json_text(answer: str | None, name: str) -> str:

@@ -92,21 +92,21 @@ class CellRun:
 
     def missing(self, requests: Sequence[Request], repeat: int) -> list[Request]:
         """Returns the requests it will decode in a repeat; none once it has failed."""
-        left = [] if self.decoder is None else self.find_unrecorded(requests, repeat)
-        return [each for each in left if each.prompt_id not in self.failed]
+        unrecorded_requests = [] if self.decoder is None else self.find_unrecorded(requests, repeat)
+        return [request for request in unrecorded_requests if request.prompt_id not in self.failed]
 
     def find_unrecorded(self, requests: Sequence[Request], repeat: int) -> list[Request]:
         """Returns the requests without a record."""
-        return [each for each in requests if each.prompt_id not in self.done[repeat]]
+        return [request for request in requests if request.prompt_id not in self.done[repeat]]
 
     def fail(self, error: Exception) -> None:
         """Gives the cell up, its trace beside its records; raises an error that is of that disk, or
         has taken the GPU from all cells.
         """
         raise_if_device_lost(error)
-        refused = isinstance(error, OSError) and files.explain_os_error(error)
-        named = getattr(error, "filename", None) if refused else None
-        if named is not None and Path(named).is_relative_to(self.store.folder):
+        os_explanation = isinstance(error, OSError) and files.explain_os_error(error)
+        filename = getattr(error, "filename", None) if os_explanation else None
+        if filename is not None and Path(filename).is_relative_to(self.store.folder):
             raise error
         self.failure = Reason("", summarise_error(error), self._trace(error))
         self.decoder = None
@@ -148,27 +148,33 @@ class Session:
         """Plain decoding; none where a server has none."""
         return self.runs[0] if self.runs[0].cell.name == BASELINE else None
 
-    def lacks(self, run: CellRun) -> bool:
+    def lacks(self, cell_run: CellRun) -> bool:
         """Returns whether a cell has anything left to decode, in any repeat."""
         repeats = range(self.settings.asked.repeats)
-        return any(run.find_unrecorded(self.prompts.requests, each) for each in repeats)
+        return any(cell_run.find_unrecorded(self.prompts.requests, repeat) for repeat in repeats)
 
     def active(self) -> list[CellRun]:
         """Returns the cells to work on; drops their records that no baseline was timed beside."""
         baseline = self.baseline
         if baseline is None:
             return list(self.pending)
-        stored = [each for repeat in baseline.done.values() for each in repeat.values()]
-        self.against = index_timings([*baseline.store.load_retimed(), *stored])
-        cells = [run for run in self.pending if run is not baseline]
-        for run in cells:
-            if again := find_unpaired(run.done, self.against):
-                for repeat, prompt_id in again:
-                    del run.done[repeat][prompt_id]
+        stored_generations = [
+            generation for repeat in baseline.done.values() for generation in repeat.values()
+        ]
+        self.against = index_timings([*baseline.store.load_retimed(), *stored_generations])
+        cells = [cell_run for cell_run in self.pending if cell_run is not baseline]
+        for cell_run in cells:
+            if unpaired_keys := find_unpaired(cell_run.done, self.against):
+                for repeat, prompt_id in unpaired_keys:
+                    del cell_run.done[repeat][prompt_id]
                 if processes.rank() == 0:
                     cell_folder.rewrite_generations(
-                        run.store.folder / files.GENERATIONS,
-                        [each for repeat in run.done.values() for each in repeat.values()],
+                        cell_run.store.folder / files.GENERATIONS,
+                        [
+                            generation
+                            for repeat in cell_run.done.values()
+                            for generation in repeat.values()
+                        ],
                     )
         decoding = any(map(self.lacks, cells))
         alone = baseline in self.pending and not baseline.shared
@@ -176,136 +182,162 @@ class Session:
 
     def will_decode(self, runs: Sequence[CellRun]) -> list[CellRun]:
         """Returns the cells that will decode; the baseline is timed beside whatever does."""
-        built = [run for run in runs if run.decoder is not None]
-        lacking = [run for run in built if self.lacks(run)]
-        return [run for run in built if run in lacking or (lacking and run is self.baseline)]
+        built_runs = [cell_run for cell_run in runs if cell_run.decoder is not None]
+        incomplete_runs = [cell_run for cell_run in built_runs if self.lacks(cell_run)]
+        return [
+            cell_run
+            for cell_run in built_runs
+            if cell_run in incomplete_runs or (incomplete_runs and cell_run is self.baseline)
+        ]
 
     def todo(
-        self, run: CellRun, runs: Iterable[CellRun], batch: Sequence[Request], repeat: int
+        self, cell_run: CellRun, runs: Iterable[CellRun], batch: Sequence[Request], repeat: int
     ) -> list[Request]:
         """What a cell decodes of a batch: what it lacks, and the baseline what any cell does."""
-        if run is not self.baseline:
-            return run.missing(batch, repeat)
-        if run.decoder is None:
+        if cell_run is not self.baseline:
+            return cell_run.missing(batch, repeat)
+        if cell_run.decoder is None:
             return []
-        asking = [one for one in runs if not one.shared]
-        wanted = {each.prompt_id for one in asking for each in one.missing(batch, repeat)}
-        return [each for each in batch if each.prompt_id in wanted]
+        own_runs = [other_run for other_run in runs if not other_run.shared]
+        prompt_ids = {
+            request.prompt_id
+            for other_run in own_runs
+            for request in other_run.missing(batch, repeat)
+        }
+        return [request for request in batch if request.prompt_id in prompt_ids]
 
     def batches(self) -> Iterator[tuple[int, Sequence[Request]]]:
         """Repeat and prompts of each turn, all prompts of a repeat before the next."""
-        served = self.settings.served
+        server = self.settings.served
         size = self.settings.engine.batch_size
-        if served is not None and served.rate is not None:
+        if server is not None and server.rate is not None:
             size = len(self.settings.examples)  # all of those that arrive
         elif self.settings.engine.batching == "continuous":
             size *= _QUEUE
-        batched = [batch for wave in self.prompts.waves() for batch in batches(wave, size)]
-        return ((repeat, b) for repeat in range(self.settings.asked.repeats) for b in batched)
+        all_batches = [batch for wave in self.prompts.waves() for batch in batches(wave, size)]
+        return ((repeat, b) for repeat in range(self.settings.asked.repeats) for b in all_batches)
 
 
 def index_timings(generations: Iterable[Generation]) -> Timings:
     """Returns a baseline's generations by what pairs them with a cell's."""
-    return {(each.sitting, each.repeat, each.prompt_id): each for each in generations}
+    return {
+        (generation.sitting, generation.repeat, generation.prompt_id): generation
+        for generation in generations
+    }
 
 
-def find_unpaired(done: Repeats, against: Timings) -> set[tuple[int, str]]:
+def find_unpaired(repeats: Repeats, against: Timings) -> set[tuple[int, str]]:
     """Repeat and prompt id of a cell's generations that no baseline was timed beside."""
-    every = index_timings(each for repeat in done.values() for each in repeat.values())
-    return {key[1:] for key in every.keys() - against.keys()}
+    timings = index_timings(
+        generation for repeat in repeats.values() for generation in repeat.values()
+    )
+    return {key[1:] for key in timings.keys() - against.keys()}
 
 
 def pair_timings(
     repeats: Sequence[Sequence[Generation]], against: Timings
 ) -> list[list[Generation]] | None:
     """The baseline's generations timed in turn with a cell's, in order; None if one is missing."""
-    keys = [list(index_timings(each)) for each in repeats]
-    if any(key not in against for each in keys for key in each):
+    keys = [list(index_timings(repeat)) for repeat in repeats]
+    if any(key not in against for repeat_keys in keys for key in repeat_keys):
         return None
-    return [[against[key] for key in each] for each in keys]
+    return [[against[key] for key in repeat_keys] for repeat_keys in keys]
 
 
 def decode_interleaved(session: Session, runs: Sequence[CellRun]) -> None:
     """Interleaves the cells prompt by prompt; a cell that fails leaves the others going."""
     requests = session.prompts.requests
     repeats = range(session.settings.asked.repeats)
-    missing = sum(len(session.todo(run, runs, requests, each)) for each in repeats for run in runs)
-    shown = session.settings.asked.sink.progress and processes.rank() == 0
-    done = sum(len(each) for run in runs for each in run.done.values())
-    if done:
-        log.info("%d of %d answers are there; it goes on", done, done + missing)
-    progress = ProgressBar(missing, enabled=shown)
+    missing = sum(
+        len(session.todo(cell_run, runs, requests, repeat))
+        for repeat in repeats
+        for cell_run in runs
+    )
+    shows_progress = session.settings.asked.sink.progress and processes.rank() == 0
+    answer_count = sum(len(answers) for cell_run in runs for answers in cell_run.done.values())
+    if answer_count:
+        log.info("%d of %d answers are there; it goes on", answer_count, answer_count + missing)
+    progress = ProgressBar(missing, enabled=shows_progress)
     try:
         for number, (repeat, batch) in enumerate(session.batches()):
-            first = number % len(runs)
-            turns = {run.run_id: session.todo(run, runs, batch, repeat) for run in runs}
-            for run in (*runs[first:], *runs[:first]):
+            offset = number % len(runs)
+            turns = {
+                cell_run.run_id: session.todo(cell_run, runs, batch, repeat) for cell_run in runs
+            }
+            for cell_run in (*runs[offset:], *runs[:offset]):
                 signals.check()
-                if (todo := turns[run.run_id]) and run.decoder is not None:
-                    _decode(session, run, todo, repeat, progress)
+                if (todo := turns[cell_run.run_id]) and cell_run.decoder is not None:
+                    _decode(session, cell_run, todo, repeat, progress)
     except OtherTokensError as error:
-        for run in runs:
-            run.fail(error)
+        for cell_run in runs:
+            cell_run.fail(error)
     finally:
         progress.close()
-    for run in runs:
-        recordings = getattr(run.decoder, "recordings", None)
-        if recordings is not None and run.last[1]:
-            recordings.check_again(*run.last, session.settings.asked.seed)
+    for cell_run in runs:
+        recordings = getattr(cell_run.decoder, "recordings", None)
+        if recordings is not None and cell_run.last[1]:
+            recordings.check_again(*cell_run.last, session.settings.asked.seed)
 
 
 def _decode(
-    session: Session, run: CellRun, batch: Sequence[Request], repeat: int, progress: ProgressBar
+    session: Session,
+    cell_run: CellRun,
+    batch: Sequence[Request],
+    repeat: int,
+    progress: ProgressBar,
 ) -> None:
     """One batch of one cell, on disk when this returns."""
     settings = session.settings
-    done = run.done[repeat]
-    decoder = run.decoder
+    answers = cell_run.done[repeat]
+    decoder = cell_run.decoder
     new = list[Generation]()
     assert decoder is not None
-    progress.start(run.cell.title, (run.run_id, repeat), done.values())
-    requests = _resolve(session, run, batch, done)
+    progress.start(cell_run.cell.title, (cell_run.run_id, repeat), answers.values())
+    requests = _resolve(session, cell_run, batch, answers)
     try:
-        ids = [each.prompt_id for each in session.prompts.requests]
-        before = ids[: ids.index(batch[0].prompt_id)]  # whose answers, in this order, it remembers
-        decoder.remember([done[each].tokens for each in before if each in done])
-        run.memory.begin()
+        ids = [request.prompt_id for request in session.prompts.requests]
+        # Whose answers, in this order, it remembers.
+        earlier_ids = ids[: ids.index(batch[0].prompt_id)]
+        decoder.remember(
+            [answers[prompt_id].tokens for prompt_id in earlier_ids if prompt_id in answers]
+        )
+        cell_run.memory.begin()
         session.machine.begin()
-        decoder.ran = run.ran
-        generations = _attempt(session, run, decoder, requests, progress)
-        run.last = requests, generations
-        run.memory.end()
-        if any(min(each.prefill_s, each.decode_s) < 0 for each in generations):
+        decoder.ran = cell_run.ran
+        generations = _attempt(session, cell_run, decoder, requests, progress)
+        cell_run.last = requests, generations
+        cell_run.memory.end()
+        if any(min(generation.prefill_s, generation.decode_s) < 0 for generation in generations):
             raise UsageError("the clock ran backwards")
         generations = _add_session_fields(session, repeat, generations, requests)
         if repeat and settings.repeatable:
-            check_repeated(generations, run.done[0])
-        new = _store(session, run, repeat, generations)
+            check_repeated(generations, cell_run.done[0])
+        new = _store(session, cell_run, repeat, generations)
     except OtherTokensError:
         raise
     except Exception as error:
-        run.fail(error)
+        cell_run.fail(error)
     else:
-        done.update({each.prompt_id: each for each in new})
+        answers.update({generation.prompt_id: generation for generation in new})
     progress.finish(len(batch), new)
 
 
 def _resolve(
-    session: Session, run: CellRun, batch: Sequence[Request], done: Mapping[str, Generation]
+    session: Session, cell_run: CellRun, batch: Sequence[Request], answers: Mapping[str, Generation]
 ) -> list[Request]:
     """The requests of a batch that can be asked; later turns need the cell's own answers."""
     requests = list[Request]()
-    for each in batch:
+    for request in batch:
         try:
-            requests += session.prompts.resolve([each], done)
+            requests += session.prompts.resolve([request], answers)
         except Exception as error:  # as of a chat template
-            run.skip_prompt(each.prompt_id, error)
+            cell_run.skip_prompt(request.prompt_id, error)
     return requests
 
 
 def _attempt(
     session: Session,
-    run: CellRun,
+    cell_run: CellRun,
     decoder: AnyDecoder,
     requests: Sequence[Request],
     progress: ProgressBar,
@@ -313,20 +345,22 @@ def _attempt(
     """Decodes what of a batch can be decoded, and leaves the others out. Raises MemoryError: the
     batch has no room.
     """
-    failed: Mapping[str, Exception] = {}
-    answered: Sequence[Generation] = ()
-    if not requests or run.decoder is None:
+    failures: Mapping[str, Exception] = {}
+    answers: Sequence[Generation] = ()
+    if not requests or cell_run.decoder is None:
         return []
     try:
         seed = session.settings.asked.seed
-        generations = session.metering.generate(decoder, requests, seed, progress.step, run.done)
-        run.in_a_row = 0
+        generations = session.metering.generate(
+            decoder, requests, seed, progress.step, cell_run.done
+        )
+        cell_run.in_a_row = 0
         return generations
     except UnansweredError as error:
-        failed = error.failed
-        answered = error.answered
+        failures = error.failed
+        answers = error.answered
     except PromptError as error:
-        failed = {error.prompt_id: error}
+        failures = {error.prompt_id: error}
     except Exception as error:
         raise_if_device_lost(error)
         if session.settings.device.startswith("cuda"):
@@ -336,13 +370,15 @@ def _attempt(
                 raise MemoryError(f"a batch of {len(requests)}: {first_line(error)}") from error
             half = len(requests) // 2  # whose error it is, its halves tell
             parts = requests[:half], requests[half:]
-            return [g for part in parts for g in _attempt(session, run, decoder, part, progress)]
-        failed = {requests[0].prompt_id: error}
-    for prompt_id, why in failed.items():
-        run.skip_prompt(prompt_id, why)
-    left = {*failed, *(each.prompt_id for each in answered)}
-    rest = [each for each in requests if each.prompt_id not in left]
-    return [*answered, *_attempt(session, run, decoder, rest, progress)]
+            return [
+                g for part in parts for g in _attempt(session, cell_run, decoder, part, progress)
+            ]
+        failures = {requests[0].prompt_id: error}
+    for prompt_id, failure in failures.items():
+        cell_run.skip_prompt(prompt_id, failure)
+    settled_ids = {*failures, *(answer.prompt_id for answer in answers)}
+    remaining_requests = [request for request in requests if request.prompt_id not in settled_ids]
+    return [*answers, *_attempt(session, cell_run, decoder, remaining_requests, progress)]
 
 
 def lacks_memory(error: Exception) -> bool:
@@ -355,53 +391,66 @@ def _add_session_fields(
     session: Session, repeat: int, generations: Sequence[Generation], requests: Sequence[Request]
 ) -> list[Generation]:
     """Generations with what only the job knows: when, on what, of which kind."""
-    lengths = {each.prompt_id: len(each.prompt_ids) for each in requests}
+    lengths = {request.prompt_id: len(request.prompt_ids) for request in requests}
     state: dict[str, Any] = {**session.machine.read(), "repeat": repeat, "sitting": session.name}
     kinds = session.prompts.categories
     return [
         replace(
-            each,
-            category=kinds.get(each.prompt_id, ""),
-            prompt_tokens=lengths[each.prompt_id],
+            generation,
+            category=kinds.get(generation.prompt_id, ""),
+            prompt_tokens=lengths[generation.prompt_id],
             **state,
         )
-        for each in generations
+        for generation in generations
     ]
 
 
 def _store(
-    session: Session, run: CellRun, repeat: int, generations: list[Generation]
+    session: Session, cell_run: CellRun, repeat: int, generations: list[Generation]
 ) -> list[Generation]:
     """Writes a batch; returns the cell's generations, without new timings of the baseline."""
-    done = run.done[repeat]
-    if run is not session.baseline:
-        run.store.append(generations)
+    answers = cell_run.done[repeat]
+    if cell_run is not session.baseline:
+        cell_run.store.append(generations)
         return generations
-    again = [each for each in generations if run.shared or each.prompt_id in done]
-    new = [] if run.shared else [each for each in generations if each.prompt_id not in done]
-    for each in again:
-        if each.prompt_id in done and each.tokens != done[each.prompt_id].tokens:
+    retimed_generations = [
+        generation
+        for generation in generations
+        if cell_run.shared or generation.prompt_id in answers
+    ]
+    new = (
+        []
+        if cell_run.shared
+        else [generation for generation in generations if generation.prompt_id not in answers]
+    )
+    for generation in retimed_generations:
+        if (
+            generation.prompt_id in answers
+            and generation.tokens != answers[generation.prompt_id].tokens
+        ):
             text = (
-                f"prompt {each.prompt_id!r}: the baseline delivers other tokens than its records "
-                f"in runs/{run.run_id} hold"
+                f"prompt {generation.prompt_id!r}: the baseline delivers other tokens than its "
+                f"records in runs/{cell_run.run_id} hold"
             )
             if session.settings.repeatable:
                 raise OtherTokensError(f"{text}; remove that folder to decode it anew")
             log.warning("%s, as this device may", text)
-    run.store.append(new)
-    if again:
-        run.store.append(again, session.name)
+    cell_run.store.append(new)
+    if retimed_generations:
+        cell_run.store.append(retimed_generations, session.name)
     session.against.update(index_timings(generations))
-    return generations if run.shared else new
+    return generations if cell_run.shared else new
 
 
-def check_repeated(again: Sequence[Generation], first: Mapping[str, Generation]) -> None:
+def check_repeated(
+    generations: Sequence[Generation], first_answers: Mapping[str, Generation]
+) -> None:
     """Checks that prompts decoded again had the same target calls and tokens as the first time."""
-    for each in again:
-        if not each.repeats(first[each.prompt_id]):
+    for generation in generations:
+        if not generation.repeats(first_answers[generation.prompt_id]):
             raise UsageError(
-                f"prompt {each.prompt_id!r}: repeat {each.repeat + 1} delivered other tokens than "
-                "the first with the same seed, so decoding is not deterministic"
+                f"prompt {generation.prompt_id!r}: repeat {generation.repeat + 1} delivered other "
+                "tokens than the first with the same seed, so decoding is not deterministic"
             )
 
 
