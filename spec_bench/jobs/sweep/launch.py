@@ -46,10 +46,10 @@ _LOCAL = "LocalLauncher"  # submitit's, which starts all jobs at once
 
 def visible_devices(environment: Mapping[str, str] = os.environ) -> list[str]:
     """The GPUs this process may use: those the environment names, else all of the machine."""
-    named = environment.get(OFFERED, environment.get(VISIBLE) or None)
-    if named is None:
+    names = environment.get(OFFERED, environment.get(VISIBLE) or None)
+    if names is None:
         return [row[0] for row in _ask("uuid")]  # driver and CUDA may count in other orders
-    return [name.strip() for name in named.split(",") if name.strip()]
+    return [name.strip() for name in names.split(",") if name.strip()]
 
 
 def gpu_memory_gib() -> float | None:
@@ -81,8 +81,12 @@ class GpuReservation:
             raise UsageError(f"the job needs {count} GPUs, {len(devices)} are visible")
         with suppress(FileExistsError):
             self._folder.mkdir(0o700, parents=True)
-        seen = self._folder.lstat()
-        if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or seen.st_mode & 0o022:
+        folder_stat = self._folder.lstat()
+        if (
+            not stat.S_ISDIR(folder_stat.st_mode)
+            or folder_stat.st_uid != os.getuid()
+            or folder_stat.st_mode & 0o022
+        ):
             raise UsageError(f"GPUs are claimed in {self._folder}, a folder that others may change")
         names = identities(devices)
         while not self._try(devices, count, names):
@@ -104,27 +108,27 @@ class GpuReservation:
     def _try(self, devices: Sequence[str], count: int, names: Mapping[str, str]) -> bool:
         """One look; the choice as a whole is locked, so that no two workers hold half each."""
         with _lock(self._folder / "choice.lock", wait=True) or nullcontext():
-            held: dict[str, TextIO] = {}
+            lock_by_device: dict[str, TextIO] = {}
             for device in devices:
                 path = self._folder / f"gpu-{names[device]}.lock"
-                if len(held) < count and (lock := _lock(path)):
-                    held[device] = lock
-            if len(held) < count:
-                for lock in held.values():
+                if len(lock_by_device) < count and (lock := _lock(path)):
+                    lock_by_device[device] = lock
+            if len(lock_by_device) < count:
+                for lock in lock_by_device.values():
                     lock.close()
                 return False
-            self._locks, self.devices = list(held.values()), tuple(held)
+            self._locks, self.devices = list(lock_by_device.values()), tuple(lock_by_device)
             return True
 
 
 def identities(devices: Sequence[str]) -> dict[str, str]:
     """Returns what tells each device from all others, whatever it is called: its UUID if known."""
     uuids = {row[0]: row[-1] for row in _ask("index", "uuid")}
-    named = {}
+    identity_by_name = {}
     for name in devices:
-        matching = [uuid for uuid in uuids.values() if name and uuid.startswith(name)]
-        named[name] = uuids.get(name, matching[0] if len(matching) == 1 else name)
-    return named
+        matches = [uuid for uuid in uuids.values() if name and uuid.startswith(name)]
+        identity_by_name[name] = uuids.get(name, matches[0] if len(matches) == 1 else name)
+    return identity_by_name
 
 
 def _lock(path: Path, wait: bool = False) -> TextIO | None:
@@ -172,14 +176,14 @@ def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
     parameters = [size.parameters for size in pair_sizes(pair)]
     if parameters[0] is None:
         raise UsageError(f"pair.target_parameters must say how large {pair.target!r} is")
-    known = sum(count for count in parameters if count is not None)
-    return gpus_needed(known, BYTES[resolve_dtype(pair, engine)], memory_gib)
+    parameter_count = sum(count for count in parameters if count is not None)
+    return gpus_needed(parameter_count, BYTES[resolve_dtype(pair, engine)], memory_gib)
 
 
 def _max_gpus(root: DictConfig, configs: SweepConfigs) -> int:
     """Returns the need of the largest job of a sweep."""
-    asked = (parse_request(config) for _, config in configs.compose_jobs(root))
-    return max((gpus_of_job(each.pair, each.engine) for each in asked), default=0)
+    requests = (parse_request(config) for _, config in configs.compose_jobs(root))
+    return max((gpus_of_job(request.pair, request.engine) for request in requests), default=0)
 
 
 def describe_launch(config: DictConfig, jobs: int) -> str:
@@ -187,16 +191,16 @@ def describe_launch(config: DictConfig, jobs: int) -> str:
     name = config.hydra.runtime.choices["hydra/launcher"]
     launcher = config.hydra.launcher
     ray = launcher.get("ray", {})
-    told = []
+    texts = []
     for key, value in {**launcher, **ray.get("init", {}), **ray.get("remote", {})}.items():
-        if isinstance(value, int) and value < (least := LEAST.get(key, value)):
-            raise UsageError(f"hydra.launcher.{key} must be >= {least}, got {value}")
+        if isinstance(value, int) and value < (minimum := LEAST.get(key, value)):
+            raise UsageError(f"hydra.launcher.{key} must be >= {minimum}, got {value}")
         if key == "n_jobs" and value == -1:
             value = os.cpu_count()
         if value and key != "ray" and key[0] != "_" and str(value) not in USUAL.get(key, ()):
-            told.append(UNITS.get(key, f"{key} {{}}").format(value))
-    how = "here, one after the other" if name == "basic" else f"by hydra/launcher={name}: "
-    return f"would run {jobs} job{'s' * (jobs != 1)} {how}{', '.join(told)}"
+            texts.append(UNITS.get(key, f"{key} {{}}").format(value))
+    manner = "here, one after the other" if name == "basic" else f"by hydra/launcher={name}: "
+    return f"would run {jobs} job{'s' * (jobs != 1)} {manner}{', '.join(texts)}"
 
 
 def register_resolvers(configs: SweepConfigs) -> None:
@@ -208,8 +212,8 @@ def register_resolvers(configs: SweepConfigs) -> None:
 
     def workers_here(*, _root_: DictConfig) -> int:
         """One per GPU, or group of GPUs that a job needs; else one per ``engine.threads`` cores."""
-        if needed := _max_gpus(_root_, configs):
-            return max(1, len(visible_devices()) // needed)
+        if gpu_count := _max_gpus(_root_, configs):
+            return max(1, len(visible_devices()) // gpu_count)
         return max(1, (os.cpu_count() or 1) // (_root_.engine.threads or 1))
 
     OmegaConf.register_new_resolver("gpus_of", gpus_of, replace=True)
@@ -241,8 +245,8 @@ def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
     kind, _, index = resolve_device(engine, pair.target).device.partition(":")
     if kind == "cuda" and index:
         # The one asked for; what is visible must stay, or its number would change.
-        named = visible_devices()[int(index) :][:1]
-        _claim.take(named, 1, wait=False)
+        names = visible_devices()[int(index) :][:1]
+        _claim.take(names, 1, wait=False)
     elif kind == "cuda":
-        taken = _claim.take(visible_devices(), gpus_of_job(pair, engine), wait=False)
-        os.environ[VISIBLE] = ",".join(taken)
+        devices = _claim.take(visible_devices(), gpus_of_job(pair, engine), wait=False)
+        os.environ[VISIBLE] = ",".join(devices)

@@ -108,33 +108,35 @@ class Planner:
         self._known: dict[str, JobSettings] = {}
         self._unread = set[str]()  # sources that a job could not read: the next need not try
 
-    def plan(self, asked: RunSettings) -> list[PlannedCell]:
+    def plan(self, request: RunSettings) -> list[PlannedCell]:
         """Returns what a job would do, then a search's second stage; loads and decodes nothing."""
         # The machine that plans a sweep need not have the device it will run on.
-        engine = resolve_device(asked.engine, asked.pair.target)
-        alike = replace(asked, seed=0, engine=replace(engine, device="cpu"))
-        if (key := repr(alike)) not in self._known:
-            self._known[key] = self._settings(alike).pin_revisions(fetch=False)
-        known = self._known[key]
-        settings = replace(known, asked=replace(known.asked, seed=asked.seed), engine=engine)
-        planned = plan_job(settings)
-        if {cell.state for cell in planned} - {"complete", "failed"}:
-            return [*planned, *_confirmation(settings, planned)]
-        results = [CellStore(settings.results, cell.run_id).result() for cell in planned]
+        engine = resolve_device(request.engine, request.pair.target)
+        shared_request = replace(request, seed=0, engine=replace(engine, device="cpu"))
+        if (key := repr(shared_request)) not in self._known:
+            self._known[key] = self._settings(shared_request).pin_revisions(fetch=False)
+        shared_settings = self._known[key]
+        settings = replace(
+            shared_settings, asked=replace(shared_settings.asked, seed=request.seed), engine=engine
+        )
+        cells = plan_job(settings)
+        if {cell.state for cell in cells} - {"complete", "failed"}:
+            return [*cells, *_confirmation(settings, cells)]
+        results = [CellStore(settings.results, cell.run_id).result() for cell in cells]
         second = confirmation_job(settings, [result for result in results if result is not None])
-        return [*planned, *(plan_job(second) if second else [])]
+        return [*cells, *(plan_job(second) if second else [])]
 
-    def _settings(self, asked: RunSettings) -> JobSettings:
+    def _settings(self, request: RunSettings) -> JobSettings:
         """Returns the job's settings; if the hub's data cannot be read here, without them."""
-        source = repr(asked.task.get("source"))
+        source = repr(request.task.get("source"))
         try:
             if source not in self._unread:
-                return build_settings(asked, self._folders)
+                return build_settings(request, self._folders)
         except UnreadDataError as error:
-            if asked.prompts is None:
+            if request.prompts is None:
                 raise UsageError(f"{error}; prompts=N plans without the data") from error
             self._unread.add(source)
-        return build_settings(asked, self._folders, unread=True)
+        return build_settings(request, self._folders, unread=True)
 
 
 def plan_job(settings: JobSettings) -> list[PlannedCell]:
@@ -149,53 +151,57 @@ def plan_job(settings: JobSettings) -> list[PlannedCell]:
         memory = job_memory(pair, engine, longest, engine.batch_size)
         if engine.uses_cuda and engine.compile.startswith("static"):
             memory = replace(memory, graph_bytes=_graph_bytes(settings, pair, longest))
-    planned = []
-    alike = (
+    cells = []
+    pair_rows = (
         row for row in _read_measured_rows(settings.results) if row["pair"] == settings.pair.name
     )
-    lines = tuple(line for row in alike for line in compare_with_printed(row))
+    lines = tuple(line for row in pair_rows for line in compare_with_printed(row))
     for cell in settings.cells:
         store = CellStore(settings.results, settings.run_id(cell), settings.user_code_digest)
-        count = left = prompts * repeats
+        count = remaining_count = prompts * repeats
         state: State = "unknown"
         if not settings.unread:
-            state, left = read_state(store, prompts, repeats)
+            state, remaining_count = read_state(store, prompts, repeats)
             if state != "missing" and not store.is_held_by(settings.read_models(cell)):
-                state, left = "missing", count
+                state, remaining_count = "missing", count
         facts = settings.facts(cell)
         device = settings.device.partition(":")[0]
         rate = find_rate(facts, device, _read_measured_rows(settings.results))
         rate = rate or (_find_published_rate(facts) if device == "cuda" else None)
-        hours = _estimate_hours(left, settings.max_new_tokens, rate, memory)
+        hours = _estimate_hours(remaining_count, settings.max_new_tokens, rate, memory)
         name = store.folder.name
-        planned.append(
-            PlannedCell(name, facts, state, count, left, rate, hours, memory, printed=lines)
+        cells.append(
+            PlannedCell(
+                name, facts, state, count, remaining_count, rate, hours, memory, printed=lines
+            )
         )
-    return planned
+    return cells
 
 
 def _estimate_hours(
-    left: int, tokens: int, rate: Rate | None, memory: MemoryEstimate
+    answer_count: int, tokens: int, rate: Rate | None, memory: MemoryEstimate
 ) -> float | None:
     """Device hours of so many answers of so many tokens; None if unknown."""
-    if not left:
+    if not answer_count:
         return 0.0
     if rate is None or memory.gpus is None:
         return None
-    return left * tokens / rate.tokens_per_s / 3600 * max(1, memory.gpus)
+    return answer_count * tokens / rate.tokens_per_s / 3600 * max(1, memory.gpus)
 
 
-def _confirmation(settings: JobSettings, screened: Sequence[PlannedCell]) -> list[PlannedCell]:
+def _confirmation(
+    settings: JobSettings, screened_cells: Sequence[PlannedCell]
+) -> list[PlannedCell]:
     """Returns the most that a search's second job takes, while its cells are still unknown."""
     confirm = settings.asked.confirm
     if confirm is None:
         return []
     count = len(settings.fresh) * settings.asked.repeats
     tokens = settings.max_new_tokens
-    planned = []
-    groups = group_by_key((cell.facts.decoder, cell) for cell in screened)
+    confirmed_cells = []
+    groups = group_by_key((cell.facts.decoder, cell) for cell in screened_cells)
     for decoder, cells in groups.items():
-        again = [
+        candidates = [
             replace(
                 cell,
                 state="unknown" if cell.state == "unknown" else "missing",
@@ -205,13 +211,13 @@ def _confirmation(settings: JobSettings, screened: Sequence[PlannedCell]) -> lis
             )
             for cell in cells
         ]
-        again.sort(key=lambda cell: cell.device_hours or 0.0, reverse=True)
-        for place, cell in enumerate(again[: confirm.best], start=1):
-            which = f"best {place} of {len(again)} by {confirm.by}"
+        candidates.sort(key=lambda cell: cell.device_hours or 0.0, reverse=True)
+        for place, cell in enumerate(candidates[: confirm.best], start=1):
+            which = f"best {place} of {len(candidates)} by {confirm.by}"
             spec = cell.facts.spec if decoder == BASELINE else which
             facts = replace(cell.facts, spec=spec, stage="confirm")
-            planned.append(replace(cell, run_id=f"{cell.run_id} confirm", facts=facts))
-    return planned
+            confirmed_cells.append(replace(cell, run_id=f"{cell.run_id} confirm", facts=facts))
+    return confirmed_cells
 
 
 def read_state(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, int]:
@@ -219,16 +225,16 @@ def read_state(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State,
     one that is ``decoded`` all answers are there, and its row is still to be made.
     """
     path = store.folder / files.GENERATIONS
-    done = path.read_bytes().count(b"\n") if path.exists() else 0
+    answer_count = path.read_bytes().count(b"\n") if path.exists() else 0
     result = store.result()
     if store.complete(repeats):
         return "complete", 0
-    left = max(0, prompts * repeats - done)
+    missing_count = max(0, prompts * repeats - answer_count)
     if result is not None and result.status == "failed":
-        return "failed", left
-    if not left:
+        return "failed", missing_count
+    if not missing_count:
         return "decoded", 0
-    return ("partial" if done or result is not None else "missing"), left
+    return ("partial" if answer_count or result is not None else "missing"), missing_count
 
 
 def job_memory(
@@ -243,7 +249,7 @@ def job_memory(
     except UsageError:  # says what must be stated to know it; a plan leaves that open
         gpus = None
     # At most what the models take: longer prompts are refused before decoding.
-    limits = [each for each in (slots, *(size.positions for size in sizes)) if each is not None]
+    limits = [limit for limit in (slots, *(size.positions for size in sizes)) if limit is not None]
     caches = [size.cached_numbers if limits else None for size in sizes]
     return MemoryEstimate(
         _sum([size.parameters for size in sizes], bytes_each),
@@ -260,9 +266,9 @@ def _graph_bytes(settings: JobSettings, pair: PairSettings, slots: int | None) -
     size = pair_sizes(pair)[0]
     trees = [cell.config.tree for cell in settings.cells]
     tokens = slots or size.positions or 1
-    given = size.vocab or 0, settings.engine.batch_size, tokens
-    grown = [tree for tree in trees if isinstance(tree, GrownTree)]
-    return sum(graph_bytes_per_decoder(tree, settings.sampling, *given) for tree in grown)
+    shape = size.vocab or 0, settings.engine.batch_size, tokens
+    grown_trees = [tree for tree in trees if isinstance(tree, GrownTree)]
+    return sum(graph_bytes_per_decoder(tree, settings.sampling, *shape) for tree in grown_trees)
 
 
 def graph_bytes_per_decoder(
@@ -275,17 +281,19 @@ def graph_bytes_per_decoder(
     from spec_bench.decode.recording import length_buckets, row_buckets
 
     shape = tree.shape
-    told = 8 + 4 * shape.depth + 2 * shape.size
-    drawn = shape.size + sum(shape.children) + 1
+    host_numbers = 8 + 4 * shape.depth + 2 * shape.size
+    random_numbers = shape.size + sum(shape.children) + 1
     if tree.siblings(sampling) == "without_replacement":  # by noise over the vocabulary
-        drawn += (1 + sum(shape.levels[:-1])) * vocab
+        random_numbers += (1 + sum(shape.levels[:-1])) * vocab
     kinds = row_buckets(rows)
-    return 8 * (max(kinds) * drawn + sum(kinds) * len(length_buckets(1, tokens)) * told)
+    return 8 * (
+        max(kinds) * random_numbers + sum(kinds) * len(length_buckets(1, tokens)) * host_numbers
+    )
 
 
 def _sum(counts: Sequence[int | None], bytes_each: int) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) * bytes_each if len(known) == len(counts) else None
+    known_counts = [count for count in counts if count is not None]
+    return sum(known_counts) * bytes_each if len(known_counts) == len(counts) else None
 
 
 def _longest_sequence(settings: JobSettings) -> int | None:
@@ -302,55 +310,57 @@ def _longest_sequence(settings: JobSettings) -> int | None:
     )
 
 
-def find_rate(wanted: CellFacts, device: str, measured: Sequence[Mapping[str, Any]]) -> Rate | None:
+def find_rate(
+    facts: CellFacts, device: str, measured_rows: Sequence[Mapping[str, Any]]
+) -> Rate | None:
     """The best guess of a cell's rate on ``cpu``, ``cuda`` or ``server``; None if nothing is known.
 
     First rows of the same decoder and tree, then of any decoder's baseline, which stands in for an
     unknown decoder: that is then expected to be no faster. Of several rows those of the same task
     are taken, and of these the median.
     """
-    place = (wanted.target, wanted.batch_size, device)
-    drafts = ("", ",".join(wanted.draft))
-    here = [
+    place = (facts.target, facts.batch_size, device)
+    drafts = ("", ",".join(facts.draft))
+    candidates = [
         row
-        for row in measured
+        for row in measured_rows
         if (row["target"], int(row["batch_size"] or 1), row["device"]) == place
         and row["draft"] in drafts
     ]
-    tree = (wanted.decoder, wanted.spec)
-    same = [row for row in here if (row["decoder"], row["spec"]) == tree]
-    baseline = [row for row in here if row["decoder"] == BASELINE]
-    for rows, source in ((same, "measured"), (baseline, "measured, as ar")):
+    tree = (facts.decoder, facts.spec)
+    same_rows = [row for row in candidates if (row["decoder"], row["spec"]) == tree]
+    baseline = [row for row in candidates if row["decoder"] == BASELINE]
+    for rows, source in ((same_rows, "measured"), (baseline, "measured, as ar")):
         if rows:
-            return _median(rows, "token_rate", wanted.task, source)
+            return _median(rows, "token_rate", facts.task, source)
     return None
 
 
 def _median(rows: Sequence[Mapping[str, Any]], key: str, task: str, source: str) -> Rate:
-    own = [row for row in rows if row["task"] == task]
-    if not own:
+    task_rows = [row for row in rows if row["task"] == task]
+    if not task_rows:
         source += f" on {', '.join(sorted({row['task'] for row in rows}))}"
     kinds = group_by_key(
-        (find_doubt(str(row.get("reason"))).partition(":")[0], row) for row in own or rows
+        (find_doubt(str(row.get("reason"))).partition(":")[0], row) for row in task_rows or rows
     )
     kind = min(kinds)  # "", that of sound rows, is the first
     source += f", of {kind} rows" * bool(kind)
     return Rate(median(float(row[key]) for row in kinds[kind]), source)
 
 
-def _find_published_rate(wanted: CellFacts) -> Rate | None:
+def _find_published_rate(facts: CellFacts) -> Rate | None:
     """The rate that a paper prints for a cell of this pair: of its task, else the median."""
-    pairs = find_spellings(wanted.pair)
+    pairs = find_spellings(facts.pair)
     for paper, numbers in read_all_published().items() if pairs else ():
         rows = [
             row
             for row in numbers
             if row["metric"] == "token_rate" and row["value"]
             if (row["target"], row["draft"]) in pairs
-            if (row["decoder"], row["spec"]) == (wanted.decoder, wanted.spec)
+            if (row["decoder"], row["spec"]) == (facts.decoder, facts.spec)
         ]
         if rows:
-            return _median(rows, "value", wanted.task, f"printed by {paper}")
+            return _median(rows, "value", facts.task, f"printed by {paper}")
     return None
 
 
@@ -371,57 +381,61 @@ def print_plan(cells: Sequence[PlannedCell]) -> None:
     cells are counted, a line for those of a job and state.
     """
     console = Console(markup=False, highlight=False)
-    once = _once(cells)
-    rows = [[*map(to_printable, _row(cell))] for cell in once]
+    distinct_cells = _once(cells)
+    rows = [[*map(to_printable, _row(cell))] for cell in distinct_cells]
     columns = dict(zip(_TITLES, zip(*rows, strict=True), strict=True))
-    same = {title: texts[0] for title, texts in columns.items() if len({*texts}) == 1 < len(once)}
-    common = (f"{title} {text}" for title, text in same.items() if text not in "-")
-    left_out = {*same, *(_OF_A_CELL if len(rows) > _MOST else ())}
-    told = {
+    common_texts = {
+        title: texts[0]
+        for title, texts in columns.items()
+        if len({*texts}) == 1 < len(distinct_cells)
+    }
+    common = (f"{title} {text}" for title, text in common_texts.items() if text not in "-")
+    left_out = {*common_texts, *(_OF_A_CELL if len(rows) > _MOST else ())}
+    texts_by_title = {
         title: texts
         for title, texts in columns.items()
         if title not in left_out and {*texts} - {"", "-"}
     }
-    shown = zip(*told.values(), strict=True)
-    lines = group_by_key(zip(shown, columns["decoder"], strict=True))
+    cell_texts = zip(*texts_by_title.values(), strict=True)
+    lines = group_by_key(zip(cell_texts, columns["decoder"], strict=True))
     console.print(", ".join(common))
     console.width = max(console.width, _WIDTH)
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in told:
+    for title in texts_by_title:
         table.add_column(title, justify="left" if title in _LABELS else "right", no_wrap=True)
     table.add_column()
-    for each, named in lines.items():
-        alone = f"{named[0]}, 1 cell" * (len(rows) > _MOST)
-        count = f"{len(named)} cells" if named[1:] else alone
-        table.add_row(*each, count, style="red" * ("NO" in each))
+    for line_texts, decoders in lines.items():
+        alone = f"{decoders[0]}, 1 cell" * (len(rows) > _MOST)
+        count = f"{len(decoders)} cells" if decoders[1:] else alone
+        table.add_row(*line_texts, count, style="red" * ("NO" in line_texts))
     console.print(table)
-    for line in totals(once):
+    for line in totals(distinct_cells):
         console.print(line)
 
 
 def _once(cells: Sequence[PlannedCell]) -> list[PlannedCell]:
     """Returns each cell once, with the words that its jobs share and that not all cells have."""
     everywhere = set.intersection(*(set(cell.words) for cell in cells))
-    once: dict[str, PlannedCell] = {}
+    cell_by_id: dict[str, PlannedCell] = {}
     for cell in cells:
-        known = once.get(cell.run_id, cell).words
-        words = tuple(w for w in known if w in cell.words and w not in everywhere)
-        once[cell.run_id] = replace(cell, words=words)
-    return list(once.values())
+        words_before = cell_by_id.get(cell.run_id, cell).words
+        words = tuple(w for w in words_before if w in cell.words and w not in everywhere)
+        cell_by_id[cell.run_id] = replace(cell, words=words)
+    return list(cell_by_id.values())
 
 
 def totals(cells: Sequence[PlannedCell]) -> list[str]:
     """Returns the plan's sums, each cell counted once."""
     states = Counter(cell.state for cell in cells)
-    counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    known = [cell.device_hours for cell in cells if cell.device_hours is not None]
-    hours = f"{_format_hours(sum(known))} at these rates"
-    unknown = len(cells) - len(known)
-    if unknown and any(known):
+    state_counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    known_hours = [cell.device_hours for cell in cells if cell.device_hours is not None]
+    hours = f"{_format_hours(sum(known_hours))} at these rates"
+    unknown = len(cells) - len(known_hours)
+    if unknown and any(known_hours):
         hours += f" and those of {unknown} cells of unknown rate"
     elif unknown:
         hours = f"unknown until one of the {unknown} cells is measured"
-    lines = [f"{len(cells)} cells: {counted}", f"device hours: {hours}"]
+    lines = [f"{len(cells)} cells: {state_counts}", f"device hours: {hours}"]
     if unread := list(dict.fromkeys(c.facts.task for c in cells if c.state == "unknown")):
         lines.append(
             f"the data of {', '.join(unread)} cannot be read here: the plan cannot say which cells "
@@ -446,8 +460,8 @@ def max_minutes(jobs: Sequence[Sequence[PlannedCell]]) -> str:
         sum(60 * (cell.device_hours or 0) / max(1, cell.memory.gpus or 1) for cell in job)
         for job in jobs
     ]
-    known = all(cell.device_hours is not None for job in jobs for cell in job)
-    return f"{max(minutes):.1f} minutes at these rates" if known else "minutes unknown"
+    is_known = all(cell.device_hours is not None for job in jobs for cell in job)
+    return f"{max(minutes):.1f} minutes at these rates" if is_known else "minutes unknown"
 
 
 def _row(cell: PlannedCell) -> list[str]:

@@ -66,63 +66,63 @@ class Sweep:
         register_resolvers(configs)
         launcher = config.hydra.launcher
         target = launcher.get("_target_", "").rpartition(".")[2]
-        here = target == "BasicLauncher"
+        runs_here = target == "BasicLauncher"
         folders = config_folders(config.hydra)
-        checked = set[str]()
-        asked = []
-        planned = []
+        checked_words = set[str]()
+        requests = []
+        plan_requests = []
         jobs: dict[tuple[str, str], list[tuple[int, Sequence[str]]]] = {}
         planner = Planner(folders)
         cells = list[list[PlannedCell]]()
         for number, (words, job) in enumerate(configs.compose_jobs(config)):
             jobs.setdefault((str(job.results), str(job.name)), []).append((number, words))
-            new = not checked.issuperset(words)
+            new = not checked_words.issuperset(words)
             if new or job.plan:
                 with _add_words_to_errors(words):
                     settings = parse_request(job)
-                planned += [(words, settings)] * settings.plan
-                asked += [(words, settings)] * new
-                checked.update(words)
-        if target == "SlurmLauncher" and not planned and which("srun") is None:
+                plan_requests += [(words, settings)] * settings.plan
+                requests += [(words, settings)] * new
+                checked_words.update(words)
+        if target == "SlurmLauncher" and not plan_requests and which("srun") is None:
             raise UsageError(
                 "no srun on this machine, so no Slurm: start this on a login node; plan=true "
                 "plans it anywhere, hydra/launcher=workers runs it here"
             )
-        for check in (_names_and_files, *([] if planned else [_whole])) if here else ():
-            for words, settings in asked:
+        for check in (_names_and_files, *([] if plan_requests else [_whole])) if runs_here else ():
+            for words, settings in requests:
                 with _add_words_to_errors(words):
                     check(settings, folders)
-        for words, settings in planned:
+        for words, settings in plan_requests:
             with _add_words_to_errors(words):
-                found = planner.plan(settings)
-            cells.append([replace(cell, words=tuple(words)) for cell in found])
-        _hint_at_lists(checked)
-        launched = describe_launch(config, len(cells)) if planned else ""
-        if planned:
+                job_cells = planner.plan(settings)
+            cells.append([replace(cell, words=tuple(words)) for cell in job_cells])
+        _hint_at_lists(checked_words)
+        launch_text = describe_launch(config, len(cells)) if plan_requests else ""
+        if plan_requests:
             print_plan([cell for job in cells for cell in job])
             note = " (measured rates are this machine's, not the cluster's)" * (target in _AGAIN)
-            print(f"{launched}\nthe longest job: {max_minutes(cells)}{note}")
+            print(f"{launch_text}\nthe longest job: {max_minutes(cells)}{note}")
             return False
-        sinks = {(each.results, each.name): each.sink for _, each in reversed(asked)}
-        for key, listed in jobs.items():
+        sinks = {(request.results, request.name): request.sink for _, request in reversed(requests)}
+        for key, job_words in jobs.items():
             notes = SweepNotes(Path(key[0]), key[1])
             self._parts[key] = notes, sinks[key]
-            notes.begin(listed, _AGAIN.get(target, ""))
+            notes.begin(job_words, _AGAIN.get(target, ""))
         if folder := launcher.get("submitit_folder"):
             self._logs = folder
             print(f"logs: {Path(folder).parent}", file=sys.stderr)
-        if not here:
-            told = [notes for notes, _ in self._parts.values()], self._over
-            threading.Thread(target=print_progress, args=told, daemon=True).start()
+        if not runs_here:
+            watch_arguments = [notes for notes, _ in self._parts.values()], self._over
+            threading.Thread(target=print_progress, args=watch_arguments, daemon=True).start()
         return True
 
     def rebuild(self, experiment: Experiment) -> bool:
         """Makes the tables of a job that ran here, unless that takes long; whether it did."""
         began = time.monotonic()
-        made = experiment.csv not in self._slow and experiment.rebuild(wait_s=0)
+        is_complete = experiment.csv not in self._slow and experiment.rebuild(wait_s=0)
         if time.monotonic() - began > _QUICK_S:
             self._slow.add(experiment.csv)
-        return made
+        return is_complete
 
     def end(self) -> Iterator[tuple[Path, str, list[CellResult]]]:
         """Completes the tables and says what the sweep came to; results, name and all cells."""
@@ -131,35 +131,35 @@ class Sweep:
             Path(self._logs).rmdir()
         for (folder, name), (notes, sink) in self._parts.items():
             results = Path(folder)
-            found = notes.look()
-            if not self.ran_here or any(each.cells for each in found):
+            watched_jobs = notes.look()
+            if not self.ran_here or any(job.cells for job in watched_jobs):
                 Experiment(results, name).finish(build_sinks(sink, results / name))
-            for line in summarise(found, notes.now()):
+            for line in summarise(watched_jobs, notes.now()):
                 print(line, file=sys.stderr)
-            if any(each.state != "done" for each in found):
+            if any(job.state != "done" for job in watched_jobs):
                 print("  the same command does what is missing", file=sys.stderr)
-            if self._logs and (running := sum(each.state in OPEN for each in found)):
+            if self._logs and (running := sum(job.state in OPEN for job in watched_jobs)):
                 watch = files.command_line("watch", name, results=results)
-                told = f"{running} go on without this process: {watch}"
-                print(f"  {told}; every reader of the table sees their rows", file=sys.stderr)
+                message = f"{running} go on without this process: {watch}"
+                print(f"  {message}; every reader of the table sees their rows", file=sys.stderr)
             if not sink.table:
                 continue
-            cells = dict.fromkeys(cell for each in found for cell in each.cells)
-            ended = (CellStore(results, cell).result() for cell in cells)
-            yield results, name, [result for result in ended if result is not None]
+            cells = dict.fromkeys(cell for job in watched_jobs for cell in job.cells)
+            cell_results = (CellStore(results, cell).result() for cell in cells)
+            yield results, name, [result for result in cell_results if result is not None]
 
 
-def _names_and_files(asked: RunSettings, folders: list[Path]) -> None:
+def _names_and_files(settings: RunSettings, folders: list[Path]) -> None:
     """Checks what a job names here, its rows included."""
-    check_early(asked, folders)
-    task = build_task(asked.task)
+    check_early(settings, folders)
+    task = build_task(settings.task)
     if not reads_hub(task):
-        task.examples(split_prompts(asked, task).prompts)
+        task.examples(split_prompts(settings, task).prompts)
 
 
-def _whole(asked: RunSettings, folders: list[Path]) -> None:
+def _whole(settings: RunSettings, folders: list[Path]) -> None:
     """Checks all that is known before models are loaded; imports torch."""
-    build_settings(asked, folders, unread=True)
+    build_settings(settings, folders, unread=True)
 
 
 @contextmanager
@@ -167,10 +167,10 @@ def _add_words_to_errors(words: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = to_job_error(error, "nothing was decoded")
-        if told is None or told.status != _WRONG:
+        job_error = to_job_error(error, "nothing was decoded")
+        if job_error is None or job_error.status != _WRONG:
             raise
-        raise UsageError(f"{told.message} (in {' '.join(words)})") from error
+        raise UsageError(f"{job_error.message} (in {' '.join(words)})") from error
 
 
 @contextmanager
@@ -205,11 +205,11 @@ def _hint_at_lists(words: Iterable[str]) -> None:
     """Says of budgets and lengths that are jobs of their own how they are compared in one."""
     pairs = (word.partition("=")[::2] for word in words)
     values = group_by_key((group, value.strip("'\"")) for group, value in pairs if group in LISTS)
-    for group, found in values.items():
-        if len(found) > 1:
-            several = ",".join(sorted(found, key=lambda value: (len(value), value)))
+    for group, group_values in values.items():
+        if len(group_values) > 1:
+            value_list = ",".join(sorted(group_values, key=lambda value: (len(value), value)))
             print(
-                f"{group}={several}: times of jobs are apart and not compared; "
-                f"'{group}=[{several}]' is one job",
+                f"{group}={value_list}: times of jobs are apart and not compared; "
+                f"'{group}=[{value_list}]' is one job",
                 file=sys.stderr,
             )

@@ -106,35 +106,37 @@ class SweepNotes:
         """Returns the file of a job's note, by all its choices."""
         return self._folder / f"{files.digest(sorted(words))}.json"
 
-    def begin(self, jobs: Sequence[tuple[int, Sequence[str]]], again: str = "") -> None:
+    def begin(self, jobs: Sequence[tuple[int, Sequence[str]]], restarter: str = "") -> None:
         """A sweep begins: lists its jobs, and who starts them ``again``; drops idle notes."""
-        if not any(each.wrote and each.state in OPEN for each in self.look()):
+        if not any(job.wrote and job.state in OPEN for job in self.look()):
             for path in self._folder.glob("*.json"):
                 path.unlink(missing_ok=True)
-        every = [set(words) for _, words in jobs]
-        common = set.intersection(*every) if len(every) > 1 else set()  # the rest tells them apart
-        listed = [
-            {"number": n, "words": [w for w in words if w not in common], "again": again}
+        word_sets = [set(words) for _, words in jobs]
+        common = (
+            set.intersection(*word_sets) if len(word_sets) > 1 else set()
+        )  # the rest tells them apart
+        job_entries = [
+            {"number": n, "words": [w for w in words if w not in common], "again": restarter}
             | {"key": self.note(words).stem}
             for n, words in jobs
         ]
-        name = SWEEPS.replace("*", files.digest([each["key"] for each in listed]))
-        files.write_json(self._folder / name, listed)
+        name = SWEEPS.replace("*", files.digest([job["key"] for job in job_entries]))
+        files.write_json(self._folder / name, job_entries)
 
     @contextmanager
     def track(self, number: int, words: Sequence[str]) -> Iterator[RunningJob]:
         """A job runs within the block; a line that was said of it by then is why it failed."""
         path = self.note(words)
-        known = {each.key: each for each in self.jobs(SWEEPS)}
-        unlisted = WatchedJob(number, tuple(words), key=path.stem)
-        job = RunningJob(path, known.get(path.stem, unlisted), len(known))
-        where = {"host": socket.gethostname(), "process": os.getpid(), "began": self.now()}
-        job.say(state="running", devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""), **where)
+        job_by_key = {job.key: job for job in self.jobs(SWEEPS)}
+        new_job = WatchedJob(number, tuple(words), key=path.stem)
+        job = RunningJob(path, job_by_key.get(path.stem, new_job), len(job_by_key))
+        place = {"host": socket.gethostname(), "process": os.getpid(), "began": self.now()}
+        job.say(state="running", devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""), **place)
         try:
             yield job
         except BaseException as error:
-            why = _RESUMES if isinstance(error, KeyboardInterrupt) else one_line(error)
-            job.say(line=job.state.line or why)
+            reason = _RESUMES if isinstance(error, KeyboardInterrupt) else one_line(error)
+            job.say(line=job.state.line or reason)
             raise
         finally:
             bad = "interrupted" if job.state.line == _RESUMES else "failed"
@@ -142,62 +144,70 @@ class SweepNotes:
 
     def jobs(self, *kinds: str) -> list[WatchedJob]:
         """All jobs in order; an unreadable note is one. ``SWEEPS`` alone: as they were listed."""
-        found = dict[str, WatchedJob]()
+        job_by_key = dict[str, WatchedJob]()
         folder = self._folder
         for path in (path for kind in kinds or _NOTES for path in sorted(folder.glob(kind))):
             try:
-                found |= {each.key or path.stem: each for each in self._read(path)}
+                job_by_key |= {job.key or path.stem: job for job in self._read(path)}
             except (OSError, ValueError) as error:
-                unread = found.get(path.stem, WatchedJob(0))
+                unread = job_by_key.get(path.stem, WatchedJob(0))
                 if path.match(SWEEPS):
                     unread = WatchedJob(-1, ("the list of jobs",))
-                why = f"{path.name} is unreadable: {one_line(error, 120)}"
-                found[path.stem] = replace(unread, state="unreadable", line=why)
-        return list(found.values())
+                reason = f"{path.name} is unreadable: {one_line(error, 120)}"
+                job_by_key[path.stem] = replace(unread, state="unreadable", line=reason)
+        return list(job_by_key.values())
 
     def look(self) -> list[WatchedJob]:
         """Returns all jobs with how far they are."""
-        found = []
+        watched_jobs = []
         for job in self.jobs():
             if not job.began or job.state == "done":
-                found.append(replace(job, done=job.total if job.state == "done" else 0))
+                watched_jobs.append(replace(job, done=job.total if job.state == "done" else 0))
                 continue
-            cells = [self._cell(each) for each in job.cells]
-            wrote = max([job.began, *(each[4] for each in cells)])
-            lost = job.state in OPEN and self._gone(job, wrote)
-            job = replace(job, state="lost") if lost else job
-            done = sum(each[2] for each in cells)
-            tokens = sum(each[3] for each in cells)
-            found.append(replace(job, done=done, tokens=tokens, wrote=wrote))
-        return found
+            cells = [self._cell(run_id) for run_id in job.cells]
+            wrote = max([job.began, *(cell[4] for cell in cells)])
+            is_lost = job.state in OPEN and self._gone(job, wrote)
+            job = replace(job, state="lost") if is_lost else job
+            generation_count = sum(cell[2] for cell in cells)
+            tokens = sum(cell[3] for cell in cells)
+            watched_jobs.append(replace(job, done=generation_count, tokens=tokens, wrote=wrote))
+        return watched_jobs
 
     def _read(self, path: Path) -> tuple[WatchedJob, ...]:
         """Returns what a file of notes holds, every value held to its type."""
         if path.stat().st_size > 2**30:
             raise UsageError("it is too large")
-        every = adapter(tuple[WatchedJob, ...])
-        return every.validate_json(seals.read_regular_file(path), strict=True)
+        notes_adapter = adapter(tuple[WatchedJob, ...])
+        return notes_adapter.validate_json(seals.read_regular_file(path), strict=True)
 
     def _cell(self, cell: str) -> tuple[int, int, int, int, float]:
         """What is known of a cell, once it has read what is new of its generations."""
         path = files.run_folder(self._results, cell) / files.GENERATIONS
-        before = self._cells.get(cell, (0, 0, 0, 0, 0.0))
+        previous = self._cells.get(cell, (0, 0, 0, 0, 0.0))
         try:
             state = path.stat()
             if not path.is_file():
-                return before
-            at, done, tokens = before[1:4] if state.st_ino == before[0] else (0, 0, 0)
+                return previous
+            offset, generation_count, tokens = (
+                previous[1:4] if state.st_ino == previous[0] else (0, 0, 0)
+            )
             with path.open("rb") as stream:
-                stream.seek(at)
+                stream.seek(offset)
                 data = stream.read(_MOST)
         except (OSError, ValueError):
-            return before
-        whole = data.rfind(b"\n") + 1
-        for line in data[:whole].split(b"\n"):
+            return previous
+        line_end = data.rfind(b"\n") + 1
+        for line in data[:line_end].split(b"\n"):
             with suppress(ValueError, KeyError, TypeError, RecursionError):
                 tokens += len(json.loads(line)["tokens"])
-                done += 1
-        self._cells[cell] = state.st_ino, at + whole, done, tokens, state.st_mtime
+                generation_count += 1
+        self._cells[cell] = (
+            state.st_ino,
+            offset + line_end,
+            generation_count,
+            tokens,
+            state.st_mtime,
+        )
         return self._cells[cell]
 
     def _gone(self, job: WatchedJob, wrote: float) -> bool:
@@ -212,54 +222,58 @@ class SweepNotes:
 
 def seconds_left(jobs: Sequence[WatchedJob], now: float) -> float | None:
     """Returns seconds until a sweep's end by what its whole jobs took; None if unknown."""
-    begun = [each for each in jobs if each.began and each.done]
-    ran = [each for each in begun if each.state == "done"] or begun
-    spent = sum((each.ended or now) - each.began for each in ran)
-    rate = spent / max(1, sum(each.done for each in ran))
-    left = 0.0
-    per_job = max((each.total for each in jobs), default=0)
-    for each in jobs:
-        if each.state in (*OPEN, "lost"):
-            total = each.total or per_job
-            began = each.began or now
-            left += max(rate * total - (now - began), rate * (total - each.done))
-    running = sum(each.state == "running" for each in jobs)
-    return left / max(running, 1) if left >= 1 else None
+    begun_jobs = [job for job in jobs if job.began and job.done]
+    measured_jobs = [job for job in begun_jobs if job.state == "done"] or begun_jobs
+    spent_s = sum((job.ended or now) - job.began for job in measured_jobs)
+    rate = spent_s / max(1, sum(job.done for job in measured_jobs))
+    left_s = 0.0
+    per_job = max((job.total for job in jobs), default=0)
+    for job in jobs:
+        if job.state in (*OPEN, "lost"):
+            total = job.total or per_job
+            began = job.began or now
+            left_s += max(rate * total - (now - began), rate * (total - job.done))
+    running = sum(job.state == "running" for job in jobs)
+    return left_s / max(running, 1) if left_s >= 1 else None
 
 
 def main(options: Namespace) -> int:
     """Returns the command's status: 2 if there is no such sweep or one of its jobs failed."""
-    watched = SweepNotes(options.results, options.name)
-    if not (found := watched.look()):
+    notes = SweepNotes(options.results, options.name)
+    if not (watched_jobs := notes.look()):
         folder = options.results / files.RUNS / "jobs"
         names = sorted(path.parent.name for path in folder.glob("*/under_way"))
-        known = f"; there are {', '.join(names)}" if names else ""
-        none = f"spec-bench watch: no sweep {options.name!r} in {options.results}"
-        print(f"{none}{known}", file=sys.stderr)
+        hint = f"; there are {', '.join(names)}" if names else ""
+        message = f"spec-bench watch: no sweep {options.name!r} in {options.results}"
+        print(f"{message}{hint}", file=sys.stderr)
         return 2
     console = Console()
     if options.once or not console.is_terminal:
-        console.print(make_table(found, watched.now()))
+        console.print(make_table(watched_jobs, notes.now()))
     else:
-        with Live(make_table(found, watched.now()), console=console, auto_refresh=False) as live:
-            while any(each.state in OPEN for each in found):
+        with Live(
+            make_table(watched_jobs, notes.now()), console=console, auto_refresh=False
+        ) as live:
+            while any(job.state in OPEN for job in watched_jobs):
                 time.sleep(_EVERY_S)
-                found = watched.look()
-                live.update(make_table(found, watched.now()), refresh=True)
-    lines = summarise(found, watched.now())
+                watched_jobs = notes.look()
+                live.update(make_table(watched_jobs, notes.now()), refresh=True)
+    lines = summarise(watched_jobs, notes.now())
     for line in lines:
         console.print(Text(line), soft_wrap=True)
     return 2 if len(lines) > 1 else 0
 
 
-def print_progress(watched: Sequence[SweepNotes], over: threading.Event) -> None:
+def print_progress(all_notes: Sequence[SweepNotes], is_over: threading.Event) -> None:
     """Prints a line whenever the count of jobs by state has changed, until it is over."""
-    said = ""
-    while not over.wait(_EVERY_S):
-        counted = summarise([each for part in watched for each in part.look()], watched[0].now())[0]
-        if counted.partition(";")[0] != said:
-            said = counted.partition(";")[0]
-            print(counted, file=sys.stderr, flush=True)
+    last_counts = ""
+    while not is_over.wait(_EVERY_S):
+        summary_line = summarise(
+            [job for notes in all_notes for job in notes.look()], all_notes[0].now()
+        )[0]
+        if summary_line.partition(";")[0] != last_counts:
+            last_counts = summary_line.partition(";")[0]
+            print(summary_line, file=sys.stderr, flush=True)
 
 
 def make_table(jobs: Sequence[WatchedJob], now: float) -> Table:
@@ -268,27 +282,27 @@ def make_table(jobs: Sequence[WatchedJob], now: float) -> Table:
     for job in jobs:
         seconds = (job.ended or now) - job.began
         rate = f"{job.tokens / seconds:.1f}" if job.tokens and seconds > 0 else ""
-        where = " ".join(part for part in (job.host, job.devices and f"GPU {job.devices}") if part)
+        place = " ".join(part for part in (job.host, job.devices and f"GPU {job.devices}") if part)
         wrote = f"{_format_duration(now - job.wrote)} ago" if job.done and not job.ended else ""
-        done = f"{job.done} of {job.total}" if job.total else ""
-        told = " ".join(job.words) + (f": {job.line}" if job.line else "")
-        cells = (str(job.number + 1), job.state, done, rate, where, wrote, told)
+        progress = f"{job.done} of {job.total}" if job.total else ""
+        choices = " ".join(job.words) + (f": {job.line}" if job.line else "")
+        cells = (str(job.number + 1), job.state, progress, rate, place, wrote, choices)
         table.add_row(*map(Text, cells))
     return table
 
 
 def summarise(jobs: Sequence[WatchedJob], now: float) -> list[str]:
     """Returns a sweep in a line, and a line for every job that did not end well."""
-    states = Counter(each.state for each in jobs)
-    left = seconds_left(jobs, now)
-    known = [state for state in ("done", *_BAD, "running", "waiting") if state in states]
-    counts = ", ".join(f"{states[state]} {state}" for state in known)
-    more = "" if left is None else f"; some {_format_duration(left)} left"
-    lines = [f"{len(jobs)} job{'s' * (len(jobs) != 1)}: {counts}{more}"]
-    for job in (each for each in jobs if each.state in _BAD):
+    states = Counter(job.state for job in jobs)
+    left_s = seconds_left(jobs, now)
+    state_names = [state for state in ("done", *_BAD, "running", "waiting") if state in states]
+    counts = ", ".join(f"{states[state]} {state}" for state in state_names)
+    time_left = "" if left_s is None else f"; some {_format_duration(left_s)} left"
+    lines = [f"{len(jobs)} job{'s' * (len(jobs) != 1)}: {counts}{time_left}"]
+    for job in (job for job in jobs if job.state in _BAD):
         resumes = f"{job.again} starts it again" if job.again else "the same command resumes"
-        why = job.line or f"its process is gone; {resumes}"
-        lines.append(f"  job {job.number + 1} ({' '.join(job.words)}): {why}")
+        reason = job.line or f"its process is gone; {resumes}"
+        lines.append(f"  job {job.number + 1} ({' '.join(job.words)}): {reason}")
     return lines
 
 
