@@ -35,7 +35,11 @@ def main() -> None:
         if not command:
             print(f"spec_bench: {explain_unknown(words)}", file=sys.stderr)
             sys.exit(2)
-        if asked or {"--help", "-h"} & {*rest} or "runs" not in COMMANDS[command]:
+        help_asked = asked or not {"--help", "-h"}.isdisjoint(rest)
+        if "runs" not in COMMANDS[command] and rest and not help_asked:
+            print(f"spec_bench: {explain_unknown_thing(command, rest[0])}", file=sys.stderr)
+            sys.exit(2)
+        if help_asked or "runs" not in COMMANDS[command]:
             return make_parser(command).print_help()
     signals.run(partial(load_command, command, rest), line)
 
@@ -125,6 +129,14 @@ def explain_unknown(words: Sequence[str]) -> str:
     return (
         f"there is no command {word!r}{f': {spelt}' if spelt else meant or '; spec-bench --help'}"
     )
+
+
+def explain_unknown_thing(command: str, word: str) -> str:
+    """Returns the line on a word that is no command of a group such as ``check``."""
+    from spec_bench.settings.arguments import COMMANDS
+
+    things = [name.partition(" ")[2] for name in COMMANDS if name.startswith(f"{command} ")]
+    return f"{command} takes one of {', '.join(things)}, got {word!r}"
 
 
 if __name__ == "__main__":

@@ -216,6 +216,7 @@ MISTYPED = {
     "diff a b": "did you mean compare?",
     "vllm": "did you mean serve?",
     "complare": "did you mean compare?",
+    "check everything": "check takes one of results, claims, decoders, spider, got 'everything'",
     "nothing": "spec-bench --help",
     "xsum": "spec-bench run --task xsum",
     "rsd_s:4x3": "spec-bench run --decoders rsd_s:4x3",
