@@ -36,10 +36,10 @@ def main() -> None:
             print(f"spec_bench: {explain_unknown(words)}", file=sys.stderr)
             sys.exit(2)
         help_asked = asked or not {"--help", "-h"}.isdisjoint(rest)
-        if "runs" not in COMMANDS[command] and rest and not help_asked:
+        if "function" not in COMMANDS[command] and rest and not help_asked:
             print(f"spec_bench: {explain_unknown_thing(command, rest[0])}", file=sys.stderr)
             sys.exit(2)
-        if help_asked or "runs" not in COMMANDS[command]:
+        if help_asked or "function" not in COMMANDS[command]:
             return make_parser(command).print_help()
     signals.run(partial(load_command, command, rest), line)
 
@@ -58,7 +58,7 @@ def load_command(command: str, arguments: Sequence[str]) -> Callable[[], int]:
         options = parse_arguments(command, arguments)
         if hasattr(options, "words") and not find_spec("torch"):
             raise ModuleNotFoundError(name="torch")  # imported late, where Hydra would add lines
-        module, _, name = COMMANDS[command]["runs"].partition(":")
+        module, _, name = COMMANDS[command]["function"].partition(":")
         runs = getattr(import_module(f"spec_bench.{module}"), name)
         gc.freeze()
     except UsageError as error:

@@ -164,7 +164,7 @@ def test_wrong_overrides_of_every_group_are_one_line_and_write_nothing(refused, 
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (["--help"], [f"\n  {name} " for name in COMMANDS]),
+        (["--help"], [f"\n  {name} " for name in COMMANDS if " " not in name]),
         (["run", "--help"], ["usage:", "--target MODEL", "KEY=VALUE", "spec-bench run --target"]),
         (["ls", "recipes"], ["rsd=exp1 "]),
     ],

@@ -13,6 +13,7 @@ import datasets
 import huggingface_hub
 import pytest
 
+from spec_bench.__main__ import run_command
 from spec_bench.jobs.config.settings import describe_examples, digest_examples
 from spec_bench.metrics.quality import SCORES
 from spec_bench.records.types import SqlReference
@@ -20,7 +21,7 @@ from spec_bench.report.data.categories import MT_BENCH, SUBTASKS, subtask
 from spec_bench.settings.configs import conf_dir, read_config
 from spec_bench.tasks import build_task, source
 from spec_bench.tasks.source import EMBEDDED
-from spec_bench.tasks.spider import compute_databases_digest, main
+from spec_bench.tasks.spider import compute_databases_digest
 from tests.question_files import QUESTIONS, question_file, written
 from tests.said import naming
 
@@ -501,7 +502,8 @@ def test_the_digest_is_that_of_the_files_digests_by_name():
 
 def test_the_check_says_what_is_there_and_what_is_wrong(tmp_path, capsys):
     def check(*arguments):
-        status, said = main(list(map(str, arguments))), capsys.readouterr()
+        status = run_command("check spider", list(map(str, arguments)))
+        said = capsys.readouterr()
         return status, said.out + said.err
 
     good = "4 databases, 0 unreadable or empty\ndatabases sha256 "
