@@ -38,11 +38,11 @@ ABOUT = """\
 # Two protocols on the same texts
 
 Made by `python scripts/bench/protocols.py`. `authors` is what a paper's own public code does,
-`clean` is ours: [protocols](../../experiments/README.md#as-a-papers-authors-asked). MCSD: the first sentences of its authors' list
-for English to German. DSBD: Spec-Bench's questions with short answers, each with the first of
-its passages that has an answer, in SQuAD's form, since no package ships SQuAD. One thread of two,
-batch size 1, other work on the other core: a rate is a ratio to plain decoding that ran in turns
-with it. Intervals are of 95% over prompts.
+`clean` is ours ([protocols](../../experiments/README.md#as-a-papers-authors-asked)). MCSD: the
+first sentences of its authors' list for English to German. DSBD: Spec-Bench's questions with short
+answers, each with the first of its passages that has an answer, in SQuAD's form, since no package
+ships SQuAD. One thread of two, batch size 1, other work on the other core: a rate is a ratio to
+plain decoding that ran in turns with it. Intervals are of 95% over prompts.
 """
 
 
