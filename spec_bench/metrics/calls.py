@@ -36,8 +36,10 @@ def block_efficiency(generations: Sequence[Generation], depth: int | None = None
     sums = ratio(generations, *_EMITTED)
     assert sums is not None
     steps = [step for generation in generations for step in generation.steps]
-    most = max((max(step.depth, step.accepted, depth or 0) for step in steps), default=depth)
-    return replace(sums, limits=None if most is None else (1.0, 1.0 + most))
+    largest_depth = max(
+        (max(step.depth, step.accepted, depth or 0) for step in steps), default=depth
+    )
+    return replace(sums, limits=None if largest_depth is None else (1.0, 1.0 + largest_depth))
 
 
 @metric("block_efficiency", of_cell=True, sums=_EMITTED)
@@ -104,7 +106,11 @@ def _nodes_percentile(percent: int, generations: Sequence[Generation]) -> float 
 @metric("beam_width", sums=_BEAMS)
 def beams_per_layer(generations: Sequence[Generation]) -> Sums | None:
     """Beams of all layers over layers; None if single sequences were decoded."""
-    return ratio(generations, *_BEAMS) if any(each.layers for each in generations) else None
+    return (
+        ratio(generations, *_BEAMS)
+        if any(generation.layers for generation in generations)
+        else None
+    )
 
 
 metric("target_calls")(lambda generations: sum(each.calls for each in generations))
@@ -147,14 +153,16 @@ def compute_lengths(generations: Iterable[Generation], turns: bool = False) -> A
     """All of a cell's answers; with ``turns`` some prompt ids are a question's and ``/turn``."""
     by_question: dict[str, list[int]] = defaultdict(list)
     steps: list[StepRecord] = []
-    for each in generations:
-        question = each.prompt_id.rpartition("/")[0] if turns else ""
-        by_question[question or each.prompt_id] += [step.accepted + 1 for step in each.steps]
-        steps += each.steps
-    drafted = [step for step in steps if step.nodes]
-    deepest = max((step.depth for step in drafted), default=0)
-    accepted = sum(s.accepted for s in drafted)
-    proposed = sum(s.nodes for s in drafted)
+    for generation in generations:
+        question = generation.prompt_id.rpartition("/")[0] if turns else ""
+        by_question[question or generation.prompt_id] += [
+            step.accepted + 1 for step in generation.steps
+        ]
+        steps += generation.steps
+    drafting_steps = [step for step in steps if step.nodes]
+    deepest = max((step.depth for step in drafting_steps), default=0)
+    accepted_count = sum(s.accepted for s in drafting_steps)
+    proposed_count = sum(s.nodes for s in drafting_steps)
 
     def share(among: Sequence[StepRecord], count: int) -> float:
         """That accepted more than so many tokens."""
@@ -163,12 +171,16 @@ def compute_lengths(generations: Iterable[Generation], turns: bool = False) -> A
     joint = tuple(share(steps, count) for count in range(-1, deepest)) if steps else ()
     return AcceptanceLengths(
         mean(step.accepted + 1 for step in steps),
-        1 + accepted / len(drafted) if drafted else None,
-        accepted / proposed if proposed else None,
-        tuple(share(drafted, place) for place in range(deepest)),
-        mean(mean(emitted) for emitted in by_question.values()),
+        1 + accepted_count / len(drafting_steps) if drafting_steps else None,
+        accepted_count / proposed_count if proposed_count else None,
+        tuple(share(drafting_steps, place) for place in range(deepest)),
+        mean(mean(lengths) for lengths in by_question.values()),
         joint,
-        tuple(after / before for before, after in pairwise(joint) if before),
+        tuple(
+            share_after / share_before
+            for share_before, share_after in pairwise(joint)
+            if share_before
+        ),
     )
 
 
@@ -193,19 +205,23 @@ class Stretch:
 
 def group_by_position(generations: Iterable[Generation]) -> list[Stretch]:
     """Stretches in which some call stands, in order; none where prompts' lengths are not known."""
-    found: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
-    for each in generations:
-        if each.prompt_tokens is None:
+    sums_by_stretch: dict[int, dict[str, list[int]]] = defaultdict(
+        lambda: defaultdict(lambda: [0, 0])
+    )
+    for generation in generations:
+        if generation.prompt_tokens is None:
             continue
-        place = each.prompt_tokens
-        for step in each.steps:
-            sums = found[1 << (place.bit_length() - 1) if place else 0][each.prompt_id]
+        place = generation.prompt_tokens
+        for step in generation.steps:
+            sums = sums_by_stretch[1 << (place.bit_length() - 1) if place else 0][
+                generation.prompt_id
+            ]
             sums[0] += step.delivered
             sums[1] += 1
             place += step.delivered
     stretches = []
-    for first in sorted(found):
-        delivered, calls = zip(*found[first].values(), strict=True)
-        interval = ratio_interval(delivered, calls)
-        stretches.append(Stretch(first, sum(calls), len(calls), interval))
+    for start in sorted(sums_by_stretch):
+        token_counts, calls = zip(*sums_by_stretch[start].values(), strict=True)
+        interval = ratio_interval(token_counts, calls)
+        stretches.append(Stretch(start, sum(calls), len(calls), interval))
     return stretches

@@ -38,11 +38,11 @@ _RATIOS: Mapping[str, tuple[Summand, Summand]] = {
 
 
 def _total(name: str, generations: Sequence[Generation]) -> float:
-    return sum(getattr(each, name) for each in generations)
+    return sum(getattr(generation, name) for generation in generations)
 
 
 for _name, (_above, _below) in _RATIOS.items():
-    metric(_name, sums=(_above, _below))(partial(ratio, above=_above, below=_below))
+    metric(_name, sums=(_above, _below))(partial(ratio, numerator=_above, denominator=_below))
 metric("prompts")(len)
 metric("prompt_length")(lambda generations: mean(each.prompt_tokens for each in generations))
 metric("delivered_tokens")(lambda generations: sum(each.delivered for each in generations))
@@ -65,8 +65,10 @@ def paired_repeats(
     ValueError: the two do not hold the same prompts.
     """
     if cell.baseline is not None:
-        for mine, other in zip(cell.repeats, (cell.baseline, *cell.baseline_again), strict=False):
-            yield mine, match_baseline(mine, other)
+        for mine, baseline in zip(
+            cell.repeats, (cell.baseline, *cell.baseline_again), strict=False
+        ):
+            yield mine, match_baseline(mine, baseline)
 
 
 def match_baseline(
@@ -75,12 +77,14 @@ def match_baseline(
     """The baseline's generations in the order of ``generations``, matched by prompt id. Raises
     ValueError: a prompt id occurs twice, or is on one side only.
     """
-    ours, theirs = ([each.prompt_id for each in side] for side in (generations, baseline))
-    for whose, ids, others in (("cell", ours, theirs), ("baseline", theirs, ours)):
-        if twice := sorted(name for name, count in Counter(ids).items() if count > 1):
-            raise UsageError(f"prompts twice in the {whose}: {', '.join(twice)}")
-        if missing := sorted({*others} - {*ids}):
-            raise UsageError(f"prompts missing from the {whose}: {', '.join(missing)}")
+    ours, theirs = (
+        [generation.prompt_id for generation in side] for side in (generations, baseline)
+    )
+    for owner, ids, other_ids in (("cell", ours, theirs), ("baseline", theirs, ours)):
+        if repeated_ids := sorted(name for name, count in Counter(ids).items() if count > 1):
+            raise UsageError(f"prompts twice in the {owner}: {', '.join(repeated_ids)}")
+        if missing := sorted({*other_ids} - {*ids}):
+            raise UsageError(f"prompts missing from the {owner}: {', '.join(missing)}")
     by_prompt = dict(zip(theirs, baseline, strict=True))
     return tuple(by_prompt[name] for name in ours)
 
@@ -92,9 +96,9 @@ def speedup(cell: CellRecords) -> Interval | None:
     """
     if cell.baseline is None:
         return None
-    both = list(paired_repeats(cell))
-    ours = pool_repeats([ratio(mine, *_RATE) for mine, _ in both], cell.clocks)
-    theirs = pool_repeats([ratio(other, *_RATE) for _, other in both], cell.clocks)
+    pairs = list(paired_repeats(cell))
+    ours = pool_repeats([ratio(mine, *_RATE) for mine, _ in pairs], cell.clocks)
+    theirs = pool_repeats([ratio(theirs_repeat, *_RATE) for _, theirs_repeat in pairs], cell.clocks)
     assert isinstance(ours, Sums) and isinstance(theirs, Sums)
     return rate_ratio_interval(*ours.blocks(), *theirs.blocks())
 
@@ -102,17 +106,17 @@ def speedup(cell: CellRecords) -> Interval | None:
 @metric("perplexity", sums=_SURPRISE)
 def perplexity(generations: Sequence[Generation]) -> Sums | None:
     """Nats of surprise per delivered token, and its exponential; None if a record lacks them."""
-    found = ratio(generations, *_SURPRISE)
-    return found and replace(found, mapped=exp)
+    sums = ratio(generations, *_SURPRISE)
+    return sums and replace(sums, mapped=exp)
 
 
 @metric("perplexity_by_prompt")
 def perplexity_by_prompt(generations: Sequence[Generation]) -> Sums | None:
     """The same of each prompt's own mean of nats per token, whatever its length, as DSBD has it."""
     nats, tokens = _SURPRISE
-    known = [each for each in generations if each.delivered]
-    found = ratio(known, lambda g: nats(g) and nats(g) / tokens(g), lambda g: 1)
-    return found and replace(found, mapped=exp)
+    answered = [generation for generation in generations if generation.delivered]
+    sums = ratio(answered, lambda g: nats(g) and nats(g) / tokens(g), lambda g: 1)
+    return sums and replace(sums, mapped=exp)
 
 
 # A window is one decoding of one prompt. A machine that stalls for a moment (another process, a
@@ -133,13 +137,13 @@ def speedup_median(cell: CellRecords) -> Interval | None:
     the same prompts.
     """
     ratios = [
-        [_compute_speed_ratio(ours, theirs) for ours, theirs in zip(mine, other, strict=True)]
-        for mine, other in paired_repeats(cell)
+        [_compute_speed_ratio(ours, theirs) for ours, theirs in zip(mine, baseline, strict=True)]
+        for mine, baseline in paired_repeats(cell)
     ]
     of_prompts = [
-        median(known)
+        median(known_values)
         for values in zip(*ratios, strict=True)
-        if (known := [value for value in values if value is not None])
+        if (known_values := [value for value in values if value is not None])
     ]
     if cell.batched and of_prompts:  # which are not independent
         return Interval(median(of_prompts))
@@ -166,7 +170,9 @@ metric("clock_mhz", of_cell=True)(lambda cell: mean(each.clock_mhz for each in c
 def find_stalled(repeats: Repeats) -> list[list[bool]]:
     """Returns which windows stalled, by repeat and prompt."""
     limit = STALL * _usual_s(repeats)
-    return [[bool(g.steps) and g.decode_s > limit * len(g.steps) for g in each] for each in repeats]
+    return [
+        [bool(g.steps) and g.decode_s > limit * len(g.steps) for g in repeat] for repeat in repeats
+    ]
 
 
 def stall_note(cell: CellRecords) -> str | None:
@@ -178,18 +184,18 @@ def stall_note(cell: CellRecords) -> str | None:
     """
     pairs = list(paired_repeats(cell))
     sides = [[ours for ours, _ in pairs], [theirs for _, theirs in pairs]]
-    counts = [sum(map(sum, find_stalled(each))) for each in sides]
+    counts = [sum(map(sum, find_stalled(side))) for side in sides]
     if not any(counts):
         return None
-    columns = [column for each in sides for column in _replace_stalls(each)]
-    measured = speedup(cell)
+    columns = [column for side in sides for column in _replace_stalls(side)]
+    measured_speedup = speedup(cell)
     usual = rate_ratio_interval(*columns)
     middle = speedup_median(cell)
-    if measured is None or usual is None or middle is None:
+    if measured_speedup is None or usual is None or middle is None:
         return None
     low, high = usual.ends or (0.0, 0.0)
     half = (high - low) / 2
-    if abs(measured.value - usual.value) <= half:
+    if abs(measured_speedup.value - usual.value) <= half:
         return None
     windows = sum(map(len, sides[0]))
     stalls = [f"{counts[0]} of {windows} windows"] if counts[0] else []
@@ -207,27 +213,30 @@ def disturbance_note(cell: CellRecords, slowdown: float) -> str:
     if not 0.5 < slowdown < 2:
         return f"disturbed: a pass took {slowdown:.2g} times as long as when threads were chosen"
     windows = [*cell.windows, *chain(cell.baseline or (), *cell.baseline_again)]
-    seconds = sum(each.decode_s for each in windows)
-    waited = sum((each.core_wait or 0.0) * each.decode_s for each in windows)
-    if waited <= BUSY * seconds:
+    seconds = sum(window.decode_s for window in windows)
+    waited_s = sum((window.core_wait or 0.0) * window.decode_s for window in windows)
+    if waited_s <= BUSY * seconds:
         return ""
-    return f"disturbed: threads waited for a core {waited / seconds:.1%} of the time"
+    return f"disturbed: threads waited for a core {waited_s / seconds:.1%} of the time"
 
 
 def _replace_stalls(repeats: Repeats) -> tuple[list[list[float]], list[list[float]]]:
     """Tokens, and seconds with the usual ones in place of every stalled window's."""
     usual = _usual_s(repeats)
-    tokens = [[float(each.decoded) for each in repeat] for repeat in repeats]
+    tokens = [[float(generation.decoded) for generation in repeat] for repeat in repeats]
     seconds = [
-        [usual * len(g.steps) if out else g.decode_s for g, out in zip(repeat, flags, strict=True)]
+        [
+            usual * len(g.steps) if is_stalled else g.decode_s
+            for g, is_stalled in zip(repeat, flags, strict=True)
+        ]
         for repeat, flags in zip(repeats, find_stalled(repeats), strict=True)
     ]
     return tokens, seconds
 
 
 def _usual_s(repeats: Repeats) -> float:
-    each = [g.decode_s / len(g.steps) for repeat in repeats for g in repeat if g.steps]
-    return median(each) if each else 0.0
+    step_seconds = [g.decode_s / len(g.steps) for repeat in repeats for g in repeat if g.steps]
+    return median(step_seconds) if step_seconds else 0.0
 
 
 # What a server's user sees, of answers that came over a connection; other cells have none of these
@@ -250,7 +259,9 @@ _SEEN: Mapping[str, Callable[[Generation, Delivery], list[float]]] = {
 
 def _latencies(name: str, windows: Sequence[Generation]) -> list[float]:
     """Returns what was seen of all answers that came over a connection."""
-    return [s for each in windows if each.delivery for s in _SEEN[name](each, each.delivery)]
+    return [
+        s for window in windows if window.delivery for s in _SEEN[name](window, window.delivery)
+    ]
 
 
 def came_in_bursts(windows: Sequence[Generation]) -> bool:
@@ -274,8 +285,8 @@ for _name in _SEEN:
 def delivered_per_call(generations: Sequence[Generation]) -> float | None:
     """Delivered tokens over target calls; a server's after the first chunk, over its chunks."""
 
-    def calls(each: Generation) -> int:
-        return len(each.delivery.tokens) - 1 if each.delivery else len(each.steps)
+    def calls(generation: Generation) -> int:
+        return len(generation.delivery.tokens) - 1 if generation.delivery else len(generation.steps)
 
     sums = ratio(generations, lambda g: g.decoded, calls)
     return sums.value if sums else None
@@ -284,7 +295,9 @@ def delivered_per_call(generations: Sequence[Generation]) -> float | None:
 @metric("block_efficiency_source")
 def call_source(generations: Sequence[Generation]) -> str | None:
     """Where the target calls are known from; if that differs, with the number of prompts."""
-    counts = Counter(each.delivery.counted for each in generations if each.delivery)
+    counts = Counter(
+        generation.delivery.counted for generation in generations if generation.delivery
+    )
     if len(counts) < 2:
         return next(iter(counts), None)
     return ", ".join(f"{name}: {counts[name]}" for name in sorted(counts))

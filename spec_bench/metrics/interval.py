@@ -56,22 +56,22 @@ class Interval:
         point = self.low == self.high
         return format_interval(self.value, None if point else self.low, self.high, form)
 
-    def within(self, least: float | None, most: float | None) -> Interval:
+    def within(self, lowest: float | None, highest: float | None) -> Interval:
         """Returns the interval without what the number cannot be."""
         if self.ends is None:
             return self
         low, high = self.ends
-        low = low if least is None else max(low, min(least, self.value))
-        high = high if most is None else min(high, max(most, self.value))
+        low = low if lowest is None else max(low, min(lowest, self.value))
+        high = high if highest is None else min(high, max(highest, self.value))
         return replace(self, low=low, high=high)
 
-    def mapped(self, increasing: Callable[[float], float]) -> Interval:
+    def mapped(self, function: Callable[[float], float]) -> Interval:
         """The interval of an increasing function of the statistic; none beyond all numbers."""
-        value = increasing(self.value)
+        value = function(self.value)
         if self.ends is None:
             return Interval(value)
         try:
-            low, high = map(increasing, self.ends)
+            low, high = map(function, self.ends)
             return replace(self, value=value, low=low, high=high)
         except OverflowError:
             return Interval(value)
@@ -83,8 +83,8 @@ class Interval:
 def limit_to_column(name: str, interval: Interval) -> Interval:
     """The interval within the column's range; without ends that are too far apart to say much."""
     column = find_column(name)
-    least, largest = column.limits if column else (None, None)
-    inside = interval.within(least, largest)
+    smallest, largest = column.limits if column else (None, None)
+    inside = interval.within(smallest, largest)
     if column and largest is None and inside.ends and inside.ends[0] * WIDEST < inside.ends[1]:
         return replace(inside, low=None, high=None)
     return inside
@@ -121,8 +121,8 @@ def p_value_below(interval: Interval, bound: float = 0.0) -> float | None:
     if interval.ends is None:
         return None
     low, high = interval.ends
-    turned = Interval(-interval.value, -high, -low, freedom=interval.freedom)
-    return p_value_above(turned, -bound)
+    mirrored = Interval(-interval.value, -high, -low, freedom=interval.freedom)
+    return p_value_above(mirrored, -bound)
 
 
 def p_value(interval: Interval, margin: float = 0.0) -> float | None:
@@ -131,9 +131,9 @@ def p_value(interval: Interval, margin: float = 0.0) -> float | None:
     The interval is of a difference; differences up to the margin are as good as none. None if there
     is no interval.
     """
-    above = p_value_above(interval, margin)
-    below = p_value_below(interval, -margin)
-    return None if above is None or below is None else min(1.0, 2 * min(above, below))
+    p_above = p_value_above(interval, margin)
+    p_below = p_value_below(interval, -margin)
+    return None if p_above is None or p_below is None else min(1.0, 2 * min(p_above, p_below))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -142,12 +142,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     The chance that any true null among them comes out below alpha is at most alpha, however they
     depend on each other. The corrected ones are in the same order.
     """
-    given = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(given, kind="stable")
-    stepped = given[order] * np.arange(len(given), 0, -1)
-    corrected = np.empty_like(given)
-    corrected[order] = np.minimum(np.maximum.accumulate(stepped), 1.0)
-    return corrected.tolist()
+    raw = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(raw, kind="stable")
+    scaled = raw[order] * np.arange(len(raw), 0, -1)
+    adjusted = np.empty_like(raw)
+    adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return adjusted.tolist()
 
 
 def bonferroni_ends(
@@ -186,7 +186,7 @@ class FasterChoice(NamedTuple):
 
 
 def choose_decoder(
-    speeds: Sequence[tuple[str, Interval, float, str]], what: str = "prompts"
+    speeds: Sequence[tuple[str, Interval, float, str]], unit: str = "prompts"
 ) -> FasterChoice:
     """Looks at every cell.
 
@@ -196,42 +196,50 @@ def choose_decoder(
     ``speeds`` has the title, speed-up over plain decoding and number of prompts of each, and why
     it decides nothing, or ""; ``what`` names such prompts.
     """
-    own, wide = (
+    own_ends, wide = (
         [
-            None if doubt else bonferroni_ends((s.value, s.low or 0.0, s.high or 0.0), n, of)
+            None
+            if doubt
+            else bonferroni_ends((s.value, s.low or 0.0, s.high or 0.0), n, comparisons)
             for _, s, n, doubt in speeds
         ]
-        for of in (1, len(speeds))
+        for comparisons in (1, len(speeds))
     )
     if not speeds or (faster := tuple(n for n, ends in enumerate(wide) if ends and ends[0] > 1)):
         return (
             FasterChoice(faster) if speeds else FasterChoice((), "AR", "nothing else has a speed")
         )
-    maybe = [n for n, ends in enumerate(own) if ends is None or ends[1] > 1]
-    near = {n for n, ends in enumerate(wide) if ends and max(1 / ends[0], ends[1]) <= 1 + CLOSE}
-    able = {*maybe} - near or maybe or range(len(own))
-    best = max(able, key=lambda n: (not speeds[n][3], speeds[n][1].value))
+    maybe = [n for n, ends in enumerate(own_ends) if ends is None or ends[1] > 1]
+    ties = {n for n, ends in enumerate(wide) if ends and max(1 / ends[0], ends[1]) <= 1 + CLOSE}
+    candidates = {*maybe} - ties or maybe or range(len(own_ends))
+    best = max(candidates, key=lambda n: (not speeds[n][3], speeds[n][1].value))
     title, speed, prompts, doubt = speeds[best]
-    ends = (wide if maybe else own)[best]
-    told = f"{speed.value:.2f}×{format_ends(*ends, '.2f', ' [{} to {}]') if ends else ''}"
+    ends = (wide if maybe else own_ends)[best]
+    speed_text = f"{speed.value:.2f}×{format_ends(*ends, '.2f', ' [{} to {}]') if ends else ''}"
     if not maybe:
         return FasterChoice(
-            (), "AR", f"the fastest other one, {title}, reaches {told} of its speed"
+            (), "AR", f"the fastest other one, {title}, reaches {speed_text} of its speed"
         )
-    if best in near:
-        return FasterChoice((), "a tie", f"{title} is as fast as AR within {CLOSE:.0%}, {told}")
-    others = f", {len(able) - 1} other{'s' * (len(able) > 2)}" * (len(able) > 1)
+    if best in ties:
+        return FasterChoice(
+            (), "a tie", f"{title} is as fast as AR within {CLOSE:.0%}, {speed_text}"
+        )
+    other_text = f", {len(candidates) - 1} other{'s' * (len(candidates) > 2)}" * (
+        len(candidates) > 1
+    )
     title = title.removesuffix(f", {doubt.partition(':')[0]}")
-    open_ones = f"between {title}{others} and AR"
-    more = f"more {'seeds' if speed.between > 0.5 else what} may decide"
+    open_ones = f"between {title}{other_text} and AR"
+    advice = f"more {'seeds' if speed.between > 0.5 else unit} may decide"
     if ends and speed.between <= 0.5:
-        more = f"about {_prompts_to_decide(speed.value, ends, prompts)} {what} may decide"
+        advice = f"about {_prompts_to_decide(speed.value, ends, prompts)} {unit} may decide"
     if doubt:
-        again = "run it again with another --out"  # else the finished cells are only read
-        more = f"; {more}" * (prompts < FEWEST)
-        return FasterChoice((), "cannot decide yet", f"{open_ones}: {doubt}; {again}{more}")
-    looks = f"{title} looks {'faster' if speed.value > 1 else 'slower'}, {told}"
-    return FasterChoice((), "cannot decide yet", f"{open_ones}; {looks}; {more}")
+        rerun_advice = "run it again with another --out"  # else the finished cells are only read
+        advice = f"; {advice}" * (prompts < FEWEST)
+        return FasterChoice(
+            (), "cannot decide yet", f"{open_ones}: {doubt}; {rerun_advice}{advice}"
+        )
+    looks = f"{title} looks {'faster' if speed.value > 1 else 'slower'}, {speed_text}"
+    return FasterChoice((), "cannot decide yet", f"{open_ones}; {looks}; {advice}")
 
 
 def _prompts_to_decide(value: float, ends: tuple[float, float], prompts: float) -> int:
@@ -239,5 +247,5 @@ def _prompts_to_decide(value: float, ends: tuple[float, float], prompts: float) 
     1 or lie within ``CLOSE`` of it: its logarithm shrinks with the square root of their number.
     """
     reach = log(value / ends[0]) if value > 1 else log(ends[1] / value)
-    needed = 2 * prompts * (reach / max(abs(log(value)), log(1 + CLOSE))) ** 2
-    return min(_MOST, 10 * ceil(max(needed, prompts + 1) / 10))
+    prompts_needed = 2 * prompts * (reach / max(abs(log(value)), log(1 + CLOSE))) ** 2
+    return min(_MOST, 10 * ceil(max(prompts_needed, prompts + 1) / 10))

@@ -56,10 +56,10 @@ def ratio_interval(
 
 
 def rate_ratio_interval(
-    above: ArrayLike, below: ArrayLike, base_above: ArrayLike, base_below: ArrayLike
+    numerators: ArrayLike, denominators: ArrayLike, base_above: ArrayLike, base_below: ArrayLike
 ) -> Interval | None:
     """Interval of one ratio of sums over another (a speed-up), all paired by prompt, likewise."""
-    return ratio_intervals([_stack_columns(above, below, base_above, base_below)])[0]
+    return ratio_intervals([_stack_columns(numerators, denominators, base_above, base_below)])[0]
 
 
 def ratio_intervals(tables: Sequence[Array]) -> list[Interval | None]:
@@ -90,8 +90,12 @@ def _make_ratio_intervals(tables: Sequence[Array]) -> list[Interval | None]:
     if not (data > 0).all():
         return _bootstrap_cells(ratio, data)
     values = ratio(data.reshape(*data.shape[:2], -1).sum(axis=2)).tolist()
-    made = zip(_bootstrap_cells(lambda sums: np.log(ratio(sums)), data), values, strict=True)
-    return [each and replace(each.mapped(exp), value=value) for each, value in made]
+    log_intervals = zip(
+        _bootstrap_cells(lambda sums: np.log(ratio(sums)), data), values, strict=True
+    )
+    return [
+        interval and replace(interval.mapped(exp), value=value) for interval, value in log_intervals
+    ]
 
 
 def median_interval(values: Sequence[float]) -> Interval:
@@ -104,17 +108,19 @@ def median_interval(values: Sequence[float]) -> Interval:
     """
     from scipy.special import bdtr
 
-    ranked = np.sort(np.asarray(values, dtype=np.float64))
-    if not ranked.size:
+    sorted_values = np.sort(np.asarray(values, dtype=np.float64))
+    if not sorted_values.size:
         raise ValueError("a median needs at least one value")
     # Leaving out that many at each end misses the median with this probability.
-    missed = 2 * bdtr(np.arange(ranked.size // 2, dtype=np.float64), ranked.size, 0.5)
-    left_out = int((missed <= 1 - LEVEL).sum()) - 1
-    median = float(np.median(ranked))
+    miss_chances = 2 * bdtr(
+        np.arange(sorted_values.size // 2, dtype=np.float64), sorted_values.size, 0.5
+    )
+    left_out = int((miss_chances <= 1 - LEVEL).sum()) - 1
+    median = float(np.median(sorted_values))
     if left_out < 0:
         return Interval(median)
-    assert ranked.size >= FEWEST, "fewer enclose no median"
-    return Interval(median, float(ranked[left_out]), float(ranked[-1 - left_out]))
+    assert sorted_values.size >= FEWEST, "fewer enclose no median"
+    return Interval(median, float(sorted_values[left_out]), float(sorted_values[-1 - left_out]))
 
 
 # Scores: numbers between two ends that they cannot leave, and differences of two.
@@ -124,8 +130,8 @@ def mean_interval(values: Sequence[float], counts: Sequence[float] | None = None
     """Interval of a mean score in 0..1 over prompts: ``values`` are a score per prompt, or sums of
     as many as ``counts`` says. Raises ValueError: no prompts.
     """
-    below = [1.0] * len(values) if counts is None else counts
-    interval = score_interval(lambda sums: sums[0] / sums[1], [values, below])
+    denominators = [1.0] * len(values) if counts is None else counts
+    interval = score_interval(lambda sums: sums[0] / sums[1], [values, denominators])
     assert interval is not None, "a mean over at least one prompt has a value"
     return interval if counts else replace(interval, by_prompt=tuple(values))
 
@@ -174,11 +180,11 @@ def score_difference_interval(
     if value is None or values is None:
         return None if value is None else Interval(value)
     prompts = len(values)
-    added = prompts * value - (prompts - 1) * values
-    largest = float(np.abs(added).max())
+    pseudo = prompts * value - (prompts - 1) * values
+    largest = float(np.abs(pseudo).max())
     largest = max(largest, float(largest < 1e-12) if room is None else room)
-    spread = (float(added @ added) + largest**2) / (prompts + 2)
-    variance = (spread - (float(added.sum()) / (prompts + 2)) ** 2) / (prompts + 2)
+    spread = (float(pseudo @ pseudo) + largest**2) / (prompts + 2)
+    variance = (spread - (float(pseudo.sum()) / (prompts + 2)) ** 2) / (prompts + 2)
     reach = student_t(prompts - 1) * sqrt(variance)
     return Interval(value, value - reach, value + reach, freedom=prompts - 1)
 
@@ -203,8 +209,8 @@ def pseudo_values(statistic: Statistic, columns: ArrayLike) -> Array:
     """
     data = _validate_table(columns)[:, 0]
     prompts = data.shape[1]
-    whole = statistic(data.sum(axis=1, keepdims=True))[0]
-    return np.asarray(prompts * whole - (prompts - 1) * leave_one_out(statistic, data))
+    total = statistic(data.sum(axis=1, keepdims=True))[0]
+    return np.asarray(prompts * total - (prompts - 1) * leave_one_out(statistic, data))
 
 
 def sign_flip_p(differences: ArrayLike) -> float:
@@ -225,8 +231,8 @@ def sign_flip_p(differences: ArrayLike) -> float:
         count = discordant.size
         fewer = min((discordant > 0).sum(), (discordant < 0).sum())
         return min(1.0, 2 * float(bdtr(fewer, count, 0.5)))
-    least = abs(discordant.sum()) * (1 - 1e-12)
-    as_far = np.abs(_signs(discordant.size) @ discordant) >= least
+    threshold = abs(discordant.sum()) * (1 - 1e-12)
+    as_far = np.abs(_signs(discordant.size) @ discordant) >= threshold
     return float((as_far.sum() + 1) / (_DRAWS + 1))
 
 
@@ -244,10 +250,10 @@ def find_usual(statistic: Statistic, columns: ArrayLike) -> tuple[float, int] | 
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         values = statistic(_validate_table(columns).sum(axis=1))
-    known = values[np.isfinite(values)]
-    usual = float(np.median(known)) if known.size else 0.0
-    unlike = known.size - int(np.isclose(known, usual, rtol=1e-9).sum())
-    return (usual, unlike) if unlike < FEWEST and 2 * unlike < known.size else None
+    finite = values[np.isfinite(values)]
+    usual = float(np.median(finite)) if finite.size else 0.0
+    unlike = finite.size - int(np.isclose(finite, usual, rtol=1e-9).sum())
+    return (usual, unlike) if unlike < FEWEST and 2 * unlike < finite.size else None
 
 
 def rare_interval(statistic: Statistic, columns: ArrayLike, room: float) -> Interval | None:
@@ -260,29 +266,29 @@ def rare_interval(statistic: Statistic, columns: ArrayLike, room: float) -> Inte
     """
     table = _validate_table(columns)
     data = table.sum(axis=1)
-    few = find_usual(statistic, data)
-    if few is None or table.shape[1] > 1 or table.shape[2] < FEWEST:
+    usual_and_unlike = find_usual(statistic, data)
+    if usual_and_unlike is None or table.shape[1] > 1 or table.shape[2] < FEWEST:
         return None
-    usual, unlike = few
-    found = score_difference_interval(lambda sums: statistic(sums) - usual, data, room)
-    found = found and found.mapped(lambda each: each + usual)
-    if found is None or not isfinite(room):
-        return found and Interval(found.value)
-    return replace(found, shrinks=0.75 if unlike else 1.0)
+    usual, unlike = usual_and_unlike
+    interval = score_difference_interval(lambda sums: statistic(sums) - usual, data, room)
+    interval = interval and interval.mapped(lambda number: number + usual)
+    if interval is None or not isfinite(room):
+        return interval and Interval(interval.value)
+    return replace(interval, shrinks=0.75 if unlike else 1.0)
 
 
-def reach_as_far(found: Interval, tau: Interval | None, name: str) -> Interval:
+def reach_as_far(interval: Interval, tau: Interval | None, name: str) -> Interval:
     """A column's interval with ends at least as far, as a share, as those of tokens per call where
     few prompts differ in these: a prompt to come with more of them is as much faster. A speed-up's
     own ends do not count where they are too far apart to say anything: seconds that stall are told
     apart elsewhere.
     """
-    if name not in AS_TAU or not (found.ends and tau and tau.ends and tau.shrinks > 0.5):
-        return found
-    low, high = sorted(found.value * (end / tau.value) ** AS_TAU[name] for end in tau.ends)
-    if name != "speedup" or found.ends[1] < WIDEST * found.ends[0]:
-        low, high = min(low, found.ends[0]), max(high, found.ends[1])
-    return replace(found, low=low, high=high)
+    if name not in AS_TAU or not (interval.ends and tau and tau.ends and tau.shrinks > 0.5):
+        return interval
+    low, high = sorted(interval.value * (end / tau.value) ** AS_TAU[name] for end in tau.ends)
+    if name != "speedup" or interval.ends[1] < WIDEST * interval.ends[0]:
+        low, high = min(low, interval.ends[0]), max(high, interval.ends[1])
+    return replace(interval, low=low, high=high)
 
 
 def sum_blocks(table: Array, clocks: Sequence[float] | Array = ()) -> Array:
@@ -353,45 +359,49 @@ def _bootstrap_cells(statistic: Statistic, data: Array) -> list[Interval | None]
     """Returns the intervals of several cells, of columns (columns, cells, repeats, prompts)."""
     repeats, prompts = data.shape[2:]
     blocks = data.sum(axis=2)
-    between = np.zeros(data.shape[1])
+    seed_variances = np.zeros(data.shape[1])
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         totals = blocks.sum(axis=2)
         values = statistic(totals)
         slopes = _gradient(statistic, totals)
-        over: Iterable[_Errors] = [(0.0, 0.0, 0.0)] * len(values)
+        prompt_errors: Iterable[_Errors] = [(0.0, 0.0, 0.0)] * len(values)
         if prompts >= FEWEST:
-            over = _iter_prompt_errors(statistic, values, slopes, blocks)
+            prompt_errors = _iter_prompt_errors(statistic, values, slopes, blocks)
         elif prompts > 1 or repeats < FEWEST_ROUNDS:
             return [Interval(value) if isfinite(value) else None for value in values.tolist()]
         if repeats > 1:  # variance of the mean that comes from whole repeats
-            between = _spread(np.einsum("ck,ckrn->kr", slopes, data)) * repeats / (repeats - 1)
-        parts = zip(values.tolist(), between.tolist(), over, strict=True)
-        return [_build_interval(*each, repeats, prompts) for each in parts]
+            seed_variances = (
+                _spread(np.einsum("ck,ckrn->kr", slopes, data)) * repeats / (repeats - 1)
+            )
+        parts = zip(values.tolist(), seed_variances.tolist(), prompt_errors, strict=True)
+        return [_build_interval(*part, repeats, prompts) for part in parts]
 
 
-def _build_interval(value: float, between: float, over: _Errors, *shape: int) -> Interval | None:
-    error, below, above = over
+def _build_interval(
+    value: float, seed_variance: float, prompt_errors: _Errors, *shape: int
+) -> Interval | None:
+    error, factor_below, factor_above = prompt_errors
     repeats, prompts = shape
     if error is None or not isfinite(value):
         return Interval(value) if isfinite(value) else None
-    variance = error**2 + between
+    variance = error**2 + seed_variance
     freedom = float(prompts - 1)
     if variance == 0:  # exact where it is one measurement over itself
         return Interval(0.0, 0.0, 0.0, freedom=freedom) if value == 0 else Interval(value)
-    if between > 0:
-        small = between**2 / (repeats - 1)
+    if seed_variance > 0:
+        small = seed_variance**2 / (repeats - 1)
         freedom = variance**2 / (small + error**4 / max(prompts - 1, 1))
         wider = student_t(freedom)
         if error > 0:  # the skew of the prompts' quantiles is kept
             wider /= student_t(prompts - 1)
         else:
-            below = 1.0
-            above = 1.0
-        below = below * wider
-        above = above * wider
-    low = value - below * sqrt(variance)
-    high = value + above * sqrt(variance)
-    return Interval(value, low, high, freedom=freedom, between=between / variance)
+            factor_below = 1.0
+            factor_above = 1.0
+        factor_below = factor_below * wider
+        factor_above = factor_above * wider
+    low = value - factor_below * sqrt(variance)
+    high = value + factor_above * sqrt(variance)
+    return Interval(value, low, high, freedom=freedom, between=seed_variance / variance)
 
 
 def _iter_prompt_errors(
@@ -407,30 +417,32 @@ def _iter_prompt_errors(
     influence = np.einsum("ck,ckp->kp", slopes, blocks)
     linears = np.sqrt(_spread(influence) * prompts / (prompts - 1))
     withouts = _jackknife_error(leave_one_out(statistic, blocks))
-    numbers = (each.tolist() for each in (values, linears, withouts))
-    for place, (value, linear, without) in enumerate(zip(*numbers, strict=True)):
+    numbers = (array.tolist() for array in (values, linears, withouts))
+    for place, (value, linear, jackknife) in enumerate(zip(*numbers, strict=True)):
         if linear <= 1e-9 * max(1.0, abs(value)):  # no more than the derivatives' rounding
-            yield (0.0 if isfinite(without) else None), 0.0, 0.0
+            yield (0.0 if isfinite(jackknife) else None), 0.0, 0.0
             continue
-        own = blocks[:, place]
-        reached = list[Array]()
-        sure = prompts < _FEW_PROMPTS and (own > 0).all()  # nothing that has no value can be drawn
-        for weights in () if sure else _weights(prompts):
-            drawn = weights.astype(np.float64)
-            if not np.isfinite(resampled := statistic(own @ drawn)).all():
+        cell_blocks = blocks[:, place]
+        distances = list[Array]()
+        is_defined = (
+            prompts < _FEW_PROMPTS and (cell_blocks > 0).all()
+        )  # nothing that has no value can be drawn
+        for weights in () if is_defined else _weights(prompts):
+            draw_counts = weights.astype(np.float64)
+            if not np.isfinite(resampled_value := statistic(cell_blocks @ draw_counts)).all():
                 yield None, 0.0, 0.0
                 break
             if prompts < _FEW_PROMPTS:
                 continue
-            errors = _errors(statistic, own, drawn)
+            errors = _errors(statistic, cell_blocks, draw_counts)
             # A resample of the same prompt throughout has no error of its own and says nothing.
-            reached.append(((resampled - value) / errors)[errors > 1e-6 * linear])
+            distances.append(((resampled_value - value) / errors)[errors > 1e-6 * linear])
         else:
             low = -normal
             high = normal
-            if reached:
-                low, high = np.quantile(np.concatenate(reached), _ENDS)
-            error = without if without and isfinite(without) else linear
+            if distances:
+                low, high = np.quantile(np.concatenate(distances), _ENDS)
+            error = jackknife if jackknife and isfinite(jackknife) else linear
             yield error, max(float(high), normal), max(float(-low), normal)
 
 
@@ -448,8 +460,8 @@ def leave_one_out(statistic: Statistic, blocks: Array) -> Array:
     """
     prompts = blocks.shape[-1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        left = (blocks.sum(axis=-1, keepdims=True) - blocks) * (prompts / (prompts - 1))
-        return statistic(left.reshape(len(blocks), -1)).reshape(blocks.shape[1:])
+        remaining_sums = (blocks.sum(axis=-1, keepdims=True) - blocks) * (prompts / (prompts - 1))
+        return statistic(remaining_sums.reshape(len(blocks), -1)).reshape(blocks.shape[1:])
 
 
 @functools.lru_cache(maxsize=4)
@@ -482,9 +494,9 @@ def _gradient(statistic: Statistic, sums: Array) -> Array:
     count, batch = sums.shape
     step = np.maximum(np.abs(sums) * _STEP, np.finfo(np.float64).tiny ** 0.5)
     around = np.repeat(sums[:, None, None, :], count, axis=1).repeat(2, axis=2)
-    each = np.arange(count)
-    around[each, each, 0] += step
-    around[each, each, 1] -= step
+    indices = np.arange(count)
+    around[indices, indices, 0] += step
+    around[indices, indices, 1] -= step
     values = statistic(around.reshape(count, -1)).reshape(count, 2, batch)  # all in one call
     return (values[:, 0] - values[:, 1]) / (2 * step)
 

@@ -50,17 +50,17 @@ class Sums:
     @property
     def value(self) -> float | None:
         """Sum of the numerators over sum of the denominators, mapped."""
-        below = sum(self.denominators)
-        if not below:
+        denominator = sum(self.denominators)
+        if not denominator:
             return None
-        ratio = sum(self.numerators) / below
+        ratio = sum(self.numerators) / denominator
         return self.mapped(ratio) if self.mapped else ratio
 
     def blocks(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Numerators and denominators as (repeats, prompts) each, or of clocks for prompts."""
-        both = np.array([self.numerators, self.denominators], float)
-        above, below = sum_blocks(both.reshape(2, self.repeats, -1), self.clocks)
-        return above, below
+        table = np.array([self.numerators, self.denominators], float)
+        numerators, denominators = sum_blocks(table.reshape(2, self.repeats, -1), self.clocks)
+        return numerators, denominators
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,11 @@ class CellRecords:
     @property
     def clocks(self) -> tuple[float, ...]:
         """Of each generation what all have alike that share its clock; none of single ones."""
-        timed = self.generations if self.batched else ()
-        return tuple(round(each.target_s / (each.decode_s or 1.0), 9) for each in timed)
+        generations = self.generations if self.batched else ()
+        return tuple(
+            round(generation.target_s / (generation.decode_s or 1.0), 9)
+            for generation in generations
+        )
 
     @property
     def repeats(self) -> tuple[Sequence[Generation], ...]:
@@ -121,14 +124,14 @@ def pool_repeats(numbers: Sequence[Number], clocks: tuple[float, ...] = ()) -> N
     A ratio of sums is over all repeats, of prompts with these ``clocks``, a plain number is their
     mean, or None if a repeat has none; anything else is the first repeat's.
     """
-    sums = [each for each in numbers if isinstance(each, Sums)]
-    if any(each is None for each in numbers):
+    sums = [number for number in numbers if isinstance(number, Sums)]
+    if any(number is None for number in numbers):
         return None
     if len(sums) == len(numbers):
-        above = tuple(value for each in sums for value in each.numerators)
-        below = tuple(value for each in sums for value in each.denominators)
-        return Sums(above, below, sums[0].mapped, len(sums), clocks=clocks)
-    plain = [each for each in numbers if isinstance(each, float | int)]
+        numerators = tuple(value for number in sums for value in number.numerators)
+        denominators = tuple(value for number in sums for value in number.denominators)
+        return Sums(numerators, denominators, sums[0].mapped, len(sums), clocks=clocks)
+    plain = [number for number in numbers if isinstance(number, float | int)]
     return sum(plain) / len(plain) if len(plain) == len(numbers) else numbers[0]
 
 
@@ -196,16 +199,18 @@ def finish_interval(sums: Sums, interval: Interval) -> Interval:
     return inside.mapped(sums.mapped) if sums.mapped else inside
 
 
-def ratio(generations: Sequence[Generation], above: Summand, below: Summand) -> Sums | None:
+def ratio(
+    generations: Sequence[Generation], numerator: Summand, denominator: Summand
+) -> Sums | None:
     """Returns one sum over generations over another; None if a record lacks a number."""
-    pairs = [(above(each), below(each)) for each in generations]
-    known = [(float(a), float(b)) for a, b in pairs if a is not None and b is not None]
-    if len(known) < len(pairs):
+    pairs = [(numerator(generation), denominator(generation)) for generation in generations]
+    known_pairs = [(float(a), float(b)) for a, b in pairs if a is not None and b is not None]
+    if len(known_pairs) < len(pairs):
         return None
-    return Sums(tuple(a for a, _ in known), tuple(b for _, b in known))
+    return Sums(tuple(a for a, _ in known_pairs), tuple(b for _, b in known_pairs))
 
 
 def mean(values: Iterable[float | None]) -> float | None:
     """Returns the mean of those that are known; None if none is."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    known_values = [value for value in values if value is not None]
+    return sum(known_values) / len(known_values) if known_values else None

@@ -48,21 +48,30 @@ class ModuleMetric:
         self.needs_references = bool(self._kinds) and not getattr(module, "optional", False)
 
     def score(
-        self, predictions: Sequence[str], references: Sequence[Sequence[str]], **more: Any
+        self, predictions: Sequence[str], references: Sequence[Sequence[str]], **options: Any
     ) -> tuple[dict[str, Interval], str]:
         """Column name -> value, and the signature; a module of ours may take more. Raises
         ValueError: a prompt without a reference, or a module that refuses or returns nothing.
         """
-        for index, given in enumerate(references):
-            if not given and self.needs_references:
+        for index, prompt_references in enumerate(references):
+            if not prompt_references and self.needs_references:
                 raise UsageError(f"score {self.name}: prompt {index} has no reference")
         takes_several = self._accepts_multiple_references()
-        golds = [list(given) if takes_several else given[:1] for given in references]
-        golds = golds if takes_several else [text for given in golds for text in given]
-        first = (
-            bool(self._kinds) and not takes_several and any(len(given) > 1 for given in references)
+        golds = [
+            list(prompt_references) if takes_several else prompt_references[:1]
+            for prompt_references in references
+        ]
+        golds = (
+            golds
+            if takes_several
+            else [text for prompt_references in golds for text in prompt_references]
         )
-        values, signature = self._compute(predictions, golds, **more)
+        takes_first = (
+            bool(self._kinds)
+            and not takes_several
+            and any(len(prompt_references) > 1 for prompt_references in references)
+        )
+        values, signature = self._compute(predictions, golds, **options)
         numbers = {key: value for key, value in values.items() if _is_number(value)}
         lists = {
             key: value
@@ -72,8 +81,8 @@ class ModuleMetric:
             and all(map(_is_number, value))
         }
         if lists:  # with twice the prompts, one with a number per prompt has twice the length
-            twice, _ = self._compute([*predictions, *predictions], [*golds, *golds], **more)
-            means = {k: np.mean(v) for k, v in lists.items() if len(twice[k]) == 2 * len(v)}
+            doubled, _ = self._compute([*predictions, *predictions], [*golds, *golds], **options)
+            means = {k: np.mean(v) for k, v in lists.items() if len(doubled[k]) == 2 * len(v)}
             numbers |= means
         columns = {
             f"{self.name}_{key}": Interval(float(value))
@@ -85,22 +94,25 @@ class ModuleMetric:
                 f"score {self.name}: the module returned no number, nor a list of one for each of "
                 f"{len(predictions)} answers, under {sorted(values)}"
             )
-        says = (self._origin, signature, "references:first" if first else "")
+        says = (self._origin, signature, "references:first" if takes_first else "")
         return columns, f"{self.name} " + "|".join(filter(None, says))
 
     def _compute(
-        self, predictions: Sequence[str], golds: Sequence[Any], **more: Any
+        self, predictions: Sequence[str], golds: Sequence[Any], **options: Any
     ) -> tuple[dict[str, Any], str]:
         """Returns one call; its values, and the signature if the module returns one."""
         try:
-            given = {"references": list(golds)} if self._kinds else {}
-            result = self._module.compute(predictions=list(predictions), **given, **more)
+            reference_arguments = {"references": list(golds)} if self._kinds else {}
+            result = self._module.compute(
+                predictions=list(predictions), **reference_arguments, **options
+            )
         except Exception as error:
             # A module is the user's or the hub's: whatever it raises is about these texts.
             reason = one_line(error, 300)
-            last = extract_tb(error.__traceback__)[-1]
-            where = f"{Path(last.filename).name}, line {last.lineno}: {type(error).__name__}"
-            raise UsageError(f"score {self.name}: {where}: {reason}") from error
+            last_frame = extract_tb(error.__traceback__)[-1]
+            file_name = Path(last_frame.filename).name
+            location = f"{file_name}, line {last_frame.lineno}: {type(error).__name__}"
+            raise UsageError(f"score {self.name}: {location}: {reason}") from error
         if not isinstance(result, Mapping):
             got = type(result).__name__
             raise UsageError(f"score {self.name}: the module returned {got}, not a dict of numbers")
@@ -109,8 +121,10 @@ class ModuleMetric:
 
     def _accepts_multiple_references(self) -> bool:
         """Returns whether a prompt's references may be several texts."""
-        listed = {"Sequence", "List", "LargeList"}
-        return any(isinstance(kind, list) or type(kind).__name__ in listed for kind in self._kinds)
+        list_types = {"Sequence", "List", "LargeList"}
+        return any(
+            isinstance(kind, list) or type(kind).__name__ in list_types for kind in self._kinds
+        )
 
 
 @cache
@@ -135,17 +149,17 @@ def rouge_scorer(types: Sequence[str], tokenize: str | None) -> tuple[Any, str]:
     """Returns rouge-score's scorer, and its version with how it finds words."""
     from rouge_score.rouge_scorer import RougeScorer  # brings all of nltk along
 
-    own = SimpleNamespace(tokenize=make_word_finder(tokenize, True))
-    said = f"tok:{tokenize}|" if tokenize else ""
-    return RougeScorer(types, tokenizer=own), f"{said}version:{version('rouge-score')}"
+    tokenizer = SimpleNamespace(tokenize=make_word_finder(tokenize, True))
+    signature = f"tok:{tokenize}|" if tokenize else ""
+    return RougeScorer(types, tokenizer=tokenizer), f"{signature}version:{version('rouge-score')}"
 
 
 def rouge(predictions: list[str], references: list[list[str]], tokenize: Any) -> dict[str, Any]:
     """F1 of ROUGE-1, -2, -L, -Lsum by rouge-score, words by task.tokenize; the best reference."""
-    scorer, said = rouge_scorer(TYPES, tokenize)
-    best = [scorer.score_multi(*each) for each in zip(references, predictions, strict=True)]
+    scorer, signature = rouge_scorer(TYPES, tokenize)
+    best = [scorer.score_multi(*pair) for pair in zip(references, predictions, strict=True)]
     scores = {name: sum(b[name].fmeasure for b in best) / len(best) for name in TYPES}
-    return {**scores, "signature": f"rouge-score F1|{said}"}
+    return {**scores, "signature": f"rouge-score F1|{signature}"}
 
 
 def sacrebleu(predictions: list[str], references: list[list[str]], tokenize: Any) -> dict[str, Any]:
@@ -179,13 +193,13 @@ def find_source(score: str) -> str:
     return file.read_text(encoding="utf-8") if file and file.is_file() else ""
 
 
-def read_code(made: Any) -> str:
+def read_code(component: Any) -> str:
     """Returns the source of a function or class, or what it was compiled to."""
     try:
-        return inspect.getsource(made)
+        return inspect.getsource(component)
     except (OSError, TypeError):  # typed in, and kept nowhere
-        code = getattr(made, "__code__", None)
-        return repr((code.co_code, code.co_names, code.co_consts) if code else made)
+        code = getattr(component, "__code__", None)
+        return repr((code.co_code, code.co_names, code.co_consts) if code else component)
 
 
 def _resolve_file(score: str) -> Path | None:
@@ -229,23 +243,25 @@ def _load_evaluate_module(score: str, ours: tuple[str, ...], source: str) -> Mod
                 "it has neither a function compute nor a class that derives from evaluate.Metric"
             )
         if origin == "hub":
-            why = "" if isinstance(error, FileNotFoundError) else f" ({reason})"
-            reason = f"no score of ours, no file, and the hub did not give it{why}"
-        known = [*ours, *SHIPPED]
+            error_text = "" if isinstance(error, FileNotFoundError) else f" ({reason})"
+            reason = f"no score of ours, no file, and the hub did not give it{error_text}"
+        choices = [*ours, *SHIPPED]
         raise UsageError(
-            f"score {score!r}: {reason}{suggest(score, known)}; without a network: "
-            f"{', '.join(known)}, or a metric module's path"
+            f"score {score!r}: {reason}{suggest(score, choices)}; without a network: "
+            f"{', '.join(choices)}, or a metric module's path"
         ) from error
     # The last part of a path or id, in letters that a column may have.
-    last = score.rstrip("/").rsplit("/", 1)[-1].removesuffix(".py")
-    name = re.sub(r"\W+", "_", last).strip("_").lower()
+    tail = score.rstrip("/").rsplit("/", 1)[-1].removesuffix(".py")
+    name = re.sub(r"\W+", "_", tail).strip("_").lower()
     return ModuleMetric(name, module, f"evaluate:{version('evaluate')}|{origin}")
 
 
 def _find_compute(file: Path, source: str) -> SimpleNamespace | None:
     """Returns a file's function ``compute`` as a module of ``evaluate`` looks; None without one."""
     body = ast.parse(source, str(file)).body
-    if not any(isinstance(each, ast.FunctionDef) and each.name == "compute" for each in body):
+    if not any(
+        isinstance(statement, ast.FunctionDef) and statement.name == "compute" for statement in body
+    ):
         return None
     return _import_file(runpy.run_path(str(file))["compute"])
 

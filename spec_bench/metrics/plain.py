@@ -25,13 +25,13 @@ def find_printed(row: Mapping[str, Any]) -> dict[str, float]:
     other decoders, nor of a pair that no paper has.
     """
     pairs = find_spellings(row["pair"]) if row["decoder"] == "ar" else []
-    cells = {("ar", row["task"], target, each) for target, draft in pairs for each in ("", draft)}
+    cells = {("ar", row["task"], target, entry) for target, draft in pairs for entry in ("", draft)}
     return {
-        each["metric"]: float(each["value"])
+        entry["metric"]: float(entry["value"])
         for numbers in (read_all_published().values() if pairs else ())
-        for each in numbers
-        if _CELL(each) in cells and each["metric"] in _SCORES
-        if not each["temperature"] or float(each["temperature"]) == float(row["temperature"])
+        for entry in numbers
+        if _CELL(entry) in cells and entry["metric"] in _SCORES
+        if not entry["temperature"] or float(entry["temperature"]) == float(row["temperature"])
     }
 
 
@@ -53,8 +53,12 @@ def compare_with_printed(row: Mapping[str, Any]) -> Iterator[str]:
         )
         wider = stdtrit(count - 1, 0.995) / stdtrit(count - 1, 0.975)
         low, high = (score + (end - score) * wider for end in ends)
-        printed = value / 100 if value > 1 else value
-        others = "" if low <= printed <= high else ": these are other prompts or another model"
+        printed_value = value / 100 if value > 1 else value
+        remark = (
+            "" if low <= printed_value <= high else ": these are other prompts or another model"
+        )
         if low == low:
             ours = column.title, score, max(low, 0.0), high, count, tokens / count, prompt
-            yield _LINE.format(names.task_title(row["task"]), row["pair"], *ours, printed, others)
+            yield _LINE.format(
+                names.task_title(row["task"]), row["pair"], *ours, printed_value, remark
+            )

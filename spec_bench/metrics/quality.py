@@ -128,8 +128,8 @@ class Bleu(Score):
         """The score / 100."""
         self.check_given(len(predictions), references)
         streams = [list(stream) for stream in zip_longest(*references)]
-        found = self._scorer._extract_corpus_statistics(predictions, streams)
-        rows = [(*numbers[2:], *numbers[:2]) for numbers in found]
+        statistics = self._scorer._extract_corpus_statistics(predictions, streams)
+        rows = [(*numbers[2:], *numbers[:2]) for numbers in statistics]
         corpus = score_interval(self.of_sums, np.asarray(rows, dtype=np.float64).T)
         assert corpus is not None, "a corpus of at least one prompt has a score"
         return {self.name: replace(corpus, parts=tuple(rows))}
@@ -139,9 +139,9 @@ class Bleu(Score):
         """The score / 100 from summed statistics (numbers, batch), of BLEU 4 matches, 4 totals and
         two lengths.
         """
-        made = cls()._scorer
+        scorer = cls()._scorer
         rows = sums.T.astype(int).tolist()
-        scores = [made._compute_score_from_stats([*row[-2:], *row[:-2]]).score for row in rows]
+        scores = [scorer._compute_score_from_stats([*row[-2:], *row[:-2]]).score for row in rows]
         return np.minimum(1.0, np.divide(scores, 100.0))  # 100.00000000000004 for equal texts
 
     def signature(self, references: References) -> str:
@@ -263,19 +263,19 @@ def digest_user_code(scores: Sequence[str]) -> str:
     """Returns a digest of the code behind a job's numbers that is not this package's, the files of
     ``scores`` and what others registered; "" where there is none.
     """
-    registered: list[Any] = [SCORES[name] for name in scores if name in SCORES]
-    registered += [each.function for each in metric.values()]
-    texts = [*map(_source, registered), *map(find_source, scores)]
-    found = [text for text in texts if text]
-    return hashlib.sha256("\0".join(found).encode()).hexdigest()[:16] if found else ""
+    functions: list[Any] = [SCORES[name] for name in scores if name in SCORES]
+    functions += [quantity.function for quantity in metric.values()]
+    texts = [*map(_source, functions), *map(find_source, scores)]
+    known_texts = [text for text in texts if text]
+    return hashlib.sha256("\0".join(known_texts).encode()).hexdigest()[:16] if known_texts else ""
 
 
-def _source(registered: Any) -> str:
+def _source(component: Any) -> str:
     """Returns the code of a metric or score that is not ours; "" of ours."""
-    made = getattr(registered, "func", registered)
-    if made.__module__.partition(".")[0] == __name__.partition(".")[0]:
+    function = getattr(component, "func", component)
+    if function.__module__.partition(".")[0] == __name__.partition(".")[0]:
         return ""
-    return read_code(made)
+    return read_code(function)
 
 
 def check_references(name: str, references: References, tokenize: str | None = None) -> None:
@@ -333,7 +333,7 @@ def score_of_sums(name: str, numbers: int) -> Statistic | None:
     """
     if numbers == 2:
         return None
-    made = getattr(SCORES[name], "of_sums", None) if name in SCORES else None
-    if made is None:
+    statistic = getattr(SCORES[name], "of_sums", None) if name in SCORES else None
+    if statistic is None:
         raise UsageError(f"score {name}: nobody says how it is made of {numbers} numbers a prompt")
-    return cast("Statistic", made)
+    return cast("Statistic", statistic)

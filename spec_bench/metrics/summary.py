@@ -51,38 +51,40 @@ def summarise(
         raise UsageError("a cell without generations has no metrics")
     row: Row = {}
     tau = compute_interval(calls.block_efficiency_sums(cell))
-    failed = list[tuple[str, str]]()
-    for name, each in metric.items():
+    failures = list[tuple[str, str]]()
+    for name, quantity in metric.items():
         try:
-            row.update(_values(name, each.of(cell), each.column.interval and ends, tau))
+            row.update(_values(name, quantity.of(cell), quantity.column.interval and ends, tau))
         except Exception as error:  # as of another package's
-            failed.append((name, describe_error(error)))
+            failures.append((name, describe_error(error)))
     signatures = []
     by_prompt = dict[str, dict[str, float | tuple[float, ...]]]()
     for name in scores:
         golds = _select(cell.references, cell.ids, "references")
-        given = dict(zip(cell.ids, golds, strict=True))
+        references = dict(zip(cell.ids, golds, strict=True))
         if needs_references(name) is True and any(golds):
-            given = {prompt_id: known for prompt_id, known in given.items() if known}
-        answers = _select(cell.texts, given, "texts")
+            references = {prompt_id: texts for prompt_id, texts in references.items() if texts}
+        answers = _select(cell.texts, references, "texts")
         try:
-            intervals, signature = quality_columns(name, answers, [*given.values()], tokenize)
+            intervals, signature = quality_columns(name, answers, [*references.values()], tokenize)
         except Exception as error:  # as of a user's function
-            failed.append(("quality_signature", f"{name}: {describe_error(error)}"))
+            failures.append(("quality_signature", f"{name}: {describe_error(error)}"))
             continue
-        signature += f"|scored: {len(given)} of {len(golds)} answers" * (len(given) < len(golds))
-        if name not in SCORES and (taken := sorted(set(intervals) & set(columns.header()))):
-            raise UsageError(f"score {name}: there is a column {', '.join(taken)} already")
+        signature += f"|scored: {len(references)} of {len(golds)} answers" * (
+            len(references) < len(golds)
+        )
+        if name not in SCORES and (taken_columns := sorted(set(intervals) & set(columns.header()))):
+            raise UsageError(f"score {name}: there is a column {', '.join(taken_columns)} already")
         for column, interval in intervals.items():
             # The columns of metric modules all have an interval.
-            known = columns.find_column(column)
-            row.update(_values(column, interval, known is None or known.interval))
+            declared = columns.find_column(column)
+            row.update(_values(column, interval, declared is None or declared.interval))
             parts: Sequence[float | tuple[float, ...]] = interval.by_prompt or interval.parts
             if parts:
-                by_prompt[column] = dict(zip(given, parts, strict=True))
+                by_prompt[column] = dict(zip(references, parts, strict=True))
         signatures.append(signature)
     row["quality_signature"] = "; ".join(signatures) or None
-    return CellSummary(row, by_prompt, failed)
+    return CellSummary(row, by_prompt, failures)
 
 
 def _values(name: str, number: Number, interval: bool, tau: Interval | None = None) -> Row:
@@ -99,9 +101,9 @@ def _values(name: str, number: Number, interval: bool, tau: Interval | None = No
     return dict(zip((name, *ends), (number.value, number.low, number.high), strict=True))
 
 
-def _select(by_prompt: Mapping[str, T] | None, ids: Collection[str], what: str) -> list[T]:
+def _select(by_prompt: Mapping[str, T] | None, ids: Collection[str], noun: str) -> list[T]:
     """The values of these prompts, in their order. Raises ValueError: some prompt has none."""
-    given = by_prompt or {}
-    if missing := sorted(set(ids) - given.keys()):
-        raise UsageError(f"no {what} for prompts: {', '.join(missing)}")
-    return [given[prompt_id] for prompt_id in ids]
+    known = by_prompt or {}
+    if missing := sorted(set(ids) - known.keys()):
+        raise UsageError(f"no {noun} for prompts: {', '.join(missing)}")
+    return [known[prompt_id] for prompt_id in ids]

@@ -21,7 +21,12 @@ def split_fences(answer: str) -> tuple[list[str], list[str]]:
 
 
 def run_worker(
-    script: Path, sent: str, seconds: float, *more: str, folder: str = "/", keep: Sequence[str] = ()
+    script: Path,
+    text: str,
+    seconds: float,
+    *arguments: str,
+    folder: str = "/",
+    keep: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[bytes]:
     """Has a script of this folder read what is sent, in a process of its own that is killed after
     so many seconds: that is as if its alarm had ended it.
@@ -29,12 +34,12 @@ def run_worker(
     It gets those variables of the environment that are to be kept, and no others.
     """
     # -I, -S: no user's folder, environment or package is there to import.
-    command = [sys.executable, "-I", "-S", "-B", str(script), *more]
-    kept = {name: os.environ[name] for name in keep if name in os.environ}
+    command = [sys.executable, "-I", "-S", "-B", str(script), *arguments]
+    environment = {name: os.environ[name] for name in keep if name in os.environ}
     try:
         return subprocess.run(
-            command, input=sent.encode(), timeout=seconds, capture_output=True, check=False,
-            cwd=folder, env=kept, start_new_session=True,  # an interrupt is ours to handle
+            command, input=text.encode(), timeout=seconds, capture_output=True, check=False,
+            cwd=folder, env=environment, start_new_session=True,  # an interrupt is ours to handle
         )  # fmt: skip
     except subprocess.TimeoutExpired as late:
         return subprocess.CompletedProcess(command, -signal.SIGALRM, late.stdout or b"", b"")

@@ -49,13 +49,15 @@ class PassAt1(Score):
         """
         self.check_given(len(predictions), references)
         tests = [_tests(golds, index) for index, golds in enumerate(references)]
-        found = [self._verdict(*each) for each in zip(predictions, tests, strict=True)]
-        verdicts = [verdict for verdict, _ in found]
+        results = [self._verdict(*each) for each in zip(predictions, tests, strict=True)]
+        verdicts = [verdict for verdict, _ in results]
         return {
             self.name: mean_interval([float(each == "passed") for each in verdicts]),
             "program_timeouts": Interval(float(verdicts.count("timeout"))),
             "programs_not_judged": Interval(float(verdicts.count("no package"))),
-            "programs_judged_together": Interval(float(sum(together for _, together in found))),
+            "programs_judged_together": Interval(
+                float(sum(judged_together for _, judged_together in results))
+            ),
         }
 
     def signature(self, references: References) -> str:
@@ -71,8 +73,8 @@ class PassAt1(Score):
             tests = _tests(golds, index)
             if _cut_to_valid_python(_preamble(tests), tests) != tests:
                 raise UsageError(f"pass_at_1: the tests of prompt {index} are no Python")
-        if lost := self.find_limitations():
-            log.warning("pass_at_1: %s", lost)
+        if limitation := self.find_limitations():
+            log.warning("pass_at_1: %s", limitation)
 
     def passes(self, answer: str, tests: CodeReference) -> bool:
         """Whether one answer's program ends its tests."""
@@ -84,8 +86,10 @@ class PassAt1(Score):
         """
         program = extract_program(answer, tests)
         verdict = self._run_program(program, tests)[0] if program else "failed"
-        together = verdict == "no plain value"
-        return self._run_program(program, tests, True)[0] if together else verdict, together
+        judged_together = verdict == "no plain value"
+        return self._run_program(program, tests, True)[
+            0
+        ] if judged_together else verdict, judged_together
 
     def find_limitations(self) -> str:
         """What this machine cannot hold of a program, in words; "" where it holds all. Raises
@@ -93,21 +97,27 @@ class PassAt1(Score):
         """
         imports = "import collections, decimal, hashlib, heapq, math, random, re\n"
         tests = CodeReference("def check(f):\n    assert f(2) == {(2,)}", imports, "f")
-        verdict, *lost = self._run_program(f"{imports}def f(x):\n    return {{(x,)}}", tests)
+        verdict, *limitations = self._run_program(f"{imports}def f(x):\n    return {{(x,)}}", tests)
         if verdict != "passed":
-            raise UsageError("; ".join(["pass_at_1: no program runs on this machine", *lost]))
-        return lost[0] if lost else ""
+            raise UsageError(
+                "; ".join(["pass_at_1: no program runs on this machine", *limitations])
+            )
+        return limitations[0] if limitations else ""
 
     def _run_program(self, code: str, tests: CodeReference, together: bool = False) -> list[str]:
         """The worker's verdict, and what it could not hold. Raises ValueError: it would be root."""
         limits = {"seconds": self.seconds, "memory": self.memory}
         request = {"code": code, "entry_point": tests.entry_point, "together": together, **limits}
-        asked = "".join(f"{json.dumps(each)}\n" for each in (request, _preamble(tests) + tests))
+        lines = "".join(
+            f"{json.dumps(message)}\n" for message in (request, _preamble(tests) + tests)
+        )
         with tempfile.TemporaryDirectory() as empty:
-            run = run_worker(_WORKER, asked, self.seconds + _GRACE_S, folder=empty)
-        if run.returncode == 1:
-            raise UsageError(f"pass_at_1: {run.stderr.decode(errors='replace').splitlines()[-1]}")
-        return run.stdout.decode(errors="replace").splitlines() or ["timeout"]
+            process = run_worker(_WORKER, lines, self.seconds + _GRACE_S, folder=empty)
+        if process.returncode == 1:
+            raise UsageError(
+                f"pass_at_1: {process.stderr.decode(errors='replace').splitlines()[-1]}"
+            )
+        return process.stdout.decode(errors="replace").splitlines() or ["timeout"]
 
 
 def _tests(golds: Sequence[str], index: int) -> CodeReference:
@@ -119,8 +129,8 @@ def _tests(golds: Sequence[str], index: int) -> CodeReference:
 
 def _preamble(tests: CodeReference) -> str:
     """Returns what the prompt imports and defines before the function."""
-    defined = _make_definition_search(tests)(tests.prompt)
-    return tests.prompt[: defined.start()] if defined else ""
+    definition = _make_definition_search(tests)(tests.prompt)
+    return tests.prompt[: definition.start()] if definition else ""
 
 
 def _make_definition_search(tests: CodeReference) -> Callable[[str], re.Match[str] | None]:
@@ -135,40 +145,44 @@ def extract_program(answer: str, tests: CodeReference) -> str:
     behind what the prompt imports. Where none does it is the prompt and the body that keeps most
     lines, whose first blanks, or those of all lines, may have been cut.
     """
-    fenced, others = ([p for p in pieces if p.strip()] for pieces in split_fences(answer))
-    whole = [_whole(dedent(piece), tests) for piece in (*others[::-1], *fenced[::-1])]
-    if any(whole):
-        return max(whole, key=lambda program: program.count("\n"))
-    opened = f"{tests.prompt.rstrip()}\n"
-    bodies = [indent(dedent(piece), _INDENT) for piece in fenced]
-    bodies += [_INDENT + piece.lstrip() for piece in (*fenced, *others)]
-    bodies += [indent(dedent(piece), _INDENT) for piece in others]
-    made = [(opened, body) for body in bodies] + [(tests.prompt, answer)]
-    made = [(head, _cut_to_valid_python(head, body)) for head, body in made]
-    head, kept = max(made, key=lambda each: len(each[1].splitlines()))
-    return head + kept if kept.strip() else ""
+    fenced_pieces, other_pieces = (
+        [p for p in pieces if p.strip()] for pieces in split_fences(answer)
+    )
+    programs = [
+        _whole(dedent(piece), tests) for piece in (*other_pieces[::-1], *fenced_pieces[::-1])
+    ]
+    if any(programs):
+        return max(programs, key=lambda program: program.count("\n"))
+    prompt_head = f"{tests.prompt.rstrip()}\n"
+    bodies = [indent(dedent(piece), _INDENT) for piece in fenced_pieces]
+    bodies += [_INDENT + piece.lstrip() for piece in (*fenced_pieces, *other_pieces)]
+    bodies += [indent(dedent(piece), _INDENT) for piece in other_pieces]
+    candidates = [(prompt_head, body) for body in bodies] + [(tests.prompt, answer)]
+    candidates = [(head, _cut_to_valid_python(head, body)) for head, body in candidates]
+    head, kept_body = max(candidates, key=lambda candidate: len(candidate[1].splitlines()))
+    return head + kept_body if kept_body.strip() else ""
 
 
 def _whole(piece: str, tests: CodeReference) -> str:
     """Returns the program of a piece that defines the function; "" of any other."""
-    defined = _make_definition_search(tests)
+    search = _make_definition_search(tests)
     lines = piece.split("\n")
     begin = 0
-    found = defined(piece)
-    while found and begin <= piece[: found.start()].count("\n"):
+    definition = search(piece)
+    while definition and begin <= piece[: definition.start()].count("\n"):
         for head in (_preamble(tests), ""):  # what is imported from __future__ comes first
-            kept = _cut_to_valid_python(head, "\n".join(lines[begin:]))
-            if defined(kept):
-                return f"{head}\n{kept}"
-        begin += kept.count("\n") + 1  # behind what is no Python
+            kept_code = _cut_to_valid_python(head, "\n".join(lines[begin:]))
+            if search(kept_code):
+                return f"{head}\n{kept_code}"
+        begin += kept_code.count("\n") + 1  # behind what is no Python
     return ""
 
 
 def _cut_to_valid_python(head: str, text: str) -> str:
     """Returns the lines of a text up to the first that is no Python behind a head."""
     lines = (head + text).split("\n")
-    first = head.count("\n")
-    while len(lines) > first:
+    head_lines = head.count("\n")
+    while len(lines) > head_lines:
         try:
             with catch_warnings():
                 simplefilter("ignore")

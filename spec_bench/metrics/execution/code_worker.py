@@ -98,10 +98,10 @@ class Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """As ``pickle`` asks; nothing that a sender names runs, but constructors of values."""
-        named = (kind for kind in NUMBERS if (kind.__module__, kind.__name__) == (module, name))
-        if (kind := next(named, None)) is None:
+        kinds = (kind for kind in NUMBERS if (kind.__module__, kind.__name__) == (module, name))
+        if (kind := next(kinds, None)) is None:
             raise pickle.UnpicklingError(f"{module}.{name} is no plain value")
-        return lambda *given: kind(*given)  # the type itself could be given other methods
+        return lambda *arguments: kind(*arguments)  # the type itself could be given other methods
 
 
 def call(name: str, *values: Any) -> None:
@@ -131,7 +131,7 @@ def part() -> str:
     """
     user = os.geteuid()
     group = os.getegid()
-    lost = ""
+    limitation = ""
     try:
         call("unshare", NEW_OTHERS | (NEW_USER if user else 0))
         maps = {"uid_map": f"{NOBODY} {user} 1", "gid_map": f"{NOBODY} {group} 1"}
@@ -140,8 +140,10 @@ def part() -> str:
                 stream.write(text)
         view()
     except OSError as error:
-        held = "can read files, its tests among them" if KNOWN else "that means harm is not held"
-        lost = f"no namespaces here, so a program {held}: {error}"
+        consequence = (
+            "can read files, its tests among them" if KNOWN else "that means harm is not held"
+        )
+        limitation = f"no namespaces here, so a program {consequence}: {error}"
     if not user:
         os.setgroups([])
         os.setgid(NOBODY)
@@ -150,7 +152,7 @@ def part() -> str:
         call("prctl", NO_NEW_PRIVILEGES, 1, 0, 0, 0)
         call("capset", (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
         call("prctl", DUMPABLE, 0, 0, 0, 0)
-    return lost
+    return limitation
 
 
 def die_with_parent() -> None:
@@ -163,18 +165,20 @@ def forbid() -> None:
     """Refuses this process for ever what is none of ``CALLS``, and files but to be read."""
     if KNOWN is None:
         return
-    machine, opens, named = KNOWN
-    numbers = [int(each) for each in named.split()]
-    refused = (END, 0, 0, NOT_PERMITTED)
-    allowed = (END, 0, 0, ALLOWED)
+    machine, opens, call_numbers = KNOWN
+    numbers = [int(number) for number in call_numbers.split()]
+    refuse = (END, 0, 0, NOT_PERMITTED)
+    allow = (END, 0, 0, ALLOWED)
     steps = [
-        *((LOAD, 0, 0, 4), (EQUAL, 1, 0, machine), refused),
+        *((LOAD, 0, 0, 4), (EQUAL, 1, 0, machine), refuse),
         *((LOAD, 0, 0, 0), (EQUAL, 0, 4, opens)),
-        *((LOAD, 0, 0, 32), (ANY_OF, 0, 1, WRITES), refused, allowed),
-        *((EQUAL, len(numbers) - place, 0, each) for place, each in enumerate(numbers)),
-        *(refused, allowed),
+        *((LOAD, 0, 0, 32), (ANY_OF, 0, 1, WRITES), refuse, allow),
+        *((EQUAL, len(numbers) - place, 0, number) for place, number in enumerate(numbers)),
+        *(refuse, allow),
     ]
-    filter_ = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in steps))
+    filter_ = ctypes.create_string_buffer(
+        b"".join(struct.pack("HBBI", *number) for number in steps)
+    )
     call("prctl", SECCOMP, 2, struct.pack("HP", len(steps), ctypes.addressof(filter_)), 0, 0)
 
 
@@ -183,17 +187,17 @@ def confine(seconds: float, memory: int, quiet: int, close: tuple[int, ...]) -> 
     die_with_parent()
     for stream in (0, 1, 2):
         os.dup2(quiet, stream)
-    for each in (quiet, *close):
-        os.close(each)
+    for descriptor in (quiet, *close):
+        os.close(descriptor)
     limits = {"NPROC": 0, "FSIZE": 0, "CORE": 0, "NOFILE": 32, "AS": memory}
-    for name, most in {**limits, "CPU": int(seconds) + 1}.items():
+    for name, maximum in {**limits, "CPU": int(seconds) + 1}.items():
         with suppress(AttributeError, ValueError, OSError):
-            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (maximum, maximum))
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
     # Of this function's own: a program can change what it finds by name.
-    def hook(event: str, values: Any, refused: Any = REFUSED, writes: int = WRITES) -> None:
-        if event.startswith(refused) or (event == "open" and values[2] & writes):
+    def hook(event: str, values: Any, refusals: Any = REFUSED, writes: int = WRITES) -> None:
+        if event.startswith(refusals) or (event == "open" and values[2] & writes):
             raise PermissionError(f"{event} is refused")
 
     forbid()
@@ -228,13 +232,13 @@ def serve(code: str, entry_point: str, calls: BinaryIO, answers: BinaryIO) -> No
     names = define(code, entry_point)
     while True:
         send(answers, value)
-        given, named = Reader(calls).load()
-        before = pickle.dumps((given, named))
+        arguments, keywords = Reader(calls).load()
+        arguments_before = pickle.dumps((arguments, keywords))
         try:
-            value = names[entry_point](*given, **named)
+            value = names[entry_point](*arguments, **keywords)
         except Exception as error:
             raise pickle.PicklingError from error
-        if pickle.dumps((given, named)) != before:
+        if pickle.dumps((arguments, keywords)) != arguments_before:
             raise pickle.PicklingError
 
 
@@ -247,8 +251,8 @@ def judge(code: str, entry_point: str, answers: BinaryIO, calls: BinaryIO) -> No
         except EOFError:
             os._exit(max(1, status_of_child()))
 
-    def function(*given: Any, **named: Any) -> Any:
-        send(calls, (given, named))
+    def function(*arguments: Any, **keywords: Any) -> Any:
+        send(calls, (arguments, keywords))
         return receive()
 
     receive()  # it is defined
@@ -258,13 +262,15 @@ def judge(code: str, entry_point: str, answers: BinaryIO, calls: BinaryIO) -> No
     names["check"](function)
 
 
-def run(done: int, work: Callable[..., None], *values: Any) -> NoReturn:
+def run(status_code: int, work: Callable[..., None], *values: Any) -> NoReturn:
     """Ends this process, with a status that says whether some work came to its end."""
     try:
         work(*values)
     except BaseException as error:
-        done = next((status for kind, status in STATUS.items() if isinstance(error, kind)), 1)
-    os._exit(done)
+        status_code = next(
+            (status for kind, status in STATUS.items() if isinstance(error, kind)), 1
+        )
+    os._exit(status_code)
 
 
 def status_of_child() -> int:
@@ -285,12 +291,12 @@ def run_tests_confined(request: dict[str, Any], quiet: int, stdin: BinaryIO) -> 
         names["check"](names[entry_point])
         return
     heard, call = os.pipe()
-    answered, answer = os.pipe()
+    answer_end, answer = os.pipe()
     if os.fork() == 0:
         ends = os.fdopen(heard, "rb"), os.fdopen(answer, "wb")
-        confine(*limits, (call, answered))
+        confine(*limits, (call, answer_end))
         run(1, serve, request["code"], entry_point, *ends)
-    ends = os.fdopen(answered, "rb"), os.fdopen(call, "wb")
+    ends = os.fdopen(answer_end, "rb"), os.fdopen(call, "wb")
     tests = json.loads(stdin.readline())  # the program's process has never seen them
     confine(*limits, (heard, answer))
     judge(tests, entry_point, *ends)
@@ -302,17 +308,19 @@ def main() -> None:
     request = json.loads(stdin.readline())
     quiet = os.open(os.devnull, os.O_RDWR)
     try:
-        lost = part()
+        limitation = part()
     except OSError as error:
         sys.exit(f"a program would run as root: {error}")
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process
     signal.setitimer(signal.ITIMER_REAL, request["seconds"])
     die_with_parent()
-    done = 100 + os.urandom(1)[0] // 2  # what a program does not say by chance
+    passed_code = 100 + os.urandom(1)[0] // 2  # what a program does not say by chance
     if os.fork() == 0:
-        run(done, run_tests_confined, request, quiet, stdin)
+        run(passed_code, run_tests_confined, request, quiet, stdin)
     status = status_of_child()
-    print("passed" if status == done else VERDICTS.get(status, "failed"), lost, sep="\n")
+    print(
+        "passed" if status == passed_code else VERDICTS.get(status, "failed"), limitation, sep="\n"
+    )
 
 
 if __name__ == "__main__":

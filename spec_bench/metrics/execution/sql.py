@@ -99,10 +99,10 @@ class ExecutionAccuracy(Score):
         """
         self.check_given(len(predictions), references)
         verdicts: list[Verdict] = []
-        for begin, wanted in self._results(references):
-            verdicts += self._verdicts(predictions[begin : begin + _TOGETHER], wanted)
+        for begin, expected in self._results(references):
+            verdicts += self._verdicts(predictions[begin : begin + _TOGETHER], expected)
         return {
-            self.name: mean_interval([float(each == "right") for each in verdicts]),
+            self.name: mean_interval([float(verdict == "right") for verdict in verdicts]),
             "execution_errors": Interval(float(verdicts.count("error"))),
             "execution_timeouts": Interval(float(verdicts.count("timeout"))),
         }
@@ -127,7 +127,7 @@ class ExecutionAccuracy(Score):
         """
         self.check_given(len(references), references)
         for begin in range(0, len(references), _TOGETHER):
-            asked = []
+            gold_queries = []
             queries = []
             for place, golds in enumerate(references[begin : begin + _TOGETHER]):
                 for gold in golds:
@@ -139,19 +139,19 @@ class ExecutionAccuracy(Score):
                     statement = query_in(gold)
                     if not statement:
                         raise _unusable(gold, "it is no query")
-                    asked.append((place, gold))
+                    gold_queries.append((place, gold))
                     queries.append(Query(gold.database, statement, REFERENCE_S, _MOST_ROWS))
-            wanted = []
-            for (place, gold), outcome in zip(asked, run(queries), strict=True):
+            expected = []
+            for (place, gold), outcome in zip(gold_queries, run(queries), strict=True):
                 if outcome.status != "ok" or len(outcome.rows) == _MOST_ROWS:
                     raise _unusable(gold, outcome.reason or f"{_MOST_ROWS} rows and more")
-                wanted.append((place, gold, outcome))
-            yield begin, wanted
+                expected.append((place, gold, outcome))
+            yield begin, expected
 
-    def _verdicts(self, predictions: Sequence[str], wanted: Sequence[Wanted]) -> list[Verdict]:
+    def _verdicts(self, predictions: Sequence[str], expected: Sequence[Wanted]) -> list[Verdict]:
         # A longer statement is refused anyway; there is no need to read all of it.
         statements = [query_in(text[: _SQL_LENGTH + 1]) for text in predictions]
-        asked = [each for each in wanted if statements[each[0]]]
+        answered = [reference for reference in expected if statements[reference[0]]]
         queries = [
             # One row more than the reference has is enough to tell that there are too many.
             Query(
@@ -159,15 +159,15 @@ class ExecutionAccuracy(Score):
                 seconds=self.seconds + _SLOWER * outcome.seconds,
                 rows=len(outcome.rows) + 1,
             )
-            for place, gold, outcome in asked
+            for place, gold, outcome in answered
         ]
         verdicts: list[Verdict] = ["error"] * len(predictions)
-        for (place, gold, outcome), got in zip(asked, run(queries), strict=True):
+        for (place, gold, outcome), got in zip(answered, run(queries), strict=True):
             if verdicts[place] == "right":
                 continue
-            ordered = "order by" in gold.lower()  # anywhere, as the benchmark has it
-            same = got.status == "ok" and same_result(outcome.rows, got.rows, ordered)
-            verdicts[place] = "right" if same else "wrong" if got.status == "ok" else got.status
+            order_matters = "order by" in gold.lower()  # anywhere, as the benchmark has it
+            is_same = got.status == "ok" and same_result(outcome.rows, got.rows, order_matters)
+            verdicts[place] = "right" if is_same else "wrong" if got.status == "ok" else got.status
         return verdicts
 
 
@@ -183,28 +183,28 @@ def run(queries: Sequence[Query], memory: int = 1 << 30) -> list[Outcome]:
     Raises RuntimeError: it does not start.
     """
     outcomes: list[Outcome] = []
-    while left := queries[len(outcomes) :]:
+    while remaining := queries[len(outcomes) :]:
         requests = [
-            {**asdict(each), "database": str(each.database.resolve())} for each in left
+            {**asdict(query), "database": str(query.database.resolve())} for query in remaining
         ]  # absolute: the process runs elsewhere
-        sent = "".join(f"{json.dumps(each)}\n" for each in requests)
-        limit_s = _START_S + sum(each.seconds + _GRACE_S for each in left)
-        ended = run_worker(_WORKER, sent, limit_s, str(memory), keep=_PASSED_ON)
-        ready, *lines = ended.stdout[: ended.stdout.rfind(b"\n") + 1].splitlines() or [b""]
+        text = "".join(f"{json.dumps(query)}\n" for query in requests)
+        limit_s = _START_S + sum(query.seconds + _GRACE_S for query in remaining)
+        process = run_worker(_WORKER, text, limit_s, str(memory), keep=_PASSED_ON)
+        ready, *lines = process.stdout[: process.stdout.rfind(b"\n") + 1].splitlines() or [b""]
         if not ready:
             raise RuntimeError("the process that runs SQL does not start")
         for line in lines:
             reply = json.loads(line)
             reply["rows"] = tuple(tuple(map(_value, row)) for row in reply.get("rows", ()))
             outcomes.append(Outcome(**reply))
-        if len(lines) == len(left):
+        if len(lines) == len(remaining):
             break
-        if ended.returncode == -signal.SIGALRM:
-            reason = f"killed after {left[len(lines)].seconds:g} s"
+        if process.returncode == -signal.SIGALRM:
+            reason = f"killed after {remaining[len(lines)].seconds:g} s"
             outcomes.append(Outcome("timeout", reason=reason))
         else:
             outcomes.append(
-                Outcome("error", reason=f"the process died with status {ended.returncode}")
+                Outcome("error", reason=f"the process died with status {process.returncode}")
             )
     return outcomes
 
@@ -218,16 +218,18 @@ def query_in(text: str) -> str:
     """Returns an answer's first query without its semicolon; "" if there is none. It stands in a
     fence, or after words and before a blank line; the benchmark's own script runs the text alone.
     """
-    fenced, others = split_fences(text)
-    found = [each["query"] for each in map(_QUERY.search, fenced) if each]
-    found += [each["query"].partition("\n\n")[0] for each in map(_QUERY.search, others) if each]
-    query = _THIS_YEAR.sub("2020", found[0]) if found else ""  # as the benchmark does
-    for split, whole in _SPLIT_OPERATORS:
-        query = query.replace(split, whole)
+    fenced_pieces, other_pieces = split_fences(text)
+    candidates = [match["query"] for match in map(_QUERY.search, fenced_pieces) if match]
+    candidates += [
+        match["query"].partition("\n\n")[0] for match in map(_QUERY.search, other_pieces) if match
+    ]
+    query = _THIS_YEAR.sub("2020", candidates[0]) if candidates else ""  # as the benchmark does
+    for split, operator in _SPLIT_OPERATORS:
+        query = query.replace(split, operator)
     return query.strip("` \n")
 
 
-def same_result(wanted: Sequence[Row], got: Sequence[Row], order_matters: bool) -> bool:
+def same_result(expected: Sequence[Row], got: Sequence[Row], order_matters: bool) -> bool:
     """Returns whether two result sets are the same: Spider's execution match.
 
     * Two empty results are equal, whatever their columns.
@@ -236,17 +238,17 @@ def same_result(wanted: Sequence[Row], got: Sequence[Row], order_matters: bool) 
     * Numbers are equal by value (1 and 1.0), without a tolerance; text is equal letter by letter
       and never equals a number or a blob; NULL equals NULL.
     """
-    if not wanted and not got:
+    if not expected and not got:
         return True
-    if len(wanted) != len(got) or len(wanted[0]) != len(got[0]):
+    if len(expected) != len(got) or len(expected[0]) != len(got[0]):
         return False
     ours = Counter(zip(*got, strict=True))  # columns, of which some may be equal
-    counted = [(column, Counter(column)) for column in ours]
-    theirs = map(Counter, zip(*wanted, strict=True))
-    choices = [[column for column, count in counted if count == want] for want in theirs]
-    for columns in islice(product(*choices), _MOST_COMPARED // len(wanted)):
+    column_counts = [(column, Counter(column)) for column in ours]
+    theirs = map(Counter, zip(*expected, strict=True))
+    choices = [[column for column, count in column_counts if count == want] for want in theirs]
+    for columns in islice(product(*choices), _MOST_COMPARED // len(expected)):
         rows = list(zip(*columns, strict=True))
-        same = rows == list(wanted) if order_matters else Counter(rows) == Counter(wanted)
-        if same and Counter(columns) == ours:
+        is_same = rows == list(expected) if order_matters else Counter(rows) == Counter(expected)
+        if is_same and Counter(columns) == ours:
             return True
     return False

@@ -46,19 +46,19 @@ SQLITE_LIMITS = {
 def confine(memory_bytes: int) -> None:
     """Limits on this process that nothing in it can raise again."""
     limits = {"RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0, "RLIMIT_NOFILE": 32, "RLIMIT_AS": memory_bytes}
-    for name, most in limits.items():
+    for name, maximum in limits.items():
         with suppress(AttributeError, ValueError, OSError):  # SQLite's own limits remain
-            resource.setrlimit(getattr(resource, name), (most, most))
+            resource.setrlimit(getattr(resource, name), (maximum, maximum))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process
 
 
 def innocuous_functions() -> set[str]:
     """Names of the functions that a query may call."""
     with sqlite3.connect(":memory:") as connection:
-        listed = connection.execute("SELECT name, flags FROM pragma_function_list").fetchall()
+        functions = connection.execute("SELECT name, flags FROM pragma_function_list").fetchall()
     connection.close()
-    names = {name.lower() for name, flags in listed if flags & INNOCUOUS}
-    return names | {name.lower() for name, _ in listed if name.startswith(("json", "->"))}
+    names = {name.lower() for name, flags in functions if flags & INNOCUOUS}
+    return names | {name.lower() for name, _ in functions if name.startswith(("json", "->"))}
 
 
 def open_database(path: str, functions: set[str], memory_bytes: int) -> sqlite3.Connection:
@@ -78,17 +78,17 @@ def open_database(path: str, functions: set[str], memory_bytes: int) -> sqlite3.
         connection.execute(f"PRAGMA {pragma}")
     rows = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
     tables = {name.lower() for (name,) in rows} | SCHEMA_TABLES
-    for limit, most in SQLITE_LIMITS.items():
-        connection.setlimit(limit, most)
+    for limit, maximum in SQLITE_LIMITS.items():
+        connection.setlimit(limit, maximum)
 
-    def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-        allowed = action in ALLOWED_ACTIONS
+    def authorize(action: int, first_name: str | None, second: str | None, *_: str | None) -> int:
+        is_allowed = action in ALLOWED_ACTIONS
         if action == sqlite3.SQLITE_READ:
             # Where rows are only counted no column is read, even of a query's own tables.
-            allowed = not second or (first or "").lower() in tables
+            is_allowed = not second or (first_name or "").lower() in tables
         elif action == sqlite3.SQLITE_FUNCTION:
-            allowed = (second or "").lower() in functions
-        return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
+            is_allowed = (second or "").lower() in functions
+        return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
     connection.set_authorizer(authorize)
     return connection
@@ -97,11 +97,11 @@ def open_database(path: str, functions: set[str], memory_bytes: int) -> sqlite3.
 def fetch(cursor: sqlite3.Cursor, most_rows: int, most_bytes: int) -> list[tuple[Any, ...]]:
     """The first rows of a result set. Raises ValueError: they have more bytes than they may."""
     rows: list[tuple[Any, ...]] = []
-    taken = 0
+    total_bytes = 0
     for row in islice(cursor, most_rows):
-        sized = (len(value) for value in row if isinstance(value, str | bytes))
-        taken += sum(sized) + VALUE_BYTES * len(row)
-        if taken > most_bytes:
+        sizes = (len(value) for value in row if isinstance(value, str | bytes))
+        total_bytes += sum(sizes) + VALUE_BYTES * len(row)
+        if total_bytes > most_bytes:
             raise ValueError(f"a result set of more than {most_bytes} bytes")
         rows.append(row)
     return rows
