@@ -65,36 +65,37 @@ def _job(config: DictConfig) -> None:
     """Runs one job. Raises JobError: it did not end well, in a launcher's process."""
     for chatty in CHATTY:
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    here = Sweep.mine is not None  # and not in a process that a launcher started
+    is_own_process = Sweep.mine is not None  # and not in a process that a launcher started
     try:
         hydra = HydraConfig.get()
         os.chdir(hydra.runtime.cwd)  # the user's folder, whatever hydra.job.chdir says
         launcher = hydra.runtime.choices["hydra/launcher"]
         if hydra.mode != RunMode.MULTIRUN and launcher != "basic":
             raise UsageError(f"hydra/launcher={launcher} goes with -m: one job alone runs here")
-        asked = parse_request(config)
-        if asked.plan:
-            return print_plan(Planner(config_folders()).plan(asked))
-        if not here:
+        request = parse_request(config)
+        if request.plan:
+            return print_plan(Planner(config_folders()).plan(request))
+        if not is_own_process:
             logging.setLogRecordFactory(RedactedRecord)
-            launch.claim_gpus(asked.pair, asked.engine)
+            launch.claim_gpus(request.pair, request.engine)
             # Bars of several processes would overwrite each other.
-            asked = replace(asked, sink=replace(asked.sink, progress=False))
+            request = replace(request, sink=replace(request.sink, progress=False))
         with (
-            note_records_in_errors(Path(asked.results), RESUMES),
-            publish_state(Path(asked.results), asked.name) as running,
+            note_records_in_errors(Path(request.results), RESUMES),
+            publish_state(Path(request.results), request.name) as running_job,
         ):
-            results = run(asked, running)
-            failed = [result for result in results if result.status != "complete"]
-            if failed:
-                line = f"{len(failed)} of {len(results)} cells are not whole: {failed[0].reason}"
-                running.say(line=line)
-        if failed:
-            raise JobError(1, "" if here else line)
+            results = run(request, running_job)
+            incomplete = [result for result in results if result.status != "complete"]
+            if incomplete:
+                count = f"{len(incomplete)} of {len(results)}"
+                line = f"{count} cells are not whole: {incomplete[0].reason}"
+                running_job.say(line=line)
+        if incomplete:
+            raise JobError(1, "" if is_own_process else line)
     except Exception as error:
-        if here or (told := to_job_error(error, RESUMES)) is None:
+        if is_own_process or (job_error := to_job_error(error, RESUMES)) is None:
             raise
-        raise told from error  # which travels, as another may not
+        raise job_error from error  # which travels, as another may not
 
 
 def run_config(config: DictConfig) -> list[CellResult]:
@@ -107,79 +108,89 @@ def build_job_settings(config: DictConfig) -> JobSettings:
     return build_settings(parse_request(config), config_folders())
 
 
-def run(asked: RunSettings, running: RunningJob | None = None) -> list[CellResult]:
+def run(request: RunSettings, running_job: RunningJob | None = None) -> list[CellResult]:
     """Runs a job, which tells those who watch how far it is, and hands the results to the sinks."""
-    check_models_exist(asked.pair, asked.engine.served)
+    check_models_exist(request.pair, request.engine.served)
     # The ids of a search's second stage, and of what is watched, hang on the hub's commits too.
-    settings = build_settings(asked, config_folders()).pin_revisions()
+    settings = build_settings(request, config_folders()).pin_revisions()
     task = settings.task
     examples = (*settings.examples, *settings.fresh)
     for score in task.scores:
-        needed = needs_references(score)
-        if needed and (told := settings.check_references(score, empty=needed == "field")):
-            log.warning(told)
-        golds = [golds for each in examples for golds in each.references if golds]
+        reference_need = needs_references(score)
+        if reference_need and (
+            warning_text := settings.check_references(score, empty=reference_need == "field")
+        ):
+            log.warning(warning_text)
+        golds = [golds for example in examples for golds in example.references if golds]
         check_references(score, golds, task.tokenize)
     field = getattr(task, "reference", None)  # jsonl's own name for it need not be there
-    if field not in (None, "reference") and not any(any(each.references) for each in examples):
+    if field not in (None, "reference") and not any(
+        any(example.references) for example in examples
+    ):
         log.warning("no row has an answer in task.reference=%s", field)
-    first = processes.rank() == 0
-    sinks = build_sinks(asked.sink, settings.results / asked.name) if first else []
-    if asked.engine.device == AUTO and asked.pair.paper and settings.device == "cpu":
+    is_first = processes.rank() == 0
+    sinks = build_sinks(request.sink, settings.results / request.name) if is_first else []
+    if request.engine.device == AUTO and request.pair.paper and settings.device == "cpu":
         log.warning("no GPU is seen: %s is decoded on the CPU", settings.pair.name)
-    if asked.prompts and len(settings.examples) < asked.prompts:
+    if request.prompts and len(settings.examples) < request.prompts:
         count = len(settings.examples)
-        log.warning("prompts=%d takes all %d of task %s", asked.prompts, count, task.name)
+        log.warning("prompts=%d takes all %d of task %s", request.prompts, count, task.name)
     if settings.rounds_by_batch:
         log.warning(
             "%s in batches of %d: a text may differ from that of other batches, by rounding",
             *(settings.pair.specs[0].dtype, settings.engine.batch_size),
         )
-    for why in settings.left_out:
-        log.warning("left out: %s", why)
-    results = run_stage(settings, sinks, running)
+    for reason in settings.left_out:
+        log.warning("left out: %s", reason)
+    results = run_stage(settings, sinks, running_job)
     if second := confirmation_job(settings, results):
-        results += run_stage(second, sinks, running)
+        results += run_stage(second, sinks, running_job)
     return results
 
 
 def run_stage(
-    settings: JobSettings, sinks: Sequence[Sink], running: RunningJob | None = None
+    settings: JobSettings, sinks: Sequence[Sink], running_job: RunningJob | None = None
 ) -> list[CellResult]:
     """Runs one job and hands its results over: the CSV always; table and sinks as configured."""
     log.info("%s, %s: %d cells", settings.pair.name, settings.task.name, len(settings.cells))
     experiment = Experiment(settings.results, settings.asked.name)
     if processes.rank() == 0:
         experiment.check_places()
-    running = running or RunningJob()
-    both = dict.fromkeys((*running.state.cells, *map(settings.run_id, settings.cells)))
-    running.say(cells=tuple(both), prompts=len(settings.examples) * settings.asked.repeats)
+    running_job = running_job or RunningJob()
+    run_ids = dict.fromkeys((*running_job.state.cells, *map(settings.run_id, settings.cells)))
+    running_job.say(cells=tuple(run_ids), prompts=len(settings.examples) * settings.asked.repeats)
     with signals.raise_on_signals(False):  # torch, late so that no refusal waits for it
         from spec_bench.jobs.job.job import run_job
     results = [
         result.replace_stage(settings.stage)
-        for result in run_job(settings, lambda state: running.say(state=state))
+        for result in run_job(settings, lambda state: running_job.say(state=state))
     ]
     if processes.rank():
         return results
     number = sweep_index()
     sink = settings.asked.sink
     labels = json.dumps(flatten_facts(settings.facts(settings.cells[0])), sort_keys=True)
-    note = JobRecord(number or 0, labels, tuple(each.run_id for each in results), settings.stage)
+    note = JobRecord(
+        number or 0, labels, tuple(result.run_id for result in results), settings.stage
+    )
     experiment.note(note)
     if sinks:
         stores = [CellStore(settings.results, result.run_id) for result in results]
-        logged = [_logged(*cell) for cell in zip(results, stores, strict=True)]
-        for each in sinks:
-            each.take(logged, ())
-    made = False
+        logged_cells = [_logged(*cell) for cell in zip(results, stores, strict=True)]
+        for log_sink in sinks:
+            log_sink.take(logged_cells, ())
+    is_complete = False
     if number is None:
-        made = experiment.finish(sinks, wait_s=1)  # of many processes at once one makes the tables
+        is_complete = experiment.finish(
+            sinks, wait_s=1
+        )  # of many processes at once one makes the tables
     elif Sweep.mine:
-        made = Sweep.mine.rebuild(experiment)
+        is_complete = Sweep.mine.rebuild(experiment)
     if sink.table and (number is None or Sweep.mine):  # last: there may be nobody who reads it
-        last = _next_steps(settings.results, settings.asked.name) if number is None else ""
-        print_results(results, _recommendations(experiment.csv, results) if made else (), last)
+        next_steps = _next_steps(settings.results, settings.asked.name) if number is None else ""
+        print_results(
+            results, _recommendations(experiment.csv, results) if is_complete else (), next_steps
+        )
     return results
 
 
@@ -208,19 +219,19 @@ def read_so_far(settings: JobSettings) -> Iterator[CellResult]:
     for cell, store in zip(settings.cells, stores, strict=True):
         ours = index_timings(store.load().values())
         keys = [key for key in ours if key in plain]
-        both = CellRecords([ours[key] for key in keys], [plain[key] for key in keys])
-        numbers = summarise(both, ends=False).row if keys else {}
-        doubt = disturbance_note(both, 1.0)
-        why = (Reason("speedup", doubt),) * bool(doubt)
+        records = CellRecords([ours[key] for key in keys], [plain[key] for key in keys])
+        numbers = summarise(records, ends=False).row if keys else {}
+        doubt = disturbance_note(records, 1.0)
+        reasons = (Reason("speedup", doubt),) * bool(doubt)
         facts = settings.facts(cell)
         # of the prompts so far it is whole
-        yield CellResult(store.folder.name, facts, "complete", None, why, numbers)
+        yield CellResult(store.folder.name, facts, "complete", None, reasons, numbers)
 
 
 def _recommendations(table: Path, results: Sequence[CellResult]) -> list[str]:
     from spec_bench.report.page.headline import sentences  # loads pandas
 
-    return sentences(table, {each.run_id for each in results})
+    return sentences(table, {result.run_id for result in results})
 
 
 def _next_steps(results: Path, name: str) -> str:
@@ -230,16 +241,20 @@ def _next_steps(results: Path, name: str) -> str:
         return ""
     choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
     recipes = sorted(path.name for path in papers() if choices.get(path.name))
-    asked = [
+    commands = [
         ("its page", "page", name),
         *(("the paper's claims", "check", "claims", p) for p in recipes),
     ]
-    told = (f"{what}: {files.command_line(*words, results=results)}" for what, *words in asked)
-    return "\n".join([f"all columns: {table}", *told])
+    lines = (f"{what}: {files.command_line(*words, results=results)}" for what, *words in commands)
+    return "\n".join([f"all columns: {table}", *lines])
 
 
 def _finish_sweep(sweep: Sweep) -> None:
-    for results, name, ended in sweep.end():
-        answers = _recommendations(files.results_file(results, name), ended) if ended else ()
-        shown = () if sweep.ran_here else ended  # each job showed its own
-        print_results(shown, answers, _next_steps(results, name))
+    for results, name, finished_results in sweep.end():
+        answers = (
+            _recommendations(files.results_file(results, name), finished_results)
+            if finished_results
+            else ()
+        )
+        shown_results = () if sweep.ran_here else finished_results  # each job showed its own
+        print_results(shown_results, answers, _next_steps(results, name))

@@ -76,11 +76,11 @@ class SweepConfigs:
             for word in sweep_overrides
             if (value := _read_value(word)) and _is_setting(value[0], master_config)
         }
-        chosen = tuple(word for word in sweep_overrides if word not in values)
-        if chosen not in self._composed:
-            config = check_foreign(self._loader.load_sweep_config(master_config, [*chosen]))
-            self._composed[chosen] = pickle.dumps(config)
-        config = pickle.loads(self._composed[chosen])
+        choices = tuple(word for word in sweep_overrides if word not in values)
+        if choices not in self._composed:
+            config = check_foreign(self._loader.load_sweep_config(master_config, [*choices]))
+            self._composed[choices] = pickle.dumps(config)
+        config = pickle.loads(self._composed[choices])
         for key, value in values.values():
             OmegaConf.update(config, key, value)
         config.hydra.overrides.task = [*sweep_overrides]
@@ -103,16 +103,16 @@ class SweepConfigs:
 @cache
 def _read_value(word: str) -> tuple[str, Any] | None:
     """Returns the key and the value of a word that only sets one."""
-    found = parse_word(word)
-    plain = found.type is OverrideType.CHANGE and found.package is None
-    value = found.value()
-    return (found.key_or_group, value) if plain and not isinstance(value, dict) else None
+    override = parse_word(word)
+    plain = override.type is OverrideType.CHANGE and override.package is None
+    value = override.value()
+    return (override.key_or_group, value) if plain and not isinstance(value, dict) else None
 
 
 def _is_setting(key: str, sweep: DictConfig) -> bool:
     """Returns whether a key is surely a setting, and no choice of a file."""
-    named = re.fullmatch(r"[\w.]+", key) and key.partition(".")[0] in sweep
-    return bool(named) and key not in sweep.hydra.runtime.choices
+    matches = re.fullmatch(r"[\w.]+", key) and key.partition(".")[0] in sweep
+    return bool(matches) and key not in sweep.hydra.runtime.choices
 
 
 class JobError(Exception):
@@ -128,16 +128,16 @@ def to_job_error(error: Exception, resumes: str) -> JobError | None:
     """Returns an error as a command's status and last line; None of a fault of ours."""
     if isinstance(error, JobError):
         return error
-    if isinstance(error, OSError) and (refused := files.explain_os_error(error)):
-        return JobError(1, f"{refused}; what was done is kept, {resumes}")
+    if isinstance(error, OSError) and (os_explanation := files.explain_os_error(error)):
+        return JobError(1, f"{os_explanation}; what was done is kept, {resumes}")
     if isinstance(error, UsageError | HydraException | OmegaConfBaseException):
         return JobError(2, one_line(error))
     if _comes_from_hydra(error):
         return JobError(2, one_line(error))
     # Launchers, whose errors are private classes, say that a process died.
     if type(error).__module__.partition(".")[0] in {"joblib", "submitit", "ray"}:
-        kept = f"the cells that had ended are kept; {resumes}"
-        return JobError(1, f"a worker was lost: {one_line(error)}\n{kept}")
+        hint = f"the cells that had ended are kept; {resumes}"
+        return JobError(1, f"a worker was lost: {one_line(error)}\n{hint}")
     return None
 
 
@@ -145,8 +145,8 @@ def _comes_from_hydra(error: BaseException) -> bool:
     """Returns whether Hydra, OmegaConf or a launcher refused a config."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     package = frames[-1].f_globals.get("__name__", "").partition(".")[0] if frames else ""
-    refused = isinstance(error, ValueError) and package in {"joblib", "submitit", "ray"}
-    return refused or package in {"hydra", "omegaconf", "antlr4", "yaml"}
+    is_refusal = isinstance(error, ValueError) and package in {"joblib", "submitit", "ray"}
+    return is_refusal or package in {"hydra", "omegaconf", "antlr4", "yaml"}
 
 
 def run_application(
@@ -177,14 +177,14 @@ def run_application(
     except Exception as error:
         if signals.was_interrupted():  # turned the interrupt into another error
             return 130
-        told = to_job_error(error, resumes)
-        if told is None:
+        job_error = to_job_error(error, resumes)
+        if job_error is None:
             return report_fault(error, program, resumes)
         if _wants_trace:
             raise
-        if told.message:
-            print_error(f"{program}: {told.message}")
-        return told.status
+        if job_error.message:
+            print_error(f"{program}: {job_error.message}")
+        return job_error.status
     return 0
 
 
@@ -224,14 +224,14 @@ def _launch(
         Path(config.hydra.sweep.dir, "multirun.yaml"),
         _format_config(OmegaConf.to_container(config, enum_to_str=True)),
     )
-    given: Any = {"config_loader": configs, "callbacks": Callback()}
+    context: Any = {"config_loader": configs, "callbacks": Callback()}
     launcher = Plugins.instance().instantiate_launcher(
-        hydra_context=HydraContext(**given), task_function=job, config=config
+        hydra_context=HydraContext(**context), task_function=job, config=config
     )
-    ended = launcher.launch(configs.list_jobs(config), 0)
+    job_returns = launcher.launch(configs.list_jobs(config), 0)
     with redirect_stderr(io.StringIO()):  # a line of Hydra's on a job that failed
-        for each in ended:
-            each.return_value  # noqa: B018  # raises the job's error
+        for job_return in job_returns:
+            job_return.return_value  # noqa: B018  # raises the job's error
 
 
 def _search(folder: str) -> str:
@@ -245,18 +245,21 @@ def _show(loader: ConfigLoader, name: str, words: Sequence[str], request: Namesp
     """Prints a job's config, one that runs as it is resolved, or where it comes from."""
     config = load_config(loader, name, words)
     if request.info:
-        with redirect_stdout(io.StringIO()) as told:
+        with redirect_stdout(io.StringIO()) as output:
             hydra: Any = GlobalHydra.instance().hydra
             hydra.show_info(request.info, name, [*words])
-        print(redact(told.getvalue()), end="")
+        print(redact(output.getvalue()), end="")
         return
-    shown: Any = strip_hydra(config) if request.shown == "job" else config
+    selection: Any = strip_hydra(config) if request.shown == "job" else config
     if request.shown == "hydra":
-        shown = OmegaConf.masked_copy(config, "hydra")
+        selection = OmegaConf.masked_copy(config, "hydra")
     if request.package:
-        shown = OmegaConf.select(shown, request.package, throw_on_missing=True)
-    resolved = request.resolves or request.shown == "job"
-    print(_format_config(OmegaConf.to_container(shown, resolve=resolved, enum_to_str=True)), end="")
+        selection = OmegaConf.select(selection, request.package, throw_on_missing=True)
+    resolves = request.resolves or request.shown == "job"
+    print(
+        _format_config(OmegaConf.to_container(selection, resolve=resolves, enum_to_str=True)),
+        end="",
+    )
 
 
 def _format_config(plain: Any) -> str:

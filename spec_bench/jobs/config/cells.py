@@ -59,17 +59,18 @@ class TreeGrid:
 
 
 def list_trees(
-    factors: Sequence[int], most: int, depths: Sequence[int], order: str
+    factors: Sequence[int], max_paths: int, depths: Sequence[int], order: str
 ) -> list[tuple[int, ...]]:
-    """All trees of ``depths`` levels with so many children each and ``most`` leaf paths at most,
-    shallow ones first. In ``non_increasing`` order no level branches more than the one above,
+    """All trees of ``depths`` levels with so many children each and at most ``max_paths`` leaf
+    paths, shallow ones first. In ``non_increasing`` order no level branches more than one above it,
     MCSD's monotone rule (arXiv 2401.06706, section 4), which prunes the grid; else it is ``any``.
     """
     return [
         widths
         for depth in depths
         for widths in product(sorted(set(factors)), repeat=depth)
-        if prod(widths) <= most and (order == "any" or all(a >= b for a, b in pairwise(widths)))
+        if prod(widths) <= max_paths
+        and (order == "any" or all(a >= b for a, b in pairwise(widths)))
     ]
 
 
@@ -158,31 +159,31 @@ class CellRequest(NamedTuple):
 
 
 def parse_cells(
-    chosen: Mapping[str, Any], spec: Any, wanted: Sequence[Any], folders: Sequence[Path]
+    decoder: Mapping[str, Any], spec: Any, entries: Sequence[Any], folders: Sequence[Path]
 ) -> list[CellRequest]:
     """The cells of a job as they are written: the baseline, then those asked for (``decoder:spec``,
     mappings, grids of trees); the chosen decoder where none is asked for; others are read from
     folders of configs. Raises ValueError: a
     decoder that does not exist, or an entry that is no cell, naming it.
     """
-    listed = [cell for item in wanted for cell in expand_grid(item)]
-    asked = [parse_cell(item, folders) for item in listed]
-    if not asked:
-        own = chosen.get("name")
-        file = load_decoder(folders, own) if own in find_configs("decoder", folders) else {}
-        asked = [CellRequest(dict(chosen), spec, file)]
-    return [CellRequest(load_decoder(folders, BASELINE)), *asked]
+    cells = [cell for item in entries for cell in expand_grid(item)]
+    requests = [parse_cell(item, folders) for item in cells]
+    if not requests:
+        name = decoder.get("name")
+        file = load_decoder(folders, name) if name in find_configs("decoder", folders) else {}
+        requests = [CellRequest(dict(decoder), spec, file)]
+    return [CellRequest(load_decoder(folders, BASELINE)), *requests]
 
 
-def build_cells(written: Sequence[CellRequest], sampling: SamplingSettings) -> tuple[Cell, ...]:
+def build_cells(requests: Sequence[CellRequest], sampling: SamplingSettings) -> tuple[Cell, ...]:
     """Returns the cells of a job, each once."""
     unique: dict[str, Cell] = {}
-    for cell in (make_cell(each, sampling) for each in written):
+    for cell in (make_cell(request, sampling) for request in requests):
         unique.setdefault(json.dumps(cell.settings, sort_keys=True, default=dict), cell)
     return tuple(unique.values())
 
 
-def make_cell(written: CellRequest, sampling: SamplingSettings) -> Cell:
+def make_cell(request: CellRequest, sampling: SamplingSettings) -> Cell:
     """A cell of a decoder's settings and the shorthand of its tree, checked as a whole. Raises
     ValueError: a tree, rule or combination that does not exist, naming it.
 
@@ -191,7 +192,7 @@ def make_cell(written: CellRequest, sampling: SamplingSettings) -> Cell:
     """
     from spec_bench.decode.config import resolve_spec  # needs torch
 
-    decoder, spec, file, name = written
+    decoder, spec, file, name = request
     drafter = decoder.get("drafter")
     rule = decoder.get("verifier")
     if isinstance(drafter, str) or isinstance(rule, str):
@@ -207,8 +208,8 @@ def make_cell(written: CellRequest, sampling: SamplingSettings) -> Cell:
 def _changes(cell: Cell, file: Mapping[str, Any]) -> Iterator[str]:
     """Yields the settings that a decoder's file has otherwise and its tree's shorthand omits."""
     tree = cell.config.tree
-    told = parse(cell.config.spec)
-    sizes = (told.form in tree.forms and tree.of_spec(told)) or {}
+    shorthand = parse(cell.config.spec)
+    sizes = (shorthand.form in tree.forms and tree.of_spec(shorthand)) or {}
     for part in PARTS if file else ():
         for key, value in cell.settings[part].items():
             if (key, value) in file[part].items() or (part == "tree" and key in sizes):
@@ -220,7 +221,7 @@ def _changes(cell: Cell, file: Mapping[str, Any]) -> Iterator[str]:
 def _find_part(key: str, file: Mapping[str, Any]) -> str:
     """Returns the part of a decoder that a key is of, which may name it: ``tree.gain``."""
     part, dot, _ = key.partition(".")
-    return part if dot else next((each for each in PARTS if key in file[each]), "verifier")
+    return part if dot else next((name for name in PARTS if key in file[name]), "verifier")
 
 
 def parse_cell(item: Any, folders: Sequence[Path]) -> CellRequest:
@@ -245,18 +246,18 @@ def parse_cell(item: Any, folders: Sequence[Path]) -> CellRequest:
         item = {"decoder": str(name), "spec": spec}
     if "decoder" not in item:
         raise UsageError(f"a cell is decoder:spec or a mapping with a decoder, got {item!r}")
-    asked = check(CellMapping, item, "cells")
-    file = load_decoder(folders, asked.decoder)
+    mapping = check(CellMapping, item, "cells")
+    file = load_decoder(folders, mapping.decoder)
     decoder = dict(file)
     for part in PARTS:
-        changes = getattr(asked, part)
+        changes = getattr(mapping, part)
         if isinstance(changes, str):
             decoder[part] = changes
         elif changes:
             decoder[part] = {**decoder.get(part, {}), **changes}
-    if asked.tree_attention is not None:
-        decoder["tree_attention"] = asked.tree_attention
-    return CellRequest(decoder, asked.spec, file, asked.name)
+    if mapping.tree_attention is not None:
+        decoder["tree_attention"] = mapping.tree_attention
+    return CellRequest(decoder, mapping.spec, file, mapping.name)
 
 
 def simulate_cells(
@@ -270,7 +271,7 @@ def simulate_cells(
         return tuple(cells)
     from spec_bench.tree.base import GrownTree
 
-    made = list[Cell]()
+    simulated_cells = list[Cell]()
     for cell in cells:
         settings = cell.settings
         if cell.config.drafts:
@@ -278,8 +279,8 @@ def simulate_cells(
                 raise UsageError(f"{cell.title} keeps several beams; simulate must be null")
             if cell.config.verifier.name == SIMULATED:
                 raise UsageError(f"{cell.title} states its own acceptance; simulate must be null")
-            stated = [*simulate] if isinstance(simulate, tuple) else simulate  # as YAML has it
-            rule = {"rule": SIMULATED, "acceptance": stated, "computed": settings["verifier"]}
+            acceptance = [*simulate] if isinstance(simulate, tuple) else simulate  # as YAML has it
+            rule = {"rule": SIMULATED, "acceptance": acceptance, "computed": settings["verifier"]}
             cell = Cell.read({**settings, "verifier": rule}, sampling).with_name(cell.name)
-        made.append(cell)
-    return tuple(made)
+        simulated_cells.append(cell)
+    return tuple(simulated_cells)

@@ -97,8 +97,8 @@ def expand_recipes(arguments: Sequence[str]) -> list[str]:
     of trees, unless lists are named, too. Raises ValueError: several choices of a group that takes
     one, or a decoder with its tree.
     """
-    given = [each.lstrip("+").partition("=") for each in arguments]
-    for group, _, value in given:
+    key_values = [word.lstrip("+").partition("=") for word in arguments]
+    for group, _, value in key_values:
         if group == "decoder" and ":" in value and not set(value) & set("[{"):
             name, _, tree = (cells := value.strip("'\"")).partition(":")
             raise UsageError(
@@ -109,30 +109,44 @@ def expand_recipes(arguments: Sequence[str]) -> list[str]:
             inside = value.strip("[]")
             hint = f"cells=[{inside}] for one job, " if group == "decoder" else ""
             raise UsageError(f"{group} takes one choice, got {value}: {hint}-m {group}={inside}")
-    keys = {key for key, *_ in given}
+    keys = {key for key, *_ in key_values}
     if "pair.target" in keys and "pair" not in keys:
         heads = any(key.startswith("pair.heads") for key in keys)
-        gone = ["pair.draft", "pair.seen_in_training", *([] if heads else ["pair.heads"])]
-        arguments = [*arguments, *(f"{key}=null" for key in gone if key not in keys)]
-    own, *others = ({folder.name for folder in top.iterdir()} for top in experiments_dirs())
-    papers = set[str]().union(*others)
+        pair_keys = ["pair.draft", "pair.seen_in_training", *([] if heads else ["pair.heads"])]
+        arguments = [*arguments, *(f"{key}=null" for key in pair_keys if key not in keys)]
+    our_papers, *other_papers = (
+        {folder.name for folder in top.iterdir()} for top in experiments_dirs()
+    )
+    papers = set[str]().union(*other_papers)
     lists = (*LISTS, "trees")
-    if "cells" in keys and keys & {*own, *papers, "experiment"} and not keys & {*lists, "~trees"}:
+    if (
+        "cells" in keys
+        and keys & {*our_papers, *papers, "experiment"}
+        and not keys & {*lists, "~trees"}
+    ):
         # a recipe's, which would be run, too
-        arguments = [*arguments, *(f"{each}=null" for each in lists)]
-    none = {f"{group}=null" for group in (*own, "experiment")}
-    named = [f"{each.removesuffix('null')}[]" if each in none else each for each in arguments]
-    named = [f"+{each}" if each.partition("=")[0] in papers else each for each in named]
-    return _search_folders([quote_text_setting(each) for each in named])
+        arguments = [*arguments, *(f"{name}=null" for name in lists)]
+    empty_choices = {f"{group}=null" for group in (*our_papers, "experiment")}
+    words = [
+        f"{word.removesuffix('null')}[]" if word in empty_choices else word for word in arguments
+    ]
+    words = [f"+{word}" if word.partition("=")[0] in papers else word for word in words]
+    return _search_folders([quote_text_setting(word) for word in words])
 
 
 def _search_folders(arguments: Sequence[str]) -> list[str]:
     """Returns the words with all folders of configs that they name as one search path."""
-    words = [each for each in arguments if not each.startswith(f"{_SEARCHED}=")]
-    found = [parse_word(each).value() for each in arguments if each not in words]
-    folders = [str(each).removeprefix("file://") for listed in found for each in listed]
-    places = [each if "://" in each else f"foreign://{Path(each).absolute()}" for each in folders]
-    return [*words, f"{_SEARCHED}={quote_value(places)}"] if found else words
+    words = [word for word in arguments if not word.startswith(f"{_SEARCHED}=")]
+    folder_lists = [parse_word(word).value() for word in arguments if word not in words]
+    folders = [
+        str(folder).removeprefix("file://")
+        for folder_list in folder_lists
+        for folder in folder_list
+    ]
+    places = [
+        folder if "://" in folder else f"foreign://{Path(folder).absolute()}" for folder in folders
+    ]
+    return [*words, f"{_SEARCHED}={quote_value(places)}"] if folder_lists else words
 
 
 def quote_text_setting(argument: str) -> str:
@@ -142,13 +156,13 @@ def quote_text_setting(argument: str) -> str:
     key, _, value = argument.partition("=")
     if re.search(r"^$|null|['\"\[\]{}()$\\]", value) or not takes_text(RunSettings, key):
         return argument
-    return f"{key}={','.join(quote_text(each.strip()) for each in value.split(','))}"
+    return f"{key}={','.join(quote_text(text.strip()) for text in value.split(','))}"
 
 
 def parse_word(word: str) -> Override:
     """Returns an override as Hydra reads it, whose globs are of the configs that it searches."""
-    found = GlobalHydra.instance()
-    loader = found.config_loader() if found.is_initialized() else None
+    global_hydra = GlobalHydra.instance()
+    loader = global_hydra.config_loader() if global_hydra.is_initialized() else None
     return OverridesParser.create(config_loader=loader).parse_overrides([word])[0]
 
 
@@ -164,7 +178,7 @@ def list_choices(word: str) -> list[str]:
     if not is_swept(word):
         return [word]
     override = parse_word(word)
-    return [f"{override.get_key_element()}={each}" for each in override.sweep_string_iterator()]
+    return [f"{override.get_key_element()}={choice}" for choice in override.sweep_string_iterator()]
 
 
 def register() -> None:
@@ -198,11 +212,11 @@ def load_config(
     """Returns a composed config, Hydra's part of it included. Raises UsageError: a setting has
     several values and the config does not sweep, or its interpolations come to too much.
     """
-    several = [word for word in words if is_swept(word)]
-    mode = RunMode.MULTIRUN if sweeps and several else RunMode.RUN
+    swept_words = [word for word in words if is_swept(word)]
+    mode = RunMode.MULTIRUN if sweeps and swept_words else RunMode.RUN
     config = loader.load_configuration(name, [*words], mode, validate_sweep_overrides=False)
-    if several and not (sweeps and config.hydra.mode == RunMode.MULTIRUN):
-        raise UsageError(f"{several[0]} names several: -m {several[0]} runs a job for each")
+    if swept_words and not (sweeps and config.hydra.mode == RunMode.MULTIRUN):
+        raise UsageError(f"{swept_words[0]} names several: -m {swept_words[0]} runs a job for each")
     return check_foreign(config)
 
 
@@ -233,26 +247,30 @@ def parse_request(config: DictConfig) -> RunSettings:
     folders = config_folders(part)
     with one_line_errors():
         parts = {key: _to_container(config[key]) for key in config if key != "hydra"}
-        named = {group: parts.pop(group, None) for group in LISTS}
-        if any(named.values()):
-            parts["trees"] = find_tree_lists(named, folders) | (parts["trees"] or {})
-        asked = check_settings(parts)
-    return replace(asked, pair=drop_borrowed_name(asked.pair, folders))
+        names_by_group = {group: parts.pop(group, None) for group in LISTS}
+        if any(names_by_group.values()):
+            parts["trees"] = find_tree_lists(names_by_group, folders) | (parts["trees"] or {})
+        request = check_settings(parts)
+    return replace(request, pair=drop_borrowed_name(request.pair, folders))
 
 
-def find_tree_lists(named: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
+def find_tree_lists(names_by_group: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
     """Returns the lists of trees that ``budget`` and ``length`` name: a number, or several."""
-    found = {}
+    chosen_lists = {}
     files = [file for folder in folders if (file := folder / _LISTS_FILE).is_file()]
-    known = [load_yaml(file.read_text(encoding="utf-8")) for file in reversed(files)]
-    for group, given in named.items():
-        lists = {str(name): trees for each in known for name, trees in each.get(group, {}).items()}
-        for name in given if isinstance(given, list) else [given] * (given is not None):
+    list_files = [load_yaml(file.read_text(encoding="utf-8")) for file in reversed(files)]
+    for group, names in names_by_group.items():
+        lists = {
+            str(name): trees
+            for list_file in list_files
+            for name, trees in list_file.get(group, {}).items()
+        }
+        for name in names if isinstance(names, list) else [names] * (names is not None):
             if str(name) not in lists:
-                own = "; other trees are named by cells=[sd:7,rsd_c:2-2-1]" * (group == "budget")
-                raise UsageError(f"{group} must be one of {', '.join(lists)}{own}, got {name!r}")
-            found[f"{group} {name}"] = lists[str(name)]
-    return found
+                hint = "; other trees are named by cells=[sd:7,rsd_c:2-2-1]" * (group == "budget")
+                raise UsageError(f"{group} must be one of {', '.join(lists)}{hint}, got {name!r}")
+            chosen_lists[f"{group} {name}"] = lists[str(name)]
+    return chosen_lists
 
 
 def config_folders(part: Any = None) -> list[Path]:
@@ -331,19 +349,21 @@ def one_line(error: BaseException) -> str:
     """Any error's message in one line that names the key, the value and the choices."""
     text = str(error)
     if isinstance(error, OverrideParseException):
-        told = "its value as YAML has it, a text with signs that are no plain letters as '\"...\"'"
-        return f"cannot read {error.override!r}: a setting is KEY=VALUE, {told}"
+        explanation = (
+            "its value as YAML has it, a text with signs that are no plain letters as '\"...\"'"
+        )
+        return f"cannot read {error.override!r}: a setting is KEY=VALUE, {explanation}"
     if match := _NO_PLUG_IN.search(text):
-        told = LAUNCHERS[match[2]]
-        return f"hydra/launcher={match[1] or match[2]} is not installed: {told}"
+        explanation = LAUNCHERS[match[2]]
+        return f"hydra/launcher={match[1] or match[2]} is not installed: {explanation}"
     if match := _NO_CHOICE.search(text):
         group = match[1]
         choice = match[2]
-        known = match[3].split("Config search path")[0].split()
-        known.sort(key=lambda each: int(each) if each.isdecimal() else 0)
-        known = [*LAUNCHERS] if group == "hydra/launcher" else known
-        near = suggest(choice, known, f"{group}=")
-        return f"{group} must be one of {', '.join(known)}, got {choice!r}{near}"
+        choices = match[3].split("Config search path")[0].split()
+        choices.sort(key=lambda name: int(name) if name.isdecimal() else 0)
+        choices = [*LAUNCHERS] if group == "hydra/launcher" else choices
+        suggestion = suggest(choice, choices, f"{group}=")
+        return f"{group} must be one of {', '.join(choices)}, got {choice!r}{suggestion}"
     if match := _NO_GROUP.match(text):
         return f"there is no config group {match[1]!r} to choose from; --help lists those there are"
     cause: BaseException | None = error
@@ -361,8 +381,8 @@ def _explain_key_error(error: OmegaConfBaseException) -> str:
     if not re.search("not in (struct|')", str(error)):
         return f"{key}: {_plain(str(error))}"
     parent = error.parent_node
-    known = sorted(str(each) for each in parent) if isinstance(parent, Mapping) else []
-    return unknown_setting(key, word, [each for each in known if each != "hydra"])
+    keys = sorted(str(name) for name in parent) if isinstance(parent, Mapping) else []
+    return unknown_setting(key, word, [name for name in keys if name != "hydra"])
 
 
 def _plain(text: str) -> str:

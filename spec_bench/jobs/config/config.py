@@ -66,9 +66,9 @@ def _validate_task(config: Any) -> Any:
 
 def _validate_ranking_column(name: str) -> str:
     """Returns a column that ranks cells: more, or less, of it is better."""
-    known = [each.name for each in COLUMNS if each.better and each.interval]
-    if name not in known:
-        raise UsageError(f"confirm.by must be one of {', '.join(known)}, got {name!r}")
+    names = [column.name for column in COLUMNS if column.better and column.interval]
+    if name not in names:
+        raise UsageError(f"confirm.by must be one of {', '.join(names)}, got {name!r}")
     return name
 
 
@@ -130,35 +130,35 @@ class RunSettings:
 
 def check_settings(config: Any) -> RunSettings:
     """Checks a composed config, interpolations resolved; reads no file."""
-    asked = check(RunSettings, config)
-    lists = [asked.cells, *(asked.trees or {}).values()]
-    asked = replace(
-        asked,
+    request = check(RunSettings, config)
+    lists = [request.cells, *(request.trees or {}).values()]
+    request = replace(
+        request,
         cells=tuple(cell for cells in lists for cell in cells),
-        decoder=strip_display(asked.decoder, "decoder."),
+        decoder=strip_display(request.decoder, "decoder."),
     )
-    if asked.cells and asked.spec is not None:
+    if request.cells and request.spec is not None:
         raise UsageError(
-            f"spec={asked.spec} goes with decoder=..., not with cells=[...], budget or length"
+            f"spec={request.spec} goes with decoder=..., not with cells=[...], budget or length"
         )
-    if asked.confirm and asked.prompts is None:
+    if request.confirm and request.prompts is None:
         raise UsageError("confirm wants prompts that the search has not seen: set prompts=NUMBER")
-    check_folder("results", Path(asked.results))
-    check_own("results", Path(asked.results))
-    return asked
+    check_folder("results", Path(request.results))
+    check_own("results", Path(request.results))
+    return request
 
 
 def check_own(key: str, folder: Path) -> None:
     """Checks that a folder outside the working one is new, empty, or one that we wrote to."""
-    whole = folder.expanduser().resolve()
-    if whole.is_relative_to(Path.cwd()) or not whole.is_dir():
+    absolute = folder.expanduser().resolve()
+    if absolute.is_relative_to(Path.cwd()) or not absolute.is_dir():
         return
-    held = {each.name for each in whole.iterdir()}
+    entries = {entry.name for entry in absolute.iterdir()}
     ours = {RUNS, "trees"}  # what jobs and `fit` leave first
-    if held and not held & ours and not any(whole.glob(f"*/{RESULTS}")):
+    if entries and not entries & ours and not any(absolute.glob(f"*/{RESULTS}")):
         raise UsageError(
-            f"{key}={folder}: {str(whole)!r} holds other things and no results; a folder that is "
-            "new, empty or below the working one is needed"
+            f"{key}={folder}: {str(absolute)!r} holds other things and no results; a folder that "
+            "is new, empty or below the working one is needed"
         )
 
 
@@ -171,13 +171,13 @@ def check_folder(key: str, folder: Path) -> None:
             raise UsageError(f"{key} must be a folder, got {str(folder)!r}: {place} is a file")
 
 
-def check_early(asked: RunSettings, folders: Sequence[Path]) -> list[CellRequest]:
+def check_early(request: RunSettings, folders: Sequence[Path]) -> list[CellRequest]:
     """Checks what is known before torch is imported; returns the cells as written."""
-    pair = asked.pair
+    pair = request.pair
     models = [model_path(name) for name in (pair.target, *pair.drafts)]
     if pair.tokenizer is not None:
         model_path(pair.tokenizer)
-    if asked.engine.served:
+    if request.engine.served:
         return []
     for name in models:
         refuse_unreadable(name, _json(Path(name) / "config.json"))
@@ -185,14 +185,14 @@ def check_early(asked: RunSettings, folders: Sequence[Path]) -> list[CellRequest
         _json(Path(name).expanduser() / "config.json")
     if pair.draft_vocabulary not in (None, INTERSECTION):
         read_kept_tokens(pair.draft_vocabulary)
-    limit = asked.generation.max_new_tokens
+    limit = request.generation.max_new_tokens
     positions = read_positions(models[0])
     if limit is not None and positions is not None and limit >= positions:
         raise UsageError(
             f"generation.max_new_tokens={limit} leaves no room for a prompt: {pair.target!r} has "
             f"{positions} positions"
         )
-    return parse_cells(asked.decoder, asked.spec, asked.cells, folders)
+    return parse_cells(request.decoder, request.spec, request.cells, folders)
 
 
 def read_positions(path: str) -> int | None:
@@ -207,9 +207,9 @@ def read_positions(path: str) -> int | None:
 def _json(file: Path) -> dict[str, Any]:
     """Returns a file's JSON object; empty where there is no file."""
     try:
-        known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"cannot read {str(file)!r}: {error}") from error
-    if not isinstance(known, dict):
+    if not isinstance(content, dict):
         raise UsageError(f"{str(file)!r} holds no JSON object")
-    return known
+    return content

@@ -80,32 +80,35 @@ class FittedTrees:
         from spec_bench.tree.node_list import build_best_list
 
         nodes = [list(node) for node in build_best_list(ours.accepted, int(tree["total"]))]
-        filled = {**cell.settings, "tree": {**tree, "nodes": nodes}}
-        return Cell.read(filled, self.sampling).with_name(cell.name)
+        settings = {**cell.settings, "tree": {**tree, "nodes": nodes}}
+        return Cell.read(settings, self.sampling).with_name(cell.name)
 
     def _is_ours(self, fit: Fit) -> bool:
         """Returns whether it was made with these models, task and sampling."""
-        known = zip(fit.revisions, self.pair.revisions, strict=False)
-        asked = (fit.temperature, fit.top_k, fit.top_p, fit.draft_temperature)
+        revision_pairs = zip(fit.revisions, self.pair.revisions, strict=False)
+        sampling = (fit.temperature, fit.top_k, fit.top_p, fit.draft_temperature)
         return (
             (fit.target, fit.draft) == (self.pair.target, self.pair.drafts[0])
-            and all(not one or not other or one == other for one, other in known)
+            and all(
+                not fit_revision or not pair_revision or fit_revision == pair_revision
+                for fit_revision, pair_revision in revision_pairs
+            )
             and self.task in (None, fit.task)
-            and SamplingSettings(*asked) == replace(self.sampling, probability_dtype="float32")
+            and SamplingSettings(*sampling) == replace(self.sampling, probability_dtype="float32")
         )
 
     def _explain_missing_fit(self) -> str:
         """Returns what was not fitted, and what does it."""
         pair = self.pair
-        where = ""
+        place = ""
         words = [name_pair(pair)]
         if words[0].startswith("pair.target"):
             words.append(f"pair.draft={pair.drafts[0]}")
         if self.task is not None:
-            where = f" on {self.task}"
+            place = f" on {self.task}"
             words.append(f"task={self.task}")
         return (
-            f"no tree was fitted to {pair.name}{where} at temperature "
+            f"no tree was fitted to {pair.name}{place} at temperature "
             f"{self.sampling.temperature:g} and this top-k and top-p; first: "
             f"{command_line('fit', *words, *self.arguments)}"
         )
@@ -113,8 +116,8 @@ class FittedTrees:
 
 def name_pair(pair: Pair) -> str:
     """Returns the word of a command line for a pair with a config, or for any other's target."""
-    known = pair.name in find_configs("pair")
-    return f"pair={pair.name}" if known else f"pair.target={pair.target}"
+    has_config = pair.name in find_configs("pair")
+    return f"pair={pair.name}" if has_config else f"pair.target={pair.target}"
 
 
 def read_fit(path: Path) -> Fit:
@@ -129,18 +132,18 @@ def fit_cells(
     why each of the others is left out. Raises ValueError: none but the baseline is left.
     """
     fit = []
-    why = []
+    reasons = []
     for cell in cells:
         try:
-            filled = trees.given(cell)
-            check_fit(filled, trees.pair)
-            check_batch(filled, engine, trees.sampling)
-            fit.append(filled)
+            filled_cell = trees.given(cell)
+            check_fit(filled_cell, trees.pair)
+            check_batch(filled_cell, engine, trees.sampling)
+            fit.append(filled_cell)
         except UsageError as error:
-            why.append(str(error))
-    if why and len(fit) <= 1:
-        raise UsageError(why[0])
-    return tuple(fit), tuple(why)
+            reasons.append(str(error))
+    if reasons and len(fit) <= 1:
+        raise UsageError(reasons[0])
+    return tuple(fit), tuple(reasons)
 
 
 def check_fit(cell: Cell, pair: Pair) -> None:
@@ -165,24 +168,24 @@ def check_fit(cell: Cell, pair: Pair) -> None:
     name = parse_training_folder(heads)
     if name is not None and not heads.is_dir():
         on_gpu = pair.specs[0].device != "cpu"
-        how = f"train them: {format_training_command(kind, name_pair(pair), name, on_gpu)}"
+        remedy = f"train them: {format_training_command(kind, name_pair(pair), name, on_gpu)}"
         if heads.parent.is_dir():
-            how = "their training was interrupted: the command that began it goes on"
+            remedy = "their training was interrupted: the command that began it goes on"
         raise UsageError(
-            f"{cell.title} uses {kind} heads, {pair.heads[kind]!r} does not exist; {how}"
+            f"{cell.title} uses {kind} heads, {pair.heads[kind]!r} does not exist; {remedy}"
         )
     if pair.heads[kind].startswith(EMBEDDED) and not pair.target.startswith(EMBEDDED):
         raise UsageError(
             f"{cell.title} uses {kind} heads; {pair.heads[kind]!r} were trained on the embedded "
             f"target, not on {pair.target!r}: set pair.heads.{kind} to a folder or hub id"
         )
-    made = Path(model_path(pair.heads[kind]), "training.json")
-    if made.is_file():  # what others trained is known when it is loaded
-        head = json.loads(made.read_text("utf-8"))["settings"]["head"]
-        if (learned := head["kind"]) != kind:
+    training_file = Path(model_path(pair.heads[kind]), "training.json")
+    if training_file.is_file():  # what others trained is known when it is loaded
+        head = json.loads(training_file.read_text("utf-8"))["settings"]["head"]
+        if (trained_kind := head["kind"]) != kind:
             raise UsageError(
-                f"{cell.title} uses {kind} heads, {pair.heads[kind]!r} has {learned} heads: name "
-                f"them as pair.heads.{learned}"
+                f"{cell.title} uses {kind} heads, {pair.heads[kind]!r} has {trained_kind} heads: "
+                f"name them as pair.heads.{trained_kind}"
             )
         if cell.config.drafter.passes:
             cell.config.limit_tree_depth(head["guesses"])
@@ -211,14 +214,14 @@ def check_batch(cell: Cell, engine: EngineSettings, sampling: SamplingSettings) 
     if not cell.config.library or engine.batch_size == 1:
         return
     if cell.config.spec != "-":
-        why = "decodes one prompt at a time with a draft or lookup"
+        reason = "decodes one prompt at a time with a draft or lookup"
     elif sampling.temperature > 0:
-        why = "draws for all rows from one generator, so that a row would hang on its neighbours"
+        reason = "draws for all rows from one generator, so that a row would hang on its neighbours"
     elif engine.batching != "static":
-        why = "has no continuous batches"
+        reason = "has no continuous batches"
     else:
         return
     raise UsageError(
-        f"{cell.title}: {cell.config.library} {why}; engine.batch_size must be 1, got "
+        f"{cell.title}: {cell.config.library} {reason}; engine.batch_size must be 1, got "
         f"{engine.batch_size} (engine.batching={engine.batching})"
     )

@@ -29,13 +29,13 @@ from spec_bench.system.redaction import redact
 
 def _list_flags(command: str) -> dict[str, dict[str, Any]]:
     """Returns a command's flags that mean overrides, by name."""
-    return {name[2:]: told for name, told in list_options(command).items() if "means" in told}
+    return {name[2:]: option for name, option in list_options(command).items() if "means" in option}
 
 
 FLAGS = {command: flags for command in COMMANDS if (flags := _list_flags(command))}
 _READ = read_yaml(Path(__file__).with_name("launchers.yaml"))
 # What there is, the least of a launcher's numbers, how a plan says them, and what it leaves out.
-LAUNCHERS, LEAST, UNITS, USUAL = (_READ[each] for each in ("launchers", "least", "units", "usual"))
+LAUNCHERS, LEAST, UNITS, USUAL = (_READ[key] for key in ("launchers", "least", "units", "usual"))
 
 _TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 _LISTED = ("decoders", "metrics")  # commas of other values sweep over them
@@ -67,34 +67,36 @@ def parse_job(command: str, arguments: Sequence[str]) -> Namespace:
     the other.
     """
     flags = FLAGS[command]
-    options, rest = make_parser(command).parse_known_args([*arguments])
-    given = vars(options)
-    asked = {}
+    options, words = make_parser(command).parse_known_args([*arguments])
+    values = vars(options)
+    flag_values = {}
     for name in flags:
-        if (value := given.pop(name.replace("-", "_"))) is not None:
-            asked[name] = value
-    if "=" in given.get("info", ""):  # no topic
-        rest.append(given["info"])
+        if (value := values.pop(name.replace("-", "_"))) is not None:
+            flag_values[name] = value
+    if "=" in values.get("info", ""):  # no topic
+        words.append(values["info"])
         options.info = "all"
-    if (topic := given.get("info")) and topic not in _TOPICS:
+    if (topic := values.get("info")) and topic not in _TOPICS:
         raise UsageError(f"--info must be one of {', '.join(_TOPICS)}, got {topic}")
-    if "data" in asked:
-        more = [each for each in rest if Path(each).is_file()]  # a shell's *.jsonl
-        rest = [each for each in rest if each not in more]
-        files = [quote_text(os.path.expanduser(each)) for each in [*asked["data"], *more]]
-        asked["data"] = files[0] if len(files) == 1 else f"[{','.join(files)}]"
-    for word in rest:
+    if "data" in flag_values:
+        more_files = [word for word in words if Path(word).is_file()]  # a shell's *.jsonl
+        words = [word for word in words if word not in more_files]
+        files = [
+            quote_text(os.path.expanduser(file)) for file in [*flag_values["data"], *more_files]
+        ]
+        flag_values["data"] = files[0] if len(files) == 1 else f"[{','.join(files)}]"
+    for word in words:
         _check_word(word, command)
-    if "data" in asked and command != "train" and not _choices("task", asked, rest):
-        asked = {"task": "jsonl"} | asked
-    if (device := asked.get("device")) and not _DEVICE.fullmatch(device):
+    if "data" in flag_values and command != "train" and not _choices("task", flag_values, words):
+        flag_values = {"task": "jsonl"} | flag_values
+    if (device := flag_values.get("device")) and not _DEVICE.fullmatch(device):
         raise UsageError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
-    if not asked.get("decoders", "-").strip("[], "):
+    if not flag_values.get("decoders", "-").strip("[], "):
         raise UsageError("--decoders must name one, such as sd:3, got nothing")
-    if command == "run" and _is_alone(asked, rest):
-        asked["decoders"] = "prompt_lookup"
-    found = [_override(flags[name], name, value) for name, value in asked.items()]
-    options.words = [*found, *rest]
+    if command == "run" and _is_alone(flag_values, words):
+        flag_values["decoders"] = "prompt_lookup"
+    overrides = [_override(flags[name], name, value) for name, value in flag_values.items()]
+    options.words = [*overrides, *words]
     return options
 
 
@@ -116,24 +118,26 @@ def _read_escape(match: re.Match[str]) -> str:
 
 
 def read_escapes(
-    words: Sequence[str], read: str | Callable[[re.Match[str]], str] = _read_escape
+    words: Sequence[str], replacement: str | Callable[[re.Match[str]], str] = _read_escape
 ) -> list[str]:
     r"""Returns typed overrides; in texts for a model ``\n`` and ``\t`` become a newline and a tab,
-    ``\\n`` and ``\\t`` the two letters, or what ``read`` says (``TYPED``: the reverse). Raises
+    ``\\n`` and ``\\t`` the two letters, or ``replacement`` (``TYPED``: the reverse). Raises
     ValueError: a small letter follows, as in ``\nabla``, which may be meant either way.
     """
-    return [_ESCAPE.sub(read, each) if _TEXTS.match(each) else each for each in words]
+    return [_ESCAPE.sub(replacement, word) if _TEXTS.match(word) else word for word in words]
 
 
-def _choices(group: str, asked: dict[str, str], rest: Sequence[str]) -> bool:
-    return group in asked or any(each.startswith(f"{group}=") for each in rest)
+def _choices(group: str, flag_values: dict[str, str], words: Sequence[str]) -> bool:
+    return group in flag_values or any(word.startswith(f"{group}=") for word in words)
 
 
-def _is_alone(asked: dict[str, str], rest: Sequence[str]) -> bool:
+def _is_alone(flag_values: dict[str, str], words: Sequence[str]) -> bool:
     """Returns whether a target is named, and nothing that would say how to draft for it."""
-    how = ("pair", "decoder", "cells", "experiment", *(path.name for path in papers()))
-    told = {"pair", "draft", "decoders"} & {*asked} or any(each.startswith(how) for each in rest)
-    return "target" in asked and not told
+    prefixes = ("pair", "decoder", "cells", "experiment", *(path.name for path in papers()))
+    names_draft = {"pair", "draft", "decoders"} & {*flag_values} or any(
+        word.startswith(prefixes) for word in words
+    )
+    return "target" in flag_values and not names_draft
 
 
 def papers() -> Iterator[Path]:
@@ -146,8 +150,8 @@ def _override(flag: dict[str, Any], name: str, value: str) -> str:
         value = quote_text(os.path.expanduser(value))
     elif name in _LISTED:
         value = re.sub(r"\b([a-z_]\w*)\s+(?=\d)", r"\1:", value)  # sd 3
-        listed = re.split(r"[,\s]+(?![\w.]+=)", value.strip("[]"))  # a decoder has its settings
-        value = ",".join(quote_text(each) for each in listed if each)
+        parts = re.split(r"[,\s]+(?![\w.]+=)", value.strip("[]"))  # a decoder has its settings
+        value = ",".join(quote_text(part) for part in parts if part)
     elif flag["metavar"] == "TEXT":
         value = quote_text(value)
     elif flag["metavar"] == "NAME":
@@ -161,24 +165,26 @@ def _check_word(word: str, command: str) -> None:
     """Raises UsageError: a word is no override; the message has what was probably meant."""
     key, equals, value = word.partition("=")
     flags, settings = FLAGS[command], list_settings(command)
-    tops = {each.partition(".")[0] for each in settings}
+    tops = {setting.partition(".")[0] for setting in settings}
     name = key.strip("-").replace("_", "-").rpartition(".")[2]
     name = _INSTEAD.get(name, name)
-    dashed = word.startswith("-")
+    is_flag = word.startswith("-")
     if word.startswith("~") or (
-        equals and not dashed and ("." in key or name not in flags or key in tops)
+        equals and not is_flag and ("." in key or name not in flags or key in tops)
     ):
         return
-    if not equals and not dashed:
-        meant = suggest_spelling(word) or "a setting is KEY=VALUE, a flag --NAME VALUE"
-        raise UsageError(f"cannot read {word!r}: {meant}")
+    if not equals and not is_flag:
+        hint = suggest_spelling(word) or "a setting is KEY=VALUE, a flag --NAME VALUE"
+        raise UsageError(f"cannot read {word!r}: {hint}")
     # How each is written, by the last part of its name.
-    known = {each.rpartition(".")[2].replace("_", "-"): f"{each}=" for each in settings}
-    known |= {each: f"--{each} " for each in flags}
-    near = [name] if name in known else get_close_matches(name, known, 1)
-    told = [f"; did you mean {known[each]}{value or 'VALUE'}?" for each in near]
-    more = "".join(told) or f"; spec-bench {command} --help lists them"
-    raise UsageError(redact(f"there is no {'flag' if dashed else 'setting'} {key}{more}"))
+    spellings = {
+        setting.rpartition(".")[2].replace("_", "-"): f"{setting}=" for setting in settings
+    }
+    spellings |= {flag: f"--{flag} " for flag in flags}
+    matches = [name] if name in spellings else get_close_matches(name, spellings, 1)
+    suggestions = [f"; did you mean {spellings[name]}{value or 'VALUE'}?" for name in matches]
+    ending_text = "".join(suggestions) or f"; spec-bench {command} --help lists them"
+    raise UsageError(redact(f"there is no {'flag' if is_flag else 'setting'} {key}{ending_text}"))
 
 
 @cache
@@ -197,15 +203,15 @@ def read_comments(*names: str) -> Iterator[tuple[str, str]]:
     """
     for name in names:
         path = [name.partition("/")[0]] if "/" in name else []
-        above = len(path)
+        depth = len(path)
         group, _, stem = name.rpartition("/")
         file = find_configs(group)[stem] if group else conf_dir() / f"{stem}.yaml"
         lines = file.read_text("utf-8").splitlines()
         for match in filter(None, map(_SETTING.fullmatch, lines)):
-            path[above + len(match[1]) // 2 :] = [match[2]]
+            path[depth + len(match[1]) // 2 :] = [match[2]]
             if match[3] and path[0] != "hydra":
-                found = f"{'.'.join(path)}={match[3]}"
-                yield re.sub("(?<=[:,]) ", "", found), match[4] or ""
+                setting = f"{'.'.join(path)}={match[3]}"
+                yield re.sub("(?<=[:,]) ", "", setting), match[4] or ""
 
 
 def suggest_spelling(word: str) -> str:
@@ -219,10 +225,10 @@ def suggest_spelling(word: str) -> str:
             return f"it is a{'n' * (kind[0] == 'e')} {kind}: spec-bench run {flag}{name}"
     for folder in experiments_dirs():
         if recipes := sorted(path.stem for path in folder.glob(f"{name}/*.yaml")):
-            recipes = [each for each in recipes if each != "paper"]
-            first = recipes[0] if recipes else "RECIPE"
-            return f"it is a paper: spec-bench run {name}={first}, or spec-bench ls tables {name}"
-    for ending, command in (("csv", "report"), ("gguf", "convert"), ("jsonl", "run --data")):
-        if word.endswith(f".{ending}"):
+            recipes = [recipe for recipe in recipes if recipe != "paper"]
+            recipe = recipes[0] if recipes else "RECIPE"
+            return f"it is a paper: spec-bench run {name}={recipe}, or spec-bench ls tables {name}"
+    for suffix, command in (("csv", "report"), ("gguf", "convert"), ("jsonl", "run --data")):
+        if word.endswith(f".{suffix}"):
             return f"it is a file: {command_line(*command.split(), word)}"
     return ""

@@ -37,19 +37,21 @@ def print_listing(options: Namespace) -> int:
         return 0
     kind, *names = arguments
     kind = next((k for k in (kind, f"{kind}s", f"{kind[:-1]}ies") if k in _LISTS), f"{kind}s")
-    _, make, *of = _LISTS.get(kind, ("", tuple))
-    lines = [*make(*of)]
-    named = tuple(f"{name}{end}" for name in names for end in ".=") or ""  # or all below a name
-    shown = [line for line in lines if f"{line[0]}.".startswith(named)]
-    if kind not in _LISTS or not shown or len(names) > 1:
-        known = [line[0].partition("=")[0] for line in lines] or [*_LISTS]
+    _, make, *make_arguments = _LISTS.get(kind, ("", tuple))
+    lines = [*make(*make_arguments)]
+    prefixes = tuple(f"{name}{end}" for name in names for end in ".=") or ""  # or all below a name
+    chosen_lines = [line for line in lines if f"{line[0]}.".startswith(prefixes)]
+    if kind not in _LISTS or not chosen_lines or len(names) > 1:
+        entry_names = [line[0].partition("=")[0] for line in lines] or [*_LISTS]
         kind, got = (f"ls {kind}", " ".join(names)) if lines else ("ls", " ".join(arguments))
-        told = f"spec-bench {kind} takes one of {', '.join(dict.fromkeys(known))}, got {got!r}"
-        print(f"{told}{suggest(got, known)}", file=sys.stderr)
+        message = (
+            f"spec-bench {kind} takes one of {', '.join(dict.fromkeys(entry_names))}, got {got!r}"
+        )
+        print(f"{message}{suggest(got, entry_names)}", file=sys.stderr)
         return 2
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
-    for line in shown:
+    for line in chosen_lines:
         table.add_row(*map(Text, line))
     Console(width=max(60, get_terminal_size((100, 24)).columns)).print(table)
     return 0
@@ -62,9 +64,9 @@ def _choices(group: str) -> Iterator[tuple[str, ...]]:
 
 
 def _list_registered(module: str, name: str) -> Iterator[tuple[str, ...]]:
-    for each, kind in getattr(import_module(f"spec_bench.{module}"), name).items():
+    for key, kind in getattr(import_module(f"spec_bench.{module}"), name).items():
         doc = _sentence((kind.__doc__ or "").replace("``", "").split())
-        yield each, " ".join(map(_key, list_setting_fields(kind))), doc
+        yield key, " ".join(map(_key, list_setting_fields(kind))), doc
 
 
 def _metrics() -> Iterator[tuple[str, ...]]:
@@ -89,13 +91,13 @@ def _models() -> Iterator[tuple[str, ...]]:
 
 def _key(field: Field[Any]) -> str:
     """Returns ``key=default``, or the key alone where it must be given."""
-    known = field.default is not MISSING
-    return f"{field.name}={json.dumps(field.default)}" if known else field.name
+    has_default = field.default is not MISSING
+    return f"{field.name}={json.dumps(field.default)}" if has_default else field.name
 
 
 def _recipes() -> Iterator[tuple[str, ...]]:
-    found = [file for top in experiments_dirs() for file in sorted(top.glob("*/*.yaml"))]
-    recipes = (file for file in found if file.name != _PAPER)
+    paths = [file for top in experiments_dirs() for file in sorted(top.glob("*/*.yaml"))]
+    recipes = (file for file in paths if file.name != _PAPER)
     return ((f"{file.parent.name}={file.stem}", _about(file)) for file in recipes)
 
 

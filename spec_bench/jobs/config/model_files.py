@@ -48,8 +48,8 @@ def model_path(name: str) -> str:
         if not (folder / "config.json").is_file():
             models = [config.parent.name for config in root.glob("models/*/config.json")]
             heads = [_HEADS + config.parent.name for config in root.glob(f"{_HEADS}*/config.json")]
-            known = sorted(f"{EMBEDDED}{each}" for each in (*models, *heads))
-            raise UsageError(f"unknown embedded model {name!r}; embedded: {', '.join(known)}")
+            choices = sorted(f"{EMBEDDED}{model}" for model in (*models, *heads))
+            raise UsageError(f"unknown embedded model {name!r}; embedded: {', '.join(choices)}")
         return str(folder)
     if name.startswith(FETCHED):
         folder = get_fetched_path(name.removeprefix(FETCHED))
@@ -143,10 +143,12 @@ def _list_files(folder: Path) -> list[Path]:
     places = {*folder.iterdir(), *folder.glob("additional_chat_templates/*")}
     for index in folder.glob("*.index.json"):
         with suppress(OSError, ValueError, LookupError, AttributeError, TypeError):
-            named = json.loads(index.read_bytes())["weight_map"].values()
-            places |= {folder / name for name in named}
-    read = (each for each in places if each.suffix.lower() not in _DOCUMENTS and each.is_file())
-    return sorted(each for each in read if not each.name.startswith((".", *_PAPERS)))
+            weight_names = json.loads(index.read_bytes())["weight_map"].values()
+            places |= {folder / name for name in weight_names}
+    readable_files = (
+        path for path in places if path.suffix.lower() not in _DOCUMENTS and path.is_file()
+    )
+    return sorted(path for path in readable_files if not path.name.startswith((".", *_PAPERS)))
 
 
 def _unreadable(name: str, file: Path, error: OSError) -> ValueError:
@@ -162,8 +164,8 @@ def hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> st
     from huggingface_hub import hf_hub_download
 
     try:
-        here = not (fetch and hub_reached())
-        file = hf_hub_download(name, "config.json", revision=revision, local_files_only=here)
+        only_cache = not (fetch and hub_reached())
+        file = hf_hub_download(name, "config.json", revision=revision, local_files_only=only_cache)
     except Exception:  # whatever it is, loading the model hits it again and says so
         return None
     snapshot = Path(file).parent
@@ -179,8 +181,8 @@ def read_stored_dtype(name: str, revision: str | None = None) -> str:
     """
     from spec_bench.engine.loading import read_dtype
 
-    stored = read_dtype(model_path(name), revision)
-    return stored if stored in BYTES else "float32"
+    dtype = read_dtype(model_path(name), revision)
+    return dtype if dtype in BYTES else "float32"
 
 
 @dataclass(frozen=True)
@@ -194,8 +196,8 @@ class ModelSize:
     vocab: int | None = None  # tokens; None if unknown
 
 
-def model_size(name: str, stated: int | None = None) -> ModelSize:
-    """The size of a model as a pair names it. ``stated`` is the exact parameter count that the
+def model_size(name: str, parameter_count: int | None = None) -> ModelSize:
+    """The size of a model as a pair names it. ``parameter_count`` is the exact one that the
     pair's file gives, used if there is no config here; if it is that of a published architecture,
     that one's shape is taken.
     """
@@ -204,11 +206,11 @@ def model_size(name: str, stated: int | None = None) -> ModelSize:
         return _size(path)
     if Path(path).is_dir():
         return _size(f"{RANDOM}{path}")
-    for shape in ARCHITECTURES if stated else ():
+    for shape in ARCHITECTURES if parameter_count else ():
         size = _size(f"{RANDOM}{shape}")
-        if size.parameters == stated:
+        if size.parameters == parameter_count:
             return size
-    return ModelSize(stated)
+    return ModelSize(parameter_count)
 
 
 @cache

@@ -116,8 +116,8 @@ def check_device(device: str) -> None:
         return
     import torch
 
-    there = torch.backends.mps if kind == "mps" else torch.get_device_module(kind)
-    if not there.is_available():
+    backend = torch.backends.mps if kind == "mps" else torch.get_device_module(kind)
+    if not backend.is_available():
         raise UsageError(
             f"engine.device {device!r} was asked for but torch sees no such device; "
             "engine.device=auto takes what there is"
@@ -192,9 +192,11 @@ class Pair:
         if self.tokenizer is not None:
             revision = fingerprint(self.tokenizer)
             settings["tokenizer"] = {"source": self.tokenizer, "revision": revision}
-        if (kept := self.draft_vocabulary) is not None:
-            by_name = isinstance(kept, int) or kept == INTERSECTION
-            settings["draft_vocabulary"] = kept if by_name else digest(read_kept_tokens(kept))
+        if (vocabulary := self.draft_vocabulary) is not None:
+            by_name = isinstance(vocabulary, int) or vocabulary == INTERSECTION
+            settings["draft_vocabulary"] = (
+                vocabulary if by_name else digest(read_kept_tokens(vocabulary))
+            )
         if self.chat_template is not None:
             settings["chat_template"] = self.chat_template
         if self.template_arguments:
@@ -203,10 +205,10 @@ class Pair:
 
     def weights(self, drafts: int) -> str:
         """Says what the weights of the target and its first ``drafts`` were in GGUF files."""
-        read = [read_weights(Path(spec.path)) for spec in self.specs[: 1 + drafts]]
-        names = ("", *(f"draft {number}: " for number in range(1, len(read))))
-        said = zip(names, read, strict=True)
-        return "; ".join(name + weights for name, weights in said if weights)
+        weight_notes = [read_weights(Path(spec.path)) for spec in self.specs[: 1 + drafts]]
+        names = ("", *(f"draft {number}: " for number in range(1, len(weight_notes))))
+        named_notes = zip(names, weight_notes, strict=True)
+        return "; ".join(name + weights for name, weights in named_notes if weights)
 
     def heads_revision(self, kind: str) -> str | None:
         """Returns the fingerprint of a folder of heads, or the commit; None if unknown."""
@@ -217,15 +219,15 @@ class Pair:
         ``get_mark``; the target's first.
         """
         names = (self.target, *self.drafts)
-        return [get_mark(*each, weights) for each in zip(names, self.revisions, strict=True)]
+        return [get_mark(*model, weights) for model in zip(names, self.revisions, strict=True)]
 
     def read_models(self, drafts: int, kind: str | None) -> dict[str, Digests]:
         """Reads what tells the models of a cell from all others, by what they are to it: digests of
         their files, or the hub's commit. It uses the first ``drafts``, and heads of a ``kind``.
         """
         models = {"target": (self.target, self.revisions[0])}
-        named = zip(self.drafts[:drafts], self.revisions[1:], strict=False)
-        models |= {f"draft {number}": each for number, each in enumerate(named, start=1)}
+        draft_models = zip(self.drafts[:drafts], self.revisions[1:], strict=False)
+        models |= {f"draft {number}": model for number, model in enumerate(draft_models, start=1)}
         if kind is not None:
             models["heads"] = (self.heads[kind], self.head_commits.get(kind))
         if self.tokenizer is not None:
@@ -244,22 +246,22 @@ def pin_revisions(pair: Pair, kinds: Iterable[str] = (), fetch: bool = True) -> 
     specs = list[ModelSpec]()
     revisions = list[str | None]()
     models = zip((pair.target, *pair.drafts), pair.specs, pair.revisions, strict=True)
-    for name, spec, known in models:
+    for name, spec, revision in models:
         commit = hub_commit(name, spec.revision, fetch)
         specs.append(replace(spec, revision=commit or spec.revision))
-        revisions.append(commit or known)
+        revisions.append(commit or revision)
     commits = {kind: hub_commit(pair.heads[kind], None, fetch) for kind in kinds}
     return replace(pair, specs=tuple(specs), revisions=tuple(revisions), head_commits=commits)
 
 
-def check_models_exist(pair: PairSettings, served: bool) -> None:
+def check_models_exist(pair: PairSettings, by_server: bool) -> None:
     """Looks for a pair's models where they may be; a server has its own. Raises ValueError: one is
     nowhere. A hub id with an owner that the hub does not give may be gated: loading it tells.
     """
-    asked = [("target", pair.target), *(("draft", each) for each in pair.drafts)]
-    for key, name in asked[: pair.tokenizer is None] if served else asked:
-        here = name.startswith(RANDOM) or Path(model_path(name)).is_dir()
-        if here or hub_commit(name, fetch=False):
+    models = [("target", pair.target), *(("draft", draft) for draft in pair.drafts)]
+    for key, name in models[: pair.tokenizer is None] if by_server else models:
+        is_local = name.startswith(RANDOM) or Path(model_path(name)).is_dir()
+        if is_local or hub_commit(name, fetch=False):
             continue
         if not hub_reached() or ("/" not in name and hub_commit(name) is None):
             raise UsageError(
@@ -273,8 +275,8 @@ def resolve_dtype(pair: PairSettings, engine: EngineSettings) -> str:
     bfloat16 on a GPU and float32 elsewhere. ``auto`` is the one in which the target's files are
     stored.
     """
-    asked = engine.dtype or pair.dtype or engine.usual_dtype
-    return read_stored_dtype(pair.target, pair.target_revision) if asked == AUTO else asked
+    dtype = engine.dtype or pair.dtype or engine.usual_dtype
+    return read_stored_dtype(pair.target, pair.target_revision) if dtype == AUTO else dtype
 
 
 def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
@@ -347,7 +349,9 @@ def check_head_kinds(heads: Mapping[str, str | None]) -> dict[str, str]:
     """Draft heads by kind, those that are given. Raises ValueError: an unknown kind."""
     from spec_bench.draft.base import drafter
 
-    kinds = [kind for kind, known in drafter.items() if known.heads] if heads else []
+    kinds = (
+        [kind for kind, drafter_class in drafter.items() if drafter_class.heads] if heads else []
+    )
     for kind in heads:
         if kind not in kinds:
             raise UsageError(f"pair.heads has {', '.join(kinds)}, got {kind!r}")
@@ -365,13 +369,13 @@ def drop_borrowed_name(pair: PairSettings, folders: Sequence[Path]) -> PairSetti
     path = find_configs("pair", folders).get(pair.name or "")
     if path is None:
         return pair
-    named = _read(path)
-    replaced = [model for model in _MODELS if getattr(pair, model) != getattr(named, model)]
-    if not replaced:
+    file_pair = _read(path)
+    new_models = [model for model in _MODELS if getattr(pair, model) != getattr(file_pair, model)]
+    if not new_models:
         return pair
     # What a pair states about a replaced model is dropped, unless the user restated it.
-    stated = [*(f"{model}_parameters" for model in replaced), "paper"]
-    stale = [key for key in stated if getattr(pair, key) == getattr(named, key)]
+    model_keys = [*(f"{model}_parameters" for model in new_models), "paper"]
+    stale = [key for key in model_keys if getattr(pair, key) == getattr(file_pair, key)]
     changes: dict[str, Any] = dict.fromkeys(["name", *stale])
     return replace(pair, **changes)
 
@@ -383,8 +387,8 @@ def _read(path: Path) -> PairSettings:
 
 def _short(model: str) -> str:
     """The last part of an id, folder or embedded name; random weights stay marked as such."""
-    last = model.rstrip("/").rsplit("/", 1)[-1].removeprefix(EMBEDDED).removeprefix(RANDOM)
-    return RANDOM * model.startswith(RANDOM) + last
+    stem = model.rstrip("/").rsplit("/", 1)[-1].removeprefix(EMBEDDED).removeprefix(RANDOM)
+    return RANDOM * model.startswith(RANDOM) + stem
 
 
 def pair_sizes(pair: PairSettings) -> tuple[ModelSize, ...]:

@@ -17,69 +17,74 @@ SERVER = "server"
 """In place of a device and of a library whose version is not known yet."""
 
 
-def check_served(asked: RunSettings) -> None:
+def check_served(request: RunSettings) -> None:
     """Checks that a job fits its server, or needs none."""
-    if not asked.engine.served:
-        if asked.server.url is not None:
-            raise UsageError(f"server.url={asked.server.url} goes with engine=server")
+    if not request.engine.served:
+        if request.server.url is not None:
+            raise UsageError(f"server.url={request.server.url} goes with engine=server")
         return
-    for problem in _problems(asked):
+    for problem in _problems(request):
         raise UsageError(problem)
-    for cell in build_served_cells(asked):
-        make_client(asked.server, cell).close()
+    for cell in build_served_cells(request):
+        make_client(request.server, cell).close()
 
 
-def _problems(asked: RunSettings) -> Iterator[str]:
-    server = asked.server
-    why = "a server decodes as it was started and cannot be told"
+def _problems(request: RunSettings) -> Iterator[str]:
+    server = request.server
+    reason = "a server decodes as it was started and cannot be told"
     if server.url is None:
         yield "server.url must be a base address such as http://127.0.0.1:8000/v1, got null"
-    if (asked.decoder.get("verifier") or {}).get("rule") != SERVER:
-        named = asked.decoder.get("name")
-        yield f"{why} decoder={named}; engine=server takes decoder=served, named by server.decoder"
+    if (request.decoder.get("verifier") or {}).get("rule") != SERVER:
+        decoder_name = request.decoder.get("name")
+        yield (
+            f"{reason} decoder={decoder_name}; engine=server takes decoder=served, named by "
+            "server.decoder"
+        )
     for key in ("cells", "spec", "simulate"):
-        if value := getattr(asked, key):
-            shown = list(value) if isinstance(value, tuple) else value
-            yield f"{why} {key}={shown}; what it decodes by is named by server.decoder"
-    if asked.confirm is not None:
+        if value := getattr(request, key):
+            choice = list(value) if isinstance(value, tuple) else value
+            yield f"{reason} {key}={choice}; what it decodes by is named by server.decoder"
+    if request.confirm is not None:
         yield "confirm goes with several decoders; engine=server has one"
-    if asked.generation.draft_temperature is not None:
-        yield f"{why} generation.draft_temperature={asked.generation.draft_temperature:g}"
-    if server.rate is not None and asked.engine.batching != "continuous":
+    if request.generation.draft_temperature is not None:
+        yield f"{reason} generation.draft_temperature={request.generation.draft_temperature:g}"
+    if server.rate is not None and request.engine.batching != "continuous":
         yield f"server.rate={server.rate:g} goes with engine.batching=continuous"
     if server.kind == "llama_cpp" and server.tokens == "text":
         yield "server.tokens=text does not go with server.kind=llama_cpp, which sends token ids"
     if server.has_baseline and server.decoder == BASELINE:
         yield f"server.decoder must not be {BASELINE!r} beside a baseline's own row"
-    if asked.energy.devices is None and "devices" in meter[asked.energy.meter].settings:
+    if request.energy.devices is None and "devices" in meter[request.energy.meter].settings:
         yield (
-            f"energy={asked.energy.meter} of a server is that of its GPUs: name them, "
+            f"energy={request.energy.meter} of a server is that of its GPUs: name them, "
             "energy.devices=[0]"
         )
 
 
-def build_served_cells(asked: RunSettings) -> tuple[Cell, ...]:
+def build_served_cells(request: RunSettings) -> tuple[Cell, ...]:
     """Returns the plain server's cell, if one is named, and the server's."""
-    server = asked.server
-    return tuple(_cell(asked, plain) for plain in (True, False) if server.has_baseline or not plain)
+    server = request.server
+    return tuple(
+        _cell(request, plain) for plain in (True, False) if server.has_baseline or not plain
+    )
 
 
-def _cell(asked: RunSettings, plain: bool) -> Cell:
+def _cell(request: RunSettings, plain: bool) -> Cell:
     """Returns a server's cell; how it was started, or else its address, is part of its run id."""
-    server = asked.server.plain if plain else asked.server
+    server = request.server.plain if plain else request.server
     place: dict[str, Any] = {
         "started": server.started,
-        "model": asked.pair.target,
+        "model": request.pair.target,
     }
     if server.started is None:  # the name of one that was started is drawn
-        place = {"url": server.url, "model": server.model or asked.pair.target}
+        place = {"url": server.url, "model": server.model or request.pair.target}
     if server.rate is not None:
         place["rate"] = server.rate
     if server.tokens != "ids":
         place["tokens"] = server.tokens
     if server.kind != "openai":
         place["kind"] = server.kind
-    decoder = {**asked.decoder, "name": BASELINE if plain else server.decoder}
+    decoder = {**request.decoder, "name": BASELINE if plain else server.decoder}
     return replace(Cell.read(decoder), settings={**decoder, "server": place})
 
 

@@ -42,7 +42,7 @@ from spec_bench.vocabulary.numbers import format_count
 
 log = logging.getLogger(__name__)
 
-_SAMPLING = [each.name for each in fields(SamplingSettings)]
+_SAMPLING = [setting.name for setting in fields(SamplingSettings)]
 # What the digest of the examples has, or that changes nothing.
 _SHOTS = ("shots", "shots_from", "shots_split")
 _NOT_IDENTITY = ("generation", "databases", "instruction", "answered_only", "run_code", *_SHOTS)
@@ -114,8 +114,11 @@ class JobSettings:
         kind = cell.config.heads
         pair = self.pair.settings()
         if kind is not None:
-            known = {"source": self.pair.heads[kind], "revision": self.pair.heads_revision(kind)}
-            pair["heads"] = {"kind": kind, **known}
+            heads_source = {
+                "source": self.pair.heads[kind],
+                "revision": self.pair.heads_revision(kind),
+            }
+            pair["heads"] = {"kind": kind, **heads_source}
         return {
             "pair": pair,
             "task": {
@@ -136,7 +139,11 @@ class JobSettings:
             },
             "decoder": cell.settings,
             **({"tree_revision": revision} if (revision := cell.config.tree.revision) else {}),
-            **({"earlier": read} if (read := cell.config.drafter.revision) else {}),
+            **(
+                {"earlier": drafter_revision}
+                if (drafter_revision := cell.config.drafter.revision)
+                else {}
+            ),
             **({} if (protocol := self.asked.protocol) == CLEAN else {"protocol": protocol}),
             "energy": self.asked.energy.identity(),
             "warmup": self.asked.warmup,
@@ -185,24 +192,24 @@ class JobSettings:
         pair = self.pair
         task = self.task
         sampling = self.sampling
-        own = cell.config
+        config = cell.config
         rate = self.served.rate if self.served else None
-        several = any(len(example.turns) > 1 for example in self.examples)
+        has_turns = any(len(example.turns) > 1 for example in self.examples)
         cold = sampling.draft_temperature in (None, sampling.temperature)
-        drafts = pair.drafts[: own.drafts]
-        revisions = pair.revisions[1 : 1 + own.drafts]
-        if own.heads is not None:
-            drafts = (pair.heads[own.heads],)
-            revisions = (pair.heads_revision(own.heads),)
-        stated = getattr(own.verifier, "acceptance", ())  # of a verifier that states it
-        ours = own.library in ("", SERVER)  # a server's version is known once it has been asked
+        drafts = pair.drafts[: config.drafts]
+        revisions = pair.revisions[1 : 1 + config.drafts]
+        if config.heads is not None:
+            drafts = (pair.heads[config.heads],)
+            revisions = (pair.heads_revision(config.heads),)
+        acceptance = getattr(config.verifier, "acceptance", ())  # of a verifier that states it
+        ours = config.library in ("", SERVER)  # a server's version is known once it has been asked
         return CellFacts(
             pair=pair.name,
             target=pair.target,
             draft=drafts,
             task=task.name,
             decoder=cell.name,
-            spec=own.spec,
+            spec=config.spec,
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,
@@ -211,9 +218,9 @@ class JobSettings:
             batching=self.engine.batching if rate is None else f"open loop, {rate:g}/s",
             max_new_tokens=self.max_new_tokens,
             draft_temperature=None if cold else sampling.draft_temperature,
-            tree_attention=own.tree_attention,
-            simulated_acceptance=stated if isinstance(stated, tuple) else (stated,),
-            later_turns=task.later_turns if several else None,
+            tree_attention=config.tree_attention,
+            simulated_acceptance=acceptance if isinstance(acceptance, tuple) else (acceptance,),
+            later_turns=task.later_turns if has_turns else None,
             stage=self.stage,
             tokenize=task.tokenize or "",
             protocol="" if self.asked.protocol == CLEAN else self.asked.protocol,
@@ -223,11 +230,11 @@ class JobSettings:
             prompts_digest=self.prompts_digest,
             target_revision=pair.revisions[0] or "",
             draft_revision=tuple(revision or "-" for revision in revisions),
-            tree_revision=str(own.tree.revision or ""),
-            weights=pair.weights(own.drafts),
+            tree_revision=str(config.tree.revision or ""),
+            weights=pair.weights(config.drafts),
             compile="" if self.served else pair.specs[0].compile,
             engine=ENGINE,
-            library=own.library if ours else f"{own.library} {version(own.library)}",
+            library=config.library if ours else f"{config.library} {version(config.library)}",
         )
 
     @cached_property
@@ -240,85 +247,87 @@ class JobSettings:
 
 
 def build_settings(
-    asked: RunSettings, folders: Sequence[Path], unread: bool = False
+    request: RunSettings, folders: Sequence[Path], unread: bool = False
 ) -> JobSettings:
     """What a job needs to run; reads the task's examples and looks for the models. A plan may leave
     the data ``unread``: examples are then only as many as are asked for. Raises ValueError:
     settings that do not fit together, or name something missing.
     """
-    check_served(asked)
-    task = build_task(asked.task)
+    check_served(request)
+    task = build_task(request.task)
     for score in task.scores:
         needs_references(score)  # there is such a score
-    engine = resolve_device(asked.engine, asked.pair.target)
-    written = check_early(asked, folders)
-    asked = asked if unread else split_prompts(asked, task)
+    engine = resolve_device(request.engine, request.pair.target)
+    cell_requests = check_early(request, folders)
+    request = request if unread else split_prompts(request, task)
     # The user's files before cells, which import torch; the hub's data, which may be large, after.
-    here = None if unread or reads_hub(task) else task.examples(asked.prompts)
-    sampling = resolve_sampling(asked.generation, task.generation)
-    limits = asked.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
+    local_examples = None if unread or reads_hub(task) else task.examples(request.prompts)
+    sampling = resolve_sampling(request.generation, task.generation)
+    limits = request.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
     max_new_tokens = next(limit for limit in limits if limit is not None)
-    pair = build_pair(asked.pair, engine)
+    pair = build_pair(request.pair, engine)
     left_out = tuple[str, ...]()
     if engine.served:
         # The pair under its own name: a server has its target, and nothing is loaded.
         alone = replace(pair, specs=pair.specs[:1], revisions=pair.revisions[:1])
         pair = replace(alone, drafts=(), heads={})
-        cells = build_served_cells(asked)
+        cells = build_served_cells(request)
     else:
-        stated = {name: getattr(asked.generation, name) for name in _SAMPLING}
-        words = tuple(f"generation.{k}={v}" for k, v in stated.items() if v is not None)
-        trees = FittedTrees(pair, task.name, sampling, Path(asked.results), words)
-        cells, left_out = fit_cells(build_cells(written, sampling), trees, engine)
-        cells = simulate_cells(cells, asked.simulate, sampling)
-    first = asked.prompts
-    confirm = asked.confirm
-    more = confirm.prompts if confirm else 0  # the examples after the first stage's
+        sampling_values = {name: getattr(request.generation, name) for name in _SAMPLING}
+        words = tuple(f"generation.{k}={v}" for k, v in sampling_values.items() if v is not None)
+        trees = FittedTrees(pair, task.name, sampling, Path(request.results), words)
+        cells, left_out = fit_cells(build_cells(cell_requests, sampling), trees, engine)
+        cells = simulate_cells(cells, request.simulate, sampling)
+    count = request.prompts
+    confirm = request.confirm
+    fresh_count = confirm.prompts if confirm else 0  # the examples after the first stage's
     if unread:  # so many of nothing
-        nothing = [Example(str(n), ("",), ((),)) for n in range((first or 0) + more)]
-        examples = nothing[: first or 0]
-        fresh = nothing[first or 0 :]
+        placeholders = [Example(str(n), ("",), ((),)) for n in range((count or 0) + fresh_count)]
+        examples = placeholders[: count or 0]
+        fresh = placeholders[count or 0 :]
     else:
-        examples = task.examples(first) if here is None else here
-        fresh = task.examples(more, first or 0) if more else []
+        examples = task.examples(count) if local_examples is None else local_examples
+        fresh = task.examples(fresh_count, count or 0) if fresh_count else []
     return JobSettings(
-        *(asked, engine, pair, task, tuple(examples), sampling, max_new_tokens, cells),
+        *(request, engine, pair, task, tuple(examples), sampling, max_new_tokens, cells),
         *(tuple(fresh), "screen" if confirm else "", left_out, unread),
     )
 
 
-def resolve_sampling(run: GenerationSettings, task: GenerationSettings) -> SamplingSettings:
+def resolve_sampling(request: GenerationSettings, task: GenerationSettings) -> SamplingSettings:
     """Returns the sampling settings: the run's, if null the task's, else the defaults."""
-    given: dict[str, Any] = {"draft_temperature": run.draft_temperature}
+    values: dict[str, Any] = {"draft_temperature": request.draft_temperature}
     for name in _SAMPLING:
-        for value in (getattr(task, name), getattr(run, name)):
+        for value in (getattr(task, name), getattr(request, name)):
             if value is not None and name != "draft_temperature":
-                given[name] = float(value) if name == "temperature" else value
-    return SamplingSettings(**given)
+                values[name] = float(value) if name == "temperature" else value
+    return SamplingSettings(**values)
 
 
-def split_prompts(asked: RunSettings, task: Task | RandomPrompts) -> RunSettings:
+def split_prompts(request: RunSettings, task: Task | RandomPrompts) -> RunSettings:
     """The same with fewer ``prompts`` where the task would not leave a search's second stage enough
     for an interval and ``confirm.share`` is set; a log line tells how the rows are shared. Raises
     ValueError: a search has no row for its second stage.
     """
-    confirm = asked.confirm
-    first = asked.prompts
-    if confirm is None or first is None:
-        return asked
-    count = len(task.examples(first + confirm.prompts))
-    if confirm.share and count > 1 and count - first < min(confirm.prompts, FEWEST):
-        first = min(first, max(1, round(count * first / (first + confirm.prompts))))
+    confirm = request.confirm
+    first_count = request.prompts
+    if confirm is None or first_count is None:
+        return request
+    count = len(task.examples(first_count + confirm.prompts))
+    if confirm.share and count > 1 and count - first_count < min(confirm.prompts, FEWEST):
+        first_count = min(
+            first_count, max(1, round(count * first_count / (first_count + confirm.prompts)))
+        )
         log.warning(
             "%s has %d prompts: %d for the first look, %d fresh ones to measure on",
-            *(task.name, count, first, count - first),
+            *(task.name, count, first_count, count - first_count),
         )
-    if count <= first:
+    if count <= first_count:
         raise UsageError(
-            f"task {task.name} has {format_count(count, 'prompt')}, and prompts={first} "
+            f"task {task.name} has {format_count(count, 'prompt')}, and prompts={first_count} "
             "leaves none fresh for confirm; give more, or fewer prompts=NUMBER"
         )
-    return replace(asked, prompts=first)
+    return replace(request, prompts=first_count)
 
 
 def reads_hub(task: Task | RandomPrompts) -> bool:
@@ -328,11 +337,11 @@ def reads_hub(task: Task | RandomPrompts) -> bool:
 
 def describe_examples(examples: tuple[Example, ...]) -> dict[str, Any]:
     """The examples as a cell's settings state them; with the digest of databases they query."""
-    described: dict[str, Any] = {"count": len(examples), "digest": digest_examples(examples)}
-    golds = (gold for each in examples for of_turn in each.references for gold in of_turn)
+    description: dict[str, Any] = {"count": len(examples), "digest": digest_examples(examples)}
+    golds = (gold for example in examples for of_turn in example.references for gold in of_turn)
     if files := {gold.database for gold in golds if isinstance(gold, SqlReference)}:
-        described["databases"] = compute_databases_digest(files)
-    return described
+        description["databases"] = compute_databases_digest(files)
+    return description
 
 
 def digest_examples(examples: tuple[Example, ...]) -> str:
@@ -341,12 +350,12 @@ def digest_examples(examples: tuple[Example, ...]) -> str:
         [
             # Answers that later turns continue; present only if a file of them was given.
             [
-                *(each.id, each.turns, each.references),
-                *([each.answers] if each.answers else []),
-                *([{"system": each.system}] if each.system else []),
-                *([{"shots": each.shots}] if each.shots else []),
+                *(example.id, example.turns, example.references),
+                *([example.answers] if example.answers else []),
+                *([{"system": example.system}] if example.system else []),
+                *([{"shots": example.shots}] if example.shots else []),
             ]
-            for each in examples
+            for example in examples
         ]
     )
 
@@ -363,22 +372,22 @@ def select_best(results: Sequence[CellResult], confirm: ConfirmSettings) -> list
     """Returns the run ids of the best cells of each decoder, in the order screened: by the number
     itself and not by an end of its interval, as on few prompts a wide one would win by its width.
     """
-    ranked = sorted(results, key=lambda each: rank_of(each, confirm.by))
-    known = group_by_key(
-        (each.facts.decoder, each.run_id)
-        for each in ranked
-        if each.facts.decoder != BASELINE and rank_of(each, confirm.by) < inf
+    sorted_results = sorted(results, key=lambda result: rank_of(result, confirm.by))
+    ids_by_decoder = group_by_key(
+        (result.facts.decoder, result.run_id)
+        for result in sorted_results
+        if result.facts.decoder != BASELINE and rank_of(result, confirm.by) < inf
     )
-    chosen = {name for names in known.values() for name in names[: confirm.best]}
-    return [result.run_id for result in results if result.run_id in chosen]
+    best_ids = {name for names in ids_by_decoder.values() for name in names[: confirm.best]}
+    return [result.run_id for result in results if result.run_id in best_ids]
 
 
-def rank_of(result: CellResult, by: str) -> float:
+def rank_of(result: CellResult, column: str) -> float:
     """The better the smaller; by the number itself, since on few prompts intervals say little."""
-    value = result.metrics.get(by)
+    value = result.metrics.get(column)
     if not isinstance(value, float | int):
         return inf
-    return value if columns.column(by).better == "down" else -value
+    return value if columns.column(column).better == "down" else -value
 
 
 def confirmation_job(settings: JobSettings, results: Sequence[CellResult]) -> JobSettings | None:
@@ -386,10 +395,10 @@ def confirmation_job(settings: JobSettings, results: Sequence[CellResult]) -> Jo
     confirm = settings.asked.confirm
     if confirm is None or settings.stage != "screen":
         return None
-    chosen = set(select_best(results, confirm))
-    if not chosen:
+    best_ids = set(select_best(results, confirm))
+    if not best_ids:
         log.warning("nothing to confirm: no cell has a %s", confirm.by)
         return None
-    cells = [c for c in settings.cells if settings.run_id(c) in chosen]
-    both = (settings.cells[0], *cells)
-    return replace(settings, cells=both, examples=settings.fresh, fresh=(), stage="confirm")
+    cells = [c for c in settings.cells if settings.run_id(c) in best_ids]
+    best_cells = (settings.cells[0], *cells)
+    return replace(settings, cells=best_cells, examples=settings.fresh, fresh=(), stage="confirm")
