@@ -47,12 +47,14 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
         """Takes options by their earlier names too, with a warning."""
-        given = list(sys.argv[1:] if args is None else args)
-        for number, (name, is_, value) in enumerate(each.partition("=") for each in given):
+        arguments = list(sys.argv[1:] if args is None else args)
+        for number, (name, is_, value) in enumerate(
+            argument.partition("=") for argument in arguments
+        ):
             if name in RENAMED:
                 warn(f"{name} is {RENAMED[name]} now")
-                given[number] = f"{RENAMED[name]}{is_}{value}"
-        return super().parse_known_args(given, namespace)
+                arguments[number] = f"{RENAMED[name]}{is_}{value}"
+        return super().parse_known_args(arguments, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Ends with status 2."""
@@ -66,31 +68,31 @@ def list_options(command: str) -> dict[str, dict[str, Any]]:
 
 
 def _read_options(lines: str) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    options: dict[str, dict[str, Any]] = {}
     for line in lines.splitlines():
         if line.startswith("@"):
-            found |= _read_options(_SHARED[line[1:]])
+            options |= _read_options(_SHARED[line[1:]])
             continue
         names, facts, about = map(str.strip, line.split("|"))
-        found[names] = yaml.load(f"{{{facts}}}", LOADER) | {"help": about}
-    return found
+        options[names] = yaml.load(f"{{{facts}}}", LOADER) | {"help": about}
+    return options
 
 
 def make_parser(command: str) -> Parser:
     """Returns the parser of a command's options."""
-    told = COMMANDS[command]
+    command_facts = COMMANDS[command]
     parser = Parser(
         prog=f"spec-bench {command}",
-        usage=f"spec-bench {command} {told['usage']}",
-        description=told["text"],
-        epilog=f"  spec-bench {told['example']}",
+        usage=f"spec-bench {command} {command_facts['usage']}",
+        description=command_facts["text"],
+        epilog=f"  spec-bench {command_facts['example']}",
         formatter_class=_Formatter,
         allow_abbrev=False,
     )
     for names, facts in list_options(command).items():
-        kept = {key: value for key, value in facts.items() if key not in ("means", "path")}
-        kept |= {"type": TYPES[facts["type"]]} if "type" in facts else {}
-        parser.add_argument(*names.split(", "), **kept)
+        keywords = {key: value for key, value in facts.items() if key not in ("means", "path")}
+        keywords |= {"type": TYPES[facts["type"]]} if "type" in facts else {}
+        parser.add_argument(*names.split(", "), **keywords)
     return parser
 
 
@@ -106,7 +108,9 @@ def _Formatter(prog: str) -> argparse.HelpFormatter:  # noqa: N802
 
 def list_commands() -> str:
     """Returns what ``spec-bench`` prints without a command."""
-    lines = (f"  {name:<11} {told['about']}" for name, told in COMMANDS.items() if "about" in told)
+    lines = (
+        f"  {name:<11} {facts['about']}" for name, facts in COMMANDS.items() if "about" in facts
+    )
     return _OVERVIEW.format("\n".join(lines))
 
 
@@ -114,26 +118,26 @@ def find_command(words: Sequence[str]) -> tuple[str, list[str]]:
     """Returns the command that is meant and its arguments; an empty text if it is none. A job's
     settings alone are ``run``, a command of an earlier version is taken with a warning.
     """
-    first, *rest = words
-    if first == "report" and rest and not rest[0].startswith("-"):
-        if rest[0].endswith(".csv") or Path(rest[0]).is_file():
-            return "report results", rest
-        if f"report {rest[0]}" not in COMMANDS:
-            first, *rest = rest
-    if now := RENAMED_COMMANDS.get(first.replace("-", "_")):
-        warn(f"spec-bench {first} is spec-bench {now} now")
-        first = now
-    if rest and f"{first} {rest[0]}" in COMMANDS:
-        return f"{first} {rest[0]}", rest[1:]
-    if "=" in first or first.startswith("-"):
+    command, *arguments = words
+    if command == "report" and arguments and not arguments[0].startswith("-"):
+        if arguments[0].endswith(".csv") or Path(arguments[0]).is_file():
+            return "report results", arguments
+        if f"report {arguments[0]}" not in COMMANDS:
+            command, *arguments = arguments
+    if now := RENAMED_COMMANDS.get(command.replace("-", "_")):
+        warn(f"spec-bench {command} is spec-bench {now} now")
+        command = now
+    if arguments and f"{command} {arguments[0]}" in COMMANDS:
+        return f"{command} {arguments[0]}", arguments[1:]
+    if "=" in command or command.startswith("-"):
         return "run", [*words]
-    return first if first in COMMANDS else "", rest
+    return command if command in COMMANDS else "", arguments
 
 
 def whole_numbers(name: str, text: str) -> list[int]:
     """Returns the numbers in ``14,30`` or ``[14,30]``. Raises ValueError, naming what is not."""
     parts = text.strip("[]").split(",")
-    if not all(each.strip().isdecimal() and int(each) for each in parts):
+    if not all(part.strip().isdecimal() and int(part) for part in parts):
         raise UsageError(f"{name} must be whole numbers >= 1 such as 14,30, got {text!r}")
     return list(map(int, parts))
 

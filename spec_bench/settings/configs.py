@@ -40,11 +40,11 @@ def experiments_dirs() -> list[Path]:
 
 def find_configs(group: str, folders: Iterable[Path] = ()) -> dict[str, Path]:
     """Returns a group's files by name, of some folders or (none) all; of one name the first's."""
-    found: dict[str, Path] = {}
+    path_by_name: dict[str, Path] = {}
     for folder in [*folders] or conf_dirs():
         for path in sorted(folder.glob(f"{group}/*.yaml")):
-            found.setdefault(path.stem, path)
-    return found
+            path_by_name.setdefault(path.stem, path)
+    return path_by_name
 
 
 def read_yaml(path: Path) -> Any:
@@ -52,8 +52,8 @@ def read_yaml(path: Path) -> Any:
     try:
         return yaml.load(path.read_text(encoding="utf-8"), LOADER)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        what = one_line(error).replace('in "<unicode string>", ', "in ")
-        raise UsageError(f"{path}: {what}") from None
+        message = one_line(error).replace('in "<unicode string>", ', "in ")
+        raise UsageError(f"{path}: {message}") from None
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -62,26 +62,26 @@ def read_config(path: Path) -> dict[str, Any]:
     ValueError: a default that is in neither; the message names both.
     """
     config: dict[str, Any] = read_yaml(path) or {}
-    merged: dict[str, Any] = {}
+    config_below: dict[str, Any] = {}
     for entry in config.pop("defaults", []):
         if isinstance(entry, str) and entry != "_self_":
             name = f"{entry.partition('@')[0]}.yaml"
             groups = (path.parent, *(folder / path.parent.name for folder in conf_dirs()))
-            below = next((group / name for group in groups if (group / name).is_file()), None)
-            if below is None:
+            file_below = next((group / name for group in groups if (group / name).is_file()), None)
+            if file_below is None:
                 raise UsageError(f"{path}: its defaults name {entry!r}, which is no file beside it")
-            merged = _merge(merged, read_config(below))
-    return _merge(merged, config)
+            config_below = _merge(config_below, read_config(file_below))
+    return _merge(config_below, config)
 
 
-def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(lower: dict[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a config over another, groups of settings key by key."""
     groups = {
-        key: _merge(below[key], value)
-        for key, value in above.items()
-        if isinstance(value, dict) and isinstance(below.get(key), dict)
+        key: _merge(lower[key], value)
+        for key, value in upper.items()
+        if isinstance(value, dict) and isinstance(lower.get(key), dict)
     }
-    return {**below, **above, **groups}
+    return {**lower, **upper, **groups}
 
 
 def _plugin_folders(name: str) -> list[Path]:

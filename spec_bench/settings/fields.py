@@ -58,26 +58,26 @@ def read(kind: type[Block], given: Mapping[str, Any], where: str, owner: str) ->
     ``where`` the key stands, such as ``decoder 'sd': tree``, and its ``owner``, such as ``tree
     policy 'chain'``. What the dataclass itself refuses is passed on with ``where`` before it.
     """
-    declared: Any = kind
-    hints = _hints(declared)
-    known = _keys(declared)
+    settings_class: Any = kind
+    hints = _hints(settings_class)
+    keys = _keys(settings_class)
     for key in given:
-        if key not in known:
+        if key not in keys:
             raise UsageError(
                 f"{where}.{format_value(key, quoted=False)} does not belong to {owner}, which has "
-                f"{', '.join(known) or 'no settings'}"
+                f"{', '.join(keys) or 'no settings'}"
             )
     values = {}
-    for key, required in known.items():
+    for key, is_required in keys.items():
         if key in given:
             try:
                 values[key] = _convert(hints[key], given[key])
             except InvalidValueError:
-                wanted = describe_hint(hints[key])
+                description = describe_hint(hints[key])
                 raise UsageError(
-                    f"{where}.{key} must be {wanted}, got {format_value(given[key])}"
+                    f"{where}.{key} must be {description}, got {format_value(given[key])}"
                 ) from None
-        elif required:
+        elif is_required:
             raise UsageError(f"{where}.{key} is missing: {owner} needs {describe_hint(hints[key])}")
     try:
         return kind(**values)
@@ -128,18 +128,23 @@ def first_line(message: object) -> str:
 _MEANT = {"tau": "block_efficiency"}  # what papers call ours
 
 
-def suggest(word: str, known: Sequence[str], prefix: str = "") -> str:
+def suggest(word: str, choices: Sequence[str], prefix: str = "") -> str:
     """``; did you mean PREFIXknown?`` where known words begin so or one is near, else nothing."""
-    begun = [each for each in known if word and each.startswith(_MEANT.get(word, word))][:3]
-    near = [f"{prefix}{each}" for each in begun or get_close_matches(word, known, n=1)]
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    completions = [
+        choice for choice in choices if word and choice.startswith(_MEANT.get(word, word))
+    ][:3]
+    suggestions = [
+        f"{prefix}{choice}" for choice in completions or get_close_matches(word, choices, n=1)
+    ]
+    return f"; did you mean {' or '.join(suggestions)}?" if suggestions else ""
 
 
-def unknown_setting(key: str, word: str, known: Sequence[str]) -> str:
+def unknown_setting(key: str, word: str, choices: Sequence[str]) -> str:
     """Returns the message of a key whose last word is none of those known there."""
     prefix = key.removesuffix(word)
-    near = suggest(word, known, prefix) or ";"
-    return f"unknown setting {key}{near} {prefix.rstrip('.') or 'a config'} has {', '.join(known)}"
+    suggestion = suggest(word, choices, prefix) or ";"
+    owner = prefix.rstrip(".") or "a config"
+    return f"unknown setting {key}{suggestion} {owner} has {', '.join(choices)}"
 
 
 def describe_hint(hint: Any, marks: Sequence[Any] = ()) -> str:
@@ -150,21 +155,21 @@ def describe_hint(hint: Any, marks: Sequence[Any] = ()) -> str:
         return describe_hint(hint.__origin__, [*hint.__metadata__, *marks])
     choices = get_args(hint)
     bounds = _bounds(marks)
-    if said := [mark.allowed for mark in marks if hasattr(mark, "allowed")]:
-        return f"{said[-1]} {bounds}".strip()
+    if descriptions := [mark.allowed for mark in marks if hasattr(mark, "allowed")]:
+        return f"{descriptions[-1]} {bounds}".strip()
     if is_union(hint):
-        return " or ".join(dict.fromkeys(describe_hint(each, marks) for each in choices))
+        return " or ".join(dict.fromkeys(describe_hint(choice, marks) for choice in choices))
     if get_origin(hint) is Literal:
         words = (str(e).lower() if isinstance(e, bool) else str(e) for e in choices)
         return f"one of {', '.join(words)}"  # as YAML writes them
     if get_origin(hint) is tuple:
         return f"a list, each {describe_hint(choices[0])}"
     if hint is str:
-        filled = any(getattr(mark, "min_length", None) for mark in marks)
-        return "a text that is not empty" if filled else "a text"
+        needs_text = any(getattr(mark, "min_length", None) for mark in marks)
+        return "a text that is not empty" if needs_text else "a text"
     if hint in _WORDS:
         return f"{_WORDS[hint]} {bounds}".strip()
-    keys = [each.name for each in list_setting_fields(hint)] if is_dataclass(hint) else []
+    keys = [field.name for field in list_setting_fields(hint)] if is_dataclass(hint) else []
     return f"a mapping of {', '.join(keys)}" if keys else "a mapping"
 
 
@@ -177,17 +182,17 @@ def _bounds(marks: Sequence[Any]) -> str:
         if isinstance(mark, Range):
             return str(mark)
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    stated = {s: getattr(m, name) for name, s in signs.items() for m in marks if hasattr(m, name)}
-    if set(stated) == {">=", "<="}:
-        return f"from {stated['>=']} to {stated['<=']}"
-    return " and ".join(f"{sign} {bound}" for sign, bound in stated.items())
+    bounds = {s: getattr(m, name) for name, s in signs.items() for m in marks if hasattr(m, name)}
+    if set(bounds) == {">=", "<="}:
+        return f"from {bounds['>=']} to {bounds['<=']}"
+    return " and ".join(f"{sign} {bound}" for sign, bound in bounds.items())
 
 
 def _convert(hint: Any, value: Any) -> Any:
     """Returns the value as its annotation has it: lists become tuples, whole numbers floats."""
     bounds = None
     if get_origin(hint) is Annotated:
-        bounds = next((each for each in hint.__metadata__ if isinstance(each, Range)), None)
+        bounds = next((mark for mark in hint.__metadata__ if isinstance(mark, Range)), None)
         hint = hint.__origin__
     if is_union(hint):
         for choice in get_args(hint):
@@ -203,8 +208,8 @@ def _convert(hint: Any, value: Any) -> Any:
     if get_origin(hint) is Literal:
         _require((type(value), value) in [(type(choice), choice) for choice in get_args(hint)])
     elif hint is float or hint is int:
-        allowed = (int, float) if hint is float else (int,)
-        _require(isinstance(value, allowed) and not isinstance(value, bool))
+        number_types = (int, float) if hint is float else (int,)
+        _require(isinstance(value, number_types) and not isinstance(value, bool))
         # An inequality with nan is false; infinity, and a whole number beyond it, is no setting.
         largest = sys.float_info.max if hint is float else math.inf
         limits = bounds or Range(-largest, largest)

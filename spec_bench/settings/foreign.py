@@ -63,14 +63,14 @@ _PACKED: dict[bytes, tuple[str, ...]] = {
 def read_bytes(stream: BinaryIO) -> bytes:
     """Reads a file, or a pipe, to its end and unpacks it. Raises ValueError: it is too large."""
     data = stream.read(MOST_BYTES + 1)
-    most = MOST_BYTES
+    limit = MOST_BYTES
     for magic, modules in _PACKED.items():
         if data.startswith(magic):
-            most = bound(len(data))
-            data = _open_packed(modules, data).read(most + 1)
+            limit = bound(len(data))
+            data = _open_packed(modules, data).read(limit + 1)
             break
-    if len(data) > most:
-        raise UsageError(f"it holds more than {most >> 20} MiB")
+    if len(data) > limit:
+        raise UsageError(f"it holds more than {limit >> 20} MiB")
     return data
 
 
@@ -107,8 +107,8 @@ def check_value(value: Any, depth: int = 0) -> Any:
     if depth > MOST_DEPTH:
         raise UsageError(_TOO_DEEP)
     inside = value.values() if isinstance(value, dict) else value
-    for each in inside if isinstance(value, dict | list) else ():
-        check_value(each, depth + 1)
+    for part in inside if isinstance(value, dict | list) else ():
+        check_value(part, depth + 1)
     return value
 
 
@@ -116,21 +116,23 @@ def load_yaml(text: str) -> Any:
     """Returns the value of a YAML text. Raises ValueError: it is nested too deep, or has too many
     values, those counted that its aliases stand for.
     """
-    known: dict[str | None, int] = {}  # of anchors, by name
-    begun: list[tuple[str | None, int]] = []
+    count_by_anchor: dict[str | None, int] = {}  # of anchors, by name
+    open_collections: list[tuple[str | None, int]] = []
     count = 0
     for event in yaml.parse(text, yaml.SafeLoader):
         if isinstance(event, yaml.CollectionStartEvent):
-            begun.append((event.anchor, count))
+            open_collections.append((event.anchor, count))
         elif isinstance(event, yaml.CollectionEndEvent):
-            name, before = begun.pop()
-            known[name] = count - before
+            name, start_count = open_collections.pop()
+            count_by_anchor[name] = count - start_count
         elif isinstance(event, yaml.AliasEvent):
-            count += known.get(event.anchor, MOST_VALUES)
-        elif isinstance(event, yaml.ScalarEvent) and (found := _STEERING.search(event.value)):
-            raise UsageError(f"a text has the control character {found[0]!r}")
+            count += count_by_anchor.get(event.anchor, MOST_VALUES)
+        elif isinstance(event, yaml.ScalarEvent) and (
+            control_character := _STEERING.search(event.value)
+        ):
+            raise UsageError(f"a text has the control character {control_character[0]!r}")
         count += 1
-        if len(begun) > MOST_DEPTH:
+        if len(open_collections) > MOST_DEPTH:
             raise UsageError(_TOO_DEEP)
         if count > MOST_VALUES:
             raise UsageError(f"it has more than {MOST_VALUES} values")
@@ -146,8 +148,8 @@ def check_config(text: str, name: str) -> None:
         config = load_yaml(text)
     except yaml.YAMLError as error:
         raise UsageError(one_line(error)) from None
-    if found := _UNTAKEN.search(text):
-        raise UsageError(f"{text[found.start() :].split()[0]} is no interpolation of a key")
+    if interpolation := _UNTAKEN.search(text):
+        raise UsageError(f"{text[interpolation.start() :].split()[0]} is no interpolation of a key")
     defaults = config.get("defaults") if isinstance(config, Mapping) else None
     places = [name.replace("/", "."), *_PACKAGE.findall(text)]
     for key in (*places, *map(str, defaults or ()), *_iter_keys(config)):
@@ -165,11 +167,13 @@ def check_interpolations(config: Any) -> None:
     def count(place: tuple[str, ...]) -> int:
         """Counts what all texts at a place come to."""
         total = 0
-        for path in (each for each in texts if each[: len(place)] == place):
+        for path in (text_path for text_path in texts if text_path[: len(place)] == place):
             if path not in counts:
                 counts[path] = MOST_RESOLVED + 1  # where it stands for itself
-                named = [_follow(path, *each) for each in _NAMED.findall(texts[path])]
-                counts[path] = (len(texts[path]) >> 16) + sum(1 + count(each) for each in named)
+                targets = [_follow(path, *reference) for reference in _NAMED.findall(texts[path])]
+                counts[path] = (len(texts[path]) >> 16) + sum(
+                    1 + count(target) for target in targets
+                )
             total += counts[path]
         if total > MOST_RESOLVED:
             raise UsageError(f"${{...}} of ${{...}} come to more than {MOST_RESOLVED}")
@@ -189,15 +193,15 @@ def _iter_texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
     if isinstance(value, str) and ("${" in value or len(value) >> 16):
         yield path, value
     pairs = value.items() if isinstance(value, dict) else ()
-    for key, each in enumerate(value) if isinstance(value, list) else pairs:
-        yield from _iter_texts(each, (*path, str(key)))
+    for key, item in enumerate(value) if isinstance(value, list) else pairs:
+        yield from _iter_texts(item, (*path, str(key)))
 
 
-def _iter_keys(value: Any, at: str = "") -> Iterator[str]:
+def _iter_keys(value: Any, prefix: str = "") -> Iterator[str]:
     pairs = value.items() if isinstance(value, Mapping) else ()
     for key, inside in enumerate(value) if isinstance(value, list) else pairs:
-        yield f"{at}{key}"
-        yield from _iter_keys(inside, f"{at}{key}.")
+        yield f"{prefix}{key}"
+        yield from _iter_keys(inside, f"{prefix}{key}.")
 
 
 Label = Annotated[str, MaxLen(1000), AfterValidator(to_printable)]

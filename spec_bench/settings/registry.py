@@ -62,10 +62,10 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     def __call__(self, name: str, **facts: Any) -> Callable[[Thing], Thing]:
         """Registers what it decorates, which stays what it is."""
 
-        def register(thing: Thing) -> Thing:
-            entry: Any = self._declare(name, thing, **facts) if self._declare else thing
-            self.add(name, entry, _origin(thing))
-            return thing
+        def register(definition: Thing) -> Thing:
+            entry: Any = self._declare(name, definition, **facts) if self._declare else definition
+            self.add(name, entry, _origin(definition))
+            return definition
 
         return register
 
@@ -109,7 +109,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         """
         name = block.get(key)
         kind: Any = self.find(name, f"{where}.{key}")
-        settings = {each: value for each, value in block.items() if each != key}
+        settings = {setting: value for setting, value in block.items() if setting != key}
         return read(kind, settings, where, f"{self.noun} {name!r}")
 
     def forget(self, name: str) -> None:
@@ -146,16 +146,16 @@ def scan_registrations(package: str, decorator: str) -> dict[str, dict[str, ast.
     """The names that modules of a package of ours register with a decorator and its keywords, read
     from the modules' text: a report, which imports no torch, knows which trees there are.
     """
-    found = {}
+    keywords_by_name = {}
     folders = getattr(find_spec(package), "submodule_search_locations", None) or ()
     for file in (file for folder in folders for file in sorted(Path(folder).rglob("*.py"))):
         text = file.read_text(encoding="utf-8")
-        for thing in ast.parse(text).body if f"\n@{decorator}(" in text else ():
-            for call in getattr(thing, "decorator_list", ()):
+        for statement in ast.parse(text).body if f"\n@{decorator}(" in text else ():
+            for call in getattr(statement, "decorator_list", ()):
                 if isinstance(call, ast.Call) and ast.unparse(call.func) == decorator:
-                    keywords = {each.arg or "": each.value for each in call.keywords}
-                    found[str(ast.literal_eval(call.args[0]))] = keywords
-    return found
+                    keywords = {keyword.arg or "": keyword.value for keyword in call.keywords}
+                    keywords_by_name[str(ast.literal_eval(call.args[0]))] = keywords
+    return keywords_by_name
 
 
 def config_folders() -> list[Path]:
@@ -180,8 +180,8 @@ def config_folders() -> list[Path]:
 
 def entry_points_of_group(group: str) -> tuple[EntryPoint, ...]:
     """The entry points of a group, read again only after a folder of the path has changed."""
-    there = (name for name in sys.path if os.path.exists(name or "."))
-    return _read_points(group, tuple((name, os.stat(name or ".").st_mtime_ns) for name in there))
+    folders = (name for name in sys.path if os.path.exists(name or "."))
+    return _read_points(group, tuple((name, os.stat(name or ".").st_mtime_ns) for name in folders))
 
 
 @functools.lru_cache(maxsize=32)
@@ -189,7 +189,7 @@ def _read_points(group: str, _folders: tuple[tuple[str, int], ...]) -> tuple[Ent
     return tuple(entry_points(group=group))
 
 
-def _origin(thing: object) -> str:
+def _origin(entry: object) -> str:
     """``module.name`` of a function, class or other object."""
-    named = thing if hasattr(thing, "__qualname__") else type(thing)
-    return f"{named.__module__}.{named.__qualname__}"
+    definition = entry if hasattr(entry, "__qualname__") else type(entry)
+    return f"{definition.__module__}.{definition.__qualname__}"

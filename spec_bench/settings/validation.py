@@ -84,8 +84,8 @@ NonEmptyStr = Annotated[str, Strict(), MinLen(1)]
 @dataclass_transform(frozen_default=True)
 def settings(kind: Class) -> Class:
     """Makes a frozen dataclass whose fields are checked and that refuses unknown keys."""
-    made: Any = checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))(kind)
-    return made
+    settings_class: Any = checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))(kind)
+    return settings_class
 
 
 def require(holds: bool) -> None:
@@ -109,8 +109,10 @@ def check(kind: type[Kind], values: Any, at: str = "", of: str = "") -> Kind:
         return adapter(kind).validate_python(dict(values))  # type: ignore[arg-type]
     except ValidationError as error:
         # A misspelt key is also a missing one; the misspelling is what the user looks for.
-        first = min(error.errors(include_url=False), key=lambda each: each["type"] not in _UNKNOWN)
-        raise UsageError(f"{of}{_line(first, kind, at)}") from None
+        worst = min(
+            error.errors(include_url=False), key=lambda detail: detail["type"] not in _UNKNOWN
+        )
+        raise UsageError(f"{of}{_line(worst, kind, at)}") from None
 
 
 def _line(error: ErrorDetails, kind: type[Any], at: str) -> str:
@@ -140,12 +142,12 @@ def _locate(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, Any
     key = at
     annotation = kind
     owner = kind
-    tagged = False
+    is_tag = False
     for part in loc:
-        if not tagged and len([m for m in _members(annotation) if m is not type(None)]) > 1:
-            tagged = True
+        if not is_tag and len([m for m in _members(annotation) if m is not type(None)]) > 1:
+            is_tag = True
             continue
-        tagged = False
+        is_tag = False
         hints = _hints(annotation)
         origin, items = _container(annotation)
         if hints and (part in hints or items is None):
@@ -183,5 +185,5 @@ def _members(annotation: Any) -> list[Any]:
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if is_union(annotation):
-        return [each for member in get_args(annotation) for each in _members(member)]
+        return [part for member in get_args(annotation) for part in _members(member)]
     return [annotation]

@@ -35,7 +35,7 @@ def quote_value(value: Any) -> str:
     it is not plain.
     """
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {quote_value(each)}' for key, each in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {quote_value(item)}' for key, item in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(quote_value, value))}]"
     if isinstance(value, str | Path):
