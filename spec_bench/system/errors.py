@@ -36,11 +36,11 @@ def raise_if_device_lost(error: Exception) -> None:
     text = str(error)
     if isinstance(error, DeviceLostError):
         raise error
-    if "CUDA" in text and any(each in text for each in _DEVICE_LOST):
-        said = next(line for line in text.splitlines() if any(e in line for e in _DEVICE_LOST))
+    if "CUDA" in text and any(sign in text for sign in _DEVICE_LOST):
+        line_text = next(line for line in text.splitlines() if any(e in line for e in _DEVICE_LOST))
         raise DeviceLostError(
-            f"{said.strip()}: this process cannot use the GPU any more; what was decoded is kept, "
-            "and the same command goes on"
+            f"{line_text.strip()}: this process cannot use the GPU any more; what was decoded "
+            "is kept, and the same command goes on"
         ) from error
 
 
@@ -54,11 +54,11 @@ def note_records_in_errors(results: Path, resumes: str) -> Iterator[None]:
         raise
 
 
-def report_fault(error: Exception, program: str, kept: str) -> int:
-    """Prints the traceback of a fault of this program, and a last line on what is ``kept``, or the
+def report_fault(error: Exception, program: str, hint: str) -> int:
+    """Prints the traceback of a fault of this program, and a last line, the ``hint`` or the
     error's own note on it; returns the status, 1.
     """
-    notes = error.__dict__.pop("__notes__", [kept])
+    notes = error.__dict__.pop("__notes__", [hint])
     traceback.print_exception(error)
     kind = type(error).__name__
     line = f"{program}: this {kind} is a fault of spec_bench, not of the request; {notes[-1]}"

@@ -27,36 +27,36 @@ def read_digest(path: Path) -> str:
     """Returns the SHA-256 of a file's bytes, in hex, from memory where the file has not changed.
     Raises OSError: it cannot be read, or is no file.
     """
-    before = os.stat(path)
-    if not stat.S_ISREG(before.st_mode):  # opening a pipe would wait for ever
+    old_stat = os.stat(path)
+    if not stat.S_ISREG(old_stat.st_mode):  # opening a pipe would wait for ever
         raise OSError(0, "it is no file", str(path))
-    state = _format_state(before)
+    state = _format_state(old_stat)
     if state in _digests:
         return _digests[state]
-    name = files.digest([before.st_dev, before.st_ino], 24)
-    kept = files.cache_folder() / "digests" / f"{name}.json"
-    large = before.st_size >= _KEPT_BYTES
-    if large and (digest := _recall(kept, state)):
+    name = files.digest([old_stat.st_dev, old_stat.st_ino], 24)
+    cache_file = files.cache_folder() / "digests" / f"{name}.json"
+    large = old_stat.st_size >= _KEPT_BYTES
+    if large and (digest := _recall(cache_file, state)):
         _digests[state] = digest
         return digest
-    if before.st_size >= _LONG_BYTES:
+    if old_stat.st_size >= _LONG_BYTES:
         log.info("reading %s, which identifies it; this is done once", path)
     digest = files.file_digest(path)
-    after = os.stat(path)
-    written = max(after.st_mtime_ns, after.st_ctime_ns) / 1e9
-    if _format_state(after) == state and written < time.time() - SETTLED_S:
+    new_stat = os.stat(path)
+    write_time = max(new_stat.st_mtime_ns, new_stat.st_ctime_ns) / 1e9
+    if _format_state(new_stat) == state and write_time < time.time() - SETTLED_S:
         _digests[state] = digest
         if large:
             with suppress(OSError):  # without a memory it is read again
                 content = {"state": state, "sha256": digest, "check": _check(state, digest)}
-                files.write_json(kept, content)
+                files.write_json(cache_file, content)
     return digest
 
 
-def _recall(kept: Path, state: str) -> str:
+def _recall(cache_file: Path, state: str) -> str:
     """Returns the digest that a file of the cache keeps for a state; "" where it keeps none."""
     with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        content = json.loads(kept.read_bytes())
+        content = json.loads(cache_file.read_bytes())
         if content["state"] == state and content["check"] == _check(state, content["sha256"]):
             return str(content["sha256"])
     return ""

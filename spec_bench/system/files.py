@@ -55,8 +55,8 @@ def explain_os_error(error: OSError) -> str | None:
     """Returns a refusal to write in one line; None where it is another error."""
     if error.errno not in NO_ROOM and not isinstance(error, FileWriteError):
         return None
-    where = "" if error.filename is None else f" {str(error.filename)!r}"
-    return f"cannot write{where}: {error.strerror}"
+    place = "" if error.filename is None else f" {str(error.filename)!r}"
+    return f"cannot write{place}: {error.strerror}"
 
 
 def _number(error: BaseException | None, names: tuple[str | None, ...]) -> int | None:
@@ -164,8 +164,8 @@ def open_own(path: Path, mode: str = "a") -> Any:
 
 def cache_folder() -> Path:
     """Returns the folder that ``make clean`` removes."""
-    given = os.environ.get("SPEC_BENCH_CACHE")
-    return Path(given).expanduser() if given else Path.home() / ".cache" / "spec_bench"
+    folder = os.environ.get("SPEC_BENCH_CACHE")
+    return Path(folder).expanduser() if folder else Path.home() / ".cache" / "spec_bench"
 
 
 def results_file(results: Path, name: str) -> Path:
@@ -190,10 +190,10 @@ def records_file(table: Path) -> Path:
 
 def make_absence(message: str, results: Path) -> ValueError:
     """Makes the error of rows that are not below a folder; it says if a job was stopped there."""
-    whole = any(results.glob(f"*/{RESULTS}"))
-    begun = not whole and any(results.glob(f"{RUNS}/*/{GENERATIONS}"))
-    stopped = "; a job was stopped before its rows were whole: the same command goes on"
-    return UsageError(f"{message}{stopped * begun}")
+    has_tables = any(results.glob(f"*/{RESULTS}"))
+    has_answers = not has_tables and any(results.glob(f"{RUNS}/*/{GENERATIONS}"))
+    hint = "; a job was stopped before its rows were whole: the same command goes on"
+    return UsageError(f"{message}{hint * has_answers}")
 
 
 def run_folder(results: Path, run_id: str) -> Path:
@@ -203,9 +203,9 @@ def run_folder(results: Path, run_id: str) -> Path:
     return results / RUNS / run_id
 
 
-def find_retimed_paths(run: Path) -> list[Path]:
+def find_retimed_paths(folder: Path) -> list[Path]:
     """Returns what a baseline's folder keeps of later sittings, in which it was timed again."""
-    return [run / name for name in sorted(glob(RETIMED, root_dir=run))]
+    return [folder / name for name in sorted(glob(RETIMED, root_dir=folder))]
 
 
 def jobs_folder(results: Path, name: str) -> Path:
@@ -221,8 +221,8 @@ def parse_training_folder(heads: Path) -> str | None:
 
 def command_line(*words: object, results: object = "results") -> str:
     """Returns a command of ours as a shell takes it, and its folder of results if not usual."""
-    where = ["--results", results] * (str(results) != "results")
-    return shlex.join(map(str, ["spec-bench", *words, *where]))
+    options = ["--results", results] * (str(results) != "results")
+    return shlex.join(map(str, ["spec-bench", *words, *options]))
 
 
 def format_training_command(kind: str, pair: str, name: str, on_gpu: bool = True) -> str:
@@ -232,8 +232,8 @@ def format_training_command(kind: str, pair: str, name: str, on_gpu: bool = True
     blocks = name.rpartition("_blocks")[2]
     size = f" head.blocks={blocks}" if blocks != name else ""
     engine = f" {ON_GPU}" if on_gpu else ""
-    where = f"head={kind}{size} {pair}{engine} name={name} data.path=sharegpt.json"
-    return f"spec-bench train {where}"
+    arguments = f"head={kind}{size} {pair}{engine} name={name} data.path=sharegpt.json"
+    return f"spec-bench train {arguments}"
 
 
 def results_folder(file: Path) -> Path:
@@ -265,12 +265,15 @@ def atomic_replace(path: Path) -> Iterator[Path]:
     start = f".{path.name[:40]}."
     partial = path.with_name(f"{start}{uuid4().hex}.tmp")
     try:
-        for left in path.parent.glob(f"{escape(start)}*.tmp"):
-            with suppress(OSError), open_own(left) as stream:  # locked, by one at work, or none is
+        for leftover in path.parent.glob(f"{escape(start)}*.tmp"):
+            with (
+                suppress(OSError),
+                open_own(leftover) as stream,
+            ):  # locked, by one at work, or none is
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                left.unlink()
-        with name_path_in_errors(path, partial), open_own(partial) as held:
-            lock(held, wait=True)
+                leftover.unlink()
+        with name_path_in_errors(path, partial), open_own(partial) as partial_file:
+            lock(partial_file, wait=True)
             yield partial
             with partial.open("rb") as stream:
                 os.fsync(stream.fileno())
@@ -284,8 +287,8 @@ def move_aside(path: Path, copy: bool = False) -> Path:
     """Gives a file that cannot be used another name beside it, ``NAME.bad-1``; the new one. A copy
     stays where it is too, for what is about to take its place.
     """
-    taken = (path.with_name(f"{path.name}.bad-{number}") for number in count(1))
-    aside = next(each for each in taken if not os.path.lexists(each))
+    candidates = (path.with_name(f"{path.name}.bad-{number}") for number in count(1))
+    aside = next(candidate for candidate in candidates if not os.path.lexists(candidate))
     if copy and path.is_file():
         write_bytes(aside, path.read_bytes())
     else:
@@ -298,14 +301,16 @@ def check_writable(folder: Path) -> None:
     ValueError: nothing can be written there; the message names the folder and says why.
     """
     upwards = (folder, *folder.parents)
-    if taken := [each for each in upwards if os.path.lexists(each) and not os.path.isdir(each)]:
-        raise UsageError(f"cannot write to {str(folder)!r}: {str(taken[0])!r} is no folder")
-    here = next(each for each in upwards if os.path.isdir(each))
+    if blockers := [
+        place for place in upwards if os.path.lexists(place) and not os.path.isdir(place)
+    ]:
+        raise UsageError(f"cannot write to {str(folder)!r}: {str(blockers[0])!r} is no folder")
+    existing_folder = next(place for place in upwards if os.path.isdir(place))
     try:
-        for each in (folder, *(here / name for name in folder.parts)):
+        for place in (folder, *(existing_folder / name for name in folder.parts)):
             with suppress(FileNotFoundError):  # what is not there yet may be too long a name
-                each.lstat()
-        with TemporaryFile(dir=here) as probe:
+                place.lstat()
+        with TemporaryFile(dir=existing_folder) as probe:
             probe.write(bytes(4096))
             probe.flush()
             os.fsync(probe.fileno())
@@ -394,11 +399,13 @@ def iter_csv_lines(
 def _header(names: list[str], needs: Sequence[str]) -> list[str]:
     """Returns the header. Raises ValueError: it lacks a column or has one twice."""
     if missing := [name for name in needs if names and name not in names]:
-        marked = names[0].startswith(_MERGE_MARKS)
-        why = "; it is a merge mark" if marked else "; are its columns separated by ';'?"
-        raise UsageError(f"no column {missing[0]!r}{why if marked or (';' in names[0]) else ''}")
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"two columns {twice[0]!r}")
+        is_merge_mark = names[0].startswith(_MERGE_MARKS)
+        reason = "; it is a merge mark" if is_merge_mark else "; are its columns separated by ';'?"
+        raise UsageError(
+            f"no column {missing[0]!r}{reason if is_merge_mark or (';' in names[0]) else ''}"
+        )
+    if duplicates := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"two columns {duplicates[0]!r}")
     return names
 
 

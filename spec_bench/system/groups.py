@@ -22,10 +22,10 @@ def make_together(
     key: Callable[[Item], object],
 ) -> list[Made]:
     """Makes something of each item, of all items of one key in one call; in the items' order."""
-    made: dict[int, Made] = {}
+    results: dict[int, Made] = {}
     for places in group_by_key((key(item), place) for place, item in enumerate(items)).values():
-        made |= zip(places, make([items[place] for place in places]), strict=True)
-    return [made[place] for place in range(len(items))]
+        results |= zip(places, make([items[place] for place in places]), strict=True)
+    return [results[place] for place in range(len(items))]
 
 
 def shared_keys(parts: Sequence[Mapping[Key, object]]) -> list[Key]:

@@ -16,34 +16,34 @@ def call_with_timeout(seconds: float, function: Callable[[], Found]) -> Found:
     """Returns what a function finds, in a thread that is left to itself where it takes too long.
     Raises TimeoutError: there is no time left.
     """
-    found: Future[Found] = Future()
+    future: Future[Found] = Future()
 
     def run() -> None:
         try:
-            found.set_result(function())
+            future.set_result(function())
         except BaseException as error:
-            found.set_exception(error)
+            future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    if not wait([found], seconds).done:
+    if not wait([future], seconds).done:
         raise TimeoutError(f"no whole answer within {seconds:g} s")
-    return found.result()
+    return future.result()
 
 
 @contextmanager
-def limit_memory(more: int) -> Iterator[None]:
+def limit_memory(extra_bytes: int) -> Iterator[None]:
     """Gives the process so many bytes more at most within the block; the next is a MemoryError."""
     if not _STATE.exists():
         yield
         return
     import resource
 
-    before = resource.getrlimit(resource.RLIMIT_AS)
+    old_limits = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(_STATE.read_text().split()[0])
-    least = min(each for each in before if each >= 0) if max(before) >= 0 else 2**63 - 1
-    most = min(least, pages * os.sysconf("SC_PAGE_SIZE") + more)
-    resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
+    lowest = min(limit for limit in old_limits if limit >= 0) if max(old_limits) >= 0 else 2**63 - 1
+    new_limit = min(lowest, pages * os.sysconf("SC_PAGE_SIZE") + extra_bytes)
+    resource.setrlimit(resource.RLIMIT_AS, (new_limit, old_limits[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        resource.setrlimit(resource.RLIMIT_AS, old_limits)

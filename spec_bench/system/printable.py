@@ -13,4 +13,4 @@ _MOST = 2**16  # characters of a message
 def to_printable(text: str) -> str:
     """Hides keys; replaces characters that steer a terminal by escapes (ESC is x1b)."""
     text = redact(text[:_MOST])
-    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _STEERING.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -57,8 +57,8 @@ def redact_values(value: Any) -> Any:
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, Mapping):
-        return {name: redact_values(each) for name, each in value.items()}
-    return [redact_values(each) for each in value] if isinstance(value, list | tuple) else value
+        return {name: redact_values(item) for name, item in value.items()}
+    return [redact_values(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 class RedactedRecord(logging.LogRecord):
@@ -73,8 +73,8 @@ class RedactedRecord(logging.LogRecord):
 def _redact(text: str, *keys: str) -> str:
     for key in filter(None, keys):
         text = _hide(re.sub(rf"(?<!\w){re.escape(key)}(?!\w)", HIDDEN, text), key)
-    for pattern, shown in _RULES:
-        text = re.sub(pattern, shown, text)
+    for pattern, replacement in _RULES:
+        text = re.sub(pattern, replacement, text)
     return text
 
 
@@ -82,19 +82,19 @@ def _hide(text: str, key: str) -> str:
     """Hides all that a text has in common with a key, whatever stands between its letters."""
     parts = _parts(key)
     letters = [
-        (*found.span(), letter)
-        for found in _LETTER.finditer(text)
-        if (letter := found[2] or chr(int(found[1] or "0", 16)).lower()).isalnum()
+        (*match.span(), letter)
+        for match in _LETTER.finditer(text)
+        if (letter := match[2] or chr(int(match[1] or "0", 16)).lower()).isalnum()
     ]
-    spelling = "".join(letter for *_, letter in letters).lower()
-    left = []
+    letters_text = "".join(letter for *_, letter in letters).lower()
+    pieces = []
     end = 0
     for place in range(len(letters) - _SIZE + 1):
-        if spelling[place : place + _SIZE] in parts:
+        if letters_text[place : place + _SIZE] in parts:
             start = letters[place][0]
-            left += [text[end:start], HIDDEN] if start >= end else []
+            pieces += [text[end:start], HIDDEN] if start >= end else []
             end = letters[place + _SIZE - 1][1]
-    return "".join(left) + text[end:]
+    return "".join(pieces) + text[end:]
 
 
 @lru_cache(8)
@@ -104,5 +104,5 @@ def _parts(key: str) -> set[str]:
     """
     data = key.encode()
     spelt = [base64.b64encode(bytes(n) + data).decode()[n + bool(n) : -4] for n in range(3)]
-    plain = ["".join(filter(str.isalnum, each)).lower() for each in (key, data.hex(), *spelt)]
-    return {each[at : at + _SIZE] for each in plain for at in range(len(each) - _SIZE + 1)}
+    plain = ["".join(filter(str.isalnum, text)).lower() for text in (key, data.hex(), *spelt)]
+    return {text[start : start + _SIZE] for text in plain for start in range(len(text) - _SIZE + 1)}

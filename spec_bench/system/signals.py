@@ -41,9 +41,9 @@ def run(load: Callable[[], Callable[[], int]], line: str, at_once: bool = False)
             try:
                 sys.exit(command())
             except OSError as error:
-                if (refused := files.explain_os_error(error)) is None:
+                if (os_explanation := files.explain_os_error(error)) is None:
                     raise
-                print(f"spec_bench: {refused}", file=sys.stderr)
+                print(f"spec_bench: {os_explanation}", file=sys.stderr)
                 sys.exit(1)
 
 
@@ -53,13 +53,13 @@ def exit_cleanly(line: str) -> Iterator[None]:
     of a signal it is ``line``, such as ``interrupted; the same command resumes``.
     """
     global _owner, _line, _came, _raising
-    before = {number: signal.signal(number, _take) for number in _SIGNALS}
+    old_handlers = {number: signal.signal(number, _take) for number in _SIGNALS}
     _owner = os.getpid()
     _line = line
     _came = 0
     _raising = False
     # A log that nobody reads is no fault.
-    raised = logging.raiseExceptions
+    raise_exceptions = logging.raiseExceptions
     logging.raiseExceptions = False
     sys.unraisablehook = _ignore_signal
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
@@ -92,13 +92,13 @@ def exit_cleanly(line: str) -> Iterator[None]:
     except Exception as error:
         sys.exit(report_fault(error, "spec_bench", line.partition("; ")[2]))
     finally:
-        logging.raiseExceptions = raised
+        logging.raiseExceptions = raise_exceptions
         sys.unraisablehook = sys.__unraisablehook__
         _raising = False
         if _came and os.getpid() == _owner:
             _say()
             sys.exit(128 + _came)
-        for number, handler in before.items():
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)
 
 
@@ -106,12 +106,12 @@ def exit_cleanly(line: str) -> Iterator[None]:
 def raise_on_signals(now: bool = True) -> Iterator[None]:
     """Within the block a signal is a ``KeyboardInterrupt``; with ``now=False`` the end at once."""
     global _raising
-    before = _raising
+    was_raising = _raising
     _raising = now and _owner == os.getpid()
     try:
         yield
     finally:
-        _raising = before
+        _raising = was_raising
 
 
 def was_interrupted() -> bool:
@@ -140,13 +140,13 @@ def _take(number: int, _: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-def _ignore_signal(what: "sys.UnraisableHookArgs") -> None:
+def _ignore_signal(unraisable: "sys.UnraisableHookArgs") -> None:
     if (
-        isinstance(what.exc_value, KeyboardInterrupt) and was_interrupted()
+        isinstance(unraisable.exc_value, KeyboardInterrupt) and was_interrupted()
     ):  # again, once this has returned
         threading.Timer(0.01, os.kill, (os.getpid(), _came)).start()
     else:
-        sys.__unraisablehook__(what)
+        sys.__unraisablehook__(unraisable)
 
 
 def _unread(error: BaseException) -> bool:
