@@ -17,6 +17,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import field
 from pathlib import Path
 from signal import strsignal
 from typing import Any, Literal
@@ -55,6 +56,7 @@ class ServingEngine:
     arguments: tuple[str, ...]
     speculation: dict[str, tuple[str, ...]]  # further arguments by method, with {draft}
     speculating: tuple[str, ...] = ()  # further arguments of all methods
+    environment: dict[str, str] = field(default_factory=dict)  # variables, where they are not set
     tokens: Literal["ids", "text"] = "ids"
 
     def command(self, method: str, places: Mapping[str, str], program: str | None) -> list[str]:
@@ -172,7 +174,7 @@ class ServerGroup:
         has_name = "{name}" in self.engine.arguments
         url = f"http://127.0.0.1:{port}/v1"
         model = self.name if has_name else self.model
-        environment = dict(os.environ)
+        environment = {**self.engine.environment, **os.environ}
         key = os.environ.get(KEY, "").strip()
         with ExitStack() as stack, closing(Server(url, model, key, answer_s=5)) as client:
             if gpus:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import yaml
 
 from spec_bench.serve import keeper
 from spec_bench.serve.command import PLAIN, ServingEngine, _is_up, read_engine
@@ -206,6 +207,11 @@ def test_every_engine_that_ships_fills_in_every_place(name):
         assert command[0] == engine.program
         assert {"M", "N"} <= {*command}
         assert not any("{" + place + "}" in each for each in command for place in places)
+
+
+def test_vllm_is_started_so_that_it_takes_all_texts_that_end_a_humaneval_answer():
+    stops = yaml.safe_load((conf_dir() / "task" / "humaneval.yaml").read_text())["stop"]
+    assert int(read_engine("vllm").environment["VLLM_MAX_STOP_STRINGS"]) >= len(stops) > 4
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ are ours to list: every value of one setting with every value of the others.
 import io
 import logging
 import os
-import pickle
 import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from copy import deepcopy
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -62,7 +62,7 @@ class SweepConfigs:
 
     def __init__(self, loader: ConfigLoader) -> None:
         self._loader = loader
-        self._composed = dict[tuple[str, ...], bytes]()
+        self._composed = dict[tuple[str, ...], DictConfig]()
 
     def __reduce__(self) -> tuple[type, tuple[ConfigLoader]]:
         return type(self), (self._loader,)
@@ -78,9 +78,9 @@ class SweepConfigs:
         }
         choices = tuple(word for word in sweep_overrides if word not in values)
         if choices not in self._composed:
-            config = check_foreign(self._loader.load_sweep_config(master_config, [*choices]))
-            self._composed[choices] = pickle.dumps(config)
-        config = pickle.loads(self._composed[choices])
+            composed = self._loader.load_sweep_config(master_config, [*choices])
+            self._composed[choices] = check_foreign(composed)
+        config = deepcopy(self._composed[choices])
         for key, value in values.values():
             OmegaConf.update(config, key, value)
         config.hydra.overrides.task = [*sweep_overrides]
