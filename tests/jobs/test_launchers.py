@@ -284,12 +284,12 @@ def decoding(results):
         for path in results.glob("runs/*/generations.jsonl")
         if not CellStore(results, path.parent.name).result()
     }
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if Path(os.readlink(link)) in begun:
-                return int(link.parts[2])
-        except OSError:
-            continue
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile, or is another user's
+            for link in (process / "fd").iterdir():
+                with suppress(OSError):
+                    if Path(os.readlink(link)) in begun:
+                        return int(process.name)
     return None
 
 
