@@ -51,25 +51,27 @@ def compare_two_cells(path: Path, names: str) -> list[Check]:
     """Sets one cell against another of the same results, each written as ``sd:3``: on each task
     tokens/s, tokens a call and the score, paired by prompt. Raises ValueError: no task has both.
     """
-    asked = [each.strip().partition(":") for each in names.split(",")]
-    if len(asked) != 2:
+    requests = [spec_text.strip().partition(":") for spec_text in names.split(",")]
+    if len(requests) != 2:
         raise UsageError(f"--cells takes two, such as sd:3,rsd_s:4x3, got {names!r}")
-    found = read_side(path).cells
-    ask = Ask(select_measured_rows(found.rows), found.records).of()
-    first, second = (cells(name, **({"spec": spec} if spec else {})) for name, _, spec in asked)
+    side_read = read_side(path).cells
+    ask = Ask(select_measured_rows(side_read.rows), side_read.records).of()
+    first_cells, second = (
+        cells(name, **({"spec": spec} if spec else {})) for name, _, spec in requests
+    )
     text = names.replace(",", " > ") + " in {metric}"
     metrics = (RATE, "block_efficiency", "score")
-    checks = list(ask.ahead(text, first, second, metrics, by=best, evidence="{found}"))
+    checks = list(ask.ahead(text, first_cells, second, metrics, by=best, evidence="{found}"))
     claim = text.format(metric=titled(RATE))
     for group in ask.groups:
-        sides = [ask.side(group, each) for each in (first, second)]
+        sides = [ask.side(group, spec_text) for spec_text in (first_cells, second)]
         doubts = [min(map(get_stall, side), default="") for side in sides]
-        if all(sides) and (why := max(doubts)):
-            checks.append(Check(claim, group.title, why, _NOT_JUDGED))
+        if all(sides) and (reason := max(doubts)):
+            checks.append(Check(claim, group.title, reason, _NOT_JUDGED))
     if not checks:
-        known = found.rows.decoder + ":" + found.rows.spec.astype(str)
-        told = f"there are {', '.join(dict.fromkeys(known.str.removesuffix(':-')))}"
-        raise UsageError(f"no task in {str(path)!r} was run with both of {names}; {told}")
+        labels = side_read.rows.decoder + ":" + side_read.rows.spec.astype(str)
+        choices = f"there are {', '.join(dict.fromkeys(labels.str.removesuffix(':-')))}"
+        raise UsageError(f"no task in {str(path)!r} was run with both of {names}; {choices}")
     return correct_verdicts(checks)
 
 
@@ -77,40 +79,42 @@ def format_change(change: NumberChange) -> list[str]:
     """Writes a change for people, under ``HEADS``."""
     shift = change.shift
     p = change.p
-    moved = ""
+    shift_text = ""
     interval = ""
-    why = change.why
+    reason = change.why
     if shift is not None:
         form = "+.1%" if change.relative else f"+.{change.column.digits}f"
-        moved = f"{shift.value:{form}}"
+        shift_text = f"{shift.value:{form}}"
         if shift.low is not None and shift.high is not None and shift.low < shift.high:
             interval = f"{shift.low:{form}} to {shift.high:{form}}"
         elif shift.low is not None and not change.identical:
-            why = why or "the same change on every prompt"
+            reason = reason or "the same change on every prompt"
     chance = "" if p is None else "≤0.001" if p < 0.001 else f"{p:.3f}"
-    verdict = f"{change.verdict}: {why}" if why else change.verdict
+    verdict = f"{change.verdict}: {reason}" if reason else change.verdict
     before, after = (
         "–" if value is None else f"{value:.{change.column.digits}f}"
         for value in (change.before, change.after)
     )
-    return [change.cell, change.column.title, before, after, moved, interval, chance, verdict]
+    return [change.cell, change.column.title, before, after, shift_text, interval, chance, verdict]
 
 
 def markdown(comparison: ResultsComparison) -> str:
     """Returns the whole comparison, regressions first."""
     title = f"## {escape_markdown(comparison.before)} → {escape_markdown(comparison.after)}"
-    alone = [f"Cells {side} alone: {'; '.join(found)}" for side, found in comparison.alone]
+    alone = [f"Cells {side} alone: {'; '.join(names)}" for side, names in comparison.alone]
     parts = [title, *map(escape_markdown, alone), f"**{comparison.sentence}**"]
     if comparison.failed:
         parts.append(markdown_table(["failed now", "why"], comparison.failed, labels=2))
-    shown = [each for verdict in ORDER[:3] for each in comparison.of(verdict)]
-    shown += [each for each in comparison.of("not judged") if each.column.name == RATE]
-    if shown:
-        parts.append(markdown_table(HEADS, map(format_change, shown), labels=2))
-    if same := len(comparison.of("identical")):
-        parts.append(f"The same on every prompt: {format_count(same, 'number')}.")
-    for why, count in Counter(e.why.partition(":")[0] for e in comparison.of("not judged")).items():
-        parts.append(f"Not judged: {format_count(count, 'number')}, {why}.")
+    changes = [change for verdict in ORDER[:3] for change in comparison.of(verdict)]
+    changes += [change for change in comparison.of("not judged") if change.column.name == RATE]
+    if changes:
+        parts.append(markdown_table(HEADS, map(format_change, changes), labels=2))
+    if identical_count := len(comparison.of("identical")):
+        parts.append(f"The same on every prompt: {format_count(identical_count, 'number')}.")
+    for reason, count in Counter(
+        e.why.partition(":")[0] for e in comparison.of("not judged")
+    ).items():
+        parts.append(f"Not judged: {format_count(count, 'number')}, {reason}.")
     parts.append(METHOD.format(alpha=comparison.alpha, margin=comparison.margin))
     if comparison.differing:
         rows = [[e.name, e.before, e.after, str(e.cells)] for e in comparison.differing]
@@ -127,7 +131,9 @@ def page(comparison: ResultsComparison) -> str:
         comparison=comparison,
         heads=HEADS,
         parts=[
-            (each, list(map(format_change, of))) for each in ORDER if (of := comparison.of(each))
+            (verdict, list(map(format_change, changes)))
+            for verdict in ORDER
+            if (changes := comparison.of(verdict))
         ],
         method=METHOD.format(alpha=comparison.alpha, margin=comparison.margin),
         verdicts={"regression": "bad", "improvement": "good", "not judged": "open"},
@@ -141,8 +147,8 @@ def main(options: Namespace) -> int:
     if options.cells:
         checks = compare_two_cells(options.before, options.cells)
         Console(highlight=False).print(checks_table(checks))
-        undecided = any(each.verdict == _NOT_JUDGED for each in checks)
-        return 2 * (undecided and not options.allow_empty)
+        is_open = any(check.verdict == _NOT_JUDGED for check in checks)
+        return 2 * (is_open and not options.allow_empty)
     comparison = compare(options.before, options.after, options.alpha, options.margin)
     text = markdown(comparison)
     console = Console()
@@ -155,7 +161,7 @@ def main(options: Namespace) -> int:
             files.write_text(options.out / name, content)
             print(options.out / name)
     if not (comparison.regressed or options.allow_empty) and comparison.inconclusive_reason:
-        why = comparison.inconclusive_reason
-        print_error(f"spec-bench compare: {why}; --allow-empty makes it a success")
+        reason = comparison.inconclusive_reason
+        print_error(f"spec-bench compare: {reason}; --allow-empty makes it a success")
         return 2
     return int(comparison.regressed)

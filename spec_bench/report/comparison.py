@@ -137,7 +137,7 @@ class ResultsComparison:
 
     def of(self, verdict: Verdict) -> list[NumberChange]:
         """Returns the changes of one verdict."""
-        return [each for each in self.judged if each.verdict == verdict]
+        return [change for change in self.judged if change.verdict == verdict]
 
     @property
     def regressed(self) -> bool:
@@ -154,15 +154,19 @@ class ResultsComparison:
         """Returns why the comparison is no success though nothing got worse; "" of a success."""
         if not self.compared:
             return "no number could be compared"
-        disturbed = any(each.why.startswith("disturbed") for each in self.judged)
-        return "speeds are not judged, disturbed" if disturbed else ""
+        is_disturbed = any(change.why.startswith("disturbed") for change in self.judged)
+        return "speeds are not judged, disturbed" if is_disturbed else ""
 
     @property
     def same_runs(self) -> bool:
         """Whether both sides are one measurement: times, too, are the same on every prompt."""
-        compared = [each for each in self.judged if each.verdict != "not judged"]
-        timed = any(each.column.name in (_SPEEDUP, RATE) for each in compared)
-        return timed and not self.alone and all(each.verdict == "identical" for each in compared)
+        judged_changes = [change for change in self.judged if change.verdict != "not judged"]
+        has_speeds = any(change.column.name in (_SPEEDUP, RATE) for change in judged_changes)
+        return (
+            has_speeds
+            and not self.alone
+            and all(change.verdict == "identical" for change in judged_changes)
+        )
 
     @property
     def sentence(self) -> str:
@@ -172,20 +176,20 @@ class ResultsComparison:
                 "These are the same runs: every number, times included, is equal on every prompt. "
                 "To measure again, run the job with another --out FOLDER"
             )
-        unjudged = len(self.of("not judged"))
-        undecided = f"{self.inconclusive_reason}; " if self.inconclusive_reason else ""
+        open_count = len(self.of("not judged"))
+        doubt = f"{self.inconclusive_reason}; " if self.inconclusive_reason else ""
         parts = [
             format_count(len(self.of("regression")), "regression"),
             format_count(len(self.of("improvement")), "improvement"),
             f"{format_count(self.compared, 'number')} compared",
         ]
-        parts += [f"{unjudged} not judged"] if unjudged else []
-        failed = format_count(len(self.failed), "cell")
-        parts += [f"{failed} failed that had not"] if self.failed else []
-        ours = (each.name for each in self.differing if _UNSTATED not in each)
-        named = dict.fromkeys(name for name in ours if name.endswith(("digest", "token ids")))
-        parts += [f"another {' and '.join(named)}"] if named else []
-        return undecided + ", ".join(parts)
+        parts += [f"{open_count} not judged"] if open_count else []
+        failure_text = format_count(len(self.failed), "cell")
+        parts += [f"{failure_text} failed that had not"] if self.failed else []
+        ours = (setting.name for setting in self.differing if _UNSTATED not in setting)
+        model_facts = dict.fromkeys(name for name in ours if name.endswith(("digest", "token ids")))
+        parts += [f"another {' and '.join(model_facts)}"] if model_facts else []
+        return doubt + ", ".join(parts)
 
 
 def compare(
@@ -197,55 +201,61 @@ def compare(
     ``margin``, a share, counts as the same: processes differ by that much from start to start.
     Raises ValueError: there are no rows, no cell is on both sides, or a share is none.
     """
-    for name, share, least in (("alpha", alpha, 0.0), ("margin", margin, -1e-12)):
-        if not least < share < 1:
+    for name, share, bound in (("alpha", alpha, 0.0), ("margin", margin, -1e-12)):
+        if not bound < share < 1:
             raise UsageError(f"{name} is {share}, not a share below 1")
     numbers = (*_COMPARED, RATE)
     sides = read_side(before, numbers), read_side(after, numbers)
-    both, gone, new = matches(*sides)
-    failed = [match for match in both if match.after.failed and not match.before.failed]
-    shared = find_columns(name for side in sides for name in side.cells.rows)
-    every = list(compare_numbers(both, shared, *sides, margin))
+    pairs, lost_names, new = matches(*sides)
+    failures = [match for match in pairs if match.after.failed and not match.before.failed]
+    columns_both = find_columns(name for side in sides for name in side.cells.rows)
+    changes = list(compare_numbers(pairs, columns_both, *sides, margin))
     return ResultsComparison(
         before=sides[0].name,
         after=sides[1].name,
         alpha=alpha,
         margin=margin,
-        judged=judge_changes(every, alpha),
-        failed=[(match.name, str(match.after.row["reason"])) for match in failed],
-        alone=[each for each in (("before", gone), ("after", new)) if each[1]],
-        differing=list_differences(both, shared, *sides),
+        judged=judge_changes(changes, alpha),
+        failed=[(match.name, str(match.after.row["reason"])) for match in failures],
+        alone=[
+            side_alone for side_alone in (("before", lost_names), ("after", new)) if side_alone[1]
+        ],
+        differing=list_differences(pairs, columns_both, *sides),
     )
 
 
-def judge_changes(every: Sequence[NumberChange], alpha: float) -> list[NumberChange]:
+def judge_changes(changes: Sequence[NumberChange], alpha: float) -> list[NumberChange]:
     """Gives verdicts, corrected together; regressions first, in each the surest first.
 
     Numbers that are the same on every prompt give no alarm and do not count among the tests.
     """
-    judged = [replace(e, p=None, verdict="identical") for e in every if e.identical]
-    judged += [
-        _judge_without_interval(each) for each in every if each.p is None and not each.identical
+    results = [replace(e, p=None, verdict="identical") for e in changes if e.identical]
+    results += [
+        _judge_without_interval(change)
+        for change in changes
+        if change.p is None and not change.identical
     ]
-    known = [(each, each.p) for each in every if each.p is not None and not each.identical]
-    for (each, alone), p in zip(known, holm([p for _, p in known]), strict=True):
-        ends = each.shift and each.shift.ends
-        verdict: Verdict = "regression" if each.is_worse else "improvement"
+    with_p = [
+        (change, change.p) for change in changes if change.p is not None and not change.identical
+    ]
+    for (change, alone), p in zip(with_p, holm([p for _, p in with_p]), strict=True):
+        ends = change.shift and change.shift.ends
+        verdict: Verdict = "regression" if change.is_worse else "improvement"
         why = ""
         if p >= alpha:
             verdict = "no change shown"
             if ends and not ends[0] <= 0 <= ends[1]:
                 reason = "not among so many numbers" if alone < alpha else "not the margin"
                 why = f"its own interval leaves out 0, but {reason}"
-        judged.append(replace(each, p=p, verdict=verdict, why=why))
-    return sorted(judged, key=lambda each: (ORDER.index(each.verdict), each.p or 0.0))
+        results.append(replace(change, p=p, verdict=verdict, why=why))
+    return sorted(results, key=lambda change: (ORDER.index(change.verdict), change.p or 0.0))
 
 
 def _judge_without_interval(change: NumberChange) -> NumberChange:
     """Judges a change without an interval: less than half of plain decoding's rate needs none."""
-    halved = change.before and change.after and 2 * change.after < change.before
-    undecided = (_OTHER_MACHINE, "disturbed")
-    if not halved or change.column.name != RATE or change.why.startswith(undecided):
+    is_halved = change.before and change.after and 2 * change.after < change.before
+    doubts = (_OTHER_MACHINE, "disturbed")
+    if not is_halved or change.column.name != RATE or change.why.startswith(doubts):
         return change
     return replace(change, verdict="regression", why=f"{change.why}, but less than half")
 
@@ -255,10 +265,12 @@ def read_side(path: Path, only: Sequence[str] = ()) -> ResultsSide:
     several, of measured numbers ``only`` some. Raises ValueError: there are no rows there.
     """
     file = path / files.RESULTS
-    tables = [each for each in (path, file) if each.is_file()] or files.results_files(path)
+    tables = [
+        path_tried for path_tried in (path, file) if path_tried.is_file()
+    ] or files.results_files(path)
     if path.suffix == ".jsonl":
         raise UsageError(f"{str(path)!r}: answer files are read by spec-bench report answers first")
-    if not any(each.stat().st_size for each in tables):
+    if not any(path_tried.stat().st_size for path_tried in tables):
         raise UsageError(f"no {files.RESULTS} in {str(path)!r} or in the folders below it")
     return ResultsSide(str(path), read_cells(tables, None, only))
 
@@ -274,26 +286,32 @@ def matches(
     which ``differing`` lists. Raises ValueError: no cell is on both sides.
     """
     keys = _keys(before.cells.rows, after.cells.rows)
-    first = _index_cells(before.cells.rows, keys)
+    first_cells = _index_cells(before.cells.rows, keys)
     second = _index_cells(after.cells.rows, keys)
-    names = _names([*first, *second], keys)
-    both = [MatchedCell(names[key], first[key], second[key]) for key in first if key in second]
-    if not both:
-        one = names[next(iter(first))]
-        other = names[next(iter(second))]
-        of = f"no cell of {before.name!r} is in {after.name!r}"
-        apart = {*before.cells.rows.pair}.isdisjoint(after.cells.rows.pair)
-        how = "; if it is one pair, give both the same --pair" * apart
-        raise UsageError(f"{of}; the first ones are {one!r} and {other!r}{how}")
-    gone = [names[key] for key in first if key not in second]
-    return both, gone, [names[key] for key in second if key not in first]
+    names = _names([*first_cells, *second], keys)
+    pairs = [
+        MatchedCell(names[key], first_cells[key], second[key])
+        for key in first_cells
+        if key in second
+    ]
+    if not pairs:
+        first_name = names[next(iter(first_cells))]
+        second_name = names[next(iter(second))]
+        problem = f"no cell of {before.name!r} is in {after.name!r}"
+        is_other_pair = {*before.cells.rows.pair}.isdisjoint(after.cells.rows.pair)
+        advice = "; if it is one pair, give both the same --pair" * is_other_pair
+        raise UsageError(
+            f"{problem}; the first ones are {first_name!r} and {second_name!r}{advice}"
+        )
+    lost_names = [names[key] for key in first_cells if key not in second]
+    return pairs, lost_names, [names[key] for key in second if key not in first_cells]
 
 
 def _keys(*sides: pd.DataFrame) -> list[str]:
     """As few columns as distinguish the cells."""
-    there = [each.name for each in find_columns(sides[0].columns) if each.kind in _SETTINGS]
+    present = [column.name for column in find_columns(sides[0].columns) if column.kind in _SETTINGS]
     keys = list(_ALWAYS)
-    for name in (*there, "experiment"):
+    for name in (*present, "experiment"):
         if name in (*keys, *_NEVER) or not all(name in rows for rows in sides):
             continue
         for rows in sides:
@@ -315,36 +333,47 @@ def _index_cells(rows: pd.DataFrame, keys: Sequence[str]) -> dict[Key, ComparedC
     return cells
 
 
-def _names(every: Sequence[Key], keys: Sequence[str]) -> dict[Key, str]:
+def _names(all_keys: Sequence[Key], keys: Sequence[str]) -> dict[Key, str]:
     """A cell's name for people: decoder, tree, task, pair, and the settings that others lack."""
-    seen = {(key[:4], name, value) for key in every for name, value in zip(keys, key, strict=True)}
-    values = Counter((cell, name) for cell, name, _ in seen)
+    facts = {
+        (key[:4], name, value) for key in all_keys for name, value in zip(keys, key, strict=True)
+    }
+    values = Counter((cell, name) for cell, name, _ in facts)
     names = {}
-    for key in every:
-        pair, task, decoder, spec, *rest = key
-        more = [(n, v) for n, v in zip(keys[4:], rest, strict=True) if values[key[:4], n] > 1]
-        names[key] = ", ".join([f"{decoder} {spec}", task, pair, *(f"{n} {v}" for n, v in more)])
+    for key in all_keys:
+        pair, task, decoder, spec, *values_left = key
+        settings = [
+            (n, v) for n, v in zip(keys[4:], values_left, strict=True) if values[key[:4], n] > 1
+        ]
+        names[key] = ", ".join(
+            [f"{decoder} {spec}", task, pair, *(f"{n} {v}" for n, v in settings)]
+        )
     return names
 
 
 def list_differences(
-    both: Sequence[MatchedCell], shared: Sequence[Column], before: ResultsSide, after: ResultsSide
+    pairs: Sequence[MatchedCell],
+    columns_both: Sequence[Column],
+    before: ResultsSide,
+    after: ResultsSide,
 ) -> list[DifferentSetting]:
     """Lists settings, machines and versions that are not the same, the most cells first."""
     counts: Counter[tuple[str, str, str]] = Counter()
-    told = [c for c in shared if c.kind in _SETTINGS and c.name not in ("run_id", *_ALWAYS)]
-    for match in both:
-        one = match.before.row
-        other = match.after.row
-        for each in told:
-            values = _text(one.get(each.name)), _text(other.get(each.name))
-            counts[each.title, *values] += values[0] != values[1]
+    setting_columns = [
+        c for c in columns_both if c.kind in _SETTINGS and c.name not in ("run_id", *_ALWAYS)
+    ]
+    for match in pairs:
+        row_before = match.before.row
+        row_after = match.after.row
+        for setting in setting_columns:
+            values = _text(row_before.get(setting.name)), _text(row_after.get(setting.name))
+            counts[setting.title, *values] += values[0] != values[1]
     sides = [[origin for origin, _ in side.cells.origins] for side in (before, after)]
     for fact in dict.fromkeys(name for side in sides for origin in side for name in origin):
-        known = [dict.fromkeys(filter(None, (o.get(fact) for o in side))) for side in sides]
-        texts = [", ".join(each) or _UNSTATED for each in known]
+        values_known = [dict.fromkeys(filter(None, (o.get(fact) for o in side))) for side in sides]
+        texts = [", ".join(values) or _UNSTATED for values in values_known]
         if texts[0] != texts[1] and fact != "day":
-            counts.setdefault((fact, texts[0], texts[1]), len(both))
+            counts.setdefault((fact, texts[0], texts[1]), len(pairs))
     return [DifferentSetting(*key, cells) for key, cells in counts.most_common() if cells]
 
 
@@ -358,7 +387,7 @@ def _text(value: Any) -> str:
 
 def compare_numbers(
     both: Sequence[MatchedCell],
-    shared: Sequence[Column],
+    columns_both: Sequence[Column],
     before: ResultsSide,
     after: ResultsSide,
     margin: float,
@@ -367,23 +396,33 @@ def compare_numbers(
     their columns are ``shared``; a speed-up that changed by ``margin``, a share, is as good as the
     same.
     """
-    there = [each for each in shared if each.kind in _OF_TEXTS]
-    found: list[NumberChange | _Paired] = []
+    score_columns = [
+        number_column for number_column in columns_both if number_column.kind in _OF_TEXTS
+    ]
+    changes: list[NumberChange | _Paired] = []
     for match in both:
         if match.before.failed or match.after.failed:
             continue
         rows = match.before.row, match.after.row
-        told = [c for c in there if all(get_number(row, c.name) is not None for row in rows)]
+        known_columns = [
+            c for c in score_columns if all(get_number(row, c.name) is not None for row in rows)
+        ]
         plain = match.before.row["decoder"] == "ar"  # whose other numbers are 1 by definition
-        of_cell = [c for c in told if c.kind == "score" or not plain]
-        for each in (*map(column, [RATE] if plain else _COMPARED), *of_cell):
-            found.append(_paired(match, each, before.cells.records, after.cells.records))
-    for start in range(0, len(found), _AT_ONCE):
-        some = found[start : start + _AT_ONCE]
-        pairs = [each for each in some if isinstance(each, _Paired)]
-        intervals = iter(make_together(_intervals, pairs, lambda each: each.statistic))
-        for one in some:
-            change = _change(one, next(intervals), margin) if isinstance(one, _Paired) else one
+        of_cell = [c for c in known_columns if c.kind == "score" or not plain]
+        for number_column in (*map(column, [RATE] if plain else _COMPARED), *of_cell):
+            changes.append(_paired(match, number_column, before.cells.records, after.cells.records))
+    for start in range(0, len(changes), _AT_ONCE):
+        batch = changes[start : start + _AT_ONCE]
+        pairs = [number_column for number_column in batch if isinstance(number_column, _Paired)]
+        intervals = iter(
+            make_together(_intervals, pairs, lambda number_column: number_column.statistic)
+        )
+        for change_or_pair in batch:
+            change = (
+                _change(change_or_pair, next(intervals), margin)
+                if isinstance(change_or_pair, _Paired)
+                else change_or_pair
+            )
             if change.shift is not None or None not in (change.before, change.after):
                 yield change
 
@@ -397,67 +436,67 @@ class _Paired(NamedTuple):
 
 
 def _paired(
-    match: MatchedCell, each: Column, before: RecordReader, after: RecordReader
+    match: MatchedCell, column: Column, before: RecordReader, after: RecordReader
 ) -> NumberChange | _Paired:
     """Returns one number's counts on both sides, or why it is not judged."""
-    timed = each.name == _SPEEDUP
-    name = each.name
+    is_speedup = column.name == _SPEEDUP
+    name = column.name
     row = match.before.row
     values = get_number(row, name), get_number(match.after.row, name)
-    left = NumberChange(match.name, each, *values, relative=each.kind != "score")
+    change = NumberChange(match.name, column, *values, relative=column.kind != "score")
     digests = [cell.row.get("prompts_digest") for cell in (match.before, match.after)]
-    if len({str(each) for each in digests if not pd.isna(each) and each != ""}) > 1:
-        return replace(left, why=_OTHER_PROMPTS)
+    if len({str(column) for column in digests if not pd.isna(column) and column != ""}) > 1:
+        return replace(change, why=_OTHER_PROMPTS)
     if name == RATE and len({_text(cell.row.get("machine")) for cell in match[1:]}) > 1:
-        return replace(left, why=_OTHER_MACHINE)
+        return replace(change, why=_OTHER_MACHINE)
     doubt = get_stall(row) or get_stall(match.after.row)
-    settled = row.get("repeats", 1) >= ENOUGH and "stalled" in doubt
-    if doubt and name in (_SPEEDUP, RATE) and not settled:
-        return replace(left, why=doubt)
+    is_settled = row.get("repeats", 1) >= ENOUGH and "stalled" in doubt
+    if doubt and name in (_SPEEDUP, RATE) and not is_settled:
+        return replace(change, why=doubt)
     sides = ((match.before, before), (match.after, after))
-    first, second = (
+    first_counts, second = (
         get_paired_timings(s[0].row, s[0].bases, s[1])
-        if timed
+        if is_speedup
         else s[1].get_counts_by_seed(s[0].row, name)
         for s in sides
     )
-    if not first or not second:
-        return replace(left, why="no records by prompt, or none timed in turn")
-    if (table := stack_counts([first, second])) is None:
-        return replace(left, why="no seed or prompt in common: run both with one --seed")
+    if not first_counts or not second:
+        return replace(change, why="no records by prompt, or none timed in turn")
+    if (table := stack_counts([first_counts, second])) is None:
+        return replace(change, why="no seed or prompt in common: run both with one --seed")
     # of a speed-up: tokens, seconds, plain decoding's tokens and seconds
-    statistic = RATIOS[4 if timed else 2]
-    if not timed and (each.kind == "score" or describe_sums(row, name).mapped):
+    statistic = RATIOS[4 if is_speedup else 2]
+    if not is_speedup and (column.kind == "score" or describe_sums(row, name).mapped):
         statistic = partial(value_of_sums, row=row, name=name)
-    return _Paired(left, statistic, table.reshape(-1, *table.shape[2:]))
+    return _Paired(change, statistic, table.reshape(-1, *table.shape[2:]))
 
 
-def _intervals(paired: Sequence[_Paired]) -> list[Interval | None]:
+def _intervals(pairs: Sequence[_Paired]) -> list[Interval | None]:
     """Of the log-ratios of the sides' numbers, or of scores their differences; of one statistic."""
-    change, statistic, _ = paired[0]
-    tables = [each.table for each in paired]
+    change, statistic, _ = pairs[0]
+    tables = [paired_change.table for paired_change in pairs]
     if change.relative:
         return bootstrap_intervals(partial(_log_ratio, statistic), tables)
-    apart = partial(_difference, statistic)
-    return [score_difference_interval(apart, table.sum(axis=1)) for table in tables]
+    ratio_of_pairs = partial(_difference, statistic)
+    return [score_difference_interval(ratio_of_pairs, table.sum(axis=1)) for table in tables]
 
 
-def _change(paired: _Paired, interval: Interval | None, margin: float) -> NumberChange:
+def _change(paired_change: _Paired, interval: Interval | None, margin: float) -> NumberChange:
     """Returns one number's change."""
-    left, statistic, table = paired
+    change, statistic, table = paired_change
     if interval is None:
-        return replace(left, why="no value")
+        return replace(change, why="no value")
     margins = {_SPEEDUP: margin, RATE: RATE_MARGIN}
-    p = p_value(interval, log1p(margins.get(left.column.name, 0.0)))
+    p = p_value(interval, log1p(margins.get(change.column.name, 0.0)))
     shares = interval.mapped(lambda value: float(np.expm1(value)))
     # Of the prompts that both have; rows of an earlier engine, which show no times, have them too.
     half = len(table) // 2
     sums = table.sum(axis=(1, 2))[:, None]
     return replace(
-        left,
+        change,
         before=float(statistic(sums[:half])[0]),
         after=float(statistic(sums[half:])[0]),
-        shift=shares if left.relative else interval,
+        shift=shares if change.relative else interval,
         p=p,
         prompts=table.shape[-1],
         why="" if p is not None else TOO_FEW,
@@ -471,5 +510,5 @@ def _log_ratio(statistic: Callable[[Array], Array], sums: Array) -> Array:
 
 
 def _difference(statistic: Callable[[Array], Array], sums: Array) -> Array:
-    first, second = np.split(sums, 2)
-    return statistic(second) - statistic(first)
+    first_sums, second = np.split(sums, 2)
+    return statistic(second) - statistic(first_sums)

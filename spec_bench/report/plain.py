@@ -52,15 +52,15 @@ def write_report(results: Path, folder: Path) -> None:
     rows = pool_seeds(check_models(read_results(results)), records)
     groups = group_rows(rows)
     answers = [line.sentence for line in headlines(groups)]
-    told = "".join(f"- {escape_markdown(answer)}\n" for answer in answers)
+    answer_lines = "".join(f"- {escape_markdown(answer)}\n" for answer in answers)
     parts = [
-        *([f"### Answer\n\n{told}"] if answers else []),
+        *([f"### Answer\n\n{answer_lines}"] if answers else []),
         *(markdown(groups, results), *categories_markdown(groups, records)),
         f"### Checks\n\n{checks_markdown(check_generally(rows, records), None)}\n",
     ]
     write_text(folder / "table.md", "\n".join(parts))
-    drawn = draw(groups, folder / "figure.png")
-    figure = f"; figure: {folder / 'figure.png'}" if drawn else ""
+    is_drawn = draw(groups, folder / "figure.png")
+    figure = f"; figure: {folder / 'figure.png'}" if is_drawn else ""
     print(*answers, sep="\n")
     print(f"all columns and checks: {folder / 'table.md'}{figure}")
 
@@ -74,12 +74,12 @@ def markdown(groups: Sequence[Group], results: Path) -> str:
 def categories_markdown(groups: Sequence[Group], records: RecordReader) -> Iterator[str]:
     """Two tables of each group whose prompts have categories."""
     for group in groups:
-        for title, counts, last, cells in numbers_by_category(group, records):
-            heads = ["decoder", "spec", *(f"{name} ({n})" for name, n in counts.items()), *last]
+        for title, counts, overall, cells in numbers_by_category(group, records):
+            heads = ["decoder", "spec", *(f"{name} ({n})" for name, n in counts.items()), *overall]
             lines = []
             for row, numbers in cells:
                 if any(numbers):
-                    texts = (f"{each:.2f}" if each else "" for each in numbers)
+                    texts = (f"{number:.2f}" if number else "" for number in numbers)
                     lines.append([str(row["decoder"]), str(row["spec"]), *texts])
             table = markdown_table(heads, lines, labels=2)
             yield f"### {escape_markdown(group.title)} by category: {title}\n\n{table}\n"
@@ -97,39 +97,45 @@ def checks_markdown(checks: Sequence[Check], paper: Paper | None) -> str:
 
 def _group_table(group: Group) -> str:
     """One task's table: columns with an interval, then counts that explain a score."""
-    every = group.rows
+    all_rows = group.rows
     rows = group.rows.sort_values("speedup", ascending=False, kind="stable")
-    rows = every[every.index.isin([every.index[0], *rows.index[:_MOST]])]
-    there = columns.find_columns(rows.columns)
-    shown = [c for c in there if c.interval and c.name not in _OF_A_REQUEST]
-    shown = [c for c in shown if rows[c.name].notna().any()]
-    counts = [c for c in there if c.name.startswith("execution_") and c.kind == "count"]
-    shown += [c for c in counts if rows[c.name].any()]
+    rows = all_rows[all_rows.index.isin([all_rows.index[0], *rows.index[:_MOST]])]
+    present = columns.find_columns(rows.columns)
+    columns_shown = [c for c in present if c.interval and c.name not in _OF_A_REQUEST]
+    columns_shown = [c for c in columns_shown if rows[c.name].notna().any()]
+    counts = [c for c in present if c.name.startswith("execution_") and c.kind == "count"]
+    columns_shown += [c for c in counts if rows[c.name].any()]
     lines = []
     for row in to_rows(rows):
-        remarks = [each.partition(":")[0] for each in get_remarks(row)]
+        remarks = [remark.partition(":")[0] for remark in get_remarks(row)]
         mark = ", ".join(filter(None, [MARKS.get(str(row["lossless"]), ""), *remarks]))
         name = f"{row['decoder']} ({mark})" if mark else str(row["decoder"])
-        values = [(get_interval(row, c.name), c.digits) for c in shown]
+        values = [(get_interval(row, c.name), c.digits) for c in columns_shown]
         cells = [f"{value:.{digits}f}" if value else "" for value, digits in values]
         if row["status"] == "failed":
-            cells = [f"failed: {get_failure(row)}", *[""] * (len(shown) - 1)]
+            cells = [f"failed: {get_failure(row)}", *[""] * (len(columns_shown) - 1)]
         lines.append([name, str(row["spec"]), *cells])
     # Scores go by their names in the file.
-    named = [c.name.replace("_", " ") if c.kind in ("score", "count") else c.title for c in shown]
-    table = markdown_table(["decoder", "spec", *named], lines, labels=2)
-    left = len(every) - len(rows)
-    more = f"\n{left} more rows, none known to be faster, are in results.csv.\n" if left else ""
-    return f"### {escape_markdown(group.title)}\n\n{table}{more}"
+    heads = [
+        c.name.replace("_", " ") if c.kind in ("score", "count") else c.title for c in columns_shown
+    ]
+    table = markdown_table(["decoder", "spec", *heads], lines, labels=2)
+    rows_left = len(all_rows) - len(rows)
+    rest_text = (
+        f"\n{rows_left} more rows, none known to be faster, are in results.csv.\n"
+        if rows_left
+        else ""
+    )
+    return f"### {escape_markdown(group.title)}\n\n{table}{rest_text}"
 
 
 def _footer(groups: Sequence[Group], results: Path) -> str:
     """Pair, sample size, machine and versions, as the records have them."""
-    first = groups[0].rows.iloc[0]
-    facts = [f"pair {first.pair}", f"batch size {first.batch_size}"]
+    first_row = groups[0].rows.iloc[0]
+    facts = [f"pair {first_row.pair}", f"batch size {first_row.batch_size}"]
     facts += dict.fromkeys(filter(None, (format_harness_note(group.rows) for group in groups)))
     facts += [f"{group.title}: {_settings(group)}" for group in groups]
-    origin: Mapping[str, Any] = read_origin(results, str(first.run_id).split(",")[0]) or {}
+    origin: Mapping[str, Any] = read_origin(results, str(first_row.run_id).split(",")[0]) or {}
     if origin:
         devices = ", ".join(origin["torch"]["devices"]) or origin["cpu"]
         threads = origin["torch"]["threads"]
@@ -154,6 +160,6 @@ def _settings(group: Group) -> str:
     row = group.rows.iloc[0]
     prompts = format_prompt_count(group.rows) or "no prompts"
     truncation = "" if row.top_p == 1 else f", top-p {row.top_p:g}"
-    known = re.search(r"scored: [^|;]*", str(row.get("quality_signature", "")))
-    scored = f", {known[0]}" if known else ""
-    return f"{prompts}, temperature {row.temperature:g}{truncation}, {seeds_text(row)}{scored}"
+    match = re.search(r"scored: [^|;]*", str(row.get("quality_signature", "")))
+    score_text = f", {match[0]}" if match else ""
+    return f"{prompts}, temperature {row.temperature:g}{truncation}, {seeds_text(row)}{score_text}"

@@ -53,19 +53,25 @@ def read_offline(folder: Path) -> list[CellResult]:
     """
     if not folder.is_dir():
         raise UsageError(f"no such folder: {str(folder)!r}")
-    found = dict[str, CellResult]()
+    results = dict[str, CellResult]()
     for file in sorted(folder.rglob("run-*.wandb")):
-        done = subprocess.run([*_READER, file], capture_output=True, text=True)
-        if done.returncode:
-            raise UsageError(f"no W&B since 0.31 that reads {str(file)!r}: {one_line(done.stderr)}")
-        run = json.loads(done.stdout)
-        row = {"labels": run["config"].get("labels"), "run_id": run["run_id"], **run["summary"]}
+        process = subprocess.run([*_READER, file], capture_output=True, text=True)
+        if process.returncode:
+            raise UsageError(
+                f"no W&B since 0.31 that reads {str(file)!r}: {one_line(process.stderr)}"
+            )
+        record = json.loads(process.stdout)
+        row = {
+            "labels": record["config"].get("labels"),
+            "run_id": record["run_id"],
+            **record["summary"],
+        }
         if "status" in row:  # else a table
-            metrics = {key: value for key, value in run["summary"].items() if key[0] != "_"}
-            found[row["run_id"]] = from_json({**row, "metrics": metrics})
-    if not found:
+            metrics = {key: value for key, value in record["summary"].items() if key[0] != "_"}
+            results[row["run_id"]] = from_json({**row, "metrics": metrics})
+    if not results:
         raise UsageError(f"no cell of an offline run in {str(folder)!r}")
-    return [*found.values()]
+    return [*results.values()]
 
 
 def publish(options: Namespace) -> None:
@@ -88,20 +94,20 @@ def publish(options: Namespace) -> None:
     entity = options.entity or os.environ.get("WANDB_ENTITY")
     results = options.results
     tables = [results_file(name, results) for name in options.names]
-    tables = tables or [each for each in results_files(results) if project in find_projects(each)]
+    tables = tables or [path for path in results_files(results) if project in find_projects(path)]
     if not tables:
         print(f"below {str(results)!r} is nothing of project {project!r}: panels without tables")
-    whole = {"project": project, "title": f"spec_bench: {options.task or project}"}
-    whole |= {"blocks": [*build_blocks(wr, tables, options.task)], "width": "fluid"}
+    settings = {"project": project, "title": f"spec_bench: {options.task or project}"}
+    settings |= {"blocks": [*build_blocks(wr, tables, options.task)], "width": "fluid"}
     if options.dry_run:
-        report: Any = wr.Report(entity=entity or "", **whole)
+        report: Any = wr.Report(entity=entity or "", **settings)
         spec = report._to_model().spec
         text = spec.model_dump_json(by_alias=True, exclude_none=True, indent=1)
         write_text(options.dry_run, f"{text}\n")
         print(f"report: {options.dry_run}")
     else:
         log_in("report wandb", "--dry-run FILE needs no account.")
-        report = wr.Report(**whole, **({"entity": entity} if entity else {}))
+        report = wr.Report(**settings, **({"entity": entity} if entity else {}))
         report.save()
         print(f"report: {report.url}")
 
@@ -166,9 +172,9 @@ def _summary_panels(wr: Any, rows: pd.DataFrame) -> list[Any]:
     titles |= {_JOULES: "Joules per token"}
     panels = []
     for name, title in titles.items():
-        bars = [each for each in (f"{name}_low", name, f"{name}_high") if _has(rows, each)]
-        most = {"max_runs_to_show": _MOST_RUNS, "max_bars_to_show": _MOST_RUNS}
-        panels += [wr.BarPlot(title=title, metrics=bars, **most)] if bars else []
+        bars = [bar for bar in (f"{name}_low", name, f"{name}_high") if _has(rows, bar)]
+        limits = {"max_runs_to_show": _MOST_RUNS, "max_bars_to_show": _MOST_RUNS}
+        panels += [wr.BarPlot(title=title, metrics=bars, **limits)] if bars else []
     if _has(rows, "block_efficiency") and _has(rows, "nodes_per_call"):
         title = "Block efficiency by budget (nodes of a call)"
         panels.insert(1, wr.ScatterPlot(title=title, x="nodes_per_call", y="block_efficiency"))
@@ -194,8 +200,8 @@ def _has(rows: pd.DataFrame, name: str) -> bool:
 
 def _scores(rows: pd.DataFrame) -> list[tuple[str, str]]:
     """Lists the scores that some row has, with their titles; without rows all of ours."""
-    there = columns.find_columns(rows.columns) if len(rows) else columns.COLUMNS
-    return [(c.name, c.title) for c in there if c.kind == "score" and _has(rows, c.name)]
+    present = columns.find_columns(rows.columns) if len(rows) else columns.COLUMNS
+    return [(c.name, c.title) for c in present if c.kind == "score" and _has(rows, c.name)]
 
 
 def _experiment_blocks(
@@ -207,7 +213,7 @@ def _experiment_blocks(
     paper, items = find_paper(file.parent.name)
     tables = list_tables(items, MeasuredRows(rows, results_folder(file)))
     checks = check_claims(paper.name, rows, records) if paper else check_generally(rows, records)
-    printed = "printed beside measured, and " if tables else ""
-    yield wr.H2(f"{file.parent.name}: {printed}the checks")
+    heading = "printed beside measured, and " if tables else ""
+    yield wr.H2(f"{file.parent.name}: {heading}the checks")
     yield from (wr.MarkdownBlock(render.markdown(table.sheet)) for table in tables)
     yield wr.MarkdownBlock(plain.checks_markdown(checks, paper))

@@ -283,7 +283,7 @@ def test_counts_of_cells_at_once_are_those_of_cell_by_cell(last, tmp_path, monke
 
     def counts():
         known = RecordReader(table)
-        found = (known.tables(rows, of, whole=whole)(name) for name, of, whole in asked)
+        found = (known.tables(rows, of, sum_seeds=whole)(name) for name, of, whole in asked)
         return [None if each is None else each.tolist() for each in found]
 
     at_once = counts()

@@ -37,26 +37,28 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | RecordReader) -
     such a column, or their records. Raises ValueError: there is no such paper, or its claims cannot
     be read.
     """
-    loaded = load_paper(paper)
-    claims = loaded.claims
+    settings_of_paper = load_paper(paper)
+    claims = settings_of_paper.claims
     if rows.empty:
         return []
     records = results if isinstance(results, RecordReader) else RecordReader(results)
-    ask = Ask(select_measured_rows(pool_seeds(rows, records)), records, loaded.axes)
+    ask = Ask(select_measured_rows(pool_seeds(rows, records)), records, settings_of_paper.axes)
     checks = []
     for number, claim in enumerate(claims):
         try:
-            found = list(claim.function(ask))
+            claim_checks = list(claim.function(ask))
         except Exception as error:
             frames = traceback.extract_tb(error.__traceback__)[1:2]  # the claim's own
-            at = "".join(f" ({each.filename}, line {each.lineno})" for each in frames)
-            place = f"claim {claim.function.__name__} of {paper}{at}"
+            location = "".join(f" ({frame.filename}, line {frame.lineno})" for frame in frames)
+            place = f"claim {claim.function.__name__} of {paper}{location}"
             raise UsageError(f"{place}: {describe_error(error)}") from error
-        said = {"statement": claim.statement, "section": claim.section, "number": number}
-        checks += [replace(check, **said) for check in found]
+        facts = {"statement": claim.statement, "section": claim.section, "number": number}
+        checks += [replace(check, **facts) for check in claim_checks]
     if records.printed:  # no chance is in them
-        alone = (correct_verdicts([each])[0] for each in checks if each.verdict != NOT_COMPARABLE)
-        return [replace(each, p_values=None) for each in alone]
+        alone = (
+            correct_verdicts([frame])[0] for frame in checks if frame.verdict != NOT_COMPARABLE
+        )
+        return [replace(frame, p_values=None) for frame in alone]
     return correct_verdicts(checks)
 
 

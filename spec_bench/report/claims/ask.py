@@ -152,16 +152,20 @@ class Ask:
         """
         if self.rows.empty:
             return []
-        alike = group_rows(self.rows.drop(columns=[n for n in self.across if n in self.rows]))
-        groups = [Group(group.title, self.rows.loc[group.rows.index]) for group in alike]
+        all_groups = group_rows(self.rows.drop(columns=[n for n in self.across if n in self.rows]))
+        groups = [Group(group.title, self.rows.loc[group.rows.index]) for group in all_groups]
         if self.given is not None:
             groups = [group for group in groups if self.given(group.rows.iloc[0])]
         if not self.axis:
             return groups
-        others = {key for name, places in self.axes.items() if name != self.axis for key in places}
-        trees = self.axes[self.axis].keys() - others
-        own = [{*zip(g.rows.decoder, g.rows.spec.astype(str), strict=True)} for g in groups]
-        return [group for group, cells in zip(groups, own, strict=True) if trees & cells]
+        other_trees = {
+            key for name, places in self.axes.items() if name != self.axis for key in places
+        }
+        trees = self.axes[self.axis].keys() - other_trees
+        trees_by_group = [
+            {*zip(g.rows.decoder, g.rows.spec.astype(str), strict=True)} for g in groups
+        ]
+        return [group for group, cells in zip(groups, trees_by_group, strict=True) if trees & cells]
 
     def value(self, row: Row, key: str) -> Any:
         """A column, a place on an axis, ``left`` (the name), or a part of the tree; or None."""
@@ -178,21 +182,21 @@ class Ask:
 
     def side(self, group: Group, side: Cells) -> list[Row]:
         """The cells of one side, decoder by decoder; another engine's only where it is named."""
-        where = {"tree_attention": True} if "tree_attention" in group.rows else {}
-        where |= side.where
+        conditions = {"tree_attention": True} if "tree_attention" in group.rows else {}
+        conditions |= side.where
         return [
             row
             for name in side.decoders or group.rows_by_decoder
             for row in group.rows_by_decoder.get(name, [])
             if side.decoders or row.get("lossless") != UNAUDITED
-            if all(_is(self.value(row, key), wanted) for key, wanted in where.items())
+            if all(_is(self.value(row, key), condition) for key, condition in conditions.items())
             if not self.axis or self.value(row, self.axis)
         ]
 
     def ahead(
         self,
         text: Text,
-        left: Side,
+        first_side: Side,
         right: Side,
         metric: Names,
         *,
@@ -204,44 +208,52 @@ class Ask:
         all tasks' prompts together are a check, too; a text names that place. ``how`` has further
         fields of a ``Question``.
         """
-        one, other = (s if isinstance(s, Cells) else cells(*several(s)) for s in (left, right))
-        for name in {*one.decoders, *other.decoders}.difference(self.rows.get("decoder", ())):
+        first_cells, second_cells = (
+            s if isinstance(s, Cells) else cells(*several(s)) for s in (first_side, right)
+        )
+        for name in {*first_cells.decoders, *second_cells.decoders}.difference(
+            self.rows.get("decoder", ())
+        ):
             check_decoder(name)
-        asked = Question(self, text, one, other, **how)
-        self._refuse_unknown((*several(metric), *several(asked.same), *several(asked.each)))
+        question = Question(self, text, first_cells, second_cells, **how)
+        self._refuse_unknown((*several(metric), *several(question.same), *several(question.each)))
         by_pair = group_by_key((str(group.rows.iloc[0].pair), group) for group in self.groups)
         for name, groups in product(several(metric), by_pair.values()):
             sound = [replace(group, rows=select_sound(group.rows, name)) for group in groups]
-            known = [(group, asked.cases(group)) for group in sound if len(group.rows)]
-            found = _by_label(asked, name, known, pooled)
-            if isinstance(asked.judge, Places):
-                found = (
-                    Found(asked, g, name, (), [*c.values()][:1], cases=c) for g, c in known if c
+            cases = [(group, question.cases(group)) for group in sound if len(group.rows)]
+            result = _by_label(question, name, cases, pooled)
+            if isinstance(question.judge, Places):
+                result = (
+                    Found(question, g, name, (), [*c.values()][:1], cases=c) for g, c in cases if c
                 )
-            yield from filter(None, map(asked.judge, found))
-            yield from _report_incomparable(asked, name, known)
+            yield from filter(None, map(question.judge, result))
+            yield from _report_incomparable(question, name, cases)
 
     def _refuse_unknown(self, names: Names) -> None:
         """Refuses misspelt columns, with which a claim would never be measured."""
-        known = {"score", "scores", "left", "right", "paths", *_PARTS, *self.axes, *header()}
+        choices = {"score", "scores", "left", "right", "paths", *_PARTS, *self.axes, *header()}
         for name in several(names):
-            if name not in known and name not in self.rows and not self.rows.empty:
+            if name not in choices and name not in self.rows and not self.rows.empty:
                 raise UsageError(f"no column {name!r} in results, nor a part of a tree")
 
 
-def _is(value: Any, wanted: Any) -> bool:
+def _is(value: Any, condition: Any) -> bool:
     if value is None or pd.isna(value):
         return False
-    if callable(wanted):
-        return bool(wanted(value))
-    return value in wanted if isinstance(wanted, tuple | list | set) else bool(value == wanted)
+    if callable(condition):
+        return bool(condition(value))
+    return (
+        value in condition
+        if isinstance(condition, tuple | list | set)
+        else bool(value == condition)
+    )
 
 
 def pairs(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
     """Yields every left cell with every right one."""
     rights = asked.lines(right)
     for row in left:
-        yield from (Contrast((row,), (other,)) for other in rights.get(asked.line(row), []))
+        yield from (Contrast((row,), (partner,)) for partner in rights.get(asked.line(row), []))
 
 
 def best(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
@@ -256,8 +268,8 @@ def best(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contras
 def steps(along: str) -> By:
     """Each left cell with the next smaller one; a minus puts the smaller one on the left."""
 
-    def by(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
-        for line in asked.sorted_lines(left, along):
+    def by(asked: Question, left_rows: list[Row], right: list[Row]) -> Iterator[Contrast]:
+        for line in asked.sorted_lines(left_rows, along):
             yield from (Contrast((later,), (earlier,)) for earlier, later in pairwise(line))
 
     return by
@@ -270,58 +282,58 @@ def ends(along: str) -> By:
         lines = asked.sorted_lines(left, along)
         key = along.lstrip("-")
         reach = [sorted(asked.ask.value(line[end], key) for end in (0, -1)) for line in lines]
-        whole = reach and [min(low for low, _ in reach), max(high for _, high in reach)]
+        full_span = reach and [min(low for low, _ in reach), max(high for _, high in reach)]
         for line, span in zip(lines, reach, strict=True):
-            if len(line) > 1 and (asked.each or span == whole):
+            if len(line) > 1 and (asked.each or span == full_span):
                 yield Contrast((line[-1],), (line[0],))
 
     return by
 
 
-def usual(found: Found) -> str:
+def usual(result: Found) -> str:
     """Returns the difference, of how many comparisons, of which trees."""
-    many = f", mean of {found.n} comparisons fixed in advance" if found.n > 1 else ""
-    return f"{found.gap}{many}{f', {found.best}' if found.best else ''}{found.picked}"
+    mean_text = f", mean of {result.n} comparisons fixed in advance" if result.n > 1 else ""
+    return f"{result.gap}{mean_text}{f', {result.best}' if result.best else ''}{result.picked}"
 
 
-def trees(found: Found) -> str:
+def trees(result: Found) -> str:
     """Returns the difference and the trees on the left."""
-    specs = ", ".join(dict.fromkeys(str(each.left[0]["spec"]) for each in found.contrasts))
-    return f"{found.gap}, {f'mean of {found.n} comparisons: ' if found.n > 1 else ''}{specs}"
+    specs = ", ".join(dict.fromkeys(str(contrast.left[0]["spec"]) for contrast in result.contrasts))
+    return f"{result.gap}, {f'mean of {result.n} comparisons: ' if result.n > 1 else ''}{specs}"
 
 
-def mean(found: Found) -> Check | None:
+def mean(result: Found) -> Check | None:
     """Returns the mean of all comparisons."""
-    expect = found.question.expect
-    if (gap := found.difference(found.strata)) is None:
+    expect = result.question.expect
+    if (gap := result.difference(result.strata)) is None:
         return None
-    return replace(found, gap=gap).check(expect(gap), lambda n: expect(gap.of_prompts(n)))
+    return replace(result, gap=gap).check(expect(gap), lambda n: expect(gap.of_prompts(n)))
 
 
-def rising(found: Found) -> Check | None:
+def rising(result: Found) -> Check | None:
     """More at the end of ``steps`` than at their start, and at no step less. A step that adds
     nothing, as where every candidate list is accepted, is no objection.
     """
-    whole = found.of(Contrast(found.contrasts[-1].left, found.contrasts[0].right))
-    if whole is None or not found.single:
+    total_gap = result.of(Contrast(result.contrasts[-1].left, result.contrasts[0].right))
+    if total_gap is None or not result.single:
         return None
-    total, *parts = [gap.above() for gap in (whole, *found.single)]
-    falls = [each.against_claim for each in parts if each is not None]
+    total, *parts = [gap.above() for gap in (total_gap, *result.single)]
+    falls = [values.against_claim for values in parts if values is not None]
     if total is not None and len(falls) == len(parts):
         against = min(1.0, min(total.against_claim, *falls) * (len(falls) + 1))
         total = PValues(total.for_claim, against)
-    return replace(found, gap=whole).check(total)
+    return replace(result, gap=total_gap).check(total)
 
 
 def counted(within: float | None = None, against: str = "") -> Judge:
     """Counts have no interval: each left one is less, or within a share of the right one."""
 
-    def judge(found: Found) -> Check | None:
+    def judge(result: Found) -> Check | None:
         holds = [
-            one < other if within is None else abs(one - other) <= within * other
-            for _, one, other in found.counts(against)
+            ours < theirs if within is None else abs(ours - theirs) <= within * theirs
+            for _, ours, theirs in result.counts(against)
         ]
-        return found.check(HOLDS if all(holds) else DOES_NOT_HOLD) if holds else None
+        return result.check(HOLDS if all(holds) else DOES_NOT_HOLD) if holds else None
 
     return judge
 
@@ -333,24 +345,26 @@ class Places:
     p_of: Callable[[Iterable[PValues]], PValues]
     least: float = -inf
 
-    def __call__(self, found: Found) -> Check | None:
+    def __call__(self, result: Found) -> Check | None:
         """Returns one check of a whole group."""
-        gaps = {label[0]: found.difference([case]) for label, case in found.cases.items()}
-        known = {at: gap for at, gap in gaps.items() if gap is not None}
-        found = replace(found, by_place=known)
-        claimed = [gap for at, gap in known.items() if self.least == -inf or at >= self.least]
-        parts = [found.question.expect(gap) for gap in claimed]
-        judged = tuple(each for each in parts if each is not None)
+        gaps = {label[0]: result.difference([case]) for label, case in result.cases.items()}
+        known_gaps = {place: gap for place, gap in gaps.items() if gap is not None}
+        result = replace(result, by_place=known_gaps)
+        claimed_gaps = [
+            gap for place, gap in known_gaps.items() if self.least == -inf or place >= self.least
+        ]
+        parts = [result.question.expect(gap) for gap in claimed_gaps]
+        known_parts = tuple(part for part in parts if part is not None)
         if not parts:
             return None
-        if len(judged) < len(parts):
-            return found.check(NOT_DECIDED)
+        if len(known_parts) < len(parts):
+            return result.check(NOT_DECIDED)
 
         def of_prompts(count: int) -> PValues | None:
-            parts = [found.question.expect(gap.of_prompts(count)) for gap in claimed]
+            parts = [result.question.expect(gap.of_prompts(count)) for gap in claimed_gaps]
             return self.p_of(filter(None, parts)) if all(parts) else None
 
-        return replace(found, judged=judged).check(self.p_of(judged), of_prompts)
+        return replace(result, judged=known_parts).check(self.p_of(known_parts), of_prompts)
 
 
 def every(least: float = -inf) -> Places:
@@ -399,13 +413,17 @@ class Question:
     def cases(self, group: Group) -> dict[Label, Contrasts]:
         """Returns a group's contrasts by the values of ``each``; () where there is one check."""
         sides = (self.ask.side(group, side) for side in (self.left, self.right))
-        split = group_by_key((self._label(each), each) for each in self.by(self, *sides))
+        split = group_by_key(
+            (self._label(contrast), contrast) for contrast in self.by(self, *sides)
+        )
         return dict(sorted(split.items())) if self.ask.axis and self.each else split
 
     def _label(self, contrast: Contrast) -> Label:
-        left, right = contrast.left[0], contrast.right[0]
+        left_row, right_row = contrast.left[0], contrast.right[0]
         keys = several(self.each)
-        return tuple(cell_name(right) if k == "right" else self.ask.value(left, k) for k in keys)
+        return tuple(
+            cell_name(right_row) if k == "right" else self.ask.value(left_row, k) for k in keys
+        )
 
 
 @dataclass(frozen=True)
@@ -425,12 +443,12 @@ class Found:
 
     def check(self, outcome: str | PValues | None, of_prompts: OfPrompts = unknown) -> Check:
         """Returns the check with its texts, from its p-values or a verdict that no chance is in."""
-        asked = self.question
+        question = self.question
         verdict = outcome if isinstance(outcome, str) else NOT_DECIDED
         return Check(
-            self._said(asked.text),
-            self.pooled or self._said(asked.where),
-            "" if verdict == NOT_COMPARABLE else self._said(asked.evidence),
+            self._said(question.text),
+            self.pooled or self._said(question.where),
+            "" if verdict == NOT_COMPARABLE else self._said(question.evidence),
             verdict,
             p_values=outcome if isinstance(outcome, PValues) else None,
             pair=str(self.group.rows.iloc[0].pair),
@@ -486,14 +504,14 @@ class Found:
     @cached_property
     def single(self) -> list[Difference]:
         """The difference of each contrast alone."""
-        return [gap for each in self.contrasts if (gap := self.of(each)) is not None]
+        return [gap for contrast in self.contrasts if (gap := self.of(contrast)) is not None]
 
     def one_by_one(self, so: str, not_so: str) -> str:
         """How many contrasts on one task hold on their own, judged together; "" where unknown."""
         expect = self.question.expect
         alone = expect if expect in (Difference.above, Difference.below) else Difference.better
         p_values = [] if len(self.strata) > 1 or self.n < 2 else list(map(alone, self.single))
-        verdicts = holm_verdicts([each for each in p_values if each])
+        verdicts = holm_verdicts([p_value for p_value in p_values if p_value])
         if not p_values or len(verdicts) < len(p_values):
             return ""
         counts = f"{verdicts.count(HOLDS)} {so}, {verdicts.count(DOES_NOT_HOLD)} {not_so}"
@@ -509,16 +527,16 @@ class Found:
         """The best tree of each side, of one contrast on one task; "" of several."""
         if self.n > 1 or len(self.strata) > 1:
             return ""
-        both = (self.contrasts[0].left, self.contrasts[0].right)
-        return " against ".join(format_pick(side, self.column) for side in both)
+        sides = (self.contrasts[0].left, self.contrasts[0].right)
+        return " against ".join(format_pick(side, self.column) for side in sides)
 
     @property
     def picked(self) -> str:
         """How trees were picked, where some were and there are intervals."""
         gaps: list[Difference | None] = [*self.by_place.values()] or [self.gap]
-        paired = all(gap is not None and gap.ends is not None for gap in gaps)
-        paired = paired and not self.question.ask.records.printed
-        if not paired or not any(each.picks for each in self.contrasts):
+        is_paired = all(gap is not None and gap.ends is not None for gap in gaps)
+        is_paired = is_paired and not self.question.ask.records.printed
+        if not is_paired or not any(contrast.picks for contrast in self.contrasts):
             return ""
         return "; each tree picked on one half of the prompts and compared on the other"
 
@@ -533,37 +551,39 @@ class Found:
         """
         counts = []
         for contrast in self.contrasts:
-            left = contrast.left[0]
-            ours = left.get(self.column)
-            other = contrast.right[0].get(self.column)
-            other = self.question.ask.value(left, against) if against else other
-            if ours is not None and other is not None and not pd.isna([ours, other]).any():
-                counts.append((str(left["spec"]), float(ours), float(other)))
+            left_row = contrast.left[0]
+            ours = left_row.get(self.column)
+            number = contrast.right[0].get(self.column)
+            number = self.question.ask.value(left_row, against) if against else number
+            if ours is not None and number is not None and not pd.isna([ours, number]).any():
+                counts.append((str(left_row["spec"]), float(ours), float(number)))
         return counts
 
 
 _Cases = Sequence[tuple[Group, dict[Label, Contrasts]]]
 
 
-def _by_label(asked: Question, metric: str, known: _Cases, pooled: bool | str) -> Iterator[Found]:
+def _by_label(
+    question: Question, metric: str, cases_by_group: _Cases, pooled: bool | str
+) -> Iterator[Found]:
     """Each label's cases by task, then pooled over tasks whose runs agree in settings."""
-    settings = _settings(asked.ask, [group for group, _ in known])
-    for label in dict.fromkeys(label for _, cases in known for label in cases):
+    settings = _settings(question.ask, [group for group, _ in cases_by_group])
+    for label in dict.fromkeys(label for _, cases in cases_by_group for label in cases):
         parts: dict[str, list[tuple[Group, Contrasts]]] = {}
-        for (group, cases), setting in zip(known, settings, strict=True):
+        for (group, cases), setting in zip(cases_by_group, settings, strict=True):
             if label in cases:
                 parts.setdefault(setting, []).append((group, cases[label]))
                 for column in get_score_columns(group, metric):
-                    yield Found(asked, group, column, label, [cases[label]])
+                    yield Found(question, group, column, label, [cases[label]])
         for setting, part in parts.items() if pooled else ():
             rows = part[0][0].rows
             if 1 < len(part) == len({str(group.rows.task.iloc[0]) for group, _ in part}):
-                where = (
+                location = (
                     pooled if isinstance(pooled, str) else f"all tasks, pair {rows.pair.iloc[0]}"
                 )
-                place = ", ".join(filter(None, [where, setting]))
+                place = ", ".join(filter(None, [location, setting]))
                 strata = [contrasts for _, contrasts in part]
-                yield Found(asked, part[0][0], metric, label, strata, place)
+                yield Found(question, part[0][0], metric, label, strata, place)
 
 
 def _settings(ask: Ask, groups: Sequence[Group]) -> list[str]:
@@ -574,26 +594,28 @@ def _settings(ask: Ask, groups: Sequence[Group]) -> list[str]:
         for column in columns
         if column.name not in ask.across
     ]
-    varying = [each for each in texts if len(set(each)) > 1]
-    return [join_settings(each[place] for each in varying) for place in range(len(groups))]
+    differing_words = [words for words in texts if len(set(words)) > 1]
+    return [
+        join_settings(words[place] for words in differing_words) for place in range(len(groups))
+    ]
 
 
-def _report_incomparable(asked: Question, metric: str, known: _Cases) -> Checks:
+def _report_incomparable(question: Question, metric: str, cases_by_group: _Cases) -> Checks:
     """Checks of tasks whose two sides differ in settings; the evidence names the columns."""
-    tasks = group_by_key((str(group.rows.task.iloc[0]), group) for group, _ in known)
-    compared = {str(group.rows.task.iloc[0]) for group, cases in known if cases}
+    tasks = group_by_key((str(group.rows.task.iloc[0]), group) for group, _ in cases_by_group)
+    done_tasks = {str(group.rows.task.iloc[0]) for group, cases in cases_by_group if cases}
     for task, groups in tasks.items():
-        if len(groups) < 2 or task in compared:
+        if len(groups) < 2 or task in done_tasks:
             continue
-        whole = Group(task, pd.concat([group.rows for group in groups]))
-        for label, contrasts in [*asked.cases(whole).items()][:1]:
-            said = []
+        task_group = Group(task, pd.concat([group.rows for group in groups]))
+        for label, contrasts in [*question.cases(task_group).items()][:1]:
+            sentences = []
             rows = [row for contrast in contrasts for row in contrast.cells]
             for column in run_columns(rows[0]):
                 values = dict.fromkeys(value_text(column, row.get(column.name)) for row in rows)
-                if len(values) > 1 and column.name not in asked.ask.across:
-                    first, *others = values
-                    rest = (other.removeprefix(column.title).strip() for other in others)
-                    said.append(" and ".join([first, *rest]))
-            check = Found(asked, whole, metric, label, [contrasts]).check(NOT_COMPARABLE)
-            yield replace(check, evidence=f"{NOT_COMPARABLE}: {'; '.join(said)}")
+                if len(values) > 1 and column.name not in question.ask.across:
+                    start, *other_values = values
+                    other_texts = (text.removeprefix(column.title).strip() for text in other_values)
+                    sentences.append(" and ".join([start, *other_texts]))
+            check = Found(question, task_group, metric, label, [contrasts]).check(NOT_COMPARABLE)
+            yield replace(check, evidence=f"{NOT_COMPARABLE}: {'; '.join(sentences)}")

@@ -111,12 +111,12 @@ class Difference:
 
     def scale_interval(self, factor: float) -> Difference:
         """Returns the same with an interval ``factor`` times as wide."""
-        tested = self.tested
-        if tested is None or tested.ends is None:
+        interval = self.tested
+        if interval is None or interval.ends is None:
             return self
-        value = tested.value
-        low, high = (value + (end - value) * factor for end in tested.ends)
-        return replace(self, tested=replace(tested, low=low, high=high))
+        value = interval.value
+        low, high = (value + (end - value) * factor for end in interval.ends)
+        return replace(self, tested=replace(interval, low=low, high=high))
 
     def of_prompts(self, count: int) -> Difference:
         """Returns the same difference and spread on so many prompts; unknown without a number."""
@@ -132,15 +132,15 @@ class Difference:
             return None
         if not bound and self.is_within_chance:
             return PValues(1.0, 1.0)
-        at = float(np.log1p(bound)) if self.relative else bound
-        more = p_value_above(self.tested, at)
-        less = p_value_below(self.tested, at)
-        return None if more is None or less is None else PValues(more, less)
+        threshold = float(np.log1p(bound)) if self.relative else bound
+        support = p_value_above(self.tested, threshold)
+        against = p_value_below(self.tested, threshold)
+        return None if support is None or against is None else PValues(support, against)
 
     def below(self, bound: float = 0.0) -> PValues | None:
         """P-values of a claim that the difference is less than that."""
-        found = self.above(bound)
-        return found and PValues(found.against_claim, found.for_claim)
+        p_values = self.above(bound)
+        return p_values and PValues(p_values.against_claim, p_values.for_claim)
 
     def better(self) -> PValues | None:
         """P-values of a claim that the left side is better, as the metric's direction has it."""
@@ -148,12 +148,12 @@ class Difference:
 
     def within(self, room: float) -> PValues | None:
         """P-values of a claim that the difference is at most so large, either way (two tests)."""
-        over = self.below(room)
-        under = self.above(-room)
-        if over is None or under is None:
+        upper = self.below(room)
+        lower = self.above(-room)
+        if upper is None or lower is None:
             return None
-        either = min(over.against_claim, under.against_claim)
-        return PValues(max(over.for_claim, under.for_claim), min(1.0, 2 * either))
+        either = min(upper.against_claim, lower.against_claim)
+        return PValues(max(upper.for_claim, lower.for_claim), min(1.0, 2 * either))
 
     def within_share(self, share: float) -> PValues | None:
         """Returns the same of a share of the left side's number."""
@@ -163,8 +163,8 @@ class Difference:
         form = "+.1%" if self.relative else "+.3f"
         if self.ends is None or self.why == "as printed":
             return f"{self.value:{form}} (no interval: {self.why})"
-        told = f", by chance: two names of one configuration differ by {self.chance:.1%}"
-        return format_interval(self.value, *self.ends, form) + told * self.is_within_chance
+        chance_text = f", by chance: two names of one configuration differ by {self.chance:.1%}"
+        return format_interval(self.value, *self.ends, form) + chance_text * self.is_within_chance
 
 
 def difference(
@@ -184,22 +184,26 @@ def difference(
     if not contrasts or any(_trees(stratum) != _trees(contrasts) for stratum in strata):
         return None
     tables = [get_counts(stratum, metric, records, prompts) for stratum in strata]
-    known = [table for table in tables if table is not None]
-    if len(known) == len(strata):
-        if len({table.shape[2] for table in known}) > 1:  # seeds differ by task: summed
-            known = [table.sum(axis=2, keepdims=True) for table in known]
-        found = compute_mean_difference(contrasts, np.concatenate(known, axis=3), metric, relative)
+    tables_left = [table for table in tables if table is not None]
+    if len(tables_left) == len(strata):
+        if len({table.shape[2] for table in tables_left}) > 1:  # seeds differ by task: summed
+            tables_left = [table.sum(axis=2, keepdims=True) for table in tables_left]
+        result = compute_mean_difference(
+            contrasts, np.concatenate(tables_left, axis=3), metric, relative
+        )
         rate = relative and metric in AS_TAU
         tau = difference(strata, "block_efficiency", records, True, prompts) if rate else None
-        if found and found.tested and tau and tau.tested:
-            far = reach_as_far(found.tested.mapped(exp), tau.tested.mapped(exp), metric)
-            found = replace(found, tested=far.mapped(log))
+        if result and result.tested and tau and tau.tested:
+            far = reach_as_far(result.tested.mapped(exp), tau.tested.mapped(exp), metric)
+            result = replace(result, tested=far.mapped(log))
     else:
-        found = (
+        result = (
             None if len(strata) > 1 else _compute_from_rows(contrasts, metric, records, relative)
         )
-    left = np.array([each.left[0].get(metric) for each in contrasts], dtype=np.float64)
-    return found and replace(found, falls=is_lower_better(metric), left=float(left.mean()))
+    left_values = np.array(
+        [contrast.left[0].get(metric) for contrast in contrasts], dtype=np.float64
+    )
+    return result and replace(result, falls=is_lower_better(metric), left=float(left_values.mean()))
 
 
 def _trees(contrasts: Sequence[Contrast]) -> list[list[list[tuple[str, str]]]]:
@@ -220,21 +224,23 @@ def compute_mean_difference(
     contrasts: Sequence[Contrast], table: Table, metric: str, relative: bool
 ) -> Difference | None:
     """Returns the mean difference from the counts of every contrast's cells, in their order."""
-    picks = any(each.picks for each in contrasts)
-    few = table.shape[-1] < FEWEST_PICKED
-    if picks and not few:
+    picks = any(contrast.picks for contrast in contrasts)
+    is_small = table.shape[-1] < FEWEST_PICKED
+    if picks and not is_small:
         contrasts, table = _resolve_picks(contrasts, table, metric)
-    shares = [partial(_share, each, metric, relative, len(contrasts)) for each in contrasts]
-    widths = [len(each.cells) * table.shape[1] for each in contrasts]
+    shares = [partial(_share, contrast, metric, relative, len(contrasts)) for contrast in contrasts]
+    widths = [len(contrast.cells) * table.shape[1] for contrast in contrasts]
     statistic = Total(tuple(zip(widths, shares, strict=True)))
     flat = table.reshape(-1, *table.shape[2:])
-    if picks and few:
+    if picks and is_small:
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = float(statistic(flat.sum(axis=(1, 2))[:, None])[0])
         value = float(np.expm1(mean)) if relative else mean
-        why = f"fewer than {FEWEST_PICKED} prompts to pick a tree on one half and compare the other"
-        return Difference(value, None, relative, why) if np.isfinite(mean) else None
-    rows = [row for each in contrasts for row in each.cells]
+        reason = (
+            f"fewer than {FEWEST_PICKED} prompts to pick a tree on one half and compare the other"
+        )
+        return Difference(value, None, relative, reason) if np.isfinite(mean) else None
+    rows = [row for contrast in contrasts for row in contrast.cells]
     # Scores are bounded and often equal; all else is smooth in the sums. Repeats are blocks of
     # times, and more calls of a prompt of all else.
     if metric in TIMED:
@@ -248,17 +254,17 @@ def compute_mean_difference(
     if interval is None:
         return None
     value = float(np.expm1(interval.value)) if relative else interval.value
-    batched = metric in TIMED and max(map(get_batch, rows)) > 1
+    is_batched = metric in TIMED and max(map(get_batch, rows)) > 1
     prompts = table.shape[-1]
-    few = FEW_CLOCKS if batched and prompts == 1 else TOO_FEW
-    why = few if prompts < FEWEST else FEW_DIFFER
-    gap = Difference(value, interval, relative, why, prompts=0 if batched else prompts)
+    is_small = FEW_CLOCKS if is_batched and prompts == 1 else TOO_FEW
+    reason = is_small if prompts < FEWEST else FEW_DIFFER
+    gap = Difference(value, interval, relative, reason, prompts=0 if is_batched else prompts)
     # Where a side was picked on one half of the prompts for the other, both halves correlate.
     gap = gap.scale_interval(WIDER) if picks else gap
     ends = gap.tested and gap.tested.ends
     if relative and ends and ends[1] - ends[0] > log(WIDEST):
-        why = f"its ends are a factor of more than {WIDEST:g} apart"
-        return replace(gap, tested=Interval(value), why=why)
+        reason = f"its ends are a factor of more than {WIDEST:g} apart"
+        return replace(gap, tested=Interval(value), why=reason)
     return gap
 
 
@@ -272,36 +278,36 @@ def _find_room(rows: Sequence[Row], table: Table, metric: str, relative: bool) -
     return float(np.ptp(np.log(ends) if relative else ends))
 
 
-def _share(contrast: Contrast, metric: str, relative: bool, of: int, sums: Table) -> Table:
+def _share(contrast: Contrast, metric: str, relative: bool, count: int, sums: Table) -> Table:
     """One contrast's part of the mean of so many: sums (counts of its cells, batch) -> (batch,)."""
-    each = iter(np.split(sums, len(contrast.cells)))
+    cell_sums = iter(np.split(sums, len(contrast.cells)))
     best = []
     for side, weights in ((contrast.left, None), (contrast.right, contrast.weights)):
-        rates = [value_of_sums(next(each), row, metric) for row in side]
+        rates = [value_of_sums(next(cell_sums), row, metric) for row in side]
         best.append(np.max(rates, axis=0) if weights is None else np.dot(weights, rates))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return (np.log(best[0]) - np.log(best[1]) if relative else best[0] - best[1]) / of
+        return (np.log(best[0]) - np.log(best[1]) if relative else best[0] - best[1]) / count
 
 
 def _resolve_picks(
     contrasts: Sequence[Contrast], table: Table, metric: str
 ) -> tuple[list[Contrast], Table]:
     """Returns the contrasts with, of each prompt, the cell that the other half of them picked."""
-    settled = []
+    resolved_contrasts = []
     parts = []
     start = 0
     for contrast in contrasts:
         middle = start + len(contrast.left)
         end = start + len(contrast.cells)
-        left = table[start:middle]
+        left_table = table[start:middle]
         right = contrast.right
-        rest = table[middle:end]
+        right_table = table[middle:end]
         if contrast.weights is None:
-            right, rest = right[:1], combine(right, rest, metric)[None]
-        parts += [combine(contrast.left, left, metric)[None], rest]
-        settled.append(Contrast(contrast.left[:1], right, contrast.weights))
+            right, right_table = right[:1], combine(right, right_table, metric)[None]
+        parts += [combine(contrast.left, left_table, metric)[None], right_table]
+        resolved_contrasts.append(Contrast(contrast.left[:1], right, contrast.weights))
         start = end
-    return settled, np.concatenate(parts)
+    return resolved_contrasts, np.concatenate(parts)
 
 
 def get_counts(
@@ -325,12 +331,12 @@ def _compute_from_rows(
     """
     values = []
     for contrast in contrasts:
-        left, right = (
+        left_values, right = (
             np.array([nan if pd.isna(row.get(metric)) else float(row[metric]) for row in side])
             for side in (contrast.left, contrast.right)
         )
-        other = right.max() if contrast.weights is None else np.dot(contrast.weights, right)
-        ends = float(left.max()), float(other)
+        right_value = right.max() if contrast.weights is None else np.dot(contrast.weights, right)
+        ends = float(left_values.max()), float(right_value)
         if np.isnan(ends).any() or (relative and min(ends) <= 0):
             return None
         values.append(np.log(ends[0] / ends[1]) if relative else ends[0] - ends[1])
@@ -339,20 +345,24 @@ def _compute_from_rows(
     if records.printed:
         return Difference(value, Interval(mean, mean, mean, freedom=1), relative, "as printed")
     sides = [row for contrast in contrasts for row in contrast.cells]
-    recorded = all(records.get_counts_by_seed(row, metric) for row in sides)
-    timed = recorded and metric in TIMED
-    why = "the cells were not timed in turn" if timed else "no records by prompt to pair the cells"
-    return Difference(value, None, relative, why)
+    has_records = all(records.get_counts_by_seed(row, metric) for row in sides)
+    has_times = has_records and metric in TIMED
+    reason = (
+        "the cells were not timed in turn"
+        if has_times
+        else "no records by prompt to pair the cells"
+    )
+    return Difference(value, None, relative, reason)
 
 
 def format_pick(side: Sequence[Row], metric: str) -> str:
     """Returns the best cell's tree, and of how many."""
-    known = [row for row in side if not pd.isna(row.get(metric))]
-    if not known:
+    rows_left = [row for row in side if not pd.isna(row.get(metric))]
+    if not rows_left:
         return "-"
-    best = max(known, key=lambda row: float(row[metric]))
-    many = f" (best of {len(side)} on all prompts)" if len(side) > 1 else ""
-    return f"{best['decoder']} {best['spec']}{many}"
+    best = max(rows_left, key=lambda row: float(row[metric]))
+    count_text = f" (best of {len(side)} on all prompts)" if len(side) > 1 else ""
+    return f"{best['decoder']} {best['spec']}{count_text}"
 
 
 def combine(side: Sequence[Row], counts: Table, metric: str, pick: Pick | None = None) -> Table:
@@ -363,20 +373,22 @@ def combine(side: Sequence[Row], counts: Table, metric: str, pick: Pick | None =
     the first one.
     """
 
-    def best(seen: NDArray[np.bool_]) -> int:
-        values = get_values(side, counts[..., seen], metric)
+    def best(prompts_seen: NDArray[np.bool_]) -> int:
+        values = get_values(side, counts[..., prompts_seen], metric)
         return 0 if np.isnan(values).all() else int(np.nanargmax(values))
 
-    first = np.arange(counts.shape[-1]) % 2 == 0
-    chosen = counts[0].copy()
-    for half in (first, ~first) if len(side) > 1 else ():
+    first_half = np.arange(counts.shape[-1]) % 2 == 0
+    counts_out = counts[0].copy()
+    for half in (first_half, ~first_half) if len(side) > 1 else ():
         place = (pick or best)(~half)
         cell = counts[place][..., half].copy()
         if metric == "mbsu":
-            factors = [value_of_sums(np.ones((2, 1)), side[each], metric) for each in (place, 0)]
+            factors = [
+                value_of_sums(np.ones((2, 1)), side[place_at], metric) for place_at in (place, 0)
+            ]
             cell[0] *= float(factors[0][0]) / float(factors[1][0])
-        chosen[..., half] = cell
-    return chosen
+        counts_out[..., half] = cell
+    return counts_out
 
 
 def get_values(side: Sequence[Row], counts: Table, metric: str) -> Table:
@@ -392,9 +404,9 @@ def get_values(side: Sequence[Row], counts: Table, metric: str) -> Table:
 
 def correlation(x: pd.Series, y: pd.Series) -> float | None:
     """Pearson's r; None for fewer than three points, or where one of both does not vary."""
-    known = x.notna() & y.notna()
-    x = x[known].astype(float)
-    y = y[known].astype(float)
+    is_known = x.notna() & y.notna()
+    x = x[is_known].astype(float)
+    y = y[is_known].astype(float)
     if len(x) < 3 or x.std() == 0 or y.std() == 0:
         return None
     return float(np.corrcoef(x, y)[0, 1])

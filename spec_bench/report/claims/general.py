@@ -33,25 +33,26 @@ SIMILAR = 0.05
 def checks(ask: Ask) -> Iterator[Check]:
     """All of them."""
     ask = ask.of()
-    known = partial(cells, status=("complete", "partial"), lossless="exact")
+    measured_cells = partial(cells, status=("complete", "partial"), lossless="exact")
 
-    def first(_: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
-        yield from (Contrast((a,), (b,)) for a, b in zip(left[:1], right[:1], strict=False))
+    def first(_: Question, left_rows: list[Row], right: list[Row]) -> Iterator[Contrast]:
+        yield from (Contrast((a,), (b,)) for a, b in zip(left_rows[:1], right[:1], strict=False))
 
     # The first trees of a file, ordered as in RSD's Figure 4 (arXiv:2402.14160).
-    for left, right in (("rsd_s", "rsd_c"), ("rsd_c", "spectr"), ("spectr", "sd")):
-        found = ask.ahead(
-            "{left} > {right} in {metric}", known(left), known(right), "block_efficiency",
+    for left_name, right in (("rsd_s", "rsd_c"), ("rsd_c", "spectr"), ("spectr", "sd")):
+        results = ask.ahead(
+            "{left} > {right} in {metric}",
+            measured_cells(left_name), measured_cells(right), "block_efficiency",
             by=first, pooled="all tasks", evidence="difference {found}",
         )  # fmt: skip
-        yield from (each for each in found if each.p_values or each.verdict == NOT_COMPARABLE)
+        yield from (check for check in results if check.p_values or check.verdict == NOT_COMPARABLE)
     yield from exact_scores(ask)
     for group in ask.groups:  # whether our fastest decoder is really faster than the baseline
         yield from find_fastest(group, ask.records, group.title)
     for group in ask.groups:
         for kind, prompts in prompts_by_category(group, ask.records).items():
-            where = f"{group.title}, category {kind}"
-            yield from find_fastest(group, ask.records, where, frozenset(prompts))
+            location = f"{group.title}, category {kind}"
+            yield from find_fastest(group, ask.records, location, frozenset(prompts))
 
 
 def exact_scores(ask: Ask) -> Iterator[Check]:
@@ -79,25 +80,27 @@ def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
     ]
     if not exact:
         return
-    least, most = find_columns([score, f"{score}{ENDS[0]}"])[0].limits
-    room = SIMILAR * ((1.0 if most is None else most) - (least or 0.0))
+    lowest, highest = find_columns([score, f"{score}{ENDS[0]}"])[0].limits
+    room = SIMILAR * ((1.0 if highest is None else highest) - (lowest or 0.0))
     claim = f"{score} of exact decoders is that of ar, within {room:g}"
     contrasts = [Contrast((row,), (baseline,)) for row in exact]
     table = get_counts(contrasts, score, records)
     if group.rows.temperature.eq(0).all() and table is not None and (table == table[0]).all():
-        same = f"the same on {table.shape[-1]} of {table.shape[-1]} prompts; a count"
-        yield Check(claim, group.title, same, HOLDS)
+        same_text = f"the same on {table.shape[-1]} of {table.shape[-1]} prompts; a count"
+        yield Check(claim, group.title, same_text, HOLDS)
         return
     mean = difference([contrasts], score, records)
-    near = mean.within(room) if mean else None
-    if near is None or table is None or table.shape[-1] < 2:
-        own = near if table is None else None
-        yield Check(claim, group.title, str(mean), p_values=own, pair=str(baseline["pair"]))
+    nearness = mean.within(room) if mean else None
+    if nearness is None or table is None or table.shape[-1] < 2:
+        p_equal = nearness if table is None else None
+        yield Check(claim, group.title, str(mean), p_values=p_equal, pair=str(baseline["pair"]))
         return
     sides = zip(contrasts, np.split(table.sum(axis=2), len(contrasts)), strict=True)
-    p, name = min((_one_sided(each, sums, score), cell_name(each.left[0])) for each, sums in sides)
-    several = f"mean of {len(exact)} decoders, " if len(exact) > 1 else ""
-    evidence = f"{several}{mean}; most lopsided by prompt: {name}, p = {p:.2g}"
+    p, name = min(
+        (_one_sided(contrast, sums, score), cell_name(contrast.left[0])) for contrast, sums in sides
+    )
+    count_text = f"mean of {len(exact)} decoders, " if len(exact) > 1 else ""
+    evidence = f"{count_text}{mean}; most lopsided by prompt: {name}, p = {p:.2g}"
     against = min(1.0, p * len(exact))
     pair = str(baseline["pair"])
 
@@ -105,21 +108,21 @@ def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
         near = mean.of_prompts(count).within(room) if mean else None
         return near and PValues(near.for_claim, against)
 
-    found = PValues(near.for_claim, against)
-    yield Check(claim, group.title, evidence, p_values=found, pair=pair, of_prompts=of_prompts)
+    p_values = PValues(nearness.for_claim, against)
+    yield Check(claim, group.title, evidence, p_values=p_values, pair=pair, of_prompts=of_prompts)
 
 
 def _one_sided(contrast: Contrast, sums: Array, score: str) -> float:
     """The p-value of the signs of the prompts' differences, of sums (counts, prompts) a cell."""
-    one, other = (
+    ours, theirs = (
         pseudo_values(partial(value_of_sums, row=cell, name=score), side)
         for cell, side in zip(contrast.cells, sums, strict=True)
     )
-    return sign_flip_p(one - other)
+    return sign_flip_p(ours - theirs)
 
 
 def find_fastest(
-    group: Group, records: RecordReader, where: str, prompts: frozenset[str] | None = None
+    group: Group, records: RecordReader, location: str, prompts: frozenset[str] | None = None
 ) -> Iterator[Check]:
     """The check of one group: the decoder that half of the prompts picks, timed on the others."""
     rows = group.rows
@@ -141,14 +144,14 @@ def find_fastest(
         basis = f"; on all prompts {best.decoder} {best.spec}, {best.speedup:.2f} times"
         count = format_prompt_count(rows)
     if len(rows) > 1:
-        how = ", picked on one half of the prompts and timed on the other" if gap.ends else ""
-        basis = f"{how}{basis}, best of {len(rows)}" + (f" on {count}" if count else "")
+        method = ", picked on one half of the prompts and timed on the other" if gap.ends else ""
+        basis = f"{method}{basis}, best of {len(rows)}" + (f" on {count}" if count else "")
     elif count:
         basis = f"{basis}, on {count}"
     evidence = f"{gap} against ar's token rate{basis}"
     yield Check(
         "the fastest beats ar",
-        where,
+        location,
         evidence,
         p_values=gap.above(),
         pair=str(baseline["pair"]),

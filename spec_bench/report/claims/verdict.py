@@ -84,24 +84,26 @@ def correct_verdicts(checks: Sequence[Check]) -> list[Check]:
         for place, check in enumerate(checks)
         if check.p_values
     )
-    done = list(checks)
+    corrected_checks = list(checks)
     for places in families.values():
-        found = [each for place in places if (each := checks[place].p_values)]
-        for place, (verdict, p) in zip(places, _group_checks(found), strict=True):
+        p_values = [p_value for place in places if (p_value := checks[place].p_values)]
+        for place, (verdict, p) in zip(places, _group_checks(p_values), strict=True):
             check = checks[place]
-            said = f"; p {p:.2g}, corrected for {len(places)}" if len(places) > 1 else ""
+            remark = f"; p {p:.2g}, corrected for {len(places)}" if len(places) > 1 else ""
             if verdict not in (HOLDS, DOES_NOT_HOLD):
-                said += _prompts_to_decide(check, len(places))
-            done[place] = replace(check, verdict=verdict, evidence=f"{check.evidence}{said}")
-    return done
+                remark += _prompts_to_decide(check, len(places))
+            corrected_checks[place] = replace(
+                check, verdict=verdict, evidence=f"{check.evidence}{remark}"
+            )
+    return corrected_checks
 
 
 def _group_checks(p_values: Sequence[PValues]) -> Iterator[tuple[str, float]]:
     """Yields the verdict and the smaller p-value of each, corrected for all (Holm)."""
-    both = holm([p for each in p_values for p in (each.for_claim, each.against_claim)])
-    for own, supports, against in zip(p_values, both[::2], both[1::2], strict=True):
-        side = ALONE if own.for_claim <= own.against_claim else CONTRARY
-        open_ = side if 2 * min(own.for_claim, own.against_claim) <= ALPHA else WITHIN_NOISE
+    corrected_p = holm([p for pair in p_values for p in (pair.for_claim, pair.against_claim)])
+    for raw_p, supports, against in zip(p_values, corrected_p[::2], corrected_p[1::2], strict=True):
+        side = ALONE if raw_p.for_claim <= raw_p.against_claim else CONTRARY
+        open_ = side if 2 * min(raw_p.for_claim, raw_p.against_claim) <= ALPHA else WITHIN_NOISE
         verdict = DOES_NOT_HOLD if against <= ALPHA else HOLDS if supports <= ALPHA else open_
         yield verdict, min(supports, against)
 
@@ -115,12 +117,12 @@ def _prompts_to_decide(check: Check, family: int) -> str:
     """Returns how many prompts would decide a check in a family of so many; "" if unknown."""
     if check.seeds:
         return "; more seeds may decide"
-    asked = 10
-    while asked <= _MOST and (p_values := check.of_prompts(asked)):
+    prompt_count = 10
+    while prompt_count <= _MOST and (p_values := check.of_prompts(prompt_count)):
         if 2 * family * min(p_values.for_claim, p_values.against_claim) <= ALPHA:
-            return f"; about {asked} prompts may decide"
-        asked = 10 * ceil(0.11 * asked)
-    return f"; {_MOST} prompts would not decide" if asked > _MOST else ""
+            return f"; about {prompt_count} prompts may decide"
+        prompt_count = 10 * ceil(0.11 * prompt_count)
+    return f"; {_MOST} prompts would not decide" if prompt_count > _MOST else ""
 
 
 def p_value_of_all(p_values: Iterable[PValues]) -> PValues:
@@ -129,13 +131,13 @@ def p_value_of_all(p_values: Iterable[PValues]) -> PValues:
     The largest p-value supports it (intersection-union), the smallest opposes it (Bonferroni).
     """
     parts = list(p_values)
-    against = min(each.against_claim for each in parts) * len(parts)
-    return PValues(max(each.for_claim for each in parts), min(1.0, against))
+    against = min(part.against_claim for part in parts) * len(parts)
+    return PValues(max(part.for_claim for part in parts), min(1.0, against))
 
 
 def p_value_of_any(p_values: Iterable[PValues]) -> PValues:
     """Of a claim that one of several holds, whichever it is: the contrary of all being false."""
-    contrary = p_value_of_all(PValues(each.against_claim, each.for_claim) for each in p_values)
+    contrary = p_value_of_all(PValues(part.against_claim, part.for_claim) for part in p_values)
     return PValues(contrary.against_claim, contrary.for_claim)
 
 
@@ -147,12 +149,12 @@ def p_value_of_most(p_values: Iterable[PValues]) -> PValues:
     """
     parts = list(p_values)
 
-    def at_least(count: int, given: Iterable[float]) -> float:
-        return min(1.0, (len(parts) - count + 1) * sorted(given)[count - 1])
+    def at_least(count: int, values: Iterable[float]) -> float:
+        return min(1.0, (len(parts) - count + 1) * sorted(values)[count - 1])
 
     return PValues(
-        at_least(len(parts) // 2 + 1, (each.for_claim for each in parts)),
-        at_least((len(parts) + 1) // 2, (each.against_claim for each in parts)),
+        at_least(len(parts) // 2 + 1, (part.for_claim for part in parts)),
+        at_least((len(parts) + 1) // 2, (part.against_claim for part in parts)),
     )
 
 
@@ -183,10 +185,10 @@ def summarise_claims(checks: Sequence[Check], paper: Paper | None) -> Summary:
     counts = Counter(check.verdict for check in checks)
     verdicts = [verdict for verdict in VERDICTS if counts[verdict]]
     phrases = [f"{counts[each]} {_PHRASES[each][counts[each] != 1]}" for each in verdicts]
-    listed = " and ".join(filter(None, [", ".join(phrases[:-1]), *phrases[-1:]]))
+    phrase = " and ".join(filter(None, [", ".join(phrases[:-1]), *phrases[-1:]]))
     text = "nothing was measured that a claim is about"
     if checks:
-        text = f"of {format_count(len(checks), 'check')}, {listed}"
+        text = f"of {format_count(len(checks), 'check')}, {phrase}"
     if paper:
         text = f"{paper.title.partition(':')[0]}: {text}"
     families = Counter((c.pair, bool(c.statement)) for c in checks if c.p_values is not None)
@@ -198,12 +200,15 @@ def summarise_claims(checks: Sequence[Check], paper: Paper | None) -> Summary:
     if missing:
         of_all = "its only claim" if len(claims) == 1 else f"{missing} of its {len(claims)} claims"
         text += f"; {of_all} not measured here"
-    last = [] if all(by_statement.values()) else ["not measured"]
+    extra = [] if all(by_statement.values()) else ["not measured"]
     lines = {
-        place: [*(str(own[each] or "") for each in verdicts), *("" if own else "x" for _ in last)]
-        for place, own in sorted(by_statement.items(), key=lambda item: not item[0][0])
+        place: [
+            *(str(counts_here[each] or "") for each in verdicts),
+            *("" if counts_here else "x" for _ in extra),
+        ]
+        for place, counts_here in sorted(by_statement.items(), key=lambda item: not item[0][0])
     }
-    return Summary(f"{text}.", (*verdicts, *last), lines)
+    return Summary(f"{text}.", (*verdicts, *extra), lines)
 
 
 # On the console.
@@ -224,12 +229,18 @@ def print_checks(checks: Sequence[Check], summary: Summary) -> None:
         table.add_column("what the paper says")
         for verdict in summary.verdicts:
             table.add_column(verdict.replace(" ", "\n", 1), justify="right")
-        above = ""
+        label_before = ""
         for (text, section, pair), counts in summary.lines.items():
-            said = label(text, section)
-            named = f"    {pair}" if said == above else f"{said}: {pair}" if pair else said
-            table.add_row(_escape_markup(named), *counts)
-            above = said
+            claim_label = label(text, section)
+            line_label = (
+                f"    {pair}"
+                if claim_label == label_before
+                else f"{claim_label}: {pair}"
+                if pair
+                else claim_label
+            )
+            table.add_row(_escape_markup(line_label), *counts)
+            label_before = claim_label
         console.print(table)
     for (text, section), group in group_by_claim(checks).items():
         if summary.lines:

@@ -63,11 +63,11 @@ FORMATS: dict[str, Callable[[Sequence[TableSheet]], str]] = {
 }
 
 
-def _files(options: Namespace, every: Sequence[Path]) -> list[Path]:
+def _files(options: Namespace, all_files: Sequence[Path]) -> list[Path]:
     """Returns the named experiments' results files, or all, made whole. Raises UsageError: none is
     there.
     """
-    files = [results_file(name, options.results) for name in options.names] or [*every]
+    files = [results_file(name, options.results) for name in options.names] or [*all_files]
     if not files:
         raise make_absence(f"no experiment below {str(options.results)!r}", options.results)
     for file in files:
@@ -89,22 +89,22 @@ def run_plain(options: Namespace) -> None:
 def run_table(options: Namespace) -> None:
     """Prints or writes a paper's table."""
     item = find_table(options.name)
-    measured = MeasuredRows.below(options.results, protocol=options.protocol)
-    sheets = build_tables(item, measured, options.pair)
+    cells = MeasuredRows.below(options.results, protocol=options.protocol)
+    sheets = build_tables(item, cells, options.pair)
     screen = sys.stdout.isatty() and options.out is None and options.format == "markdown"
-    if asked := options.columns or sheets[0].metrics[0] * screen:
-        every = ", ".join(sheets[0].metrics)
-        sheets = [sheet.only(asked.split(",")) for sheet in sheets]
+    if names := options.columns or sheets[0].metrics[0] * screen:
+        all_metrics = ", ".join(sheets[0].metrics)
+        sheets = [sheet.only(names.split(",")) for sheet in sheets]
     text = FORMATS[options.format](sheets)
     if screen:
         from rich.console import Console
         from rich.markdown import Markdown
 
-        titles = dict.fromkeys(each.title for each in render.list_columns(sheets[0]))
+        titles = dict.fromkeys(column.title for column in render.list_columns(sheets[0]))
         if len(titles) == 1:  # said below, so that columns are narrow
             text = text.replace(f"{next(iter(titles))}, ", "")
         Console().print(Markdown(text))
-        print(f"\nshown: {', '.join(titles)} (--columns {asked}); there is: {every}")
+        print(f"\nshown: {', '.join(titles)} (--columns {names}); there is: {all_metrics}")
     elif options.out is None:
         print(text, end="")
     else:
@@ -115,10 +115,10 @@ def run_table(options: Namespace) -> None:
 def run_list(options: Namespace) -> None:
     """Lists tables and figures of one paper, or an item's, or of all."""
     papers = [load_paper(options.paper.partition("/")[0])] if options.paper else readable_papers()
-    measured = MeasuredRows.below(options.results)
+    cells = MeasuredRows.below(options.results)
     if options.pair and papers[0].items[0].recipes:
-        check_pair(papers[0].items[0], options.pair, measured)
-    print("\n".join(list_paper(paper, measured, options.pair) for paper in papers), end="")
+        check_pair(papers[0].items[0], options.pair, cells)
+    print("\n".join(list_paper(paper, cells, options.pair) for paper in papers), end="")
 
 
 def run_figure(options: Namespace) -> None:
@@ -127,21 +127,23 @@ def run_figure(options: Namespace) -> None:
     from spec_bench.report.figures.cells import list_recipe_commands
 
     item = find_figure(options.name)
-    measured = MeasuredRows.below(options.results, item.experiments)
+    cells = MeasuredRows.below(options.results, item.experiments)
     if options.pair and item.recipes:
-        check_pair(item, options.pair, measured)
+        check_pair(item, options.pair, cells)
     folder = options.out or join_path_inside(options.results, "figures")
-    rows = figure_rows(item, measured.rows, options.results)
-    own = bool(options.pair) and "pair" in rows
-    check_models(rows[rows.pair == options.pair] if own else rows)
+    rows = figure_rows(item, cells.rows, options.results)
+    is_pair_alone = bool(options.pair) and "pair" in rows
+    check_models(rows[rows.pair == options.pair] if is_pair_alone else rows)
     try:
         for path in figures.draw(item, rows, folder, options.pair, alone=True):
             print(f"figure: {path}")
     except figures.NothingMeasuredError as error:
-        said = str(error)
-        for way in list_recipe_commands(item) * (options.results != RESULTS):
-            said = said.replace(way, f"{way} --out {shlex.quote(str(options.results))}")
-        raise UsageError(said) from error
+        message = str(error)
+        for command in list_recipe_commands(item) * (options.results != RESULTS):
+            message = message.replace(
+                command, f"{command} --out {shlex.quote(str(options.results))}"
+            )
+        raise UsageError(message) from error
 
 
 def run_checks(options: Namespace) -> None:
@@ -155,8 +157,8 @@ def run_checks(options: Namespace) -> None:
         read_printed_rows(paper) if options.printed else read_rows(results_files(options.results))
     )
     if rows.empty:
-        ways = " or ".join(dict.fromkeys(r for item in paper.items for r in item.recipes))
-        message = f"no results below {str(options.results)!r}; spec-bench run {ways} makes some"
+        commands = " or ".join(dict.fromkeys(r for item in paper.items for r in item.recipes))
+        message = f"no results below {str(options.results)!r}; spec-bench run {commands} makes some"
         raise make_absence(message, options.results)
     checks = check_claims(paper.name, check_models(rows), records)
     print_checks(checks, summarise_claims(checks, paper))
@@ -183,16 +185,16 @@ def run_all(options: Namespace) -> None:
 
     results = options.results
     direct = [path for path in results_files(results) if path.parent.parent == results]
-    failed = []
+    failures = []
     for file in _files(options, direct):
         try:
             _write_experiment(file, results)
         except UsageError as error:
-            failed.append(f"{file}: {error}")
+            failures.append(f"{file}: {error}")
     write_text(results / "index.html", build_index(results))
     print(results / "index.html")
-    if failed:
-        raise UsageError("\n".join(failed))
+    if failures:
+        raise UsageError("\n".join(failures))
 
 
 def _write_experiment(file: Path, results: Path) -> None:
@@ -202,24 +204,24 @@ def _write_experiment(file: Path, results: Path) -> None:
     tables_folder, figures_folder = (
         join_path_inside(folder, name) for name in ("tables", "figures")
     )
-    written = [file.parent / "page.html"]
-    write_text(written[0], build_page(file, results))
+    paths = [file.parent / "page.html"]
+    write_text(paths[0], build_page(file, results))
     (paper, items) = find_paper(folder.name)
-    measured = MeasuredRows(read_rows([file]), results)
-    tables = list_tables(items, measured)
+    cells = MeasuredRows(read_rows([file]), results)
+    tables = list_tables(items, cells)
     for table, stem in zip(tables, stems(tables), strict=True):
-        for suffix, rendered in _TABLES.items():
-            written.append(tables_folder / f"{stem}.{suffix}")
-            write_text(written[-1], rendered(table.sheet))
-    for drawing in list_figures(paper, items, measured) if paper else ():
-        written += draw(drawing, measured, figures_folder, *_PICTURES)
-    print(*written, *_remove_stale(folder, written), sep="\n")
+        for suffix, render_text in _TABLES.items():
+            paths.append(tables_folder / f"{stem}.{suffix}")
+            write_text(paths[-1], render_text(table.sheet))
+    for figure in list_figures(paper, items, cells) if paper else ():
+        paths += draw(figure, cells, figures_folder, *_PICTURES)
+    print(*paths, *_remove_stale(folder, paths), sep="\n")
 
 
-def _remove_stale(folder: Path, written: Sequence[Path]) -> Iterator[str]:
+def _remove_stale(folder: Path, kept_paths: Sequence[Path]) -> Iterator[str]:
     """Removes tables and figures that were not written now; a line for each other file."""
     for name, endings in (("tables", _TABLES), ("figures", _PICTURES)):
-        for path in sorted({*(folder / name).glob("*")} - {*written}):
+        for path in sorted({*(folder / name).glob("*")} - {*kept_paths}):
             ours = path.suffix[1:] in endings and path.name.partition("-")[0] in paper_names()
             if ours and path.is_file():
                 path.unlink()
@@ -250,14 +252,14 @@ def run_lengths(options: Namespace) -> None:
 
     heads = ("decoder", "tree", "ratio of sums", "vLLM", "draft rate", "by position", "SPEED-Bench")
     table = Table(*heads, "joint", "conditional", box=None)
-    for row, done in _record_output(results_file(options.name, options.results)):
-        found = compute_lengths(done, isinstance(row.get("later_turns"), str))
-        single = (found.ratio_of_sums, found.vllm, found.draft_rate, found.mean_of_means)
+    for row, generations in _record_output(results_file(options.name, options.results)):
+        lengths = compute_lengths(generations, isinstance(row.get("later_turns"), str))
+        single = (lengths.ratio_of_sums, lengths.vllm, lengths.draft_rate, lengths.mean_of_means)
         cells = ["" if value is None else f"{value:.3f}" for value in single]
-        rates = (found.at_position, found.joint, found.conditional)
-        lists = [" ".join(f"{value:.2f}" for value in each) for each in rates]
-        told = (*cells[:3], lists[0], cells[3], *lists[1:])
-        table.add_row(str(row["decoder"]), str(row["spec"]), *told)
+        rates = (lengths.at_position, lengths.joint, lengths.conditional)
+        lists = [" ".join(f"{value:.2f}" for value in values) for values in rates]
+        texts = (*cells[:3], lists[0], cells[3], *lists[1:])
+        table.add_row(str(row["decoder"]), str(row["spec"]), *texts)
     _print_wide(table)
 
 
@@ -268,20 +270,20 @@ def run_positions(options: Namespace) -> None:
     from spec_bench.metrics.calls import group_by_position
 
     file = results_file(options.name, options.results)
-    found = {
+    cells = {
         tuple(str(row[name]) for name in ("decoder", "spec", "temperature")): {
-            each.first: each for each in group_by_position(done)
+            stretch.first: stretch for stretch in group_by_position(generations)
         }
-        for row, done in _record_output(file)
+        for row, generations in _record_output(file)
     }
-    stretches = {first: each for of_cell in found.values() for first, each in of_cell.items()}
+    stretches = {start: stretch for of_cell in cells.values() for start, stretch in of_cell.items()}
     if not stretches:
         raise UsageError(f"{file}: its records hold no lengths of prompts; newer ones do")
-    heads = [f"{stretches[first].first}-{stretches[first].last}" for first in sorted(stretches)]
+    heads = [f"{stretches[start].first}-{stretches[start].last}" for start in sorted(stretches)]
     table = Table("decoder", "tree", "temperature", *heads, box=None)
-    for cell, of_cell in found.items():
-        told = (of_cell.get(first) for first in sorted(stretches))
-        table.add_row(*cell, *(f"{t.emitted:.2f} ({t.calls})" if t else "" for t in told))
+    for cell, of_cell in cells.items():
+        cell_stretches = (of_cell.get(start) for start in sorted(stretches))
+        table.add_row(*cell, *(f"{t.emitted:.2f} ({t.calls})" if t else "" for t in cell_stretches))
     _print_wide(table)
     print("\nTokens per call and calls, by tokens before the call; 95% over prompts.")
     print("Texts at other positions are other texts: not the drafter's difference alone.")

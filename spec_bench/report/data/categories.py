@@ -52,15 +52,17 @@ def prompts_by_category(group: Group, records: RecordReader) -> dict[str, list[s
     if str(group.rows.iloc[0].task) == SPEC_BENCH:
         categories = {prompt: subtask(name) for prompt, name in categories.items()}
     counts = Counter(categories.values())
-    kept = {name for name, _ in counts.most_common(_MOST)} if len(counts) > _MOST else set(counts)
+    shown_names = (
+        {name for name, _ in counts.most_common(_MOST)} if len(counts) > _MOST else set(counts)
+    )
     names = group_by_key(
-        (to_printable(name or UNKNOWN) if name in kept else OTHERS, prompt)
+        (to_printable(name or UNKNOWN) if name in shown_names else OTHERS, prompt)
         for prompt, name in categories.items()
     )
-    ordered = sorted(names, key=lambda name: name in (UNKNOWN, OTHERS))
+    sorted_names = sorted(names, key=lambda name: name in (UNKNOWN, OTHERS))
     if set(names) <= set(SUBTASKS) and str(group.rows.iloc[0].task) == SPEC_BENCH:
-        ordered = [name for name in SUBTASKS if name in names]
-    return {name: names[name] for name in ordered}
+        sorted_names = [name for name in SUBTASKS if name in names]
+    return {name: names[name] for name in sorted_names}
 
 
 def subtask(category: str) -> str:
@@ -82,9 +84,11 @@ def compute_by_category(
             and reach_as_far(speed, taus[kind], "speedup")
             for kind in kinds
         }
-        found = {"speedup": speeds, "block_efficiency": taus}
-        known = {name: {k: v for k, v in of.items() if v} for name, of in found.items()}
-        cells.append((row, known))
+        intervals = {"speedup": speeds, "block_efficiency": taus}
+        known_intervals = {
+            name: {k: v for k, v in by_kind.items() if v} for name, by_kind in intervals.items()
+        }
+        cells.append((row, known_intervals))
     return cells
 
 
@@ -92,9 +96,9 @@ def _tokens(row: Row, prompts: Sequence[str], records: RecordReader) -> Interval
     table = records.tables([row], prompts)("block_efficiency")
     if table is None or table.shape[-1] < len(prompts):
         return None
-    above, below = table[0].sum(axis=1)
+    numerators, denominators = table[0].sum(axis=1)
     sums = describe_sums(row, "block_efficiency")
-    interval = ratio_interval(above, below, sums.room)
+    interval = ratio_interval(numerators, denominators, sums.room)
     return interval and finish_interval(sums, interval)
 
 

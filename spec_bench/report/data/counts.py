@@ -50,8 +50,8 @@ Timings = dict[str, dict[str, tuple[float, ...]]]
 def read_repeats(results: Path, run_id: str) -> list[dict[str, Generation]]:
     """A cell's records by prompt id, of each whole repeat. Raises ValueError: unreadable."""
     packed = read_packed(results, run_id)
-    done = ((each, packed.take_generations(each.values())) for each in packed.repeats(run_id))
-    return [dict(zip(names, each, strict=True)) for names, each in done]
+    repeats = ((lines, packed.take_generations(lines.values())) for lines in packed.repeats(run_id))
+    return [dict(zip(names, lines, strict=True)) for names, lines in repeats]
 
 
 def read_origin(results: Path, run_id: str) -> Mapping[str, Any] | None:
@@ -64,12 +64,12 @@ def read_packed(results: Path, run_id: str) -> PackedRecords:
     it stays the same. Raises ValueError: records, or what their answers scored, cannot be read.
     """
     path = files.records_file(results)
-    kept = parquet.read_once(path) if os.path.lexists(path) else parquet.concat([])
-    run = files.run_folder(files.results_folder(results), run_id)
-    if run_id in kept and not _is_newer(run / files.CELL, path):
-        return kept
-    done = cell_folder.read_lines(run / files.GENERATIONS)
-    return cell_folder.pack_cell(run, cell_folder.read_cell(run), done)
+    packed = parquet.read_once(path) if os.path.lexists(path) else parquet.concat([])
+    run_path = files.run_folder(files.results_folder(results), run_id)
+    if run_id in packed and not _is_newer(run_path / files.CELL, path):
+        return packed
+    generations = cell_folder.read_lines(run_path / files.GENERATIONS)
+    return cell_folder.pack_cell(run_path, cell_folder.read_cell(run_path), generations)
 
 
 def _is_newer(cell: Path, records: Path) -> bool:
@@ -94,21 +94,21 @@ class _Cell:
     def texts(self, column: str) -> list[dict[str, str]]:
         """By prompt what a column has, of each repeat."""
         texts = getattr(self.packed.windows, column)
-        return [{prompt: texts[line] for prompt, line in each.items()} for each in self.repeats]
+        return [{prompt: texts[line] for prompt, line in lines.items()} for lines in self.repeats]
 
     def of(self, name: str, lines: Mapping[str, int]) -> Counts:
         """Returns a metric's counts of some lines; none where these have no such number."""
-        known = metric.get(name)
-        if not known or not known.column.interval:
+        quantity = metric.get(name)
+        if not quantity or not quantity.column.interval:
             return {}
-        if known.sums is None:
-            done = self.packed.take_generations(lines.values())
-            number = known.of(CellRecords(done, draft_calls=0, parameter_ratio=0.0))
+        if quantity.sums is None:
+            generations = self.packed.take_generations(lines.values())
+            number = quantity.of(CellRecords(generations, draft_calls=0, parameter_ratio=0.0))
             sums = isinstance(number, Sums) and (number.numerators, number.denominators)
             return dict(zip(lines, zip(*sums, strict=True), strict=True)) if sums else {}
-        if not known.sums:
+        if not quantity.sums:
             return {}
-        part = self.packed.windows.sums(*known.sums)[[*lines.values()]]
+        part = self.packed.windows.sums(*quantity.sums)[[*lines.values()]]
         if np.isnan(part).any() or not part[:, 1].any():
             return {}
         return dict(zip(lines, map(tuple, part.tolist()), strict=True))
@@ -132,8 +132,8 @@ class _Block(NamedTuple):
         ):
             return None
         table = self.windows.sums(*ratio)[lines]
-        known = not np.isnan(table).any() and table[..., 1].any(axis=-1).all()
-        return np.moveaxis(table, -1, 1) if known else None
+        is_known = not np.isnan(table).any() and table[..., 1].any(axis=-1).all()
+        return np.moveaxis(table, -1, 1) if is_known else None
 
 
 def _sums(score: Scored) -> tuple[float, ...]:
@@ -147,10 +147,12 @@ def _is_remeasured(name: str) -> bool:
 @lru_cache(maxsize=1024)  # cells of a group are asked several times
 def _counts(cell: _Cell, name: str) -> list[Counts]:
     """Returns the counts of each repeat that measured a metric anew."""
-    if cell.repeats and (scored := cell.packed.get_score(cell.run_id, name)):
-        return [{prompt: _sums(each) for prompt, each in scored.items()}]
-    found = (cell.of(name, lines) for lines in cell.repeats[: None if _is_remeasured(name) else 1])
-    return [counts for counts in found if counts]
+    if cell.repeats and (score_numbers := cell.packed.get_score(cell.run_id, name)):
+        return [{prompt: _sums(numbers) for prompt, numbers in score_numbers.items()}]
+    counts_by_repeat = (
+        cell.of(name, lines) for lines in cell.repeats[: None if _is_remeasured(name) else 1]
+    )
+    return [counts for counts in counts_by_repeat if counts]
 
 
 @lru_cache(maxsize=256)
@@ -160,12 +162,12 @@ def _timings(cell: _Cell, name: str) -> list[Timings]:
     for number, (counts, sat) in enumerate(
         zip(_counts(cell, name), cell.texts("sitting"), strict=False)
     ):
-        timed = {prompt: {sat[prompt]: pair} for prompt, pair in counts.items()}
-        for (repeat, sitting), lines in cell.again.items():
-            again = cell.of(name, lines) if repeat == number and _is_remeasured(name) else {}
-            for prompt, pair in again.items():
-                timed.setdefault(prompt, {}).setdefault(sitting, pair)
-        timings.append(timed)
+        pairs_by_session = {prompt: {sat[prompt]: pair} for prompt, pair in counts.items()}
+        for (repeat, session), lines in cell.again.items():
+            new_counts = cell.of(name, lines) if repeat == number and _is_remeasured(name) else {}
+            for prompt, pair in new_counts.items():
+                pairs_by_session.setdefault(prompt, {}).setdefault(session, pair)
+        timings.append(pairs_by_session)
     return timings
 
 
@@ -185,7 +187,11 @@ class RecordReader:
         return sum_repeats(_counts(self._cell(row, str(row["run_id"])), name))
 
     def tables(
-        self, rows: Sequence[Row], prompts: Collection[str] | None = None, *, whole: bool = False
+        self,
+        rows: Sequence[Row],
+        prompts: Collection[str] | None = None,
+        *,
+        sum_seeds: bool = False,
     ) -> Tables:
         """Returns what gives a metric's counts of cells, with every seed and repeat (``whole``: a
         seed's repeats summed) and (of these) prompts that all have; of seconds and joules those
@@ -195,39 +201,41 @@ class RecordReader:
 
         def of(name: str) -> Table | None:
             if block and (table := block.counts(name)) is not None:
-                table = table.sum(axis=3, keepdims=True) if whole else table
-                known = [prompts is None or each in prompts for each in block.prompts]
-                table = table.reshape(*table.shape[:2], -1, len(known))[..., known]
-                return np.ascontiguousarray(table) if any(known) else None
+                table = table.sum(axis=3, keepdims=True) if sum_seeds else table
+                is_chosen = [prompts is None or prompt in prompts for prompt in block.prompts]
+                table = table.reshape(*table.shape[:2], -1, len(is_chosen))[..., is_chosen]
+                return np.ascontiguousarray(table) if any(is_chosen) else None
             alone = (self.get_counts_by_seed(row, name) or {} for row in rows)
-            every = self.get_interleaved_counts(rows, name) or () if _is_remeasured(name) else alone
-            return stack_counts(map(_sum_by_seed, every) if whole else every, prompts)
+            all_counts = (
+                self.get_interleaved_counts(rows, name) or () if _is_remeasured(name) else alone
+            )
+            return stack_counts(map(_sum_by_seed, all_counts) if sum_seeds else all_counts, prompts)
 
         def sum_clocks(name: str) -> Table | None:
             largest = max(range(len(rows)), key=lambda place: get_batch(rows[place]))
-            shared = _is_remeasured(name) and get_batch(rows[largest]) > 1
+            shares_clock = _is_remeasured(name) and get_batch(rows[largest]) > 1
             # Prompts of one clock have its share that is not a model's alike.
-            clocks = of("host_overhead") if shared else None
+            clocks = of("host_overhead") if shares_clock else None
             shares = () if clocks is None else np.divide(*clocks[largest, :, 0]).round(9)
-            found = of(name)
-            return None if found is None else sum_blocks(found, shares)
+            table = of(name)
+            return None if table is None else sum_blocks(table, shares)
 
         return sum_clocks
 
     def _block(self, rows: Sequence[Row]) -> _Block | None:
         """Returns cells of the same seeds, repeats and prompts that are in one file; else None."""
         seeds = [[seed for seed, _ in _runs(row)] for row in rows]
-        cells = [self._cell(row, run) for row in rows for _, run in _runs(row)]
+        cells = [self._cell(row, run_id) for row in rows for _, run_id in _runs(row)]
         packed = cells[0].packed
         prompts = cells[0].prompts
         repeats = len(cells[0].repeats)
-        alike = all(
-            each.packed is packed and each.prompts == prompts and len(each.repeats) == repeats
-            for each in cells
+        is_uniform = all(
+            cell.packed is packed and cell.prompts == prompts and len(cell.repeats) == repeats
+            for cell in cells
         )
-        if not (prompts and alike and seeds == seeds[:1] * len(seeds)):
+        if not (prompts and is_uniform and seeds == seeds[:1] * len(seeds)):
             return None
-        lines = np.array([[[*lines.values()] for lines in each.repeats] for each in cells])
+        lines = np.array([[[*lines.values()] for lines in cell.repeats] for cell in cells])
         lines = lines.reshape(len(rows), -1, repeats, len(prompts))
         return _Block(packed.windows, prompts, lines)
 
@@ -249,34 +257,36 @@ class RecordReader:
         records.
         """
         timed_rows = (self._get_counts_by_run(row, name, _timings) for row in rows)
-        cells = [timed for timed in timed_rows if timed]
+        cells = [sessions for sessions in timed_rows if sessions]
         if len(cells) < len(rows):
             return None
         seeds = shared_keys(cells)
         counts: list[dict[str, Counts]] = [{seed: {} for seed in seeds} for _ in cells]
         for seed in seeds:
             for prompt in cells[0][seed]:
-                timed = [cell[seed].get(prompt, {}) for cell in cells]
-                if shared := shared_keys(timed):
-                    for by_seed, each in zip(counts, timed, strict=True):
-                        by_seed[seed][prompt] = each[shared[0]]
+                sessions = [cell[seed].get(prompt, {}) for cell in cells]
+                if common_sessions := shared_keys(sessions):
+                    for by_seed, by_session in zip(counts, sessions, strict=True):
+                        by_seed[seed][prompt] = by_session[common_sessions[0]]
         return counts
 
     def _get_counts_by_run(
-        self, row: Row, name: str, of: Callable[[_Cell, str], list[Found]]
+        self, row: Row, name: str, count_repeats: Callable[[_Cell, str], list[Found]]
     ) -> dict[str, Found] | None:
         """By seed, or ``SEED/REPEAT``, the repeats of each run; None: some run has none."""
-        found: dict[str, Found] = {}
-        for seed, run in _runs(row):
-            if not (repeats := of(self._cell(row, run), name)):
+        counts_by_run: dict[str, Found] = {}
+        for seed, run_id in _runs(row):
+            if not (repeats := count_repeats(self._cell(row, run_id), name)):
                 return None
-            found |= {f"{seed}/{n}" if n else seed: each for n, each in enumerate(repeats)}
-        return found
+            counts_by_run |= {
+                f"{seed}/{n}" if n else seed: counts for n, counts in enumerate(repeats)
+            }
+        return counts_by_run
 
     def categories(self, row: Row) -> dict[str, str]:
         """Prompt id -> its category, "" where the task's rows have none; {} without records."""
-        run = str(row["run_id"]).split(",")[0]
-        return next(iter(self._cell(row, run).texts("category")), {})
+        run_id = str(row["run_id"]).split(",")[0]
+        return next(iter(self._cell(row, run_id).texts("category")), {})
 
     def get_counts_by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
         """Seed -> the counts of its run, of a row that seeds were pooled in all of them, and where
@@ -304,11 +314,11 @@ class RoundReader(RecordReader):
         """The counts that one session measured; else those of at least two rounds, by seed, a
         prompt's repeats summed, which are of one job.
         """
-        timed = super().get_interleaved_counts(rows, name)
-        if timed and any(timed[0].values()):
-            return timed
+        timings = super().get_interleaved_counts(rows, name)
+        if timings and any(timings[0].values()):
+            return timings
         cells = [
-            {seed: self.counts({**row, "run_id": run}, name) for seed, run in _runs(row)}
+            {seed: self.counts({**row, "run_id": run_id}, name) for seed, run_id in _runs(row)}
             for row in rows
         ]
         seeds = [seed for seed in cells[0] if all(cell.get(seed) is not None for cell in cells)]
@@ -328,31 +338,31 @@ def _sum_by_seed(runs: Mapping[str, Counts]) -> dict[str, Counts]:
 
 
 def _group_runs_by_seed(runs: Mapping[str, Counts]) -> dict[str, list[Counts]]:
-    return group_by_key((name.partition("/")[0], run) for name, run in runs.items())
+    return group_by_key((name.partition("/")[0], run_id) for name, run_id in runs.items())
 
 
 def value_of_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
     """Returns the metric or score from what it is made of by sums, ``(counts, batch)``."""
     ours = name not in _SCORES and name in metric
-    made = None if ours else score_of_sums(name, len(sums))
-    if made is not None:
-        return made(sums)
+    statistic = None if ours else score_of_sums(name, len(sums))
+    if statistic is not None:
+        return statistic(sums)
     ratio = sums[0] / sums[1]
-    mapped = describe_sums(row, name).mapped
-    return np.vectorize(mapped, otypes=[float])(ratio) if mapped else ratio
+    function = describe_sums(row, name).mapped
+    return np.vectorize(function, otypes=[float])(ratio) if function else ratio
 
 
 def stack_counts(
     cells: Iterable[Mapping[str, Counts] | None], prompts: Collection[str] | None = None
 ) -> Table | None:
     """Counts of cells by seed, of the seeds and (of these) prompts that all have; None without."""
-    known = [each or {} for each in cells] or [{}]
-    seeds = shared_keys(known)
-    shared = shared_keys([each[seed] for each in known for seed in seeds])
-    common = [prompt for prompt in shared if prompts is None or prompt in prompts]
+    known_cells = [cell or {} for cell in cells] or [{}]
+    seeds = shared_keys(known_cells)
+    shared_prompts = shared_keys([cell[seed] for cell in known_cells for seed in seeds])
+    common = [prompt for prompt in shared_prompts if prompts is None or prompt in prompts]
     if not common:
         return None
-    counts = [[[each[seed][name] for name in common] for seed in seeds] for each in known]
+    counts = [[[cell[seed][name] for name in common] for seed in seeds] for cell in known_cells]
     return np.ascontiguousarray(np.moveaxis(np.array(counts, dtype=np.float64), -1, 1))
 
 
@@ -361,7 +371,7 @@ def sum_repeats(repeats: Sequence[Counts]) -> Counts | None:
     if len(repeats) < 2:
         return repeats[0] if repeats else None
     return {
-        prompt: tuple(map(sum, zip(*(each[prompt] for each in repeats), strict=True)))
+        prompt: tuple(map(sum, zip(*(repeat[prompt] for repeat in repeats), strict=True)))
         for prompt in shared_keys(repeats)
     }
 
@@ -372,8 +382,8 @@ def describe_sums(row: Row, name: str) -> Sums:
     """
     share = row.get("parameter_ratio")
     ratio_of = None if share is None else float(share)
-    most = max_tokens_per_call(row)
-    depth = None if most is None else int(most) - 1
+    max_tokens = max_tokens_per_call(row)
+    depth = None if max_tokens is None else int(max_tokens) - 1
     calls = get_number(row, "draft_calls")
     cell = CellRecords((), draft_calls=calls, parameter_ratio=ratio_of, depth=depth)
     number = metric[name].of(cell) if name not in _SCORES and name in metric else None
@@ -386,12 +396,15 @@ def get_paired_timings(
     """By seed and prompt: tokens and seconds, then those of the baseline timed in turn."""
     for base in bases:
         ours, theirs = records.get_interleaved_counts([cell, base], "token_rate") or ({}, {})
-        timed = {
-            seed: {prompt: (*counts, *theirs[seed][prompt]) for prompt, counts in run.items()}
-            for seed, run in ours.items()
+        timings = {
+            seed: {
+                prompt: (*counts, *theirs[seed][prompt])
+                for prompt, counts in counts_by_prompt.items()
+            }
+            for seed, counts_by_prompt in ours.items()
         }
-        if any(timed.values()):
-            return _take_medians(timed)
+        if any(timings.values()):
+            return _take_medians(timings)
     return None
 
 
@@ -408,7 +421,9 @@ def _take_medians(runs: dict[str, Counts]) -> dict[str, Counts]:
     for seed, repeats in by_seed.items():
         medians[seed] = {}
         for prompt in shared_keys(repeats):
-            tokens, seconds, plain_tokens, plain_s = np.array([run[prompt] for run in repeats]).T
+            tokens, seconds, plain_tokens, plain_s = np.array(
+                [repeat[prompt] for repeat in repeats]
+            ).T
             typical_s = float(np.median(plain_s))
             cell_s = typical_s * float(np.median(seconds / plain_s))
             medians[seed][prompt] = tokens[0], cell_s, plain_tokens[0], typical_s

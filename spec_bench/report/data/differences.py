@@ -33,11 +33,11 @@ _HEADS = (
 )
 
 
-def differences(rows: Sequence[Row], shown: Collection[str]) -> list[str]:
+def differences(rows: Sequence[Row], names_shown: Collection[str]) -> list[str]:
     """Returns a sentence or two for each that applies."""
     notes = [
-        *([_PREFILL] if {*_OF_DECODING} & {*shown} else []),
-        *(_stand_ins(rows) if "mbsu" in shown else []),
+        *([_PREFILL] if {*_OF_DECODING} & {*names_shown} else []),
+        *(_stand_ins(rows) if "mbsu" in names_shown else []),
         *(line for row in rows for line in compare_with_printed(row)),
         *_note_replaced_prompts(rows),
         *_short_answers(rows),
@@ -48,17 +48,17 @@ def differences(rows: Sequence[Row], shown: Collection[str]) -> list[str]:
             else []
         ),
         *_note_prompts_in_training(rows),
-        *qualify_speeds(rows, shown),
+        *qualify_speeds(rows, names_shown),
     ]
     return list(dict.fromkeys(notes))
 
 
-def qualify_speeds(rows: Sequence[Row], shown: Collection[str]) -> Iterator[str]:
+def qualify_speeds(rows: Sequence[Row], names_shown: Collection[str]) -> Iterator[str]:
     """Yields what a reader of speeds must know: by how much rows of one configuration differ, and
     where transformers' own plain decoding is faster than ours.
     """
-    yield from _placebos(rows, shown)
-    if "speedup" in shown:
+    yield from _placebos(rows, names_shown)
+    if "speedup" in names_shown:
         yield from _slow_baselines(rows)
 
 
@@ -85,32 +85,35 @@ def _slow_baselines(rows: Sequence[Row]) -> Iterator[str]:
             )
 
 
-def find_placebo(rows: Sequence[Row], by: str) -> float:
+def find_placebo(rows: Sequence[Row], metric: str) -> float:
     """Returns the largest relative difference in a column between rows of one configuration that
     has two names, 0.05 where they differ by 5%: what chance alone does here. 0 without such rows.
     """
-    return max((gap for _, _, gap in _twins(rows, by)), default=0.0)
+    return max((gap for _, _, gap in _twins(rows, metric)), default=0.0)
 
 
-def _twins(rows: Sequence[Row], by: str) -> Iterator[tuple[Row, Row, float]]:
+def _twins(rows: Sequence[Row], metric: str) -> Iterator[tuple[Row, Row, float]]:
     """Yields two rows of one configuration under two names, and how far a column differs."""
-    keyed = (((find_configuration(row["decoder"]), *map(row.get, _ALIKE)), row) for row in rows)
-    for alike in group_by_key(keyed).values():
-        for one, other in itertools.combinations(alike, 2):
-            values = get_number(one, by), get_number(other, by)
-            if one["decoder"] != other["decoder"] and all(values):
+    keyed_rows = (
+        ((find_configuration(row["decoder"]), *map(row.get, _ALIKE)), row) for row in rows
+    )
+    for group in group_by_key(keyed_rows).values():
+        for one, twin in itertools.combinations(group, 2):
+            values = get_number(one, metric), get_number(twin, metric)
+            if one["decoder"] != twin["decoder"] and all(values):
                 low, high = sorted(value for value in values if value)
-                yield one, other, high / low - 1
+                yield one, twin, high / low - 1
 
 
-def _placebos(rows: Sequence[Row], shown: Collection[str]) -> Iterator[str]:
+def _placebos(rows: Sequence[Row], names_shown: Collection[str]) -> Iterator[str]:
     """Rows of one configuration, whose speeds differ by chance alone."""
-    for by in _OF_DECODING:
-        for one, other, gap in _twins(rows, by) if by in shown else ():
-            both = f"{format_decoder(one)} and {format_decoder(other)}"
+    for metric in _OF_DECODING:
+        for row, twin, gap in _twins(rows, metric) if metric in names_shown else ():
+            title = f"{format_decoder(row)} and {format_decoder(twin)}"
             yield (
-                f"{both} are one configuration under two names: their {column(by).title} differs "
-                f"by {gap:.1%}, by chance. No smaller difference is called one here."
+                f"{title} are one configuration under two names: their "
+                f"{column(metric).title} differs by {gap:.1%}, by chance. "
+                "No smaller difference is called one here."
             )
 
 
@@ -127,7 +130,7 @@ def _stand_ins(rows: Sequence[Row]) -> list[str]:
             continue
         ours = config.draft_parameters or 0
         papers = config.paper_draft_parameters
-        r, paper_r = (each / config.target_parameters for each in (ours, papers))
+        r, paper_r = (parameters / config.target_parameters for parameters in (ours, papers))
         share = (calls * paper_r + 1) / (calls * r + 1) - 1
         notes.append(
             f"Ours, MBSU of pair {pair}: r is the stand-in's, {ours / 1e6:.0f}M parameters where "
@@ -140,12 +143,12 @@ def _note_replaced_prompts(rows: Sequence[Row]) -> Iterator[str]:
     """Prompts that are not those of their task's dataset."""
     for row in rows:
         config = pair_configs().get(row["pair"])
-        where = {
+        source = {
             "local": str(row.get("data_file")),
             "embedded": "" if config and is_embedded(config) else "the shipped sample",
         }.get(str(row.get("data_source")))
-        if where:
-            yield f"Ours, {names.task_title(row['task'])}: prompts of {where}, not the dataset's."
+        if source:
+            yield f"Ours, {names.task_title(row['task'])}: prompts of {source}, not the dataset's."
 
 
 def _short_answers(rows: Sequence[Row]) -> Iterator[str]:
@@ -160,16 +163,16 @@ def _short_answers(rows: Sequence[Row]) -> Iterator[str]:
 
 def _completions(rows: Sequence[Row]) -> list[str]:
     """Targets tuned on conversations that are asked to complete a text."""
-    found = [
+    places = [
         (names.task_title(row["task"]), row["pair"])
         for row in rows
         if (config := pair_configs().get(row["pair"])) is not None
         and config.chat_tuned
         and task_config(row["task"]).get("chat") is False
     ]
-    if not found:
+    if not places:
         return []
-    tasks, pairs = (", ".join(dict.fromkeys(each)) for each in zip(*found, strict=True))
+    tasks, pairs = (", ".join(dict.fromkeys(names_of)) for names_of in zip(*places, strict=True))
     return [
         f"Ours, {tasks}: a text to complete, in no chat template, though the target of {pairs} was "
         "tuned on conversations; task.chat=true puts it into one."
@@ -181,11 +184,11 @@ def _note_prompts_in_training(rows: Sequence[Row]) -> Iterator[str]:
         config = pair_configs().get(row["pair"])
         share = config.seen_in_training.get(row["task"], 0.0) if config else 0.0
         if share and row.get("data_source") == "embedded":
-            many = "all" if share == 1 else f"{share:.0%}"
-            whose = f"the models of {row['pair']} were trained on"
+            share_text = "all" if share == 1 else f"{share:.0%}"
+            training = f"the models of {row['pair']} were trained on"
             yield (
-                f"Ours, {names.task_title(row['task'])}: {many} of the sample's prompts are in the "
-                f"text that {whose}."
+                f"Ours, {names.task_title(row['task'])}: {share_text} of the sample's "
+                f"prompts are in the text that {training}."
             )
 
 

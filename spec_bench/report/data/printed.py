@@ -29,17 +29,19 @@ def read_printed_rows(paper: Paper) -> pd.DataFrame:
         raise UsageError(f"{paper.name} has no printed numbers: {paper.folder} has no {FILE}")
     rows = pd.DataFrame(pivot_numbers(paper.numbers))
     rows = rows.where(rows != "")
-    tables = {str(each.number): each for each in paper.tables}
-    columns = [column for each in paper.tables for column in each.columns]
+    tables = {str(entry.number): entry for entry in paper.tables}
+    columns = [column for entry in paper.tables for column in entry.columns]
     scales = {name: column.scale for column in columns for name in column.metrics}
     for name in rows.columns.intersection(["temperature", "top_k", "top_p", *scales]):
         rows[name] = pd.to_numeric(rows[name], errors="coerce") / scales.get(name, 1.0)
     rows["target"] = rows.target.fillna(rows.table.map(lambda number: tables[number].target))
     # Plain decoding, which has no draft, stands beside its table's.
-    beside = rows.groupby(["table", "target"]).draft.transform("first")
-    rows = rows.assign(draft=rows.draft.fillna(beside)).fillna({"draft": "", "spec": UNPRINTED})
+    table_drafts = rows.groupby(["table", "target"]).draft.transform("first")
+    rows = rows.assign(draft=rows.draft.fillna(table_drafts)).fillna(
+        {"draft": "", "spec": UNPRINTED}
+    )
     speeds = rows.reindex(columns=["token_rate", "speedup"])
-    made = rows.assign(
+    row_table = rows.assign(
         pair=[
             find_pair(*names) or " with ".join(filter(None, names))
             for names in zip(rows.target, rows.draft, strict=True)
@@ -52,7 +54,7 @@ def read_printed_rows(paper: Paper) -> pd.DataFrame:
         status="complete",
         run_id="printed",
     )
-    return compact(made)
+    return compact(row_table)
 
 
 def _find_lossless_mark(decoder: str) -> str:

@@ -63,9 +63,10 @@ def read_rows(paths: Iterable[Path]) -> pd.DataFrame:
     Beside the files' columns each has ``experiment``, the folder of its file, and ``file``, its
     path; ``tree_attention`` is a bool; numbers are NaN and texts missing where a cell has none.
     """
-    begun = (path for path in paths if path.stat().st_size or not _read_stored(path).empty)
+    nonempty_paths = (path for path in paths if path.stat().st_size or not _read_stored(path).empty)
     frames = [
-        read_results(path).assign(experiment=path.parent.name, file=str(path)) for path in begun
+        read_results(path).assign(experiment=path.parent.name, file=str(path))
+        for path in nonempty_paths
     ]
     return compact(pd.concat(frames, ignore_index=True)) if frames else pd.DataFrame()
 
@@ -81,14 +82,17 @@ def read_results(path: Path) -> pd.DataFrame:
         raise UsageError(f"{str(path)!r} has no rows")
     rows = compact(clear_past_times(rows.assign(tree_attention=tree_attention(rows))))
     # Of one seed each: a row of pooled seeds has no single rate.
-    other = np.full(len(rows), "", object)
+    session_marks = np.full(len(rows), "", object)
     if {"token_rate", "speedup"} <= {*rows.columns}:
-        keys = [*(each.name for each in run_columns(rows)), *(["seed"] if "seed" in rows else [])]
+        keys = [
+            *(column.name for column in run_columns(rows)),
+            *(["seed"] if "seed" in rows else []),
+        ]
         cells = to_rows(rows[["decoder", "token_rate", "speedup"]])
         for part in rows.groupby(keys, sort=False, dropna=False).indices.values():
-            other[part] = mark_other_sessions([cells[n] for n in part])
+            session_marks[part] = mark_other_sessions([cells[n] for n in part])
         rows[BESIDE] = rows.token_rate / rows.speedup
-    return rows.assign(**{OTHER_SITTING: other})
+    return rows.assign(**{OTHER_SITTING: session_marks})
 
 
 def check_models(rows: pd.DataFrame) -> pd.DataFrame:
@@ -107,18 +111,20 @@ def check_models(rows: pd.DataFrame) -> pd.DataFrame:
         digests = rows.get(f"{model}_digest", pd.Series(dtype=object)).reindex(rows.index)
         digests = digests.replace("", np.nan).astype(object).str[:8]
         # Rows from before there were digests have that of the first row with their name.
-        known = digests.fillna(digests.groupby(rows[model]).transform("first")).fillna(rows[model])
+        identities = digests.fillna(digests.groupby(rows[model]).transform("first")).fillna(
+            rows[model]
+        )
         if "decoder" in keys:
-            known = known.where(_mask_draft_models(rows))
-        for key, part in known.replace("", np.nan).groupby([rows[name] for name in keys]):
+            identities = identities.where(_mask_draft_models(rows))
+        for key, part in identities.replace("", np.nan).groupby([rows[name] for name in keys]):
             if part.nunique() < 2:
                 continue
             spellings = rows[model][part.index].unique()
             if not MODELS_APART.get():
-                shown = part.unique() if len(spellings) == 1 else spellings
+                spelled = part.unique() if len(spellings) == 1 else spellings
                 raise UsageError(
                     f"{' '.join(map(str, key))} has several models under one name: {model} "
-                    f"{', '.join(shown)}; --mixed-models names them apart"
+                    f"{', '.join(spelled)}; --mixed-models names them apart"
                 )
             if "decoder" not in keys:
                 rows = rows.copy()
@@ -134,9 +140,9 @@ def _mask_draft_models(rows: pd.DataFrame) -> pd.Series:
 def _read_stored(path: Path) -> pd.DataFrame:
     """Returns an experiment's rows as they are stored, screened ones last; none where none are."""
     experiment = Experiment(files.results_folder(path), path.resolve().parent.name)
-    with experiment.read_tables() as (screened, table):
-        found = (each for each in (table, screened) if each.is_file() and each.stat().st_size)
-        parts = [_read(each) for each in found]
+    with experiment.read_tables() as (screening, table):
+        existing = (each for each in (table, screening) if each.is_file() and each.stat().st_size)
+        parts = [_read(each) for each in existing]
     full = [part for part in parts if not part.empty] or parts[:1]
     return pd.concat(full, ignore_index=True) if full else pd.DataFrame()
 
@@ -149,14 +155,14 @@ def compact(rows: pd.DataFrame) -> pd.DataFrame:
 def _read(path: Path) -> pd.DataFrame:
     """A file's rows, typed. Raises ValueError: a cell does not fit its column; names the line."""
     deque(files.iter_csv_lines(path, _NEEDED), maxlen=0)  # refuses what pandas would fill up
-    known = find_columns(pd.read_csv(path, nrows=0))
-    texts = dict.fromkeys((each.name for each in known if each.holds == "text"), str)
+    known_columns = find_columns(pd.read_csv(path, nrows=0))
+    texts = dict.fromkeys((column.name for column in known_columns if column.holds == "text"), str)
     rows = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
     for name in rows.select_dtypes("str"):
         texts = rows[name].map(files.unescape_cell, na_action="ignore")
         rows[name] = texts.map(to_printable, na_action="ignore")
-    of_numbers = [each for each in known if each.holds == "number"]
-    for name in (name for each in of_numbers for name in each.names if name in rows):
+    of_numbers = [column for column in known_columns if column.holds == "number"]
+    for name in (name for number in of_numbers for name in number.names if name in rows):
         if not pd.api.types.is_numeric_dtype(rows[name]):
             for line, header, cells in files.iter_csv_lines(path):
                 text = cells[header.index(name)]
@@ -165,11 +171,15 @@ def _read(path: Path) -> pd.DataFrame:
     return rows
 
 
-def clear_times(rows: pd.DataFrame, marked: pd.Series) -> pd.DataFrame:
+def clear_times(rows: pd.DataFrame, mask: pd.Series) -> pd.DataFrame:
     """Empties times and energy of marked rows; returns the same rows where there are none."""
-    timed = [each for each in find_columns(rows.columns) if each.kind in ("time", "energy")]
-    held = [n for each in timed for n in each.names if n in rows and n != "energy_method"]
-    return rows.assign(**rows[held].mask(marked)) if held and marked.any() else rows
+    time_columns = [
+        column for column in find_columns(rows.columns) if column.kind in ("time", "energy")
+    ]
+    names = [
+        n for column in time_columns for n in column.names if n in rows and n != "energy_method"
+    ]
+    return rows.assign(**rows[names].mask(mask)) if names and mask.any() else rows
 
 
 def is_from_past_engine(rows: pd.DataFrame) -> pd.Series:
@@ -185,13 +195,15 @@ def clear_past_times(rows: pd.DataFrame) -> pd.DataFrame:
     the same distribution; times do not. Rows without a column ``engine`` are from before it.
     """
     past = is_from_past_engine(rows)
-    emptied = clear_times(rows, past)
-    if emptied is rows:
+    cleared_rows = clear_times(rows, past)
+    if cleared_rows is rows:
         return rows
-    why = f"speedup: timed by an earlier engine, now {ENGINE}"
-    notes = emptied.get("reason", pd.Series("", rows.index)).fillna("")
-    emptied["reason"] = notes.mask(past, notes.map(lambda text: f"{text}; {why}" if text else why))
-    return emptied
+    note = f"speedup: timed by an earlier engine, now {ENGINE}"
+    notes = cleared_rows.get("reason", pd.Series("", rows.index)).fillna("")
+    cleared_rows["reason"] = notes.mask(
+        past, notes.map(lambda text: f"{text}; {note}" if text else note)
+    )
+    return cleared_rows
 
 
 def figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame:
@@ -199,8 +211,8 @@ def figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame
     ValueError: that file was not made yet; the message has the command.
     """
     if item.rows:
-        near = [results.glob(f"{above}{item.rows}") for above in ("", "*/", "*/*/")]
-        matches = [path for paths in near for path in sorted(paths)]
+        globs = [results.glob(f"{prefix}{item.rows}") for prefix in ("", "*/", "*/*/")]
+        matches = [path for paths in globs for path in sorted(paths)]
         if not matches:
             raise UsageError(f"no {item.rows} below {str(results)!r}; it is made by {item.command}")
         return pd.read_csv(matches[0])
@@ -216,8 +228,8 @@ def select_experiments(rows: pd.DataFrame, experiments: Collection[str]) -> pd.D
     """
     if "experiment" not in rows:
         return rows
-    matching = rows[rows.experiment.isin(list(experiments))]
-    return rows if matching.empty else matching
+    selection = rows[rows.experiment.isin(list(experiments))]
+    return rows if selection.empty else selection
 
 
 def drop_duplicate_cells(rows: pd.DataFrame) -> pd.DataFrame:
@@ -293,25 +305,25 @@ def get_batch(row: Row) -> int:
 
 def format_prompt_count(rows: pd.DataFrame) -> str:
     """On how many prompts cells were measured: ``30 prompts``, ``8 to 30 prompts``; or ""."""
-    known = rows.get("prompts", pd.Series(dtype=float)).dropna()
-    if known.empty:
+    counts = rows.get("prompts", pd.Series(dtype=float)).dropna()
+    if counts.empty:
         return ""
-    least = int(known.min())
-    most = int(known.max())
-    return f"{least} to " * (least < most) + format_count(most, "prompt")
+    smallest = int(counts.min())
+    largest = int(counts.max())
+    return f"{smallest} to " * (smallest < largest) + format_count(largest, "prompt")
 
 
 def format_harness_note(rows: pd.DataFrame) -> str:
     """Returns the note on rows that other harnesses measured; "" where all are ours."""
-    known = rows.get("harness", pd.Series(dtype=str)).dropna()
-    names = ", ".join(dict.fromkeys(str(name) for name in known if name != ""))
+    harnesses = rows.get("harness", pd.Series(dtype=str)).dropna()
+    names = ", ".join(dict.fromkeys(str(name) for name in harnesses if name != ""))
     return f"Measured by another harness, read from its answer files: {names}." if names else ""
 
 
 def get_reason(row: Row | pd.Series, column: str) -> str:
     """Returns the reason for an empty column of a row (``column: why; column: why``), or ""."""
     reasons = parse_reasons(str(row.get("reason", "")))
-    return next((each.text for each in reasons if each.column == column), "")
+    return next((entry.text for entry in reasons if entry.column == column), "")
 
 
 def get_stall(row: Row | pd.Series, name: str = "speedup") -> str:
@@ -327,16 +339,19 @@ def select_sound(rows: pd.DataFrame, name: str) -> pd.DataFrame:
 def get_remarks(row: Row | pd.Series) -> list[str]:
     """Returns what to mind of a row beside its tree: paths as rows, another sitting, stalls."""
     paths = "" if row.get("tree_attention", True) else "paths as rows"
-    other = OTHER if row.get(OTHER_SITTING) == MEANING else ""
-    lost = find_loss(str(row.get("reason")))
-    return [each for each in (paths, other, get_stall(row), lost) if each]
+    session_mark = OTHER if row.get(OTHER_SITTING) == MEANING else ""
+    loss = find_loss(str(row.get("reason")))
+    return [remark for remark in (paths, session_mark, get_stall(row), loss) if remark]
 
 
 def footnotes(rows: pd.DataFrame) -> list[str]:
     """Returns the footnotes of a table: the meanings of its rows' marks."""
     marks = {*map(str, rows.lossless)}
-    other = dict.fromkeys(rows[OTHER_SITTING]) if OTHER_SITTING in rows else ()
-    return [*(text for mark, text in MEANINGS.items() if mark in marks), *filter(None, other)]
+    session_marks = dict.fromkeys(rows[OTHER_SITTING]) if OTHER_SITTING in rows else ()
+    return [
+        *(text for mark, text in MEANINGS.items() if mark in marks),
+        *filter(None, session_marks),
+    ]
 
 
 def get_failure(row: Row | pd.Series) -> str:
@@ -371,7 +386,10 @@ def to_rows(frame: pd.DataFrame) -> list[Row]:
 
 def cell_keys(rows: pd.DataFrame) -> list[str]:
     """The columns that name a cell: rows that agree in them are it measured twice, or by seeds."""
-    return [*(each.name for each in run_columns(rows)), *(key for key in _OF_A_CELL if key in rows)]
+    return [
+        *(column.name for column in run_columns(rows)),
+        *(key for key in _OF_A_CELL if key in rows),
+    ]
 
 
 def group_rows(rows: pd.DataFrame) -> list[Group]:
@@ -380,42 +398,52 @@ def group_rows(rows: pd.DataFrame) -> list[Group]:
     Cells of a group agree in every column of ``run_columns``. A file without such a column has
     one unknown value in it.
     """
-    apart = run_columns(rows)
-    named = _find_heading_columns(rows, apart)
+    setting_columns = run_columns(rows)
+    heading_columns = _find_heading_columns(rows, setting_columns)
     groups = []
-    for _, part in rows.groupby([each.name for each in apart], sort=False, dropna=False):
-        first = part.iloc[0]
-        extra = [each for each in named if named[each].at[part.index[0]]]
-        title = [str(first.task), *(value_text(each, first[each.name]) for each in extra)]
+    for _, part in rows.groupby(
+        [setting.name for setting in setting_columns], sort=False, dropna=False
+    ):
+        first_row = part.iloc[0]
+        extra = [
+            setting for setting in heading_columns if heading_columns[setting].at[part.index[0]]
+        ]
+        title = [
+            str(first_row.task),
+            *(value_text(setting, first_row[setting.name]) for setting in extra),
+        ]
         groups.append(Group(join_settings(filter(None, title)), part))
     return groups
 
 
-def _find_heading_columns(rows: pd.DataFrame, apart: Sequence[Column]) -> dict[Column, pd.Series]:
+def _find_heading_columns(
+    rows: pd.DataFrame, setting_columns: Sequence[Column]
+) -> dict[Column, pd.Series]:
     """Returns the columns that a heading must name, since a task, or pair, has several values."""
     columns = {}
-    for each in apart:
-        within = rows.pair if each.apart == "pair" and "pair" in rows else rows.task
-        values = rows[each.name]
-        if each.name != "device" and "device" in rows:  # it covers what a server's rows leave empty
+    for setting in setting_columns:
+        scope = rows.pair if setting.apart == "pair" and "pair" in rows else rows.task
+        values = rows[setting.name]
+        # A device covers what a server's rows leave empty.
+        if setting.name != "device" and "device" in rows:
             values = values[(rows.device != SERVER) | values.notna()]
-        if each.name == "task" or values.nunique(dropna=False) < 2:
+        if setting.name == "task" or values.nunique(dropna=False) < 2:
             continue
-        if each.apart == "run" or each.name == "pair":
-            columns[each] = pd.Series(True, rows.index)
+        if setting.apart == "run" or setting.name == "pair":
+            columns[setting] = pd.Series(True, rows.index)
             continue
-        codes = pd.Series(pd.factorize(rows[each.name], use_na_sentinel=False)[0], rows.index)
-        several = codes.groupby(within).transform("nunique") > 1
-        if several.any():
-            columns[each] = several
+        codes = pd.Series(pd.factorize(rows[setting.name], use_na_sentinel=False)[0], rows.index)
+        has_several = codes.groupby(scope).transform("nunique") > 1
+        if has_several.any():
+            columns[setting] = has_several
     return columns
 
 
 def format_group_title(group: Group) -> str:
     """Returns the group's title for people, without its pair, which stands beside it."""
-    first = group.rows.iloc[0]
-    title = group.title.replace(f", pair {first.pair}", "")
-    return title.replace(str(first.task), names.task_title(str(first.task)))
+    first_row = group.rows.iloc[0]
+    title = group.title.replace(f", pair {first_row.pair}", "")
+    return title.replace(str(first_row.task), names.task_title(str(first_row.task)))
 
 
 def format_decoder(row: pd.Series | Row) -> str:
@@ -429,9 +457,9 @@ def tree_titles(rows: pd.DataFrame) -> list[str]:
     specs = rows.spec.astype(str)
     if "draft" not in rows or rows.draft.nunique() < 2:
         return list(specs)
-    several = rows.groupby(["decoder", "spec"]).draft.transform("nunique") > 1
+    has_several = rows.groupby(["decoder", "spec"]).draft.transform("nunique") > 1
     drafts = rows.draft.map(str).str.rstrip("/").str.removesuffix("/heads").str.split("/").str[-1]
-    return list(specs.where(~several, specs + " " + drafts))
+    return list(specs.where(~has_several, specs + " " + drafts))
 
 
 # Parts of rows that agree in the settings of their runs (``columns.csv``, ``apart``).
@@ -446,7 +474,7 @@ _FEW_UNSTATED = 2
 _ANY: str = ""  # a value shared by all rows of the same task, or pair
 
 
-def split(rows: pd.DataFrame, shown: Collection[str]) -> list[tuple[str, pd.DataFrame]]:
+def split(rows: pd.DataFrame, names_shown: Collection[str]) -> list[tuple[str, pd.DataFrame]]:
     """The rows in parts that agree in every column of ``run_columns`` but those ``shown``
     separately: the settings that are each part's alone (``batch size 4``), as far as all of its
     rows agree in them, and its rows, the part with most rows first; one part, named "", if none
@@ -456,44 +484,44 @@ def split(rows: pd.DataFrame, shown: Collection[str]) -> list[tuple[str, pd.Data
     for the pair: they split the rows only where one task has several, and rows of other tasks
     stand in every part.
     """
-    columns = [each for each in run_columns(rows) if each.name not in shown]
+    columns = [each for each in run_columns(rows) if each.name not in names_shown]
     texts = {each: rows[each.name].map(partial(value_text, each)) for each in columns}
     if MODELS_APART.get() and "draft" in rows:
         draft = replace(column("draft"), apart="pair")
         columns.append(draft)
         texts[draft] = rows.draft.map(partial(value_text, draft)).where(_mask_draft_models(rows))
-    run = [texts[each] for each in columns if each.apart == "run"]
+    run_texts = [texts[each] for each in columns if each.apart == "run"]
     alone = {each: _values(rows, each, texts[each], ()) for each in columns}
-    varying = [each for each in columns if (alone[each] != _ANY).any()]
-    if not varying:
+    varying_columns = [each for each in columns if (alone[each] != _ANY).any()]
+    if not varying_columns:
         return [("", rows)]
-    values = [_values(rows, each, texts[each], run) for each in varying]
+    values = [_values(rows, each, texts[each], run_texts) for each in varying_columns]
     keys = list(zip(*values, strict=True))
     parts = []
     for key in dict.fromkeys(keys):
-        if any(other != key and _fits(key, other) for other in keys):
+        if any(another != key and _fits(key, another) for another in keys):
             continue  # a part with more values holds these rows, too
-        fitting = [_fits(other, key) for other in keys]
-        named = []
-        for text, each in zip(key, varying, strict=True):
-            agreed = {*alone[each][fitting]} - {_ANY}
-            named.append(text or (agreed.pop() if len(agreed) == 1 else _ANY))
-        parts.append((join_settings(filter(None, named)), rows[fitting]))
+        fits = [_fits(another, key) for another in keys]
+        settings = []
+        for text, each in zip(key, varying_columns, strict=True):
+            common_texts = {*alone[each][fits]} - {_ANY}
+            settings.append(text or (common_texts.pop() if len(common_texts) == 1 else _ANY))
+        parts.append((join_settings(filter(None, settings)), rows[fits]))
     return sorted(parts, key=lambda part: -len(part[1]))
 
 
 def _values(
-    rows: pd.DataFrame, column: Column, texts: pd.Series, run: Sequence[pd.Series]
+    rows: pd.DataFrame, column: Column, texts: pd.Series, run_texts: Sequence[pd.Series]
 ) -> pd.Series:
     """A column's values for headings; empty where all agree, or where ``run`` tells them."""
-    within = [rows[name] for name in _WITHIN[column.apart] if name in rows]
-    within += run if column.apart != "run" else []
-    counts = texts.groupby(within or [0] * len(rows))
+    scope = [rows[name] for name in _WITHIN[column.apart] if name in rows]
+    scope += run_texts if column.apart != "run" else []
+    counts = texts.groupby(scope or [0] * len(rows))
     return texts.where(counts.transform("nunique") > 1, _ANY).fillna(_ANY)
 
 
 def _fits(values: tuple[str, ...], key: tuple[str, ...]) -> bool:
-    return all(mine in (_ANY, other) for mine, other in zip(values, key, strict=True))
+    return all(mine in (_ANY, another) for mine, another in zip(values, key, strict=True))
 
 
 def slugs(settings: Iterable[str]) -> dict[str, str]:
@@ -504,34 +532,40 @@ def slugs(settings: Iterable[str]) -> dict[str, str]:
     columns' order, and by their values alone where these are words. A name that several would have
     ends with the digest of the settings.
     """
-    parts = {text: [_word(each) for each in text.split(", ") if each] for text in settings}
+    parts = {text: [_word(word) for word in text.split(", ") if word] for text in settings}
     names = {text: _distinctive(words, list(parts.values())) for text, words in parts.items()}
     counts = Counter(names.values())
     slugs = {}
     for text, name in names.items():
         unlike = digest(text)[:8] if text and (counts[name] > 1 or not name) else ""
-        slugs[text] = "".join(f"-{each}" for each in (name, unlike) if each)
+        slugs[text] = "".join(f"-{word}" for word in (name, unlike) if word)
     return slugs
 
 
 def _distinctive(words: Sequence[str], parts: Iterable[Sequence[str]]) -> str:
     """The first words that no other part has in their places, without those that all share."""
     rivals = list(parts)
-    kept = list[str]()
+    chosen_words = list[str]()
     for place, word in enumerate(words):
-        if kept and len(rivals) == 1:
+        if chosen_words and len(rivals) == 1:
             break
-        same = [each for each in rivals if each[place : place + 1] == [word]]
-        if len(same) < len(rivals) or len(rivals) == 1:
-            kept.append(word)
-        rivals = same
-    return "-".join(kept or words[:1])
+        matching_rivals = [rival for rival in rivals if rival[place : place + 1] == [word]]
+        if len(matching_rivals) < len(rivals) or len(rivals) == 1:
+            chosen_words.append(word)
+        rivals = matching_rivals
+    return "-".join(chosen_words or words[:1])
 
 
 def _word(text: str) -> str:
     """A column's value for a file's name; without the title ``value_text`` puts before it."""
-    titles = sorted((each.title for each in COLUMNS if each.apart), key=len, reverse=True)
-    title = next((each for each in titles if text.startswith(f"{each} ")), "")
+    titles = sorted(
+        (column_title.title for column_title in COLUMNS if column_title.apart),
+        key=len,
+        reverse=True,
+    )
+    title = next(
+        (column_title for column_title in titles if text.startswith(f"{column_title} ")), ""
+    )
     value = text.removeprefix(title).strip()
     alone = bool(_WORDS.fullmatch(value)) and value not in _UNCLEAR
     plain = re.sub(r"[^A-Za-z0-9.]+", "-", value if alone else text).strip("-")
@@ -541,22 +575,22 @@ def _word(text: str) -> str:
 def join_settings(parts: Iterable[str]) -> str:
     """Returns all settings of a part; those not stated are counted if they are many."""
     words = list(parts)
-    unstated = [word for word in words if word.endswith(_UNSTATED)]
-    if len(unstated) <= _FEW_UNSTATED:
+    silent_words = [word for word in words if word.endswith(_UNSTATED)]
+    if len(silent_words) <= _FEW_UNSTATED:
         return ", ".join(words)
-    stated = [word for word in words if word not in unstated]
-    return ", ".join([*stated, f"{len(unstated)} facts{_UNSTATED}"])
+    stated_words = [word for word in words if word not in silent_words]
+    return ", ".join([*stated_words, f"{len(silent_words)} facts{_UNSTATED}"])
 
 
 def get_protocol(row: Row) -> str:
     """Returns whose prompts, examples and limits a row has: ``clean``, ours, or ``authors``."""
-    told = row.get("protocol")
-    return told if isinstance(told, str) and told else CLEAN
+    protocol = row.get("protocol")
+    return protocol if isinstance(protocol, str) and protocol else CLEAN
 
 
 def value_text(column: Column, value: object) -> str:
     """A value of a column in a heading: ``batch size 4``; an unknown one is ``not stated``."""
     if value is None or pd.isna(value) or value == "":
-        known = f" {CLEAN}" if column.name == "protocol" else _UNSTATED
-        return f"{column.title}{known}"
+        default_text = f" {CLEAN}" if column.name == "protocol" else _UNSTATED
+        return f"{column.title}{default_text}"
     return f"{column.title} {value:g}" if isinstance(value, float) else f"{column.title} {value}"

@@ -64,31 +64,33 @@ def pool_seeds(rows: pd.DataFrame, records: RecordReader | None = None) -> pd.Da
     keys = [*cell_keys(rows), *(name for name in _PLACE if name in rows)]
     parts = rows.groupby(keys, sort=False, dropna=False).indices.values()
     seeds = rows.seed.tolist()
-    several = [part for part in parts if len(part) == len({seeds[n] for n in part}) > 1]
-    if not several:
+    seed_groups = [part for part in parts if len(part) == len({seeds[n] for n in part}) > 1]
+    if not seed_groups:
         return rows
     records = records or RecordReader(Path(files.RESULTS))
-    at = _places(rows)
+    places = _places(rows)
     runs = to_rows(rows[[name for name in ("run_id", "seed", "file") if name in rows]])
     ours = (place for place, decoder in enumerate(rows.decoder) if decoder == "ar")
-    baselines = {at[place]: runs[place] for place in ours}
+    baselines = {places[place]: runs[place] for place in ours}
     names = list(rows.columns)
-    made = []
-    known = find_columns(names)
+    pooled_rows = []
+    known_columns = find_columns(names)
     values = rows.astype(object).where(rows.notna(), None).to_numpy()
-    for start in range(0, len(several), _AT_ONCE):
+    for start in range(0, len(seed_groups), _AT_ONCE):
         pools = []
-        for part in several[start : start + _AT_ONCE]:
+        for part in seed_groups[start : start + _AT_ONCE]:
             cells = dict(zip(names, values[part].T.tolist(), strict=True))
-            pairs = [(runs[place], baselines.get(at[place])) for place in part]
-            pools.append(_pool(cells, pairs, known, records))
-        made += _add_intervals(pools, known)
-    taken = rows.index[[place for part in several for place in part]]
-    whole = pd.DataFrame(made, index=rows.index[[part[0] for part in several]]).fillna(np.nan)
-    if len(alone := rows.drop(taken)):
-        whole = pd.concat([alone.assign(**{SEEDS: alone.seed.map(str)}), whole])
-    kept = [index for index in rows.index if index in whole.index]
-    return compact(whole.loc[kept].infer_objects())
+            pairs = [(runs[place], baselines.get(places[place])) for place in part]
+            pools.append(_pool(cells, pairs, known_columns, records))
+        pooled_rows += _add_intervals(pools, known_columns)
+    replaced = rows.index[[place for part in seed_groups for place in part]]
+    table = pd.DataFrame(pooled_rows, index=rows.index[[part[0] for part in seed_groups]]).fillna(
+        np.nan
+    )
+    if len(alone := rows.drop(replaced)):
+        table = pd.concat([alone.assign(**{SEEDS: alone.seed.map(str)}), table])
+    order = [index for index in rows.index if index in table.index]
+    return compact(table.loc[order].infer_objects())
 
 
 def seeds_text(row: Row | pd.Series) -> str:
@@ -99,9 +101,9 @@ def seeds_text(row: Row | pd.Series) -> str:
 
 def _places(rows: pd.DataFrame) -> list[_Place]:
     """Returns where each cell's baseline is: in its file, with its settings and seed."""
-    names = (*(each.name for each in run_columns(rows)), *_PLACE, "seed")
-    told = rows[[name for name in names if name in rows]]
-    return [*told.astype(object).where(told.notna(), "").itertuples(index=False, name=None)]
+    names = (*(column.name for column in run_columns(rows)), *_PLACE, "seed")
+    settings = rows[[name for name in names if name in rows]]
+    return [*settings.astype(object).where(settings.notna(), "").itertuples(index=False, name=None)]
 
 
 class _Pool(NamedTuple):
@@ -113,88 +115,94 @@ class _Pool(NamedTuple):
 
 
 def _pool(
-    whole: Mapping[str, Sequence[Any]],
+    all_cells: Mapping[str, Sequence[Any]],
     runs: Sequence[tuple[Row, Row | None]],
     columns: Sequence[Column],
     records: RecordReader,
 ) -> _Pool:
-    order = sorted(range(len(runs)), key=whole["seed"].__getitem__)
-    kept = [each for each in order if whole["status"][each] != "failed"] or order[:1]
-    cells = whole
-    if kept != [*range(len(runs))]:
-        cells = {name: [values[each] for each in kept] for name, values in whole.items()}
+    order = sorted(range(len(runs)), key=all_cells["seed"].__getitem__)
+    sound = [column for column in order if all_cells["status"][column] != "failed"] or order[:1]
+    cells = all_cells
+    if sound != [*range(len(runs))]:
+        cells = {name: [values[column] for column in sound] for name, values in all_cells.items()}
     row: dict[str, Any] = {name: values[0] for name, values in cells.items()}
     row[SEEDS] = ",".join(f"{seed:g}" for seed in cells["seed"])
     row["run_id"] = ",".join(map(str, cells["run_id"]))
     row["reason"] = max(cells.get("reason", [""]), key=lambda text: len(find_doubt(str(text))))
-    if lost := [f"{whole['seed'][each]:g}" for each in order if each not in kept]:
-        failed = f"seed: {', '.join(lost)} failed and left out"
-        row["reason"] = f"{row['reason']}; {failed}" if row.get("reason") else failed
-    if len(kept) < 2:
+    if failed_seeds := [
+        f"{all_cells['seed'][column]:g}" for column in order if column not in sound
+    ]:
+        failure = f"seed: {', '.join(failed_seeds)} failed and left out"
+        row["reason"] = f"{row['reason']}; {failure}" if row.get("reason") else failure
+    if len(sound) < 2:
         return _Pool(row, cells, {})
     if "partial" in cells["status"]:
         row["status"] = "partial"
-    own = ("seed", "run_id", "reason", "status")
-    for name in (c.name for c in columns if not c.interval and c.name not in own):
+    separate = ("seed", "run_id", "reason", "status")
+    for name in (c.name for c in columns if not c.interval and c.name not in separate):
         values = cells[name]
         if values.count(values[0]) < len(values):
             numbers = all(isinstance(value, int | float) for value in values)
             row[name] = float(np.mean(values)) if numbers else None
-    ours, theirs = zip(*(runs[each] for each in kept), strict=True)
-    of = records.tables([_merge_rows(ours)], whole=True)
+    ours, theirs = zip(*(runs[column] for column in sound), strict=True)
+    count_tables = records.tables([_merge_rows(ours)], sum_seeds=True)
     tables = dict[str, Table]()
-    for each in (c for c in columns if c.interval and None not in cells[c.name]):
-        name = each.name
+    for column in (c for c in columns if c.interval and None not in cells[c.name]):
+        name = column.name
         if name == "speedup" and None not in theirs:  # over baselines timed in turn
-            table = records.tables([_merge_rows(ours), _merge_rows(theirs)], whole=True)(
+            table = records.tables([_merge_rows(ours), _merge_rows(theirs)], sum_seeds=True)(
                 "token_rate"
             )
         else:
-            table = of(name) if name in metric and name != "speedup" else None
+            table = count_tables(name) if name in metric and name != "speedup" else None
         if table is not None:
             table = table[:, :2].reshape(-1, *table.shape[2:])
-            anew = each.kind in MEASURED_ANEW
-            tables[name] = table if anew else table.sum(axis=1, keepdims=True)
+            is_new = column.kind in MEASURED_ANEW
+            tables[name] = table if is_new else table.sum(axis=1, keepdims=True)
     return _Pool(row, cells, tables)
 
 
 def _merge_rows(runs: Sequence[Row]) -> Row:
     """Returns what ``RecordReader`` needs of the row that several runs become."""
-    seeds, run_ids = (",".join(str(run[name]) for run in runs) for name in ("seed", "run_id"))
+    seeds, run_ids = (",".join(str(row[name]) for row in runs) for name in ("seed", "run_id"))
     return {**runs[0], SEEDS: seeds, "run_id": run_ids}
 
 
 def _add_intervals(pools: Sequence[_Pool], columns: Sequence[Column]) -> list[dict[str, Any]]:
     """Returns the rows with their intervals, which are made together."""
-    wanted = [c for c in columns if c.interval]
+    interval_columns = [c for c in columns if c.interval]
     places = [(place, name) for place, pool in enumerate(pools) for name in pool.tables]
-    made = ratio_intervals([pools[place].tables[name] for place, name in places])
-    recorded = dict(zip(places, made, strict=True))
+    intervals = ratio_intervals([pools[place].tables[name] for place, name in places])
+    by_place = dict(zip(places, intervals, strict=True))
     for place, (row, cells, tables) in enumerate(pools):
         if len(cells["seed"]) < 2:
             continue
-        first = {name: values[0] for name, values in cells.items()}
-        if prompts := min(int(each or 0) for each in cells.get("prompts", (0,))):
+        first_values = {name: values[0] for name, values in cells.items()}
+        if prompts := min(int(count or 0) for count in cells.get("prompts", (0,))):
             row["prompts"] = prompts
         tau = None
-        for column in wanted:
+        for column in interval_columns:
             name = column.name
             if None in cells[name]:
                 row |= dict.fromkeys(f"{name}{end}" for end in _ENDS)
                 continue
-            joined = _join_seeds(cells, name, column.kind in MEASURED_ANEW)
-            if found := recorded.get((place, name)):
-                sums = describe_sums(first, name)
+            seed_interval = _join_seeds(cells, name, column.kind in MEASURED_ANEW)
+            if interval := by_place.get((place, name)):
+                sums = describe_sums(first_values, name)
                 rare = rare_interval(RATIOS[2], tables[name], sums.room)
-                found = finish_interval(sums, rare or found)
-                tau = found if name == "block_efficiency" else tau
-                found = reach_as_far(found, tau, name)
-                found = found.within(*joined.ends) if name == "speedup" and joined.ends else found
-            found = limit_to_column(name, found or joined)
-            if name == "speedup" and found.between > 0.5:
+                interval = finish_interval(sums, rare or interval)
+                tau = interval if name == "block_efficiency" else tau
+                interval = reach_as_far(interval, tau, name)
+                interval = (
+                    interval.within(*seed_interval.ends)
+                    if name == "speedup" and seed_interval.ends
+                    else interval
+                )
+            interval = limit_to_column(name, interval or seed_interval)
+            if name == "speedup" and interval.between > 0.5:
                 row["reason"] = f"{row.get('reason') or ''}; {SEEDS}: {_APART}".removeprefix("; ")
-            told = (found.value, found.low, found.high)
-            row |= zip((f"{name}{end}" for end in _ENDS), told, strict=True)
+            numbers = (interval.value, interval.low, interval.high)
+            row |= zip((f"{name}{end}" for end in _ENDS), numbers, strict=True)
     return [pool.row for pool in pools]
 
 

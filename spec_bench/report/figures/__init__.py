@@ -41,26 +41,26 @@ def draw(
     draws the figure, or rows that cannot be drawn.
     """
     if pair is not None and "pair" in rows:
-        known = list(dict.fromkeys(rows.pair.astype(str)))
+        pair_names = list(dict.fromkeys(rows.pair.astype(str)))
         rows = rows[rows.pair == pair]
         if rows.empty:
             raise NothingMeasuredError(
-                f"nothing measured on pair {pair!r}; measured: {', '.join(known) or 'none'}"
+                f"nothing measured on pair {pair!r}; measured: {', '.join(pair_names) or 'none'}"
             )
     alone = alone and pair is None
     pairs = set(figure_pairs(item))
-    measured = "pair" in rows and bool(pairs & set(rows.pair))
-    if alone and pairs and not measured and not shows_other_pairs(item):
+    has_pair = "pair" in rows and bool(pairs & set(rows.pair))
+    if alone and pairs and not has_pair and not shows_other_pairs(item):
         rows = rows.iloc[:0]
     with settings():
         try:
-            drawn = draw_item(item, rows)
+            result = draw_item(item, rows)
         except NothingMeasuredError:
             if not alone:
                 raise
-            drawn = draw_item(item, rows, alone=True)
+            result = draw_item(item, rows, alone=True)
         paths = []
-        for figure, name in zip(drawn, figure_names(item, drawn), strict=True):
+        for figure, name in zip(result, figure_names(item, result), strict=True):
             paths += save(figure, folder, name, formats)
     return paths
 
@@ -71,29 +71,29 @@ def draw_item(item: Figure, rows: pd.DataFrame, alone: bool = False) -> list[Any
     if function is None:
         raise UsageError(f"figure {item.name}: no function figure_{item.number} in figures.py")
     try:
-        drawn = list(function(FigureCells(item, rows, alone)))
+        result = list(function(FigureCells(item, rows, alone)))
     except NothingMeasuredError:
         raise
     except Exception as error:
-        why = error if isinstance(error, ValueError) else describe_error(error)
-        raise UsageError(f"figure {item.name}: {why}") from error
-    if not drawn:
+        reason = error if isinstance(error, ValueError) else describe_error(error)
+        raise UsageError(f"figure {item.name}: {reason}") from error
+    if not result:
         raise make_nothing_measured_error(item)
-    return drawn
+    return result
 
 
-def figure_names(item: Figure, drawn: Sequence[Any]) -> list[str]:
+def figure_names(item: Figure, figures_made: Sequence[Any]) -> list[str]:
     """The files' names: the figure's, its pair if it has one, its task if the pair has several."""
-    own = [each for each in drawn if getattr(each, "rows", None) is not None]
-    parts = slugs(each.setting for each in own)
-    places = [(fill("{pair}", each.rows), each.setting) for each in own]
+    our_figures = [figure for figure in figures_made if getattr(figure, "rows", None) is not None]
+    parts = slugs(figure.setting for figure in our_figures)
+    places = [(fill("{pair}", figure.rows), figure.setting) for figure in our_figures]
     names = []
-    for each in drawn:
+    for figure in figures_made:
         name = f"{item.paper}-fig{item.number}"
-        if each in own:
-            place = places[own.index(each)]
+        if figure in our_figures:
+            place = places[our_figures.index(figure)]
             name += f"-{place[0]}" if place[0] and "," not in place[0] else ""
-            name += f"-{each.rows.task.iloc[0]}" if places.count(place) > 1 else ""
-            name += parts[each.setting]
+            name += f"-{figure.rows.task.iloc[0]}" if places.count(place) > 1 else ""
+            name += parts[figure.setting]
         names.append(name)
     return names

@@ -83,26 +83,28 @@ class FigureCells:
             if item.tables:
                 return rows[rows.table.isin(item.tables)]
             return rows[rows.task.isin(item.tasks)] if item.tasks else rows
-        shown = usable(self.given, item, paths_as_rows)
-        shown = matching if len(matching := shown[shown.pair.isin(pairs)]) else shown
+        chosen = usable(self.given, item, paths_as_rows)
+        chosen = paper_rows if len(paper_rows := chosen[chosen.pair.isin(pairs)]) else chosen
         if item.tasks:
-            any_task = ~shown.pair.isin(pairs) & (not elsewhere(item, shown))
-            shown = shown[any_task | shown.task.isin(item.tasks)]
-        if shown.empty:
+            any_task = ~chosen.pair.isin(pairs) & (not elsewhere(item, chosen))
+            chosen = chosen[any_task | chosen.task.isin(item.tasks)]
+        if chosen.empty:
             raise make_nothing_measured_error(item)
-        if (fits := self.fits(shown)).any():
-            shown = shown[fits | ~fits.groupby(shown.task).transform("any")]
+        if (fits := self.fits(chosen)).any():
+            chosen = chosen[fits | ~fits.groupby(chosen.task).transform("any")]
         order = partial(pd.Categorical, categories=item.tasks)  # the paper's; other tasks behind
-        shown = shown.sort_values("task", key=order, kind="stable")
-        doubted = shown.reason.fillna("").map(find_doubt) != ""
-        return _add_axes(derive(clear_times(shown, doubted)), self.paper.axes)
+        chosen = chosen.sort_values("task", key=order, kind="stable")
+        is_doubtful = chosen.reason.fillna("").map(find_doubt) != ""
+        return _add_axes(derive(clear_times(chosen, is_doubtful)), self.paper.axes)
 
     def fits(self, rows: pd.DataFrame) -> pd.Series:
         """Marks rows at a temperature of the figure's tables, all of a figure without tables."""
-        numbers = [each for each in self.paper.numbers if int(each["table"]) in self.item.tables]
+        numbers = [
+            number for number in self.paper.numbers if int(number["table"]) in self.item.tables
+        ]
         warm = {(n["task"], float(n["temperature"])) for n in numbers if n["temperature"]}
-        told = zip(rows.task, rows.temperature, strict=True)
-        return pd.Series([not warm or each in warm for each in told], rows.index)
+        settings = zip(rows.task, rows.temperature, strict=True)
+        return pd.Series([not warm or number in warm for number in settings], rows.index)
 
     def printed(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Returns the paper's numbers of the pairs of some rows."""
@@ -111,28 +113,28 @@ class FigureCells:
 
 def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.DataFrame:
     """Rows of the recipe's experiments, each once. Raises NothingMeasuredError: none is left."""
-    kept = rows if rows.empty or paths_as_rows else rows[tree_attention(rows)]
-    kept = kept if kept.empty else kept[kept.status != "failed"]
-    if kept.empty:
+    valid = rows if rows.empty or paths_as_rows else rows[tree_attention(rows)]
+    valid = valid if valid.empty else valid[valid.status != "failed"]
+    if valid.empty:
         raise make_nothing_measured_error(item)
-    return drop_duplicate_cells(select_experiments(kept, item.experiments))
+    return drop_duplicate_cells(select_experiments(valid, item.experiments))
 
 
 def elsewhere(item: Figure, rows: pd.DataFrame) -> list[str]:
     """Returns the experiments of rows that none of a figure's recipes measured."""
-    named = dict.fromkeys(rows.experiment.dropna()) if "experiment" in rows else {}
-    return [name for name in named if name not in item.experiments]
+    experiments = dict.fromkeys(rows.experiment.dropna()) if "experiment" in rows else {}
+    return [name for name in experiments if name not in item.experiments]
 
 
 def figure_pairs(item: Figure) -> list[str]:
     """Names of the pair configs that a figure shows in the paper: ``pairs``, or its tables'."""
-    printed = item.pairs
+    printed_pairs = item.pairs
     if item.tables:
         numbers = load_paper(item.paper).numbers
-        printed = tuple(
+        printed_pairs = tuple(
             (n["target"], n["draft"]) for n in numbers if int(n["table"]) in item.tables
         )
-    names = (find_pair(*pair) for pair in dict.fromkeys(printed))
+    names = (find_pair(*pair) for pair in dict.fromkeys(printed_pairs))
     return list(dict.fromkeys(name for name in names if name))
 
 
@@ -143,8 +145,10 @@ def list_recipe_commands(item: Figure) -> list[str]:
 
 def make_nothing_measured_error(item: Figure) -> NothingMeasuredError:
     """Returns the error for a figure without rows, with the commands that would measure them."""
-    ways = " or ".join([item.command] if item.command else list_recipe_commands(item))
-    return NothingMeasuredError(f"nothing measured for figure {item.name}; to measure it: {ways}")
+    commands = " or ".join([item.command] if item.command else list_recipe_commands(item))
+    return NothingMeasuredError(
+        f"nothing measured for figure {item.name}; to measure it: {commands}"
+    )
 
 
 def shows_other_pairs(item: Figure) -> bool:
@@ -155,8 +159,12 @@ def shows_other_pairs(item: Figure) -> bool:
     """
     if item.any_pair or not item.recipes:
         return True
-    same = [each for each in load_paper(item.paper).figures if each.recipes[:1] == item.recipes[:1]]
-    return item.number == same[0].number
+    siblings = [
+        figure
+        for figure in load_paper(item.paper).figures
+        if figure.recipes[:1] == item.recipes[:1]
+    ]
+    return item.number == siblings[0].number
 
 
 def _add_axes(rows: pd.DataFrame, axes: Axes) -> pd.DataFrame:
@@ -168,8 +176,10 @@ def _add_axes(rows: pd.DataFrame, axes: Axes) -> pd.DataFrame:
     """
     trees = list(zip(rows.decoder, rows.spec.astype(str), strict=True))
     for axis, places in axes.items():
-        others = {tree for name, axis_trees in axes.items() if name != axis for tree in axis_trees}
-        belongs = any(tree in places and tree not in others for tree in trees)
+        other_trees = {
+            tree for name, axis_trees in axes.items() if name != axis for tree in axis_trees
+        }
+        belongs = any(tree in places and tree not in other_trees for tree in trees)
         column = pd.Series([places.get(tree) if belongs else None for tree in trees], rows.index)
         rows = add_derived_columns(rows, column.astype(float).to_frame(f"paper.{axis}"))
     return rows
@@ -182,8 +192,8 @@ def read_printed_cells(paper: str, pairs: Iterable[str]) -> pd.DataFrame:
     the printed token rates of one table.
     """
     frames = [_select_pair(paper, pair) for pair in dict.fromkeys(pairs)]
-    known = [frame for frame in frames if not frame.empty]
-    return derive(pd.concat(known, ignore_index=True)) if known else pd.DataFrame()
+    nonempty = [frame for frame in frames if not frame.empty]
+    return derive(pd.concat(nonempty, ignore_index=True)) if nonempty else pd.DataFrame()
 
 
 @functools.cache
@@ -195,7 +205,10 @@ def _select_pair(paper: str, pair: str) -> pd.DataFrame:
     if rows.empty:
         return rows
     rows[LOST] = rows.drop(columns=list(KEYS)).eq("").any(axis=1)  # what is not printed is NaN
-    number = {each.name for each in COLUMNS if each.holds == "number"} | {"axis_value", "table"}
+    number = {column.name for column in COLUMNS if column.holds == "number"} | {
+        "axis_value",
+        "table",
+    }
     for name in number.intersection(rows):
         rows[name] = pd.to_numeric(rows[name], errors="coerce")
     rows = rows.assign(pair=pair)
@@ -232,7 +245,7 @@ def derive(rows: pd.DataFrame) -> pd.DataFrame:
         return rows
     rows = add_derived_columns(rows, pd.concat(scores))
     plain = rows[rows.decoder == "ar"]
-    runs = [each.name for each in run_columns(rows) if plain[each.name].notna().any()]
+    runs = [column.name for column in run_columns(rows) if plain[column.name].notna().any()]
     keys = list(dict.fromkeys(["pair", "task", *runs]))
     base = rows[keys].merge(plain.drop_duplicates(keys), "left", keys)[SCORE].set_axis(rows.index)
     ends = {f"{RELATIVE}{end}": rows[f"{SCORE}{end}"] / base for end in ("", *ENDS)}
@@ -244,28 +257,34 @@ def _tree_columns(spec: str) -> dict[str, Any]:
     tree = parse(spec) if spec else None
     if tree is None or tree.form == "name":
         return {"form": "name", **dict.fromkeys(("width", "depth", "nodes", "paths"), nan)}
-    known = {name: getattr(tree, name) for name in ("form", "width", "depth", "nodes")}
-    known["threshold"] = nan if tree.threshold is None else tree.threshold
+    facts = {name: getattr(tree, name) for name in ("form", "width", "depth", "nodes")}
+    facts["threshold"] = nan if tree.threshold is None else tree.threshold
     widths = tree.widths or ()
     order = ""
     if len(widths) == 2:
-        first, second = widths
-        order = "decreasing" if first > second else "increasing" if first < second else "equal"
-    return {**known, "paths": prod(widths), "order": order}
+        first_width, second = widths
+        order = (
+            "decreasing"
+            if first_width > second
+            else "increasing"
+            if first_width < second
+            else "equal"
+        )
+    return {**facts, "paths": prod(widths), "order": order}
 
 
 def add_derived_columns(rows: pd.DataFrame, facts: pd.DataFrame) -> pd.DataFrame:
     """Returns the rows with more columns. Raises ValueError: they have one of that name."""
-    if twice := [str(name) for name in facts if name in rows]:
-        raise UsageError(f"rows to draw have a column {twice[0]!r}, which figures add themselves")
+    if repeats := [str(name) for name in facts if name in rows]:
+        raise UsageError(f"rows to draw have a column {repeats[0]!r}, which figures add themselves")
     return rows.join(facts)
 
 
 def add_group_column(rows: pd.DataFrame, x: str = "") -> pd.DataFrame:
     """The rows with ``cell.group``: the task, and of the other settings but x those that differ."""
     titles = pd.Series("", index=rows.index, dtype=object)
-    alike = rows.assign(**{x: ""}) if x in rows else rows
-    for group in group_rows(alike) if "pair" in rows else ():
+    settings_rows = rows.assign(**{x: ""}) if x in rows else rows
+    for group in group_rows(settings_rows) if "pair" in rows else ():
         task = str(group.rows.iloc[0].task)
         titles[group.rows.index] = group.title.replace(task, task_title(task), 1)
     return add_derived_columns(rows, titles.to_frame(GROUP))

@@ -46,11 +46,11 @@ def plot(
     rows = pd.DataFrame(rows).reset_index(drop=True)
     if rows.empty:
         raise UsageError("nothing to plot: the frame has no rows")
-    known = [*rows.columns[rows.notna().any()], *_OF_TREES]
+    names_known = [*rows.columns[rows.notna().any()], *_OF_TREES]
     for name in ("decoder", x or "decoder", y or "decoder"):
-        if name not in known:
-            near = suggest("nodes" if name == "budget" else name, known)
-            raise UsageError(f"nothing in column {name!r}{near}; there is {', '.join(known)}")
+        if name not in names_known:
+            hint = suggest("nodes" if name == "budget" else name, names_known)
+            raise UsageError(f"nothing in column {name!r}{hint}; there is {', '.join(names_known)}")
     cells = derive(pd.DataFrame({**_USUAL, **rows}).astype({"spec": str}).copy())
     with settings():
         if not (x or y):

@@ -47,7 +47,7 @@ def draw_panels(
     files: Names | None = None,
     together: Names = (),
     needs: Mapping[str, int] | None = None,
-    **said: Any,
+    **options: Any,
 ) -> Iterator[ReportFigure]:
     """Draws the cells that ``paper.yaml`` names for a figure, a file for each pair.
 
@@ -60,33 +60,35 @@ def draw_panels(
         files: every combination of these columns' values is a file; by default a pair.
         together: settings of runs that may differ within a file, besides those on axes.
         needs: column -> how many values a file has at least.
-        said: all else that ``draw_grid`` takes.
+        options: all else that ``draw_grid`` takes.
     """
     if files is None:
         files = () if cells.item.together else "pair"
-    keep = said.get("keep", {})
+    keep = options.get("keep", {})
     if cells.alone:
-        said["heading"] = "{pair}" if "pair" in several(files) else ""
-        said["note"] = f"As printed in the tables of {cells.paper.title}; no intervals."
+        options["heading"] = "{pair}" if "pair" in several(files) else ""
+        options["note"] = f"As printed in the tables of {cells.paper.title}; no intervals."
         needs = None
         parts = [(ALONE, cells.rows())] if of is None else []
     else:
-        measured = cells.rows(paths_as_rows) if of is None else of
-        printed = cells.printed(measured) if "pair" in measured else pd.DataFrame()
-        facets = (files, said.get("across", ()), said.get("down", ()), together, x, y)
-        shown = {"pair", "task", *keep, *(name for names in facets for name in several(names))}
-        for name in {*several(x), *several(y)} - {*measured, *header()}:
+        cell_rows = cells.rows(paths_as_rows) if of is None else of
+        printed = cells.printed(cell_rows) if "pair" in cell_rows else pd.DataFrame()
+        facets = (files, options.get("across", ()), options.get("down", ()), together, x, y)
+        axes_names = {"pair", "task", *keep, *(name for names in facets for name in several(names))}
+        for name in {*several(x), *several(y)} - {*cell_rows, *header()}:
             if "." not in name:  # else of a figure's own making, such as cell.score
-                raise UsageError(f"no column {name!r}{suggest(name, [*measured])}")
-        shown |= {each.name for each in run_columns(measured)} if GROUP in shown else set()
-        said |= {"printed": printed, "cells": cells}
-        parts = split(measured, shown)
+                raise UsageError(f"no column {name!r}{suggest(name, [*cell_rows])}")
+        axes_names |= (
+            {column.name for column in run_columns(cell_rows)} if GROUP in axes_names else set()
+        )
+        options |= {"printed": printed, "cells": cells}
+        parts = split(cell_rows, axes_names)
     for setting, part in parts:
         for values in _facets(filter_rows(part, keep), [n for n in several(files) if n in part]):
-            here = _at(part, values)
-            kept = filter_rows(here, keep)
-            if all(kept[name].nunique() >= count for name, count in (needs or {}).items()):
-                figure = draw_grid(here, x, y, setting=setting, **said)
+            panel_rows = _at(part, values)
+            filtered_rows = filter_rows(panel_rows, keep)
+            if all(filtered_rows[name].nunique() >= count for name, count in (needs or {}).items()):
+                figure = draw_grid(panel_rows, x, y, setting=setting, **options)
                 yield from [figure] if figure else []
 
 
@@ -110,7 +112,7 @@ def draw_grid(
     legend_columns: int | Sequence[int] = 4,
     note: str = "",
     bars: str = "Bars: 95% intervals over prompts.",
-    **said: Any,
+    **options: Any,
 ) -> Any:
     """Draws rows with their derived columns: a figure, None where nothing is plotted.
 
@@ -134,10 +136,10 @@ def draw_grid(
         legend_columns: at most; several: by columns of panels; 0: no legend.
         note: below all.
         bars: said where intervals are drawn.
-        said: what makes the panels, see ``_lay_out``, and the words that ``draw`` gets.
+        options: what makes the panels, see ``_lay_out``, and the words that ``draw`` gets.
     """
-    look = {name: said.pop(name) for name in [*said] if name not in _LAYOUT}
-    grid, missing = _lay_out(rows, x, y, **said)
+    look = {name: options.pop(name) for name in [*options] if name not in _LAYOUT}
+    grid, missing = _lay_out(rows, x, y, **options)
     if not grid:
         return None
     count = max(map(len, grid))
@@ -164,18 +166,18 @@ def draw_grid(
     if ax is not None:
         ax.legend(frameon=False)
         return ax
-    plotted = pd.concat([s.rows for p in panels for s in p.drawn if not s.printed])
+    drawn_rows = pd.concat([s.rows for p in panels for s in p.drawn if not s.printed])
     rows = panels[0].file_rows
-    figure.rows = shown = rows[rows.index.isin(plotted.index)]
+    figure.rows = figure_rows = rows[rows.index.isin(drawn_rows.index)]
     figure.setting = setting
     figure.grid = grid
-    figure.missing = tuple(dict.fromkeys([*missing, *_unlike(cells, shown)]))
-    heading = ", ".join(filter(None, [fill(heading, shown), setting]))
-    most = int(_pick_by_column_count(legend_columns, len(grid[0])))
-    entries = _entries(grid, len(said.get("by_row", ())) > 1) if most else []
-    _head(figure, entries, most, heading, heading_size)
-    containers: list[Any] = [each for plot in figure.axes for each in plot.containers]
-    has_bars = any(each.has_xerr or each.has_yerr for each in containers)
+    figure.missing = tuple(dict.fromkeys([*missing, *_unlike(cells, figure_rows)]))
+    heading = ", ".join(filter(None, [fill(heading, figure_rows), setting]))
+    max_columns = int(_pick_by_column_count(legend_columns, len(grid[0])))
+    entries = _entries(grid, len(options.get("by_row", ())) > 1) if max_columns else []
+    _head(figure, entries, max_columns, heading, heading_size)
+    containers: list[Any] = [container for plot in figure.axes for container in plot.containers]
+    has_bars = any(container.has_xerr or container.has_yerr for container in containers)
     texts = [bars * has_bars, note, *(text for panel in panels for text in panel.captions)]
     figure.supxlabel(_note(figure, texts, panels), fontsize=6.5, x=0.01, ha="left", wrap=True)
     return figure
@@ -221,12 +223,12 @@ def _lay_out(
     grid: Grid = []
     for values, row in product(_facets(rows, several(down)), by_row):
         line = []
-        for more, column in product(_facets(rows, several(across)), by_column):
-            here = _at(rows, {**values, **more})
-            told = {"x": x, "y": y, "title": title, **row, **column}
-            told["title"] = fill(told["title"], here)
-            told["keep"] = {**keep, **row.get("keep", {}), **column.get("keep", {})}
-            line.append(Panel(here, rows, axes=axes, printed=printed, **told))
+        for column_values, column in product(_facets(rows, several(across)), by_column):
+            panel_rows = _at(rows, {**values, **column_values})
+            settings = {"x": x, "y": y, "title": title, **row, **column}
+            settings["title"] = fill(settings["title"], panel_rows)
+            settings["keep"] = {**keep, **row.get("keep", {}), **column.get("keep", {})}
+            line.append(Panel(panel_rows, rows, axes=axes, printed=printed, **settings))
         if any(len(filter_rows(panel.known, subject)) for panel in line):
             grid.append(line)
     # Columns of panels without numbers are lines in the note.
@@ -253,9 +255,12 @@ def _unlike(cells: FigureCells | None, rows: pd.DataFrame) -> list[str]:
     if cells is None or "temperature" not in rows:
         return []
     unlike = rows[~cells.fits(rows)].temperature.unique()
-    said = [f"measured at temperature {each:g}, which the paper has not" for each in unlike]
+    notes = [f"measured at temperature {value:g}, which the paper has not" for value in unlike]
     recipes = " or ".join(cells.item.recipes)
-    return [*said, *(f"rows of {each}, not of {recipes}" for each in elsewhere(cells.item, rows))]
+    return [
+        *notes,
+        *(f"rows of {value}, not of {recipes}" for value in elsewhere(cells.item, rows)),
+    ]
 
 
 def _facets(rows: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -265,15 +270,15 @@ def _facets(rows: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
     values = rows[list(columns)].drop_duplicates()
     if len(columns) == 1 and pd.api.types.is_numeric_dtype(values[columns[0]]):
         values = values.sort_values(columns[0])
-    return [{str(k): v for k, v in each.items()} for each in values.to_dict("records")]
+    return [{str(k): v for k, v in facet.items()} for facet in values.to_dict("records")]
 
 
 def _at(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:
     """Returns the rows with these values."""
-    same = pd.Series(True, rows.index)
+    mask = pd.Series(True, rows.index)
     for name, value in values.items():
-        same &= rows[name] == value
-    return rows[same]
+        mask &= rows[name] == value
+    return rows[mask]
 
 
 def check_single(ax: Any, titles: Sequence[str]) -> Any:
@@ -288,8 +293,8 @@ def _draw_panel(panel: Panel, draw: Callable[[], object], guide: float | None) -
     plot = panel.plot
     if panel.known.empty:
         plot.set_axis_off()
-        where = {"transform": plot.transAxes, "ha": "center", "va": "center", "color": GREY}
-        plot.text(0.5, 0.5, wrap_text(panel.reason, 24), **where)
+        position = {"transform": plot.transAxes, "ha": "center", "va": "center", "color": GREY}
+        plot.text(0.5, 0.5, wrap_text(panel.reason, 24), **position)
         return
     draw()
     if guide is not None:
@@ -306,10 +311,10 @@ def _label_panel(grid: Grid, down: int, across: int, share: str, side: str) -> N
         plot.set_title(panel.title)
     if not panel.drawn:
         return
-    below = [line[across] for line in grid[down + 1 :] if across < len(line)]
-    if "x" not in share or not below:
+    panels_below = [line[across] for line in grid[down + 1 :] if across < len(line)]
+    if "x" not in share or not panels_below:
         plot.set_xlabel(panel.label(panel.x))
-    full = any(not each.known.empty for each in below)
+    full = any(not panel_below.known.empty for panel_below in panels_below)
     plot.tick_params(labelbottom="x" not in share or not full)
     if side:
         plot.set_ylabel(fill(side, panel.rows) if across == 0 else "")
@@ -317,11 +322,11 @@ def _label_panel(grid: Grid, down: int, across: int, share: str, side: str) -> N
         plot.set_ylabel(panel.label(panel.y))
 
 
-def _head(figure: Any, entries: list[Line2D], most: int, heading: str, size: float) -> None:
+def _head(figure: Any, entries: list[Line2D], max_columns: int, heading: str, size: float) -> None:
     """The heading, and below it the legend of all panels."""
     if not entries:
         figure.suptitle(heading, fontsize=size)
-    for columns in range(min(most, len(entries)), 0, -1):
+    for columns in range(min(max_columns, len(entries)), 0, -1):
         legend = figure.legend(
             handles=entries, loc="outside upper center", ncols=columns, frameon=False,
             title=heading or None, title_fontsize=size,
@@ -331,18 +336,26 @@ def _head(figure: Any, entries: list[Line2D], most: int, heading: str, size: flo
         legend.remove()  # too wide for the page: fewer columns
 
 
-def _entries(grid: Grid, apart: bool) -> list[Line2D]:
+def _entries(grid: Grid, by_line: bool) -> list[Line2D]:
     """Returns the legend of colours and markers; ``apart``: of one row of panels after another."""
-    lines = [[each for panel in line for each in panel.drawn] for line in grid]
-    parts = lines if apart else [[each for line in lines for each in line]]
-    series = [each for part in parts for each in sorted(part, key=lambda one: one.look.place)]
+    lines = [[series_item for panel in line for series_item in panel.drawn] for line in grid]
+    parts = lines if by_line else [[series_item for line in lines for series_item in line]]
+    series = [
+        series_item
+        for part in parts
+        for series_item in sorted(part, key=lambda item: item.look.place)
+    ]
     handles: dict[str, Line2D] = {}
-    for each in (one for one in series if one.label):
-        marks = {other.mark for other in series if other.label == each.label}
-        line = "" if marks == {"point"} else "--" if each.look.dashed else "-"
-        handle = Line2D([], [], label=each.label, linestyle=line, **each.handle)
-        handles.setdefault(each.label, handle)
-    shapes = {each.shape: each.look.marker for each in series if each.label and each.shape}
+    for series_item in (item for item in series if item.label):
+        marks = {candidate.mark for candidate in series if candidate.label == series_item.label}
+        line = "" if marks == {"point"} else "--" if series_item.look.dashed else "-"
+        handle = Line2D([], [], label=series_item.label, linestyle=line, **series_item.handle)
+        handles.setdefault(series_item.label, handle)
+    shapes = {
+        series_item.shape: series_item.look.marker
+        for series_item in series
+        if series_item.label and series_item.shape
+    }
     grey: dict[str, Any] = {"color": GREY, "linestyle": ""}
     for name in sorted(shapes, key=lambda shape: MARKERS.index(shapes[shape])):
         handles[f"shape {name}"] = Line2D([], [], marker=shapes[name], label=name, **grey)
@@ -352,18 +365,18 @@ def _entries(grid: Grid, apart: bool) -> list[Line2D]:
 def _note(figure: ReportFigure, texts: Sequence[str], panels: Sequence[Panel]) -> str:
     """What is said below a figure, of all that it might show only what it does."""
     rows = figure.rows
-    lost = any(series.lost for panel in panels for series in panel.drawn)
+    has_lost = any(series.lost for panel in panels for series in panel.drawn)
     config = pair_configs().get(fill("{pair}", rows))
     draft = config.stand_in.partition(",")[0] if config and config.stand_in else ""
     stand_in = f"The draft stands in for {draft}." if draft else ""
     prompts = format_prompt_count(rows)
-    said = [*texts, _LOST * lost, f"{prompts} a cell." if prompts else ""]
-    shown = (fill(text, rows, stand_in=stand_in) for text in dict.fromkeys(said) if text)
-    missing = (f"{each[0].upper()}{each[1:]}." for each in figure.missing)
-    return "\n".join([" ".join(shown), *missing])
+    notes = [*texts, _LOST * has_lost, f"{prompts} a cell." if prompts else ""]
+    texts_filled = (fill(text, rows, stand_in=stand_in) for text in dict.fromkeys(notes) if text)
+    missing = (f"{remark[0].upper()}{remark[1:]}." for remark in figure.missing)
+    return "\n".join([" ".join(texts_filled), *missing])
 
 
 def _pick_by_column_count(values: float | Sequence[float], columns: int) -> float:
     """Returns the value for so many columns of panels; the last holds for more."""
-    some = [values] if isinstance(values, int | float) else values
-    return some[min(columns, len(some)) - 1]
+    choices = [values] if isinstance(values, int | float) else values
+    return choices[min(columns, len(choices)) - 1]

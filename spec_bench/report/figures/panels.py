@@ -93,8 +93,8 @@ class Panel:
 
     def values(self, column: str) -> list[Any]:
         """Returns what x or y is in all panels, numbers ascending."""
-        found = self.file_rows.dropna(subset=[self.x, self.y])[column].unique()
-        return list(found) if any(isinstance(each, str) for each in found) else sorted(found)
+        values = self.file_rows.dropna(subset=[self.x, self.y])[column].unique()
+        return list(values) if any(isinstance(value, str) for value in values) else sorted(values)
 
     def series(
         self,
@@ -146,32 +146,34 @@ class Panel:
         x, y = self.x, self.y
         if not {x, y} <= set(rows):
             return []
-        kept = {**self.keep, **keep}
+        filters = {**self.keep, **keep}
         hues = [name for name in several(hue) if name in self.file_rows]
-        rows = filter_rows(rows, kept)
-        lost = rows[rows[LOST] & rows[y].isna()] if LOST in rows else rows[:0]
+        rows = filter_rows(rows, filters)
+        lost_rows = rows[rows[LOST] & rows[y].isna()] if LOST in rows else rows[:0]
         rows = rows[rows[x].notna()]
         if best:
-            judged = y if best == "y" else best
-            rows = rows[rows[judged].notna()]
-            rows = rows.loc[rows.groupby([*hues, x], sort=False)[judged].idxmax()]
+            judge_column = y if best == "y" else best
+            rows = rows[rows[judge_column].notna()]
+            rows = rows.loc[rows.groupby([*hues, x], sort=False)[judge_column].idxmax()]
         rows = rows[rows[y].notna()]
-        known = filter_rows(self.file_rows, kept)
-        styles = assign_styles(known, hues, kept, looks, shade, dashed)
+        file_rows = filter_rows(self.file_rows, filters)
+        styles = assign_styles(file_rows, hues, filters, looks, shade, dashed)
         by_marker = shapes(self.file_rows[marker]) if marker else {}
         if label is None:
             label = " ".join(f"{{{name}}}" for name in several(hue)) + "{marks}"
         style = {**_STYLE, **style, "markerfacecolor": "none" if printed else None}
         keys = [*hues, *([marker] if marker else [])]
         parts = rows.groupby(keys, sort=False, dropna=False) if keys else [((), rows)]
-        found = []
+        result = []
         for _, part in parts if len(rows) else ():
             look = styles[tuple(part[name].iloc[0] for name in hues)]
             if marker:
                 look = look._replace(marker=by_marker[part[marker].iloc[0]])
-            named = filter_rows(known, {name: [*part[name].unique()] for name in hues})
-            text = _label(label, part, part if named.empty else named, x, y)
-            gone = lost[(lost[hues] == part[hues].iloc[0]).all(axis=1)][x].dropna().unique()
+            label_rows = filter_rows(file_rows, {name: [*part[name].unique()] for name in hues})
+            text = _label(label, part, part if label_rows.empty else label_rows, x, y)
+            lost_places = (
+                lost_rows[(lost_rows[hues] == part[hues].iloc[0]).all(axis=1)][x].dropna().unique()
+            )
             if mark == "line":
                 part = part.sort_values(order or x, kind="stable")
             elif mark == "front":
@@ -182,29 +184,33 @@ class Panel:
             if printed:
                 handle["markerfacecolor"] = "none"
             text = text if len(hues) == len(several(hue)) else ""
-            more = (fill(shape, part), mark, printed, handle, tuple(gone))
-            found.append(DrawnSeries(part, look, text, *more))
-        found.sort(key=lambda series: series.look.place)
-        for each in found:
-            self._draw(each, style, order or x, dodge, faint)
-            for index, row in each.rows.iterrows() if write else ():
-                told = fill(write, each.rows.loc[[index]])
-                if told and has_named_values(write, row):
-                    self._texts.append((int(index), float(row[x]), float(row[y]), told))
-        self.captions += [caption] * bool(found)
-        self.drawn += found
-        return found
+            details = (fill(shape, part), mark, printed, handle, tuple(lost_places))
+            result.append(DrawnSeries(part, look, text, *details))
+        result.sort(key=lambda series: series.look.place)
+        for drawn_series in result:
+            self._draw(drawn_series, style, order or x, dodge, faint)
+            for index, row in drawn_series.rows.iterrows() if write else ():
+                text_here = fill(write, drawn_series.rows.loc[[index]])
+                if text_here and has_named_values(write, row):
+                    self._texts.append((int(index), float(row[x]), float(row[y]), text_here))
+        self.captions += [caption] * bool(result)
+        self.drawn += result
+        return result
 
     def _printed_rows(self) -> pd.DataFrame:
         """The paper's cells of the pairs, tasks and sampling that were measured here."""
-        printed = self.printed
-        if printed is None or self.x not in printed:
+        printed_rows = self.printed
+        if printed_rows is None or self.x not in printed_rows:
             return pd.DataFrame()
-        here = self.rows[[*_ASKED, *_SAMPLING]].drop_duplicates()
-        same = printed.reset_index().merge(here, on=_ASKED, suffixes=("", "_here"))
+        asked_rows = self.rows[[*_ASKED, *_SAMPLING]].drop_duplicates()
+        matching_rows = printed_rows.reset_index().merge(
+            asked_rows, on=_ASKED, suffixes=("", "_here")
+        )
         for name in _SAMPLING:  # empty: the paper prints none
-            same = same[same[name].isna() | (same[name] == same[f"{name}_here"])]
-        return printed.loc[same["index"].unique()].dropna(subset=[self.x])
+            matching_rows = matching_rows[
+                matching_rows[name].isna() | (matching_rows[name] == matching_rows[f"{name}_here"])
+            ]
+        return printed_rows.loc[matching_rows["index"].unique()].dropna(subset=[self.x])
 
     def _draw(
         self,
@@ -219,8 +225,8 @@ class Panel:
         if series.mark == "front":
             # Between two points of the front one gets the worse of both.
             steps = "pre" if _is_better_high(self.x) else "post"
-            told = {"color": look.colour, "linewidth": style["linewidth"]}
-            self.plot.step(series.rows[self.x], series.rows[self.y], where=steps, **told)
+            line_style = {"color": look.colour, "linewidth": style["linewidth"]}
+            self.plot.step(series.rows[self.x], series.rows[self.y], where=steps, **line_style)
             return
         places = self._places()
 
@@ -240,16 +246,22 @@ class Panel:
                 color=look.colour, label=label, **style,
             )  # fmt: skip
             label = None
-            for each in bars[2] if faint is not None else ():
-                each.set_alpha(faint)
+            for error_bar in bars[2] if faint is not None else ():
+                error_bar.set_alpha(faint)
         if series.lost:
-            told = {"color": look.colour, "markerfacecolor": "white", "zorder": 4}
-            told["markersize"] = style["markersize"] or 4
+            line_style = {"color": look.colour, "markerfacecolor": "white", "zorder": 4}
+            line_style["markersize"] = style["markersize"] or 4
             best = series.rows[series.rows[self.x].isin(series.lost)]
-            self.plot.plot(across(best[self.x]), best[self.y], look.marker, **told)
-            gone = pd.Series([at for at in series.lost if at not in set(best[self.x])])
-            where = self.plot.get_xaxis_transform()
-            self.plot.plot(across(gone), [0.05] * len(gone), "x", transform=where, **told)
+            self.plot.plot(across(best[self.x]), best[self.y], look.marker, **line_style)
+            lost_values = pd.Series([at for at in series.lost if at not in set(best[self.x])])
+            transform = self.plot.get_xaxis_transform()
+            self.plot.plot(
+                across(lost_values),
+                [0.05] * len(lost_values),
+                "x",
+                transform=transform,
+                **line_style,
+            )
 
     def _places(self) -> list[str]:
         """The places along an x that is text, the same in all panels; none for numbers."""
@@ -282,10 +294,10 @@ class Panel:
         names = self.rows[SCORE_NAME].dropna().unique() if SCORE_NAME in self.rows else []
         real = str(names[0]) if column == SCORE and len(names) == 1 else column
         label = (self.axes.get(real) or self._axis(column)).label
-        known = find_column(real)
-        title = known.title if known else real.rpartition(".")[2]
-        if known and "/" in known.unit and known.unit not in title:
-            title = f"{title} ({known.unit})"
+        column_info = find_column(real)
+        title = column_info.title if column_info else real.rpartition(".")[2]
+        if column_info and "/" in column_info.unit and column_info.unit not in title:
+            title = f"{title} ({column_info.unit})"
         return title if label is None else label
 
     @property
@@ -294,9 +306,9 @@ class Panel:
         has_y = self.y in self.rows and self.rows[self.y].notna().any()
         missing = self.x if has_y else self.y
         reasons = (get_reason(row, missing) for row in to_rows(self.rows))
-        why = next(filter(None, reasons), "no value")
+        cause = next(filter(None, reasons), "no value")
         hint = self._axis(missing).hint
-        return self.empty or f"{self.label(missing)} not measured: {why}{hint}"
+        return self.empty or f"{self.label(missing)} not measured: {cause}{hint}"
 
     def write_texts(self) -> None:
         """Writes each text beside its mark, on the side where most room is left.
@@ -310,45 +322,47 @@ class Panel:
         size = 5.5 if len(marks) > _MANY else 6.5
         plot.figure.draw_without_rendering()  # lays out the axes: places on paper are known
         places = plot.transData.transform([(x, y) for _, x, y, _ in marks]) * 72 / plot.figure.dpi
-        taken = [(float(x), float(y)) for x, y in places]
-        first, last = (float(edge) * 72 / plot.figure.dpi for edge in (plot.bbox.x0, plot.bbox.x1))
-        for (_, *at, text), (x, y) in zip(marks, places, strict=True):
+        occupied = [(float(x), float(y)) for x, y in places]
+        left_edge, right_edge = (
+            float(edge) * 72 / plot.figure.dpi for edge in (plot.bbox.x0, plot.bbox.x1)
+        )
+        for (_, *anchor, text), (x, y) in zip(marks, places, strict=True):
             width = 0.6 * size * len(text)
             best = (-inf, (0.0, 0.0), 1, 0)
             for side, lift in _SIDES:
                 middle = x + side * (5 + width / 2), y + lift
                 gaps = [
-                    max(abs(middle[0] - a) / width, abs(middle[1] - b) / size) for a, b in taken
+                    max(abs(middle[0] - a) / width, abs(middle[1] - b) / size) for a, b in occupied
                 ]
-                inside = first <= middle[0] - width / 2 <= middle[0] + width / 2 <= last
+                inside = left_edge <= middle[0] - width / 2 <= middle[0] + width / 2 <= right_edge
                 room = min(0.8, *gaps) if inside else -1.0  # more room than this is no better
                 if room > best[0]:
                     best = (room, middle, side, lift)
             _, middle, side, lift = best
-            taken.append(middle)
+            occupied.append(middle)
             plot.annotate(
-                text, at, textcoords="offset points", xytext=(side * 5, lift),
+                text, anchor, textcoords="offset points", xytext=(side * 5, lift),
                 ha="left" if side > 0 else "right", va="center", fontsize=size,
             )  # fmt: skip
 
 
 def filter_rows(rows: pd.DataFrame, keep: Mapping[str, Any]) -> pd.DataFrame:
     """Returns the rows with these values, column by column; ``"max"``: with the largest."""
-    for name, wanted in keep.items():
-        if wanted == "max":
+    for name, choice in keep.items():
+        if choice == "max":
             rows = rows[rows[name] == rows[name].max()] if name in rows else rows
         elif name not in rows:
             return rows.iloc[:0]
         else:
-            rows = rows[rows[name].isin(wanted if isinstance(wanted, list) else [wanted])]
+            rows = rows[rows[name].isin(choice if isinstance(choice, list) else [choice])]
     return rows
 
 
 def _lines(rows: pd.DataFrame, along: Sequence[str]) -> Iterator[pd.DataFrame]:
     """A series by its lines: cells of one differ in nothing but x and order."""
-    apart = [*(each.name for each in run_columns(rows)), *_OF_A_LINE]
-    others = [name for name in apart if name in rows and name not in along]
-    names = [name for name in others if rows[name].nunique(dropna=False) > 1]
+    setting_names = [*(column.name for column in run_columns(rows)), *_OF_A_LINE]
+    other_names = [name for name in setting_names if name in rows and name not in along]
+    names = [name for name in other_names if rows[name].nunique(dropna=False) > 1]
     for _, part in rows.groupby(names, sort=False, dropna=False) if names else [((), rows)]:
         yield part
 
@@ -356,20 +370,20 @@ def _lines(rows: pd.DataFrame, along: Sequence[str]) -> Iterator[pd.DataFrame]:
 def _bars(rows: pd.DataFrame, column: str) -> NDArray[np.float64] | None:
     """Returns the lengths of error bars; None where no row knows its interval."""
     points = rows.reindex(columns=[column, *(f"{column}{end}" for end in ENDS)])
-    known = points.iloc[:, 1].notna().any()
-    return error_bars(points.itertuples(index=False, name=None)) if known else None
+    has_ends = points.iloc[:, 1].notna().any()
+    return error_bars(points.itertuples(index=False, name=None)) if has_ends else None
 
 
-def _label(template: str, part: pd.DataFrame, known: pd.DataFrame, x: str, y: str) -> str:
+def _label(template: str, part: pd.DataFrame, label_rows: pd.DataFrame, x: str, y: str) -> str:
     """Returns a series' name in the legend: of all its rows in the file, in whichever panel."""
     r = correlation(part[x], part[y]) if "{correlation}" in template else None
-    more = {"count": len(part), "correlation": "" if r is None else f", r = {r:.3f}"}
-    return fill(template, known, **more)
+    extras = {"count": len(part), "correlation": "" if r is None else f", r = {r:.3f}"}
+    return fill(template, label_rows, **extras)
 
 
 def _is_better_high(column: str) -> bool:
-    known = find_column(column)
-    return known is None or known.better != "down"
+    column_info = find_column(column)
+    return column_info is None or column_info.better != "down"
 
 
 def pareto_front(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:

@@ -55,14 +55,22 @@ def assign_styles(
     ``keep`` or ``looks`` list in that order, else as they come. A decoder has its own colour in
     every figure, and its marker where its trees are one series.
     """
-    values = [tuple(each) for each in rows[list(hue)].drop_duplicates().to_numpy()] if hue else [()]
+    values = (
+        [tuple(row_values) for row_values in rows[list(hue)].drop_duplicates().to_numpy()]
+        if hue
+        else [()]
+    )
     if len(hue) == 1:
-        kept = keep.get(hue[0])
-        listed = [(each,) for each in (kept if isinstance(kept, list) else looks) if each]
-        if not listed and pd.api.types.is_numeric_dtype(rows[hue[0]]):
+        filter_value = keep.get(hue[0])
+        first_values = [
+            (row_values,)
+            for row_values in (filter_value if isinstance(filter_value, list) else looks)
+            if row_values
+        ]
+        if not first_values and pd.api.types.is_numeric_dtype(rows[hue[0]]):
             values = sorted(values)
-        values = list(dict.fromkeys([*listed, *values]))
-    found = {}
+        values = list(dict.fromkeys([*first_values, *values]))
+    styles = {}
     for index, value in enumerate(values):
         name = str(value[0]) if len(value) == 1 else ""
         usual = find_decoder(str(value[hue.index("decoder")])) if "decoder" in hue else None
@@ -74,14 +82,14 @@ def assign_styles(
         colour = _COLOURS.get(own_colour, own_colour) or colour
         aside = index - (len(values) - 1) / 2
         is_dashed = dashed if isinstance(dashed, bool) else name in dashed
-        found[value] = SeriesStyle(index, aside, colour, own_marker or marker, is_dashed)
-    return found
+        styles[value] = SeriesStyle(index, aside, colour, own_marker or marker, is_dashed)
+    return styles
 
 
 def shapes(values: pd.Series) -> dict[Any, str]:
     """Returns a marker for each value of a column."""
-    known = sorted(values.dropna().unique())
-    return {value: MARKERS[i % len(MARKERS)] for i, value in enumerate(known)}
+    sorted_values = sorted(values.dropna().unique())
+    return {value: MARKERS[i % len(MARKERS)] for i, value in enumerate(sorted_values)}
 
 
 class ReportFigure(Figure):
@@ -113,27 +121,27 @@ def save(
         figure.set_layout_engine(None)
     paths = [folder / f"{name}.{suffix}" for suffix in formats]
     for path in paths:
-        dated = path.suffix == ".pdf"  # a PNG bears no date
-        metadata = {"CreationDate": None} if dated else None
+        is_pdf = path.suffix == ".pdf"  # a PNG bears no date
+        metadata = {"CreationDate": None} if is_pdf else None
         with atomic_replace(path) as partial:
             figure.savefig(partial, format=path.suffix[1:], dpi=dpi, metadata=metadata)
     return paths
 
 
-def fill(text: str, rows: pd.DataFrame, **more: object) -> str:
+def fill(text: str, rows: pd.DataFrame, **extras: object) -> str:
     """The text with its braces filled: from columns of the rows, or from ``more``."""
-    known = {"marks": marks(rows), **more}
+    values_known = {"marks": marks(rows), **extras}
 
     def shown(value: Any) -> Any:
         return display_title(value) if isinstance(value, str) else value
 
     def written(match: re.Match[str]) -> str:
         name, form = match.groups()
-        many = name.removesuffix("s")
-        values = next((list(rows[n].dropna().unique()) for n in (name, many) if n in rows), [])
-        value: Any = ", ".join(str(shown(each)) for each in values)
-        if name in known:
-            value = known[name]
+        singular = name.removesuffix("s")
+        values = next((list(rows[n].dropna().unique()) for n in (name, singular) if n in rows), [])
+        value: Any = ", ".join(str(shown(item)) for item in values)
+        if name in values_known:
+            value = values_known[name]
         elif name in rows:
             bare = len(values) != 1 or (name == "spec" and values[0] == "-")
             value = "" if bare else shown(values[0])
@@ -153,9 +161,9 @@ def marks(rows: pd.DataFrame) -> str:
     """The marks of rows that are not exact, for a title; another engine's row is named."""
     if "lossless" not in rows:
         return ""
-    named = {mark: text for mark, text in MARKS.items() if (rows.lossless == mark).any()}
+    texts_by_mark = {mark: text for mark, text in MARKS.items() if (rows.lossless == mark).any()}
     elsewhere = rows.lossless == "unaudited"
     if elsewhere.any() and not elsewhere[rows.decoder != "ar"].all():
         decoders = dict.fromkeys(map(display_title, rows.decoder[elsewhere]))
-        named["unaudited"] = f"{', '.join(decoders)}: {MARKS['unaudited']}"
-    return f" ({', '.join(named.values())})" if named else ""
+        texts_by_mark["unaudited"] = f"{', '.join(decoders)}: {MARKS['unaudited']}"
+    return f" ({', '.join(texts_by_mark.values())})" if texts_by_mark else ""

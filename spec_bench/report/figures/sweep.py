@@ -70,44 +70,50 @@ def picture(groups: Sequence[Group], ax: Any = None) -> Any:
     A panel has the 30 fastest at most, a picture nine panels; a line says what is left out. A
     single panel is drawn on ``ax``, if given, which is returned.
     """
-    able = _able(pd.concat([group.rows for group in groups]))
-    of = find_known(able, _MEASURES)
-    if of is None:
+    valid_rows = _able(pd.concat([group.rows for group in groups]))
+    measure = find_known(valid_rows, _MEASURES)
+    if measure is None:
         return None
-    found = [(format_group_title(group), bars) for group in groups if len(bars := _bars(group, of))]
-    if confirmed := [each for each in found if each[1].iloc[0].get("stage") == "confirm"]:
-        found = confirmed  # a search's screening says whom to confirm, nothing more
-    shown = found[:_PANELS]
-    drawn = pd.concat([bars for _, bars in shown])
+    panels = [
+        (format_group_title(group), bars) for group in groups if len(bars := _bars(group, measure))
+    ]
+    if confirmations := [panel for panel in panels if panel[1].iloc[0].get("stage") == "confirm"]:
+        panels = confirmations  # a search's screening says whom to confirm, nothing more
+    panels_drawn = panels[:_PANELS]
+    bars_drawn = pd.concat([bars for _, bars in panels_drawn])
     # All panels have one order: that of the geometric mean over their tasks.
-    means = np.log(drawn[of].clip(lower=1e-9)).groupby(drawn["bar"]).mean()
+    means = np.log(bars_drawn[measure].clip(lower=1e-9)).groupby(bars_drawn["bar"]).mean()
     order = list(means.sort_values(kind="stable").index)
     labels = order[-_BARS:]
-    across = min(len(shown), _ACROSS)
-    down = -(-len(shown) // across)
-    titles = [wrap(title, 84 // across) if len(found) > 1 else "" for title, _ in shown]
-    axes = check_single(ax, [title for title, _ in found])
+    columns = min(len(panels_drawn), _ACROSS)
+    lines = -(-len(panels_drawn) // columns)
+    titles = [wrap(title, 84 // columns) if len(panels) > 1 else "" for title, _ in panels_drawn]
+    axes = check_single(ax, [title for title, _ in panels])
     if ax is None:
         rows = 0.45 + 0.26 * len(labels) + 0.17 * max(title.count("\n") for title in titles)
-        size = (2.0 + (5.2, 6.4, 8.0)[across - 1], down * rows + 1.15)
+        size = (2.0 + (5.2, 6.4, 8.0)[columns - 1], lines * rows + 1.15)
         figure = ReportFigure(size, layout="constrained")
-        axes = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-    for plot, title, (_, bars) in zip(axes.flat, titles, shown, strict=False):
-        _draw_panel(plot, bars[bars["bar"].isin(labels)], labels, of)
+        axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    for plot, title, (_, bars) in zip(axes.flat, titles, panels_drawn, strict=False):
+        _draw_panel(plot, bars[bars["bar"].isin(labels)], labels, measure)
         plot.set_title(title, loc="left")
-    for plot in axes.flat[len(shown) :]:
+    for plot in axes.flat[len(panels_drawn) :]:
         plot.remove()
-    highest = drawn[[name for name in (of, f"{of}_high") if name in drawn]].max().max()
-    axes[0, 0].set(ylim=(-0.6, len(labels) - 0.4), xlim=(0, highest * (1.06 + 0.05 * across)))
+    highest = (
+        bars_drawn[[name for name in (measure, f"{measure}_high") if name in bars_drawn]]
+        .max()
+        .max()
+    )
+    axes[0, 0].set(ylim=(-0.6, len(labels) - 0.4), xlim=(0, highest * (1.06 + 0.05 * columns)))
     axes[0, 0].set_yticks(range(len(labels)), labels)
-    families = [name for name in _FAMILIES if name in set(drawn["family"])]
+    families = [name for name in _FAMILIES if name in set(bars_drawn["family"])]
     patches = [Patch(color=_FAMILIES[name], label=name) for name in families]
     if ax is not None:
         ax.legend(handles=patches, loc="lower right", frameon=False)
         return ax
-    where = {"loc": "outside lower left", "ncols": len(families), "frameon": False}
-    figure.legend(handles=patches, **where)
-    heading = _format_heading(found, of, len(order) - _BARS, len(found) - _PANELS)
+    place = {"loc": "outside lower left", "ncols": len(families), "frameon": False}
+    figure.legend(handles=patches, **place)
+    heading = _format_heading(panels, measure, len(order) - _BARS, len(panels) - _PANELS)
     figure.suptitle(heading, x=0.01, ha="left", fontsize=9)
     return figure
 
@@ -116,10 +122,10 @@ def _able(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[(rows.status != "failed") & (rows.decoder != "ar")]
 
 
-def _bars(group: Group, of: str) -> pd.DataFrame:
+def _bars(group: Group, measure: str) -> pd.DataFrame:
     """A group's cells that have a value: ``bar`` is how each is named, ``family`` its colour."""
     rows = group.rows.assign(spec=tree_titles(group.rows))
-    rows = _able(rows)[lambda able: able[of].notna()]
+    rows = _able(rows)[lambda frame: frame[measure].notna()]
     texts = []
     for row in to_rows(rows):
         mark = "" if row["lossless"] == "unaudited" else names.MARKS.get(str(row["lossless"]), "")
@@ -140,27 +146,29 @@ def _family(row: Row) -> str:
     return "draft model, one path" if tree in _PATHS else "draft model, tree"
 
 
-def _draw_panel(plot: Any, bars: pd.DataFrame, labels: Sequence[str], of: str) -> None:
+def _draw_panel(plot: Any, bars: pd.DataFrame, labels: Sequence[str], measure: str) -> None:
     places = [labels.index(name) for name in bars["bar"]]
-    ends = bars.reindex(columns=[of, *(f"{of}{end}" for end in ENDS)])
+    ends = bars.reindex(columns=[measure, *(f"{measure}{end}" for end in ENDS)])
     lengths = error_bars(ends.itertuples(index=False, name=None))
-    plot.barh(places, bars[of], height=0.7, color=bars["family"].map(_FAMILIES))
-    plot.errorbar(bars[of], places, xerr=lengths, fmt="none", ecolor="black", lw=0.9, capsize=2)
-    for place, value, above in zip(places, bars[of], lengths[1], strict=True):
-        plot.annotate(f"{value:.2f}", (value + np.nan_to_num(above), place), **_NUMBER)
+    plot.barh(places, bars[measure], height=0.7, color=bars["family"].map(_FAMILIES))
+    plot.errorbar(
+        bars[measure], places, xerr=lengths, fmt="none", ecolor="black", lw=0.9, capsize=2
+    )
+    for place, value, upper in zip(places, bars[measure], lengths[1], strict=True):
+        plot.annotate(f"{value:.2f}", (value + np.nan_to_num(upper), place), **_NUMBER)
     plot.axvline(1, color="black", linewidth=0.9, linestyle="--", zorder=2)
     plot.grid(axis="y", visible=False)
     plot.set_axisbelow(True)
     plot.tick_params(labelbottom=True)
-    plot.set_xlabel(_MEASURES[of])
+    plot.set_xlabel(_MEASURES[measure])
 
 
 def _format_heading(
-    found: Sequence[tuple[str, pd.DataFrame]], of: str, cells: int, panels: int
+    panel_bars: Sequence[tuple[str, pd.DataFrame]], of: str, cells: int, panels: int
 ) -> str:
     """Says what is drawn, of which pair, task and prompts, on which device, and what is not."""
-    rows = pd.concat([bars for _, bars in found])
-    title = found[0][0] if len(found) == 1 else ""
+    rows = pd.concat([bars for _, bars in panel_bars])
+    title = panel_bars[0][0] if len(panel_bars) == 1 else ""
     facts = (
         ", ".join(dict.fromkeys(map(str, rows.pair))),
         title,
@@ -170,9 +178,9 @@ def _format_heading(
     missing = [f"the {cells} slowest decoders"] if cells > 0 else []
     missing += [f"{panels} more tasks and settings"] if panels > 0 else []
     measure = f"{_MEASURES[of][0].upper()}{_MEASURES[of][1:]}"
-    known = rows.reindex(columns=[f"{of}_low"]).notna()
-    intervals = ", with 95% intervals" if known.any(axis=None) else ""
-    if intervals and not known.all(axis=None):
+    has_low = rows.reindex(columns=[f"{of}_low"]).notna()
+    intervals = ", with 95% intervals" if has_low.any(axis=None) else ""
+    if intervals and not has_low.all(axis=None):
         intervals += " where known"
     lines = [
         f"{measure}{intervals}; dashed: plain decoding",

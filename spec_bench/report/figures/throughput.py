@@ -40,17 +40,17 @@ _HEADS = (
 
 def split_lines(rows: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     """Titles of group and line, and rows by requests. Raises ValueError: none has a throughput."""
-    timed = rows[(rows.status != "failed") & rows[IN_ALL].notna() & rows[PER_USER].notna()]
-    if timed.empty:
+    valid_rows = rows[(rows.status != "failed") & rows[IN_ALL].notna() & rows[PER_USER].notna()]
+    if valid_rows.empty:
         raise UsageError("no row has tokens/s of a request and of all: nothing was timed")
     lines = []
-    for told, group in timed.groupby(_GROUP, dropna=False, sort=False):
-        heading = "{0}, {2}, temperature {3:g}".format(*told)
+    for settings, group in valid_rows.groupby(_GROUP, dropna=False, sort=False):
+        heading = "{0}, {2}, temperature {3:g}".format(*settings)
         for _, line in group.groupby(_LINE, dropna=False, sort=False):
-            batching = str((first := line.iloc[0])["batching"])
-            arrivals = f", {batching}" if batching.startswith("open") else ""
+            batch_mode = str((first_row := line.iloc[0])["batching"])
+            arrivals = f", {batch_mode}" if batch_mode.startswith("open") else ""
             lines.append(
-                (heading, format_decoder(first) + arrivals, line.sort_values("batch_size"))
+                (heading, format_decoder(first_row) + arrivals, line.sort_values("batch_size"))
             )
     return lines
 
@@ -61,21 +61,22 @@ def find_crossing(points: Sequence[Sequence[float]]) -> str:
     """
 
     def listed(numbers: Sequence[float]) -> str:
-        return ", ".join(f"{each:g}" for each in numbers) or "none"
+        return ", ".join(f"{number:g}" for number in numbers) or "none"
 
     if len(points) < 2:
         return ""
-    surely = listed([together for together, _, low, _ in points if low > 1])
-    never = listed([together for together, _, _, high in points if high < 1])
-    for (few, above, *_), (many, below, *_) in pairwise(points):
-        if above > 1 >= below:
-            share = (above - 1) / (above - below)
-            at = 2 ** (math.log2(few) + share * (math.log2(many) - math.log2(few)))
-            known = f"surely above at {surely}, surely below at {never}"
-            return f"the speed-up is 1 at about {at:.1f} requests together ({known})"
+    surely = listed([request_count for request_count, _, low, _ in points if low > 1])
+    never = listed([request_count for request_count, _, _, high in points if high < 1])
+    for (fewer, ratio_before, *_), (greater, ratio_after, *_) in pairwise(points):
+        if ratio_before > 1 >= ratio_after:
+            share = (ratio_before - 1) / (ratio_before - ratio_after)
+            crossing = 2 ** (math.log2(fewer) + share * (math.log2(greater) - math.log2(fewer)))
+            bounds = f"surely above at {surely}, surely below at {never}"
+            return f"the speed-up is 1 at about {crossing:.1f} requests together ({bounds})"
     if points[-1][1] > 1:
         return f"pays up to {points[-1][0]:g} requests together, surely at {surely}"
-    return f"pays at none of {listed([together for together, *_ in points])} requests together"
+    counts = listed([request_count for request_count, *_ in points])
+    return f"pays at none of {counts} requests together"
 
 
 def throughput(file: Path) -> str:
@@ -85,24 +86,24 @@ def throughput(file: Path) -> str:
 
     lines = split_lines(pool_seeds(check_models(read_results(file)), RecordReader(file)))
     console = Console(width=160)
-    with console.capture() as printed:
+    with console.capture() as capture:
         for group in dict.fromkeys(group for group, *_ in lines):
             table = Table(*_HEADS, box=None, title=group, title_justify="left")
-            found = []
-            for _, title, line in (each for each in lines if each[0] == group):
+            sentences = []
+            for _, title, line in (item for item in lines if item[0] == group):
                 for row in line.to_dict("records"):
                     gain = get_number_and_ends(row, "speedup")
-                    rates = [f"{row[each]:.1f}" for each in (PER_USER, IN_ALL)]
-                    times = ["" if pd.isna(row[each]) else f"{row[each]:.3f}" for each in _TIMES]
+                    rates = [f"{row[item]:.1f}" for item in (PER_USER, IN_ALL)]
+                    times = ["" if pd.isna(row[item]) else f"{row[item]:.3f}" for item in _TIMES]
                     speed = "" if gain[0] is None else format_interval(gain[0], *gain[1:], ".2f")
                     table.add_row(title, f"{row['batch_size']:g}", *rates, speed, *times)
-                known = select_sound(line, "speedup")[["batch_size", *_SPEEDUP]].dropna()
-                points = known.to_numpy(dtype=float).tolist()
-                if line.iloc[0].decoder != "ar" and (said := find_crossing(points)):
-                    found.append(f"{title}: {said}.")
-            console.print(table, *found, sep="\n")
+                valid_rows = select_sound(line, "speedup")[["batch_size", *_SPEEDUP]].dropna()
+                points = valid_rows.to_numpy(dtype=float).tolist()
+                if line.iloc[0].decoder != "ar" and (sentence := find_crossing(points)):
+                    sentences.append(f"{title}: {sentence}.")
+            console.print(table, *sentences, sep="\n")
     draw(lines, file.parent / "throughput.png")
-    return printed.get()
+    return capture.get()
 
 
 def draw(lines: Sequence[tuple[str, str, pd.DataFrame]], path: Path) -> None:

@@ -80,13 +80,13 @@ def results_file(name: str, results: Path) -> Path:
         if file.is_file():
             return file
     tables = files.results_files(results)
-    named = [path for path in tables if path.parent.name == name]
-    if len(named) == 1:
-        return named[0]
-    if named:
-        raise UsageError(f"{name!r} is ambiguous, give one of: {', '.join(map(str, named))}")
-    known = ", ".join(sorted({path.parent.name for path in tables})) or "none"
-    message = f"no experiment {name!r} below {str(results)!r}; there: {known}"
+    matches = [path for path in tables if path.parent.name == name]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UsageError(f"{name!r} is ambiguous, give one of: {', '.join(map(str, matches))}")
+    names = ", ".join(sorted({path.parent.name for path in tables})) or "none"
+    message = f"no experiment {name!r} below {str(results)!r}; there: {names}"
     raise files.make_absence(message, results)
 
 
@@ -106,18 +106,22 @@ def read_cells(
     some of the measured numbers that have intervals, or all. Raises ValueError: a file has no rows,
     or none is of the pair.
     """
-    measured = columns_of_kind("time", "efficiency", "energy") if only else ()
-    others = [n for c in measured if c.interval and c.name not in only for n in c.names]
-    rows = read_rows(tables).drop(columns=others, errors="ignore")
+    measured_columns = columns_of_kind("time", "efficiency", "energy") if only else ()
+    dropped_names = [
+        n for c in measured_columns if c.interval and c.name not in only for n in c.names
+    ]
+    rows = read_rows(tables).drop(columns=dropped_names, errors="ignore")
     if rows.empty:
         raise UsageError(f"{str(tables[0])!r} has no rows")
     rows = check_models(rows)
     if pair is not None:
-        known = ", ".join(dict.fromkeys(rows.pair))
+        pairs = ", ".join(dict.fromkeys(rows.pair))
         rows = rows[rows.pair == pair]
         if rows.empty:
-            raise UsageError(f"no rows of pair {pair!r} in {str(tables[0])!r}; it has {known}")
-    origins = [each for path in tables for each in read_origins(path, rows[rows.file == str(path)])]
+            raise UsageError(f"no rows of pair {pair!r} in {str(tables[0])!r}; it has {pairs}")
+    origins = [
+        origin for path in tables for origin in read_origins(path, rows[rows.file == str(path)])
+    ]
     records = RecordReader(tables[0])
     return PageCells(pool_seeds(rows, records), records, origins)
 
@@ -130,9 +134,9 @@ def read_origins(file: Path, rows: pd.DataFrame) -> Origins:
         git = start.get("git") or {}
         torch = start.get("torch") or {}
         versions = start.get("versions") or {}
-        changed = " with uncommitted changes" if git.get("dirty") else ""
-        shown = {
-            "revision": str(git.get("revision") or "unknown")[:12] + changed,
+        dirty_mark = " with uncommitted changes" if git.get("dirty") else ""
+        origin = {
+            "revision": str(git.get("revision") or "unknown")[:12] + dirty_mark,
             "day": str(start.get("time", ""))[:10],
             "device": ", ".join(map(str, torch.get("devices") or [])) or str(start.get("cpu", "")),
             "threads": str(torch.get("threads", "")),
@@ -141,8 +145,8 @@ def read_origins(file: Path, rows: pd.DataFrame) -> Origins:
             "python": str(start.get("python", "")),
             "system": str(start.get("platform", "")),
         }
-        counts[json.dumps(shown)] += 1
-    return [(json.loads(shown), count) for shown, count in counts.most_common()]
+        counts[json.dumps(origin)] += 1
+    return [(json.loads(origin), count) for origin, count in counts.most_common()]
 
 
 class PageFigure(NamedTuple):
@@ -153,34 +157,38 @@ class PageFigure(NamedTuple):
     title: str  # a caption, which names a pair that is not the paper's
 
 
-def list_figures(paper: Paper, items: Sequence[Item], measured: MeasuredRows) -> list[PageFigure]:
+def list_figures(paper: Paper, items: Sequence[Item], cells: MeasuredRows) -> list[PageFigure]:
     """Lists the experiment's figures with their pairs; pairs of none get those for any pair."""
     figures = [item for item in items if isinstance(item, Figure) and paper.draws(item)]
-    pairs = measured.pairs()
-    drawn = [
+    pairs = cells.pairs()
+    page_figures = [
         PageFigure(item, (pair,), f"Figure {item.number}, {pair}. {item.title}")
         for item in figures
-        for pair in dict.fromkeys(each.pair for each in list_wanted_cells(paper, item))
+        for pair in dict.fromkeys(cell.pair for cell in list_wanted_cells(paper, item))
         if pair in pairs
     ]
-    shown = {pair for drawing in drawn for pair in drawing.pairs}
-    others = [pair for pair in pairs if pair not in shown]
-    fitting = [item for item in figures if item.any_pair] or figures[:1]
-    together = [(item, others) for item in fitting if item.together and others]
-    apart = [(item, [pair]) for pair in others for item in fitting if not item.together]
-    for item, own in (*together, *apart):
-        how = f"drawn as Figure {item.number} of the paper ({item.title})"
-        drawn.append(PageFigure(item, tuple(own), f"{', '.join(own)}, {how}"))
-    return drawn
+    pairs_drawn = {pair for figure in page_figures for pair in figure.pairs}
+    other_pairs = [pair for pair in pairs if pair not in pairs_drawn]
+    any_pair_items = [item for item in figures if item.any_pair] or figures[:1]
+    joint = [(item, other_pairs) for item in any_pair_items if item.together and other_pairs]
+    single = [
+        (item, [pair]) for pair in other_pairs for item in any_pair_items if not item.together
+    ]
+    for item, item_pairs in (*joint, *single):
+        caption = f"drawn as Figure {item.number} of the paper ({item.title})"
+        page_figures.append(
+            PageFigure(item, tuple(item_pairs), f"{', '.join(item_pairs)}, {caption}")
+        )
+    return page_figures
 
 
-def draw(drawing: PageFigure, measured: MeasuredRows, folder: Path, *formats: str) -> list[Path]:
+def draw(figure: PageFigure, cells: MeasuredRows, folder: Path, *formats: str) -> list[Path]:
     """Writes a figure's files; none if it shows none of the rows."""
     from spec_bench.report import figures
 
-    item = drawing.item
-    pairs = drawing.pairs
-    rows = measured.rows[measured.rows.pair.isin(pairs)]
+    item = figure.item
+    pairs = figure.pairs
+    rows = cells.rows[cells.rows.pair.isin(pairs)]
     pair = pairs[0] if len(pairs) == 1 else None
     try:
         return list(figures.draw(item, rows, folder, pair, formats))
@@ -214,21 +222,21 @@ def stems(tables: Sequence[ShownTable]) -> list[str]:
     ]
 
 
-def list_tables(items: Sequence[Item], measured: MeasuredRows) -> list[ShownTable]:
+def list_tables(items: Sequence[Item], cells: MeasuredRows) -> list[ShownTable]:
     """Lists the paper's tables of the measured pairs; for another pair, the first of each task."""
     tables = [item for item in items if isinstance(item, Table)]
-    sheets = [sheet for item in tables for sheet in build_tables(item, measured)]
-    shown = [ShownTable(sheet, "") for sheet in sheets if sheet.measured]
-    covered = {asked.pair for sheet, _ in shown for asked in sheet.wanted}
-    for pair in [each for each in measured.pairs() if each not in covered]:
-        seen = set[tuple[RequestedCell, ...]]()
+    sheets = [sheet for item in tables for sheet in build_tables(item, cells)]
+    tables_shown = [ShownTable(sheet, "") for sheet in sheets if sheet.measured]
+    pairs_covered = {request.pair for sheet, _ in tables_shown for request in sheet.wanted}
+    for pair in [pair_name for pair_name in cells.pairs() if pair_name not in pairs_covered]:
+        requests_before = set[tuple[RequestedCell, ...]]()
         for item in tables:
-            sheets = build_tables(item, measured, pair)
-            wanted = sheets[0].wanted
-            if wanted not in seen and any(sheet.measured for sheet in sheets):
-                seen.add(wanted)
-                shown += [ShownTable(sheet, pair) for sheet in sheets if sheet.measured]
-    return shown
+            sheets = build_tables(item, cells, pair)
+            requests = sheets[0].wanted
+            if requests not in requests_before and any(sheet.measured for sheet in sheets):
+                requests_before.add(requests)
+                tables_shown += [ShownTable(sheet, pair) for sheet in sheets if sheet.measured]
+    return tables_shown
 
 
 _DOT = re.compile(r'class="dot ([\w-]+)"')
@@ -275,23 +283,23 @@ def build_page(file: Path, results: Path = RESULTS, pair: str | None = None) -> 
     columns = select_columns(cells.rows)
     check = functools.partial(check_claims, paper.name) if paper else check_generally
     checks = check(rows, cells.records)
-    own = _paper_part(file.parent.name, groups, MeasuredRows(rows, results))
-    most = max(_FEWEST_LINES, _MOST_LINES // len(groups))
+    paper_part = _paper_part(file.parent.name, groups, MeasuredRows(rows, results))
+    max_lines = max(_FEWEST_LINES, _MOST_LINES // len(groups))
     views: list[dict[str, Any]] = [
         {
             "title": format_group_title(group),
             "pair": str(group.rows.iloc[0].pair),
             "task": str(group.rows.iloc[0].task),
             "card": headline(group),
-            "table": results_table(group, most),
+            "table": results_table(group, max_lines),
             "categories": list(category_tables(group, cells.records)),
         }
         for group in groups
     ]
-    screened = "stage" in rows and (rows.stage == "screen").any()
+    has_screening = "stage" in rows and (rows.stage == "screen").any()
     return render(
         "page.html.j2",
-        **own,
+        **paper_part,
         name=file.parent.name,
         file=file,
         paper=paper,
@@ -303,60 +311,62 @@ def build_page(file: Path, results: Path = RESULTS, pair: str | None = None) -> 
         claims=group_by_claim(checks),
         summary=summarise_claims(checks, paper),
         verdicts=dict.fromkeys(VERDICTS, "none") | _VERDICTS,
-        tiles=_tiles(rows, own["lacking"], file),
+        tiles=_tiles(rows, paper_part["lacking"], file),
         pairs={view["pair"]: view["pair"] for view in views},
         tasks={view["task"]: names.task_title(view["task"]) for view in views},
         remarks=[*footnotes(rows), *differences(to_rows(rows), [c.name for c in columns])],
-        files=f"{file.name}{' and screening.csv' if screened else ''} beside this page",
+        files=f"{file.name}{' and screening.csv' if has_screening else ''} beside this page",
         sampling=_format_sampling(rows),
         origins=cells.origins,
         columns=columns,
     )
 
 
-def _paper_part(experiment: str, groups: Sequence[Group], measured: MeasuredRows) -> dict[str, Any]:
+def _paper_part(experiment: str, groups: Sequence[Group], cells: MeasuredRows) -> dict[str, Any]:
     """Returns a paper's part of a page and commands for what is lacking; of no paper a figure."""
     paper, items = find_paper(experiment)
-    drawn = list_figures(paper, items, measured) if paper else []
+    page_figures = list_figures(paper, items, cells) if paper else []
     kind = "table" if any(item.kind == "table" for item in items) else "figure"
     shares: dict[tuple[RequestedCell, ...], tuple[Item, TableProgress]] = {}
     for item in items:
-        for part in compute_progress(paper, item, measured) if paper and item.kind == kind else ():
-            if part.pair in measured.pairs():
+        for part in compute_progress(paper, item, cells) if paper and item.kind == kind else ():
+            if part.pair in cells.pairs():
                 shares.setdefault(part.wanted, (item, part))
     missing = dict.fromkeys(cell for _, part in shares.values() for cell in part.missing)
     recipe = recipes_by_name().get(experiment, "")
     return {
-        "pictures": list(_pictures(paper, drawn[:_PICTURES], groups, measured)),
+        "pictures": list(_pictures(paper, page_figures[:_PICTURES], groups, cells)),
         "more_figures": [
-            files.command_line(
-                "figure", drawing.item.name, "--pair", pair, results=measured.results
-            )
-            for drawing in drawn[_PICTURES:]
-            for pair in drawing.pairs
+            files.command_line("figure", figure.item.name, "--pair", pair, results=cells.results)
+            for figure in page_figures[_PICTURES:]
+            for pair in figure.pairs
         ],
-        "tables": list_tables(items, measured),
+        "tables": list_tables(items, cells),
         "shares": shares,
         "lacking": len(missing),
         "missing": [
             (
                 part,
                 item.name,
-                ", ".join(dict.fromkeys(names.task_title(each.task) for each in part.missing)),
+                ", ".join(
+                    dict.fromkeys(
+                        names.task_title(cell_request.task) for cell_request in part.missing
+                    )
+                ),
                 ", ".join(dict.fromkeys(f"{e.decoder} {e.spec}".strip() for e in part.missing)),
             )
             for item, part in shares.values()
             if part.missing
         ],
-        "commands": build_commands(recipe, missing, measured) if shares else [],
+        "commands": build_commands(recipe, missing, cells) if shares else [],
     }
 
 
 def _pictures(
     paper: Paper | None,
-    drawn: Sequence[PageFigure],
+    page_figures: Sequence[PageFigure],
     groups: Sequence[Group],
-    measured: MeasuredRows,
+    cells: MeasuredRows,
 ) -> Iterator[tuple[str, str]]:
     """Draws figures; a title and a data URI of each."""
     with tempfile.TemporaryDirectory() as temporary:
@@ -366,9 +376,9 @@ def _pictures(
 
             if draw_plain(groups, folder / "figure.png"):
                 yield "All decoders, the fastest first", data_uri(folder / "figure.png", _WIDTH)
-        for number, drawing in enumerate(drawn):
-            for path in draw(drawing, measured, folder / str(number), "png"):
-                yield drawing.title, data_uri(path, _WIDTH)
+        for number, figure in enumerate(page_figures):
+            for path in draw(figure, cells, folder / str(number), "png"):
+                yield figure.title, data_uri(path, _WIDTH)
 
 
 def format_caveat(targets: Iterable[str], paper: bool) -> str:
@@ -381,21 +391,21 @@ def format_caveat(targets: Iterable[str], paper: bool) -> str:
 
 
 def _tiles(rows: pd.DataFrame, lacking: int, file: Path) -> list[tuple[str, str]]:
-    failed = int((rows.status == "failed").sum())
+    failures = int((rows.status == "failed").sum())
     prompts = rows.prompts.max() if "prompts" in rows else None
-    others = {
-        "failed": failed,
+    other_counts = {
+        "failed": failures,
         "missing": lacking,
         "simulated": int((rows.lossless == "simulated").sum()),
         "timed by an earlier engine: no times": int(is_from_past_engine(rows).sum()),
         "of past weights, data or engines, archived": len(files.read_csv(files.archive_file(file))),
     }
     return [
-        (str(len(rows) - failed), "cells measured"),
+        (str(len(rows) - failures), "cells measured"),
         (str(rows.pair.nunique()), "pairs" if rows.pair.nunique() > 1 else "pair"),
         (str(rows.task.nunique()), "tasks" if rows.task.nunique() > 1 else "task"),
         ("–" if pd.isna(prompts) else f"{prompts:.0f}", "prompts per cell"),
-        *((str(count), f"cells {name}") for name, count in others.items() if count),
+        *((str(count), f"cells {name}") for name, count in other_counts.items() if count),
     ]
 
 
@@ -420,13 +430,19 @@ def build_index(results: Path) -> str:
     folders |= {path.parent for path in results.glob("*/*.png")}  # figures that no cell is behind
     entries = [_entry(folder, results) for folder in sorted(folders)]
     titles = {paper.name: paper.title for paper in readable_papers()} | {"": "Other experiments"}
-    listed = {name: [each for each in entries if each["paper"] == name] for name in titles}
+    by_paper = {name: [entry for entry in entries if entry["paper"] == name] for name in titles}
     return render(
         "index.html.j2",
-        papers=[(name or "others", titles[name], own) for name, own in listed.items() if own],
-        count=sum(bool(each["cells"]) for each in entries),
-        cells=sum(each["cells"] for each in entries),
-        measured_on=format_caveat(chain.from_iterable(each["targets"] for each in entries), False),
+        papers=[
+            (name or "others", titles[name], papers_entries)
+            for name, papers_entries in by_paper.items()
+            if papers_entries
+        ],
+        count=sum(bool(entry["cells"]) for entry in entries),
+        cells=sum(entry["cells"] for entry in entries),
+        measured_on=format_caveat(
+            chain.from_iterable(entry["targets"] for entry in entries), False
+        ),
     )
 
 
@@ -436,7 +452,7 @@ def _entry(folder: Path, results: Path) -> dict[str, Any]:
     page = folder / "page.html"
     name = folder.name
     rows = read_rows([file]) if file.is_file() else pd.DataFrame(columns=["pair", "task"])
-    measured = rows[rows.status != "failed"] if "status" in rows else rows
+    valid_rows = rows[rows.status != "failed"] if "status" in rows else rows
     paper = recipes_by_name().get(name, name.partition("-")[0]).partition("=")[0]
     paper = paper if paper in {each.name for each in readable_papers()} else ""
     days = [origin["day"] for origin, _ in read_origins(file, rows)] if len(rows) else []
@@ -446,8 +462,8 @@ def _entry(folder: Path, results: Path) -> dict[str, Any]:
         "page": str(page.relative_to(results)) if page.is_file() else "",
         "pairs": list(dict.fromkeys(map(str, rows.pair))),
         "tasks": [names.task_title(task) for task in dict.fromkeys(map(str, rows.task))],
-        "cells": len(measured),
-        "answer": answer(headlines(group_rows(rows))) if len(measured) else "",
+        "cells": len(valid_rows),
+        "answer": answer(headlines(group_rows(rows))) if len(valid_rows) else "",
         "day": max(days, default=""),
         "links": list(_links(folder, results, paper)),
         "targets": list(rows.target) if "target" in rows else [],

@@ -98,70 +98,72 @@ def headline(group: Group) -> Headline | None:
     rows = rows[(rows.decoder != "ar") & (rows.status != "failed")]
     exact = rows[rows.lossless == "exact"]
     rows = exact if not exact.empty else rows
-    by = find_known(rows, _BY)
-    if by is None:
+    metric = find_known(rows, _BY)
+    if metric is None:
         return None
-    rows = rows[rows[by].notna()]
+    rows = rows[rows[metric].notna()]
     if "energy_method" in rows:  # of those that differ in the energy's meter alone the first
         meter = rows.energy_method.fillna("")
         keys = [rows[key] for key in cell_keys(rows)]
         rows = rows[meter == meter.groupby(keys, dropna=False).transform("first")]
-    choice = _choice(group, rows, by)
-    tied = 1
-    named = rows.loc[rows[by].idxmax()]
+    choice = _choice(group, rows, metric)
+    tie_count = 1
+    winner = rows.loc[rows[metric].idxmax()]
     if choice and not choice.faster:
-        _, decoder, sure = choice
+        _, decoder, certainty = choice
         code, value, interval = ("ar", "1.00×", "") if decoder == "AR" else ("", "", "")
     else:
-        sound = select_sound(rows, by)
-        able = rows.iloc[[*choice.faster]] if choice else sound
-        if able.empty:
+        sound = select_sound(rows, metric)
+        candidates = rows.iloc[[*choice.faster]] if choice else sound
+        if candidates.empty:
             return None
-        best = able.loc[able[by].idxmax()]
-        near = _close_decoders(sound, best, by)
-        named = _simplest(near[near.index.isin(able.index)], by)
-        tied = len(near)
-        decoder = format_decoder(named)
-        code = str(named.decoder)
-        value, interval = _value(named, by, len(rows))
-        sure = "surely faster than AR, " if choice else ""
+        best = candidates.loc[candidates[metric].idxmax()]
+        close_rows = _close_decoders(sound, best, metric)
+        winner = _simplest(close_rows[close_rows.index.isin(candidates.index)], metric)
+        tie_count = len(close_rows)
+        decoder = format_decoder(winner)
+        code = str(winner.decoder)
+        value, interval = _value(winner, metric, len(rows))
+        certainty = "surely faster than AR, " if choice else ""
         only = len(sound) == 1 < len(rows)
-        sure += "the only one that is judged" if only else _sure(rows, best, near, named, by)
-        sure += ", those that stalled or were disturbed left out" * (len(sound) < len(rows))
-    if choice and by == "token_rate":
-        sure += " (not measured side by side)"
+        certainty += (
+            "the only one that is judged" if only else _sure(rows, best, close_rows, winner, metric)
+        )
+        certainty += ", those that stalled or were disturbed left out" * (len(sound) < len(rows))
+    if choice and metric == "token_rate":
+        certainty += " (not measured side by side)"
     elif BESIDE in rows and rows[BESIDE].max() > 1.001 * rows[BESIDE].min():  # not by rounding
-        sure += " (cells of different times, each beside AR of its own time)"
+        certainty += " (cells of different times, each beside AR of its own time)"
     if exact.empty:
-        law = "lossless or not is not stated" if pd.isna(named.lossless) else str(named.lossless)
-        sure += f" ({names.MARKS.get(law, law)})"
+        law = "lossless or not is not stated" if pd.isna(winner.lossless) else str(winner.lossless)
+        certainty += f" ({names.MARKS.get(law, law)})"
     return Headline(
-        pair=str(named.pair),
+        pair=str(winner.pair),
         task=format_group_title(group),
         decoder=decoder,
         code=code,
         value=value,
         interval=interval,
-        sure=sure,
-        basis=", ".join(filter(None, [_basis(rows, by, choice), _generate(group, by)])),
-        tied=(tied, len(rows)),
-        spec=str(group.rows.spec[named.name]) if code not in ("", "ar") else "",
+        sure=certainty,
+        basis=", ".join(filter(None, [_basis(rows, metric, choice), _generate(group, metric)])),
+        tied=(tie_count, len(rows)),
+        spec=str(group.rows.spec[winner.name]) if code not in ("", "ar") else "",
     )
 
 
-def _choice(group: Group, rows: pd.DataFrame, by: str) -> FasterChoice | None:
+def _choice(group: Group, rows: pd.DataFrame, metric: str) -> FasterChoice | None:
     """The choice by speed-up, or by token rates over AR's; None where nothing is to compare."""
     plain = get_interval(group.baseline, "token_rate") if group.baseline else None
-    plain = Interval(1.0, 1.0, 1.0) if by == "speedup" else plain
-    if by == "block_efficiency" or not (plain and plain.value):
+    plain = Interval(1.0, 1.0, 1.0) if metric == "speedup" else plain
+    if metric == "block_efficiency" or not (plain and plain.value):
         return None
     speeds = []
-    chance = find_placebo(to_rows(rows), by)
+    chance = find_placebo(to_rows(rows), metric)
     for row in to_rows(rows):
-        value, low, high = (number or 0.0 for number in get_number_and_ends(row, by))
+        value, low, high = (number or 0.0 for number in get_number_and_ends(row, metric))
         ends = (low / (plain.high or inf), high / (plain.low or inf))
-        apart = bool(get_reason(row, SEEDS))
-        speed = Interval(value / plain.value, *ends, between=apart)
+        is_seed_bound = bool(get_reason(row, SEEDS))
+        speed = Interval(value / plain.value, *ends, between=is_seed_bound)
         doubt = get_stall(row) or _describe_chance(speed.value, chance)
         speeds.append((format_decoder(row), speed, get_number(row, "prompts") or 0, doubt))
     stage = " (confirm.prompts)" if rows.iloc[0].get("stage") == "confirm" else ""
@@ -175,81 +177,83 @@ def _describe_chance(speed: float, chance: float) -> str:
     return f"within chance: two names of one configuration differ by {chance:.1%}"
 
 
-def _value(best: pd.Series, by: str, of: int) -> tuple[str, str]:
+def _value(best: pd.Series, metric: str, comparisons: int) -> tuple[str, str]:
     """Returns the number with its unit, and its interval if so many are to cover."""
-    digits = 1 if by == "token_rate" else 2
-    unit = {"speedup": "×", "token_rate": " tokens/s"}.get(by) or f" {column(by).title}"
-    ends = widen(best, by, of)
+    digits = 1 if metric == "token_rate" else 2
+    unit = {"speedup": "×", "token_rate": " tokens/s"}.get(metric) or f" {column(metric).title}"
+    ends = widen(best, metric, comparisons)
     interval = format_ends(*ends, f".{digits}f", "{} to {}") if ends else ""
-    return f"{best[by]:.{digits}f}{unit}", interval
+    return f"{best[metric]:.{digits}f}{unit}", interval
 
 
-def widen(row: Row | pd.Series, by: str, of: int) -> tuple[float, float] | None:
+def widen(row: Row | pd.Series, metric: str, comparisons: int) -> tuple[float, float] | None:
     """Returns the ends of a row's interval if so many are to cover; None without one."""
     return bonferroni_ends(
-        [number or 0.0 for number in get_number_and_ends(row, by)],
+        [number or 0.0 for number in get_number_and_ends(row, metric)],
         get_number(row, "prompts") or 0,
-        of,
+        comparisons,
     )
 
 
-def _basis(rows: pd.DataFrame, by: str, choice: FasterChoice | None) -> str:
+def _basis(rows: pd.DataFrame, metric: str, choice: FasterChoice | None) -> str:
     """Returns what the answer rests on: prompts, and how many cells the intervals cover at once."""
     basis = format_prompt_count(rows)
     if basis and SEEDS in rows and (commas := rows[SEEDS].dropna().str.count(",").max()):
         basis += f" and {commas + 1:.0f} seeds"
     cells = f"{len(rows)} {'confirmed ' if rows.iloc[0].get('stage') == 'confirm' else ''}cells"
-    corrected = f"{by}_low" in rows and rows[f"{by}_low"].notna().any()
-    if corrected and (choice is None or choice.answer != "AR"):
+    has_intervals = f"{metric}_low" in rows and rows[f"{metric}_low"].notna().any()
+    if has_intervals and (choice is None or choice.answer != "AR"):
         cells = f"intervals corrected for {cells}"
     return ", ".join(filter(None, [basis, cells if len(rows) > 1 else ""]))
 
 
-def _generate(group: Group, by: str) -> str:
+def _generate(group: Group, metric: str) -> str:
     """Says so where transformers' own plain decoding is surely faster than ours."""
-    times = find_generate_speedup(to_rows(group.rows)) if by == "speedup" else 0.0
+    times = find_generate_speedup(to_rows(group.rows)) if metric == "speedup" else 0.0
     return f"transformers' generate is {times:.2f}× as fast as AR" if times else ""
 
 
 def _sure(
-    rows: pd.DataFrame, best: pd.Series, near: pd.DataFrame, named: pd.Series, by: str
+    rows: pd.DataFrame, best: pd.Series, close_rows: pd.DataFrame, winner: pd.Series, metric: str
 ) -> str:
-    if get_number(best, f"{by}_low") is None:
-        return "without an interval" if by != "block_efficiency" else "no speed was measured"
+    if get_number(best, f"{metric}_low") is None:
+        return "without an interval" if metric != "block_efficiency" else "no speed was measured"
     if len(rows) == 1:
         return "the only one measured here" if best.lossless != "exact" else "the only exact one"
-    if len(near) == 1:
+    if len(close_rows) == 1:
         return "ahead of all others"
-    tied = f"tied with {len(near) - 1} other{'s' if len(near) > 2 else ''}"
-    if LEAD in near:
-        tied += ", the fastest on all prompts of the search"
-    elif named.name != best.name:
-        tied += f", the simplest within {CLOSE:.0%} of {format_decoder(best)}"
-    first = near.loc[near[by].idxmax()]
-    looks = f"; {format_decoder(first)} looks faster ({first[by]:.2f}), not surely"
-    return tied + (looks if first.name != best.name else "")
+    tie_text = f"tied with {len(close_rows) - 1} other{'s' if len(close_rows) > 2 else ''}"
+    if LEAD in close_rows:
+        tie_text += ", the fastest on all prompts of the search"
+    elif winner.name != best.name:
+        tie_text += f", the simplest within {CLOSE:.0%} of {format_decoder(best)}"
+    fastest = close_rows.loc[close_rows[metric].idxmax()]
+    looks = f"; {format_decoder(fastest)} looks faster ({fastest[metric]:.2f}), not surely"
+    return tie_text + (looks if fastest.name != best.name else "")
 
 
-def _close_decoders(rows: pd.DataFrame, best: pd.Series, by: str) -> pd.DataFrame:
+def _close_decoders(rows: pd.DataFrame, best: pd.Series, metric: str) -> pd.DataFrame:
     """Returns the best row and those that its interval does not exclude."""
     is_best = rows.index == best.name
-    if get_number(best, f"{by}_low") is None:
+    if get_number(best, f"{metric}_low") is None:
         return rows[is_best]
-    behind = rows[f"{by}_high"] < best[f"{by}_low"]
-    chance = 1 + find_placebo(to_rows(rows), by)
-    return rows[is_best | ~(behind & (rows[by] * chance < best[by]))]
+    is_slower = rows[f"{metric}_high"] < best[f"{metric}_low"]
+    chance = 1 + find_placebo(to_rows(rows), metric)
+    return rows[is_best | ~(is_slower & (rows[metric] * chance < best[metric]))]
 
 
-def _simplest(near: pd.DataFrame, by: str) -> pd.Series:
+def _simplest(close_rows: pd.DataFrame, metric: str) -> pd.Series:
     """Of those close to the best the one with the fewest nodes, then calls, then the first; of a
     search's the one that leads on all its prompts.
     """
-    if LEAD in near:
-        return near.loc[near[LEAD].idxmax()]
-    near = near[near[by] >= (1 - CLOSE) * near[by].max()]
-    if any(name not in near or near[name].isna().any() for name in _SIZE):
-        return near.loc[near[by].idxmax()]
-    return near.loc[near[list(_SIZE)].round().sort_values(list(_SIZE), kind="stable").index[0]]
+    if LEAD in close_rows:
+        return close_rows.loc[close_rows[LEAD].idxmax()]
+    close_rows = close_rows[close_rows[metric] >= (1 - CLOSE) * close_rows[metric].max()]
+    if any(name not in close_rows or close_rows[name].isna().any() for name in _SIZE):
+        return close_rows.loc[close_rows[metric].idxmax()]
+    return close_rows.loc[
+        close_rows[list(_SIZE)].round().sort_values(list(_SIZE), kind="stable").index[0]
+    ]
 
 
 _NAMED = 3  # decoders, tasks and counts that one sentence names
@@ -271,35 +275,35 @@ def headlines(groups: Sequence[Group]) -> list[Headline]:
 def answer(lines: Sequence[Headline]) -> str:
     """The conclusion of an experiment, in one sentence, from its groups' headlines; "" of none."""
     if len(lines) < 2:
-        return "".join(each.sentence for each in lines)
-    pairs = len({each.pair for each in lines}) > 1
-    open_ones = {each.decoder for each in lines if not each.code}
-    decoders = Counter(each.decoder for each in lines).most_common(_NAMED)
-    decoders.sort(key=lambda each: each[0] in open_ones)
+        return "".join(line.sentence for line in lines)
+    pairs = len({line.pair for line in lines}) > 1
+    open_ones = {line.decoder for line in lines if not line.code}
+    decoders = Counter(line.decoder for line in lines).most_common(_NAMED)
+    decoders.sort(key=lambda line: line[0] in open_ones)
     uses = [
-        _count_used(name, [each for each in lines if each.decoder == name], pairs)
+        _count_used(name, [line for line in lines if line.decoder == name], pairs)
         for name, _ in decoders
     ]
-    rest = len(lines) - sum(count for _, count in decoders)
-    uses += [f"others on {rest} more"] if rest else []
+    other_count = len(lines) - sum(count for _, count in decoders)
+    uses += [f"others on {other_count} more"] if other_count else []
     text = f"{'' if decoders[0][0] in open_ones else 'use '}{'; '.join(uses)}"
-    ties = sum(each.tied[0] > 1 for each in lines)
-    tied = f" (tied with others on {ties} of {len(lines)})" if ties else ""
-    return f"{text[0].upper()}{text[1:]}{tied}."
+    ties = sum(line.tied[0] > 1 for line in lines)
+    tie_text = f" (tied with others on {ties} of {len(lines)})" if ties else ""
+    return f"{text[0].upper()}{text[1:]}{tie_text}."
 
 
 def _count_used(name: str, lines: Sequence[Headline], pairs: bool) -> str:
     """Returns the tasks on which to use a decoder, with its gain."""
     titles = []
-    for each in lines:  # without the settings in which the stages of a search differ
-        parts = [part for part in each.task.split(", ") if not part.startswith(_OF_STAGES)]
-        titles.append(f"{', '.join(parts)}{f' ({each.pair})' if pairs else ''}")
+    for line in lines:  # without the settings in which the stages of a search differ
+        parts = [part for part in line.task.split(", ") if not part.startswith(_OF_STAGES)]
+        titles.append(f"{', '.join(parts)}{f' ({line.pair})' if pairs else ''}")
     tasks = Counter(title.partition(", ")[0] for title in titles)
     if len(titles) > len(tasks):
         titles = [f"{task} ({n} settings)" if n > 1 else task for task, n in tasks.items()]
-    where = ", ".join(titles[:_NAMED])
-    where += f" and {len(titles) - _NAMED} more" if len(titles) > _NAMED else ""
+    places = ", ".join(titles[:_NAMED])
+    places += f" and {len(titles) - _NAMED} more" if len(titles) > _NAMED else ""
     if lines[0].code in ("", "ar"):
-        return f"{name} on {where}"
-    values = sorted(each.value for each in lines)
-    return f"{name} on {where}: {' to '.join(dict.fromkeys((values[0], values[-1])))}"
+        return f"{name} on {places}"
+    values = sorted(line.value for line in lines)
+    return f"{name} on {places}: {' to '.join(dict.fromkeys((values[0], values[-1])))}"

@@ -75,30 +75,30 @@ def select_columns(rows: pd.DataFrame) -> list[Column]:
 
     Where a row's calls tell no block efficiency, the tokens delivered per call are a count, too.
     """
-    there = columns.find_columns(rows.columns)
+    present = columns.find_columns(rows.columns)
     counts = [*_COUNTS]
     if _CUT in rows and (rows[_CUT].notna() & rows[_JUDGED[2]].isna()).any():
         counts.append(_CUT)
-    shown = [c for c in there if (c.interval or c.name in counts) and rows[c.name].notna().any()]
-    return sorted(shown, key=lambda column: column.name != _JUDGED[0])
+    chosen = [c for c in present if (c.interval or c.name in counts) and rows[c.name].notna().any()]
+    return sorted(chosen, key=lambda column: column.name != _JUDGED[0])
 
 
-def results_table(group: Group, most: int | None = None) -> ResultsTable:
+def results_table(group: Group, max_lines: int | None = None) -> ResultsTable:
     """The group's table of at most so many lines: the baseline, then the best ones first."""
     rows = group.rows
-    by = find_known(rows, _JUDGED)
-    if by is not None:
-        rank = rows[by].where(rows.decoder != "ar", float("inf")).fillna(float("-inf"))
+    metric = find_known(rows, _JUDGED)
+    if metric is not None:
+        rank = rows[metric].where(rows.decoder != "ar", float("inf")).fillna(float("-inf"))
         rows = rows.loc[rank.sort_values(ascending=False, kind="stable").index]
-    shown = select_columns(rows)
+    chosen = select_columns(rows)
     if "batch_size" in rows and (rows.batch_size == 1).all():
-        shown = [c for c in shown if c.name != _OF_A_REQUEST]  # all requests are one
-    scales = {c.name: _scale(rows, c.name) for c in shown if c.name in _DRAWN}
-    best = {c.name: _mark_best(rows, c.name) for c in shown if c.name in _JUDGED}
+        chosen = [c for c in chosen if c.name != _OF_A_REQUEST]  # all requests are one
+    scales = {c.name: _scale(rows, c.name) for c in chosen if c.name in _DRAWN}
+    best = {c.name: _mark_best(rows, c.name) for c in chosen if c.name in _JUDGED}
     # One digit more than usual where small rates would look alike.
-    digits = {c: c.digits or int(c.interval and rows[c.name].max() < 100) for c in shown}
+    digits = {c: c.digits or int(c.interval and rows[c.name].max() < 100) for c in chosen}
     lines = []
-    part = rows.head(most) if most else rows
+    part = rows.head(max_lines) if max_lines else rows
     for index, row, tree in zip(part.index, to_rows(part), tree_titles(rows), strict=False):
         cells = [
             _cell(
@@ -107,13 +107,13 @@ def results_table(group: Group, most: int | None = None) -> ResultsTable:
                 scales.get(c.name),
                 index in best.get(c.name, ()),
             )
-            for c in shown
+            for c in chosen
         ]
         marks = [(remark, True) for remark in get_remarks(row)]
         if (lossless := str(row["lossless"])) in names.MARKS:
             marks.insert(0, (names.MARKS[lossless], lossless == "exact_beam"))
         lines.append(_line(row, tree, cells, tuple(marks)))
-    heads = (DECODER, *((c.title, c.definition) for c in shown))
+    heads = (DECODER, *((c.title, c.definition) for c in chosen))
     return ResultsTable(heads, lines, len(rows) - len(part))
 
 
@@ -121,9 +121,9 @@ def _line(
     row: Row, tree: str, cells: Sequence[PageCell | None], marks: tuple[tuple[str, bool], ...] = ()
 ) -> ResultsTableRow:
     decoder = str(row["decoder"])
-    failed = row["status"] == "failed"
-    kind = "failed" if failed else "baseline" if decoder == "ar" else ""
-    failure = get_failure(row) if failed else ""
+    is_failed = row["status"] == "failed"
+    kind = "failed" if is_failed else "baseline" if decoder == "ar" else ""
+    failure = get_failure(row) if is_failed else ""
     return ResultsTableRow(
         decoder, names.decoder_style(decoder).title, tree, marks, kind, failure, cells
     )
@@ -138,10 +138,10 @@ def _cell(
     value = found.value
     low, high = found.ends or (value, value)
     interval = format_ends(low, high, f".{digits}f", "{}–{}") if low != high else ""
-    drawn = None
+    mark = None
     if scale:
-        drawn = tuple((end - scale[0]) / (scale[1] - scale[0]) for end in (low, value, high))
-    return PageCell(f"{value:.{digits}f}", interval, f"{value:.6g}", drawn, best)
+        mark = tuple((end - scale[0]) / (scale[1] - scale[0]) for end in (low, value, high))
+    return PageCell(f"{value:.{digits}f}", interval, f"{value:.6g}", mark, best)
 
 
 def _scale(rows: pd.DataFrame, name: str) -> Scale:
@@ -177,20 +177,26 @@ def numbers_by_category(
     kinds = prompts_by_category(group, records)
     cells = compute_by_category(group, kinds, records) if kinds else []
     for column, title in TABLES.items() if cells else ():
-        last = {"overall": column}
+        overall = {"overall": column}
         if str(group.rows.iloc[0].task) == SPEC_BENCH and column == "speedup":
-            last = {"mean accepted tokens": "block_efficiency", **last}  # as in its own table
+            overall = {"mean accepted tokens": "block_efficiency", **overall}  # as in its own table
         numbers = [
-            (row, [*map(of[column].get, kinds), *(get_interval(row, n) for n in last.values())])
-            for row, of in cells
+            (
+                row,
+                [
+                    *map(by_kind[column].get, kinds),
+                    *(get_interval(row, n) for n in overall.values()),
+                ],
+            )
+            for row, by_kind in cells
         ]
-        yield title, {kind: len(prompts) for kind, prompts in kinds.items()}, [*last], numbers
+        yield title, {kind: len(prompts) for kind, prompts in kinds.items()}, [*overall], numbers
 
 
 def category_tables(group: Group, records: RecordReader) -> Iterator[tuple[str, ResultsTable]]:
     """Title and table of the speed-ups and of the tokens; none without categories."""
     trees = dict(zip(group.rows.run_id, tree_titles(group.rows), strict=True))
-    for title, counts, last, numbers in numbers_by_category(group, records):
+    for title, counts, overall, numbers in numbers_by_category(group, records):
         lines = [
             _line(row, trees[row["run_id"]], [*map(_cell, cells)])
             for row, cells in numbers
@@ -198,4 +204,7 @@ def category_tables(group: Group, records: RecordReader) -> Iterator[tuple[str, 
         ]
         if lines:
             kinds = [(name, format_count(count, "prompt")) for name, count in counts.items()]
-            yield title, ResultsTable((DECODER, *kinds, *((n, "all prompts") for n in last)), lines)
+            yield (
+                title,
+                ResultsTable((DECODER, *kinds, *((n, "all prompts") for n in overall)), lines),
+            )

@@ -29,12 +29,12 @@ def paper_folders() -> dict[str, Path]:
     """Paper -> ``experiments/PAPER``, ours or of the entry points ``spec_bench.configs``; of two
     that have one name the first, with a warning.
     """
-    known: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for path in (path for top in experiments_dirs() for path in sorted(top.glob(f"*/{PAPER}"))):
         folder = path.parent
-        if known.setdefault(folder.name, folder) != folder:
+        if folders.setdefault(folder.name, folder) != folder:
             warn(f"two papers are called {folder.name}; not read: {folder}")
-    return known
+    return folders
 
 
 @functools.cache
@@ -54,13 +54,13 @@ def recipe_name(name: str) -> str:
 
 def check_experiments(names: Iterable[str], measured: Iterable[str]) -> None:
     """Refuses the name of a results folder that no paper's recipe writes, and that has no rows."""
-    known = {*measured}
-    for name in (each for each in names if each not in known):
+    measured_names = {*measured}
+    for name in (each for each in names if each not in measured_names):
         paths = [path for folder in paper_folders().values() for path in folder.glob("*.yaml")]
         recipes = [f"{path.parent.name}={path.stem}" for path in paths if path.name != PAPER]
-        if name not in (written := sorted(map(recipe_name, recipes))):
-            near = suggest(name, written)
-            raise UsageError(f"no recipe writes results of the name {name!r}{near}")
+        if name not in (recipe_names := sorted(map(recipe_name, recipes))):
+            hint = suggest(name, recipe_names)
+            raise UsageError(f"no recipe writes results of the name {name!r}{hint}")
 
 
 def recipe_cells(name: str) -> tuple[str, ...]:

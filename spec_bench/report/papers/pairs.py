@@ -47,13 +47,13 @@ def _read_pair_configs(folders: tuple[Path, ...]) -> dict[str, PairConfig]:
     configs = {}
     for name, path in find_configs("pair", folders).items():
         data = read_config(path)
-        told: dict[str, Any] = {
-            each.name: data[each.name] for each in fields(PairConfig) if data.get(each.name)
+        values: dict[str, Any] = {
+            field.name: data[field.name] for field in fields(PairConfig) if data.get(field.name)
         }
-        told["drafts"] = tuple(wrap_in_list(data.get("draft")))
-        told["printed"] = frozenset(spellings(data.get("paper")))
-        told["heads"] = {kind: str(at) for kind, at in told.get("heads", {}).items() if at}
-        configs[name] = PairConfig(**{**told, "name": name})
+        values["drafts"] = tuple(wrap_in_list(data.get("draft")))
+        values["printed"] = frozenset(spellings(data.get("paper")))
+        values["heads"] = {kind: str(at) for kind, at in values.get("heads", {}).items() if at}
+        configs[name] = PairConfig(**{**values, "name": name})
     return configs
 
 
@@ -65,8 +65,10 @@ def is_embedded(config: PairConfig) -> bool:
 @functools.cache
 def find_pair(target: str, draft: str) -> str | None:
     """Returns the config of a paper's pair; None where there is none."""
-    fitting = (each.name for each in pair_configs().values() if (target, draft) in each.printed)
-    return next(fitting, None)
+    matches = (
+        config.name for config in pair_configs().values() if (target, draft) in config.printed
+    )
+    return next(matches, None)
 
 
 def drafter_size(row: Mapping[str, Any]) -> str | None:
@@ -93,5 +95,5 @@ def head_training(draft: str) -> Mapping[str, Any]:
     if draft.startswith(_EMBEDDED):
         folder = Path(__file__).parents[2] / "embedded" / draft.removeprefix(_EMBEDDED)
     file = folder / "training.json"
-    known = bool(draft) and file.is_file()
-    return json.loads(file.read_text(encoding="utf-8")) if known else {}
+    exists = bool(draft) and file.is_file()
+    return json.loads(file.read_text(encoding="utf-8")) if exists else {}

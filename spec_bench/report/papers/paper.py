@@ -56,8 +56,8 @@ def load_code(folder: Path, name: str) -> ModuleType | None:
         return None
     package = f"spec_bench_paper_{folder.name}_{crc32(str(folder).encode()):08x}"
     if package not in sys.modules:
-        made = sys.modules[package] = ModuleType(package)
-        made.__path__ = [str(folder)]
+        package_module = sys.modules[package] = ModuleType(package)
+        package_module.__path__ = [str(folder)]
     try:
         return import_module(f"{package}.{name}")
     except Exception as error:
@@ -82,17 +82,17 @@ def read_claims(folder: Path) -> tuple[Claim, ...]:
         return ()
     claims = []
     for name, function in vars(module).items():
-        own = inspect.isfunction(function) and function.__module__ == module.__name__
-        if not own or name.startswith("_"):
+        is_local = inspect.isfunction(function) and function.__module__ == module.__name__
+        if not is_local or name.startswith("_"):
             continue
-        said = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
-        stated = _STATED.fullmatch(said)
-        if not said or (stated is None and said.startswith(("“", "reported,"))):
+        sentence = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
+        match = _STATED.fullmatch(sentence)
+        if not sentence or (match is None and sentence.startswith(("“", "reported,"))):
             raise UsageError(
                 f"{folder / 'claims.py'}: {name}: its docstring begins with the statement and its "
                 "place, “...” (Section 5), or says what is checked beside the paper"
             )
-        claims.append(Claim(function, *(stated.groups() if stated else ("", ""))))
+        claims.append(Claim(function, *(match.groups() if match else ("", ""))))
     return tuple(claims)
 
 
@@ -151,9 +151,9 @@ class Paper:
 
     def get_numbers(self, table: int) -> list[Row]:
         """Returns a table's printed numbers; of one that nobody has printed its places."""
-        for each in self.tables:
-            if each.number == table and each.unprinted is not None:
-                return each.unprinted.rows(table)
+        for entry in self.tables:
+            if entry.number == table and entry.unprinted is not None:
+                return entry.unprinted.rows(table)
         return [number for number in self.numbers if number["table"] == str(table)]
 
 
@@ -185,22 +185,22 @@ def find_figure(name: str) -> Figure:
     return _find(load_paper(name.partition("/")[0]).figures, "figure", name)
 
 
-def _find(known: Sequence[_Kind], kind: str, name: str) -> _Kind:
-    for item in known:
+def _find(items: Sequence[_Kind], kind: str, name: str) -> _Kind:
+    for item in items:
         if item.name == name:
             return item
     paper, _, number = name.partition("/")
     parts: list[list[int]] = []
-    for each in sorted(item.number for item in known):
+    for each in sorted(item.number for item in items):
         if parts and each == parts[-1][-1] + 1:
             parts[-1].append(each)
         else:
             parts.append([each])
     choices = ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts) or "none"
-    told = f"{paper} has no {kind} {number!r}; its {kind}s: {paper}/ {choices}"
+    message = f"{paper} has no {kind} {number!r}; its {kind}s: {paper}/ {choices}"
     if (paper_folders()[paper] / f"{number}.yaml").is_file():
-        told += f"; {number} is a recipe: spec-bench run {paper}={number}"
-    raise UsageError(told)
+        message += f"; {number} is a recipe: spec-bench run {paper}={number}"
+    raise UsageError(message)
 
 
 def recipes_by_name() -> dict[str, str]:
@@ -221,11 +221,11 @@ def load_paper(name: str) -> Paper:
     try:
         paper = _paper(name, folder, data)
     except (KeyError, TypeError, ValueError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise UsageError(f"{folder / PAPER}: {one_line(what)}") from error
+        problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise UsageError(f"{folder / PAPER}: {one_line(problem)}") from error
     for metric in paper.metrics.keys() - header() - {row["metric"] for row in paper.numbers}:
-        near = suggest(metric, [*header()])
-        raise UsageError(f"{folder / PAPER}: {metric!r}, of tables alone, is no metric{near}")
+        hint = suggest(metric, [*header()])
+        raise UsageError(f"{folder / PAPER}: {metric!r}, of tables alone, is no metric{hint}")
     return paper
 
 
@@ -242,11 +242,11 @@ def _paper(name: str, folder: Path, data: Any) -> Paper:
     for entry in _entries(data, "figures"):
         number = entry["number"]
         if "drawing" in entry:
-            what = "drawings are functions in figures.py beside it now: see docs/extending.md"
-            raise UsageError(f"figure {number}: {what}")
+            problem = "drawings are functions in figures.py beside it now: see docs/extending.md"
+            raise UsageError(f"figure {number}: {problem}")
         # One that shows tables' numbers is measured by the tables' recipe.
-        shown = [recipe_of[table] for table in entry.get("tables", ())[:1]]
-        figures.append(check(Figure, _item(name, entry, *shown), of=f"figure {number}"))
+        table_recipes = [recipe_of[table] for table in entry.get("tables", ())[:1]]
+        figures.append(check(Figure, _item(name, entry, *table_recipes), of=f"figure {number}"))
     if "claims" in data:
         raise UsageError("claims are functions in claims.py beside it now: see docs/extending.md")
     protocols = check(ProtocolNotes, data.pop("protocols", {}), "protocols")
@@ -254,8 +254,8 @@ def _paper(name: str, folder: Path, data: Any) -> Paper:
     if unknown:
         raise UsageError(f"unknown key {unknown[0]!r}")
     title, arxiv, machine = (str(data[key]) for key in ("paper", "arxiv", "machine"))
-    ordered = tuple(sorted(tables, key=lambda table: table.number))
-    paper = Paper(name, title, arxiv, machine, folder, ordered, tuple(figures), protocols)
+    sorted_tables = tuple(sorted(tables, key=lambda table: table.number))
+    paper = Paper(name, title, arxiv, machine, folder, sorted_tables, tuple(figures), protocols)
     for item in paper.items:
         item.experiments  # noqa: B018 - reads its recipes
     return paper
@@ -274,9 +274,9 @@ def _item(paper: str, entry: Mapping[str, Any], usual: str = "") -> dict[str, An
     return {"paper": paper, "recipe": usual, "other_recipes": (), **entry}
 
 
-def _numbers(written: str | Sequence[int]) -> list[int]:
+def _numbers(text: str | Sequence[int]) -> list[int]:
     """``1-27`` or a list."""
-    if not isinstance(written, str):
-        return [int(number) for number in written]
-    first, _, last = written.partition("-")
-    return list(range(int(first), int(last) + 1))
+    if not isinstance(text, str):
+        return [int(number) for number in text]
+    start, _, end = text.partition("-")
+    return list(range(int(start), int(end) + 1))

@@ -63,54 +63,54 @@ _ALL_KEPT = {"top_k": [0], "top_p": [1]}
 _NO_ROOM = {"prompts_skipped": "left out", "prompts_truncated": "cut in the middle"}
 
 
-def build_tables(item: Table, measured: MeasuredRows, pair: str | None = None) -> list[TableSheet]:
+def build_tables(item: Table, cells: MeasuredRows, pair: str | None = None) -> list[TableSheet]:
     """A table, once for each way in which its cells were run: rows that differ are not mixed.
 
     The headings name the differences. Commands for missing cells stand below the first. Raises
     ValueError: no such pair.
     """
-    measured = measured.of(item.experiments)
-    first = build_table(item, measured, pair)
-    parts = measured.apart(first.wanted)
+    cells = cells.of(item.experiments)
+    whole_sheet = build_table(item, cells, pair)
+    parts = cells.apart(whole_sheet.wanted)
     if len(parts) == 1:
-        return [first]
+        return [whole_sheet]
     sheets: list[TableSheet] = []
     for text, part in parts:
         sheet = build_table(item, part, pair)
-        commands = () if sheets else first.commands
+        commands = () if sheets else whole_sheet.commands
         title = f"{sheet.title} ({text})"
         sheets.append(replace(sheet, title=title, setting=text, commands=commands))
     return sheets
 
 
-def build_table(item: Table, measured: MeasuredRows, pair: str | None = None) -> TableSheet:
+def build_table(item: Table, cells: MeasuredRows, pair: str | None = None) -> TableSheet:
     """A table with its measured cells, notes and commands, of a pair or of the paper's pairs."""
-    measured = measured.of(item.experiments)
+    cells = cells.of(item.experiments)
     if pair is not None:
-        check_pair(item, pair, measured)
-    sheet = fill_in(lay_out_table(item.name, pair), measured)
+        check_pair(item, pair, cells)
+    sheet = fill_in(lay_out_table(item.name, pair), cells)
     paper = load_paper(item.paper)
-    wanted = lay_out_table(item.name, None).wanted
-    pairs = sorted({each.pair for each in wanted})
+    requests = lay_out_table(item.name, None).wanted
+    pairs = sorted({request.pair for request in requests})
     if sheet.measured:
-        ours = _notes(item, sheet, measured, pair, pairs)
+        ours = _notes(item, sheet, cells, pair, pairs)
     else:
-        ours = _notes_unmeasured(item, sheet, measured, pair)
-    missing = measured.missing(sheet.wanted)
-    commands = build_commands(item.recipes[0], missing, measured) if item.recipes else []
+        ours = _notes_unmeasured(item, sheet, cells, pair)
+    missing = cells.missing(sheet.wanted)
+    commands = build_commands(item.recipes[0], missing, cells) if item.recipes else []
     notes = (*sheet.notes, *_note_lost_numbers(paper.get_numbers(item.number)), *ours)
     return replace(sheet, notes=notes, commands=tuple(commands))
 
 
-def check_pair(item: Item, pair: str, measured: MeasuredRows) -> None:
+def check_pair(item: Item, pair: str, cells: MeasuredRows) -> None:
     """Refuses a pair that neither has a config nor was measured; the message has the choices."""
-    own = measured.pairs()
-    if pair not in (*pair_configs(), *own):
+    measured_pairs = cells.pairs()
+    if pair not in (*pair_configs(), *measured_pairs):
         raise UsageError(
-            f"unknown pair {pair!r}; measured below {str(measured.results)!r}: "
-            f"{', '.join(own) or 'none'}; spec-bench ls pairs lists the papers', and a pair of "
-            f"your own is what its run calls so: pair.name={pair}; of a job that failed there are "
-            "no rows"
+            f"unknown pair {pair!r}; measured below {str(cells.results)!r}: "
+            f"{', '.join(measured_pairs) or 'none'}; spec-bench ls pairs lists the papers', "
+            f"and a pair of your own is what its run calls so: pair.name={pair}; "
+            "of a job that failed there are no rows"
         )
 
 
@@ -118,7 +118,7 @@ def fill_in(sheet: TableSheet, measured: MeasuredRows) -> TableSheet:
     """The table with its measured values; a line that the paper has not is left out where it was
     not measured, or where another line shows its rows.
     """
-    filled = [
+    filled_lines = [
         line._replace(
             cells=tuple(
                 replace(cell, **_find_measured_value(cell, column, measured))
@@ -129,15 +129,18 @@ def fill_in(sheet: TableSheet, measured: MeasuredRows) -> TableSheet:
         )
         for line in sheet.lines
     ]
-    rows = [{measured.place(cell.asked[0]) for cell in line.cells if cell.asked} for line in filled]
-    own = set[int | None]().union(
-        *(of for line, of in zip(filled, rows, strict=True) if not line.extra)
+    rows = [
+        {measured.place(cell.asked[0]) for cell in line.cells if cell.asked}
+        for line in filled_lines
+    ]
+    own_places = set[int | None]().union(
+        *(places for line, places in zip(filled_lines, rows, strict=True) if not line.extra)
     )
     lines = [
         line
-        for line, of_line in zip(filled, rows, strict=True)
+        for line, of_line in zip(filled_lines, rows, strict=True)
         if not line.extra
-        or (any(cell.ours for cell in line.cells) and not of_line & (own - {None}))
+        or (any(cell.ours for cell in line.cells) and not of_line & (own_places - {None}))
     ]
     for sign, cells in rivals(lines, sheet.columns):
         _mark_ahead(sign, [cell for cell in cells if cell.ours and not cell.mark])
@@ -145,34 +148,38 @@ def fill_in(sheet: TableSheet, measured: MeasuredRows) -> TableSheet:
 
 
 def _find_measured_value(
-    cell: TableCell, column: PaperColumn, measured: MeasuredRows
+    cell: TableCell, column: PaperColumn, cells: MeasuredRows
 ) -> dict[str, Any]:
     """Returns a place's measured value, or the reason why it has none."""
     rows: list[Row] = []
-    for asked in cell.asked:
-        row = measured.row(asked)
+    for request in cell.asked:
+        row = cells.row(request)
         if row is None:
-            if (other := measured.row(asked.any_sampling)) is None:
+            if (nearest := cells.row(request.any_sampling)) is None:
                 return {"state": NOT_RUN}
-            own = asked._asdict()
-            unlike = (f"{n} {other[n]:g}" for n in SAMPLING if own[n] not in (None, other[n]))
+            request_values = request._asdict()
+            unlike = (
+                f"{n} {nearest[n]:g}"
+                for n in SAMPLING
+                if request_values[n] not in (None, nearest[n])
+            )
             return {"state": f"at {', '.join(unlike)} alone"}
         if row["status"] == "failed":
             return {"state": f"failed: {get_failure(row)}"}
         rows.append(row)
-    known = []
+    values = []
     for row in rows:
         number = column.by_protocol.get(get_protocol(row), cell.number)
         value = _value(row, number, column.scale)
         if value is None:
             return {"state": get_reason(row, cell.number) or cell.empty or NO_VALUE}
-        known.append(value)
-    marks = {"mark": known[0]["mark"] or known[-1]["mark"], "ours": True}
-    if len(known) == 1:
-        return known[0] | marks
+        values.append(value)
+    marks = {"mark": values[0]["mark"] or values[-1]["mark"], "ours": True}
+    if len(values) == 1:
+        return values[0] | marks
     if cell.compared == "over" and rows[0] is rows[1]:
         return {"value": 1.0, "low": 1.0, "high": 1.0, **marks}
-    return _compare_cells(cell, column.scale, rows, known, measured) | marks
+    return _compare_cells(cell, column.scale, rows, values, cells) | marks
 
 
 def _value(row: Row, number: str, scale: float) -> dict[str, Any] | None:
@@ -188,21 +195,21 @@ def _value(row: Row, number: str, scale: float) -> dict[str, Any] | None:
         text = drafter_size(row)
         return None if text is None else {"text": text, "mark": mark}
     ends = zip(("value", "low", "high"), get_number_and_ends(row, number), strict=True)
-    known: dict[str, Any] = {name: each * scale for name, each in ends if each is not None}
-    return {**known, "mark": mark, "doubted": bool(doubt)} if "value" in known else None
+    numbers: dict[str, Any] = {name: each * scale for name, each in ends if each is not None}
+    return {**numbers, "mark": mark, "doubted": bool(doubt)} if "value" in numbers else None
 
 
 def _compare_cells(
-    cell: TableCell, scale: float, rows: Sequence[Row], known: Sequence[Any], measured: MeasuredRows
+    cell: TableCell, scale: float, rows: Sequence[Row], values: Sequence[Any], cells: MeasuredRows
 ) -> dict[str, float]:
     """The difference or ratio of two cells, paired by prompt; without records no interval."""
-    over = cell.compared == "over"
+    is_ratio = cell.compared == "over"
     contrast = Contrast((rows[0],), (rows[1],))
-    gap = difference([[contrast]], cell.number, measured.records, over)
+    gap = difference([[contrast]], cell.number, cells.records, is_ratio)
     if gap is None or gap.ends is None:
-        one, other = (each["value"] for each in known)
-        return {"value": one / other if over else one - other}
-    ends = (1 + each if over else each * scale for each in (gap.value, *gap.ends))
+        ours, theirs = (number["value"] for number in values)
+        return {"value": ours / theirs if is_ratio else ours - theirs}
+    ends = (1 + number if is_ratio else number * scale for number in (gap.value, *gap.ends))
     return dict(zip(("value", "low", "high"), ends, strict=True))
 
 
@@ -215,51 +222,51 @@ def _mark_ahead(sign: int, exact: Sequence[TableCell]) -> None:
     ]
     if len(ends) == len(exact) > 1:
         best = max(range(len(ends)), key=lambda place: ends[place][0])
-        below = max(high for place, (_, high) in enumerate(ends) if place != best)
-        exact[best].ours_best = ends[best][0] > below
+        next_high = max(high for place, (_, high) in enumerate(ends) if place != best)
+        exact[best].ours_best = ends[best][0] > next_high
 
 
 def _notes(
     item: Table,
     sheet: TableSheet,
-    measured: MeasuredRows,
-    asked: str | None,
+    cells: MeasuredRows,
+    pair: str | None,
     paper_pairs: Sequence[str],
 ) -> list[str]:
-    wanted = tuple(dict.fromkeys(each for cell in sheet.cells for each in cell.asked))
-    found = filter(None, map(measured.row, wanted))
-    rows = [row for row in found if row["status"] != "failed"]
-    whose = f"Paper: measured on {load_paper(item.paper).machine}."
+    requests = tuple(dict.fromkeys(request for cell in sheet.cells for request in cell.asked))
+    measured_rows = filter(None, map(cells.row, requests))
+    rows = [row for row in measured_rows if row["status"] != "failed"]
+    source = f"Paper: measured on {load_paper(item.paper).machine}."
     if item.unprinted is not None:
-        whose = "Nobody has printed this table."
+        source = "Nobody has printed this table."
     notes = [
-        f"{whose} Ours: {_format_origin(rows)}. In brackets: 95% intervals, "
+        f"{source} Ours: {_format_origin(rows)}. In brackets: 95% intervals, "
         "bootstrap over prompts. Speeds of two machines differ for more than one reason.",
         *([POOLED] if any("," in str(row.get(SEEDS, "")) for row in rows) else []),
     ]
     if any(column.best for column in sheet.columns):
         notes.append(BEST if item.unprinted is None else OURS_BEST)
     notes += _stand_in_notes(sheet)
-    if asked is not None and asked not in paper_pairs:
-        config = pair_configs().get(asked)
+    if pair is not None and pair not in paper_pairs:
+        config = pair_configs().get(pair)
         small = ", small models on invented text" if config and is_embedded(config) else ""
-        printed = (
+        pair_text = (
             "not the paper's: nothing is subtracted. Ratios to plain decoding (tokens a call, "
             "MBSU, speed-up) stand side by side."
         )
         if item.unprinted is not None:
-            printed = f"where {_format_names(paper_pairs)} is meant."
-        notes.append(f"Ours is pair {asked}{small}, {printed}")
+            pair_text = f"where {_format_names(paper_pairs)} is meant."
+        notes.append(f"Ours is pair {pair}{small}, {pair_text}")
     protocols = load_paper(item.paper).protocols
     for protocol in dict.fromkeys(map(get_protocol, rows)):
         notes += [f"Protocol {protocol}: {text}" for text in getattr(protocols, protocol, ())]
-    if other := [row for row in rows if row["experiment"] not in item.experiments]:
-        experiments = ", ".join(sorted({str(row["experiment"]) for row in other}))
+    if foreign_rows := [row for row in rows if row["experiment"] not in item.experiments]:
+        experiments = ", ".join(sorted({str(row["experiment"]) for row in foreign_rows}))
         notes.append(
-            f"{len(other)} of {len(rows)} cells come from other experiments ({experiments}): "
-            "their speeds were not measured side by side with the rest."
+            f"{len(foreign_rows)} of {len(rows)} cells come from other experiments "
+            f"({experiments}): their speeds were not measured side by side with the rest."
         )
-    notes += measured.whole.left_out(wanted)
+    notes += cells.whole.left_out(requests)
     notes += _stop_notes(rows)
     notes += dict.fromkeys([*_turn_notes(rows), *_overlong_notes(rows)])
     notes += differences(rows, {cell.number for cell in sheet.cells if cell.ours})
@@ -267,30 +274,31 @@ def _notes(
     never_best = "Such rows never stand out as best."
     notes += [f"Ours, {doubt}." for doubt in names.summarise_doubts(rows)]
     notes += [f"{text} {never_best}" for mark, text in MEANINGS.items() if mark in marks]
-    return [*notes, *_search_notes(item, sheet, measured), *_comparison_notes(sheet)]
+    return [*notes, *_search_notes(item, sheet, cells), *_comparison_notes(sheet)]
 
 
 def _notes_unmeasured(
-    item: Table, sheet: TableSheet, measured: MeasuredRows, asked: str | None
+    item: Table, sheet: TableSheet, cells: MeasuredRows, asked: str | None
 ) -> list[str]:
     """Returns the notes of an unmeasured table, with the pairs that have measured cells."""
     bold = item.unprinted is None and any(column.best for column in sheet.columns)
     notes = [f"{BEST.split(';')[0]}."] if bold else []
     if not item.recipes:
         return notes
-    pairs = sorted({each.pair for each in sheet.wanted})
-    whose = "Paper's numbers only: no" if item.unprinted is None else "Nobody has printed it: no"
-    where = f"cell of this table was run on {_format_names(pairs)}" if pairs else NO_PAIR
-    notes += [f"{whose} {where}.", *measured.whole.left_out(sheet.wanted)]
-    others = [
+    pairs = sorted({request.pair for request in sheet.wanted})
+    source = "Paper's numbers only: no" if item.unprinted is None else "Nobody has printed it: no"
+    place = f"cell of this table was run on {_format_names(pairs)}" if pairs else NO_PAIR
+    notes += [f"{source} {place}.", *cells.whole.left_out(sheet.wanted)]
+    other_pairs = [
         pair
-        for pair in measured.pairs({each.task for each in sheet.wanted})
+        for pair in cells.pairs({request.task for request in sheet.wanted})
         if pair not in pairs
-        and any(measured.row(each._replace(pair=pair)) for each in sheet.wanted)
+        and any(cells.row(request._replace(pair=pair)) for request in sheet.wanted)
     ]
-    if others and asked is None:
+    if other_pairs and asked is None:
         notes.append(
-            f"Some of it was measured on {', '.join(others)}: add --pair {others[0]} to see it."
+            f"Some of it was measured on {', '.join(other_pairs)}: "
+            f"add --pair {other_pairs[0]} to see it."
         )
     return [*notes, *_stand_in_notes(sheet)]
 
@@ -312,16 +320,16 @@ def _sizes(rows: Sequence[Row]) -> str:
     """Machines, temperatures, batch sizes and lengths of answers of the rows shown."""
     told = []
     for name in ("machine", *SAMPLING, "batch_size", "max_new_tokens"):
-        known = sorted({row[name] for row in rows if not pd.isna(row.get(name))})
-        if known == _ALL_KEPT.get(name):
+        values = sorted({row[name] for row in rows if not pd.isna(row.get(name))})
+        if values == _ALL_KEPT.get(name):
             continue
-        texts = [str(value).removesuffix(".0") for value in known]
+        texts = [str(value).removesuffix(".0") for value in values]
         told.append(f"{columns.column(name).title} {_format_names(texts) or 'not stated'}")
     return ", ".join(told)
 
 
 def _stand_in_notes(sheet: TableSheet) -> list[str]:
-    configs = map(pair_configs().get, sorted({each.pair for each in sheet.wanted}))
+    configs = map(pair_configs().get, sorted({request.pair for request in sheet.wanted}))
     return [
         f"Pair {config.name} drafts with {', '.join(config.drafts)} in place of the paper's draft "
         f"({config.stand_in})."
@@ -332,68 +340,75 @@ def _stand_in_notes(sheet: TableSheet) -> list[str]:
 
 def _stop_notes(rows: Sequence[Row]) -> list[str]:
     """Stops of answers beside the end of sequence, by task: papers let some of them run on."""
-    told = dict.fromkeys((row["task"], row.get("stop_rule")) for row in rows)
-    rules = group_by_key((task, rule) for task, rule in told if isinstance(rule, str))
+    task_and_rule = dict.fromkeys((row["task"], row.get("stop_rule")) for row in rows)
+    rules = group_by_key((task, rule) for task, rule in task_and_rule if isinstance(rule, str))
     return [
         f"Ours, {names.task_title(task)}: an answer ends at "
         f"{' or '.join(ends).replace('+', ' or ')}, if not at its limit; task.stop=[] lets it run "
         "on."
-        for task, every in rules.items()
-        if (ends := [rule for rule in every if rule not in ("", "eos")])
+        for task, task_rules in rules.items()
+        if (ends := [rule for rule in task_rules if rule not in ("", "eos")])
     ]
 
 
 def _turn_notes(rows: Sequence[Row]) -> Iterator[str]:
     """Notes on the rules of conversations: a score by other rules is not the published one."""
     for row in rows:
-        if (held := row.get("later_turns")) in _CONTINUED:
+        if (turns_kind := row.get("later_turns")) in _CONTINUED:
             limit = get_number(row, "max_new_tokens")
-            most = "" if limit is None else f"up to {limit:g} new tokens, "
-            yield f"Ours, {names.task_title(row['task'])}: {most}{_CONTINUED[str(held)]}."
+            limit_text = "" if limit is None else f"up to {limit:g} new tokens, "
+            continued = _CONTINUED[str(turns_kind)]
+            yield f"Ours, {names.task_title(row['task'])}: {limit_text}{continued}."
 
 
 def _overlong_notes(rows: Sequence[Row]) -> Iterator[str]:
     """Prompts that the models had no room for: papers do not report on theirs."""
     for row in rows:
-        for column, done in _NO_ROOM.items():
+        for column, action in _NO_ROOM.items():
             if count := get_number(row, column):
-                where = f"Ours, {names.task_title(row['task'])} on {row['pair']}"
+                place = f"Ours, {names.task_title(row['task'])} on {row['pair']}"
                 prompts = format_count(count, "prompt")
-                yield f"{where}: {prompts} {done}, too long for the models (task.overlong)."
+                yield f"{place}: {prompts} {action}, too long for the models (task.overlong)."
 
 
-def _search_notes(item: Table, sheet: TableSheet, measured: MeasuredRows) -> list[str]:
+def _search_notes(item: Table, sheet: TableSheet, cells: MeasuredRows) -> list[str]:
     """The number of trees that a fastest one was searched among; the tree of an ablation."""
     notes = []
     for decoder, note in item.searched.items():
-        searched = [e for e in sheet.wanted if e.pick == "fastest" and e.decoder == decoder]
-        among = measured
-        found = filter(None, map(measured.row, searched))
-        if any(row.get("stage") == "confirm" for row in found):
+        requests = [e for e in sheet.wanted if e.pick == "fastest" and e.decoder == decoder]
+        among = cells
+        found_rows = filter(None, map(cells.row, requests))
+        if any(row.get("stage") == "confirm" for row in found_rows):
             note = _CONFIRMED
-            among = measured.whole
-        if counts := {*map(among.trees, searched)} - {0}:
-            few = min(counts)
-            many = max(counts)
-            notes.append(note.replace("{trees}", f"{few}" if few == many else f"{few} to {many}"))
+            among = cells.whole
+        if counts := {*map(among.trees, requests)} - {0}:
+            fewest = min(counts)
+            highest = max(counts)
+            notes.append(
+                note.replace(
+                    "{trees}", f"{fewest}" if fewest == highest else f"{fewest} to {highest}"
+                )
+            )
     # Trees with one node a level that a decoder of trees was picked with.
     chains: dict[str, dict[str, None]] = {}
-    for each in sheet.wanted:
-        row = measured.row(each) if each.pick != "spec" and each.decoder != "sd" else None
+    for request in sheet.wanted:
+        row = cells.row(request) if request.pick != "spec" and request.decoder != "sd" else None
         if row is not None and {*(parse(str(row["spec"])).widths or ())} == {1}:
-            trees = chains.setdefault(names.decoder_style(each.decoder).title, {})
-            trees[format_tree(each.decoder, str(row["spec"]))] = None
+            trees = chains.setdefault(names.decoder_style(request.decoder).title, {})
+            trees[format_tree(request.decoder, str(row["spec"]))] = None
     notes += [
         f"Ours, {title}: {' and '.join(trees)}, where picked, is a plain chain, one candidate a "
         "level: no more than SD."
         for title, trees in chains.items()
     ]
     common = [
-        (each.pair, measured.common_spec(each)) for each in sheet.wanted if each.pick == "common"
+        (request.pair, cells.common_spec(request))
+        for request in sheet.wanted
+        if request.pick == "common"
     ]
     if any(spec for _, spec in common):
-        shared = sorted({f"{pair} {spec.replace('-', 'x')}" for pair, spec in common if spec})
-        notes.append(f"Ours, k-configuration: {', '.join(shared)}.")
+        common_trees = sorted({f"{pair} {spec.replace('-', 'x')}" for pair, spec in common if spec})
+        notes.append(f"Ours, k-configuration: {', '.join(common_trees)}.")
     return notes
 
 
@@ -402,13 +417,13 @@ def _comparison_notes(sheet: TableSheet) -> list[str]:
     cells = [cell for cell in sheet.cells if cell.ours and cell.compared]
     cells = [cell for cell in cells if cell.low is None or cell.low != cell.high]  # 1: no estimate
     notes = []
-    paired = [cell.low is not None for cell in cells]
-    what = "ratio" if any(cell.compared == "over" for cell in sheet.cells) else "difference"
-    if any(paired):
-        notes.append(f"Our {what} of two rates: paired by prompt.")
-    if not all(paired):
-        why = "the records by prompt that would pair its two cells are not beside the results"
-        notes.append(f"Our {what} of two rates has no interval where {why}.")
+    has_ends = [cell.low is not None for cell in cells]
+    quantity = "ratio" if any(cell.compared == "over" for cell in sheet.cells) else "difference"
+    if any(has_ends):
+        notes.append(f"Our {quantity} of two rates: paired by prompt.")
+    if not all(has_ends):
+        reason = "the records by prompt that would pair its two cells are not beside the results"
+        notes.append(f"Our {quantity} of two rates has no interval where {reason}.")
     return notes
 
 
@@ -420,7 +435,7 @@ def _format_names(names: Sequence[str]) -> str:
 
 def _note_lost_numbers(numbers: Iterable[Number]) -> list[str]:
     """Notes on printed numbers that the copy of a paper has lost, with reasons and candidates."""
-    lost: dict[str, list[str]] = {}
+    twins_by_tree: dict[str, list[str]] = {}
     uncertain: dict[str, list[str]] = {}
     for row in (number for number in numbers if number["reason"]):
         tree = f"{names.decoder_style(row['decoder']).title} {row['spec']}"
@@ -428,14 +443,14 @@ def _note_lost_numbers(numbers: Iterable[Number]) -> list[str]:
         metric = "accuracy" if column.kind == "score" else column.title
         if row["reason"] == "row_lost":
             twin = f"{metric} {row['twin_value']} (Table {row['twin_table']})"
-            lost.setdefault(tree, []).extend([twin] if row["twin_value"] else [])
+            twins_by_tree.setdefault(tree, []).extend([twin] if row["twin_value"] else [])
         else:
             uncertain.setdefault(row["candidates"], []).append(f"{metric} of {tree}")
     notes = []
-    for tree, known in lost.items():
+    for tree, values in twins_by_tree.items():
         text = f"lost: the copy of the paper that was read has no line for {tree}."
-        if known:
-            text += f" Its twin table prints for the same tree: {', '.join(known)}."
+        if values:
+            text += f" Its twin table prints for the same tree: {', '.join(values)}."
         notes.append(text)
     for candidates, cells in uncertain.items():
         either = " and ".join(candidates.split("|"))

@@ -68,7 +68,7 @@ class MeasuredRows:
         # The positions in ``listed`` of what tables ask for, the preferred ones first.
         self._cells: dict[tuple[Any, ...], list[int]] = {}
         for place in sorted(
-            range(len(rows)), key=lambda each: (*_preference(self.listed[each]), each)
+            range(len(rows)), key=lambda index: (*_preference(self.listed[index]), index)
         ):
             row = self.listed[place]
             pair = self._aliases.get(str(row["pair"]), str(row["pair"]))
@@ -82,8 +82,8 @@ class MeasuredRows:
         """Returns all results files below a results folder, or those of experiments if there; of a
         protocol, if asked, its rows alone.
         """
-        found = files.results_files(folder)
-        rows = read_rows([path for path in found if path.parent.name in experiments] or found)
+        paths = files.results_files(folder)
+        rows = read_rows([path for path in paths if path.parent.name in experiments] or paths)
         if protocol:
             rows = rows[[get_protocol(row) == protocol for row in to_rows(rows)]]
         return cls(check_models(rows) if MODELS_APART.get() else rows, folder, protocol)
@@ -96,105 +96,105 @@ class MeasuredRows:
         """Returns the rows of each pair for these experiments (``select_experiments``)."""
         if experiments not in self._of:
             pairs = self.rows.groupby(self.rows.pair.replace(self._aliases)) if self.listed else []
-            kept = [select_experiments(rows, experiments) for _, rows in pairs]
-            taken = pd.concat(kept).sort_index() if kept else self.rows
-            whole = len(taken) == len(self.rows)
+            selections = [select_experiments(rows, experiments) for _, rows in pairs]
+            selection = pd.concat(selections).sort_index() if selections else self.rows
+            is_all = len(selection) == len(self.rows)
             self._of[experiments] = (
-                self if whole else MeasuredRows(taken, self.results, self.protocol)
+                self if is_all else MeasuredRows(selection, self.results, self.protocol)
             )
         return self._of[experiments]
 
-    def row(self, asked: RequestedCell) -> Row | None:
+    def row(self, request: RequestedCell) -> Row | None:
         """Returns what a place asks for; None: it was not run."""
-        place = self.place(asked)
+        place = self.place(request)
         return None if place is None else self.listed[place]
 
-    def place(self, asked: RequestedCell) -> int | None:
+    def place(self, request: RequestedCell) -> int | None:
         """The position in ``listed`` of what is asked for, by its pick; None: it was not run."""
-        fitting = self._find_fitting_rows(asked)
-        if asked.pick == "fastest":
+        fits = self._find_fitting_rows(request)
+        if request.pick == "fastest":
             # Where a search was confirmed, of those: its screening only picked whom to confirm.
-            rows = ((each, self.listed[each]) for each in self._alive(fitting))
+            rows = ((index, self.listed[index]) for index in self._alive(fits))
             ranks = [
-                ((row.get("stage") == "confirm", not get_stall(row), speed), each)
-                for each, row in rows
+                ((row.get("stage") == "confirm", not get_stall(row), speed), index)
+                for index, row in rows
                 if (speed := get_number(row, "speedup")) is not None
             ]
             best = max(ranks, key=lambda rank: rank[0], default=None)
             return best and best[1]
-        spec = asked.spec
-        if asked.pick == "common":
-            spec = self.common_spec(asked)
-        elif asked.pick == "same depth":
-            other = self.row(asked._replace(decoder=asked.among[0], pick="fastest"))
-            spec = "" if other is None else str(len(parse(other["spec"]).numbers))
-        named = [each for each in fitting if str(self.listed[each]["spec"]) == spec]
-        others = fitting if asked.pick == "preferred" else []
-        return next(iter([*named, *others]), None)
+        spec = request.spec
+        if request.pick == "common":
+            spec = self.common_spec(request)
+        elif request.pick == "same depth":
+            fastest = self.row(request._replace(decoder=request.among[0], pick="fastest"))
+            spec = "" if fastest is None else str(len(parse(fastest["spec"]).numbers))
+        matches = [index for index in fits if str(self.listed[index]["spec"]) == spec]
+        alternatives = fits if request.pick == "preferred" else []
+        return next(iter([*matches, *alternatives]), None)
 
-    def left_out(self, wanted: Sequence[RequestedCell]) -> list[str]:
+    def left_out(self, requests: Sequence[RequestedCell]) -> list[str]:
         """Says how many rows fit what is asked for but for their sampling."""
-        own = {name: {getattr(each, name) for each in wanted} for name in SAMPLING}
+        asked_values = {name: {getattr(request, name) for request in requests} for name in SAMPLING}
         rows = [
             self.listed[p]
-            for p in {p for e in wanted for p in self._find_fitting_rows(e.any_sampling)}
+            for p in {p for e in requests for p in self._find_fitting_rows(e.any_sampling)}
         ]
         unlike = Counter(
-            ", ".join(f"{n} {row[n]:g}" for n in SAMPLING if not own[n] & {row[n], None})
+            ", ".join(f"{n} {row[n]:g}" for n in SAMPLING if not asked_values[n] & {row[n], None})
             for row in rows
         )
         counts = sorted(unlike.items())
         return [f"Left out: {format_count(n, 'row')} at {text}." for text, n in counts if text]
 
-    def missing(self, asked: Iterable[RequestedCell]) -> tuple[RequestedCell, ...]:
+    def missing(self, requests: Iterable[RequestedCell]) -> tuple[RequestedCell, ...]:
         """Returns the asked cells without numbers, failed ones included."""
-        rows = ((each, self.row(each)) for each in asked)
-        return tuple(each for each, row in rows if row is None or row["status"] == "failed")
+        rows = ((request, self.row(request)) for request in requests)
+        return tuple(request for request, row in rows if row is None or row["status"] == "failed")
 
-    def apart(self, asked: Iterable[RequestedCell]) -> list[tuple[str, MeasuredRows]]:
+    def apart(self, requests: Iterable[RequestedCell]) -> list[tuple[str, MeasuredRows]]:
         """Parts whose rows agree in the settings of runs, as far as these cells are concerned, each
         with its distinctive settings, one that a search confirmed first; this alone where nothing
         differs.
         """
-        fitting = sorted({place for each in asked for place in self._find_fitting_rows(each)})
-        parts = split(check_models(self.rows.iloc[fitting]), _SHOWN) if fitting else []
+        fits = sorted({place for request in requests for place in self._find_fitting_rows(request)})
+        parts = split(check_models(self.rows.iloc[fits]), _SHOWN) if fits else []
         if len(parts) < 2:
             return [("", self)]
         parts.sort(key=lambda part: not ("stage" in part[1] and (part[1].stage == "confirm").any()))
-        found = [(text, MeasuredRows(rows, self.results, self.protocol)) for text, rows in parts]
-        for _, part in found:
+        results = [(text, MeasuredRows(rows, self.results, self.protocol)) for text, rows in parts]
+        for _, part in results:
             part.whole = self
-        return found
+        return results
 
-    def trees(self, asked: RequestedCell) -> int:
+    def trees(self, request: RequestedCell) -> int:
         """Returns how many trees of the asked decoder have numbers."""
-        return len(self._alive(self._find_fitting_rows(asked)))
+        return len(self._alive(self._find_fitting_rows(request)))
 
-    def common_spec(self, asked: RequestedCell) -> str:
+    def common_spec(self, request: RequestedCell) -> str:
         """An ablation's tree: the asked one if measured, else most of its decoders', if any."""
         counts: Counter[str] = Counter()
-        for decoder, attention in product(asked.among, (True, False)):
-            fitting = self._find_fitting_rows(
-                asked._replace(decoder=decoder, tree_attention=attention)
+        for decoder, attention in product(request.among, (True, False)):
+            fits = self._find_fitting_rows(
+                request._replace(decoder=decoder, tree_attention=attention)
             )
-            counts.update({str(self.listed[each]["spec"]) for each in fitting})
-        if asked.spec in counts:
-            return asked.spec
+            counts.update({str(self.listed[index]["spec"]) for index in fits})
+        if request.spec in counts:
+            return request.spec
         return max(counts, key=lambda spec: (counts[spec], spec), default="")
 
-    def _find_fitting_rows(self, asked: RequestedCell) -> list[int]:
+    def _find_fitting_rows(self, request: RequestedCell) -> list[int]:
         """Returns an asked decoder's rows at the asked sampling, the preferred ones first."""
-        rows = self._cells.get((*asked[:3], asked.tree_attention), [])
-        known = {name: getattr(asked, name) for name in SAMPLING}
-        exactly = [(name, value) for name, value in known.items() if value is not None]
+        rows = self._cells.get((*request[:3], request.tree_attention), [])
+        sampling = {name: getattr(request, name) for name in SAMPLING}
+        exactly = [(name, value) for name, value in sampling.items() if value is not None]
         return [e for e in rows if all(self.listed[e][name] == value for name, value in exactly)]
 
-    def _alive(self, fitting: Iterable[int]) -> list[int]:
+    def _alive(self, fits: Iterable[int]) -> list[int]:
         """Returns the first row with numbers of each tree."""
         trees: dict[str, int] = {}
-        for each in fitting:
-            if self.listed[each]["status"] != "failed":
-                trees.setdefault(str(self.listed[each]["spec"]), each)
+        for index in fits:
+            if self.listed[index]["status"] != "failed":
+                trees.setdefault(str(self.listed[index]["spec"]), index)
         return list(trees.values())
 
 
@@ -202,19 +202,26 @@ def _preference(row: Row) -> tuple[float, ...]:
     """Where a row stands among those that fit: the least is preferred, unknown numbers last."""
     sizes = (get_number(row, name) for name in ("batch_size", "temperature", "seed", "top_k"))
     unlike = (row["status"] == "failed", row.get("stage") != "confirm")
-    known = (inf if size is None else size for size in sizes)
-    return (*unlike, *known, -(get_number(row, "top_p") or 1), -(get_number(row, "prompts") or 0))
+    finite_sizes = (inf if size is None else size for size in sizes)
+    return (
+        *unlike,
+        *finite_sizes,
+        -(get_number(row, "top_p") or 1),
+        -(get_number(row, "prompts") or 0),
+    )
 
 
 def _aliases(rows: pd.DataFrame) -> dict[str, str]:
     """Label in the results -> pair config, for labels made from the models' names."""
-    named = pair_configs()
-    by_models = {(each.target, ",".join(each.drafts)): each.name for each in named.values()}
+    configs = pair_configs()
+    by_models = {
+        (config.target, ",".join(config.drafts)): config.name for config in configs.values()
+    }
     labels = rows.reindex(columns=["pair", "target", "draft"]).drop_duplicates()
     return {
         label: by_models[target, draft]
         for label, target, draft in labels.itertuples(index=False)
-        if label not in named and (target, draft) in by_models
+        if label not in configs and (target, draft) in by_models
     }
 
 
@@ -250,65 +257,72 @@ def list_wanted_cells(paper: Paper, item: Item) -> tuple[RequestedCell, ...]:
         return lay_out_table(item.name, None).wanted
     if item.tables:
         sheets = (lay_out_table(f"{paper.name}/{number}", None) for number in item.tables)
-        return tuple(dict.fromkeys(each for sheet in sheets for each in sheet.wanted))
+        return tuple(dict.fromkeys(request for sheet in sheets for request in sheet.wanted))
     sampling = item.sampling
     limits = sampling.get("top_k"), sampling.get("top_p")
     temperatures = item.temperatures or (sampling.get("temperature"),)
-    wanted: dict[RequestedCell, None] = {}
+    requests: dict[RequestedCell, None] = {}
     for (target, draft), task, temperature in product(item.pairs, item.tasks, temperatures):
         pair = find_pair(target, draft)
         for cell in item.cells or recipe_cells(item.recipes[0]):
             decoder, _, spec = cell.partition(":")
             if pair is not None:
-                wanted[RequestedCell(pair, task, decoder, spec, temperature, *limits)] = None
-    return tuple(wanted)
+                requests[RequestedCell(pair, task, decoder, spec, temperature, *limits)] = None
+    return tuple(requests)
 
 
 def compute_progress(
-    paper: Paper, item: Item, measured: MeasuredRows, pair: str | None = None
+    paper: Paper, item: Item, cells: MeasuredRows, pair: str | None = None
 ) -> list[TableProgress]:
     """Each of the paper's pairs, then other measured pairs; or this pair only."""
-    measured = measured.of(item.experiments)
-    wanted = list_wanted_cells(paper, item)
-    pairs = list(dict.fromkeys(each.pair for each in wanted))
+    cells = cells.of(item.experiments)
+    requests = list_wanted_cells(paper, item)
+    pairs = list(dict.fromkeys(request.pair for request in requests))
 
     def share(name: str) -> TableProgress:
-        own = [each for each in wanted if each.pair == name or name not in pairs]
-        moved = tuple(dict.fromkeys(each._replace(pair=name) for each in own))
-        return TableProgress(name, name in pairs, moved, measured.missing(moved))
+        own_requests = [
+            request for request in requests if request.pair == name or name not in pairs
+        ]
+        requests_here = tuple(
+            dict.fromkeys(request._replace(pair=name) for request in own_requests)
+        )
+        return TableProgress(name, name in pairs, requests_here, cells.missing(requests_here))
 
     if pair is not None:
         return [share(pair)]
-    known = measured.pairs({each.task for each in wanted})
-    others = [share(name) for name in known if name not in pairs]
-    return [*map(share, pairs), *(each for each in others if each.measured)]
+    measured_pairs = cells.pairs({request.task for request in requests})
+    other_shares = [share(name) for name in measured_pairs if name not in pairs]
+    return [*map(share, pairs), *(request for request in other_shares if request.measured)]
 
 
-def list_paper(paper: Paper, measured: MeasuredRows, pair: str | None = None) -> str:
+def list_paper(paper: Paper, cells_measured: MeasuredRows, pair: str | None = None) -> str:
     """Returns a paper's items, one line each, then the commands for missing cells."""
     lines = [f"{paper.title} (arXiv:{paper.arxiv})"]
     missing: dict[str, dict[RequestedCell, None]] = {}
-    before: dict[str, list[str]] = {}
+    commands_before: dict[str, list[str]] = {}
     words: dict[str, tuple[str, ...]] = {}
     for item in paper.items:
-        shares = compute_progress(paper, item, measured, pair) if item.recipes else []
+        shares = compute_progress(paper, item, cells_measured, pair) if item.recipes else []
         title = lay_out_table(item.name, None).title if item.kind == "table" else item.title
         lines.append(f"  {f'{item.kind} {item.name}':<20}{title}")
         lines.append(f"  {'':<20}  {_state(item, shares)}")
         for recipe in item.recipes[:1]:
-            asked = [p for p in shares if p.in_paper or pair is not None]
-            cells = [cell for progress in asked for cell in progress.missing]
+            shown_shares = [p for p in shares if p.in_paper or pair is not None]
+            cells = [cell for progress in shown_shares for cell in progress.missing]
             missing.setdefault(recipe, {}).update(dict.fromkeys(cells))
             if isinstance(item, Figure) and cells:
-                before.setdefault(recipe, []).extend(item.before)
+                commands_before.setdefault(recipe, []).extend(item.before)
                 words[recipe] = words.get(recipe) or item.words
     commands: list[str] = []
-    for recipe, wanted in missing.items():
-        more = build_commands(recipe, wanted, measured, words.get(recipe, ()))
-        commands += [*before.get(recipe, ()), *more]
+    for recipe, requests in missing.items():
+        recipe_commands = build_commands(recipe, requests, cells_measured, words.get(recipe, ()))
+        commands += [*commands_before.get(recipe, ()), *recipe_commands]
     if commands:
-        once = dict.fromkeys(commands)  # several recipes want the same heads
-        lines += ["  what is missing is run by:", *(f"    {command}" for command in once)]
+        distinct_commands = dict.fromkeys(commands)  # several recipes want the same heads
+        lines += [
+            "  what is missing is run by:",
+            *(f"    {command}" for command in distinct_commands),
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -323,12 +337,12 @@ def _state(item: Item, shares: Sequence[TableProgress]) -> str:
         )
         for progress in shares
     )
-    known = "; ".join(f"{count} cells: {', '.join(names)}" for count, names in counts.items())
-    return known or f"no {NO_PAIR}"
+    summary = "; ".join(f"{count} cells: {', '.join(names)}" for count, names in counts.items())
+    return summary or f"no {NO_PAIR}"
 
 
 def build_commands(
-    recipe: str, missing: Iterable[RequestedCell], measured: MeasuredRows, words: Sequence[str] = ()
+    recipe: str, missing: Iterable[RequestedCell], cells: MeasuredRows, words: Sequence[str] = ()
 ) -> list[str]:
     """Returns one command of a recipe (``rsd=exp1``) for all pairs that miss the same tasks and
     temperatures.
@@ -336,47 +350,51 @@ def build_commands(
     Before it those that train the pairs' heads, which nobody published.
     """
     swept = read_recipe(recipe).get("hydra", {}).get("sweeper", {}).get("params", {})
-    if measured.protocol not in (None, CLEAN):
-        words = (*words, f"protocol={measured.protocol}")
+    if cells.protocol not in (None, CLEAN):
+        words = (*words, f"protocol={cells.protocol}")
     warm: dict[tuple[str, str], set[float]] = {}
     for cell in missing:
-        known = warm.setdefault((cell.pair, cell.task), set())
+        temperatures_here = warm.setdefault((cell.pair, cell.task), set())
         # A recipe that does not sweep over it takes the task's temperature.
         if _TEMPERATURE in swept and cell.temperature is not None:
-            known.add(cell.temperature)
-    tasks = group_by_key(((pair, tuple(sorted(at))), task) for (pair, task), at in warm.items())
-    pairs = group_by_key(((tuple(names), at), pair) for (pair, at), names in tasks.items())
+            temperatures_here.add(cell.temperature)
+    tasks = group_by_key(
+        ((pair, tuple(sorted(temperatures))), task) for (pair, task), temperatures in warm.items()
+    )
+    pairs = group_by_key(
+        ((tuple(names), temperatures), pair) for (pair, temperatures), names in tasks.items()
+    )
     runs = [
         _command(
             recipe,
-            (*group, *words, *_limits(recipe, labels, names, measured)),
+            (*group, *words, *_limits(recipe, labels, names, cells)),
             names,
-            at,
-            measured.results,
+            temperatures,
+            cells.results,
         )
-        for (names, at), labels in pairs.items()
-        for group in _groups(labels, measured)
+        for (names, temperatures), labels in pairs.items()
+        for group in _groups(labels, cells)
     ]
     return [*_trainings(recipe, [label for labels in pairs.values() for label in labels]), *runs]
 
 
 def _limits(
-    recipe: str, pairs: Collection[str], tasks: Collection[str], measured: MeasuredRows
+    recipe: str, pairs: Collection[str], tasks: Collection[str], cells: MeasuredRows
 ) -> list[str]:
     """Returns the settings that keep the prompts and limits of the rows beside."""
-    asked = read_recipe(recipe)
-    rows = measured.of((str(asked["name"]),)).rows
+    recipe_values = read_recipe(recipe)
+    rows = cells.of((str(recipe_values["name"]),)).rows
     if not {"pair", "task", "prompts", "max_new_tokens"} <= {*rows.columns}:
         return []
     rows = rows[rows.pair.isin(pairs)]
     usual = {task_config(task).get("generation", {}).get("max_new_tokens") for task in tasks}
     limits = []
-    for column, key, known in (
-        ("prompts", "prompts", {asked.get("prompts")}),
+    for column, key, default_values in (
+        ("prompts", "prompts", {recipe_values.get("prompts")}),
         ("max_new_tokens", "generation.max_new_tokens", usual),
     ):
         numbers = {*rows[column].dropna()}
-        if len(numbers) == 1 and not numbers & known:
+        if len(numbers) == 1 and not numbers & default_values:
             limits.append(f"{key}={numbers.pop():g}")
     return limits
 
@@ -391,19 +409,19 @@ def _trainings(recipe: str, pairs: Iterable[str]) -> Iterator[str]:
                 yield format_training_command(kind, f"pair={pair}", name, not is_embedded(config))
 
 
-def _groups(labels: Sequence[str], measured: MeasuredRows) -> list[tuple[str, ...]]:
+def _groups(labels: Sequence[str], cells: MeasuredRows) -> list[tuple[str, ...]]:
     """Pairs that have a config and decode in one way at once, any other pair by its models."""
-    known = group_by_key(
-        (_engine(label, measured), label) for label in labels if label in pair_configs()
+    by_engine = group_by_key(
+        (_engine(label, cells), label) for label in labels if label in pair_configs()
     )
-    others = [label for label in labels if label not in pair_configs()]
+    other_labels = [label for label in labels if label not in pair_configs()]
     return [
-        *((f"pair={','.join(names)}", *engine) for engine, names in known.items()),
-        *((*_models(label, measured), *_engine(label, measured)) for label in others),
+        *((f"pair={','.join(names)}", *engine) for engine, names in by_engine.items()),
+        *((*_models(label, cells), *_engine(label, cells)) for label in other_labels),
     ]
 
 
-def _engine(label: str, measured: MeasuredRows) -> tuple[str, ...]:
+def _engine(label: str, cells: MeasuredRows) -> tuple[str, ...]:
     """Returns the settings that put a pair's cells on a GPU, with passes run as in its rows there,
     those that take its rows' prompts, and the one that spreads a target over several GPUs.
 
@@ -414,22 +432,25 @@ def _engine(label: str, measured: MeasuredRows) -> tuple[str, ...]:
     config = pair_configs().get(label)
     if config is not None and is_embedded(config):
         return ()
-    own = measured.rows
-    own = own if own.empty else own[own.pair == label]
-    told = own.reindex(columns=["data_source", "data_file"]).drop_duplicates("data_source")
+    pair_rows = cells.rows
+    pair_rows = pair_rows if pair_rows.empty else pair_rows[pair_rows.pair == label]
+    sources = pair_rows.reindex(columns=["data_source", "data_file"]).drop_duplicates("data_source")
     source = [
         word.format(quote_text(str(file)))
-        for kind, file in told.to_numpy()
-        if len(told) == 1 and (word := _SOURCES.get(kind))
+        for kind, file in sources.to_numpy()
+        if len(sources) == 1 and (word := _SOURCES.get(kind))
     ]
-    own = own.reindex(columns=["device", "compile"]).dropna(subset="device")
-    ways = [str(way) for way in own["compile"][~own.device.isin(_NO_GPU)].dropna().unique()]
-    if not ways and (config is None or len(own) or Path(config.target).is_dir()):
+    pair_rows = pair_rows.reindex(columns=["device", "compile"]).dropna(subset="device")
+    modes = [
+        str(mode)
+        for mode in pair_rows["compile"][~pair_rows.device.isin(_NO_GPU)].dropna().unique()
+    ]
+    if not modes and (config is None or len(pair_rows) or Path(config.target).is_dir()):
         return tuple(source)
-    other = ways and _CAPTURED not in ways
-    large = config and not ways and (config.target_parameters or 0) > _ONE_GPU
+    is_other = modes and _CAPTURED not in modes
+    large = config and not modes and (config.target_parameters or 0) > _ONE_GPU
     spread = ["pair.target_device_map=auto"] if large else []
-    return (ON_GPU, *([f"engine.compile={ways[0]}"] if other else []), *spread, *source)
+    return (ON_GPU, *([f"engine.compile={modes[0]}"] if is_other else []), *spread, *source)
 
 
 def _command(
@@ -443,19 +464,19 @@ def _command(
     swept = [f"task={','.join(tasks)}"] if any(tasks) else []
     if temperatures:
         swept.append(f"{_TEMPERATURE}={','.join(f'{value:g}' for value in temperatures)}")
-    where = [f"results={results}"] if results != RESULTS else []
+    results_word = [f"results={results}"] if results != RESULTS else []
     by_models = any(word.startswith("pair.target=") for word in pair)
-    several = any("," in part for part in (*swept, *where, *(() if by_models else pair)))
-    words = ["spec-bench", "run", *(["-m"] if several else []), recipe, *pair, *swept]
-    return shlex.join([*words, *where])
+    is_multirun = any("," in part for part in (*swept, *results_word, *(() if by_models else pair)))
+    words = ["spec-bench", "run", *(["-m"] if is_multirun else []), recipe, *pair, *swept]
+    return shlex.join([*words, *results_word])
 
 
-def _models(label: str, measured: MeasuredRows) -> tuple[str, ...]:
-    rows = measured.rows
-    matching = rows if rows.empty else rows[(rows.pair == label) & rows.draft.notna()]
-    if matching.empty:
+def _models(label: str, cells: MeasuredRows) -> tuple[str, ...]:
+    rows = cells.rows
+    matches = rows if rows.empty else rows[(rows.pair == label) & rows.draft.notna()]
+    if matches.empty:
         return (f"pair={label}",)
-    first = matching.iloc[0]
-    target, name, *drafts = map(quote_text, (first.target, label, *first.draft.split(",")))
+    first_row = matches.iloc[0]
+    target, name, *drafts = map(quote_text, (first_row.target, label, *first_row.draft.split(",")))
     draft = f"[{','.join(drafts)}]" if drafts[1:] else drafts[0]
     return f"pair.target={target}", f"pair.draft={draft}", f"pair.name={name}"

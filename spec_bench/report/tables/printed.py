@@ -129,9 +129,9 @@ class TableSheet:
         if unknown := [name for name in metrics if name not in self.metrics]:
             has = f"{self.name} has {', '.join(self.metrics)}"
             raise UsageError(f"--columns {unknown[0]}: {has}")
-        kept = [column.metrics[0] in metrics for column in self.columns]
-        cut = (each._replace(cells=tuple(compress(each.cells, kept))) for each in self.lines)
-        return replace(self, columns=tuple(compress(self.columns, kept)), lines=tuple(cut))
+        is_chosen = [column.metrics[0] in metrics for column in self.columns]
+        cut = (line._replace(cells=tuple(compress(line.cells, is_chosen))) for line in self.lines)
+        return replace(self, columns=tuple(compress(self.columns, is_chosen)), lines=tuple(cut))
 
     @functools.cached_property
     def measured(self) -> bool:
@@ -151,27 +151,27 @@ def lay_out_table(name: str, pair: str | None) -> TableSheet:
     table = find_table(name)
     paper = load_paper(table.paper)
     layout = TableLayout(table, paper.get_numbers(table.number), pair, paper.numbers)
-    across = layout.across()
-    heads = tuple(column for value in across for column in layout.expand_columns(value))
-    lines = layout.lines(across)
+    column_values = layout.across()
+    heads = tuple(column for value in column_values for column in layout.expand_columns(value))
+    lines = layout.lines(column_values)
     _mark_best(lines, heads)
     _mark_tuned(lines, heads, table.tuned_from)
     cells = (cell for line in lines if not line.extra for cell in line.cells)
-    wanted = tuple(dict.fromkeys(asked for cell in cells for asked in cell.asked))
-    return TableSheet(name, layout.title(), tuple(table.heads), heads, lines, wanted, table.notes)
+    requests = tuple(dict.fromkeys(request for cell in cells for request in cell.asked))
+    return TableSheet(name, layout.title(), tuple(table.heads), heads, lines, requests, table.notes)
 
 
 class TableLayout:
     """The reference of one table, for one pair or for those of the paper."""
 
     def __init__(
-        self, table: Table, numbers: Sequence[Row], asked: str | None, others: Sequence[Row]
+        self, table: Table, numbers: Sequence[Row], pair: str | None, other_columns: Sequence[Row]
     ) -> None:
         self.table = table
-        self.asked = asked
-        self.others = others
+        self.asked = pair
+        self.others = other_columns
         self.drafts = {row["target"]: row["draft"] for row in reversed(numbers) if row["draft"]}
-        is_other = asked is not None and asked not in map(self._find_printed_pair, numbers)
+        is_other = pair is not None and pair not in map(self._find_printed_pair, numbers)
         self.is_other = is_other and table.other_pair != "beside"
         columns = table.columns
         if (
@@ -185,27 +185,33 @@ class TableLayout:
         sources = {*table.heads.values(), *table.block, "decoder", "method"}
         self.keys = [key for key in KEYS if key in sources and key != table.across]
         self.metrics = {(row["task"], row["metric"]) for row in self.numbers}
-        self.shown = [shown for column in columns if (shown := self._resolve_column(column))]
+        self.shown = [
+            columns_shown for column in columns if (columns_shown := self._resolve_column(column))
+        ]
 
-    def lines(self, across: Sequence[str]) -> tuple[TableLine, ...]:
+    def lines(self, values: Sequence[str]) -> tuple[TableLine, ...]:
         """Returns every line with a cell for each value across and column."""
-        at = [*self.keys, *([self.table.across] if self.table.across else [])]
+        key_names = [*self.keys, *([self.table.across] if self.table.across else [])]
         # A number has its tree's place, and the first of a line the one of any tree.
         numbers: dict[tuple[str, ...], Row] = {}
         for number, tree in product(self.numbers, (True, False)):
-            key = (*(number[name] for name in at), number["metric"], number["spec"] if tree else "")
+            key = (
+                *(number[name] for name in key_names),
+                number["metric"],
+                number["spec"] if tree else "",
+            )
             numbers.setdefault(key, number)
             numbers.setdefault(key[:-2], number)  # any of the place
         lines = []
         for row in self._rows():
             cells = []
-            for value, column in product(across, self.shown):
+            for value, column in product(values, self.shown):
                 place = {**row, self.table.across: value} if self.table.across else row
                 metric = self._metric(column, place["task"])
-                where = tuple(place[name] for name in at)
-                known = place if row["extra"] else numbers.get(where, place)
-                place = place | {name: known[name] for name in SAMPLING}
-                key = (*where, metric, column.spec)
+                key_values = tuple(place[name] for name in key_names)
+                printed_row = place if row["extra"] else numbers.get(key_values, place)
+                place = place | {name: printed_row[name] for name in SAMPLING}
+                key = (*key_values, metric, column.spec)
                 cells.append(self._cell(place, column, None if row["extra"] else numbers.get(key)))
             labels = tuple(self._label(row, source) for source in self.table.heads.values())
             block = "/".join(self._label(row, source) for source in self.table.block)
@@ -218,24 +224,24 @@ class TableLayout:
         if self.is_other and self.table.other_pair == "lines":
             parts.append([{**row, "target": str(self.asked), "draft": ""} for row in self.numbers])
         groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        known = set()
+        keys_before = set()
         for row in (row for part in parts for row in part):
-            if (key := tuple(row[name] for name in self.keys)) not in known:
-                known.add(key)
+            if (key := tuple(row[name] for name in self.keys)) not in keys_before:
+                keys_before.add(key)
                 pair = [row[name] for name in self.keys if name in _OF_PAIR and self.table.extra]
                 line = {**row, "entry": self._entry(row), "extra": False}
                 groups.setdefault(tuple(pair), []).append(line)
         for lines in groups.values():
             for entry in self.table.extra:
                 places = [i for i, line in enumerate(lines) if line["decoder"] == entry.after]
-                at = places[-1] + 1 if places else len(lines)
-                lines.insert(at, self._extra(lines[0], entry))
+                index = places[-1] + 1 if places else len(lines)
+                lines.insert(index, self._extra(lines[0], entry))
         return [line for lines in groups.values() for line in lines]
 
-    def _extra(self, first: Mapping[str, Any], entry: TableLines) -> dict[str, Any]:
+    def _extra(self, first_line: Mapping[str, Any], entry: TableLines) -> dict[str, Any]:
         """Returns a line that the paper has not, of the pair and task of another."""
-        own = {"decoder": entry.decoder, "method": entry.method, "spec": entry.spec}
-        row = {**first, **own, "extra": True}
+        entry_values = {"decoder": entry.decoder, "method": entry.method, "spec": entry.spec}
+        row = {**first_line, **entry_values, "extra": True}
         usual = self._entry(row)
         warm = usual.temperature if entry.temperature is None else entry.temperature
         labels = {**usual.labels, **entry.labels}
@@ -254,19 +260,19 @@ class TableLayout:
     def _cell(self, row: dict[str, Any], column: PaperColumn, number: Row | None) -> TableCell:
         """Returns a place, with the number that the paper prints there."""
         row = {**row, **(number or {})}
-        asked = self._find_requested_cells(row, column)
-        printed = "" if column.shows == "setting" else row["value"]
+        requests = self._find_requested_cells(row, column)
+        text = "" if column.shows == "setting" else row["value"]
         if column.shows == "tree":
-            printed = format_tree(row["decoder"], row["spec"])
-        measured = column.measured or self._metric(column, row["task"])
+            text = format_tree(row["decoder"], row["spec"])
+        metric = column.measured or self._metric(column, row["task"])
         return TableCell(
-            number=measured if column.shows == "number" else column.shows,
-            printed=printed if number else "",
+            number=metric if column.shows == "number" else column.shows,
+            printed=text if number else "",
             plus_minus=row["plus_minus"] if number else "",
             lost=bool(number and row["reason"]),
-            empty=column.empty if asked else "",
-            asked=asked,
-            papers=bool(asked) and asked[0].pair == self._find_printed_pair(row),
+            empty=column.empty if requests else "",
+            asked=requests,
+            papers=bool(requests) and requests[0].pair == self._find_printed_pair(row),
             compared="over" if column.over else "minus" if column.minus else "",
         )
 
@@ -335,8 +341,8 @@ class TableLayout:
         if not self.table.across:
             return [""]
         values = list(dict.fromkeys(row[self.table.across] for row in self.numbers))
-        other = self.is_other and self.table.other_pair == "columns"
-        return [*values, *([str(self.asked)] if other else [])]
+        has_other_pair = self.is_other and self.table.other_pair == "columns"
+        return [*values, *([str(self.asked)] if has_other_pair else [])]
 
     def expand_columns(self, value: str) -> list[PaperColumn]:
         """Returns the columns under one value across."""
@@ -353,19 +359,21 @@ class TableLayout:
         """Returns a column with its names filled in; None where another table prints its metric.
         Of a metric that the paper does not print the measured numbers are shown alone.
         """
-        there = [metric for metric in column.metrics if any(m == metric for _, m in self.metrics)]
-        if column.metric and not there:
+        present = [metric for metric in column.metrics if any(m == metric for _, m in self.metrics)]
+        if column.metric and not present:
             if any(row["metric"] in column.metrics for row in self.others):
                 return None
             column = replace(column, metric="", measured=column.metrics[0])
-        metric = there[0] if there else column.measured
+        metric = present[0] if present else column.measured
         title = column.title or "{metric}"
-        shown = columns.column(metric).title if "{metric}" in title else ""
-        return replace(column, name=column.name or metric, title=title.replace("{metric}", shown))
+        metric_title = columns.column(metric).title if "{metric}" in title else ""
+        return replace(
+            column, name=column.name or metric, title=title.replace("{metric}", metric_title)
+        )
 
     def _metric(self, column: PaperColumn, task: str) -> str:
-        printed = (metric for metric in column.metrics if (task, metric) in self.metrics)
-        return next(printed, column.metrics[0])
+        matches = (metric for metric in column.metrics if (task, metric) in self.metrics)
+        return next(matches, column.metrics[0])
 
     def _label(self, line: Mapping[str, Any], source: str) -> str:
         text = str(line.get(source, ""))
@@ -383,13 +391,13 @@ class TableLayout:
 
     def title(self) -> str:
         """Returns the caption with the names that it leaves open."""
-        first = self.numbers[0]
+        first_number = self.numbers[0]
         return self.table.title.format(
-            target=first["target"],
+            target=first_number["target"],
             targets=" and ".join(dict.fromkeys(row["target"] for row in self.numbers)),
             draft=next(iter(self.drafts.values()), ""),
-            task=names.task_title(first["task"]),
-            temperature=first["temperature"],
+            task=names.task_title(first_number["task"]),
+            temperature=first_number["temperature"],
         )
 
 
@@ -420,8 +428,8 @@ def _mark_best(lines: Sequence[TableLine], heads: Sequence[PaperColumn]) -> None
     them is lost, which may be the best.
     """
     for sign, cells in rivals(lines, heads):
-        known = () if any(cell.lost for cell in cells) else cells
-        worth = [sign * each for cell in known if (each := cell.printed_value) is not None]
+        valid_cells = () if any(cell.lost for cell in cells) else cells
+        worth = [sign * each for cell in valid_cells if (each := cell.printed_value) is not None]
         for cell in cells if worth else ():
             value = cell.printed_value
             cell.best = value is not None and sign * value == max(worth)
@@ -433,10 +441,15 @@ def _mark_tuned(
     """Marks numbers that are larger than those of the draft before fine-tuning."""
     by_labels = {line.labels: line for line in lines}
     for line in lines:
-        before = by_labels.get((tuned_from.get(line.labels[0], ""), *line.labels[1:]), line)
-        for cell, untuned, head in zip(line.cells, before.cells, heads, strict=True):
+        line_before = by_labels.get((tuned_from.get(line.labels[0], ""), *line.labels[1:]), line)
+        for cell, cell_before, head in zip(line.cells, line_before.cells, heads, strict=True):
             value = cell.printed_value
-            other = untuned.printed_value
-            if head.tuned and value is not None and other is not None and value > other:
+            value_before = cell_before.printed_value
+            if (
+                head.tuned
+                and value is not None
+                and value_before is not None
+                and value > value_before
+            ):
                 cell.best = head.tuned == "bold"
                 cell.underlined = head.tuned == "underlined"

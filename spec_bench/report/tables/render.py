@@ -60,17 +60,17 @@ class CellText(NamedTuple):
 
 def list_columns(sheet: TableSheet) -> list[TableColumn]:
     """Returns the columns that are written: not those that nobody printed or measured."""
-    found = []
+    result = []
     for place, column in enumerate(sheet.columns):
         cells = [line.cells[place] for line in sheet.lines]
-        printed = any(cell.printed or cell.lost for cell in cells)
+        has_printed = any(cell.printed or cell.lost for cell in cells)
         ours = sheet.measured and any(cell.asked for cell in cells)
         # Another pair's number differs for more than one reason.
-        beside = any(cell.printed and cell.papers for cell in cells)
-        compared = ours and beside and column.shows == "number"
-        parts = {"paper": printed, "ours": ours, "difference": compared}
-        found += [TableColumn(place, column, part) for part, there in parts.items() if there]
-    return found
+        is_paper_pair = any(cell.printed and cell.papers for cell in cells)
+        has_difference = ours and is_paper_pair and column.shows == "number"
+        parts = {"paper": has_printed, "ours": ours, "difference": has_difference}
+        result += [TableColumn(place, column, part) for part, present in parts.items() if present]
+    return result
 
 
 class TextLine(NamedTuple):
@@ -89,29 +89,34 @@ def format_lines(
     """Returns the lines of a table: ``write`` makes a place's text of the part that it shows, as
     the format has it, and ``letters`` escapes a label.
     """
-    shown = list_columns(sheet)
+    table_columns = list_columns(sheet)
     lines: list[TextLine] = []
     for line in sheet.lines:
         marks = {cell.mark for cell in line.cells if cell.ours}
         mark = marks.pop() if len(marks) == 1 else ""
-        told = f"{line.labels[-1]} ({MARKS.get(mark, mark)})".strip() if mark else line.labels[-1]
-        labels = [letters(each) for each in (*line.labels[:-1], told)]
-        texts = [write(_text(line.cells[each.place], each, mark), each.part) for each in shown]
-        first = "" if lines and lines[-1].label == labels[0] else labels[0]
-        lines.append(TextLine(first, labels[1:], texts, labels[0], line.block or labels[0]))
+        last_label = (
+            f"{line.labels[-1]} ({MARKS.get(mark, mark)})".strip() if mark else line.labels[-1]
+        )
+        labels = [letters(label) for label in (*line.labels[:-1], last_label)]
+        texts = [
+            write(_text(line.cells[label.place], label, mark), label.part)
+            for label in table_columns
+        ]
+        first_label = "" if lines and lines[-1].label == labels[0] else labels[0]
+        lines.append(TextLine(first_label, labels[1:], texts, labels[0], line.block or labels[0]))
     return lines
 
 
-def _text(cell: TableCell, shown: TableColumn, of_line: str) -> CellText:
+def _text(cell: TableCell, table_column: TableColumn, of_line: str) -> CellText:
     """Returns one place; ``of_line`` is the mark that stands at the line's label."""
-    form = f".{shown.column.digits}f"
-    if shown.part == "paper":
+    form = f".{table_column.column.digits}f"
+    if table_column.part == "paper":
         if cell.lost:
             return CellText(LOST, number=False)
         spread = f"±{cell.plus_minus}" if cell.plus_minus else ""
-        number = bool(cell.printed) and shown.column.shows == "number"
+        number = bool(cell.printed) and table_column.column.shows == "number"
         return CellText(cell.printed, spread, cell.best, cell.underlined, number)
-    if shown.part == "difference":
+    if table_column.part == "difference":
         value = _difference(cell)
         return CellText("" if value is None else f"{value:+{form}}")
     if not cell.ours:
@@ -135,14 +140,17 @@ def _difference(cell: TableCell) -> float | None:
 
 def header_levels(sheet: TableSheet) -> list[list[tuple[str, int]]]:
     """One to three lines of headings as (text, columns wide): groups, titles, whose number."""
-    shown = list_columns(sheet)
-    keys = [[each.column.group for each in shown]] if any(e.column.group for e in shown) else []
-    keys.append([f"{each.column.group}\0{each.column.title}" for each in shown])
+    table_columns = list_columns(sheet)
+    keys = (
+        [[column.column.group for column in table_columns]]
+        if any(e.column.group for e in table_columns)
+        else []
+    )
+    keys.append([f"{column.column.group}\0{column.column.title}" for column in table_columns])
     if sheet.measured:
-        keys.append([f"{place}\0{each.part}" for place, each in enumerate(shown)])
+        keys.append([f"{place}\0{column.part}" for place, column in enumerate(table_columns)])
     return [
-        [(key.rpartition("\0")[2], len(list(same))) for key, same in groupby(level)]
-        for level in keys
+        [(key.rpartition("\0")[2], len(list(run))) for key, run in groupby(level)] for level in keys
     ]
 
 
@@ -156,11 +164,14 @@ def markdown(sheet: TableSheet) -> str:
         return f"{number} {escape_markdown(text.interval)}".strip()
 
     table = format_lines(sheet, write, escape_markdown)
-    shown = list_columns(sheet)
-    heads = [f"{each.title}, {each.part}" if sheet.measured else each.title for each in shown]
+    table_columns = list_columns(sheet)
+    heads = [
+        f"{column.title}, {column.part}" if sheet.measured else column.title
+        for column in table_columns
+    ]
     lines = [
         [*map(escape_markdown, (*sheet.heads, *heads))],
-        ["---"] * len(sheet.heads) + ["---:"] * len(shown),
+        ["---"] * len(sheet.heads) + ["---:"] * len(table_columns),
         *([line.first, *line.more, *line.texts] for line in table),
     ]
     title = escape_markdown(f"{sheet.name}: {sheet.title}")
@@ -177,7 +188,7 @@ def html(*sheets: TableSheet) -> str:
     """Returns a whole page with a table, or with the parts of one, in the style of all pages."""
     page = environment("spec_bench.report.tables").get_template("page.html.jinja")
     style = environment("spec_bench.report.page").get_template("style.css.j2").render(decoders={})
-    tables = [Markup(html_fragment(each)) for each in sheets]
+    tables = [Markup(html_fragment(sheet)) for sheet in sheets]
     return page.render(name=sheets[0].name, tables=tables, style=style) + "\n"
 
 
@@ -221,13 +232,15 @@ def latex(sheet: TableSheet) -> str:
     table = format_lines(sheet, write, escape_latex)
     labels = len(sheet.heads)
     long = len(table) > _LINES
-    ruled = any(above.block == below.block for above, below in pairwise(table))
+    has_rules = any(
+        line_before.block == line_after.block for line_before, line_after in pairwise(table)
+    )
     body: list[str] = []
-    for _, part in groupby(table, lambda line: line.block if ruled else ""):
+    for _, part in groupby(table, lambda line: line.block if has_rules else ""):
         body += [r"\midrule"] if body else []
         for place, line in enumerate(part):
-            first = line.first if place else line.label  # repeated below a rule
-            body.append(" & ".join([first, *line.more, *line.texts]) + r" \\")
+            head_label = line.first if place else line.label  # repeated below a rule
+            body.append(" & ".join([head_label, *line.more, *line.texts]) + r" \\")
     notes = " ".join(map(escape_latex, sheet.notes))
     name = re.sub(r"[^\w.:-]", "-", sheet.name)
     size = r"\scriptsize" if long else r"\footnotesize"
@@ -257,20 +270,20 @@ def latex(sheet: TableSheet) -> str:
 
 def _latex_heads(sheet: TableSheet) -> Iterator[str]:
     """The headings, the labels' in the last line, and rules below those of several columns."""
-    above = header_levels(sheet)
-    for level in above:
-        last = level is above[-1]
-        heads = [escape_latex(head) if last else "" for head in sheet.heads]
+    levels = header_levels(sheet)
+    for level in levels:
+        is_last = level is levels[-1]
+        heads = [escape_latex(head) if is_last else "" for head in sheet.heads]
         for text, width in level:
             title = escape_latex(text)
             heads.append(rf"\multicolumn{{{width}}}{{c}}{{{title}}}" if width > 1 else title)
         yield " & ".join(heads) + r" \\"
-        at = len(sheet.heads) + 1
+        start = len(sheet.heads) + 1
         rules = []
         for _, width in level:
-            rules += [rf"\cmidrule(lr){{{at}-{at + width - 1}}}"] if width > 1 else []
-            at += width
-        if rules and not last:
+            rules += [rf"\cmidrule(lr){{{start}-{start + width - 1}}}"] if width > 1 else []
+            start += width
+        if rules and not is_last:
             yield " ".join(rules)
 
 
@@ -290,8 +303,8 @@ def csv_text(*sheets: TableSheet) -> str:
         names = [f"{column.name}_{end}" for column in sheet.columns for end in ends]
         heads = [*(["setting"] if setting else []), *(h.replace(" ", "_") for h in sheet.heads)]
         if not place:
-            last = ["lossless"] if sheet.measured else []
-            writer.writerow(map(escape_cell, [*heads, *names, *last]))
+            end_column = ["lossless"] if sheet.measured else []
+            writer.writerow(map(escape_cell, [*heads, *names, *end_column]))
         for line in sheet.lines:
             values = [value for cell in line.cells for value in _values(cell)[: len(ends)]]
             ours = [cell for cell in line.cells if cell.ours]
@@ -303,15 +316,15 @@ def csv_text(*sheets: TableSheet) -> str:
 
 def _values(cell: TableCell) -> list[str]:
     """Paper, whether it is lost, ours, both ends of the interval, difference, state."""
-    printed = f"{cell.printed}±{cell.plus_minus}" if cell.plus_minus else cell.printed
-    told = [printed, LOST * cell.lost]
+    printed_text = f"{cell.printed}±{cell.plus_minus}" if cell.plus_minus else cell.printed
+    texts = [printed_text, LOST * cell.lost]
     if not cell.ours:
-        return [*told, "", "", "", "", cell.state]
+        return [*texts, "", "", "", "", cell.state]
     if cell.value is None:
-        return [*told, cell.text, "", "", "", ""]
+        return [*texts, cell.text, "", "", "", ""]
     numbers = (cell.value, cell.low, cell.high, _difference(cell))
     state = "disturbed" if cell.doubted else ""
-    return [*told, *("" if number is None else f"{number:.6g}" for number in numbers), state]
+    return [*texts, *("" if number is None else f"{number:.6g}" for number in numbers), state]
 
 
 def escape_markdown(text: str) -> str:
@@ -332,5 +345,5 @@ def format_markdown_row(texts: Iterable[str]) -> str:
 def markdown_table(heads: Sequence[str], lines: Iterable[Sequence[str]], labels: int) -> str:
     """A Markdown table, escaped; columns behind ``labels`` are numbers, to the right."""
     rules = ["---"] * labels + ["---:"] * (len(heads) - labels)
-    shown = [[escape_markdown(text) for text in line] for line in (heads, *lines)]
-    return "\n".join(map(format_markdown_row, [shown[0], rules, *shown[1:]]))
+    escaped = [[escape_markdown(text) for text in line] for line in (heads, *lines)]
+    return "\n".join(map(format_markdown_row, [escaped[0], rules, *escaped[1:]]))
