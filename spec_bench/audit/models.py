@@ -175,7 +175,7 @@ log = logging.getLogger(__name__)
 GREEDY = SamplingSettings(temperature=0.0)
 
 
-class Difference(NamedTuple):
+class AnswerDifference(NamedTuple):
     """First token at which two greedy answers differ."""
 
     prompt_id: str
@@ -186,7 +186,7 @@ class Difference(NamedTuple):
 
 def find_first_difference(
     model: LanguageModel, request: Request, expected_tokens: Sequence[int], got: Sequence[int]
-) -> Difference | None:
+) -> AnswerDifference | None:
     """Finds the first difference of two answers to a request; None if they are equal. Raises
     UsageError if one is a proper prefix of the other, which rounding does not explain.
     """
@@ -197,7 +197,7 @@ def find_first_difference(
             logits = next_logits(model, [*request.prompt_ids, *expected_tokens[:position]])
             gap = (logits[want] - logits[have]).abs().item()
             is_near_tie = gap <= near_tie_gap(logits.dtype, float(logits[want]))
-            return Difference(request.prompt_id, position, gap, is_near_tie)
+            return AnswerDifference(request.prompt_id, position, gap, is_near_tie)
     raise UsageError(
         f"prompt {request.prompt_id!r}: answers of {len(expected_tokens)} and {len(got)} tokens "
         "agree as far as the shorter one goes"
