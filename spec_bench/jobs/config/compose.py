@@ -248,7 +248,7 @@ def parse_request(config: DictConfig) -> RunSettings:
     with one_line_errors():
         parts = {key: _to_container(config[key]) for key in config if key != "hydra"}
         names_by_group = {group: parts.pop(group, None) for group in LISTS}
-        if any(names_by_group.values()):
+        if any(names_by_group.values()) and "trees" in parts:  # not with ``~trees``
             parts["trees"] = find_tree_lists(names_by_group, folders) | (parts["trees"] or {})
         request = check_settings(parts)
     return replace(request, pair=drop_borrowed_name(request.pair, folders))
