@@ -17,7 +17,7 @@ from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.jobs.config.cells import build_cells, parse_cells
 from spec_bench.jobs.config.compose import LISTS, find_tree_lists, register
 from spec_bench.jobs.config.model_files import EMBEDDED, model_path
-from spec_bench.report.claims.ask import Ask
+from spec_bench.report.claims.ask import ClaimQuery
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.papers.items import read_recipe, recipe_name
 from spec_bench.report.papers.pairs import format_parameters
@@ -216,14 +216,14 @@ def test_a_pair_takes_the_data_of_its_size_unless_told(told, kind, path):
 
 def test_what_is_compared_over_rounds_is_swept_round_by_round(monkeypatch):
     asked = []
-    of = Ask.of
+    of = ClaimQuery.of
 
     def watched(ask, *experiments, rounds=False, **how):
         asked.extend(experiments if rounds else ())
         return of(ask, *experiments, rounds=rounds, **how)
 
-    monkeypatch.setattr(Ask, "of", watched)
-    ask = Ask(pd.DataFrame(columns=["experiment", "prompts"]), RecordReader(Path("none")))
+    monkeypatch.setattr(ClaimQuery, "of", watched)
+    ask = ClaimQuery(pd.DataFrame(columns=["experiment", "prompts"]), RecordReader(Path("none")))
     for paper in map(load_paper, paper_names()):
         recipes = {recipe_name(each): each for item in paper.items for each in item.recipes}
         for claim in paper.claims:

@@ -3,21 +3,21 @@
 What is reported is its paper's result as a summary states it, not in the paper's words.
 """
 
-from spec_bench.report.claims.ask import Ask, Checks, best, trees
+from spec_bench.report.claims.ask import Checks, ClaimQuery, best, trees
 from spec_bench.report.claims.general import exact_scores
 
 BOTH = ("block_efficiency", "token_rate")
 TRAVERSAL = "traversal verification > {right} in {metric}, "
 
 
-def block(ask: Ask) -> Checks:
+def block(ask: ClaimQuery) -> Checks:
     """reported, in a summary's words: block verification: 7 to 10% block efficiency, 5 to 8% time
     (arXiv 2403.10444)
     """
     yield from _rule(ask, "{left} > {right} in {metric}, chains of one length", "block", "sd", BOTH)
 
 
-def traversal(ask: Ask) -> Checks:
+def traversal(ask: ClaimQuery) -> Checks:
     """reported, in a summary's words: traversal verification: +2.2 to 5.7% length
     (arXiv 2505.12398)
     """
@@ -29,7 +29,7 @@ def traversal(ask: Ask) -> Checks:
         yield from _rule(ask, f"{TRAVERSAL}{of}", left, right)
 
 
-def traversal_of_paths(ask: Ask) -> Checks:
+def traversal_of_paths(ask: ClaimQuery) -> Checks:
     """reported, in a summary's words: traversal verification: best rule on i.i.d. paths
     (arXiv 2602.16994)
     """
@@ -37,27 +37,27 @@ def traversal_of_paths(ask: Ask) -> Checks:
     yield from _rule(ask, f"{TRAVERSAL}the same K paths", *sides)
 
 
-def spechub_with_replacement(ask: Ask) -> Checks:
+def spechub_with_replacement(ask: ClaimQuery) -> Checks:
     """reported, in a summary's words: SpecHub: +0.05 to 0.27 tokens a step over multi-round
     rejection (arXiv 2411.05289)
     """
     yield from _spechub(ask, "specinfer")
 
 
-def spechub_without_replacement(ask: Ask) -> Checks:
+def spechub_without_replacement(ask: ClaimQuery) -> Checks:
     """reported, in a summary's words: SpecHub: +0.02 to 0.16 tokens a step over drawing without
     replacement (arXiv 2411.05289)
     """
     yield from _spechub(ask, "rsd_c")
 
 
-def optimal(ask: Ask) -> Checks:
+def optimal(ask: ClaimQuery) -> Checks:
     """The optimal rule before SpecTr's."""
     text = "the optimal rule > {right} in {metric}, the same K paths"
     yield from _rule(ask, text, "optimal", "spectr")
 
 
-def equal_budgets(ask: Ask) -> Checks:
+def equal_budgets(ask: ClaimQuery) -> Checks:
     """Trees of equal budgets."""
     for left, right in (
         ("sequoia", "rsd_c"),
@@ -72,7 +72,7 @@ def equal_budgets(ask: Ask) -> Checks:
         )  # fmt: skip
 
 
-def draft_free(ask: Ask) -> Checks:
+def draft_free(ask: ClaimQuery) -> Checks:
     """No draft model."""
     for left, right in (
         ("prompt_lookup", "ar"),
@@ -84,7 +84,7 @@ def draft_free(ask: Ask) -> Checks:
         yield from _free(ask, "{left} > {right} in {metric}", left, right, BOTH)
 
 
-def another_engine(ask: Ask) -> Checks:
+def another_engine(ask: ClaimQuery) -> Checks:
     """Ours beside transformers' own."""
     theirs = {"ar": "hf_generate", "sd": "hf_assisted", "prompt_lookup": "hf_prompt_lookup"}
     for left, right in theirs.items():
@@ -92,7 +92,7 @@ def another_engine(ask: Ask) -> Checks:
         yield from _free(ask, text, left, right, "token_rate")
 
 
-def similar_scores(ask: Ask) -> Checks:
+def similar_scores(ask: ClaimQuery) -> Checks:
     """Exact decoders score as plain decoding does."""
     names = ("beyond-verification", "beyond-trees", "beyond-draft-free")
     yield from exact_scores(ask.of(*names))

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from spec_bench.report.claims.ask import Ask, Checks, cells, counted, steps, titled
+from spec_bench.report.claims.ask import Checks, ClaimQuery, cells, counted, steps, titled
 from spec_bench.report.claims.contrast import (
     FEWEST_PICKED,
     RELATIVE,
@@ -35,7 +35,7 @@ _RATE = "token_rate"
 _HOW = "each setting picked on one half of the prompts and compared on the other"
 
 
-def before_single_samples(ask: Ask) -> Checks:
+def before_single_samples(ask: ClaimQuery) -> Checks:
     """“achieving better output quality than multinomial sampling” (Section 3.1)"""
     yield from _fronts(ask).ahead(
         lambda found: f"dsbd at or {_beyond(found)} ar in {found.metric}", "dsbd", "ar", "scores",
@@ -45,7 +45,7 @@ def before_single_samples(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def no_loss(ask: Ask) -> Checks:
+def no_loss(ask: ClaimQuery) -> Checks:
     """“with no loss in downstream performance” (Abstract)"""
 
     def text(found):
@@ -61,7 +61,7 @@ def no_loss(ask: Ask) -> Checks:
     )
 
 
-def faster(ask: Ask) -> Checks:
+def faster(ask: ClaimQuery) -> Checks:
     """“DSBD can be 1.5–1.9× faster than beam sampling” (Section 4.2)"""
 
     def said(found):
@@ -75,13 +75,13 @@ def faster(ask: Ask) -> Checks:
     yield from _at_its_width(ask, text, _RATE, lambda gap: gap.above(0.5), said, claimed)
 
 
-def less_energy(ask: Ask) -> Checks:
+def less_energy(ask: ClaimQuery) -> Checks:
     """“simultaneously reducing energy consumption by 1.8–2.5×” (Section 4.2)"""
     text = "dsbd takes fewer J/token than beam sampling of its average width"
     yield from _at_its_width(ask, text, "energy_j_per_token", Difference.better, lambda found: "")
 
 
-def front(ask: Ask) -> Checks:
+def front(ask: ClaimQuery) -> Checks:
     """“DSBD consistently outperforms beam sampling, signifying that DSBD achieves superior
     effectiveness at any given level of throughput or energy consumption.” (Section 4.2)
 
@@ -98,7 +98,7 @@ def front(ask: Ask) -> Checks:
                 yield _faster_at_no_lower(group, score, wider, settings, ask)
 
 
-def beams_converge(ask: Ask) -> Checks:
+def beams_converge(ask: ClaimQuery) -> Checks:
     """“we observe the improvement in downstream effectiveness and output perplexity begins to
     converge when width is larger than 3.” (Section 4.2)
     """
@@ -109,7 +109,7 @@ def beams_converge(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def accepted_width(ask: Ask) -> Checks:
+def accepted_width(ask: ClaimQuery) -> Checks:
     """“We can see that in general, a larger W̄ corresponds to a higher EA score, slower speed, and
     higher energy consumption, which fits our intuition.” (Section C.1)
     """
@@ -120,34 +120,34 @@ def accepted_width(ask: Ask) -> Checks:
     yield from _by_step(ask, falls, "beam_width", (), _RATE, Difference.below)
 
 
-def small_thresholds_widen(ask: Ask) -> Checks:
+def small_thresholds_widen(ask: ClaimQuery) -> Checks:
     """“a smaller t leads to a larger W_L^(t)” (Section C.2)"""
     text = "dsbd: average accepted width grows as t falls"
     yield from _by_threshold(ask, text, "beam_width", Difference.above)
 
 
-def small_thresholds_are_slow(ask: Ask) -> Checks:
+def small_thresholds_are_slow(ask: ClaimQuery) -> Checks:
     """“setting t = 0.9 could achieve a higher speed and energy efficiency than setting t = 0.7
     cannot achieve.” (Section C.2)
     """
     yield from _by_threshold(ask, "dsbd: speed falls as t falls", _RATE, Difference.below)
 
 
-def small_thresholds_are_good(ask: Ask) -> Checks:
+def small_thresholds_are_good(ask: ClaimQuery) -> Checks:
     """“First, we see that t = 0.7 tends to achieve a higher effectiveness.” (Section C.2)"""
     yield from _by_threshold(
         ask, "dsbd: perplexity falls as t falls", "perplexity", Difference.below
     )
 
 
-def draft_widths_widen(ask: Ask) -> Checks:
+def draft_widths_widen(ask: ClaimQuery) -> Checks:
     """“But it also helps increase the number of beams accepted at each layer.” (Section C.3)"""
     yield from _by_width(
         ask, "dsbd: average accepted width grows as W_S grows", "beam_width", Difference.above
     )
 
 
-def draft_widths_trade(ask: Ask) -> Checks:
+def draft_widths_trade(ask: ClaimQuery) -> Checks:
     """“we can see that a higher W_S in general leads to lower efficiency but higher effectiveness.”
     (Section C.3)
     """
@@ -155,7 +155,7 @@ def draft_widths_trade(ask: Ask) -> Checks:
     yield from _by_width(ask, "dsbd: perplexity falls as W_S grows", "perplexity", Difference.below)
 
 
-def one_cache_scores(ask: Ask) -> Checks:
+def one_cache_scores(ask: ClaimQuery) -> Checks:
     """“DSBD delivers a significant improvement in output quality, far surpassing the baselines in
     downstream scores.” (Section 4.3)
     """
@@ -165,7 +165,7 @@ def one_cache_scores(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def one_cache_speed(ask: Ask) -> Checks:
+def one_cache_speed(ask: ClaimQuery) -> Checks:
     """“DSBD achieves speed and energy efficiency close to that of speculative decoding”
     (Section 4.3)
 
@@ -178,7 +178,7 @@ def one_cache_speed(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def before_multinomial_sampling(ask: Ask) -> Checks:
+def before_multinomial_sampling(ask: ClaimQuery) -> Checks:
     """“while being more efficient and effective than multinomial sampling” (Section 4.3)"""
     for metric in (_RATE, "energy_j_per_token"):
         yield from _one_cache(ask).ahead(
@@ -187,7 +187,7 @@ def before_multinomial_sampling(ask: Ask) -> Checks:
         )  # fmt: skip
 
 
-def one_cache_memory(ask: Ask) -> Checks:
+def one_cache_memory(ask: ClaimQuery) -> Checks:
     """“the memory cost will be similar to the cost of multinomial sampling and speculative
     decoding.” (Section 3.4)
     """
@@ -204,7 +204,7 @@ def one_cache_memory(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def same_distribution(ask: Ask) -> Checks:
+def same_distribution(ask: ClaimQuery) -> Checks:
     """“speculative decoding matches the same distribution as multinomial sampling” (Abstract)"""
     yield from exact_scores(ask.of("dsbd-fronts", "dsbd-one-cache"))
 

@@ -1,25 +1,25 @@
 """EAGLE's claims and ours beside them, in the words of ``report.claims``."""
 
-from spec_bench.report.claims.ask import Ask, Checks, best, cells, trees
+from spec_bench.report.claims.ask import Checks, ClaimQuery, best, cells, trees
 
 BOTH = ("block_efficiency", "token_rate")
 
 
-def second_before_first(ask: Ask) -> Checks:
+def second_before_first(ask: ClaimQuery) -> Checks:
     """“EAGLE-2 achieving speedup ratios 3.05x-4.26x, which is 20%-40% faster than EAGLE-1.”
     (arXiv 2406.16858, abstract)
     """
     yield from _published(ask, "eagle2", "eagle")
 
 
-def third_before_second(ask: Ask) -> Checks:
+def third_before_second(ask: ClaimQuery) -> Checks:
     """“EAGLE-3 achieves a speedup ratio up to 6.5x, with about 1.4x improvement over EAGLE-2.”
     (arXiv 2503.01840, abstract)
     """
     yield from _published(ask, "eagle3", "eagle2")
 
 
-def drafters_of_chains(ask: Ask) -> Checks:
+def drafters_of_chains(ask: ClaimQuery) -> Checks:
     """Who drafts, at 5 nodes."""
     for other in (
         cells("eagle_sd"),
@@ -31,7 +31,7 @@ def drafters_of_chains(ask: Ask) -> Checks:
         yield from _drafters(ask, "chains of 5", cells("eagle3_sd"), other)
 
 
-def drafters_of_trees(ask: Ask) -> Checks:
+def drafters_of_trees(ask: ClaimQuery) -> Checks:
     """Who drafts, at 25 nodes on five levels."""
     for left, right in (
         ("eagle3", cells("eagle2")),
@@ -44,7 +44,7 @@ def drafters_of_trees(ask: Ask) -> Checks:
         yield from _drafters(ask, "trees of 25", left, right)
 
 
-def rules_on_one_head(ask: Ask) -> Checks:
+def rules_on_one_head(ask: ClaimQuery) -> Checks:
     """One head, rule against rule: the same trees drawn in the same way."""
     for left, right in (
         ("eagle3_block", "eagle3_sd"),
@@ -65,7 +65,7 @@ def rules_on_one_head(ask: Ask) -> Checks:
         )  # fmt: skip
 
 
-def trees_on_one_head(ask: Ask) -> Checks:
+def trees_on_one_head(ask: ClaimQuery) -> Checks:
     """Tree against tree, at 10 nodes and at 25."""
     for left, right in (
         ("eagle_rsd_s", "eagle3_rsd_c"),
@@ -80,7 +80,7 @@ def trees_on_one_head(ask: Ask) -> Checks:
         )  # fmt: skip
 
 
-def greedy_rules(ask: Ask) -> Checks:
+def greedy_rules(ask: ClaimQuery) -> Checks:
     """At temperature 0 only the tree matters."""
     for left, right in (
         ("eagle3_traversal", "eagle3_rsd_c"),

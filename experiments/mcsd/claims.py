@@ -1,8 +1,8 @@
 """MCSD's claims (arXiv:2401.06706), in the words of ``report.claims``."""
 
 from spec_bench.report.claims.ask import (
-    Ask,
     Checks,
+    ClaimQuery,
     best,
     cells,
     ends,
@@ -35,7 +35,7 @@ TUNED = CHAT | BASE
 _CLOSE = 0.05  # rates that differ by less are not significantly apart, a loss of less is slight
 
 
-def best_trees_before_chains(ask: Ask) -> Checks:
+def best_trees_before_chains(ask: ClaimQuery) -> Checks:
     """“Overall, our approach consistently achieves higher speedup and block efficiency compared to
     and SD baseline” (Section 4.3)
     """
@@ -50,7 +50,7 @@ def best_trees_before_chains(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def many_paths_are_slow(ask: Ask) -> Checks:
+def many_paths_are_slow(ask: ClaimQuery) -> Checks:
     """“despite a higher block efficiency, the 32-budget group demonstrates a lower speedup than the
     16-budget group.” (Section 4.4)
     """
@@ -62,7 +62,7 @@ def many_paths_are_slow(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def falling_widths(ask: Ask) -> Checks:
+def falling_widths(ask: ClaimQuery) -> Checks:
     """“the monotonically decreasing configuration always outperforms the monotonically increasing
     configuration for the same budget (monotonic rule), e.g., 4x2 outperforms 2x4.” (Section 4.4)
     """
@@ -75,7 +75,7 @@ def falling_widths(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def without_replacement(ask: Ask) -> Checks:
+def without_replacement(ask: ClaimQuery) -> Checks:
     """“we also introduce a more efficient version that avoids collisions by sampling candidates
     without replacement” (Section 1)
     """
@@ -83,14 +83,14 @@ def without_replacement(ask: Ask) -> Checks:
     yield from _rules(ask, text, "mcsd_wor", "mcsd")
 
 
-def naive_sampling(ask: Ask) -> Checks:
+def naive_sampling(ask: ClaimQuery) -> Checks:
     """“MCSS offers the most significant improvement when compared to MCNS.” (Section 4.5)"""
     for left, how in (("mcsd_wor", "without"), ("mcsd", "with")):
         text = f"naive sampling behind recursive rejection {how} replacement in {{metric}}"
         yield from _rules(ask, text, left, "mcns")
 
 
-def tree_attention(ask: Ask) -> Checks:
+def tree_attention(ask: ClaimQuery) -> Checks:
     """“Tree Attention also contributes a crucial role, not altering the expected block efficiency
     but substantially reducing the communication overhead.” (Section 4.5)
 
@@ -108,7 +108,7 @@ def tree_attention(ask: Ask) -> Checks:
     yield from both.ahead("tree attention raises the {metric}", *sides, "token_rate", **same)
 
 
-def more_candidates(ask: Ask) -> Checks:
+def more_candidates(ask: ClaimQuery) -> Checks:
     """“As k increases, we observe a consistent improvement in acceptance rates across the different
     models and datasets.” (Section 4.2)
     """
@@ -120,7 +120,7 @@ def more_candidates(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def many_candidates(ask: Ask) -> Checks:
+def many_candidates(ask: ClaimQuery) -> Checks:
     """“The α curves tend to converge when k exceeds 32” (Section 4.2)"""
     several = cells("mcsd_wor", form="number", width=lambda k: k >= 32)
     yield from ask.of("mcsd-acceptance").ahead(
@@ -130,14 +130,14 @@ def many_candidates(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def tuned_drafts(ask: Ask) -> Checks:
+def tuned_drafts(ask: ClaimQuery) -> Checks:
     """“Fine-tuned draft models, Vicuna-68/160M, exhibit better alignment with both the Vicuna model
     and the LLaMA2-chat model” (Section 5)
     """
     yield from _tuned(ask, CHAT, "{} ahead of that of {}", Difference.better)
 
 
-def tuned_drafts_of_base_targets(ask: Ask) -> Checks:
+def tuned_drafts_of_base_targets(ask: ClaimQuery) -> Checks:
     """“with a slight loss of alignment to the LLaMA/LLaMA2 base models.” (Section 5)"""
     yield from _tuned(
         ask, BASE, f"{{}} behind that of {{}}, by less than {_CLOSE}",
@@ -145,7 +145,7 @@ def tuned_drafts_of_base_targets(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def gains_on_top_of_tuning(ask: Ask) -> Checks:
+def gains_on_top_of_tuning(ask: ClaimQuery) -> Checks:
     """“The delta value suggests that our method is fully superimposable with fine-tuning, and even
     surpasses the improvements achieved prior to fine-tuning.” (Section 5)
     """
@@ -156,7 +156,7 @@ def gains_on_top_of_tuning(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def lower_rates(ask: Ask) -> Checks:
+def lower_rates(ask: ClaimQuery) -> Checks:
     """“However, fine-tuning the target model (Vicuna, a fine-tuned version of LLaMA), changing the
     dataset or the sampling method can lead to a decrease in acceptance rates.” (Section 4.2)
     """
@@ -168,7 +168,7 @@ def lower_rates(ask: Ask) -> Checks:
         yield from _mostly(ask, f"lower with {new} than with {old}", new, old, Difference.below)
 
 
-def target_sizes(ask: Ask) -> Checks:
+def target_sizes(ask: ClaimQuery) -> Checks:
     """“In most cases, we did not observe a significant effect of changing the target model size on
     acceptance rates” (Section 4.2)
     """
@@ -176,7 +176,7 @@ def target_sizes(ask: Ask) -> Checks:
     yield from _mostly(ask, text, "33b", "13b", lambda gap: gap.within(_CLOSE))
 
 
-def draft_sizes(ask: Ask) -> Checks:
+def draft_sizes(ask: ClaimQuery) -> Checks:
     """“while increasing the size of the draft model had a limited positive effect on it.” (Section
     4.2)
     """
@@ -184,7 +184,7 @@ def draft_sizes(ask: Ask) -> Checks:
     yield from _mostly(ask, text, "160m", "68m", lambda gap: _all(gap.above(), gap.below(0.1)))
 
 
-def same_budget(ask: Ask) -> Checks:
+def same_budget(ask: ClaimQuery) -> Checks:
     """“configurations with the same budget have roughly the same performance if we follow the
     monotonic rule.” (Section 4.4)
     """
@@ -197,7 +197,7 @@ def same_budget(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def greedy_identities(ask: Ask) -> Checks:
+def greedy_identities(ask: ClaimQuery) -> Checks:
     """“For argmax sampling, MCSS with replacement degenerates to SD, as sampling with temp = 0
     consistently produces the top1 token. Additionally, it can be conclusively demonstrated that
     MCSS without replacement is equivalent to MCNS when using argmax sampling.” (Section 4.5)

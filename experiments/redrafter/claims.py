@@ -12,7 +12,7 @@ import pandas as pd
 
 from spec_bench.metrics.interval import FEWEST, p_value_above, p_value_below
 from spec_bench.metrics.intervals import bootstrap_interval
-from spec_bench.report.claims.ask import Ask, Checks, best, cells, counted, ends, steps
+from spec_bench.report.claims.ask import Checks, ClaimQuery, best, cells, counted, ends, steps
 from spec_bench.report.claims.contrast import Contrast, Difference, correlation, fisher
 from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, Check, PValues
 from spec_bench.report.papers.pairs import format_parameters
@@ -29,7 +29,7 @@ FACTORS = {"vicuna_7b": 2.67, "vicuna_13b": 2.92}
 _CLOSE = 0.05  # a share: comparable
 
 
-def heads_accuracy(ask: Ask) -> Checks:
+def heads_accuracy(ask: ClaimQuery) -> Checks:
     """“the recurrent drafter achieves higher predictive accuracy on both the training and
     validation sets.” (Figure 3)
 
@@ -49,7 +49,7 @@ def heads_accuracy(ask: Ask) -> Checks:
     yield Check(text, _where(ours), evidence, verdict, pair=_pair(ask))
 
 
-def heads_recurrence(ask: Ask) -> Checks:
+def heads_recurrence(ask: ClaimQuery) -> Checks:
     """“RNN models achieve better accuracy, demonstrating the benefits of incorporating the
     recurrent structure.” (Figure 4)
 
@@ -74,7 +74,7 @@ def heads_recurrence(ask: Ask) -> Checks:
         yield _recurrence(blocks, by_steps, _where(pairs[0][0]), _pair(ask))
 
 
-def recurrence(ask: Ask) -> Checks:
+def recurrence(ask: ClaimQuery) -> Checks:
     """“it also enables the models to potentially achieve a higher ceiling in terms of both accuracy
     and efficiency during inference.” (Section 3.1)
     """
@@ -96,7 +96,7 @@ def recurrence(ask: Ask) -> Checks:
         )  # fmt: skip
 
 
-def heads_correlation(ask: Ask) -> Checks:
+def heads_correlation(ask: ClaimQuery) -> Checks:
     """“we observed a high Pearson correlation coefficient 0.907, between validation accuracy at t +
     5 and inference speed within this group.” (Section 3.1)
     """
@@ -114,14 +114,14 @@ def heads_correlation(ask: Ask) -> Checks:
             yield Check(text, str(own.task.iloc[0]), evidence, p_values=p_values, pair=pair)
 
 
-def before_medusa(ask: Ask) -> Checks:
+def before_medusa(ask: ClaimQuery) -> Checks:
     """“ReDrafter demonstrated superior speed, outpacing AR by 2.67x in greedy decoding, compared to
     Medusa’s 2.28x on Vicuna 7B.” (Section 3.2)
     """
     yield from _against_medusa(ask, "exact rule", "redrafter", "medusa")
 
 
-def as_much_faster(ask: Ask) -> Checks:
+def as_much_faster(ask: ClaimQuery) -> Checks:
     """“ReDrafters, with their smaller sizes, achieved a greater speed increase (2.67x for Vicuna 7B
     and 2.92x for 13B) compared to Medusa (2.28x for Vicuna 7B and 2.37x for 13B) during greedy
     decoding.” (Table 1)
@@ -141,7 +141,7 @@ def as_much_faster(ask: Ask) -> Checks:
         )  # fmt: skip
 
 
-def typical_before_greedy(ask: Ask) -> Checks:
+def typical_before_greedy(ask: ClaimQuery) -> Checks:
     """“With typical acceptance, ReDrafter achieved even greater efficiencies, up to 3.28x.”
     (Section 3.2)
 
@@ -154,7 +154,7 @@ def typical_before_greedy(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def typical_before_medusa(ask: Ask) -> Checks:
+def typical_before_medusa(ask: ClaimQuery) -> Checks:
     """ReDrafter before Medusa where both accept what is typical, as in Table 1.
 
     At temperature 0 the argmax is all that is typical.
@@ -164,7 +164,7 @@ def typical_before_medusa(ask: Ask) -> Checks:
     yield from _against_medusa(ask, rule, *sides, given=lambda row: row["temperature"] != 0)
 
 
-def typical_as_exact(ask: Ask) -> Checks:
+def typical_as_exact(ask: ClaimQuery) -> Checks:
     """“Our empirical investigation reveals comparable performance between the two sampling
     approaches for our method when the temperature is lower than 0.7.” (Section 3.3)
 
@@ -176,7 +176,7 @@ def typical_as_exact(ask: Ask) -> Checks:
     )
 
 
-def typical_is_worse(ask: Ask) -> Checks:
+def typical_is_worse(ask: ClaimQuery) -> Checks:
     """“At higher temperature settings, such as 0.9, typical sampling may underperform, resulting in
     a significant drop in quality scores relative to rejection sampling.” (Section 3.3)
     """
@@ -185,13 +185,13 @@ def typical_is_worse(ask: Ask) -> Checks:
         yield from _typical(ask, text, lambda t: t >= 0.9, "judge_score", Difference.below)
 
 
-def typical_before_exact(ask: Ask) -> Checks:
+def typical_before_exact(ask: ClaimQuery) -> Checks:
     """Typical acceptance before exact match, which accepts less the warmer the target is."""
     text = "typical acceptance (approximate) > exact rule in {metric}"
     yield from _typical(ask, text, lambda t: t >= 0.7, BOTH, Difference.better)
 
 
-def wider_beams(ask: Ask) -> Checks:
+def wider_beams(ask: ClaimQuery) -> Checks:
     """“As the beam size increases, the chance of finding a candidate with a greater number of
     accepted tokens also rises, leading to an increase in tokens generated per forward step.”
     (Section 3.3)
@@ -207,7 +207,7 @@ def wider_beams(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def merging(ask: Ask) -> Checks:
+def merging(ask: ClaimQuery) -> Checks:
     """“enabling significant reductions in computational and memory demands by efficiently
     compressing candidates.” (Section 3.3)
     """
@@ -215,7 +215,7 @@ def merging(ask: Ask) -> Checks:
     yield from _merging(ask, text, "nodes_per_call")
 
 
-def merging_of_outliers(ask: Ask) -> Checks:
+def merging_of_outliers(ask: ClaimQuery) -> Checks:
     """“with the compression ratio remaining predictable even in outlier scenarios (99th and 1st
     percentiles).” (Section 3.3)
     """
@@ -223,7 +223,7 @@ def merging_of_outliers(ask: Ask) -> Checks:
     yield from _merging(ask, text, "nodes_per_call_p99")
 
 
-def stable_over_lengths(ask: Ask) -> Checks:
+def stable_over_lengths(ask: ClaimQuery) -> Checks:
     """“the number of generated tokens per-step is pretty stable for various output lengths.”
     (Section 3.3)
     """
@@ -244,7 +244,7 @@ def stable_over_lengths(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def throughput(ask: Ask) -> Checks:
+def throughput(ask: ClaimQuery) -> Checks:
     """“overall throughput (illustrated by the red lines, calculated as batch size multiplied by
     tokens/second) continues to rise.” (Section 3.3)
     """
@@ -252,7 +252,7 @@ def throughput(ask: Ask) -> Checks:
     yield from _ends_of_batches(ask, text, "batch_size", "token_rate", _rates, most=16)
 
 
-def throughput_saturates(ask: Ask) -> Checks:
+def throughput_saturates(ask: ClaimQuery) -> Checks:
     """“Beyond a batch size of 16, computational constraints become the limiting factor, and further
     increases in batch size no longer enhance overall throughput.” (Section 3.3)
     """
@@ -263,7 +263,7 @@ def throughput_saturates(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def slower_requests(ask: Ask) -> Checks:
+def slower_requests(ask: ClaimQuery) -> Checks:
     """“when the batch size exceeds 4, we encounter a computational bottleneck, leading to a decline
     in tokens/second.” (Section 3.3)
     """
@@ -273,7 +273,7 @@ def slower_requests(ask: Ask) -> Checks:
         yield from _ends_of_batches(ask, text + more, "-batch_size", metric, lambda _: "", least)
 
 
-def merging_changes_nothing(ask: Ask) -> Checks:
+def merging_changes_nothing(ask: ClaimQuery) -> Checks:
     """Beams merged in one row and as rows of the batch: as many tokens a call, fewer nodes."""
     yield from _merged(ask).ahead(
         "merging changes no block efficiency, greedy, beams {place}, within 1%",
@@ -295,7 +295,7 @@ def merging_changes_nothing(ask: Ask) -> Checks:
     )
 
 
-def attention_raises_throughput(ask: Ask) -> Checks:
+def attention_raises_throughput(ask: ClaimQuery) -> Checks:
     """“implementing tree attention can mitigate both computational and memory bottlenecks for
     ReDrafter, thereby enabling higher throughput and higher tokens/second.” (Section 3.3)
     """

@@ -2,7 +2,17 @@
 
 import pandas as pd
 
-from spec_bench.report.claims.ask import Ask, Checks, best, cells, ends, every, most, some, trees
+from spec_bench.report.claims.ask import (
+    Checks,
+    ClaimQuery,
+    best,
+    cells,
+    ends,
+    every,
+    most,
+    some,
+    trees,
+)
 from spec_bench.report.claims.contrast import Difference, correlation, fisher
 from spec_bench.report.claims.general import exact_scores
 from spec_bench.report.claims.verdict import Check
@@ -15,23 +25,23 @@ NAMED = {("llama2_70b", "xsum"): 10, ("llama2_chat_70b", "dolly"): 6}
 """Section 5.2's examples: the largest budget at which SD is ahead of RSD-C there."""
 
 
-def best_at_each_length(ask: Ask) -> Checks:
+def best_at_each_length(ask: ClaimQuery) -> Checks:
     """“RSD-S always outperforms SD, SpecTr and RSD-C.” (Figure 4)"""
     yield from _at_each_length(ask, "rsd_s", "rsd_c", ("block_efficiency", "token_rate"))
 
 
-def orders_at_one_size(ask: Ask) -> Checks:
+def orders_at_one_size(ask: ClaimQuery) -> Checks:
     """Beams before constant widths before independent paths, trees of one size."""
     for left, right in (("rsd_s", "rsd_c"), ("rsd_c", "spectr")):
         yield from _of_one_size(ask, left, right, "block_efficiency")
 
 
-def constant_widths_before_paths(ask: Ask) -> Checks:
+def constant_widths_before_paths(ask: ClaimQuery) -> Checks:
     """RSD-C before SpecTr at each draft length."""
     yield from _at_each_length(ask, "rsd_c", "spectr", "block_efficiency")
 
 
-def trees_before_chains(ask: Ask) -> Checks:
+def trees_before_chains(ask: ClaimQuery) -> Checks:
     """“Our results show that tree-based methods (SpecTr, RSD-C and RSD-S) always outperform SD in
     terms of block efficiency and MBSU” (Section 5.1)
     """
@@ -48,7 +58,7 @@ def trees_before_chains(ask: Ask) -> Checks:
     )
 
 
-def slow_trees(ask: Ask) -> Checks:
+def slow_trees(ask: ClaimQuery) -> Checks:
     """“token rates for SpecTr and RSD-C can be lower than that for SD” (Section 5.1)"""
     for left in ("spectr", "rsd_c"):
         yield from _lengths(ask).ahead(
@@ -59,13 +69,13 @@ def slow_trees(ask: Ask) -> Checks:
         )  # fmt: skip
 
 
-def strictly_better(ask: Ask) -> Checks:
+def strictly_better(ask: ClaimQuery) -> Checks:
     """“RSD-S strictly outperforms both SD and SpecTr for all performance metrics” (Section 5.1)"""
     yield from _of_one_size(ask, "rsd_s", "spectr", ALL)
     yield from _lengths(ask).ahead(TO_CHAIN, "rsd_s", "sd", ALL, same="depth", pooled=True)
 
 
-def rate_is_not_mbsu(ask: Ask) -> Checks:
+def rate_is_not_mbsu(ask: ClaimQuery) -> Checks:
     """“We also observe that there is no strong correlation between MBSU and token rate” (Section
     5.1)
     """
@@ -84,7 +94,7 @@ def rate_is_not_mbsu(ask: Ask) -> Checks:
             )
 
 
-def rates_fall_with_length(ask: Ask) -> Checks:
+def rates_fall_with_length(ask: ClaimQuery) -> Checks:
     """“token rates in many cases are shown to decrease as the length of draft-token sequence
     becomes higher” (Section 5.1)
     """
@@ -96,7 +106,7 @@ def rates_fall_with_length(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def most_budgets(ask: Ask) -> Checks:
+def most_budgets(ask: ClaimQuery) -> Checks:
     """“RSD-S outperforms SD, SpecTr and RSD-C in the majority of cases.” (Figure 5)"""
     yield from _budgets(ask).ahead(
         "rsd_s > all others in {metric} at most budgets, best trees",
@@ -106,13 +116,13 @@ def most_budgets(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def token_rate_at_every_budget(ask: Ask) -> Checks:
+def token_rate_at_every_budget(ask: ClaimQuery) -> Checks:
     """“In terms of token rate, RSD-S strictly outperforms our baselines” (Section 5.2)"""
     text = "rsd_s > spectr or sd in {metric} at every budget, best trees"
     yield from _at_budgets(ask, text, "rsd_s", ("spectr", "sd"), "token_rate", 6)
 
 
-def slow_chains(ask: Ask) -> Checks:
+def slow_chains(ask: ClaimQuery) -> Checks:
     """“SD’s token rate severely decreases for higher target computation budgets” (Section 5.2)"""
     yield from _budgets(ask).ahead(
         "{left}'s {metric} at the largest budget below that at the smallest",
@@ -121,7 +131,7 @@ def slow_chains(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
-def high_budgets(ask: Ask) -> Checks:
+def high_budgets(ask: ClaimQuery) -> Checks:
     """“In the high budget regime, on the other hand, RSD-S beats SD for both block efficiency and
     MBSU.” (Section 5.2)
 
@@ -131,7 +141,7 @@ def high_budgets(ask: Ask) -> Checks:
     yield from _at_budgets(ask, text, "rsd_s", "sd", ("block_efficiency", "mbsu"), 14)
 
 
-def beams_at_one_size(ask: Ask) -> Checks:
+def beams_at_one_size(ask: ClaimQuery) -> Checks:
     """Beams before constant widths and before independent paths, trees of one size."""
     for other in ("rsd_c", "spectr"):
         text = f"{MEAN}budgets"
@@ -140,7 +150,7 @@ def beams_at_one_size(ask: Ask) -> Checks:
         )
 
 
-def chains_at_low_budgets(ask: Ask) -> Checks:
+def chains_at_low_budgets(ask: ClaimQuery) -> Checks:
     """“SD beats RSD-C in the relatively low budget regime, e.g., {6, 10} with Llama 2-70B and XSum,
     and {6} with Llama 2-Chat-70B and Dolly.” (Section 5.2)
 
@@ -154,12 +164,12 @@ def chains_at_low_budgets(ask: Ask) -> Checks:
         )  # fmt: skip
 
 
-def chains_at_low_budgets_elsewhere(ask: Ask) -> Checks:
+def chains_at_low_budgets_elsewhere(ask: ClaimQuery) -> Checks:
     """Chains before constant widths at low budgets, where the paper names no such case."""
     yield from _chains(ask, 10, ALL, lambda row: (row["pair"], row["task"]) not in NAMED)
 
 
-def similar_accuracy(ask: Ask) -> Checks:
+def similar_accuracy(ask: ClaimQuery) -> Checks:
     """“All methods including auto-regressive decoding show similar accuracy for WMT and XSum.”
     (Figure 4)
     """

@@ -1,11 +1,11 @@
 """What we check of today's drafters, in the words of ``report.claims``."""
 
-from spec_bench.report.claims.ask import Ask, Checks, best, cells
+from spec_bench.report.claims.ask import Checks, ClaimQuery, best, cells
 
 EXPERIMENTS = ("today-drafters", "today-qwen3-8b", "today-mimo-7b")
 
 
-def chains(ask: Ask) -> Checks:
+def chains(ask: ClaimQuery) -> Checks:
     """One drafter against another, at 7 nodes."""
     for left, right in (
         ("dflash", "eagle3_sd"),
@@ -16,7 +16,7 @@ def chains(ask: Ask) -> Checks:
         yield from _ahead(ask, "chains of 7", left, right)
 
 
-def trees(ask: Ask) -> Checks:
+def trees(ask: ClaimQuery) -> Checks:
     """One drafter against another, at 25 nodes."""
     for left, right in (
         ("dflash_ddtree", "eagle3"),
@@ -28,7 +28,7 @@ def trees(ask: Ask) -> Checks:
         yield from _ahead(ask, "trees of 25", left, right)
 
 
-def trees_before_chains(ask: Ask) -> Checks:
+def trees_before_chains(ask: ClaimQuery) -> Checks:
     """The same laws: a tree of their likeliest nodes against their chain."""
     for left, right in (("dflash_ddtree", "dflash"), ("eagle3", "eagle3_sd")):
         yield from _ahead(ask, "25 nodes against 7", left, right)

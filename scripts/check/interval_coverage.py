@@ -40,7 +40,7 @@ from spec_bench.metrics.intervals import (
     reach_as_far,
     score_interval,
 )
-from spec_bench.metrics.metric import Sums, compute_interval
+from spec_bench.metrics.metric import PromptSums, compute_interval
 from spec_bench.metrics.quality import Bleu
 from spec_bench.report.claims.contrast import (
     FEWEST_PICKED,
@@ -320,7 +320,9 @@ def measure_rare(kind: str, prompts: int, simulations: int) -> Iterator[str]:
     close = 0
     for _ in range(simulations):
         emitted, calls, seconds, plain_s = rare_world(kind, prompts, rng)
-        own = compute_interval(Sums(tuple(emitted), tuple(calls), limits=(1.0, 1.0 + LOOKED_UP)))
+        own = compute_interval(
+            PromptSums(tuple(emitted), tuple(calls), limits=(1.0, 1.0 + LOOKED_UP))
+        )
         speed = rate_ratio_interval(emitted, seconds, emitted, plain_s)
         assert own and speed
         table = np.array([[emitted, calls], [emitted, emitted]])[:, :, None]

@@ -24,7 +24,7 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.report.claims.ask import Ask, best, every, most, rising, steps
+from spec_bench.report.claims.ask import ClaimQuery, best, every, most, rising, steps
 from spec_bench.report.claims.contrast import Contrast, compute_mean_difference
 from spec_bench.report.claims.general import exact_scores, find_fastest
 from spec_bench.report.claims.verdict import HOLDS, Check, PValues, holm_verdicts
@@ -54,7 +54,7 @@ class Form:
     """A form of claim."""
 
     name: str  # for the table
-    claim: Callable[[Ask], Iterable[Check]]  # as in a paper's `claims.py`
+    claim: Callable[[ClaimQuery], Iterable[Check]]  # as in a paper's `claims.py`
     cells: tuple[Cell, ...]  # what is drawn
     metric: str = "token_rate"  # what they are compared by
     rare: bool = False  # whether a rate shows on one prompt in ten alone
@@ -165,7 +165,7 @@ def mixed_mean() -> tuple[Cell, ...]:
     return tuple(Cell("rsd_s", f"{k}x2", rate, 1.1) for k, rate in enumerate(rates, 1))
 
 
-def ask_of(form: Form, prompts: int) -> Ask:
+def ask_of(form: Form, prompts: int) -> ClaimQuery:
     """The rows of an experiment, without numbers that a verdict would hang on."""
     fixed = {
         "pair": "drawn", "task": "drawn", "status": "complete", "lossless": "exact",
@@ -179,7 +179,7 @@ def ask_of(form: Form, prompts: int) -> Ask:
     rows = pd.DataFrame(cells).assign(**fixed)
     if form.metric not in ("exact_match", "both"):
         rows = rows.drop(columns="exact_match")
-    return Ask(rows, Drawn({})).of()
+    return ClaimQuery(rows, Drawn({})).of()
 
 
 def drawn(form: Form, prompts: int, there: bool, rng: np.random.Generator) -> Drawn:
@@ -210,7 +210,7 @@ def drawn(form: Form, prompts: int, there: bool, rng: np.random.Generator) -> Dr
     return Drawn(counts)
 
 
-def p_values_of(form: Form, ask: Ask, there: bool, seed: int) -> list[PValues]:
+def p_values_of(form: Form, ask: ClaimQuery, there: bool, seed: int) -> list[PValues]:
     """The p-values of one experiment; none where nothing is decided."""
     prompts = int(ask.rows.prompts.iloc[0])
     rng = np.random.default_rng([seed, prompts, there])

@@ -132,8 +132,8 @@ class _Passes:
         """Watches the library's calls of the module."""
         module = self.model.module
         with (  # a handle's end removes its hook
-            module.register_forward_pre_hook(self._before, with_kwargs=True),
-            module.register_forward_hook(self._after),
+            module.register_forward_pre_hook(self._record_call, with_kwargs=True),
+            module.register_forward_hook(self._stop_timer),
         ):
             yield
 
@@ -143,13 +143,13 @@ class _Passes:
         later = len(self.calls) - 1
         return prompts_own_s(self._first_s, later_s, later), self._first_s + later_s
 
-    def _before(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    def _record_call(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
         past = kwargs.get(self.model.cache_name)
         past_length = 0 if past is None else int(past.get_seq_length())
         self.calls.append(RecordedCall(kwargs["input_ids"].shape[1], past_length))
         self.model.timer.start()
 
-    def _after(self, *args: Any) -> None:
+    def _stop_timer(self, *args: Any) -> None:
         self.model.timer.stop()
         if len(self.calls) == 1:
             self._first_s = self.model.timer.take_s()

@@ -176,7 +176,7 @@ def run_stage(
     experiment.note(note)
     if sinks:
         stores = [CellStore(settings.results, result.run_id) for result in results]
-        logged_cells = [_logged(*cell) for cell in zip(results, stores, strict=True)]
+        logged_cells = [_read_logged_cell(*cell) for cell in zip(results, stores, strict=True)]
         for log_sink in sinks:
             log_sink.take(logged_cells, ())
     is_complete = False
@@ -194,7 +194,7 @@ def run_stage(
     return results
 
 
-def _logged(result: CellResult, store: CellStore) -> LoggedCell:
+def _read_logged_cell(result: CellResult, store: CellStore) -> LoggedCell:
     """Reads what there is to log of a finished cell."""
     cell = cell_folder.read_cell(store.folder)
     scores = cell.get("scores") or {}

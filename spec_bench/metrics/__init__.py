@@ -1,7 +1,7 @@
 """Metrics: pure functions of records."""
 
 from spec_bench.metrics.interval import Interval
-from spec_bench.metrics.metric import CellRecords, Sums, metric
+from spec_bench.metrics.metric import CellRecords, PromptSums, metric
 from spec_bench.metrics.quality import (
     SCORES,
     check_references,
@@ -15,7 +15,7 @@ __all__ = [
     "SCORES",
     "CellRecords",
     "Interval",
-    "Sums",
+    "PromptSums",
     "check_references",
     "digest_user_code",
     "find_score",

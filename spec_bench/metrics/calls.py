@@ -18,7 +18,7 @@ import numpy as np
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import ratio_interval
-from spec_bench.metrics.metric import CellRecords, Summand, Sums, mean, metric, ratio
+from spec_bench.metrics.metric import CellRecords, PromptSums, Summand, mean, metric, ratio
 from spec_bench.records.types import Generation, StepRecord
 
 _EMITTED: tuple[Summand, Summand] = (lambda g: g.accepted + g.calls, lambda g: g.calls)
@@ -26,7 +26,7 @@ _ACCEPTED: tuple[Summand, Summand] = (lambda g: g.accepted, lambda g: g.walked)
 _BEAMS: tuple[Summand, Summand] = (lambda g: g.beams, lambda g: g.layers)
 
 
-def block_efficiency(generations: Sequence[Generation], depth: int | None = None) -> Sums:
+def block_efficiency(generations: Sequence[Generation], depth: int | None = None) -> PromptSums:
     """Emitted tokens (accepted + 1) over target calls: tau (arXiv:2402.14160, C.2).
 
     Autoregressive decoding has exactly 1. Tokens after an end-of-sequence token or past the length
@@ -43,7 +43,7 @@ def block_efficiency(generations: Sequence[Generation], depth: int | None = None
 
 
 @metric("block_efficiency", of_cell=True, sums=_EMITTED)
-def block_efficiency_sums(cell: CellRecords) -> Sums:
+def block_efficiency_sums(cell: CellRecords) -> PromptSums:
     """The same of a cell."""
     return block_efficiency(cell.generations, cell.depth)
 
@@ -75,7 +75,7 @@ def levels_per_call(generations: Sequence[Generation]) -> float | None:
 
 
 @metric("mbsu", of_cell=True, sums=_EMITTED)
-def mbsu_sums(cell: CellRecords) -> Sums | None:
+def mbsu_sums(cell: CellRecords) -> PromptSums | None:
     """Emitted tokens over target calls, and what makes it the memory-bound speed-up."""
     count = cell.draft_calls
     parameters = cell.parameter_ratio
@@ -86,7 +86,7 @@ def mbsu_sums(cell: CellRecords) -> Sums | None:
 
 
 @metric("acceptance_rate", sums=_ACCEPTED)
-def acceptance(generations: Sequence[Generation]) -> Sums | None:
+def acceptance(generations: Sequence[Generation]) -> PromptSums | None:
     """Returns accepted tokens over the levels that walks could have left, of all depths."""
     sums = ratio(generations, *_ACCEPTED)
     return sums and replace(sums, limits=(0.0, 1.0))
@@ -104,7 +104,7 @@ def _nodes_percentile(percent: int, generations: Sequence[Generation]) -> float 
 
 
 @metric("beam_width", sums=_BEAMS)
-def beams_per_layer(generations: Sequence[Generation]) -> Sums | None:
+def beams_per_layer(generations: Sequence[Generation]) -> PromptSums | None:
     """Beams of all layers over layers; None if single sequences were decoded."""
     return (
         ratio(generations, *_BEAMS)

@@ -16,7 +16,15 @@ import numpy as np
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import median_interval, rate_ratio_interval
-from spec_bench.metrics.metric import CellRecords, Summand, Sums, mean, metric, pool_repeats, ratio
+from spec_bench.metrics.metric import (
+    CellRecords,
+    PromptSums,
+    Summand,
+    mean,
+    metric,
+    pool_repeats,
+    ratio,
+)
 from spec_bench.records.types import BUSY, Delivery, Generation
 from spec_bench.system.errors import UsageError
 
@@ -99,19 +107,19 @@ def speedup(cell: CellRecords) -> Interval | None:
     pairs = list(paired_repeats(cell))
     ours = pool_repeats([ratio(mine, *_RATE) for mine, _ in pairs], cell.clocks)
     theirs = pool_repeats([ratio(theirs_repeat, *_RATE) for _, theirs_repeat in pairs], cell.clocks)
-    assert isinstance(ours, Sums) and isinstance(theirs, Sums)
+    assert isinstance(ours, PromptSums) and isinstance(theirs, PromptSums)
     return rate_ratio_interval(*ours.blocks(), *theirs.blocks())
 
 
 @metric("perplexity", sums=_SURPRISE)
-def perplexity(generations: Sequence[Generation]) -> Sums | None:
+def perplexity(generations: Sequence[Generation]) -> PromptSums | None:
     """Nats of surprise per delivered token, and its exponential; None if a record lacks them."""
     sums = ratio(generations, *_SURPRISE)
     return sums and replace(sums, mapped=exp)
 
 
 @metric("perplexity_by_prompt")
-def perplexity_by_prompt(generations: Sequence[Generation]) -> Sums | None:
+def perplexity_by_prompt(generations: Sequence[Generation]) -> PromptSums | None:
     """The same of each prompt's own mean of nats per token, whatever its length, as DSBD has it."""
     nats, tokens = _SURPRISE
     answered = [generation for generation in generations if generation.delivered]

@@ -27,7 +27,7 @@ from spec_bench.vocabulary.columns import Column
 
 
 @dataclass(frozen=True)
-class Sums:
+class PromptSums:
     """A ratio of sums, kept apart by prompt so that prompts can be resampled."""
 
     numerators: tuple[float, ...]  # one number per prompt
@@ -110,7 +110,7 @@ class CellRecords:
 
 Summand = Callable[[Any], Any]
 """Term that one generation adds to a sum, None if not recorded; of ``MeasuredLines`` an array."""
-Number = Sums | Interval | float | int | str | None
+Number = PromptSums | Interval | float | int | str | None
 """What a metric returns: a ratio of sums gets its interval, anything else stands as it is."""
 
 
@@ -124,13 +124,13 @@ def pool_repeats(numbers: Sequence[Number], clocks: tuple[float, ...] = ()) -> N
     A ratio of sums is over all repeats, of prompts with these ``clocks``, a plain number is their
     mean, or None if a repeat has none; anything else is the first repeat's.
     """
-    sums = [number for number in numbers if isinstance(number, Sums)]
+    sums = [number for number in numbers if isinstance(number, PromptSums)]
     if any(number is None for number in numbers):
         return None
     if len(sums) == len(numbers):
         numerators = tuple(value for number in sums for value in number.numerators)
         denominators = tuple(value for number in sums for value in number.denominators)
-        return Sums(numerators, denominators, sums[0].mapped, len(sums), clocks=clocks)
+        return PromptSums(numerators, denominators, sums[0].mapped, len(sums), clocks=clocks)
     plain = [number for number in numbers if isinstance(number, float | int)]
     return sum(plain) / len(plain) if len(plain) == len(numbers) else numbers[0]
 
@@ -157,7 +157,7 @@ class Metric:
     def value(self, cell: CellRecords) -> float | int | str | None:
         """Returns the cell's number without its interval."""
         number = self.of(cell)
-        return number.value if isinstance(number, Sums | Interval) else number
+        return number.value if isinstance(number, PromptSums | Interval) else number
 
 
 def get_column(name: str, facts: Mapping[str, Any]) -> Column:
@@ -182,18 +182,18 @@ metric: Registry[Metric] = Registry("metric", "spec_bench.metrics", _declare)
 
 
 @lru_cache(maxsize=64)
-def _ratio_interval(sums: Sums) -> Interval | None:
+def _ratio_interval(sums: PromptSums) -> Interval | None:
     """Resampled once, however many numbers follow from it."""
     return ratio_interval(*sums.blocks(), sums.room)
 
 
-def compute_interval(sums: Sums) -> Interval | None:
+def compute_interval(sums: PromptSums) -> Interval | None:
     """Returns the ratio with its interval, mapped."""
     interval = _ratio_interval(sums)
     return interval and finish_interval(sums, interval)
 
 
-def finish_interval(sums: Sums, interval: Interval) -> Interval:
+def finish_interval(sums: PromptSums, interval: Interval) -> Interval:
     """Returns a ratio's interval without what that cannot be, mapped."""
     inside = interval.within(*(sums.limits or (None, None)))
     return inside.mapped(sums.mapped) if sums.mapped else inside
@@ -201,13 +201,13 @@ def finish_interval(sums: Sums, interval: Interval) -> Interval:
 
 def ratio(
     generations: Sequence[Generation], numerator: Summand, denominator: Summand
-) -> Sums | None:
+) -> PromptSums | None:
     """Returns one sum over generations over another; None if a record lacks a number."""
     pairs = [(numerator(generation), denominator(generation)) for generation in generations]
     known_pairs = [(float(a), float(b)) for a, b in pairs if a is not None and b is not None]
     if len(known_pairs) < len(pairs):
         return None
-    return Sums(tuple(a for a, _ in known_pairs), tuple(b for _, b in known_pairs))
+    return PromptSums(tuple(a for a, _ in known_pairs), tuple(b for _, b in known_pairs))
 
 
 def mean(values: Iterable[float | None]) -> float | None:

@@ -13,7 +13,7 @@ from spec_bench.metrics.execution import code as code  # likewise
 from spec_bench.metrics.execution import sql as sql  # likewise
 from spec_bench.metrics.interval import Interval, limit_to_column
 from spec_bench.metrics.intervals import reach_as_far
-from spec_bench.metrics.metric import CellRecords, Number, Sums, compute_interval, metric
+from spec_bench.metrics.metric import CellRecords, Number, PromptSums, compute_interval, metric
 from spec_bench.metrics.quality import SCORES, needs_references, quality_columns
 from spec_bench.settings.fields import describe_error
 from spec_bench.system.errors import UsageError
@@ -88,7 +88,7 @@ def summarise(
 
 
 def _values(name: str, number: Number, interval: bool, tau: Interval | None = None) -> Row:
-    if isinstance(number, Sums):
+    if isinstance(number, PromptSums):
         number = compute_interval(number) if interval else number.value
     if not interval:
         return {name: number.value if isinstance(number, Interval) else number}

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from spec_bench.report.claims import select_measured_rows
-from spec_bench.report.claims.ask import Ask, best, cells, titled
+from spec_bench.report.claims.ask import ClaimQuery, best, cells, titled
 from spec_bench.report.claims.verdict import Check, correct_verdicts
 from spec_bench.report.claims.verdict import claims_table as checks_table
 from spec_bench.report.comparison import (
@@ -55,7 +55,7 @@ def compare_two_cells(path: Path, names: str) -> list[Check]:
     if len(requests) != 2:
         raise UsageError(f"--cells takes two, such as sd:3,rsd_s:4x3, got {names!r}")
     side_read = read_side(path).cells
-    ask = Ask(select_measured_rows(side_read.rows), side_read.records).of()
+    ask = ClaimQuery(select_measured_rows(side_read.rows), side_read.records).of()
     first_cells, second = (
         cells(name, **({"spec": spec} if spec else {})) for name, _, spec in requests
     )

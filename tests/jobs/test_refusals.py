@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from spec_bench.__main__ import run_command
 from spec_bench.decode.config import resolve_spec
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.model_spec import read_kept_tokens
@@ -27,7 +28,6 @@ from spec_bench.tasks import build_task
 from spec_bench.tasks.template import render_chat
 from spec_bench.tree.base import policy
 from tests.commands import audit, recommend
-from tests.jobs.tiny import main
 from tests.warm import run
 
 SEED = 20240601
@@ -139,11 +139,12 @@ def wrong_overrides(count):
 def refused(tmp_path, monkeypatch, capsys):
     """Gives what is wrong with how a command line was refused; "" where nothing is."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     monkeypatch.setattr(app, "run_stage", None)  # a job that starts is an error, not a wait
 
     def complaint(overrides, naming=""):
         try:
-            status = main(monkeypatch, *overrides)
+            status = run_command("run", [*overrides, "hydra/job_logging=none"])
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         said, told = capsys.readouterr()

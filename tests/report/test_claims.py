@@ -11,7 +11,7 @@ import pytest
 from spec_bench.metrics.interval import Interval, bonferroni_ends, p_value_above
 from spec_bench.records import cell_folder
 from spec_bench.report.claims import check_claims, check_generally, select_measured_rows
-from spec_bench.report.claims.ask import Ask, cells
+from spec_bench.report.claims.ask import ClaimQuery, cells
 from spec_bench.report.claims.contrast import (
     Contrast,
     Difference,
@@ -228,7 +228,7 @@ def asking(results):
     """Cells with records, of which claims can be asked."""
 
     def made(rows):
-        return Ask(recorded(results, rows), RecordReader(results)).of()
+        return ClaimQuery(recorded(results, rows), RecordReader(results)).of()
 
     return made
 
@@ -306,7 +306,7 @@ def test_an_unknown_name_in_a_claim_is_said(wrong, words, asking):
 def test_a_claim_stays_within_its_experiment_and_counts_a_cell_once():
     known = ((10, "mcsd-search"), (50, "quickstart"), (20, "mcsd-search"))
     rows = frame(*(row("sd", "3", prompts=n, experiment=name) for n, name in known))
-    ask = Ask(rows, RecordReader(Path("results.csv")))
+    ask = ClaimQuery(rows, RecordReader(Path("results.csv")))
     assert list(ask.of("mcsd-search").rows.prompts) == [20]
     assert list(ask.of("rsd-exp1").rows.prompts) == [50]
     assert ask.of("rsd-exp1", only=True).rows.empty
@@ -553,12 +553,12 @@ def test_no_verdict_is_on_less_than_what_one_configuration_differs_by(rate, verd
     twins = [row("rsd_c", "2-1", token_rate=9.0), row("mcsd_wor", "2-1", token_rate=9.9)]
     cells = [row("ar", token_rate=10.0, speedup=1.0), row("sd", "3", token_rate=rate), *twins]
     rows = recorded(results, frame(*cells).assign(temperature=0.3))
-    ask = Ask(rows, RecordReader(results)).of()
+    ask = ClaimQuery(rows, RecordReader(results)).of()
     (check,) = correct_verdicts(list(ask.ahead("{left} beats {right}", "sd", "ar", "token_rate")))
     assert check.verdict == verdict
     said = "by chance: two names of one configuration differ by 10.0%" in check.evidence
     assert said == (verdict == "within noise")
-    one_name = Ask(rows[rows.decoder != "mcsd_wor"], RecordReader(results)).of()
+    one_name = ClaimQuery(rows[rows.decoder != "mcsd_wor"], RecordReader(results)).of()
     (check,) = correct_verdicts(
         list(one_name.ahead("{left} beats {right}", "sd", "ar", "token_rate"))
     )

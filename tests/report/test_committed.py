@@ -10,7 +10,7 @@ import pytest
 from spec_bench.metrics.interval import FEWEST, WIDEST
 from spec_bench.records import parquet
 from spec_bench.report.claims import select_measured_rows
-from spec_bench.report.claims.ask import Ask
+from spec_bench.report.claims.ask import ClaimQuery
 from spec_bench.report.claims.contrast import correlation
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import figure_rows, max_tokens_per_call, read_rows, to_rows
@@ -83,7 +83,7 @@ def test_no_claim_of_any_paper_looks_at_what_was_screened():
     rows = read_rows(path.with_name("results.csv") for path in SCREENED)
     assert (rows.stage == "screen").any()
     assert "stage" in [column.name for column in run_columns(rows)]  # so that no seeds are pooled
-    stages = {*Ask(select_measured_rows(rows), RecordReader(ROOT)).of().rows.stage}
+    stages = {*ClaimQuery(select_measured_rows(rows), RecordReader(ROOT)).of().rows.stage}
     assert stages and "screen" not in stages
 
 

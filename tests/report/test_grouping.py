@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from spec_bench.report.claims.ask import Ask
+from spec_bench.report.claims.ask import ClaimQuery
 from spec_bench.report.cli.command_line import FORMATS
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import (
@@ -519,7 +519,7 @@ def test_a_figures_rows_of_other_runs_are_of_its_tasks_and_named(tmp_path, monke
 
 
 def test_a_claim_on_a_folder_that_no_recipe_writes_is_refused_with_the_near_one():
-    ask = Ask(frame(row("sd", "2", experiment="mine")), RecordReader(Path()))
+    ask = ClaimQuery(frame(row("sd", "2", experiment="mine")), RecordReader(Path()))
     assert len(ask.of("rsd-exp1").rows) == len(ask.of("mine").rows) == 1
     with pytest.raises(ValueError, match="'rsd-exp'; did you mean rsd-exp1 or rsd-exp2"):
         ask.of("rsd-exp")

@@ -8,7 +8,7 @@ import pytest
 
 from spec_bench.records import cell_folder
 from spec_bench.report.claims import check_claims
-from spec_bench.report.claims.ask import Ask, Found, Question, cells
+from spec_bench.report.claims.ask import ClaimComparison, ClaimQuery, ComparisonResult, cells
 from spec_bench.report.claims.contrast import fisher
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import Group, to_rows
@@ -208,11 +208,11 @@ def at_same_width(averages, *widths):
     """The contrasts of one group at DSBD's average widths with beams of these widths."""
     settings = (squad("dsbd", "6x2@0.9", beam_width=each) for each in averages)
     rows = frame(*settings, *(squad("beam_sampling", str(width)) for width in widths))
-    ask = Ask(rows, RecordReader(files.package_folder("results")))
+    ask = ClaimQuery(rows, RecordReader(files.package_folder("results")))
     by = load_code(load_paper("dsbd").folder, "claims")._interpolated
-    asked = Question(ask, "", cells("dsbd"), cells("beam_sampling"), by=by)
+    asked = ClaimComparison(ask, "", cells("dsbd"), cells("beam_sampling"), by=by)
     cases = asked.cases(Group("squad", rows))
-    return Found(asked, Group("squad", rows), "token_rate", (), [*cases.values()])
+    return ComparisonResult(asked, Group("squad", rows), "token_rate", (), [*cases.values()])
 
 
 @pytest.mark.parametrize(

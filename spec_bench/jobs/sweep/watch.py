@@ -166,7 +166,7 @@ class SweepNotes:
                 continue
             cells = [self._cell(run_id) for run_id in job.cells]
             wrote = max([job.began, *(cell[4] for cell in cells)])
-            is_lost = job.state in OPEN and self._gone(job, wrote)
+            is_lost = job.state in OPEN and self._has_ended(job, wrote)
             job = replace(job, state="lost") if is_lost else job
             generation_count = sum(cell[2] for cell in cells)
             tokens = sum(cell[3] for cell in cells)
@@ -210,7 +210,7 @@ class SweepNotes:
         )
         return self._cells[cell]
 
-    def _gone(self, job: WatchedJob, wrote: float) -> bool:
+    def _has_ended(self, job: WatchedJob, wrote: float) -> bool:
         if job.host != socket.gethostname():
             return self.now() - wrote > _SILENT_S
         try:

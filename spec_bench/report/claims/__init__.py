@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from spec_bench.report.claims import general
-from spec_bench.report.claims.ask import Ask
+from spec_bench.report.claims.ask import ClaimQuery
 from spec_bench.report.claims.verdict import NOT_COMPARABLE, Check, correct_verdicts
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.seeds import pool_seeds
@@ -42,7 +42,9 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | RecordReader) -
     if rows.empty:
         return []
     records = results if isinstance(results, RecordReader) else RecordReader(results)
-    ask = Ask(select_measured_rows(pool_seeds(rows, records)), records, settings_of_paper.axes)
+    ask = ClaimQuery(
+        select_measured_rows(pool_seeds(rows, records)), records, settings_of_paper.axes
+    )
     checks = []
     for number, claim in enumerate(claims):
         try:
@@ -65,7 +67,9 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | RecordReader) -
 def check_generally(rows: pd.DataFrame, results: Path | RecordReader) -> list[Check]:
     """Returns the general claims, which hold for any results file, checked."""
     records = results if isinstance(results, RecordReader) else RecordReader(results)
-    return correct_verdicts(list(general.checks(Ask(evident(pool_seeds(rows, records)), records))))
+    return correct_verdicts(
+        list(general.checks(ClaimQuery(evident(pool_seeds(rows, records)), records)))
+    )
 
 
 def select_measured_rows(rows: pd.DataFrame) -> pd.DataFrame:

@@ -27,6 +27,7 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.report.claims.contrast import Contrast, Difference, difference, format_pick
+from spec_bench.report.claims.sides import ClaimCells, Names, Side, cells, is_match, several, titled
 from spec_bench.report.claims.verdict import (
     DOES_NOT_HOLD,
     HOLDS,
@@ -66,47 +67,18 @@ from spec_bench.vocabulary.names import cell_name
 from spec_bench.vocabulary.spec import parse
 
 Checks = Iterator[Check]
-Names = str | Sequence[str]
 Label = tuple[Any, ...]
 Contrasts = list[Contrast]
-Text = str | Callable[["Found"], str]
-By = Callable[["Question", list[Row], list[Row]], Iterator[Contrast]]
+Text = str | Callable[["ComparisonResult"], str]
+By = Callable[["ClaimComparison", list[Row], list[Row]], Iterator[Contrast]]
 Expect = Callable[[Difference], PValues | None]
-Judge = Callable[["Found"], Check | None]
+Judge = Callable[["ComparisonResult"], Check | None]
 UNAUDITED = "unaudited"  # of another engine
 _PARTS = ("depth", "width", "nodes", "threshold", "form")
 
 
-def titled(metric: str) -> str:
-    """Returns a metric's name in a sentence."""
-    return {"mbsu": "MBSU"}.get(metric, metric.replace("_", " "))
-
-
-def several(names: Names) -> tuple[str, ...]:
-    """Returns a name, or several."""
-    return (names,) if isinstance(names, str) else tuple(names)
-
-
 @dataclass(frozen=True)
-class Cells:
-    """Cells on one side of a comparison, see ``cells``."""
-
-    decoders: tuple[str, ...]
-    where: Mapping[str, Any]
-
-
-def cells(*decoders: str, **where: Any) -> Cells:
-    """Cells of some decoders, or of all of our engine: ``cells("sd", width=lambda w: w > 1)``;
-    ``where`` has what ``Ask.value`` must be: a value, several, or a function that says yes.
-    """
-    return Cells(decoders, where)
-
-
-Side = str | Sequence[str] | Cells
-
-
-@dataclass(frozen=True)
-class Ask:
+class ClaimQuery:
     """Measured rows that a claim asks something of."""
 
     rows: pd.DataFrame  # neither failed nor simulated
@@ -126,7 +98,7 @@ class Ask:
         rounds: bool = False,  # see below
         paths_as_rows: bool = False,  # whether cells without tree attention count too
         join: Callable[[pd.DataFrame], pd.DataFrame] | None = None,  # adds columns
-    ) -> Ask:
+    ) -> ClaimQuery:
         """Returns the same for some of the rows, each cell once.
 
         With ``rounds`` the cells are of different jobs; their times are compared where every job
@@ -141,7 +113,7 @@ class Ask:
         if axis and axis not in self.axes:
             raise UsageError(f"no axis {axis!r}; the paper has: {', '.join(self.axes) or 'none'}")
         self._refuse_unknown(across)
-        return Ask(rows, records, self.axes, axis, several(across), given)
+        return ClaimQuery(rows, records, self.axes, axis, several(across), given)
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -180,7 +152,7 @@ class Ask:
             return None if spec.form == "name" else getattr(spec, key)
         return row.get(key)
 
-    def side(self, group: Group, side: Cells) -> list[Row]:
+    def side(self, group: Group, side: ClaimCells) -> list[Row]:
         """The cells of one side, decoder by decoder; another engine's only where it is named."""
         conditions = {"tree_attention": True} if "tree_attention" in group.rows else {}
         conditions |= side.where
@@ -189,7 +161,9 @@ class Ask:
             for name in side.decoders or group.rows_by_decoder
             for row in group.rows_by_decoder.get(name, [])
             if side.decoders or row.get("lossless") != UNAUDITED
-            if all(_is(self.value(row, key), condition) for key, condition in conditions.items())
+            if all(
+                is_match(self.value(row, key), condition) for key, condition in conditions.items()
+            )
             if not self.axis or self.value(row, self.axis)
         ]
 
@@ -206,25 +180,27 @@ class Ask:
         """Returns the left cells ahead of the right ones, on each task that has both, in each
         metric: a column, ``score``, the task's, or ``scores``, that and perplexity. With ``pooled``
         all tasks' prompts together are a check, too; a text names that place. ``how`` has further
-        fields of a ``Question``.
+        fields of a ``ClaimComparison``.
         """
         first_cells, second_cells = (
-            s if isinstance(s, Cells) else cells(*several(s)) for s in (first_side, right)
+            s if isinstance(s, ClaimCells) else cells(*several(s)) for s in (first_side, right)
         )
         for name in {*first_cells.decoders, *second_cells.decoders}.difference(
             self.rows.get("decoder", ())
         ):
             check_decoder(name)
-        question = Question(self, text, first_cells, second_cells, **how)
+        question = ClaimComparison(self, text, first_cells, second_cells, **how)
         self._refuse_unknown((*several(metric), *several(question.same), *several(question.each)))
         by_pair = group_by_key((str(group.rows.iloc[0].pair), group) for group in self.groups)
         for name, groups in product(several(metric), by_pair.values()):
             sound = [replace(group, rows=select_sound(group.rows, name)) for group in groups]
             cases = [(group, question.cases(group)) for group in sound if len(group.rows)]
             result = _by_label(question, name, cases, pooled)
-            if isinstance(question.judge, Places):
+            if isinstance(question.judge, PlacewiseJudge):
                 result = (
-                    Found(question, g, name, (), [*c.values()][:1], cases=c) for g, c in cases if c
+                    ComparisonResult(question, g, name, (), [*c.values()][:1], cases=c)
+                    for g, c in cases
+                    if c
                 )
             yield from filter(None, map(question.judge, result))
             yield from _report_incomparable(question, name, cases)
@@ -237,26 +213,14 @@ class Ask:
                 raise UsageError(f"no column {name!r} in results, nor a part of a tree")
 
 
-def _is(value: Any, condition: Any) -> bool:
-    if value is None or pd.isna(value):
-        return False
-    if callable(condition):
-        return bool(condition(value))
-    return (
-        value in condition
-        if isinstance(condition, tuple | list | set)
-        else bool(value == condition)
-    )
-
-
-def pairs(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+def pairs(asked: ClaimComparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
     """Yields every left cell with every right one."""
     rights = asked.lines(right)
     for row in left:
         yield from (Contrast((row,), (partner,)) for partner in rights.get(asked.line(row), []))
 
 
-def best(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+def best(asked: ClaimComparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
     """The best cell of each side with all of its decoders: that of some is not that of all."""
     lefts, rights = map(asked.lines, (left, right))
     for key in (key for key in lefts if key in rights):
@@ -268,7 +232,7 @@ def best(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contras
 def steps(along: str) -> By:
     """Each left cell with the next smaller one; a minus puts the smaller one on the left."""
 
-    def by(asked: Question, left_rows: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    def by(asked: ClaimComparison, left_rows: list[Row], right: list[Row]) -> Iterator[Contrast]:
         for line in asked.sorted_lines(left_rows, along):
             yield from (Contrast((later,), (earlier,)) for earlier, later in pairwise(line))
 
@@ -278,7 +242,7 @@ def steps(along: str) -> By:
 def ends(along: str) -> By:
     """Returns the last cell of each line against its first one; lines of one mean reach as far."""
 
-    def by(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    def by(asked: ClaimComparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
         lines = asked.sorted_lines(left, along)
         key = along.lstrip("-")
         reach = [sorted(asked.ask.value(line[end], key) for end in (0, -1)) for line in lines]
@@ -290,19 +254,19 @@ def ends(along: str) -> By:
     return by
 
 
-def usual(result: Found) -> str:
+def usual(result: ComparisonResult) -> str:
     """Returns the difference, of how many comparisons, of which trees."""
     mean_text = f", mean of {result.n} comparisons fixed in advance" if result.n > 1 else ""
     return f"{result.gap}{mean_text}{f', {result.best}' if result.best else ''}{result.picked}"
 
 
-def trees(result: Found) -> str:
+def trees(result: ComparisonResult) -> str:
     """Returns the difference and the trees on the left."""
     specs = ", ".join(dict.fromkeys(str(contrast.left[0]["spec"]) for contrast in result.contrasts))
     return f"{result.gap}, {f'mean of {result.n} comparisons: ' if result.n > 1 else ''}{specs}"
 
 
-def mean(result: Found) -> Check | None:
+def mean(result: ComparisonResult) -> Check | None:
     """Returns the mean of all comparisons."""
     expect = result.question.expect
     if (gap := result.difference(result.strata)) is None:
@@ -310,7 +274,7 @@ def mean(result: Found) -> Check | None:
     return replace(result, gap=gap).check(expect(gap), lambda n: expect(gap.of_prompts(n)))
 
 
-def rising(result: Found) -> Check | None:
+def rising(result: ComparisonResult) -> Check | None:
     """More at the end of ``steps`` than at their start, and at no step less. A step that adds
     nothing, as where every candidate list is accepted, is no objection.
     """
@@ -328,7 +292,7 @@ def rising(result: Found) -> Check | None:
 def counted(within: float | None = None, against: str = "") -> Judge:
     """Counts have no interval: each left one is less, or within a share of the right one."""
 
-    def judge(result: Found) -> Check | None:
+    def judge(result: ComparisonResult) -> Check | None:
         holds = [
             ours < theirs if within is None else abs(ours - theirs) <= within * theirs
             for _, ours, theirs in result.counts(against)
@@ -339,13 +303,13 @@ def counted(within: float | None = None, against: str = "") -> Judge:
 
 
 @dataclass(frozen=True)
-class Places:
+class PlacewiseJudge:
     """Each place, a value of ``each``, alone; then all or most of them, from one value on."""
 
     p_of: Callable[[Iterable[PValues]], PValues]
     least: float = -inf
 
-    def __call__(self, result: Found) -> Check | None:
+    def __call__(self, result: ComparisonResult) -> Check | None:
         """Returns one check of a whole group."""
         gaps = {label[0]: result.difference([case]) for label, case in result.cases.items()}
         known_gaps = {place: gap for place, gap in gaps.items() if gap is not None}
@@ -367,25 +331,25 @@ class Places:
         return replace(result, judged=known_parts).check(self.p_of(known_parts), of_prompts)
 
 
-def every(least: float = -inf) -> Places:
+def every(least: float = -inf) -> PlacewiseJudge:
     """At every value of ``each``, from this one on, the claim must hold."""
-    return Places(p_value_of_all, least)
+    return PlacewiseJudge(p_value_of_all, least)
 
 
-some = Places(p_value_of_any)
+some = PlacewiseJudge(p_value_of_any)
 """At one value of ``each`` at least the claim must hold."""
-most = Places(p_value_of_most)
+most = PlacewiseJudge(p_value_of_most)
 """At more than half of the values of ``each`` the claim must hold."""
 
 
 @dataclass(frozen=True)
-class Question:
+class ClaimComparison:
     """What is asked of each group of rows."""
 
-    ask: Ask
+    ask: ClaimQuery
     text: Text
-    left: Cells
-    right: Cells
+    left: ClaimCells
+    right: ClaimCells
     by: By = pairs
     same: Names = ()  # columns or parts of the shorthand in which compared cells agree
     each: Names = ()  # one check by value of these; ``left``, ``right``: decoder and tree
@@ -427,10 +391,10 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Found:
+class ComparisonResult:
     """The comparison for a claim on one task or on all tasks together."""
 
-    question: Question
+    question: ClaimComparison
     group: Group  # the cells of one task, the first one where all tasks are pooled
     column: str  # the metric
     label: Label
@@ -446,9 +410,9 @@ class Found:
         question = self.question
         verdict = outcome if isinstance(outcome, str) else NOT_DECIDED
         return Check(
-            self._said(question.text),
-            self.pooled or self._said(question.where),
-            "" if verdict == NOT_COMPARABLE else self._said(question.evidence),
+            self._fill_text(question.text),
+            self.pooled or self._fill_text(question.where),
+            "" if verdict == NOT_COMPARABLE else self._fill_text(question.evidence),
             verdict,
             p_values=outcome if isinstance(outcome, PValues) else None,
             pair=str(self.group.rows.iloc[0].pair),
@@ -456,7 +420,7 @@ class Found:
             seeds=bool(self.gap and self.gap.tested and self.gap.tested.between > 0.5),
         )
 
-    def _said(self, text: Text) -> str:
+    def _fill_text(self, text: Text) -> str:
         if callable(text):
             return text(self)
         names = {
@@ -564,8 +528,8 @@ _Cases = Sequence[tuple[Group, dict[Label, Contrasts]]]
 
 
 def _by_label(
-    question: Question, metric: str, cases_by_group: _Cases, pooled: bool | str
-) -> Iterator[Found]:
+    question: ClaimComparison, metric: str, cases_by_group: _Cases, pooled: bool | str
+) -> Iterator[ComparisonResult]:
     """Each label's cases by task, then pooled over tasks whose runs agree in settings."""
     settings = _settings(question.ask, [group for group, _ in cases_by_group])
     for label in dict.fromkeys(label for _, cases in cases_by_group for label in cases):
@@ -574,7 +538,7 @@ def _by_label(
             if label in cases:
                 parts.setdefault(setting, []).append((group, cases[label]))
                 for column in get_score_columns(group, metric):
-                    yield Found(question, group, column, label, [cases[label]])
+                    yield ComparisonResult(question, group, column, label, [cases[label]])
         for setting, part in parts.items() if pooled else ():
             rows = part[0][0].rows
             if 1 < len(part) == len({str(group.rows.task.iloc[0]) for group, _ in part}):
@@ -583,10 +547,10 @@ def _by_label(
                 )
                 place = ", ".join(filter(None, [location, setting]))
                 strata = [contrasts for _, contrasts in part]
-                yield Found(question, part[0][0], metric, label, strata, place)
+                yield ComparisonResult(question, part[0][0], metric, label, strata, place)
 
 
-def _settings(ask: Ask, groups: Sequence[Group]) -> list[str]:
+def _settings(ask: ClaimQuery, groups: Sequence[Group]) -> list[str]:
     """Each group's settings that differ from other runs', as text; "" without other runs."""
     columns = [c for group in groups[:1] for c in run_columns(group.rows) if c.apart == "run"]
     texts = [
@@ -600,7 +564,7 @@ def _settings(ask: Ask, groups: Sequence[Group]) -> list[str]:
     ]
 
 
-def _report_incomparable(question: Question, metric: str, cases_by_group: _Cases) -> Checks:
+def _report_incomparable(question: ClaimComparison, metric: str, cases_by_group: _Cases) -> Checks:
     """Checks of tasks whose two sides differ in settings; the evidence names the columns."""
     tasks = group_by_key((str(group.rows.task.iloc[0]), group) for group, _ in cases_by_group)
     done_tasks = {str(group.rows.task.iloc[0]) for group, cases in cases_by_group if cases}
@@ -617,5 +581,7 @@ def _report_incomparable(question: Question, metric: str, cases_by_group: _Cases
                     start, *other_values = values
                     other_texts = (text.removeprefix(column.title).strip() for text in other_values)
                     sentences.append(" and ".join([start, *other_texts]))
-            check = Found(question, task_group, metric, label, [contrasts]).check(NOT_COMPARABLE)
+            check = ComparisonResult(question, task_group, metric, label, [contrasts]).check(
+                NOT_COMPARABLE
+            )
             yield replace(check, evidence=f"{NOT_COMPARABLE}: {'; '.join(sentences)}")

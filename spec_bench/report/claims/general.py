@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from spec_bench.metrics.intervals import Array, pseudo_values, sign_flip_p
-from spec_bench.report.claims.ask import UNAUDITED, Ask, Question, cells
+from spec_bench.report.claims.ask import UNAUDITED, ClaimComparison, ClaimQuery, cells
 from spec_bench.report.claims.contrast import Contrast, difference, get_counts
 from spec_bench.report.claims.verdict import HOLDS, NOT_COMPARABLE, Check, PValues
 from spec_bench.report.data.categories import prompts_by_category
@@ -30,12 +30,12 @@ SIMILAR = 0.05
 """Scores are similar that differ by at most this share of the range that they can have."""
 
 
-def checks(ask: Ask) -> Iterator[Check]:
+def checks(ask: ClaimQuery) -> Iterator[Check]:
     """All of them."""
     ask = ask.of()
     measured_cells = partial(cells, status=("complete", "partial"), lossless="exact")
 
-    def first(_: Question, left_rows: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    def first(_: ClaimComparison, left_rows: list[Row], right: list[Row]) -> Iterator[Contrast]:
         yield from (Contrast((a,), (b,)) for a, b in zip(left_rows[:1], right[:1], strict=False))
 
     # The first trees of a file, ordered as in RSD's Figure 4 (arXiv:2402.14160).
@@ -55,7 +55,7 @@ def checks(ask: Ask) -> Iterator[Check]:
             yield from find_fastest(group, ask.records, location, frozenset(prompts))
 
 
-def exact_scores(ask: Ask) -> Iterator[Check]:
+def exact_scores(ask: ClaimQuery) -> Iterator[Check]:
     """Exact decoders draw from the target's distribution: scores differ from AR's by noise only."""
     for group in ask.groups:
         yield from check_exact_scores(group, ask.records)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from spec_bench.metrics import CellRecords, Sums, metric
+from spec_bench.metrics import CellRecords, PromptSums, metric
 from spec_bench.metrics.intervals import sum_blocks
 from spec_bench.metrics.metric import MEASURED_ANEW
 from spec_bench.metrics.quality import score_of_sums
@@ -104,7 +104,7 @@ class _Cell:
         if quantity.sums is None:
             generations = self.packed.take_generations(lines.values())
             number = quantity.of(CellRecords(generations, draft_calls=0, parameter_ratio=0.0))
-            sums = isinstance(number, Sums) and (number.numerators, number.denominators)
+            sums = isinstance(number, PromptSums) and (number.numerators, number.denominators)
             return dict(zip(lines, zip(*sums, strict=True), strict=True)) if sums else {}
         if not quantity.sums:
             return {}
@@ -376,7 +376,7 @@ def sum_repeats(repeats: Sequence[Counts]) -> Counts | None:
     }
 
 
-def describe_sums(row: Row, name: str) -> Sums:
+def describe_sums(row: Row, name: str) -> PromptSums:
     """Returns what makes a metric of its ratio of sums (MBSU: tau / (L r + 1)), and what that can
     be, without the sums.
     """
@@ -387,7 +387,7 @@ def describe_sums(row: Row, name: str) -> Sums:
     calls = get_number(row, "draft_calls")
     cell = CellRecords((), draft_calls=calls, parameter_ratio=ratio_of, depth=depth)
     number = metric[name].of(cell) if name not in _SCORES and name in metric else None
-    return number if isinstance(number, Sums) else Sums((), ())
+    return number if isinstance(number, PromptSums) else PromptSums((), ())
 
 
 def get_paired_timings(

@@ -68,7 +68,7 @@ def load_code(folder: Path, name: str) -> ModuleType | None:
 class Claim:
     """One statement, or one check of ours."""
 
-    function: Callable[[Any], Iterable[Any]]  # yields checks of an ``Ask``
+    function: Callable[[Any], Iterable[Any]]  # yields checks of an ``ClaimQuery``
     statement: str  # the paper's words as a quotation, or what it reported; "" where it is ours
     section: str  # its place in the paper; "" where it is ours
 

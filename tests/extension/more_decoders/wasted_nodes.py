@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from spec_bench.metrics import Sums, metric
+from spec_bench.metrics import PromptSums, metric
 from spec_bench.records.types import Generation
 
 
@@ -15,7 +15,7 @@ from spec_bench.records.types import Generation
     better="down",
     short="waste",
 )
-def wasted_nodes(generations: Sequence[Generation]) -> Sums:
+def wasted_nodes(generations: Sequence[Generation]) -> PromptSums:
     """Nodes beside the accepted path, per target call."""
     wasted = tuple(float(sum(s.nodes - s.accepted for s in g.steps)) for g in generations)
-    return Sums(wasted, tuple(float(len(g.steps)) for g in generations))
+    return PromptSums(wasted, tuple(float(len(g.steps)) for g in generations))
