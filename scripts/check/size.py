@@ -21,11 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 # Tokens at most, of Python and of everything else. A bound only falls, unless a change says in the
 # changelog what users get for raising it.
 MOST_TOKENS = {
-    "spec_bench": (349_350, 8_100),
-    "conf": (0, 8_850),
-    "tests": (314_550, 15_100),
-    "scripts": (73_100, 200),
-    "experiments": (14_970, 8_490),
+    "spec_bench": (352_300, 8_150),
+    "conf": (0, 8_990),
+    "tests": (318_700, 15_600),
+    "scripts": (80_750, 200),
+    "experiments": (15_400, 8_490),
 }
 SLACK = 1_000  # tokens that a folder may have fewer of before its bound has to follow
 LONGEST = 600  # lines of one file of the package or the scripts
