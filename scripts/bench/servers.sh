@@ -23,3 +23,7 @@ python scripts/check/served.py outputs/servers --page results/benchmarks/servers
 python -m spec_bench serve llama_cpp --program "$LLAMA" --with draft_model,ngram \
     --arguments='-t 2 -tb 2' pair=qwen25_coder_q4 task=humaneval 'task.scores=[]' prompts=20 \
     generation.max_new_tokens=96 name=llama-coder results=outputs/servers_coder
+python -m spec_bench serve vllm --program "$VLLM" --with draft_model,ngram \
+    --arguments='--dtype bfloat16 --max-model-len 2048 --enforce-eager' pair=qwen25_coder_q4 task=humaneval \
+    'task.scores=[]' prompts=20 generation=greedy generation.max_new_tokens=96 name=vllm-coder \
+    results=outputs/servers_coder
