@@ -43,7 +43,7 @@ class Sections:
         self.seconds: dict[str, float] = defaultdict(float)
         self._build_decoder, self._device = built, built.target.device
         kind = type(built.policy)  # frozen, so the class is what can be changed
-        self._wrap(kind, "plant", "proposing")
+        self._wrap(kind, "grow_tree", "proposing")
         self._wrap(built._scorer, "score", "target pass")
         self._wrap(built, "_judge", "verification")
         self._wrap(built, "_commit", "commit")

@@ -84,7 +84,7 @@ def walk_of(
     target, draft = logits(rows, shape.size, vocab, device=device)
     for level in range(shape.depth):
         scores = log_probs(draft[:, shape.level(level)].unsqueeze(2), WARM)
-        tree_policy.grow(tree, scores, draws)
+        tree_policy.grow_level(tree, scores, draws)
     rule, merge = verifier.judge(shape.depth), tree_policy.merge_copies
     return lambda: verifier.walk(ScoredTree(tree, target, WARM, draws, merge), rule)
 

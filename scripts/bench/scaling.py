@@ -68,7 +68,7 @@ def call(model: HuggingFaceModel, point: Mapping[str, int]) -> Callable[[], None
     tree = Tree(policy.shape if policy else TreeShape((), ()), root)
     if policy:
         flat = torch.zeros((rows, 1, 1, model.vocab_size), device=model.device)
-        policy.grow(tree, flat.log_softmax(dim=-1), SeededSource(generators))
+        policy.grow_level(tree, flat.log_softmax(dim=-1), SeededSource(generators))
     lengths = [point["context"]] * rows
 
     @torch.inference_mode()

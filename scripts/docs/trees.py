@@ -38,12 +38,12 @@ def first_tree(pair, cell):
     """The first tree of an answer, [N] tokens, parents and presence, and the step it became."""
     stream = pair.stream(PROMPT, cell, max_new_tokens=8, seed=SEED)
     kind, grown = type(stream._decoder.policy), []
-    plant = kind.plant
-    kind.plant = lambda policy, ground: grown.append(plant(policy, ground)) or grown[-1]
+    grow_tree = kind.grow_tree
+    kind.grow_tree = lambda policy, context: grown.append(grow_tree(policy, context)) or grown[-1]
     try:
         step = next(stream)
     finally:
-        kind.plant = plant
+        kind.grow_tree = grow_tree
     tree = grown[0]
     return *(part[0].tolist() for part in (tree.tokens, tree.parent, tree.valid)), step
 

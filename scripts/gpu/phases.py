@@ -182,8 +182,8 @@ class Phases:
 
     def __init__(self, decoder: Any) -> None:
         self.on = False
-        self._mark(decoder.drafting, "at_root", "draft")
-        self._mark(decoder.drafting, "at_frontier", "draft")
+        self._mark(decoder.drafting, "root_logits", "draft")
+        self._mark(decoder.drafting, "frontier_logits", "draft")
         self._mark(decoder._scorer, "score", "target")
         self._mark(decoder, "walk", "walk")
         self._mark(decoder, "keep", "keep")

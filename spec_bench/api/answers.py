@@ -180,7 +180,7 @@ class Stream(Iterator[Step]):
         with torch.inference_mode():
             clock = BatchClock(decoder.now_s, decoder.take_forward_s)
             rows: list[Any] = decoder.begin([self._request], self._seed)
-            clock.joined(rows)
+            clock.start_rows(rows)
         (row,) = rows
         yielded_count = 0
         delivered_count = 0

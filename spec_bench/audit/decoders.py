@@ -91,9 +91,9 @@ class EnumeratedDraws:
     def verdict(self, count: object) -> EnumeratedDraws:
         return self
 
-    by_position = trials = verdict
+    prepare_positions = trials = verdict
 
-    def settle(self, emitted: Sequence[int]) -> None:
+    def advance(self, emitted: Sequence[int]) -> None:
         """Does nothing: no choice was drawn ahead."""
 
     def first_accepted(self, level: int, acceptance: Tensor) -> Tensor:

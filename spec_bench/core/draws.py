@@ -1,4 +1,5 @@
-"""Where randomness enters: every random choice of a decoder is one call on a ``Draws`` object.
+"""Where randomness enters: every random choice of a decoder is one call on a
+``RandomSource``.
 
 ``SeededSource`` draws them, from one generator per row. ``spec_bench.audit`` has another
 implementation that walks through every outcome with its probability, so that the very code that
@@ -13,13 +14,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from spec_bench.core.transfer import cached_arange
+from spec_bench.settings.former import FormerMembers, find_former
 
 Choice = Callable[[Tensor, Tensor], Tensor]
 """Takes probabilities [..., V] and uniforms [..., count] to tokens [..., count]."""
@@ -58,7 +60,7 @@ class TrialDraws(Protocol):
         """Makes the index-th choice of every row: [R] -> bool [R]."""
 
 
-class Draws(Protocol):
+class RandomSource(Protocol):
     """The random choices of one decoding iteration."""
 
     def categorical(self, probs: Tensor, count: int) -> Tensor:
@@ -75,16 +77,20 @@ class Draws(Protocol):
     def verdict(self, children: Sequence[int]) -> VerdictDraws:
         """Prepares one walk; ``children`` bounds the children tested at each level."""
 
-    def by_position(self, count: int) -> PositionDraws:
+    def prepare_positions(self, count: int) -> PositionDraws:
         """Prepares a choice for each of the next ``count`` positions of every row; a position's
         number does not depend on the iteration, so the text is the one that plain decoding draws.
         """
 
-    def settle(self, emitted: Sequence[int]) -> None:
+    def advance(self, emitted: Sequence[int]) -> None:
         """Ends the walk: advances row r by ``emitted[r]`` positions."""
 
     def trials(self, count: int) -> TrialDraws:
         """Prepares ``count`` yes-or-no choices per row."""
+
+
+if not TYPE_CHECKING:
+    __getattr__ = find_former(__name__, {"Draws": "RandomSource"})
 
 
 def row_seed(seed: int, prompt_id: str) -> int:
@@ -154,8 +160,10 @@ def _generator_position(generator: torch.Generator) -> Any:
     return generator.get_offset() if generator.device.type == "cuda" else generator.get_state()
 
 
-class SeededSource:
+class SeededSource(FormerMembers):
     """Draws from one ``torch.Generator`` per row, all on the device where the draws are needed."""
+
+    former_members: ClassVar = {"by_position": "prepare_positions", "settle": "advance"}
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         self.generators = generators
@@ -191,7 +199,7 @@ class SeededSource:
     def verdict(self, children: Sequence[int]) -> SeededVerdict:
         return SeededVerdict(self._uniforms(sum(children) + 1), children, self.choose)
 
-    def by_position(self, count: int) -> SeededPositions:
+    def prepare_positions(self, count: int) -> SeededPositions:
         # One number per call, as in plain decoding: on a GPU larger calls give other numbers.
         positions = [_generator_position(generator) for generator in self.generators]
         numbers = [self._uniforms(1)]
@@ -200,7 +208,7 @@ class SeededSource:
         numbers += [self._uniforms(1) for _ in range(count - 1)]
         return SeededPositions(torch.cat(numbers, dim=1), self.choose)
 
-    def settle(self, emitted: Sequence[int]) -> None:
+    def advance(self, emitted: Sequence[int]) -> None:
         for generator, (start, second), count in zip(
             self.generators, self._before, emitted, strict=bool(self._before)
         ):
@@ -283,9 +291,9 @@ class DrawRecorder(SeededSource):
         self.asked.append((False, prod(shape)))
         return super()._uniforms(*shape)
 
-    def by_position(self, count: int) -> SeededPositions:
+    def prepare_positions(self, count: int) -> SeededPositions:
         request_count = len(self.asked)
-        positions = super().by_position(count)
+        positions = super().prepare_positions(count)
         self.asked[request_count:] = [(True, count)]
         return positions
 
@@ -334,5 +342,5 @@ class PredrawnSource(SeededSource):
         start, self._used = self._used, self._used + prod(shape)
         return self.numbers[:, start : self._used].reshape(-1, *shape).clone()
 
-    def by_position(self, count: int) -> SeededPositions:
+    def prepare_positions(self, count: int) -> SeededPositions:
         return SeededPositions(self._uniforms(count), self.choose)

@@ -11,10 +11,12 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+
+from spec_bench.settings.former import FormerMembers
 
 _ALIGNED = 8  # bytes; the largest item there is
 
@@ -73,9 +75,10 @@ def clear_constants() -> None:
     _range.cache_clear()
 
 
-class HostDeviceInts(list[Any]):
+class HostDeviceInts(FormerMembers, list[Any]):
     """Integers held on both host and device: a list, or a list of lists of equal length."""
 
+    former_members: ClassVar = {"on": "get_tensor"}
     _there: Tensor | None = None
     exact = True  # whether the list has the numbers themselves, and not bounds
 
@@ -87,12 +90,12 @@ class HostDeviceInts(list[Any]):
             self[:] = [bound] * len(self)
 
     @classmethod
-    def of(cls, numbers: Sequence[Any]) -> HostDeviceInts:
+    def wrap(cls, numbers: Sequence[Any]) -> HostDeviceInts:
         """Wraps ``numbers``, unless they are ``HostDeviceInts`` already."""
         return numbers if isinstance(numbers, HostDeviceInts) else cls(numbers)
 
     @property
-    def least(self) -> int:
+    def lower_bound(self) -> int:
         """A lower bound of the numbers."""
         return int(min(self)) if self.exact else 0
 
@@ -101,7 +104,7 @@ class HostDeviceInts(list[Any]):
         """Whether all numbers are known to be equal."""
         return self.exact and min(self) == max(self)
 
-    def on(self, device: torch.device) -> Tensor:
+    def get_tensor(self, device: torch.device) -> Tensor:
         """Returns the numbers as a tensor on a device, copied there unless they already are."""
         if self._there is None or (self.exact and self._there.device != device):
             self._there = torch.tensor(self, device=device)
@@ -132,9 +135,8 @@ class CommittedTokens(list[Sequence[int]]):
 
     def __init__(self, rows: Iterable[Sequence[int]]) -> None:
         super().__init__(rows)
-        self.lengths = HostDeviceInts(
-            [len(tokens) - 1 for tokens in self]
-        )  # [R] tokens before the root
+        # [R] tokens before the root
+        self.lengths = HostDeviceInts([len(tokens) - 1 for tokens in self])
         self.roots = HostDeviceInts([tokens[-1] for tokens in self])  # [R] the last tokens
 
 

@@ -86,7 +86,7 @@ class FlatShape(TreeShape):
     busy: int = 1  # the most nodes of one level that have children
 
     @classmethod
-    def of(cls, nodes: int, depth: int, children: tuple[int, ...], busy: int) -> FlatShape:
+    def build(cls, nodes: int, depth: int, children: tuple[int, ...], busy: int) -> FlatShape:
         """Returns a shape of ``nodes`` nodes, the root not counted."""
         return cls((nodes,) * depth, children, True, busy)
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spec_bench.core import processes
-from spec_bench.core.draws import Draws, SeededSource, make_row_generator
+from spec_bench.core.draws import RandomSource, SeededSource, make_row_generator
 from spec_bench.core.transfer import HostDeviceInts, cached_arange, constant, copy_to_device
 from spec_bench.core.warp import SamplingSettings, beam_probs, is_distribution, next_token_log_probs
 from spec_bench.decode.beam_step import (
@@ -146,8 +146,8 @@ class BeamForest:
         if self._ragged:
             numbers += [self._order, self._back]
         self._trie_seen, *copies = copy_to_device(numbers, self.device, [self._trie_seen, *tensors])
-        inputs = self._inputs.on(self.device)
-        self.input_tokens = _gather_rows(self._trie_tokens.on(self.device), inputs)
+        inputs = self._inputs.get_tensor(self.device)
+        self.input_tokens = _gather_rows(self._trie_tokens.get_tensor(self.device), inputs)
         self._seen = [_gather_rows(self._trie_seen, inputs)]
         return copies
 
@@ -156,7 +156,7 @@ class BeamForest:
         offset = len(self.tokens) * self.width
         index = parents.unsqueeze(-1).expand(-1, -1, self._seen[-1].shape[-1])
         layer = constant(tuple(range(offset, offset + self.width)), self.device)
-        nodes = self._sizes.on(self.device).unsqueeze(1) + layer
+        nodes = self._sizes.get_tensor(self.device).unsqueeze(1) + layer
         mask = self._seen[-1].gather(1, index).scatter(2, nodes.unsqueeze(-1), True)
         self.tokens.append(tokens)
         self._seen.append(mask)
@@ -166,19 +166,21 @@ class BeamForest:
         logits after these [R, B, V]. A row with fewer beams repeats its first.
         """
         nodes, positions, starts, inputs = self._pending
-        index = nodes.on(self.device)
-        tokens = _gather_rows(self._trie_tokens.on(self.device), index)
+        index = nodes.get_tensor(self.device)
+        tokens = _gather_rows(self._trie_tokens.get_tensor(self.device), index)
         mask = _gather_rows(self._trie_seen, index)
         mask = _resize_mask(mask, self._drafted + index.shape[1])
-        logits = self._run(model, cache, starts, tokens, positions.on(self.device), mask)
-        return _gather_rows(logits, inputs.on(logits.device))
+        logits = self._run(model, cache, starts, tokens, positions.get_tensor(self.device), mask)
+        return _gather_rows(logits, inputs.get_tensor(logits.device))
 
     def run_layer(self, model: LanguageModel, cache: object) -> Tensor:
         """Runs the newest layer with a draft; returns logits [R, D, V]."""
         layer = len(self.tokens)
         starts = self._behind.plus((layer - 1) * self.width)
         mask = self._seen[-1][..., : max(self._sizes) + layer * self.width]
-        positions = (self._depth.on(self.device) + layer).unsqueeze(1).expand(-1, self.width)
+        positions = (
+            (self._depth.get_tensor(self.device) + layer).unsqueeze(1).expand(-1, self.width)
+        )
         return self._run(model, cache, starts, self.tokens[-1], positions, mask)
 
     def run_all(self, model: LanguageModel, cache: object) -> Tensor:
@@ -189,16 +191,18 @@ class BeamForest:
         mask = torch.cat(self._seen, dim=1)
         layers = range(1, len(self.tokens) + 1)
         levels = (0,) * self.inputs + tuple(n for n in layers for _ in range(self.width))
-        positions = self._depth.on(self.device).unsqueeze(1) + constant(levels, self.device)
+        positions = self._depth.get_tensor(self.device).unsqueeze(1) + constant(levels, self.device)
         if self._ragged:
-            order = self._order.on(self.device)
+            order = self._order.get_tensor(self.device)
             tokens, positions, mask = (
                 _gather_rows(part, order) for part in (tokens, positions, mask)
             )
         cached = max(size - width for size, width in zip(self._sizes, self.widths, strict=True))
         mask = _resize_mask(mask, cached + tokens.shape[1])
         logits = self._run(model, cache, self._starts, tokens, positions, mask)
-        return _gather_rows(logits, self._back.on(logits.device)) if self._ragged else logits
+        return (
+            _gather_rows(logits, self._back.get_tensor(logits.device)) if self._ragged else logits
+        )
 
     def _run(
         self, model: LanguageModel, cache: object, starts: HostDeviceInts, *inputs: Tensor
@@ -317,7 +321,9 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             row.moves = CacheMoves()
         return forest, ParentBeams(forest.input_tokens, *parents[:count]), limit
 
-    def _draft(self, forest: BeamForest, parents: ParentBeams, draws: Draws) -> DraftedLayers:
+    def _draft(
+        self, forest: BeamForest, parents: ParentBeams, draws: RandomSource
+    ) -> DraftedLayers:
         """Samples beams from the draft: D per layer, i.i.d. and with replacement."""
         draft_layers = DraftedLayers([], [])
         for layer in range(self.plan.depth):

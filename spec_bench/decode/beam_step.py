@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spec_bench.core.draws import Draws
+from spec_bench.core.draws import RandomSource
 from spec_bench.core.warp import SamplingSettings, beam_probs, is_distribution, next_token_log_probs
 from spec_bench.decode.rows import AnswerRow
 from spec_bench.records.types import Finish, Request, StepRecord
@@ -228,7 +228,7 @@ def pack_parents(active: Sequence[BeamRow], places: int) -> list[torch.Tensor]:
     [R, B], stop_ids [R, S], first [R, B]; see ``ParentBeams``.
     """
 
-    def filled(rows: Sequence[Sequence[Any]], width: int, fill: float) -> Tensor:
+    def pad_rows(rows: Sequence[Sequence[Any]], width: int, fill: float) -> Tensor:
         numbers = [[*row, *[fill] * (width - len(row))] for row in rows]
         return torch.tensor(numbers, dtype=torch.float64)
 
@@ -236,10 +236,10 @@ def pack_parents(active: Sequence[BeamRow], places: int) -> list[torch.Tensor]:
     stops = [row.request.stop_ids for row in active]
     stop_count = max(1, *map(len, stops))
     return [
-        filled([[beam.likelihood for beam in row] for row in beams], places, -torch.inf),
-        filled([[beam.length for beam in row] for row in beams], places, 0).long(),
-        filled([[beam.stopped for beam in row] for row in beams], places, 0).bool(),
-        filled(stops, stop_count, -1).long(),
+        pad_rows([[beam.likelihood for beam in row] for row in beams], places, -torch.inf),
+        pad_rows([[beam.length for beam in row] for row in beams], places, 0).long(),
+        pad_rows([[beam.stopped for beam in row] for row in beams], places, 0).bool(),
+        pad_rows(stops, stop_count, -1).long(),
         torch.tensor([[*row.first_of_text(), *range(row.width, places)] for row in active]),
     ]
 
@@ -331,7 +331,7 @@ def verify(
     plan: BeamPlan,
     settings: SamplingSettings,
     limit: Tensor,
-    draws: Draws,
+    draws: RandomSource,
 ) -> list[BeamOutcome]:
     """Verifies a forest and draws what is missing (Algorithm 1, corrected); one outcome per row, of
     ``limit`` [R] layers at most. The logits [R, B + L D, V] are the target's, at the input beams

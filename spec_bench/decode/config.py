@@ -101,7 +101,7 @@ class DecoderConfig:
                     f"rule {self.verifier.name!r} uses {self.verifier.models} draft models, got "
                     f"{self.drafts}"
                 )
-        elif self.drafts > 1 and not self.tree.several_drafts:
+        elif self.drafts > 1 and not self.tree.allows_several_drafts:
             yield (
                 f"{self.drafts} drafts need tree.policy 'widths' with replacement: true, got "
                 f"{name!r}"
@@ -242,7 +242,7 @@ class DecoderConfig:
     def _check_drafts(
         self, target: LanguageModel, drafts: Sequence[LanguageModel]
     ) -> Sequence[LanguageModel]:
-        if self.drafter.own_model:
+        if self.drafter.has_own_model:
             return [self.drafter.model(target)]
         if len(drafts) < self.drafts:
             raise UsageError(f"{self.title} uses {self.drafts} drafts, the pair has {len(drafts)}")
@@ -303,7 +303,7 @@ def resolve_spec(settings: Mapping[str, Any], spec: str | int | None) -> dict[st
         kind = policy.find(name, "tree.policy")
         text = str(spec).strip()
         shorthand = parse(text) if text else None
-        sizes = kind.of_spec(shorthand) if shorthand and shorthand.form in kind.forms else None
+        sizes = kind.parse_spec(shorthand) if shorthand and shorthand.form in kind.forms else None
         if sizes is None:
             fault = f"spec {format_value(text)} does not fit its tree policy {name!r}"
             raise UsageError(f"{fault}, which takes {kind.takes}")
@@ -334,7 +334,7 @@ def read_decoder(
             raise UsageError(
                 f"tree_attention must be true or false, got {format_value(tree_attention)}"
             )
-        tree = policy.read(tree_block, "policy", "tree").under(tree_attention)
+        tree = policy.read(tree_block, "policy", "tree").adapt_to_attention(tree_attention)
         drafter_config = drafter.read(drafter_block, "kind", "drafter")
         verifier_config = rule.read(verifier_block, "rule", "verifier")
     config = DecoderConfig(name, drafter_config, tree, verifier_config, tree_attention)

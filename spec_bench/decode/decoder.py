@@ -17,8 +17,8 @@ from spec_bench.core import processes
 from spec_bench.core.draws import (
     DrawRecorder,
     DrawRequest,
-    Draws,
     PredrawnSource,
+    RandomSource,
     SeededSource,
     choose_likeliest,
     make_row_generator,
@@ -29,7 +29,7 @@ from spec_bench.core.warp import SamplingSettings, token_log_probs
 from spec_bench.decode.loop import DecodingLoop, IterationCounts
 from spec_bench.decode.recording import GraphCache, IterationGraph
 from spec_bench.decode.rows import Row, check_logits_of_row
-from spec_bench.draft.base import Drafter, Drafting, Equipment
+from spec_bench.draft.base import Drafter, DraftResources, DraftState
 from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import LanguageModel
@@ -57,7 +57,7 @@ class IterationResult(NamedTuple):
 
 
 AnySource = TypeVar("AnySource", bound=SeededSource)
-DrawsFactory = Callable[[Sequence[torch.Generator]], Draws]
+DrawsFactory = Callable[[Sequence[torch.Generator]], RandomSource]
 """Makes an iteration's source of randomness from the rows' generators."""
 
 
@@ -88,8 +88,8 @@ class Decoder(DecodingLoop[Row]):
         if not self.tree_attention:
             shape = self.policy.shape
             self._scorer = PathScorer(self.target, self.pool, shape, needs_hidden=layers)
-        self.drafting = Drafting()
-        self._memory = self.drafter.remembering()
+        self.drafting = DraftState()
+        self._memory = self.drafter.make_memory()
         self.recordings: GraphCache | None = None
         self.asked: list[DrawRequest] | None = (
             None  # what an iteration draws; None: at every time anew
@@ -128,12 +128,12 @@ class Decoder(DecodingLoop[Row]):
         target = self.target.bytes_per_slot * self._scorer.rows_per_sequence
         heads = self.heads.bytes_per_slot if self.heads else 0
         drafting = heads + sum(draft.bytes_per_slot for draft in self.drafts)
-        return slots * target + (slots + self.drafter.more_slots(self.heads)) * drafting
+        return slots * target + (slots + self.drafter.extra_slots(self.heads)) * drafting
 
     def reserve(self, slots: int) -> None:
         self._scorer.reserve(self.rows, slots)
-        kind = self.drafter.kind if self.drafter.own_model else "draft"
-        draft_slots = slots + self.drafter.more_slots(self.heads)
+        kind = self.drafter.kind if self.drafter.has_own_model else "draft"
+        draft_slots = slots + self.drafter.extra_slots(self.heads)
         caches = [
             self.pool.cache(f"{kind} {index}", draft, self.rows, draft_slots)
             for index, draft in enumerate(self.drafts)
@@ -149,7 +149,7 @@ class Decoder(DecodingLoop[Row]):
         on_gpu = self.target.device.type == "cuda"
         if cache_states != self._over or not on_gpu:  # what was recorded over others is of no use
             resources = self.target, self.drafts, caches, self.heads, self.rows, heads_cache
-            self.drafting = self.drafter.drafting(Equipment(*resources, self._memory))
+            self.drafting = self.drafter.make_state(DraftResources(*resources, self._memory))
             self._over = cache_states
             self._slots = 0
             self.recordings = None
@@ -165,7 +165,7 @@ class Decoder(DecodingLoop[Row]):
             return None
         if self.make_draws is not SeededSource or processes.count() > 1:
             return None
-        draws = self.at_temperature(DrawRecorder([torch.Generator(self.target.device)]))
+        draws = self.apply_temperature(DrawRecorder([torch.Generator(self.target.device)]))
         committed, ints = self.make_dummy_inputs(1, 1)
         copy_to_device(ints, self.target.device)
         try:
@@ -191,7 +191,7 @@ class Decoder(DecodingLoop[Row]):
 
     def _get_host_ints(self, committed: CommittedTokens, fixed: bool) -> list[HostDeviceInts]:
         """Returns the numbers that an iteration copies from the host to the device."""
-        policy_ints = self.policy.needs(self.drafting, committed, fixed)
+        policy_ints = self.policy.device_inputs(self.drafting, committed, fixed)
         return [committed.lengths, committed.roots, *policy_ints]
 
     @torch.inference_mode()
@@ -210,7 +210,7 @@ class Decoder(DecodingLoop[Row]):
     def _models(self) -> tuple[Any, ...]:
         return (self.target, *self.drafts)
 
-    def at_temperature(self, draws: AnySource) -> AnySource:
+    def apply_temperature(self, draws: AnySource) -> AnySource:
         """Makes draws choose the likeliest token at temperature 0, where they are one-hot."""
         draft = self.settings.get_draft_settings()
         if self.lossless == "exact" and not self.settings.temperature + draft.temperature:
@@ -219,19 +219,21 @@ class Decoder(DecodingLoop[Row]):
 
     def use_predrawn(self, numbers: Tensor) -> PredrawnSource:
         """Returns draws that hand out ``numbers``, as a graph needs them."""
-        return self.at_temperature(PredrawnSource((), (), numbers))
+        return self.apply_temperature(PredrawnSource((), (), numbers))
 
-    def _draws(self, generators: Sequence[torch.Generator], graph: IterationGraph | None) -> Draws:
+    def _draws(
+        self, generators: Sequence[torch.Generator], graph: IterationGraph | None
+    ) -> RandomSource:
         """Makes an iteration's source of randomness. On a GPU all numbers are drawn beforehand, so
         that they are the same whether it is recorded or not.
         """
         if self.make_draws is not SeededSource:
             return self.make_draws(generators)
         if self.asked is None:
-            return self.at_temperature(SeededSource(generators))
+            return self.apply_temperature(SeededSource(generators))
         shape = len(generators), sum(count for _, count in self.asked)
         numbers = None if graph is None else graph.numbers
-        source = self.at_temperature(PredrawnSource(generators, shape, numbers))
+        source = self.apply_temperature(PredrawnSource(generators, shape, numbers))
         source.draw(self.asked)
         if self.recordings is not None:
             self.recordings.nudge(source.numbers)
@@ -245,7 +247,7 @@ class Decoder(DecodingLoop[Row]):
         generator = make_row_generator(seed, request.prompt_id, self.target.device)
         row = Row(request, generator, list(request.prompt_ids))
         self.drafting.start(index, row.tokens)
-        self._scorer.prefill(index, row.tokens[:-1], partial(self.drafting.see_prompt, index))
+        self._scorer.prefill(index, row.tokens[:-1], partial(self.drafting.observe_prompt, index))
         return row
 
     def step(self, active: Sequence[Row]) -> int:
@@ -278,13 +280,13 @@ class Decoder(DecodingLoop[Row]):
             tokens, log_p = (line[1 + part * width : 1 + part * width + count] for part in (1, 2))
             sizes = line[1 + 3 * width : 3 + 3 * width] if width > 1 else (0, 0)
             row.commit([int(token) for token in tokens], log_p, *map(int, sizes))
-        draws.settle(counts)
+        draws.advance(counts)
         return sum(counts)
 
-    def iterate(self, committed: CommittedTokens, draws: Draws) -> IterationResult:
+    def iterate(self, committed: CommittedTokens, draws: RandomSource) -> IterationResult:
         """Grows the trees, runs the target once and walks; ``keep`` commits the result."""
         device = self.target.device
-        tree = self.policy.plant(
+        tree = self.policy.grow_tree(
             GrowthContext(self.drafting, committed, device, self.settings, draws)
         )
         processes.broadcast_tensors(*tree.parts())
@@ -293,9 +295,9 @@ class Decoder(DecodingLoop[Row]):
             ScoredTree(tree, logits, self.settings, draws, self.policy.merge_copies), self.rule
         )
         processes.broadcast_tensors(result.path, result.accepted, result.token)
-        self.drafting.see_scores(tree, logits)
+        self.drafting.observe_scores(tree, logits)
         if hidden is not None:
-            self.drafting.see_path(hidden, result.path, result.accepted)
+            self.drafting.observe_path(hidden, result.path, result.accepted)
         depth = tree.shape.depth
         layout = VerdictLayout(
             depth,

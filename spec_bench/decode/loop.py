@@ -143,7 +143,7 @@ class DecodingLoop(ABC, Generic[RowType]):
         rows = [self.join(index, r, seed) for index, r in enumerate(requests[: self.rows])]
         active = list(rows)
         queue = deque(requests[self.rows :])
-        clock.joined(active)
+        clock.start_rows(active)
         if meter:
             meter.begin()
         clock.start()
@@ -157,7 +157,7 @@ class DecodingLoop(ABC, Generic[RowType]):
                 clock.pause()
                 rows.append(self.join(len(active), queue.popleft(), seed))
                 active.append(rows[-1])
-                clock.joined(active[-1:])
+                clock.start_rows(active[-1:])
         clock.pause()
         if meter:
             meter.end()

@@ -131,7 +131,7 @@ class BatchClock:
         self._decode_s = self._draft_s = self._target_s = 0.0
         self._since_s = self._read_s
 
-    def joined(self, rows: Sequence[AnswerRow]) -> None:
+    def start_rows(self, rows: Sequence[AnswerRow]) -> None:
         """Divides the time since the last reading among newly prefilled rows."""
         now_s = self._now_s()
         share_s = (now_s - self._read_s) / len(rows)

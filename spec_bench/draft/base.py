@@ -1,8 +1,9 @@
 """What a drafter is: a decoder's ``drafter`` block, and what it does while rows decode.
 
-One file per drafter holds all of it: the block with its facts (``Drafter``), the drafting
-(``Drafting``) and, where the drafter is a small network on the target's hidden states, the network
-with its files and its training (``network.DraftHeads``). ``@drafter("name")`` registers the block.
+One file per drafter holds all of it: the block with its facts (``Drafter``), its state while rows
+decode (``DraftState``) and, where the drafter is a small network on the target's hidden states, the
+network with its files and its training (``network.DraftHeads``). ``@drafter("name")`` registers the
+block.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from spec_bench.core.transfer import CommittedTokens, HostDeviceInts
 from spec_bench.core.tree import Tree
 from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.model import LAST, LanguageModel, Layers
+from spec_bench.settings.former import FormerMembers, find_former
 from spec_bench.settings.registry import Registry
 from spec_bench.system.errors import UsageError
 
@@ -29,13 +31,21 @@ class GuessedNode(NamedTuple):
     parent: int  # place of its parent among the nodes of the level above; 0 below the root
 
 
-class Drafting:
+class DraftState(FormerMembers):
     """A drafter's state for the rows of a batch. The base class drafts nothing.
 
     Letters: R rows, N nodes, F of them on the frontier, L levels, D drafts, V tokens. ``committed``
     holds each row's tokens so far; the last one is the root of its tree.
     """
 
+    former_members: ClassVar = {
+        "needs": "device_inputs",
+        "at_root": "root_logits",
+        "at_frontier": "frontier_logits",
+        "see_prompt": "observe_prompt",
+        "see_path": "observe_path",
+        "see_scores": "observe_scores",
+    }
     # whether an iteration is the same work at the same addresses every time, so that it can be
     # recorded once the host has given its numbers
     recordable: bool = False
@@ -44,28 +54,30 @@ class Drafting:
     def start(self, row: int, prompt: Sequence[int]) -> None:
         """Prefills a row with all prompt tokens but the last, before the target does."""
 
-    def see_prompt(self, row: int, start: int, hidden: Tensor) -> None:
+    def observe_prompt(self, row: int, start: int, hidden: Tensor) -> None:
         """Takes the hidden states, [T, W], of a started row's prompt from token ``start`` on."""
 
-    def see_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
+    def observe_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
         """Takes the hidden states, [R, N, W], of verified trees before they are committed. The
         first ``accepted`` [R] + 1 nodes of ``path`` [R, L + 1], root first, are the accepted ones.
         """
 
-    def see_scores(self, tree: Tree, logits: Tensor) -> None:
+    def observe_scores(self, tree: Tree, logits: Tensor) -> None:
         """Takes the target's logits, [R, N, V], after every node of verified trees."""
 
-    def needs(self, committed: CommittedTokens, fixed: bool = False) -> Sequence[HostDeviceInts]:
+    def device_inputs(
+        self, committed: CommittedTokens, fixed: bool = False
+    ) -> Sequence[HostDeviceInts]:
         """Returns the numbers that drafting needs on the device, to be copied in one transfer. With
         ``fixed`` they are padded to the shape of every iteration after the first.
         """
         return ()
 
-    def at_root(self, committed: CommittedTokens) -> Tensor:
+    def root_logits(self, committed: CommittedTokens) -> Tensor:
         """Returns logits [R, 1, D, V] below the root."""
         raise NotImplementedError
 
-    def at_frontier(self, tree: Tree, committed: CommittedTokens) -> Tensor:
+    def frontier_logits(self, tree: Tree, committed: CommittedTokens) -> Tensor:
         """Returns logits [R, F, D, V] below the frontier's F nodes."""
         raise NotImplementedError
 
@@ -85,9 +97,9 @@ class Drafting:
         self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
     ) -> None:
         """Moves each row's accepted path behind its ``lengths`` cached tokens: on a CPU the path in
-        ``nodes``, root first, on a GPU the one in ``path``, as in ``see_path``. ``depth`` is the
-        number of levels whose nodes lie where the drafter ran them, the root's included; the
-        deepest was never run.
+        ``nodes``, root first, on a GPU the one in ``path``, as in ``observe_path``. ``depth`` is
+        the number of levels whose nodes lie where the drafter ran them, the root's included;
+        the deepest was never run.
         """
 
     def count(self, lengths: Sequence[int], accepted: Sequence[int], depth: int) -> None:
@@ -111,7 +123,7 @@ class DraftMemory:
 
 
 @dataclass(frozen=True)
-class Equipment:
+class DraftResources:
     """The models, caches and heads that a drafter may use."""
 
     target: LanguageModel  # the target
@@ -123,15 +135,20 @@ class Equipment:
     memory: DraftMemory | None = None  # what the drafter keeps beyond a row, if it does
 
 
-class Drafter(ABC):
+class Drafter(FormerMembers, ABC):
     """A decoder's ``drafter`` block: a frozen dataclass whose fields are the block's keys."""
 
+    former_members: ClassVar = {
+        "drafting": "make_state",
+        "remembering": "make_memory",
+        "more_slots": "extra_slots",
+        "own_model": "has_own_model",
+    }
     kind: ClassVar[str]  # under which it is registered
     # the tree policies that it works with; None: all that grow level by level
     policies: ClassVar[tuple[str, ...] | None] = None
-    heads: ClassVar[type[DraftHeads] | None] = (
-        None  # the network that it needs on the target, else None
-    )
+    # the network that it needs on the target, else None
+    heads: ClassVar[type[DraftHeads] | None] = None
     # whether it proposes one chain, so that a tree may have no siblings
     single: ClassVar[bool] = False
     passes: ClassVar[int | None] = None  # of its network for a tree; None: one for each level
@@ -142,7 +159,7 @@ class Drafter(ABC):
         return 0
 
     @property
-    def own_model(self) -> bool:
+    def has_own_model(self) -> bool:
         """Whether it drafts with a model that ``model`` makes from the target."""
         return False
 
@@ -165,7 +182,7 @@ class Drafter(ABC):
         """
         return None
 
-    def more_slots(self, heads: DraftHeads | None) -> int:
+    def extra_slots(self, heads: DraftHeads | None) -> int:
         """Returns the extra cache slots of a drafter that guesses several tokens at once."""
         return 0
 
@@ -178,12 +195,12 @@ class Drafter(ABC):
         """Returns the drafters to audit on trees shared by ``models`` draft models."""
         return (cls(),) if models == 1 else ()
 
-    def remembering(self) -> DraftMemory | None:
+    def make_memory(self) -> DraftMemory | None:
         """Makes an empty memory; None if it remembers nothing."""
         return None
 
     @abstractmethod
-    def drafting(self, equipment: Equipment) -> Drafting:
+    def make_state(self, resources: DraftResources) -> DraftState:
         """Makes the drafting state of a batch's rows."""
 
 
@@ -214,10 +231,14 @@ def heads_class(kind: str) -> type[DraftHeads]:
     return heads
 
 
+if not TYPE_CHECKING:
+    __getattr__ = find_former(__name__, {"Drafting": "DraftState", "Equipment": "DraftResources"})
+
+
 # Autoregressive decoding, and beams without a draft.
 
 
-class NoDraftState(Drafting):
+class NoDraftState(DraftState):
     """No drafting."""
 
     recordable = True
@@ -230,5 +251,5 @@ class NoDrafter(Drafter):
 
     policies = ("root", "beam_root")
 
-    def drafting(self, equipment: Equipment) -> Drafting:
+    def make_state(self, resources: DraftResources) -> DraftState:
         return NoDraftState()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from spec_bench.core.transfer import cached_arange
-from spec_bench.draft.base import Drafting, Equipment
+from spec_bench.draft.base import DraftResources, DraftState
 from spec_bench.draft.layers import AttentionFunction, Block, LayerCache, Turn
 from spec_bench.draft.network import DraftHeads, scatter_to_vocabulary
 from spec_bench.engine.architectures import frequencies
@@ -70,7 +70,7 @@ class CachedHead(DraftHeads):
         return super().parameter_count - embedding_count
 
     @property
-    def kept(self) -> Sequence[LayerCache]:
+    def layer_caches(self) -> Sequence[LayerCache]:
         """Each layer's cache entry for a token."""
         shape = self.shape
         return [LayerCache(shape.kv_heads, shape.head_dim, shape.head_dim)] * shape.layers
@@ -81,7 +81,7 @@ class CachedHead(DraftHeads):
         angle = torch.cat([angle, angle], dim=-1).unsqueeze(1)
         return Turn(angle.cos() * self._factor, angle.sin() * self._factor)
 
-    def embedded(self, tokens: Tensor, embed: Embed) -> Tensor:
+    def get_embeddings(self, tokens: Tensor, embed: Embed) -> Tensor:
         """Returns the target's embeddings of tokens [...], or the head's own if it has some."""
         vectors = self.embed_tokens(tokens) if hasattr(self, "embed_tokens") else embed(tokens)
         return vectors.to(self._like.dtype)
@@ -92,14 +92,14 @@ class CachedHead(DraftHeads):
 
     @property
     def bytes_per_slot(self) -> int:  # type: ignore[override]
-        widths = sum(layer.heads * (layer.key_dim + layer.value_dim) for layer in self.kept)
+        widths = sum(layer.heads * (layer.key_dim + layer.value_dim) for layer in self.layer_caches)
         return widths * self._like.element_size()
 
     def allocate(self, rows: int, slots: int) -> SlotCache:
         from spec_bench.engine.cache import LayerLayout, SlotCache  # needs transformers
 
         like = self._like
-        layouts = [LayerLayout(*layer, like.dtype, like.device) for layer in self.kept]
+        layouts = [LayerLayout(*layer, like.dtype, like.device) for layer in self.layer_caches]
         return SlotCache(layouts, rows, slots)
 
     def compute_own_logits(self, output: Tensor, project: Embed) -> Tensor:
@@ -145,26 +145,26 @@ class FeatureHead(CachedHead):
         return output
 
 
-class DraftingOnLast(Drafting):
+class LastHiddenDraftState(DraftState):
     """Drafting from the target's last hidden state at the token before the root."""
 
     recordable = True
 
-    def __init__(self, equipment: Equipment) -> None:
-        self._heads = equipment.heads
-        self._vocab = equipment.target.vocab_size
-        self._like = next(equipment.heads.parameters())
+    def __init__(self, resources: DraftResources) -> None:
+        self._heads = resources.heads
+        self._vocab = resources.target.vocab_size
+        self._like = next(resources.heads.parameters())
         # [rows, D]; zeros where a prompt of one token has none
-        self._hidden = self._like.new_zeros((equipment.rows, equipment.heads.shape.hidden))
+        self._hidden = self._like.new_zeros((resources.rows, resources.heads.shape.hidden))
         self._timer = ForwardTimer(self._like.device)
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
         self._hidden[row] = 0
 
-    def see_prompt(self, row: int, start: int, hidden: Tensor) -> None:
+    def observe_prompt(self, row: int, start: int, hidden: Tensor) -> None:
         self._hidden[row] = hidden[-1]
 
-    def see_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
+    def observe_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
         rows = cached_arange(path.shape[0], hidden.device)
         self._hidden[: len(path)] = hidden[rows, path[rows, accepted]]
 
@@ -185,7 +185,7 @@ def cache_attention(cache: SlotCache, mask: Tensor) -> AttentionFunction:
     return attend
 
 
-class HiddenDraftState(Drafting):
+class HiddenDraftState(DraftState):
     """Drafting whose head caches an entry for each token that the target has run.
 
     The next tree's first pass writes those of an iteration's path. Letters: P pending entries, W
@@ -194,11 +194,11 @@ class HiddenDraftState(Drafting):
 
     recordable = True
 
-    def __init__(self, equipment: Equipment, waiting: int) -> None:
-        head = equipment.heads
-        rows = equipment.rows
-        self._target = equipment.target
-        self._cache = equipment.heads_cache
+    def __init__(self, resources: DraftResources, waiting: int) -> None:
+        head = resources.heads
+        rows = resources.rows
+        self._target = resources.target
+        self._cache = resources.heads_cache
         self._head = head
         like = next(head.parameters())
         self._handed = like.new_zeros((rows, 1, head.features))  # [rows, P, W], not yet cached
@@ -207,7 +207,7 @@ class HiddenDraftState(Drafting):
         self._outputs = like.new_empty(0)  # the head's own
         self._timer = ForwardTimer(like.device)
 
-    def see_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
+    def observe_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
         rows, count = path.shape
         buffer = self._handed
         if count > buffer.shape[1]:
@@ -222,7 +222,7 @@ class HiddenDraftState(Drafting):
             self._cached[row] = length
             self._waiting[row] = committed_count
 
-    def most(self, rows: int, fixed: bool) -> int:
+    def max_pending(self, rows: int, fixed: bool) -> int:
         """Returns P: the most pending entries of the first R rows, or with ``fixed`` of any row."""
         return self._handed.shape[1] if fixed else max(self._waiting[:rows])
 

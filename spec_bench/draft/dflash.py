@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from spec_bench.core.transfer import CommittedTokens, HostDeviceInts, cached_arange
 from spec_bench.draft import eagle_files
-from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
+from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
 from spec_bench.draft.cached_head import CachedHead, Embed, HiddenDraftState, cache_attention
 from spec_bench.draft.layers import (
     AttentionFunction,
@@ -38,7 +38,7 @@ from spec_bench.draft.layers import (
     read_sizes,
     sizes_like,
 )
-from spec_bench.draft.levels import LevelDrafting
+from spec_bench.draft.levels import LevelDraftState
 from spec_bench.draft.network import DraftHeads, HeadPlan, load_weights
 from spec_bench.engine.cache import WritePlan
 from spec_bench.engine.model import Layers
@@ -173,12 +173,12 @@ class DFlashHead(CachedHead):
     def context_kept(self, entries: Tensor, turn: Turn) -> list[tuple[Tensor, Tensor]]:
         """Returns each layer's keys and values [R, K, T, d] of context entries [R, T, D]."""
         attentions: list[Any] = [layer.self_attn for layer in self.layers]
-        return [attention.kept(entries, turn) for attention in attentions]
+        return [attention.project_keys_values(entries, turn) for attention in attentions]
 
     def block(self, roots: Tensor, embed: Embed) -> Tensor:
         """Returns the block's inputs [R, B, D] after the last known tokens [R]."""
         masks = roots.new_full((len(roots), self.shape.block - 1), self.shape.mask_token)
-        return self.embedded(torch.cat([roots.unsqueeze(1), masks], dim=1), embed)
+        return self.get_embeddings(torch.cat([roots.unsqueeze(1), masks], dim=1), embed)
 
     def outputs(self, block: Tensor, turn: Turn, attend: AttentionFunction) -> Tensor:
         """Returns outputs [R, K, D], one per level, of a block [R, B, D] after its context."""
@@ -268,12 +268,12 @@ class DFlashHead(CachedHead):
 # entry is made of a token that the target has not run, so a block hangs on the committed tokens.
 
 
-class DFlashDrafting(LevelDrafting, HiddenDraftState):
+class DFlashDraftState(LevelDraftState, HiddenDraftState):
     """One DFlash or DSpark head on the target's hidden states."""
 
-    def __init__(self, equipment: Equipment) -> None:
-        super().__init__(equipment, waiting=0)
-        self.has_term = equipment.heads.shape.markov_rank > 0
+    def __init__(self, resources: DraftResources) -> None:
+        super().__init__(resources, waiting=0)
+        self.has_term = resources.heads.shape.markov_rank > 0
         self._starts, self._before = HostDeviceInts(), HostDeviceInts()
         self._new = 0  # entries of a row that are written before a block
 
@@ -281,12 +281,14 @@ class DFlashDrafting(LevelDrafting, HiddenDraftState):
         self._cached[row] = self._waiting[row] = 0
 
     @torch.inference_mode()
-    def see_prompt(self, row: int, start: int, hidden: Tensor) -> None:
+    def observe_prompt(self, row: int, start: int, hidden: Tensor) -> None:
         self._keep(hidden.unsqueeze(0), row, HostDeviceInts([start]))
         self._cached[row] = start + len(hidden)
 
-    def needs(self, committed: CommittedTokens, fixed: bool = False) -> Sequence[HostDeviceInts]:
-        self._new = self.most(len(committed), fixed)
+    def device_inputs(
+        self, committed: CommittedTokens, fixed: bool = False
+    ) -> Sequence[HostDeviceInts]:
+        self._new = self.max_pending(len(committed), fixed)
         self._starts = HostDeviceInts(self._cached[: len(committed)])
         self._before = committed.lengths
         return (self._starts,)
@@ -300,10 +302,10 @@ class DFlashDrafting(LevelDrafting, HiddenDraftState):
         if self._new:
             # A row with fewer writes fillers after them, where the block comes next.
             self._keep(self._handed[:rows, : self._new], 0, self._starts)
-        block = head.block(committed.roots.on(device), self._target.embed)
+        block = head.block(committed.roots.get_tensor(device), self._target.embed)
         turn = self._begin(block, 0, self._before)
         slots = cached_arange(max(self._before) + block.shape[1], device)
-        last_slot = self._before.on(device) + (block.shape[1] - 1)
+        last_slot = self._before.get_tensor(device) + (block.shape[1] - 1)
         mask = (slots <= last_slot.unsqueeze(1))[:, None, None]
 
         self._outputs = head.outputs(block, turn, cache_attention(self._cache, mask))
@@ -327,7 +329,9 @@ class DFlashDrafting(LevelDrafting, HiddenDraftState):
         """Plans a write of [R, P, D] at consecutive slots; returns the rotation at them."""
         count = inputs.shape[1]
         self._cache.begin(WritePlan(row, starts, count, max(starts) + count))
-        positions = starts.on(inputs.device).unsqueeze(1) + cached_arange(count, inputs.device)
+        positions = starts.get_tensor(inputs.device).unsqueeze(1) + cached_arange(
+            count, inputs.device
+        )
         turn: Turn = self._head.turn(positions)
         return turn
 
@@ -348,7 +352,7 @@ class DFlash(Drafter):
         assert heads is not None
         return int(heads.shape.levels)
 
-    def more_slots(self, heads: DraftHeads | None) -> int:
+    def extra_slots(self, heads: DraftHeads | None) -> int:
         assert isinstance(heads, DFlashHead)
         return heads.shape.block
 
@@ -356,5 +360,5 @@ class DFlash(Drafter):
         assert isinstance(heads, DFlashHead)
         return heads.shape.places(blocks, self.layer_ids)
 
-    def drafting(self, equipment: Equipment) -> Drafting:
-        return DFlashDrafting(equipment)
+    def make_state(self, resources: DraftResources) -> DraftState:
+        return DFlashDraftState(resources)

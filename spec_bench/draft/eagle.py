@@ -22,10 +22,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from spec_bench.core.transfer import CommittedTokens, HostDeviceInts, cached_arange
 from spec_bench.core.tree import Tree
-from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
+from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
 from spec_bench.draft.cached_head import FeatureHead, HiddenDraftState, cache_attention
 from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head
-from spec_bench.draft.levels import LevelDrafting, append_masks, gather_levels
+from spec_bench.draft.levels import LevelDraftState, append_masks, gather_levels
 from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.cache import SlotCache, WritePlan
 from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
@@ -59,23 +59,23 @@ class _Pass:
         cache.begin(WritePlan(row, starts, tokens.shape[1], visible.shape[2]))
         mask = visible.unsqueeze(1)
 
-        embedded = self._head.embedded(tokens, self._target.embed)
+        embedded = self._head.get_embeddings(tokens, self._target.embed)
         if self._zero_first:
             embedded = embedded * (positions > 0).unsqueeze(-1)
         output = self._head.step(self._feature, embedded, positions, cache_attention(cache, mask))
         return ForwardOutput(output.new_empty(0), output)
 
 
-class EagleDrafting(HiddenDraftState):
+class EagleDraftState(HiddenDraftState):
     """One EAGLE or MTP head on the target's features.
 
     ``zero_first``: the first pair's embedding is zeros, as some engines have it for MTP.
     """
 
-    def __init__(self, equipment: Equipment, zero_first: bool = False) -> None:
-        super().__init__(equipment, waiting=1)
+    def __init__(self, resources: DraftResources, zero_first: bool = False) -> None:
+        super().__init__(resources, waiting=1)
         self._zero_first = zero_first
-        self._prompts: list[Sequence[int]] = [()] * equipment.rows
+        self._prompts: list[Sequence[int]] = [()] * resources.rows
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
         """A prompt of one token has no feature: zeros stand in at slot 0 until the first comes."""
@@ -85,7 +85,7 @@ class EagleDrafting(HiddenDraftState):
         self._handed[row] = 0
 
     @torch.inference_mode()
-    def see_prompt(self, row: int, start: int, hidden: Tensor) -> None:
+    def observe_prompt(self, row: int, start: int, hidden: Tensor) -> None:
         """Runs a chunk's pairs; the prompt's last one waits for the first tree."""
         prompt = self._prompts[row]
         hidden = hidden.to(self._handed.dtype)
@@ -100,9 +100,11 @@ class EagleDrafting(HiddenDraftState):
         features: Any = self.run(hidden[:count].unsqueeze(0))
         run_pending(features, self._cache, [start], tokens, row=row)
 
-    def needs(self, committed: CommittedTokens, fixed: bool = False) -> Sequence[HostDeviceInts]:
+    def device_inputs(
+        self, committed: CommittedTokens, fixed: bool = False
+    ) -> Sequence[HostDeviceInts]:
         pending_counts = self._waiting[: len(committed)]
-        width = self.most(len(committed), fixed)
+        width = self.max_pending(len(committed), fixed)
         # A row with fewer pairs runs fillers after its root, where the tree is written next.
         self._tokens = HostDeviceInts(
             [
@@ -116,22 +118,22 @@ class EagleDrafting(HiddenDraftState):
         return self._tokens, self._starts, self._last, self._before
 
     @torch.inference_mode()
-    def at_root(self, committed: CommittedTokens) -> Tensor:
+    def root_logits(self, committed: CommittedTokens) -> Tensor:
         """Runs the pending pairs; returns logits [R, 1, 1, V] below the root."""
         self._timer.start()
         rows = len(committed)
         pending = len(self._tokens[0])
-        tokens = self._tokens.on(self._handed.device)
+        tokens = self._tokens.get_tensor(self._handed.device)
         features: Any = self.run(self._handed[:rows, :pending])
         output = run_pending(features, self._cache, self._starts, tokens, logits_to_keep=0).hidden
         assert output is not None
         if pending > 1:
             index = cached_arange(rows, output.device).unsqueeze(1)
-            output = output[index, self._last.on(output.device).unsqueeze(1)]
-        return self._proposed(output)
+            output = output[index, self._last.get_tensor(output.device).unsqueeze(1)]
+        return self._compute_logits(output)
 
     @torch.inference_mode()
-    def at_frontier(self, tree: Tree, committed: CommittedTokens) -> Tensor:
+    def frontier_logits(self, tree: Tree, committed: CommittedTokens) -> Tensor:
         """Runs the frontier, each node on its parent's output; returns logits [R, F, 1, V]."""
         self._timer.start()
         nodes = tree.frontier
@@ -140,13 +142,13 @@ class EagleDrafting(HiddenDraftState):
         head_pass: Any = _Pass(self._head, self._target, feature, self._zero_first)
         output = run_nodes(head_pass, self._cache, tree, self._before, nodes).hidden
         assert output is not None
-        return self._proposed(output, self._outputs)
+        return self._compute_logits(output, self._outputs)
 
     def run(self, hidden: Tensor) -> _Pass:
         """Makes a pass over the target's hidden states [R, P, W]."""
         return _Pass(self._head, self._target, self._head.fuse(hidden), self._zero_first)
 
-    def _proposed(self, output: Tensor, earlier_outputs: Tensor | None = None) -> Tensor:
+    def _compute_logits(self, output: Tensor, earlier_outputs: Tensor | None = None) -> Tensor:
         """Keeps a level's outputs; returns its logits [R, F, 1, V]."""
         self._outputs = (
             output if earlier_outputs is None else torch.cat([earlier_outputs, output], dim=1)
@@ -167,8 +169,8 @@ class Eagle(Drafter):
 
     heads = Eagle1Head
 
-    def drafting(self, equipment: Equipment) -> Drafting:
-        return EagleDrafting(equipment)
+    def make_state(self, resources: DraftResources) -> DraftState:
+        return EagleDraftState(resources)
 
 
 # P-EAGLE (arXiv 2602.01469): after the pairs with features from the target, the last of which has
@@ -176,11 +178,11 @@ class Eagle(Drafter):
 # same causal attention. Row d guesses the token d after the next. Nothing of the masks is kept.
 
 
-class ParallelEagleDrafting(LevelDrafting, EagleDrafting):
+class ParallelEagleDraftState(LevelDraftState, EagleDraftState):
     """One P-EAGLE head on the target's features."""
 
-    def __init__(self, equipment: Equipment, levels: int) -> None:
-        super().__init__(equipment)
+    def __init__(self, resources: DraftResources, levels: int) -> None:
+        super().__init__(resources)
         self._count = levels
 
     def levels(self, committed: CommittedTokens) -> Tensor:
@@ -190,9 +192,9 @@ class ParallelEagleDrafting(LevelDrafting, EagleDrafting):
         mask_count = self._count - 1
         device = self._handed.device
         mask = self._head.shape.mask_token
-        root_index = self._last.on(device).unsqueeze(1)
+        root_index = self._last.get_tensor(device).unsqueeze(1)
         assert mask is not None
-        tokens = append_masks(self._tokens.on(device), root_index, mask_count, mask)
+        tokens = append_masks(self._tokens.get_tensor(device), root_index, mask_count, mask)
         features_in = self._handed[:rows, :pending]
         features: Any = self.run(
             append_masks(features_in, root_index, mask_count, self._head.mask_hidden)
@@ -237,13 +239,13 @@ class Eagle3(Drafter):
             )
         return self.parallel or None
 
-    def more_slots(self, heads: DraftHeads | None) -> int:
+    def extra_slots(self, heads: DraftHeads | None) -> int:
         return self.parallel
 
-    def drafting(self, equipment: Equipment) -> Drafting:
+    def make_state(self, resources: DraftResources) -> DraftState:
         if self.parallel:
-            return ParallelEagleDrafting(equipment, self.parallel)
-        return EagleDrafting(equipment)
+            return ParallelEagleDraftState(resources, self.parallel)
+        return EagleDraftState(resources)
 
 
 # Checks that an EAGLE-3 head reads the hidden states that it was trained on.
@@ -286,7 +288,7 @@ def agreements(
     )
     assert hidden is not None
     states = dict(zip(places, hidden[:, :-1].chunk(len(places), dim=-1), strict=True))
-    embedded = head.embedded(ids[:, 1:], target.embed)
+    embedded = head.get_embeddings(ids[:, 1:], target.embed)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
         gqa = q.shape[1] != k.shape[1]

@@ -38,13 +38,13 @@ class EagleHead(FeatureHead):
         self, feature: Tensor, embedded: Tensor, positions: Tensor, attend: AttentionFunction
     ) -> Tensor:
         turn = self.turn(positions)
-        x, z = self.joined(feature, embedded)
+        x, z = self.join_inputs(feature, embedded)
         for block in self.layers:
             x = block(x, turn, attend, z)
             z = None
         return x
 
-    def joined(self, feature: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
+    def join_inputs(self, feature: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
         """Joins feature and embedding into the first block's residual input [R, T, D] and the input
         of its attention, None if it is the same.
         """
@@ -108,7 +108,7 @@ class Eagle1Head(EagleHead):
         super().__init__(shape, ids, blocks)
         self.fc = nn.Linear(2 * shape.width, shape.width, bias=shape.fc_bias)
 
-    def joined(self, feature: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
+    def join_inputs(self, feature: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
         projected: Tensor = self.fc(torch.cat([embedded, feature], dim=-1))
         return projected, projected
 
@@ -142,7 +142,7 @@ class Eagle3Head(EagleHead):
     def features(self) -> int:
         return 3 * self.shape.hidden
 
-    def joined(self, feature: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
+    def join_inputs(self, feature: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
         first_block: Any = self.layers[0]
         normed_feature = first_block.hidden_norm(feature)
         z = torch.cat([first_block.input_layernorm(embedded), normed_feature], dim=-1)

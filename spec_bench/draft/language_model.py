@@ -12,8 +12,8 @@ from torch import Tensor
 
 from spec_bench.core.transfer import CommittedTokens, HostDeviceInts, cached_arange
 from spec_bench.core.tree import Tree
-from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
-from spec_bench.draft.levels import LevelDrafting, append_masks, gather_levels
+from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
+from spec_bench.draft.levels import LevelDraftState, append_masks, gather_levels
 from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.mapped_model import MappedModel
 from spec_bench.engine.model import LanguageModel
@@ -22,7 +22,7 @@ from spec_bench.settings.fields import Count, Range, format_value
 from spec_bench.system.errors import UsageError
 
 
-class LanguageModelDrafting(Drafting):
+class LanguageModelDraftState(DraftState):
     """D draft models that run level by level.
 
     A draft never runs on a tree's deepest level nor on the bonus token, so after a commit its cache
@@ -31,10 +31,10 @@ class LanguageModelDrafting(Drafting):
 
     recordable = True
 
-    def __init__(self, equipment: Equipment) -> None:
-        self.models = equipment.models
-        self._caches = equipment.caches
-        self._cached = [0] * equipment.rows  # tokens of each row that are in the caches
+    def __init__(self, resources: DraftResources) -> None:
+        self.models = resources.models
+        self._caches = resources.caches
+        self._cached = [0] * resources.rows  # tokens of each row that are in the caches
         # What was not run yet: [R, P] tokens, [R] their first slots, and which of them the root is.
         self._pending = (HostDeviceInts(), HostDeviceInts(), HostDeviceInts())
         self._most = 1  # tokens of a row that wait after an iteration
@@ -44,7 +44,9 @@ class LanguageModelDrafting(Drafting):
             prefill(model, cache, row, prompt[:-1])
         self._cached[row] = len(prompt) - 1
 
-    def needs(self, committed: CommittedTokens, fixed: bool = False) -> Sequence[HostDeviceInts]:
+    def device_inputs(
+        self, committed: CommittedTokens, fixed: bool = False
+    ) -> Sequence[HostDeviceInts]:
         pending = self._most
         if not fixed:
             pending = max(len(c) - n for c, n in zip(committed, self._cached, strict=False))
@@ -57,20 +59,20 @@ class LanguageModelDrafting(Drafting):
         )
         return self._pending
 
-    def at_root(self, committed: CommittedTokens) -> Tensor:
+    def root_logits(self, committed: CommittedTokens) -> Tensor:
         tokens, starts, root_index = self._pending
         keep = 1 if root_index.exact and min(root_index) == len(tokens[0]) - 1 else 0
         logits = []
         for model, cache in zip(self.models, self._caches, strict=True):
-            ids = tokens.on(model.device)
+            ids = tokens.get_tensor(model.device)
             output = run_pending(model, cache, starts, ids, logits_to_keep=keep).logits
             if not keep:
                 rows = cached_arange(len(root_index), output.device).unsqueeze(1)
-                output = output[rows, root_index.on(output.device).unsqueeze(1)]
+                output = output[rows, root_index.get_tensor(output.device).unsqueeze(1)]
             logits.append(output)
         return _stack_drafts(logits)
 
-    def at_frontier(self, tree: Tree, committed: CommittedTokens) -> Tensor:
+    def frontier_logits(self, tree: Tree, committed: CommittedTokens) -> Tensor:
         return _stack_drafts(
             [
                 run_nodes(model, cache, tree, committed.lengths, tree.frontier).logits
@@ -99,7 +101,7 @@ class LanguageModelDrafting(Drafting):
         return sum(model.timer.take_s() for model in self.models)
 
 
-class RespelledDrafting(LanguageModelDrafting):
+class RespelledDraftState(LanguageModelDraftState):
     """One draft of another tokenizer: its context is the target's text in its own tokens.
 
     A context differs from the target's in length where a token has several parts; a tree does not,
@@ -109,8 +111,8 @@ class RespelledDrafting(LanguageModelDrafting):
 
     recordable = False  # how many parts a token has is the host's to look up
 
-    def __init__(self, equipment: Equipment, model: MappedModel) -> None:
-        super().__init__(equipment)
+    def __init__(self, resources: DraftResources, model: MappedModel) -> None:
+        super().__init__(resources)
         self._model, self._rows = model, CommittedTokens([])
         self._tokens = torch.zeros(0)  # of the trees' nodes that were run
         self._kept = [0]  # nodes of each row
@@ -118,13 +120,15 @@ class RespelledDrafting(LanguageModelDrafting):
     def start(self, row: int, prompt: Sequence[int]) -> None:
         super().start(row, self._model.retokenise(prompt))
 
-    def needs(self, committed: CommittedTokens, fixed: bool = False) -> Sequence[HostDeviceInts]:
+    def device_inputs(
+        self, committed: CommittedTokens, fixed: bool = False
+    ) -> Sequence[HostDeviceInts]:
         self._rows = CommittedTokens(self._model.retokenise(tokens) for tokens in committed)
-        return (*super().needs(self._rows), self._rows.lengths)
+        return (*super().device_inputs(self._rows), self._rows.lengths)
 
-    def at_frontier(self, tree: Tree, committed: CommittedTokens) -> Tensor:
+    def frontier_logits(self, tree: Tree, committed: CommittedTokens) -> Tensor:
         self._tokens = tree.tokens
-        return super().at_frontier(tree, self._rows)
+        return super().frontier_logits(tree, self._rows)
 
     def commit(
         self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
@@ -141,15 +145,15 @@ class RespelledDrafting(LanguageModelDrafting):
         super().count(self._rows.lengths, self._kept, depth)
 
 
-def make_model_state(equipment: Equipment) -> LanguageModelDrafting:
+def make_model_state(resources: DraftResources) -> LanguageModelDraftState:
     """Makes the state that drafts with the models; several must have the target's tokenizer."""
-    models = equipment.models
+    models = resources.models
     mapped = [model for model in models if isinstance(model, MappedModel) and model.pieces]
     if not mapped:
-        return LanguageModelDrafting(equipment)
+        return LanguageModelDraftState(resources)
     if len(models) > 1:
         raise UsageError("several drafts need the target's tokenizer; one of them has another")
-    return RespelledDrafting(equipment, mapped[0])
+    return RespelledDraftState(resources, mapped[0])
 
 
 @drafter("language_model")
@@ -168,8 +172,8 @@ class LanguageModelDrafter(Drafter):
     def audit_cases(cls, models: int) -> tuple[Drafter, ...]:
         return (cls(models),)
 
-    def drafting(self, equipment: Equipment) -> Drafting:
-        return make_model_state(equipment)
+    def make_state(self, resources: DraftResources) -> DraftState:
+        return make_model_state(resources)
 
 
 def _stack_drafts(logits: list[Tensor]) -> Tensor:
@@ -184,11 +188,11 @@ def _stack_drafts(logits: list[Tensor]) -> Tensor:
 # committed tokens waits for the next pass.
 
 
-class ParallelDrafting(LevelDrafting, LanguageModelDrafting):
+class ParallelDraftState(LevelDraftState, LanguageModelDraftState):
     """Drafts with a PARD model."""
 
-    def __init__(self, equipment: Equipment, levels: int, mask_token: int) -> None:
-        super().__init__(equipment)
+    def __init__(self, resources: DraftResources, levels: int, mask_token: int) -> None:
+        super().__init__(resources)
         self._count = levels
         self._mask = mask_token
 
@@ -196,8 +200,8 @@ class ParallelDrafting(LevelDrafting, LanguageModelDrafting):
         (model,) = self.models
         (cache,) = self._caches
         tokens, starts, root_index = self._pending
-        ids = tokens.on(model.device)
-        root = root_index.on(model.device).unsqueeze(1)
+        ids = tokens.get_tensor(model.device)
+        root = root_index.get_tensor(model.device).unsqueeze(1)
         ids = append_masks(ids, root, self._count - 1, self._mask)
         logits = run_pending(model, cache, starts, ids, logits_to_keep=0).logits
         return gather_levels(logits, root.to(logits.device), self._count)
@@ -229,7 +233,7 @@ class Pard(Drafter):
     def reach(self, heads: DraftHeads | None) -> int:
         return self.levels
 
-    def more_slots(self, heads: DraftHeads | None) -> int:
+    def extra_slots(self, heads: DraftHeads | None) -> int:
         return self.levels
 
     @classmethod
@@ -237,9 +241,9 @@ class Pard(Drafter):
         """A level's distribution depends on the committed tokens and masks alone."""
         return (cls(levels=3, mask_token=0),) if models == 1 else ()
 
-    def drafting(self, equipment: Equipment) -> Drafting:
+    def make_state(self, resources: DraftResources) -> DraftState:
         """Raises UsageError if the draft has another tokenizer, or no mask token is named."""
-        (model,) = equipment.models
+        (model,) = resources.models
         id_offset = model.vocab_size if isinstance(model, MappedModel) else 0  # of its own tokens
         if getattr(model, "pieces", None):
             raise UsageError("a pard drafter needs a draft with the target's tokenizer")
@@ -249,7 +253,7 @@ class Pard(Drafter):
                 "a pard drafter needs a draft trained for it: its config.json names no pard_token, "
                 "and drafter.mask_token is null"
             )
-        return ParallelDrafting(equipment, self.levels, id_offset + token)
+        return ParallelDraftState(resources, self.levels, id_offset + token)
 
 
 # The target drafts for itself with some of its blocks left out; no file and no training.
@@ -280,7 +284,7 @@ class OwnBlocks(Drafter):
             )
 
     @property
-    def own_model(self) -> bool:
+    def has_own_model(self) -> bool:
         return True
 
     def places(self, blocks: int) -> tuple[int, ...]:
@@ -309,5 +313,5 @@ class OwnBlocks(Drafter):
     def audit_cases(cls, models: int) -> tuple[Drafter, ...]:
         return ()  # a draft model like any other, of a target that has blocks
 
-    def drafting(self, equipment: Equipment) -> Drafting:
-        return make_model_state(equipment)
+    def make_state(self, resources: DraftResources) -> DraftState:
+        return make_model_state(resources)

@@ -204,11 +204,11 @@ class Attention(nn.Module):
         """z [R, T, inputs] -> [R, T, D]."""
         q = self.q_proj(z).unflatten(-1, (-1, self.head_dim))
         q = turn((self.q_norm(q) if self.qk_norm else q).transpose(1, 2))
-        context = attend(layer, q, *self.kept(z, turn))
+        context = attend(layer, q, *self.project_keys_values(z, turn))
         output: Tensor = self.o_proj(context.transpose(1, 2).flatten(2))
         return output
 
-    def kept(self, z: Tensor, turn: Turn) -> tuple[Tensor, Tensor]:
+    def project_keys_values(self, z: Tensor, turn: Turn) -> tuple[Tensor, Tensor]:
         """z [R, T, inputs] -> rotated keys and values, [R, K, T, d] each."""
         k, v = (part(z).unflatten(-1, (-1, self.head_dim)) for part in (self.k_proj, self.v_proj))
         k = self.k_norm(k) if self.qk_norm else k

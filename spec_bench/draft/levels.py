@@ -16,10 +16,10 @@ from torch.nn.functional import pad
 
 from spec_bench.core.transfer import CommittedTokens, cached_arange
 from spec_bench.core.tree import Tree
-from spec_bench.draft.base import Drafting
+from spec_bench.draft.base import DraftState
 
 
-class LevelDrafting(Drafting):
+class LevelDraftState(DraftState):
     """Drafts all levels from one forward pass."""
 
     has_term = False  # whether a node's token adds to the logits below it
@@ -36,17 +36,21 @@ class LevelDrafting(Drafting):
         raise NotImplementedError
 
     @torch.inference_mode()
-    def at_root(self, committed: CommittedTokens) -> Tensor:
+    def root_logits(self, committed: CommittedTokens) -> Tensor:
         self._levels = self.levels(committed)
         device = self._levels.device
-        return self._below(lambda: committed.roots.on(device).unsqueeze(1), 1, 0)
+        return self._compute_logits_below(
+            lambda: committed.roots.get_tensor(device).unsqueeze(1), 1, 0
+        )
 
     @torch.inference_mode()
-    def at_frontier(self, tree: Tree, committed: CommittedTokens) -> Tensor:
+    def frontier_logits(self, tree: Tree, committed: CommittedTokens) -> Tensor:
         nodes = tree.frontier
-        return self._below(lambda: tree.tokens[:, nodes], nodes.stop - nodes.start, tree.grown)
+        return self._compute_logits_below(
+            lambda: tree.tokens[:, nodes], nodes.stop - nodes.start, tree.grown
+        )
 
-    def _below(self, tokens: Callable[[], Tensor], nodes: int, level: int) -> Tensor:
+    def _compute_logits_below(self, tokens: Callable[[], Tensor], nodes: int, level: int) -> Tensor:
         logits = self._levels[:, level : level + 1].expand(-1, nodes, -1)
         if self.has_term:
             logits = logits + self.term(tokens(), level)

@@ -27,8 +27,15 @@ from torch import Tensor
 
 from spec_bench.core.transfer import CommittedTokens, HostDeviceInts, cached_arange
 from spec_bench.core.tree import Tree
-from spec_bench.draft.base import Drafter, Drafting, DraftMemory, Equipment, GuessedNode, drafter
-from spec_bench.draft.language_model import LanguageModelDrafting, make_model_state
+from spec_bench.draft.base import (
+    Drafter,
+    DraftMemory,
+    DraftResources,
+    DraftState,
+    GuessedNode,
+    drafter,
+)
+from spec_bench.draft.language_model import LanguageModelDraftState, make_model_state
 from spec_bench.settings.fields import Count, Range, Share, first_line
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest
@@ -139,7 +146,7 @@ class FirstIndex(NgramIndex):
         return [[GuessedNode(token, 0)] for token in span]
 
 
-class LookupDrafting(Drafting):
+class LookupDraftState(DraftState):
     """One index per row, updated before each guess; ``bounds`` follow width and depth."""
 
     recordable = True  # guesses are made before
@@ -191,8 +198,8 @@ class FirstMatch(Drafter):
         """Makes an empty index of one row."""
         return FirstIndex(self.longest, self.shortest)
 
-    def drafting(self, equipment: Equipment) -> Drafting:
-        return LookupDrafting(self.index, equipment.rows)
+    def make_state(self, resources: DraftResources) -> DraftState:
+        return LookupDraftState(self.index, resources.rows)
 
 
 @drafter("lookup")
@@ -209,19 +216,19 @@ class Lookup(FirstMatch):
     def index(self) -> NgramIndex:
         return NgramIndex(self.longest, self.shortest)
 
-    def drafting(self, equipment: Equipment) -> Drafting:
-        return LookupDrafting(self.index, equipment.rows, self.share, self.per_match)
+    def make_state(self, resources: DraftResources) -> DraftState:
+        return LookupDraftState(self.index, resources.rows, self.share, self.per_match)
 
 
 # The row's own past where it has a match, a draft model elsewhere.
 
 
-class LookupOrModelDrafting(LookupDrafting):
+class LookupOrModelDraftState(LookupDraftState):
     """Looks up guesses, and runs a model where there are none; it catches up when it runs."""
 
     recordable = False
 
-    def __init__(self, model: LanguageModelDrafting, *args: Any) -> None:
+    def __init__(self, model: LanguageModelDraftState, *args: Any) -> None:
         super().__init__(*args)
         self._model = model
         self._ran = False
@@ -231,15 +238,17 @@ class LookupOrModelDrafting(LookupDrafting):
         super().start(row, prompt)
         self._model.start(row, prompt)
 
-    def needs(self, committed: CommittedTokens, fixed: bool = False) -> Sequence[HostDeviceInts]:
-        return self._model.needs(committed)
+    def device_inputs(
+        self, committed: CommittedTokens, fixed: bool = False
+    ) -> Sequence[HostDeviceInts]:
+        return self._model.device_inputs(committed)
 
-    def at_root(self, committed: CommittedTokens) -> Tensor:
+    def root_logits(self, committed: CommittedTokens) -> Tensor:
         self._ran = True
-        return self._model.at_root(committed)
+        return self._model.root_logits(committed)
 
-    def at_frontier(self, tree: Tree, committed: CommittedTokens) -> Tensor:
-        return self._model.at_frontier(tree, committed)
+    def frontier_logits(self, tree: Tree, committed: CommittedTokens) -> Tensor:
+        return self._model.frontier_logits(tree, committed)
 
     def commit(
         self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
@@ -272,9 +281,9 @@ class LookupOrModel(Lookup):
     def models(self) -> int:
         return 1
 
-    def drafting(self, equipment: Equipment) -> Drafting:
-        args = (self.index, equipment.rows, self.share, self.per_match)
-        return LookupOrModelDrafting(make_model_state(equipment), *args)
+    def make_state(self, resources: DraftResources) -> DraftState:
+        args = (self.index, resources.rows, self.share, self.per_match)
+        return LookupOrModelDraftState(make_model_state(resources), *args)
 
 
 # Suffix decoding's trees (Oliaro et al., 2024, arXiv 2411.04975), as ArcticInference and vLLM score
@@ -474,23 +483,23 @@ class Suffix(Drafter):
     def revision(self) -> str:
         return digest(self.answers) if self.earlier else ""
 
-    def remembering(self) -> AnswerMemory | None:
+    def make_memory(self) -> AnswerMemory | None:
         keeps = self.memory == "finished"
         return AnswerMemory(self.depth, self.answers, keeps) if keeps or self.answers else None
 
-    def drafting(self, equipment: Equipment) -> Drafting:
+    def make_state(self, resources: DraftResources) -> DraftState:
         """Raises UsageError if the earlier answers hold tokens that the target does not know."""
-        vocab = equipment.target.vocab_size
+        vocab = resources.target.vocab_size
         if outside := [
             token for answer in self.answers for token in answer if not 0 <= token < vocab
         ]:
             raise UsageError(f"{self.earlier}: token {outside[0]}, and the target knows {vocab}")
 
         def index() -> SuffixIndex:
-            trie = memory.trie if isinstance(memory := equipment.memory, AnswerMemory) else None
+            trie = memory.trie if isinstance(memory := resources.memory, AnswerMemory) else None
             return SuffixIndex(self.depth, self.factor, self.least, trie)
 
-        return LookupDrafting(index, equipment.rows)
+        return LookupDraftState(index, resources.rows)
 
 
 # Token Recycling (Luo et al., 2024, arXiv 2408.08696): the target's own earlier candidates.
@@ -500,22 +509,22 @@ class Suffix(Drafter):
 # vocabulary. Letters: R rows, F frontier nodes, V tokens.
 
 
-class RecyclingDrafting(Drafting):
+class RecyclingDraftState(DraftState):
     """Drafts from tables [rows, V + 1, best] of each token's best next tokens, zeros at first. The
     last line takes writes that nobody reads.
     """
 
     recordable = True
 
-    def __init__(self, equipment: Equipment, best: int) -> None:
-        self._vocab = equipment.target.vocab_size
-        shape = (equipment.rows, self._vocab + 1, min(best, self._vocab))
-        self.tables = torch.zeros(shape, dtype=torch.long, device=equipment.target.device)
+    def __init__(self, resources: DraftResources, best: int) -> None:
+        self._vocab = resources.target.vocab_size
+        shape = (resources.rows, self._vocab + 1, min(best, self._vocab))
+        self.tables = torch.zeros(shape, dtype=torch.long, device=resources.target.device)
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
         self.tables[row] = 0
 
-    def see_scores(self, tree: Tree, logits: Tensor) -> None:
+    def observe_scores(self, tree: Tree, logits: Tensor) -> None:
         tokens = tree.tokens
         count = logits.shape[1]
         # Of nodes with one token the last stays; the others write where nobody reads.
@@ -526,13 +535,13 @@ class RecyclingDrafting(Drafting):
         rows = cached_arange(len(tokens), tokens.device).unsqueeze(1)
         self.tables[rows, tokens] = logits.topk(self.tables.shape[-1], dim=-1).indices
 
-    def at_root(self, committed: CommittedTokens) -> Tensor:
-        return self._below(committed.roots.on(self.tables.device).unsqueeze(1))
+    def root_logits(self, committed: CommittedTokens) -> Tensor:
+        return self._rank_followers(committed.roots.get_tensor(self.tables.device).unsqueeze(1))
 
-    def at_frontier(self, tree: Tree, committed: CommittedTokens) -> Tensor:
-        return self._below(tree.tokens[:, tree.frontier])
+    def frontier_logits(self, tree: Tree, committed: CommittedTokens) -> Tensor:
+        return self._rank_followers(tree.tokens[:, tree.frontier])
 
-    def _below(self, tokens: Tensor) -> Tensor:
+    def _rank_followers(self, tokens: Tensor) -> Tensor:
         """Logits [R, F, 1, V] below tokens [R, F]: the better the rank the higher, else -inf."""
         best = self.tables[cached_arange(len(tokens), tokens.device).unsqueeze(1), tokens]
         ranks = -cached_arange(best.shape[-1], best.device).to(torch.float32)
@@ -554,5 +563,5 @@ class TokenRecycling(Drafter):
     policies = ("node_list",)
     passes = 0
 
-    def drafting(self, equipment: Equipment) -> Drafting:
-        return RecyclingDrafting(equipment, self.best)
+    def make_state(self, resources: DraftResources) -> DraftState:
+        return RecyclingDraftState(resources, self.best)

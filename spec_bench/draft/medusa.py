@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from spec_bench.core.transfer import CommittedTokens
-from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
-from spec_bench.draft.cached_head import DraftingOnLast
-from spec_bench.draft.levels import LevelDrafting
+from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
+from spec_bench.draft.cached_head import LastHiddenDraftState
+from spec_bench.draft.levels import LevelDraftState
 from spec_bench.draft.network import DraftHeads, HeadPlan, ResidualBlock, load_weights
 from spec_bench.system.errors import UsageError
 
@@ -115,7 +115,7 @@ class MedusaHeads(DraftHeads):
         return _FILES[0], weights, config
 
 
-class MedusaDrafting(LevelDrafting, DraftingOnLast):
+class MedusaDraftState(LevelDraftState, LastHiddenDraftState):
     """K heads; all nodes of a level get the same proposals, those of the level's head."""
 
     def levels(self, committed: CommittedTokens) -> Tensor:
@@ -138,5 +138,5 @@ class Medusa(Drafter):
         assert heads is not None
         return int(heads.shape.heads)
 
-    def drafting(self, equipment: Equipment) -> Drafting:
-        return MedusaDrafting(equipment)
+    def make_state(self, resources: DraftResources) -> DraftState:
+        return MedusaDraftState(resources)

@@ -19,9 +19,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
+from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
 from spec_bench.draft.cached_head import Embed, FeatureHead
-from spec_bench.draft.eagle import EagleDrafting
+from spec_bench.draft.eagle import EagleDraftState
 from spec_bench.draft.layers import AttentionFunction, LayerCache
 from spec_bench.draft.network import HeadPlan, load_weights
 from spec_bench.engine.own_blocks import OwnBlock, body_config
@@ -204,7 +204,7 @@ class MtpHead(FeatureHead):
         return self.eh_proj.weight
 
     @cached_property
-    def kept(self) -> Sequence[LayerCache]:
+    def layer_caches(self) -> Sequence[LayerCache]:
         """Measured by a token's attention on the meta device."""
         layers: list[LayerCache] = []
 
@@ -283,5 +283,5 @@ class Mtp(Drafter):
 
     heads = MtpHead
 
-    def drafting(self, equipment: Equipment) -> Drafting:
-        return EagleDrafting(equipment, self.zero_first)
+    def make_state(self, resources: DraftResources) -> DraftState:
+        return EagleDraftState(resources, self.zero_first)

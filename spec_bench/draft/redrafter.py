@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from spec_bench.core.transfer import HostDeviceInts
-from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
-from spec_bench.draft.cached_head import DraftingOnLast
+from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
+from spec_bench.draft.cached_head import LastHiddenDraftState
 from spec_bench.draft.eagle_files import add_vocabulary_map, canonical
 from spec_bench.draft.network import DraftHeads, HeadPlan, ResidualBlock, load_weights
 
@@ -134,12 +134,12 @@ class RecurrentHead(DraftHeads):
         return _FILE, add_vocabulary_map(self.state_dict(), self.ids, self.shape.vocab), config
 
 
-class RecurrentDrafting(DraftingOnLast):
+class RecurrentDraftState(LastHiddenDraftState):
     """Beams of equal length from one recurrent head."""
 
-    def __init__(self, equipment: Equipment) -> None:
-        super().__init__(equipment)
-        self._embed = equipment.target.embed
+    def __init__(self, resources: DraftResources) -> None:
+        super().__init__(resources)
+        self._embed = resources.target.embed
 
     def beams(self, roots: Sequence[int], width: int, length: int) -> Tensor:
         """Searches for the W likeliest continuations of each of R roots, best first, [R, W, L].
@@ -149,7 +149,7 @@ class RecurrentDrafting(DraftingOnLast):
         self._timer.start()
         rows = len(roots)
         x = self._hidden[:rows].unsqueeze(1)  # [R, 1, D]
-        tokens = HostDeviceInts.of(roots).on(self._like.device).unsqueeze(1)  # [R, 1]
+        tokens = HostDeviceInts.wrap(roots).get_tensor(self._like.device).unsqueeze(1)  # [R, 1]
         state = torch.zeros_like(x)
         score = torch.zeros((rows, 1), dtype=torch.float32, device=x.device)
         beams = tokens.new_zeros((rows, 1, 0))
@@ -177,5 +177,5 @@ class ReDrafter(Drafter):
     policies = ("head_beams",)
     heads = RecurrentHead
 
-    def drafting(self, equipment: Equipment) -> Drafting:
-        return RecurrentDrafting(equipment)
+    def make_state(self, resources: DraftResources) -> DraftState:
+        return RecurrentDraftState(resources)

@@ -16,7 +16,9 @@ from spec_bench.core.transfer import HostDeviceInts, cached_arange
 
 def adjacent_slots(starts: Sequence[int], count: int, device: torch.device) -> Tensor:
     """[R, T] the adjacent slots of T = ``count`` tokens, from their row's first slot on."""
-    return HostDeviceInts.of(starts).on(device).unsqueeze(1) + cached_arange(count, device)
+    return HostDeviceInts.wrap(starts).get_tensor(device).unsqueeze(1) + cached_arange(
+        count, device
+    )
 
 
 # The slot cache: keys and values of every row, written at given slots, compacted on commit.
@@ -202,7 +204,7 @@ class SlotCache(Cache):
         """
         self.check(max(plan.starts) + plan.count)
         self.plan = plan
-        self.first = plan.starts[0] if HostDeviceInts.of(plan.starts).equal else None
+        self.first = plan.starts[0] if HostDeviceInts.wrap(plan.starts).equal else None
         self.views = self._cut(plan, self.first) if views and self.first is not None else None
         if self.first is None:
             for device in {layout.device for layout in self._layouts}:
@@ -246,7 +248,7 @@ class SlotCache(Cache):
         """Keeps tree nodes [R, T] of the first R rows, root first, without the host; ``lengths``
         [R] were committed before. If a row keeps fewer than T, leftovers are written after them.
         """
-        starts = HostDeviceInts.of(lengths).on(nodes.device).unsqueeze(1)
+        starts = HostDeviceInts.wrap(lengths).get_tensor(nodes.device).unsqueeze(1)
         self.move_slots(starts + nodes, starts + cached_arange(nodes.shape[1], nodes.device))
 
     def move_slots(self, sources: Tensor, targets: Tensor) -> None:

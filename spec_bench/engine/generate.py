@@ -99,7 +99,7 @@ def generate(
         ids, mask = _padded(requests, target.device)
         prompt = ids.shape[1]
 
-        def ended(texts: torch.Tensor, *args: Any) -> torch.Tensor:
+        def find_ended(texts: torch.Tensor, *args: Any) -> torch.Tensor:
             rows = zip(requests, texts[:, prompt:].tolist(), strict=True)
             ends = [request.find_end(answer) is not None for request, answer in rows]
             return torch.tensor(ends, device=texts.device)
@@ -109,7 +109,7 @@ def generate(
                 input_ids=ids,
                 attention_mask=mask,
                 generation_config=_generate_arguments(target, requests, settings),
-                stopping_criteria=[ended] * any(watch.ends.texts for watch in requests),
+                stopping_criteria=[find_ended] * any(watch.ends.texts for watch in requests),
                 **aid.keywords,
             )[:, prompt:].tolist()
         except ValueError as error:  # such as vocabularies of two sizes, which ours decodes

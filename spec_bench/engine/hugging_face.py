@@ -48,7 +48,9 @@ class HuggingFaceModel:
         self.timer = ForwardTimer(self.device)
         self.dtype = self.module.dtype
         self.masks = LayerMasks(config, self.dtype)
-        self.plain = PlainModel.of(self.module, COMPILE[self.compile])  # None: modules are called
+        self.plain = PlainModel.build(
+            self.module, COMPILE[self.compile]
+        )  # None: modules are called
         self.fused = COMPILE[self.compile] is not None  # whether its passes are compiled
         if self.fused and self.plain is None:
             kind = type(self.module).__name__

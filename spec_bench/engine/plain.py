@@ -190,7 +190,7 @@ class PlainModel:
         self._kinds = getattr(self._config, "layer_types", None) or [None] * len(self._blocks)
 
     @classmethod
-    def of(cls, module: nn.Module, backend: str | None = None) -> PlainModel | None:
+    def build(cls, module: nn.Module, backend: str | None = None) -> PlainModel | None:
         """Returns a model that is run plainly, and compiled where that is asked for; None if it has
         a part that is not known.
         """

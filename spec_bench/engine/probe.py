@@ -202,11 +202,11 @@ def _estimate_rounding_error(
     generator = torch.Generator().manual_seed(0)
     eps = torch.finfo(model.dtype).eps
 
-    def rounded(_: Any, __: Any, embedded: Tensor) -> Tensor:
+    def add_rounding(_: Any, __: Any, embedded: Tensor) -> Tensor:
         noise = torch.randn(embedded.shape, generator=generator).to(embedded)
         return embedded + embedded * noise * eps / 2
 
-    hook = model.module.get_input_embeddings().register_forward_hook(rounded)
+    hook = model.module.get_input_embeddings().register_forward_hook(add_rounding)
     noisy = _plain_logits(model, [node.path for node in nodes])
     hook.remove()
     return max(

@@ -64,8 +64,10 @@ def run_pending(
     Returns logits [R, 1 or T, V] (``logits_to_keep`` of them, 0 for all), and hidden states [R, T,
     D] if asked for.
     """
-    starts = HostDeviceInts.of(starts)
-    positions = starts.on(model.device).unsqueeze(1) + cached_arange(tokens.shape[1], model.device)
+    starts = HostDeviceInts.wrap(starts)
+    positions = starts.get_tensor(model.device).unsqueeze(1) + cached_arange(
+        tokens.shape[1], model.device
+    )
     return model.forward(
         cache,
         starts,
@@ -76,7 +78,7 @@ def run_pending(
         logits_to_keep=logits_to_keep,
         needs_hidden=needs_hidden,
         prefill=prefill,
-        shared=starts.least,
+        shared=starts.lower_bound,
     )
 
 
@@ -104,12 +106,12 @@ def run_nodes(
     Returns logits [R, T, V], and hidden states [R, T, D] if asked for.
     """
     device = model.device
-    host_lengths = HostDeviceInts.of(lengths)
+    host_lengths = HostDeviceInts.wrap(lengths)
     if tree.own_depths is None:
         depth = constant(tree.shape.node_depth[nodes], device)
     else:
         depth = tree.own_depths[:, nodes].to(device)
-    positions = host_lengths.on(device).unsqueeze(1) + depth
+    positions = host_lengths.get_tensor(device).unsqueeze(1) + depth
     ancestors = tree.ancestors[:, nodes, : nodes.stop].to(device)
     starts = host_lengths.plus(nodes.start)
     tokens = tree.tokens[:, nodes].to(device)
@@ -134,13 +136,13 @@ def run_under_ancestors(
     about slot ``length + c``. Returns what ``run_nodes`` does.
     """
     device = model.device
-    host_lengths = HostDeviceInts.of(lengths)
+    host_lengths = HostDeviceInts.wrap(lengths)
     rows, count, columns = ancestors.shape
     if host_lengths.equal:
         visible = pad(ancestors, (lengths[0], 0), value=True)
     else:
         shape = (rows, count, max(lengths) + columns)
-        length = host_lengths.on(device).unsqueeze(1)
+        length = host_lengths.get_tensor(device).unsqueeze(1)
         is_committed = torch.arange(shape[2], device=device) < length
         slots = (length + cached_arange(columns, device)).unsqueeze(1)
         visible = is_committed.unsqueeze(1).expand(shape).clone()
@@ -152,7 +154,7 @@ def run_under_ancestors(
         positions,
         visible,
         needs_hidden=needs_hidden,
-        shared=host_lengths.least,
+        shared=host_lengths.lower_bound,
     )
 
 
@@ -265,7 +267,7 @@ class PathScorer(TreeScorer):
     def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
         nodes = constant(self._nodes, tree.tokens.device)
         tokens = tree.tokens[:, nodes].flatten(0, 1)  # [R K, L + 1]
-        starts = HostDeviceInts.of(lengths).repeat_interleave(self._paths)
+        starts = HostDeviceInts.wrap(lengths).repeat_interleave(self._paths)
         layers = self.needs_hidden
         output = run_pending(
             self._target, self.cache, starts, tokens, logits_to_keep=0, needs_hidden=layers

@@ -15,20 +15,31 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from spec_bench.core.draws import Draws
+from spec_bench.core.draws import RandomSource
 from spec_bench.core.transfer import CommittedTokens, HostDeviceInts
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, log_probs
-from spec_bench.draft.base import Drafting
+from spec_bench.draft.base import DraftState
 from spec_bench.settings.fields import MOST_NODES, format_value
+from spec_bench.settings.former import FormerMembers
 from spec_bench.settings.registry import Registry
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.spec import Form, Spec
 
 
-class Policy(ABC):
+class Policy(FormerMembers, ABC):
     """A decoder's ``tree`` block."""
 
+    former_members: ClassVar = {
+        "of_spec": "parse_spec",
+        "several_drafts": "allows_several_drafts",
+        "under": "adapt_to_attention",
+        "grow": "grow_level",
+        "plant": "grow_tree",
+        "needs": "device_inputs",
+        "fixed_parents": "has_fixed_parents",
+        "as_deep_as_drafted": "follows_draft_depth",
+    }
     name: ClassVar[str]  # its name in the registry
     forms: ClassVar[Sequence[Form]]  # forms of shorthand that it takes
     takes: ClassVar[str]  # the forms in words, for messages
@@ -38,7 +49,7 @@ class Policy(ABC):
 
     @classmethod
     @abstractmethod
-    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+    def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
         """Parses a shorthand of one of its ``forms`` into keys and values; else None."""
 
     @property
@@ -47,11 +58,11 @@ class Policy(ABC):
         """The shorthand, as in the results table."""
 
     @property
-    def several_drafts(self) -> bool:
+    def allows_several_drafts(self) -> bool:
         """Whether several draft models can share the children of one node."""
         return False
 
-    def under(self, tree_attention: bool) -> Policy:
+    def adapt_to_attention(self, tree_attention: bool) -> Policy:
         """Returns the policy to use with or without tree attention; without it every path is a row
         of its own. Raises UsageError if its trees cannot be run that way.
         """
@@ -88,23 +99,25 @@ class AuditTree(NamedTuple):
 class GrowthContext(NamedTuple):
     """Inputs shared by all trees of a batch."""
 
-    drafting: Drafting
+    drafting: DraftState
     committed: CommittedTokens  # all tokens of each row so far; the last one is the root
     device: torch.device  # device of the trees
     settings: SamplingSettings  # of the target; the draft's own temperature applies
-    draws: Draws
+    draws: RandomSource
 
     @property
     def roots(self) -> Tensor:
         """[R] the last committed token of each row, on the device."""
-        return self.committed.roots.on(self.device)
+        return self.committed.roots.get_tensor(self.device)
 
     def logits_below(self, tree: Tree) -> Tensor:
         """Runs the drafter on a tree's frontier; returns its logits, [R, F, D, V]."""
         drafting = self.drafting
         committed = self.committed
         logits = (
-            drafting.at_frontier(tree, committed) if tree.grown else drafting.at_root(committed)
+            drafting.frontier_logits(tree, committed)
+            if tree.grown
+            else drafting.root_logits(committed)
         )
         return logits.to(self.device)
 
@@ -118,7 +131,7 @@ class GrownTree(Policy):
 
     # whether the walk treats nodes with equal prefixes as one node (K independent paths)
     merge_copies: bool = False
-    fixed_parents: bool = False  # whether a node's parent follows from the shape alone
+    has_fixed_parents: bool = False  # whether a node's parent follows from the shape alone
     # whether trees differ in form between calls: the end of a path is then no rejection, and a
     # batch's trees are as deep as its deepest
     varies: bool = False
@@ -135,7 +148,7 @@ class GrownTree(Policy):
         return self.shape.size - 1
 
     @property
-    def as_deep_as_drafted(self) -> bool:
+    def follows_draft_depth(self) -> bool:
         """Whether a tree has no fixed depth, but a level for each draft call."""
         return False
 
@@ -150,29 +163,29 @@ class GrownTree(Policy):
         sampled children accepts its single child.
         """
 
-    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+    def grow_level(self, tree: Tree, scores: Tensor, draws: RandomSource) -> None:
         """Adds one level below the F frontier nodes from the scores [R, F, D, V] of D drafts (see
-        ``to_scores``). Trees that ``plant`` builds whole do not need it.
+        ``to_scores``). Trees that ``grow_tree`` builds whole do not need it.
         """
         raise NotImplementedError
 
-    def needs(
-        self, drafting: Drafting, committed: CommittedTokens, fixed: bool = False
+    def device_inputs(
+        self, drafting: DraftState, committed: CommittedTokens, fixed: bool = False
     ) -> Sequence[HostDeviceInts]:
-        """Lists the integers that ``plant`` needs on the device; they are copied there together.
-        With ``fixed`` they have the same shape in all iterations.
+        """Lists the integers that ``grow_tree`` needs on the device, copied there together. With
+        ``fixed`` they have the same shape in all iterations.
         """
-        return drafting.needs(committed, fixed)
+        return drafting.device_inputs(committed, fixed)
 
-    def plant(self, ground: GrowthContext) -> Tree:
+    def grow_tree(self, context: GrowthContext) -> Tree:
         """Grows one tree per row, level by level."""
-        tree = Tree(self.shape, ground.roots, self.siblings(ground.settings))
+        tree = Tree(self.shape, context.roots, self.siblings(context.settings))
         for _ in range(self.shape.depth):
-            self.grow(tree, ground.scores_below(tree), ground.draws)
+            self.grow_level(tree, context.scores_below(tree), context.draws)
         return tree
 
-    def under(self, tree_attention: bool) -> Policy:
-        return self if self.fixed_parents else super().under(tree_attention)
+    def adapt_to_attention(self, tree_attention: bool) -> Policy:
+        return self if self.has_fixed_parents else super().adapt_to_attention(tree_attention)
 
 
 def to_scores(tree: Tree, logits: Tensor, settings: SamplingSettings) -> Tensor:

@@ -24,7 +24,7 @@ class BeamRoot(Policy):
     drafters = ("none",)
 
     @classmethod
-    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+    def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
         return {"width": spec.numbers[0]}
 
     @property
@@ -58,7 +58,7 @@ class BeamPolicy(Policy):
             raise UsageError(f"least must be at most tree.width = {self.width}, got {self.least}")
 
     @classmethod
-    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+    def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
         sizes: dict[str, object] = {"width": spec.width, "depth": spec.depth}
         return sizes if spec.threshold is None else {**sizes, "threshold": spec.threshold}
 
@@ -94,16 +94,16 @@ class HeadBeams(Rectangle):
     def merge_copies(self) -> bool:  # type: ignore[override]
         return not self.merge
 
-    def under(self, tree_attention: bool) -> Policy:
+    def adapt_to_attention(self, tree_attention: bool) -> Policy:
         return replace(self, merge=tree_attention)
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "deterministic"
 
-    def plant(self, ground: GrowthContext) -> Tree:
-        beams = ground.drafting.beams(ground.committed.roots, self.width, self.depth)
+    def grow_tree(self, context: GrowthContext) -> Tree:
+        beams = context.drafting.beams(context.committed.roots, self.width, self.depth)
         grow = tree_of_merged_beams if self.merge else tree_of_separate_beams
-        return grow(ground.roots, beams.to(ground.device))
+        return grow(context.roots, beams.to(context.device))
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:

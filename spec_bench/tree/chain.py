@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from spec_bench.core import processes
-from spec_bench.core.draws import Draws
+from spec_bench.core.draws import RandomSource
 from spec_bench.core.transfer import CommittedTokens, HostDeviceInts
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.draft.base import Drafting, GuessedNode
+from spec_bench.draft.base import DraftState, GuessedNode
 from spec_bench.settings.fields import Count, Share
 from spec_bench.tree.base import AuditTree, GrownTree, GrowthContext, policy, to_scores
 from spec_bench.tree.widths import Rectangle, grow_iid
@@ -26,10 +26,10 @@ class Root(GrownTree):
     """The root alone: autoregressive decoding."""
 
     drafters = ("none",)
-    fixed_parents = True
+    has_fixed_parents = True
 
     @classmethod
-    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+    def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
         return {}
 
     @property
@@ -55,10 +55,10 @@ class Chain(GrownTree):
 
     depth: Count  # L
 
-    fixed_parents = True
+    has_fixed_parents = True
 
     @classmethod
-    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+    def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
         return {"depth": spec.numbers[0]}
 
     @property
@@ -72,7 +72,7 @@ class Chain(GrownTree):
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "iid"
 
-    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+    def grow_level(self, tree: Tree, scores: Tensor, draws: RandomSource) -> None:
         grow_iid(tree, scores, draws, 1)
 
     @classmethod
@@ -95,19 +95,19 @@ class DynamicChain(Chain):
     confidence: Share = 0.4
     path: Share | None = None  # stops when their product is lower; null: never
 
-    fixed_parents = False
+    has_fixed_parents = False
     varies = True
     asks = True
 
-    def plant(self, ground: GrowthContext) -> Tree:
-        settings = ground.settings
-        roots = ground.roots
+    def grow_tree(self, context: GrowthContext) -> Tree:
+        settings = context.settings
+        roots = context.roots
         tree = Tree(self.shape, roots, self.siblings(settings))
         active = torch.ones_like(roots, dtype=torch.bool)
         path = torch.ones_like(roots, dtype=settings.dtype)
         for level in range(self.depth):
-            logits = ground.logits_below(tree)
-            self.grow(tree, to_scores(tree, logits, settings), ground.draws)
+            logits = context.logits_below(tree)
+            self.grow_level(tree, to_scores(tree, logits, settings), context.draws)
             node = level + 1
             tree.valid[:, node] &= active
             token = tree.tokens[:, node].unsqueeze(1)
@@ -121,14 +121,14 @@ class DynamicChain(Chain):
             processes.broadcast_tensors(active)
             if not bool(active.any()):  # the only wait for the device on a level
                 break
-        return drop_ungrown_levels(tree, ground.draws)
+        return drop_ungrown_levels(tree, context.draws)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
         return (AuditTree(cls(3, confidence=0.4), vocab=2), AuditTree(cls(2, 0.0, path=0.5)))
 
 
-def drop_ungrown_levels(tree: Tree, draws: Draws) -> Tree:
+def drop_ungrown_levels(tree: Tree, draws: RandomSource) -> Tree:
     """Cuts off the levels of a chain that were not grown, after drawing their random numbers."""
     dummy_probs = torch.ones(
         (len(tree.tokens), 1, 1), dtype=torch.float64, device=tree.tokens.device
@@ -162,8 +162,8 @@ class GuessedTree(Rectangle):
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "deterministic"
 
-    def needs(
-        self, drafting: Drafting, committed: CommittedTokens, fixed: bool = False
+    def device_inputs(
+        self, drafting: DraftState, committed: CommittedTokens, fixed: bool = False
     ) -> Sequence[HostDeviceInts]:
         guesses = drafting.guesses(committed, self.width, self.depth)
         counts = list(self.shape.levels)
@@ -179,9 +179,9 @@ class GuessedTree(Rectangle):
         committed.planned = TreeShape(tuple(counts), self.shape.children), packed
         return (packed,)
 
-    def plant(self, ground: GrowthContext) -> Tree:
-        shape, packed_ints = ground.committed.planned
-        tokens, parent, present = packed_ints.on(ground.device).unbind(1)
+    def grow_tree(self, context: GrowthContext) -> Tree:
+        shape, packed_ints = context.committed.planned
+        tokens, parent, present = packed_ints.get_tensor(context.device).unbind(1)
         return Tree.from_levels(shape, tokens, parent, present.bool())
 
     @classmethod
@@ -221,13 +221,13 @@ class GuessOrDraft(Chain):
     exact for both. The draft model runs if any row of the batch has no match.
     """
 
-    fixed_parents = False
+    has_fixed_parents = False
     varies = True
     asks = True
     drafters = ("lookup_or_model",)
 
-    def needs(
-        self, drafting: Drafting, committed: CommittedTokens, fixed: bool = False
+    def device_inputs(
+        self, drafting: DraftState, committed: CommittedTokens, fixed: bool = False
     ) -> Sequence[HostDeviceInts]:
         chains = [
             [level[0].token for level in levels]
@@ -236,26 +236,26 @@ class GuessOrDraft(Chain):
         counts = HostDeviceInts([len(tokens) for tokens in chains])
         packed = HostDeviceInts([[*tokens, *[0] * (self.depth - len(tokens))] for tokens in chains])
         committed.planned = counts, packed
-        draft_ints = () if all(counts) else drafting.needs(committed)
+        draft_ints = () if all(counts) else drafting.device_inputs(committed)
         return (counts, packed, *draft_ints)
 
-    def plant(self, ground: GrowthContext) -> Tree:
-        counts, guesses = ground.committed.planned
-        tree = Tree(self.shape, ground.roots, self.siblings(ground.settings))
-        count = counts.on(ground.device)
-        guess = guesses.on(ground.device)
-        vocab: int = ground.drafting.vocab_size  # type: ignore[attr-defined]
-        impossible = guess.new_full((len(guess), vocab), -torch.inf, dtype=ground.settings.dtype)
+    def grow_tree(self, context: GrowthContext) -> Tree:
+        counts, guesses = context.committed.planned
+        tree = Tree(self.shape, context.roots, self.siblings(context.settings))
+        count = counts.get_tensor(context.device)
+        guess = guesses.get_tensor(context.device)
+        vocab: int = context.drafting.vocab_size  # type: ignore[attr-defined]
+        impossible = guess.new_full((len(guess), vocab), -torch.inf, dtype=context.settings.dtype)
         runs = not all(counts)
         for level in range(self.depth if runs else max(counts)):
             # one-hot log-probabilities [R, 1, 1, V]
             scores = impossible.scatter(1, guess[:, level : level + 1], 0.0)[:, None, None]
             if runs:
-                draft_scores = ground.scores_below(tree)
+                draft_scores = context.scores_below(tree)
                 scores = torch.where((count > 0).view(-1, 1, 1, 1), scores, draft_scores)
-            grow_iid(tree, scores, ground.draws, 1)
+            grow_iid(tree, scores, context.draws, 1)
             tree.valid[:, level + 1] &= (count == 0) | (count > level)
-        return drop_ungrown_levels(tree, ground.draws)
+        return drop_ungrown_levels(tree, context.draws)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:

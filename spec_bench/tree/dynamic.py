@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spec_bench.core import processes
-from spec_bench.core.draws import Draws
+from spec_bench.core.draws import RandomSource
 from spec_bench.core.transfer import cached_arange, constant
 from spec_bench.core.tree import FlatShape, Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
@@ -59,7 +59,7 @@ class DynamicTree(Rectangle):
         within_bounds("width", 1 + self.width * (1 + self.width * (self.depth - 1)))
 
     @classmethod
-    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+    def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
         if spec.threshold is None or spec.threshold != int(spec.threshold):
             return None
         return {"width": spec.width, "depth": spec.depth, "total": int(spec.threshold)}
@@ -92,7 +92,7 @@ class DynamicTree(Rectangle):
 
     @abstractmethod
     def propose_children(
-        self, tree: Tree, scores: Tensor, parent_scores: Tensor, draws: Draws
+        self, tree: Tree, scores: Tensor, parent_scores: Tensor, draws: RandomSource
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Proposes children of the frontier nodes: tokens, scores and values [R, F, W] (-inf if
         absent) and ``log_q``. ``scores`` [R, F, V] are the draft's log-probabilities, for
@@ -103,15 +103,15 @@ class DynamicTree(Rectangle):
         """Returns [R] whether each row drafts another level after these; None if all do."""
         return None
 
-    def plant(self, ground: GrowthContext) -> Tree:
-        tree = Tree(self.shape, ground.roots, self.siblings(ground.settings))
+    def grow_tree(self, context: GrowthContext) -> Tree:
+        tree = Tree(self.shape, context.roots, self.siblings(context.settings))
         frontier = torch.zeros_like(tree.tokens[:, :1])
-        frontier_scores = frontier.to(ground.settings.dtype)
+        frontier_scores = frontier.to(context.settings.dtype)
         levels = list[LevelCandidates]()
         for _ in range(self.depth):
-            scores = ground.scores_below(tree)[:, :, 0]
+            scores = context.scores_below(tree)[:, :, 0]
             children = self.propose_children(
-                tree, scores, frontier_scores.unsqueeze(-1), ground.draws
+                tree, scores, frontier_scores.unsqueeze(-1), context.draws
             )
             levels.append(self.make_candidates(*children, frontier))
             level = levels[-1]
@@ -193,7 +193,7 @@ def build_best_tree(
         run_index = pad(run_places.gather(1, order + 1), (1, 0)).unsqueeze(-1)
         run_log_q = torch.cat([level.log_q for level in levels if level.log_q is not None], dim=1)
         node_log_q = run_log_q.gather(1, run_index.expand(-1, -1, run_log_q.shape[-1]))
-    shape = FlatShape.of(count, max_depth, children, max(frontier_tree.shape.levels, default=1))
+    shape = FlatShape.build(count, max_depth, children, max(frontier_tree.shape.levels, default=1))
     tree = Tree.from_nodes(
         shape, frontier_tree.tokens[:, 0], (tokens, parent, depth, valid), node_log_q
     )
@@ -251,7 +251,7 @@ class BestNodes(DynamicTree):
         return "deterministic"
 
     def propose_children(
-        self, tree: Tree, scores: Tensor, parent_scores: Tensor, draws: Draws
+        self, tree: Tree, scores: Tensor, parent_scores: Tensor, draws: RandomSource
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         log_q = scores.log_softmax(dim=-1)
         child_log_q, tokens = log_q.topk(min(self.width, log_q.shape[-1]), dim=-1)
@@ -319,8 +319,8 @@ class BestSlots(DynamicTree):
             super().__post_init__()
 
     @classmethod
-    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        return parse_node_count(spec.name, "width", "depth", "total") or super().of_spec(spec)
+    def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
+        return parse_node_count(spec.name, "width", "depth", "total") or super().parse_spec(spec)
 
     @property
     def spec(self) -> str:
@@ -332,7 +332,7 @@ class BestSlots(DynamicTree):
         return min(self.width, self.depth) >= self.total
 
     @property
-    def as_deep_as_drafted(self) -> bool:
+    def follows_draft_depth(self) -> bool:
         return self.is_bounded_by_total
 
     @property
@@ -358,7 +358,7 @@ class BestSlots(DynamicTree):
         tree: Tree,
         scores: Tensor,
         parent_scores: Tensor,
-        draws: Draws,
+        draws: RandomSource,
         counts: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         log_q = scores.log_softmax(dim=-1)
@@ -371,18 +371,18 @@ class BestSlots(DynamicTree):
         score = torch.minimum(parent_scores + token_log_q, value)
         return tokens, score, value, proposal
 
-    def plant(self, ground: GrowthContext) -> Tree:
+    def grow_tree(self, context: GrowthContext) -> Tree:
         if not self.is_bounded_by_total:
-            return super().plant(ground)
-        tree = Tree(TreeShape((), ()), ground.roots, self.siblings(ground.settings))
+            return super().grow_tree(context)
+        tree = Tree(TreeShape((), ()), context.roots, self.siblings(context.settings))
         frontier = torch.zeros_like(tree.tokens)
-        frontier_scores = frontier.to(ground.settings.dtype)
+        frontier_scores = frontier.to(context.settings.dtype)
         levels = list[LevelCandidates]()
         counts = [1] * len(frontier)
         while True:
-            scores = ground.scores_below(tree)[:, :, 0]
+            scores = context.scores_below(tree)[:, :, 0]
             children = self.propose_children(
-                tree, scores, frontier_scores.unsqueeze(-1), ground.draws, counts=counts
+                tree, scores, frontier_scores.unsqueeze(-1), context.draws, counts=counts
             )
             levels.append(self.make_candidates(*children, frontier))
             by_score = levels[-1].score.sort(dim=-1, descending=True, stable=True)

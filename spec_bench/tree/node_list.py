@@ -12,7 +12,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from spec_bench.core.draws import Draws
+from spec_bench.core.draws import RandomSource
 from spec_bench.core.transfer import constant
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
@@ -68,7 +68,7 @@ class NodeList(GrownTree):
                 )
 
     @classmethod
-    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+    def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
         return {"nodes": spec.name} if spec.name in load_node_lists() else None
 
     @property
@@ -102,7 +102,7 @@ class NodeList(GrownTree):
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "deterministic"
 
-    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+    def grow_level(self, tree: Tree, scores: Tensor, draws: RandomSource) -> None:
         level = self.levels[tree.grown]
         ranks, parent = (constant(part, scores.device) for part in level)
         best = scores[:, :, 0].topk(max(level[0]) + 1, dim=-1).indices  # [R, F, ranks]
@@ -209,7 +209,7 @@ class SampledList(NodeList):
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return distinct(settings)
 
-    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+    def grow_level(self, tree: Tree, scores: Tensor, draws: RandomSource) -> None:
         level = self.levels[tree.grown]
         ranks, parent = (constant(part, scores.device) for part in level)
         tokens, valid, proposal = sample_distinct(tree, scores[:, :, 0], draws, max(level[0]) + 1)
@@ -242,7 +242,7 @@ class FittedList(SampledList):
             raise UsageError(f"nodes must be as many as total, {self.total}, got {len(self.nodes)}")
 
     @classmethod
-    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+    def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
         return parse_node_count(spec.name, "total")
 
     @property

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spec_bench.core.draws import Draws
+from spec_bench.core.draws import RandomSource
 from spec_bench.core.gumbel import gumbel_top_k, truncate_gumbel
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
@@ -30,7 +30,7 @@ class Rectangle(GrownTree):
         within_bounds("width", self.width * self.depth)
 
     @classmethod
-    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+    def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
         return {"width": spec.width, "depth": spec.depth}
 
     @property
@@ -48,13 +48,13 @@ class BranchingTree(GrownTree):
 
     widths: tuple[Count, ...]  # children per node at each level
 
-    fixed_parents = True
+    has_fixed_parents = True
 
     def __post_init__(self) -> None:
         within_bounds("widths", sum(accumulate(self.widths, mul)))
 
     @classmethod
-    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+    def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
         return {"widths": list(spec.numbers)}
 
     @property
@@ -79,13 +79,13 @@ class WidthsPolicy(BranchingTree):
     replacement: bool
 
     @property
-    def several_drafts(self) -> bool:
+    def allows_several_drafts(self) -> bool:
         return self.replacement
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "iid" if self.replacement else distinct(settings)
 
-    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+    def grow_level(self, tree: Tree, scores: Tensor, draws: RandomSource) -> None:
         width = self.widths[tree.grown]
         if tree.siblings == "iid":
             grow_iid(tree, scores, draws, width)
@@ -106,7 +106,7 @@ class WidthsPolicy(BranchingTree):
 
 
 def sample_distinct(
-    tree: Tree, log_q: Tensor, draws: Draws, count: int, counts: Sequence[int] | None = None
+    tree: Tree, log_q: Tensor, draws: RandomSource, count: int, counts: Sequence[int] | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Draws distinct children of each node from log-probabilities [R, F, V], or takes the best ones
     if siblings are deterministic. Returns tokens and their presence [R, F, count], and the
@@ -119,7 +119,7 @@ def sample_distinct(
     return pad(tokens, padding), pad(valid, padding), proposal
 
 
-def grow_iid(tree: Tree, scores: Tensor, draws: Draws, width: int) -> None:
+def grow_iid(tree: Tree, scores: Tensor, draws: RandomSource, width: int) -> None:
     """Adds a level of ``width`` i.i.d. children per node, from scores [R, F, D, V].
 
     Child j of a node comes from draft j mod D, so that drafts take turns.
@@ -152,7 +152,7 @@ class IidPaths(GrownTree):
         within_bounds("paths", self.paths * self.depth)
 
     @classmethod
-    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+    def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
         return {"paths": spec.width, "depth": spec.depth}
 
     @property
@@ -168,7 +168,7 @@ class IidPaths(GrownTree):
         return not self.merged
 
     @property
-    def fixed_parents(self) -> bool:  # type: ignore[override]
+    def has_fixed_parents(self) -> bool:  # type: ignore[override]
         return not self.merged
 
     @property
@@ -178,7 +178,7 @@ class IidPaths(GrownTree):
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "without_replacement" if self.merged else "iid"
 
-    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+    def grow_level(self, tree: Tree, scores: Tensor, draws: RandomSource) -> None:
         q = scores.exp()
         is_first_level = tree.grown == 0
         tokens = draws.categorical(q.squeeze(2), self.paths if is_first_level else 1).flatten(1)
@@ -223,7 +223,7 @@ class TopAndSample(BranchingTree):
             "deterministic" if settings.get_draft_settings().temperature == 0 else "top_and_sampled"
         )
 
-    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+    def grow_level(self, tree: Tree, scores: Tensor, draws: RandomSource) -> None:
         log_q = scores.squeeze(2)
         width = self.widths[tree.grown]
         rows, nodes, vocab = log_q.shape
@@ -271,7 +271,7 @@ class StochasticBeam(Rectangle):
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return distinct(settings)
 
-    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+    def grow_level(self, tree: Tree, scores: Tensor, draws: RandomSource) -> None:
         log_q = scores.squeeze(2)
         deterministic = tree.siblings == "deterministic"
         rows, _, vocab = log_q.shape

@@ -27,7 +27,7 @@ def walk_by_position(scored_tree: ScoredTree, positions: int) -> WalkResult:
         return walk_by_lookup(scored_tree, positions)
     shape = tree.shape
     rows = torch.arange(tree.tokens.shape[0], device=tree.tokens.device)
-    position_draws = draws.by_position(positions)
+    position_draws = draws.prepare_positions(positions)
     node = place = accepted_count = torch.zeros_like(rows)
     copies: Tensor | None = None
     active = torch.ones_like(rows, dtype=torch.bool)
@@ -56,7 +56,9 @@ def walk_by_lookup(scored_tree: ScoredTree, positions: int) -> WalkResult:
     """Finds the path of ``walk_by_position`` on a GPU, by drawing all nodes' tokens at once."""
     tree, logits, settings, draws, merge_copies = scored_tree
     inner = tree.shape.inner
-    node_tokens = draws.by_position(positions).sample_nodes_at(tree.depths, probs(logits, settings))
+    node_tokens = draws.prepare_positions(positions).sample_nodes_at(
+        tree.depths, probs(logits, settings)
+    )
     children, present = list_children(tree, merge_copies)
     tokens = tree.tokens.gather(1, children.flatten(1)).view(children.shape)
     hit = (tokens == node_tokens[:, :inner].unsqueeze(2)) & present

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from spec_bench.core.draws import Draws
+from spec_bench.core.draws import RandomSource
 from spec_bench.core.gumbel import compute_sibling_distributions
 from spec_bench.core.transfer import cached_arange
 from spec_bench.core.tree import Tree
@@ -42,7 +42,7 @@ class ScoredTree(NamedTuple):
     tree: Tree  # fully grown, N nodes
     logits: Tensor  # [R, N, V] the target's logits at every node
     settings: SamplingSettings  # of the target
-    draws: Draws
+    draws: RandomSource
     merge_copies: bool = False  # whether nodes with equal prefixes count as one (K i.i.d. paths)
 
 

@@ -148,8 +148,8 @@ def test_a_stochastic_beam_with_a_deterministic_draft_is_exact_by_enumeration():
 
 def test_siblings_tested_in_another_order_than_decreasing_psi_are_caught():
     class Reversed(StochasticBeam):
-        def grow(self, tree, scores, draws):
-            super().grow(tree, scores, draws)
+        def grow_level(self, tree, scores, draws):
+            super().grow_level(tree, scores, draws)
             nodes, size = tree.frontier, tree.shape.size
             for block in (tree.tokens, tree.parent, tree.valid, tree.ancestors):
                 block[:, nodes] = block[:, nodes].flip(1)

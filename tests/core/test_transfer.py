@@ -26,8 +26,8 @@ def test_known_numbers_are_copied_once_and_what_follows_from_them_never():
     with SimCuda() as sim:
         numbers = HostDeviceInts([3, 5])
         copy_to_device([numbers, HostDeviceInts([[1, 2]])], DEVICE)
-        assert numbers.plus(2).on(DEVICE).tolist() == [5, 7] == numbers.plus(2)
-        assert numbers.repeat_interleave(2).on(DEVICE).tolist() == [3, 3, 5, 5]
+        assert numbers.plus(2).get_tensor(DEVICE).tolist() == [5, 7] == numbers.plus(2)
+        assert numbers.repeat_interleave(2).get_tensor(DEVICE).tolist() == [3, 3, 5, 5]
         assert sim.h2d == 1
 
 

@@ -240,7 +240,7 @@ def test_forward_seconds_of_a_prompt_are_not_those_of_its_answer():
     readings, passes = iter([0.0, 12.0, 12.0, 16.0]), iter([(5.0, 7.0), (1.0, 2.0)])
     clock = BatchClock(lambda: next(readings), lambda: next(passes))
     row = SimpleNamespace(finish="length")
-    clock.joined([row])
+    clock.start_rows([row])
     clock.start()
     clock.note_step([row])
     clock.pause()

@@ -38,8 +38,8 @@ def test_a_prompt_of_one_token_is_continued_exactly():
 
 def test_a_reduced_vocabulary_that_is_not_mapped_back_is_caught():
     class Unmapped(Chain):
-        def grow(self, tree, scores, draws):
-            super().grow(tree, scores, draws)
+        def grow_level(self, tree, scores, draws):
+            super().grow_level(tree, scores, draws)
             tree.q[-1] = tree.q[-1].roll(1, dims=-1)
 
     def unmap(decoder):

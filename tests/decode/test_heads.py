@@ -17,10 +17,10 @@ from spec_bench.core.transfer import CommittedTokens
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
-from spec_bench.draft.base import Equipment, head_kinds
+from spec_bench.draft.base import DraftResources, head_kinds
 from spec_bench.draft.cached_head import CachedHead, keep_outputs
 from spec_bench.draft.heads import load_heads, save_heads
-from spec_bench.draft.language_model import OwnBlocks, RespelledDrafting
+from spec_bench.draft.language_model import OwnBlocks, RespelledDraftState
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.engine.loading import wrap_loaded_model
 from spec_bench.engine.mapped_model import (
@@ -271,9 +271,9 @@ def test_positions_keep_their_numbers_when_a_walk_stops_early():
         law = torch.full((1, 1000), 0.001)
         for emitted in steps:
             draws = SeededSource([generator])
-            positions = draws.by_position(4)
+            positions = draws.prepare_positions(4)
             tokens += [int(positions.sample_at(level, law)) for level in range(emitted)]
-            draws.settle([emitted])
+            draws.advance([emitted])
         return tokens
 
     assert drawn([4, 4]) == drawn([1] * 8) == drawn([3, 1, 2, 2])
@@ -432,20 +432,20 @@ def test_a_context_is_respelled_within_its_bound_and_only_grows():
 
 
 def given(draft):
-    return Equipment(draft, [draft], [draft.allocate(1, 16)], None, 1)
+    return DraftResources(draft, [draft], [draft.allocate(1, 16)], None, 1)
 
 
 def test_a_draft_of_another_tokenizer_drafts_from_the_respelled_text():
     """The chain tells odd places from even ones: a token in two parts moves what comes behind."""
     draft = draft_of(MAP)
-    drafting = RespelledDrafting(given(draft), draft)
+    drafting = RespelledDraftState(given(draft), draft)
     drafting.start(0, (0, 1, 2))
     committed = CommittedTokens([(0, 1, 2)])
-    drafting.needs(committed)
+    drafting.device_inputs(committed)
     chain = draft.inner
     own = chain.logits[3 % 2, 0]
     expected = draft._spread(own)
-    torch.testing.assert_close(drafting.at_root(committed)[0, 0, 0], expected)
+    torch.testing.assert_close(drafting.root_logits(committed)[0, 0, 0], expected)
 
 
 def test_a_token_outside_a_short_vocabulary_is_read_as_the_one_for_all_others():
@@ -470,10 +470,10 @@ def test_a_token_in_parts_that_was_looked_up_is_read_in_parts_once_it_is_accepte
 
     def logits(drafting, text):
         committed = CommittedTokens([text])
-        drafting.needs(committed)
-        return drafting.at_root(committed)
+        drafting.device_inputs(committed)
+        return drafting.root_logits(committed)
 
-    kept, fresh = (RespelledDrafting(given(draft), draft) for _ in range(2))
+    kept, fresh = (RespelledDraftState(given(draft), draft) for _ in range(2))
     kept.start(0, (0, 2))
     logits(kept, (0, 2))
     tree = Tree(TreeShape((1, 1), (1, 1)), torch.tensor([2]))
@@ -481,7 +481,7 @@ def test_a_token_in_parts_that_was_looked_up_is_read_in_parts_once_it_is_accepte
         there = torch.ones((1, 1), dtype=torch.bool)
         tree.add_level(torch.tensor([[token]]), torch.tensor([0]), there, None)
         if token == 1:
-            kept.at_frontier(tree, CommittedTokens([(0, 2)]))
+            kept.frontier_logits(tree, CommittedTokens([(0, 2)]))
     kept.commit([1], [[0, 1]], torch.tensor([[0, 1, 1]]), 2)
     kept.count([1], [2], 2)
     fresh.start(0, (0, 2, 1, 3))

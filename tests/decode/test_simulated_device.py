@@ -20,7 +20,7 @@ from spec_bench.decode import recording
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.recording import GraphCache, IterationGraph, length_buckets, round_up_length
 from spec_bench.draft.cached_head import HiddenDraftState
-from spec_bench.draft.language_model import LanguageModelDrafting
+from spec_bench.draft.language_model import LanguageModelDraftState
 from spec_bench.engine.cache import SlotCache
 from spec_bench.engine.recorder import Recorder
 from spec_bench.jobs.sweep.plan import graph_bytes_per_decoder
@@ -191,13 +191,13 @@ def unlikely(graph, known):
 
 def in_the_pool(own, hidden, path, accepted):
     """What waits for the next iteration lies where graphs share their memory."""
-    see_path(own, hidden, path, accepted)
+    observe_path(own, hidden, path, accepted)
     own._handed = own._handed.clone()
 
 
 read_at, made, run = HostDeviceInts.read_at, IterationGraph.__init__, IterationGraph.run
 canary, draws, commit_all = GraphCache._canary, Decoder._draws, SlotCache.commit_all
-see_path = HiddenDraftState.see_path
+observe_path = HiddenDraftState.observe_path
 FAULTS = {
     "a latch": (IterationGraph, "__init__", latched),
     "a stale length": (IterationGraph, "__init__", unsynchronised),
@@ -207,7 +207,7 @@ FAULTS = {
     "a commit left out": (SlotCache, "commit_all", uncommitted),
     "sizes of trees": (IterationGraph, "run", fewer_nodes),
     "likelihoods": (IterationGraph, "run", unlikely),
-    "a shared pool": (HiddenDraftState, "see_path", in_the_pool),
+    "a shared pool": (HiddenDraftState, "observe_path", in_the_pool),
 }  # fmt: skip
 
 
@@ -309,15 +309,15 @@ def test_longer_requests_in_a_cache_that_has_room_are_recorded_anew():
 def test_drafts_that_only_a_graph_misses_are_seen_in_greedy_answers_too(monkeypatch):
     monkeypatch.setattr(recording, "CANARY_TOKENS", 24)
     monkeypatch.setattr(recording, "CANARY_ANSWERS", 1)
-    commit = LanguageModelDrafting.commit
+    commit = LanguageModelDraftState.commit
 
     def missed(own, lengths, nodes, path, depth):
         commit(own, lengths, nodes, path, depth)
         if torch.cuda.is_current_stream_capturing():  # and the keys of what was accepted are lost
             for cache in own._caches:
-                cache.move_slots(path[:, :1], lengths.on(DEVICE).view(-1, 1))
+                cache.move_slots(path[:, :1], lengths.get_tensor(DEVICE).view(-1, 1))
 
-    with SimCuda(), mock.patch.object(LanguageModelDrafting, "commit", missed):
+    with SimCuda(), mock.patch.object(LanguageModelDraftState, "commit", missed):
         decoder = prepared(built("sd", 1, 0.0, "static", DEVICE), asked(12)[11:])
     assert "target calls" in decoder.recordings.refused
     assert "of the same pass called" in decoder.recordings.refused
@@ -422,7 +422,7 @@ def test_numbers_drawn_before_are_those_that_an_iteration_asks_for(positions):
     def iteration(draws):
         gumbel = draws.gumbel(torch.zeros((2, 1, 5), dtype=torch.float64))
         law = torch.full((2, 5), 0.2, dtype=torch.float64)
-        place = draws.by_position(positions)
+        place = draws.prepare_positions(positions)
         drawn = [place.sample_at(level, law) for level in range(positions)]
         walk = draws.verdict([2, 1])
         return [gumbel, *drawn, walk.token(law)]
@@ -436,7 +436,7 @@ def test_numbers_drawn_before_are_those_that_an_iteration_asks_for(positions):
     before.draw(noted.asked)
     torch.testing.assert_close(iteration(before), expected, rtol=0, atol=0)
     for draws in (right, before):
-        draws.settle([1, 2])
+        draws.advance([1, 2])
     states = [[each.get_state() for each in draws.generators] for draws in (right, before)]
     torch.testing.assert_close(*states)
 
@@ -445,9 +445,9 @@ def test_a_gpus_generator_comes_back_by_its_offset_and_draws_nothing_again():
     with SimCuda() as sim:
         one, other = (torch.Generator(DEVICE).manual_seed(3) for _ in range(2))
         draws = SeededSource([one])
-        draws.by_position(4)
+        draws.prepare_positions(4)
         sim.reset()
-        draws.settle([2])
+        draws.advance([2])
         assert sum(sim.ops.values()) == 0
         expected = [
             torch.rand(1, generator=other, device=DEVICE, dtype=torch.float64).item()

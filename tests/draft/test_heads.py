@@ -15,8 +15,8 @@ from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.transfer import CommittedTokens
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.draft.base import Equipment
-from spec_bench.draft.dflash import DFlashDrafting, DFlashHead
+from spec_bench.draft.base import DraftResources
+from spec_bench.draft.dflash import DFlashDraftState, DFlashHead
 from spec_bench.draft.eagle import Eagle3
 from spec_bench.draft.heads import load_heads, save_heads
 from spec_bench.draft.mtp import MtpHead, MtpShape
@@ -101,9 +101,9 @@ def test_speculators_ids_name_inputs_and_its_own_last_layer_is_read(tmp_path):
     assert head.shape.places(3, "auto") == (1, 2)
     assert head.ids.tolist() == kept.nonzero().flatten().tolist()
     target, _ = tiny_pair("llama")
-    drafting = DFlashDrafting(Equipment(target, [], [], head, 1, head.allocate(1, 64)))
+    drafting = DFlashDraftState(DraftResources(target, [], [], head, 1, head.allocate(1, 64)))
     committed = CommittedTokens([[4]])
-    drafting.needs(committed)
+    drafting.device_inputs(committed)
     made = drafting.levels(committed)
     assert torch.isinf(made[..., ~kept]).all()
     assert torch.isfinite(made[..., kept]).all()
@@ -236,7 +236,7 @@ def test_what_the_cache_keeps_is_what_the_attention_hands_over(family):
         return causal(layer, q, k, v, scale)
 
     head.step(torch.randn(1, 3, WIDTH), torch.randn(1, 3, WIDTH), torch.arange(3)[None], attend)
-    assert [tuple(each) for each in head.kept] == seen
+    assert [tuple(each) for each in head.layer_caches] == seen
     if family == "deepseek_v3":
         assert seen == [(4, 10, 8)]
 

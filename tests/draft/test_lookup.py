@@ -16,7 +16,7 @@ from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.draft import lookup
-from spec_bench.draft.base import Equipment
+from spec_bench.draft.base import DraftResources
 from spec_bench.draft.lookup import AnswerMemory, FirstIndex, GuessBounds, NgramIndex, SuffixIndex
 from spec_bench.engine.mapped_model import MappedModel, VocabularyMap
 from tests.draft import plain
@@ -170,7 +170,9 @@ def test_the_text_is_plain_decodings_whatever_is_remembered(width, tmp_path):
 
 def recycling(*trees, rows=1):
     """After trees of a root and two children, whose best two tokens are known where nodes are."""
-    made = lookup.RecyclingDrafting(Equipment(random_markov(4, seed=0), [], [], None, rows), 2)
+    made = lookup.RecyclingDraftState(
+        DraftResources(random_markov(4, seed=0), [], [], None, rows), 2
+    )
     for root, children, best in trees:
         tree = Tree(TreeShape((2,), (2,)), torch.tensor(root), "deterministic")
         tokens = torch.tensor([children] * rows)
@@ -179,7 +181,7 @@ def recycling(*trees, rows=1):
         scores = torch.zeros((rows, 3, 4))
         for node, (first, second) in enumerate(each or (3, 2) for each in best):
             scores[:, node, first], scores[:, node, second] = 2.0, 1.0
-        made.see_scores(tree, scores)
+        made.observe_scores(tree, scores)
     return made
 
 
@@ -201,9 +203,9 @@ def test_what_was_guessed_last_behind_a_token_is_recycled(trees, known):
 
 def test_proposals_are_the_tables_by_rank_and_token_zero_where_nothing_is_known():
     made = recycling(([3], [1, 2], [(2, 0), (2, 3), (3, 2)]))
-    below = made.at_root(CommittedTokens([[0, 3]]))
+    below = made.root_logits(CommittedTokens([[0, 3]]))
     assert below.tolist() == [[[[-1.0, -torch.inf, 0.0, -torch.inf]]]]
-    unknown = made.at_root(CommittedTokens([[3, 0]]))
+    unknown = made.root_logits(CommittedTokens([[3, 0]]))
     assert unknown.tolist() == [[[[0.0, -torch.inf, -torch.inf, -torch.inf]]]]
 
 
@@ -249,14 +251,14 @@ def seen_of(tree, place, text):
 
 def watched(decoder, requests):
     """Every iteration of every row."""
-    seen, plant = [], type(decoder.policy).plant
+    seen, grow_tree = [], type(decoder.policy).grow_tree
 
-    def noted(own, ground):
-        tree = plant(own, ground)
-        seen.extend(seen_of(tree, at, [*text]) for at, text in enumerate(ground.committed))
+    def noted(own, context):
+        tree = grow_tree(own, context)
+        seen.extend(seen_of(tree, at, [*text]) for at, text in enumerate(context.committed))
         return tree
 
-    with mock.patch.object(type(decoder.policy), "plant", noted):
+    with mock.patch.object(type(decoder.policy), "grow_tree", noted):
         decoder.generate(requests, seed=0)
     return seen
 

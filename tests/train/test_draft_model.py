@@ -8,7 +8,7 @@ import torch
 from spec_bench.core.transfer import CommittedTokens
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.draft.base import Equipment
+from spec_bench.draft.base import DraftResources
 from spec_bench.draft.language_model import Pard
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.mapped_model import FILE, MappedModel, map_draft_vocabulary
@@ -106,10 +106,13 @@ def test_what_is_saved_drafts_losslessly_and_as_training_has_it(tmp_path, guesse
     learned = torch.stack(list(made.trainee.logits(batch)), dim=1)
     pard = Pard(guesses, None if guesses > 1 else 0)
     for end, expected in enumerate(learned, start=1):  # one level needs no mask
-        equipment = Equipment(target, [draft], [draft.allocate(1, 32)], None, 1)
-        drafting, text = pard.drafting(equipment), CommittedTokens([batch.tokens[0, :end].tolist()])
+        resources = DraftResources(target, [draft], [draft.allocate(1, 32)], None, 1)
+        drafting, text = (
+            pard.make_state(resources),
+            CommittedTokens([batch.tokens[0, :end].tolist()]),
+        )
         drafting.start(0, text[0])
-        drafting.needs(text)
+        drafting.device_inputs(text)
         torch.testing.assert_close(drafting.levels(text)[0], expected, rtol=1e-3, atol=1e-4)
     # One that begins as this draft says the same.
     again = trainee(2, tmp_path / "draft").logits(

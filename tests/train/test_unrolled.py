@@ -47,9 +47,9 @@ def decoded(kind, head, request):
     def recorded(slots):
         reserve(slots)
         own = built.drafting
-        root, below = own.at_root, own.at_frontier
-        own.at_root = lambda *given: trees.append([root(*given)]) or trees[-1][0]
-        own.at_frontier = lambda *given: trees[-1].append(below(*given)) or trees[-1][-1]
+        root, below = own.root_logits, own.frontier_logits
+        own.root_logits = lambda *given: trees.append([root(*given)]) or trees[-1][0]
+        own.frontier_logits = lambda *given: trees[-1].append(below(*given)) or trees[-1][-1]
 
     built.reserve = recorded
     (answer,) = built.generate([request], 0)
@@ -109,13 +109,13 @@ def path_drafted(kind, head):
     built = drafting_with(kind, head)
     built.begin([Request("x", IDS[:6], 4)], 0)
     committed, drafting = CommittedTokens([list(IDS[:6])]), built.drafting
-    drafting.needs(committed)
-    tree = Tree(built.policy.shape, committed.roots.on(CPU))
-    found = [drafting.at_root(committed)]
+    drafting.device_inputs(committed)
+    tree = Tree(built.policy.shape, committed.roots.get_tensor(CPU))
+    found = [drafting.root_logits(committed)]
     for depth, token in enumerate(IDS[6 : 6 + K], start=1):
         level = torch.tensor([[token]])
         tree.add_level(level, torch.zeros(1, dtype=torch.long), level >= 0, None)
-        found += [drafting.at_frontier(tree, committed)] if depth < K else []
+        found += [drafting.frontier_logits(tree, committed)] if depth < K else []
     return built, committed, tree, found
 
 
@@ -141,13 +141,13 @@ def test_behind_accepted_tokens_the_head_sees_the_targets_features_alone(kind):
     drafting, nodes, lengths = built.drafting, [list(range(K + 1))], committed.lengths
     hidden = built._scorer.score(tree, lengths).hidden
     path = torch.tensor(nodes)
-    drafting.see_path(hidden, path, torch.tensor([K]))
+    drafting.observe_path(hidden, path, torch.tensor([K]))
     built._scorer.commit(lengths, nodes, path)
     drafting.commit(lengths, nodes, path, K)
     drafting.count(lengths, [K + 1], K)
     committed = CommittedTokens([list(IDS[: 7 + K])])
-    drafting.needs(committed)
-    assert_same_logits(drafting.at_root(committed)[0, 0, 0], learned(kind, head, IDS)[0][5 + K])
+    drafting.device_inputs(committed)
+    assert_same_logits(drafting.root_logits(committed)[0, 0, 0], learned(kind, head, IDS)[0][5 + K])
 
 
 def target_of(kind):

@@ -12,7 +12,7 @@ from spec_bench.audit.toys import random_markov
 from spec_bench.core.transfer import CommittedTokens
 from spec_bench.decode.beam_decoder import BeamDecoder
 from spec_bench.decode.config import is_compatible
-from spec_bench.draft.base import Drafting, Equipment, drafter
+from spec_bench.draft.base import DraftResources, DraftState, drafter
 from spec_bench.records.types import Request
 from spec_bench.tree.base import GrownTree, GrowthContext
 from tests.toys import HistoryModel, random_history
@@ -25,7 +25,7 @@ class Bed:
 
     draft: Draft  # what is proposed, for the definition
     models: list[HistoryModel]  # which say so, where they are draft models
-    drafting: Drafting  # the same, for the policy; its rows have started
+    drafting: DraftState  # the same, for the policy; its rows have started
 
 
 def drafters(tree):
@@ -50,10 +50,10 @@ def bed(tree, settings, kind="", rows=1):
         heads = make_random_heads(target, kind, seed=0)
         logits = partial(_guessed, target, heads, tree.prompt)
     caches = [model.allocate(rows, 64) for model in models]
-    drafting = plan.drafting(Equipment(target, models, caches, heads, rows))
+    drafting = plan.make_state(DraftResources(target, models, caches, heads, rows))
     for row in range(rows):
         drafting.start(row, tree.prompt)
-        drafting.see_prompt(row, 0, _hidden(target, tree.prompt[:-1]))
+        drafting.observe_prompt(row, 0, _hidden(target, tree.prompt[:-1]))
     draft = Draft(tree.prompt, settings, logits, tree.vocab, tree.drafts, kind)
     return Bed(draft, models, drafting)
 
@@ -83,9 +83,9 @@ def planted(tree, settings, drafting, draws, rows=1):
     """The trees of started rows."""
     assert isinstance(tree.policy, GrownTree)
     committed = CommittedTokens([tree.prompt] * rows)
-    tree.policy.needs(drafting, committed)
-    ground = GrowthContext(drafting, committed, torch.device("cpu"), settings, draws)
-    return tree.policy.plant(ground)
+    tree.policy.device_inputs(drafting, committed)
+    context = GrowthContext(drafting, committed, torch.device("cpu"), settings, draws)
+    return tree.policy.grow_tree(context)
 
 
 def forest(tree, row=0):

@@ -8,7 +8,7 @@ import torch
 
 from spec_bench.core.transfer import CommittedTokens
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.draft.base import Drafting
+from spec_bench.draft.base import DraftState
 from spec_bench.tree.base import GrowthContext
 from spec_bench.tree.beams import HeadBeams
 from spec_bench.tree.chain import DynamicChain
@@ -21,17 +21,17 @@ from spec_bench.verify.path_rule import compute_child_distributions
 EXACT = SamplingSettings(probability_dtype="float64")
 
 
-class Drafts(Drafting):
+class Drafts(DraftState):
     """The same probabilities behind every node; whole beams where they are given."""
 
     def __init__(self, probs, beams=()):
         self._logits = torch.tensor(probs, dtype=torch.float64).log()
         self._beams = torch.tensor([beams])
 
-    def at_root(self, committed):
+    def root_logits(self, committed):
         return self._logits.expand(len(committed), 1, 1, -1)
 
-    def at_frontier(self, tree, committed):
+    def frontier_logits(self, tree, committed):
         nodes = tree.frontier
         return self._logits.expand(len(committed), nodes.stop - nodes.start, 1, -1)
 
@@ -49,10 +49,10 @@ def given(*numbers):
 
 
 def planted(policy, drafts, draws=None, settings=EXACT):
-    ground = GrowthContext(
+    context = GrowthContext(
         drafts, CommittedTokens([[0]]), torch.device("cpu"), settings, draws or given()
     )
-    return policy.plant(ground)
+    return policy.grow_tree(context)
 
 
 def paths(tree):
@@ -156,6 +156,6 @@ def test_neighbours_are_averaged_until_acceptance_falls_with_rank():
     [(True, [(1,), (1, 2), (1, 3)]), (False, [(1,), (1,), (1, 2), (1, 3)])],
 )
 def test_beams_share_the_nodes_of_a_prefix_under_tree_attention_alone(attention, nodes):
-    policy = HeadBeams(2, 2).under(attention)
+    policy = HeadBeams(2, 2).adapt_to_attention(attention)
     assert paths(planted(policy, Drafts([1.0], [[1, 2], [1, 3]]))) == nodes
     assert policy.merge_copies is not attention

@@ -15,8 +15,8 @@ from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.draws import SeededSource
 from spec_bench.core.transfer import CommittedTokens
 from spec_bench.decode.config import read_decoder
-from spec_bench.draft.base import Equipment
-from spec_bench.draft.language_model import LanguageModelDrafting
+from spec_bench.draft.base import DraftResources
+from spec_bench.draft.language_model import LanguageModelDraftState
 from spec_bench.tree.base import AuditTree, GrownTree, GrowthContext, policy
 from spec_bench.tree.chain import DynamicChain
 from spec_bench.tree.dynamic import BestNodes, BestSlots
@@ -136,8 +136,8 @@ class ReversedSlots(BestSlots):
 class Reranked(WidthsPolicy):
     """Siblings are drawn, and then tested from the draft's likeliest on."""
 
-    def grow(self, tree, scores, draws):
-        super().grow(tree, scores, draws)
+    def grow_level(self, tree, scores, draws):
+        super().grow_level(tree, scores, draws)
         nodes, width = tree.frontier, self.widths[tree.grown - 1]
         tokens = tree.tokens[:, nodes].unflatten(1, (-1, width))
         order = scores[:, :, 0].gather(-1, tokens).sort(dim=-1, descending=True).indices
@@ -147,8 +147,8 @@ class Reranked(WidthsPolicy):
 class Dropped(DynamicChain):
     """The token that stopped the chain is not verified."""
 
-    def plant(self, ground):
-        tree = super().plant(ground)
+    def grow_tree(self, context):
+        tree = super().grow_tree(context)
         for level in range(tree.shape.depth):
             q = tree.q[level]
             assert q is not None
@@ -163,8 +163,8 @@ class MergedAlone(IidPaths):
     def siblings(self, settings):
         return "iid"
 
-    def grow(self, tree, scores, draws):
-        super().grow(tree, scores, draws)
+    def grow_level(self, tree, scores, draws):
+        super().grow_level(tree, scores, draws)
         tree.q[-1], tree.log_q[-1] = scores.exp(), None
 
 
@@ -209,17 +209,19 @@ PROMPTS = [(1, 0, 2, 1), (0, 0, 1), (2, 2, 2, 0, 1)]
 
 def planted(policy, model, prompts, settings=WARM, draws=None):
     rows = len(prompts)
-    drafting = LanguageModelDrafting(
-        Equipment(model, [model], [model.allocate(rows, 64)], None, rows)
+    drafting = LanguageModelDraftState(
+        DraftResources(model, [model], [model.allocate(rows, 64)], None, rows)
     )
     for row, prompt in enumerate(prompts):
         drafting.start(row, prompt)
     committed = CommittedTokens(prompts)
-    drafting.needs(committed)
+    drafting.device_inputs(committed)
     draws = draws or SeededSource(
         [torch.Generator().manual_seed(row) for row in range(len(prompts))]
     )
-    return policy.plant(GrowthContext(drafting, committed, torch.device("cpu"), settings, draws))
+    return policy.grow_tree(
+        GrowthContext(drafting, committed, torch.device("cpu"), settings, draws)
+    )
 
 
 @pytest.mark.parametrize("settings", [WARM, SETTINGS["temperature 1.5, top-p 0.9"]])

@@ -336,7 +336,7 @@ def grown(policy, settings, drafts=1):
     tree = Tree(policy.shape, root, policy.siblings(settings))
     for _ in range(policy.shape.depth):
         nodes = tree.frontier.stop - tree.frontier.start
-        policy.grow(tree, log_probs(normal(nodes, drafts), settings), draws_of(*range(ROWS)))
+        policy.grow_level(tree, log_probs(normal(nodes, drafts), settings), draws_of(*range(ROWS)))
     return tree, normal(tree.shape.size)
 
 

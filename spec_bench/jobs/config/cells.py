@@ -209,7 +209,7 @@ def _changes(cell: Cell, file: Mapping[str, Any]) -> Iterator[str]:
     """Yields the settings that a decoder's file has otherwise and its tree's shorthand omits."""
     tree = cell.config.tree
     shorthand = parse(cell.config.spec)
-    sizes = (shorthand.form in tree.forms and tree.of_spec(shorthand)) or {}
+    sizes = (shorthand.form in tree.forms and tree.parse_spec(shorthand)) or {}
     for part in PARTS if file else ():
         for key, value in cell.settings[part].items():
             if (key, value) in file[part].items() or (part == "tree" and key in sizes):

@@ -195,7 +195,7 @@ def _find_undefined_metrics(decoder: AnyDecoder, row: Mapping[str, Any]) -> dict
 
 def _draft_calls(decoder: AnyDecoder, generations: Sequence[Generation]) -> float | None:
     """L of MBSU: the decoder states it, or it is counted where its trees have no fixed depth."""
-    if not isinstance(decoder, Decoder) or not decoder.policy.as_deep_as_drafted:
+    if not isinstance(decoder, Decoder) or not decoder.policy.follows_draft_depth:
         return decoder.draft_calls
     a_level = decoder.draft_calls == decoder.depth  # one call
     return levels_per_call(generations) if a_level else decoder.draft_calls

@@ -1,0 +1,81 @@
+"""Former names of what plug-ins use: they work, and warn."""
+
+import importlib
+
+import pytest
+import torch
+
+from spec_bench.core.draws import SeededSource
+from spec_bench.core.tree import Tree
+from spec_bench.draft.base import Drafter, DraftState
+from spec_bench.tree.base import GrownTree
+from spec_bench.tree.chain import Chain
+
+
+@pytest.mark.parametrize(
+    ("module", "former", "name"),
+    [
+        ("spec_bench.draft.base", "Drafting", "DraftState"),
+        ("spec_bench.draft.base", "Equipment", "DraftResources"),
+        ("spec_bench.core.draws", "Draws", "RandomSource"),
+    ],
+)
+def test_an_object_is_found_by_its_former_name_with_a_warning(module, former, name):
+    imported = importlib.import_module(module)
+    with pytest.warns(DeprecationWarning, match=rf"{former} is called {name} now"):
+        assert getattr(imported, former) is getattr(imported, name)
+    with pytest.raises(AttributeError, match="'Nonsense'"):
+        imported.Nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("base", [Drafter, DraftState, GrownTree, SeededSource])
+def test_every_present_name_of_a_renamed_member_exists_and_no_former_one(base):
+    assert base.former_members
+    assert not [name for name in base.former_members.values() if not hasattr(base, name)]
+    assert not [name for name in base.former_members if hasattr(base, name)]
+
+
+def test_a_drafter_that_defines_its_members_by_their_former_names_drafts():
+    with pytest.warns(DeprecationWarning, match="Old.drafting is called make_state now"):
+
+        class Old(Drafter):
+            @property
+            def own_model(self):
+                return True
+
+            def drafting(self, resources):
+                return OldState()
+
+    with pytest.warns(DeprecationWarning, match="OldState.at_root is called root_logits now"):
+
+        class OldState(DraftState):
+            def at_root(self, committed):
+                return "logits"
+
+    assert Old().has_own_model is True
+    assert Old().make_state(None).root_logits(None) == "logits"
+
+
+def test_a_policy_that_grows_by_the_former_name_grows_each_level():
+    with pytest.warns(DeprecationWarning, match="OldChain.grow is called grow_level now"):
+
+        class OldChain(Chain):
+            @classmethod
+            def of_spec(cls, spec):
+                return {"depth": spec}
+
+            def grow(self, tree, scores, draws):
+                tree.grown += 1
+
+    policy = OldChain(2)
+    tree = Tree(policy.shape, torch.tensor([1]))
+    policy.grow_level(tree, None, None)
+    assert (tree.grown, OldChain.parse_spec(7)) == (1, {"depth": 7})
+
+
+def test_callers_read_a_member_by_its_former_name_with_a_warning():
+    draws = SeededSource([torch.Generator().manual_seed(0)])
+    with pytest.warns(DeprecationWarning, match="SeededSource.by_position is called prepare"):
+        draws.by_position(2)
+    with pytest.raises(AttributeError, match="'nonsense'"):
+        draws.nonsense  # noqa: B018
