@@ -14,8 +14,8 @@ from spec_bench.report.claims.ask import Checks, ClaimQuery, cells, counted, ste
 from spec_bench.report.claims.contrast import (
     FEWEST_PICKED,
     RELATIVE,
+    WEIGHT,
     WIDER,
-    Contrast,
     Difference,
     combine,
     compute_mean_difference,
@@ -229,8 +229,8 @@ def _at_its_width(ask, text, metric, expect, more, claimed=""):
     """DSBD's settings against beam sampling as wide as they are on average."""
 
     def said(found):
-        n, asked = found.n, found.question
-        out = len(asked.ask.side(found.group, asked.left)) - n
+        n = found.n
+        out = len(found.ask.side(found.group, found.left)) - n
         mean = f"mean of {n} settings, beam sampling interpolated linearly in its width"
         rest = f", {out} settings outside its widths left out" if out else ""
         return f"{found.gap}{claimed}, {mean}{rest}{more(found)}"
@@ -308,15 +308,15 @@ def _compared(beams, settings, score, ask, choice):
     """Differences in score and token rate to the beams, mean over these; None without records."""
     parts = {score: [], _RATE: []}
     for beam in beams:
-        contrast = Contrast(settings, (beam,))
+        contrast = (settings, [beam])
         cells = {name: get_counts([contrast], name, ask.records) for name in parts}
         prompts = {0 if own is None else own.shape[-1] for own in cells.values()}
         if len(prompts) > 1 or min(prompts) < FEWEST_PICKED:
             return None
-        pick = partial(_picked, contrast, cells, score, choice)
+        pick = partial(_picked, [*settings, beam], cells, score, choice)
         for name, own in cells.items():
             parts[name] += [combine(settings, own[:-1], name, pick)[None], own[-1:]]
-    contrasts = [Contrast(settings[:1], (beam,)) for beam in beams]
+    contrasts = [(settings[:1], [beam]) for beam in beams]
     found = [
         compute_mean_difference(contrasts, np.concatenate(own), name, name in RELATIVE)
         for name, own in parts.items()
@@ -326,9 +326,9 @@ def _compared(beams, settings, score, ask, choice):
     return found[0].scale_interval(WIDER), found[1].scale_interval(WIDER)
 
 
-def _picked(contrast, cells, score, choice, seen):
+def _picked(rows, cells, score, choice, seen):
     """The setting that a choice takes when it sees these prompts."""
-    rates, scores = (get_values(contrast.cells, cells[n][..., seen], n) for n in (_RATE, score))
+    rates, scores = (get_values(rows, cells[n][..., seen], n) for n in (_RATE, score))
     return choice(rates, -scores if is_lower_better(score) else scores)
 
 
@@ -359,17 +359,17 @@ def _interpolated(asked, left, right):
             None if place is None or pd.isna(place) else _around(asked.ask, float(place), ordered)
         )
         if found is not None:
-            yield Contrast((row,), *found)
+            yield [row], found
 
 
 def _around(ask, place, ordered):
-    """The cells on both sides of a place with their weights."""
+    """The cells on both sides of a place, each with its weight."""
     for lower, upper in pairwise(ordered):
         low, high = ask.value(lower, "width"), ask.value(upper, "width")
         if low <= place <= high:
             share = (place - low) / (high - low)
-            return (lower, upper), (1 - share, share)
+            return [{**lower, WEIGHT: 1 - share}, {**upper, WEIGHT: share}]
     for end in (*ordered[:1], *ordered[-1:]):
         if abs(ask.value(end, "width") - place) <= _BEYOND:
-            return (end,), (1.0,)
+            return [{**end, WEIGHT: 1.0}]
     return None

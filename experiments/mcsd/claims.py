@@ -10,7 +10,7 @@ from spec_bench.report.claims.ask import (
     steps,
     trees,
 )
-from spec_bench.report.claims.contrast import Contrast, Difference, difference
+from spec_bench.report.claims.contrast import Difference, difference
 from spec_bench.report.claims.verdict import Check, p_value_of_all, p_value_of_most
 from spec_bench.vocabulary.spec import parse
 
@@ -230,7 +230,7 @@ def _mostly(ask, text, new, old, expect):
         for row in asked.side(group, cells("mcsd_wor", spec="1"))
     }
     sides = [
-        Contrast((row,), (rows[place.replace(new, old)],))
+        ([row], [rows[place.replace(new, old)]])
         for place, row in rows.items()
         if new in place and place.replace(new, old) in rows
     ]
@@ -242,7 +242,7 @@ def _mostly(ask, text, new, old, expect):
             f"{len(gaps)} cells",
             ", ".join(map(str, gaps)),
             p_values=p_value_of_most(p_values) if all(p_values) else None,
-            pair=sides[0].left[0]["pair"],
+            pair=sides[0][0][0]["pair"],
         )
 
 
@@ -254,8 +254,8 @@ def _gains(asked, left, right):
     """Tuned against plain at four candidates, and plain against tuned at one."""
     tuned, plain = ({row["spec"]: row for row in side} for side in (left, right))
     if {"1", "4"} <= tuned.keys() & plain.keys():
-        yield Contrast((tuned["4"],), (plain["4"],))
-        yield Contrast((plain["1"],), (tuned["1"],))
+        yield [tuned["4"]], [plain["4"]]
+        yield [plain["1"]], [tuned["1"]]
 
 
 def _falls(spec):
@@ -274,11 +274,15 @@ def _mirrored(asked, left, right):
         widths = parse(row["spec"]).widths or ()
         mirror = widths[::-1]
         if _falls(row["spec"]) and widths != mirror and mirror in rising:
-            yield Contrast((row,), (rising[mirror],))
+            yield [row], [rising[mirror]]
 
 
 def _step_by_step(found):
-    each = [(step.right[0]["spec"], step.left[0]["spec"], step) for step in found.contrasts]
-    said = [f"{low} to {high} {gap}" for low, high, step in each if (gap := found.of(step))]
-    whole = f"{each[0][0]} to {each[-1][1]}: {found.gap}"
+    said = [
+        f"{right['spec']} to {left['spec']} {gap}"
+        for left, right in found.first_cells
+        if (gap := found.of(([left], [right])))
+    ]
+    (_, first), (last, _) = found.first_cells[0], found.first_cells[-1]
+    whole = f"{first['spec']} to {last['spec']}: {found.gap}"
     return f"{whole}; step by step {', '.join(said)}"

@@ -13,8 +13,8 @@ import pandas as pd
 from spec_bench.metrics.interval import FEWEST, p_value_above, p_value_below
 from spec_bench.metrics.intervals import bootstrap_interval
 from spec_bench.report.claims.ask import Checks, ClaimQuery, best, cells, counted, ends, steps
-from spec_bench.report.claims.contrast import Contrast, Difference, correlation, fisher
-from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, Check, PValues
+from spec_bench.report.claims.contrast import Difference, correlation, fisher, has_choice
+from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, Check
 from spec_bench.report.papers.pairs import format_parameters
 from spec_bench.vocabulary.numbers import format_ends
 
@@ -200,8 +200,8 @@ def wider_beams(ask: ClaimQuery) -> Checks:
         "block efficiency grows with the beam width",
         "redrafter", "redrafter", "block_efficiency", by=steps("width"), where=_warmth,
         evidence=lambda found: (
-            f"{found.gap}, mean of {found.n} steps, {found.contrasts[0].right[0]['spec']} to "
-            f"{found.contrasts[-1].left[0]['spec']}"
+            f"{found.gap}, mean of {found.n} steps, {found.first_cells[0][1]['spec']} to "
+            f"{found.first_cells[-1][0]['spec']}"
             f"{found.one_by_one('so', 'the other way')}"
         ),
     )  # fmt: skip
@@ -229,8 +229,8 @@ def stable_over_lengths(ask: ClaimQuery) -> Checks:
     """
 
     def said(found):
-        one = found.contrasts[0]
-        lengths = f"{_along(one.right[0])} to {_along(one.left[0])} tokens"
+        longest, shortest = found.first_cells[0]
+        lengths = f"{_along(shortest)} to {_along(longest)} tokens"
         mean = f"longest less shortest {found.gap}, mean of {found.n} widths"
         return f"{mean}; {lengths}; stable: within {0.1 * found.gap.left:.2f} (10%)"
 
@@ -301,7 +301,9 @@ def attention_raises_throughput(ask: ClaimQuery) -> Checks:
     """
 
     def said(found):
-        places = {each.left[0]["batch_size"]: found.of(each) for each in found.contrasts}
+        places = {
+            contrast[0][0]["batch_size"]: found.of(contrast) for contrast in found.contrasts
+        }
         by_size = ", ".join(f"{place}: {gap}" for place, gap in places.items())
         return f"{found.gap}, mean of batch sizes, {_ROUNDS}; {by_size}"
 
@@ -330,12 +332,11 @@ def _merged(ask, **more):
 
 def _against_medusa(ask, rule, left, right, given=None):
     def said(found):
-        pairs = product(found.contrasts[0].left, found.contrasts[0].right)
         singles = "; ".join(
-            f"{one['spec']} against {other['spec']} {found.of(Contrast((one,), (other,)))}"
-            for one, other in pairs
+            f"{one['spec']} against {other['spec']} {found.of(([one], [other]))}"
+            for one, other in product(*found.contrasts[0])
         )
-        more = f"; one by one: {singles}" if found.contrasts[0].picks else ""
+        more = f"; one by one: {singles}" if has_choice(found.contrasts[0]) else ""
         return f"{found.gap}, {found.best}{found.picked}{more}"
 
     yield from ask.of("redrafter-decoding", only=True, given=given).ahead(
@@ -374,7 +375,7 @@ def _merging(ask, text, metric):
 
 def _ends_of_batches(ask, text, along, metric, more, least=1, most=inf, expect=Difference.better):
     def said(found):
-        sizes = " against ".join(_written(row["batch_size"]) for row in found.contrasts[0].cells)
+        sizes = " against ".join(_written(row["batch_size"]) for row in found.first_cells[0])
         return f"batch {sizes} {found.gap}; {more(found)}{_ROUNDS}, their spread in the interval"
 
     some = cells(batch_size=lambda size: least <= size <= most)
@@ -387,9 +388,8 @@ def _ends_of_batches(ask, text, along, metric, more, least=1, most=inf, expect=D
 
 def _rates(found):
     """The number at each batch size of the line that the contrast is an end of."""
-    asked = found.question
-    (line,) = asked.lines(found.contrasts[0].left)
-    members = asked.lines(asked.ask.side(found.group, asked.left))[line]
+    line = found.line(found.first_cells[0][0])
+    members = found.lines(found.ask.side(found.group, found.left))[line]
     rates = sorted((row["batch_size"], row[found.column]) for row in members)
     return f"tokens/s at {', '.join(f'{_written(size)}: {rate:.0f}' for size, rate in rates)}; "
 
@@ -430,7 +430,7 @@ def _recurrence(blocks, by_steps, where, pair):
         evidence += f"; {count:g} steps: {fmean(own):+.4f}, mean of {_pairs(own)}"
     text = f"the recurrence raises validation accuracy at t+5, heads of {blocks:g} blocks"
     more, less = p_value_above(found), p_value_below(found)
-    p_values = None if more is None or less is None else PValues(more, less)
+    p_values = None if more is None or less is None else (more, less)
     return Check(text, where, evidence, p_values=p_values, pair=pair)
 
 

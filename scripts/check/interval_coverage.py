@@ -45,7 +45,6 @@ from spec_bench.metrics.quality import Bleu
 from spec_bench.report.claims.contrast import (
     FEWEST_PICKED,
     RELATIVE,
-    Contrast,
     compute_mean_difference,
     fisher,
 )
@@ -127,7 +126,7 @@ def _compared(
 ) -> Quantity:
     """A difference as a claim has it: of each cell two inputs, the last cell on the right."""
     rows = [{"decoder": "sd", "spec": str(place)} for place in range(len(inputs) // 2)]
-    contrast = Contrast(tuple(rows[:-1]), (rows[-1],))
+    contrast = (rows[:-1], rows[-1:])
 
     def interval(columns: Array) -> Interval | None:
         table = columns.reshape(len(rows), -1, 1, columns.shape[-1])
@@ -313,7 +312,7 @@ def measure_rare(kind: str, prompts: int, simulations: int) -> Iterator[str]:
     tau, gain = _ratio(large[:2]), _ratio_of_ratios(large[[0, 2, 0, 3]])
     rng = np.random.default_rng(1)
     rows = [{"decoder": "prompt_lookup", "spec": f"{LOOKED_UP}"}, {"decoder": "ar", "spec": "-"}]
-    contrast = Contrast((rows[0],), (rows[1],))
+    contrast = (rows[:1], rows[1:2])
     truths = {"block efficiency": tau, "gap": tau - 1, "speed-up": gain}
     found: dict[str, list[Interval | None]] = {name: [] for name in truths}
     alone: dict[str, list[Interval | None]] = {name: [] for name in truths}

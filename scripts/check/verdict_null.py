@@ -25,7 +25,7 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.report.claims.ask import ClaimQuery, best, every, most, rising, steps
-from spec_bench.report.claims.contrast import Contrast, compute_mean_difference
+from spec_bench.report.claims.contrast import compute_mean_difference
 from spec_bench.report.claims.general import exact_scores, find_fastest
 from spec_bench.report.claims.verdict import HOLDS, Check, PValues, holm_verdicts
 from spec_bench.report.data.counts import Counts, RecordReader
@@ -251,9 +251,7 @@ def page(prompts: int, rng: np.random.Generator) -> list[PValues]:
         own = SPREAD * rng.standard_normal((left + right, prompts))
         table = np.empty((left + right, 2, 1, prompts))
         table[:, 0, 0], table[:, 1, 0] = length, length / np.exp(lean + own)
-        gap = compute_mean_difference(
-            [Contrast(rows[0], rows[1])], table, "token_rate", relative=True
-        )
+        gap = compute_mean_difference([(rows[0], rows[1])], table, "token_rate", relative=True)
         if gap is not None and (p_values := gap.above()) is not None:
             found.append(p_values)
     return found

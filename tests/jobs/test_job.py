@@ -27,7 +27,7 @@ from spec_bench.measure import provenance
 from spec_bench.metrics import plain
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
-from spec_bench.report.claims.contrast import Contrast, difference
+from spec_bench.report.claims.contrast import difference
 from spec_bench.report.comparison import compare
 from spec_bench.report.data import rows as table_rows
 from spec_bench.report.data.counts import RecordReader
@@ -454,7 +454,7 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
     kept = parquet.read(files.records_file(table)).generations(f"{baseline.run_id}/again")
     assert [each.decode_s for each in kept] == [each.decode_s for each in retimed]
     rows = {row["run_id"]: row for row in table_rows.to_rows(table_rows.read_results(table))}
-    pair = Contrast((rows[added.run_id],), (rows[baseline.run_id],))
+    pair = ((rows[added.run_id],), (rows[baseline.run_id],))
     gap = difference([[pair]], "token_rate", RecordReader(table))
     assert gap and gap.tested and gap.value == pytest.approx(speedup - 1)
 

@@ -8,8 +8,8 @@ import pytest
 
 from spec_bench.records import cell_folder
 from spec_bench.report.claims import check_claims
-from spec_bench.report.claims.ask import ClaimComparison, ClaimQuery, ComparisonResult, cells
-from spec_bench.report.claims.contrast import fisher
+from spec_bench.report.claims.ask import ClaimQuery, Comparison, cells
+from spec_bench.report.claims.contrast import WEIGHT, fisher, has_choice
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import Group, to_rows
 from spec_bench.report.papers.paper import load_code, load_paper
@@ -210,9 +210,10 @@ def at_same_width(averages, *widths):
     rows = frame(*settings, *(squad("beam_sampling", str(width)) for width in widths))
     ask = ClaimQuery(rows, RecordReader(files.package_folder("results")))
     by = load_code(load_paper("dsbd").folder, "claims")._interpolated
-    asked = ClaimComparison(ask, "", cells("dsbd"), cells("beam_sampling"), by=by)
-    cases = asked.cases(Group("squad", rows))
-    return ComparisonResult(asked, Group("squad", rows), "token_rate", (), [*cases.values()])
+    asked = Comparison(ask, "", cells("dsbd"), cells("beam_sampling"), by=by)
+    group = Group("squad", rows)
+    strata = [*asked.cases(group).values()]
+    return replace(asked, group=group, column="token_rate", strata=strata)
 
 
 @pytest.mark.parametrize(
@@ -220,10 +221,10 @@ def at_same_width(averages, *widths):
     [(2.25, (1, 2, 3, 4), ["2", "3"], (0.75, 0.25)), (3.0, (4, 1), ["1", "4"], (1 / 3, 2 / 3))],
 )
 def test_a_fractional_width_lies_between_its_neighbours(width, measured, between, weights):
-    (contrast,) = at_same_width([width], *measured).contrasts
-    assert [row["spec"] for row in contrast.right] == between
-    assert contrast.weights == pytest.approx(weights)
-    assert not contrast.picks
+    ((left, right),) = at_same_width([width], *measured).contrasts
+    assert [row["spec"] for row in right] == between
+    assert [row[WEIGHT] for row in right] == pytest.approx(weights)
+    assert not has_choice((left, right))
 
 
 @pytest.mark.parametrize(("width", "left_out"), [(4.2, 0), (4.3, 1), (0.8, 0)])
@@ -235,8 +236,8 @@ def test_a_setting_far_outside_the_measured_widths_is_left_out(width, left_out):
 def test_a_correlation_over_enough_heads_is_judged_by_fishers_z():
     low, high, p_values = fisher(0.9, 8)
     assert (low, high) == (pytest.approx(0.534, abs=1e-3), pytest.approx(0.982, abs=1e-3))
-    assert p_values.for_claim == pytest.approx(0.0005, abs=1e-4)  # z = 1.47 * 5 ** 0.5 = 3.29
-    assert p_values.against_claim == pytest.approx(1 - p_values.for_claim)
+    assert p_values[0] == pytest.approx(0.0005, abs=1e-4)  # z = 1.47 * 5 ** 0.5 = 3.29
+    assert p_values[1] == pytest.approx(1 - p_values[0])
 
 
 def in_jobs_apart(results, paces):

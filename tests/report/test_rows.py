@@ -14,7 +14,7 @@ from spec_bench.metrics.quality import Bleu
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord, parse_reasons
 from spec_bench.report.claims import check_claims
-from spec_bench.report.claims.contrast import Contrast, difference
+from spec_bench.report.claims.contrast import difference
 from spec_bench.report.data.counts import RecordReader, read_origin, read_packed, read_repeats
 from spec_bench.report.data.rows import clear_past_times, read_results
 from spec_bench.report.data.seeds import pool_seeds
@@ -172,7 +172,7 @@ def test_a_difference_knows_that_whole_repeats_differ(tmp_path):
     repeated(results, "steady", [1.0, 1.0, 1.0])
     repeated(results, "uneven", [0.8, 1.3, 0.9])
     steady, uneven = (row("sd", "3", run_id=name) for name in ("steady", "uneven"))
-    found = difference([[Contrast((uneven,), (steady,))]], "token_rate", RecordReader(results))
+    found = difference([[((uneven,), (steady,))]], "token_rate", RecordReader(results))
     assert found.value == pytest.approx(0.0, abs=1e-6)
     assert found.ends[0] < -0.1 and found.ends[1] > 0.1
 
@@ -303,7 +303,7 @@ def scored(folder, metric, scores):
 
     def gap(one, other, **how):
         sides = ((row("sd", "2", run_id=name, seed=0),) for name in (one, other))
-        return difference([[Contrast(*sides)]], metric, RecordReader(table), **how)
+        return difference([[tuple(sides)]], metric, RecordReader(table), **how)
 
     return gap
 
@@ -363,7 +363,7 @@ def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_sitting(s
     if source == "records":
         parquet.write(files.records_file(table), parquet.concat(parts))
     base, added = (row("ar", run_id="base", seed=0), row("sd", "2", run_id="added", seed=0))
-    pair = [[Contrast((added,), (base,))]]
+    pair = [[((added,), (base,))]]
     found = difference(pair, "token_rate", RecordReader(table))
     assert found.value == pytest.approx(1.0, rel=1e-5)
     assert found.ends[0] < 1.0 < found.ends[1]  # nothing was accepted on any prompt

@@ -12,22 +12,36 @@ is set against which (``pairs``, ``best``, ``steps``, ``ends``); ``expect`` whic
 difference is claimed, ``Difference.better`` or a function of it; ``judge`` whether of the mean of
 all comparisons (the default), of ``every`` or ``most`` of them, of a line that is ``rising`` or of
 numbers that are ``counted``. What a claim, its place and its evidence say is a text with
-``{left}``, ``{right}``, ``{metric}`` and ``{place}``, or a function of what was ``Found``.
+``{left}``, ``{right}``, ``{metric}`` and ``{place}``, or a function of the ``Comparison``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import pairwise, product
+from functools import cached_property, partial
+from itertools import chain, pairwise, product
 from math import inf, prod
 from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.claims.contrast import Contrast, Difference, difference, format_pick
-from spec_bench.report.claims.sides import ClaimCells, Names, Side, cells, is_match, several, titled
+from spec_bench.report.claims.contrast import (
+    Contrast,
+    Difference,
+    difference,
+    format_pick,
+    has_choice,
+)
+from spec_bench.report.claims.sides import (
+    DECODERS,
+    Cells,
+    Names,
+    cells,
+    is_match,
+    several,
+    titled,
+)
 from spec_bench.report.claims.verdict import (
     DOES_NOT_HOLD,
     HOLDS,
@@ -69,10 +83,10 @@ from spec_bench.vocabulary.spec import parse
 Checks = Iterator[Check]
 Label = tuple[Any, ...]
 Contrasts = list[Contrast]
-Text = str | Callable[["ComparisonResult"], str]
-By = Callable[["ClaimComparison", list[Row], list[Row]], Iterator[Contrast]]
+Text = str | Callable[["Comparison"], str]
+By = Callable[["Comparison", list[Row], list[Row]], Iterator[Contrast]]
 Expect = Callable[[Difference], PValues | None]
-Judge = Callable[["ComparisonResult"], Check | None]
+Judge = Callable[["Comparison"], Check | None]
 UNAUDITED = "unaudited"  # of another engine
 _PARTS = ("depth", "width", "nodes", "threshold", "form")
 
@@ -134,10 +148,9 @@ class ClaimQuery:
             key for name, places in self.axes.items() if name != self.axis for key in places
         }
         trees = self.axes[self.axis].keys() - other_trees
-        trees_by_group = [
-            {*zip(g.rows.decoder, g.rows.spec.astype(str), strict=True)} for g in groups
+        return [
+            g for g in groups if trees & {*map(tuple, g.rows[["decoder", "spec"]].to_numpy(str))}
         ]
-        return [group for group, cells in zip(groups, trees_by_group, strict=True) if trees & cells]
 
     def value(self, row: Row, key: str) -> Any:
         """A column, a place on an axis, ``left`` (the name), or a part of the tree; or None."""
@@ -152,15 +165,15 @@ class ClaimQuery:
             return None if spec.form == "name" else getattr(spec, key)
         return row.get(key)
 
-    def side(self, group: Group, side: ClaimCells) -> list[Row]:
+    def side(self, group: Group, side: Cells) -> list[Row]:
         """The cells of one side, decoder by decoder; another engine's only where it is named."""
-        conditions = {"tree_attention": True} if "tree_attention" in group.rows else {}
-        conditions |= side.where
+        merged = {"tree_attention": True} if "tree_attention" in group.rows else {}
+        conditions = merged | {key: value for key, value in side.items() if key != DECODERS}
         return [
             row
-            for name in side.decoders or group.rows_by_decoder
+            for name in side[DECODERS] or group.rows_by_decoder
             for row in group.rows_by_decoder.get(name, [])
-            if side.decoders or row.get("lossless") != UNAUDITED
+            if side[DECODERS] or row.get("lossless") != UNAUDITED
             if all(
                 is_match(self.value(row, key), condition) for key, condition in conditions.items()
             )
@@ -170,40 +183,36 @@ class ClaimQuery:
     def ahead(
         self,
         text: Text,
-        first_side: Side,
-        right: Side,
+        left: Names | Cells,
+        right: Names | Cells,
         metric: Names,
-        *,
-        pooled: bool | str = False,
         **how: Any,
     ) -> Checks:
         """Returns the left cells ahead of the right ones, on each task that has both, in each
-        metric: a column, ``score``, the task's, or ``scores``, that and perplexity. With ``pooled``
-        all tasks' prompts together are a check, too; a text names that place. ``how`` has further
-        fields of a ``ClaimComparison``.
+        metric: a column, ``score``, the task's, or ``scores``, that and perplexity. ``how`` has
+        further fields of a ``Comparison``.
         """
-        first_cells, second_cells = (
-            s if isinstance(s, ClaimCells) else cells(*several(s)) for s in (first_side, right)
+        left, right = (
+            side if isinstance(side, Mapping) else cells(*several(side)) for side in (left, right)
         )
-        for name in {*first_cells.decoders, *second_cells.decoders}.difference(
-            self.rows.get("decoder", ())
-        ):
+        for name in {*left[DECODERS], *right[DECODERS]}.difference(self.rows.get("decoder", ())):
             check_decoder(name)
-        question = ClaimComparison(self, text, first_cells, second_cells, **how)
-        self._refuse_unknown((*several(metric), *several(question.same), *several(question.each)))
+        asked = Comparison(self, text, left, right, **how)
+        self._refuse_unknown((*several(metric), *several(asked.same), *several(asked.each)))
         by_pair = group_by_key((str(group.rows.iloc[0].pair), group) for group in self.groups)
         for name, groups in product(several(metric), by_pair.values()):
             sound = [replace(group, rows=select_sound(group.rows, name)) for group in groups]
-            cases = [(group, question.cases(group)) for group in sound if len(group.rows)]
-            result = _by_label(question, name, cases, pooled)
-            if isinstance(question.judge, PlacewiseJudge):
-                result = (
-                    ComparisonResult(question, g, name, (), [*c.values()][:1], cases=c)
-                    for g, c in cases
-                    if c
+            cases = [(group, asked.cases(group)) for group in sound if len(group.rows)]
+            if getattr(asked.judge, "func", None) is judge_places:
+                found: Iterator[Comparison] = (
+                    replace(asked, group=group, column=name, by_label=by_label)
+                    for group, by_label in cases
+                    if by_label
                 )
-            yield from filter(None, map(question.judge, result))
-            yield from _report_incomparable(question, name, cases)
+            else:
+                found = asked.find_by_label(name, cases)
+            yield from filter(None, map(asked.judge, found))
+            yield from asked.report_incomparable(name, cases)
 
     def _refuse_unknown(self, names: Names) -> None:
         """Refuses misspelt columns, with which a claim would never be measured."""
@@ -213,28 +222,28 @@ class ClaimQuery:
                 raise UsageError(f"no column {name!r} in results, nor a part of a tree")
 
 
-def pairs(asked: ClaimComparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+def pairs(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
     """Yields every left cell with every right one."""
     rights = asked.lines(right)
     for row in left:
-        yield from (Contrast((row,), (partner,)) for partner in rights.get(asked.line(row), []))
+        yield from (([row], [partner]) for partner in rights.get(asked.line(row), []))
 
 
-def best(asked: ClaimComparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+def best(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
     """The best cell of each side with all of its decoders: that of some is not that of all."""
     lefts, rights = map(asked.lines, (left, right))
     for key in (key for key in lefts if key in rights):
         sides = ((lefts[key], asked.left), (rights[key], asked.right))
-        if all({str(row["decoder"]) for row in rows} >= {*side.decoders} for rows, side in sides):
-            yield Contrast(tuple(lefts[key]), tuple(rights[key]))
+        if all({str(row["decoder"]) for row in rows} >= {*side[DECODERS]} for rows, side in sides):
+            yield lefts[key], rights[key]
 
 
 def steps(along: str) -> By:
     """Each left cell with the next smaller one; a minus puts the smaller one on the left."""
 
-    def by(asked: ClaimComparison, left_rows: list[Row], right: list[Row]) -> Iterator[Contrast]:
-        for line in asked.sorted_lines(left_rows, along):
-            yield from (Contrast((later,), (earlier,)) for earlier, later in pairwise(line))
+    def by(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+        for line in asked.sorted_lines(left, along):
+            yield from (([later], [earlier]) for earlier, later in pairwise(line))
 
     return by
 
@@ -242,114 +251,109 @@ def steps(along: str) -> By:
 def ends(along: str) -> By:
     """Returns the last cell of each line against its first one; lines of one mean reach as far."""
 
-    def by(asked: ClaimComparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    def by(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
         lines = asked.sorted_lines(left, along)
         key = along.lstrip("-")
         reach = [sorted(asked.ask.value(line[end], key) for end in (0, -1)) for line in lines]
         full_span = reach and [min(low for low, _ in reach), max(high for _, high in reach)]
         for line, span in zip(lines, reach, strict=True):
             if len(line) > 1 and (asked.each or span == full_span):
-                yield Contrast((line[-1],), (line[0],))
+                yield line[-1:], line[:1]
 
     return by
 
 
-def usual(result: ComparisonResult) -> str:
+def usual(found: Comparison) -> str:
     """Returns the difference, of how many comparisons, of which trees."""
-    mean_text = f", mean of {result.n} comparisons fixed in advance" if result.n > 1 else ""
-    return f"{result.gap}{mean_text}{f', {result.best}' if result.best else ''}{result.picked}"
+    mean_text = f", mean of {found.n} comparisons fixed in advance" if found.n > 1 else ""
+    return f"{found.gap}{mean_text}{f', {found.best}' if found.best else ''}{found.picked}"
 
 
-def trees(result: ComparisonResult) -> str:
+def trees(found: Comparison) -> str:
     """Returns the difference and the trees on the left."""
-    specs = ", ".join(dict.fromkeys(str(contrast.left[0]["spec"]) for contrast in result.contrasts))
-    return f"{result.gap}, {f'mean of {result.n} comparisons: ' if result.n > 1 else ''}{specs}"
+    specs = ", ".join(dict.fromkeys(str(left["spec"]) for left, _ in found.first_cells))
+    return f"{found.gap}, {f'mean of {found.n} comparisons: ' if found.n > 1 else ''}{specs}"
 
 
-def mean(result: ComparisonResult) -> Check | None:
+def mean(found: Comparison) -> Check | None:
     """Returns the mean of all comparisons."""
-    expect = result.question.expect
-    if (gap := result.difference(result.strata)) is None:
+    if (gap := found.difference(found.strata)) is None:
         return None
-    return replace(result, gap=gap).check(expect(gap), lambda n: expect(gap.of_prompts(n)))
+    expect = found.expect
+    return replace(found, gap=gap).check(expect(gap), lambda n: expect(gap.of_prompts(n)))
 
 
-def rising(result: ComparisonResult) -> Check | None:
+def rising(found: Comparison) -> Check | None:
     """More at the end of ``steps`` than at their start, and at no step less. A step that adds
     nothing, as where every candidate list is accepted, is no objection.
     """
-    total_gap = result.of(Contrast(result.contrasts[-1].left, result.contrasts[0].right))
-    if total_gap is None or not result.single:
+    total_gap = found.of((found.contrasts[-1][0], found.contrasts[0][1]))
+    if total_gap is None or not found.single:
         return None
-    total, *parts = [gap.above() for gap in (total_gap, *result.single)]
-    falls = [values.against_claim for values in parts if values is not None]
-    if total is not None and len(falls) == len(parts):
-        against = min(1.0, min(total.against_claim, *falls) * (len(falls) + 1))
-        total = PValues(total.for_claim, against)
-    return replace(result, gap=total_gap).check(total)
+    total, *parts = [gap.above() for gap in (total_gap, *found.single)]
+    if total and all(parts):
+        falls = [total[1], *(part[1] for part in parts if part)]
+        total = total[0], min(1.0, min(falls) * len(falls))
+    return replace(found, gap=total_gap).check(total)
 
 
 def counted(within: float | None = None, against: str = "") -> Judge:
     """Counts have no interval: each left one is less, or within a share of the right one."""
 
-    def judge(result: ComparisonResult) -> Check | None:
+    def judge(found: Comparison) -> Check | None:
         holds = [
             ours < theirs if within is None else abs(ours - theirs) <= within * theirs
-            for _, ours, theirs in result.counts(against)
+            for _, ours, theirs in found.counts(against)
         ]
-        return result.check(HOLDS if all(holds) else DOES_NOT_HOLD) if holds else None
+        return found.check(HOLDS if all(holds) else DOES_NOT_HOLD) if holds else None
 
     return judge
 
 
-@dataclass(frozen=True)
-class PlacewiseJudge:
-    """Each place, a value of ``each``, alone; then all or most of them, from one value on."""
+def judge_places(
+    found: Comparison, p_of: Callable[[Iterable[PValues]], PValues], least: float = -inf
+) -> Check | None:
+    """Judges each place, a value of ``each``, alone; then all or most of them, from ``least`` on.
+    Returns one check of a whole group.
+    """
+    gaps = {label[0]: found.difference([case]) for label, case in found.by_label.items()}
+    by_place = {place: gap for place, gap in gaps.items() if gap is not None}
+    claimed = [gap for place, gap in by_place.items() if least == -inf or place >= least]
 
-    p_of: Callable[[Iterable[PValues]], PValues]
-    least: float = -inf
+    def get_p_values(gaps: Iterable[Difference]) -> list[PValues]:
+        parts = [found.expect(gap) for gap in gaps]
+        return [part for part in parts if part] if all(parts) else []
 
-    def __call__(self, result: ComparisonResult) -> Check | None:
-        """Returns one check of a whole group."""
-        gaps = {label[0]: result.difference([case]) for label, case in result.cases.items()}
-        known_gaps = {place: gap for place, gap in gaps.items() if gap is not None}
-        result = replace(result, by_place=known_gaps)
-        claimed_gaps = [
-            gap for place, gap in known_gaps.items() if self.least == -inf or place >= self.least
-        ]
-        parts = [result.question.expect(gap) for gap in claimed_gaps]
-        known_parts = tuple(part for part in parts if part is not None)
-        if not parts:
-            return None
-        if len(known_parts) < len(parts):
-            return result.check(NOT_DECIDED)
+    def of_prompts(count: int) -> PValues | None:
+        parts = get_p_values(gap.of_prompts(count) for gap in claimed)
+        return p_of(parts) if parts else None
 
-        def of_prompts(count: int) -> PValues | None:
-            parts = [result.question.expect(gap.of_prompts(count)) for gap in claimed_gaps]
-            return self.p_of(filter(None, parts)) if all(parts) else None
-
-        return replace(result, judged=known_parts).check(self.p_of(known_parts), of_prompts)
+    judged = get_p_values(claimed)
+    found = replace(found, by_place=by_place, judged=judged)
+    if not judged:
+        return found.check(NOT_DECIDED) if claimed else None
+    return found.check(p_of(judged), of_prompts)
 
 
-def every(least: float = -inf) -> PlacewiseJudge:
+def every(least: float = -inf) -> Judge:
     """At every value of ``each``, from this one on, the claim must hold."""
-    return PlacewiseJudge(p_value_of_all, least)
+    return partial(judge_places, p_of=p_value_of_all, least=least)
 
 
-some = PlacewiseJudge(p_value_of_any)
+some: Judge = partial(judge_places, p_of=p_value_of_any)
 """At one value of ``each`` at least the claim must hold."""
-most = PlacewiseJudge(p_value_of_most)
+most: Judge = partial(judge_places, p_of=p_value_of_most)
 """At more than half of the values of ``each`` the claim must hold."""
 
 
 @dataclass(frozen=True)
-class ClaimComparison:
-    """What is asked of each group of rows."""
+class Comparison:
+    """What a claim asks of two sides, and what was found on one task or on all tasks together."""
 
     ask: ClaimQuery
     text: Text
-    left: ClaimCells
-    right: ClaimCells
+    left: Cells
+    right: Cells
     by: By = pairs
     same: Names = ()  # columns or parts of the shorthand in which compared cells agree
     each: Names = ()  # one check by value of these; ``left``, ``right``: decoder and tree
@@ -357,6 +361,18 @@ class ClaimComparison:
     where: Text = "{title}"
     evidence: Text = usual
     judge: Judge = mean
+    # whether all tasks' prompts together are a check, too; a text names that place
+    pooled: bool | str = False
+    # From here on what was found.
+    group: Group = Group("", pd.DataFrame())  # noqa: RUF009 - of one task, the first of several
+    column: str = ""  # the metric
+    label: Label = ()
+    strata: Sequence[Contrasts] = ()  # the contrasts of each task
+    all_tasks: str = ""  # the place of all tasks together
+    gap: Difference | None = None  # the mean; None for counts and places
+    by_label: Mapping[Label, Contrasts] = field(default_factory=dict)  # of a group's places
+    by_place: Mapping[Any, Difference] = field(default_factory=dict)
+    judged: Sequence[PValues] = ()
 
     def line(self, row: Row) -> Label:
         """Returns a cell's values of ``same``."""
@@ -378,43 +394,25 @@ class ClaimComparison:
         """Returns a group's contrasts by the values of ``each``; () where there is one check."""
         sides = (self.ask.side(group, side) for side in (self.left, self.right))
         split = group_by_key(
-            (self._label(contrast), contrast) for contrast in self.by(self, *sides)
+            (self._label(*contrast), contrast) for contrast in self.by(self, *sides)
         )
         return dict(sorted(split.items())) if self.ask.axis and self.each else split
 
-    def _label(self, contrast: Contrast) -> Label:
-        left_row, right_row = contrast.left[0], contrast.right[0]
-        keys = several(self.each)
+    def _label(self, left: Sequence[Row], right: Sequence[Row]) -> Label:
         return tuple(
-            cell_name(right_row) if k == "right" else self.ask.value(left_row, k) for k in keys
+            cell_name(right[0]) if key == "right" else self.ask.value(left[0], key)
+            for key in several(self.each)
         )
-
-
-@dataclass(frozen=True)
-class ComparisonResult:
-    """The comparison for a claim on one task or on all tasks together."""
-
-    question: ClaimComparison
-    group: Group  # the cells of one task, the first one where all tasks are pooled
-    column: str  # the metric
-    label: Label
-    strata: Sequence[Contrasts]  # the contrasts of each task
-    pooled: str = ""  # the place of all tasks together
-    gap: Difference | None = None  # the mean; None for counts and places
-    cases: Mapping[Label, Contrasts] = field(default_factory=dict)  # of a group's places
-    by_place: Mapping[Any, Difference] = field(default_factory=dict)
-    judged: tuple[PValues, ...] = ()
 
     def check(self, outcome: str | PValues | None, of_prompts: OfPrompts = unknown) -> Check:
         """Returns the check with its texts, from its p-values or a verdict that no chance is in."""
-        question = self.question
         verdict = outcome if isinstance(outcome, str) else NOT_DECIDED
         return Check(
-            self._fill_text(question.text),
-            self.pooled or self._fill_text(question.where),
-            "" if verdict == NOT_COMPARABLE else self._fill_text(question.evidence),
+            self._fill_text(self.text),
+            self.all_tasks or self._fill_text(self.where),
+            "" if verdict == NOT_COMPARABLE else self._fill_text(self.evidence),
             verdict,
-            p_values=outcome if isinstance(outcome, PValues) else None,
+            p_values=outcome if isinstance(outcome, tuple) else None,
             pair=str(self.group.rows.iloc[0].pair),
             of_prompts=of_prompts,
             seeds=bool(self.gap and self.gap.tested and self.gap.tested.between > 0.5),
@@ -424,8 +422,8 @@ class ComparisonResult:
         if callable(text):
             return text(self)
         names = {
-            "left": " or ".join(self.question.left.decoders),
-            "right": " or ".join(self.question.right.decoders),
+            "left": " or ".join(self.left[DECODERS]),
+            "right": " or ".join(self.right[DECODERS]),
             "metric": self.metric,
             "place": ", ".join(map(str, self.label)),
             "title": self.group.title,
@@ -443,7 +441,7 @@ class ComparisonResult:
 
     def difference(self, strata: Sequence[Contrasts]) -> Difference | None:
         """Returns the mean difference of contrasts on each task."""
-        records = self.question.ask.records
+        records = self.ask.records
         gap = difference(strata, self.column, records)
         chance = find_placebo(to_rows(self.group.rows), self.column)
         # More prompts do not narrow what rounds of jobs differ by.
@@ -452,8 +450,13 @@ class ComparisonResult:
 
     @property
     def contrasts(self) -> Contrasts:
-        """Those of the first task."""
-        return self.strata[0]
+        """Those of the first task, or place."""
+        return next(iter((*self.strata, *self.by_label.values())))
+
+    @property
+    def first_cells(self) -> list[tuple[Row, Row]]:
+        """The first cell of both sides of each contrast."""
+        return [(left[0], right[0]) for left, right in self.contrasts]
 
     @property
     def n(self) -> int:
@@ -472,8 +475,8 @@ class ComparisonResult:
 
     def one_by_one(self, so: str, not_so: str) -> str:
         """How many contrasts on one task hold on their own, judged together; "" where unknown."""
-        expect = self.question.expect
-        alone = expect if expect in (Difference.above, Difference.below) else Difference.better
+        one_sided = (Difference.above, Difference.below)
+        alone = self.expect if self.expect in one_sided else Difference.better
         p_values = [] if len(self.strata) > 1 or self.n < 2 else list(map(alone, self.single))
         verdicts = holm_verdicts([p_value for p_value in p_values if p_value])
         if not p_values or len(verdicts) < len(p_values):
@@ -491,16 +494,15 @@ class ComparisonResult:
         """The best tree of each side, of one contrast on one task; "" of several."""
         if self.n > 1 or len(self.strata) > 1:
             return ""
-        sides = (self.contrasts[0].left, self.contrasts[0].right)
-        return " against ".join(format_pick(side, self.column) for side in sides)
+        return " against ".join(format_pick(side, self.column) for side in self.contrasts[0])
 
     @property
     def picked(self) -> str:
         """How trees were picked, where some were and there are intervals."""
         gaps: list[Difference | None] = [*self.by_place.values()] or [self.gap]
         is_paired = all(gap is not None and gap.ends is not None for gap in gaps)
-        is_paired = is_paired and not self.question.ask.records.printed
-        if not is_paired or not any(contrast.picks for contrast in self.contrasts):
+        is_paired = is_paired and not self.ask.records.printed
+        if not is_paired or not any(map(has_choice, self.contrasts)):
             return ""
         return "; each tree picked on one half of the prompts and compared on the other"
 
@@ -514,40 +516,50 @@ class ComparisonResult:
         part of the left cell's shorthand that stands for the right side's count.
         """
         counts = []
-        for contrast in self.contrasts:
-            left_row = contrast.left[0]
-            ours = left_row.get(self.column)
-            number = contrast.right[0].get(self.column)
-            number = self.question.ask.value(left_row, against) if against else number
+        for left, right in self.first_cells:
+            ours = left.get(self.column)
+            number = self.ask.value(left, against) if against else right.get(self.column)
             if ours is not None and number is not None and not pd.isna([ours, number]).any():
-                counts.append((str(left_row["spec"]), float(ours), float(number)))
+                counts.append((str(left["spec"]), float(ours), float(number)))
         return counts
+
+    def find_by_label(self, metric: str, cases_by_group: _Cases) -> Iterator[Comparison]:
+        """Each label's cases by task, then pooled over tasks whose runs agree in settings."""
+        settings = _settings(self.ask, [group for group, _ in cases_by_group])
+        for label in dict.fromkeys(label for _, cases in cases_by_group for label in cases):
+            parts: dict[str, list[tuple[Group, Contrasts]]] = {}
+            for (group, cases), setting in zip(cases_by_group, settings, strict=True):
+                if label not in cases:
+                    continue
+                parts.setdefault(setting, []).append((group, cases[label]))
+                found = replace(self, group=group, label=label, strata=[cases[label]])
+                for column in get_score_columns(group, metric):
+                    yield replace(found, column=column)
+            for setting, part in parts.items() if self.pooled else ():
+                groups, strata = zip(*part, strict=True)
+                if 1 < len(part) == len({str(group.rows.task.iloc[0]) for group in groups}):
+                    place = f"all tasks, pair {groups[0].rows.pair.iloc[0]}"
+                    place = self.pooled if isinstance(self.pooled, str) else place
+                    place = ", ".join(filter(None, [place, setting]))
+                    found = replace(self, group=groups[0], column=metric, label=label)
+                    yield replace(found, strata=strata, all_tasks=place)
+
+    def report_incomparable(self, metric: str, cases_by_group: _Cases) -> Checks:
+        """Checks of tasks whose two sides differ in settings; the evidence names the columns."""
+        tasks = group_by_key((str(group.rows.task.iloc[0]), group) for group, _ in cases_by_group)
+        done_tasks = {str(group.rows.task.iloc[0]) for group, cases in cases_by_group if cases}
+        for task, groups in tasks.items():
+            if len(groups) < 2 or task in done_tasks:
+                continue
+            whole = Group(task, pd.concat([group.rows for group in groups]))
+            for label, contrasts in [*self.cases(whole).items()][:1]:
+                found = replace(self, group=whole, column=metric, label=label, strata=[contrasts])
+                differing = _describe_differing(contrasts, self.ask.across)
+                evidence = f"{NOT_COMPARABLE}: {differing}"
+                yield replace(found.check(NOT_COMPARABLE), evidence=evidence)
 
 
 _Cases = Sequence[tuple[Group, dict[Label, Contrasts]]]
-
-
-def _by_label(
-    question: ClaimComparison, metric: str, cases_by_group: _Cases, pooled: bool | str
-) -> Iterator[ComparisonResult]:
-    """Each label's cases by task, then pooled over tasks whose runs agree in settings."""
-    settings = _settings(question.ask, [group for group, _ in cases_by_group])
-    for label in dict.fromkeys(label for _, cases in cases_by_group for label in cases):
-        parts: dict[str, list[tuple[Group, Contrasts]]] = {}
-        for (group, cases), setting in zip(cases_by_group, settings, strict=True):
-            if label in cases:
-                parts.setdefault(setting, []).append((group, cases[label]))
-                for column in get_score_columns(group, metric):
-                    yield ComparisonResult(question, group, column, label, [cases[label]])
-        for setting, part in parts.items() if pooled else ():
-            rows = part[0][0].rows
-            if 1 < len(part) == len({str(group.rows.task.iloc[0]) for group, _ in part}):
-                location = (
-                    pooled if isinstance(pooled, str) else f"all tasks, pair {rows.pair.iloc[0]}"
-                )
-                place = ", ".join(filter(None, [location, setting]))
-                strata = [contrasts for _, contrasts in part]
-                yield ComparisonResult(question, part[0][0], metric, label, strata, place)
 
 
 def _settings(ask: ClaimQuery, groups: Sequence[Group]) -> list[str]:
@@ -564,24 +576,14 @@ def _settings(ask: ClaimQuery, groups: Sequence[Group]) -> list[str]:
     ]
 
 
-def _report_incomparable(question: ClaimComparison, metric: str, cases_by_group: _Cases) -> Checks:
-    """Checks of tasks whose two sides differ in settings; the evidence names the columns."""
-    tasks = group_by_key((str(group.rows.task.iloc[0]), group) for group, _ in cases_by_group)
-    done_tasks = {str(group.rows.task.iloc[0]) for group, cases in cases_by_group if cases}
-    for task, groups in tasks.items():
-        if len(groups) < 2 or task in done_tasks:
-            continue
-        task_group = Group(task, pd.concat([group.rows for group in groups]))
-        for label, contrasts in [*question.cases(task_group).items()][:1]:
-            sentences = []
-            rows = [row for contrast in contrasts for row in contrast.cells]
-            for column in run_columns(rows[0]):
-                values = dict.fromkeys(value_text(column, row.get(column.name)) for row in rows)
-                if len(values) > 1 and column.name not in question.ask.across:
-                    start, *other_values = values
-                    other_texts = (text.removeprefix(column.title).strip() for text in other_values)
-                    sentences.append(" and ".join([start, *other_texts]))
-            check = ComparisonResult(question, task_group, metric, label, [contrasts]).check(
-                NOT_COMPARABLE
-            )
-            yield replace(check, evidence=f"{NOT_COMPARABLE}: {'; '.join(sentences)}")
+def _describe_differing(contrasts: Contrasts, across: Sequence[str]) -> str:
+    """Names the settings of runs in which compared cells differ, with their values."""
+    sentences = []
+    rows = [*chain(*chain(*contrasts))]
+    for column in run_columns(rows[0]):
+        values = dict.fromkeys(value_text(column, row.get(column.name)) for row in rows)
+        if len(values) > 1 and column.name not in across:
+            start, *other_values = values
+            other_texts = (text.removeprefix(column.title).strip() for text in other_values)
+            sentences.append(" and ".join([start, *other_texts]))
+    return "; ".join(sentences)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from math import exp, log, nan, sqrt
 
 import numpy as np
@@ -42,9 +43,9 @@ from spec_bench.metrics.intervals import (
     reach_as_far,
     score_difference_interval,
 )
-from spec_bench.report.claims.verdict import PValues
+from spec_bench.report.claims.verdict import PValues, p_value_of_all
 from spec_bench.report.data.counts import RecordReader, Table, describe_sums, value_of_sums
-from spec_bench.report.data.rows import TIMED, Row, get_batch
+from spec_bench.report.data.rows import TIMED, Row, get_batch, get_number
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.numbers import format_interval
 
@@ -64,23 +65,16 @@ Pick = Callable[[NDArray[np.bool_]], int]
 """Mask of the prompts to pick on, (prompts,) -> the picked cell's place."""
 
 
-@dataclass(frozen=True)
-class Contrast:
-    """Two sides to compare."""
+WEIGHT = "weight"
+"""A key that right cells have where the mean with these weights counts instead of the best cell."""
+Contrast = tuple[Sequence[Row], Sequence[Row]]
+"""Left and right cells; of several on a side the best one counts."""
 
-    left: tuple[Row, ...]  # cells, of which the best counts
-    right: tuple[Row, ...]  # likewise
-    weights: tuple[float, ...] | None = None  # of the right cells, whose mean counts instead
 
-    @property
-    def picks(self) -> bool:
-        """Whether some side has a choice."""
-        return len(self.left) > 1 or (len(self.right) > 1 and self.weights is None)
-
-    @property
-    def cells(self) -> tuple[Row, ...]:
-        """The left side's, then the right side's."""
-        return (*self.left, *self.right)
+def has_choice(contrast: Contrast) -> bool:
+    """Whether some side has cells to pick the best one of."""
+    left, right = contrast
+    return len(left) > 1 or (len(right) > 1 and WEIGHT not in right[0])
 
 
 @dataclass(frozen=True)
@@ -131,16 +125,16 @@ class Difference:
         if self.tested is None:
             return None
         if not bound and self.is_within_chance:
-            return PValues(1.0, 1.0)
+            return 1.0, 1.0
         threshold = float(np.log1p(bound)) if self.relative else bound
         support = p_value_above(self.tested, threshold)
         against = p_value_below(self.tested, threshold)
-        return None if support is None or against is None else PValues(support, against)
+        return None if support is None or against is None else (support, against)
 
     def below(self, bound: float = 0.0) -> PValues | None:
         """P-values of a claim that the difference is less than that."""
         p_values = self.above(bound)
-        return p_values and PValues(p_values.against_claim, p_values.for_claim)
+        return p_values and (p_values[1], p_values[0])
 
     def better(self) -> PValues | None:
         """P-values of a claim that the left side is better, as the metric's direction has it."""
@@ -152,8 +146,7 @@ class Difference:
         lower = self.above(-room)
         if upper is None or lower is None:
             return None
-        either = min(upper.against_claim, lower.against_claim)
-        return PValues(max(upper.for_claim, lower.for_claim), min(1.0, 2 * either))
+        return p_value_of_all([upper, lower])
 
     def within_share(self, share: float) -> PValues | None:
         """Returns the same of a share of the left side's number."""
@@ -200,17 +193,15 @@ def difference(
         result = (
             None if len(strata) > 1 else _compute_from_rows(contrasts, metric, records, relative)
         )
-    left_values = np.array(
-        [contrast.left[0].get(metric) for contrast in contrasts], dtype=np.float64
-    )
+    left_values = np.array([left[0].get(metric) for left, _ in contrasts], dtype=np.float64)
     return result and replace(result, falls=is_lower_better(metric), left=float(left_values.mean()))
 
 
 def _trees(contrasts: Sequence[Contrast]) -> list[list[list[tuple[str, str]]]]:
     """Returns the compared trees: contrasts of several tasks are pooled if these are the same."""
     return [
-        [[(str(row["decoder"]), str(row["spec"])) for row in side] for side in (e.left, e.right)]
-        for e in contrasts
+        [[(str(row["decoder"]), str(row["spec"])) for row in side] for side in contrast]
+        for contrast in contrasts
     ]
 
 
@@ -224,12 +215,12 @@ def compute_mean_difference(
     contrasts: Sequence[Contrast], table: Table, metric: str, relative: bool
 ) -> Difference | None:
     """Returns the mean difference from the counts of every contrast's cells, in their order."""
-    picks = any(contrast.picks for contrast in contrasts)
+    picks = any(map(has_choice, contrasts))
     is_small = table.shape[-1] < FEWEST_PICKED
     if picks and not is_small:
         contrasts, table = _resolve_picks(contrasts, table, metric)
     shares = [partial(_share, contrast, metric, relative, len(contrasts)) for contrast in contrasts]
-    widths = [len(contrast.cells) * table.shape[1] for contrast in contrasts]
+    widths = [len([*chain(*contrast)]) * table.shape[1] for contrast in contrasts]
     statistic = Total(tuple(zip(widths, shares, strict=True)))
     flat = table.reshape(-1, *table.shape[2:])
     if picks and is_small:
@@ -240,7 +231,7 @@ def compute_mean_difference(
             f"fewer than {FEWEST_PICKED} prompts to pick a tree on one half and compare the other"
         )
         return Difference(value, None, relative, reason) if np.isfinite(mean) else None
-    rows = [row for contrast in contrasts for row in contrast.cells]
+    rows = [*chain(*chain(*contrasts))]
     # Scores are bounded and often equal; all else is smooth in the sums. Repeats are blocks of
     # times, and more calls of a prompt of all else.
     if metric in TIMED:
@@ -280,11 +271,11 @@ def _find_room(rows: Sequence[Row], table: Table, metric: str, relative: bool) -
 
 def _share(contrast: Contrast, metric: str, relative: bool, count: int, sums: Table) -> Table:
     """One contrast's part of the mean of so many: sums (counts of its cells, batch) -> (batch,)."""
-    cell_sums = iter(np.split(sums, len(contrast.cells)))
+    cell_sums = iter(np.split(sums, len([*chain(*contrast)])))
     best = []
-    for side, weights in ((contrast.left, None), (contrast.right, contrast.weights)):
+    for side in contrast:
         rates = [value_of_sums(next(cell_sums), row, metric) for row in side]
-        best.append(np.max(rates, axis=0) if weights is None else np.dot(weights, rates))
+        best.append(_combine_values(side, rates))
     with np.errstate(divide="ignore", invalid="ignore"):
         return (np.log(best[0]) - np.log(best[1]) if relative else best[0] - best[1]) / count
 
@@ -296,18 +287,24 @@ def _resolve_picks(
     resolved_contrasts = []
     parts = []
     start = 0
-    for contrast in contrasts:
-        middle = start + len(contrast.left)
-        end = start + len(contrast.cells)
-        left_table = table[start:middle]
-        right = contrast.right
-        right_table = table[middle:end]
-        if contrast.weights is None:
-            right, right_table = right[:1], combine(right, right_table, metric)[None]
-        parts += [combine(contrast.left, left_table, metric)[None], right_table]
-        resolved_contrasts.append(Contrast(contrast.left[:1], right, contrast.weights))
+    for left, right in contrasts:
+        middle = start + len(left)
+        end = middle + len(right)
+        parts.append(combine(left, table[start:middle], metric)[None])
+        if WEIGHT in right[0]:
+            parts.append(table[middle:end])
+        else:
+            parts.append(combine(right, table[middle:end], metric)[None])
+            right = right[:1]
+        resolved_contrasts.append((left[:1], right))
         start = end
     return resolved_contrasts, np.concatenate(parts)
+
+
+def _combine_values(side: Sequence[Row], values: Sequence[Table] | Table) -> Table:
+    """Returns the best of a side's values, or their mean with the cells' weights."""
+    weights = [row[WEIGHT] for row in side if WEIGHT in row]
+    return np.asarray(np.dot(weights, values) if weights else np.max(values, axis=0))
 
 
 def get_counts(
@@ -317,8 +314,7 @@ def get_counts(
     prompts: frozenset[str] | None = None,
 ) -> Table | None:
     """The counts of all contrasts' cells; of times those that one session decoded interleaved."""
-    rows = [row for contrast in contrasts for row in contrast.cells]
-    return records.tables(rows, prompts)(metric)
+    return records.tables([*chain(*chain(*contrasts))], prompts)(metric)
 
 
 def _compute_from_rows(
@@ -331,21 +327,19 @@ def _compute_from_rows(
     """
     values = []
     for contrast in contrasts:
-        left_values, right = (
-            np.array([nan if pd.isna(row.get(metric)) else float(row[metric]) for row in side])
-            for side in (contrast.left, contrast.right)
+        left, right = (
+            float(_combine_values(side, np.array([get_number(row, metric) for row in side], float)))
+            for side in contrast
         )
-        right_value = right.max() if contrast.weights is None else np.dot(contrast.weights, right)
-        ends = float(left_values.max()), float(right_value)
-        if np.isnan(ends).any() or (relative and min(ends) <= 0):
+        if np.isnan([left, right]).any() or (relative and min(left, right) <= 0):
             return None
-        values.append(np.log(ends[0] / ends[1]) if relative else ends[0] - ends[1])
+        values.append(np.log(left / right) if relative else left - right)
     mean = round(float(np.mean(values)), 9)
     value = float(np.expm1(mean)) if relative else mean
     if records.printed:
         return Difference(value, Interval(mean, mean, mean, freedom=1), relative, "as printed")
-    sides = [row for contrast in contrasts for row in contrast.cells]
-    has_records = all(records.get_counts_by_seed(row, metric) for row in sides)
+    rows = chain(*chain(*contrasts))
+    has_records = all(records.get_counts_by_seed(row, metric) for row in rows)
     has_times = has_records and metric in TIMED
     reason = (
         "the cells were not timed in turn"
@@ -418,4 +412,4 @@ def fisher(r: float, count: int, bound: float = 0.0) -> tuple[float, float, PVal
     error = 1 / sqrt(count - 3)
     low, high = (float(np.tanh(z + sign * 1.96 * error)) for sign in (-1, 1))
     beyond = (z - float(np.arctanh(bound))) / error
-    return low, high, PValues(float(ndtr(-beyond)), float(ndtr(beyond)))
+    return low, high, (float(ndtr(-beyond)), float(ndtr(beyond)))

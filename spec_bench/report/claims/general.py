@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import pandas as pd
 
 from spec_bench.metrics.intervals import Array, pseudo_values, sign_flip_p
-from spec_bench.report.claims.ask import UNAUDITED, ClaimComparison, ClaimQuery, cells
+from spec_bench.report.claims.ask import UNAUDITED, ClaimQuery, Comparison, cells
 from spec_bench.report.claims.contrast import Contrast, difference, get_counts
 from spec_bench.report.claims.verdict import HOLDS, NOT_COMPARABLE, Check, PValues
 from spec_bench.report.data.categories import prompts_by_category
@@ -35,8 +36,9 @@ def checks(ask: ClaimQuery) -> Iterator[Check]:
     ask = ask.of()
     measured_cells = partial(cells, status=("complete", "partial"), lossless="exact")
 
-    def first(_: ClaimComparison, left_rows: list[Row], right: list[Row]) -> Iterator[Contrast]:
-        yield from (Contrast((a,), (b,)) for a, b in zip(left_rows[:1], right[:1], strict=False))
+    def first(_: Comparison, left_rows: list[Row], right: list[Row]) -> Iterator[Contrast]:
+        if left_rows and right:
+            yield left_rows[:1], right[:1]
 
     # The first trees of a file, ordered as in RSD's Figure 4 (arXiv:2402.14160).
     for left_name, right in (("rsd_s", "rsd_c"), ("rsd_c", "spectr"), ("spectr", "sd")):
@@ -83,7 +85,7 @@ def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
     lowest, highest = find_columns([score, f"{score}{ENDS[0]}"])[0].limits
     room = SIMILAR * ((1.0 if highest is None else highest) - (lowest or 0.0))
     claim = f"{score} of exact decoders is that of ar, within {room:g}"
-    contrasts = [Contrast((row,), (baseline,)) for row in exact]
+    contrasts = [([row], [baseline]) for row in exact]
     table = get_counts(contrasts, score, records)
     if group.rows.temperature.eq(0).all() and table is not None and (table == table[0]).all():
         same_text = f"the same on {table.shape[-1]} of {table.shape[-1]} prompts; a count"
@@ -97,7 +99,7 @@ def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
         return
     sides = zip(contrasts, np.split(table.sum(axis=2), len(contrasts)), strict=True)
     p, name = min(
-        (_one_sided(contrast, sums, score), cell_name(contrast.left[0])) for contrast, sums in sides
+        (_one_sided(contrast, sums, score), cell_name(contrast[0][0])) for contrast, sums in sides
     )
     count_text = f"mean of {len(exact)} decoders, " if len(exact) > 1 else ""
     evidence = f"{count_text}{mean}; most lopsided by prompt: {name}, p = {p:.2g}"
@@ -106,9 +108,9 @@ def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
 
     def of_prompts(count: int) -> PValues | None:
         near = mean.of_prompts(count).within(room) if mean else None
-        return near and PValues(near.for_claim, against)
+        return near and (near[0], against)
 
-    p_values = PValues(nearness.for_claim, against)
+    p_values = nearness[0], against
     yield Check(claim, group.title, evidence, p_values=p_values, pair=pair, of_prompts=of_prompts)
 
 
@@ -116,7 +118,7 @@ def _one_sided(contrast: Contrast, sums: Array, score: str) -> float:
     """The p-value of the signs of the prompts' differences, of sums (counts, prompts) a cell."""
     ours, theirs = (
         pseudo_values(partial(value_of_sums, row=cell, name=score), side)
-        for cell, side in zip(contrast.cells, sums, strict=True)
+        for cell, side in zip(chain(*contrast), sums, strict=True)
     )
     return sign_flip_p(ours - theirs)
 
@@ -132,8 +134,7 @@ def find_fastest(
     rows = select_sound(rows, "speedup")
     if rows.empty or baseline is None:
         return
-    contrast = Contrast(tuple(to_rows(rows)), (baseline,))
-    gap = difference([[contrast]], "token_rate", records, prompts=prompts)
+    gap = difference([[(to_rows(rows), [baseline])]], "token_rate", records, prompts=prompts)
     if gap is None:
         return
     gap = replace(gap, chance=find_placebo(to_rows(rows), "token_rate"))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 Names = str | Sequence[str]
+Cells = Mapping[str, Any]
+"""Cells on one side of a comparison, see ``cells``."""
+DECODERS = "decoders"
 
 
 def titled(metric: str) -> str:
@@ -21,22 +23,11 @@ def several(names: Names) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-@dataclass(frozen=True)
-class ClaimCells:
-    """Cells on one side of a comparison, see ``cells``."""
-
-    decoders: tuple[str, ...]
-    where: Mapping[str, Any]
-
-
-def cells(*decoders: str, **where: Any) -> ClaimCells:
+def cells(*decoders: str, **where: Any) -> Cells:
     """Cells of some decoders, or of all of our engine: ``cells("sd", width=lambda w: w > 1)``;
     ``where`` has what ``ClaimQuery.value`` must be: a value, several, or a function that says yes.
     """
-    return ClaimCells(decoders, where)
-
-
-Side = str | Sequence[str] | ClaimCells
+    return {DECODERS: decoders, **where}
 
 
 def is_match(value: Any, condition: Any) -> bool:
@@ -45,8 +36,5 @@ def is_match(value: Any, condition: Any) -> bool:
         return False
     if callable(condition):
         return bool(condition(value))
-    return (
-        value in condition
-        if isinstance(condition, tuple | list | set)
-        else bool(value == condition)
-    )
+    among = condition if isinstance(condition, tuple | list | set) else (condition,)
+    return value in among

@@ -42,14 +42,10 @@ ALPHA = 0.05
 _MOST = 10_000  # prompts that are suggested
 
 
-@dataclass(frozen=True)
-class PValues:
-    """The probabilities of numbers like these."""
-
-    for_claim: float  # if the claim is false at best: small where it holds
-    against_claim: float  # if the claim is true at worst: small where it does not hold
-
-
+PValues = tuple[float, float]
+"""The probabilities of numbers like these if the claim is false at best, small where it holds, and
+if it is true at worst, small where it does not hold.
+"""
 OfPrompts = Callable[[int], PValues | None]
 
 
@@ -100,10 +96,10 @@ def correct_verdicts(checks: Sequence[Check]) -> list[Check]:
 
 def _group_checks(p_values: Sequence[PValues]) -> Iterator[tuple[str, float]]:
     """Yields the verdict and the smaller p-value of each, corrected for all (Holm)."""
-    corrected_p = holm([p for pair in p_values for p in (pair.for_claim, pair.against_claim)])
+    corrected_p = holm([p for pair in p_values for p in pair])
     for raw_p, supports, against in zip(p_values, corrected_p[::2], corrected_p[1::2], strict=True):
-        side = ALONE if raw_p.for_claim <= raw_p.against_claim else CONTRARY
-        open_ = side if 2 * min(raw_p.for_claim, raw_p.against_claim) <= ALPHA else WITHIN_NOISE
+        side = ALONE if raw_p[0] <= raw_p[1] else CONTRARY
+        open_ = side if 2 * min(raw_p) <= ALPHA else WITHIN_NOISE
         verdict = DOES_NOT_HOLD if against <= ALPHA else HOLDS if supports <= ALPHA else open_
         yield verdict, min(supports, against)
 
@@ -119,7 +115,7 @@ def _prompts_to_decide(check: Check, family: int) -> str:
         return "; more seeds may decide"
     prompt_count = 10
     while prompt_count <= _MOST and (p_values := check.of_prompts(prompt_count)):
-        if 2 * family * min(p_values.for_claim, p_values.against_claim) <= ALPHA:
+        if 2 * family * min(p_values) <= ALPHA:
             return f"; about {prompt_count} prompts may decide"
         prompt_count = 10 * ceil(0.11 * prompt_count)
     return f"; {_MOST} prompts would not decide" if prompt_count > _MOST else ""
@@ -130,15 +126,14 @@ def p_value_of_all(p_values: Iterable[PValues]) -> PValues:
 
     The largest p-value supports it (intersection-union), the smallest opposes it (Bonferroni).
     """
-    parts = list(p_values)
-    against = min(part.against_claim for part in parts) * len(parts)
-    return PValues(max(part.for_claim for part in parts), min(1.0, against))
+    supports, against = zip(*p_values, strict=True)
+    return max(supports), min(1.0, min(against) * len(against))
 
 
 def p_value_of_any(p_values: Iterable[PValues]) -> PValues:
     """Of a claim that one of several holds, whichever it is: the contrary of all being false."""
-    contrary = p_value_of_all(PValues(part.against_claim, part.for_claim) for part in p_values)
-    return PValues(contrary.against_claim, contrary.for_claim)
+    against, supports = p_value_of_all((against, supports) for supports, against in p_values)
+    return supports, against
 
 
 def p_value_of_most(p_values: Iterable[PValues]) -> PValues:
@@ -147,15 +142,12 @@ def p_value_of_most(p_values: Iterable[PValues]) -> PValues:
     By Bonferroni's test that at least so many of them do (Benjamini and Heller, Biometrics 64,
     2008).
     """
-    parts = list(p_values)
+    supports, against = zip(*p_values, strict=True)
 
-    def at_least(count: int, values: Iterable[float]) -> float:
-        return min(1.0, (len(parts) - count + 1) * sorted(values)[count - 1])
+    def at_least(count: int, values: Sequence[float]) -> float:
+        return min(1.0, (len(values) - count + 1) * sorted(values)[count - 1])
 
-    return PValues(
-        at_least(len(parts) // 2 + 1, (part.for_claim for part in parts)),
-        at_least((len(parts) + 1) // 2, (part.against_claim for part in parts)),
-    )
+    return at_least(len(supports) // 2 + 1, supports), at_least((len(against) + 1) // 2, against)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.claims.contrast import Contrast, difference
+from spec_bench.report.claims.contrast import difference
 from spec_bench.report.data.differences import differences
 from spec_bench.report.data.rows import (
     Row,
@@ -204,8 +204,7 @@ def _compare_cells(
 ) -> dict[str, float]:
     """The difference or ratio of two cells, paired by prompt; without records no interval."""
     is_ratio = cell.compared == "over"
-    contrast = Contrast((rows[0],), (rows[1],))
-    gap = difference([[contrast]], cell.number, cells.records, is_ratio)
+    gap = difference([[(rows[:1], rows[1:])]], cell.number, cells.records, is_ratio)
     if gap is None or gap.ends is None:
         ours, theirs = (number["value"] for number in values)
         return {"value": ours / theirs if is_ratio else ours - theirs}
