@@ -18,6 +18,11 @@ from spec_bench.tree.chain import Chain
         ("spec_bench.draft.base", "Drafting", "DraftState"),
         ("spec_bench.draft.base", "Equipment", "DraftResources"),
         ("spec_bench.core.draws", "Draws", "RandomSource"),
+        ("spec_bench.api", "Audited", "AuditReport"),
+        ("spec_bench.api", "Compared", "Comparison"),
+        ("spec_bench.api", "Decoded", "Answer"),
+        ("spec_bench.api", "Recommended", "Recommendation"),
+        ("spec_bench.api", "Seconds", "AnswerTimes"),
     ],
 )
 def test_an_object_is_found_by_its_former_name_with_a_warning(module, former, name):

@@ -15,18 +15,28 @@ Accepts the command line's settings and refuses what it refuses, by a ``ValueErr
 Calls import models and Hydra; the module does not.
 """
 
-from spec_bench.api.answers import Decoded, Seconds, Step
-from spec_bench.api.commands import Audited, Compared, Recommended, audit, compare, recommend
+from typing import TYPE_CHECKING
+
+from spec_bench.api.answers import Answer, AnswerTimes, Step
+from spec_bench.api.commands import (
+    AuditReport,
+    Comparison,
+    Recommendation,
+    audit,
+    compare,
+    recommend,
+)
 from spec_bench.api.jobs import run, sweep
 from spec_bench.api.pairs import LoadedPair, load_pair
+from spec_bench.settings.former import find_former
 
 __all__ = [
-    "Audited",
-    "Compared",
-    "Decoded",
+    "Answer",
+    "AnswerTimes",
+    "AuditReport",
+    "Comparison",
     "LoadedPair",
-    "Recommended",
-    "Seconds",
+    "Recommendation",
     "Step",
     "audit",
     "compare",
@@ -35,3 +45,15 @@ __all__ = [
     "run",
     "sweep",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = find_former(
+        __name__,
+        {
+            "Audited": "AuditReport",
+            "Compared": "Comparison",
+            "Decoded": "Answer",
+            "Recommended": "Recommendation",
+            "Seconds": "AnswerTimes",
+        },
+    )

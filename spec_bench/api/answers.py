@@ -46,7 +46,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Seconds:
+class AnswerTimes:
     """Wall seconds of an answer, the device synchronised."""
 
     prefill: float  # of the prompt, target and draft together
@@ -61,7 +61,7 @@ class Seconds:
 
 
 @dataclass(frozen=True)
-class Decoded:
+class Answer:
     """An answer with its steps and measurements."""
 
     text: str  # the answer, up to the first stop string
@@ -77,10 +77,10 @@ class Decoded:
         return sum(step.accepted + 1 for step in self.steps) / len(self.steps)
 
     @property
-    def seconds(self) -> Seconds:
+    def seconds(self) -> AnswerTimes:
         """Wall seconds of prefill and decoding."""
         generation = self.generation
-        return Seconds(
+        return AnswerTimes(
             generation.prefill_s, generation.decode_s, generation.draft_s, generation.target_s
         )
 
@@ -100,7 +100,7 @@ class Decoded:
     def __repr__(self) -> str:
         text = self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]}…"
         counts = f"{len(self.tokens)} tokens in {len(self.steps)} steps"
-        return f"Decoded({text!r}, {counts}, {self.token_rate:.3g} tokens/s, {self.lossless})"
+        return f"Answer({text!r}, {counts}, {self.token_rate:.3g} tokens/s, {self.lossless})"
 
 
 class AnswerText:
@@ -161,7 +161,7 @@ class Stream(Iterator[Step]):
         return self._generation is not None
 
     @property
-    def answer(self) -> Decoded:
+    def answer(self) -> Answer:
         """The whole answer."""
         for _ in self:
             pass
@@ -169,7 +169,7 @@ class Stream(Iterator[Step]):
         assert generation is not None
         text = self._writing.text(generation.tokens)
         steps = tuple(self._given)
-        return Decoded(text, generation.tokens, steps, self._decoder.lossless, generation)
+        return Answer(text, generation.tokens, steps, self._decoder.lossless, generation)
 
     def _decode(self) -> Iterator[Step]:
         import torch

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Recommended:
+class Recommendation:
     """The recommended decoder."""
 
     decoder: str  # its name; ``ar``, plain decoding, if no other one is surely faster
@@ -37,7 +37,7 @@ class Recommended:
 
 
 @dataclass(frozen=True, eq=False)
-class Compared:
+class Comparison:
     """Changes from one results folder to another."""
 
     sentence: str  # the summary
@@ -53,7 +53,7 @@ class Compared:
 
 
 @dataclass(frozen=True, eq=False)
-class Audited:
+class AuditReport:
     """Results of an audit."""
 
     passed: bool  # whether every claim held
@@ -67,7 +67,7 @@ def recommend(
     references: Iterable[Any] | None = None,
     pair: str | LoadedPair | None = None,
     **settings: Any,
-) -> Recommended:
+) -> Recommendation:
     """Searches the fastest decoder for a pair, a task and this machine; takes minutes.
 
     Takes ``run``'s arguments. ``prompts`` and ``confirm={best: 3, prompts: 30}`` set the numbers of
@@ -94,12 +94,12 @@ def recommend(
         rate = [None if pd.isna(number) else float(number) for number in ends]
     text = "\n".join(filter(None, [*result.answer(), format_command(result, own_words)]))
     value, low, high = rate
-    return Recommended(decoder, spec, value, low, high, text, result.candidates)
+    return Recommendation(decoder, spec, value, low, high, text, result.candidates)
 
 
 def compare(
     before: str | Path, after: str | Path, *, alpha: float = 0.05, margin: float = 0.03
-) -> Compared:
+) -> Comparison:
     """Compares two results folders or ``results.csv``, prompt by prompt.
 
     ``alpha`` is the chance of any false alarm among all numbers, ``margin`` the share by which a
@@ -132,7 +132,7 @@ def compare(
         }
         for change in comparison.judged
     ]
-    return Compared(
+    return Comparison(
         comparison.sentence,
         comparison.regressed,
         pd.DataFrame(lines),
@@ -151,7 +151,7 @@ def audit(
     samples: int = 10_000,
     seed: int = 0,
     decoders: str | Sequence[str] = USUAL,
-) -> Audited:
+) -> AuditReport:
     """Proves losslessness, as ``spec-bench check decoders``; all parts take about an hour.
 
     Args:
@@ -187,4 +187,4 @@ def audit(
         pair_lines = command_line.audit_pair(*paths, texts, max_new_tokens, decoder_names)
     lines = [*audit_parts(command_line.list_parts(part_names, samples, seed)), *pair_lines]
     has_passed = all(line.passed is not False for line in lines)
-    return Audited(has_passed, pd.DataFrame([vars(line) for line in lines]))
+    return AuditReport(has_passed, pd.DataFrame([vars(line) for line in lines]))

@@ -236,7 +236,7 @@ class LoadedPair:
         chat: bool = False,
         stop: str | Sequence[str] = (),
         prompt_id: str | None = None,
-    ) -> Any:  # a Decoded or a list of them
+    ) -> Any:  # an Answer or a list of them
         """Decodes one prompt, or several in turn.
 
         Args:
@@ -254,7 +254,7 @@ class LoadedPair:
             prompt_id: of a job's row, for the job's random numbers; None: the prompt's digest.
 
         Returns:
-            A ``Decoded``, for a list of prompts a list of them.
+            An ``Answer``, for a list of prompts a list of them.
         """
         prompts, is_list = parse_prompts(prompt)
         if is_list and prompt_id is not None:

@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Annotated, Literal, Self
 
 from spec_bench.settings.validation import (
-    Allowed,
     FiniteFloat,
     Ge,
     Gt,
     NonEmptyStr,
+    Requirement,
     StrictInt,
     StringConstraints,
     settings,
@@ -17,7 +17,7 @@ from spec_bench.settings.validation import (
 Address = Annotated[
     NonEmptyStr,
     StringConstraints(pattern=r"^https?://[^\s/?#@]+[^\s?#@]*$"),
-    Allowed("a base address such as http://127.0.0.1:8000/v1, without user and password"),
+    Requirement("a base address such as http://127.0.0.1:8000/v1, without user and password"),
 ]
 
 

@@ -41,7 +41,6 @@ from spec_bench.settings.fields import (
 from spec_bench.system.errors import UsageError
 
 __all__ = [
-    "Allowed",
     "FiniteFloat",
     "Ge",
     "Gt",
@@ -50,6 +49,7 @@ __all__ = [
     "Lt",
     "MinLen",
     "NonEmptyStr",
+    "Requirement",
     "StrictBool",
     "StrictInt",
 ]
@@ -63,7 +63,7 @@ _LONGEST = 120  # characters of a value that is shown
 
 
 @dataclass(frozen=True)
-class Allowed:
+class Requirement:
     """In an annotation: what a field takes, in words, where its type does not say it well."""
 
     allowed: str  # follows "must be"
@@ -73,7 +73,7 @@ StrictInt = Annotated[int, Strict()]
 """A whole number; true and 1.0 are none."""
 FiniteFloat = Annotated[float, Strict(), AllowInfNan(False)]
 """A finite number; true is none."""
-IntOrFloat = Annotated[StrictInt | FiniteFloat, Allowed("a number")]
+IntOrFloat = Annotated[StrictInt | FiniteFloat, Requirement("a number")]
 """A finite number that stays as it was written: 0 is not made 0.0."""
 StrictBool = Annotated[bool, Strict()]
 """True or false; 1 and "yes" are neither."""
@@ -89,7 +89,9 @@ def settings(kind: Class) -> Class:
 
 
 def require(holds: bool) -> None:
-    """Refuses a field's value, from its validator, in the words of what the field ``Allowed``."""
+    """Refuses a field's value, from its validator, in the words of the field's
+    ``Requirement``.
+    """
     if not holds:
         raise PydanticCustomError("out_of_range", "out of range")
 

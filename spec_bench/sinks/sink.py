@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal, Protocol
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.settings.registry import Registry
 from spec_bench.settings.validation import (
-    Allowed,
     NonEmptyStr,
+    Requirement,
     StrictBool,
     StringConstraints,
     check,
@@ -60,11 +60,11 @@ returns None if its sink is off, and raises ``ValueError`` for wrong settings.
 Project = Annotated[
     NonEmptyStr,
     StringConstraints(pattern=r"^[^/\\#?%:]{1,128}$"),
-    Allowed("1 to 128 letters, none of / \\ # ? % : (a team is sink.wandb.entity)"),
+    Requirement("1 to 128 letters, none of / \\ # ? % : (a team is sink.wandb.entity)"),
 ]
 """W&B's own rule for a project's name."""
 Entity = Annotated[
-    NonEmptyStr, StringConstraints(pattern=r"^[^/\s]+$"), Allowed("a team's or a user's name")
+    NonEmptyStr, StringConstraints(pattern=r"^[^/\s]+$"), Requirement("a team's or a user's name")
 ]
 
 

@@ -5,12 +5,12 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from spec_bench.settings.validation import (
-    Allowed,
     FiniteFloat,
     Ge,
     Gt,
     IntOrFloat,
     Le,
+    Requirement,
     StrictInt,
     require,
     settings,
@@ -25,7 +25,9 @@ def _greedy_or_warm(value: float) -> float:
 
 
 Temperature = Annotated[
-    IntOrFloat, AfterValidator(_greedy_or_warm), Allowed(f"0 or a number >= {LEAST_TEMPERATURE:g}")
+    IntOrFloat,
+    AfterValidator(_greedy_or_warm),
+    Requirement(f"0 or a number >= {LEAST_TEMPERATURE:g}"),
 ]
 
 

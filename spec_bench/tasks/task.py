@@ -17,10 +17,10 @@ from spec_bench.records.ends import StopCriteria, cut_at_stop
 from spec_bench.records.types import CodeReference, SqlReference
 from spec_bench.settings.fields import format_value
 from spec_bench.settings.validation import (
-    Allowed,
     Ge,
     MinLen,
     NonEmptyStr,
+    Requirement,
     StrictBool,
     StrictInt,
     settings,
@@ -85,7 +85,7 @@ def _or_empty(value: Any) -> Any:
 Texts = Annotated[
     tuple[NonEmptyStr, ...],
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
-    Allowed("a text or a list of texts, none of them empty"),
+    Requirement("a text or a list of texts, none of them empty"),
 ]
 
 
@@ -97,7 +97,7 @@ class Task:
     source: Source
     # text of one turn with ``{field}`` in it; of several templates the first whose fields are all
     # filled is used (an optional context)
-    template: Annotated[Texts, MinLen(1), Allowed(TEMPLATE)]
+    template: Annotated[Texts, MinLen(1), Requirement(TEMPLATE)]
     # name in the template -> column or path into columns; ``id`` and ``category`` need no template
     fields: Annotated[
         dict[str, NonEmptyStr | tuple[NonEmptyStr, ...]], BeforeValidator(_or_empty)

@@ -10,12 +10,12 @@ from pydantic import AfterValidator, BeforeValidator
 from spec_bench.jobs.config.config import check_folder
 from spec_bench.jobs.config.pair import EngineSettings, Pair, PairSettings, build_pair
 from spec_bench.settings.validation import (
-    Allowed,
     FiniteFloat,
     Ge,
     Le,
     MinLen,
     NonEmptyStr,
+    Requirement,
     StrictBool,
     StrictInt,
     check,
@@ -30,7 +30,7 @@ Temperatures = Annotated[
     tuple[Annotated[FiniteFloat, Ge(0)], ...],
     MinLen(1),
     BeforeValidator(lambda value: value if isinstance(value, list | tuple) else [value]),
-    Allowed("a number >= 0 or a list of one or more"),
+    Requirement("a number >= 0 or a list of one or more"),
 ]
 
 
@@ -46,7 +46,7 @@ class AnswerSettings:
 
 
 Count = Annotated[StrictInt, Ge(1)]
-Openings = Annotated[tuple[str, ...], MinLen(1), Allowed("a list of one or more texts")]
+Openings = Annotated[tuple[str, ...], MinLen(1), Requirement("a list of one or more texts")]
 DRAFT_MODEL = "draft_model"  # no heads: a model of its own
 HEAD_WIDTH = 64
 RANDOM = "random"
@@ -143,7 +143,7 @@ class Optimisation:
     learning_rate: Annotated[FiniteFloat, Ge(0)]
     warmup: Share
     weight_decay: Annotated[FiniteFloat, Ge(0)]
-    betas: Annotated[tuple[Share, Share], Allowed("two numbers from 0 to 1")]
+    betas: Annotated[tuple[Share, Share], Requirement("two numbers from 0 to 1")]
     clip: Annotated[FiniteFloat, Ge(0)]
     precision: Literal["float32", "bfloat16"]
 
@@ -166,7 +166,9 @@ def _folder_name(name: str) -> str:
 class AskedTraining:
     """The composed and checked ``conf/train.yaml``, which documents the keys."""
 
-    name: Annotated[NonEmptyStr, AfterValidator(_folder_name), Allowed("a folder below results")]
+    name: Annotated[
+        NonEmptyStr, AfterValidator(_folder_name), Requirement("a folder below results")
+    ]
     results: NonEmptyStr
     out: NonEmptyStr | None
     out_dtype: Literal["float32", "float16", "bfloat16"]

@@ -21,10 +21,10 @@ from spec_bench.core.sampling import SamplingSettings
 from spec_bench.settings.configs import find_configs
 from spec_bench.settings.fields import MOST_NODES, format_value
 from spec_bench.settings.validation import (
-    Allowed,
     Ge,
     MinLen,
     NonEmptyStr,
+    Requirement,
     StrictBool,
     StrictInt,
     check,
@@ -44,7 +44,7 @@ SIMULATED = "simulated"  # the rule of the verifier that states its acceptance
 _MOST_TREES = 1_000_000
 _DEEP = 64  # two factors make more trees of this depth than can ever be run
 Count = Annotated[StrictInt, Ge(1)]
-Counts = Annotated[tuple[Count, ...], MinLen(1), Allowed("a list of whole numbers >= 1")]
+Counts = Annotated[tuple[Count, ...], MinLen(1), Requirement("a list of whole numbers >= 1")]
 
 
 @settings
@@ -101,16 +101,16 @@ class CellMapping:
         None  # what its rows are called; null: the decoder and what it changes
     )
     spec: Annotated[
-        StrictInt | NonEmptyStr | None, Allowed("a tree in shorthand such as 3, 4x3, 2-2-1")
+        StrictInt | NonEmptyStr | None, Requirement("a tree in shorthand such as 3, 4x3, 2-2-1")
     ] = None
     drafter: Annotated[
         dict[str, Any] | NonEmptyStr | None,
-        Allowed("a drafter's settings, or the name of another drafter"),
+        Requirement("a drafter's settings, or the name of another drafter"),
     ] = None
     tree: dict[str, Any] | None = None
     verifier: Annotated[
         dict[str, Any] | NonEmptyStr | None,
-        Allowed("a verifier's settings, or the name of another rule"),
+        Requirement("a verifier's settings, or the name of another rule"),
     ] = None
     tree_attention: StrictBool | None = None
 

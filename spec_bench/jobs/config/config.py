@@ -22,12 +22,12 @@ from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.measure.energy import EnergySettings, energy_settings
 from spec_bench.server.settings import ServerSettings
 from spec_bench.settings.validation import (
-    Allowed,
     Ge,
     IntOrFloat,
     Le,
     MinLen,
     NonEmptyStr,
+    Requirement,
     StrictBool,
     StrictInt,
     check,
@@ -46,7 +46,7 @@ _PROTOCOLS = "clean, or authors with a paper's recipe that has it and with one o
 _LONGEST_NAME = 200  # bytes; file systems allow 255
 Probability = Annotated[IntOrFloat, Ge(0), Le(1)]
 Cells = Annotated[
-    tuple[NonEmptyStr | dict[str, Any], ...], Allowed("a list such as [sd:3,rsd_s:4x3]")
+    tuple[NonEmptyStr | dict[str, Any], ...], Requirement("a list such as [sd:3,rsd_s:4x3]")
 ]
 
 
@@ -93,25 +93,25 @@ class RunSettings:
     name: Annotated[
         NonEmptyStr,
         AfterValidator(_validate_folder_name),
-        Allowed("the name of a folder below results"),
+        Requirement("the name of a folder below results"),
     ]
     results: NonEmptyStr
     seed: Annotated[StrictInt, Ge(0), Le(2**63 - 1)]
     prompts: Annotated[
         Annotated[StrictInt, Ge(1)] | None,
         BeforeValidator(lambda value: None if value == "all" else value),
-        Allowed("a whole number >= 1, or all"),
+        Requirement("a whole number >= 1, or all"),
     ]
     warmup: Annotated[StrictInt, Ge(0)]
     spec: Annotated[
         StrictInt | NonEmptyStr | None,
-        Allowed("a tree in shorthand such as 3, 4x3, 2-2-1, or null"),
+        Requirement("a tree in shorthand such as 3, 4x3, 2-2-1, or null"),
     ]
     cells: Cells
     plan: StrictBool
     pair: PairSettings
     task: Annotated[dict[str, Any], BeforeValidator(_validate_task)]
-    decoder: Annotated[dict[str, Any], Allowed("a decoder's drafter, tree and verifier")]
+    decoder: Annotated[dict[str, Any], Requirement("a decoder's drafter, tree and verifier")]
     generation: GenerationSettings
     engine: EngineSettings
     energy: Annotated[EnergySettings, PlainValidator(energy_settings)]
@@ -119,13 +119,13 @@ class RunSettings:
     server: ServerSettings = field(default_factory=ServerSettings)
     simulate: Annotated[
         Probability | Annotated[tuple[Probability, ...], MinLen(1)] | None,
-        Allowed("a probability, a list of one per depth or null"),
+        Requirement("a probability, a list of one per depth or null"),
     ] = None
     trees: dict[NonEmptyStr, Cells] | None = None
     repeats: Annotated[StrictInt, Ge(1)] = 1
     gate: Annotated[StrictInt, Ge(0)] = 0
     confirm: ConfirmSettings | None = None
-    protocol: Annotated[NonEmptyStr, Allowed(_PROTOCOLS)] = CLEAN
+    protocol: Annotated[NonEmptyStr, Requirement(_PROTOCOLS)] = CLEAN
 
 
 def check_settings(config: Any) -> RunSettings:

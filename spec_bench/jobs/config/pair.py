@@ -36,13 +36,13 @@ from spec_bench.jobs.config.model_files import (
 from spec_bench.records.seals import read_regular_file
 from spec_bench.settings.configs import find_configs, read_config
 from spec_bench.settings.validation import (
-    Allowed,
     FiniteFloat,
     Ge,
     Gt,
     IntOrFloat,
     Le,
     NonEmptyStr,
+    Requirement,
     StrictBool,
     StrictInt,
     StringConstraints,
@@ -67,7 +67,7 @@ class EngineSettings:
 
     device: Annotated[
         str,
-        Allowed("auto, cpu, cuda or cuda:0, or alike"),
+        Requirement("auto, cpu, cuda or cuda:0, or alike"),
         StringConstraints(pattern=f"^({AUTO}|{DEVICE})$"),
     ]
     dtype: Dtype | None = None
