@@ -301,9 +301,7 @@ def attention_raises_throughput(ask: ClaimQuery) -> Checks:
     """
 
     def said(found):
-        places = {
-            contrast[0][0]["batch_size"]: found.of(contrast) for contrast in found.contrasts
-        }
+        places = {contrast[0][0]["batch_size"]: found.of(contrast) for contrast in found.contrasts}
         by_size = ", ".join(f"{place}: {gap}" for place, gap in places.items())
         return f"{found.gap}, mean of batch sizes, {_ROUNDS}; {by_size}"
 
