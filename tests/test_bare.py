@@ -27,7 +27,7 @@ for layer in ("core", "engine", "draft", "tree", "verify", "decode"):
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
 
-import spec_bench.train.trainee  # as scripts/gpu/heads.py does
+import spec_bench.train.training_heads  # as scripts/gpu/heads.py does
 from spec_bench.decode.config import read_decoder, resolve_spec
 chain = {
     "name": "sd",

@@ -19,7 +19,7 @@ from spec_bench.tree.chain import Chain
         ("spec_bench.draft.base", "Equipment", "DraftResources"),
         ("spec_bench.core.draws", "Draws", "RandomSource"),
         ("spec_bench.api", "Audited", "AuditReport"),
-        ("spec_bench.api", "Compared", "Comparison"),
+        ("spec_bench.api", "Compared", "ComparisonReport"),
         ("spec_bench.api", "Decoded", "Answer"),
         ("spec_bench.api", "Recommended", "Recommendation"),
         ("spec_bench.api", "Seconds", "AnswerTimes"),

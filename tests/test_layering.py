@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "spec_bench"
 GROUND = ("system", "settings", "records", "vocabulary")
 MACHINE = {"core", "engine", "draft", "tree", "verify", "decode"}
 _JOBS = ("config", "store", "work", "job", "sweep")
-_REPORT = ("papers", "data", "claims", "tables", "figures", "page", "plain")
+_REPORT = ("papers", "data", "claims", "tables", "figures", "page", "summary")
 _PAGES = ("comparison", "compare", "wandb_report")
 
 

@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from spec_bench.records import seals
-from spec_bench.records.seals import BLANK
+from spec_bench.records import checksums
+from spec_bench.records.checksums import BLANK
 from spec_bench.records.types import CellFacts, CellResult, Reason, format_reasons, parse_reasons
 from spec_bench.sinks.rows import flatten_facts, from_json, parse_facts, to_json, to_row
 from spec_bench.vocabulary import columns
@@ -86,29 +86,29 @@ BODY = b"begin sha256:not the digest" + BLANK + b" end"
 
 
 def test_no_single_bit_can_change():
-    data = seals.fill_in_checksum(BODY)
+    data = checksums.fill_in_checksum(BODY)
     for place in range(8 * len(data)):
         altered = bytearray(data)
         altered[place // 8] ^= 1 << place % 8
         with pytest.raises(ValueError, match="digest"):
-            seals.check_bytes(bytes(altered))
+            checksums.check_bytes(bytes(altered))
 
 
 def test_a_part_of_a_file_is_none_nor_is_one_without_a_digest_or_a_place_for_it():
     for length in (0, 1, 27, len(BODY) - 1):
         with pytest.raises(ValueError, match="digest"):
-            seals.check_bytes(seals.fill_in_checksum(BODY)[:length])
+            checksums.check_bytes(checksums.fill_in_checksum(BODY)[:length])
     with pytest.raises(ValueError, match="no digest"):
-        seals.check_bytes(b"begin end")
+        checksums.check_bytes(b"begin end")
     for data in (b"no place", BLANK + b"sha256:later"):
         with pytest.raises(ValueError, match="place"):
-            seals.fill_in_checksum(data)
+            checksums.fill_in_checksum(data)
 
 
 def test_a_mapping_comes_back_without_its_digest_and_not_if_altered(tmp_path):
     path, content = tmp_path / "a.json", {"b": 1, "a": {"c": 0.1}}
-    path.write_text(json.dumps(seals.add_checksum(content)))
-    assert seals.read_checked(path) == content
+    path.write_text(json.dumps(checksums.add_checksum(content)))
+    assert checksums.read_checked(path) == content
     path.write_text(path.read_text().replace("0.1", "0.2"))
     with pytest.raises(ValueError, match="altered"):
-        seals.read_checked(path)
+        checksums.read_checked(path)

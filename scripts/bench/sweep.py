@@ -43,7 +43,7 @@ TIMED = {
     "spec_bench.jobs.job.job:ModelBackend.prepare": BUILDING,
     "spec_bench.jobs.job.job:_warm_up": WARM_UP,
     "spec_bench.jobs.work.metering:EnergyMetering.generate": AROUND,
-    "spec_bench.jobs.job.collect:write_results": METRICS,
+    "spec_bench.jobs.job.results:write_results": METRICS,
     "spec_bench.metrics.intervals:bootstrap_interval": INTERVALS,
     "spec_bench.jobs.store.store:CellStore.describe": FILES,
     "spec_bench.jobs.store.store:CellStore.append": FILES,

@@ -4,11 +4,11 @@
 
 Answer files with impossible numbers, deep or huge or packed to bombs; results folders with links,
 pipes, paths for names, values of other types and texts that steer a terminal; configs that call
-programs, move files or grow. A folder or config begins as a good one, seals included, so that what
-is tried is what stands behind the seals. Each is given to the command that reads it, in a process
-of its own, beside files that nobody may touch. It fails where a traceback, an escape character or a
-link comes out, where anything outside changes, where a command takes more than ``MOST_MIB`` or does
-not end. Exit status 0: none fails.
+programs, move files or grow. A folder or config begins as a good one, checksums included, so that
+what is tried is what the checksums protect. Each is given to the command that reads it, in a
+process of its own, next to files that nobody may touch. It fails where a traceback, an escape
+character or a link comes out, where anything outside changes, where a command takes more than
+``MOST_MIB`` or does not end. Exit status 0: none fails.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.records import cell_folder, seals
+from spec_bench.records import cell_folder, checksums
 from spec_bench.system.files import (
     GENERATIONS,
     RESULTS,
@@ -182,7 +182,7 @@ def runs_of(results: Path) -> list[Path]:
 
 
 def change_cell(results: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Changes each ``cell.json`` and seals it again."""
+    """Changes each ``cell.json`` and its checksum."""
     for run in runs_of(results):
         cell = cell_folder.read_cell(run)
         change(cell)
@@ -298,11 +298,11 @@ def rows(**values: str) -> Callable[[Path, Path], None]:
 
 
 def note(**values: Any) -> Callable[[Path, Path], None]:
-    """Changes the notes of jobs and seals them again."""
+    """Changes the notes of jobs and their checksums."""
 
     def change(results: Path, _: Path) -> None:
         for path in (results / RUNS / "jobs").glob("*/*.json"):
-            write_json(path, seals.add_checksum(seals.read_checked(path) | values))
+            write_json(path, checksums.add_checksum(checksums.read_checked(path) | values))
 
     return change
 

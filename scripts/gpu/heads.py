@@ -37,7 +37,7 @@ from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.model import synchronise
 from spec_bench.engine.plain import COMPILE
 from spec_bench.system import files
-from spec_bench.train.trainee import TrainableHead, loss_weights
+from spec_bench.train.training_heads import TrainableHead, loss_weights
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from spec_bench.api.answers import Answer, AnswerTimes, Step
 from spec_bench.api.commands import (
     AuditReport,
-    Comparison,
+    ComparisonReport,
     Recommendation,
     audit,
     compare,
@@ -34,7 +34,7 @@ __all__ = [
     "Answer",
     "AnswerTimes",
     "AuditReport",
-    "Comparison",
+    "ComparisonReport",
     "LoadedPair",
     "Recommendation",
     "Step",
@@ -51,7 +51,7 @@ if not TYPE_CHECKING:
         __name__,
         {
             "Audited": "AuditReport",
-            "Compared": "Comparison",
+            "Compared": "ComparisonReport",
             "Decoded": "Answer",
             "Recommended": "Recommendation",
             "Seconds": "AnswerTimes",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spec_bench.records.ends import StopCriteria, cut_at_stop, decode_answer
 from spec_bench.records.types import Generation, Request, StepRecord
-from spec_bench.settings.words import describe_value
+from spec_bench.settings.override_values import describe_value
 from spec_bench.system.errors import UsageError
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ class Recommendation:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class ComparisonReport:
     """Changes from one results folder to another."""
 
     sentence: str  # the summary
@@ -99,7 +99,7 @@ def recommend(
 
 def compare(
     before: str | Path, after: str | Path, *, alpha: float = 0.05, margin: float = 0.03
-) -> Comparison:
+) -> ComparisonReport:
     """Compares two results folders or ``results.csv``, prompt by prompt.
 
     ``alpha`` is the chance of any false alarm among all numbers, ``margin`` the share by which a
@@ -132,7 +132,7 @@ def compare(
         }
         for change in comparison.judged
     ]
-    return Comparison(
+    return ComparisonReport(
         comparison.sentence,
         comparison.regressed,
         pd.DataFrame(lines),

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from spec_bench.api.pairs import LoadedPair, Prompt, make_prompt_id, parse_prompts
 from spec_bench.jobs.config.flags import FLAGS, flags_to_overrides, list_settings
 from spec_bench.settings.fields import suggest, warn
-from spec_bench.settings.words import describe_value, format_override, quote_text, quote_value
+from spec_bench.settings.override_values import (
+    describe_value,
+    format_override,
+    quote_text,
+    quote_value,
+)
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.columns import OURS, find_columns

@@ -19,7 +19,7 @@ from spec_bench.api.answers import AnswerText, Stream
 from spec_bench.records.ends import StopCriteria
 from spec_bench.records.types import Request
 from spec_bench.settings.configs import conf_dirs, find_configs, read_config
-from spec_bench.settings.words import describe_value, quote_value
+from spec_bench.settings.override_values import describe_value, quote_value
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.tasks.example import read_turns

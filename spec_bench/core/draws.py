@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spec_bench.core.transfer import cached_arange
+from spec_bench.core.host_device import cached_arange
 from spec_bench.settings.former import FormerMembers, find_former
 
 Choice = Callable[[Tensor, Tensor], Tensor]

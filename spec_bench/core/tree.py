@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spec_bench.core.transfer import cached_arange, constant
+from spec_bench.core.host_device import cached_arange, constant
 
 Siblings = Literal["iid", "without_replacement", "deterministic", "top_and_sampled"]
 """How the children of one node are drawn: the distribution that a node rule is exact for. Of

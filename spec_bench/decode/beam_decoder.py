@@ -24,7 +24,7 @@ from torch.nn.functional import pad
 
 from spec_bench.core import processes
 from spec_bench.core.draws import RandomSource, SeededSource, make_row_generator
-from spec_bench.core.transfer import HostDeviceInts, cached_arange, constant, copy_to_device
+from spec_bench.core.host_device import HostDeviceInts, cached_arange, constant, copy_to_device
 from spec_bench.core.warp import SamplingSettings, beam_probs, is_distribution, next_token_log_probs
 from spec_bench.decode.beam_step import (
     Beam,

@@ -23,7 +23,12 @@ from spec_bench.core.draws import (
     choose_likeliest,
     make_row_generator,
 )
-from spec_bench.core.transfer import CommittedTokens, HostDeviceInts, cached_arange, copy_to_device
+from spec_bench.core.host_device import (
+    CommittedTokens,
+    HostDeviceInts,
+    cached_arange,
+    copy_to_device,
+)
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, token_log_probs
 from spec_bench.decode.loop import DecodingLoop, IterationCounts

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from spec_bench.core.transfer import HostDeviceInts
+from spec_bench.core.host_device import HostDeviceInts
 from spec_bench.engine.recorder import near_tie_gap
 from spec_bench.engine.tree_pass import next_logits
 from spec_bench.records.types import Generation, Request

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from spec_bench.core.transfer import CommittedTokens, HostDeviceInts
+from spec_bench.core.host_device import CommittedTokens, HostDeviceInts
 from spec_bench.core.tree import Tree
 from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.model import LAST, LanguageModel, Layers

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from spec_bench.core.transfer import cached_arange
+from spec_bench.core.host_device import cached_arange
 from spec_bench.draft.base import DraftResources, DraftState
 from spec_bench.draft.layers import AttentionFunction, Block, LayerCache, Turn
 from spec_bench.draft.network import DraftHeads, scatter_to_vocabulary
@@ -121,7 +121,7 @@ class CachedHead(DraftHeads):
 # computes an output, which gives the logits of the token after and is the feature of the next step.
 #
 # EAGLE's heads and multi-token prediction (MTP) are such heads; `eagle.EagleDrafting` drafts with
-# them, `train.trainee` trains them.
+# them, `train.training_heads` trains them.
 
 
 class FeatureHead(CachedHead):

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from spec_bench.core.transfer import CommittedTokens, HostDeviceInts, cached_arange
+from spec_bench.core.host_device import CommittedTokens, HostDeviceInts, cached_arange
 from spec_bench.draft import eagle_files
 from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
 from spec_bench.draft.cached_head import CachedHead, Embed, HiddenDraftState, cache_attention

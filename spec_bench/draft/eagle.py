@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from spec_bench.core.transfer import CommittedTokens, HostDeviceInts, cached_arange
+from spec_bench.core.host_device import CommittedTokens, HostDeviceInts, cached_arange
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
 from spec_bench.draft.cached_head import FeatureHead, HiddenDraftState, cache_attention

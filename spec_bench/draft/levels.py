@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spec_bench.core.transfer import CommittedTokens, cached_arange
+from spec_bench.core.host_device import CommittedTokens, cached_arange
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import DraftState
 

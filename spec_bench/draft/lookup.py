@@ -25,7 +25,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from spec_bench.core.transfer import CommittedTokens, HostDeviceInts, cached_arange
+from spec_bench.core.host_device import CommittedTokens, HostDeviceInts, cached_arange
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import (
     Drafter,

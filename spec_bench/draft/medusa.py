@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spec_bench.core.transfer import CommittedTokens
+from spec_bench.core.host_device import CommittedTokens
 from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
 from spec_bench.draft.cached_head import LastHiddenDraftState
 from spec_bench.draft.levels import LevelDraftState

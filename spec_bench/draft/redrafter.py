@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spec_bench.core.transfer import HostDeviceInts
+from spec_bench.core.host_device import HostDeviceInts
 from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
 from spec_bench.draft.cached_head import LastHiddenDraftState
 from spec_bench.draft.eagle_files import add_vocabulary_map, canonical

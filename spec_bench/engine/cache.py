@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
-from spec_bench.core.transfer import HostDeviceInts, cached_arange
+from spec_bench.core.host_device import HostDeviceInts, cached_arange
 
 
 def adjacent_slots(starts: Sequence[int], count: int, device: torch.device) -> Tensor:

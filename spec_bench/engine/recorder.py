@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spec_bench.core.transfer import keep_constants_alive
+from spec_bench.core.host_device import keep_constants_alive
 
 NEAR_TIE_GAP = 1e-4  # of logits in float32 and finer
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spec_bench.core.transfer import HostDeviceInts, cached_arange, constant
+from spec_bench.core.host_device import HostDeviceInts, cached_arange, constant
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers

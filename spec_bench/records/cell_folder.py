@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from spec_bench.records import seals
+from spec_bench.records import checksums
 from spec_bench.records.parquet import PackedRecords, pack
 from spec_bench.records.types import Generation
 from spec_bench.settings.fields import one_line
@@ -54,7 +54,7 @@ def read_generations(
     missing. Token ids must be below ``vocabulary``, if it is given; ``size`` limits the bytes.
     """
     try:
-        content = seals.read_regular_file(path)[:size]
+        content = checksums.read_regular_file(path)[:size]
     except FileNotFoundError:
         return GenerationLines()
     except (OSError, ValueError) as error:
@@ -163,7 +163,7 @@ def read_models(folder: Path) -> dict[str, Any]:
 def _read_checked_file(path: Path) -> dict[str, Any]:
     """Reads a JSON file of a cell's folder and verifies it; empty if it is missing."""
     try:
-        content = seals.read_checked(path)
+        content = checksums.read_checked(path)
         if content["run_id"] != path.parent.name:
             raise UsageError(f"it is of run {content['run_id']!r}")
         check(StoredCell, content)
@@ -196,9 +196,13 @@ def check_cell(folder: Path, cell: Mapping[str, Any], needs_whole: bool = False)
 
 def write_cell(folder: Path, content: Mapping[str, Any]) -> None:
     """Writes ``cell.json``, see ``read_cell``."""
-    files.write_json(folder / files.CELL, seals.add_checksum({**content, "run_id": folder.name}))
+    files.write_json(
+        folder / files.CELL, checksums.add_checksum({**content, "run_id": folder.name})
+    )
 
 
 def write_models(folder: Path, content: Mapping[str, Any]) -> None:
     """Writes ``models.json``, see ``read_models``."""
-    files.write_json(folder / files.MODELS, seals.add_checksum({**content, "run_id": folder.name}))
+    files.write_json(
+        folder / files.MODELS, checksums.add_checksum({**content, "run_id": folder.name})
+    )

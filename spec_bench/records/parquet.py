@@ -3,7 +3,7 @@
 ``<results>/<name>/records.parquet`` has a line per run id, repeat and prompt: how it ended, its
 seconds and joules, and what every target call did, but no texts and token ids. A report from it
 equals one from the raw runs, to the byte. The file's metadata have each cell's origin and a digest
-of the file's bytes (``seals``), which every reader verifies. Equal records give equal bytes.
+of the file's bytes (``checksums``), which every reader verifies. Equal records give equal bytes.
 ``columns.csv`` defines the columns. Knows nothing about what numbers mean, and loads pyarrow only
 when it is needed.
 """
@@ -20,7 +20,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spec_bench.records import seals
+from spec_bench.records import checksums
 from spec_bench.records.types import Delivery, Generation, StepRecord
 from spec_bench.settings.fields import first_line
 from spec_bench.system import files
@@ -30,7 +30,7 @@ from spec_bench.system.groups import group_by_key
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spec_bench.records.windows import MeasuredLines
+    from spec_bench.records.arrays import MeasuredLines
 
 STEP = "step_"
 SCORE = "score_"
@@ -167,7 +167,7 @@ class PackedRecords:
     @cached_property
     def windows(self) -> MeasuredLines:
         """The lines as arrays."""
-        from spec_bench.records.windows import MeasuredLines
+        from spec_bench.records.arrays import MeasuredLines
 
         return MeasuredLines(self.lines)
 
@@ -325,10 +325,10 @@ def write(path: Path, packed: PackedRecords, tables: Mapping[str, str] | None = 
             store_schema=False,
         ) as writer:
             writer.write_table(lines, row_group_size=max(1, len(lines)))
-            # ``seals`` expects the digest at the end.
+            # ``checksums`` expects the digest at the end.
             text = json.dumps(meta, separators=(",", ":"))
-            writer.add_key_value_metadata({_META: text, _SEAL: seals.BLANK})
-        partial.write_bytes(seals.fill_in_checksum(partial.read_bytes()))
+            writer.add_key_value_metadata({_META: text, _SEAL: checksums.BLANK})
+        partial.write_bytes(checksums.fill_in_checksum(partial.read_bytes()))
 
 
 def _make_error(path: Path, reason: object) -> ValueError:
@@ -339,8 +339,8 @@ def _make_error(path: Path, reason: object) -> ValueError:
 def read_checked_bytes(path: Path) -> bytes:
     """Reads a file of records and verifies its digest."""
     try:
-        content = seals.read_regular_file(path)
-        seals.check_bytes(content)
+        content = checksums.read_regular_file(path)
+        checksums.check_bytes(content)
     except (OSError, ValueError) as error:
         raise _make_error(path, getattr(error, "strerror", None) or error) from error
     return content

@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.records.types import CellResult
-from spec_bench.report import plain
+from spec_bench.report import summary
 from spec_bench.report.claims import check_claims, check_generally
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import (
@@ -128,7 +128,7 @@ def build_blocks(wr: Any, tables: Sequence[Path], task: str = "") -> Iterator[An
         runset = _runset_of(wr, group)
         yield wr.H2(runset.name)
         yield wr.PanelGrid(runsets=[runset], panels=_summary_panels(wr, group.rows))
-        yield wr.MarkdownBlock(plain.markdown([group], Path(group.rows.file.iloc[0])))
+        yield wr.MarkdownBlock(summary.markdown([group], Path(group.rows.file.iloc[0])))
     if not groups:
         yield wr.H2("Cells")
         yield wr.PanelGrid(runsets=[all_cells], panels=_summary_panels(wr, rows))
@@ -216,4 +216,4 @@ def _experiment_blocks(
     heading = "printed beside measured, and " if tables else ""
     yield wr.H2(f"{file.parent.name}: {heading}the checks")
     yield from (wr.MarkdownBlock(render.markdown(table.sheet)) for table in tables)
-    yield wr.MarkdownBlock(plain.checks_markdown(checks, paper))
+    yield wr.MarkdownBlock(summary.checks_markdown(checks, paper))

@@ -26,13 +26,13 @@ from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.model_files import model_path
 from spec_bench.jobs.sweep.launch import VISIBLE, GpuReservation, visible_devices
-from spec_bench.serve import keeper
+from spec_bench.serve import supervisor
 from spec_bench.server.endpoint import Server, ServerError, read_last_line
 from spec_bench.settings.arguments import whole_numbers
 from spec_bench.settings.configs import find_configs, read_yaml
 from spec_bench.settings.fields import print_error, suggest
+from spec_bench.settings.override_values import quote_value
 from spec_bench.settings.validation import check, settings
-from spec_bench.settings.words import quote_value
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import open_own
 from spec_bench.system.redaction import KEY, redact
@@ -147,7 +147,7 @@ class ServerGroup:
         if shutil.which(program) is None:
             title = self.engine.title
             raise UsageError(f"{title}'s program {program!r} is not there: --program FILE")
-        keeper.adopt_orphans()
+        supervisor.adopt_orphans()
         status = 0
         gpus = visible_devices()
         run_together = len(gpus) != 1  # on one GPU two servers would disturb each other
@@ -234,7 +234,7 @@ class ServerGroup:
             *(["engine.batching=continuous"] if max(self.requests) > 1 else []),
             *self.options.words,
         ]
-        # The job's keeper holds the servers too: none ends before the job that uses it.
+        # The job's supervisor holds the servers too: none ends before the job that uses it.
         with keep_running(
             command, descriptors=[running[1] for running in (server, plain) if running]
         ) as process:
@@ -266,14 +266,14 @@ def _is_up(server: Server, has_name: bool) -> bool:
 def keep_running(
     command: Sequence[str], log: Path | None = None, descriptors: Sequence[int] = (), **options: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs a process that ends with the block, with this process or with its keeper.
+    """Runs a process that ends with the block, with this process or with its supervisor.
 
-    It writes to ``log``, else to our output; its keeper holds ``descriptors`` open until then.
+    It writes to ``log``, else to our output; its supervisor holds ``descriptors`` open until then.
     """
-    earlier_children = keeper.find_children()
+    earlier_children = supervisor.find_children()
     with open_own(log, "wb") if log else nullcontext() as file:
         process = subprocess.Popen(
-            [sys.executable, keeper.__file__, str(log or ""), *command], stdin=subprocess.PIPE,
+            [sys.executable, supervisor.__file__, str(log or ""), *command], stdin=subprocess.PIPE,
             stdout=file, stderr=file, start_new_session=True, pass_fds=descriptors, **options,
         )  # fmt: skip
     try:
@@ -282,4 +282,4 @@ def keep_running(
         assert process.stdin is not None
         process.stdin.close()
         process.wait()
-        keeper.kill_children(earlier_children)  # left by a killed keeper
+        supervisor.kill_children(earlier_children)  # left by a killed supervisor

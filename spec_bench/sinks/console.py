@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
-from spec_bench.records.sittings import MEANING, mark_other_sessions
+from spec_bench.records.sessions import MEANING, mark_other_sessions
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.sinks.rows import to_row
 from spec_bench.system.groups import group_by_key, make_together

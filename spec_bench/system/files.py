@@ -118,7 +118,7 @@ ARCHIVE = "archive.csv"
 SCREENING = "screening.csv"
 RECORDS = "records.parquet"
 GENERATIONS = "generations.jsonl"
-RETIMED = "retimed-*.jsonl"  # with a sitting's name
+RETIMED = "retimed-*.jsonl"  # with a session's name
 CELL = "cell.json"
 MODELS = "models.json"
 TRACE = "trace.txt"
@@ -204,7 +204,7 @@ def run_folder(results: Path, run_id: str) -> Path:
 
 
 def find_retimed_paths(folder: Path) -> list[Path]:
-    """Returns what a baseline's folder keeps of later sittings, in which it was timed again."""
+    """Returns what a baseline's folder keeps of later sessions, in which it was timed again."""
     return [folder / name for name in sorted(glob(RETIMED, root_dir=folder))]
 
 

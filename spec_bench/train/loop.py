@@ -37,7 +37,7 @@ from spec_bench.system.files import (
 )
 from spec_bench.train.batches import IGNORED, DialogueBatches, select_step_indices
 from spec_bench.train.settings import TrainSettings
-from spec_bench.train.trainee import TrainableHead, loss_weights, weighted_loss
+from spec_bench.train.training_heads import TrainableHead, loss_weights, weighted_loss
 
 log = logging.getLogger(__name__)
 # Errors of reading a damaged checkpoint.

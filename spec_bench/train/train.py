@@ -39,7 +39,7 @@ from spec_bench.train.loop import (
     run_training,
 )
 from spec_bench.train.settings import DRAFT_MODEL, HeadSettings, TrainSettings
-from spec_bench.train.trainee import BlockHead, TrainableHead, UnrolledHead, make_draft_head
+from spec_bench.train.training_heads import BlockHead, TrainableHead, UnrolledHead, make_draft_head
 
 _MAX_TRAIN = 64  # training dialogues for measuring the training accuracy
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spec_bench.core import processes
 from spec_bench.core.draws import RandomSource
-from spec_bench.core.transfer import CommittedTokens, HostDeviceInts
+from spec_bench.core.host_device import CommittedTokens, HostDeviceInts
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.draft.base import DraftState, GuessedNode

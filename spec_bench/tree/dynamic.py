@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 
 from spec_bench.core import processes
 from spec_bench.core.draws import RandomSource
-from spec_bench.core.transfer import cached_arange, constant
+from spec_bench.core.host_device import cached_arange, constant
 from spec_bench.core.tree import FlatShape, Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.fields import Count, Share

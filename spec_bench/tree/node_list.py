@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.draws import RandomSource
-from spec_bench.core.transfer import constant
+from spec_bench.core.host_device import constant
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.configs import read_yaml

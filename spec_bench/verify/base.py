@@ -16,7 +16,7 @@ from spec_bench.records.types import Lossless
 from spec_bench.settings.fields import Share
 from spec_bench.settings.registry import Registry
 from spec_bench.system.errors import UsageError
-from spec_bench.verify.simultaneous import walk as walk_nodes
+from spec_bench.verify.device_walk import walk as walk_nodes
 from spec_bench.verify.walk import NodeRule, ScoredTree, WalkResult
 
 SiblingKinds = Mapping[Siblings, Mapping[str, Any]]

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from spec_bench.core.warp import probs
 from spec_bench.verify.base import TreeVerifier, rule
-from spec_bench.verify.family import list_children
-from spec_bench.verify.simultaneous import follow_path
+from spec_bench.verify.children import list_children
+from spec_bench.verify.device_walk import follow_path
 from spec_bench.verify.walk import ScoredTree, WalkResult, find_copies, list_candidates
 
 

@@ -20,12 +20,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spec_bench.core.gumbel import compute_sibling_distributions
-from spec_bench.core.transfer import cached_arange, constant
+from spec_bench.core.host_device import cached_arange, constant
 from spec_bench.core.tree import Siblings, Tree
 from spec_bench.core.warp import probs
-from spec_bench.verify import simultaneous
+from spec_bench.verify import device_walk
 from spec_bench.verify.base import TreeVerifier, rule
-from spec_bench.verify.family import ParentNodes, find_parents, list_children, sort_post_order
+from spec_bench.verify.children import ParentNodes, find_parents, list_children, sort_post_order
 from spec_bench.verify.rules import normalise
 from spec_bench.verify.walk import ScoredTree, WalkResult
 
@@ -56,8 +56,8 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
     shape = tree.shape
     if not shape.depth:  # nothing was proposed
         return PathVerdict(torch.zeros_like(tree.tokens), p.new_zeros((len(p), 0)), p)
-    if simultaneous.is_chain(shape) and not p.is_cpu:
-        return PathVerdict(*simultaneous.verify_chain(tree, p))
+    if device_walk.is_chain(shape) and not p.is_cpu:
+        return PathVerdict(*device_walk.verify_chain(tree, p))
     children, exist = list_children(tree, merge_copies=False)
     tokens = tree.tokens.gather(1, children.flatten(1)).view_as(children)
     success = torch.zeros(tree.tokens.shape, dtype=torch.float64, device=p.device)

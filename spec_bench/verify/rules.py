@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import threshold
 
-from spec_bench.core.transfer import constant
+from spec_bench.core.host_device import constant
 from spec_bench.verify.base import rule
 from spec_bench.verify.walk import Verdict
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spec_bench.core.draws import RandomSource
 from spec_bench.core.gumbel import compute_sibling_distributions
-from spec_bench.core.transfer import cached_arange
+from spec_bench.core.host_device import cached_arange
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, argmax_lowest, probs
 

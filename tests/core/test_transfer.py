@@ -2,7 +2,7 @@
 
 import torch
 
-from spec_bench.core.transfer import HostDeviceInts, clear_constants, constant, copy_to_device
+from spec_bench.core.host_device import HostDeviceInts, clear_constants, constant, copy_to_device
 from spec_bench.engine.recorder import Recorder
 from tests.simcuda import DEVICE, SimCuda
 

@@ -13,7 +13,7 @@ from spec_bench.audit.decoders import enumerate_block, make_random_heads
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.audit.toys import MarkovModel, random_markov
 from spec_bench.core.draws import SeededSource
-from spec_bench.core.transfer import CommittedTokens
+from spec_bench.core.host_device import CommittedTokens
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
@@ -35,7 +35,7 @@ from spec_bench.engine.tree_pass import run_pending
 from spec_bench.metrics.calls import compute_lengths
 from spec_bench.records.types import Request
 from spec_bench.train.batches import PositionBatch
-from spec_bench.train.trainee import TrainableHead
+from spec_bench.train.training_heads import TrainableHead
 from tests.families import GREEDY, VOCAB, built, decoder_settings, random_requests, tiny_pair
 from tests.heads import medusa_heads, recurrent_head
 from tests.said import naming, one_line

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from spec_bench.core.draws import DrawRecorder, PredrawnSource, SeededSource
-from spec_bench.core.transfer import HostDeviceInts
+from spec_bench.core.host_device import HostDeviceInts
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode import recording
 from spec_bench.decode.decoder import Decoder

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from spec_bench.audit.catalogue import WARM, tree_cases
 from spec_bench.audit.decoders import enumerate_error
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.core.transfer import CommittedTokens
+from spec_bench.core.host_device import CommittedTokens
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.draft.base import DraftResources

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from spec_bench.core.transfer import clear_constants
+from spec_bench.core.host_device import clear_constants
 from spec_bench.decode import recording
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.attention import FROM, pack_shared_heads

@@ -19,7 +19,7 @@ from spec_bench.jobs.config.compose import (
 )
 from spec_bench.jobs.config.flags import FLAGS, TYPED, flags_to_overrides, parse_job, read_escapes
 from spec_bench.settings.arguments import COMMANDS, make_parser
-from spec_bench.settings.words import format_override
+from spec_bench.settings.override_values import format_override
 from tests.commands import ls as print_listing
 from tests.printed import printed
 

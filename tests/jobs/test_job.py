@@ -17,7 +17,7 @@ from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.cache import CachePool
 from spec_bench.jobs.app import build_job_settings
 from spec_bench.jobs.config.compose import compose_config
-from spec_bench.jobs.job import collect
+from spec_bench.jobs.job import results
 from spec_bench.jobs.job.job import run_job as run_a_job
 from spec_bench.jobs.job.session import check_repeated, find_unpaired, index_timings, pair_timings
 from spec_bench.jobs.store.store import CellStore
@@ -201,7 +201,7 @@ def test_greedy_answers_that_are_not_plain_decodings_are_counted(
         (first, *rest), *again = pair_timings(*given)
         return [[replace(first, tokens=(*first.tokens, 0)), *rest], *again]
 
-    monkeypatch.setattr(collect, "pair_timings", pair_with_another_answer)
+    monkeypatch.setattr(results, "pair_timings", pair_with_another_answer)
     run_job("cells=[sd:3]", "warmup=0", f"generation.temperature={temperature}")
     assert caplog.text.count("sd 3: 1 of 4 greedy answers differ from plain decoding's") == said
 
@@ -407,7 +407,7 @@ def rate(generations):
     return sum(len(each.tokens) for each in generations) / seconds
 
 
-def test_only_a_baseline_of_the_same_sitting_repeat_and_prompt_is_a_pair():
+def test_only_a_baseline_of_the_same_session_repeat_and_prompt_is_a_pair():
     again = of("1", "a", repeat=1)
     check_repeated([again], {"1": of("1", "a")})
     with pytest.raises(ValueError, match="prompt '1': repeat 2"):  # of the same tokens

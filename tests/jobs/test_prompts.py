@@ -11,7 +11,7 @@ from spec_bench.decode.decoder import Decoder
 from spec_bench.jobs.app import build_job_settings
 from spec_bench.jobs.config.compose import compose_config, parse_request
 from spec_bench.jobs.job import job
-from spec_bench.jobs.job.collect import write_results
+from spec_bench.jobs.job.results import write_results
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.work import prompts
 from spec_bench.tasks import build_task

@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 import yaml
 
-from spec_bench.serve import keeper
+from spec_bench.serve import supervisor
 from spec_bench.serve.command import PLAIN, ServingEngine, _is_up, read_engine
 from spec_bench.server.endpoint import Server
 from spec_bench.settings.configs import conf_dir
@@ -42,7 +42,7 @@ speculation:
 
 
 def left_running(folder):
-    """Processes that are called with this folder: keepers, jobs, servers."""
+    """Processes that are called with this folder: supervisors, jobs, servers."""
     found = []
     for line in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -254,7 +254,7 @@ def test_the_gguf_file_beside_a_fetched_model_is_served_and_its_place_is_told(
     assert "no/such/server" in capsys.readouterr().err  # all else is there
 
 
-KEEPER = str(keeper.__file__)
+KEEPER = str(supervisor.__file__)
 # Starts a child in a session of its own, says both ids, and lives on.
 PARENT = """
 import os, subprocess, time, pathlib, sys
@@ -294,7 +294,7 @@ def test_what_is_kept_ignores_no_signal(number):
     [
         ("600", lambda keeping: keeping.stdin.close()),  # whoever wanted it has gone
         ("0", lambda keeping: None),  # it ends by itself
-        ("1", lambda keeping: keeping.terminate()),  # the keeper goes on keeping
+        ("1", lambda keeping: keeping.terminate()),  # the supervisor goes on keeping
     ],
 )
 def test_a_child_in_a_session_of_its_own_ends_with_its_parent(tmp_path, seconds, act):
@@ -306,7 +306,7 @@ def test_a_child_in_a_session_of_its_own_ends_with_its_parent(tmp_path, seconds,
         assert gone(ids)
 
 
-def test_what_is_kept_ends_with_a_keeper_that_is_killed(tmp_path):
+def test_what_is_kept_ends_with_a_supervisor_that_is_killed(tmp_path):
     with kept(sys.executable, "-c", PARENT, str(tmp_path / "ids"), "600") as keeping:
         parent, child = ids_in(tmp_path / "ids")
         keeping.kill()
@@ -322,10 +322,10 @@ def test_what_died_of_a_signal_has_a_status_that_is_none_of_success():
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_block_leaves_nothing_running_where_its_keeper_is_killed(tmp_path, number):
+def test_a_block_leaves_nothing_running_where_its_supervisor_is_killed(tmp_path, number):
     program = (
-        "import os, sys, time; from pathlib import Path; from spec_bench.serve import keeper;"
-        "from spec_bench.serve.command import keep_running; keeper.adopt_orphans()\n"
+        "import os, sys, time; from pathlib import Path; from spec_bench.serve import supervisor;"
+        "from spec_bench.serve.command import keep_running; supervisor.adopt_orphans()\n"
         f"command = [sys.executable, '-c', {PARENT!r}, {str(tmp_path / 'ids')!r}, '600']\n"
         "with keep_running(command) as k:\n"
         f"    while not Path({str(tmp_path / 'ids')!r}).exists(): time.sleep(0.02)\n"

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spec_bench.jobs.job import collect
+from spec_bench.jobs.job import results
 from spec_bench.jobs.job.session import CellRun, Session, decode_interleaved, index_timings
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records.types import Generation, Request, StepRecord
@@ -93,7 +93,7 @@ def test_draft_calls_are_counted_where_a_tree_is_as_deep_as_it_was_drafted():
     found = [replace(answer("0"), steps=steps)]
     for name, calls in (("dyspec", 3.0), ("sd", 2)):
         decoder = built(name, tiny_pair("llama"), spec=None if name == "dyspec" else "2")
-        assert collect._draft_calls(decoder, found) == calls
+        assert results._draft_calls(decoder, found) == calls
 
 
 def test_seconds_below_zero_of_any_kind_fail_the_cell(session_of):
@@ -116,8 +116,8 @@ def test_a_baseline_of_an_earlier_session_is_timed_again_beside_what_a_cell_lack
     assert [*plain.store.load().values()] == before
     (again,) = plain.store.load_retimed()
     assert (again.prompt_id, again.sitting) == ("1", session.name)
-    assert collect._select_counted_prompts(session, cell) == ["0", "1"]
+    assert results._select_counted_prompts(session, cell) == ["0", "1"]
     del session.against[session.name, 0, "1"]
-    assert collect._select_counted_prompts(session, cell) == [
+    assert results._select_counted_prompts(session, cell) == [
         "0"
     ]  # the other has no baseline beside it

@@ -49,7 +49,7 @@ def test_the_prefill_and_every_gpu_that_nvidia_smi_lists_are_in_and_the_note_say
 
 
 @pytest.mark.parametrize("first", [0, 1, 2, 3])
-def test_a_cell_decoded_in_two_sittings_has_the_sum_of_one(first):
+def test_a_cell_decoded_in_two_sessions_has_the_sum_of_one(first):
     with machine(STEADY) as clock:
         done = []
         for windows in (first, 4 - first):

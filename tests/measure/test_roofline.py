@@ -11,7 +11,7 @@ from torch import nn
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.jobs.job.collect import roofline_columns
+from spec_bench.jobs.job.results import roofline_columns
 from spec_bench.measure import roofline
 from spec_bench.measure.roofline import ModelCost, count_bytes_of_prompt, measure_bandwidth
 from spec_bench.records.types import Generation, StepRecord

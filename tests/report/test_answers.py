@@ -21,7 +21,7 @@ from spec_bench.report.data.categories import (
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import group_rows, read_results
 from spec_bench.report.data.seeds import pool_seeds
-from spec_bench.report.plain import categories_markdown
+from spec_bench.report.summary import categories_markdown
 from spec_bench.system import files
 from tests.commands import answers as write_ours
 from tests.commands import report as main

@@ -55,7 +55,7 @@ def gap_of(metric, results, *sides):
     ("sitting", "told"),
     [("first", "["), ("second", "(no interval: the cells were not timed in turn)")],
 )
-def test_seconds_of_two_cells_are_paired_where_one_sitting_timed_them(sitting, told, results):
+def test_seconds_of_two_cells_are_paired_where_one_session_timed_them(sitting, told, results):
     record(results, "ar--", HIGH, rate=1.0, sitting="first")
     record(results, "sd-3", HIGH, rate=2.0, sitting=sitting)
     sides = [(row("sd", "3", token_rate=2.0),), (row("ar", token_rate=1.0),)]

@@ -32,7 +32,7 @@ from spec_bench.report.papers.paper import (
     paper_names,
     recipes_by_name,
 )
-from spec_bench.report.plain import markdown as plain
+from spec_bench.report.summary import markdown as plain
 from spec_bench.report.tables.build import build_table, build_tables
 from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.report.tables.render import csv_text, html, latex, markdown

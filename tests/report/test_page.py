@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.records.sittings import ALL, MEANING, mark_other_sessions
+from spec_bench.records.sessions import ALL, MEANING, mark_other_sessions
 from spec_bench.report.data.rows import group_rows, read_results
 from spec_bench.report.page.build import build_index, results_file
 from spec_bench.report.page.headline import answer, headline, headlines
 from spec_bench.report.page.results_table import results_table
-from spec_bench.report.plain import markdown, write_report
+from spec_bench.report.summary import markdown, write_report
 from spec_bench.vocabulary import names
 from tests.commands import report as main
 from tests.report.rows import EMBEDDED, around, frame, row, write
@@ -193,7 +193,7 @@ def test_table_and_console_begin_with_the_same_sentence_once(tmp_path, capsys):
     assert table.count(first) == said.count(first) == 1
 
 
-def test_a_sitting_is_told_by_a_speedup_that_is_no_quotient_of_the_rates(tmp_path):
+def test_a_session_is_told_by_a_speedup_that_is_no_quotient_of_the_rates(tmp_path):
     assert mark_other_sessions(LATER) == ["", "", MEANING]
     (line,) = headlines(
         group_rows(read_results(write(tmp_path, "own", *LATER) / "own/results.csv"))
@@ -209,7 +209,7 @@ BEAMS = row("dsbd", "4x2@0.9", lossless="exact_beam", speedup=(1.9, 1.8, 2.0))
 SLOW = row("sd", "3", speedup=0.7, reason=f"speedup: {STALLED}; later_turns: 1")
 FEW = (row("sd", "2", speedup=(1.4, 1.3, 1.5)), row("rsd_c", "2-1", speedup=(1.2, 1.1, 1.25)))
 MARKED = [  # a mark, the row that has it, what the table says of it, and other rows
-    ("another sitting", LATER[2], "another sitting: ", LATER[:2]),
+    ("another session", LATER[2], "another session: ", LATER[:2]),
     ("beam distribution", BEAMS, "beam distribution: exact for the distribution of beam", FEW),
     ("stalled", SLOW, f"xsum: speedup of sd 3: {STALLED}", [row("ar", "-", speedup=1.0)]),
 ]

@@ -19,7 +19,7 @@ from spec_bench.report.data.counts import RecordReader, read_origin, read_packed
 from spec_bench.report.data.rows import clear_past_times, read_results
 from spec_bench.report.data.seeds import pool_seeds
 from spec_bench.report.page.build import build_page
-from spec_bench.report.plain import write_report
+from spec_bench.report.summary import write_report
 from spec_bench.report.tables.render import markdown
 from spec_bench.system import files
 from spec_bench.vocabulary import columns
@@ -339,7 +339,7 @@ def test_a_difference_of_corpus_scores_is_paired_by_prompt(tmp_path):
 
 
 @pytest.mark.parametrize("source", ["runs", "records"])
-def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_sitting(source, tmp_path):
+def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_session(source, tmp_path):
     table = files.results_file(tmp_path, "mine")
     prompts = [f"{number}" for number in range(6)]
 

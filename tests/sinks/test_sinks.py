@@ -62,7 +62,7 @@ def test_of_a_large_sweep_the_fastest_rows_of_each_task_are_shown_and_all_are_co
     assert "60 of 198 rows: the fastest of each task and setting, by speed-up" in text
 
 
-def test_the_fastest_rows_of_several_sittings_are_those_of_the_largest_speedups():
+def test_the_fastest_rows_of_several_sessions_are_those_of_the_largest_speedups():
     numbers = ({"token_rate": 100.0 - k, "speedup": 1.0 + k} for k in range(61))
     text = shown(*(result(metrics=n, spec=str(k), run_id=str(k)) for k, n in enumerate(numbers)))
     assert re.findall(r"^sd (\d+)", text, re.M)[:2] == ["60", "59"]

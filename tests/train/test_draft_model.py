@@ -5,7 +5,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from spec_bench.core.transfer import CommittedTokens
+from spec_bench.core.host_device import CommittedTokens
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.draft.base import DraftResources
@@ -16,7 +16,7 @@ from spec_bench.records.types import Request
 from spec_bench.train.batches import IGNORED
 from spec_bench.train.dialogues import Dialogue, encode_user_opening
 from spec_bench.train.loop import measure_accuracy, run_training
-from spec_bench.train.trainee import (
+from spec_bench.train.training_heads import (
     DraftModel,
     DraftModelHead,
     TextBatches,
@@ -76,7 +76,7 @@ def test_it_comes_near_the_targets_law_as_far_as_it_knows_the_tokens(tmp_path, g
 
 
 def test_the_loss_of_each_level_is_held_against_the_target_there(monkeypatch):
-    monkeypatch.setattr("spec_bench.train.trainee.MASKED", 1.0)
+    monkeypatch.setattr("spec_bench.train.training_heads.MASKED", 1.0)
     learner, batch = trainee(3), batches(random_text(2, 9), 3).make_batch([0, 1])
     levels = zip(
         learner.logits(batch), learner.iter_target_logits(batch), batch.guessed.T, strict=True

@@ -19,7 +19,7 @@ from spec_bench.train.batches import DialogueBatches
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.loop import TrainingRun, make_accelerator, run_training
 from spec_bench.train.settings import build_train_settings
-from spec_bench.train.trainee import TrainableHead
+from spec_bench.train.training_heads import TrainableHead
 
 VOCAB, WIDTH = 12, 32
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ import torch
 from spec_bench.audit.catalogue import WARM
 from spec_bench.audit.decoders import enumerate_outcomes, make_random_heads
 from spec_bench.audit.toys import random_markov
-from spec_bench.core.transfer import CommittedTokens
+from spec_bench.core.host_device import CommittedTokens
 from spec_bench.decode.beam_decoder import BeamDecoder
 from spec_bench.decode.config import is_compatible
 from spec_bench.draft.base import DraftResources, DraftState, drafter

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from spec_bench.core.transfer import CommittedTokens
+from spec_bench.core.host_device import CommittedTokens
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.draft.base import DraftState
 from spec_bench.tree.base import GrowthContext
@@ -15,7 +15,7 @@ from spec_bench.tree.chain import DynamicChain
 from spec_bench.tree.dynamic import BestNodes, BestSlots
 from spec_bench.tree.node_list import SampledList, pool_rates
 from spec_bench.tree.widths import StochasticBeam, TopAndSample
-from spec_bench.verify.family import find_parents
+from spec_bench.verify.children import find_parents
 from spec_bench.verify.path_rule import compute_child_distributions
 
 EXACT = SamplingSettings(probability_dtype="float64")

@@ -13,7 +13,7 @@ from spec_bench.audit.catalogue import SETTINGS, WARM, tree_cases
 from spec_bench.audit.decoders import FALSE_ALARM_RATE, enumerate_error
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.draws import SeededSource
-from spec_bench.core.transfer import CommittedTokens
+from spec_bench.core.host_device import CommittedTokens
 from spec_bench.decode.config import read_decoder
 from spec_bench.draft.base import DraftResources
 from spec_bench.draft.language_model import LanguageModelDraftState

@@ -16,7 +16,7 @@ from spec_bench.audit.rules import (
     make_random_tables,
 )
 from spec_bench.core.tree import Tree, TreeShape
-from spec_bench.verify import path_rule, simultaneous
+from spec_bench.verify import device_walk, path_rule
 from spec_bench.verify.path_rule import PathVerdict, sort_post_order, traversal
 from spec_bench.verify.rules import naive, recursive_rejection
 
@@ -167,7 +167,7 @@ DEPTH = 4
 
 
 def closed(tree, p):
-    return PathVerdict(*simultaneous.verify_chain(tree, p))
+    return PathVerdict(*device_walk.verify_chain(tree, p))
 
 
 @pytest.mark.parametrize("law", ["iid", "without_replacement", "deterministic"])

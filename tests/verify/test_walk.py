@@ -18,7 +18,8 @@ from spec_bench.tree.node_list import NodeList
 from spec_bench.tree.widths import IidPaths, StochasticBeam, WidthsPolicy
 from spec_bench.verify.base import rule
 from spec_bench.verify.by_position import walk_by_lookup, walk_by_position
-from spec_bench.verify.family import list_children
+from spec_bench.verify.children import list_children
+from spec_bench.verify.device_walk import walk_at_once
 from spec_bench.verify.path_rule import traversal, walk_by_path_rule
 from spec_bench.verify.rules import (
     SharedMass,
@@ -34,7 +35,6 @@ from spec_bench.verify.simulated import (
     simulate,
     walk_by_typicality,
 )
-from spec_bench.verify.simultaneous import walk_at_once
 from spec_bench.verify.walk import (
     ScoredTree,
     compute_draft_distribution,

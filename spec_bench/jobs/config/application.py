@@ -42,7 +42,7 @@ from spec_bench.jobs.config.compose import (
     strip_hydra,
 )
 from spec_bench.settings.fields import print_error
-from spec_bench.settings.words import quote_value
+from spec_bench.settings.override_values import quote_value
 from spec_bench.system import files, signals
 from spec_bench.system.errors import UsageError, report_fault
 from spec_bench.system.redaction import RedactedRecord, redact, redact_values

@@ -46,8 +46,8 @@ from spec_bench.settings.configs import (
 )
 from spec_bench.settings.fields import suggest, unknown_setting
 from spec_bench.settings.foreign import check_config, check_interpolations, load_yaml
+from spec_bench.settings.override_values import quote_text, quote_value
 from spec_bench.settings.validation import takes_text
-from spec_bench.settings.words import quote_text, quote_value
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.published import FILE, find_published_tree, read_published, spellings
 

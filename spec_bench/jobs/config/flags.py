@@ -21,7 +21,7 @@ from spec_bench.settings.configs import (
     find_configs,
     read_yaml,
 )
-from spec_bench.settings.words import quote_text
+from spec_bench.settings.override_values import quote_text
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import command_line
 from spec_bench.system.redaction import redact

@@ -33,7 +33,7 @@ from spec_bench.jobs.config.model_files import (
     read_digests,
     read_stored_dtype,
 )
-from spec_bench.records.seals import read_regular_file
+from spec_bench.records.checksums import read_regular_file
 from spec_bench.settings.configs import find_configs, read_config
 from spec_bench.settings.validation import (
     FiniteFloat,

@@ -22,7 +22,7 @@ from spec_bench.engine.cache import CachePool
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.served_cells import SERVER, make_client
 from spec_bench.jobs.config.settings import JobSettings
-from spec_bench.jobs.job.collect import write_results
+from spec_bench.jobs.job.results import write_results
 from spec_bench.jobs.job.session import GIVEN_UP, CellRun, Session, batches, decode_interleaved
 from spec_bench.jobs.store.store import CellStore, ReadOnlyCellStore
 from spec_bench.jobs.work import models

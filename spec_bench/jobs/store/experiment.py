@@ -26,7 +26,7 @@ from zlib import crc32
 
 from spec_bench import __version__
 from spec_bench.jobs.store.store import FAULTS, CellStore
-from spec_bench.records import cell_folder, parquet, seals
+from spec_bench.records import cell_folder, checksums, parquet
 from spec_bench.records.parquet import PackedRecords
 from spec_bench.records.types import Stage
 from spec_bench.settings.fields import one_line
@@ -97,7 +97,7 @@ class Experiment:
         with files.open_own(self._notes / ".order") as file:
             files.lock(file, wait=True)
             end_time = max(files.read_clock(self._notes), self._latest() + _APART_S)
-            files.write_json(path, seals.add_checksum(asdict(replace(note, ended=end_time))))
+            files.write_json(path, checksums.add_checksum(asdict(replace(note, ended=end_time))))
         if not self.csv.exists():  # readers find experiments by their tables, and make them whole
             files.write_bytes(self.csv, b"")
 
@@ -343,7 +343,7 @@ def _verify_line(line: str) -> str:
 
 def read_note(path: Path) -> JobRecord:
     """Returns a job's note. Raises ValueError: it cannot be used."""
-    content = json.dumps(seals.read_checked(path))
+    content = json.dumps(checksums.read_checked(path))
     note = adapter(JobRecord).validate_json(content, strict=True)
     if job_id(note.cells) != path.stem:
         raise UsageError("it is another job's")

@@ -3,7 +3,7 @@
 ``runs/<run_id>/`` holds ``generations.jsonl`` (one line per prompt and repeat, on disk before the
 next prompt starts), ``models.json`` (digests of its models' files and of the token ids asked),
 ``cell.json`` (settings, the provenance of each start, and at the end scores and result) and, after
-a failure, ``trace.txt``; the baseline's also ``retimed-<sitting>.jsonl``,
+a failure, ``trace.txt``; the baseline's also ``retimed-<session>.jsonl``,
 where later sessions timed it again.
 
 A folder is checked whenever a job opens it: anything may have written to it last. What a full disk,

@@ -25,7 +25,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from spec_bench.records import seals
+from spec_bench.records import checksums
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import Ge, Lt, adapter
 from spec_bench.system import files
@@ -178,7 +178,7 @@ class SweepNotes:
         if path.stat().st_size > 2**30:
             raise UsageError("it is too large")
         notes_adapter = adapter(tuple[WatchedJob, ...])
-        return notes_adapter.validate_json(seals.read_regular_file(path), strict=True)
+        return notes_adapter.validate_json(checksums.read_regular_file(path), strict=True)
 
     def _cell(self, cell: str) -> tuple[int, int, int, int, float]:
         """What is known of a cell, once it has read what is new of its generations."""

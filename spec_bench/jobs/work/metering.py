@@ -68,7 +68,7 @@ class EnergyMetering:
         repeats: Repeats,
     ) -> list[Generation]:
         """Decodes a batch inside a window; each row carries its equal share of the energy.
-        ``repeats`` is what the cell has decoded so far, by repeat and prompt, in earlier sittings
+        ``repeats`` is what the cell has decoded so far, by repeat and prompt, in earlier sessions
         too.
         """
         meter = self.meter

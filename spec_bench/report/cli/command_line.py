@@ -77,7 +77,7 @@ def _files(options: Namespace, all_files: Sequence[Path]) -> list[Path]:
 
 def run_plain(options: Namespace) -> None:
     """Writes a results file's table and figure, prints its checks."""
-    from spec_bench.report.plain import write_report
+    from spec_bench.report.summary import write_report
 
     if options.file.is_file():
         Experiment(results_folder(options.file), options.file.resolve().parent.name).rebuild(

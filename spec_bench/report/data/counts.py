@@ -32,7 +32,7 @@ from spec_bench.system.groups import group_by_key, shared_keys
 from spec_bench.vocabulary.columns import column_names
 
 if TYPE_CHECKING:
-    from spec_bench.records.windows import MeasuredLines
+    from spec_bench.records.arrays import MeasuredLines
 
 Found = TypeVar("Found")
 _SCORES = frozenset(column_names("score"))  # a miss has the registry look for other packages' anew

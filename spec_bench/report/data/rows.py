@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.metrics.interval import Interval
-from spec_bench.records.sittings import MEANING, OTHER, mark_other_sessions
+from spec_bench.records.sessions import MEANING, OTHER, mark_other_sessions
 from spec_bench.records.types import ENGINE, find_doubt, find_loss, parse_reasons
 from spec_bench.report.papers.items import Figure
 from spec_bench.system import files
@@ -49,7 +49,7 @@ Row = Mapping[str, Any]
 """A results file's row by column; reading one is about 100 times faster than reading a Series."""
 
 MODELS_APART = ContextVar("MODELS_APART", default=False)  # whether names of several are told apart
-OTHER_SITTING = "other_sitting"  # a column: what to say of a row of a later session, or ""
+OTHER_SESSION = "other_session"  # a column: what to say of a row of a later session, or ""
 BESIDE = "plain_beside"  # a column: the rate of plain decoding in a row's own session
 SERVER = "server"  # the device of rows that a server decoded
 TIMED = frozenset(columns.column_names("time", "energy"))
@@ -92,7 +92,7 @@ def read_results(path: Path) -> pd.DataFrame:
         for part in rows.groupby(keys, sort=False, dropna=False).indices.values():
             session_marks[part] = mark_other_sessions([cells[n] for n in part])
         rows[BESIDE] = rows.token_rate / rows.speedup
-    return rows.assign(**{OTHER_SITTING: session_marks})
+    return rows.assign(**{OTHER_SESSION: session_marks})
 
 
 def check_models(rows: pd.DataFrame) -> pd.DataFrame:
@@ -337,9 +337,9 @@ def select_sound(rows: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def get_remarks(row: Row | pd.Series) -> list[str]:
-    """Returns what to mind of a row beside its tree: paths as rows, another sitting, stalls."""
+    """Returns what to mind of a row beside its tree: paths as rows, another session, stalls."""
     paths = "" if row.get("tree_attention", True) else "paths as rows"
-    session_mark = OTHER if row.get(OTHER_SITTING) == MEANING else ""
+    session_mark = OTHER if row.get(OTHER_SESSION) == MEANING else ""
     loss = find_loss(str(row.get("reason")))
     return [remark for remark in (paths, session_mark, get_stall(row), loss) if remark]
 
@@ -347,7 +347,7 @@ def get_remarks(row: Row | pd.Series) -> list[str]:
 def footnotes(rows: pd.DataFrame) -> list[str]:
     """Returns the footnotes of a table: the meanings of its rows' marks."""
     marks = {*map(str, rows.lossless)}
-    session_marks = dict.fromkeys(rows[OTHER_SITTING]) if OTHER_SITTING in rows else ()
+    session_marks = dict.fromkeys(rows[OTHER_SESSION]) if OTHER_SESSION in rows else ()
     return [
         *(text for mark, text in MEANINGS.items() if mark in marks),
         *filter(None, session_marks),

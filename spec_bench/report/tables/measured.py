@@ -37,7 +37,7 @@ from spec_bench.report.papers.items import Item, read_recipe, recipe_cells
 from spec_bench.report.papers.pairs import find_pair, is_embedded, pair_configs
 from spec_bench.report.papers.paper import Figure, Paper
 from spec_bench.report.tables.printed import SAMPLING, RequestedCell, lay_out_table
-from spec_bench.settings.words import quote_text
+from spec_bench.settings.override_values import quote_text
 from spec_bench.system import files
 from spec_bench.system.files import ON_GPU, format_training_command, parse_training_folder
 from spec_bench.system.groups import group_by_key

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-OTHER = "another sitting"
+OTHER = "another session"
 MEANING = (
-    f"{OTHER}: decoded after the others were; times and rates of different sittings are not "
+    f"{OTHER}: decoded after the others were; times and rates of different sessions are not "
     "comparable, and its speed-up is against plain decoding timed again beside it."
 )
 ALL = (
-    "all rows but plain decoding are of later sittings: their speed-ups are against plain decoding "
-    "timed again beside them; times and rates of different sittings are not comparable."
+    "all rows but plain decoding are of later sessions: their speed-ups are against plain decoding "
+    "timed again beside them; times and rates of different sessions are not comparable."
 )
 _ROUNDED = 1e-3  # more than files round rates by, less than two sessions differ by
 

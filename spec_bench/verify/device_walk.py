@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spec_bench.core.gumbel import compute_sibling_distributions
-from spec_bench.core.transfer import cached_arange, constant
+from spec_bench.core.host_device import cached_arange, constant
 from spec_bench.core.tree import FlatShape, Tree, TreeShape
 from spec_bench.core.warp import probs
-from spec_bench.verify.family import list_children, max_children
+from spec_bench.verify.children import list_children, max_children
 from spec_bench.verify.walk import Rules, ScoredTree, Verdict, WalkResult, walk_down
 
 Law = TypeVar("Law")

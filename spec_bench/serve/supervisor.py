@@ -1,8 +1,8 @@
-"""Runs a command as long as the calling process lives: ``python keeper.py LOG COMMAND ...``.
+"""Runs a command as long as the calling process lives: ``python supervisor.py LOG COMMAND ...``.
 
-The calling process holds the keeper's standard input open. However that process ends, the input
-ends too, and the keeper ends the command and all that it started, on Linux in other sessions too.
-If the keeper is killed, the command is killed too. Needs Python alone.
+The calling process holds the supervisor's standard input open. However that process ends, the
+input ends too, and the supervisor ends the command and all that it started, on Linux in other
+sessions too. If the supervisor is killed, the command is killed too. Needs Python alone.
 """
 
 import ctypes

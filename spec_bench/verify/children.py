@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from spec_bench.core.transfer import cached_arange, constant
+from spec_bench.core.host_device import cached_arange, constant
 from spec_bench.core.tree import FlatShape, Tree, TreeShape
 
 

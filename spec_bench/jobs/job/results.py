@@ -80,10 +80,10 @@ def write_results(session: Session, runtime_facts: Mapping[str, Any]) -> None:
                     session, facts, cell_run, cell_run.decoder, repeats, reference
                 )
                 if reference is not None and baseline:
-                    sittings = sorted(
+                    sessions = sorted(
                         {generation.sitting for repeat in reference for generation in repeat}
                     )
-                    extras["compared"] = {"run_id": baseline.run_id, "sittings": sittings}
+                    extras["compared"] = {"run_id": baseline.run_id, "sittings": sessions}
         except Exception as error:
             cell_run.fail(error)
         if cell_run.failure is not None:
