@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu.random_pair import constant_acceptance
 from tests.bare import absent_modules
 from tests.committed import committed_files
 from tests.said import naming
@@ -62,7 +61,9 @@ def parts(out):
     return runpy.run_path(str(GPU / "bench.py"))["parts"](out)
 
 
-REHEARSED = [name for name, (_, tiny) in parts(ROOT).items() if tiny]
+PARTS = {name: tiny for name, (_, tiny) in parts(ROOT).items() if tiny}
+JOBS = [name for name, tiny in PARTS.items() if tiny[0] == "-m"]  # of spec-bench itself
+REHEARSED = [name for name in PARTS if name not in JOBS]
 
 
 @pytest.mark.slow
@@ -72,6 +73,25 @@ def test_a_part_runs_without_any_package_but_torch_and_transformers(name, tmp_pa
     run(tmp_path, ROOT / "scripts" / script, *given)
     written = list(tmp_path.glob("*.csv"))
     assert written and all(map(rows_in, written))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_of_the_first_call_runs_and_its_rows_say_simulated(name, tmp_path):
+    main = runpy.run_path(str(GPU / "bench.py"))["main"]
+    assert main([name, "--tiny", "--out", str(tmp_path)]) == 0
+    (table,) = (tmp_path / "jobs").glob("*/results.csv")
+    rows = rows_in(table)
+    unlike = [row["decoder"] for row in rows if row["lossless"] != "simulated"]
+    assert unlike == ["ar", "hf_generate"][: 1 + (name == "qwen-coder")]
+    assert len(rows) == {"printed-exp1": 33, "printed-exp2": 41, "qwen-coder": 10}[name]
+
+
+def test_without_the_environment_the_first_call_asks_none_of_its_jobs(tmp_path):
+    assert JOBS == ["printed-exp1", "qwen-coder", "printed-exp2"]
+    listed = run(tmp_path, GPU / "bench.py")
+    assert "speed-static" in listed
+    assert not [name for name in JOBS if name in listed]
 
 
 def test_what_torch_requires_is_kept_and_what_only_the_environment_has_is_not():
@@ -205,19 +225,6 @@ def test_a_target_without_a_published_table_needs_one_named(monkeypatch):
     named = script["parse"](["--tiny", "--draft", "llama_68m", "--table", "7"])
     options = script["pair_options"](named, "vicuna_7b")
     assert (options.target, options.draft, options.table) == ("vicuna_7b", "llama_68m", 7)
-
-
-@pytest.mark.parametrize("depth", [1, 2, 5, 30])
-def test_the_acceptance_of_a_block_efficiency_inverts_the_geometric_sum(depth):
-    for acceptance in (0.0, 0.37, 0.9, 1.0):
-        tau = sum(acceptance**level for level in range(depth + 1))
-        assert constant_acceptance(tau, depth) == pytest.approx(acceptance, abs=1e-12)
-
-
-@pytest.mark.parametrize(("tau", "depth"), [(0.9, 3), (4.1, 3), (1.0, 0)])
-def test_a_block_efficiency_that_no_acceptance_gives_is_refused(tau, depth):
-    with pytest.raises(ValueError, match=f"depth {depth} has a block efficiency between 1 and"):
-        constant_acceptance(tau, depth)
 
 
 @pytest.mark.slow

@@ -4,13 +4,15 @@
 a reference of torch alone, correctness, then the speed of one 7B pair, with iterations recorded,
 eager and with Inductor; ``all`` is every part. Each is a command of its own
 (``python3 scripts/gpu/bench.py`` lists them) and needs a python with torch and transformers,
-nothing else: no environment, no weights, no network. A part that is not over at its limit is ended;
+nothing else: no environment, no weights, no network. Only the jobs of spec-bench, which come last,
+need its environment, and are left out without it. A part that is not over at its limit is ended;
 what it measured until then stands in its table, and its text in ``PART.log``. A part that ended
 well is not run again in the same folder. At the end stand the verdicts: what is wrong or failed,
 what a canary refused, what recording makes slower. ``--tiny`` rehearses on a CPU.
 """
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
@@ -32,6 +34,7 @@ WAYS = "static", "none", "static_inductor"
 DONE = "parts.json"  # which ended well, with their seconds
 PHASES = "kernels", "smollm2", "7b"  # parts of phases.py
 # Those that say where time goes come before those that say how much.
+JOBS = "printed-exp1", "qwen-coder", "printed-exp2"
 FIRST = (
     "probe",
     "phases-kernels",
@@ -40,6 +43,7 @@ FIRST = (
     "phases-7b",
     "correct",
     *(f"speed-{how}" for how in WAYS),
+    *JOBS,
 )
 CELLS = (
     "ar:-",
@@ -52,6 +56,12 @@ SLOWER = 0.97  # of the eager rate: less is no gain
 
 _ON_CPU = ["--device", "cpu", "--prompts", "1", "--new-tokens", "4"]
 _FEW = ["--samples", "500", "--decoders", "ar", "sd", "rsd_s", "medusa"]
+ROLES = "target", "draft"  # of a pair's models
+_TINY_JOB = [
+    *(f"pair.{role}=random:llama_tiny" for role in ROLES),
+    "pair.paper={target: Llama-2-7B, draft: Llama-2-115M}",
+    *("prompts=1", "generation.max_new_tokens=8", "++task.prompt_tokens=16"),
+]
 _TINY_SCALING = ["--width", "64", "--layers", "1", "--repeats", "1"]
 Parts = dict[str, tuple[list[str], list[str]]]
 
@@ -82,6 +92,8 @@ def parts(out: Path = OUT) -> Parts:
     for part in PHASES:
         phases = ["gpu/phases.py", *to_folder, "--parts", part]
         found[f"phases-{part}"] = phases, [*phases, "--tiny"]
+    if importlib.util.find_spec("hydra"):
+        found |= jobs(out)
     heads = ["gpu/heads.py", *to_folder]
     scaling = ["bench/scaling.py", "--out", str(out / "scaling-gpu")]
     found["heads"] = heads, [*heads, "--tiny"]
@@ -89,6 +101,29 @@ def parts(out: Path = OUT) -> Parts:
         [*scaling, "--device", "cuda", "--dtype", "bfloat16", "--width", "4096"],
         [*scaling, *_TINY_SCALING],
     )
+    return found
+
+
+def jobs(out: Path) -> Parts:
+    """Jobs of spec-bench on random weights of published sizes, which accept as papers print it, or
+    as a CPU measured it; five prompts are the fewest that have intervals.
+    """
+    to_folder = [f"results={out.resolve() / 'jobs'}", "prompts=5", "task.source.kind=random"]
+    printed = [*to_folder, "task=xsum", "simulate=printed"]
+    measured = f"simulate={OUT.parent / 'qwen_coder' / 'results.csv'}"
+    given = {
+        "printed-exp1": (["rsd=exp1", *printed], ["llama2_7b", "llama_160m"]),
+        "qwen-coder": (
+            ["experiment=qwen_coder", *to_folder, measured, "++task.prompt_tokens=99"],
+            ["qwen25_coder_1.5b", "qwen25_coder_0.5b"],
+        ),
+        "printed-exp2": (["rsd=exp2", *printed], ["llama2_7b", "llama_160m"]),
+    }
+    found: Parts = {}
+    for name, (words, models) in given.items():
+        command = ["-m", "spec_bench", "run", *words]
+        sizes = [f"pair.{role}=random:{model}" for role, model in zip(ROLES, models, strict=True)]
+        found[name] = [*command, *sizes, "engine=cuda"], [*command, *_TINY_JOB]
     return found
 
 
@@ -100,7 +135,8 @@ def run(name: str, command: Sequence[str], out: Path, limit_s: float) -> str:
     script, *given = command
     start_s = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, "-u", str(SCRIPTS / script), *given],
+        [sys.executable, "-u", script if script == "-m" else str(SCRIPTS / script), *given],
+        cwd=SCRIPTS.parent if script == "-m" else None,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -39,7 +39,9 @@ from spec_bench.measure.roofline import ModelCost, count_bytes_of_prompt, free_b
 from spec_bench.metrics import CellRecords, metric
 from spec_bench.records.types import Generation, Request
 from spec_bench.system import files
+from spec_bench.verify.simulated import compute_acceptance
 from spec_bench.vocabulary.published import pivot_numbers, read_published
+from spec_bench.vocabulary.spec import parse as parse_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "experiments" / "rsd" / "reference.csv"
@@ -83,32 +85,6 @@ def published_rows(table: int) -> list[Published]:
     return [row for row in rows if row["block_efficiency"]]
 
 
-def depth_of(decoder: str, spec: str) -> int:
-    """Levels of a row's tree, from its shorthand."""
-    if decoder == "rsd_c":
-        return spec.count("-") + 1
-    return int(spec.rpartition("x")[2])
-
-
-def constant_acceptance(block_efficiency: float, depth: int) -> float:
-    """The acceptance a that, equal at every depth of L, gives a block efficiency tau in [1, L + 1],
-    else a ValueError: 1 + a + ... + a^L, since the walk reaches depth d with probability a^d.
-    """
-    if depth < 1 or not 1 <= block_efficiency <= depth + 1:
-        raise ValueError(
-            f"a tree of depth {depth} has a block efficiency between 1 and {depth + 1}, got "
-            f"{block_efficiency}"
-        )
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if sum(middle**level for level in range(depth + 1)) < block_efficiency:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
 def simulated_settings(row: Published) -> dict[str, Any]:
     """A row's decoder with the acceptance that its published block efficiency implies."""
     name, spec = row["decoder"], row["spec"]
@@ -118,7 +94,7 @@ def simulated_settings(row: Published) -> dict[str, Any]:
         tau = float(row["block_efficiency"])
         settings["verifier"] = {
             "rule": "simulated",
-            "acceptance": constant_acceptance(tau, depth_of(name, spec)),
+            "acceptance": compute_acceptance(tau, parse_tree(spec).depth),
             "computed": settings["verifier"],
         }
     return settings

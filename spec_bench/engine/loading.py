@@ -61,7 +61,10 @@ class TokenIds:
 
     def __call__(self, text: str, **options: object) -> dict[str, list[int]]:
         """Never: raises a ValueError that says what to ask for instead."""
-        raise UsageError("models of random weights have no tokenizer for a text; use task=random")
+        raise UsageError(
+            "models of random weights have no tokenizer for a text; use task=random, or a task's "
+            "sampling with task.source.kind=random"
+        )
 
     def decode(self, tokens: Sequence[int], **options: object) -> str:
         """Returns the ids as text."""

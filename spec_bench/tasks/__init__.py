@@ -1,6 +1,7 @@
 """Tasks: dataset, prompt template, stop rule, references and the names of the scores."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from spec_bench.settings.configs import conf_dir, read_config
@@ -27,9 +28,12 @@ def build_task(config: Mapping[str, Any]) -> Task | RandomPrompts:
     """
     source = config.get("source") if isinstance(config, Mapping) else None
     if isinstance(source, Mapping) and source.get("kind") == "random":
-        # Recipes set ``overlong``; random prompts all have one length.
-        values = {key: value for key, value in config.items() if key != "overlong"}
-        return check(RandomPrompts, values, "task")
+        left_out = {"overlong"}  # recipes set it
+        if {"template", "chat"} <= {*config}:  # a task of texts: its name and sampling are left
+            left_out = {setting.name for setting in fields(Task)} - {"name", "generation"}
+            source = {"kind": "random"}
+        values = {key: value for key, value in config.items() if key not in left_out}
+        return check(RandomPrompts, {**values, "source": source}, "task")
     return check(Task, config, "task")
 
 

@@ -28,9 +28,9 @@ class RandomPrompts:
 
     name: NonEmptyStr  # the task's name
     source: RandomPromptSource
-    prompt_tokens: Annotated[StrictInt, Ge(1)]  # length of every prompt
-    prompts: Annotated[StrictInt, Ge(1)]  # number of prompts
-    seed: Annotated[StrictInt, Ge(0)]  # of the token ids
+    prompt_tokens: Annotated[StrictInt, Ge(1)] = 512  # length of every prompt
+    prompts: Annotated[StrictInt, Ge(1)] = 100  # number of prompts
+    seed: Annotated[StrictInt, Ge(0)] = 0  # of the token ids
     # this task's defaults for settings that the run leaves open
     generation: GenerationSettings = field(default_factory=GenerationSettings)
     scores: tuple[()] = ()

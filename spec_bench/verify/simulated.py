@@ -18,6 +18,26 @@ from spec_bench.verify.base import NodeVerifier, TreeVerifier, rule
 from spec_bench.verify.walk import NodeRule, ScoredTree, Verdict, WalkResult
 
 
+def compute_acceptance(block_efficiency: float, depth: int) -> float:
+    """Computes the acceptance a that, equal at every depth of L, gives a block efficiency tau in
+    [1, L + 1], else raises UsageError: 1 + a + ... + a^L, as the walk reaches depth d with
+    probability a^d.
+    """
+    if depth < 1 or not 1 <= block_efficiency <= depth + 1:
+        raise UsageError(
+            f"a tree of depth {depth} has a block efficiency between 1 and {depth + 1}, got "
+            f"{block_efficiency}"
+        )
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if sum(middle**level for level in range(depth + 1)) < block_efficiency:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
 def simulate(
     p: Tensor,
     q: Tensor | None,

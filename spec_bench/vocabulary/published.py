@@ -5,7 +5,7 @@ empty ``value`` is a number that the paper prints and the available copy has los
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,25 @@ def pivot_numbers(numbers: Iterable[Row]) -> list[Row]:
     return list(cells.values())
 
 
+def select_published(
+    numbers: Iterable[Row],
+    pairs: Collection[tuple[str, str]],
+    task: str,
+    temperature: float,
+    metric: str,
+) -> Iterator[Row]:
+    """Yields what is printed of a metric of a pair's trees at a task and temperature.
+
+    ``pairs`` are the spellings of the pair, as (target, draft).
+    """
+    for row in numbers:
+        if row["metric"] != metric or not row["spec"] or not row["temperature"]:
+            continue
+        setting = (row["task"], float(row["temperature"]))
+        if setting == (task, temperature) and (row["target"], row["draft"]) in pairs:
+            yield row
+
+
 def find_published_tree(
     numbers: Iterable[Row],
     pairs: Collection[tuple[str, str]],
@@ -120,17 +139,9 @@ def find_published_tree(
     temperature: float,
     decoder: str,
 ) -> str | None:
-    """Finds the first tree for which a paper prints a speed-up of a pair; None if there is none.
-
-    ``pairs`` are the spellings of the pair, as (target, draft).
-    """
-    for row in numbers:
-        if row["metric"] != "speedup" or not row["spec"] or not row["temperature"]:
-            continue
-        cell = (row["task"], float(row["temperature"]), row["decoder"])
-        if cell == (task, temperature, decoder) and (row["target"], row["draft"]) in pairs:
-            return row["spec"]
-    return None
+    """Finds the first tree for which a paper prints a speed-up of a pair; None if there is none."""
+    rows = select_published(numbers, pairs, task, temperature, "speedup")
+    return next((row["spec"] for row in rows if row["decoder"] == decoder), None)
 
 
 def spellings(paper: Any) -> list[tuple[str, str]]:

@@ -18,10 +18,15 @@ from spec_bench.jobs.config.cells import (
     parse_cells,
 )
 from spec_bench.jobs.config.compose import compose_config, find_tree_lists, parse_request
+from spec_bench.jobs.config.config import PRINTED
 from spec_bench.jobs.config.fitting import Fit, FittedTrees, read_fit
-from spec_bench.jobs.config.pair import Pair
+from spec_bench.jobs.config.pair import Pair, PairSettings
+from spec_bench.jobs.config.simulation import read_efficiencies
 from spec_bench.records import cell_folder
 from spec_bench.report.papers.items import recipe_cells
+from spec_bench.report.papers.paper import find_table
+from spec_bench.report.tables.build import build_tables
+from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.settings.configs import conf_dir, conf_dirs
 from spec_bench.vocabulary.decoders import load_decoder
 from spec_bench.vocabulary.names import decoder_style
@@ -192,7 +197,9 @@ def acceptances(*more):
 
 @pytest.fixture
 def run(tmp_path):
-    return lambda *more: run_config(stating(f"results={tmp_path / 'results'}", *more))
+    return lambda *more, **task: run_config(
+        stating(f"results={tmp_path / 'results'}", *more, **task)
+    )
 
 
 def test_measured_acceptance_is_the_stated_one_and_the_rows_say_simulated(run, tmp_path):
@@ -229,12 +236,72 @@ def test_the_acceptance_is_part_of_the_run_id_of_speculative_cells_only():
         ("simulate=1.2", "a probability, a list of one per depth.* got 1.2"),
         ("simulate=[0.8,hot,0.2]", "hot"),
         ("simulate=[0.8,0.7]", r"\[0.8, 0.7\] has 2 values, the tree has depth 3"),
-        ("simulate={table: rsd/1}", "a probability, a list of one per depth or null, got .*rsd/1"),
+        ("simulate={table: rsd/1}", "a probability, .*printed, a results.csv or null, got .*rsd/1"),
+        ("simulate=none.csv", "none.csv"),
+        ("simulate=printed", "random:llama_tiny.*pair.paper"),
     ],
 )
 def test_a_statement_that_cannot_be_is_one_line_that_names_it(wrong, named):
     with one_line(named):
         acceptances(wrong)
+
+
+AS_PRINTED = (
+    *("simulate=printed", "pair.paper={target: Llama-2-7B, draft: Llama-2-115M}"),
+    *("task.source.kind=random", "+task.prompt_tokens=8", "generation.max_new_tokens=8"),
+)
+XSUM = ("task=xsum",)
+
+
+def check_efficiency(cell, tau):
+    """The cell accepts so that its tree has a block efficiency."""
+    acceptance = cell.settings["verifier"]["acceptance"]
+    levels = range(parse(cell.config.spec).depth + 1)
+    assert sum(acceptance**level for level in levels) == pytest.approx(tau, abs=1e-9)
+
+
+def test_each_tree_accepts_as_the_papers_block_efficiency_asks_for():
+    cells = "cells=[sd:2,rsd_s:12x5,rsd_c:12-1-1-1-1,sd:9]"
+    job = build_job_settings(stating(cells, *AS_PRINTED, task=XSUM))
+    printed = {"sd 2": 2.166, "rsd_s 12x5": 4.073, "rsd_c 12-1-1-1-1": 3.249}  # Table 1
+    assert [cell.title for cell in job.cells] == ["ar -", *printed]
+    for cell, tau in zip(job.cells[1:], printed.values(), strict=True):
+        check_efficiency(cell, tau)
+    (reason,) = job.left_out
+    assert "sd 9" in reason and "simulate=printed" in reason
+    with one_line(naming("sd 9", "xsum", "0.3")):
+        build_job_settings(stating("cells=[sd:9]", *AS_PRINTED, task=XSUM))
+
+
+def test_random_weights_of_published_sizes_have_that_pairs_printed_numbers():
+    pair = PairSettings("random:llama2_7b", "random:llama_160m")
+    found = read_efficiencies(PRINTED, pair, "wmt18_deen", 0.3)
+    assert found["sd", "2"] == 1.673  # Table 2
+
+
+def test_each_tree_accepts_as_a_results_file_has_it_of_this_task_and_temperature(tmp_path):
+    file = tmp_path / "results.csv"
+    head = "decoder,spec,task,temperature,block_efficiency\n"
+    rows = "sd,3,random,1.0,2.5\nsd,3,random,0.0,3.5\nsd,3,xsum,1.0,3.5\nsd,4,random,1.0,\n"
+    file.write_text(head + rows)
+    given = ("cells=[sd:3,sd:4,prompt_lookup:1x3]", f"simulate={file}")
+    job = build_job_settings(stating(*given))
+    assert [cell.title for cell in job.cells] == ["ar -", "sd 3"]
+    check_efficiency(job.cells[1], 2.5)
+    assert len(job.left_out) == 2
+
+
+def test_a_papers_table_has_rates_of_random_weights_beside_the_printed_ones(run, tmp_path):
+    run("name=rsd-exp1", "cells=[sd:2]", "prompts=1", *AS_PRINTED, task=XSUM)
+    pair = "random:llama_tiny+random:llama_tiny"
+    table = find_table("rsd/1")
+    (sheet,) = build_tables(table, MeasuredRows.below(tmp_path / "results"), pair)
+    (line,) = [line for line in sheet.lines if line.labels[1:] == ("SD", "2")]
+    shown = {cell.number: cell for cell in line.cells}
+    assert (shown["token_rate"].printed, shown["block_efficiency"].printed) == ("51.515", "2.166")
+    assert float(shown["speedup"].printed) == pytest.approx(51.515 / 37.269, abs=0.005)
+    assert shown["token_rate"].value and shown["speedup"].value
+    assert {cell.mark for cell in line.cells if cell.ours} == {"simulated"}
 
 
 def test_a_decoder_may_state_its_acceptance_itself():

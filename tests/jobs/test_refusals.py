@@ -61,7 +61,10 @@ WRONG = {
         *("[{grid: 3}]", "[{decoder: sd, spce: 3}]", "[{decoder: sd, tree: {width: 1}}]"),
         "{sd: 3}",
     ],
-    "simulate": ["often", "1.2", "-0.1", "nan", "[]", "[a]", "true", "{table: rsd/1}", "[0.5,2]"],
+    "simulate": [
+        *("often", "1.2", "-0.1", "nan", "[]", "[a]", "true", "{table: rsd/1}", "[0.5,2]"),
+        *("no.csv", "printed"),
+    ],
     **{f"sink.{key}": NOT_FLAG for key in ("progress", "table", "wandb.enabled")},
     "sink.wandb.mode": NOT_CHOICE,
     "sink.wandb.tags": ["3", "true", "{a: b}", "['']", "[1.5]", "one"],

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 from scripts.family.world import databases, samples
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings, build_pair
 from spec_bench.metrics import SCORES
+from spec_bench.settings.configs import conf_dir, read_config
 from spec_bench.tasks import Example, build_task
 from spec_bench.tasks import template as templates
 from spec_bench.tasks.template import encode_text, render_chat
@@ -269,6 +270,16 @@ def test_of_random_prompts_there_is_nothing_to_score_and_nothing_to_stop_at():
     assert example.references == ((),)
     assert task.postprocess(" 3 1 ") == " 3 1 "
     assert task.generation.max_new_tokens == 128
+
+
+def test_a_task_of_texts_can_ask_random_token_ids_at_its_own_sampling():
+    texts = read_config(conf_dir() / "task" / "mt_bench.yaml")
+    task = build_task({**texts, "source": {**texts["source"], "kind": "random"}})
+    assert (task.name, task.scores) == ("mt_bench", ())
+    assert task.generation.max_new_tokens == texts["generation"]["max_new_tokens"]
+    assert [len(task.encode(each, EIGHT)) for each in task.examples(2)] == [512, 512]
+    with one_line(naming("promt_tokens")):
+        build_task({**texts, "source": {"kind": "random"}, "promt_tokens": 3})
 
 
 TARGET = Path(__file__).resolve().parents[2] / "spec_bench/embedded/models/target"

@@ -32,6 +32,7 @@ from spec_bench.verify.rules import (
 from spec_bench.verify.simulated import (
     SimulatedAcceptance,
     TypicalAcceptance,
+    compute_acceptance,
     simulate,
     walk_by_typicality,
 )
@@ -264,6 +265,19 @@ def leaves(verdict):
     draws_of = partial(EnumeratedDraws.first_accepted, level=0, acceptance=verdict.acceptance)
     children = verdict.acceptance.shape[1]
     return sum(p for p, first in enumerate_outcomes(draws_of) if first.item() < children)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5, 30])
+def test_the_acceptance_of_a_block_efficiency_inverts_the_geometric_sum(depth):
+    for acceptance in (0.0, 0.37, 0.9, 1.0):
+        tau = sum(acceptance**level for level in range(depth + 1))
+        assert compute_acceptance(tau, depth) == pytest.approx(acceptance, abs=1e-12)
+
+
+@pytest.mark.parametrize(("tau", "depth"), [(0.9, 3), (4.1, 3), (1.0, 0)])
+def test_a_block_efficiency_that_no_acceptance_gives_is_refused(tau, depth):
+    with pytest.raises(ValueError, match=f"depth {depth} has a block efficiency between 1 and"):
+        compute_acceptance(tau, depth)
 
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.25, 0.8, 1.0])

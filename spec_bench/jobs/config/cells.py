@@ -1,7 +1,6 @@
 """From what the user wrote to the list of decoders of a job, the baseline first.
 
-Reads a decoder's file and mapping into its types, once; knows nothing about models. Also where a
-run states an acceptance (``simulate=...``) in place of the one its models would have.
+Reads a decoder's file and mapping into its types, once; knows nothing about models.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ if TYPE_CHECKING:  # it needs torch, which a wrong setting's refusal does not
 
 BASELINE = "ar"
 PARTS = ("drafter", "tree", "verifier")
-SIMULATED = "simulated"  # the rule of the verifier that states its acceptance
 _MOST_TREES = 1_000_000
 _DEEP = 64  # two factors make more trees of this depth than can ever be run
 Count = Annotated[StrictInt, Ge(1)]
@@ -258,29 +256,3 @@ def parse_cell(item: Any, folders: Sequence[Path]) -> CellRequest:
     if mapping.tree_attention is not None:
         decoder["tree_attention"] = mapping.tree_attention
     return CellRequest(decoder, mapping.spec, file, mapping.name)
-
-
-def simulate_cells(
-    cells: Sequence[Cell], simulate: Any, sampling: SamplingSettings
-) -> tuple[Cell, ...]:
-    """The cells with the stated acceptance in place of their rules; a baseline has none. The rule
-    that a cell had is still computed, so that its time is in the token rate. Raises ValueError: a
-    cell that keeps several beams, or that states its own acceptance.
-    """
-    if simulate is None:
-        return tuple(cells)
-    from spec_bench.tree.base import GrownTree
-
-    simulated_cells = list[Cell]()
-    for cell in cells:
-        settings = cell.settings
-        if cell.config.drafts:
-            if not isinstance(cell.config.tree, GrownTree):
-                raise UsageError(f"{cell.title} keeps several beams; simulate must be null")
-            if cell.config.verifier.name == SIMULATED:
-                raise UsageError(f"{cell.title} states its own acceptance; simulate must be null")
-            acceptance = [*simulate] if isinstance(simulate, tuple) else simulate  # as YAML has it
-            rule = {"rule": SIMULATED, "acceptance": acceptance, "computed": settings["verifier"]}
-            cell = Cell.read({**settings, "verifier": rule}, sampling).with_name(cell.name)
-        simulated_cells.append(cell)
-    return tuple(simulated_cells)

@@ -45,6 +45,7 @@ from spec_bench.vocabulary.decoders import strip_display
 _PROTOCOLS = "clean, or authors with a paper's recipe that has it and with one of its tasks"
 _LONGEST_NAME = 200  # bytes; file systems allow 255
 Probability = Annotated[IntOrFloat, Ge(0), Le(1)]
+PRINTED = Path("printed")  # the papers' numbers, in place of a results file
 Cells = Annotated[
     tuple[NonEmptyStr | dict[str, Any], ...], Requirement("a list such as [sd:3,rsd_s:4x3]")
 ]
@@ -70,6 +71,12 @@ def _validate_ranking_column(name: str) -> str:
     if name not in names:
         raise UsageError(f"confirm.by must be one of {', '.join(names)}, got {name!r}")
     return name
+
+
+def _validate_acceptance_source(source: Path) -> Path:
+    """Returns where stated acceptance is read from: ``printed``, or a results file."""
+    require(source == PRINTED or source.suffix == ".csv")
+    return source
 
 
 @settings
@@ -118,8 +125,11 @@ class RunSettings:
     sink: Annotated[SinkSettings, PlainValidator(sink_settings)]
     server: ServerSettings = field(default_factory=ServerSettings)
     simulate: Annotated[
-        Probability | Annotated[tuple[Probability, ...], MinLen(1)] | None,
-        Requirement("a probability, a list of one per depth or null"),
+        Probability
+        | Annotated[tuple[Probability, ...], MinLen(1)]
+        | Annotated[Path, AfterValidator(_validate_acceptance_source)]
+        | None,
+        Requirement("a probability, a list of one per depth, printed, a results.csv or null"),
     ] = None
     trees: dict[NonEmptyStr, Cells] | None = None
     repeats: Annotated[StrictInt, Ge(1)] = 1

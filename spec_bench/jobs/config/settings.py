@@ -14,7 +14,7 @@ from typing import Any
 
 from spec_bench.core import processes
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.jobs.config.cells import BASELINE, Cell, build_cells, simulate_cells
+from spec_bench.jobs.config.cells import BASELINE, Cell, build_cells
 from spec_bench.jobs.config.config import ConfirmSettings, RunSettings, check_early
 from spec_bench.jobs.config.fitting import FittedTrees, fit_cells
 from spec_bench.jobs.config.model_files import Digests, get_mark
@@ -26,6 +26,7 @@ from spec_bench.jobs.config.pair import (
     resolve_device,
 )
 from spec_bench.jobs.config.served_cells import SERVER, build_served_cells, check_served
+from spec_bench.jobs.config.simulation import simulate_cells
 from spec_bench.metrics import digest_user_code, needs_references
 from spec_bench.metrics.interval import FEWEST
 from spec_bench.records.types import ENGINE, CellFacts, CellResult, SqlReference, Stage
@@ -277,7 +278,8 @@ def build_settings(
         words = tuple(f"generation.{k}={v}" for k, v in sampling_values.items() if v is not None)
         trees = FittedTrees(pair, task.name, sampling, Path(request.results), words)
         cells, left_out = fit_cells(build_cells(cell_requests, sampling), trees, engine)
-        cells = simulate_cells(cells, request.simulate, sampling)
+        cells, unknown = simulate_cells(cells, request, sampling)
+        left_out += unknown
     count = request.prompts
     confirm = request.confirm
     fresh_count = confirm.prompts if confirm else 0  # the examples after the first stage's

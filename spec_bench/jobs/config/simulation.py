@@ -1,0 +1,113 @@
+"""Acceptance that a run states (``simulate=...``) in place of the one its models would have: as a
+number, or as what gives the block efficiency that papers print or a results file has.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from spec_bench.core.sampling import SamplingSettings
+from spec_bench.engine.architectures import PREFIX as RANDOM
+from spec_bench.jobs.config.cells import BASELINE, Cell
+from spec_bench.jobs.config.config import PRINTED, RunSettings
+from spec_bench.jobs.config.pair import PairSettings
+from spec_bench.system.errors import UsageError
+from spec_bench.system.files import read_csv
+from spec_bench.vocabulary.published import (
+    find_spellings,
+    read_all_published,
+    select_published,
+    spellings,
+)
+from spec_bench.vocabulary.spec import parse
+
+_RULE = "simulated"  # of the verifier that states its acceptance
+_EFFICIENCY = "block_efficiency"
+_NEEDED = ("decoder", "spec", "task", "temperature", _EFFICIENCY)
+
+
+def simulate_cells(
+    cells: Sequence[Cell], request: RunSettings, sampling: SamplingSettings
+) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+    """The cells with the stated acceptance in place of their rules, and why others are left out; a
+    baseline has none. Raises ValueError: a cell that keeps several beams, or that states its own
+    acceptance, or a source without a block efficiency of any cell.
+    """
+    stated = request.simulate
+    if stated is None:
+        return tuple(cells), ()
+    if not isinstance(stated, Path):
+        acceptance = [*stated] if isinstance(stated, tuple) else stated  # as YAML has it
+        return tuple(
+            simulate_cell(cell, acceptance, sampling) if cell.config.drafts else cell
+            for cell in cells
+        ), ()
+    from spec_bench.verify.simulated import compute_acceptance  # needs torch
+
+    task = str(request.task["name"])
+    efficiencies = read_efficiencies(stated, request.pair, task, sampling.temperature)
+    found = list[Cell]()
+    missing = list[str]()
+    for cell in cells:
+        if cell.config.library or cell.name == BASELINE:
+            found.append(cell)
+        elif tau := efficiencies.get((cell.name, cell.config.spec)):
+            acceptance = compute_acceptance(tau, parse(cell.config.spec).depth)
+            found.append(simulate_cell(cell, acceptance, sampling))
+        else:
+            missing.append(f"{cell.title}: simulate={stated} has no block efficiency of it")
+    if missing and len(missing) == sum(cell.config.spec != "-" for cell in cells):
+        setting = f"task {task} and temperature {sampling.temperature:g}"
+        raise UsageError(f"{missing[0]}, nor of any other cell at {setting}")
+    return tuple(found), tuple(missing)
+
+
+def simulate_cell(cell: Cell, acceptance: Any, sampling: SamplingSettings) -> Cell:
+    """Returns a cell that accepts with this probability, or with one per depth. Its own rule is
+    computed for its time, unless that judges several nodes at once, as block verification does.
+    """
+    from spec_bench.tree.base import GrownTree  # these need torch
+    from spec_bench.verify.base import NodeVerifier
+
+    if not isinstance(cell.config.tree, GrownTree):
+        raise UsageError(f"{cell.title} keeps several beams; simulate must be null")
+    if cell.config.verifier.name == _RULE:
+        raise UsageError(f"{cell.title} states its own acceptance; simulate must be null")
+    rule = {"rule": _RULE, "acceptance": acceptance}
+    if isinstance(cell.config.verifier, NodeVerifier):
+        rule["computed"] = cell.settings["verifier"]
+    return Cell.read({**cell.settings, "verifier": rule}, sampling).with_name(cell.name)
+
+
+def read_efficiencies(
+    source: Path, pair: PairSettings, task: str, temperature: float
+) -> dict[tuple[str, str], float]:
+    """Reads block efficiencies at a task and temperature, by decoder and tree: those that papers
+    print of a pair, or of the published sizes that ``random:`` names, or the rows of a results
+    file. Raises ValueError: there is no such file or pair.
+    """
+    rows: Iterable[dict[str, str]]
+    if source == PRINTED:
+        pairs = spellings(asdict(pair)["paper"])
+        pairs = pairs or find_spellings(pair.target.removeprefix(RANDOM))
+        if not pairs:
+            raise UsageError(
+                f"simulate={source}: no paper prints numbers of {pair.target!r}: a pair of "
+                "spec-bench ls pairs, its sizes such as --target random:llama2_7b, or pair.paper"
+            )
+        numbers = chain.from_iterable(read_all_published().values())
+        printed = select_published(numbers, pairs, task, temperature, _EFFICIENCY)
+        rows = ({**row, _EFFICIENCY: row["value"]} for row in printed)
+    elif not source.is_file():
+        raise UsageError(f"simulate={source}: there is no such file")
+    else:
+        rows = (
+            row
+            for row in read_csv(source, _NEEDED)
+            if (row["task"], float(row["temperature"])) == (task, temperature)
+        )
+    return {
+        (row["decoder"], row["spec"]): float(row[_EFFICIENCY]) for row in rows if row[_EFFICIENCY]
+    }
