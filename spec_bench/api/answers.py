@@ -81,7 +81,10 @@ class Answer:
         """Wall seconds of prefill and decoding."""
         generation = self.generation
         return AnswerTimes(
-            generation.prefill_s, generation.decode_s, generation.draft_s, generation.target_s
+            generation.prefill_s,
+            generation.decode_s,
+            generation.draft_s,
+            generation.target_s,
         )
 
     @property
@@ -138,7 +141,11 @@ class Stream(Iterator[Step]):
     """
 
     def __init__(
-        self, decoder: AnyDecoder, request: Request, seed: int, answer_text: AnswerText
+        self,
+        decoder: AnyDecoder,
+        request: Request,
+        seed: int,
+        answer_text: AnswerText,
     ) -> None:
         if not isinstance(seed, int):
             raise UsageError(f"seed must be a whole number, got {describe_value(seed)}")

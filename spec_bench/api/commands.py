@@ -98,7 +98,11 @@ def recommend(
 
 
 def compare(
-    before: str | Path, after: str | Path, *, alpha: float = 0.05, margin: float = 0.03
+    before: str | Path,
+    after: str | Path,
+    *,
+    alpha: float = 0.05,
+    margin: float = 0.03,
 ) -> ComparisonReport:
     """Compares two results folders or ``results.csv``, prompt by prompt.
 

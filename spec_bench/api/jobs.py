@@ -196,7 +196,10 @@ def _format_pair(pair: Any) -> Sequence[str]:
 
 
 def _format_texts(
-    texts: Any, references: Any, arguments: Sequence[str], keys: Sequence[str]
+    texts: Any,
+    references: Any,
+    arguments: Sequence[str],
+    keys: Sequence[str],
 ) -> list[str]:
     prompts, is_list = parse_prompts(texts, "prompts")
     if not is_list or not prompts:

@@ -102,7 +102,10 @@ def load_pair(
         if name is not None or target is None:
             raise UsageError("a loaded draft goes with target=..., and neither with a pair's name")
         pair = _wrap_loaded_modules(
-            [pair_settings["target"], *draft_names], tokenizer, heads or {}, engine_settings
+            [pair_settings["target"], *draft_names],
+            tokenizer,
+            heads or {},
+            engine_settings,
         )
     else:
         pair = _load_named_pair(
@@ -113,7 +116,9 @@ def load_pair(
 
 
 def _load_named_pair(
-    name: str | None, pair_settings: dict[str, Any], engine: EngineSettings
+    name: str | None,
+    pair_settings: dict[str, Any],
+    engine: EngineSettings,
 ) -> LoadedPair:
     """Loads a pair of ``conf/pair``, or models by name; the tokenizer may be a loaded one."""
     from spec_bench.engine.cache import CachePool
@@ -153,7 +158,10 @@ def _load_named_pair(
 
 
 def _wrap_loaded_modules(
-    models: Sequence[Any], tokenizer: Any, heads: Mapping[str, str], engine: EngineSettings
+    models: Sequence[Any],
+    tokenizer: Any,
+    heads: Mapping[str, str],
+    engine: EngineSettings,
 ) -> LoadedPair:
     """Builds a pair with at least one loaded model."""
     from spec_bench.engine import loading
@@ -303,7 +311,10 @@ class LoadedPair:
         return self._start_streams(built_decoder, key, requests, seed)[0]
 
     def _build_decoder(
-        self, decoder: str | Mapping[str, Any], generation: dict[str, Any], pool: CachePool | None
+        self,
+        decoder: str | Mapping[str, Any],
+        generation: dict[str, Any],
+        pool: CachePool | None,
     ) -> tuple[AnyDecoder, str]:
         """Builds a decoder over the pair's models and its key, or returns one that a GPU has
         recorded, if no stream uses it.
@@ -336,7 +347,11 @@ class LoadedPair:
         return cell.config.build(target, drafts, sampling, 1, pool or CachePool(), heads), key
 
     def _start_streams(
-        self, decoder: AnyDecoder, key: str, requests: Sequence[Request], seed: int
+        self,
+        decoder: AnyDecoder,
+        key: str,
+        requests: Sequence[Request],
+        seed: int,
     ) -> list[Stream]:
         """Creates the answers' streams, not yet begun; records and keeps a GPU's decoder."""
         decoder.preflight(requests)
@@ -367,7 +382,12 @@ class LoadedPair:
         return longer_requests
 
     def _requests(
-        self, prompts: Iterable[Prompt], limit: int, chat: bool, name: str | None, stop: Any
+        self,
+        prompts: Iterable[Prompt],
+        limit: int,
+        chat: bool,
+        name: str | None,
+        stop: Any,
     ) -> list[Request]:
         ends = StopCriteria(self.tokenizer, parse_stops(stop))
         requests = []

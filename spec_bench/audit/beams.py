@@ -81,7 +81,9 @@ def iter_layer_cases(seed: int = 0) -> Iterator[LayerCase]:
 
 
 def _enumerate_outcomes(
-    case: LayerCase, trials: int, width: Callable[[Tensor], int]
+    case: LayerCase,
+    trials: int,
+    width: Callable[[Tensor], int],
 ) -> tuple[Tensor, Tensor, Tensor, LayerVerdict, Tensor]:
     """Enumerates every tuple of drafts with every outcome of their trials, a row each.
 
@@ -196,7 +198,9 @@ def compute_beam_law(
 
 
 def _compute_log_likelihood(
-    target: MarkovModel, tokens: tuple[int, ...], stop_ids: tuple[int, ...]
+    target: MarkovModel,
+    tokens: tuple[int, ...],
+    stop_ids: tuple[int, ...],
 ) -> float:
     """Computes the raw log-likelihood of a beam's tokens up to its first stop token."""
     log_p = target.logits.log_softmax(dim=-1)

@@ -68,7 +68,10 @@ class EnumeratedDraws:
         return torch.tensor([[[self.choose(node) for _ in range(count)] for node in nodes]])
 
     def gumbel(
-        self, like: Tensor, counts: Sequence[int] | None = None, best: int | None = None
+        self,
+        like: Tensor,
+        counts: Sequence[int] | None = None,
+        best: int | None = None,
     ) -> Tensor:
         """Returns noise that puts each node's tokens in an enumerated order.
 
@@ -168,7 +171,9 @@ def enumerate_iteration(
 
 
 def compute_p_value(
-    counts: Counter[Key], law: Mapping[Key, float], min_expected: float = 0.0
+    counts: Counter[Key],
+    law: Mapping[Key, float],
+    min_expected: float = 0.0,
 ) -> float:
     """Computes the chi-square p-value of counts under a law; 0 if an impossible outcome occurred.
     Rare outcomes are pooled until at least ``min_expected`` are expected.
@@ -240,7 +245,9 @@ def make_random_heads(target: MarkovModel, kind: str, seed: int) -> DraftHeads:
 
 
 def enumerate_block(
-    decoder: Decoder, law: Callable[[Tokens, int], Mapping[Tokens, float]], prompt: Tokens = PROMPT
+    decoder: Decoder,
+    law: Callable[[Tokens, int], Mapping[Tokens, float]],
+    prompt: Tokens = PROMPT,
 ) -> tuple[Mapping[Tokens, float], Mapping[Tokens, float], int]:
     """Enumerates the law of one block continued by the target's own tokens.
 
@@ -256,7 +263,10 @@ def enumerate_block(
 
     request = Request("audit", prompt, length)
     got, count = enumerate_iteration(
-        decoder, request, lambda row: tuple(row.tokens[len(prompt) :]), continue_tokens
+        decoder,
+        request,
+        lambda row: tuple(row.tokens[len(prompt) :]),
+        continue_tokens,
     )
     return got, law(prompt, length), count
 
@@ -281,7 +291,9 @@ def enumerate_differences(
 
 
 def enumerate_error(
-    config: DecoderConfig, settings: SamplingSettings, **options: Any
+    config: DecoderConfig,
+    settings: SamplingSettings,
+    **options: Any,
 ) -> tuple[float, int]:
     """Computes the largest of ``enumerate_differences``, and counts the outcomes."""
     errors, count = enumerate_differences(config, settings, **options)
@@ -289,7 +301,9 @@ def enumerate_error(
 
 
 def compute_total_variation(
-    config: DecoderConfig, settings: SamplingSettings, **options: Any
+    config: DecoderConfig,
+    settings: SamplingSettings,
+    **options: Any,
 ) -> float:
     """Computes the distance of one iteration's output law from the chain's law."""
     return sum(enumerate_differences(config, settings, **options)[0]) / 2
@@ -312,7 +326,12 @@ def sample_p_value(
     """
     rows = 500
     decoder, target = make_markov_decoder(
-        config, settings, vocab=vocab, seed=seed, rows=rows, **options
+        config,
+        settings,
+        vocab=vocab,
+        seed=seed,
+        rows=rows,
+        **options,
     )
     counts: Counter[Tokens] = Counter()
     for start in range(0, samples, rows):

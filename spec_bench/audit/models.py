@@ -110,7 +110,9 @@ def compute_answers_law(
 
 
 def compute_findings(
-    law: TokenLaw, seed: int = 0, rate: float = FALSE_ALARM_RATE
+    law: TokenLaw,
+    seed: int = 0,
+    rate: float = FALSE_ALARM_RATE,
 ) -> list[AuditFinding]:
     """Runs the tests for which there are enough tokens; ``rate`` is the probability that a lossless
     server fails any of them.
@@ -185,7 +187,10 @@ class AnswerDifference(NamedTuple):
 
 
 def find_first_difference(
-    model: LanguageModel, request: Request, expected_tokens: Sequence[int], got: Sequence[int]
+    model: LanguageModel,
+    request: Request,
+    expected_tokens: Sequence[int],
+    got: Sequence[int],
 ) -> AnswerDifference | None:
     """Finds the first difference of two answers to a request; None if they are equal. Raises
     UsageError if one is a proper prefix of the other, which rounding does not explain.
@@ -361,7 +366,9 @@ def iter_server_lines(options: Any, prompts: Task | Sequence[str]) -> Iterator[A
 
 
 def audit_server(
-    server: Server, target: LanguageModel, settings: ServerAuditSettings
+    server: Server,
+    target: LanguageModel,
+    settings: ServerAuditSettings,
 ) -> Iterator[AuditLine]:
     """Compares the server's greedy answers with the target's, then tests its sampled answers.
     Raises ServerError if the server does not answer.
@@ -396,6 +403,8 @@ def audit_server(
 
 
 def _make_requests(
-    prompts: Sequence[tuple[int, ...]], max_tokens: int, stop_ids: tuple[int, ...]
+    prompts: Sequence[tuple[int, ...]],
+    max_tokens: int,
+    stop_ids: tuple[int, ...],
 ) -> list[Request]:
     return [Request(str(i), prompt, max_tokens, stop_ids) for i, prompt in enumerate(prompts)]

@@ -73,7 +73,9 @@ def expand_rule_cases(verifier: Any, law: Siblings) -> Iterator[RuleCase]:
 
 
 def adversarial_pairs(
-    vocab: int, seed: int, random_pairs: int = 40
+    vocab: int,
+    seed: int,
+    random_pairs: int = 40,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields (p [V], drafts [4, V]) in float64: random ones of several sharpnesses, and corner
     cases: zeros, one-hot, equal, disjoint, different truncated supports, near-zero mass.
@@ -110,7 +112,12 @@ def adversarial_pairs(
 
 
 def compute_child_law(
-    q: Tensor, siblings: Tensor, child: int, width: int, law: Law, sampled_count: int = 1
+    q: Tensor,
+    siblings: Tensor,
+    child: int,
+    width: int,
+    law: Law,
+    sampled_count: int = 1,
 ) -> Tensor:
     """Computes the law [B, V] that child number ``child`` of ``width`` is drawn from, zero if no
     token remains. q is [B, 4, V]; siblings [B, child] are the tokens of the earlier ones.
@@ -148,7 +155,10 @@ def _list_next_children(law: Tensor, present: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def enumerate_children(
-    q: Tensor, children: int, law: Law, sampled_count: int = 1
+    q: Tensor,
+    children: int,
+    law: Law,
+    sampled_count: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Enumerates the children drawn from q [4, V]: tokens [B, C], valid [B, C], probability [B].
     All kinds of siblings but ``several_drafts`` use the first draft.
@@ -159,7 +169,12 @@ def enumerate_children(
     for child in range(children):
         rows = len(tokens)
         child_law = compute_child_law(
-            q.expand(rows, -1, -1), tokens, child, children, law, sampled_count
+            q.expand(rows, -1, -1),
+            tokens,
+            child,
+            children,
+            law,
+            sampled_count,
         )
         row, token, present, chance = _list_next_children(
             child_law, torch.ones(rows, dtype=torch.bool)
@@ -222,7 +237,10 @@ def compute_output_law(
     p_argument = p_rows.clone()
     q_argument = laws.clone()
     verdict = case.rule(
-        p_argument, None if case.law == "deterministic" else q_argument, tokens, valid
+        p_argument,
+        None if case.law == "deterministic" else q_argument,
+        tokens,
+        valid,
     )
     if not (torch.equal(p_rows, p_argument) and torch.equal(laws, q_argument)):
         raise WrongVerdictError("must not write into its arguments p and q")
@@ -242,7 +260,10 @@ def _insert_column(rows: Tensor, place: int, column: Tensor) -> Tensor:
 
 
 def audit_rule(
-    case: RuleCase, *, vocabs: Sequence[int] = VOCABS, seed: int = 0
+    case: RuleCase,
+    *,
+    vocabs: Sequence[int] = VOCABS,
+    seed: int = 0,
 ) -> tuple[float, int]:
     """Computes the largest |output law - p| over all pairs, 1 to 4 children, and an absent one
     among up to 3; counts the cases.
@@ -316,7 +337,11 @@ def enumerate_trees(tables: PrefixTables, widths: Sequence[int], law: Law) -> Al
             for child in range(width):
                 siblings = tokens[:, tokens.shape[1] - child :]
                 child_law = compute_child_law(
-                    tables.q[depth][prefix[:, node]], siblings, child, width, law
+                    tables.q[depth][prefix[:, node]],
+                    siblings,
+                    child,
+                    width,
+                    law,
                 )
                 row, token, present, child_chance = _list_next_children(child_law, valid[:, node])
                 number = prefix[row, node] * tables.vocab + token
@@ -355,7 +380,10 @@ def compute_last_node_law(rule: PathRule, trees: AllTrees) -> tuple[Tensor, Tens
 
 
 def enumerate_path_error(
-    rule: PathRule, tables: PrefixTables, widths: Sequence[int], law: Law
+    rule: PathRule,
+    tables: PrefixTables,
+    widths: Sequence[int],
+    law: Law,
 ) -> float:
     """Computes the largest |law of L + 1 tokens - target's|; the target continues the blocks."""
     trees = enumerate_trees(tables, widths, law)
@@ -372,7 +400,10 @@ def enumerate_path_error(
         weight = weight.flatten()
         number = number.flatten()
         continuation_law = compute_continuation_law(
-            tables, number, node_depth + 1, depth - node_depth
+            tables,
+            number,
+            node_depth + 1,
+            depth - node_depth,
         )
         got.view(-1, continuation_law.shape[1]).index_add_(
             0, number, weight[:, None] * continuation_law
@@ -381,7 +412,10 @@ def enumerate_path_error(
 
 
 def compute_continuation_law(
-    tables: PrefixTables, prefix: Tensor, depth: int, length: int
+    tables: PrefixTables,
+    prefix: Tensor,
+    depth: int,
+    length: int,
 ) -> Tensor:
     """Computes the target's law [B, V^length] of what follows prefixes [B] of ``depth`` tokens."""
     law = torch.ones((prefix.shape[0], 1), dtype=torch.float64)

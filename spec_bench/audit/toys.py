@@ -94,7 +94,10 @@ class MarkovModel:
         return hidden @ self.logits.flatten(0, -2).to(hidden.dtype)
 
     def law(
-        self, prompt: Sequence[int], length: int, settings: SamplingSettings
+        self,
+        prompt: Sequence[int],
+        length: int,
+        settings: SamplingSettings,
     ) -> dict[tuple[int, ...], float]:
         """Computes P(continuation | prompt) for every continuation of the given length."""
         table = log_probs(self.logits, settings).exp().tolist()

@@ -67,7 +67,10 @@ class RandomSource(Protocol):
         """Draws ``count`` i.i.d. tokens per node: [R, F, V] -> [R, F, count]."""
 
     def gumbel(
-        self, like: Tensor, counts: Sequence[int] | None = None, best: int | None = None
+        self,
+        like: Tensor,
+        counts: Sequence[int] | None = None,
+        best: int | None = None,
     ) -> Tensor:
         """Draws standard Gumbel noise of the shape of ``like`` [R, F, V]. With ``counts`` [R] only
         each row's first nodes get noise; the others' values are undefined. ``best`` promises that
@@ -183,7 +186,10 @@ class SeededSource(FormerMembers):
         return self.choose(probs, self._uniforms(probs.shape[1], count))
 
     def gumbel(
-        self, like: Tensor, counts: Sequence[int] | None = None, best: int | None = None
+        self,
+        like: Tensor,
+        counts: Sequence[int] | None = None,
+        best: int | None = None,
     ) -> Tensor:
         # -log -log of a uniform variable is a Gumbel variable; the clamp keeps it finite. Drawn in
         # float64, whose tail is long enough; torch's exponential variables cost three times more.
@@ -210,7 +216,10 @@ class SeededSource(FormerMembers):
 
     def advance(self, emitted: Sequence[int]) -> None:
         for generator, (start, second), count in zip(
-            self.generators, self._before, emitted, strict=bool(self._before)
+            self.generators,
+            self._before,
+            emitted,
+            strict=bool(self._before),
         ):
             if isinstance(start, int):
                 generator.set_offset(start + count * (second - start))

@@ -141,7 +141,9 @@ class CommittedTokens(list[Sequence[int]]):
 
 
 def copy_to_device(
-    numbers: Sequence[HostDeviceInts], device: torch.device, tensors: Sequence[Tensor] = ()
+    numbers: Sequence[HostDeviceInts],
+    device: torch.device,
+    tensors: Sequence[Tensor] = (),
 ) -> list[Tensor]:
     """Copies numbers and host tensors, of any shapes and types, to a device in one asynchronous
     transfer; returns the device's tensors, while the numbers keep theirs. Does nothing on a CPU.

@@ -114,7 +114,9 @@ class BeamForest:
         return HostDeviceInts(order), HostDeviceInts(back)
 
     def _build_draft_inputs(
-        self, rows: Sequence[BeamRow], depths: Sequence[Sequence[int]]
+        self,
+        rows: Sequence[BeamRow],
+        depths: Sequence[Sequence[int]],
     ) -> list[HostDeviceInts]:
         """Builds the draft's pending inputs: nodes, their positions, first slots, input beams.
 
@@ -205,7 +207,11 @@ class BeamForest:
         )
 
     def _run(
-        self, model: LanguageModel, cache: object, starts: HostDeviceInts, *inputs: Tensor
+        self,
+        model: LanguageModel,
+        cache: object,
+        starts: HostDeviceInts,
+        *inputs: Tensor,
     ) -> Tensor:
         return run_under_ancestors(model, cache, self._lengths, starts, *inputs).logits
 
@@ -322,7 +328,10 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         return forest, ParentBeams(forest.input_tokens, *parents[:count]), limit
 
     def _draft(
-        self, forest: BeamForest, parents: ParentBeams, draws: RandomSource
+        self,
+        forest: BeamForest,
+        parents: ParentBeams,
+        draws: RandomSource,
     ) -> DraftedLayers:
         """Samples beams from the draft: D per layer, i.i.d. and with replacement."""
         draft_layers = DraftedLayers([], [])
@@ -413,7 +422,11 @@ class BeamSearch(BeamDecoder):
         return len(active)
 
     def _select(
-        self, index: int, row: BeamRow, candidates: Sequence[tuple[float, float]], vocab: int
+        self,
+        index: int,
+        row: BeamRow,
+        candidates: Sequence[tuple[float, float]],
+        vocab: int,
     ) -> None:
         """Sorts the best candidates (log-likelihood, cell), best first, into the pool and the next
         beams, and ends the row, the index-th in the caches, if due.

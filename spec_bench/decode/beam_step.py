@@ -293,7 +293,12 @@ class ParentBeams:
         equal_text = text.unsqueeze(1) == text.unsqueeze(2)
         first_equal = torch.where(equal_text, place, text.shape[1]).amin(dim=-1)
         return ParentBeams(
-            tokens, likelihood, length, was_stopped | ends, self.stop_ids, first_equal
+            tokens,
+            likelihood,
+            length,
+            was_stopped | ends,
+            self.stop_ids,
+            first_equal,
         )
 
 
@@ -392,7 +397,13 @@ def verify(
             parents = replace(parents, likelihood=likelihood)
     lawful = [is_distribution(logits).all(dim=1), *draft_layers.lawful]
     return _copy_outcomes_to_host(
-        final_layer, full, torch.stack(layer_widths[1:], 1), beams, draft_layers, vocab, lawful
+        final_layer,
+        full,
+        torch.stack(layer_widths[1:], 1),
+        beams,
+        draft_layers,
+        vocab,
+        lawful,
     )
 
 
@@ -430,7 +441,13 @@ def _copy_outcomes_to_host(
         lawfully = bool(row_lawful[0]), all(row_lawful[1:])
         outcomes.append(
             BeamOutcome(
-                int(layer), int(accepted_layers), layer_widths, output, parents, tokens, lawfully
+                int(layer),
+                int(accepted_layers),
+                layer_widths,
+                output,
+                parents,
+                tokens,
+                lawfully,
             )
         )
     return outcomes

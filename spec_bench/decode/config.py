@@ -240,7 +240,9 @@ class DecoderConfig:
         )
 
     def _check_drafts(
-        self, target: LanguageModel, drafts: Sequence[LanguageModel]
+        self,
+        target: LanguageModel,
+        drafts: Sequence[LanguageModel],
     ) -> Sequence[LanguageModel]:
         if self.drafter.has_own_model:
             return [self.drafter.model(target)]

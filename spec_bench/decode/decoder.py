@@ -186,7 +186,9 @@ class Decoder(DecodingLoop[Row]):
         return draws.asked
 
     def make_dummy_inputs(
-        self, rows: int, tokens: int
+        self,
+        rows: int,
+        tokens: int,
     ) -> tuple[CommittedTokens, list[HostDeviceInts]]:
         """Makes rows of ``tokens`` tokens before the root, and their numbers in the shapes of every
         iteration. Their passes write behind what real rows keep in the caches.
@@ -227,7 +229,9 @@ class Decoder(DecodingLoop[Row]):
         return self.apply_temperature(PredrawnSource((), (), numbers))
 
     def _draws(
-        self, generators: Sequence[torch.Generator], graph: IterationGraph | None
+        self,
+        generators: Sequence[torch.Generator],
+        graph: IterationGraph | None,
     ) -> RandomSource:
         """Makes an iteration's source of randomness. On a GPU all numbers are drawn beforehand, so
         that they are the same whether it is recorded or not.

@@ -49,7 +49,11 @@ class GeneratedRow(AnswerRow):
         return log_likelihood(self.target, self.request.prompt_ids, self.answer)
 
     def generation(
-        self, prefill_s: float, decode_s: float, draft_s: float, target_s: float
+        self,
+        prefill_s: float,
+        decode_s: float,
+        draft_s: float,
+        target_s: float,
     ) -> Generation:
         """Returns the record, the prompt's share of the passes counted as prefill."""
         draft, target = self.prompt_s
@@ -110,7 +114,10 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
             row.prompt_s = draft_s, target_s
             row.answer = tuple(tokens)
             row.steps = build_step_records(
-                result.calls, len(row.request.prompt_ids), tokens, self.aid
+                result.calls,
+                len(row.request.prompt_ids),
+                tokens,
+                self.aid,
             )
             row.finish = "length" if row.request.find_end(tokens) is None else "stop"
         drafting_s, verifying_s = self._forward_s
@@ -131,7 +138,10 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
 
 
 def build_step_records(
-    calls: Sequence[RecordedCall], prompt: int, tokens: Sequence[int], aid: Assistance
+    calls: Sequence[RecordedCall],
+    prompt: int,
+    tokens: Sequence[int],
+    aid: Assistance,
 ) -> list[StepRecord]:
     """Builds a row's step records from the target's passes, the first of which ran the prompt.
 
@@ -185,7 +195,10 @@ def check_sampling(settings: SamplingSettings) -> None:
 
 
 def make_aid(
-    drafter: Drafter, tree: GrownTree, rule: TransformersDecoding, drafts: Sequence[LanguageModel]
+    drafter: Drafter,
+    tree: GrownTree,
+    rule: TransformersDecoding,
+    drafts: Sequence[LanguageModel],
 ) -> Assistance:
     """Returns what drafts, as ``generate`` takes it."""
     depth = tree.shape.depth

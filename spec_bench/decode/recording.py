@@ -183,7 +183,10 @@ class GraphCache:
         log.warning("%s is not recorded: %s", self._decoder.name, reason[:300])
 
     def check_again(
-        self, requests: Sequence[Request], answers: Sequence[Generation], seed: int
+        self,
+        requests: Sequence[Request],
+        answers: Sequence[Generation],
+        seed: int,
     ) -> None:
         """Decodes a job's last requests once more by calling the recorded functions, and logs the
         first number of the graphs' answers that differs. These answers are longer than a canary's.
@@ -221,7 +224,9 @@ class GraphCache:
             numbers.mul_(1 + self._nudge * signs).clamp_(max=1 - 2**-53)
 
     def _canary(
-        self, graphs: dict[tuple[int, int], IterationGraph], requests: Sequence[Request]
+        self,
+        graphs: dict[tuple[int, int], IterationGraph],
+        requests: Sequence[Request],
     ) -> str:
         """Describes a graph's first token that differs by more than rounding; "" if none."""
         for rows, bucket in graphs:
@@ -243,7 +248,10 @@ class GraphCache:
         return ""
 
     def _compare_with_eager(
-        self, requests: Sequence[Request], rows: int, replayed: Sequence[Generation]
+        self,
+        requests: Sequence[Request],
+        rows: int,
+        replayed: Sequence[Generation],
     ) -> str:
         """Describes how answers differ from eager ones by more than rounding; "" if they do not."""
         eager = self._decode_eagerly(requests, rows)
@@ -263,7 +271,10 @@ class GraphCache:
             ):
                 continue  # where a nudge of the numbers changes a token, rounding may
             if not self._is_near_tie(
-                requests[index], expected.tokens, actual.tokens[position], position
+                requests[index],
+                expected.tokens,
+                actual.tokens[position],
+                position,
             ):
                 difference = _describe_token(actual, position)
                 return f"{difference}, an eager pass's {expected.tokens[position]}"
@@ -283,7 +294,10 @@ class GraphCache:
         return ""
 
     def _build_test_requests(
-        self, requests: Sequence[Request], rows: int, bucket: int
+        self,
+        requests: Sequence[Request],
+        rows: int,
+        bucket: int,
     ) -> list[Request]:
         """Makes a canary's requests from the longest prompt that a graph serves to its end."""
         decoder = self._decoder
@@ -299,13 +313,19 @@ class GraphCache:
         count = max(1, min(CANARY_TOKENS, end - len(longest.prompt_ids)))
         return [
             replace(
-                longest, prompt_id=f"{longest.prompt_id} {i}", max_new_tokens=count, stop_ids=()
+                longest,
+                prompt_id=f"{longest.prompt_id} {i}",
+                max_new_tokens=count,
+                stop_ids=(),
             )
             for i in range(-(-CANARY_ANSWERS // rows) * rows)
         ]
 
     def _decode_eagerly(
-        self, requests: Sequence[Request], rows: int, nudge: int = 0
+        self,
+        requests: Sequence[Request],
+        rows: int,
+        nudge: int = 0,
     ) -> list[Generation]:
         """Decodes without graphs; ``nudge`` moves random numbers as far as rounding may move a
         probability whose logit is up to 8.
@@ -324,7 +344,11 @@ class GraphCache:
         return [answer for batch in batches for answer in self._decoder.generate(batch, 0)]
 
     def _is_near_tie(
-        self, request: Request, expected: Sequence[int], token: int, position: int
+        self,
+        request: Request,
+        expected: Sequence[int],
+        token: int,
+        position: int,
     ) -> bool:
         """Returns whether rounding may swap two greedy tokens after the same text."""
         if self._decoder.settings.temperature > 0:

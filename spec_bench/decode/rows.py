@@ -46,7 +46,11 @@ class AnswerRow(ABC):
         """The delivered tokens."""
 
     def generation(
-        self, prefill_s: float, decode_s: float, draft_s: float, target_s: float
+        self,
+        prefill_s: float,
+        decode_s: float,
+        draft_s: float,
+        target_s: float,
     ) -> Generation:
         """Returns the finished record, with this row's share of the batch's seconds."""
         assert self.finish is not None
@@ -74,7 +78,11 @@ class Row(AnswerRow):
         return len(self.tokens) - 1
 
     def commit(
-        self, new_tokens: Sequence[int], log_p: Sequence[float], nodes: int, depth: int
+        self,
+        new_tokens: Sequence[int],
+        log_p: Sequence[float],
+        nodes: int,
+        depth: int,
     ) -> None:
         """Appends the tokens of one target call, the accepted ones and the residual or bonus token,
         and records the call with its tree's nodes below the root and levels.
@@ -122,7 +130,9 @@ class BatchClock:
     """
 
     def __init__(
-        self, now_s: Callable[[], float], take_forward_s: Callable[[], tuple[float, float]]
+        self,
+        now_s: Callable[[], float],
+        take_forward_s: Callable[[], tuple[float, float]],
     ) -> None:
         self._now_s = now_s
         self._take_forward_s = take_forward_s

@@ -66,7 +66,9 @@ class DraftState(FormerMembers):
         """Takes the target's logits, [R, N, V], after every node of verified trees."""
 
     def device_inputs(
-        self, committed: CommittedTokens, fixed: bool = False
+        self,
+        committed: CommittedTokens,
+        fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
         """Returns the numbers that drafting needs on the device, to be copied in one transfer. With
         ``fixed`` they are padded to the shape of every iteration after the first.
@@ -82,7 +84,10 @@ class DraftState(FormerMembers):
         raise NotImplementedError
 
     def guesses(
-        self, committed: Sequence[Sequence[int]], width: int, depth: int
+        self,
+        committed: Sequence[Sequence[int]],
+        width: int,
+        depth: int,
     ) -> list[list[list[GuessedNode]]]:
         """Guesses whole trees where there is no distribution: per row and level the nodes, best
         first, at most ``width`` on each of ``depth`` levels.
@@ -94,7 +99,11 @@ class DraftState(FormerMembers):
         raise NotImplementedError
 
     def commit(
-        self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
+        self,
+        lengths: Sequence[int],
+        nodes: Sequence[Sequence[int]],
+        path: Tensor,
+        depth: int,
     ) -> None:
         """Moves each row's accepted path behind its ``lengths`` cached tokens: on a CPU the path in
         ``nodes``, root first, on a GPU the one in ``path``, as in ``observe_path``. ``depth`` is
@@ -212,7 +221,10 @@ def _declare(name: str, kind: type[Drafter]) -> type[Drafter]:
 
 
 drafter: Registry[type[Drafter]] = Registry(
-    "drafter", "spec_bench.drafters", _declare, within="spec_bench.draft"
+    "drafter",
+    "spec_bench.drafters",
+    _declare,
+    within="spec_bench.draft",
 )
 """The drafters by kind; also the decorator that registers one."""
 

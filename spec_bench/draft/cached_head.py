@@ -132,7 +132,11 @@ class FeatureHead(CachedHead):
         return hidden
 
     def step(
-        self, feature: Tensor, embedded: Tensor, positions: Tensor, attend: AttentionFunction
+        self,
+        feature: Tensor,
+        embedded: Tensor,
+        positions: Tensor,
+        attend: AttentionFunction,
     ) -> Tensor:
         """Computes outputs [R, T, D] from features [R, T, D], the target's, fused, or the head's
         own, and the embeddings of the next tokens [R, T, D], at positions [R, T], of which only
@@ -179,7 +183,12 @@ def cache_attention(cache: SlotCache, mask: Tensor) -> AttentionFunction:
         keys, values = cache.layers[layer].update(k, v)
         gqa = q.shape[1] != keys.shape[1]
         return scaled_dot_product_attention(
-            q, keys, values, attn_mask=mask, scale=scale, enable_gqa=gqa
+            q,
+            keys,
+            values,
+            attn_mask=mask,
+            scale=scale,
+            enable_gqa=gqa,
         )
 
     return attend

@@ -195,7 +195,11 @@ class DFlashHead(CachedHead):
 
     @classmethod
     def fresh(
-        cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
+        cls,
+        plan: HeadPlan,
+        hidden: int,
+        vocab: int,
+        output: Callable[[], Tensor],
     ) -> DFlashHead:
         """Makes layers of the target's sizes that read its hidden states at even distances, as
         z-lab's do; K guesses are a block of K + 1.
@@ -286,7 +290,9 @@ class DFlashDraftState(LevelDraftState, HiddenDraftState):
         self._cached[row] = start + len(hidden)
 
     def device_inputs(
-        self, committed: CommittedTokens, fixed: bool = False
+        self,
+        committed: CommittedTokens,
+        fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
         self._new = self.max_pending(len(committed), fixed)
         self._starts = HostDeviceInts(self._cached[: len(committed)])

@@ -38,7 +38,11 @@ class _Pass:
     """The head over given features, as the engine's passes see a model; hidden: its outputs."""
 
     def __init__(
-        self, head: FeatureHead, target: LanguageModel, feature: Tensor, zero_first: bool
+        self,
+        head: FeatureHead,
+        target: LanguageModel,
+        feature: Tensor,
+        zero_first: bool,
     ) -> None:
         self._head = head
         self._target = target
@@ -101,7 +105,9 @@ class EagleDraftState(HiddenDraftState):
         run_pending(features, self._cache, [start], tokens, row=row)
 
     def device_inputs(
-        self, committed: CommittedTokens, fixed: bool = False
+        self,
+        committed: CommittedTokens,
+        fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
         pending_counts = self._waiting[: len(committed)]
         width = self.max_pending(len(committed), fixed)
@@ -273,7 +279,10 @@ def generate_greedily(target: LanguageModel, prompt: Sequence[int]) -> list[int]
 
 @torch.inference_mode()
 def agreements(
-    head: Eagle3Head, target: LanguageModel, readings: dict[str, Layers], tokens: list[int]
+    head: Eagle3Head,
+    target: LanguageModel,
+    readings: dict[str, Layers],
+    tokens: list[int],
 ) -> dict[str, float]:
     """Measures how often the head's first guess is the target's best token on a text of the
     target's, for each choice of the three hidden states that the head reads.
@@ -284,7 +293,13 @@ def agreements(
     places = tuple(sorted({place for layers in readings.values() for place in layers}))
     cache = target.allocate(1, count)
     logits, hidden = run_pending(
-        target, cache, [0], ids, logits_to_keep=0, needs_hidden=places, prefill=True
+        target,
+        cache,
+        [0],
+        ids,
+        logits_to_keep=0,
+        needs_hidden=places,
+        prefill=True,
     )
     assert hidden is not None
     states = dict(zip(places, hidden[:, :-1].chunk(len(places), dim=-1), strict=True))
@@ -307,7 +322,10 @@ def agreements(
 
 
 def find_better_layers(
-    head: Eagle3Head, target: LanguageModel, layers: Layers, prompt: Sequence[int]
+    head: Eagle3Head,
+    target: LanguageModel,
+    layers: Layers,
+    prompt: Sequence[int],
 ) -> str | None:
     """Describes in a line a better choice of the hidden states that a head reads; None if there is
     none. The target continues the prompt, which may be of any task.

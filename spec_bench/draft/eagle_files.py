@@ -55,7 +55,9 @@ class EagleShape(LayerSizes):
 
 
 def read_shape(
-    version: int, weights: Mapping[str, Tensor], config: Mapping[str, Any]
+    version: int,
+    weights: Mapping[str, Tensor],
+    config: Mapping[str, Any],
 ) -> EagleShape:
     """Reads the shape of an EAGLE-1 or EAGLE-3 checkpoint from its weights, under our names and
     without maps of the vocabulary. Raises UsageError on an unknown switch or activation, or a
@@ -191,7 +193,9 @@ def canonical(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor 
 
 
 def add_vocabulary_map(
-    weights: Mapping[str, Tensor], ids: Tensor | None, vocab: int
+    weights: Mapping[str, Tensor],
+    ids: Tensor | None,
+    vocab: int,
 ) -> dict[str, Tensor]:
     """Adds to ``weights`` the two maps between the head's tokens and the target's."""
     if ids is None:
@@ -202,7 +206,10 @@ def add_vocabulary_map(
 
 
 def config_to_write(
-    version: int, shape: EagleShape, weights: Mapping[str, Tensor], ids: Tensor | None
+    version: int,
+    shape: EagleShape,
+    weights: Mapping[str, Tensor],
+    ids: Tensor | None,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Returns weights and ``config.json`` of a head."""
     tensors = add_vocabulary_map(weights, ids, shape.vocab)

@@ -35,7 +35,11 @@ class EagleHead(FeatureHead):
     lm_head: nn.Linear  # EAGLE-3's
 
     def step(
-        self, feature: Tensor, embedded: Tensor, positions: Tensor, attend: AttentionFunction
+        self,
+        feature: Tensor,
+        embedded: Tensor,
+        positions: Tensor,
+        attend: AttentionFunction,
     ) -> Tensor:
         turn = self.turn(positions)
         x, z = self.join_inputs(feature, embedded)
@@ -52,7 +56,11 @@ class EagleHead(FeatureHead):
 
     @classmethod
     def fresh(
-        cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
+        cls,
+        plan: HeadPlan,
+        hidden: int,
+        vocab: int,
+        output: Callable[[], Tensor],
     ) -> EagleHead:
         """Makes a block of the target's sizes; EAGLE-3's last layer can start as the target's."""
         sizes = sizes_like(plan, hidden, vocab)
@@ -92,7 +100,10 @@ class EagleHead(FeatureHead):
 
     def export(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
         weights_and_config = eagle_files.config_to_write(
-            self.version, self.shape, self.state_dict(), self.ids
+            self.version,
+            self.shape,
+            self.state_dict(),
+            self.ids,
         )
         return eagle_files.FILE, *weights_and_config
 

@@ -17,7 +17,10 @@ from spec_bench.system.errors import UsageError
 
 
 def load_heads(
-    source: str, device: torch.device, dtype: torch.dtype, revision: str | None = None
+    source: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    revision: str | None = None,
 ) -> DraftHeads:
     """Loads heads from a folder, or from a hub repository of the same layout. Raises UsageError if
     it holds no heads, or its weights do not fit its config.

@@ -45,7 +45,9 @@ class LanguageModelDraftState(DraftState):
         self._cached[row] = len(prompt) - 1
 
     def device_inputs(
-        self, committed: CommittedTokens, fixed: bool = False
+        self,
+        committed: CommittedTokens,
+        fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
         pending = self._most
         if not fixed:
@@ -81,7 +83,11 @@ class LanguageModelDraftState(DraftState):
         )
 
     def commit(
-        self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
+        self,
+        lengths: Sequence[int],
+        nodes: Sequence[Sequence[int]],
+        path: Tensor,
+        depth: int,
     ) -> None:
         self._most = path.shape[1] + 1 - depth
         run_paths = [row[:depth] for row in nodes]
@@ -121,7 +127,9 @@ class RespelledDraftState(LanguageModelDraftState):
         super().start(row, self._model.retokenise(prompt))
 
     def device_inputs(
-        self, committed: CommittedTokens, fixed: bool = False
+        self,
+        committed: CommittedTokens,
+        fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
         self._rows = CommittedTokens(self._model.retokenise(tokens) for tokens in committed)
         return (*super().device_inputs(self._rows), self._rows.lengths)
@@ -131,7 +139,11 @@ class RespelledDraftState(LanguageModelDraftState):
         return super().frontier_logits(tree, self._rows)
 
     def commit(
-        self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
+        self,
+        lengths: Sequence[int],
+        nodes: Sequence[Sequence[int]],
+        path: Tensor,
+        depth: int,
     ) -> None:
         paths = [[*row[:1]] for row in nodes]
         if depth > 1:
@@ -207,7 +219,11 @@ class ParallelDraftState(LevelDraftState, LanguageModelDraftState):
         return gather_levels(logits, root.to(logits.device), self._count)
 
     def commit(
-        self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
+        self,
+        lengths: Sequence[int],
+        nodes: Sequence[Sequence[int]],
+        path: Tensor,
+        depth: int,
     ) -> None:
         super().commit(lengths, nodes, path, 1)
 

@@ -65,7 +65,9 @@ class LayerSizes:
 
 
 def read_sizes(
-    weights: Mapping[str, Tensor], settings: Mapping[str, Any], heads: int
+    weights: Mapping[str, Tensor],
+    settings: Mapping[str, Any],
+    heads: int,
 ) -> dict[str, Any]:
     """Reads the fields of ``LayerSizes`` from weights, under our names, and their config."""
     prefix = "layers.0.self_attn."
@@ -140,7 +142,12 @@ class AttentionFunction(Protocol):
     """Attention over a slot cache in decoding, over the earlier steps in training."""
 
     def __call__(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float | None = None,
     ) -> Tensor:
         """Keeps k [R, K, T, d] and v [R, K, T, d'], and attends with q [R, H, T, d], of a multiple
         of the key heads, by scores times ``scale`` (None: 1 / sqrt(d)); [R, H, T, d'].
@@ -244,7 +251,11 @@ class Block(nn.Module):
         self.mlp = MLP(sizes)
 
     def forward(
-        self, x: Tensor, turn: Turn, attend: AttentionFunction, z: Tensor | None = None
+        self,
+        x: Tensor,
+        turn: Turn,
+        attend: AttentionFunction,
+        z: Tensor | None = None,
     ) -> Tensor:
         """x [R, T, D], perhaps with z [R, T, inputs] -> [R, T, D]."""
         z = self.input_layernorm(x) if z is None else z

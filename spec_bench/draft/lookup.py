@@ -108,7 +108,10 @@ class NgramIndex:
         return levels
 
     def _next(
-        self, parent_ends: Sequence[list[int]], offset: int, share: float
+        self,
+        parent_ends: Sequence[list[int]],
+        offset: int,
+        share: float,
     ) -> list[tuple[GuessedNode, list[int]]]:
         """Finds the nodes below a level's, best first, each with its occurrences. ``parent_ends``
         holds the ends of each node's matches, ``offset`` tokens before.
@@ -161,7 +164,10 @@ class LookupDraftState(DraftState):
         self._rows[row].extend(prompt)
 
     def guesses(
-        self, committed: Sequence[Sequence[int]], width: int, depth: int
+        self,
+        committed: Sequence[Sequence[int]],
+        width: int,
+        depth: int,
     ) -> list[list[list[GuessedNode]]]:
         bounds = GuessBounds(width, depth, *self._bounds)
         guesses = []
@@ -239,7 +245,9 @@ class LookupOrModelDraftState(LookupDraftState):
         self._model.start(row, prompt)
 
     def device_inputs(
-        self, committed: CommittedTokens, fixed: bool = False
+        self,
+        committed: CommittedTokens,
+        fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
         return self._model.device_inputs(committed)
 
@@ -251,7 +259,11 @@ class LookupOrModelDraftState(LookupDraftState):
         return self._model.frontier_logits(tree, committed)
 
     def commit(
-        self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
+        self,
+        lengths: Sequence[int],
+        nodes: Sequence[Sequence[int]],
+        path: Tensor,
+        depth: int,
     ) -> None:
         if self._ran:
             self._model.commit(lengths, nodes, path, depth)
@@ -423,7 +435,10 @@ class AnswerMemory(DraftMemory):
     """Earlier answers as one trie: those given, and with ``keeps`` those of the job."""
 
     def __init__(
-        self, depth: int, before: Sequence[Sequence[int]] = (), keeps: bool = True
+        self,
+        depth: int,
+        before: Sequence[Sequence[int]] = (),
+        keeps: bool = True,
     ) -> None:
         self._depth = depth
         self._before = before

@@ -67,7 +67,11 @@ class MedusaHeads(DraftHeads):
 
     @classmethod
     def fresh(
-        cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
+        cls,
+        plan: HeadPlan,
+        hidden: int,
+        vocab: int,
+        output: Callable[[], Tensor],
     ) -> MedusaHeads:
         """Makes blocks that start as the identity; ``init: target`` copies the target's last layer,
         as Medusa's authors do.

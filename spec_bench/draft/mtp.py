@@ -88,7 +88,9 @@ def first_layer(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | 
 
 
 def canonical(
-    weights: Mapping[str, Tensor], config: Mapping[str, Any], head_weights: Mapping[str, Tensor]
+    weights: Mapping[str, Tensor],
+    config: Mapping[str, Any],
+    head_weights: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
     """Renames the weights of ``first_layer`` to a head's names, those of ``head_weights``. Raises
     UsageError if they are quantised.
@@ -209,7 +211,11 @@ class MtpHead(FeatureHead):
         layers: list[LayerCache] = []
 
         def attend(
-            layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
+            layer: int,
+            q: Tensor,
+            k: Tensor,
+            v: Tensor,
+            scale: float | None = None,
         ) -> Tensor:
             layers.append(LayerCache(k.shape[1], k.shape[3], v.shape[3]))
             return q.new_empty((*q.shape[:3], v.shape[3]))
@@ -218,7 +224,11 @@ class MtpHead(FeatureHead):
         return layers
 
     def step(
-        self, feature: Tensor, embedded: Tensor, positions: Tensor, attend: AttentionFunction
+        self,
+        feature: Tensor,
+        embedded: Tensor,
+        positions: Tensor,
+        attend: AttentionFunction,
     ) -> Tensor:
         parts = [self.enorm(embedded), self.hnorm(feature)]
         z = self.eh_proj(torch.cat(parts[::-1] if self.hidden_first else parts, dim=-1))
@@ -239,7 +249,11 @@ class MtpHead(FeatureHead):
 
     @classmethod
     def fresh(
-        cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
+        cls,
+        plan: HeadPlan,
+        hidden: int,
+        vocab: int,
+        output: Callable[[], Tensor],
     ) -> MtpHead:
         """Makes a block of the target's class and sizes."""
         return cls(MtpShape(dict(plan.target)))
@@ -254,7 +268,9 @@ class MtpHead(FeatureHead):
 
     @classmethod
     def load_stored_weights(
-        cls, folder: Path, config: Mapping[str, Any]
+        cls,
+        folder: Path,
+        config: Mapping[str, Any],
     ) -> dict[str, Tensor] | None:
         """Reads the first MTP layer's tensors from a target's files, under their short names."""
         return first_layer(folder, config)

@@ -45,7 +45,11 @@ class DraftHeads(nn.Module, ABC):
     @classmethod
     @abstractmethod
     def fresh(
-        cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
+        cls,
+        plan: HeadPlan,
+        hidden: int,
+        vocab: int,
+        output: Callable[[], Tensor],
     ) -> DraftHeads:
         """Makes untrained heads for a target of ``hidden`` width and ``vocab`` tokens; ``output``
         returns its last layer, [V, D] float32.
@@ -63,7 +67,9 @@ class DraftHeads(nn.Module, ABC):
 
     @classmethod
     def load_stored_weights(
-        cls, folder: Path, config: Mapping[str, Any]
+        cls,
+        folder: Path,
+        config: Mapping[str, Any],
     ) -> dict[str, Tensor] | None:
         """Loads the weights from a folder with heads of this kind, else returns None. Raises
         UsageError if they cannot be used.
@@ -103,7 +109,10 @@ def load_weights(heads: AnyHeads, weights: Mapping[str, Tensor], assign: bool = 
 
 
 def scatter_to_vocabulary(
-    values: Tensor, ids: Tensor | None, vocab: int, fill: float = -torch.inf
+    values: Tensor,
+    ids: Tensor | None,
+    vocab: int,
+    fill: float = -torch.inf,
 ) -> Tensor:
     """Scatters ``values`` [..., V'] of the tokens ``ids`` to [..., V]; the others get ``fill``.
     Cuts them to V if ``ids`` is None.

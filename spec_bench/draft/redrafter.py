@@ -94,7 +94,11 @@ class RecurrentHead(DraftHeads):
 
     @classmethod
     def fresh(
-        cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
+        cls,
+        plan: HeadPlan,
+        hidden: int,
+        vocab: int,
+        output: Callable[[], Tensor],
     ) -> RecurrentHead:
         """Makes random weights, except for the blocks, which start as the identity."""
         shape = RecurrentShape(hidden, vocab, plan.blocks, plan.recurrent, plan.inner)

@@ -20,7 +20,12 @@ PREFIX = "random:"
 
 
 def _llama(
-    hidden: int, inner: int, layers: int, heads: int, positions: int = 2048, vocab: int = 32000
+    hidden: int,
+    inner: int,
+    layers: int,
+    heads: int,
+    positions: int = 2048,
+    vocab: int = 32000,
 ) -> dict[str, Any]:
     """Llama's shape in the words of its config."""
     return {

@@ -57,7 +57,13 @@ def grouped_attention(
     packs = pack and groups > 1 and attention_mask is not None and attention_mask.shape[1] == 1
     if span is None and not (packs and kwargs.get("position_bias") is None):
         return sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **kwargs
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            scaling=scaling,
+            **kwargs,
         )
     assert attention_mask is not None
     rows, heads, count, width = query.shape
@@ -162,7 +168,11 @@ class Span:
 
 
 def compute_span(
-    shared: int, slots: int, reach: int | None = None, *, chunked: bool = False
+    shared: int,
+    slots: int,
+    reach: int | None = None,
+    *,
+    chunked: bool = False,
 ) -> Span:
     """Computes the slots that all tokens of a pass see in a layer whose window or chunk holds
     ``reach`` tokens (None: all). ``shared`` leading slots lie on every token's path, and positions
@@ -180,14 +190,23 @@ def compute_span(
 
 
 def split_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, span: Span, scale: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    span: Span,
+    scale: float,
 ) -> Tensor:
     """Attention over all slots from ``span.begin`` on: of query [R, K, N, D], key and value [R, K,
     S, D], and a mask [R, 1, N, M] added to the scores of the M slots ``beside`` the span. Returns
     [R, K, N, D].
     """
     masked_part = attend(
-        query, span.select_partly_masked(key, 2), span.select_partly_masked(value, 2), scale, mask
+        query,
+        span.select_partly_masked(key, 2),
+        span.select_partly_masked(value, 2),
+        scale,
+        mask,
     )
     if span.first == span.last:
         return masked_part[0]
@@ -206,7 +225,11 @@ def merge_attention(left: Tensor, left_sum: Tensor, right: Tensor, right_sum: Te
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Returns attention [R, K, N, D], and the log of its scores' summed exponentials [R, K, N];
     arguments as ``split_attention``'s.
@@ -214,7 +237,11 @@ def attend(
     aten = torch.ops.aten
     if query.device.type == "cpu":
         output, total = aten._scaled_dot_product_flash_attention_for_cpu(
-            query, key, value, attn_mask=mask, scale=scale
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            scale=scale,
         )
         return output, total
     if mask is None and query.dtype in _HALVES:
@@ -222,7 +249,12 @@ def attend(
     else:
         mask = None if mask is None else mask.expand(-1, query.shape[1], -1, -1)
         outputs = aten._scaled_dot_product_efficient_attention(
-            query, key, value, mask, True, scale=scale
+            query,
+            key,
+            value,
+            mask,
+            True,
+            scale=scale,
         )
     return outputs[0], outputs[1][..., : query.shape[2]]  # sums are filled up
 

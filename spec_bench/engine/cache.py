@@ -77,7 +77,11 @@ class SlotLayer(CacheLayerMixin):
         self._owner = owner
 
     def update(
-        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        *args: object,
+        **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
         """Stores [R, H, T, dim] where the plan says; returns all slots that attention reads."""
         owner = self._owner

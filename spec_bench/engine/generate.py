@@ -177,7 +177,9 @@ def _settings(module: PreTrainedModel, settings: GenerationConfig) -> Iterator[N
 
 
 def _generate_arguments(
-    target: HuggingFaceModel, requests: Sequence[Request], settings: SamplingSettings
+    target: HuggingFaceModel,
+    requests: Sequence[Request],
+    settings: SamplingSettings,
 ) -> GenerationConfig:
     """Returns the target's distribution as the library's settings."""
     from transformers import GenerationConfig

@@ -154,7 +154,13 @@ class HuggingFaceModel:
         masks = self.masks.make_masks(visible, shared)
         if plain is not None:
             logits, hidden = plain.forward(
-                tokens, masks, positions, cache, logits_to_keep, needs_hidden, fused=fused
+                tokens,
+                masks,
+                positions,
+                cache,
+                logits_to_keep,
+                needs_hidden,
+                fused=fused,
             )
         else:
             output: Any = self.module(

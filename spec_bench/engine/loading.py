@@ -155,7 +155,9 @@ def is_tokenizer(value: object) -> bool:
 
 
 def wrap_loaded_model(
-    module: PreTrainedModel, name: str, compile: str = "none"
+    module: PreTrainedModel,
+    name: str,
+    compile: str = "none",
 ) -> HuggingFaceModel:
     """Returns a model that somebody else has loaded, in eval mode and otherwise left as it is; a
     ValueError says in one line where its answers differ from one plain pass.
@@ -293,7 +295,10 @@ _LEFT_OUT = re.compile(
 
 
 def read_module(
-    path: str, revision: str | None, dtype: torch.dtype, placement: dict[str, Any]
+    path: str,
+    revision: str | None,
+    dtype: torch.dtype,
+    placement: dict[str, Any],
 ) -> PreTrainedModel:
     """Reads a causal LM; ``placement`` is transformers' ``device_map`` or ``tp_plan``.
 

@@ -178,7 +178,12 @@ class MappedModel:
         return self._spread(self.inner.project(hidden))
 
     def forward(
-        self, cache: Any, starts: Sequence[int], tokens: Tensor, *args: Any, **kwargs: Any
+        self,
+        cache: Any,
+        starts: Sequence[int],
+        tokens: Tensor,
+        *args: Any,
+        **kwargs: Any,
     ) -> ForwardOutput:
         output = self.inner.forward(cache, starts, self._reads[tokens], *args, **kwargs)
         return ForwardOutput(self._spread(output.logits), output.hidden)
@@ -232,7 +237,10 @@ def keep_outputs(module: PreTrainedModel, ids: Sequence[int]) -> None:
 
 
 def map_draft_vocabulary(
-    model: LanguageModel, path: str, count: int, kept: Sequence[int] | None = None
+    model: LanguageModel,
+    path: str,
+    count: int,
+    kept: Sequence[int] | None = None,
 ) -> LanguageModel:
     """Puts a draft behind the target's ``count`` tokens, where it does not have all of them itself:
     its folder may say which it knows, and ``kept`` are those that its last layer was cut down to. A

@@ -128,7 +128,13 @@ class PlainBlock:
         return lambda residual, x: residual + multiply(x)
 
     def forward(
-        self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, layer: Any, attend: Any
+        self,
+        hidden: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        mask: Tensor,
+        layer: Any,
+        attend: Any,
     ) -> Tensor:
         """Runs tokens [R, T, hidden]; on a GPU what came in is overwritten."""
         heads, keys, width = self.heads, self.keys, self.width
@@ -147,7 +153,11 @@ class PlainBlock:
         query, key = rotated.transpose(1, 2).split([heads, keys], dim=1)
         keys_values = layer.update(key, value.transpose(1, 2))
         context, _ = attend(
-            self.attention, query, *keys_values, mask, scaling=self.attention.scaling
+            self.attention,
+            query,
+            *keys_values,
+            mask,
+            scaling=self.attention.scaling,
         )
         hidden = self.sums[0](hidden, context.flatten(2))
         gate, up = self.open(self.second(hidden)).split(self.inner, dim=-1)
@@ -167,7 +177,11 @@ def compile_block(backend: str) -> Any:
         for operator in (packed, packed.default, packed.binary):
             lowerings[operator] = fallback_handler(operator, add_to_fallback_set=False)
     return torch.compile(
-        PlainBlock.forward, dynamic=True, fullgraph=True, backend=backend, options=options
+        PlainBlock.forward,
+        dynamic=True,
+        fullgraph=True,
+        backend=backend,
+        options=options,
     )
 
 

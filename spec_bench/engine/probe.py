@@ -194,7 +194,9 @@ def _check_causal(model: HuggingFaceModel, path: tuple[int, ...]) -> None:
 
 
 def _estimate_rounding_error(
-    model: HuggingFaceModel, nodes: Sequence[ProbedNode], plain: Sequence[Tensor]
+    model: HuggingFaceModel,
+    nodes: Sequence[ProbedNode],
+    plain: Sequence[Tensor],
 ) -> float:
     """Returns how far the module's plain logits move if its embeddings are rounded otherwise, on
     any device and whatever its masks, as another kernel's rounding moves them.

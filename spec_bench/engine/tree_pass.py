@@ -40,7 +40,13 @@ def prefill(
     for start in range(0, len(tokens), PREFILL_CHUNK):
         chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=model.device)
         hidden = run_pending(
-            model, cache, [start], chunk, needs_hidden=needs_hidden, row=row, prefill=True
+            model,
+            cache,
+            [start],
+            chunk,
+            needs_hidden=needs_hidden,
+            row=row,
+            prefill=True,
         ).hidden
         if hidden is not None:
             seen(start, hidden[0])
@@ -116,7 +122,14 @@ def run_nodes(
     starts = host_lengths.plus(nodes.start)
     tokens = tree.tokens[:, nodes].to(device)
     return run_under_ancestors(
-        model, cache, host_lengths, starts, tokens, positions, ancestors, needs_hidden=needs_hidden
+        model,
+        cache,
+        host_lengths,
+        starts,
+        tokens,
+        positions,
+        ancestors,
+        needs_hidden=needs_hidden,
     )
 
 
@@ -177,7 +190,11 @@ class TreeScorer:
     rows_per_sequence = 1  # cache rows that one takes
 
     def __init__(
-        self, target: LanguageModel, pool: CachePool, *, needs_hidden: Layers = ()
+        self,
+        target: LanguageModel,
+        pool: CachePool,
+        *,
+        needs_hidden: Layers = (),
     ) -> None:
         self._target = target
         self._pool = pool
@@ -189,7 +206,10 @@ class TreeScorer:
         self.cache = self._pool.cache("target", self._target, rows, slots)
 
     def prefill(
-        self, row: int, tokens: Sequence[int], seen: HiddenCallback = ignore_hidden
+        self,
+        row: int,
+        tokens: Sequence[int],
+        seen: HiddenCallback = ignore_hidden,
     ) -> None:
         """Runs a prompt without its last token; its hidden states, if wanted, are handed on."""
         prefill(self._target, self.cache, row, tokens, self.needs_hidden, seen)
@@ -200,7 +220,12 @@ class TreeScorer:
         """
         nodes = slice(0, tree.shape.size)
         return run_nodes(
-            self._target, self.cache, tree, lengths, nodes, needs_hidden=self.needs_hidden
+            self._target,
+            self.cache,
+            tree,
+            lengths,
+            nodes,
+            needs_hidden=self.needs_hidden,
         )
 
     def commit(self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor) -> None:
@@ -215,7 +240,10 @@ class TreeScorer:
 
 
 def commit_paths(
-    cache: Any, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor
+    cache: Any,
+    lengths: Sequence[int],
+    nodes: Sequence[Sequence[int]],
+    path: Tensor,
 ) -> None:
     """Keeps paths, given as to ``TreeScorer.commit``, in a cache's first R rows: on a CPU only what
     has to move, row by row; elsewhere all rows at once by the path on the device, so that no
@@ -236,7 +264,12 @@ class PathScorer(TreeScorer):
     """
 
     def __init__(
-        self, target: LanguageModel, pool: CachePool, shape: TreeShape, *, needs_hidden: Layers = ()
+        self,
+        target: LanguageModel,
+        pool: CachePool,
+        shape: TreeShape,
+        *,
+        needs_hidden: Layers = (),
     ) -> None:
         super().__init__(target, pool, needs_hidden=needs_hidden)
         self._shape = shape
@@ -257,7 +290,10 @@ class PathScorer(TreeScorer):
         self.cache = self._pool.cache("target", self._target, rows * self._paths, slots)
 
     def prefill(
-        self, row: int, tokens: Sequence[int], seen: HiddenCallback = ignore_hidden
+        self,
+        row: int,
+        tokens: Sequence[int],
+        seen: HiddenCallback = ignore_hidden,
     ) -> None:
         first_path = row * self._paths
         prefill(self._target, self.cache, first_path, tokens, self.needs_hidden, seen)
@@ -270,7 +306,12 @@ class PathScorer(TreeScorer):
         starts = HostDeviceInts.wrap(lengths).repeat_interleave(self._paths)
         layers = self.needs_hidden
         output = run_pending(
-            self._target, self.cache, starts, tokens, logits_to_keep=0, needs_hidden=layers
+            self._target,
+            self.cache,
+            starts,
+            tokens,
+            logits_to_keep=0,
+            needs_hidden=layers,
         )
         depth = constant(self._shape.node_depth, tokens.device)
         path = constant(self._first_path, tokens.device)

@@ -211,7 +211,9 @@ def read_in(options: Namespace) -> None:
 
 
 def write_rows(
-    table: Path, answer_files: Mapping[str, AnswerFile], options: Namespace
+    table: Path,
+    answer_files: Mapping[str, AnswerFile],
+    options: Namespace,
 ) -> dict[str, Any]:
     """Writes ``results.csv`` and ``records.parquet`` of decoders' files and returns the speed-ups.
 

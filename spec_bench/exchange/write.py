@@ -117,7 +117,9 @@ def _load_decoder(run_folder: Path) -> Text:
 
 
 def _iter_lines(
-    generations: Sequence[Generation], model: str, text: Text
+    generations: Sequence[Generation],
+    model: str,
+    text: Text,
 ) -> Iterator[dict[str, Any]]:
     """Yields FastChat's line of each question, its turns in order."""
     questions: dict[str, list[Generation]] = {}

@@ -149,7 +149,9 @@ def run(request: RunSettings, running_job: RunningJob | None = None) -> list[Cel
 
 
 def run_stage(
-    settings: JobSettings, sinks: Sequence[Sink], running_job: RunningJob | None = None
+    settings: JobSettings,
+    sinks: Sequence[Sink],
+    running_job: RunningJob | None = None,
 ) -> list[CellResult]:
     """Runs one job and hands its results over: the CSV always; table and sinks as configured."""
     log.info("%s, %s: %d cells", settings.pair.name, settings.task.name, len(settings.cells))
@@ -171,7 +173,10 @@ def run_stage(
     sink = settings.asked.sink
     labels = json.dumps(flatten_facts(settings.facts(settings.cells[0])), sort_keys=True)
     note = JobRecord(
-        number or 0, labels, tuple(result.run_id for result in results), settings.stage
+        number or 0,
+        labels,
+        tuple(result.run_id for result in results),
+        settings.stage,
     )
     experiment.note(note)
     if sinks:

@@ -108,7 +108,9 @@ def count_bytes_of_prompt(
 
 
 def bound_over_measured(
-    moved_bytes: float, generations: Sequence[Generation], bytes_per_s: float
+    moved_bytes: float,
+    generations: Sequence[Generation],
+    bytes_per_s: float,
 ) -> float | None:
     """Returns the seconds that ``moved_bytes`` take at this bandwidth, over the seconds of decoding
     of all generations; None if nothing was decoded.
@@ -145,7 +147,10 @@ def measure_bandwidth(model: nn.Module) -> float | None:
 
 @cache
 def _measure_bandwidth_once(
-    device: torch.device, dtype: torch.dtype, buffer_bytes: int, threads: int
+    device: torch.device,
+    dtype: torch.dtype,
+    buffer_bytes: int,
+    threads: int,
 ) -> float | None:
     """Measures the bandwidth; ``threads`` is only a key of the cache."""
     if 2 * buffer_bytes > free_bytes(device):

@@ -74,7 +74,9 @@ def paired_repeats(
     """
     if cell.baseline is not None:
         for mine, baseline in zip(
-            cell.repeats, (cell.baseline, *cell.baseline_again), strict=False
+            cell.repeats,
+            (cell.baseline, *cell.baseline_again),
+            strict=False,
         ):
             yield mine, match_baseline(mine, baseline)
 

@@ -151,7 +151,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def bonferroni_ends(
-    ends: Sequence[float], prompts: float, count: int
+    ends: Sequence[float],
+    prompts: float,
+    count: int,
 ) -> tuple[float, float] | None:
     """The ends of a rate's interval if it is one of several that are all to cover (Bonferroni).
 

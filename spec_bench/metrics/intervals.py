@@ -44,7 +44,9 @@ Statistic = Callable[[Array], Array]
 
 
 def ratio_interval(
-    numerators: ArrayLike, denominators: ArrayLike, room: float = nan
+    numerators: ArrayLike,
+    denominators: ArrayLike,
+    room: float = nan,
 ) -> Interval | None:
     """Interval of a ratio of sums, numerator and denominator paired by prompt.
 
@@ -56,7 +58,10 @@ def ratio_interval(
 
 
 def rate_ratio_interval(
-    numerators: ArrayLike, denominators: ArrayLike, base_above: ArrayLike, base_below: ArrayLike
+    numerators: ArrayLike,
+    denominators: ArrayLike,
+    base_above: ArrayLike,
+    base_below: ArrayLike,
 ) -> Interval | None:
     """Interval of one ratio of sums over another (a speed-up), all paired by prompt, likewise."""
     return ratio_intervals([_stack_columns(numerators, denominators, base_above, base_below)])[0]
@@ -91,7 +96,9 @@ def _make_ratio_intervals(tables: Sequence[Array]) -> list[Interval | None]:
         return _bootstrap_cells(ratio, data)
     values = ratio(data.reshape(*data.shape[:2], -1).sum(axis=2)).tolist()
     log_intervals = zip(
-        _bootstrap_cells(lambda sums: np.log(ratio(sums)), data), values, strict=True
+        _bootstrap_cells(lambda sums: np.log(ratio(sums)), data),
+        values,
+        strict=True,
     )
     return [
         interval and replace(interval.mapped(exp), value=value) for interval, value in log_intervals
@@ -167,7 +174,9 @@ def score_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
 
 
 def score_difference_interval(
-    statistic: Statistic, columns: ArrayLike, room: float | None = None
+    statistic: Statistic,
+    columns: ArrayLike,
+    room: float | None = None,
 ) -> Interval | None:
     """Returns the interval of a difference of scores, paired by prompt, on the same terms.
 
@@ -378,7 +387,10 @@ def _bootstrap_cells(statistic: Statistic, data: Array) -> list[Interval | None]
 
 
 def _build_interval(
-    value: float, seed_variance: float, prompt_errors: _Errors, *shape: int
+    value: float,
+    seed_variance: float,
+    prompt_errors: _Errors,
+    *shape: int,
 ) -> Interval | None:
     error, factor_below, factor_above = prompt_errors
     repeats, prompts = shape
@@ -405,7 +417,10 @@ def _build_interval(
 
 
 def _iter_prompt_errors(
-    statistic: Statistic, values: Array, slopes: Array, blocks: Array
+    statistic: Statistic,
+    values: Array,
+    slopes: Array,
+    blocks: Array,
 ) -> Iterator[_Errors]:
     """Yields each cell's standard error over prompts, and how many of them the interval reaches
     down and up.

@@ -200,7 +200,9 @@ def finish_interval(sums: PromptSums, interval: Interval) -> Interval:
 
 
 def ratio(
-    generations: Sequence[Generation], numerator: Summand, denominator: Summand
+    generations: Sequence[Generation],
+    numerator: Summand,
+    denominator: Summand,
 ) -> PromptSums | None:
     """Returns one sum over generations over another; None if a record lacks a number."""
     pairs = [(numerator(generation), denominator(generation)) for generation in generations]

@@ -48,7 +48,10 @@ class ModuleMetric:
         self.needs_references = bool(self._kinds) and not getattr(module, "optional", False)
 
     def score(
-        self, predictions: Sequence[str], references: Sequence[Sequence[str]], **options: Any
+        self,
+        predictions: Sequence[str],
+        references: Sequence[Sequence[str]],
+        **options: Any,
     ) -> tuple[dict[str, Interval], str]:
         """Column name -> value, and the signature; a module of ours may take more. Raises
         ValueError: a prompt without a reference, or a module that refuses or returns nothing.
@@ -98,13 +101,18 @@ class ModuleMetric:
         return columns, f"{self.name} " + "|".join(filter(None, says))
 
     def _compute(
-        self, predictions: Sequence[str], golds: Sequence[Any], **options: Any
+        self,
+        predictions: Sequence[str],
+        golds: Sequence[Any],
+        **options: Any,
     ) -> tuple[dict[str, Any], str]:
         """Returns one call; its values, and the signature if the module returns one."""
         try:
             reference_arguments = {"references": list(golds)} if self._kinds else {}
             result = self._module.compute(
-                predictions=list(predictions), **reference_arguments, **options
+                predictions=list(predictions),
+                **reference_arguments,
+                **options,
             )
         except Exception as error:
             # A module is the user's or the hub's: whatever it raises is about these texts.

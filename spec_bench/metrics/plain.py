@@ -60,5 +60,9 @@ def compare_with_printed(row: Mapping[str, Any]) -> Iterator[str]:
         if low == low:
             ours = column.title, score, max(low, 0.0), high, count, tokens / count, prompt
             yield _LINE.format(
-                names.task_title(row["task"]), row["pair"], *ours, printed_value, remark
+                names.task_title(row["task"]),
+                row["pair"],
+                *ours,
+                printed_value,
+                remark,
             )

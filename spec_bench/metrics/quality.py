@@ -299,7 +299,10 @@ def check_references(name: str, references: References, tokenize: str | None = N
 
 
 def quality_columns(
-    name: str, predictions: Sequence[str], references: References, tokenize: str | None = None
+    name: str,
+    predictions: Sequence[str],
+    references: References,
+    tokenize: str | None = None,
 ) -> tuple[dict[str, Interval], str]:
     """Returns the columns of one score and its signature.
 

@@ -255,7 +255,10 @@ class _DecoderSearch:
         self.counts: dict[int, Counts] = {}  # terms of the ranking number by prompt
 
     def decode(
-        self, examples: tuple[Example, ...], places: Sequence[int] = (), stage: Stage = "screen"
+        self,
+        examples: tuple[Example, ...],
+        places: Sequence[int] = (),
+        stage: Stage = "screen",
     ) -> list[CellResult]:
         """Runs a job of plain decoding and some candidates; returns their results in order."""
         cells = self.settings.cells
@@ -288,7 +291,9 @@ class _DecoderSearch:
         return results
 
     def rank(
-        self, places: Sequence[int], results: Sequence[CellResult]
+        self,
+        places: Sequence[int],
+        results: Sequence[CellResult],
     ) -> tuple[pd.Series, pd.DataFrame]:
         """Returns candidates' numbers over all prompts until now (larger is better, NaN if
         unknown), and by prompt.
@@ -354,7 +359,9 @@ def recommend(
 
 
 def _conclude(
-    settings: JobSettings, fresh_rows: pd.DataFrame, lines: list[dict[str, Any]]
+    settings: JobSettings,
+    fresh_rows: pd.DataFrame,
+    lines: list[dict[str, Any]],
 ) -> RecommendationResult:
     """Builds the result from the rows on fresh prompts, if any, and all candidates' lines."""
     best = None if fresh_rows.empty else headline(Group(settings.task.name, fresh_rows))

@@ -264,7 +264,10 @@ def _is_up(server: Server, has_name: bool) -> bool:
 
 @contextmanager
 def keep_running(
-    command: Sequence[str], log: Path | None = None, descriptors: Sequence[int] = (), **options: Any
+    command: Sequence[str],
+    log: Path | None = None,
+    descriptors: Sequence[int] = (),
+    **options: Any,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Runs a process that ends with the block, with this process or with its supervisor.
 

@@ -132,7 +132,10 @@ class ServerAnswer:
 
 
 def trim_answer(
-    request: Request, answer: StreamedAnswer, url: str, vocabulary: int
+    request: Request,
+    answer: StreamedAnswer,
+    url: str,
+    vocabulary: int,
 ) -> tuple[Chunk, ...]:
     """Cuts an answer's chunks at the first end. Raises ServerError: it cannot be this request's."""
     label = f"{url}: prompt {request.prompt_id!r}"
@@ -161,7 +164,9 @@ class UnansweredError(ServerError):
     """The server did not answer some requests."""
 
     def __init__(
-        self, errors: Mapping[str, Exception], generations: Sequence[Generation] = ()
+        self,
+        errors: Mapping[str, Exception],
+        generations: Sequence[Generation] = (),
     ) -> None:
         super().__init__(str(next(iter(errors.values()))))
         self.failed = errors  # by prompt id
@@ -303,7 +308,10 @@ class ServedDecoder:
             return error
 
     def answer(
-        self, request: Request, seed: int, on_first_token: Callable[[], None]
+        self,
+        request: Request,
+        seed: int,
+        on_first_token: Callable[[], None],
     ) -> ServerAnswer:
         """Requests one answer and counts its target calls. Raises ServerError: there is none, or it
         cannot be this request's.

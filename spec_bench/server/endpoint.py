@@ -224,7 +224,9 @@ class Server:
             raise ServerError(f"{self.public_url}: the server has ended: {last_words}") from None
 
     def _request_answer(
-        self, payload: Mapping[str, Any], on_first_token: Callable[[], None]
+        self,
+        payload: Mapping[str, Any],
+        on_first_token: Callable[[], None],
     ) -> StreamedAnswer:
         llama = LlamaReader(payload) if self.kind == "llama_cpp" else None
         reader = llama or StreamReader(self.ids, payload)

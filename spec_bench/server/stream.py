@@ -140,7 +140,10 @@ class StreamReader:
             raise BadStreamError(f"{self._count} tokens or more where {limit} were asked for")
 
     def _take_choice(
-        self, choice: Mapping[str, Any], seconds: float, event: Mapping[str, Any]
+        self,
+        choice: Mapping[str, Any],
+        seconds: float,
+        event: Mapping[str, Any],
     ) -> None:
         ids = choice.get("token_ids")
         text = choice.get("text")
@@ -204,7 +207,9 @@ def are_ids(ids: Any) -> TypeGuard[list[int]]:
 
 
 def retokenise_answer(
-    answer: StreamedAnswer, tokenise: Tokenise, stop_ids: Sequence[int]
+    answer: StreamedAnswer,
+    tokenise: Tokenise,
+    stop_ids: Sequence[int],
 ) -> StreamedAnswer:
     """Tokenises an answer of text again, by the target's tokenizer.
 
@@ -269,7 +274,10 @@ class LlamaReader(StreamReader):
         return bool(self._events)
 
     def _take_choice(
-        self, choice: Mapping[str, Any], seconds: float, event: Mapping[str, Any]
+        self,
+        choice: Mapping[str, Any],
+        seconds: float,
+        event: Mapping[str, Any],
     ) -> None:
         details = event.get("__verbose")
         timings = event.get("timings")
@@ -527,5 +535,10 @@ def diff_counters(start: Counters, end: Counters, tokens: int) -> CallCounts | N
         return None
     drafted_total = count_added(_PROPOSED)
     return counts_from_histogram(
-        "counters", histogram, tokens, drafted_total, len(positions), count_added(_CALLS)
+        "counters",
+        histogram,
+        tokens,
+        drafted_total,
+        len(positions),
+        count_added(_CALLS),
     )

@@ -44,7 +44,9 @@ class Parser(argparse.ArgumentParser):
     """Without the usage, which argparse prints over several lines before what is wrong."""
 
     def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: Any = None
+        self,
+        args: Sequence[str] | None = None,
+        namespace: Any = None,
     ) -> tuple[Any, list[str]]:
         """Takes options by their earlier names too, with a warning."""
         arguments = list(sys.argv[1:] if args is None else args)

@@ -50,7 +50,9 @@ class Sink(Protocol):
 
 
 sink: Registry[Callable[[Any, Path], Sink | None]] = Registry(
-    "sink", "spec_bench.sinks", within="spec_bench.sinks"
+    "sink",
+    "spec_bench.sinks",
+    within="spec_bench.sinks",
 )
 """Builders of the sinks by name, from the sink's config and the experiment's folder. A builder
 returns None if its sink is off, and raises ``ValueError`` for wrong settings.

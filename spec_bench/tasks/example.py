@@ -135,7 +135,10 @@ def get_fixed_answers(example: Example) -> tuple[str, ...]:
 
 
 def get_history(
-    task: str, example: Example, turn: int, answers: Sequence[str] | None
+    task: str,
+    example: Example,
+    turn: int,
+    answers: Sequence[str] | None,
 ) -> tuple[str, ...]:
     """Returns the answers that a turn continues, one per earlier turn; ``answers`` None takes the
     fixed ones. Raises UsageError for an unknown turn, or an earlier turn without an answer.

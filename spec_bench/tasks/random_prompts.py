@@ -47,7 +47,11 @@ class RandomPrompts:
         return [Example(str(index), (text,), ((),)) for index in range(offset, end)]
 
     def encode(
-        self, example: Example, tokenizer: Any, turn: int = 0, history: Sequence[str] | None = None
+        self,
+        example: Example,
+        tokenizer: Any,
+        turn: int = 0,
+        history: Sequence[str] | None = None,
     ) -> tuple[int, ...]:
         """Draws ``prompt_tokens`` ids below ``len(tokenizer)`` by the seed and the example's id."""
         draw = random.Random(f"{self.seed} {example.id}")

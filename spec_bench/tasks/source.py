@@ -93,7 +93,11 @@ _row_counts: dict[Source, tuple[int, int]] = {}  # number of rows, and of those 
 
 
 def load_rows(
-    source: Source, task: str, limit: int | None = None, offset: int = 0, asks: bool = False
+    source: Source,
+    task: str,
+    limit: int | None = None,
+    offset: int = 0,
+    asks: bool = False,
 ) -> list[LocatedRow]:
     """Loads rows ``offset`` to ``offset + limit`` of the source, all later ones without a limit. An
     embedded sample is named by ``task``. With ``asks`` conversations whose speakers do not

@@ -224,7 +224,10 @@ class Task:
             return []
         is_same_source = source == self.source
         rows = load_rows(
-            source, self.name, None if is_same_source else self.shots, asks=self._any_form
+            source,
+            self.name,
+            None if is_same_source else self.shots,
+            asks=self._any_form,
         )
         if len(rows) < self.shots + is_same_source:
             raise UsageError(
@@ -430,7 +433,10 @@ class Task:
         )
 
     def messages(
-        self, example: Example, turn: int = 0, history: Sequence[str] | None = None
+        self,
+        example: Example,
+        turn: int = 0,
+        history: Sequence[str] | None = None,
     ) -> list[dict[str, str]]:
         """Lists the chat messages of a turn's prompt, the last one the user's; see ``prompt``."""
         answers = get_history(self.name, example, turn, history)
@@ -445,7 +451,11 @@ class Task:
         return messages
 
     def encode(
-        self, example: Example, tokenizer: Any, turn: int = 0, history: Sequence[str] | None = None
+        self,
+        example: Example,
+        tokenizer: Any,
+        turn: int = 0,
+        history: Sequence[str] | None = None,
     ) -> tuple[int, ...]:
         """Encodes the prompt of a turn, with the tokenizer's special tokens. Raises ValueError like
         ``prompt`` and ``render_chat``.

@@ -56,7 +56,10 @@ def check_placeholders(key: str, template: str, names: Sequence[str]) -> None:
 
 
 def check_templates(
-    templates: Sequence[str], plain: str, fields: Fields, extra_names: Sequence[str | None]
+    templates: Sequence[str],
+    plain: str,
+    fields: Fields,
+    extra_names: Sequence[str | None],
 ) -> None:
     """Checks a task's templates, and that each of its fields is used.
 

@@ -38,7 +38,9 @@ _NONE = StopCriteria()
 
 
 def split_dialogues(
-    dialogues: Sequence[Dialogue], share: float, seed: int
+    dialogues: Sequence[Dialogue],
+    share: float,
+    seed: int,
 ) -> tuple[list[Dialogue], list[Dialogue]]:
     """Splits dialogues into training and validation, which gets about ``share`` of the prompts;
     dialogues of one prompt stay on one side.
@@ -57,7 +59,9 @@ def check_data(settings: TrainSettings) -> None:
 
 
 def read_dialogues(
-    settings: TrainSettings, model: HuggingFaceModel, tokenizer: Any
+    settings: TrainSettings,
+    model: HuggingFaceModel,
+    tokenizer: Any,
 ) -> list[Dialogue]:
     """Reads the dialogues to learn from, at most ``data.max_length`` tokens each. The target's
     answers are kept below ``results/cache``. Raises UsageError if fewer than 2 have an answer.
@@ -88,7 +92,10 @@ def read_dialogues(
 
 
 def _answer_dialogues(
-    settings: TrainSettings, model: HuggingFaceModel, tokenizer: Any, room: int
+    settings: TrainSettings,
+    model: HuggingFaceModel,
+    tokenizer: Any,
+    room: int,
 ) -> list[Dialogue]:
     """Makes dialogues from prompts of any source and the target's own answers."""
     data = settings.asked.data
@@ -119,7 +126,11 @@ def _answer_dialogues(
         opening_ids = [ids[words] for words in first_words]
         turn_settings = AnswerSettings((1.0,), data.longest_turn, answers.batch_size, answers.seed)
         turns = decode_answers(
-            "prompts", [data.limit, data.openings], opening_ids, end, turn_settings
+            "prompts",
+            [data.limit, data.openings],
+            opening_ids,
+            end,
+            turn_settings,
         )
         prompts = _make_prompts(first_words, turns, end, tokenizer)
     elif isinstance(settings.task, Task):
@@ -145,7 +156,10 @@ def _answer_dialogues(
 
 
 def _make_prompts(
-    first_words: Sequence[str], turns: Sequence[Ids], ends: Ids, tokenizer: Any
+    first_words: Sequence[str],
+    turns: Sequence[Ids],
+    ends: Ids,
+    tokenizer: Any,
 ) -> list[tuple[int, ...]]:
     """Makes prompts from sampled user turns and their first words; drops turns that do not end, and
     repeated ones.

@@ -66,7 +66,10 @@ class Accuracy:
 
 @torch.no_grad()
 def measure_accuracy(
-    trainee: TrainableHead, batches: DialogueBatches, indices: Sequence[int], ranks: int
+    trainee: TrainableHead,
+    batches: DialogueBatches,
+    indices: Sequence[int],
+    ranks: int,
 ) -> Accuracy | None:
     """Measures the accuracy on some dialogues, for ranks up to V; None without dialogues."""
     if not indices:
@@ -219,7 +222,10 @@ def make_accelerator(device: str) -> Accelerator:
     # The other processes wait while the first answers prompts.
     patience = [InitProcessGroupKwargs(timeout=timedelta(days=2))]
     return Accelerator(
-        device_placement=False, mixed_precision="no", cpu=cpu, kwargs_handlers=patience
+        device_placement=False,
+        mixed_precision="no",
+        cpu=cpu,
+        kwargs_handlers=patience,
     )
 
 
@@ -247,7 +253,10 @@ def run_training(training: TrainingRun) -> TrainingProgress:
     trainee = training.trainee.to(training.train.model.device).train()
     plan = request.optimiser
     optimiser = AdamW(
-        trainee.parameters(), plan.learning_rate, plan.betas, weight_decay=plan.weight_decay
+        trainee.parameters(),
+        plan.learning_rate,
+        plan.betas,
+        weight_decay=plan.weight_decay,
     )
     config = {**settings.config, "steps": training.steps}
     checkpoint = Checkpoint(settings.folder, config, settings.pair.get_marks())
@@ -297,7 +306,11 @@ def cosine_learning_rate(step: int, steps: int, warmup: float, peak: float) -> f
 
 
 def _update_weights(
-    training: TrainingRun, parallel_trainee: nn.Module, optimiser: Optimizer, step: int, rate: float
+    training: TrainingRun,
+    parallel_trainee: nn.Module,
+    optimiser: Optimizer,
+    step: int,
+    rate: float,
 ) -> Tensor:
     """Makes one update; returns [3, K] over all processes: the summed loss, the number of right
     guesses, and the number of positions.
@@ -336,7 +349,10 @@ def _update_weights(
 
 
 def _make_log_row(
-    training: TrainingRun, progress: TrainingProgress, rate: float, is_last: bool
+    training: TrainingRun,
+    progress: TrainingProgress,
+    rate: float,
+    is_last: bool,
 ) -> dict[str, Any]:
     """Makes a line of the log, without the seconds."""
     window = progress.window

@@ -46,7 +46,10 @@ log = logging.getLogger(__name__)
 
 
 def make_fresh_heads(
-    head: HeadSettings, model: HuggingFaceModel, seed: int, dialogues: Sequence[Dialogue] = ()
+    head: HeadSettings,
+    model: HuggingFaceModel,
+    seed: int,
+    dialogues: Sequence[Dialogue] = (),
 ) -> TrainableHead:
     """Makes untrained heads as wide as the target, with its last layer if they start with it. Heads
     with a smaller vocabulary get the dialogues' most frequent tokens.
@@ -199,7 +202,10 @@ def write_results(training: TrainingRun, progress: TrainingProgress) -> dict[str
     train_batches = training.train
     validation = measure_accuracy(trainee, held_out, range(len(held_out.dialogues)), request.ranks)
     train = measure_accuracy(
-        trainee, train_batches, range(min(_MAX_TRAIN, len(train_batches.dialogues))), request.ranks
+        trainee,
+        train_batches,
+        range(min(_MAX_TRAIN, len(train_batches.dialogues))),
+        request.ranks,
     )
     accuracy = validation or train
     facts = {

@@ -154,7 +154,11 @@ class SequenceHead(TrainableHead):
 
     @abstractmethod
     def outputs(
-        self, features: Tensor, embeddings: Tensor, locations: Tensor, steps: int
+        self,
+        features: Tensor,
+        embeddings: Tensor,
+        locations: Tensor,
+        steps: int,
     ) -> Iterator[Tensor]:
         """Yields the outputs [N, D] of guesses 0, 1, ..., ``steps - 1`` from features [B, T + K, W]
         and the other fields of a ``SequenceBatch``.
@@ -172,7 +176,11 @@ class SequenceHead(TrainableHead):
             yield self._project(last_states[row, place + 1 + step])[:, : self.heads.shape.vocab]
 
     def forward(  # type: ignore[override]
-        self, hidden_states: Tensor, embeddings: Tensor, locations: Tensor, labels: Tensor
+        self,
+        hidden_states: Tensor,
+        embeddings: Tensor,
+        locations: Tensor,
+        labels: Tensor,
     ) -> GuessLosses:
         """Sums the losses of a ``SequenceBatch``; steps that are not learned add nothing."""
         width = self.heads.features
@@ -213,7 +221,11 @@ class SequenceHead(TrainableHead):
         return logits.float().softmax(dim=-1), is_known
 
     def _loss(
-        self, output: Tensor, next_states: Tensor, p: Tensor, is_known: Tensor
+        self,
+        output: Tensor,
+        next_states: Tensor,
+        p: Tensor,
+        is_known: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Computes losses and best tokens [n] from outputs and next states [n, D], p [n, V']."""
         head = self.heads
@@ -252,7 +264,12 @@ class TrainingAttention:
         self._kept: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
     def __call__(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float | None = None,
     ) -> Tensor:
         """See ``draft.cached_head.AttentionFunction``; step 0 has all T rows, later ones A."""
         k, v = _repeat_kv_heads(q, k, v)
@@ -294,7 +311,11 @@ class UnrolledHead(SequenceHead):
         return LAST
 
     def outputs(
-        self, features: Tensor, embeddings: Tensor, locations: Tensor, steps: int
+        self,
+        features: Tensor,
+        embeddings: Tensor,
+        locations: Tensor,
+        steps: int,
     ) -> Iterator[Tensor]:
         """See ``SequenceHead``."""
         count = features.shape[1] - self.guesses
@@ -335,7 +356,12 @@ class BlockAttention:
         self._hidden = (places > rows.unsqueeze(-1))[:, :, None, None]  # [B, A, 1, 1, T]
 
     def __call__(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float | None = None,
     ) -> Tensor:
         """See ``draft.cached_head.AttentionFunction``; its rows are the B x A blocks."""
         shape = self._hidden.shape[:2]
@@ -367,7 +393,11 @@ class BlockHead(SequenceHead):
         return (*self.heads.shape.places(blocks), *LAST)
 
     def outputs(
-        self, features: Tensor, embeddings: Tensor, locations: Tensor, steps: int
+        self,
+        features: Tensor,
+        embeddings: Tensor,
+        locations: Tensor,
+        steps: int,
     ) -> Iterator[Tensor]:
         """See ``SequenceHead``."""
         head = self.heads
@@ -400,7 +430,11 @@ class DraftModel(nn.Module):
     reads: Tensor
 
     def __init__(
-        self, ids: Sequence[int], vocab: int, shape: dict[str, Any] | Path, guesses: int = 1
+        self,
+        ids: Sequence[int],
+        vocab: int,
+        shape: dict[str, Any] | Path,
+        guesses: int = 1,
     ) -> None:
         super().__init__()
         count = len(ids) + 1 + (guesses > 1)
@@ -417,7 +451,9 @@ class DraftModel(nn.Module):
         self.parameter_count = self.module.num_parameters()  # shared ones once
         self.register_buffer("ids", torch.tensor(ids), persistent=False)
         self.register_buffer(
-            "reads", torch.tensor(vocabulary_map_of_ids(ids, vocab).reads), persistent=False
+            "reads",
+            torch.tensor(vocabulary_map_of_ids(ids, vocab).reads),
+            persistent=False,
         )
 
     def forward(self, tokens: Tensor, locations: Tensor, starts: Tensor) -> Iterator[Tensor]:
@@ -443,7 +479,9 @@ class DraftModel(nn.Module):
         if (window := self.module.config.sliding_window) is not None:
             visible &= k > q - window
         input_ids = nn.functional.pad(
-            self.reads[tokens], (0, len(mask_index)), value=len(self.ids) + 1
+            self.reads[tokens],
+            (0, len(mask_index)),
+            value=len(self.ids) + 1,
         )
         hidden_states = self.module.model(
             input_ids=input_ids,
@@ -519,7 +557,11 @@ class DraftModelHead(TrainableHead):
         yield from (logits.roll(-step, 0) for step in range(self.guesses))
 
     def forward(  # type: ignore[override]
-        self, tokens: Tensor, locations: Tensor, x: Tensor, labels: Tensor
+        self,
+        tokens: Tensor,
+        locations: Tensor,
+        x: Tensor,
+        labels: Tensor,
     ) -> GuessLosses:
         """Sums the cross-entropy of a ``TextBatch`` with the target's distribution over V'. Masks
         follow a sample of the positions; their sums are scaled up to all positions.
@@ -555,7 +597,10 @@ class DraftModelHead(TrainableHead):
 
 
 def make_draft_head(
-    head: HeadSettings, target: Any, output: Tensor, dialogues: Sequence[Dialogue]
+    head: HeadSettings,
+    target: Any,
+    output: Tensor,
+    dialogues: Sequence[Dialogue],
 ) -> DraftModelHead:
     """Loads the draft model that ``head.init`` names, or makes an untrained one from the target's
     text config. ``output`` is the target's last layer ([V, D] float32).

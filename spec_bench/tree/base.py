@@ -170,7 +170,10 @@ class GrownTree(Policy):
         raise NotImplementedError
 
     def device_inputs(
-        self, drafting: DraftState, committed: CommittedTokens, fixed: bool = False
+        self,
+        drafting: DraftState,
+        committed: CommittedTokens,
+        fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
         """Lists the integers that ``grow_tree`` needs on the device, copied there together. With
         ``fixed`` they have the same shape in all iterations.
@@ -217,7 +220,11 @@ def within_bounds(key: str, nodes: int) -> None:
 
 
 def _declare(
-    name: str, policy_class: type[Policy], *, forms: Sequence[Form], takes: str
+    name: str,
+    policy_class: type[Policy],
+    *,
+    forms: Sequence[Form],
+    takes: str,
 ) -> type[Policy]:
     policy_class.name = name
     policy_class.forms = forms
@@ -232,6 +239,9 @@ def parse_node_count(name: str, *keys: str) -> dict[str, object] | None:
 
 
 policy: Registry[type[Policy]] = Registry(
-    "tree policy", "spec_bench.policies", _declare, within="spec_bench.tree"
+    "tree policy",
+    "spec_bench.policies",
+    _declare,
+    within="spec_bench.tree",
 )
 """The tree policies by name; also the decorator that registers one."""

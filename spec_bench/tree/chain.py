@@ -131,7 +131,9 @@ class DynamicChain(Chain):
 def drop_ungrown_levels(tree: Tree, draws: RandomSource) -> Tree:
     """Cuts off the levels of a chain that were not grown, after drawing their random numbers."""
     dummy_probs = torch.ones(
-        (len(tree.tokens), 1, 1), dtype=torch.float64, device=tree.tokens.device
+        (len(tree.tokens), 1, 1),
+        dtype=torch.float64,
+        device=tree.tokens.device,
     )
     for _ in range(tree.shape.depth - tree.grown):
         draws.categorical(dummy_probs, 1)
@@ -146,7 +148,9 @@ def drop_ungrown_levels(tree: Tree, draws: RandomSource) -> Tree:
 
 
 @policy(
-    "guessed", forms=("product",), takes="WxL: at most W guesses a level on L levels, such as 1x10"
+    "guessed",
+    forms=("product",),
+    takes="WxL: at most W guesses a level on L levels, such as 1x10",
 )
 @dataclass(frozen=True)
 class GuessedTree(Rectangle):
@@ -163,7 +167,10 @@ class GuessedTree(Rectangle):
         return "deterministic"
 
     def device_inputs(
-        self, drafting: DraftState, committed: CommittedTokens, fixed: bool = False
+        self,
+        drafting: DraftState,
+        committed: CommittedTokens,
+        fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
         guesses = drafting.guesses(committed, self.width, self.depth)
         counts = list(self.shape.levels)
@@ -196,7 +203,9 @@ class GuessedTree(Rectangle):
 
 
 def _pack_guesses(
-    root: int, levels: Sequence[Sequence[GuessedNode]], counts: Sequence[int]
+    root: int,
+    levels: Sequence[Sequence[GuessedNode]],
+    counts: Sequence[int],
 ) -> list[list[int]]:
     """Packs a row's guesses into lists of tokens, parents and presence (1 or 0), level by level,
     absent nodes last.
@@ -227,7 +236,10 @@ class GuessOrDraft(Chain):
     drafters = ("lookup_or_model",)
 
     def device_inputs(
-        self, drafting: DraftState, committed: CommittedTokens, fixed: bool = False
+        self,
+        drafting: DraftState,
+        committed: CommittedTokens,
+        fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
         chains = [
             [level[0].token for level in levels]

@@ -92,7 +92,11 @@ class DynamicTree(Rectangle):
 
     @abstractmethod
     def propose_children(
-        self, tree: Tree, scores: Tensor, parent_scores: Tensor, draws: RandomSource
+        self,
+        tree: Tree,
+        scores: Tensor,
+        parent_scores: Tensor,
+        draws: RandomSource,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Proposes children of the frontier nodes: tokens, scores and values [R, F, W] (-inf if
         absent) and ``log_q``. ``scores`` [R, F, V] are the draft's log-probabilities, for
@@ -111,7 +115,10 @@ class DynamicTree(Rectangle):
         for _ in range(self.depth):
             scores = context.scores_below(tree)[:, :, 0]
             children = self.propose_children(
-                tree, scores, frontier_scores.unsqueeze(-1), context.draws
+                tree,
+                scores,
+                frontier_scores.unsqueeze(-1),
+                context.draws,
             )
             levels.append(self.make_candidates(*children, frontier))
             level = levels[-1]
@@ -134,7 +141,12 @@ class DynamicTree(Rectangle):
         return build_best_tree(levels, self.total, tree, self.bounds)
 
     def make_candidates(
-        self, tokens: Tensor, score: Tensor, value: Tensor, log_q: Tensor | None, frontier: Tensor
+        self,
+        tokens: Tensor,
+        score: Tensor,
+        value: Tensor,
+        log_q: Tensor | None,
+        frontier: Tensor,
     ) -> LevelCandidates:
         """Builds a level from proposed children [R, F, W or fewer], padded to W with absent ones.
         ``frontier`` [R, F] are their parents' places among the candidates of the level above.
@@ -158,7 +170,10 @@ def select_best(levels: Sequence[LevelCandidates], total: int) -> Tensor:
 
 
 def build_best_tree(
-    levels: Sequence[LevelCandidates], total: int, frontier_tree: Tree, children: tuple[int, ...]
+    levels: Sequence[LevelCandidates],
+    total: int,
+    frontier_tree: Tree,
+    children: tuple[int, ...],
 ) -> Tree:
     """Builds the tree of the N candidates of largest value, level by level, with the roots of
     ``frontier_tree``. It has N nodes wherever they hang, so that nothing waits for the device; on a
@@ -195,7 +210,10 @@ def build_best_tree(
         node_log_q = run_log_q.gather(1, run_index.expand(-1, -1, run_log_q.shape[-1]))
     shape = FlatShape.build(count, max_depth, children, max(frontier_tree.shape.levels, default=1))
     tree = Tree.from_nodes(
-        shape, frontier_tree.tokens[:, 0], (tokens, parent, depth, valid), node_log_q
+        shape,
+        frontier_tree.tokens[:, 0],
+        (tokens, parent, depth, valid),
+        node_log_q,
     )
     tree.siblings = frontier_tree.siblings
     tree.rearranged = True
@@ -251,7 +269,11 @@ class BestNodes(DynamicTree):
         return "deterministic"
 
     def propose_children(
-        self, tree: Tree, scores: Tensor, parent_scores: Tensor, draws: RandomSource
+        self,
+        tree: Tree,
+        scores: Tensor,
+        parent_scores: Tensor,
+        draws: RandomSource,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         log_q = scores.log_softmax(dim=-1)
         child_log_q, tokens = log_q.topk(min(self.width, log_q.shape[-1]), dim=-1)
@@ -382,7 +404,11 @@ class BestSlots(DynamicTree):
         while True:
             scores = context.scores_below(tree)[:, :, 0]
             children = self.propose_children(
-                tree, scores, frontier_scores.unsqueeze(-1), context.draws, counts=counts
+                tree,
+                scores,
+                frontier_scores.unsqueeze(-1),
+                context.draws,
+                counts=counts,
             )
             levels.append(self.make_candidates(*children, frontier))
             by_score = levels[-1].score.sort(dim=-1, descending=True, stable=True)

@@ -106,7 +106,11 @@ class WidthsPolicy(BranchingTree):
 
 
 def sample_distinct(
-    tree: Tree, log_q: Tensor, draws: RandomSource, count: int, counts: Sequence[int] | None = None
+    tree: Tree,
+    log_q: Tensor,
+    draws: RandomSource,
+    count: int,
+    counts: Sequence[int] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Draws distinct children of each node from log-probabilities [R, F, V], or takes the best ones
     if siblings are deterministic. Returns tokens and their presence [R, F, count], and the

@@ -162,7 +162,10 @@ def _make_node_verifier(function: Callable[..., Any]) -> type[NodeVerifier]:
 
 
 rule: Registry[type[Verifier]] = Registry(
-    "rule", "spec_bench.rules", _declare, within="spec_bench.verify"
+    "rule",
+    "spec_bench.rules",
+    _declare,
+    within="spec_bench.verify",
 )
 """The rules by name; also the decorator that registers one."""
 

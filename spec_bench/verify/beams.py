@@ -80,7 +80,12 @@ def compute_layer_width(alpha: Tensor, threshold: float, min_width: int) -> Tens
 
 
 def verify_layer(
-    chain: Tensor, q: Tensor, cells: Tensor, width: Tensor, trials: TrialDraws, first_trial: int
+    chain: Tensor,
+    q: Tensor,
+    cells: Tensor,
+    width: Tensor,
+    trials: TrialDraws,
+    first_trial: int,
 ) -> LayerVerdict:
     """Tests a layer's draft cells [R, T] in the order drawn until W are accepted. ``first_trial``
     is the index of the layer's first trial.
@@ -104,7 +109,9 @@ def verify_layer(
 
 
 def compute_missing_beams(
-    chain: Tensor, verdict: LayerVerdict, width: Tensor
+    chain: Tensor,
+    verdict: LayerVerdict,
+    width: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Computes the distributions [R, T, M] of the beams that a layer still needs, and their number
     [R]. The first is p', the others p; unused entries have all mass on cell 0.

@@ -203,7 +203,12 @@ def _bin_ratios(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
 
 @rule("top_and_sample", siblings=("top_and_sampled", "deterministic"), mark="exact")
 def top_and_sample(
-    p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor, *, sampled: Count = 1
+    p: Tensor,
+    q: Tensor | None,
+    tokens: Tensor,
+    valid: Tensor,
+    *,
+    sampled: Count = 1,
 ) -> Verdict:
     """Tests the drawn children by the optimal rule, then the best ones as one-hot proposals.
 

@@ -82,7 +82,11 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
             q = child_q[:, :, place] if child_q is not None and place < drawn_count else None
             column = slice(place, place + 1)
             p_token, scaled_p, mass = _subtract_child(
-                scaled_p, mass, q, token[..., column], present[..., column]
+                scaled_p,
+                mass,
+                q,
+                token[..., column],
+                present[..., column],
             )
             p_tokens.append(p_token)
         quota = _compute_quotas(torch.cat(p_tokens, dim=-1), child_q, token, present)
@@ -99,7 +103,11 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
 
 
 def _subtract_child(
-    scaled_p: Tensor, mass: Tensor, q: Tensor | None, token: Tensor, present: Tensor
+    scaled_p: Tensor,
+    mass: Tensor,
+    q: Tensor | None,
+    token: Tensor,
+    present: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Subtracts a child's q from its parent's a P; returns a P(x) [R, F, 1] at the child's token
     and the parent's new a P and a.
@@ -119,7 +127,10 @@ def _subtract_child(
 
 
 def _compute_quotas(
-    p_tokens: Tensor, child_q: Tensor | None, tokens: Tensor, present: Tensor
+    p_tokens: Tensor,
+    child_q: Tensor | None,
+    tokens: Tensor,
+    present: Tensor,
 ) -> Tensor:
     """Computes all children's quotas min(1, a P(x) / q(x)) [R, F, C], float64; 0 for absent ones.
 
@@ -135,7 +146,10 @@ def _compute_quotas(
 
 
 def compute_child_distributions(
-    tree: Tree, level: int, parents: ParentNodes, tokens: Tensor
+    tree: Tree,
+    level: int,
+    parents: ParentNodes,
+    tokens: Tensor,
 ) -> Tensor | None:
     """Computes the distributions [R, F, D, V] that the first D of a level's children, tokens
     [R, F, C], were drawn from, given their earlier siblings. The others are one-hot; None if all

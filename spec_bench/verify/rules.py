@@ -57,7 +57,12 @@ def _acceptance_ratio(p_token: Tensor, q_token: Tensor) -> Tensor:
     several_drafts=True,
 )
 def recursive_rejection(
-    p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor, *, replacement: bool = False
+    p: Tensor,
+    q: Tensor | None,
+    tokens: Tensor,
+    valid: Tensor,
+    *,
+    replacement: bool = False,
 ) -> Verdict:
     """Tests children by recursive rejection sampling.
 
@@ -132,7 +137,12 @@ def k_seq(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict
 
 
 def optimal_rho(
-    p: Tensor, q: Tensor, count: Tensor, *, rounds: int = 2, points: int = 1024
+    p: Tensor,
+    q: Tensor,
+    count: Tensor,
+    *,
+    rounds: int = 2,
+    points: int = 1024,
 ) -> Tensor:
     """Finds the smallest rho [B, 1] that keeps K-SEQ lossless: the root of 1-(1-beta)^K = rho*beta
     in [1, K], for p and q [B, V] and K = ``count`` [B, 1] i.i.d. children; 1 where K <= 1.

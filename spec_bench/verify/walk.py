@@ -106,7 +106,10 @@ def walk_down(scored_tree: ScoredTree, rule: Rules) -> WalkResult:
 
 
 def list_candidates(
-    tree: Tree, level: int, place: Tensor, copies: Tensor | None
+    tree: Tree,
+    level: int,
+    place: Tensor,
+    copies: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Lists the current node's children in the order drawn: their places [R, C] within the next
     level, and which exist. ``place`` [R] is the node's place within its level; ``copies``
@@ -128,7 +131,11 @@ def list_candidates(
 
 
 def compute_draft_distribution(
-    tree: Tree, level: int, rows: Tensor, place: Tensor, tokens: Tensor
+    tree: Tree,
+    level: int,
+    rows: Tensor,
+    place: Tensor,
+    tokens: Tensor,
 ) -> Tensor | None:
     """Computes q of the candidates, tokens [R, C], below each row's node at ``place``: [R, 1, V] if
     they share one, [R, C, V] if each has its own.

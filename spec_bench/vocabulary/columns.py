@@ -176,7 +176,10 @@ def markdown() -> str:
 
     text = Path(__file__).with_name("results.md.j2").read_text(encoding="utf-8")
     template = jinja2.Template(
-        text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+        text,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     return template.render(columns=_read_columns(), fields=FIELDS)
 

@@ -175,7 +175,9 @@ def _find_folders() -> tuple[tuple[Path, ...], tuple[Path, ...]]:
 
 @functools.cache
 def _find_style(
-    name: str, confs: tuple[Path, ...], papers: tuple[Path, ...]
+    name: str,
+    confs: tuple[Path, ...],
+    papers: tuple[Path, ...],
 ) -> DecoderStyle | None:
     path = _find_files(confs).get(name)
     if path is not None:
@@ -187,7 +189,9 @@ def _find_style(
 
 
 def _combine_style(
-    name: str, confs: tuple[Path, ...], papers: tuple[Path, ...]
+    name: str,
+    confs: tuple[Path, ...],
+    papers: tuple[Path, ...],
 ) -> DecoderStyle | None:
     """Combines the styles of ``DRAFTER_DECODER`` (the decoder's) or ``DECODER_RULE`` (the decoder's
     with the rule's marker).

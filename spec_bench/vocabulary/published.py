@@ -53,7 +53,9 @@ Row = dict[str, str]
 
 @cache
 def read_published(
-    file: Path, tables: tuple[str, ...] = (), metrics: tuple[str, ...] = ()
+    file: Path,
+    tables: tuple[str, ...] = (),
+    metrics: tuple[str, ...] = (),
 ) -> tuple[Row, ...]:
     """Reads a paper's printed numbers, in printed order. They are cached: do not change them.
 

@@ -115,7 +115,10 @@ def _open_cells(settings: JobSettings, stack: ExitStack, says: StateCallback) ->
 
 
 def _run_cells(
-    settings: JobSettings, runs: list[CellRun], pending: list[CellRun], stack: ExitStack
+    settings: JobSettings,
+    runs: list[CellRun],
+    pending: list[CellRun],
+    stack: ExitStack,
 ) -> None:
     is_first = processes.rank() == 0
     shows_progress = settings.asked.sink.progress and is_first
@@ -195,7 +198,9 @@ def copy_shorter_cells(settings: JobSettings, runs: Sequence[CellRun], prompts: 
 
 
 def _apply_to_decoders(
-    session: Session, runs: Sequence[CellRun], does: Callable[[Any], object]
+    session: Session,
+    runs: Sequence[CellRun],
+    does: Callable[[Any], object],
 ) -> None:
     """Does something with each decoder that will decode; a cell that it fails for is given up."""
     for cell_run in session.will_decode(runs):
@@ -239,7 +244,9 @@ def look_at_plain(session: Session) -> None:
     for batch in () if generations else batches(first_requests, settings.engine.batch_size):
         generations += cell_run.decoder.generate(batch, settings.asked.seed)  # type: ignore[union-attr]
     records = CellRecords(
-        generations, texts=prompts.texts(generations), references=prompts.references
+        generations,
+        texts=prompts.texts(generations),
+        references=prompts.references,
     )
     row = summarise(records, prompts.task.scores, tokenize=prompts.task.tokenize).row
     columns["prompt_length"] = fmean(len(request.prompt_ids) for request in first_requests)
@@ -269,7 +276,10 @@ class ModelBackend:
         target = f"{spec.path} {settings.pair.get_marks()[0]} {spec.dtype}"
         stored_choice = settings.results / files.RUNS / "threads.json", target
         self._slowdown = models.use_threads(
-            settings.engine.threads, settings.device, self.models[0], stored_choice
+            settings.engine.threads,
+            settings.device,
+            self.models[0],
+            stored_choice,
         )
 
     def prepare(self, session: Session, runs: Sequence[CellRun]) -> None:
@@ -356,7 +366,10 @@ class ServerBackend:
             server = make_client(settings.served, cell_run.cell)
             self._servers.append(server)
             decoder: Any = ServedDecoder(  # of no models
-                server, self._asking, settings.engine.batch_size, settings.served.rate
+                server,
+                self._asking,
+                settings.engine.batch_size,
+                settings.served.rate,
             )
             cell_run.decoder = decoder
             _leave_out_unfit(cell_run, decoder, session.prompts.requests)

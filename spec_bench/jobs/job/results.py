@@ -77,7 +77,12 @@ def write_results(session: Session, runtime_facts: Mapping[str, Any]) -> None:
                 repeats = _complete_repeats(cell_run, ids)
                 reference = pair_timings(repeats, session.against) if baseline else None
                 result, extras["scores"] = _build_result(
-                    session, facts, cell_run, cell_run.decoder, repeats, reference
+                    session,
+                    facts,
+                    cell_run,
+                    cell_run.decoder,
+                    repeats,
+                    reference,
                 )
                 if reference is not None and baseline:
                     sessions = sorted(
@@ -156,7 +161,9 @@ def _build_result(
 
 
 def explain_missing_prompts(
-    session: Session, cell_run: CellRun, counted_ids: Sequence[str]
+    session: Session,
+    cell_run: CellRun,
+    counted_ids: Sequence[str],
 ) -> list[Reason]:
     """Returns how many prompts are left out of a row, and why the first one; nothing of none."""
     prompts = session.prompts
@@ -202,7 +209,10 @@ def _draft_calls(decoder: AnyDecoder, generations: Sequence[Generation]) -> floa
 
 
 def _system_columns(
-    settings: JobSettings, cell_run: CellRun, decoder: AnyDecoder, prompts: JobPrompts
+    settings: JobSettings,
+    cell_run: CellRun,
+    decoder: AnyDecoder,
+    prompts: JobPrompts,
 ) -> dict[str, Any]:
     """Columns that are not metrics of the records."""
     longest = [(len(request.prompt_ids), request.max_new_tokens) for request in prompts.requests]
@@ -351,7 +361,9 @@ def empty_served_columns(windows: Sequence[Generation]) -> dict[str, Any]:
 
 
 def explain_served_columns(
-    windows: Sequence[Generation], lacks_meter: bool, retold: bool
+    windows: Sequence[Generation],
+    lacks_meter: bool,
+    retold: bool,
 ) -> list[tuple[str, str]]:
     """Why they are empty, and what to mind about others; ``retold``: answers came as text."""
     deliveries = [window.delivery for window in windows if window.delivery]

@@ -191,7 +191,11 @@ class Session:
         ]
 
     def todo(
-        self, cell_run: CellRun, runs: Iterable[CellRun], batch: Sequence[Request], repeat: int
+        self,
+        cell_run: CellRun,
+        runs: Iterable[CellRun],
+        batch: Sequence[Request],
+        repeat: int,
     ) -> list[Request]:
         """What a cell decodes of a batch: what it lacks, and the baseline what any cell does."""
         if cell_run is not self.baseline:
@@ -323,7 +327,10 @@ def _decode(
 
 
 def _resolve(
-    session: Session, cell_run: CellRun, batch: Sequence[Request], answers: Mapping[str, Generation]
+    session: Session,
+    cell_run: CellRun,
+    batch: Sequence[Request],
+    answers: Mapping[str, Generation],
 ) -> list[Request]:
     """The requests of a batch that can be asked; later turns need the cell's own answers."""
     requests = list[Request]()
@@ -352,7 +359,11 @@ def _attempt(
     try:
         seed = session.settings.asked.seed
         generations = session.metering.generate(
-            decoder, requests, seed, progress.step, cell_run.done
+            decoder,
+            requests,
+            seed,
+            progress.step,
+            cell_run.done,
         )
         cell_run.in_a_row = 0
         return generations
@@ -388,7 +399,10 @@ def lacks_memory(error: Exception) -> bool:
 
 
 def _add_session_fields(
-    session: Session, repeat: int, generations: Sequence[Generation], requests: Sequence[Request]
+    session: Session,
+    repeat: int,
+    generations: Sequence[Generation],
+    requests: Sequence[Request],
 ) -> list[Generation]:
     """Generations with what only the job knows: when, on what, of which kind."""
     lengths = {request.prompt_id: len(request.prompt_ids) for request in requests}
@@ -406,7 +420,10 @@ def _add_session_fields(
 
 
 def _store(
-    session: Session, cell_run: CellRun, repeat: int, generations: list[Generation]
+    session: Session,
+    cell_run: CellRun,
+    repeat: int,
+    generations: list[Generation],
 ) -> list[Generation]:
     """Writes a batch; returns the cell's generations, without new timings of the baseline."""
     answers = cell_run.done[repeat]

@@ -117,7 +117,9 @@ class Planner:
             self._known[key] = self._settings(shared_request).pin_revisions(fetch=False)
         shared_settings = self._known[key]
         settings = replace(
-            shared_settings, asked=replace(shared_settings.asked, seed=request.seed), engine=engine
+            shared_settings,
+            asked=replace(shared_settings.asked, seed=request.seed),
+            engine=engine,
         )
         cells = plan_job(settings)
         if {cell.state for cell in cells} - {"complete", "failed"}:
@@ -172,14 +174,25 @@ def plan_job(settings: JobSettings) -> list[PlannedCell]:
         name = store.folder.name
         cells.append(
             PlannedCell(
-                name, facts, state, count, remaining_count, rate, hours, memory, printed=lines
+                name,
+                facts,
+                state,
+                count,
+                remaining_count,
+                rate,
+                hours,
+                memory,
+                printed=lines,
             )
         )
     return cells
 
 
 def _estimate_hours(
-    answer_count: int, tokens: int, rate: Rate | None, memory: MemoryEstimate
+    answer_count: int,
+    tokens: int,
+    rate: Rate | None,
+    memory: MemoryEstimate,
 ) -> float | None:
     """Device hours of so many answers of so many tokens; None if unknown."""
     if not answer_count:
@@ -238,7 +251,10 @@ def read_state(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State,
 
 
 def job_memory(
-    pair: PairSettings, engine: EngineSettings, slots: int | None, rows: int
+    pair: PairSettings,
+    engine: EngineSettings,
+    slots: int | None,
+    rows: int,
 ) -> MemoryEstimate:
     """Memory of ``rows`` that take ``slots`` each (None: as many as the models have)."""
     sizes = pair_sizes(pair)
@@ -272,7 +288,11 @@ def _graph_bytes(settings: JobSettings, pair: PairSettings, slots: int | None) -
 
 
 def graph_bytes_per_decoder(
-    tree: Any, sampling: SamplingSettings, vocab: int, rows: int, tokens: int
+    tree: Any,
+    sampling: SamplingSettings,
+    vocab: int,
+    rows: int,
+    tokens: int,
 ) -> int:
     """Returns about the bytes that a decoder's graphs over prefixes of up to so many tokens keep on
     a GPU: rows' random numbers, and what each graph is told and tells. The memory that graphs
@@ -311,7 +331,9 @@ def _longest_sequence(settings: JobSettings) -> int | None:
 
 
 def find_rate(
-    facts: CellFacts, device: str, measured_rows: Sequence[Mapping[str, Any]]
+    facts: CellFacts,
+    device: str,
+    measured_rows: Sequence[Mapping[str, Any]],
 ) -> Rate | None:
     """The best guess of a cell's rate on ``cpu``, ``cuda`` or ``server``; None if nothing is known.
 

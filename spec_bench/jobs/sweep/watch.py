@@ -252,7 +252,9 @@ def main(options: Namespace) -> int:
         console.print(make_table(watched_jobs, notes.now()))
     else:
         with Live(
-            make_table(watched_jobs, notes.now()), console=console, auto_refresh=False
+            make_table(watched_jobs, notes.now()),
+            console=console,
+            auto_refresh=False,
         ) as live:
             while any(job.state in OPEN for job in watched_jobs):
                 time.sleep(_EVERY_S)

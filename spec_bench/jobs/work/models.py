@@ -70,7 +70,11 @@ def load_models(pair: Pair, tokens: int) -> list[LanguageModel]:
 
 
 def _draft(
-    pair: Pair, model: LanguageModel, spec: ModelSpec, mark: str | None, count: int
+    pair: Pair,
+    model: LanguageModel,
+    spec: ModelSpec,
+    mark: str | None,
+    count: int,
 ) -> LanguageModel:
     """Returns a draft behind the target's tokens; the same one whenever it is asked for."""
     key = (id(model), count, pair.draft_vocabulary, pair.target)
@@ -216,7 +220,10 @@ def use_threads(
 
 
 def choose_thread_count(
-    path: Path, key: str, usual: int, run_pass: Callable[[], object]
+    path: Path,
+    key: str,
+    usual: int,
+    run_pass: Callable[[], object],
 ) -> tuple[int, float]:
     """Chooses the faster number of threads, one or ``usual``; that and a pass's seconds on it.
 

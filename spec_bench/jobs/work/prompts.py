@@ -123,7 +123,10 @@ class JobPrompts:
             log.warning("%s: no chat template: the system's text stands before prompts", name)
         if (min_tokens := min(request.max_new_tokens for request in self.requests)) < max_tokens:
             log.warning(
-                "%s: room for %d to %d new tokens of later turns", name, min_tokens, max_tokens
+                "%s: room for %d to %d new tokens of later turns",
+                name,
+                min_tokens,
+                max_tokens,
             )
         self.warn_of_markers()
         summary = (
@@ -246,7 +249,9 @@ class JobPrompts:
         return [tuple(turns[turn]) for turn in sorted(turns)]
 
     def resolve(
-        self, requests: Sequence[Request], generations: Mapping[str, Generation]
+        self,
+        requests: Sequence[Request],
+        generations: Mapping[str, Generation],
     ) -> list[Request]:
         """Returns the requests of a wave as a cell decodes them, after its generations so far."""
         resolved_requests = []

@@ -24,7 +24,9 @@ class Gpu:
 
 
 def job_gpus(
-    gpus: Sequence[Gpu], devices: Sequence[str] | None, ordinals: Sequence[int] | None
+    gpus: Sequence[Gpu],
+    devices: Sequence[str] | None,
+    ordinals: Sequence[int] | None,
 ) -> list[Gpu]:
     """Selects the GPUs that the job uses, so that no other job's watts are counted.
 
@@ -78,7 +80,9 @@ def _select_gpus(gpus: Sequence[Gpu], name: str) -> Gpu:
 
 
 def nvml_handles(
-    nvml: Any, devices: Sequence[str] | None, ordinals: Sequence[int] | None
+    nvml: Any,
+    devices: Sequence[str] | None,
+    ordinals: Sequence[int] | None,
 ) -> list[Any]:
     """Returns NVML's handles of the job's GPUs (``job_gpus``), or raises NVML's own error."""
     gpus = []

@@ -135,7 +135,10 @@ class PaperMeter(SmiMeter):
 
 
 def integral_j(
-    times_s: Sequence[float], power_w: Sequence[float], begin_s: float, end_s: float
+    times_s: Sequence[float],
+    power_w: Sequence[float],
+    begin_s: float,
+    end_s: float,
 ) -> float:
     """Integrates power over a window by the trapezoid rule, its ends interpolated; joules.
 
