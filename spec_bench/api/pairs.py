@@ -77,18 +77,14 @@ def load_pair(
             or ``inductor``; ``auto``: ``static`` on a GPU, else ``none``.
         threads: CPU threads of the whole process; None: one or torch's number, the faster one.
     """
-    from spec_bench.engine.loading import is_model, is_tokenizer
+    from spec_bench.engine.loading import is_model
     from spec_bench.jobs.config.pair import EngineSettings
     from spec_bench.jobs.work.models import use_threads
     from spec_bench.settings.validation import check
 
     is_list = isinstance(draft, list | tuple)
     drafts: list[Any] = [] if draft is None else [*cast(Any, draft)] if is_list else [draft]
-    for key, value in (("target", target), *(("draft", model) for model in drafts)):
-        if not (value is None or isinstance(value, str | Path) or is_model(value)):
-            raise UsageError(f"{key} must be {_MODEL}, got {describe_value(value)}")
-    if not (tokenizer is None or isinstance(tokenizer, str | Path) or is_tokenizer(tokenizer)):
-        raise UsageError(f"tokenizer must be {_TOKENIZER}, got {describe_value(tokenizer)}")
+    _check_models(target, drafts, tokenizer)
     engine = {"device": device, "dtype": dtype, "compile": compile, "threads": threads}
     engine_settings = check(EngineSettings, engine, "engine")
     draft_names = [str(model) if isinstance(model, Path) else model for model in drafts]
@@ -101,18 +97,25 @@ def load_pair(
     if any(is_model(model) for model in (target, *drafts)):
         if name is not None or target is None:
             raise UsageError("a loaded draft goes with target=..., and neither with a pair's name")
-        pair = _wrap_loaded_modules(
-            [pair_settings["target"], *draft_names],
-            tokenizer,
-            heads or {},
-            engine_settings,
-        )
+        models = [pair_settings["target"], *draft_names]
+        pair = _wrap_loaded_modules(models, tokenizer, heads or {}, engine_settings)
     else:
         pair = _load_named_pair(
             name, {k: v for k, v in pair_settings.items() if v is not None}, engine_settings
         )
     use_threads(threads, str(pair.models[0].device), pair.models[0])
     return pair
+
+
+def _check_models(target: Any, drafts: Sequence[Any], tokenizer: Any) -> None:
+    """Refuses what is neither a name nor a loaded model or tokenizer."""
+    from spec_bench.engine.loading import is_model, is_tokenizer
+
+    for key, value in (("target", target), *(("draft", model) for model in drafts)):
+        if not (value is None or isinstance(value, str | Path) or is_model(value)):
+            raise UsageError(f"{key} must be {_MODEL}, got {describe_value(value)}")
+    if not (tokenizer is None or isinstance(tokenizer, str | Path) or is_tokenizer(tokenizer)):
+        raise UsageError(f"tokenizer must be {_TOKENIZER}, got {describe_value(tokenizer)}")
 
 
 def _load_named_pair(

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from spec_bench.core.draws import RandomSource
+from spec_bench.core.draws import RandomSource, TrialDraws
 from spec_bench.core.warp import SamplingSettings, beam_probs, is_distribution, next_token_log_probs
 from spec_bench.decode.rows import AnswerRow
 from spec_bench.records.types import Finish, Request, StepRecord
@@ -329,6 +329,52 @@ class BeamOutcome:
 _FIELDS = ("cells", "there", "likelihood", "length", "stopped")  # of an output beam
 
 
+class JudgedLayer(NamedTuple):
+    """One layer's draft beams after their trials."""
+
+    cells: Tensor  # [R, W] of the draft beams
+    verdict: LayerVerdict
+    chain: Tensor  # [R, W + 1, B V] the residual distributions
+    width: Tensor  # [R] how many beams the layer has
+
+
+def _judge_drafted_layer(
+    layer: int,
+    law: Tensor,
+    parents: ParentBeams,
+    draft_layers: DraftedLayers,
+    plan: BeamPlan,
+    trials: TrialDraws,
+) -> JudgedLayer:
+    """Tests a layer's draft beams against the target's distribution ``law`` [R, B V]."""
+    vocab = law.shape[-1] // parents.likelihood.shape[1]
+    is_present = (parents.likelihood > -torch.inf).repeat_interleave(vocab, dim=1)
+    q = draft_layers.laws[layer] * is_present
+    cells = draft_layers.cells[layer]
+    chain = compute_residual_chain(law, q, plan.width)
+    acceptances = compute_acceptances(chain, q)
+    width = compute_layer_width(acceptances, plan.threshold, plan.least)
+    verdict = verify_layer(chain, q, cells, width, trials, layer * plan.width)
+    return JudgedLayer(cells, verdict, chain, width)
+
+
+def _judge_extra_layer(law: Tensor, width: Tensor, most: int) -> JudgedLayer:
+    """Judges the layer below the last drafted one, for which nothing was drafted: all of its
+    ``width`` [R] beams, at ``most`` W, are missing.
+    """
+    chain = law.unsqueeze(1).expand(-1, most + 1, -1)
+    no_cells = torch.zeros((len(law), most), dtype=torch.long, device=law.device)
+    verdict = LayerVerdict(no_cells.bool(), torch.zeros_like(width))
+    return JudgedLayer(no_cells, verdict, chain, width)
+
+
+def _draw_where(rows: Tensor, laws: Tensor, draws: RandomSource) -> Tensor:
+    """Draws a cell from each of the distributions [R, W, B V] of the ``rows`` [R] that are true."""
+    unread = torch.zeros_like(laws)  # of the other rows: all mass on cell 0
+    unread[..., 0] = 1.0
+    return draws.categorical(torch.where(rows[:, None, None], laws, unread), 1).squeeze(-1)
+
+
 def verify(
     logits: Tensor,
     parents: ParentBeams,
@@ -359,28 +405,15 @@ def verify(
         layer_logits = logits[:, start : start + width] if layer else logits[:, :inputs]
         log_p = parents.log_probs(layer_logits)
         law = beam_probs(parents.likelihood, log_p, settings)
-        if layer == depth:  # the extra layer: nothing was drafted for it
-            chain = law.unsqueeze(1).expand(-1, width + 1, -1)
-            no_tests = active.new_zeros((rows, width))
-            verdict = LayerVerdict(no_tests, torch.zeros_like(limit))
-            cells = torch.zeros_like(no_tests, dtype=torch.long)
-            layer_width = layer_widths[-1]
+        if layer < depth:
+            judged = _judge_drafted_layer(layer, law, parents, draft_layers, plan, trials)
         else:
-            is_present = (parents.likelihood > -torch.inf).repeat_interleave(vocab, dim=1)
-            q = draft_layers.laws[layer] * is_present
-            cells = draft_layers.cells[layer]
-            chain = compute_residual_chain(law, q, width)
-            layer_width = compute_layer_width(
-                compute_acceptances(chain, q), plan.threshold, plan.least
-            )
-            verdict = verify_layer(chain, q, cells, layer_width, trials, layer * width)
+            judged = _judge_extra_layer(law, layer_widths[-1], width)
+        cells, verdict, chain, layer_width = judged
         layer_widths.append(layer_width)
         laws, missing = compute_missing_beams(chain, verdict, layer_width)
         ends = active & ((missing > 0) | (limit == layer + 1))
-        anywhere = torch.zeros_like(laws)  # for other rows: all mass on cell 0, read by nobody
-        anywhere[..., 0] = 1.0
-        laws = torch.where(ends[:, None, None], laws, anywhere)
-        new_cells = draws.categorical(laws, 1).squeeze(-1)
+        new_cells = _draw_where(ends, laws, draws)
         is_used = torch.arange(width, device=missing.device) < missing.unsqueeze(1)
         output = torch.cat([cells, new_cells], dim=1)  # of accepted beams, and of those drawn
         present = torch.cat([verdict.accepted, is_used], dim=1)
@@ -396,15 +429,8 @@ def verify(
             likelihood = parents.likelihood.masked_fill(~verdict.accepted, -torch.inf)
             parents = replace(parents, likelihood=likelihood)
     lawful = [is_distribution(logits).all(dim=1), *draft_layers.lawful]
-    return _copy_outcomes_to_host(
-        final_layer,
-        full,
-        torch.stack(layer_widths[1:], 1),
-        beams,
-        draft_layers,
-        vocab,
-        lawful,
-    )
+    widths = torch.stack(layer_widths[1:], 1)
+    return _copy_outcomes_to_host(final_layer, full, widths, beams, draft_layers, vocab, lawful)
 
 
 def _copy_outcomes_to_host(

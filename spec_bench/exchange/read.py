@@ -236,45 +236,54 @@ def write_rows(
     rows = []
     tables = []
     for decoder, file in answer_files.items():
-        answer_lines = [
-            [answer.prompt_id, len(answer.tokens), answer.decode_s] for answer in answers[decoder]
-        ]
-        run_id = files.digest([options.harness, options.task, decoder, file.model, answer_lines])
-        numbers = summarise(CellRecords(answers[decoder], answers.get("ar"))).row
-        reason = f"pair: answers of {file.model}; {_IN_TURN if file.split else _WHOLE}"
-        rate_reason = "" if decoder == "ar" else _DEPTH if file.each_known else _UNKNOWN
-        unknown_columns: tuple[str, ...] = (*_UNTIMED, *_UNCOUNTED)
-        if not file.split:
-            unknown_columns += ("prefill_s",)
-        if not file.each_known:
-            unknown_columns += ("acceptance_rate",)
-        row = {
-            "pair": pair,
-            "target": pair,
-            "draft": "",
-            "task": options.task,
-            "decoder": decoder,
-            "spec": "-",
-            "temperature": options.temperature,
-            "top_k": 0,
-            "top_p": 1.0,
-            "seed": 0,
-            "batch_size": 1,
-            "tree_attention": "true",
-            "harness": options.harness,
-            "lossless": "",
-            "status": "complete",
-            "run_id": run_id,
-            "baseline": "",
-            # Their times are not an older engine's of ours.
-            "engine": ENGINE,
-            "reason": reason + rate_reason,
-        }
-        for name, number in numbers.items():
-            is_unknown = number is None or name.startswith(unknown_columns)
-            row[name] = "" if is_unknown else number
+        records = CellRecords(answers[decoder], answers.get("ar"))
+        row = _make_row(decoder, file, records, options) | {"pair": pair, "target": pair}
         rows.append(row)
-        tables.append(parquet.pack(run_id, answers[decoder], None))
+        tables.append(parquet.pack(row["run_id"], answers[decoder], None))
     files.write_csv(table, rows, columns.order_names(name for row in rows for name in row))
     parquet.write(files.records_file(table), parquet.concat(tables))
     return {row["decoder"]: row["speedup"] for row in rows if row["decoder"] != "ar"}
+
+
+def _make_row(
+    decoder: str,
+    file: AnswerFile,
+    records: CellRecords,
+    options: Namespace,
+) -> dict[str, Any]:
+    """Makes a decoder's row: its settings, and the numbers that can be known of its file."""
+    answer_lines = [
+        [answer.prompt_id, len(answer.tokens), answer.decode_s] for answer in records.generations
+    ]
+    reason = f"pair: answers of {file.model}; {_IN_TURN if file.split else _WHOLE}"
+    rate_reason = "" if decoder == "ar" else _DEPTH if file.each_known else _UNKNOWN
+    unknown_columns: tuple[str, ...] = (*_UNTIMED, *_UNCOUNTED)
+    if not file.split:
+        unknown_columns += ("prefill_s",)
+    if not file.each_known:
+        unknown_columns += ("acceptance_rate",)
+    row = {
+        "pair": "",
+        "target": "",
+        "draft": "",
+        "task": options.task,
+        "decoder": decoder,
+        "spec": "-",
+        "temperature": options.temperature,
+        "top_k": 0,
+        "top_p": 1.0,
+        "seed": 0,
+        "batch_size": 1,
+        "tree_attention": "true",
+        "harness": options.harness,
+        "lossless": "",
+        "status": "complete",
+        "run_id": files.digest([options.harness, options.task, decoder, file.model, answer_lines]),
+        "baseline": "",
+        "engine": ENGINE,  # their times are not an older engine's of ours
+        "reason": reason + rate_reason,
+    }
+    for name, number in summarise(records).row.items():
+        is_unknown = number is None or name.startswith(unknown_columns)
+        row[name] = "" if is_unknown else number
+    return row

@@ -247,13 +247,12 @@ class ServedDecoder:
         if requests and self.asking.temperature > 0 and not self._probed:
             self._probe(requests[0])
         results: SimpleQueue[tuple[int, ServerAnswer | Exception | None]] = SimpleQueue()
+        start_s = time.perf_counter()
         arrivals_s = draw_arrivals(len(requests), self.rate, seed) if self.rate else []
-        start = time.perf_counter()
-        moments_s = [start + arrival_s for arrival_s in arrivals_s]
         request_queue = iter(enumerate(requests))
 
         def ask(index: int, request: Request) -> None:
-            moment_s = moments_s[index] if moments_s else None
+            moment_s = start_s + arrivals_s[index] if arrivals_s else None
             result = self._try_answer(request, seed, moment_s, lambda: results.put((index, None)))
             results.put((index, result))
 

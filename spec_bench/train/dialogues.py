@@ -125,13 +125,8 @@ def _answer_dialogues(
         ids = {words: encode_user_opening(tokenizer, words) for words in data.openings}
         opening_ids = [ids[words] for words in first_words]
         turn_settings = AnswerSettings((1.0,), data.longest_turn, answers.batch_size, answers.seed)
-        turns = decode_answers(
-            "prompts",
-            [data.limit, data.openings],
-            opening_ids,
-            end,
-            turn_settings,
-        )
+        turn_source = [data.limit, data.openings]
+        turns = decode_answers("prompts", turn_source, opening_ids, end, turn_settings)
         prompts = _make_prompts(first_words, turns, end, tokenizer)
     elif isinstance(settings.task, Task):
         task = settings.task

@@ -110,22 +110,10 @@ def _build_result(
     """
     settings = session.settings
     prompts = session.prompts
-    reference, baseline_repeats = (baseline[0], baseline[1:]) if baseline else (None, [])
-    texts = prompts.texts(repeats[0])
-    records = CellRecords(
-        repeats[0],
-        baseline=reference,
-        again=repeats[1:],
-        baseline_again=baseline_repeats,
-        texts=texts,
-        references=prompts.references,
-        draft_calls=_draft_calls(decoder, repeats[0]),
-        parameter_ratio=decoder.speed_ratio,
-        batched=settings.engine.batch_size > 1 and settings.served is None,
-        depth=None if settings.served else decoder.depth,
-    )
+    records = _gather_records(session, decoder, repeats, baseline)
     exact = decoder.lossless == "exact" and not settings.sampling.temperature
-    _warn_of_answers(cell_run.cell.title, [*texts.values()], _count_others(records) if exact else 0)
+    other_count = _count_others(records) if exact else 0
+    _warn_of_answers(cell_run.cell.title, [*(records.texts or {}).values()], other_count)
     summary = summarise(records, prompts.task.scores, tokenize=prompts.task.tokenize)
     missing_reasons = explain_missing_prompts(session, cell_run, records.ids)
     undefined_metrics = _find_undefined_metrics(decoder, summary.row)
@@ -133,7 +121,7 @@ def _build_result(
     empty_columns = [f"{name}{end}" for name in undefined_metrics for end in ("", *ENDS)]
     empty_columns += [f"{RATE}_by_depth"] * (RATE in undefined_metrics)
     lengths = {request.prompt_id: len(request.prompt_ids) for request in prompts.requests}
-    alone = reference is None and not has_no_baseline(settings)
+    alone = records.baseline is None and not has_no_baseline(settings)
     result = CellResult(
         cell_run.run_id,
         facts,
@@ -155,9 +143,32 @@ def _build_result(
             "energy_period_s": meter.period_s,
             "idle_power_w": meter.idle_power_w,
         },
-        None if reference is None else "same job",
+        None if records.baseline is None else "same job",
     )
     return result, summary.scores
+
+
+def _gather_records(
+    session: Session,
+    decoder: AnyDecoder,
+    repeats: list[list[Generation]],
+    baseline: list[list[Generation]] | None,
+) -> CellRecords:
+    """Gathers what metrics read: generations, the baseline's, texts and references."""
+    settings = session.settings
+    first_repeat = repeats[0]
+    return CellRecords(
+        first_repeat,
+        baseline=baseline[0] if baseline else None,
+        again=repeats[1:],
+        baseline_again=baseline[1:] if baseline else [],
+        texts=session.prompts.texts(first_repeat),
+        references=session.prompts.references,
+        draft_calls=_draft_calls(decoder, first_repeat),
+        parameter_ratio=decoder.speed_ratio,
+        batched=settings.engine.batch_size > 1 and settings.served is None,
+        depth=None if settings.served else decoder.depth,
+    )
 
 
 def explain_missing_prompts(

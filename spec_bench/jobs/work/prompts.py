@@ -63,23 +63,19 @@ class JobPrompts:
         if task.overlong != "fail":
             context = context_length(settings)
             room = None if context is None else context - max_tokens
+
+        def measure(cut_example: Example) -> int:
+            return _longest(_requests(settings, tokenizer, cut_example), max_tokens)
+
         for example in settings.examples:
             try:
                 requests = _requests(settings, tokenizer, example)
-                if (
-                    isinstance(task, Task)
-                    and room is not None
-                    and _longest(requests, max_tokens) > room
-                ):
+                longest = _longest(requests, max_tokens)
+                if isinstance(task, Task) and room is not None and longest > room:
                     if task.overlong == "skip":
                         skipped_count += 1
                         continue
-                    example = fit_to_context(
-                        *(example, room, task.cut_to),
-                        lambda cut_example: _longest(
-                            _requests(settings, tokenizer, cut_example), max_tokens
-                        ),
-                    )
+                    example = fit_to_context(example, room, task.cut_to, measure)
                     requests = _requests(settings, tokenizer, example)
                     cut_count += 1
             except TimeoutError as error:
