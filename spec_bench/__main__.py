@@ -118,16 +118,19 @@ def explain_unknown(words: Sequence[str]) -> str:
     from spec_bench.settings.arguments import COMMANDS
     from spec_bench.settings.fields import suggest
 
-    word = next((each for each in words if each != "report"), words[0])
-    tried = {
-        each: name for name, told in COMMANDS.items() for each in told.get("tried", "").split()
+    unknown = next((word for word in words if word != "report"), words[0])
+    names_by_alias = {
+        alias: name
+        for name, command in COMMANDS.items()
+        for alias in command.get("tried", "").split()
     }
-    meant = (
-        f"; did you mean {tried[word]}?" if word in tried else suggest(word, [*COMMANDS, *tried])
-    )
-    spelt = suggest_spelling(word)
+    suggestion = suggest(unknown, [*COMMANDS, *names_by_alias])
+    if unknown in names_by_alias:
+        suggestion = f"; did you mean {names_by_alias[unknown]}?"
+    spelt = suggest_spelling(unknown)
     return (
-        f"there is no command {word!r}{f': {spelt}' if spelt else meant or '; spec-bench --help'}"
+        f"there is no command {unknown!r}"
+        f"{f': {spelt}' if spelt else suggestion or '; spec-bench --help'}"
     )
 
 

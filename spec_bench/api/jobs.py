@@ -144,7 +144,7 @@ def build_overrides(
         )
     words = [*_format_pair(pair), *overrides]
     flags = list[str]()
-    known = [*_FLAGS, *{each.partition(".")[0] for each in list_settings("run")}]
+    known_keys = [*_FLAGS, *{path.partition(".")[0] for path in list_settings("run")}]
     for key, value in settings.items():
         value = [value] if key == "metrics" and callable(value) else value
         if key in ("metrics", "task.metrics") and isinstance(value, list | tuple):
@@ -153,7 +153,7 @@ def build_overrides(
             value = [find_score(metric) if callable(metric) else metric for metric in value]
         if key in _FLAGS or (key, value) == ("prompts", "all"):
             flags += [] if value is None else _format_flag(key, value)
-        elif key.partition(".")[0] not in known and (suggestion := suggest(key, known)):
+        elif key.partition(".")[0] not in known_keys and (suggestion := suggest(key, known_keys)):
             raise UsageError(f"unknown setting {key}{suggestion}")
         else:
             is_verbatim = key in _LISTS and isinstance(value, str) and value.startswith("[")

@@ -80,7 +80,9 @@ def write_questions(rows: Sequence[Row], run_folders: Sequence[Path], folder: Pa
         if task.get("judged"):
             tasks[row["task"]] = task
             generations = cell_folder.read_lines(run_folder / files.GENERATIONS)
-            asked_ids.setdefault(row["task"], set()).update(each.prompt_id for each in generations)
+            asked_ids.setdefault(row["task"], set()).update(
+                answer.prompt_id for answer in generations
+            )
     paths = []
     for name, task in tasks.items():
         lines = []

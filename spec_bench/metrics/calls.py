@@ -113,8 +113,10 @@ def beams_per_layer(generations: Sequence[Generation]) -> PromptSums | None:
     )
 
 
-metric("target_calls")(lambda generations: sum(each.calls for each in generations))
-metric("acceptance_rate_by_depth")(lambda each: json.dumps(acceptance_rate_by_depth(each)))
+metric("target_calls")(lambda generations: sum(answer.calls for answer in generations))
+metric("acceptance_rate_by_depth")(
+    lambda generations: json.dumps(acceptance_rate_by_depth(generations))
+)
 metric("draft_calls", of_cell=True)(lambda cell: cell.draft_calls)
 metric("parameter_ratio", of_cell=True)(lambda cell: cell.parameter_ratio)
 for _percent in (1, 50, 99):

@@ -49,11 +49,13 @@ def _total(name: str, generations: Sequence[Generation]) -> float:
     return sum(getattr(generation, name) for generation in generations)
 
 
-for _name, (_above, _below) in _RATIOS.items():
-    metric(_name, sums=(_above, _below))(partial(ratio, numerator=_above, denominator=_below))
+for _name, (_numerator, _denominator) in _RATIOS.items():
+    metric(_name, sums=(_numerator, _denominator))(
+        partial(ratio, numerator=_numerator, denominator=_denominator)
+    )
 metric("prompts")(len)
-metric("prompt_length")(lambda generations: mean(each.prompt_tokens for each in generations))
-metric("delivered_tokens")(lambda generations: sum(each.delivered for each in generations))
+metric("prompt_length")(lambda generations: mean(answer.prompt_tokens for answer in generations))
+metric("delivered_tokens")(lambda generations: sum(answer.delivered for answer in generations))
 metric("prefill_s")(partial(_total, "prefill_s"))
 metric("decode_s")(partial(_total, "decode_s"))
 metric("draft_s")(partial(_total, "draft_s"))
@@ -173,8 +175,10 @@ def stalls(cell: CellRecords) -> int:
     return sum(map(sum, find_stalled(cell.repeats)))
 
 
-metric("load_average", of_cell=True)(lambda cell: mean(each.load_average for each in cell.windows))
-metric("clock_mhz", of_cell=True)(lambda cell: mean(each.clock_mhz for each in cell.windows))
+metric("load_average", of_cell=True)(
+    lambda cell: mean(answer.load_average for answer in cell.windows)
+)
+metric("clock_mhz", of_cell=True)(lambda cell: mean(answer.clock_mhz for answer in cell.windows))
 
 
 def find_stalled(repeats: Repeats) -> list[list[bool]]:
@@ -258,12 +262,12 @@ _AT_ONCE_S = 1e-4
 
 
 _SEEN: Mapping[str, Callable[[Generation, Delivery], list[float]]] = {
-    "ttft_s": lambda _, came: [came.seconds[0]],
-    "inter_token_s": lambda each, came: (
-        [(came.seconds[-1] - came.seconds[0]) / each.decoded] if each.decoded else []
+    "ttft_s": lambda _, delivery: [delivery.seconds[0]],
+    "inter_token_s": lambda answer, delivery: (
+        [(delivery.seconds[-1] - delivery.seconds[0]) / answer.decoded] if answer.decoded else []
     ),
-    "chunk_gap_s": lambda _, came: [after - before for before, after in pairwise(came.seconds)],
-    "latency_s": lambda _, came: [came.seconds[-1]],
+    "chunk_gap_s": lambda _, delivery: [end - start for start, end in pairwise(delivery.seconds)],
+    "latency_s": lambda _, delivery: [delivery.seconds[-1]],
 }
 
 

@@ -184,8 +184,8 @@ def sacrebleu(predictions: list[str], references: list[list[str]], tokenize: Any
 
 # As the hub's modules of these names, in keys and scales, but without a network.
 SHIPPED = {
-    each.__name__: SimpleNamespace(compute=each, features={"references": [str]})
-    for each in (rouge, sacrebleu)
+    compute.__name__: SimpleNamespace(compute=compute, features={"references": [str]})
+    for compute in (rouge, sacrebleu)
 }
 
 

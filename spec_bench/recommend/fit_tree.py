@@ -26,8 +26,8 @@ def main(options: Namespace) -> None:
     """Runs the command. Raises UsageError: the request cannot be right."""
     from spec_bench.jobs.config.compose import list_choices
 
-    job_words = [each for each in options.words if each.partition("=")[0] not in _OWN]
-    shape = _OWN | dict(each.split("=", 1) for each in options.words if each not in job_words)
+    job_words = [word for word in options.words if word.partition("=")[0] not in _OWN]
+    shape = _OWN | dict(word.split("=", 1) for word in options.words if word not in job_words)
     width, *_ = whole_numbers("width", shape["width"])
     sizes = whole_numbers("nodes", shape["nodes"])
     for words in product(*map(list_choices, job_words)):

@@ -30,6 +30,7 @@ from spec_bench.train.batches import (
     find_learned_positions,
 )
 from spec_bench.train.dialogues import check_data, read_dialogues, split_dialogues
+from spec_bench.train.draft_model import make_draft_head
 from spec_bench.train.loop import (
     TrainingProgress,
     TrainingRun,
@@ -39,7 +40,7 @@ from spec_bench.train.loop import (
     run_training,
 )
 from spec_bench.train.settings import DRAFT_MODEL, HeadSettings, TrainSettings
-from spec_bench.train.training_heads import BlockHead, TrainableHead, UnrolledHead, make_draft_head
+from spec_bench.train.training_heads import BlockHead, TrainableHead, UnrolledHead
 
 _MAX_TRAIN = 64  # training dialogues for measuring the training accuracy
 log = logging.getLogger(__name__)

@@ -15,13 +15,13 @@ from spec_bench.engine.mapped_model import FILE, MappedModel, map_draft_vocabula
 from spec_bench.records.types import Request
 from spec_bench.train.batches import IGNORED
 from spec_bench.train.dialogues import Dialogue, encode_user_opening
-from spec_bench.train.loop import measure_accuracy, run_training
-from spec_bench.train.training_heads import (
+from spec_bench.train.draft_model import (
     DraftModel,
     DraftModelHead,
     TextBatches,
     select_draft_vocabulary,
 )
+from spec_bench.train.loop import measure_accuracy, run_training
 from tests.families import decoder_settings
 
 from .tiny import VOCAB, forgetful_target, planned, random_text, settings
@@ -76,7 +76,7 @@ def test_it_comes_near_the_targets_law_as_far_as_it_knows_the_tokens(tmp_path, g
 
 
 def test_the_loss_of_each_level_is_held_against_the_target_there(monkeypatch):
-    monkeypatch.setattr("spec_bench.train.training_heads.MASKED", 1.0)
+    monkeypatch.setattr("spec_bench.train.draft_model.MASKED", 1.0)
     learner, batch = trainee(3), batches(random_text(2, 9), 3).make_batch([0, 1])
     levels = zip(
         learner.logits(batch), learner.iter_target_logits(batch), batch.guessed.T, strict=True

@@ -49,10 +49,10 @@ class PassAt1(Score):
         """
         self.check_given(len(predictions), references)
         tests = [_tests(golds, index) for index, golds in enumerate(references)]
-        results = [self._verdict(*each) for each in zip(predictions, tests, strict=True)]
+        results = [self._verdict(*pair) for pair in zip(predictions, tests, strict=True)]
         verdicts = [verdict for verdict, _ in results]
         return {
-            self.name: mean_interval([float(each == "passed") for each in verdicts]),
+            self.name: mean_interval([float(verdict == "passed") for verdict in verdicts]),
             "program_timeouts": Interval(float(verdicts.count("timeout"))),
             "programs_not_judged": Interval(float(verdicts.count("no package"))),
             "programs_judged_together": Interval(

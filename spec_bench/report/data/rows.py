@@ -141,8 +141,8 @@ def _read_stored(path: Path) -> pd.DataFrame:
     """Returns an experiment's rows as they are stored, screened ones last; none where none are."""
     experiment = Experiment(files.results_folder(path), path.resolve().parent.name)
     with experiment.read_tables() as (screening, table):
-        existing = (each for each in (table, screening) if each.is_file() and each.stat().st_size)
-        parts = [_read(each) for each in existing]
+        tables = (file for file in (table, screening) if file.is_file() and file.stat().st_size)
+        parts = [_read(file) for file in tables]
     full = [part for part in parts if not part.empty] or parts[:1]
     return pd.concat(full, ignore_index=True) if full else pd.DataFrame()
 
@@ -484,18 +484,18 @@ def split(rows: pd.DataFrame, names_shown: Collection[str]) -> list[tuple[str, p
     for the pair: they split the rows only where one task has several, and rows of other tasks
     stand in every part.
     """
-    columns = [each for each in run_columns(rows) if each.name not in names_shown]
-    texts = {each: rows[each.name].map(partial(value_text, each)) for each in columns}
+    columns = [setting for setting in run_columns(rows) if setting.name not in names_shown]
+    texts = {setting: rows[setting.name].map(partial(value_text, setting)) for setting in columns}
     if MODELS_APART.get() and "draft" in rows:
         draft = replace(column("draft"), apart="pair")
         columns.append(draft)
         texts[draft] = rows.draft.map(partial(value_text, draft)).where(_mask_draft_models(rows))
-    run_texts = [texts[each] for each in columns if each.apart == "run"]
-    alone = {each: _values(rows, each, texts[each], ()) for each in columns}
-    varying_columns = [each for each in columns if (alone[each] != _ANY).any()]
+    run_texts = [texts[setting] for setting in columns if setting.apart == "run"]
+    alone = {setting: _values(rows, setting, texts[setting], ()) for setting in columns}
+    varying_columns = [setting for setting in columns if (alone[setting] != _ANY).any()]
     if not varying_columns:
         return [("", rows)]
-    values = [_values(rows, each, texts[each], run_texts) for each in varying_columns]
+    values = [_values(rows, setting, texts[setting], run_texts) for setting in varying_columns]
     keys = list(zip(*values, strict=True))
     parts = []
     for key in dict.fromkeys(keys):
@@ -503,8 +503,8 @@ def split(rows: pd.DataFrame, names_shown: Collection[str]) -> list[tuple[str, p
             continue  # a part with more values holds these rows, too
         fits = [_fits(another, key) for another in keys]
         settings = []
-        for text, each in zip(key, varying_columns, strict=True):
-            common_texts = {*alone[each][fits]} - {_ANY}
+        for text, setting in zip(key, varying_columns, strict=True):
+            common_texts = {*alone[setting][fits]} - {_ANY}
             settings.append(text or (common_texts.pop() if len(common_texts) == 1 else _ANY))
         parts.append((join_settings(filter(None, settings)), rows[fits]))
     return sorted(parts, key=lambda part: -len(part[1]))

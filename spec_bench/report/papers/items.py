@@ -55,7 +55,7 @@ def recipe_name(name: str) -> str:
 def check_experiments(names: Iterable[str], measured: Iterable[str]) -> None:
     """Refuses the name of a results folder that no paper's recipe writes, and that has no rows."""
     measured_names = {*measured}
-    for name in (each for each in names if each not in measured_names):
+    for name in (name for name in names if name not in measured_names):
         paths = [path for folder in paper_folders().values() for path in folder.glob("*.yaml")]
         recipes = [f"{path.parent.name}={path.stem}" for path in paths if path.name != PAPER]
         if name not in (recipe_names := sorted(map(recipe_name, recipes))):

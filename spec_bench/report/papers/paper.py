@@ -191,11 +191,11 @@ def _find(items: Sequence[_Kind], kind: str, name: str) -> _Kind:
             return item
     paper, _, number = name.partition("/")
     parts: list[list[int]] = []
-    for each in sorted(item.number for item in items):
-        if parts and each == parts[-1][-1] + 1:
-            parts[-1].append(each)
+    for item_number in sorted(item.number for item in items):
+        if parts and item_number == parts[-1][-1] + 1:
+            parts[-1].append(item_number)
         else:
-            parts.append([each])
+            parts.append([item_number])
     choices = ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts) or "none"
     message = f"{paper} has no {kind} {number!r}; its {kind}s: {paper}/ {choices}"
     if (paper_folders()[paper] / f"{number}.yaml").is_file():

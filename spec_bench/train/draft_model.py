@@ -1,0 +1,255 @@
+"""Trains a small draft model with some of the target's tokens.
+
+At every position of an answer it learns the target's distribution of the next token, restricted to
+its own vocabulary: distillation on the target's answers (DistillSpec, arXiv 2310.08461), with
+EAGLE-3's smaller vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, log_softmax
+from torch.nn.utils.rnn import pad_sequence
+from transformers import MistralConfig, MistralForCausalLM
+
+from spec_bench.draft.network import scatter_to_vocabulary
+from spec_bench.engine.mapped_model import read_ids, vocabulary_map_of_ids, write_ids
+from spec_bench.system.errors import UsageError
+from spec_bench.train.batches import (
+    IGNORED,
+    Dialogue,
+    DialogueBatches,
+    count_answer_tokens,
+)
+from spec_bench.train.training_heads import GuessLosses, TrainableHead, pad_rows
+
+if TYPE_CHECKING:
+    from spec_bench.train.settings import HeadSettings
+
+MASKED = 0.5  # share of an answer's positions, drawn in every step, with PARD's masks after them
+
+
+class DraftModel(nn.Module):
+    """A Mistral (a Llama with a window) over V' tokens and one for all others, made from ``shape``
+    or loaded from a folder. With several guesses a mask token follows these.
+    """
+
+    ids: Tensor  # [V'] target ids of its vocabulary
+    reads: Tensor
+
+    def __init__(
+        self,
+        ids: Sequence[int],
+        vocab: int,
+        shape: dict[str, Any] | Path,
+        guesses: int = 1,
+    ) -> None:
+        super().__init__()
+        count = len(ids) + 1 + (guesses > 1)
+        if isinstance(shape, Path):
+            self.module = MistralForCausalLM.from_pretrained(shape, dtype=torch.float32)
+            self.module.resize_token_embeddings(count, mean_resizing=False)
+        else:
+            shape = {"sliding_window": None, "tie_word_embeddings": True, "use_cache": True} | shape
+            shape["num_key_value_heads"] = shape["num_attention_heads"]
+            self.module = MistralForCausalLM(MistralConfig(vocab_size=count, **shape))
+        self.module.config.pard_token = count - 1 if guesses > 1 else None
+        self.vocab = vocab
+        self.guesses = guesses
+        self.parameter_count = self.module.num_parameters()  # shared ones once
+        self.register_buffer("ids", torch.tensor(ids), persistent=False)
+        self.register_buffer(
+            "reads",
+            torch.tensor(vocabulary_map_of_ids(ids, vocab).reads),
+            persistent=False,
+        )
+
+    def forward(self, tokens: Tensor, locations: Tensor, starts: Tensor) -> Iterator[Tensor]:
+        """Yields the logits [N, V'] after ``locations`` [N, 2] (dialogue and position) of tokens
+        [B, T]; then [S, V'] of each of the K - 1 masks after ``starts`` [S, 2]. Masks do not see
+        those after other starts.
+        """
+        count = tokens.shape[1]
+        masks = self.guesses - 1
+        ends = tokens.new_zeros(tokens.shape[1])
+        rows, present = pad_rows(starts, len(tokens))  # [B, A]
+        mask_index = torch.arange(rows.shape[1] * masks, device=tokens.device)
+        # number of the start of each mask; 0: text
+        chain = torch.cat([ends, 1 + mask_index // max(masks, 1)])
+        mask_depth = torch.cat([ends, 1 + mask_index % max(masks, 1)])
+        text = torch.arange(count, device=tokens.device).expand(len(tokens), -1)
+        known_place = torch.cat([text, rows.repeat_interleave(masks, dim=1)], dim=1)
+        places = known_place + mask_depth
+        q = places.unsqueeze(2)
+        k = places.unsqueeze(1)
+        in_chain = (chain == chain.unsqueeze(1)) & (k <= q)
+        visible = torch.where(chain == 0, k <= known_place.unsqueeze(2), in_chain)
+        if (window := self.module.config.sliding_window) is not None:
+            visible &= k > q - window
+        input_ids = nn.functional.pad(
+            self.reads[tokens],
+            (0, len(mask_index)),
+            value=len(self.ids) + 1,
+        )
+        hidden_states = self.module.model(
+            input_ids=input_ids,
+            position_ids=places,
+            attention_mask=visible.unsqueeze(1),
+            use_cache=False,
+        )[0]
+        mask_states = hidden_states[:, count:].unflatten(1, (rows.shape[1], masks))[present]
+        for states in (hidden_states[locations[:, 0], locations[:, 1]], *mask_states.unbind(1)):
+            yield linear(states, self.module.lm_head.weight[: len(self.ids)])
+
+
+class TextBatch(NamedTuple):
+    """Whole dialogues for one part of a step."""
+
+    tokens: Tensor  # [B, T] whole dialogues, padded on the right
+    at: Tensor  # [N, 2] dialogue and position t before each token of an answer
+    x: Tensor  # [N, D] the target's last hidden states there
+    guessed: Tensor  # [N, K] tokens t + 1..t + K, IGNORED past an answer's end
+
+
+def find_answer_positions(dialogue: Dialogue) -> list[int]:
+    """Finds the positions whose next token belongs to an answer."""
+    return [t for t, is_answer in enumerate(dialogue.learned[1:]) if is_answer]
+
+
+@dataclass(frozen=True)
+class TextBatches(DialogueBatches):
+    """Makes batches of tokens, with the hidden states before each token of an answer."""
+
+    select_positions = select_starts = staticmethod(find_answer_positions)
+
+    @torch.no_grad()
+    def make_batch(self, indices: Sequence[int]) -> TextBatch:  # type: ignore[override]
+        device = self.model.device
+        dialogue_indices = indices or [0]  # a part of a step without dialogues learns nothing
+        dialogues = [self.dialogues[index] for index in dialogue_indices]
+        ids = pad_sequence([torch.tensor(dialogue.ids) for dialogue in dialogues], batch_first=True)
+        locations = torch.tensor(
+            [
+                (row, t)
+                for row, dialogue in enumerate(dialogues)
+                for t in self.select_starts(dialogue)
+            ]
+        )
+        position_count = len(locations) if indices else 0
+        labels = self.get_labels(dialogue_indices)[:position_count].to(device)
+        x = self.get_hidden_states(dialogue_indices)[:position_count]
+        return TextBatch(ids.to(device), locations[:position_count].to(device), x, labels)
+
+    def get_labels(self, indices: Sequence[int]) -> Tensor:
+        return self.tokens(indices)[:, :-1]
+
+
+class DraftModelHead(TrainableHead):
+    """A draft model with its loss; ``output`` [V, D] is the target's last layer."""
+
+    heads: DraftModel  # type: ignore[assignment]
+    batches = TextBatches
+
+    def __init__(self, draft: DraftModel, output: Tensor) -> None:
+        super().__init__(draft, draft.guesses)  # type: ignore[arg-type]
+        self._output = output  # neither trained nor saved
+        self._known: Tensor | None = None
+
+    def logits(self, batch: TextBatch) -> Iterator[Tensor]:
+        """Yields logits [N, V], -inf for tokens outside of the draft's vocabulary."""
+        for logits in self.heads(batch.tokens, batch.at, batch.at):
+            yield scatter_to_vocabulary(logits, self.heads.ids, self.heads.vocab)
+
+    def iter_target_logits(self, batch: TextBatch) -> Iterator[Tensor]:
+        logits = linear(batch.x, self._output.to(batch.x.device))[:, : self.heads.vocab]
+        yield from (logits.roll(-step, 0) for step in range(self.guesses))
+
+    def forward(  # type: ignore[override]
+        self,
+        tokens: Tensor,
+        locations: Tensor,
+        x: Tensor,
+        labels: Tensor,
+    ) -> GuessLosses:
+        """Sums the cross-entropy of a ``TextBatch`` with the target's distribution over V'. Masks
+        follow a sample of the positions; their sums are scaled up to all positions.
+        """
+        with torch.no_grad():
+            if self._known is None:
+                self._known = self._output.to(x.device)[self.heads.ids]
+            p = linear(x, self._known).softmax(dim=-1)
+        all_rows = torch.arange(len(locations), device=locations.device)
+        mask_rows = all_rows[
+            torch.rand(len(locations), device=locations.device) < MASKED * (self.guesses > 1)
+        ]
+        losses = []
+        right = []
+        for step, logits in enumerate(self.heads(tokens, locations, locations[mask_rows])):
+            rows = mask_rows if step else all_rows
+            is_inside = labels[rows, step] != IGNORED
+            rows = rows[is_inside]
+            logits = logits[is_inside]
+            weight = (labels[:, step] != IGNORED).sum() / max(len(rows), 1)
+            entropy = -(p[rows + step] * log_softmax(logits.float(), dim=-1)).sum()
+            best = self.heads.ids[logits.detach().argmax(-1)]
+            losses.append(entropy * weight)
+            right.append((best == labels[rows, step]).sum() * weight)
+        return GuessLosses(torch.stack(losses), torch.stack(right))
+
+    def save(self, folder: Path, dtype: torch.dtype) -> None:
+        """Writes a model folder with the ids of its vocabulary; its tokenizer is the target's."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.heads.to(dtype).module.save_pretrained(folder)
+        write_ids(folder, self.heads.ids.tolist())
+        self.heads.float()
+
+
+def make_draft_head(
+    head: HeadSettings,
+    target: Any,
+    output: Tensor,
+    dialogues: Sequence[Dialogue],
+) -> DraftModelHead:
+    """Loads the draft model that ``head.init`` names, or makes an untrained one from the target's
+    text config. ``output`` is the target's last layer ([V, D] float32).
+
+    A new one has ``head.draft_vocab`` tokens (V'): the most frequent of the answers, and if these
+    are too few the lowest ids, which a byte-pair vocabulary merged first. Raises UsageError if the
+    target has fewer, or if the folder has no list of tokens.
+    """
+    from spec_bench.jobs.config.model_files import model_path  # late: scripts/gpu lack pydantic
+    from spec_bench.train.settings import HEAD_WIDTH, RANDOM
+
+    if head.init != RANDOM:
+        folder = Path(model_path(head.init))
+        if (ids := read_ids(folder)) is None:
+            raise UsageError(f"head.init={head.init}: no draft that `head=draft_model` trained")
+        return DraftModelHead(DraftModel(ids, len(output), folder, head.guesses), output)
+    assert head.width is not None and head.draft_vocab is not None
+    if head.draft_vocab > len(output):
+        raise UsageError(
+            f"head.draft_vocab={head.draft_vocab}: the target has {len(output)} tokens"
+        )
+    copied_names = ("max_position_embeddings", "rms_norm_eps")
+    shape = {name: getattr(target, name) for name in copied_names if hasattr(target, name)}
+    shape |= {f"{end}_token_id": None for end in ("bos", "eos", "pad")}
+    shape |= {"hidden_size": head.width, "intermediate_size": head.inner}
+    shape |= {"num_hidden_layers": head.blocks, "sliding_window": head.window}
+    shape |= {"num_attention_heads": head.width // HEAD_WIDTH}
+    ids = select_draft_vocabulary(dialogues, head.draft_vocab)
+    return DraftModelHead(DraftModel(ids, len(output), shape, head.guesses), output)
+
+
+def select_draft_vocabulary(dialogues: Sequence[Dialogue], count: int) -> tuple[int, ...]:
+    """Selects tokens that occur twice or more in answers, the most frequent ones, then the lowest
+    ids, in increasing order.
+    """
+    counts = count_answer_tokens(dialogues)
+    frequent = sorted((t for t in counts if counts[t] > 1), key=lambda t: (-counts[t], t))
+    return tuple(sorted(list(dict.fromkeys([*frequent, *range(2 * count)]))[:count]))
