@@ -138,7 +138,7 @@ def _compared(
 
 def _perplexity(columns: Array) -> Interval | None:
     found = ratio_interval(*columns)
-    return _printed("perplexity", found and found.mapped(exp))
+    return _printed("perplexity", found and found.map(exp))
 
 
 def _pearson(columns: Array) -> Interval | None:
@@ -170,8 +170,8 @@ QUANTITIES = (
     *(_mean(f"exact match, {share:.0%} right", f"right_{share}") for share in (0.1, 0.5, 0.9)),
     _mean("ROUGE-like score", "rouge"),
     Quantity(
-        "BLEU", BLEU, lambda x: score_interval(Bleu.of_sums, x),
-        lambda x: float(Bleu.of_sums(x.sum(axis=1, keepdims=True))[0]),
+        "BLEU", BLEU, lambda x: score_interval(Bleu.compute_from_sums, x),
+        lambda x: float(Bleu.compute_from_sums(x.sum(axis=1, keepdims=True))[0]),
     ),
     _compared(
         "difference in block efficiency", "block_efficiency",
@@ -366,7 +366,7 @@ def measure_seeds(own: float, prompts: int, simulations: int) -> str:
         whole, *each = ratio_intervals([table, table[:, :1], table[:, 1:]])
         ends = [one.ends for one in each if one and one.ends]
         assert whole and len(ends) == 2
-        pooled = whole.within(min(low for low, _ in ends), max(high for _, high in ends))
+        pooled = whole.clip(min(low for low, _ in ends), max(high for _, high in ends))
         found.append(pooled)
         wide.append(whole)
         if min(low for low, _ in ends) > 1:

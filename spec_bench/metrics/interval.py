@@ -56,7 +56,7 @@ class Interval:
         point = self.low == self.high
         return format_interval(self.value, None if point else self.low, self.high, form)
 
-    def within(self, lowest: float | None, highest: float | None) -> Interval:
+    def clip(self, lowest: float | None, highest: float | None) -> Interval:
         """Returns the interval without what the number cannot be."""
         if self.ends is None:
             return self
@@ -65,7 +65,7 @@ class Interval:
         high = high if highest is None else min(high, max(highest, self.value))
         return replace(self, low=low, high=high)
 
-    def mapped(self, function: Callable[[float], float]) -> Interval:
+    def map(self, function: Callable[[float], float]) -> Interval:
         """The interval of an increasing function of the statistic; none beyond all numbers."""
         value = function(self.value)
         if self.ends is None:
@@ -84,7 +84,7 @@ def limit_to_column(name: str, interval: Interval) -> Interval:
     """The interval within the column's range; without ends that are too far apart to say much."""
     column = find_column(name)
     smallest, largest = column.limits if column else (None, None)
-    inside = interval.within(smallest, largest)
+    inside = interval.clip(smallest, largest)
     if column and largest is None and inside.ends and inside.ends[0] * WIDEST < inside.ends[1]:
         return replace(inside, low=None, high=None)
     return inside

@@ -101,7 +101,7 @@ def _make_ratio_intervals(tables: Sequence[Array]) -> list[Interval | None]:
         strict=True,
     )
     return [
-        interval and replace(interval.mapped(exp), value=value) for interval, value in log_intervals
+        interval and replace(interval.map(exp), value=value) for interval, value in log_intervals
     ]
 
 
@@ -280,7 +280,7 @@ def rare_interval(statistic: Statistic, columns: ArrayLike, room: float) -> Inte
         return None
     usual, unlike = usual_and_unlike
     interval = score_difference_interval(lambda sums: statistic(sums) - usual, data, room)
-    interval = interval and interval.mapped(lambda number: number + usual)
+    interval = interval and interval.map(lambda number: number + usual)
     if interval is None or not isfinite(room):
         return interval and Interval(interval.value)
     return replace(interval, shrinks=0.75 if unlike else 1.0)

@@ -146,7 +146,7 @@ class Metric:
     # none
     sums: Sequence[Summand] | None = None
 
-    def of(self, cell: CellRecords) -> Number:
+    def compute(self, cell: CellRecords) -> Number:
         """Returns the cell's number; seconds and joules over all repeats, all else of the first."""
         if self.of_cell:
             return self.function(cell)
@@ -156,7 +156,7 @@ class Metric:
 
     def value(self, cell: CellRecords) -> float | int | str | None:
         """Returns the cell's number without its interval."""
-        number = self.of(cell)
+        number = self.compute(cell)
         return number.value if isinstance(number, PromptSums | Interval) else number
 
 
@@ -195,8 +195,8 @@ def compute_interval(sums: PromptSums) -> Interval | None:
 
 def finish_interval(sums: PromptSums, interval: Interval) -> Interval:
     """Returns a ratio's interval without what that cannot be, mapped."""
-    inside = interval.within(*(sums.limits or (None, None)))
-    return inside.mapped(sums.mapped) if sums.mapped else inside
+    inside = interval.clip(*(sums.limits or (None, None)))
+    return inside.map(sums.mapped) if sums.mapped else inside
 
 
 def ratio(

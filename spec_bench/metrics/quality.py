@@ -130,12 +130,12 @@ class Bleu(Score):
         streams = [list(stream) for stream in zip_longest(*references)]
         statistics = self._scorer._extract_corpus_statistics(predictions, streams)
         rows = [(*numbers[2:], *numbers[:2]) for numbers in statistics]
-        corpus = score_interval(self.of_sums, np.asarray(rows, dtype=np.float64).T)
+        corpus = score_interval(self.compute_from_sums, np.asarray(rows, dtype=np.float64).T)
         assert corpus is not None, "a corpus of at least one prompt has a score"
         return {self.name: replace(corpus, parts=tuple(rows))}
 
     @classmethod
-    def of_sums(cls, sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    def compute_from_sums(cls, sums: NDArray[np.float64]) -> NDArray[np.float64]:
         """The score / 100 from summed statistics (numbers, batch), of BLEU 4 matches, 4 totals and
         two lengths.
         """
@@ -324,8 +324,8 @@ def score_alone(name: str, by_prompt: Mapping[str, Any]) -> Mapping[str, float]:
     numbers = np.array([*by_prompt.values()], dtype=np.float64).T
     if numbers.ndim == 1:
         return by_prompt
-    of_sums = getattr(SCORES.get(name), "of_sums", None)
-    alone = of_sums(numbers).tolist() if of_sums else ()
+    compute_from_sums = getattr(SCORES.get(name), "compute_from_sums", None)
+    alone = compute_from_sums(numbers).tolist() if compute_from_sums else ()
     return dict(zip(by_prompt, alone, strict=False))
 
 
@@ -336,7 +336,7 @@ def score_of_sums(name: str, numbers: int) -> Statistic | None:
     """
     if numbers == 2:
         return None
-    statistic = getattr(SCORES[name], "of_sums", None) if name in SCORES else None
+    statistic = getattr(SCORES[name], "compute_from_sums", None) if name in SCORES else None
     if statistic is None:
         raise UsageError(f"score {name}: nobody says how it is made of {numbers} numbers a prompt")
     return cast("Statistic", statistic)

@@ -54,7 +54,9 @@ def summarise(
     failures = list[tuple[str, str]]()
     for name, quantity in metric.items():
         try:
-            row.update(_values(name, quantity.of(cell), quantity.column.interval and ends, tau))
+            row.update(
+                _values(name, quantity.compute(cell), quantity.column.interval and ends, tau)
+            )
         except Exception as error:  # as of another package's
             failures.append((name, describe_error(error)))
     signatures = []

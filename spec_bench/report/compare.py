@@ -105,14 +105,14 @@ def markdown(comparison: ResultsComparison) -> str:
     parts = [title, *map(escape_markdown, alone), f"**{comparison.sentence}**"]
     if comparison.failed:
         parts.append(markdown_table(["failed now", "why"], comparison.failed, labels=2))
-    changes = [change for verdict in ORDER[:3] for change in comparison.of(verdict)]
-    changes += [change for change in comparison.of("not judged") if change.column.name == RATE]
+    changes = [change for verdict in ORDER[:3] for change in comparison.select(verdict)]
+    changes += [change for change in comparison.select("not judged") if change.column.name == RATE]
     if changes:
         parts.append(markdown_table(HEADS, map(format_change, changes), labels=2))
-    if identical_count := len(comparison.of("identical")):
+    if identical_count := len(comparison.select("identical")):
         parts.append(f"The same on every prompt: {format_count(identical_count, 'number')}.")
     for reason, count in Counter(
-        e.why.partition(":")[0] for e in comparison.of("not judged")
+        e.why.partition(":")[0] for e in comparison.select("not judged")
     ).items():
         parts.append(f"Not judged: {format_count(count, 'number')}, {reason}.")
     parts.append(METHOD.format(alpha=comparison.alpha, margin=comparison.margin))
@@ -133,7 +133,7 @@ def page(comparison: ResultsComparison) -> str:
         parts=[
             (verdict, list(map(format_change, changes)))
             for verdict in ORDER
-            if (changes := comparison.of(verdict))
+            if (changes := comparison.select(verdict))
         ],
         method=METHOD.format(alpha=comparison.alpha, margin=comparison.margin),
         verdicts={"regression": "bad", "improvement": "good", "not judged": "open"},

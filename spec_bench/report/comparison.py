@@ -69,7 +69,7 @@ class ComparedCell(NamedTuple):
     bases: tuple[Row, ...]  # plain decoding of the same group; one may be timed in turn with it
 
     @property
-    def failed(self) -> bool:
+    def is_failed(self) -> bool:
         """Whether it has no numbers."""
         return str(self.row["status"]) == "failed"
 
@@ -135,24 +135,24 @@ class ResultsComparison:
     alone: Sequence[tuple[str, Sequence[str]]]  # before or after, and the cells it alone has
     differing: Sequence[DifferentSetting]  # settings, machines and versions that are not the same
 
-    def of(self, verdict: Verdict) -> list[NumberChange]:
+    def select(self, verdict: Verdict) -> list[NumberChange]:
         """Returns the changes of one verdict."""
         return [change for change in self.judged if change.verdict == verdict]
 
     @property
     def regressed(self) -> bool:
         """Whether something got worse, or failed."""
-        return bool(self.failed or self.of("regression"))
+        return bool(self.failed or self.select("regression"))
 
     @property
-    def compared(self) -> int:
+    def compared_count(self) -> int:
         """How many numbers have a verdict."""
-        return len(self.judged) - len(self.of("not judged"))
+        return len(self.judged) - len(self.select("not judged"))
 
     @property
     def inconclusive_reason(self) -> str:
         """Returns why the comparison is no success though nothing got worse; "" of a success."""
-        if not self.compared:
+        if not self.compared_count:
             return "no number could be compared"
         is_disturbed = any(change.why.startswith("disturbed") for change in self.judged)
         return "speeds are not judged, disturbed" if is_disturbed else ""
@@ -176,12 +176,12 @@ class ResultsComparison:
                 "These are the same runs: every number, times included, is equal on every prompt. "
                 "To measure again, run the job with another --out FOLDER"
             )
-        open_count = len(self.of("not judged"))
+        open_count = len(self.select("not judged"))
         doubt = f"{self.inconclusive_reason}; " if self.inconclusive_reason else ""
         parts = [
-            format_count(len(self.of("regression")), "regression"),
-            format_count(len(self.of("improvement")), "improvement"),
-            f"{format_count(self.compared, 'number')} compared",
+            format_count(len(self.select("regression")), "regression"),
+            format_count(len(self.select("improvement")), "improvement"),
+            f"{format_count(self.compared_count, 'number')} compared",
         ]
         parts += [f"{open_count} not judged"] if open_count else []
         failure_text = format_count(len(self.failed), "cell")
@@ -207,7 +207,7 @@ def compare(
     numbers = (*_COMPARED, RATE)
     sides = read_side(before, numbers), read_side(after, numbers)
     pairs, lost_names, new = matches(*sides)
-    failures = [match for match in pairs if match.after.failed and not match.before.failed]
+    failures = [match for match in pairs if match.after.is_failed and not match.before.is_failed]
     columns_both = find_columns(name for side in sides for name in side.cells.rows)
     changes = list(compare_numbers(pairs, columns_both, *sides, margin))
     return ResultsComparison(
@@ -401,7 +401,7 @@ def compare_numbers(
     ]
     changes: list[NumberChange | _Paired] = []
     for match in both:
-        if match.before.failed or match.after.failed:
+        if match.before.is_failed or match.after.is_failed:
             continue
         rows = match.before.row, match.after.row
         known_columns = [
@@ -488,7 +488,7 @@ def _change(paired_change: _Paired, interval: Interval | None, margin: float) ->
         return replace(change, why="no value")
     margins = {_SPEEDUP: margin, RATE: RATE_MARGIN}
     p = p_value(interval, log1p(margins.get(change.column.name, 0.0)))
-    shares = interval.mapped(lambda value: float(np.expm1(value)))
+    shares = interval.map(lambda value: float(np.expm1(value)))
     # Of the prompts that both have; rows of an earlier engine, which show no times, have them too.
     half = len(table) // 2
     sums = table.sum(axis=(1, 2))[:, None]

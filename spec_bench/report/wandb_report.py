@@ -125,7 +125,7 @@ def build_blocks(wr: Any, tables: Sequence[Path], task: str = "") -> Iterator[An
     no_cell = f"JobType != {TABLE!r} and JobType != {TRAINING!r}"
     all_cells = wr.Runset(name=task or "all tasks", filters=f"{no_cell}{of_task}")
     for group in groups:
-        runset = _runset_of(wr, group)
+        runset = _make_runset(wr, group)
         yield wr.H2(runset.name)
         yield wr.PanelGrid(runsets=[runset], panels=_summary_panels(wr, group.rows))
         yield wr.MarkdownBlock(summary.markdown([group], Path(group.rows.file.iloc[0])))
@@ -141,14 +141,14 @@ def build_blocks(wr: Any, tables: Sequence[Path], task: str = "") -> Iterator[An
     yield wr.PanelGrid(runsets=[logged], panels=[table])
     yield wr.H2("Prompt by prompt: a line is a cell, a step is a prompt")
     for group in groups:
-        runset = _runset_of(wr, group)
+        runset = _make_runset(wr, group)
         yield wr.H3(runset.name)
         yield wr.PanelGrid(runsets=[runset], panels=_history_panels(wr, group.rows))
     if not groups:
         yield wr.PanelGrid(runsets=[all_cells], panels=_history_panels(wr, rows))
 
 
-def _runset_of(wr: Any, group: Group) -> Any:
+def _make_runset(wr: Any, group: Group) -> Any:
     """Makes the set of a group's runs, the fastest first, each in its decoder's colour."""
     colours = {
         run_id: names.decoder_style(str(row["decoder"])).colour.light

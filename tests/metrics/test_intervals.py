@@ -39,7 +39,7 @@ def skewed(prompts, rng, *, limit=np.inf):
 @pytest.mark.parametrize(
     "interval",
     [
-        lambda x: mean_interval(x / 10).mapped(lambda share: 10 * share),
+        lambda x: mean_interval(x / 10).map(lambda share: 10 * share),
         lambda x: ratio_interval(x, np.ones(400)),
         lambda x: score_difference_interval(lambda s: s[0] / s[1], [x - 5, np.ones(400)]),
     ],
@@ -282,7 +282,7 @@ def test_five_prompts_that_differ_are_resampled():
 
 
 def test_a_rate_reaches_as_far_as_tokens_per_call_where_few_prompts_differ_in_these():
-    tau = ratio_interval([*[10.0] * 11, 30.0], [10.0] * 12, room=10.0).within(1.0, 11.0)
+    tau = ratio_interval([*[10.0] * 11, 30.0], [10.0] * 12, room=10.0).clip(1.0, 11.0)
     speed = Interval(1.2, 1.1, 1.3)
     share = tau.high / tau.value
     assert reach_as_far(speed, tau, "speedup").high == pytest.approx(1.2 * share)

@@ -350,8 +350,8 @@ def test_repeats_that_differ_as_a_whole_widen_the_interval_of_a_rate():
 
 
 def test_an_end_beyond_all_numbers_is_no_end():
-    assert Interval(1.0, 0.0, 1e4).mapped(exp) == Interval(exp(1.0))
-    assert Interval(1.0, 0.0, 2.0).mapped(exp) == Interval(exp(1.0), 1.0, exp(2.0))
+    assert Interval(1.0, 0.0, 1e4).map(exp) == Interval(exp(1.0))
+    assert Interval(1.0, 0.0, 2.0).map(exp) == Interval(exp(1.0), 1.0, exp(2.0))
 
 
 def answer(name, seconds, tokens, **more):

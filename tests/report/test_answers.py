@@ -114,9 +114,9 @@ def test_three_repeats_of_one_system_do_not_beat_each_other(tmp_path):
         tables.append(read(base, other, "spec_bench", folder / "results").parent)
     for one, other in combinations(tables, 2):
         found = compare(one, other)
-        same = [each.column.name for each in found.of("no change shown")]
+        same = [each.column.name for each in found.select("no change shown")]
         assert sorted(same) == ["speedup", "token_rate"]
-        assert not found.of("regression") and not found.of("improvement")
+        assert not found.select("regression") and not found.select("improvement")
 
 
 def test_the_speed_up_of_spec_benchs_own_script_stands_beside_ours(tmp_path, capsys):

@@ -52,7 +52,7 @@ def run(folder, seed, slowed=0.0, machine=1.0, scored=True, repeats=1, stalled=0
 
 
 def worse(found):
-    return [(each.cell.split()[0], each.column.name) for each in found.of("regression")]
+    return [(each.cell.split()[0], each.column.name) for each in found.select("regression")]
 
 
 def test_holm_multiplies_the_smallest_by_all_and_never_falls():
@@ -76,7 +76,7 @@ def test_a_p_value_is_below_5_percent_where_the_interval_leaves_0_out(prompts):
 
 
 def changed(found):
-    return bool(found.of("regression") or found.of("improvement"))
+    return bool(found.select("regression") or found.select("improvement"))
 
 
 def test_a_loss_of_5_percent_is_found_and_nothing_is_found_where_nothing_changed(tmp_path):
@@ -98,7 +98,7 @@ def test_stalls_in_some_of_three_repeats_neither_hide_a_loss_of_10_percent_nor_m
     assert not changed(compare(before, same))
     lost = compare(before, slower)
     assert worse(lost) == [("rsd_s", "speedup")]
-    assert lost.of("regression")[0].shift.value == pytest.approx(-0.1, abs=0.03)
+    assert lost.select("regression")[0].shift.value == pytest.approx(-0.1, abs=0.03)
 
 
 def test_a_stalled_cell_is_not_judged_unless_the_median_of_three_repeats_is(tmp_path):
@@ -108,14 +108,14 @@ def test_a_stalled_cell_is_not_judged_unless_the_median_of_three_repeats_is(tmp_
         before = run(tmp_path / f"a{repeats}", 0, **told)
         found = compare(before, run(tmp_path / f"b{repeats}", 1, 0.2, **told))
         assert (worse(found) == [("rsd_s", "speedup")]) == judged
-        assert any("stalled" in each.why for each in found.of("not judged")) != judged
+        assert any("stalled" in each.why for each in found.select("not judged")) != judged
 
 
 def test_what_is_the_same_on_every_prompt_is_identical_and_no_test(tmp_path):
     once = run(tmp_path / "a", 0)
     found = compare(once, run(tmp_path / "b", 1))
-    assert len(found.of("identical")) == 4 + 3  # ROUGE-2 of all, block efficiency but of AR
-    assert len(found.of("no change shown")) == 3 + 1  # speed-ups, plain decoding's rate
+    assert len(found.select("identical")) == 4 + 3  # ROUGE-2 of all, block efficiency but of AR
+    assert len(found.select("no change shown")) == 3 + 1  # speed-ups, plain decoding's rate
     assert not found.regressed and not found.differing and not found.same_runs
     assert compare(once, once).sentence.startswith("These are the same runs")
 

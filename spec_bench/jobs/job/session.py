@@ -90,7 +90,7 @@ class CellRun:
         """The hash of the settings that change its numbers."""
         return self.store.folder.name
 
-    def missing(self, requests: Sequence[Request], repeat: int) -> list[Request]:
+    def list_missing(self, requests: Sequence[Request], repeat: int) -> list[Request]:
         """Returns the requests it will decode in a repeat; none once it has failed."""
         unrecorded_requests = [] if self.decoder is None else self.find_unrecorded(requests, repeat)
         return [request for request in unrecorded_requests if request.prompt_id not in self.failed]
@@ -199,14 +199,14 @@ class Session:
     ) -> list[Request]:
         """What a cell decodes of a batch: what it lacks, and the baseline what any cell does."""
         if cell_run is not self.baseline:
-            return cell_run.missing(batch, repeat)
+            return cell_run.list_missing(batch, repeat)
         if cell_run.decoder is None:
             return []
         own_runs = [other_run for other_run in runs if not other_run.shared]
         prompt_ids = {
             request.prompt_id
             for other_run in own_runs
-            for request in other_run.missing(batch, repeat)
+            for request in other_run.list_missing(batch, repeat)
         }
         return [request for request in batch if request.prompt_id in prompt_ids]
 

@@ -183,7 +183,7 @@ def publish_state(results: Path, name: str) -> Iterator[RunningJob]:
     with SweepNotes(results, name).track(number, HydraConfig.get().overrides.task) as running:
         label = f"job {number + 1} of {running.listed}"
 
-        def numbered(record: logging.LogRecord) -> bool:
+        def add_label(record: logging.LogRecord) -> bool:
             record.msg = f"[{label}] {record.getMessage()}"
             record.args = ()
             return True
@@ -193,12 +193,12 @@ def publish_state(results: Path, name: str) -> Iterator[RunningJob]:
             Sweep.mine.ran_here = True
             log.info("%s: %s", label, " ".join(running.state.words))
         for handler in handlers:
-            handler.addFilter(numbered)
+            handler.addFilter(add_label)
         try:
             yield running
         finally:
             for handler in handlers:
-                handler.removeFilter(numbered)
+                handler.removeFilter(add_label)
 
 
 def _hint_at_lists(words: Iterable[str]) -> None:

@@ -187,8 +187,8 @@ def difference(
         rate = relative and metric in AS_TAU
         tau = difference(strata, "block_efficiency", records, True, prompts) if rate else None
         if result and result.tested and tau and tau.tested:
-            far = reach_as_far(result.tested.mapped(exp), tau.tested.mapped(exp), metric)
-            result = replace(result, tested=far.mapped(log))
+            far = reach_as_far(result.tested.map(exp), tau.tested.map(exp), metric)
+            result = replace(result, tested=far.map(log))
     else:
         result = (
             None if len(strata) > 1 else _compute_from_rows(contrasts, metric, records, relative)

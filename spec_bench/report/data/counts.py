@@ -96,14 +96,14 @@ class _Cell:
         texts = getattr(self.packed.windows, column)
         return [{prompt: texts[line] for prompt, line in lines.items()} for lines in self.repeats]
 
-    def of(self, name: str, lines: Mapping[str, int]) -> Counts:
+    def count_lines(self, name: str, lines: Mapping[str, int]) -> Counts:
         """Returns a metric's counts of some lines; none where these have no such number."""
         quantity = metric.get(name)
         if not quantity or not quantity.column.interval:
             return {}
         if quantity.sums is None:
             generations = self.packed.take_generations(lines.values())
-            number = quantity.of(CellRecords(generations, draft_calls=0, parameter_ratio=0.0))
+            number = quantity.compute(CellRecords(generations, draft_calls=0, parameter_ratio=0.0))
             sums = isinstance(number, PromptSums) and (number.numerators, number.denominators)
             return dict(zip(lines, zip(*sums, strict=True), strict=True)) if sums else {}
         if not quantity.sums:
@@ -150,7 +150,8 @@ def _counts(cell: _Cell, name: str) -> list[Counts]:
     if cell.repeats and (score_numbers := cell.packed.get_score(cell.run_id, name)):
         return [{prompt: _sums(numbers) for prompt, numbers in score_numbers.items()}]
     counts_by_repeat = (
-        cell.of(name, lines) for lines in cell.repeats[: None if _is_remeasured(name) else 1]
+        cell.count_lines(name, lines)
+        for lines in cell.repeats[: None if _is_remeasured(name) else 1]
     )
     return [counts for counts in counts_by_repeat if counts]
 
@@ -164,7 +165,9 @@ def _timings(cell: _Cell, name: str) -> list[Timings]:
     ):
         pairs_by_session = {prompt: {sat[prompt]: pair} for prompt, pair in counts.items()}
         for (repeat, session), lines in cell.again.items():
-            new_counts = cell.of(name, lines) if repeat == number and _is_remeasured(name) else {}
+            new_counts = (
+                cell.count_lines(name, lines) if repeat == number and _is_remeasured(name) else {}
+            )
             for prompt, pair in new_counts.items():
                 pairs_by_session.setdefault(prompt, {}).setdefault(session, pair)
         timings.append(pairs_by_session)
@@ -199,7 +202,7 @@ class RecordReader:
         """
         block = self._block(rows)
 
-        def of(name: str) -> Table | None:
+        def get_table(name: str) -> Table | None:
             if block and (table := block.counts(name)) is not None:
                 table = table.sum(axis=3, keepdims=True) if sum_seeds else table
                 is_chosen = [prompts is None or prompt in prompts for prompt in block.prompts]
@@ -215,9 +218,9 @@ class RecordReader:
             largest = max(range(len(rows)), key=lambda place: get_batch(rows[place]))
             shares_clock = _is_remeasured(name) and get_batch(rows[largest]) > 1
             # Prompts of one clock have its share that is not a model's alike.
-            clocks = of("host_overhead") if shares_clock else None
+            clocks = get_table("host_overhead") if shares_clock else None
             shares = () if clocks is None else np.divide(*clocks[largest, :, 0]).round(9)
-            table = of(name)
+            table = get_table(name)
             return None if table is None else sum_blocks(table, shares)
 
         return sum_clocks
@@ -386,7 +389,7 @@ def describe_sums(row: Row, name: str) -> PromptSums:
     depth = None if max_tokens is None else int(max_tokens) - 1
     calls = get_number(row, "draft_calls")
     cell = CellRecords((), draft_calls=calls, parameter_ratio=ratio_of, depth=depth)
-    number = metric[name].of(cell) if name not in _SCORES and name in metric else None
+    number = metric[name].compute(cell) if name not in _SCORES and name in metric else None
     return number if isinstance(number, PromptSums) else PromptSums((), ())
 
 

@@ -194,7 +194,7 @@ def _add_intervals(pools: Sequence[_Pool], columns: Sequence[Column]) -> list[di
                 tau = interval if name == "block_efficiency" else tau
                 interval = reach_as_far(interval, tau, name)
                 interval = (
-                    interval.within(*seed_interval.ends)
+                    interval.clip(*seed_interval.ends)
                     if name == "speedup" and seed_interval.ends
                     else interval
                 )
