@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -150,12 +151,11 @@ class Panel:
         hues = [name for name in several(hue) if name in self.file_rows]
         rows = filter_rows(rows, filters)
         lost_rows = rows[rows[LOST] & rows[y].isna()] if LOST in rows else rows[:0]
-        rows = rows[rows[x].notna()]
+        judge_column = y if best in ("y", "") else best
+        rows = rows.dropna(subset=[x, judge_column])
         if best:
-            judge_column = y if best == "y" else best
-            rows = rows[rows[judge_column].notna()]
             rows = rows.loc[rows.groupby([*hues, x], sort=False)[judge_column].idxmax()]
-        rows = rows[rows[y].notna()]
+            rows = rows.dropna(subset=[y])
         file_rows = filter_rows(self.file_rows, filters)
         styles = assign_styles(file_rows, hues, filters, looks, shade, dashed)
         by_marker = shapes(self.file_rows[marker]) if marker else {}
@@ -171,9 +171,10 @@ class Panel:
                 look = look._replace(marker=by_marker[part[marker].iloc[0]])
             label_rows = filter_rows(file_rows, {name: [*part[name].unique()] for name in hues})
             text = _label(label, part, part if label_rows.empty else label_rows, x, y)
-            lost_places = (
-                lost_rows[(lost_rows[hues] == part[hues].iloc[0]).all(axis=1)][x].dropna().unique()
-            )
+            lost_places: Sequence[float] = ()
+            if len(lost_rows):
+                is_of_part = (lost_rows[hues] == part[hues].iloc[0]).all(axis=1)
+                lost_places = lost_rows[is_of_part][x].dropna().unique()
             if mark == "line":
                 part = part.sort_values(order or x, kind="stable")
             elif mark == "front":
@@ -228,7 +229,7 @@ class Panel:
             line_style = {"color": look.colour, "linewidth": style["linewidth"]}
             self.plot.step(series.rows[self.x], series.rows[self.y], where=steps, **line_style)
             return
-        places = self._places()
+        places = self._places
 
         def across(values: pd.Series) -> pd.Series:
             at = values.map(lambda value: places.index(str(value))) if places else values
@@ -263,6 +264,7 @@ class Panel:
                 **line_style,
             )
 
+    @cached_property
     def _places(self) -> list[str]:
         """The places along an x that is text, the same in all panels; none for numbers."""
         values = self.values(self.x)
@@ -283,7 +285,7 @@ class Panel:
                 self.plot.minorticks_off()
             if axis.ticks:
                 ticks(axis.ticks)
-        if places := self._places():
+        if places := self._places:
             self.plot.set_xticks(range(len(places)), places)
 
     def _axis(self, column: str) -> Axis:
@@ -354,7 +356,8 @@ def filter_rows(rows: pd.DataFrame, keep: Mapping[str, Any]) -> pd.DataFrame:
         elif name not in rows:
             return rows.iloc[:0]
         else:
-            rows = rows[rows[name].isin(choice if isinstance(choice, list) else [choice])]
+            is_kept = rows[name].isin(choice if isinstance(choice, list) else [choice])
+            rows = rows if is_kept.all() else rows[is_kept]
     return rows
 
 
@@ -369,9 +372,10 @@ def _lines(rows: pd.DataFrame, along: Sequence[str]) -> Iterator[pd.DataFrame]:
 
 def _bars(rows: pd.DataFrame, column: str) -> NDArray[np.float64] | None:
     """Returns the lengths of error bars; None where no row knows its interval."""
-    points = rows.reindex(columns=[column, *(f"{column}{end}" for end in ENDS)])
-    has_ends = points.iloc[:, 1].notna().any()
-    return error_bars(points.itertuples(index=False, name=None)) if has_ends else None
+    names = [column, *(f"{column}{end}" for end in ENDS)]
+    if names[1] not in rows or rows[names[1]].isna().all():
+        return None
+    return error_bars(rows.reindex(columns=names).itertuples(index=False, name=None))
 
 
 def _label(template: str, part: pd.DataFrame, label_rows: pd.DataFrame, x: str, y: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import matplotlib
 import pandas as pd
 from cycler import cycler
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from spec_bench.system.files import atomic_replace
@@ -116,6 +117,7 @@ def save(
 ) -> list[Path]:
     """Writes ``name.png``, ``name.pdf`` or both; the same figure gives the same bytes."""
     figure.set_dpi(dpi)
+    FigureCanvasAgg(figure)  # one canvas lays out and draws: a text is measured once
     if (engine := figure.get_layout_engine()) is not None:
         engine.execute(figure)  # once: every format would lay out and draw one more time
         figure.set_layout_engine(None)
