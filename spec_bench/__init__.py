@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spec_bench import api as api
+    from spec_bench.api import SamplingSettings as SamplingSettings
     from spec_bench.api import compare as compare
     from spec_bench.api import load_pair as load_pair
     from spec_bench.api import run as run
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from spec_bench.report.figures.frame import plot as plot
 
 __version__ = "0.2.0"
-__all__ = ["api", "compare", "load_pair", "plot", "run", "sweep"]
+__all__ = ["SamplingSettings", "api", "compare", "load_pair", "plot", "run", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

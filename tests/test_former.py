@@ -23,6 +23,7 @@ from spec_bench.tree.chain import Chain
         ("spec_bench.api", "Decoded", "Answer"),
         ("spec_bench.api", "Recommended", "Recommendation"),
         ("spec_bench.api", "Seconds", "AnswerTimes"),
+        ("spec_bench.metrics", "Sums", "PromptSums"),
     ],
 )
 def test_an_object_is_found_by_its_former_name_with_a_warning(module, former, name):

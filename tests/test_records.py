@@ -7,6 +7,7 @@ import pytest
 
 from spec_bench.records import checksums
 from spec_bench.records.checksums import BLANK
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import CellFacts, CellResult, Reason, format_reasons, parse_reasons
 from spec_bench.sinks.rows import flatten_facts, from_json, parse_facts, to_json, to_row
 from spec_bench.vocabulary import columns
@@ -19,9 +20,16 @@ REASONS = (
 
 
 def test_every_fact_is_a_column_that_says_what_a_cell_is():
-    assert {each.name for each in fields(CellFacts)} <= set(
-        columns.column_names("identity", "setting")
-    )
+    names = {field.name for field in fields(CellFacts)} - {"sampling"}
+    names |= SamplingSettings().get_columns().keys()
+    assert names <= set(columns.column_names("identity", "setting"))
+
+
+def test_a_sampling_setting_that_keeps_every_token_is_empty_in_rows_and_absent_from_run_ids():
+    usual = SamplingSettings()
+    assert (usual.get_columns()["min_p"], "min_p" in usual.describe()) == ("", False)
+    chosen = SamplingSettings(min_p=0.25)
+    assert (chosen.get_columns()["min_p"], chosen.describe()["min_p"]) == (0.25, 0.25)
 
 
 @pytest.mark.parametrize(
@@ -29,9 +37,14 @@ def test_every_fact_is_a_column_that_says_what_a_cell_is():
     [
         facts(),
         facts(draft=(), decoder="ar", spec="-"),
-        facts(draft=("a/b", "c"), tree_attention=False, later_turns="own", top_p=0.9),
-        facts(simulated_acceptance=(0.8, 0.65), temperature=0.0, seed=3),
-        facts(draft_temperature=0.0),
+        facts(
+            draft=("a/b", "c"),
+            tree_attention=False,
+            later_turns="own",
+            sampling=SamplingSettings(top_p=0.9),
+        ),
+        facts(simulated_acceptance=(0.8, 0.65), sampling=SamplingSettings(0.0), seed=3),
+        facts(sampling=SamplingSettings(draft_temperature=0.0, min_p=0.1)),
         facts(draft=("a", "b"), draft_revision=("1f", "-"), threads=4, device="cpu", engine=7),
     ],
 )

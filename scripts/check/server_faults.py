@@ -33,6 +33,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import Request
 from spec_bench.server.decoder import RequestOptions, ServedDecoder
 from spec_bench.server.endpoint import Server
@@ -438,7 +439,7 @@ def ask(url: str, fault: Fault) -> tuple[str, Any]:
         attempts=1,
     )  # fmt: skip
     tokenise = (lambda text: [5] * len(text)) if fault.kind == "text" else None
-    asking = RequestOptions(0.0, 0, 1.0, 300, tokenise)
+    asking = RequestOptions(SamplingSettings(temperature=0.0), 300, tokenise)
     try:
         (found,) = ServedDecoder(server, asking).generate([Request("p", (1, 2), 5, ())], 0)
     except Exception as error:

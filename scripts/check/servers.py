@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from scripts.check.server_rows import OURS, TITLES, Plan, markdown, our_rows, served_rows
 from spec_bench.audit.catalogue import AuditLine
 from spec_bench.audit.models import PROMPTS, ServerAuditSettings, audit_server
-from spec_bench.core.sampling import SamplingSettings
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
 from spec_bench.jobs.job.job import read_server_version
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.serve.command import PLAIN, ServerGroup, read_engine
 from spec_bench.server.endpoint import Server
 from spec_bench.system.files import package_folder, write_text

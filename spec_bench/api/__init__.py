@@ -28,6 +28,7 @@ from spec_bench.api.commands import (
 )
 from spec_bench.api.jobs import run, sweep
 from spec_bench.api.pairs import LoadedPair, load_pair
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.settings.former import find_former
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "ComparisonReport",
     "LoadedPair",
     "Recommendation",
+    "SamplingSettings",
     "Step",
     "audit",
     "compare",

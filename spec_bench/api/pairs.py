@@ -17,6 +17,7 @@ from weakref import ReferenceType, ref
 
 from spec_bench.api.answers import AnswerText, Stream
 from spec_bench.records.ends import StopCriteria
+from spec_bench.records.sampling import SamplingSettings, check_generation, merge_sampling
 from spec_bench.records.types import Request
 from spec_bench.settings.configs import conf_dirs, find_configs, read_config
 from spec_bench.settings.override_values import describe_value, quote_value
@@ -242,6 +243,7 @@ class LoadedPair:
         temperature: float = 1.0,
         top_k: int = 0,
         top_p: float = 1.0,
+        sampling: SamplingSettings | None = None,
         max_new_tokens: int = 128,
         seed: int = 0,
         chat: bool = False,
@@ -257,6 +259,8 @@ class LoadedPair:
             temperature: 0 is greedy.
             top_k: keep the k largest logits; 0 keeps all.
             top_p: keep the smallest set of tokens with at least this mass; 1 keeps all.
+            sampling: all sampling settings at once, in place of these three: ``min_p`` and
+                ``draft_temperature`` too.
             max_new_tokens: limit on the tokens of each answer.
             seed: with the prompt and the decoder it determines the answer, alone or in a list.
             chat: put a text into the tokenizer's chat template, as conversations always are.
@@ -270,10 +274,9 @@ class LoadedPair:
         prompts, is_list = parse_prompts(prompt)
         if is_list and prompt_id is not None:
             raise UsageError("prompt_id is of one prompt, got a list of prompts")
-        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        built_decoder, key = self._build_decoder(
-            decoder, {**sampling, "max_new_tokens": max_new_tokens}, self._pool
-        )
+        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        sampling = _choose_sampling(sampling, {**given, "max_new_tokens": max_new_tokens})
+        built_decoder, key = self._build_decoder(decoder, sampling, self._pool)
         requests = self._requests(prompts, max_new_tokens, chat, prompt_id, stop)
         answers = [
             stream.answer for stream in self._start_streams(built_decoder, key, requests, seed)
@@ -288,6 +291,7 @@ class LoadedPair:
         temperature: float = 1.0,
         top_k: int = 0,
         top_p: float = 1.0,
+        sampling: SamplingSettings | None = None,
         max_new_tokens: int = 128,
         seed: int = 0,
         chat: bool = False,
@@ -306,17 +310,17 @@ class LoadedPair:
         prompts, is_list = parse_prompts(prompt)
         if is_list:
             raise UsageError("stream takes one prompt, got a list; decode takes several")
-        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        sampling = _choose_sampling(sampling, {**given, "max_new_tokens": max_new_tokens})
         # Separate caches: other prompts may be decoded between two steps.
-        generation = {**sampling, "max_new_tokens": max_new_tokens}
-        built_decoder, key = self._build_decoder(decoder, generation, None)
+        built_decoder, key = self._build_decoder(decoder, sampling, None)
         requests = self._requests(prompts, max_new_tokens, chat, prompt_id, stop)
         return self._start_streams(built_decoder, key, requests, seed)[0]
 
     def _build_decoder(
         self,
         decoder: str | Mapping[str, Any],
-        generation: dict[str, Any],
+        sampling: SamplingSettings,
         pool: CachePool | None,
     ) -> tuple[AnyDecoder, str]:
         """Builds a decoder over the pair's models and its key, or returns one that a GPU has
@@ -325,16 +329,12 @@ class LoadedPair:
         from spec_bench.engine.cache import CachePool
         from spec_bench.jobs.config.cells import make_cell, parse_cell
         from spec_bench.jobs.config.fitting import FittedTrees, check_fit
-        from spec_bench.jobs.config.settings import resolve_sampling
         from spec_bench.jobs.work.models import load_pair_heads
-        from spec_bench.settings.validation import check
-        from spec_bench.tasks.generation import GenerationSettings as Asked
 
         if not isinstance(decoder, str | Mapping):
             raise UsageError(
                 f"decoder must be NAME:SPEC or a mapping, got {describe_value(decoder)}"
             )
-        sampling = resolve_sampling(check(Asked, generation, "decode"), Asked())
         cell = make_cell(parse_cell(decoder, conf_dirs()), sampling)
         check_fit(cell, self.pair)
         cell = FittedTrees(self.pair, None, sampling).given(cell)
@@ -405,6 +405,16 @@ class LoadedPair:
             request = Request(name or make_prompt_id(prompt), tuple(ids), limit, ends.ids, ends)
             requests.append(request)
         return requests
+
+
+def _choose_sampling(sampling: SamplingSettings | None, given: dict[str, Any]) -> SamplingSettings:
+    """Returns a call's sampling settings, given at once or one by one. Raises UsageError: both."""
+    given_sampling = merge_sampling(check_generation(given, "decode"))
+    if sampling is None:
+        return given_sampling
+    if given_sampling != SamplingSettings():
+        raise UsageError("sampling has temperature, top_k and top_p: set them there, not beside it")
+    return sampling
 
 
 def parse_stops(stop: Any) -> tuple[str, ...]:

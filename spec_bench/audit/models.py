@@ -29,7 +29,6 @@ from torch import Tensor
 
 from spec_bench.audit import USUAL
 from spec_bench.audit.catalogue import AuditLine, Part, iter_audit_lines, tree_cases
-from spec_bench.core.sampling import SamplingSettings
 from spec_bench.core.warp import log_probs
 from spec_bench.decode.config import DecoderConfig, read_decoder, resolve_spec
 from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
@@ -38,6 +37,7 @@ from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.recorder import NEAR_TIE_GAP, near_tie_gap
 from spec_bench.engine.tree_pass import next_logits, run_pending
 from spec_bench.records.ends import end_ids
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import PromptError, Request
 from spec_bench.server.endpoint import Server
 from spec_bench.settings.configs import conf_dirs
@@ -383,11 +383,12 @@ def audit_server(
     subject = "server, greedy: equals the target"
     got = [answer.tokens for answer in served_answers]
     yield _make_greedy_line(subject, target, requests, expected_answers, got, suffix=per_step)
-    law: Any = {"temperature": settings.sampling.temperature, "top_p": settings.sampling.top_p}
     answers = [
         (
             prompt,
-            server.complete(prompt, settings.max_tokens, **law, seed=settings.seed + number).tokens,
+            server.complete(
+                prompt, settings.max_tokens, settings.sampling, seed=settings.seed + number
+            ).tokens,
         )
         for prompt in settings.prompts
         for number in range(settings.answers)

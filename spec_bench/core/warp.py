@@ -1,13 +1,15 @@
-"""From logits to the distribution that is sampled: temperature, top-k, top-p, temperature 0.
+"""From logits to the distribution that is sampled: temperature, top-k, top-p, min-p, temperature 0.
 
 The same warping is applied to the target and to the draft. Everything is kept in log space,
 where float32 does not lose the support of a sharp distribution.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
-from spec_bench.core.sampling import SamplingSettings as SamplingSettings
+from spec_bench.records.sampling import SamplingSettings as SamplingSettings
 
 
 def argmax_lowest(scores: Tensor) -> Tensor:
@@ -28,7 +30,7 @@ def log_probs(logits: Tensor, settings: SamplingSettings) -> Tensor:
     """Log-probabilities [..., V], in the settings' dtype, of the warped distribution of logits
     [..., V]; -inf outside its support, and at temperature 0 the log of a one-hot vector.
 
-    Temperature first, then top-k, then top-p on what is left, then normalised.
+    Temperature first, then top-k, then top-p on what is left, then min-p, then normalised.
     """
     if settings.temperature == 0:
         one_hot = torch.full_like(logits, -torch.inf, dtype=settings.dtype)
@@ -44,7 +46,7 @@ def probs(logits: Tensor, settings: SamplingSettings) -> Tensor:
 
 
 def _warp_logits(logits: Tensor, settings: SamplingSettings) -> Tensor:
-    """Logits over a temperature above 0, -inf for the tokens that top-k and top-p leave out."""
+    """Logits over a temperature above 0, -inf for tokens that top-k, top-p and min-p leave out."""
     scores = logits.to(settings.dtype)
     if settings.temperature != 1:
         scores = scores / settings.temperature
@@ -53,6 +55,9 @@ def _warp_logits(logits: Tensor, settings: SamplingSettings) -> Tensor:
         scores = scores.masked_fill(scores < kth, -torch.inf)
     if settings.top_p < 1:
         scores = _keep_top_p(scores, settings.top_p)
+    if settings.min_p > 0:
+        least = scores.amax(dim=-1, keepdim=True) + math.log(settings.min_p)
+        scores = scores.masked_fill(scores < least, -torch.inf)
     return scores
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from spec_bench.core.sampling import SamplingSettings
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import Request
 from spec_bench.system.errors import UsageError
 
@@ -185,7 +185,8 @@ def _generate_arguments(
     from transformers import GenerationConfig
 
     warm = settings.temperature > 0
-    sampling = {name: getattr(settings, name) for name in ("temperature", "top_k", "top_p")}
+    # The library has a processor for every min-p that is given, even one that keeps all tokens.
+    sampling = {**settings.get_options(), "min_p": settings.min_p or None}
     padding = range(target.vocab_size, target.embedded)
     return GenerationConfig(
         do_sample=warm,

@@ -1,5 +1,7 @@
 """Metrics: pure functions of records."""
 
+from typing import TYPE_CHECKING
+
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.metric import CellRecords, PromptSums, metric
 from spec_bench.metrics.quality import (
@@ -10,6 +12,7 @@ from spec_bench.metrics.quality import (
     needs_references,
 )
 from spec_bench.metrics.summary import summarise
+from spec_bench.settings.former import find_former
 
 __all__ = [
     "SCORES",
@@ -23,3 +26,6 @@ __all__ = [
     "needs_references",
     "summarise",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = find_former(__name__, {"Sums": "PromptSums"})

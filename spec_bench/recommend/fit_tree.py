@@ -45,7 +45,7 @@ def _fit_setting(arguments: Sequence[str], width: int, sizes: Sequence[int]) -> 
     fit = fit_tree(settings, width)
     path = fit.write(settings.results / FOLDER)
     shares = " ".join(f"{share:.3f}" for share in fit.accepted)
-    print(f"{fit.pair}, {fit.task}, temperature {fit.temperature:g}: {path}")
+    print(f"{fit.pair}, {fit.task}, temperature {fit.sampling.temperature:g}: {path}")
     print(f"  accepted by rank, in {fit.iterations} iterations: {shares}")
     for nodes in sizes:
         block_efficiency = 1 + compute_expected_accepted(
@@ -83,10 +83,7 @@ def fit_tree(settings: JobSettings, width: int) -> Fit:
         draft=pair.drafts[0],
         revisions=(pair.revisions[0] or "", pair.revisions[1] or ""),
         task=settings.task.name,
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        draft_temperature=sampling.draft_temperature,
+        sampling=replace(sampling, probability_dtype="float32"),
         prompts=len(requests),
         iterations=total,
         accepted=tuple(round(count / total, 6) for count in counts[:-1]),

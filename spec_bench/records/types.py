@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from spec_bench.records.ends import StopCriteria
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.system.errors import UsageError
 
 _REASON = re.compile(r"([a-z]\w*): (.*)", re.DOTALL)
@@ -221,8 +222,8 @@ class Generation:
 
 @dataclass(frozen=True)
 class CellFacts:
-    """Facts of a cell that are known before it runs. The fields are columns of the results table,
-    see ``vocabulary/columns.csv``; unknown ones are empty.
+    """Facts of a cell that are known before it runs. The fields, and those of ``sampling``, are
+    columns of the results table, see ``vocabulary/columns.csv``; unknown ones are empty.
     """
 
     pair: str
@@ -231,9 +232,7 @@ class CellFacts:
     task: str
     decoder: str
     spec: str
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
     seed: int = 0
     batch_size: int = 1
     batching: str = "static"
@@ -259,7 +258,6 @@ class CellFacts:
     products: str = ""
     compile: str = ""
     threads: int | None = None
-    draft_temperature: float | None = None
     stop_rule: str = ""
     tokenize: str = ""
     protocol: str = ""

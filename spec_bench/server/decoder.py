@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import NamedTuple
 
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import (
     Delivery,
     Finish,
@@ -177,9 +178,7 @@ class UnansweredError(ServerError):
 class RequestOptions:
     """Sampling options of all requests, and the target's tokens."""
 
-    temperature: float  # 0 is greedy
-    top_k: int  # number of likeliest tokens to sample from; 0: all
-    top_p: float  # probability mass to sample from
+    sampling: SamplingSettings  # the target's
     vocabulary: int  # number of the target's tokens
     # the target's tokenizer, for a server that streams text only
     tokenise: Callable[[str], Sequence[int]] | None = None
@@ -218,8 +217,8 @@ class ServedDecoder:
         Raises RequestRefusedError: it ignores a request's sampling options.
         """
         complete = partial(self.server.complete, request.prompt_ids, _PROBE, seed=0)
-        greedy = complete(temperature=0.0)
-        top = complete(temperature=1.0, top_k=1)
+        greedy = complete(SamplingSettings(0.0))
+        top = complete(SamplingSettings(top_k=1))
         if (greedy.tokens or greedy.text) != (top.tokens or top.text):
             raise RequestRefusedError(
                 f"{self.server.public_url} ignores top_k: at temperature 1 the one "
@@ -244,7 +243,7 @@ class ServedDecoder:
         Raises RequestRefusedError: the server ignores sampling options; UnansweredError: an answer
         failed (with a meter the others are dropped too: they share its window).
         """
-        if requests and self.asking.temperature > 0 and not self._probed:
+        if requests and self.asking.sampling.temperature > 0 and not self._probed:
             self._probe(requests[0])
         results: SimpleQueue[tuple[int, ServerAnswer | Exception | None]] = SimpleQueue()
         start_s = time.perf_counter()
@@ -319,7 +318,7 @@ class ServedDecoder:
         options = self.asking
         answer = self.server.complete(
             request.prompt_ids, request.max_new_tokens,
-            temperature=options.temperature, top_p=options.top_p, top_k=options.top_k,
+            options.sampling,
             seed=int(files.digest([seed, request.prompt_id]), 16) % _SEEDS,
             ignore_eos=not request.stop_ids, stop_ids=request.stop_ids,
             stop=request.ends.texts, on_first_token=on_first_token,

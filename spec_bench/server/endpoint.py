@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.server.stream import (
     LLAMA_IDS_OPTIONS,
     LLAMA_OPTIONS,
@@ -42,13 +43,13 @@ _SHOWN = 200  # letters of a refusal
 _MOST_REFUSAL = 10_000  # bytes of a refusal
 # Neutral values of other sampling options, so that no server uses its own or its model's defaults.
 NEUTRAL: Mapping[str, float] = {
-    "min_p": 0.0,
     "typical_p": 1.0,  # llama.cpp
     "repetition_penalty": 1.0,  # vLLM, SGLang
     "repeat_penalty": 1.0,  # llama.cpp
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
 }
+_GREEDY = SamplingSettings(temperature=0.0)
 _ALL = -1  # top_k that cuts nothing in vLLM, SGLang and llama.cpp
 
 
@@ -134,10 +135,8 @@ class Server:
         self,
         prompt: Sequence[int],
         max_tokens: int,
+        sampling: SamplingSettings = _GREEDY,
         *,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
         seed: int | None = None,
         ignore_eos: bool = False,
         stop_ids: Sequence[int] = (),
@@ -146,7 +145,7 @@ class Server:
     ) -> StreamedAnswer:
         """Requests one streamed answer, with retries.
 
-        Temperature 0 is greedy, ``top_k`` 0 takes all tokens. ``stop_ids`` and the texts ``stop``
+        ``stop_ids`` and the texts ``stop``
         end the answer, as the model's own end tokens do. ``on_first_token`` is called once an
         attempt. Raises RequestRefusedError: the server refuses the request; ServerError: it gave no
         whole answer.
@@ -155,7 +154,7 @@ class Server:
 
         payload: dict[str, Any] = {
             "model": self.model, "prompt": list(prompt), "max_tokens": max_tokens,
-            "temperature": temperature, "top_p": top_p, "top_k": top_k or _ALL, **NEUTRAL,
+            **NEUTRAL, **sampling.get_options(), "top_k": sampling.top_k or _ALL,
             "stream": True, "stream_options": {"include_usage": True},
             **(LLAMA_OPTIONS if self.kind == "llama_cpp" else {}),
             **({"return_token_ids": True} if self.kind == "openai" and self.ids else {}),

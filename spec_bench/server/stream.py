@@ -31,6 +31,8 @@ LLAMA_OPTIONS: Mapping[str, Any] = {
     "verbose": True,  # each event's token ids
     "timings_per_token": True,
     "cache_prompt": False,  # else a repeated prompt needs no prefill
+    # As ``core/warp.py`` has it; llama.cpp's own order takes the temperature last.
+    "samplers": ["temperature", "top_k", "top_p", "min_p"],
 }
 LLAMA_IDS_OPTIONS: Mapping[str, Any] = {"stream": False, "return_tokens": True, "verbose": True}
 

@@ -30,12 +30,25 @@ Block = TypeVar("Block")
 
 @dataclass(frozen=True)
 class Range:
-    """The bounds of a number, both of them allowed values."""
+    """The bounds of a number, both of them allowed values unless it must lie ``above`` the least;
+    ``zero`` is allowed beside them.
+    """
 
     least: float
     most: float = math.inf
+    above: bool = False
+    zero: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        if self.zero and value == 0:
+            return True
+        return self.least <= value <= self.most and not (self.above and value == self.least)
 
     def __str__(self) -> str:
+        if self.zero:
+            return f">= {self.least:g}, or 0"
+        if self.above:
+            return f"> {self.least:g} and <= {self.most:g}"
         if self.most == math.inf:
             return f">= {self.least:g}"
         return f"from {self.least:g} to {self.most:g}"
@@ -83,6 +96,20 @@ def read(kind: type[Block], given: Mapping[str, Any], where: str, owner: str) ->
         return kind(**values)
     except ValueError as error:
         raise UsageError(f"{where}.{error}") from None
+
+
+def check_fields(block: Any) -> None:
+    """Checks every field of a dataclass by its annotation. Raises UsageError: a value is not
+    allowed; it names the field.
+    """
+    kind: Any = type(block)
+    for name, hint in _hints(kind).items():
+        try:
+            _convert(hint, getattr(block, name))
+        except InvalidValueError:
+            raise UsageError(
+                f"{name} must be {describe_hint(hint)}, got {format_value(getattr(block, name))}"
+            ) from None
 
 
 def format_value(value: Any, *, quoted: bool = True, longest: int = 60) -> str:
@@ -212,8 +239,7 @@ def _convert(hint: Any, value: Any) -> Any:
         _require(isinstance(value, number_types) and not isinstance(value, bool))
         # An inequality with nan is false; infinity, and a whole number beyond it, is no setting.
         largest = sys.float_info.max if hint is float else math.inf
-        limits = bounds or Range(-largest, largest)
-        _require(limits.least <= value <= min(limits.most, largest))
+        _require(-largest <= value <= largest and (bounds is None or value in bounds))
         return float(value) if hint is float else value
     else:
         _require(isinstance(value, Mapping if get_origin(hint) is Mapping else hint))

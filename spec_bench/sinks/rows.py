@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import CellFacts, CellResult, parse_reasons
 from spec_bench.system import files
 from spec_bench.system.redaction import redact
@@ -43,18 +44,20 @@ _OTHER_MODELS = "-of-"  # between a run id and the digest of its past models
 
 def flatten_facts(facts: CellFacts) -> dict[str, str | int | float]:
     """Converts a cell's facts to texts and numbers by column; "" for None."""
-    return {name: _flatten_value(value) for name, value in vars(facts).items()}
+    values = {**vars(facts), **facts.sampling.get_columns()}
+    return {name: _flatten_value(value) for name, value in values.items() if name != "sampling"}
 
 
 def parse_facts(labels: Row) -> CellFacts:
     """Inverts ``flatten_facts``; labels that older records lack get their defaults."""
-    labelled_fields = [field for field in fields(CellFacts) if field.name in labels]
-    return CellFacts(
-        **{
-            field.name: _parse_value(str(field.type), labels[field.name])
-            for field in labelled_fields
-        }
-    )
+    values = {
+        field.name: _parse_value(str(field.type), labels[field.name])
+        for field in fields(CellFacts)
+        if field.name in labels
+    }
+    sampling_names = (field.name for field in fields(SamplingSettings))
+    sampling = {name: labels[name] for name in sampling_names if labels.get(name, "") != ""}
+    return CellFacts(**values, sampling=SamplingSettings(**sampling))
 
 
 def _flatten_value(value: Any) -> str | int | float:

@@ -12,7 +12,7 @@ from spec_bench.records.ends import StopCriteria
 from spec_bench.settings.validation import Ge, NonEmptyStr, StrictInt, settings
 from spec_bench.system.errors import UsageError
 from spec_bench.tasks.example import Example
-from spec_bench.tasks.generation import GenerationSettings
+from spec_bench.tasks.task import TaskGeneration
 
 
 @settings
@@ -32,7 +32,7 @@ class RandomPrompts:
     prompts: Annotated[StrictInt, Ge(1)] = 100  # number of prompts
     seed: Annotated[StrictInt, Ge(0)] = 0  # of the token ids
     # this task's defaults for settings that the run leaves open
-    generation: GenerationSettings = field(default_factory=GenerationSettings)
+    generation: TaskGeneration = field(default_factory=dict)
     scores: tuple[()] = ()
     tokenize: ClassVar[None] = None
     later_turns: ClassVar[Literal["none"]] = "none"

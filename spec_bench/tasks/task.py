@@ -7,6 +7,7 @@ tokenizer is anything that behaves like one of ``transformers``.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from spec_bench.records.ends import StopCriteria, cut_at_stop
+from spec_bench.records.sampling import check_generation
 from spec_bench.records.types import CodeReference, SqlReference
 from spec_bench.settings.fields import format_value
 from spec_bench.settings.validation import (
@@ -36,7 +38,6 @@ from spec_bench.tasks.example import (
     read_turns,
     truncate_text,
 )
-from spec_bench.tasks.generation import GenerationSettings
 from spec_bench.tasks.prompt_files import (
     ASKING,
     CHATS,
@@ -81,6 +82,11 @@ def _or_empty(value: Any) -> Any:
     """Replaces null by an empty mapping."""
     return {} if value is None else value
 
+
+# Of ``GenerationSettings``, those that a task sets where the run leaves them open.
+TaskGeneration = Annotated[
+    dict[str, Any], BeforeValidator(partial(check_generation, where="task.generation"))
+]
 
 Texts = Annotated[
     tuple[NonEmptyStr, ...],
@@ -130,9 +136,7 @@ class Task:
     tokenize: NonEmptyStr | None = None
     # this task's defaults for settings that the run leaves open: max_new_tokens, and the papers'
     # temperature, top_k and top_p
-    generation: Annotated[GenerationSettings, BeforeValidator(_or_empty)] = field(
-        default_factory=GenerationSettings
-    )
+    generation: TaskGeneration = field(default_factory=dict)
     schema_line: NonEmptyStr = (
         SCHEMA_LINE  # a table in ``{schema}``; its names stand between commas
     )

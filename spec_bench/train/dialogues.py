@@ -14,11 +14,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from spec_bench.core.sampling import SamplingSettings
 from spec_bench.engine.generate import Assistance, generate
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.work.prompts import JobPrompts
 from spec_bench.records.ends import StopCriteria, end_ids
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import Request
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest, name_path_in_errors, open_own, write_text

@@ -29,10 +29,10 @@ from spec_bench.audit.models import (
 from spec_bench.audit.rules import TOLERANCE, audit_rule, list_rule_cases
 from spec_bench.audit.toys import MarkovModel, random_markov
 from spec_bench.core.gumbel import compute_sibling_distributions
-from spec_bench.core.sampling import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.jobs.config.cells import Cell
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import Request
 from spec_bench.server.endpoint import Server
 from spec_bench.verify.base import rule

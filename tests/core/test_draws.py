@@ -193,9 +193,14 @@ FALLING, HALVES, TIED = [0.4, 0.3, 0.2, 0.1], [0.5, 0.25, 0.125, 0.125], [0.1, 0
         ({"top_p": 0.5}, [1, 0, 0, 0], HALVES),  # a mass that equals top-p reaches it
         ({"top_p": 0.75}, [2 / 3, 1 / 3, 0, 0], HALVES),
         ({"top_k": 2}, [0, 1 / 3, 1 / 3, 1 / 3], TIED),  # all that tie at the k-th place stay
+        ({"min_p": 0.3}, [4 / 9, 3 / 9, 2 / 9, 0], FALLING),  # 0.1 is less than 0.3 of 0.4
+        ({"min_p": 1.0}, [0, 1 / 3, 1 / 3, 1 / 3], TIED),  # all that tie with the likeliest stay
+        # At temperature 0.5 the shares of the likeliest are 9/16, 4/16 and 1/16.
+        ({"temperature": 0.5, "min_p": 0.3}, [16 / 25, 9 / 25, 0, 0], FALLING),
+        ({"top_p": 0.75, "min_p": 0.3}, [4 / 9, 3 / 9, 2 / 9, 0], FALLING),  # min-p first: two
     ],
 )
-def test_temperature_comes_first_then_top_k_then_top_p(settings, law, probs):
+def test_temperature_comes_first_then_top_k_then_top_p_then_min_p(settings, law, probs):
     logits = torch.tensor(probs, dtype=torch.float64).log()
     chosen = SamplingSettings(probability_dtype="float64", **settings)
     assert log_probs(logits, chosen).exp().tolist() == pytest.approx(law)
@@ -211,7 +216,7 @@ def test_temperature_zero_is_one_hot_at_the_lowest_of_tied_maxima():
 
 
 @pytest.mark.parametrize(
-    "more", [{"temperature": 0}, {"temperature": 0.5, "top_k": 3, "top_p": 0.7}]
+    "more", [{"temperature": 0}, {"temperature": 0.5, "top_k": 3, "top_p": 0.7, "min_p": 0.1}]
 )
 def test_logits_are_not_written_to(more):
     logits = torch.randn(3, 7)
@@ -223,11 +228,13 @@ def test_logits_are_not_written_to(more):
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"temperature": -1.0}, "temperature must be 0 or .*, got -1.0"),
-        ({"temperature": 1e-308}, "temperature must be 0 or .*, got 1e-308"),
+        ({"temperature": -1.0}, "temperature must be a number >= 1e-06, or 0, got -1.0"),
+        ({"temperature": 1e-308}, "temperature must be a number .*, got 1e-308"),
         ({"draft_temperature": float("inf")}, "draft_temperature"),
-        ({"top_k": -3}, "top_k must be >= 0"),
-        ({"top_p": 0.0}, r"top_p must lie in \(0, 1\], got 0.0"),
+        ({"top_k": -3}, "top_k must be a whole number >= 0"),
+        ({"top_k": 2.0}, "top_k must be a whole number >= 0, got 2.0"),
+        ({"top_p": 0.0}, "top_p must be a number > 0 and <= 1, got 0.0"),
+        ({"min_p": 1.5}, "min_p must be a number from 0 to 1, got 1.5"),
         ({"probability_dtype": "float16"}, "float32, float64"),
     ],
 )

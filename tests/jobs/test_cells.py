@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 from spec_bench import load_pair
-from spec_bench.core.sampling import SamplingSettings
 from spec_bench.jobs.app import build_job_settings, run_config
 from spec_bench.jobs.config.cells import (
     Cell,
@@ -23,6 +22,7 @@ from spec_bench.jobs.config.fitting import Fit, FittedTrees, read_fit
 from spec_bench.jobs.config.pair import Pair, PairSettings
 from spec_bench.jobs.config.simulation import read_efficiencies
 from spec_bench.records import cell_folder
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.report.papers.items import recipe_cells
 from spec_bench.report.papers.paper import find_table
 from spec_bench.report.tables.build import build_tables
@@ -325,7 +325,7 @@ def test_a_task_of_texts_needs_a_tokenizer(tmp_path):
 PAIR = Pair("mine", "a/target", ("a/draft",), (), (None, None))
 FIT = Fit(
     **{"pair": "mine", "target": "a/target", "draft": "a/draft", "revisions": ("cafe", "")},
-    **{"task": "dolly", "temperature": 1.0, "top_k": 0, "top_p": 0.95, "draft_temperature": None},
+    **{"task": "dolly", "sampling": SamplingSettings(top_p=0.95)},
     **{"prompts": 1, "iterations": 10, "accepted": (0.8, 0.1)},
 )
 SAMPLING = SamplingSettings(top_p=0.95)

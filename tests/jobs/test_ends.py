@@ -20,9 +20,9 @@ from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.records.ends import StopCriteria, cut_at_stop, end_ids
+from spec_bench.records.sampling import GenerationSettings
 from spec_bench.server.settings import ServerSettings
 from spec_bench.tasks import RandomPrompts, Task, read_own
-from spec_bench.tasks.generation import GenerationSettings
 from spec_bench.train.dialogues import encode_chat
 from spec_bench.train.settings import DataSettings, HeadSettings, Optimisation
 from tests.jobs.tiny import TEXTS, overrides, rows_of, tiny_tokenizer, tokens_of

@@ -208,6 +208,7 @@ def test_a_server_without_token_ids_is_read_by_its_text(run_job, tmp_path):
         (["server.attempts=0"], ["server.attempts", "got 0"]),
         (["generation.draft_temperature=0.5"], ["generation.draft_temperature=0.5"]),
         (["server.decoder=ar", "server.baseline_model=b"], ["server.decoder", "'ar'"]),
+        (["generation.min_p=0.1", "generation.top_p=0.9"], ["generation.min_p=0.1", "top_p"]),
         (["energy=nvml"], ["energy=nvml", "energy.devices"]),
         (["engine=default"], ["server.url=", "engine=server"]),
         (["engine=default", "server.url=null", "decoder=served"], ["served", "engine=server"]),

@@ -14,6 +14,7 @@ import pytest
 
 from scripts.check import server_faults
 from spec_bench.metrics.efficiency import came_in_bursts
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import Delivery, Generation, Request
 from spec_bench.server import decoder, endpoint
 from spec_bench.server.decoder import RequestOptions, RequestSpan, ServedDecoder, UnansweredError
@@ -41,14 +42,19 @@ def answering(*faults, **more):
 
 def test_an_answer_is_its_chunks_with_times_that_rise():
     with answering() as served:
-        answer = asked(served.url).complete([1, 2], 5, temperature=0.5, seed=3)
+        answer = asked(served.url).complete([1, 2], 5, SamplingSettings(0.5, min_p=0.1), seed=3)
     assert [chunk.tokens for chunk in answer.chunks] == [(5,), (6, 7, 8), (9,)]
     assert (answer.finish, answer.usage) == ("length", {"completion_tokens": 5})
     seconds = [chunk.seconds for chunk in answer.chunks]
     assert 0 < seconds[0] <= seconds[1] <= seconds[2]
     (body,) = served.bodies
-    told = {"prompt": [1, 2], "max_tokens": 5, "temperature": 0.5, "seed": 3, "stream": True}
-    told |= {"return_token_ids": True, "top_k": -1, **endpoint.NEUTRAL}  # what it might fill in
+    told = {"prompt": [1, 2], "max_tokens": 5, "temperature": 0.5, "min_p": 0.1, "seed": 3}
+    told |= {
+        "stream": True,
+        "return_token_ids": True,
+        "top_k": -1,
+        **endpoint.NEUTRAL,
+    }  # what it might fill in
     assert {name: body[name] for name in told} == told
 
 
@@ -146,7 +152,9 @@ REQUESTS = [Request(name, (1, ord(name)), 6, (2,)) for name in "abcd"]
 
 
 def asking(url, rows=1, temperature=0.0):
-    return ServedDecoder(asked(url), RequestOptions(temperature, 0, 1.0, vocabulary=300), rows)
+    return ServedDecoder(
+        asked(url), RequestOptions(SamplingSettings(temperature), vocabulary=300), rows
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 2])

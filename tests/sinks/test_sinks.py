@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import CellResult, Generation, Reason, StepRecord
 from spec_bench.sinks import console
 from spec_bench.sinks.console import ProgressBar, print_results
@@ -97,8 +98,15 @@ def test_a_sweep_names_every_row_in_eighty_columns():
     numbers |= {"speedup_low": 1.25, "speedup_high": 1.75}
     told = [("llama2_chat_7b", "humaneval", "lookup_or_draft", "2-2-2-1"), ("p", "xsum", "sd", "3")]
     rows = [
-        result(metrics=numbers, pair=pair, task=task, decoder=decoder, spec=spec, temperature=heat)
-        for (pair, task, decoder, spec), heat in zip(told, (0.0, 1.0), strict=True)
+        result(
+            metrics=numbers,
+            pair=pair,
+            task=task,
+            decoder=decoder,
+            spec=spec,
+            sampling=SamplingSettings(temperature),
+        )
+        for (pair, task, decoder, spec), temperature in zip(told, (0.0, 1.0), strict=True)
     ]
     text = shown(*rows, width=80)
     assert "…" not in text and all(len(line) <= 80 for line in text.splitlines())
@@ -218,8 +226,7 @@ NOW = {
 }
 OTHER = {**dict.fromkeys(STATE, "past"), "draft_revision": ("past",), "engine": 1}
 CHOSEN = {
-    "temperature": 0.5,
-    "top_p": 0.9,
+    "sampling": SamplingSettings(0.5, top_p=0.9),
     "seed": 1,
     "batch_size": 8,
     "dtype": "float16",

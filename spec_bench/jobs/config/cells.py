@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import yaml
 
-from spec_bench.core.sampling import SamplingSettings
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.settings.configs import find_configs
 from spec_bench.settings.fields import MOST_NODES, format_value
 from spec_bench.settings.validation import (

@@ -8,6 +8,7 @@ answer. Everything else is refused where decoders are read and models described,
 import json
 from collections.abc import Sequence
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from spec_bench.jobs.config.cells import CellRequest, parse_cells
 from spec_bench.jobs.config.model_files import model_path
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.measure.energy import EnergySettings, energy_settings
+from spec_bench.records.sampling import check_generation
 from spec_bench.server.settings import ServerSettings
 from spec_bench.settings.validation import (
     Ge,
@@ -38,7 +40,6 @@ from spec_bench.sinks.sink import SinkSettings, sink_settings
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import RESULTS, RUNS
 from spec_bench.tasks import build_task
-from spec_bench.tasks.generation import GenerationSettings
 from spec_bench.vocabulary.columns import CLEAN, COLUMNS
 from spec_bench.vocabulary.decoders import strip_display
 
@@ -119,7 +120,9 @@ class RunSettings:
     pair: PairSettings
     task: Annotated[dict[str, Any], BeforeValidator(_validate_task)]
     decoder: Annotated[dict[str, Any], Requirement("a decoder's drafter, tree and verifier")]
-    generation: GenerationSettings
+    generation: Annotated[
+        dict[str, Any], BeforeValidator(partial(check_generation, where="generation"))
+    ]
     engine: EngineSettings
     energy: Annotated[EnergySettings, PlainValidator(energy_settings)]
     sink: Annotated[SinkSettings, PlainValidator(sink_settings)]
@@ -195,7 +198,7 @@ def check_early(request: RunSettings, folders: Sequence[Path]) -> list[CellReque
         _json(Path(name).expanduser() / "config.json")
     if pair.draft_vocabulary not in (None, INTERSECTION):
         read_kept_tokens(pair.draft_vocabulary)
-    limit = request.generation.max_new_tokens
+    limit = request.generation.get("max_new_tokens")
     positions = read_positions(models[0])
     if limit is not None and positions is not None and limit >= positions:
         raise UsageError(

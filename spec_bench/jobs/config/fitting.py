@@ -8,16 +8,16 @@ for nothing else.
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import yaml
 
 import spec_bench
-from spec_bench.core.sampling import SamplingSettings
 from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.model_files import EMBEDDED, model_path
 from spec_bench.jobs.config.pair import EngineSettings, Pair
+from spec_bench.records.sampling import SamplingSettings, check_generation
 from spec_bench.settings.configs import find_configs, read_yaml
 from spec_bench.settings.validation import NonEmptyStr, check, settings
 from spec_bench.system import files
@@ -26,6 +26,7 @@ from spec_bench.system.files import command_line, format_training_command, parse
 
 FOLDER = "trees"
 POLICY = "fitted_list"
+_NAMED = ("temperature", "probability_dtype")  # in the file's name, and none of a fit
 _OURS = Path(spec_bench.__file__).resolve().parent / "embedded" / FOLDER
 
 
@@ -38,20 +39,23 @@ class Fit:
     draft: NonEmptyStr
     revisions: tuple[str, str]  # of both; "" where unknown
     task: NonEmptyStr
-    temperature: float  # of the sampling, as are the next three
-    top_k: int
-    top_p: float
-    draft_temperature: float | None  # null: the target's
+    sampling: SamplingSettings  # in the file: the settings one by one
     prompts: int  # decoded
     iterations: int  # target calls that were counted
     accepted: tuple[float, ...]  # share of them whose accepted child had rank 0, 1, ...
 
     def write(self, folder: Path) -> Path:
         """Writes it, in place of one of the same models, task and sampling; where to."""
-        setup = [self.target, self.draft, self.top_k, self.top_p, self.draft_temperature]
-        name = f"{self.pair}-{self.task}-t{self.temperature:g}-{files.digest(setup, 6)}.yaml"
+        sampling = self.sampling.describe()
+        others = [value for name, value in sampling.items() if name not in _NAMED]
+        setup = [self.target, self.draft, *others]
+        name = (
+            f"{self.pair}-{self.task}-t{self.sampling.temperature:g}-{files.digest(setup, 6)}.yaml"
+        )
         path = folder / name.replace("/", "_")
-        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
+        plain = {**plain, **sampling}
+        del plain["sampling"], plain["probability_dtype"]
         files.write_text(path, yaml.safe_dump(plain, sort_keys=False, width=100))
         return path
 
@@ -86,7 +90,6 @@ class FittedTrees:
     def _is_ours(self, fit: Fit) -> bool:
         """Returns whether it was made with these models, task and sampling."""
         revision_pairs = zip(fit.revisions, self.pair.revisions, strict=False)
-        sampling = (fit.temperature, fit.top_k, fit.top_p, fit.draft_temperature)
         return (
             (fit.target, fit.draft) == (self.pair.target, self.pair.drafts[0])
             and all(
@@ -94,7 +97,7 @@ class FittedTrees:
                 for fit_revision, pair_revision in revision_pairs
             )
             and self.task in (None, fit.task)
-            and SamplingSettings(*sampling) == replace(self.sampling, probability_dtype="float32")
+            and fit.sampling == replace(self.sampling, probability_dtype="float32")
         )
 
     def _explain_missing_fit(self) -> str:
@@ -122,7 +125,13 @@ def name_pair(pair: Pair) -> str:
 
 def read_fit(path: Path) -> Fit:
     """A file of ``results/trees``. Raises ValueError: it cannot be right, naming it and the key."""
-    return check(Fit, read_yaml(path), str(path))
+    values = read_yaml(path)
+    if isinstance(values, dict):
+        names = {field.name for field in fields(SamplingSettings)}
+        sampling = {name: value for name, value in values.items() if name in names}
+        values = {name: value for name, value in values.items() if name not in names}
+        values["sampling"] = check_generation(sampling, str(path))
+    return check(Fit, values, str(path))
 
 
 def fit_cells(

@@ -8,6 +8,7 @@ from typing import Any
 from spec_bench.jobs.config.cells import BASELINE, Cell
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.measure.energy import meter
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.server.endpoint import Server
 from spec_bench.server.settings import ServerSettings
 from spec_bench.system.errors import UsageError
@@ -46,8 +47,8 @@ def _problems(request: RunSettings) -> Iterator[str]:
             yield f"{reason} {key}={choice}; what it decodes by is named by server.decoder"
     if request.confirm is not None:
         yield "confirm goes with several decoders; engine=server has one"
-    if request.generation.draft_temperature is not None:
-        yield f"{reason} generation.draft_temperature={request.generation.draft_temperature:g}"
+    if draft_temperature := request.generation.get("draft_temperature"):
+        yield f"{reason} generation.draft_temperature={draft_temperature:g}"
     if server.rate is not None and request.engine.batching != "continuous":
         yield f"server.rate={server.rate:g} goes with engine.batching=continuous"
     if server.kind == "llama_cpp" and server.tokens == "text":
@@ -58,6 +59,17 @@ def _problems(request: RunSettings) -> Iterator[str]:
         yield (
             f"energy={request.energy.meter} of a server is that of its GPUs: name them, "
             "energy.devices=[0]"
+        )
+
+
+def check_served_sampling(server: ServerSettings, sampling: SamplingSettings) -> None:
+    """Checks that a server truncates in the order of ``core/warp.py``: vLLM has min-p before top-p.
+    Raises UsageError: it may not.
+    """
+    if sampling.min_p and sampling.top_p < 1 and server.kind != "llama_cpp":
+        raise UsageError(
+            f"generation.min_p={sampling.min_p:g} with generation.top_p={sampling.top_p:g}: "
+            "servers differ in which comes first; take generation.min_p=0 or generation.top_p=1"
         )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from math import inf
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.core import processes
-from spec_bench.core.sampling import SamplingSettings
 from spec_bench.jobs.config.cells import BASELINE, Cell, build_cells
 from spec_bench.jobs.config.config import ConfirmSettings, RunSettings, check_early
 from spec_bench.jobs.config.fitting import FittedTrees, fit_cells
@@ -25,17 +24,22 @@ from spec_bench.jobs.config.pair import (
     pin_revisions,
     resolve_device,
 )
-from spec_bench.jobs.config.served_cells import SERVER, build_served_cells, check_served
+from spec_bench.jobs.config.served_cells import (
+    SERVER,
+    build_served_cells,
+    check_served,
+    check_served_sampling,
+)
 from spec_bench.jobs.config.simulation import simulate_cells
 from spec_bench.metrics import digest_user_code, needs_references
 from spec_bench.metrics.interval import FEWEST
+from spec_bench.records.sampling import GenerationSettings, SamplingSettings, merge_sampling
 from spec_bench.records.types import ENGINE, CellFacts, CellResult, SqlReference, Stage
 from spec_bench.server.settings import ServerSettings
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest
 from spec_bench.system.groups import group_by_key
 from spec_bench.tasks import Example, RandomPrompts, Task, build_task, merge_metrics
-from spec_bench.tasks.generation import GenerationSettings
 from spec_bench.tasks.spider import SCHEMA_LINE, compute_databases_digest
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.columns import CLEAN
@@ -43,21 +47,28 @@ from spec_bench.vocabulary.numbers import format_count
 
 log = logging.getLogger(__name__)
 
-_SAMPLING = [setting.name for setting in fields(SamplingSettings)]
 # What the digest of the examples has, or that changes nothing.
 _SHOTS = ("shots", "shots_from", "shots_split")
 _NOT_IDENTITY = ("generation", "databases", "instruction", "answered_only", "run_code", *_SHOTS)
-_USUAL = {
-    "overlong": "fail",
-    "sample": "first",
-    "sample_seed": 0,
-    "system": None,
-    "tokenize": None,
-    "score_until": [],
-    "prompt_limit": None,
-    "schema_line": SCHEMA_LINE,
-}  # as before there was a choice
-_MAX_NEW_TOKENS = 128
+# Settings that came after the first run ids: at these values, as before there was a choice, they
+# are no part of one, so that what was measured then is found again.
+_LATER: dict[str, Any] = {
+    "task": {
+        "overlong": "fail",
+        "sample": "first",
+        "sample_seed": 0,
+        "system": None,
+        "tokenize": None,
+        "score_until": [],
+        "prompt_limit": None,
+        "schema_line": SCHEMA_LINE,
+    },
+    "engine": {"batching": "static", "tensor_parallel": 0},
+    "ends": "",
+    "tree_revision": 0,
+    "earlier": "",
+    "protocol": CLEAN,
+}
 _AROUND = ("plain", "chat", "later_turns", "prompt_tokens", "seed")  # a prompt, beside its texts
 
 
@@ -120,37 +131,31 @@ class JobSettings:
                 "revision": self.pair.heads_revision(kind),
             }
             pair["heads"] = {"kind": kind, **heads_source}
-        return {
+        task = merge_metrics(self.asked.task)
+        settings = {
             "pair": pair,
-            "task": {
-                k: v
-                for k, v in merge_metrics(self.asked.task).items()
-                if k not in _NOT_IDENTITY and (k not in _USUAL or v != _USUAL[k])
-            },
+            "task": {key: value for key, value in task.items() if key not in _NOT_IDENTITY},
             "examples": describe_examples(self.examples),
-            **({"ends": self.ends} if self.ends else {}),
-            "generation": {**asdict(self.sampling), "max_new_tokens": self.max_new_tokens},
+            "ends": self.ends,
+            "generation": {**self.sampling.describe(), "max_new_tokens": self.max_new_tokens},
             "engine": {
                 "device": self.device,
                 "batch_size": engine.batch_size,
                 "threads": engine.threads,
                 "compile": target.compile,
-                **({} if engine.batching == "static" else {"batching": engine.batching}),
-                **({"tensor_parallel": processes.count()} if target.tensor_parallel else {}),
+                "batching": engine.batching,
+                "tensor_parallel": processes.count() if target.tensor_parallel else 0,
             },
             "decoder": cell.settings,
-            **({"tree_revision": revision} if (revision := cell.config.tree.revision) else {}),
-            **(
-                {"earlier": drafter_revision}
-                if (drafter_revision := cell.config.drafter.revision)
-                else {}
-            ),
-            **({} if (protocol := self.asked.protocol) == CLEAN else {"protocol": protocol}),
+            "tree_revision": cell.config.tree.revision,
+            "earlier": cell.config.drafter.revision,
+            "protocol": self.asked.protocol,
             "energy": self.asked.energy.identity(),
             "warmup": self.asked.warmup,
             "seed": self.asked.seed,
             "engine_number": ENGINE,
         }
+        return leave_out(settings, _LATER)
 
     def read_models(self, cell: Cell) -> dict[str, Digests]:
         """Reads what tells the models of a cell from all others, see ``Pair.read_models``."""
@@ -192,11 +197,9 @@ class JobSettings:
         """What the settings tell of a cell; a backend's ``runtime_facts`` adds what models do."""
         pair = self.pair
         task = self.task
-        sampling = self.sampling
         config = cell.config
         rate = self.served.rate if self.served else None
         has_turns = any(len(example.turns) > 1 for example in self.examples)
-        cold = sampling.draft_temperature in (None, sampling.temperature)
         drafts = pair.drafts[: config.drafts]
         revisions = pair.revisions[1 : 1 + config.drafts]
         if config.heads is not None:
@@ -211,14 +214,11 @@ class JobSettings:
             task=task.name,
             decoder=cell.name,
             spec=config.spec,
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
+            sampling=self.sampling,
             seed=self.asked.seed,
             batch_size=self.engine.batch_size,
             batching=self.engine.batching if rate is None else f"open loop, {rate:g}/s",
             max_new_tokens=self.max_new_tokens,
-            draft_temperature=None if cold else sampling.draft_temperature,
             tree_attention=config.tree_attention,
             simulated_acceptance=acceptance if isinstance(acceptance, tuple) else (acceptance,),
             later_turns=task.later_turns if has_turns else None,
@@ -247,6 +247,15 @@ class JobSettings:
         return digest([digest_examples(self.examples), around], 8)
 
 
+def leave_out(settings: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns nested settings without those that have their usual values."""
+    return {
+        key: leave_out(value, usual[key]) if isinstance(usual.get(key), dict) else value
+        for key, value in settings.items()
+        if key not in usual or value != usual[key]
+    }
+
+
 def build_settings(
     request: RunSettings, folders: Sequence[Path], unread: bool = False
 ) -> JobSettings:
@@ -263,19 +272,20 @@ def build_settings(
     request = request if unread else split_prompts(request, task)
     # The user's files before cells, which import torch; the hub's data, which may be large, after.
     local_examples = None if unread or reads_hub(task) else task.examples(request.prompts)
-    sampling = resolve_sampling(request.generation, task.generation)
-    limits = request.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
-    max_new_tokens = next(limit for limit in limits if limit is not None)
+    sampling = merge_sampling(task.generation, request.generation)
+    limits = {"max_new_tokens": GenerationSettings.max_new_tokens, **task.generation}
+    max_new_tokens = {**limits, **request.generation}["max_new_tokens"]
     pair = build_pair(request.pair, engine)
     left_out = tuple[str, ...]()
     if engine.served:
         # The pair under its own name: a server has its target, and nothing is loaded.
         alone = replace(pair, specs=pair.specs[:1], revisions=pair.revisions[:1])
         pair = replace(alone, drafts=(), heads={})
+        check_served_sampling(request.server, sampling)
         cells = build_served_cells(request)
     else:
-        sampling_values = {name: getattr(request.generation, name) for name in _SAMPLING}
-        words = tuple(f"generation.{k}={v}" for k, v in sampling_values.items() if v is not None)
+        given = {k: v for k, v in request.generation.items() if k != "max_new_tokens"}
+        words = tuple(f"generation.{name}={value}" for name, value in given.items())
         trees = FittedTrees(pair, task.name, sampling, Path(request.results), words)
         cells, left_out = fit_cells(build_cells(cell_requests, sampling), trees, engine)
         cells, unknown = simulate_cells(cells, request, sampling)
@@ -294,16 +304,6 @@ def build_settings(
         *(request, engine, pair, task, tuple(examples), sampling, max_new_tokens, cells),
         *(tuple(fresh), "screen" if confirm else "", left_out, unread),
     )
-
-
-def resolve_sampling(request: GenerationSettings, task: GenerationSettings) -> SamplingSettings:
-    """Returns the sampling settings: the run's, if null the task's, else the defaults."""
-    values: dict[str, Any] = {"draft_temperature": request.draft_temperature}
-    for name in _SAMPLING:
-        for value in (getattr(task, name), getattr(request, name)):
-            if value is not None and name != "draft_temperature":
-                values[name] = float(value) if name == "temperature" else value
-    return SamplingSettings(**values)
 
 
 def split_prompts(request: RunSettings, task: Task | RandomPrompts) -> RunSettings:

@@ -8,11 +8,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from spec_bench.core.sampling import SamplingSettings
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.jobs.config.cells import BASELINE, Cell
 from spec_bench.jobs.config.config import PRINTED, RunSettings
 from spec_bench.jobs.config.pair import PairSettings
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import read_csv
 from spec_bench.vocabulary.published import (

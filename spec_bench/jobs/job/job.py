@@ -349,8 +349,7 @@ class ServerBackend:
         self.vocabulary = tokens
         self._tokenizer = tokenizer
         self._servers: list[Server] = []
-        sampling = settings.sampling
-        options = RequestOptions(sampling.temperature, sampling.top_k, sampling.top_p, tokens)
+        options = RequestOptions(settings.sampling, tokens)
         if settings.served is not None and settings.served.tokens != "ids":
             options = replace(
                 options,

@@ -16,7 +16,6 @@ from typing import Any, Literal, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from spec_bench.core.sampling import SamplingSettings
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.model_files import BYTES
@@ -33,6 +32,7 @@ from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.launch import gpu_memory_gib, gpus_of_job
 from spec_bench.jobs.work.prompts import estimate_slots, prompt_ids
 from spec_bench.metrics.plain import compare_with_printed
+from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import CellFacts, find_doubt
 from spec_bench.sinks.rows import read_rows
 from spec_bench.system import files

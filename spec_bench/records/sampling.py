@@ -1,0 +1,117 @@
+"""How tokens are sampled, declared once for configs, decoders, servers, rows and run ids.
+
+A new setting is a field here, its rule in ``core/warp.py``, its key in ``conf/generation`` and its
+column in ``vocabulary/columns.csv``. Imports torch only when one asks for a torch dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from spec_bench.settings.fields import (
+    Range,
+    check_fields,
+    format_value,
+    read,
+    unknown_setting,
+)
+from spec_bench.system.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+# Logits over less than the least temperature could overflow float32.
+Temperature = Annotated[float, Range(1e-6, zero=True)]
+_HERE_ALONE = ("draft_temperature", "probability_dtype")  # other engines have no such settings
+_SINCE_RUN_IDS = ("min_p",)  # settings that came after the first run ids, which stay as they are
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """How tokens are sampled, from target and draft alike. Raises UsageError: a value is outside
+    its range.
+    """
+
+    # 0 is greedy: the exact limit, with ties broken to the lowest token id
+    temperature: Temperature = 1.0
+    top_k: Annotated[int, Range(0)] = 0  # keep the k largest logits; 0 keeps all
+    # keep the smallest set of tokens with at least this mass; 1 keeps all
+    top_p: Annotated[float, Range(0, 1, above=True)] = 1.0
+    # the draft's own temperature; None means the target's
+    draft_temperature: Temperature | None = None
+    probability_dtype: Literal["float32", "float64"] = "float32"  # `float64` for audits
+    # keep the tokens with at least this share of the likeliest one's probability; 0 keeps all
+    min_p: Annotated[float, Range(0, 1)] = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The torch dtype of every probability."""
+        import torch
+
+        return getattr(torch, self.probability_dtype)
+
+    def get_draft_settings(self) -> SamplingSettings:
+        """Returns the settings that the draft's logits are warped with."""
+        if self.draft_temperature is None:
+            return self
+        return replace(self, temperature=self.draft_temperature, draft_temperature=None)
+
+    def get_options(self) -> dict[str, float]:
+        """Returns the settings that other engines have under the same names."""
+        return {name: value for name, value in vars(self).items() if name not in _HERE_ALONE}
+
+    def get_columns(self) -> dict[str, float | str]:
+        """Returns the settings as columns of a row; "" where a later one keeps all tokens and where
+        the draft's temperature is the target's.
+        """
+        values = self.describe()
+        del values["probability_dtype"]
+        if values["draft_temperature"] in (None, self.temperature):
+            values["draft_temperature"] = ""
+        return {**dict.fromkeys(_SINCE_RUN_IDS, ""), **values}
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the settings by name, as a run id hashes them."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(SamplingSettings)
+            if field.name not in _SINCE_RUN_IDS or getattr(self, field.name) != field.default
+        }
+
+
+@dataclass(frozen=True)
+class GenerationSettings(SamplingSettings):
+    """The config group ``generation``, and a task's own ``generation``."""
+
+    max_new_tokens: Annotated[int, Range(1)] = 128  # limit on the tokens of an answer
+
+
+def check_generation(given: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
+    """Returns the settings that are given, without those that are null. Raises UsageError: one is
+    unknown or out of range; it names ``where`` it is, such as ``task.generation``.
+    """
+    if not isinstance(given, Mapping | None):
+        raise UsageError(f"{where} must be a mapping of settings, got {format_value(given)}")
+    names = [field.name for field in fields(GenerationSettings)]
+    for name in given or {}:
+        if name not in names:
+            raise UsageError(unknown_setting(f"{where}.{name}", name, names))
+    values = {name: value for name, value in (given or {}).items() if value is not None}
+    read(GenerationSettings, values, where, where)
+    return values
+
+
+def merge_sampling(*given: Mapping[str, Any]) -> SamplingSettings:
+    """Returns the sampling settings of checked mappings; later ones override earlier ones."""
+    values: dict[str, Any] = {}
+    for mapping in given:
+        values.update(mapping)
+    values.pop("max_new_tokens", None)
+    if "temperature" in values:
+        values["temperature"] = float(values["temperature"])
+    return SamplingSettings(**values)
