@@ -149,6 +149,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python scripts/check/size.py
+	$(BIN)/python scripts/check/names.py
 	$(BIN)/python -m pytest -q tests/test_layering.py
 
 format: $(STAMP)

@@ -141,7 +141,7 @@ class BeamRow(AnswerRow):
             depth.append(0 if parent < 0 else depth[parent] + 1)
         return depth
 
-    def first_of_text(self) -> list[int]:
+    def find_equal_texts(self) -> list[int]:
         """For each beam the first one with the same text, beams counted from 0."""
         texts: dict[tuple[int, int], int] = {}  # (the parent's, the token) -> a node with it
         node_text: list[int] = []
@@ -240,7 +240,7 @@ def pack_parents(active: Sequence[BeamRow], places: int) -> list[torch.Tensor]:
         pad_rows([[beam.length for beam in row] for row in beams], places, 0).long(),
         pad_rows([[beam.stopped for beam in row] for row in beams], places, 0).bool(),
         pad_rows(stops, stop_count, -1).long(),
-        torch.tensor([[*row.first_of_text(), *range(row.width, places)] for row in active]),
+        torch.tensor([[*row.find_equal_texts(), *range(row.width, places)] for row in active]),
     ]
 
 

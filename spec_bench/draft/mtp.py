@@ -63,7 +63,7 @@ def read_tensor_names(config: Mapping[str, Any]) -> TensorNames:
     return MIMO if config.get("model_type") == "mimo" else DEEPSEEK
 
 
-def first_layer(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | None:
+def read_first_layer(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | None:
     """Returns the tensors of a target's first MTP layer, without the prefix; None where it has
     none; several are refused.
     """
@@ -92,8 +92,8 @@ def canonical(
     config: Mapping[str, Any],
     head_weights: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """Renames the weights of ``first_layer`` to a head's names, those of ``head_weights``. Raises
-    UsageError if they are quantised.
+    """Renames the weights of ``read_first_layer`` to a head's names, those of ``head_weights``.
+    Raises UsageError if they are quantised.
     """
     for name, weight in weights.items():
         if weight.element_size() < 2:
@@ -273,7 +273,7 @@ class MtpHead(FeatureHead):
         config: Mapping[str, Any],
     ) -> dict[str, Tensor] | None:
         """Reads the first MTP layer's tensors from a target's files, under their short names."""
-        return first_layer(folder, config)
+        return read_first_layer(folder, config)
 
     @classmethod
     def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> MtpHead:

@@ -82,7 +82,7 @@ def generate(
 
     models = [target, *([aid.draft] if aid.draft else [])]
     devices = [model.device for model in models if model.device.type == "cuda"]
-    watches = [_Passes(model) for model in models]
+    watches = [_PassWatch(model) for model in models]
     with ExitStack() as around:
         around.enter_context(torch.random.fork_rng(devices))
         torch.manual_seed(seed)
@@ -96,7 +96,7 @@ def generate(
             around.enter_context(_settings(aid.draft.module, constant_length))
         for watch in watches:
             around.enter_context(watch.record_calls())
-        ids, mask = _padded(requests, target.device)
+        ids, mask = _pad_requests(requests, target.device)
         prompt = ids.shape[1]
 
         def find_ended(texts: torch.Tensor, *args: Any) -> torch.Tensor:
@@ -120,7 +120,7 @@ def generate(
 
 
 @dataclass
-class _Passes:
+class _PassWatch:
     """Counts and times a module's passes."""
 
     model: HuggingFaceModel  # whose
@@ -197,7 +197,9 @@ def _generate_arguments(
     )
 
 
-def _padded(requests: Sequence[Request], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def _pad_requests(
+    requests: Sequence[Request], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Pads prompts on the left to [R, T]; also returns which tokens are text, [R, T]."""
     longest = max(len(request.prompt_ids) for request in requests)
     gaps = [longest - len(request.prompt_ids) for request in requests]

@@ -336,7 +336,7 @@ def read_module(
     misfit = (
         _describe_missing_tensors(info)
         or _describe_extra_tensors(info["unexpected_keys"], config)
-        or _all_zero(module)
+        or _describe_zero_parts(module)
     )
     misfit = misfit or ("" if packed else _find_integer_weights(path, revision))
     if misfit:
@@ -414,7 +414,7 @@ def _describe_extra_tensors(names: Iterable[str], config: Mapping[str, Any]) -> 
     return f"holds tensors that its config has no place for: {extra[0]!r}{suffix}"
 
 
-def _all_zero(module: torch.nn.Module) -> str:
+def _describe_zero_parts(module: torch.nn.Module) -> str:
     """Describes the parts of a model whose matrices are all zeros; "" if none."""
     parts: dict[str, list[bool]] = {}
     for name, parameter in module.named_parameters():

@@ -68,7 +68,7 @@ def repeats(cell: CellRecords) -> int:
     return len(cell.repeats)
 
 
-def paired_repeats(
+def pair_repeats(
     cell: CellRecords,
 ) -> Iterator[tuple[Sequence[Generation], Sequence[Generation]]]:
     """The cell's generations and the baseline's, matched by prompt, of each repeat of both. Raises
@@ -108,7 +108,7 @@ def speedup(cell: CellRecords) -> Interval | None:
     """
     if cell.baseline is None:
         return None
-    pairs = list(paired_repeats(cell))
+    pairs = list(pair_repeats(cell))
     ours = pool_repeats([ratio(mine, *_RATE) for mine, _ in pairs], cell.clocks)
     theirs = pool_repeats([ratio(theirs_repeat, *_RATE) for _, theirs_repeat in pairs], cell.clocks)
     assert isinstance(ours, PromptSums) and isinstance(theirs, PromptSums)
@@ -150,7 +150,7 @@ def speedup_median(cell: CellRecords) -> Interval | None:
     """
     ratios = [
         [_compute_speed_ratio(ours, theirs) for ours, theirs in zip(mine, baseline, strict=True)]
-        for mine, baseline in paired_repeats(cell)
+        for mine, baseline in pair_repeats(cell)
     ]
     of_prompts = [
         median(known_values)
@@ -196,7 +196,7 @@ def stall_note(cell: CellRecords) -> str | None:
     window, the cell's or the baseline's, is given the usual seconds for its target calls. The half
     width is that of the usual seconds: a stall widens its own interval, and would excuse itself.
     """
-    pairs = list(paired_repeats(cell))
+    pairs = list(pair_repeats(cell))
     sides = [[ours for ours, _ in pairs], [theirs for _, theirs in pairs]]
     counts = [sum(map(sum, find_stalled(side))) for side in sides]
     if not any(counts):

@@ -399,7 +399,7 @@ def compare_numbers(
     score_columns = [
         number_column for number_column in columns_both if number_column.kind in _OF_TEXTS
     ]
-    changes: list[NumberChange | _Paired] = []
+    changes: list[NumberChange | _PairedChange] = []
     for match in both:
         if match.before.is_failed or match.after.is_failed:
             continue
@@ -410,24 +410,28 @@ def compare_numbers(
         plain = match.before.row["decoder"] == "ar"  # whose other numbers are 1 by definition
         of_cell = [c for c in known_columns if c.kind == "score" or not plain]
         for number_column in (*map(column, [RATE] if plain else _COMPARED), *of_cell):
-            changes.append(_paired(match, number_column, before.cells.records, after.cells.records))
+            changes.append(
+                _pair_counts(match, number_column, before.cells.records, after.cells.records)
+            )
     for start in range(0, len(changes), _AT_ONCE):
         batch = changes[start : start + _AT_ONCE]
-        pairs = [number_column for number_column in batch if isinstance(number_column, _Paired)]
+        pairs = [
+            number_column for number_column in batch if isinstance(number_column, _PairedChange)
+        ]
         intervals = iter(
             make_together(_intervals, pairs, lambda number_column: number_column.statistic)
         )
         for change_or_pair in batch:
             change = (
                 _change(change_or_pair, next(intervals), margin)
-                if isinstance(change_or_pair, _Paired)
+                if isinstance(change_or_pair, _PairedChange)
                 else change_or_pair
             )
             if change.shift is not None or None not in (change.before, change.after):
                 yield change
 
 
-class _Paired(NamedTuple):
+class _PairedChange(NamedTuple):
     """A number that both sides have of the same prompts."""
 
     change: NumberChange  # without its interval
@@ -435,9 +439,9 @@ class _Paired(NamedTuple):
     table: Array  # (counts of the first side, then of the second, seeds, prompts)
 
 
-def _paired(
+def _pair_counts(
     match: MatchedCell, column: Column, before: RecordReader, after: RecordReader
-) -> NumberChange | _Paired:
+) -> NumberChange | _PairedChange:
     """Returns one number's counts on both sides, or why it is not judged."""
     is_speedup = column.name == _SPEEDUP
     name = column.name
@@ -468,10 +472,10 @@ def _paired(
     statistic = RATIOS[4 if is_speedup else 2]
     if not is_speedup and (column.kind == "score" or describe_sums(row, name).mapped):
         statistic = partial(value_of_sums, row=row, name=name)
-    return _Paired(change, statistic, table.reshape(-1, *table.shape[2:]))
+    return _PairedChange(change, statistic, table.reshape(-1, *table.shape[2:]))
 
 
-def _intervals(pairs: Sequence[_Paired]) -> list[Interval | None]:
+def _intervals(pairs: Sequence[_PairedChange]) -> list[Interval | None]:
     """Of the log-ratios of the sides' numbers, or of scores their differences; of one statistic."""
     change, statistic, _ = pairs[0]
     tables = [paired_change.table for paired_change in pairs]
@@ -481,7 +485,7 @@ def _intervals(pairs: Sequence[_Paired]) -> list[Interval | None]:
     return [score_difference_interval(ratio_of_pairs, table.sum(axis=1)) for table in tables]
 
 
-def _change(paired_change: _Paired, interval: Interval | None, margin: float) -> NumberChange:
+def _change(paired_change: _PairedChange, interval: Interval | None, margin: float) -> NumberChange:
     """Returns one number's change."""
     change, statistic, table = paired_change
     if interval is None:

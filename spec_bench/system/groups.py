@@ -28,6 +28,6 @@ def make_together(
     return [results[place] for place in range(len(items))]
 
 
-def shared_keys(parts: Sequence[Mapping[Key, object]]) -> list[Key]:
+def find_shared_keys(parts: Sequence[Mapping[Key, object]]) -> list[Key]:
     """Returns the keys that all parts have, in the first one's order; none of no parts."""
     return [key for key in parts[0] if all(key in part for part in parts)] if parts else []

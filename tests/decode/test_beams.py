@@ -190,7 +190,7 @@ def test_a_row_knows_which_of_its_beams_have_the_same_text():
     row = BeamRow.start(Request("x", (1, 2), 8), make_row_generator(0, "x", torch.device("cpu")))
     row.tokens, row.parents = [2, 5, 5, 6, 6, 7, 6], [-1, 0, 0, 1, 2, 1, 1]
     row.beams = row.beams * 4  # the last four nodes: 5 6, 5 6, 5 7, 5 6
-    assert row.first_of_text() == [0, 0, 2, 0]
+    assert row.find_equal_texts() == [0, 0, 2, 0]
 
 
 @pytest.mark.parametrize("name", ["beam_sampling", "dsbd"])

@@ -14,9 +14,9 @@ from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.execution.sql import (
     ExecutionAccuracy,
     Query,
+    is_same_result,
     query_in,
     run,
-    same_result,
 )
 from spec_bench.metrics.quality import quality_columns
 from spec_bench.records.types import Generation, SqlReference, StepRecord
@@ -102,22 +102,22 @@ def test_a_query_in_an_answer_of_a_chat_is_found_whatever_stands_around_it(answe
     ],
 )
 def test_rows_are_the_same_in_any_order_of_rows_and_columns_each_as_often(wanted, got, same):
-    assert same_result(wanted, got, order_matters=False) == same
+    assert is_same_result(wanted, got, order_matters=False) == same
 
 
 def test_the_order_of_rows_counts_where_the_reference_orders():
-    assert same_result([ANN, BOB], [(1, "Ann"), (2, "Bob")], order_matters=True)
-    assert not same_result([ANN, BOB], [BOB, ANN], order_matters=True)
+    assert is_same_result([ANN, BOB], [(1, "Ann"), (2, "Bob")], order_matters=True)
+    assert not is_same_result([ANN, BOB], [BOB, ANN], order_matters=True)
 
 
 def test_a_search_without_a_hope_ends_soon():
     rows = [(1,) * 200, (2,) * 200]
-    assert same_result(rows, rows, order_matters=False)
+    assert is_same_result(rows, rows, order_matters=False)
     # Twelve columns that agree as multisets and hardly ever together.
     wanted = [tuple(row * (column + 1) % 13 for column in range(12)) for row in range(13)]
     got = [tuple((row * (c + 1) + c**2) % 13 for c in range(12)) for row in range(13)]
     began = time.process_time()  # what others do on the machine is not ours
-    assert not same_result(wanted, got, order_matters=False)
+    assert not is_same_result(wanted, got, order_matters=False)
     assert time.process_time() - began < 10.0
 
 

@@ -127,7 +127,7 @@ def _row(
     elif row["status"] != "failed":
         expected_values = _format_count(row, records.generations(run_id))
     for name, text in row.items():
-        if name in expected_values and not _same(text, value := expected_values[name]):
+        if name in expected_values and not _is_same(text, value := expected_values[name]):
             raise UsageError(f"run {run_id}: {name} is {text!r}, measured {value!r}")
 
 
@@ -147,7 +147,7 @@ def _format_count(row: Mapping[str, str], generations: Sequence[Generation]) -> 
     return {n: v for n, v in numbers.items() if row.get(n) and v is not None}
 
 
-def _same(text: str, value: Any) -> bool:
+def _is_same(text: str, value: Any) -> bool:
     if isinstance(value, float) and text:
         return abs(float(text) - value) <= _CLOSE * abs(value)
     return text == ("" if value is None else str(value))

@@ -166,7 +166,7 @@ class ExecutionAccuracy(Score):
             if verdicts[place] == "right":
                 continue
             order_matters = "order by" in gold.lower()  # anywhere, as the benchmark has it
-            is_same = got.status == "ok" and same_result(outcome.rows, got.rows, order_matters)
+            is_same = got.status == "ok" and is_same_result(outcome.rows, got.rows, order_matters)
             verdicts[place] = "right" if is_same else "wrong" if got.status == "ok" else got.status
         return verdicts
 
@@ -229,7 +229,7 @@ def query_in(text: str) -> str:
     return query.strip("` \n")
 
 
-def same_result(expected: Sequence[Row], got: Sequence[Row], order_matters: bool) -> bool:
+def is_same_result(expected: Sequence[Row], got: Sequence[Row], order_matters: bool) -> bool:
     """Returns whether two result sets are the same: Spider's execution match.
 
     * Two empty results are equal, whatever their columns.

@@ -28,7 +28,7 @@ from spec_bench.records.parquet import AGAIN, PackedRecords, Scored
 from spec_bench.records.types import Generation
 from spec_bench.report.data.rows import Row, get_batch, get_number, max_tokens_per_call
 from spec_bench.system import files
-from spec_bench.system.groups import group_by_key, shared_keys
+from spec_bench.system.groups import find_shared_keys, group_by_key
 from spec_bench.vocabulary.columns import column_names
 
 if TYPE_CHECKING:
@@ -263,12 +263,12 @@ class RecordReader:
         cells = [sessions for sessions in timed_rows if sessions]
         if len(cells) < len(rows):
             return None
-        seeds = shared_keys(cells)
+        seeds = find_shared_keys(cells)
         counts: list[dict[str, Counts]] = [{seed: {} for seed in seeds} for _ in cells]
         for seed in seeds:
             for prompt in cells[0][seed]:
                 sessions = [cell[seed].get(prompt, {}) for cell in cells]
-                if common_sessions := shared_keys(sessions):
+                if common_sessions := find_shared_keys(sessions):
                     for by_seed, by_session in zip(counts, sessions, strict=True):
                         by_seed[seed][prompt] = by_session[common_sessions[0]]
         return counts
@@ -360,8 +360,8 @@ def stack_counts(
 ) -> Table | None:
     """Counts of cells by seed, of the seeds and (of these) prompts that all have; None without."""
     known_cells = [cell or {} for cell in cells] or [{}]
-    seeds = shared_keys(known_cells)
-    shared_prompts = shared_keys([cell[seed] for cell in known_cells for seed in seeds])
+    seeds = find_shared_keys(known_cells)
+    shared_prompts = find_shared_keys([cell[seed] for cell in known_cells for seed in seeds])
     common = [prompt for prompt in shared_prompts if prompts is None or prompt in prompts]
     if not common:
         return None
@@ -375,7 +375,7 @@ def sum_repeats(repeats: Sequence[Counts]) -> Counts | None:
         return repeats[0] if repeats else None
     return {
         prompt: tuple(map(sum, zip(*(repeat[prompt] for repeat in repeats), strict=True)))
-        for prompt in shared_keys(repeats)
+        for prompt in find_shared_keys(repeats)
     }
 
 
@@ -423,7 +423,7 @@ def _take_medians(runs: dict[str, Counts]) -> dict[str, Counts]:
     medians: dict[str, Counts] = {}
     for seed, repeats in by_seed.items():
         medians[seed] = {}
-        for prompt in shared_keys(repeats):
+        for prompt in find_shared_keys(repeats):
             tokens, seconds, plain_tokens, plain_s = np.array(
                 [repeat[prompt] for repeat in repeats]
             ).T
