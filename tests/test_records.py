@@ -125,3 +125,12 @@ def test_a_mapping_comes_back_without_its_digest_and_not_if_altered(tmp_path):
     path.write_text(path.read_text().replace("0.1", "0.2"))
     with pytest.raises(ValueError, match="altered"):
         checksums.read_checked(path)
+
+
+def test_facts_are_read_by_the_types_of_their_fields():
+    labels = {**flatten_facts(facts()), "tree_attention": "false", "threads": "4", "draft": "a,b"}
+    read = parse_facts({**labels, "simulated_acceptance": "0.5,0.25", "later_turns": ""})
+    assert (read.tree_attention, read.threads, read.later_turns) == (False, 4, None)
+    assert (read.draft, read.simulated_acceptance) == (("a", "b"), (0.5, 0.25))
+    with pytest.raises(ValueError, match="integer"):
+        parse_facts({**labels, "seed": "many"})

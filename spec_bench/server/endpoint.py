@@ -169,13 +169,16 @@ class Server:
             if attempt:
                 self.sleep(min(wait_s, _LONGEST_WAIT_S))
                 wait_s *= 2
+            answer: StreamedAnswer | None = None
+            refusal: RequestRefusedError | None = None
             try:  # no timeout of the connection ends a reply that keeps dripping
                 answer = call_with_timeout(
                     self.answer_s, lambda: self._request_answer(payload, on_first_token)
                 )
-                return replace(answer, attempts=attempt + 1)
             except AnotherKindError as error:
-                raise RequestRefusedError(f"{self.public_url}: {error}") from None
+                refusal = RequestRefusedError(f"{self.public_url}: {error}")
+            except RequestRefusedError as error:
+                refusal = error
             except _LaterError as later:
                 problem = later.args[0]
                 wait_s = max(wait_s, later.args[1])
@@ -185,8 +188,11 @@ class Server:
                 kind = re.sub("(?=[A-Z])", " ", type(error).__name__).strip().lower()
                 message = one_short_line(str(error), self.key, _SHOWN)  # of TLS: the certificate's
                 problem = f"{kind}: {message}" if message else kind
-            finally:
-                self._refuse_strangers()
+            self._refuse_strangers()  # whoever gave this answer
+            if refusal:
+                raise refusal
+            if answer:
+                return replace(answer, attempts=attempt + 1)
         plural = "s" * (self.attempts > 1)
         raise ServerError(f"{self.public_url}: {problem}, after {self.attempts} attempt{plural}")
 
@@ -217,7 +223,9 @@ class Server:
 
     def _refuse_strangers(self) -> None:
         """Raises ServerError once the server has ended: another one may answer on its port."""
-        with suppress(OSError), open(self.log or "") as log:
+        if not self.log:
+            return
+        with suppress(OSError), open(self.log) as log:
             fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
             last_words = read_last_line(Path(log.name))
             raise ServerError(f"{self.public_url}: the server has ended: {last_words}") from None

@@ -10,11 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import CellFacts, CellResult, parse_reasons
+from spec_bench.settings.validation import adapter
 from spec_bench.system import files
 from spec_bench.system.redaction import redact
 from spec_bench.vocabulary import columns
@@ -50,11 +51,8 @@ def flatten_facts(facts: CellFacts) -> dict[str, str | int | float]:
 
 def parse_facts(labels: Row) -> CellFacts:
     """Inverts ``flatten_facts``; labels that older records lack get their defaults."""
-    values = {
-        field.name: _parse_value(str(field.type), labels[field.name])
-        for field in fields(CellFacts)
-        if field.name in labels
-    }
+    types = get_type_hints(CellFacts)
+    values = {name: _parse_value(types[name], labels[name]) for name in types.keys() & labels}
     sampling_names = (field.name for field in fields(SamplingSettings))
     sampling = {name: labels[name] for name in sampling_names if labels.get(name, "") != ""}
     return CellFacts(**values, sampling=SamplingSettings(**sampling))
@@ -72,17 +70,13 @@ def _flatten_value(value: Any) -> str | int | float:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def _parse_value(kind: str, value: Any) -> Any:
-    """Inverts ``_flatten_value``, by a field's annotation."""
-    if kind.startswith("tuple"):
-        parts = tuple(part for part in str(value).split(",") if part)
-        return tuple(map(float, parts)) if "float" in kind else parts
-    if kind == "bool":
-        return str(value).lower() != "false"
-    if not kind.endswith(" | None"):
-        return value
-    types = {"int": int, "float": float, "str": str}
-    return None if value in ("", None) else types[kind.removesuffix(" | None")](value)
+def _parse_value(kind: Any, value: Any) -> Any:
+    """Inverts ``_flatten_value`` for a field of type ``kind``."""
+    if get_origin(kind) is tuple:
+        value = [part for part in str(value).split(",") if part]
+    elif value == "" and NoneType in get_args(kind):
+        value = None
+    return adapter(kind).validate_python(value)
 
 
 def to_row(result: CellResult) -> dict[str, Any]:

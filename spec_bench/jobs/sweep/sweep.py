@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -182,23 +182,22 @@ def publish_state(results: Path, name: str) -> Iterator[RunningJob]:
         return
     with SweepNotes(results, name).track(number, HydraConfig.get().overrides.task) as running:
         label = f"job {number + 1} of {running.listed}"
+        make_record = logging.getLogRecordFactory()
 
-        def add_label(record: logging.LogRecord) -> bool:
-            record.msg = f"[{label}] {record.getMessage()}"
-            record.args = ()
-            return True
+        def make_labelled_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
+            record = make_record(*args, **kwargs)
+            record.msg = f"[{label}] {record.msg}"
+            return record
 
-        handlers = [] if Sweep.mine else logging.getLogger().handlers  # of lines among others'
         if Sweep.mine:
             Sweep.mine.ran_here = True
             log.info("%s: %s", label, " ".join(running.state.words))
-        for handler in handlers:
-            handler.addFilter(add_label)
+        else:  # its lines are among other jobs'
+            logging.setLogRecordFactory(make_labelled_record)
         try:
             yield running
         finally:
-            for handler in handlers:
-                handler.removeFilter(add_label)
+            logging.setLogRecordFactory(make_record)
 
 
 def _hint_at_lists(words: Iterable[str]) -> None:
