@@ -14,6 +14,8 @@ recipe rsd=exp1
 recipe rsd=exp2 prompts=20
 recipe mcsd=acceptance pair=embedded,embedded_plain prompts=12
 recipe mcsd=ablation
+# What Section 4.5 says of argmax sampling: rules that are one, and a chain.
+recipe mcsd=ablation generation.temperature=0 'cells=[mcsd_wor:4-2-1,mcsd:4-2-1,mcns:4-2-1,sd:3]'
 recipe mcsd=search_monotone prompts=8 confirm.prompts=40
 recipe mcsd=search prompts=2 confirm.prompts=40
 recipe dsbd=fronts prompts=60

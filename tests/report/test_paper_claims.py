@@ -396,6 +396,7 @@ KNOWN = {
         (
             greedy(2.0), ("mcsd is sd in block", None, "+0.000 ["),
             ("mcsd_wor is mcns in block", None, "+0.000 ["),
+            ("without replacement ahead", ABSENT), ("naive sampling behind", ABSENT),
         ),
         (greedy(2.1), ("mcsd is sd in block", None, "-0.100 [")),
     ],
