@@ -437,28 +437,40 @@ def _iter_prompt_errors(
         if linear <= 1e-9 * max(1.0, abs(value)):  # no more than the derivatives' rounding
             yield (0.0 if isfinite(jackknife) else None), 0.0, 0.0
             continue
-        cell_blocks = blocks[:, place]
-        distances = list[Array]()
-        is_defined = (
-            prompts < _FEW_PROMPTS and (cell_blocks > 0).all()
-        )  # nothing that has no value can be drawn
-        for weights in () if is_defined else _weights(prompts):
-            draw_counts = weights.astype(np.float64)
-            if not np.isfinite(resampled_value := statistic(cell_blocks @ draw_counts)).all():
-                yield None, 0.0, 0.0
-                break
-            if prompts < _FEW_PROMPTS:
-                continue
+        t_values = _draw_t_values(statistic, blocks[:, place], value, linear)
+        if t_values is None:
+            yield None, 0.0, 0.0
+            continue
+        t_low, t_high = np.quantile(t_values, _ENDS) if t_values.size else (-normal, normal)
+        error = jackknife if jackknife and isfinite(jackknife) else linear
+        # Efron and Tibshirani 12.22: the upper quantile gives the lower end, and the reverse.
+        yield error, max(float(t_high), normal), max(float(-t_low), normal)
+
+
+def _draw_t_values(
+    statistic: Statistic,
+    cell_blocks: Array,
+    value: float,
+    linear_error: float,
+) -> Array | None:
+    """Draws t* = (theta* - theta) / se* of resampled prompts; none of fewer than `_FEW_PROMPTS`,
+    and None if some resample has no value.
+    """
+    prompts = cell_blocks.shape[-1]
+    few = prompts < _FEW_PROMPTS
+    t_values = [np.empty(0)]
+    if few and (cell_blocks > 0).all():  # nothing that has no value can be drawn
+        return t_values[0]
+    for weights in _weights(prompts):
+        draw_counts = weights.astype(np.float64)
+        resampled = statistic(cell_blocks @ draw_counts)
+        if not np.isfinite(resampled).all():
+            return None
+        if not few:
             errors = _errors(statistic, cell_blocks, draw_counts)
             # A resample of the same prompt throughout has no error of its own and says nothing.
-            distances.append(((resampled_value - value) / errors)[errors > 1e-6 * linear])
-        else:
-            low = -normal
-            high = normal
-            if distances:
-                low, high = np.quantile(np.concatenate(distances), _ENDS)
-            error = jackknife if jackknife and isfinite(jackknife) else linear
-            yield error, max(float(high), normal), max(float(-low), normal)
+            t_values.append(((resampled - value) / errors)[errors > 1e-6 * linear_error])
+    return np.concatenate(t_values)
 
 
 @functools.lru_cache(maxsize=256)
