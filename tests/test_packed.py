@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from random import Random
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from spec_bench.records import parquet
@@ -75,7 +76,7 @@ def test_the_numbers_that_make_a_score_come_back_for_each_prompt(tmp_path):
 
 
 def test_later_timings_of_a_baseline_are_none_of_its_own_lines(tmp_path):
-    later = [replace(PLAIN, decode_s=9.0, sitting="later"), replace(PLAIN, sitting="last")]
+    later = [replace(PLAIN, decode_s=9.0, session="later"), replace(PLAIN, session="last")]
     scores = {"f1": {"q/0": 0.5}}
     base = parquet.pack("base", [PLAIN], ORIGIN, scores, later)
     found = back(tmp_path / "r", base, parquet.pack("cell", [METERED], ORIGIN))
@@ -174,3 +175,11 @@ def test_a_category_is_a_column_only_where_some_prompt_has_one(tmp_path):
     assert parquet.read(tmp_path / "without").generations("a") == [without_ids(PLAIN)]
     assert "category" in pd.read_parquet(tmp_path / "with")
     assert "category" not in pd.read_parquet(tmp_path / "without")
+
+
+def test_older_lines_and_files_name_their_session_by_its_former_name(tmp_path):
+    line = replace(PLAIN, session="s").to_json()
+    line["sitting"] = line.pop("session")
+    assert Generation.from_json(line).session == "s"
+    lines = parquet._add_missing_columns(pa.table({"run_id": ["a"], "sitting": ["s"]}))
+    assert lines["session"].to_pylist() == ["s"] and "sitting" not in lines.column_names

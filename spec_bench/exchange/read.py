@@ -168,7 +168,7 @@ def _build_generation(question: str, category: str, choice: AnsweredChoice) -> G
         draft_s=0.0,
         target_s=0.0,
         latency_s=wall_s,
-        sitting="",
+        session="",
         category=category,
     )
 

@@ -395,8 +395,10 @@ def read(path: Path) -> PackedRecords:
 
 
 def _add_missing_columns(lines: pa.Table) -> pa.Table:
-    """Fills in columns that older files lack: no number, no text, repeat 0."""
+    """Fills in columns that older files lack: no number, no text, repeat 0; renames one."""
     import pyarrow as pa
+
+    lines = lines.rename_columns(["session" if n == "sitting" else n for n in lines.column_names])
 
     empty_values = {"text": "", "count": 0, "number": None}
     for column in FIELDS:

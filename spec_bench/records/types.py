@@ -177,7 +177,7 @@ class Generation:
     clock_mhz: float | None = None  # the device's clock at the batch's end
     # longest wait of a thread for a core, as a share of the batch's time; 0 if unknown
     core_wait: float | None = None
-    sitting: str = ""  # session of a job that decoded it; cells of one session take turns
+    session: str = ""  # session of a job that decoded it; cells of one session take turns
     ended_at: float | None = None  # Unix seconds at the batch's end; None in older records
     category: str = ""  # the task's category of the prompt, or ""
     prompt_tokens: int | None = None  # tokens of the prompt; None in older records
@@ -213,6 +213,8 @@ class Generation:
         """Inverts ``to_json``."""
         steps = ({**step, "widths": tuple(step.get("widths", ()))} for step in content["steps"])
         values = {**content, "tokens": tuple(content["tokens"])}
+        if "sitting" in values:  # in lines of version 0.2 and before
+            values["session"] = values.pop("sitting")
         values["steps"] = tuple(StepRecord(**step) for step in steps)
         if delivery := content.get("delivery"):
             lists = {key: tuple(delivery[key]) for key in ("seconds", "tokens")}

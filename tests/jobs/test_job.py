@@ -61,7 +61,7 @@ def test_more_prompts_are_decoded_beside_those_that_are_answered(run_job, calls,
         assert ours == tokens_of(tmp_path / "alone", one.run_id) and len(ours) == 3
         assert one.metrics["block_efficiency"] == other.metrics["block_efficiency"]
         done = CellStore(tmp_path / "results", one.run_id).load()
-        sessions = [done[prompt].sitting for prompt in "012"]
+        sessions = [done[prompt].session for prompt in "012"]
         assert sessions[0] == sessions[1] != sessions[2]
         assert one.metrics["speedup"]
 
@@ -154,7 +154,7 @@ def test_a_run_cut_at_any_line_resumes_in_turn_to_the_same_tokens(run_job, tmp_p
         for result in results:
             assert (result.baseline, result.metrics["speedup"] is None) == ("same job", False)
             told = cell_folder.read_cell(again / "runs" / result.run_id)
-            assert len(told["compared"]["sittings"]) == 1 + (0 < lines < 3)
+            assert len(told["compared"]["sessions"]) == 1 + (0 < lines < 3)
 
 
 def test_a_failing_cell_is_a_row_without_numbers_and_is_tried_again(
@@ -396,10 +396,10 @@ def test_a_jobs_caches_are_freed_at_its_end(run_job, monkeypatch):
 QUICK = ("warmup=0", "prompts=3")
 
 
-def of(prompt, sitting, seconds=1.0, repeat=0):
+def of(prompt, session, seconds=1.0, repeat=0):
     step = StepRecord(0, 0, 0, 1)
     times = (0.1, seconds, 0.0, seconds / 2)
-    return Generation(prompt, (5,), "stop", (step,), *times, repeat=repeat, sitting=sitting)
+    return Generation(prompt, (5,), "stop", (step,), *times, repeat=repeat, session=session)
 
 
 def rate(generations):
@@ -443,10 +443,10 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
     assert added.metrics["speedup"] == pytest.approx(speedup)
     assert speedup != pytest.approx(rate([*ours.load().values()]) / rate([*theirs.load().values()]))
     compared = cell_folder.read_cell(ours.folder)["compared"]
-    (sitting,) = {each.sitting for each in retimed}
-    assert compared == {"run_id": baseline.run_id, "sittings": [sitting]}
+    (session,) = {each.session for each in retimed}
+    assert compared == {"run_id": baseline.run_id, "sessions": [session]}
     names = [path.name for path in files.find_retimed_paths(theirs.folder)]
-    assert names == [f"retimed-{sitting}.jsonl"]
+    assert names == [f"retimed-{session}.jsonl"]
 
     # What is committed knows of both timings, so that the cells can be paired without the runs.
     table = files.results_file(results, "default")

@@ -106,16 +106,16 @@ def test_seconds_below_zero_of_any_kind_fail_the_cell(session_of):
 def test_a_baseline_of_an_earlier_session_is_timed_again_beside_what_a_cell_lacks(session_of):
     session, runs, calls = session_of("ar", "b", prompts=2)
     plain, cell = runs
-    before = [answer(each, sitting="before") for each in "01"]
+    before = [answer(each, session="before") for each in "01"]
     plain.store.append(before)
     plain.done[0] |= {each.prompt_id: each for each in before}
-    cell.done[0]["0"] = answer("0", sitting="before")
+    cell.done[0]["0"] = answer("0", session="before")
     session.against = index_timings(before)
     decode_interleaved(session, runs)
     assert calls == [("b", "1"), ("ar", "1")]
     assert [*plain.store.load().values()] == before
     (again,) = plain.store.load_retimed()
-    assert (again.prompt_id, again.sitting) == ("1", session.name)
+    assert (again.prompt_id, again.session) == ("1", session.name)
     assert results._select_counted_prompts(session, cell) == ["0", "1"]
     del session.against[session.name, 0, "1"]
     assert results._select_counted_prompts(session, cell) == [

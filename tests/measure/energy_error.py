@@ -5,7 +5,7 @@ Simulated: windows of a cell take turns with another cell's, in a few seconds ho
 
 import os
 
-from tests.measure.made_up import Decoder, decode, machine, sitting
+from tests.measure.made_up import Decoder, decode, machine, metered
 from tests.measure.stand_ins import Curve
 
 METERS = {
@@ -24,7 +24,7 @@ CELLS = ((1, 0.3), (100, 0.3), (1, 1.0), (1, 2.5), (100, 2.5), (1, 10.0), (1, 60
 
 def share(said, curve, windows, window_s):
     """A cell's joules over what the curve says; empty where it has too few seconds for any."""
-    with machine(curve) as clock, sitting(said.partition(",")[0], **METERS[said]) as metering:
+    with machine(curve) as clock, metered(said.partition(",")[0], **METERS[said]) as metering:
         decoder = Decoder(clock, 0.0, window_s)
         done = decode(metering, decoder, windows)
     joules = sum(each.energy_j for each in done)

@@ -105,7 +105,7 @@ class Decoder:
 
 
 @contextmanager
-def sitting(name, **settings):
+def metered(name, **settings):
     """An open meter as a job on a GPU has it."""
     energy = energy_settings({"meter": name, "idle_s": 0.0, **settings})
     spec = SimpleNamespace(tensor_parallel=False, device_map=None)

@@ -5,7 +5,7 @@ import pytest
 from tests.jobs.conftest import family, run_job
 from tests.jobs.tiny import rows_of
 from tests.measure.conftest import opened, window
-from tests.measure.made_up import Decoder, decode, machine, sitting
+from tests.measure.made_up import Decoder, decode, machine, metered
 from tests.measure.stand_ins import Curve
 
 __all__ = ["family", "run_job"]
@@ -22,7 +22,7 @@ def joules(generations):
 def test_a_cells_sum_has_a_sample_for_each_of_its_seconds_however_short_its_windows(
     window_s, windows
 ):
-    with machine(STEADY) as clock, sitting("paper") as metering:
+    with machine(STEADY) as clock, metered("paper") as metering:
         decoder = Decoder(clock, 0.0, window_s)
         found = joules(decode(metering, decoder, windows))
     assert decoder.true_j - 251 <= found <= decoder.true_j + 1
@@ -30,7 +30,7 @@ def test_a_cells_sum_has_a_sample_for_each_of_its_seconds_however_short_its_wind
 
 
 def test_a_ramp_is_summed_as_far_as_a_sample_a_second_tells():
-    with machine(Curve("ramp", slope_w_per_s=2.0)) as clock, sitting("paper") as metering:
+    with machine(Curve("ramp", slope_w_per_s=2.0)) as clock, metered("paper") as metering:
         decoder = Decoder(clock, 0.0, 0.7)
         found = joules(decode(metering, decoder, 100))
     assert found == pytest.approx(decoder.true_j, rel=0.01)
@@ -40,9 +40,9 @@ def test_the_prefill_and_every_gpu_that_nvidia_smi_lists_are_in_and_the_note_say
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
     curves = [Curve("steady", low_w=watts) for watts in (10.0, 200.0, 3000.0)]
     with machine(*curves) as clock:
-        with sitting("paper") as metering:
+        with metered("paper") as metering:
             (one,) = decode(metering, Decoder(clock, 2.0, 1.5), 1)
-        with sitting("paper", devices=[1]) as metering:
+        with metered("paper", devices=[1]) as metering:
             (named,) = decode(metering, Decoder(clock, 2.0, 1.5), 1)
     assert (one.energy_j, named.energy_j) == (3 * 3210.0, 3 * 200.0)
     assert "prefill in" in one.energy_note and one.energy_note.endswith("GPUs: 3")
@@ -53,7 +53,7 @@ def test_a_cell_decoded_in_two_sessions_has_the_sum_of_one(first):
     with machine(STEADY) as clock:
         done = []
         for windows in (first, 4 - first):
-            with sitting("paper") as metering:
+            with metered("paper") as metering:
                 done = decode(metering, Decoder(clock, 0.1, 0.55), windows, done)
     assert joules(done) == 2 * 250  # of 2.6 s
 

@@ -93,7 +93,7 @@ def write(folder, name, *rows):
     return folder
 
 
-def record(results, run_id, accepted, *, depth=3, rate=1, sitting="", categories=()):
+def record(results, run_id, accepted, *, depth=3, rate=1, session="", categories=()):
     """Writes raw records: accepted tokens by prompt and target call, ``rate`` tokens a second, all
     but equal on all prompts.
     """
@@ -103,7 +103,7 @@ def record(results, run_id, accepted, *, depth=3, rate=1, sitting="", categories
         steps = tuple(StepRecord(depth, depth, count, count + 1) for count in counts)
         tokens = tuple(range(sum(counts) + len(counts)))
         times = (0.0, len(tokens) / rate * unlike[prompt], 0.0, 0.0)
-        own = {"sitting": sitting, "category": categories[prompt] if categories else ""}
+        own = {"session": session, "category": categories[prompt] if categories else ""}
         made.append(Generation(str(prompt), tokens, "length", steps, *times, **own))
     _written(results, run_id, made)
 

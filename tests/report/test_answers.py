@@ -41,7 +41,7 @@ def asked(number, accepted, rate, rng):
         tokens = tuple(rng.integers(3, 200, sum(counts) + len(counts)).tolist())
         took = len(tokens) / rate * float(np.exp(0.05 * rng.standard_normal()))
         one = Generation(name, tokens, "length", steps, 0.1, took, 0.0, 0.0, latency_s=took + 0.1)
-        yield replace(one, category=category, sitting="s")
+        yield replace(one, category=category, session="s")
 
 
 @pytest.fixture
@@ -215,9 +215,9 @@ ROWS = (
 def results(tmp_path):
     """Plain decoding at 1 token/s; another one twice as fast, right about math alone."""
     file = tmp_path / "results" / "own" / "results.csv"
-    record(file, "ar", [[0] * 5] * 16, depth=0, rate=1.0, sitting="a", categories=ASKED)
+    record(file, "ar", [[0] * 5] * 16, depth=0, rate=1.0, session="a", categories=ASKED)
     accepted = [NONE if kind == "qa" else ALL for kind in ASKED]
-    record(file, "sd", accepted, rate=2.0, sitting="a", categories=ASKED)
+    record(file, "sd", accepted, rate=2.0, session="a", categories=ASKED)
     return file
 
 
@@ -244,7 +244,7 @@ def test_a_handful_of_prompts_has_no_interval_over_prompts_however_many_seeds(re
             run = f"{decoder}-{seed}"
             depth, rate = (0, 1.0) if decoder == "ar" else (3, 2.0 + 0.1 * seed)
             each = [accepted] * len(kinds)
-            record(results, run, each, depth=depth, rate=rate, sitting="a", categories=kinds)
+            record(results, run, each, depth=depth, rate=rate, session="a", categories=kinds)
             cells.append({**row(decoder, spec, **MT_BENCH, run_id=run), "seed": seed})
     records = RecordReader(results)
     (group,) = group_rows(pool_seeds(frame(*cells), records))
@@ -256,7 +256,7 @@ def test_a_handful_of_prompts_has_no_interval_over_prompts_however_many_seeds(re
 
 
 def test_what_was_not_timed_in_turn_has_tokens_and_no_speedup(results):
-    record(results, "sd", [ALL] * 16, rate=2.0, sitting="b", categories=ASKED)
+    record(results, "sd", [ALL] * 16, rate=2.0, session="b", categories=ASKED)
     assert numbers(results, "speedup")["sd"] == {}
     assert numbers(results, "block_efficiency")["sd"] == {"qa": 4.0, "math": 4.0}
 

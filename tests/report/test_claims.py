@@ -52,12 +52,12 @@ def gap_of(metric, results, *sides):
 
 
 @pytest.mark.parametrize(
-    ("sitting", "told"),
+    ("session", "told"),
     [("first", "["), ("second", "(no interval: the cells were not timed in turn)")],
 )
-def test_seconds_of_two_cells_are_paired_where_one_session_timed_them(sitting, told, results):
-    record(results, "ar--", HIGH, rate=1.0, sitting="first")
-    record(results, "sd-3", HIGH, rate=2.0, sitting=sitting)
+def test_seconds_of_two_cells_are_paired_where_one_session_timed_them(session, told, results):
+    record(results, "ar--", HIGH, rate=1.0, session="first")
+    record(results, "sd-3", HIGH, rate=2.0, session=session)
     sides = [(row("sd", "3", token_rate=2.0),), (row("ar", token_rate=1.0),)]
     assert str(gap_of("token_rate", results, *sides)).startswith("+100.0% " + told)
     assert "no interval" not in str(gap_of("block_efficiency", results, *sides))

@@ -250,7 +250,7 @@ def in_jobs_apart(results, paces):
     for _, each in rows.iterrows():
         file = results.parent.parent / "runs" / each.run_id / "generations.jsonl"
         job = f"{each.seed} {each.batch_size}"
-        lines = [replace(line, sitting=job) for line in cell_folder.read_lines(file)]
+        lines = [replace(line, session=job) for line in cell_folder.read_lines(file)]
         cell_folder.rewrite_generations(file, lines)
     return check_claims("redrafter", rows, results)
 

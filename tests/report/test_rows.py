@@ -266,12 +266,12 @@ def test_every_whole_repeat_is_read_and_times_are_summed_over_them(results):
     assert read_origin(results, "other") is None
 
 
-@pytest.mark.parametrize("last", ["", "another"])  # sitting of one prompt
+@pytest.mark.parametrize("last", ["", "another"])  # session of one prompt
 def test_counts_of_cells_at_once_are_those_of_cell_by_cell(last, tmp_path, monkeypatch):
     table, parts = files.results_file(tmp_path, "mine"), []
     for number, run in enumerate(("a0", "a1", "b0", "b1")):
         done = [window(each, n, number + n + 1.0) for n in (0, 1) for each in ("x", "y")]
-        done = [replace(w, sitting=last) if (run, w.prompt_id) == ("b1", "x") else w for w in done]
+        done = [replace(w, session=last) if (run, w.prompt_id) == ("b1", "x") else w for w in done]
         parts.append(parquet.pack(run, done, ORIGIN))
     parquet.write(files.records_file(table), parquet.concat(parts))
     rows = [{"run_id": f"{cell}0,{cell}1", "seeds": "0,1"} for cell in "ab"]
@@ -343,10 +343,10 @@ def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_session(s
     table = files.results_file(tmp_path, "mine")
     prompts = [f"{number}" for number in range(6)]
 
-    def timed(sitting, seconds):
+    def timed(session, seconds):
         unlike = [seconds + 1e-7 * int(prompt) for prompt in prompts]
         done = [window(*each) for each in zip(prompts, [0] * len(prompts), unlike, strict=True)]
-        return [replace(each, sitting=sitting) for each in done]
+        return [replace(each, session=session) for each in done]
 
     parts = []
     for name, done, again in (

@@ -237,7 +237,7 @@ def look_at_plain(session: Session) -> None:
     """
     settings, prompts, cell_run = session.settings, session.prompts, session.runs[0]
     first_requests = prompts.requests[: settings.asked.gate]
-    columns = {**vars(settings.facts(cell_run.cell))}
+    columns = {**vars(settings.facts(cell_run.cell)), **settings.sampling.get_columns()}
     if not first_requests or cell_run.failure is not None or not find_printed(columns):
         return
     generations = [*cell_run.done[0].values()]

@@ -86,9 +86,9 @@ def write_results(session: Session, runtime_facts: Mapping[str, Any]) -> None:
                 )
                 if reference is not None and baseline:
                     sessions = sorted(
-                        {generation.sitting for repeat in reference for generation in repeat}
+                        {generation.session for repeat in reference for generation in repeat}
                     )
-                    extras["compared"] = {"run_id": baseline.run_id, "sittings": sessions}
+                    extras["compared"] = {"run_id": baseline.run_id, "sessions": sessions}
         except Exception as error:
             cell_run.fail(error)
         if cell_run.failure is not None:

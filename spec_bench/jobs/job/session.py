@@ -7,7 +7,7 @@ For each batch of prompts every cell decodes it before the next batch starts, an
 cells rotates, so that drift of the machine hits all alike and no decoder always goes first. With
 repeats the job goes over all prompts again, so that a prompt's repeats are apart in time.
 
-A session is one process that works on a job; records name it ``sitting``. What two of them decoded,
+A session is one process that works on a job; records name it. What two of them decoded,
 hours apart or with other work on the machine, is never compared: a speed-up is against a baseline
 that the same session timed. If a session decodes a prompt for a cell and the baseline has it from
 an earlier one (cells were added to a finished job), the baseline is timed again beside it. Its
@@ -225,7 +225,7 @@ class Session:
 def index_timings(generations: Iterable[Generation]) -> Timings:
     """Returns a baseline's generations by what pairs them with a cell's."""
     return {
-        (generation.sitting, generation.repeat, generation.prompt_id): generation
+        (generation.session, generation.repeat, generation.prompt_id): generation
         for generation in generations
     }
 
@@ -406,7 +406,7 @@ def _add_session_fields(
 ) -> list[Generation]:
     """Generations with what only the job knows: when, on what, of which kind."""
     lengths = {request.prompt_id: len(request.prompt_ids) for request in requests}
-    state: dict[str, Any] = {**session.machine.read(), "repeat": repeat, "sitting": session.name}
+    state: dict[str, Any] = {**session.machine.read(), "repeat": repeat, "session": session.name}
     kinds = session.prompts.categories
     return [
         replace(

@@ -135,7 +135,7 @@ class CellStore:
         for repeat in source.load_repeats().values():
             self.append(repeat.values())
         for session, generations in group_by_key(
-            (generation.sitting, generation) for generation in source.load_retimed()
+            (generation.session, generation) for generation in source.load_retimed()
         ).items():
             self.append(generations, session)
         cell_folder.write_cell(self.folder, {"starts": source._cell().get("starts", [])})

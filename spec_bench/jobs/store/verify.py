@@ -73,9 +73,11 @@ def _cell(folder: Path, content: Mapping[str, Any] | None = None) -> None:
         raise UsageError("its run id is not that of these settings")
     if comparison := cell.get("compared"):
         plain = files.run_folder(folder.parents[1], comparison["run_id"])
+        # Cells of version 0.2 and before have ``sittings``.
+        sessions = comparison.get("sessions", comparison.get("sittings", ()))
         past = plain.parent.glob(f"{plain.name}*/*.jsonl")  # of files that have changed since, too
         recorded_text = b"".join(path.read_bytes() for path in past)
-        for session in comparison["sittings"] if plain.is_dir() else ():
+        for session in sessions if plain.is_dir() else ():
             if session.encode() not in recorded_text:
                 raise UsageError(f"it was compared with timings of {session}, which {plain} lacks")
 

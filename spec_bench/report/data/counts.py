@@ -88,7 +88,7 @@ class _Cell:
         self.repeats = packed.repeats(run_id)
         self.prompts = [*self.repeats[0]] if self.repeats else []
         # lines by prompt of what later sessions timed again, by repeat and session
-        self.again = packed.group_lines(f"{run_id}{AGAIN}", "repeat", "sitting")
+        self.again = packed.group_lines(f"{run_id}{AGAIN}", "repeat", "session")
         self.run_id = run_id
 
     def texts(self, column: str) -> list[dict[str, str]]:
@@ -128,7 +128,7 @@ class _Block(NamedTuple):
         ratio = metric[name].sums if name not in _SCORES and name in metric else None
         lines = self.lines if _is_remeasured(name) else self.lines[:, :, :1]
         if not ratio or (
-            _is_remeasured(name) and ((sat := self.windows.sitting[lines]) != sat[:1]).any()
+            _is_remeasured(name) and ((sat := self.windows.session[lines]) != sat[:1]).any()
         ):
             return None
         table = self.windows.sums(*ratio)[lines]
@@ -161,7 +161,7 @@ def _timings(cell: _Cell, name: str) -> list[Timings]:
     """Returns the counts of each repeat by session, the cell's first."""
     timings = []
     for number, (counts, sat) in enumerate(
-        zip(_counts(cell, name), cell.texts("sitting"), strict=False)
+        zip(_counts(cell, name), cell.texts("session"), strict=False)
     ):
         pairs_by_session = {prompt: {sat[prompt]: pair} for prompt, pair in counts.items()}
         for (repeat, session), lines in cell.again.items():
