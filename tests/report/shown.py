@@ -1,6 +1,7 @@
 """Tables of what is measured or made up, and what a figure plots, as numbers."""
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from spec_bench.report.page.build import list_figures
 from spec_bench.report.papers.paper import find_figure, find_table, load_paper, recipes_by_name
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.measured import MeasuredRows
-from spec_bench.report.tables.printed import RequestedCell, TableCell, TableLine, TableSheet
+from spec_bench.report.tables.printed import RequestedCell, TableSheet, make_places
 from spec_bench.report.tables.render import markdown
 from spec_bench.system.files import results_files
 
@@ -35,13 +36,24 @@ def line_of(grid, *labels):
 
 def place(printed="", **more):
     """A place with what the paper prints there and what was measured; it asks for a cell."""
-    return TableCell("", printed, asked=(RequestedCell("", "", "", ""),), papers=True, **more)
+    asked = (RequestedCell("", "", "", ""),)
+    return {"printed": printed, "asked": asked, "papers": True, **more}
 
 
 def sheet(lines, columns, title, heads, name="a/1", **more):
     """A table of lines, each its labels, its block and its places."""
-    own = tuple(TableLine(labels, block, False, tuple(cells)) for labels, block, cells in lines)
-    return TableSheet(name, title, heads, columns, own, **more)
+    columns = tuple(replace(column, name=column.name or str(n)) for n, column in enumerate(columns))
+    places = [
+        {"line": line, "labels": labels, "block": block, "column": column.name, **place}
+        for line, (labels, block, own) in enumerate(lines)
+        for column, place in zip(columns, own, strict=True)
+    ]
+    return TableSheet(name, title, heads, columns, make_places(places), **more)
+
+
+def ours(grid):
+    """The measured places of a table."""
+    return grid.places[grid.places.ours]
 
 
 class Series(NamedTuple):

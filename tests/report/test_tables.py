@@ -20,7 +20,7 @@ from spec_bench.report.tables.render import csv_text, latex, markdown
 from spec_bench.system.files import package_folder
 from spec_bench.vocabulary.published import pivot_numbers
 from tests.report.rows import EMBEDDED, MT_BENCH, frame, record, recorded, row, write
-from tests.report.shown import line_of, table
+from tests.report.shown import line_of, ours, table
 from tests.said import naming
 
 
@@ -56,12 +56,9 @@ def test_of_another_pair_nothing_is_subtracted_and_speed_ups_stand_side_by_side(
 
 def test_no_printed_number_is_bold_in_a_block_with_a_lost_one():
     for number, lost in ((9, 5), (7, 5), (29, 30)):
-        bold = {line.labels[0] for line in lay_out_table(f"rsd/{number}", None).lines if best(line)}
+        places = lay_out_table(f"rsd/{number}", None).places
+        bold = {*places.labels[places.best].str[0]}
         assert str(lost) not in bold and len(bold) >= 3
-
-
-def best(line):
-    return any(cell.best for cell in line.cells)
 
 
 STALLED = "stalled: 1 of 12 windows, median says 1.27"
@@ -247,7 +244,7 @@ def test_the_ablation_rather_shows_the_tree_that_the_paper_found_best(tmp_path):
     write(tmp_path, "mcsd-ablation", *other, row("mcsd_wor", "16-1", **ALPACA, speedup=1.6))
     grid = table("mcsd/4", tmp_path)
     assert noted(grid, "vicuna_13b_68m 16x1.")
-    shown = [cell.value for cell in grid.cells if cell.ours]
+    shown = [*ours(grid).value]
     assert shown[0] == 1.6 and 1.1 not in shown
 
 
@@ -306,9 +303,14 @@ def test_another_tree_has_a_line_of_its_own_and_none_where_it_is_all_there_is(tm
     large = heads("medusa", "mc_sim_7b_63", 0.0, pair="embedded", token_rate=40.0)
     for cells in ([small], [large, small]):
         write(tmp_path, "redrafter-decoding", *reversed(cells))
-        lines = table("redrafter/1", tmp_path, "embedded").lines
-        first = [line.cells[0] for line in lines if line.labels[:2] == ("embedded", "Medusa")]
-        assert [cell.text for cell in first if cell.ours] == [cell["spec"] for cell in cells]
+        places = ours(table("redrafter/1", tmp_path, "embedded"))
+        first = places[places.labels.str[:2] == ("embedded", "Medusa")].drop_duplicates("line")
+        assert [*first.text] == [cell["spec"] for cell in cells]
+
+
+def test_a_table_that_measures_speed_ups_shows_another_pairs_once(tmp_path):
+    names = csv_text(table("today/2", tmp_path, "embedded")).splitlines()[0].split(",")
+    assert "0_speedup_paper" in names and len({*names}) == len(names)
 
 
 def test_a_ratio_to_greedy_ar_is_paired_by_prompt_or_has_no_interval(tmp_path):
@@ -411,12 +413,14 @@ def printed(name):
 def test_every_rsd_table_prints_the_reference_value_for_value(number):
     rows = pivot_numbers(load_paper("rsd").get_numbers(number))
     grid = printed(f"rsd/{number}")
-    assert len(grid.lines) == len(rows) == (33 if number < 28 else 41)
-    for line, cell in zip(grid.lines, rows, strict=True):
-        assert (line.labels[0], line.labels[2]) == (cell["axis_value"], cell["spec"])
+    lines = [line for _, line in grid.places.groupby("line")]
+    assert len(lines) == len(rows) == (33 if number < 28 else 41)
+    for line, cell in zip(lines, rows, strict=True):
+        axis, _, spec = line.labels.iloc[0]
+        assert (axis, spec) == (cell["axis_value"], cell["spec"])
         score = {"xsum": ["rouge2"], "wmt18_deen": ["bleu"], "dolly": []}[cell["task"]]
         metrics = ["block_efficiency", "mbsu", "token_rate", *score]
-        assert [place.printed for place in line.cells] == [cell[metric] for metric in metrics]
+        assert [*line.printed] == [cell[metric] for metric in metrics]
         names = [column.name for column in grid.columns]
         assert names == [name if name not in score else "accuracy" for name in metrics]
 

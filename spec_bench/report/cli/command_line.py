@@ -100,7 +100,7 @@ def run_table(options: Namespace) -> None:
         from rich.console import Console
         from rich.markdown import Markdown
 
-        titles = dict.fromkeys(column.title for column in render.list_columns(sheets[0]))
+        titles = dict.fromkeys(render.get_title(each) for each, _ in render.list_columns(sheets[0]))
         if len(titles) == 1:  # said below, so that columns are narrow
             text = text.replace(f"{next(iter(titles))}, ", "")
         Console().print(Markdown(text))

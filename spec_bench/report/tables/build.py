@@ -5,10 +5,11 @@ Our best of a block and column stands out only where its 95% interval lies above
 cells of that block and column; only exact rows ever do.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from spec_bench.report.claims.contrast import difference
@@ -29,11 +30,13 @@ from spec_bench.report.papers.paper import Table, load_paper
 from spec_bench.report.tables.measured import NO_PAIR, MeasuredRows, build_commands
 from spec_bench.report.tables.printed import (
     SAMPLING,
-    TableCell,
+    RequestedCell,
     TableSheet,
     format_tree,
+    iter_rivals,
     lay_out_table,
-    rivals,
+    list_requests,
+    make_places,
 )
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
@@ -118,68 +121,69 @@ def fill_in(sheet: TableSheet, measured: MeasuredRows) -> TableSheet:
     """The table with its measured values; a line that the paper has not is left out where it was
     not measured, or where another line shows its rows.
     """
-    filled_lines = [
-        line._replace(
-            cells=tuple(
-                replace(cell, **_find_measured_value(cell, column, measured))
-                if cell.asked
-                else cell
-                for cell, column in zip(line.cells, sheet.columns, strict=True)
-            )
-        )
-        for line in sheet.lines
-    ]
-    rows = [
-        {measured.place(cell.asked[0]) for cell in line.cells if cell.asked}
-        for line in filled_lines
-    ]
-    own_places = set[int | None]().union(
-        *(places for line, places in zip(filled_lines, rows, strict=True) if not line.extra)
+    heads = {column.name: column for column in sheet.columns}
+    places = make_places(
+        place | _find_measured_value(place, heads[place["column"]], measured)
+        for place in sheet.places.to_dict("records")
     )
-    lines = [
-        line
-        for line, of_line in zip(filled_lines, rows, strict=True)
-        if not line.extra
-        or (any(cell.ours for cell in line.cells) and not of_line & (own_places - {None}))
-    ]
-    for sign, cells in rivals(lines, sheet.columns):
-        _mark_ahead(sign, [cell for cell in cells if cell.ours and not cell.mark])
-    return replace(sheet, lines=tuple(lines))
+    rows = [asked and measured.row(asked[0]) for asked in places.asked]
+    places["row"] = [id(row) if row else 0 for row in rows]
+    own = {*places.row[~places.extra]} - {0}
+    new = {*places.line[places.ours]} - {*places.line[places.row.isin(own)]}
+    places = places[~places.extra | places.line.isin(new)].copy()
+    ahead = []
+    for sign, rivals in iter_rivals(places, sheet.columns):
+        exact = [place for place in rivals if place["ours"] and not place["mark"]]
+        ends = [sorted((sign * place["low"], sign * place["high"])) for place in exact]
+        if len(exact) > 1 and not np.isnan(ends).any():
+            best = max(range(len(ends)), key=lambda place: ends[place][0])
+            if ends[best][0] > max(high for place, (_, high) in enumerate(ends) if place != best):
+                ahead.append(exact[best]["index"])
+    places["ours_best"] = places.index.isin(ahead)
+    return replace(sheet, places=places)
 
 
 def _find_measured_value(
-    cell: TableCell, column: PaperColumn, cells: MeasuredRows
+    place: Mapping[str, Any], column: PaperColumn, cells: MeasuredRows
 ) -> dict[str, Any]:
-    """Returns a place's measured value, or the reason why it has none."""
+    """Returns a place's measured value, or the reason why it has none; nothing if it asks none."""
     rows: list[Row] = []
-    for request in cell.asked:
+    values = []
+    for request in place["asked"]:
         row = cells.row(request)
         if row is None:
-            if (nearest := cells.row(request.any_sampling)) is None:
-                return {"state": NOT_RUN}
-            request_values = request._asdict()
-            unlike = (
-                f"{n} {nearest[n]:g}"
-                for n in SAMPLING
-                if request_values[n] not in (None, nearest[n])
-            )
-            return {"state": f"at {', '.join(unlike)} alone"}
+            return {"state": _explain_absence(request, cells)}
         if row["status"] == "failed":
             return {"state": f"failed: {get_failure(row)}"}
         rows.append(row)
-    values = []
     for row in rows:
-        number = column.by_protocol.get(get_protocol(row), cell.number)
+        number = column.by_protocol.get(get_protocol(row), place["number"])
         value = _value(row, number, column.scale)
         if value is None:
-            return {"state": get_reason(row, cell.number) or cell.empty or NO_VALUE}
+            return {"state": get_reason(row, place["number"]) or place["empty"] or NO_VALUE}
         values.append(value)
-    marks = {"mark": values[0]["mark"] or values[-1]["mark"], "ours": True}
-    if len(values) == 1:
-        return values[0] | marks
-    if cell.compared == "over" and rows[0] is rows[1]:
+    if len(values) < 2:
+        return {**values[0], "ours": True} if values else {}
+    marks = {"mark": values[0]["mark"] or values[1]["mark"], "ours": True}
+    is_ratio = place["compared"] == "over"
+    if is_ratio and rows[0] is rows[1]:
         return {"value": 1.0, "low": 1.0, "high": 1.0, **marks}
-    return _compare_cells(cell, column.scale, rows, values, cells) | marks
+    # The difference or ratio of two cells, paired by prompt; without records no interval.
+    gap = difference([[(rows[:1], rows[1:])]], place["number"], cells.records, is_ratio)
+    if gap is None or gap.ends is None:
+        ours, theirs = (number["value"] for number in values)
+        return {"value": ours / theirs if is_ratio else ours - theirs, **marks}
+    ends = (1 + number if is_ratio else number * column.scale for number in (gap.value, *gap.ends))
+    return dict(zip(("value", "low", "high"), ends, strict=True)) | marks
+
+
+def _explain_absence(request: RequestedCell, cells: MeasuredRows) -> str:
+    nearest = cells.row(request.any_sampling)
+    if nearest is None:
+        return NOT_RUN
+    asked = {name: getattr(request, name) for name in SAMPLING}
+    unlike = (f"{n} {nearest[n]:g}" for n, e in asked.items() if e not in (None, nearest[n]))
+    return f"at {', '.join(unlike)} alone"
 
 
 def _value(row: Row, number: str, scale: float) -> dict[str, Any] | None:
@@ -199,32 +203,6 @@ def _value(row: Row, number: str, scale: float) -> dict[str, Any] | None:
     return {**numbers, "mark": mark, "doubted": bool(doubt)} if "value" in numbers else None
 
 
-def _compare_cells(
-    cell: TableCell, scale: float, rows: Sequence[Row], values: Sequence[Any], cells: MeasuredRows
-) -> dict[str, float]:
-    """The difference or ratio of two cells, paired by prompt; without records no interval."""
-    is_ratio = cell.compared == "over"
-    gap = difference([[(rows[:1], rows[1:])]], cell.number, cells.records, is_ratio)
-    if gap is None or gap.ends is None:
-        ours, theirs = (number["value"] for number in values)
-        return {"value": ours / theirs if is_ratio else ours - theirs}
-    ends = (1 + number if is_ratio else number * scale for number in (gap.value, *gap.ends))
-    return dict(zip(("value", "low", "high"), ends, strict=True))
-
-
-def _mark_ahead(sign: int, exact: Sequence[TableCell]) -> None:
-    """Marks the cell whose interval is better than those of all exact rivals, if any."""
-    ends = [
-        sorted((sign * cell.low, sign * cell.high))
-        for cell in exact
-        if cell.low is not None and cell.high is not None
-    ]
-    if len(ends) == len(exact) > 1:
-        best = max(range(len(ends)), key=lambda place: ends[place][0])
-        next_high = max(high for place, (_, high) in enumerate(ends) if place != best)
-        exact[best].ours_best = ends[best][0] > next_high
-
-
 def _notes(
     item: Table,
     sheet: TableSheet,
@@ -232,7 +210,8 @@ def _notes(
     pair: str | None,
     paper_pairs: Sequence[str],
 ) -> list[str]:
-    requests = tuple(dict.fromkeys(request for cell in sheet.cells for request in cell.asked))
+    requests = list_requests(sheet.places)
+    measured_places = sheet.places[sheet.places.ours]
     measured_rows = filter(None, map(cells.row, requests))
     rows = [row for row in measured_rows if row["status"] != "failed"]
     source = f"Paper: measured on {load_paper(item.paper).machine}."
@@ -268,12 +247,12 @@ def _notes(
     notes += cells.whole.left_out(requests)
     notes += _stop_notes(rows)
     notes += dict.fromkeys([*_turn_notes(rows), *_overlong_notes(rows)])
-    notes += differences(rows, {cell.number for cell in sheet.cells if cell.ours})
-    marks = {cell.mark for cell in sheet.cells if cell.ours}
+    notes += differences(rows, {*measured_places.number})
+    marks = {*measured_places.mark}
     never_best = "Such rows never stand out as best."
     notes += [f"Ours, {doubt}." for doubt in names.summarise_doubts(rows)]
     notes += [f"{text} {never_best}" for mark, text in MEANINGS.items() if mark in marks]
-    return [*notes, *_search_notes(item, sheet, cells), *_comparison_notes(sheet)]
+    return [*notes, *_search_notes(item, sheet, cells), *_comparison_notes(measured_places)]
 
 
 def _notes_unmeasured(
@@ -411,16 +390,15 @@ def _search_notes(item: Table, sheet: TableSheet, cells: MeasuredRows) -> list[s
     return notes
 
 
-def _comparison_notes(sheet: TableSheet) -> list[str]:
+def _comparison_notes(places: pd.DataFrame) -> list[str]:
     """Notes on the intervals of values that compare two cells, or on their absence."""
-    cells = [cell for cell in sheet.cells if cell.ours and cell.compared]
-    cells = [cell for cell in cells if cell.low is None or cell.low != cell.high]  # 1: no estimate
+    quantity = "ratio" if (places.compared == "over").any() else "difference"
+    # Both ends of a cell over itself are 1: no estimate.
+    has_ends = places.low[(places.compared != "") & (places.low != places.high)].notna()
     notes = []
-    has_ends = [cell.low is not None for cell in cells]
-    quantity = "ratio" if any(cell.compared == "over" for cell in sheet.cells) else "difference"
-    if any(has_ends):
+    if has_ends.any():
         notes.append(f"Our {quantity} of two rates: paired by prompt.")
-    if not all(has_ends):
+    if not has_ends.all():
         reason = "the records by prompt that would pair its two cells are not beside the results"
         notes.append(f"Our {quantity} of two rates has no interval where {reason}.")
     return notes

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import product
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -47,6 +46,7 @@ from spec_bench.vocabulary.numbers import format_count
 from spec_bench.vocabulary.spec import parse
 
 RESULTS = Path("results")  # where nothing else is said
+_CELL = ("task", "decoder", "tree_attention")
 _SHOWN = ("pair", "task", *SAMPLING)  # a table asks for these
 
 
@@ -61,19 +61,15 @@ class MeasuredRows:
         # whole: see ``apart``
         self.records = RecordReader(Path(files.RESULTS))
         self.whole = self
-        self.rows = rows = pool_seeds(rows, self.records)  # as read, seeds pooled
-        self.listed: list[Row] = to_rows(rows)
-        self._aliases = _aliases(rows)
+        self.rows = pool_seeds(rows, self.records)  # as read, seeds pooled
+        self.listed: list[Row] = to_rows(self.rows)
+        self._aliases = _find_aliases(self.rows)
         self._of: dict[tuple[str, ...], MeasuredRows] = {}
-        # The positions in ``listed`` of what tables ask for, the preferred ones first.
-        self._cells: dict[tuple[Any, ...], list[int]] = {}
-        for place in sorted(
-            range(len(rows)), key=lambda index: (*_preference(self.listed[index]), index)
-        ):
-            row = self.listed[place]
-            pair = self._aliases.get(str(row["pair"]), str(row["pair"]))
-            cell = (pair, str(row["task"]), str(row["decoder"]), bool(row["tree_attention"]))
-            self._cells.setdefault(cell, []).append(place)
+        # Rows by what tables ask for, the preferred ones first.
+        self._cells = group_by_key(
+            ((self._aliases.get(row["pair"], row["pair"]), *(row[name] for name in _CELL)), row)
+            for row in sorted(self.listed, key=_preference)
+        )
 
     @classmethod
     def below(
@@ -105,43 +101,27 @@ class MeasuredRows:
         return self._of[experiments]
 
     def row(self, request: RequestedCell) -> Row | None:
-        """Returns what a place asks for; None: it was not run."""
-        place = self.place(request)
-        return None if place is None else self.listed[place]
-
-    def place(self, request: RequestedCell) -> int | None:
-        """The position in ``listed`` of what is asked for, by its pick; None: it was not run."""
-        fits = self._find_fitting_rows(request)
-        if request.pick == "fastest":
-            # Where a search was confirmed, of those: its screening only picked whom to confirm.
-            rows = ((index, self.listed[index]) for index in self._alive(fits))
-            ranks = [
-                ((row.get("stage") == "confirm", not get_stall(row), speed), index)
-                for index, row in rows
-                if (speed := get_number(row, "speedup")) is not None
-            ]
-            best = max(ranks, key=lambda rank: rank[0], default=None)
-            return best and best[1]
+        """Returns what a place asks for, by its pick; None: it was not run."""
+        fits = self._find_rows(request)
         spec = request.spec
+        if request.pick == "fastest":
+            return pick_fastest(fits)
         if request.pick == "common":
             spec = self.common_spec(request)
         elif request.pick == "same depth":
-            fastest = self.row(request._replace(decoder=request.among[0], pick="fastest"))
+            fastest = pick_fastest(self._find_rows(request._replace(decoder=request.among[0])))
             spec = "" if fastest is None else str(len(parse(fastest["spec"]).numbers))
-        matches = [index for index in fits if str(self.listed[index]["spec"]) == spec]
-        alternatives = fits if request.pick == "preferred" else []
-        return next(iter([*matches, *alternatives]), None)
+        matches = [row for row in fits if str(row["spec"]) == spec]
+        matches += fits if request.pick == "preferred" else []
+        return matches[0] if matches else None
 
     def left_out(self, requests: Sequence[RequestedCell]) -> list[str]:
         """Says how many rows fit what is asked for but for their sampling."""
         asked_values = {name: {getattr(request, name) for request in requests} for name in SAMPLING}
-        rows = [
-            self.listed[p]
-            for p in {p for e in requests for p in self._find_fitting_rows(e.any_sampling)}
-        ]
+        fits = (row for e in requests for row in self._find_rows(e.any_sampling))
         unlike = Counter(
             ", ".join(f"{n} {row[n]:g}" for n in SAMPLING if not asked_values[n] & {row[n], None})
-            for row in rows
+            for row in {id(row): row for row in fits}.values()
         )
         counts = sorted(unlike.items())
         return [f"Left out: {format_count(n, 'row')} at {text}." for text, n in counts if text]
@@ -156,8 +136,9 @@ class MeasuredRows:
         with its distinctive settings, one that a search confirmed first; this alone where nothing
         differs.
         """
-        fits = sorted({place for request in requests for place in self._find_fitting_rows(request)})
-        parts = split(check_models(self.rows.iloc[fits]), _SHOWN) if fits else []
+        fits = {id(row) for request in requests for row in self._find_rows(request)}
+        rows = self.rows[[id(row) in fits for row in self.listed]]
+        parts = split(check_models(rows), _SHOWN) if fits else []
         if len(parts) < 2:
             return [("", self)]
         parts.sort(key=lambda part: not ("stage" in part[1] and (part[1].stage == "confirm").any()))
@@ -168,55 +149,58 @@ class MeasuredRows:
 
     def trees(self, request: RequestedCell) -> int:
         """Returns how many trees of the asked decoder have numbers."""
-        return len(self._alive(self._find_fitting_rows(request)))
+        return len(_list_trees(self._find_rows(request)))
 
     def common_spec(self, request: RequestedCell) -> str:
         """An ablation's tree: the asked one if measured, else most of its decoders', if any."""
         counts: Counter[str] = Counter()
         for decoder, attention in product(request.among, (True, False)):
-            fits = self._find_fitting_rows(
-                request._replace(decoder=decoder, tree_attention=attention)
-            )
-            counts.update({str(self.listed[index]["spec"]) for index in fits})
+            fits = self._find_rows(request._replace(decoder=decoder, tree_attention=attention))
+            counts.update({str(row["spec"]) for row in fits})
         if request.spec in counts:
             return request.spec
         return max(counts, key=lambda spec: (counts[spec], spec), default="")
 
-    def _find_fitting_rows(self, request: RequestedCell) -> list[int]:
+    def _find_rows(self, request: RequestedCell) -> list[Row]:
         """Returns an asked decoder's rows at the asked sampling, the preferred ones first."""
         rows = self._cells.get((*request[:3], request.tree_attention), [])
-        sampling = {name: getattr(request, name) for name in SAMPLING}
-        exactly = [(name, value) for name, value in sampling.items() if value is not None]
-        return [e for e in rows if all(self.listed[e][name] == value for name, value in exactly)]
+        asked = {name: getattr(request, name) for name in SAMPLING}
+        return [row for row in rows if all(e in (None, row[name]) for name, e in asked.items())]
 
-    def _alive(self, fits: Iterable[int]) -> list[int]:
-        """Returns the first row with numbers of each tree."""
-        trees: dict[str, int] = {}
-        for index in fits:
-            if self.listed[index]["status"] != "failed":
-                trees.setdefault(str(self.listed[index]["spec"]), index)
-        return list(trees.values())
+
+def _list_trees(fits: Iterable[Row]) -> list[Row]:
+    """Returns the first row with numbers of each tree."""
+    trees = group_by_key((str(row["spec"]), row) for row in fits if row["status"] != "failed")
+    return [rows[0] for rows in trees.values()]
+
+
+def pick_fastest(fits: Iterable[Row]) -> Row | None:
+    """Picks the row of the tree with the highest speed-up. Where a search was confirmed, of those:
+    its screening only picked whom to confirm.
+    """
+    return max(
+        (row for row in _list_trees(fits) if get_number(row, "speedup") is not None),
+        key=lambda row: (row.get("stage") == "confirm", not get_stall(row), row["speedup"]),
+        default=None,
+    )
 
 
 def _preference(row: Row) -> tuple[float, ...]:
     """Where a row stands among those that fit: the least is preferred, unknown numbers last."""
     sizes = (get_number(row, name) for name in ("batch_size", "temperature", "seed", "top_k"))
-    unlike = (row["status"] == "failed", row.get("stage") != "confirm")
-    finite_sizes = (inf if size is None else size for size in sizes)
     return (
-        *unlike,
-        *finite_sizes,
+        row["status"] == "failed",
+        row.get("stage") != "confirm",
+        *(inf if size is None else size for size in sizes),
         -(get_number(row, "top_p") or 1),
         -(get_number(row, "prompts") or 0),
     )
 
 
-def _aliases(rows: pd.DataFrame) -> dict[str, str]:
+def _find_aliases(rows: pd.DataFrame) -> dict[str, str]:
     """Label in the results -> pair config, for labels made from the models' names."""
     configs = pair_configs()
-    by_models = {
-        (config.target, ",".join(config.drafts)): config.name for config in configs.values()
-    }
+    by_models = {(each.target, ",".join(each.drafts)): name for name, each in configs.items()}
     labels = rows.reindex(columns=["pair", "target", "draft"]).drop_duplicates()
     return {
         label: by_models[target, draft]
@@ -261,13 +245,13 @@ def list_wanted_cells(paper: Paper, item: Item) -> tuple[RequestedCell, ...]:
     sampling = item.sampling
     limits = sampling.get("top_k"), sampling.get("top_p")
     temperatures = item.temperatures or (sampling.get("temperature"),)
-    requests: dict[RequestedCell, None] = {}
-    for (target, draft), task, temperature in product(item.pairs, item.tasks, temperatures):
-        pair = find_pair(target, draft)
-        for cell in item.cells or recipe_cells(item.recipes[0]):
-            decoder, _, spec = cell.partition(":")
-            if pair is not None:
-                requests[RequestedCell(pair, task, decoder, spec, temperature, *limits)] = None
+    cells = [cell.partition(":") for cell in item.cells or recipe_cells(item.recipes[0])]
+    requests = {
+        RequestedCell(pair, task, decoder, spec, temperature, *limits): None
+        for models, task, temperature in product(item.pairs, item.tasks, temperatures)
+        if (pair := find_pair(*models)) is not None
+        for decoder, _, spec in cells
+    }
     return tuple(requests)
 
 

@@ -1,24 +1,27 @@
-"""A table as Markdown, HTML, LaTeX or CSV: its places as texts, line by line.
+"""A table as Markdown, HTML or LaTeX for people, and as CSV: its places as texts, line by line.
 
 A label may come from anywhere: a pair's name, a reason in a results file. So whatever reaches a
 format is escaped for it.
 """
 
-import csv
 import functools
-import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
-from typing import NamedTuple
+from math import isnan
+from operator import itemgetter
+from typing import Any
 
 import jinja2
+import pandas as pd
 from markupsafe import Markup, escape
 
+from spec_bench.report.data.rows import Row, to_rows
 from spec_bench.report.papers.items import PaperColumn
-from spec_bench.report.tables.printed import TableCell, TableSheet
+from spec_bench.report.tables.printed import TableSheet
 from spec_bench.settings.fields import one_line
 from spec_bench.system.files import escape_cell
+from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.names import MARKS
 from spec_bench.vocabulary.numbers import format_ends
 
@@ -34,121 +37,127 @@ _LATEX = str.maketrans(
 _LINES = 36  # more than these are higher than a page, notes included, in the text's own size
 
 
-class TableColumn(NamedTuple):
-    """A column of the written table: the paper's numbers of one, ours, or their difference."""
-
-    place: int
-    column: PaperColumn
-    part: str  # paper, ours or difference
-
-    @property
-    def title(self) -> str:
-        """In one heading: Markdown has none over several columns."""
-        group = f"{self.column.group}: " if self.column.group else ""
-        return f"{group}{self.column.title}"
+def escape_markdown(text: str) -> str:
+    """Text that neither ends a cell nor opens an HTML tag, nor is a link."""
+    return one_line(text).replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")
 
 
-class CellText(NamedTuple):
-    """What stands in a place of a written table."""
-
-    text: str  # the number, or the reason why there is none
-    interval: str = ""  # in brackets; or the paper's plus/minus
-    bold: bool = False
-    underlined: bool = False
-    number: bool = True
+def escape_latex(text: str) -> str:
+    """Text with LaTeX's special characters written out."""
+    return text.translate(_LATEX)
 
 
-def list_columns(sheet: TableSheet) -> list[TableColumn]:
-    """Returns the columns that are written: not those that nobody printed or measured."""
+# How a text is escaped; what is bold, underlined, and the interval behind it.
+_FORMATS = {
+    "markdown": (escape_markdown, "**{}**", "<u>{}</u>", " {}"),
+    "latex": (escape_latex, r"\textbf{{{}}}", r"\underline{{{}}}", " {}"),
+    "html": (lambda text: str(escape(text)), "<b>{}</b>", "<u>{}</u>", " <small>{}</small>"),
+}
+
+
+def list_columns(sheet: TableSheet) -> list[tuple[PaperColumn, str]]:
+    """Lists the columns that are written, each with the part that it shows, ``paper``, ``ours`` or
+    ``difference``: not those that nobody printed or measured.
+    """
+    by_column = group_by_key((place["column"], place) for place in to_rows(sheet.places))
     result = []
-    for place, column in enumerate(sheet.columns):
-        cells = [line.cells[place] for line in sheet.lines]
-        has_printed = any(cell.printed or cell.lost for cell in cells)
-        ours = sheet.measured and any(cell.asked for cell in cells)
+    for column in sheet.columns:
+        places = by_column.get(column.name, [])
+        has_printed = any(place["printed"] or place["lost"] for place in places)
+        ours = sheet.measured and any(place["asked"] for place in places)
         # Another pair's number differs for more than one reason.
-        is_paper_pair = any(cell.printed and cell.papers for cell in cells)
+        is_paper_pair = any(place["printed"] and place["papers"] for place in places)
         has_difference = ours and is_paper_pair and column.shows == "number"
         parts = {"paper": has_printed, "ours": ours, "difference": has_difference}
-        result += [TableColumn(place, column, part) for part, present in parts.items() if present]
+        result += [(column, part) for part, present in parts.items() if present]
     return result
 
 
-class TextLine(NamedTuple):
-    """A line as escaped texts."""
-
-    first: str  # its first label, "" where the line above has the same
-    more: list[str]  # its other labels
-    texts: list[str]  # one for each of ``select_columns``
-    label: str  # its first label in any case
-    block: str  # of a line that competes with none its label
+def get_title(column: PaperColumn) -> str:
+    """Returns a column's title in one heading: Markdown has none over several columns."""
+    return f"{column.group}: {column.title}" if column.group else column.title
 
 
-def format_lines(
-    sheet: TableSheet, write: Callable[[CellText, str], str], letters: Callable[[str], str]
-) -> list[TextLine]:
-    """Returns the lines of a table: ``write`` makes a place's text of the part that it shows, as
-    the format has it, and ``letters`` escapes a label.
+def _group_lines(sheet: TableSheet) -> list[list[Row]]:
+    """Returns the places of each line, with their difference, ours minus printed: NaN where one of
+    them is missing or of another pair, or ours decides nothing.
     """
-    table_columns = list_columns(sheet)
-    lines: list[TextLine] = []
-    for line in sheet.lines:
-        marks = {cell.mark for cell in line.cells if cell.ours}
+    places = sheet.places
+    printed = places.printed.where(places.papers & ~places.doubted)
+    differences = places.value - pd.to_numeric(printed, errors="coerce")
+    rows = to_rows(places.assign(difference=differences))
+    return [[*line] for _, line in groupby(rows, itemgetter("line"))]
+
+
+def format_lines(sheet: TableSheet, form: str) -> list[dict[str, Any]]:
+    """Returns the lines of a table, escaped for a format: the ``first`` label, "" where the line
+    above has the same, ``more`` labels, and of each written column its text and whether that is a
+    ``number`` or a ``word``; also the first ``label`` in any case, and the ``block``, of a line
+    that competes with none its label.
+    """
+    escape_text = _FORMATS[form][0]
+    shown = list_columns(sheet)
+    lines: list[dict[str, Any]] = []
+    for places in _group_lines(sheet):
+        by_column = {place["column"]: place for place in places}
+        marks = {place["mark"] for place in places if place["ours"]}
         mark = marks.pop() if len(marks) == 1 else ""
-        last_label = (
-            f"{line.labels[-1]} ({MARKS.get(mark, mark)})".strip() if mark else line.labels[-1]
+        *labels, last = places[0]["labels"]
+        last = f"{last} ({MARKS.get(mark, mark)})".strip() if mark else last
+        first, *more = map(escape_text, (*labels, last))
+        repeats = bool(lines) and lines[-1]["label"] == first
+        lines.append(
+            {
+                "first": "" if repeats else first,
+                "label": first,
+                "more": more,
+                "block": places[0]["block"] or first,
+                "texts": [_format_place(by_column[c.name], c, e, mark, form) for c, e in shown],
+            }
         )
-        labels = [letters(label) for label in (*line.labels[:-1], last_label)]
-        texts = [
-            write(_text(line.cells[label.place], label, mark), label.part)
-            for label in table_columns
-        ]
-        first_label = "" if lines and lines[-1].label == labels[0] else labels[0]
-        lines.append(TextLine(first_label, labels[1:], texts, labels[0], line.block or labels[0]))
     return lines
 
 
-def _text(cell: TableCell, table_column: TableColumn, of_line: str) -> CellText:
-    """Returns one place; ``of_line`` is the mark that stands at the line's label."""
-    form = f".{table_column.column.digits}f"
-    if table_column.part == "paper":
-        if cell.lost:
-            return CellText(LOST, number=False)
-        spread = f"±{cell.plus_minus}" if cell.plus_minus else ""
-        number = bool(cell.printed) and table_column.column.shows == "number"
-        return CellText(cell.printed, spread, cell.best, cell.underlined, number)
-    if table_column.part == "difference":
-        value = _difference(cell)
-        return CellText("" if value is None else f"{value:+{form}}")
-    if not cell.ours:
-        return CellText(cell.state, number=False)
-    symbol = cell.mark if not of_line else ""
-    mark = f" ({MARKS.get(symbol, symbol)})" if symbol else ""
-    if cell.value is None:
-        return CellText(f"{cell.text}{mark}", number=False)
-    interval = format_ends(cell.low, cell.high, form) if cell.low != cell.high else ""
-    return CellText(f"{cell.value:{form}}{mark}", interval, cell.ours_best)
-
-
-def _difference(cell: TableCell) -> float | None:
-    """Ours minus printed; None where one of them is missing or of another pair, or ours decides
-    nothing.
-    """
-    if cell.value is None or not (cell.printed and cell.papers) or cell.doubted:
-        return None
-    return cell.value - float(cell.printed)
+def _format_place(
+    place: Row, column: PaperColumn, part: str, line_mark: str, form: str
+) -> tuple[str, str]:
+    """Returns a place's text, and what it is; ``line_mark`` is the mark at the line's label."""
+    escape_text, bold, underlined, behind = _FORMATS[form]
+    is_bold = is_underlined = False
+    interval = ""
+    digits = f".{column.digits}f"
+    is_number = True
+    if part == "paper":
+        text = LOST if place["lost"] else place["printed"]
+        interval = "±" + place["plus_minus"] if place["plus_minus"] else ""
+        is_bold, is_underlined = place["best"], place["underlined"]
+        is_number = bool(place["printed"]) and column.shows == "number"
+    elif part == "difference":
+        value = place["difference"]
+        text = "" if isnan(value) else f"{value:+{digits}}"
+    else:
+        value = place["value"]
+        is_number = not isnan(value)
+        text = f"{value:{digits}}" if is_number else place["text"] or place["state"]
+        if place["mark"] and not line_mark:
+            text += f" ({MARKS.get(place['mark'], place['mark'])})"
+        low, high = place["low"], place["high"]
+        interval = format_ends(low, high, digits) if low != high else ""
+        is_bold = place["ours_best"]
+    text = escape_text(text)
+    text = bold.format(text) if is_bold else text
+    text = underlined.format(text) if is_underlined else text
+    text += behind.format(escape_text(interval)) if interval else ""
+    return text, "number" if is_number else "word"
 
 
 def header_levels(sheet: TableSheet) -> list[list[tuple[str, int]]]:
     """One to three lines of headings as (text, columns wide): groups, titles, whose number."""
-    table_columns = list_columns(sheet)
-    keys = (
-        [[column.column.group for column in table_columns]]
-        if any(e.column.group for e in table_columns)
-        else []
-    )
-    keys.append([f"{column.column.group}\0{column.column.title}" for column in table_columns])
+    shown = list_columns(sheet)
+    keys = [[column.group for column, _ in shown]] if any(c.group for c, _ in shown) else []
+    keys.append([f"{column.group}\0{column.title}" for column, _ in shown])
     if sheet.measured:
-        keys.append([f"{place}\0{column.part}" for place, column in enumerate(table_columns)])
+        keys.append([f"{place}\0{part}" for place, (_, part) in enumerate(shown)])
     return [
         [(key.rpartition("\0")[2], len(list(run))) for key, run in groupby(level)] for level in keys
     ]
@@ -156,23 +165,15 @@ def header_levels(sheet: TableSheet) -> list[list[tuple[str, int]]]:
 
 def markdown(sheet: TableSheet) -> str:
     """Title, table, notes, commands."""
-
-    def write(text: CellText, _: str) -> str:
-        number = escape_markdown(text.text)
-        number = f"**{number}**" if text.bold else number
-        number = f"<u>{number}</u>" if text.underlined else number
-        return f"{number} {escape_markdown(text.interval)}".strip()
-
-    table = format_lines(sheet, write, escape_markdown)
-    table_columns = list_columns(sheet)
-    heads = [
-        f"{column.title}, {column.part}" if sheet.measured else column.title
-        for column in table_columns
-    ]
+    shown = list_columns(sheet)
+    heads = [get_title(column) + f", {part}" * sheet.measured for column, part in shown]
     lines = [
         [*map(escape_markdown, (*sheet.heads, *heads))],
-        ["---"] * len(sheet.heads) + ["---:"] * len(table_columns),
-        *([line.first, *line.more, *line.texts] for line in table),
+        ["---"] * len(sheet.heads) + ["---:"] * len(shown),
+        *(
+            [line["first"], *line["more"], *(text for text, _ in line["texts"])]
+            for line in format_lines(sheet, "markdown")
+        ),
     ]
     title = escape_markdown(f"{sheet.name}: {sheet.title}")
     parts = [f"### {title}", "\n".join(map(format_markdown_row, lines))]
@@ -194,18 +195,13 @@ def html(*sheets: TableSheet) -> str:
 
 def html_fragment(sheet: TableSheet) -> str:
     """Returns a table for a page: title, table, notes and commands."""
-
-    def write(text: CellText, part: str) -> str:
-        number = Markup("<b>{}</b>" if text.bold else "{}").format(text.text)
-        number = Markup("<u>{}</u>").format(number) if text.underlined else number
-        interval = Markup(" <small>{}</small>").format(text.interval) if text.interval else ""
-        kind = f"{'number' if text.number else 'word'} {part if sheet.measured else ''}"
-        return Markup('<td class="{}">{}{}</td>').format(kind, number, interval)
-
-    table = format_lines(sheet, write, lambda text: Markup(escape(text)))
-    blocks = [[*part] for _, part in groupby(table, lambda line: line.block)]
+    lines = format_lines(sheet, "html")
+    blocks = [[*part] for _, part in groupby(lines, lambda line: line["block"])]
+    parts = [part * sheet.measured for _, part in list_columns(sheet)]
     fragment = environment("spec_bench.report.tables").get_template("table.html.jinja")
-    return fragment.render(sheet=sheet, levels=header_levels(sheet), blocks=blocks) + "\n"
+    return (
+        fragment.render(sheet=sheet, levels=header_levels(sheet), blocks=blocks, parts=parts) + "\n"
+    )
 
 
 @functools.cache
@@ -222,25 +218,16 @@ def environment(package: str) -> jinja2.Environment:
 
 def latex(sheet: TableSheet) -> str:
     """A table environment with booktabs; missing cells' commands stand in comments below it."""
-
-    def write(text: CellText, _: str) -> str:
-        number = escape_latex(text.text)
-        number = rf"\textbf{{{number}}}" if text.bold else number
-        number = rf"\underline{{{number}}}" if text.underlined else number
-        return f"{number} {escape_latex(text.interval)}" if text.interval else number
-
-    table = format_lines(sheet, write, escape_latex)
-    labels = len(sheet.heads)
-    long = len(table) > _LINES
-    has_rules = any(
-        line_before.block == line_after.block for line_before, line_after in pairwise(table)
-    )
+    lines = format_lines(sheet, "latex")
+    long = len(lines) > _LINES
+    has_rules = any(before["block"] == after["block"] for before, after in pairwise(lines))
     body: list[str] = []
-    for _, part in groupby(table, lambda line: line.block if has_rules else ""):
+    for _, part in groupby(lines, lambda line: line["block"] if has_rules else ""):
         body += [r"\midrule"] if body else []
         for place, line in enumerate(part):
-            head_label = line.first if place else line.label  # repeated below a rule
-            body.append(" & ".join([head_label, *line.more, *line.texts]) + r" \\")
+            head_label = line["first"] if place else line["label"]  # repeated below a rule
+            texts = [text for text, _ in line["texts"]]
+            body.append(" & ".join([head_label, *line["more"], *texts]) + r" \\")
     notes = " ".join(map(escape_latex, sheet.notes))
     name = re.sub(r"[^\w.:-]", "-", sheet.name)
     size = r"\scriptsize" if long else r"\footnotesize"
@@ -252,7 +239,7 @@ def latex(sheet: TableSheet) -> str:
         rf"\label{{tab:{name}}}",
         *([r"\small"] if long else []),
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        rf"\begin{{tabular}}{{{'l' * labels}{'r' * len(list_columns(sheet))}}}",
+        rf"\begin{{tabular}}{{{'l' * len(sheet.heads)}{'r' * len(list_columns(sheet))}}}",
         r"\toprule",
         *_latex_heads(sheet),
         r"\midrule",
@@ -294,47 +281,39 @@ def csv_text(*sheets: TableSheet) -> str:
     Every label stands in every line, numbers and interval ends in columns of their own. Measured
     values keep all their digits.
     """
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    for place, sheet in enumerate(sheets):
-        setting = [] if len(sheets) == 1 else [sheet.setting]
-        ends = ["paper", "paper_state"]
-        ends += ["ours", "low", "high", "difference", "state"] * sheet.measured
-        names = [f"{column.name}_{end}" for column in sheet.columns for end in ends]
-        heads = [*(["setting"] if setting else []), *(h.replace(" ", "_") for h in sheet.heads)]
-        if not place:
-            end_column = ["lossless"] if sheet.measured else []
-            writer.writerow(map(escape_cell, [*heads, *names, *end_column]))
-        for line in sheet.lines:
-            values = [value for cell in line.cells for value in _values(cell)[: len(ends)]]
-            ours = [cell for cell in line.cells if cell.ours]
-            marks = {cell.mark if cell.mark in MARKS else "exact" for cell in ours}
-            lossless = ["/".join(sorted(marks))] if sheet.measured else []
-            writer.writerow(map(escape_cell, [*setting, *line.labels, *values, *lossless]))
-    return stream.getvalue()
+    texts: list[str] = []
+    for sheet in sheets:
+        setting = {"setting": sheet.setting} if len(sheets) > 1 else {}
+        heads = [head.replace(" ", "_") for head in sheet.heads]
+        lines = []
+        for places in _group_lines(sheet):
+            line = setting | dict(zip(heads, places[0]["labels"], strict=True))
+            for place in places:
+                ends = _list_ends(place, sheet.measured)
+                line |= {f"{place['column']}_{end}": text for end, text in ends.items()}
+            if sheet.measured:
+                marks = {place["mark"] for place in places if place["ours"]}
+                exact = {mark if mark in MARKS else "exact" for mark in marks}
+                line["lossless"] = "/".join(sorted(exact))
+            lines.append(line)
+        frame = pd.DataFrame(lines).map(escape_cell).rename(columns=escape_cell)
+        texts.append(frame.to_csv(index=False, header=not texts, lineterminator="\n"))
+    return "".join(texts)
 
 
-def _values(cell: TableCell) -> list[str]:
-    """Paper, whether it is lost, ours, both ends of the interval, difference, state."""
-    printed_text = f"{cell.printed}±{cell.plus_minus}" if cell.plus_minus else cell.printed
-    texts = [printed_text, LOST * cell.lost]
-    if not cell.ours:
-        return [*texts, "", "", "", "", cell.state]
-    if cell.value is None:
-        return [*texts, cell.text, "", "", "", ""]
-    numbers = (cell.value, cell.low, cell.high, _difference(cell))
-    state = "disturbed" if cell.doubted else ""
-    return [*texts, *("" if number is None else f"{number:.6g}" for number in numbers), state]
-
-
-def escape_markdown(text: str) -> str:
-    """Text that neither ends a cell nor opens an HTML tag, nor is a link."""
-    return one_line(text).replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")
-
-
-def escape_latex(text: str) -> str:
-    """Text with LaTeX's special characters written out."""
-    return text.translate(_LATEX)
+def _list_ends(place: Row, measured: bool) -> dict[str, str]:
+    """Returns a place's texts by the ends of their columns' names, in a table that is measured or
+    not.
+    """
+    spread = f"±{place['plus_minus']}" if place["plus_minus"] else ""
+    texts = {"paper": f"{place['printed']}{spread}", "paper_state": LOST * place["lost"]}
+    numbers = ("value", "low", "high", "difference")
+    value, low, high, difference = (
+        "" if isnan(place[name]) else f"{place[name]:.6g}" for name in numbers
+    )
+    ours = {"ours": value or place["text"], "low": low, "high": high, "difference": difference}
+    state = "disturbed" if place["doubted"] else place["state"]
+    return texts | ours | {"state": state} if measured else texts
 
 
 def format_markdown_row(texts: Iterable[str]) -> str:
