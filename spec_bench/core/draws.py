@@ -141,7 +141,8 @@ def _inverse_cdf_in_blocks(probs: Tensor, uniforms: Tensor) -> Tensor:
     )
     block_probs = blocks.gather(-2, block.unsqueeze(-1).expand(*block.shape, _BLOCK))
     mass_before = pad(block_ends, (1, 0)).gather(-1, block).unsqueeze(-1)
-    has_mass, offsets = block_probs > 0, cached_arange(_BLOCK, probs.device)
+    has_mass = block_probs > 0
+    offsets = cached_arange(_BLOCK, probs.device)
     crossed = has_mass & (
         mass_before + block_probs.double().cumsum(dim=-1) > thresholds.unsqueeze(-1)
     )
@@ -348,7 +349,8 @@ class PredrawnSource(SeededSource):
                     self._before.append((start, _generator_position(generator)))
 
     def _uniforms(self, *shape: int) -> Tensor:
-        start, self._used = self._used, self._used + prod(shape)
+        start = self._used
+        self._used = self._used + prod(shape)
         return self.numbers[:, start : self._used].reshape(-1, *shape).clone()
 
     def prepare_positions(self, count: int) -> SeededPositions:

@@ -86,7 +86,13 @@ class FlatShape(TreeShape):
     busy: int = 1  # the most nodes of one level that have children
 
     @classmethod
-    def build(cls, nodes: int, depth: int, children: tuple[int, ...], busy: int) -> FlatShape:
+    def build(
+        cls,
+        nodes: int,
+        depth: int,
+        children: tuple[int, ...],
+        busy: int,
+    ) -> FlatShape:
         """Returns a shape of ``nodes`` nodes, the root not counted."""
         return cls((nodes,) * depth, children, True, busy)
 
@@ -178,14 +184,22 @@ class Tree:
         return tree
 
     @classmethod
-    def from_levels(cls, shape: TreeShape, tokens: Tensor, parent: Tensor, valid: Tensor) -> Tree:
+    def from_levels(
+        cls,
+        shape: TreeShape,
+        tokens: Tensor,
+        parent: Tensor,
+        valid: Tensor,
+    ) -> Tree:
         """Makes a fully grown tree of one-hot proposals from token, parent and presence of every
         node, the root's too, [R, N] each; no absent node has a child.
         """
         tree = cls(TreeShape((), ()), tokens[:, 0], "deterministic")
         tree.shape = shape
         tree.grown = shape.depth
-        tree.tokens, tree.parent, tree.valid = tokens, parent, valid
+        tree.tokens = tokens
+        tree.parent = parent
+        tree.valid = valid
         tree.ancestors = ancestor_mask(parent, shape.depth)
         tree.q = tree.log_q = [None] * shape.depth
         return tree

@@ -67,11 +67,9 @@ class BeamForest:
         self._ragged = min(self.widths) < self.inputs
         lengths = [len(row.trunk) for row in rows]
         sizes = [len(row.tokens) for row in rows]
-        self._lengths, self._sizes, largest = (
-            HostDeviceInts(lengths),
-            HostDeviceInts(sizes),
-            max(sizes),
-        )
+        self._lengths = HostDeviceInts(lengths)
+        self._sizes = HostDeviceInts(sizes)
+        largest = max(sizes)
         columns = largest + plan.depth * plan.width
         self._trie_seen = torch.zeros((len(rows), largest, columns), dtype=torch.bool)
         for row, size, mask in zip(rows, sizes, self._trie_seen, strict=True):

@@ -72,7 +72,13 @@ def row_buckets(rows: int) -> list[int]:
 class IterationGraph:
     """One graph: an iteration of R rows whose prefixes have at most B tokens."""
 
-    def __init__(self, decoder: Decoder, rows: int, tokens: int, numbers: Tensor) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        rows: int,
+        tokens: int,
+        numbers: Tensor,
+    ) -> None:
         target = decoder.target
         drafting = decoder.drafting
         old_state = dict(vars(drafting))
@@ -86,7 +92,8 @@ class IterationGraph:
         sizes = [part.numel() for part in parts]
         host_buffer = torch.empty(sum(sizes), dtype=torch.long, pin_memory=True)
         host_buffer.copy_(torch.cat([part.flatten() for part in parts]))
-        self._home, self._given = host_buffer, host_buffer.to(target.device)
+        self._home = host_buffer
+        self._given = host_buffer.to(target.device)
         self._parts = [
             part.view(int_tensor.shape)
             for part, int_tensor in zip(host_buffer.split(sizes), parts, strict=True)
@@ -152,7 +159,8 @@ class GraphCache:
 
     def record(self, requests: Sequence[Request]) -> None:
         """Records and checks the graphs that these requests need; no row may be decoding."""
-        decoder, device = self._decoder, self._decoder.target.device
+        decoder = self._decoder
+        device = self._decoder.target.device
         self._longest = longest = longest_sequence(requests)
         limit = min(self._room, longest, self._split or longest)
         shortest = min(len(request.prompt_ids) for request in requests)
@@ -194,7 +202,8 @@ class GraphCache:
         decoder = self._decoder
         if len(requests) != len(answers) or not self.made:
             return
-        counts, decoder.ran = decoder.ran, type(decoder.ran)()
+        counts = decoder.ran
+        decoder.ran = type(decoder.ran)()
         for graph in self.made.values():
             graph.call(True)
         repeated = decoder.generate(requests, seed)
@@ -372,7 +381,8 @@ def _compare_with_called(expected: Generation, actual: Generation) -> str:
             f"{len(expected.steps)}"
         )
     # Nobody promises that a product repeats its bits.
-    actual_value, expected_value = actual.log_likelihood or 0.0, expected.log_likelihood or 0.0
+    actual_value = actual.log_likelihood or 0.0
+    expected_value = expected.log_likelihood or 0.0
     if not isclose(actual_value, expected_value, rel_tol=_CALLED, abs_tol=_CALLED):
         return f"log-likelihood is {actual_value:.9g}, {expected_value:.9g}"
     return ""

@@ -223,7 +223,8 @@ class Machine:
 
     def begin(self) -> None:
         """Opens a window, outside what is timed."""
-        self._waits, self._began = core_waits(), time.perf_counter()
+        self._waits = core_waits()
+        self._began = time.perf_counter()
 
     def read(self) -> dict[str, float | None]:
         """Closes the window, outside what is timed, and returns fields of ``Generation``.

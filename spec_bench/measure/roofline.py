@@ -25,7 +25,13 @@ from spec_bench.records.types import Generation
 
 # Bytes per second of the memory in the vendor's data sheets, by part of the driver's name: A100
 # 80GB, H100 SXM and H200 SXM; RTX A6000 and L40 are those that two papers measured on.
-NOMINAL = {"A100": 2.0e12, "H100": 3.35e12, "H200": 4.8e12, "A6000": 0.768e12, "L40": 0.864e12}
+NOMINAL = {
+    "A100": 2.0e12,
+    "H100": 3.35e12,
+    "H200": 4.8e12,
+    "A6000": 0.768e12,
+    "L40": 0.864e12,
+}
 
 
 def nominal_bandwidth(device_name: str) -> float | None:

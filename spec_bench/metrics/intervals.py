@@ -35,7 +35,12 @@ _FEW_PROMPTS = 8  # fewer have too few different resamples: Student's t is used 
 _NORMAL = 1.959963984540054
 
 # columns that grow with tokens per call, and the one that falls
-AS_TAU = {"speedup": 1, "token_rate": 1, "token_rate_end_to_end": 1, "energy_j_per_token": -1}
+AS_TAU = {
+    "speedup": 1,
+    "token_rate": 1,
+    "token_rate_end_to_end": 1,
+    "energy_j_per_token": -1,
+}
 
 Array = NDArray[np.float64]
 _Errors = tuple[float | None, float, float]
@@ -296,7 +301,8 @@ def reach_as_far(interval: Interval, tau: Interval | None, name: str) -> Interva
         return interval
     low, high = sorted(interval.value * (end / tau.value) ** AS_TAU[name] for end in tau.ends)
     if name != "speedup" or interval.ends[1] < WIDEST * interval.ends[0]:
-        low, high = min(low, interval.ends[0]), max(high, interval.ends[1])
+        low = min(low, interval.ends[0])
+        high = max(high, interval.ends[1])
     return replace(interval, low=low, high=high)
 
 

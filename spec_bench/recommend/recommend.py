@@ -263,7 +263,13 @@ class _DecoderSearch:
         """Runs a job of plain decoding and some candidates; returns their results in order."""
         cells = self.settings.cells
         job_cells = (cells[0], *(cells[place] for place in places))
-        job = replace(self.settings, cells=job_cells, examples=examples, fresh=(), stage=stage)
+        job = replace(
+            self.settings,
+            cells=job_cells,
+            examples=examples,
+            fresh=(),
+            stage=stage,
+        )
         interruption: KeyboardInterrupt | None = None
         try:
             results = run_stage(job, ())

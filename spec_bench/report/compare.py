@@ -136,7 +136,11 @@ def page(comparison: ResultsComparison) -> str:
             if (changes := comparison.select(verdict))
         ],
         method=METHOD.format(alpha=comparison.alpha, margin=comparison.margin),
-        verdicts={"regression": "bad", "improvement": "good", "not judged": "open"},
+        verdicts={
+            "regression": "bad",
+            "improvement": "good",
+            "not judged": "open",
+        },
     )
 
 

@@ -193,7 +193,10 @@ class ResultsComparison:
 
 
 def compare(
-    before: Path, after: Path, alpha: float = ALPHA, margin: float = MARGIN
+    before: Path,
+    after: Path,
+    alpha: float = ALPHA,
+    margin: float = MARGIN,
 ) -> ResultsComparison:
     """Sets one results folder or table against another.
 
@@ -440,7 +443,10 @@ class _PairedChange(NamedTuple):
 
 
 def _pair_counts(
-    match: MatchedCell, column: Column, before: RecordReader, after: RecordReader
+    match: MatchedCell,
+    column: Column,
+    before: RecordReader,
+    after: RecordReader,
 ) -> NumberChange | _PairedChange:
     """Returns one number's counts on both sides, or why it is not judged."""
     is_speedup = column.name == _SPEEDUP

@@ -188,7 +188,12 @@ def _history_panels(wr: Any, rows: pd.DataFrame) -> list[Any]:
     if _has(rows, _JOULES):
         lines["prompt/energy_j"] = HISTORY["prompt/energy_j"]
     return [
-        wr.LinePlot(title=title, y=[name], title_x="prompt", max_runs_to_show=_MOST_RUNS)
+        wr.LinePlot(
+            title=title,
+            y=[name],
+            title_x="prompt",
+            max_runs_to_show=_MOST_RUNS,
+        )
         for name, title in lines.items()
     ]
 
@@ -205,7 +210,10 @@ def _scores(rows: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def _experiment_blocks(
-    wr: Any, file: Path, rows: pd.DataFrame, records: RecordReader
+    wr: Any,
+    file: Path,
+    rows: pd.DataFrame,
+    records: RecordReader,
 ) -> Iterator[Any]:
     """Yields a paper's tables, printed beside measured, and the checks of its claims; of an
     experiment that is no paper's our own checks.

@@ -105,7 +105,8 @@ class ServerGroup:
     """An engine's servers of one model, and the jobs on them."""
 
     def __init__(self, engine: ServingEngine, options: Namespace) -> None:
-        self.engine, self.options = engine, options
+        self.engine = engine
+        self.options = options
         self.requests = whole_numbers("--requests", options.requests)
         pair = compose_config(options.words).pair
         self.model: str = options.model or _resolve_model(pair.target)

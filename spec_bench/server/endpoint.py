@@ -145,10 +145,9 @@ class Server:
     ) -> StreamedAnswer:
         """Requests one streamed answer, with retries.
 
-        ``stop_ids`` and the texts ``stop``
-        end the answer, as the model's own end tokens do. ``on_first_token`` is called once an
-        attempt. Raises RequestRefusedError: the server refuses the request; ServerError: it gave no
-        whole answer.
+        ``stop_ids`` and the texts ``stop`` end the answer, as the model's own end tokens do.
+        ``on_first_token`` is called once an attempt. Raises RequestRefusedError: the server refuses
+        the request; ServerError: it gave no whole answer.
         """
         import httpx
 
@@ -185,9 +184,7 @@ class Server:
             except (BadStreamError, TimeoutError) as error:
                 problem = one_short_line(error, self.key, _SHOWN)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                kind = re.sub("(?=[A-Z])", " ", type(error).__name__).strip().lower()
-                message = one_short_line(str(error), self.key, _SHOWN)  # of TLS: the certificate's
-                problem = f"{kind}: {message}" if message else kind
+                problem = self._describe_failure(error)
             self._refuse_strangers()  # whoever gave this answer
             if refusal:
                 raise refusal
@@ -220,6 +217,12 @@ class Server:
     def close(self) -> None:
         """Closes the connections."""
         self._client.close()
+
+    def _describe_failure(self, error: Exception) -> str:
+        """Describes a failed connection by the kind of its error and the message."""
+        kind = re.sub("(?=[A-Z])", " ", type(error).__name__).strip().lower()
+        message = one_short_line(str(error), self.key, _SHOWN)  # of TLS: the certificate's
+        return f"{kind}: {message}" if message else kind
 
     def _refuse_strangers(self) -> None:
         """Raises ServerError once the server has ended: another one may answer on its port."""

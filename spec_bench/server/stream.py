@@ -34,7 +34,11 @@ LLAMA_OPTIONS: Mapping[str, Any] = {
     # As ``core/warp.py`` has it; llama.cpp's own order takes the temperature last.
     "samplers": ["temperature", "top_k", "top_p", "min_p"],
 }
-LLAMA_IDS_OPTIONS: Mapping[str, Any] = {"stream": False, "return_tokens": True, "verbose": True}
+LLAMA_IDS_OPTIONS: Mapping[str, Any] = {
+    "stream": False,
+    "return_tokens": True,
+    "verbose": True,
+}
 
 
 class BadStreamError(Exception):

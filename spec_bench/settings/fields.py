@@ -200,7 +200,12 @@ def describe_hint(hint: Any, marks: Sequence[Any] = ()) -> str:
     return f"a mapping of {', '.join(keys)}" if keys else "a mapping"
 
 
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    type(None): "null",
+}
 
 
 def _bounds(marks: Sequence[Any]) -> str:

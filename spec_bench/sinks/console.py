@@ -75,9 +75,15 @@ class ProgressBar:
     """Progress bar over prompts x cells with the running numbers of the current cell."""
 
     def __init__(self, total: int, enabled: bool) -> None:
-        options = {"total": total, "disable": not enabled, "file": sys.stderr, "unit": "prompt"}
+        options = {
+            "total": total,
+            "disable": not enabled,
+            "file": sys.stderr,
+            "unit": "prompt",
+        }
         self._bar = tqdm(**options) if sys.stderr.isatty() else _LogBar(**options, **_IN_A_LOG)
-        self._label, self._cell = "", object()
+        self._label = ""
+        self._cell = object()
         self._sums: dict[object, _RunningSums] = {}
         self._before = self._now = _RunningSums()
         self._since = 0.0

@@ -127,7 +127,11 @@ def log_cell(sink: Wandb, cell: LoggedCell) -> None:
         if note["content"] == "complete":
             return
         tags = [facts.decoder, facts.spec, facts.pair, facts.task, row["lossless"]]
-        config = {**cell.settings, "run_id": result.run_id, "labels": flatten_facts(facts)}
+        config = {
+            **cell.settings,
+            "run_id": result.run_id,
+            "labels": flatten_facts(facts),
+        }
         config |= _describe_code(cell.origin)
         name = f"{facts.decoder} {facts.spec}"
         has_failed = result.status != "complete"

@@ -48,7 +48,11 @@ def read_digest(path: Path) -> str:
         _digests[state] = digest
         if large:
             with suppress(OSError):  # without a memory it is read again
-                content = {"state": state, "sha256": digest, "check": _check(state, digest)}
+                content = {
+                    "state": state,
+                    "sha256": digest,
+                    "check": _check(state, digest),
+                }
                 files.write_json(cache_file, content)
     return digest
 

@@ -41,5 +41,9 @@ def read_own(path: Any, **overrides: Any) -> Task:
     """Builds a task from the prompts of one or several files of the user's own, as ``run --data``
     does; rows may share ids. Raises ValueError like ``build_task``.
     """
-    values = {**read_config(conf_dir() / "task" / "jsonl.yaml"), "fields": {"id": []}, **overrides}
+    values = {
+        **read_config(conf_dir() / "task" / "jsonl.yaml"),
+        "fields": {"id": []},
+        **overrides,
+    }
     return check(Task, {**values, "source": {"kind": "local", "path": path}}, "task")

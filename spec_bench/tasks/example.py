@@ -94,7 +94,11 @@ def _read_conversation(entries: Sequence[Any], field_name: str) -> ConversationT
                 f"text as content, got {entry!r}"
             )
         turn = len(spoken["user"]) - len(spoken["assistant"])
-        fits = {"system": place == 0, "user": turn == 0, "assistant": turn == 1}
+        fits = {
+            "system": place == 0,
+            "user": turn == 0,
+            "assistant": turn == 1,
+        }
         if not fits[role]:
             raise UsageError(
                 f"{field_name}[{place}]: messages must go system (at most once, first), user, "

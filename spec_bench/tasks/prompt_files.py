@@ -261,7 +261,11 @@ def _iter_squad_rows(article: Any) -> Iterator[Any]:
         for question in paragraph["qas"]:
             texts = [answer["text"] for answer in question["answers"]]
             article_fields = {"title": article["title"], "context": paragraph["context"]}
-            yield {**question, **article_fields, "answers": {"text": texts}}
+            yield {
+                **question,
+                **article_fields,
+                "answers": {"text": texts},
+            }
 
 
 def _guess_header(line: str) -> tuple[str, list[str]]:

@@ -420,7 +420,11 @@ class Task:
         """Counts the turns of an example that are asked. With ``fixed`` every turn before needs a
         fixed answer.
         """
-        turns = {"none": 1, "own": len(example.turns), "fixed": len(get_fixed_answers(example)) + 1}
+        turns = {
+            "none": 1,
+            "own": len(example.turns),
+            "fixed": len(get_fixed_answers(example)) + 1,
+        }
         return min(turns[self.later_turns], len(example.turns))
 
     def prompt(self, example: Example, turn: int = 0, history: Sequence[str] | None = None) -> str:
@@ -429,7 +433,11 @@ class Task:
         every decoder continues the same conversation. Raises UsageError for an unknown turn, or an
         earlier turn without an answer.
         """
-        role_templates = {"system": "{turn}\n", "user": self.plain, "assistant": " {turn}\n"}
+        role_templates = {
+            "system": "{turn}\n",
+            "user": self.plain,
+            "assistant": " {turn}\n",
+        }
         messages = self.messages(example, turn, history)
         return "".join(
             fill_template(role_templates[message["role"]], {"turn": message["content"]})

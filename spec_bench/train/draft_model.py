@@ -56,7 +56,11 @@ class DraftModel(nn.Module):
             self.module = MistralForCausalLM.from_pretrained(shape, dtype=torch.float32)
             self.module.resize_token_embeddings(count, mean_resizing=False)
         else:
-            shape = {"sliding_window": None, "tie_word_embeddings": True, "use_cache": True} | shape
+            shape = {
+                "sliding_window": None,
+                "tie_word_embeddings": True,
+                "use_cache": True,
+            } | shape
             shape["num_key_value_heads"] = shape["num_attention_heads"]
             self.module = MistralForCausalLM(MistralConfig(vocab_size=count, **shape))
         self.module.config.pard_token = count - 1 if guesses > 1 else None

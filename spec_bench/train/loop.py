@@ -181,7 +181,8 @@ class TrainingLog:
     """The log of a training, ``log.csv``."""
 
     def __init__(self, file: Path, columns: Sequence[str]) -> None:
-        self.file, self.columns = file, list(columns)
+        self.file = file
+        self.columns = list(columns)
 
     def rewind(self, step: int) -> None:
         """Drops the lines of steps after ``step``, which will be repeated."""
@@ -266,7 +267,12 @@ def run_training(training: TrainingRun) -> TrainingProgress:
         log.rewind(progress.step)
     parallel_trainee = processes.prepare_model(trainee)
     is_bar_off = not (request.sink.progress and is_main)
-    bar = tqdm(total=training.steps, initial=progress.step, desc=request.name, disable=is_bar_off)
+    bar = tqdm(
+        total=training.steps,
+        initial=progress.step,
+        desc=request.name,
+        disable=is_bar_off,
+    )
     began = time.perf_counter() - progress.seconds
     while progress.step < training.steps:
         rate = cosine_learning_rate(progress.step, training.steps, plan.warmup, plan.learning_rate)

@@ -73,7 +73,13 @@ class TreeVerifier(Verifier):
         """
         raise NotImplementedError
 
-    def check(self, tree: str, shape: TreeShape, siblings: Siblings, drafts: int) -> None:
+    def check(
+        self,
+        tree: str,
+        shape: TreeShape,
+        siblings: Siblings,
+        drafts: int,
+    ) -> None:
         """Raises UsageError if an exact rule is not exact for trees of the policy ``tree``, drawn
         from ``drafts`` draft models.
         """

@@ -92,7 +92,13 @@ def _can_walk_at_once(tree: Tree, rule: Rules) -> bool:
     return True
 
 
-def _judge_nodes(tree: Tree, p: Tensor, rule: Rules, tokens: Tensor, valid: Tensor) -> Verdict:
+def _judge_nodes(
+    tree: Tree,
+    p: Tensor,
+    rule: Rules,
+    tokens: Tensor,
+    valid: Tensor,
+) -> Verdict:
     """Applies the rule to every node above the leaves; returns a verdict of [R n, C] and [R n, V].
 
     p is [R, N, V]; tokens and valid are [R, n, C].

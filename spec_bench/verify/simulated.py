@@ -28,7 +28,8 @@ def compute_acceptance(block_efficiency: float, depth: int) -> float:
             f"a tree of depth {depth} has a block efficiency between 1 and {depth + 1}, got "
             f"{block_efficiency}"
         )
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     for _ in range(60):
         middle = (low + high) / 2
         if sum(middle**level for level in range(depth + 1)) < block_efficiency:
@@ -82,7 +83,13 @@ class SimulatedAcceptance(TreeVerifier):
             partial(simulate, acceptance=value, timed_rule=timed_rule) for value in values[:depth]
         )
 
-    def check(self, tree: str, shape: TreeShape, siblings: Siblings, drafts: int) -> None:
+    def check(
+        self,
+        tree: str,
+        shape: TreeShape,
+        siblings: Siblings,
+        drafts: int,
+    ) -> None:
         if isinstance(self.acceptance, tuple) and len(self.acceptance) < shape.depth:
             raise UsageError(
                 f"verifier.acceptance {list(self.acceptance)} has {len(self.acceptance)} values, "

@@ -29,7 +29,13 @@ class Verdict(NamedTuple):
 class NodeRule(Protocol):
     """p [B, V], q [B, 1 or C, V] or None, tokens [B, C], valid [B, C] -> Verdict."""
 
-    def __call__(self, p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict: ...
+    def __call__(
+        self,
+        p: Tensor,
+        q: Tensor | None,
+        tokens: Tensor,
+        valid: Tensor,
+    ) -> Verdict: ...
 
 
 Rules = NodeRule | Sequence[NodeRule]

@@ -157,7 +157,12 @@ def find_columns(names: Iterable[str]) -> list[Column]:
         _import_metrics()
         own_names = header()
     known_columns = [column for column in COLUMNS if column.name in distinct_names]
-    options: dict[str, Any] = {"kind": "score", "digits": 3, "interval": True, "better": "up"}
+    options: dict[str, Any] = {
+        "kind": "score",
+        "digits": 3,
+        "interval": True,
+        "better": "up",
+    }
     for name in distinct_names:
         if name not in own_names and f"{name}_low" in distinct_names:
             title = name.replace("_", " ")

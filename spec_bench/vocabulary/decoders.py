@@ -53,7 +53,11 @@ MARKERS: tuple[Marker, ...] = ("o", "s", "^", "D", "v", "P", "X")
 
 DISPLAY = "display"
 DECODERS = "decoders"
-_KINDS = {"drafter": "kind", "tree": "policy", "verifier": "rule"}
+_KINDS = {
+    "drafter": "kind",
+    "tree": "policy",
+    "verifier": "rule",
+}
 _BASELINE = "ar"
 _DRAFT_MODEL = "language_model"
 # Drafters that are models, or unknown.

@@ -62,7 +62,11 @@ def read_published(
     Raises UsageError for a missing column, a wrong value, a number with two lines, or one of a
     table or metric that is not given. The message names file, line, value and choices.
     """
-    choices_by_column = {"task": sorted(find_configs("task")), "table": tables, "metric": metrics}
+    choices_by_column = {
+        "task": sorted(find_configs("task")),
+        "table": tables,
+        "metric": metrics,
+    }
     choices_by_column["twin_table"] = tables and ("", *tables)
     rows: dict[tuple[str, ...], Row] = {}
     errors = list[str]()

@@ -164,7 +164,8 @@ def _override(flag: dict[str, Any], name: str, value: str) -> str:
 def _check_word(word: str, command: str) -> None:
     """Raises UsageError: a word is no override; the message has what was probably meant."""
     key, equals, value = word.partition("=")
-    flags, settings = FLAGS[command], list_settings(command)
+    flags = FLAGS[command]
+    settings = list_settings(command)
     tops = {setting.partition(".")[0] for setting in settings}
     name = key.strip("-").replace("_", "-").rpartition(".")[2]
     name = _INSTEAD.get(name, name)

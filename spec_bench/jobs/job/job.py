@@ -235,7 +235,9 @@ def look_at_plain(session: Session) -> None:
     Answers that it has serve. Else the first prompts are decoded for this alone: kept, they would
     be timed apart from the other cells' answers.
     """
-    settings, prompts, cell_run = session.settings, session.prompts, session.runs[0]
+    settings = session.settings
+    prompts = session.prompts
+    cell_run = session.runs[0]
     first_requests = prompts.requests[: settings.asked.gate]
     columns = {**vars(settings.facts(cell_run.cell)), **settings.sampling.get_columns()}
     if not first_requests or cell_run.failure is not None or not find_printed(columns):
@@ -269,7 +271,8 @@ class ModelBackend:
     """Loaded models; all cells share them and one pool of caches."""
 
     def __init__(self, settings: JobSettings, tokenizer: Any, tokens: int) -> None:
-        self._tokenizer, self._pool = tokenizer, CachePool()
+        self._tokenizer = tokenizer
+        self._pool = CachePool()
         self.models = models.load_models(settings.pair, tokens)
         self.vocabulary = self.models[0].vocab_size  # ids of records must lie below
         spec = settings.pair.specs[0]

@@ -180,7 +180,11 @@ def explain_missing_prompts(
     prompts = session.prompts
     missing_count = prompts.count - len(counted_ids)
     baseline_failures = session.baseline.failed if session.baseline else {}
-    failures = {**baseline_failures, **prompts.failed, **cell_run.failed}
+    failures = {
+        **baseline_failures,
+        **prompts.failed,
+        **cell_run.failed,
+    }
     first_failure = next(
         (
             f"{name!r}, {summarise_error(failures[name])}"

@@ -406,7 +406,11 @@ def _add_session_fields(
 ) -> list[Generation]:
     """Generations with what only the job knows: when, on what, of which kind."""
     lengths = {request.prompt_id: len(request.prompt_ids) for request in requests}
-    state: dict[str, Any] = {**session.machine.read(), "repeat": repeat, "session": session.name}
+    state: dict[str, Any] = {
+        **session.machine.read(),
+        "repeat": repeat,
+        "session": session.name,
+    }
     kinds = session.prompts.categories
     return [
         replace(

@@ -226,8 +226,16 @@ class CellStore:
         timings of it the speed-up is against.
         """
         made_of = cell_folder.measure_file(self.folder / files.GENERATIONS)
-        outcome = {"result": to_json(result), "job": job, "generations": made_of}
-        extras = {"scores": scores or {}, "compared": compared, "own_code": self._own_code or ""}
+        outcome = {
+            "result": to_json(result),
+            "job": job,
+            "generations": made_of,
+        }
+        extras = {
+            "scores": scores or {},
+            "compared": compared,
+            "own_code": self._own_code or "",
+        }
         cell_folder.write_cell(self.folder, {**self._cell(), **outcome, **extras})
 
     def settings(self) -> Mapping[str, Any]:

@@ -117,7 +117,8 @@ class GpuReservation:
                 for lock in lock_by_device.values():
                     lock.close()
                 return False
-            self._locks, self.devices = list(lock_by_device.values()), tuple(lock_by_device)
+            self._locks = list(lock_by_device.values())
+            self.devices = tuple(lock_by_device)
             return True
 
 
@@ -192,7 +193,11 @@ def describe_launch(config: DictConfig, jobs: int) -> str:
     launcher = config.hydra.launcher
     ray = launcher.get("ray", {})
     texts = []
-    for key, value in {**launcher, **ray.get("init", {}), **ray.get("remote", {})}.items():
+    for key, value in {
+        **launcher,
+        **ray.get("init", {}),
+        **ray.get("remote", {}),
+    }.items():
         if isinstance(value, int) and value < (minimum := LEAST.get(key, value)):
             raise UsageError(f"hydra.launcher.{key} must be >= {minimum}, got {value}")
         if key == "n_jobs" and value == -1:

@@ -165,7 +165,8 @@ def plan_job(settings: JobSettings) -> list[PlannedCell]:
         if not settings.unread:
             state, remaining_count = read_state(store, prompts, repeats)
             if state != "missing" and not store.is_held_by(settings.read_models(cell)):
-                state, remaining_count = "missing", count
+                state = "missing"
+                remaining_count = count
         facts = settings.facts(cell)
         device = settings.device.partition(":")[0]
         rate = find_rate(facts, device, _read_measured_rows(settings.results))
@@ -487,7 +488,11 @@ def max_minutes(jobs: Sequence[Sequence[PlannedCell]]) -> str:
 
 
 def _row(cell: PlannedCell) -> list[str]:
-    fits = {True: "yes", False: "NO", None: _UNKNOWN if cell.memory.gpus != 0 else "-"}
+    fits = {
+        True: "yes",
+        False: "NO",
+        None: _UNKNOWN if cell.memory.gpus != 0 else "-",
+    }
     return [
         *(str(getattr(cell.facts, name)) for name in _COLUMNS),
         " ".join(

@@ -116,7 +116,11 @@ class SweepNotes:
             set.intersection(*word_sets) if len(word_sets) > 1 else set()
         )  # the rest tells them apart
         job_entries = [
-            {"number": n, "words": [w for w in words if w not in common], "again": restarter}
+            {
+                "number": n,
+                "words": [w for w in words if w not in common],
+                "again": restarter,
+            }
             | {"key": self.note(words).stem}
             for n, words in jobs
         ]
@@ -130,7 +134,11 @@ class SweepNotes:
         job_by_key = {job.key: job for job in self.jobs(SWEEPS)}
         new_job = WatchedJob(number, tuple(words), key=path.stem)
         job = RunningJob(path, job_by_key.get(path.stem, new_job), len(job_by_key))
-        place = {"host": socket.gethostname(), "process": os.getpid(), "began": self.now()}
+        place = {
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "began": self.now(),
+        }
         job.say(state="running", devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""), **place)
         try:
             yield job

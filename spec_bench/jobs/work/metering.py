@@ -51,7 +51,8 @@ class EnergyMetering:
 
     def end(self) -> None:
         """Closes the decode window; says it if the meter fails from now on."""
-        previous, self._reading = self._reading, self.meter.end()
+        previous = self._reading
+        self._reading = self.meter.end()
         if (
             self._reading.energy_j is None
             and previous.energy_j is not None

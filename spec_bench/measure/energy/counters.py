@@ -156,7 +156,8 @@ class RaplMeter(EnergyMeter[tuple[int, ...]]):
 
         Not of cores (part of a package), the platform, or ``intel-rapl-mmio`` (the same packages).
         """
-        self._over, root = threading.Event(), Path(self.settings.root)
+        self._over = threading.Event()
+        root = Path(self.settings.root)
         zones = {
             folder: _read_text(folder / "name") for folder in sorted(root.glob("intel-rapl:*"))
         }

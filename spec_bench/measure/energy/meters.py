@@ -198,7 +198,8 @@ class EnergyMeter(Generic[Mark]):
         """Closes the window and returns its energy."""
         end = self._try_mark()
         window_s = time.perf_counter() - self._began_s
-        begin, self._mark = self._mark, UnmeteredError("no window was opened")
+        begin = self._mark
+        self._mark = UnmeteredError("no window was opened")
         try:
             for mark in (begin, end):
                 if isinstance(mark, UnmeteredError):

@@ -41,7 +41,13 @@ Trace = tuple[list[float], list[float]]
 """Seconds since the epoch, ascending; watts."""
 
 
-@meter("nvidia_smi", period_s=0.05, update_period_s=0.1, idle_s=3.0, devices=None)
+@meter(
+    "nvidia_smi",
+    period_s=0.05,
+    update_period_s=0.1,
+    idle_s=3.0,
+    devices=None,
+)
 class SmiMeter(EnergyMeter[float]):
     """Integrates power over the samples' time stamps by the trapezoid rule and sums the GPUs.
 
@@ -77,7 +83,8 @@ class SmiMeter(EnergyMeter[float]):
 
         Raises ``UnmeteredError`` if that clock was set since the last mark.
         """
-        last_clocks, self._clocks = self._clocks, (time.time(), time.monotonic())
+        last_clocks = self._clocks
+        self._clocks = (time.time(), time.monotonic())
         by_stamps_s, passed_s = np.subtract(self._clocks, last_clocks)
         if abs(by_stamps_s - passed_s) > self.settings.period_s + passed_s * _DRIFT:
             raise UnmeteredError("the machine's clock was set meanwhile")
@@ -118,7 +125,8 @@ class PaperMeter(SmiMeter):
     def joules(self, begin: float, end: float) -> tuple[float, str]:
         assert self._sampler is not None
         period_s = self.settings.period_s
-        before_s, self.clock_s = self.clock_s, self.clock_s + end - begin
+        before_s = self.clock_s
+        self.clock_s = self.clock_s + end - begin
         seconds = np.arange(before_s // period_s, self.clock_s // period_s) + 1
         moments = seconds * period_s - before_s + begin
         traces = self._sampler.wait_for_samples(begin, end)
@@ -168,7 +176,11 @@ def query_gpus(fields: Iterable[str]) -> list[list[str]]:
 
     Raises ``UnmeteredError`` with the program's first line if it is missing or fails.
     """
-    capture: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    capture: dict[str, Any] = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+    }
     try:
         process = subprocess.run(_build_command(fields), timeout=ANSWER_S, **capture)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -107,7 +107,12 @@ class PassAt1(Score):
     def _run_program(self, code: str, tests: CodeReference, together: bool = False) -> list[str]:
         """The worker's verdict, and what it could not hold. Raises ValueError: it would be root."""
         limits = {"seconds": self.seconds, "memory": self.memory}
-        request = {"code": code, "entry_point": tests.entry_point, "together": together, **limits}
+        request = {
+            "code": code,
+            "entry_point": tests.entry_point,
+            "together": together,
+            **limits,
+        }
         lines = "".join(
             f"{json.dumps(message)}\n" for message in (request, _preamble(tests) + tests)
         )

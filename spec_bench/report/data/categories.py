@@ -71,7 +71,9 @@ def subtask(category: str) -> str:
 
 
 def compute_by_category(
-    group: Group, kinds: Mapping[str, Sequence[str]], records: RecordReader
+    group: Group,
+    kinds: Mapping[str, Sequence[str]],
+    records: RecordReader,
 ) -> Sequence[tuple[Row, ByCategory]]:
     """Returns the numbers of all cells that have any, the baseline first."""
     rows = [row for row in to_rows(group.rows) if row["status"] != "failed"]
@@ -103,7 +105,10 @@ def _tokens(row: Row, prompts: Sequence[str], records: RecordReader) -> Interval
 
 
 def _speedup(
-    row: Row, bases: Sequence[Row], prompts: Sequence[str], records: RecordReader
+    row: Row,
+    bases: Sequence[Row],
+    prompts: Sequence[str],
+    records: RecordReader,
 ) -> Interval | None:
     """Over the first baseline that was timed in turn with some of the prompts."""
     if row["decoder"] == "ar":

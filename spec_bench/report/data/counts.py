@@ -251,7 +251,9 @@ class RecordReader:
         return self._cells[place]
 
     def get_interleaved_counts(
-        self, rows: Sequence[Row], name: str
+        self,
+        rows: Sequence[Row],
+        name: str,
     ) -> list[dict[str, Counts]] | None:
         """Returns the counts of seconds or joules that one session measured in turn for all rows.
 
@@ -274,7 +276,10 @@ class RecordReader:
         return counts
 
     def _get_counts_by_run(
-        self, row: Row, name: str, count_repeats: Callable[[_Cell, str], list[Found]]
+        self,
+        row: Row,
+        name: str,
+        count_repeats: Callable[[_Cell, str], list[Found]],
     ) -> dict[str, Found] | None:
         """By seed, or ``SEED/REPEAT``, the repeats of each run; None: some run has none."""
         counts_by_run: dict[str, Found] = {}
@@ -312,7 +317,9 @@ class RoundReader(RecordReader):
         self._cells = records._cells
 
     def get_interleaved_counts(
-        self, rows: Sequence[Row], name: str
+        self,
+        rows: Sequence[Row],
+        name: str,
     ) -> list[dict[str, Counts]] | None:
         """The counts that one session measured; else those of at least two rounds, by seed, a
         prompt's repeats summed, which are of one job.
@@ -394,7 +401,9 @@ def describe_sums(row: Row, name: str) -> PromptSums:
 
 
 def get_paired_timings(
-    cell: Row, bases: Iterable[Row], records: RecordReader
+    cell: Row,
+    bases: Iterable[Row],
+    records: RecordReader,
 ) -> dict[str, Counts] | None:
     """By seed and prompt: tokens and seconds, then those of the baseline timed in turn."""
     for base in bases:

@@ -12,7 +12,13 @@ from spec_bench.report.figures.sweep import picture
 from spec_bench.settings.fields import suggest
 from spec_bench.system.errors import UsageError
 
-_USUAL = {"pair": "", "task": "", "spec": "-", "status": "complete", "lossless": "exact"}
+_USUAL = {
+    "pair": "",
+    "task": "",
+    "spec": "-",
+    "status": "complete",
+    "lossless": "exact",
+}
 _OF_TREES = ("nodes", "depth", "width")
 
 
@@ -57,7 +63,12 @@ def plot(
             return picture(group_rows(cells), ax)
         x = f"tree.{x}" if x in _OF_TREES else x or "decoder"
         y = y or "block_efficiency"
-        grid = {"across": GROUP, "wrap": 3, "title": f"{{{GROUP}}}", "ax": ax}
+        grid = {
+            "across": GROUP,
+            "wrap": 3,
+            "title": f"{{{GROUP}}}",
+            "ax": ax,
+        }
         return draw_grid(cells, x, y, **{**grid, **_choose_look(cells, x), **words})
 
 
@@ -68,4 +79,8 @@ def _choose_look(cells: pd.DataFrame, x: str) -> dict[str, Any]:
         return {"hue": hue}
     if f"{x}_low" in cells or add_group_column(cells, x).duplicated([GROUP, *hue, x]).any():
         return {"write": "{spec}"}
-    return {"mark": "line", "hue": hue, "dodge": (cells[x].max() - cells[x].min()) / 200}
+    return {
+        "mark": "line",
+        "hue": hue,
+        "dodge": (cells[x].max() - cells[x].min()) / 200,
+    }

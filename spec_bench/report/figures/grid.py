@@ -179,7 +179,13 @@ def draw_grid(
     containers: list[Any] = [container for plot in figure.axes for container in plot.containers]
     has_bars = any(container.has_xerr or container.has_yerr for container in containers)
     texts = [bars * has_bars, note, *(text for panel in panels for text in panel.captions)]
-    figure.supxlabel(_note(figure, texts, panels), fontsize=6.5, x=0.01, ha="left", wrap=True)
+    figure.supxlabel(
+        _note(figure, texts, panels),
+        fontsize=6.5,
+        x=0.01,
+        ha="left",
+        wrap=True,
+    )
     return figure
 
 
@@ -227,7 +233,11 @@ def _lay_out(
             panel_rows = _at(rows, {**values, **column_values})
             settings = {"x": x, "y": y, "title": title, **row, **column}
             settings["title"] = fill(settings["title"], panel_rows)
-            settings["keep"] = {**keep, **row.get("keep", {}), **column.get("keep", {})}
+            settings["keep"] = {
+                **keep,
+                **row.get("keep", {}),
+                **column.get("keep", {}),
+            }
             line.append(Panel(panel_rows, rows, axes=axes, printed=printed, **settings))
         if any(len(filter_rows(panel.known, subject)) for panel in line):
             grid.append(line)
@@ -293,7 +303,12 @@ def _draw_panel(panel: Panel, draw: Callable[[], object], guide: float | None) -
     plot = panel.plot
     if panel.known.empty:
         plot.set_axis_off()
-        position = {"transform": plot.transAxes, "ha": "center", "va": "center", "color": GREY}
+        position = {
+            "transform": plot.transAxes,
+            "ha": "center",
+            "va": "center",
+            "color": GREY,
+        }
         plot.text(0.5, 0.5, wrap_text(panel.reason, 24), **position)
         return
     draw()
@@ -303,7 +318,13 @@ def _draw_panel(panel: Panel, draw: Callable[[], object], guide: float | None) -
     panel.write_texts()
 
 
-def _label_panel(grid: Grid, down: int, across: int, share: str, side: str) -> None:
+def _label_panel(
+    grid: Grid,
+    down: int,
+    across: int,
+    share: str,
+    side: str,
+) -> None:
     """Title and axes' labels; common axes and sides are labelled at the edge only."""
     panel = grid[down][across]
     plot = panel.plot
@@ -322,7 +343,13 @@ def _label_panel(grid: Grid, down: int, across: int, share: str, side: str) -> N
         plot.set_ylabel(panel.label(panel.y))
 
 
-def _head(figure: Any, entries: list[Line2D], max_columns: int, heading: str, size: float) -> None:
+def _head(
+    figure: Any,
+    entries: list[Line2D],
+    max_columns: int,
+    heading: str,
+    size: float,
+) -> None:
     """The heading, and below it the legend of all panels."""
     if not entries:
         figure.suptitle(heading, fontsize=size)

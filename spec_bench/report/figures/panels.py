@@ -38,7 +38,12 @@ _MARKS = ("line", "point", "front")
 _ASKED = ["pair", "task"]  # printed and measured alike
 _SAMPLING = ["temperature", "top_k", "top_p"]  # likewise, where it is printed
 _OF_A_LINE = ("draft",)  # and the settings of runs: cells that differ are of two lines
-_STYLE = {"markersize": 4.0, "linewidth": 1.2, "elinewidth": 0.6, "capsize": 0.0}
+_STYLE = {
+    "markersize": 4.0,
+    "linewidth": 1.2,
+    "elinewidth": 0.6,
+    "capsize": 0.0,
+}
 _MANY = 12  # more texts than this beside marks of one panel would hide each other: smaller ones
 _SIDES = [(side, lift) for lift in (3, -3, 9, -9) for side in (1, -1)]
 
@@ -161,7 +166,11 @@ class Panel:
         by_marker = shapes(self.file_rows[marker]) if marker else {}
         if label is None:
             label = " ".join(f"{{{name}}}" for name in several(hue)) + "{marks}"
-        style = {**_STYLE, **style, "markerfacecolor": "none" if printed else None}
+        style = {
+            **_STYLE,
+            **style,
+            "markerfacecolor": "none" if printed else None,
+        }
         keys = [*hues, *([marker] if marker else [])]
         parts = rows.groupby(keys, sort=False, dropna=False) if keys else [((), rows)]
         result = []
@@ -205,7 +214,9 @@ class Panel:
             return pd.DataFrame()
         asked_rows = self.rows[[*_ASKED, *_SAMPLING]].drop_duplicates()
         matching_rows = printed_rows.reset_index().merge(
-            asked_rows, on=_ASKED, suffixes=("", "_here")
+            asked_rows,
+            on=_ASKED,
+            suffixes=("", "_here"),
         )
         for name in _SAMPLING:  # empty: the paper prints none
             matching_rows = matching_rows[
@@ -250,7 +261,11 @@ class Panel:
             for error_bar in bars[2] if faint is not None else ():
                 error_bar.set_alpha(faint)
         if series.lost:
-            line_style = {"color": look.colour, "markerfacecolor": "white", "zorder": 4}
+            line_style = {
+                "color": look.colour,
+                "markerfacecolor": "white",
+                "zorder": 4,
+            }
             line_style["markersize"] = style["markersize"] or 4
             best = series.rows[series.rows[self.x].isin(series.lost)]
             self.plot.plot(across(best[self.x]), best[self.y], look.marker, **line_style)
@@ -378,7 +393,13 @@ def _bars(rows: pd.DataFrame, column: str) -> NDArray[np.float64] | None:
     return error_bars(rows.reindex(columns=names).itertuples(index=False, name=None))
 
 
-def _label(template: str, part: pd.DataFrame, label_rows: pd.DataFrame, x: str, y: str) -> str:
+def _label(
+    template: str,
+    part: pd.DataFrame,
+    label_rows: pd.DataFrame,
+    x: str,
+    y: str,
+) -> str:
     """Returns a series' name in the legend: of all its rows in the file, in whichever panel."""
     r = correlation(part[x], part[y]) if "{correlation}" in template else None
     extras = {"count": len(part), "correlation": "" if r is None else f", r = {r:.3f}"}

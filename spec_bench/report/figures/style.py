@@ -113,7 +113,11 @@ def settings() -> Any:
 
 
 def save(
-    figure: Any, folder: Path, name: str, formats: Sequence[str], dpi: int = _DPI
+    figure: Any,
+    folder: Path,
+    name: str,
+    formats: Sequence[str],
+    dpi: int = _DPI,
 ) -> list[Path]:
     """Writes ``name.png``, ``name.pdf`` or both; the same figure gives the same bytes."""
     figure.set_dpi(dpi)

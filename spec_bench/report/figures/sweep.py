@@ -46,8 +46,17 @@ _DRAFTLESS = ("none", "lookup", "suffix", "recycling", "own_blocks", "first_matc
 _PATHS = ("chain", "dynamic_chain", "guess_or_draft")  # trees of one path
 _PLACE = ("device", "machine", "threads")
 _NUMBER: dict[str, Any] = {
-    **{"xytext": (4, 0), "textcoords": "offset points", "va": "center_baseline", "fontsize": 7},
-    "bbox": {"boxstyle": "square,pad=0.1", "color": "white", "alpha": 0.8},
+    **{
+        "xytext": (4, 0),
+        "textcoords": "offset points",
+        "va": "center_baseline",
+        "fontsize": 7,
+    },
+    "bbox": {
+        "boxstyle": "square,pad=0.1",
+        "color": "white",
+        "alpha": 0.8,
+    },
 }
 # bars of a panel, panels, panels side by side; at most
 _BARS = 30
@@ -111,7 +120,11 @@ def picture(groups: Sequence[Group], ax: Any = None) -> Any:
     if ax is not None:
         ax.legend(handles=patches, loc="lower right", frameon=False)
         return ax
-    place = {"loc": "outside lower left", "ncols": len(families), "frameon": False}
+    place = {
+        "loc": "outside lower left",
+        "ncols": len(families),
+        "frameon": False,
+    }
     figure.legend(handles=patches, **place)
     heading = _format_heading(panels, measure, len(order) - _BARS, len(panels) - _PANELS)
     figure.suptitle(heading, x=0.01, ha="left", fontsize=9)
@@ -152,11 +165,23 @@ def _draw_panel(plot: Any, bars: pd.DataFrame, labels: Sequence[str], measure: s
     lengths = error_bars(ends.itertuples(index=False, name=None))
     plot.barh(places, bars[measure], height=0.7, color=bars["family"].map(_FAMILIES))
     plot.errorbar(
-        bars[measure], places, xerr=lengths, fmt="none", ecolor="black", lw=0.9, capsize=2
+        bars[measure],
+        places,
+        xerr=lengths,
+        fmt="none",
+        ecolor="black",
+        lw=0.9,
+        capsize=2,
     )
     for place, value, upper in zip(places, bars[measure], lengths[1], strict=True):
         plot.annotate(f"{value:.2f}", (value + np.nan_to_num(upper), place), **_NUMBER)
-    plot.axvline(1, color="black", linewidth=0.9, linestyle="--", zorder=2)
+    plot.axvline(
+        1,
+        color="black",
+        linewidth=0.9,
+        linestyle="--",
+        zorder=2,
+    )
     plot.grid(axis="y", visible=False)
     plot.set_axisbelow(True)
     plot.tick_params(labelbottom=True)
@@ -164,7 +189,10 @@ def _draw_panel(plot: Any, bars: pd.DataFrame, labels: Sequence[str], measure: s
 
 
 def _format_heading(
-    panel_bars: Sequence[tuple[str, pd.DataFrame]], of: str, cells: int, panels: int
+    panel_bars: Sequence[tuple[str, pd.DataFrame]],
+    of: str,
+    cells: int,
+    panels: int,
 ) -> str:
     """Says what is drawn, of which pair, task and prompts, on which device, and what is not."""
     rows = pd.concat([bars for _, bars in panel_bars])

@@ -117,7 +117,11 @@ def draw(lines: Sequence[tuple[str, str, pd.DataFrame]], path: Path) -> None:
     )
 
     def draw_lines(panel: Any) -> None:
-        look = {"hue": ("decoder", _TITLE), "label": f"{{{_TITLE}}}", "mark": "line"}
+        look = {
+            "hue": ("decoder", _TITLE),
+            "label": f"{{{_TITLE}}}",
+            "mark": "line",
+        }
         if panel.y == IN_ALL:
             panel.series(**look, order="batch_size", write="{batch_size:g}")
         else:

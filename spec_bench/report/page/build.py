@@ -100,7 +100,9 @@ class PageCells:
 
 
 def read_cells(
-    tables: Sequence[Path], pair: str | None = None, only: Sequence[str] = ()
+    tables: Sequence[Path],
+    pair: str | None = None,
+    only: Sequence[str] = (),
 ) -> PageCells:
     """Reads results files and what lies beside them; of one pair or (None) of all, with ``only``
     some of the measured numbers that have intervals, or all. Raises ValueError: a file has no rows,

@@ -214,7 +214,11 @@ def _generate(group: Group, metric: str) -> str:
 
 
 def _sure(
-    rows: pd.DataFrame, best: pd.Series, close_rows: pd.DataFrame, winner: pd.Series, metric: str
+    rows: pd.DataFrame,
+    best: pd.Series,
+    close_rows: pd.DataFrame,
+    winner: pd.Series,
+    metric: str,
 ) -> str:
     if get_number(best, f"{metric}_low") is None:
         return "without an interval" if metric != "block_efficiency" else "no speed was measured"

@@ -118,19 +118,31 @@ def results_table(group: Group, max_lines: int | None = None) -> ResultsTable:
 
 
 def _line(
-    row: Row, tree: str, cells: Sequence[PageCell | None], marks: tuple[tuple[str, bool], ...] = ()
+    row: Row,
+    tree: str,
+    cells: Sequence[PageCell | None],
+    marks: tuple[tuple[str, bool], ...] = (),
 ) -> ResultsTableRow:
     decoder = str(row["decoder"])
     is_failed = row["status"] == "failed"
     kind = "failed" if is_failed else "baseline" if decoder == "ar" else ""
     failure = get_failure(row) if is_failed else ""
     return ResultsTableRow(
-        decoder, names.decoder_style(decoder).title, tree, marks, kind, failure, cells
+        decoder,
+        names.decoder_style(decoder).title,
+        tree,
+        marks,
+        kind,
+        failure,
+        cells,
     )
 
 
 def _cell(
-    found: Interval | None, digits: int = 2, scale: Scale | None = None, best: bool = False
+    found: Interval | None,
+    digits: int = 2,
+    scale: Scale | None = None,
+    best: bool = False,
 ) -> PageCell | None:
     """Returns a number, its interval, and that drawn where the column has a scale."""
     if found is None:

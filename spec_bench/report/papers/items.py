@@ -172,7 +172,12 @@ class UnprintedTable:
 
     def rows(self, table: int) -> list[Row]:
         """Returns the places as lines of a reference that have no number."""
-        key = {"table": str(table), "target": self.target, "draft": self.draft, "task": self.task}
+        key = {
+            "table": str(table),
+            "target": self.target,
+            "draft": self.draft,
+            "task": self.task,
+        }
         return [
             {**dict.fromkeys(COLUMNS, ""), **key, "axis_value": block, "decoder": decoder,
              "spec": spec, "temperature": f"{temperature:g}"}

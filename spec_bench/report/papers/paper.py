@@ -271,7 +271,12 @@ def _entries(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
 
 def _item(paper: str, entry: Mapping[str, Any], usual: str = "") -> dict[str, Any]:
     """Returns an entry with the paper's name and its recipes."""
-    return {"paper": paper, "recipe": usual, "other_recipes": (), **entry}
+    return {
+        "paper": paper,
+        "recipe": usual,
+        "other_recipes": (),
+        **entry,
+    }
 
 
 def _numbers(text: str | Sequence[int]) -> list[int]:
