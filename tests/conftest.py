@@ -66,3 +66,28 @@ def pytest_collection_modifyitems(config, items):
             matched |= names
     if config.args == config.getini("testpaths") and (stale := sorted(listed - matched)):
         raise pytest.UsageError(f"{SLOW.name}: no such test: {', '.join(stale)}")
+
+
+@pytest.fixture(scope="session")
+def family(tmp_path_factory):
+    """The folder of the tiny family, made once."""
+    from tests.jobs.tiny import make_family, make_task  # with torch
+
+    folder = tmp_path_factory.mktemp("family")
+    make_family(folder)
+    make_task(folder)
+    return folder
+
+
+@pytest.fixture
+def run_job(family, tmp_path):
+    """Runs a job with these overrides; results go to ``tmp_path / "results"`` unless said."""
+    from spec_bench.jobs.app import run_config  # with torch
+    from spec_bench.jobs.config.compose import compose_config
+    from tests.jobs.tiny import overrides
+
+    def run(*more, results=None):
+        given = overrides(family, results or tmp_path / "results", *more)
+        return run_config(compose_config(given))
+
+    return run

@@ -2,20 +2,26 @@
 
 import copy
 import functools
+import shutil
 from pathlib import Path
 
+import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder, resolve_spec
 from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.model_spec import COMPILERS
 from spec_bench.records.types import Request
 from spec_bench.tree.base import GrownTree
 from spec_bench.vocabulary.decoders import load_decoder
 from tests.heads import heads_of
 
 CONF = Path(__file__).parent.parent / "conf"
+NEEDS_COMPILER = pytest.mark.skipif(
+    not any(map(shutil.which, COMPILERS)), reason="needs a C++ compiler"
+)
 VOCAB = 60
 GREEDY = SamplingSettings(temperature=0)
 WARM = SamplingSettings(temperature=1.0, probability_dtype="float64")

@@ -13,7 +13,7 @@ from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.warp import probs
 from spec_bench.decode.config import read_decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from tests.engine.test_captured import NEEDS_COMPILER
+from tests.families import NEEDS_COMPILER
 from tests.toys import HistoryModel, random_history
 
 REPLACED = {"rule": "recursive_rejection", "replacement": True}

@@ -6,36 +6,11 @@ import pytest
 import torch
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import build_decoder
-from spec_bench.records.types import Request
-from tests.families import DYNAMIC, decoder_settings
-from tests.toys import HistoryModel, random_history
+from tests.families import DYNAMIC
+from tests.tree.grown import REQUESTS, watched
 from tests.tree.laws import forest, likeliest
 
 WARM = SamplingSettings(probability_dtype="float64")
-REQUESTS = [Request(str(i), ((i % 3, 1, 2, 0) * (1 + i % 3)), 14 - i) for i in range(5)]
-
-
-def watched(name, rows, settings=WARM, **tree):
-    """A decoder over toys with a memory, its draft, and its trees with what stood before them."""
-    target = random_history(3, seed=4)
-    draft = HistoryModel(target.logits + random_history(3, seed=5).logits)
-    given = decoder_settings(name)
-    given["tree"] = {**given["tree"], **tree}
-    decoder = build_decoder(given, target, [draft], settings, rows)
-    seen = []
-    step, walk, now = decoder.step, decoder.walk, []
-
-    def stepping(active):
-        now[:] = [tuple(row.tokens) for row in active]
-        return step(active)
-
-    def walking(scored, rule):
-        seen.append((scored.tree, list(now)))
-        return walk(scored, rule)
-
-    decoder.step, decoder.walk = stepping, walking
-    return decoder, draft, seen
 
 
 @pytest.mark.parametrize("name", DYNAMIC)

@@ -6,7 +6,6 @@ stays flat.
 
 import gc
 import logging
-import shutil
 from copy import deepcopy
 from types import SimpleNamespace
 
@@ -21,13 +20,13 @@ from spec_bench.engine.attention import FROM, pack_shared_heads
 from spec_bench.engine.cache import CachePool, SlotCache
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model import ForwardTimer, set_switches
-from spec_bench.engine.model_spec import COMPILERS
 from spec_bench.engine.recorder import Recorder, near_tie_gap, why_not_recorded
 from spec_bench.engine.tree_pass import PREFILL_CHUNK, next_logits
 from spec_bench.measure.provenance import torch_state
 from spec_bench.records.types import Request
 from tests.families import (
     GREEDY,
+    NEEDS_COMPILER,
     VOCAB,
     built,
     decoder_settings,
@@ -37,10 +36,6 @@ from tests.families import (
     tiny_pair,
 )
 from tests.simcuda import DEVICE, SimCuda
-
-NEEDS_COMPILER = pytest.mark.skipif(
-    not any(map(shutil.which, COMPILERS)), reason="needs a C++ compiler"
-)
 
 
 @pytest.mark.parametrize(

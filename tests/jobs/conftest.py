@@ -1,30 +1,8 @@
-"""The tiny family, made once, and jobs on it in this process."""
+"""What tests of jobs share."""
 
 import pytest
 
 from spec_bench.decode.decoder import Decoder
-from spec_bench.jobs.app import run_config
-from spec_bench.jobs.config.compose import compose_config
-from tests.jobs.tiny import make_family, make_task, overrides
-
-
-@pytest.fixture(scope="session")
-def family(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("family")
-    make_family(folder)
-    make_task(folder)
-    return folder
-
-
-@pytest.fixture
-def run_job(family, tmp_path):
-    """Runs a job with these overrides; results go to ``tmp_path / "results"`` unless said."""
-
-    def run(*more, results=None):
-        given = overrides(family, results or tmp_path / "results", *more)
-        return run_config(compose_config(given))
-
-    return run
 
 
 @pytest.fixture

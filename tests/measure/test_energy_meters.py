@@ -17,13 +17,10 @@ from spec_bench.measure.energy.meters import EnergyMeter, UnmeteredError
 from spec_bench.measure.energy.nvidia_smi import integral_j, largest_gap_s
 from spec_bench.records.types import Generation
 from spec_bench.settings.configs import conf_dir
-from tests.jobs.conftest import family, run_job
 from tests.jobs.tiny import rows_of
 from tests.measure.conftest import opened, window
 from tests.measure.stand_ins import Curve, StandInNvml
 from tests.warm import until
-
-__all__ = ["family", "run_job"]
 
 
 @pytest.fixture

@@ -2,13 +2,11 @@
 
 import pytest
 
-from tests.jobs.conftest import family, run_job
 from tests.jobs.tiny import rows_of
 from tests.measure.conftest import opened, window
 from tests.measure.made_up import Decoder, decode, machine, metered
 from tests.measure.stand_ins import Curve
 
-__all__ = ["family", "run_job"]
 STEADY = Curve("steady", low_w=250.0)
 
 

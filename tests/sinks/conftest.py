@@ -2,10 +2,6 @@
 
 import pytest
 
-from tests.jobs.conftest import family, run_job
-
-__all__ = ["family", "run_job"]
-
 
 @pytest.fixture(autouse=True)
 def _no_account(monkeypatch, tmp_path):

@@ -13,11 +13,8 @@ from spec_bench.audit.catalogue import SETTINGS, WARM, tree_cases
 from spec_bench.audit.decoders import FALSE_ALARM_RATE, enumerate_error
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.draws import SeededSource
-from spec_bench.core.host_device import CommittedTokens
 from spec_bench.decode.config import read_decoder
-from spec_bench.draft.base import DraftResources
-from spec_bench.draft.language_model import LanguageModelDraftState
-from spec_bench.tree.base import AuditTree, GrownTree, GrowthContext, policy
+from spec_bench.tree.base import AuditTree, GrownTree, policy
 from spec_bench.tree.chain import DynamicChain
 from spec_bench.tree.dynamic import BestNodes, BestSlots
 from spec_bench.tree.node_list import (
@@ -28,12 +25,12 @@ from spec_bench.tree.node_list import (
     pool_rates,
 )
 from spec_bench.tree.widths import IidPaths, StochasticBeam, WidthsPolicy
-from tests.decode.test_dynamic import REQUESTS, watched
 from tests.families import decoder_settings
 from tests.said import naming
 from tests.toys import random_history
 from tests.tree import laws
 from tests.tree.definitions import DEFINITIONS
+from tests.tree.grown import PROMPTS, REQUESTS, planted, watched
 from tests.tree.laws import forest, likeliest, nodes_of
 
 PAST = (0, 1, 1, 0, 1, 0, 0, 1)
@@ -204,24 +201,6 @@ def test_a_wrong_tree_is_caught(policy, tree, verifier):
 
 
 ACCURACIES = [[0.6, 0.2, 0.05], [0.5, 0.25, 0.1], [0.4, 0.1, 0.0]]
-PROMPTS = [(1, 0, 2, 1), (0, 0, 1), (2, 2, 2, 0, 1)]
-
-
-def planted(policy, model, prompts, settings=WARM, draws=None):
-    rows = len(prompts)
-    drafting = LanguageModelDraftState(
-        DraftResources(model, [model], [model.allocate(rows, 64)], None, rows)
-    )
-    for row, prompt in enumerate(prompts):
-        drafting.start(row, prompt)
-    committed = CommittedTokens(prompts)
-    drafting.device_inputs(committed)
-    draws = draws or SeededSource(
-        [torch.Generator().manual_seed(row) for row in range(len(prompts))]
-    )
-    return policy.grow_tree(
-        GrowthContext(drafting, committed, torch.device("cpu"), settings, draws)
-    )
 
 
 @pytest.mark.parametrize("settings", [WARM, SETTINGS["temperature 1.5, top-p 0.9"]])

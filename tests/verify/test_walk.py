@@ -45,7 +45,7 @@ from spec_bench.verify.walk import (
 )
 from tests.said import naming
 from tests.toys import random_history
-from tests.tree.test_tree_laws import PROMPTS, planted
+from tests.tree.grown import PROMPTS, planted
 
 P = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
 Q = torch.tensor([[[0.2, 0.2, 0.6]]], dtype=torch.float64)

@@ -18,7 +18,7 @@ from scripts.family.world.evaluation import seen_in_training
 from scripts.family.world.questions import questions
 from scripts.family.world.samples import TASKS, draw_sample, turns
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 EMBEDDED = ROOT / "spec_bench" / "embedded"
 
 

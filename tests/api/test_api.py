@@ -24,7 +24,7 @@ from spec_bench.jobs.config.compose import compose_config
 from spec_bench.records.ends import StopCriteria
 from tests.simcuda import DEVICE, SimCuda
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PROMPT = "Article: The harbour was closed after a storm took the roof of the school.\nSummary:"
 OTHER = "Article: Rain fell on the market.\nSummary:"
 BLOCKS = {"python": 6, "cookbook": 1, "extending": 4}

@@ -28,7 +28,7 @@ from spec_bench.vocabulary.published import FILE, KEYS, pivot_numbers, read_publ
 from spec_bench.vocabulary.spec import Spec, parse
 from tests.said import naming, one_line
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 PACKAGE = ROOT / "spec_bench"
 DECODERS = sorted((conf_dir() / "decoder").glob("*.yaml"))

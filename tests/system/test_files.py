@@ -15,7 +15,7 @@ import pytest
 from spec_bench.system import files
 from tests.said import naming
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path):

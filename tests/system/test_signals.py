@@ -70,7 +70,7 @@ def test_a_terminal_that_lacks_a_letter_shows_another_and_ends_no_command(monkey
 
 @pytest.mark.parametrize(("goal", "asked"), [("table", "T=rsd/7"), ("page", "E=rsd-exp1")])
 def test_make_asks_for_what_a_target_wants_before_it_makes_an_environment(goal, asked):
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
         ["make", "--no-print-directory", "-n", goal], cwd=root, capture_output=True, text=True
     )
@@ -179,7 +179,7 @@ def test_a_report_that_is_ended_leaves_whole_files_only(tmp_path, number):
     assert ended
 
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def collected(given):
