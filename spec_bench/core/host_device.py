@@ -21,25 +21,29 @@ from spec_bench.settings.former import FormerMembers
 _ALIGNED = 8  # bytes; the largest item there is
 
 
-def constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
-    """Returns a constant tensor of numbers, or of tuples of equal length, made once per device.
-    Callers must not write to it.
+def constant(
+    values: tuple[Any, ...], device: torch.device, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Returns a constant tensor of numbers, or of tuples of equal length, made once per device and
+    type. Callers must not write to it.
     """
     element: Any = values
     while isinstance(element, tuple) and element:
         element = element[0]
-    return _register_constant(_constant(values, type(element).__name__, device))
+    return register_constant(_constant(values, type(element).__name__, device, dtype))
 
 
 @functools.lru_cache(maxsize=1024)  # the type tells (0, 1) from (False, True), which are equal
-def _constant(values: tuple[Any, ...], kind: str, device: torch.device) -> Tensor:
+def _constant(
+    values: tuple[Any, ...], kind: str, device: torch.device, dtype: torch.dtype | None
+) -> Tensor:
     with torch.inference_mode(False):
-        return torch.tensor(values, device=device)
+        return torch.tensor(values, dtype=dtype, device=device)
 
 
 def cached_arange(count: int, device: torch.device) -> Tensor:
     """Returns the constant 0, 1, ..., count - 1."""
-    return _register_constant(_range(1 << max(count - 1, 255).bit_length(), device)[:count])
+    return register_constant(_range(1 << max(count - 1, 255).bit_length(), device)[:count])
 
 
 @functools.lru_cache(maxsize=64)
@@ -63,7 +67,8 @@ def keep_constants_alive(tensors: list[Tensor]) -> Iterator[None]:
 _keepers: list[list[Tensor]] = []
 
 
-def _register_constant(tensor: Tensor) -> Tensor:
+def register_constant(tensor: Tensor) -> Tensor:
+    """Returns a tensor that nobody writes to, kept for a graph that reads it."""
     if _keepers:
         _keepers[-1].append(tensor)
     return tensor

@@ -12,8 +12,9 @@ nodes (``FlatShape``), and each row states its nodes' depths itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -59,6 +60,16 @@ class TreeShape:
     def inner(self) -> int:
         """How many nodes, counted from the first, may have children."""
         return self.starts[self.depth]
+
+    @cached_property
+    def even_parents(self) -> tuple[int, ...]:
+        """[N] every node's parent, the root's is 0, where the nodes of a level are shared out
+        evenly, in order, among those of the level above.
+        """
+        parents = [0]
+        for start, (above, count) in zip(self.starts, pairwise((1, *self.levels)), strict=False):
+            parents += [start + place * above // count for place in range(count)]
+        return tuple(parents)
 
     @cached_property
     def node_depth(self) -> tuple[int, ...]:
@@ -120,9 +131,18 @@ class Tree:
     """One tree per row, of one shape."""
 
     own_depths: Tensor | None = None  # [R, N] the depth of every node, for a flat shape
+    mask: Any = None  # what the passes over this tree share, of ``engine.tree_pass``
 
-    def __init__(self, shape: TreeShape, root: Tensor, siblings: Siblings = "iid") -> None:
-        """Makes one root per row from token ids [R]."""
+    def __init__(
+        self,
+        shape: TreeShape,
+        root: Tensor,
+        siblings: Siblings = "iid",
+        parents: tuple[int, ...] | None = None,
+    ) -> None:
+        """Makes one root per row from token ids [R]; ``parents`` [N] are every node's, where they
+        are the same in all trees.
+        """
         rows = root.shape[0]
         nodes = shape.size
         device = root.device
@@ -134,13 +154,21 @@ class Tree:
         self.grown = 0  # levels
         self.rearranged = False  # whether nodes are not where the drafter ran them, or were not run
         self.tokens = root.unsqueeze(1).expand(-1, nodes).clone()  # [R, N]
-        self.parent = torch.zeros_like(self.tokens)  # [R, N] index of every node's; the root's is 0
+        # whether parents and ancestors are constants, which nobody writes to
+        self.has_constant_parents = parents is not None
+        # [R, N] index of every node's; the root's is 0
+        if parents is None:
+            self.parent = torch.zeros_like(self.tokens)
+        else:
+            self.parent = constant(parents, device).expand(rows, -1)
         # [R, N] whether the node is there
         self.valid = torch.ones((rows, nodes), dtype=torch.bool, device=device)
         # [R, N, N] True where the second node lies on the first one's path, itself included: the
         # tree-attention mask
         if nodes == 1:
             self.ancestors = self.valid.unsqueeze(2)
+        elif parents is not None:
+            self.ancestors = constant(list_ancestors(parents), device).expand(rows, -1, -1)
         else:
             itself = torch.eye(nodes, dtype=torch.bool, device=device)
             self.ancestors = itself.expand(rows, -1, -1).clone()
@@ -212,9 +240,12 @@ class Tree:
         return constant(self.shape.node_depth, self.tokens.device).unsqueeze(0)
 
     def parts(self) -> list[Tensor]:
-        """Returns the tensors that describe the nodes: [R, N] each, and ``ancestors`` [R, N, N]."""
+        """Returns the tensors that describe the nodes: [R, N] each, and ``ancestors`` [R, N, N];
+        without those that are constants.
+        """
         depths = [] if self.own_depths is None else [self.own_depths]
-        return [self.tokens, self.parent, self.valid, self.ancestors, *depths]
+        parents = [] if self.has_constant_parents else [self.parent, self.ancestors]
+        return [self.tokens, self.valid, *parents, *depths]
 
     def count_nodes_and_levels(self) -> Tensor:
         """[R, 2] nodes below the root and levels of each row's tree, absent nodes left out."""
@@ -238,26 +269,43 @@ class Tree:
     def add_level(
         self,
         tokens: Tensor,
-        parent: Tensor,
-        valid: Tensor,
+        parent: Tensor | None,
+        valid: Tensor | None,
         q: Tensor | None,
         log_q: Tensor | None = None,
     ) -> None:
         """Grows the next level: tokens [R, n]; parents [R, n] or [n] as positions 0..F-1 within the
-        frontier; valid [R, n], where a child of an absent node is absent too; proposals q [R, F, D,
-        V] or, for siblings drawn without replacement, log_q [R, F, V], if any.
+        frontier, of no account where they are constants; valid [R, n], where a child of an absent
+        node is absent too, None in a tree of which no node is absent; proposals q [R, F, D, V] or,
+        for siblings drawn without replacement, log_q [R, F, V], if any.
         """
         frontier = self.frontier
         self.grown += 1
         nodes = self.frontier
-        parent = (parent + frontier.start).expand(tokens.shape)
         self.tokens[:, nodes] = tokens
-        self.parent[:, nodes] = parent
-        self.valid[:, nodes] = valid & self.valid.gather(1, parent)
-        index = parent.unsqueeze(-1).expand(-1, -1, self.shape.size)
-        self.ancestors[:, nodes].logical_or_(self.ancestors.gather(1, index))
+        if parent is None or self.has_constant_parents:
+            parent = self.parent[:, nodes]
+        else:
+            parent = (parent + frontier.start).expand(tokens.shape)
+            self.parent[:, nodes] = parent
+            index = parent.unsqueeze(-1).expand(-1, -1, self.shape.size)
+            self.ancestors[:, nodes].logical_or_(self.ancestors.gather(1, index))
+        if valid is not None:
+            self.valid[:, nodes] = valid & self.valid.gather(1, parent)
         self.q.append(q)
         self.log_q.append(log_q)
+
+
+@lru_cache(maxsize=256)
+def list_ancestors(parents: tuple[int, ...]) -> tuple[tuple[bool, ...], ...]:
+    """Lists [N][N] whether the second node lies on the first one's path, itself included; every
+    node but the root comes after its parent.
+    """
+    nodes = range(len(parents))
+    paths = [{0}]
+    for node in nodes[1:]:
+        paths.append(paths[parents[node]] | {node})
+    return tuple(tuple(other in path for other in nodes) for path in paths)
 
 
 def ancestor_mask(parent: Tensor, depth: int) -> Tensor:

@@ -27,6 +27,7 @@ from transformers import (
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from spec_bench.core.host_device import constant
 from spec_bench.engine.architectures import longest_sequence
 from spec_bench.system.errors import UsageError
 
@@ -372,12 +373,12 @@ class LayerMasks:
         """
         count = visible.shape[-1]
         lowest = torch.finfo(self._dtype).min
+        seen, hidden = constant((0.0, lowest), visible.device, self._dtype)
         if not visible.is_cuda:
-            zero = torch.zeros((), dtype=self._dtype, device=visible.device)
-            return zero.masked_fill(~visible, lowest).unsqueeze(1)
+            return torch.where(visible, seen, hidden).unsqueeze(1)
         room = (*visible.shape[:-1], count + -count % ALIGNED)
-        mask = torch.zeros(room, dtype=self._dtype, device=visible.device)[..., :count]
-        return mask.masked_fill_(~visible, lowest).unsqueeze(1)
+        mask = torch.empty(room, dtype=self._dtype, device=visible.device)[..., :count]
+        return torch.where(visible, seen, hidden, out=mask).unsqueeze(1)
 
 
 def apply_window(visible: Tensor, reach: int, *, chunked: bool = False) -> Tensor:

@@ -20,8 +20,10 @@ from torch.nn.functional import linear, rms_norm, silu
 from transformers.activations import ACT2FN
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from spec_bench.core.host_device import cached_arange, register_constant
 from spec_bench.engine import products
 from spec_bench.engine.attention import NAME, SPLIT
+from spec_bench.engine.recorder import WAITING_ROPE
 
 # How a model's blocks are compiled: the choices of ``engine.compile``.
 #
@@ -194,6 +196,7 @@ class PlainModel:
         self._config = module.config
         self._embed, self._rotary = body.embed_tokens, body.rotary_emb
         self._blocks = [PlainBlock(block) for block in body.layers]
+        self._turns: Tensor | None = None  # [2, slots, D] cosines and signed sines
         self._norm, self._head = _normalise(body.norm), _multiply(module.lm_head)
         self._hooks = [
             hooks
@@ -215,6 +218,21 @@ class PlainModel:
         """Whether nobody watches its modules, and attention is torch's or ours."""
         return not any(self._hooks) and self._config._attn_implementation in _ATTENTION
 
+    def _find_turns(self, hidden: Tensor, positions: Tensor, slots: int) -> Tensor:
+        """Finds [2, R, T, 1, D], cosines and signed sines of positions [R, T] below ``slots``: in a
+        table, where they do not hang on the longest position.
+        """
+        waits = self._rotary.rope_type in WAITING_ROPE
+        if waits or self._turns is None or self._turns.shape[1] < slots:
+            every = positions if waits else cached_arange(slots, hidden.device).unsqueeze(0)
+            cos, sin = self._rotary(hidden, every)
+            low, high = sin.chunk(2, dim=-1)
+            turns = torch.stack([cos, torch.cat([-low, high], dim=-1)])
+            if waits:
+                return turns.unsqueeze(3)
+            self._turns = turns[:, 0]
+        return register_constant(self._turns)[:, positions].unsqueeze(3)
+
     def forward(
         self,
         tokens: Tensor,
@@ -230,9 +248,7 @@ class PlainModel:
         the layers ``places``; behind the last one they are normalised.
         """
         hidden = self._embed(tokens)
-        cos, sin = (part.unsqueeze(2) for part in self._rotary(hidden, positions))
-        low, high = sin.chunk(2, dim=-1)
-        sin = torch.cat([-low, high], dim=-1)
+        cos, sin = self._find_turns(hidden, positions, cache.slots)
         attend = ALL_ATTENTION_FUNCTIONS[self._config._attn_implementation]
         run_block: Any = self._compiled if fused else PlainBlock.forward
         states: list[Tensor] = []

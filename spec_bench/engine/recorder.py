@@ -27,7 +27,7 @@ def near_tie_gap(dtype: torch.dtype, logit: float) -> float:
 # Models whose passes never wait for the device; of others a recording might fail, and a failed one
 # costs more than it could gain.
 RECORDED = ("gpt_neox", "llama", "mistral", "opt", "qwen2", "qwen3")
-_WAITING_ROPE = ("dynamic", "longrope")  # they look at the longest position
+WAITING_ROPE = ("dynamic", "longrope")  # they look at the longest position
 _WARM_UPS = 2  # before a recording: libraries set themselves up in their first calls
 
 
@@ -37,7 +37,7 @@ def why_not_recorded(config: Any) -> str:
         types = ", ".join(RECORDED)
         return f"model type {config.model_type!r} is not known to record; known: {types}"
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
-    waits = rope in _WAITING_ROPE
+    waits = rope in WAITING_ROPE
     return f"rotary embeddings of type {rope!r} wait for the device" if waits else ""
 
 

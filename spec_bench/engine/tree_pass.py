@@ -117,20 +117,45 @@ def run_nodes(
         depth = constant(tree.shape.node_depth[nodes], device)
     else:
         depth = tree.own_depths[:, nodes].to(device)
-    positions = host_lengths.get_tensor(device).unsqueeze(1) + depth
     ancestors = tree.ancestors[:, nodes, : nodes.stop].to(device)
-    starts = host_lengths.plus(nodes.start)
-    tokens = tree.tokens[:, nodes].to(device)
-    return run_under_ancestors(
-        model,
+    return model.forward(
         cache,
-        host_lengths,
-        starts,
-        tokens,
-        positions,
-        ancestors,
+        host_lengths.plus(nodes.start),
+        tree.tokens[:, nodes].to(device),
+        host_lengths.get_tensor(device).unsqueeze(1) + depth,
+        make_mask(host_lengths, ancestors, tree, nodes),
         needs_hidden=needs_hidden,
+        shared=host_lengths.lower_bound,
     )
+
+
+def make_mask(
+    lengths: HostDeviceInts,
+    ancestors: Tensor,
+    tree: Tree | None = None,
+    nodes: slice = slice(None),
+) -> Tensor:
+    """Makes the mask [R, T, slots] of nodes that see their row's first ``length`` slots and, of the
+    later ones, those that ``ancestors`` [R, T, C] says: entry c is about slot ``length + c``. The
+    first pass over a ``tree`` makes what its passes share.
+    """
+    if lengths.equal:
+        return pad(ancestors, (lengths[0], 0), value=True)
+    device = ancestors.device
+    count, columns = (tree.shape.size,) * 2 if tree else ancestors.shape[1:]
+    made = tree.mask if tree else None
+    if made is None or made[0] is not lengths or made[1:3] != (count, device):
+        length = lengths.get_tensor(device).unsqueeze(1)
+        is_committed = cached_arange(max(lengths) + columns, device) < length
+        visible = is_committed.unsqueeze(1).expand(-1, count, -1).clone()
+        slots = (length + cached_arange(columns, device)).unsqueeze(1)
+        made = lengths, count, device, visible, slots
+    if tree:
+        tree.mask = made
+    *_, visible, slots = made
+    columns = ancestors.shape[2]
+    slots = slots[..., :columns].expand_as(ancestors)
+    return visible[:, nodes, : max(lengths) + columns].scatter_(2, slots, ancestors)
 
 
 def run_under_ancestors(
@@ -141,39 +166,18 @@ def run_under_ancestors(
     tokens: Tensor,
     positions: Tensor,
     ancestors: Tensor,
-    *,
-    needs_hidden: Layers = (),
 ) -> ForwardOutput:
-    """Runs nodes [R, T], written from slots ``starts`` [R] on, that see their row's first
-    ``length`` slots and, of the later ones, those that ``ancestors`` [R, T, C] says: entry c is
-    about slot ``length + c``. Returns what ``run_nodes`` does.
+    """Runs nodes [R, T], written from slots ``starts`` [R] on, under the mask of ``make_mask``.
+    Returns logits [R, T, V].
     """
-    device = model.device
     host_lengths = HostDeviceInts.wrap(lengths)
-    rows, count, columns = ancestors.shape
-    if host_lengths.equal:
-        visible = pad(ancestors, (lengths[0], 0), value=True)
-    else:
-        shape = (rows, count, max(lengths) + columns)
-        length = host_lengths.get_tensor(device).unsqueeze(1)
-        is_committed = torch.arange(shape[2], device=device) < length
-        slots = (length + cached_arange(columns, device)).unsqueeze(1)
-        visible = is_committed.unsqueeze(1).expand(shape).clone()
-        visible.scatter_(2, slots.expand_as(ancestors), ancestors)
-    return model.forward(
-        cache,
-        starts,
-        tokens,
-        positions,
-        visible,
-        needs_hidden=needs_hidden,
-        shared=host_lengths.lower_bound,
-    )
+    visible = make_mask(host_lengths, ancestors)
+    return model.forward(cache, starts, tokens, positions, visible, shared=host_lengths.lower_bound)
 
 
 def causal(positions: Tensor, slots: int) -> Tensor:
     """[R, T, slots] visibility where every token is at the slot of its position."""
-    return torch.arange(slots, device=positions.device) <= positions.unsqueeze(-1)
+    return cached_arange(slots, positions.device) <= positions.unsqueeze(-1)
 
 
 # How the target scores a draft tree: all nodes in one row, or every path in a row of its own.

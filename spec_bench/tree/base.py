@@ -143,6 +143,11 @@ class GrownTree(Policy):
         """Fixed shape of the trees; subclasses cache it."""
 
     @property
+    def parents(self) -> tuple[int, ...] | None:
+        """[N] every node's parent, the root's is 0; None if trees differ in them."""
+        return self.shape.even_parents if self.has_fixed_parents else None
+
+    @property
     def node_count(self) -> int:
         """Maximum number of nodes of one row's tree, without the root."""
         return self.shape.size - 1
@@ -182,7 +187,8 @@ class GrownTree(Policy):
 
     def grow_tree(self, context: GrowthContext) -> Tree:
         """Grows one tree per row, level by level."""
-        tree = Tree(self.shape, context.roots, self.siblings(context.settings))
+        siblings = self.siblings(context.settings)
+        tree = Tree(self.shape, context.roots, siblings, self.parents)
         for _ in range(self.shape.depth):
             self.grow_level(tree, context.scores_below(tree), context.draws)
         return tree

@@ -65,6 +65,10 @@ class Chain(GrownTree):
     def spec(self) -> str:
         return str(self.depth)
 
+    @property
+    def parents(self) -> tuple[int, ...]:
+        return self.shape.even_parents
+
     @cached_property
     def shape(self) -> TreeShape:
         return TreeShape((1,) * self.depth, (1,) * self.depth)
@@ -102,7 +106,7 @@ class DynamicChain(Chain):
     def grow_tree(self, context: GrowthContext) -> Tree:
         settings = context.settings
         roots = context.roots
-        tree = Tree(self.shape, roots, self.siblings(settings))
+        tree = Tree(self.shape, roots, self.siblings(settings), self.parents)
         active = torch.ones_like(roots, dtype=torch.bool)
         path = torch.ones_like(roots, dtype=settings.dtype)
         for level in range(self.depth):
@@ -253,7 +257,8 @@ class GuessOrDraft(Chain):
 
     def grow_tree(self, context: GrowthContext) -> Tree:
         counts, guesses = context.committed.planned
-        tree = Tree(self.shape, context.roots, self.siblings(context.settings))
+        siblings = self.siblings(context.settings)
+        tree = Tree(self.shape, context.roots, siblings, self.parents)
         count = counts.get_tensor(context.device)
         guess = guesses.get_tensor(context.device)
         vocab: int = context.drafting.vocab_size  # type: ignore[attr-defined]

@@ -9,7 +9,6 @@ from math import prod
 from pathlib import Path
 from typing import Annotated
 
-import torch
 from torch import Tensor
 
 from spec_bench.core.draws import RandomSource
@@ -99,6 +98,19 @@ class NodeList(GrownTree):
         max_children = [max(map(parents.count, parents)) for _, parents in self.levels]
         return TreeShape(tuple(len(ranks) for ranks, _ in self.levels), tuple(max_children))
 
+    @cached_property
+    def parents(self) -> tuple[int, ...]:
+        starts = self.shape.starts
+        parents_by_level = (parents for _, parents in self.levels)
+        return (
+            0,
+            *(
+                start + place
+                for start, places in zip(starts, parents_by_level, strict=False)
+                for place in places
+            ),
+        )
+
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "deterministic"
 
@@ -107,7 +119,7 @@ class NodeList(GrownTree):
         ranks, parent = (constant(part, scores.device) for part in level)
         best = scores[:, :, 0].topk(max(level[0]) + 1, dim=-1).indices  # [R, F, ranks]
         tokens = best[:, parent, ranks]
-        tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), None)
+        tree.add_level(tokens, parent, None, None)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:

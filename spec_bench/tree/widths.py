@@ -90,9 +90,8 @@ class WidthsPolicy(BranchingTree):
         if tree.siblings == "iid":
             grow_iid(tree, scores, draws, width)
             return
-        parent = torch.arange(scores.shape[1], device=scores.device).repeat_interleave(width)
         tokens, valid, proposal = sample_distinct(tree, scores.squeeze(2), draws, width)
-        tree.add_level(tokens.flatten(1), parent, valid.flatten(1), None, proposal)
+        tree.add_level(tokens.flatten(1), None, valid.flatten(1), None, proposal)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
@@ -124,7 +123,8 @@ def sample_distinct(
 
 
 def grow_iid(tree: Tree, scores: Tensor, draws: RandomSource, width: int) -> None:
-    """Adds a level of ``width`` i.i.d. children per node, from scores [R, F, D, V].
+    """Adds a level of ``width`` i.i.d. children per node, from scores [R, F, D, V], to a tree of
+    constant parents.
 
     Child j of a node comes from draft j mod D, so that drafts take turns.
     """
@@ -133,8 +133,7 @@ def grow_iid(tree: Tree, scores: Tensor, draws: RandomSource, width: int) -> Non
     samples = draws.categorical(q.flatten(1, 2), -(-width // drafts))
     samples = samples.view(rows, nodes, drafts, -1).transpose(2, 3)
     tokens = samples.reshape(rows, nodes, -1)[..., :width].flatten(1)
-    parent = torch.arange(nodes, device=q.device).repeat_interleave(width)
-    tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), q)
+    tree.add_level(tokens, None, None, q)
 
 
 @policy("iid_paths", forms=("product",), takes="KxL: K paths of length L, such as 4x3")
@@ -186,11 +185,11 @@ class IidPaths(GrownTree):
         q = scores.exp()
         is_first_level = tree.grown == 0
         tokens = draws.categorical(q.squeeze(2), self.paths if is_first_level else 1).flatten(1)
+        if not self.merged:
+            tree.add_level(tokens, None, None, q)
+            return
         path = torch.arange(self.paths, device=q.device)
         parent = torch.zeros_like(path) if is_first_level else path
-        if not self.merged:
-            tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), q)
-            return
         # Each path continues below the first path with the same prefix: [R, K].
         merged_parent = parent.expand_as(tokens) if is_first_level else tree.carried[0]
         equal_prefix = (tokens.unsqueeze(2) == tokens.unsqueeze(1)) & (
@@ -231,7 +230,6 @@ class TopAndSample(BranchingTree):
         log_q = scores.squeeze(2)
         width = self.widths[tree.grown]
         rows, nodes, vocab = log_q.shape
-        parent = torch.arange(nodes, device=log_q.device).repeat_interleave(width)
         sample_count = 0 if tree.siblings == "deterministic" else min(self.sampled, width)
         values, best = log_q.topk(min(width - sample_count, vocab), dim=-1)
         token_parts = [best]
@@ -251,7 +249,7 @@ class TopAndSample(BranchingTree):
         tokens = torch.cat(token_parts, dim=-1).flatten(1)
         valid = torch.cat(valid_parts, dim=-1).flatten(1)
         tree.sampled = self.sampled
-        tree.add_level(tokens, parent, valid, rest_q)
+        tree.add_level(tokens, None, valid, rest_q)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:

@@ -1,5 +1,6 @@
 """Trees one can draw, masks written out; prefixes merged as a plain trie does."""
 
+import pytest
 import torch
 
 from spec_bench.core.tree import (
@@ -33,6 +34,50 @@ def test_ancestors_of_a_two_level_tree():
     assert shape.node_depth == (0, 1, 1, 2, 2, 2)
     assert shape.starts == (0, 1, 3, 6)
     assert shape.size == 6
+
+
+def grow(shape, parents, absent, constants):
+    """A tree of two rows with a node of the first level absent in one, all others there."""
+    tree = Tree(shape, torch.tensor([9, 8]), parents=parents if constants else None)
+    for level, count in enumerate(shape.levels):
+        tokens = torch.arange(2 * count).view(2, count)
+        there = torch.ones(2, count, dtype=torch.bool)
+        there[1, -1] = level > 0 or not absent
+        places = torch.tensor(parents[shape.level(level + 1)]) - shape.starts[level]
+        told = None if constants else places
+        tree.add_level(tokens, told, there if absent or not constants else None, None)
+    return tree
+
+
+@pytest.mark.parametrize("absent", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "parents"),
+    [
+        (TreeShape((1, 1, 1), (1, 1, 1)), (0, 0, 1, 2)),
+        (TreeShape((2, 4, 4), (2, 2, 1)), (0, 0, 0, 1, 1, 2, 2, 3, 4, 5, 6)),
+        (TreeShape((3, 3), (3, 3)), (0, 0, 0, 0, 1, 2, 3)),  # three paths
+        (TreeShape((), ()), (0,)),
+    ],
+)
+def test_a_tree_of_constant_parents_is_the_one_that_is_told_them(shape, parents, absent):
+    assert shape.even_parents == parents
+    constants, told = (grow(shape, parents, absent, given) for given in (True, False))
+    assert told.parent.tolist() == [list(parents)] * 2
+    for name in ("tokens", "parent", "valid", "ancestors"):
+        assert torch.equal(getattr(constants, name), getattr(told, name)), name
+    assert len(told.parts()) == 2 + len(constants.parts())  # those that processes tell each other
+
+
+def test_a_policys_constant_parents_are_not_written_to():
+    shape = TreeShape((2, 2), (2, 1))
+    tree = Tree(shape, torch.tensor([9]), parents=shape.even_parents)
+    there = torch.ones(1, 2, dtype=torch.bool)
+    for places in ([1, 1], [1, 0]):  # told otherwise
+        tree.add_level(torch.tensor([[5, 6]]), torch.tensor(places), there, None)
+    assert tree.parent.tolist() == [[0, 0, 0, 1, 2]]
+    assert Tree(shape, torch.tensor([9]), parents=shape.even_parents).parent.tolist() == [
+        [0, 0, 0, 1, 2]
+    ]
 
 
 def test_children_of_an_absent_node_are_absent():

@@ -129,6 +129,24 @@ def test_an_iteration_takes_one_copy_each_way_and_one_wait(name, rows, law):
         assert counted(sim, decoder, endless(rows, 32)) == (1, 1, 1, 0, 1)
 
 
+GROWN = {"eye", "zeros_like", "logical_or_", "ones_like"}  # parents and ancestors, level by level
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(("name", "grown"), [("sd", set()), ("rsd_c", set()), ("rsd_s", GROWN)])
+def test_what_the_passes_over_a_tree_share_is_made_once_and_constants_never(name, grown):
+    with SimCuda() as sim:
+        decoder = prepared(built(name, 1, 1.0, "static", DEVICE), endless(1, 32))
+        graph = decoder.recordings.find_graph(HostDeviceInts([3]))
+        sim.reset()
+        with torch.inference_mode():
+            graph._iteration()
+        made = {operator for operator, count in sim.ops.items() if count}
+    assert not made & {"cos", "sin", "neg", "arange", "zeros", "bitwise_not"}  # turns, masks
+    assert sim.ops["lt"] == 3  # one of them says which slots are committed
+    assert made & GROWN <= grown
+
+
 def latched(graph, *given):
     """The numbers are those that it was recorded with."""
     with mock.patch.object(

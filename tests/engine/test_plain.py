@@ -16,6 +16,10 @@ from spec_bench.engine.tree_pass import run_pending
 from tests.simcuda import DEVICE, SimCuda
 
 VOCAB = 60
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
+}  # fmt: skip
 FAMILIES = {
     "llama": {},
     "llama with biases": {"attention_bias": True, "mlp_bias": True},
@@ -23,6 +27,7 @@ FAMILIES = {
     "mistral": {"sliding_window": 6},
     "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
     "qwen3": {"head_dim": 16, "attention_bias": True},
+    "llama of Llama 3's rope": {"rope_parameters": LLAMA3},
 }
 
 
@@ -154,3 +159,29 @@ def test_a_layer_of_a_gpus_pass_is_few_kernels(family, tokens, most):
                 run_pending(model, cache, [8, 9], ids)
             kernels.append(sum(sim.ops.values()))
     assert kernels[1] - kernels[0] <= most
+
+
+def test_a_longer_cache_has_a_longer_table_of_turns():
+    model = wrapped(module_of("llama"))
+    ids = torch.tensor([[5, 4, 3]])
+
+    def passed(slots, start):
+        cache = model.allocate(1, slots)
+        with torch.inference_mode():
+            return run_pending(model, cache, [start], ids).logits
+
+    short, long = passed(8, 2), passed(64, 50)
+    model.plain = None
+    assert torch.equal(short, passed(8, 2))
+    assert torch.equal(long, passed(64, 50))
+
+
+def test_turns_that_hang_on_the_longest_position_are_computed_in_every_pass():
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    plain, modules = (
+        wrapped(module_of("llama", rope_parameters=rope, max_position_embeddings=8))
+        for _ in range(2)
+    )
+    modules.plain = None
+    assert torch.equal(tree_logits(plain), tree_logits(modules))
+    assert plain.plain._turns is None

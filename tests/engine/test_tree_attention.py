@@ -6,6 +6,7 @@ Without it the paths of a tree are rows of their own: same tokens, more work.
 import pytest
 import torch
 
+from spec_bench.core.host_device import HostDeviceInts
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.tree_pass import PathScorer, TreeScorer, prefill, run_nodes
@@ -61,6 +62,16 @@ def test_every_node_of_ragged_rows_equals_its_path_alone_after_a_commit_too(arch
         cache.commit(row, length, path)
     grown = [prompt + tree.tokens[row, path].tolist() for row, prompt in enumerate(prompts)]
     assert_nodes_see_their_paths(model, cache, grown)
+
+
+def test_passes_over_one_tree_behind_other_lengths_share_nothing():
+    model, cache = holding("llama", [[3, 1, 4], [9, 2]])
+    tree, found = random_tree(2), []
+    for lengths in map(HostDeviceInts, ([3, 2], [3, 2], [1, 2])):
+        found.append(run_nodes(model, cache, tree, lengths, slice(0, SHAPE.size)).logits)
+    assert torch.allclose(found[0], found[1])
+    assert torch.allclose(found[0][1], found[2][1])
+    assert not torch.allclose(found[0][0], found[2][0])
 
 
 def test_a_moved_row_goes_on_as_if_it_had_always_been_there():
