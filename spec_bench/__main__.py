@@ -17,8 +17,8 @@ _READERS = ("report", "table", "figure", "check", "page", "compare")
 def main() -> None:
     """The console script ``spec-bench``."""
     given = sys.argv[1:] or ["--help"]
-    kept = "what was written is whole" if given[0] in _READERS else "the same command resumes"
-    line = "interrupted" if "plan=true" in given else f"interrupted; {kept}"
+    next_step = "what was written is whole" if given[0] in _READERS else "the same command resumes"
+    line = "interrupted" if "plan=true" in given else f"interrupted; {next_step}"
     with signals.exit_cleanly(line):
         from spec_bench.settings.arguments import (
             COMMANDS,
@@ -27,21 +27,21 @@ def main() -> None:
             make_parser,
         )
 
-        asked = given[0] in ("help", "--help", "-h")
-        words = given[asked:] or ["--help"]
-        command, rest = find_command(["version"] if words[0] in ("--version", "-V") else words)
+        wants_help = given[0] in ("help", "--help", "-h")
+        words = given[wants_help:] or ["--help"]
+        command, arguments = find_command(["version"] if words[0] in ("--version", "-V") else words)
         if words == ["--help"]:
             return print(list_commands(), end="")
         if not command:
             print(f"spec_bench: {explain_unknown(words)}", file=sys.stderr)
             sys.exit(2)
-        help_asked = asked or not {"--help", "-h"}.isdisjoint(rest)
-        if "function" not in COMMANDS[command] and rest and not help_asked:
-            print(f"spec_bench: {explain_unknown_thing(command, rest[0])}", file=sys.stderr)
+        help_asked = wants_help or not {"--help", "-h"}.isdisjoint(arguments)
+        if "function" not in COMMANDS[command] and arguments and not help_asked:
+            print(f"spec_bench: {explain_unknown_thing(command, arguments[0])}", file=sys.stderr)
             sys.exit(2)
         if help_asked or "function" not in COMMANDS[command]:
             return make_parser(command).print_help()
-    signals.run(partial(load_command, command, rest), line)
+    signals.run(partial(load_command, command, arguments), line)
 
 
 def load_command(command: str, arguments: Sequence[str]) -> Callable[[], int]:

@@ -14,8 +14,8 @@ from spec_bench.system.errors import UsageError
 if TYPE_CHECKING:
     from spec_bench.decode.config import AnyDecoder
 
-_UNFINISHED = "\ufffd"  # a tokenizer's text for the first bytes of a letter
-_SHOWN = 60
+_PARTIAL_LETTER = "\ufffd"  # a tokenizer's text for the first bytes of a letter
+_MAX_SHOWN = 60
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Answer:
         return self.text
 
     def __repr__(self) -> str:
-        text = self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]}…"
+        text = self.text if len(self.text) <= _MAX_SHOWN else f"{self.text[:_MAX_SHOWN]}…"
         counts = f"{len(self.tokens)} tokens in {len(self.steps)} steps"
         return f"Answer({text!r}, {counts}, {self.token_rate:.3g} tokens/s, {self.lossless})"
 
@@ -124,7 +124,7 @@ class AnswerText:
         self._tokens += tokens
         text = self.text(self._tokens)
         if not is_last:
-            text = text.rstrip(_UNFINISHED)
+            text = text.rstrip(_PARTIAL_LETTER)
             stop_starts = [stop[:n] for stop in self._ends.texts for n in range(len(stop))]
             lengths = [len(start) for start in stop_starts if text.endswith(start)]
             text = text[: len(text) - max(lengths, default=0)]

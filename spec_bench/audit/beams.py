@@ -240,10 +240,10 @@ def enumerate_beam_error(
         return compute_beam_law(target, beams, layers - len(beams[0]), width, settings, stop_ids)
 
     request = Request("audit", PROMPT, decoder.depth + 2, stop_ids)
-    got, count = enumerate_iteration(decoder, request, read_beams, continue_beams)
+    outcome_law, count = enumerate_iteration(decoder, request, read_beams, continue_beams)
     expected_law = continue_beams(((),))
-    assert set(got) <= set(expected_law), "an outcome that beam sampling cannot have"
-    return max(abs(got[beams] - chance) for beams, chance in expected_law.items()), count
+    assert set(outcome_law) <= set(expected_law), "an outcome that beam sampling cannot have"
+    return max(abs(outcome_law[beams] - chance) for beams, chance in expected_law.items()), count
 
 
 def sample_beam_p_value(

@@ -143,10 +143,10 @@ def _inverse_cdf_in_blocks(probs: Tensor, uniforms: Tensor) -> Tensor:
     mass_before = pad(block_ends, (1, 0)).gather(-1, block).unsqueeze(-1)
     has_mass = block_probs > 0
     offsets = cached_arange(_BLOCK, probs.device)
-    crossed = has_mass & (
+    is_crossed = has_mass & (
         mass_before + block_probs.double().cumsum(dim=-1) > thresholds.unsqueeze(-1)
     )
-    first_crossed = torch.where(crossed, offsets, _BLOCK).amin(dim=-1)
+    first_crossed = torch.where(is_crossed, offsets, _BLOCK).amin(dim=-1)
     # If rounding left no sum above the threshold, it is the last token with mass of the block.
     last_with_mass = torch.where(has_mass, offsets, 0).amax(dim=-1)
     return block * _BLOCK + torch.minimum(first_crossed, last_with_mass)

@@ -35,10 +35,12 @@ def compute_sibling_distributions(log_q: Tensor, tokens: Tensor) -> Tensor:
     if count == 1:
         return first_probs
     earlier = tuple(tuple(min(i, j) for i in range(count - 1)) for j in range(count - 1))
-    removed = tokens[:, constant(earlier, tokens.device)]  # [B, C - 1, C - 1], repeating the last
+    removed_tokens = tokens[
+        :, constant(earlier, tokens.device)
+    ]  # [B, C - 1, C - 1], repeating the last
     # Not -inf: the softmax of nothing but -inf is NaN.
     floor = torch.finfo(log_q.dtype).min
-    later = log_q.unsqueeze(1).repeat(1, count - 1, 1).scatter_(-1, removed, floor)
+    later = log_q.unsqueeze(1).repeat(1, count - 1, 1).scatter_(-1, removed_tokens, floor)
     return torch.cat([first_probs, later.softmax(dim=-1)], dim=1)
 
 

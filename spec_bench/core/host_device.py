@@ -18,7 +18,7 @@ from torch import Tensor
 
 from spec_bench.settings.former import FormerMembers
 
-_ALIGNED = 8  # bytes; the largest item there is
+_ALIGNMENT = 8  # bytes; the largest item there is
 
 
 def constant(
@@ -157,7 +157,7 @@ def copy_to_device(
         return list(tensors)
     parts = [*tensors, *(torch.tensor(part) for part in numbers)]
     flat = [part.contiguous().flatten().view(torch.uint8) for part in parts]
-    sizes = [-(-len(part) // _ALIGNED) * _ALIGNED for part in flat]
+    sizes = [-(-len(part) // _ALIGNMENT) * _ALIGNMENT for part in flat]
     packed = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
     starts = [0, *accumulate(sizes)]
     for start, part in zip(starts, flat, strict=False):

@@ -197,8 +197,10 @@ class BeamForest:
             tokens, positions, mask = (
                 _gather_rows(part, order) for part in (tokens, positions, mask)
             )
-        cached = max(size - width for size, width in zip(self._sizes, self.widths, strict=True))
-        mask = _resize_mask(mask, cached + tokens.shape[1])
+        cached_count = max(
+            size - width for size, width in zip(self._sizes, self.widths, strict=True)
+        )
+        mask = _resize_mask(mask, cached_count + tokens.shape[1])
         logits = self._run(model, cache, self._starts, tokens, positions, mask)
         return (
             _gather_rows(logits, self._back.get_tensor(logits.device)) if self._ragged else logits

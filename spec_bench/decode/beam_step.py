@@ -217,10 +217,10 @@ class BeamRow(AnswerRow):
         self.answer = tuple(answer[:end])
         self.log_likelihood = log_likelihood if len(self.answer) == len(answer) else None
         self.finish = "length" if end is None else "stop"
-        remaining = len(self.answer)
+        remaining_tokens = len(self.answer)
         for place, step in enumerate(self.steps):
-            self.steps[place] = replace(step, delivered=min(step.delivered, remaining))
-            remaining -= self.steps[place].delivered
+            self.steps[place] = replace(step, delivered=min(step.delivered, remaining_tokens))
+            remaining_tokens -= self.steps[place].delivered
 
 
 def pack_parents(active: Sequence[BeamRow], places: int) -> list[torch.Tensor]:
@@ -358,12 +358,12 @@ def _judge_drafted_layer(
     return JudgedLayer(cells, verdict, chain, width)
 
 
-def _judge_extra_layer(law: Tensor, width: Tensor, most: int) -> JudgedLayer:
+def _judge_extra_layer(law: Tensor, width: Tensor, max_width: int) -> JudgedLayer:
     """Judges the layer below the last drafted one, for which nothing was drafted: all of its
     ``width`` [R] beams, at ``most`` W, are missing.
     """
-    chain = law.unsqueeze(1).expand(-1, most + 1, -1)
-    no_cells = torch.zeros((len(law), most), dtype=torch.long, device=law.device)
+    chain = law.unsqueeze(1).expand(-1, max_width + 1, -1)
+    no_cells = torch.zeros((len(law), max_width), dtype=torch.long, device=law.device)
     verdict = LayerVerdict(no_cells.bool(), torch.zeros_like(width))
     return JudgedLayer(no_cells, verdict, chain, width)
 
@@ -406,15 +406,15 @@ def verify(
         log_p = parents.log_probs(layer_logits)
         law = beam_probs(parents.likelihood, log_p, settings)
         if layer < depth:
-            judged = _judge_drafted_layer(layer, law, parents, draft_layers, plan, trials)
+            judged_layer = _judge_drafted_layer(layer, law, parents, draft_layers, plan, trials)
         else:
-            judged = _judge_extra_layer(law, layer_widths[-1], width)
-        cells, verdict, chain, layer_width = judged
+            judged_layer = _judge_extra_layer(law, layer_widths[-1], width)
+        cells, verdict, chain, layer_width = judged_layer
         layer_widths.append(layer_width)
-        laws, missing = compute_missing_beams(chain, verdict, layer_width)
-        ends = active & ((missing > 0) | (limit == layer + 1))
+        laws, missing_count = compute_missing_beams(chain, verdict, layer_width)
+        ends = active & ((missing_count > 0) | (limit == layer + 1))
         new_cells = _draw_where(ends, laws, draws)
-        is_used = torch.arange(width, device=missing.device) < missing.unsqueeze(1)
+        is_used = torch.arange(width, device=missing_count.device) < missing_count.unsqueeze(1)
         output = torch.cat([cells, new_cells], dim=1)  # of accepted beams, and of those drawn
         present = torch.cat([verdict.accepted, is_used], dim=1)
         children = parents.children(output, log_p)
@@ -422,7 +422,7 @@ def verify(
         candidates = torch.stack([field.double() for field in fields], dim=1)
         beams = torch.where(ends[:, None, None], candidates, beams)
         final_layer = torch.where(ends, layer + 1, final_layer)
-        full = full + (active & (missing == 0))
+        full = full + (active & (missing_count == 0))
         active = active & ~ends
         if layer < depth:
             parents = parents.children(cells, log_p)

@@ -297,9 +297,9 @@ def resolve_spec(settings: Mapping[str, Any], spec: str | int | None) -> dict[st
     """Writes a shorthand into a copy of a decoder's settings; None keeps the tree as it is. Raises
     UsageError if the shorthand's form does not fit the tree policy; its numbers are checked later.
     """
-    copied = deepcopy(dict(settings))
+    settings_copy = deepcopy(dict(settings))
     if spec is None:
-        return copied
+        return settings_copy
     with _name_decoder_in_errors(settings.get("name")):
         name = _get_block(settings, "tree").get("policy")
         kind = policy.find(name, "tree.policy")
@@ -309,8 +309,8 @@ def resolve_spec(settings: Mapping[str, Any], spec: str | int | None) -> dict[st
         if sizes is None:
             fault = f"spec {format_value(text)} does not fit its tree policy {name!r}"
             raise UsageError(f"{fault}, which takes {kind.takes}")
-    copied["tree"] = {**copied["tree"], **sizes}
-    return copied
+    settings_copy["tree"] = {**settings_copy["tree"], **sizes}
+    return settings_copy
 
 
 def read_decoder(

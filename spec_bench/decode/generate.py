@@ -173,11 +173,11 @@ def find_unsupported(drafter: Drafter, tree: Policy, tree_attention: bool) -> It
     if not tree_attention:
         yield "transformers runs no trees, so tree_attention must be true"
     if isinstance(drafter, Lookup):
-        required = {"shortest": 1, "share": 0.0, "per_match": None}
-        for key, value in required.items():
+        required_values = {"shortest": 1, "share": 0.0, "per_match": None}
+        for key, value in required_values.items():
             if (actual := getattr(drafter, key)) != value:
-                got = format_value(actual)
-                yield f"transformers has drafter.{key} {format_value(value)}, got {got}"
+                shown_value = format_value(actual)
+                yield f"transformers has drafter.{key} {format_value(value)}, got {shown_value}"
         if (width := getattr(tree, "width", 1)) != 1:
             yield f"transformers looks up one chain, tree.width is {width}"
 

@@ -48,8 +48,8 @@ _SPEEDS = (
     "speed-up {:.2f} by sums of tokens and seconds, as in the table; {:.2f} as Spec-Bench's "
     "speed.py: mean of the questions' token rates over the baseline's"
 )
-_UNTIMED = ("draft_s", "target_s")
-_UNCOUNTED = ("nodes_per_call", "host_overhead")
+_UNTIMED_COLUMNS = ("draft_s", "target_s")
+_UNCOUNTED_COLUMNS = ("nodes_per_call", "host_overhead")
 
 
 class AnswerFile(NamedTuple):
@@ -257,7 +257,7 @@ def _make_row(
     ]
     reason = f"pair: answers of {file.model}; {_IN_TURN if file.split else _WHOLE}"
     rate_reason = "" if decoder == "ar" else _DEPTH if file.each_known else _UNKNOWN
-    unknown_columns: tuple[str, ...] = (*_UNTIMED, *_UNCOUNTED)
+    unknown_columns: tuple[str, ...] = (*_UNTIMED_COLUMNS, *_UNCOUNTED_COLUMNS)
     if not file.split:
         unknown_columns += ("prefill_s",)
     if not file.each_known:

@@ -40,8 +40,8 @@ def main(options: Namespace) -> None:
     if not rows:
         raise UsageError(f"no complete cell in {str(table)!r}")
     runs = [files.run_folder(files.results_folder(table), row["run_id"]) for row in rows]
-    written = write_answers(rows, runs, folder)
-    for path in (*written, *write_questions(rows, runs, folder)):
+    paths = write_answers(rows, runs, folder)
+    for path in (*paths, *write_questions(rows, runs, folder)):
         print(path)
 
 

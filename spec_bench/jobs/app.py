@@ -250,7 +250,9 @@ def _next_steps(results: Path, name: str) -> str:
         ("its page", "page", name),
         *(("the paper's claims", "check", "claims", p) for p in recipes),
     ]
-    lines = (f"{what}: {files.command_line(*words, results=results)}" for what, *words in commands)
+    lines = (
+        f"{purpose}: {files.command_line(*words, results=results)}" for purpose, *words in commands
+    )
     return "\n".join([f"all columns: {table}", *lines])
 
 

@@ -95,8 +95,8 @@ def match_baseline(
     for owner, ids, other_ids in (("cell", ours, theirs), ("baseline", theirs, ours)):
         if repeated_ids := sorted(name for name, count in Counter(ids).items() if count > 1):
             raise UsageError(f"prompts twice in the {owner}: {', '.join(repeated_ids)}")
-        if missing := sorted({*other_ids} - {*ids}):
-            raise UsageError(f"prompts missing from the {owner}: {', '.join(missing)}")
+        if missing_ids := sorted({*other_ids} - {*ids}):
+            raise UsageError(f"prompts missing from the {owner}: {', '.join(missing_ids)}")
     by_prompt = dict(zip(theirs, baseline, strict=True))
     return tuple(by_prompt[name] for name in ours)
 

@@ -121,8 +121,8 @@ def p_value_below(interval: Interval, bound: float = 0.0) -> float | None:
     if interval.ends is None:
         return None
     low, high = interval.ends
-    mirrored = Interval(-interval.value, -high, -low, freedom=interval.freedom)
-    return p_value_above(mirrored, -bound)
+    mirrored_interval = Interval(-interval.value, -high, -low, freedom=interval.freedom)
+    return p_value_above(mirrored_interval, -bound)
 
 
 def p_value(interval: Interval, margin: float = 0.0) -> float | None:
@@ -144,10 +144,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     raw = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(raw, kind="stable")
-    scaled = raw[order] * np.arange(len(raw), 0, -1)
-    adjusted = np.empty_like(raw)
-    adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
-    return adjusted.tolist()
+    scaled_p_values = raw[order] * np.arange(len(raw), 0, -1)
+    adjusted_p_values = np.empty_like(raw)
+    adjusted_p_values[order] = np.minimum(np.maximum.accumulate(scaled_p_values), 1.0)
+    return adjusted_p_values.tolist()
 
 
 def bonferroni_ends(
@@ -176,7 +176,7 @@ def bonferroni_ends(
 
 
 CLOSE = 0.05  # speeds that differ by no more are as good as equal
-_MOST = 10_000  # prompts that are suggested
+_MAX_PROMPTS = 10_000  # prompts that are suggested
 
 
 class FasterChoice(NamedTuple):
@@ -250,4 +250,4 @@ def _prompts_to_decide(value: float, ends: tuple[float, float], prompts: float) 
     """
     reach = log(value / ends[0]) if value > 1 else log(ends[1] / value)
     prompts_needed = 2 * prompts * (reach / max(abs(log(value)), log(1 + CLOSE))) ** 2
-    return min(_MOST, 10 * ceil(max(prompts_needed, prompts + 1) / 10))
+    return min(_MAX_PROMPTS, 10 * ceil(max(prompts_needed, prompts + 1) / 10))

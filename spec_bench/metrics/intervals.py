@@ -469,13 +469,13 @@ def _draw_t_values(
         return t_values[0]
     for weights in _weights(prompts):
         draw_counts = weights.astype(np.float64)
-        resampled = statistic(cell_blocks @ draw_counts)
-        if not np.isfinite(resampled).all():
+        resampled_values = statistic(cell_blocks @ draw_counts)
+        if not np.isfinite(resampled_values).all():
             return None
         if not few:
             errors = _errors(statistic, cell_blocks, draw_counts)
             # A resample of the same prompt throughout has no error of its own and says nothing.
-            t_values.append(((resampled - value) / errors)[errors > 1e-6 * linear_error])
+            t_values.append(((resampled_values - value) / errors)[errors > 1e-6 * linear_error])
     return np.concatenate(t_values)
 
 

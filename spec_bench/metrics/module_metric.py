@@ -84,8 +84,10 @@ class ModuleMetric:
             and all(map(_is_number, value))
         }
         if lists:  # with twice the prompts, one with a number per prompt has twice the length
-            doubled, _ = self._compute([*predictions, *predictions], [*golds, *golds], **options)
-            means = {k: np.mean(v) for k, v in lists.items() if len(doubled[k]) == 2 * len(v)}
+            doubled_score, _ = self._compute(
+                [*predictions, *predictions], [*golds, *golds], **options
+            )
+            means = {k: np.mean(v) for k, v in lists.items() if len(doubled_score[k]) == 2 * len(v)}
             numbers |= means
         columns = {
             f"{self.name}_{key}": Interval(float(value))
@@ -241,8 +243,8 @@ def _load_evaluate_module(score: str, ours: tuple[str, ...], source: str) -> Mod
         module = SHIPPED.get(score) or (file and _find_compute(file, source))
         if module is None:
             evaluate.config.HF_EVALUATE_OFFLINE = origin == "hub" and not hub_reached()
-            asked = str(Path(score).expanduser().resolve()) if file else score
-            module = evaluate.load(asked, keep_in_memory=True)
+            path_or_name = str(Path(score).expanduser().resolve()) if file else score
+            module = evaluate.load(path_or_name, keep_in_memory=True)
     except Exception as error:
         # Loading runs the module's own code: anything may be raised.
         reason = one_line(error, 200)

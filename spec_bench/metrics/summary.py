@@ -79,8 +79,10 @@ def summarise(
             raise UsageError(f"score {name}: there is a column {', '.join(taken_columns)} already")
         for column, interval in intervals.items():
             # The columns of metric modules all have an interval.
-            declared = columns.find_column(column)
-            row.update(_values(column, interval, declared is None or declared.interval))
+            declared_column = columns.find_column(column)
+            row.update(
+                _values(column, interval, declared_column is None or declared_column.interval)
+            )
             parts: Sequence[float | tuple[float, ...]] = interval.by_prompt or interval.parts
             if parts:
                 by_prompt[column] = dict(zip(references, parts, strict=True))
@@ -105,7 +107,7 @@ def _values(name: str, number: Number, interval: bool, tau: Interval | None = No
 
 def _select(by_prompt: Mapping[str, T] | None, ids: Collection[str], noun: str) -> list[T]:
     """The values of these prompts, in their order. Raises ValueError: some prompt has none."""
-    known = by_prompt or {}
-    if missing := sorted(set(ids) - known.keys()):
-        raise UsageError(f"no {noun} for prompts: {', '.join(missing)}")
-    return [known[prompt_id] for prompt_id in ids]
+    known_scores = by_prompt or {}
+    if missing_ids := sorted(set(ids) - known_scores.keys()):
+        raise UsageError(f"no {noun} for prompts: {', '.join(missing_ids)}")
+    return [known_scores[prompt_id] for prompt_id in ids]

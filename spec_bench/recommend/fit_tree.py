@@ -19,15 +19,17 @@ from spec_bench.jobs.config.fitting import FOLDER, Fit
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.settings.arguments import whole_numbers
 
-_OWN = {"width": "8", "nodes": "6,10,14,30"}
+_OWN_DEFAULTS = {"width": "8", "nodes": "6,10,14,30"}
 
 
 def main(options: Namespace) -> None:
     """Runs the command. Raises UsageError: the request cannot be right."""
     from spec_bench.jobs.config.compose import list_choices
 
-    job_words = [word for word in options.words if word.partition("=")[0] not in _OWN]
-    shape = _OWN | dict(word.split("=", 1) for word in options.words if word not in job_words)
+    job_words = [word for word in options.words if word.partition("=")[0] not in _OWN_DEFAULTS]
+    shape = _OWN_DEFAULTS | dict(
+        word.split("=", 1) for word in options.words if word not in job_words
+    )
     width, *_ = whole_numbers("width", shape["width"])
     sizes = whole_numbers("nodes", shape["nodes"])
     for words in product(*map(list_choices, job_words)):

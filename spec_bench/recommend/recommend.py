@@ -152,7 +152,7 @@ def count_delivered(length: int, acceptance: float) -> float:
 
 NUMBERS = ("block_efficiency", "speedup")
 # Overrides that the recommended job does not take: the search's, and its own decoder's.
-_DROPPED = (
+_DROPPED_COLUMNS = (
     "prompts=",
     "confirm",
     "cells=",
@@ -407,14 +407,14 @@ def main(options: Namespace) -> int:
     try:
         usual = ("experiment=recommend", "sink=quiet", "sink.progress=true")
         settings = build_job_settings(compose_config([*usual, *options.words]))
-        found = recommend(settings, lambda line: print(line, file=sys.stderr, flush=True))
+        result = recommend(settings, lambda line: print(line, file=sys.stderr, flush=True))
     except PlannedOnlyError as plan:
         print(plan)
         return 0
-    answer = found.answer()
-    command = format_command(found, options.words)
-    needs = format_lines(found.needed)
-    table = _format_table(found.candidates)
+    answer = result.answer()
+    command = format_command(result, options.words)
+    needs = format_lines(result.needed)
+    table = _format_table(result.candidates)
     told = [": ".join(answer), *([command] if command else []), ""]
     print("\n".join([*told, *table, *([""] if needs else []), *needs]))
     page = files.results_file(settings.results, settings.asked.name).with_name(
@@ -427,7 +427,7 @@ def main(options: Namespace) -> int:
         temperature=settings.sampling.temperature,
         told=[*answer, command],
         heads=_HEADS,
-        lines=list(_iter_cells(found.candidates)),
+        lines=list(_iter_cells(result.candidates)),
         needs="\n".join(needs),
     )
     files.write_text(page, text)
@@ -442,7 +442,7 @@ def format_command(result: RecommendationResult, overrides: Sequence[str]) -> st
     if result.headline and not result.headline.code:
         return ""
     job_overrides = [
-        override for override in overrides if not override.lstrip("+").startswith(_DROPPED)
+        override for override in overrides if not override.lstrip("+").startswith(_DROPPED_COLUMNS)
     ]
     decoder, spec = result.cell
     cell = f"{decoder}:{spec}".rstrip(":-")

@@ -47,9 +47,9 @@ _ALWAYS = ("pair", "task", "decoder", "spec")
 _SETTINGS = ("identity", "setting")
 _DIGESTS = ("target_digest", "draft_digest", "token_ids_digest")
 _NEVER = (*_DIGESTS, "run_id", "seed", "prompts_digest", "engine", SEEDS)
-_UNSTATED = "not stated"
+_NOT_STATED = "not stated"
 _OF_TEXTS = ("likelihood", "score")
-_COMPARED = ("speedup", "block_efficiency")
+_COMPARED_COLUMNS = ("speedup", "block_efficiency")
 _SPEEDUP = "speedup"
 RATE = "token_rate"
 _OTHER_PROMPTS = "other prompts"
@@ -186,7 +186,7 @@ class ResultsComparison:
         parts += [f"{open_count} not judged"] if open_count else []
         failure_text = format_count(len(self.failed), "cell")
         parts += [f"{failure_text} failed that had not"] if self.failed else []
-        ours = (setting.name for setting in self.differing if _UNSTATED not in setting)
+        ours = (setting.name for setting in self.differing if _NOT_STATED not in setting)
         model_facts = dict.fromkeys(name for name in ours if name.endswith(("digest", "token ids")))
         parts += [f"another {' and '.join(model_facts)}"] if model_facts else []
         return doubt + ", ".join(parts)
@@ -207,7 +207,7 @@ def compare(
     for name, share, bound in (("alpha", alpha, 0.0), ("margin", margin, -1e-12)):
         if not bound < share < 1:
             raise UsageError(f"{name} is {share}, not a share below 1")
-    numbers = (*_COMPARED, RATE)
+    numbers = (*_COMPARED_COLUMNS, RATE)
     sides = read_side(before, numbers), read_side(after, numbers)
     pairs, lost_names, new = matches(*sides)
     failures = [match for match in pairs if match.after.is_failed and not match.before.is_failed]
@@ -374,7 +374,7 @@ def list_differences(
     sides = [[origin for origin, _ in side.cells.origins] for side in (before, after)]
     for fact in dict.fromkeys(name for side in sides for origin in side for name in origin):
         values_known = [dict.fromkeys(filter(None, (o.get(fact) for o in side))) for side in sides]
-        texts = [", ".join(values) or _UNSTATED for values in values_known]
+        texts = [", ".join(values) or _NOT_STATED for values in values_known]
         if texts[0] != texts[1] and fact != "day":
             counts.setdefault((fact, texts[0], texts[1]), len(pairs))
     return [DifferentSetting(*key, cells) for key, cells in counts.most_common() if cells]
@@ -383,7 +383,7 @@ def list_differences(
 def _text(value: Any) -> str:
     """Returns a setting as a text that does not depend on how its file was read."""
     if pd.isna(value):
-        return _UNSTATED
+        return _NOT_STATED
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return f"{value:g}" if number else str(value)
 
@@ -412,7 +412,7 @@ def compare_numbers(
         ]
         plain = match.before.row["decoder"] == "ar"  # whose other numbers are 1 by definition
         of_cell = [c for c in known_columns if c.kind == "score" or not plain]
-        for number_column in (*map(column, [RATE] if plain else _COMPARED), *of_cell):
+        for number_column in (*map(column, [RATE] if plain else _COMPARED_COLUMNS), *of_cell):
             changes.append(
                 _pair_counts(match, number_column, before.cells.records, after.cells.records)
             )

@@ -39,7 +39,7 @@ from spec_bench.vocabulary.names import MARKS, summarise_doubts
 from spec_bench.vocabulary.numbers import format_count
 
 _OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the plain table
-_MOST = 400  # rows of a task's table: a search has thousands
+_MAX_ROWS = 400  # rows of a task's table: a search has thousands
 
 
 def write_report(results: Path, folder: Path) -> None:
@@ -99,7 +99,7 @@ def _group_table(group: Group) -> str:
     """One task's table: columns with an interval, then counts that explain a score."""
     all_rows = group.rows
     rows = group.rows.sort_values("speedup", ascending=False, kind="stable")
-    rows = all_rows[all_rows.index.isin([all_rows.index[0], *rows.index[:_MOST]])]
+    rows = all_rows[all_rows.index.isin([all_rows.index[0], *rows.index[:_MAX_ROWS]])]
     present = columns.find_columns(rows.columns)
     columns_shown = [c for c in present if c.interval and c.name not in _OF_A_REQUEST]
     columns_shown = [c for c in columns_shown if rows[c.name].notna().any()]

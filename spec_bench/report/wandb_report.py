@@ -41,7 +41,7 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.files import results_files, results_folder, write_text
 from spec_bench.vocabulary import columns, names
 
-_MISSING = "wandb_workspaces is not installed: pip install -e '.[reports]'"
+_NOT_INSTALLED = "wandb_workspaces is not installed: pip install -e '.[reports]'"
 _READER = (sys.executable, "-m", "wandb", "leet", "inspect", "--summary", "--json")
 _MOST_RUNS = 100  # that a panel shows
 _JOULES = "energy_j_per_token"
@@ -89,7 +89,7 @@ def publish(options: Namespace) -> None:
     try:
         import wandb_workspaces.reports.v2 as wr
     except ModuleNotFoundError as error:
-        raise UsageError(_MISSING) from error
+        raise UsageError(_NOT_INSTALLED) from error
     project = options.project or os.environ.get("WANDB_PROJECT") or WandbSettings.project
     entity = options.entity or os.environ.get("WANDB_ENTITY")
     results = options.results

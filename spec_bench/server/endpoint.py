@@ -39,7 +39,7 @@ _MOST_EVENT = 2**16  # bytes per requested token
 
 
 _LONGEST_WAIT_S = 60.0
-_SHOWN = 200  # letters of a refusal
+_MAX_SHOWN = 200  # letters of a refusal
 _MOST_REFUSAL = 10_000  # bytes of a refusal
 # Neutral values of other sampling options, so that no server uses its own or its model's defaults.
 NEUTRAL: Mapping[str, float] = {
@@ -50,7 +50,7 @@ NEUTRAL: Mapping[str, float] = {
     "frequency_penalty": 0.0,
 }
 _GREEDY = SamplingSettings(temperature=0.0)
-_ALL = -1  # top_k that cuts nothing in vLLM, SGLang and llama.cpp
+_ALL_TOKENS = -1  # top_k that cuts nothing in vLLM, SGLang and llama.cpp
 
 
 def one_short_line(message: object, key: str = "", longest: int | None = None) -> str:
@@ -153,7 +153,7 @@ class Server:
 
         payload: dict[str, Any] = {
             "model": self.model, "prompt": list(prompt), "max_tokens": max_tokens,
-            **NEUTRAL, **sampling.get_options(), "top_k": sampling.top_k or _ALL,
+            **NEUTRAL, **sampling.get_options(), "top_k": sampling.top_k or _ALL_TOKENS,
             "stream": True, "stream_options": {"include_usage": True},
             **(LLAMA_OPTIONS if self.kind == "llama_cpp" else {}),
             **({"return_token_ids": True} if self.kind == "openai" and self.ids else {}),
@@ -182,7 +182,7 @@ class Server:
                 problem = later.args[0]
                 wait_s = max(wait_s, later.args[1])
             except (BadStreamError, TimeoutError) as error:
-                problem = one_short_line(error, self.key, _SHOWN)
+                problem = one_short_line(error, self.key, _MAX_SHOWN)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 problem = self._describe_failure(error)
             self._refuse_strangers()  # whoever gave this answer
@@ -221,7 +221,7 @@ class Server:
     def _describe_failure(self, error: Exception) -> str:
         """Describes a failed connection by the kind of its error and the message."""
         kind = re.sub("(?=[A-Z])", " ", type(error).__name__).strip().lower()
-        message = one_short_line(str(error), self.key, _SHOWN)  # of TLS: the certificate's
+        message = one_short_line(str(error), self.key, _MAX_SHOWN)  # of TLS: the certificate's
         return f"{kind}: {message}" if message else kind
 
     def _refuse_strangers(self) -> None:
@@ -251,7 +251,7 @@ class Server:
                 raise _LaterError(f"status {status}", after_s)
             if status != 200:
                 reply = read_at_most(response.iter_raw(), _MOST_REFUSAL, cut=True)
-                message = one_short_line(reply.decode(errors="replace"), self.key, _SHOWN)
+                message = one_short_line(reply.decode(errors="replace"), self.key, _MAX_SHOWN)
                 raise RequestRefusedError(f"{self.public_url}: status {status}: {message}")
             for line in iter_lines(response.iter_raw(), limit):
                 had_tokens = not reader.has_tokens
@@ -281,4 +281,4 @@ def read_last_line(log: Path) -> str:
     """Reads the last line of a server's log, but not pydantic's link to its documentation."""
     all_lines = log.read_text(errors="replace").strip().splitlines()
     lines = [line for line in all_lines if "https://errors.pydantic.dev/" not in line]
-    return f"{one_short_line(lines[-1], longest=_SHOWN)} ({log})" if lines else str(log)
+    return f"{one_short_line(lines[-1], longest=_MAX_SHOWN)} ({log})" if lines else str(log)

@@ -18,7 +18,7 @@ from spec_bench.settings.fields import MOST_NODES, format_value, one_line
 from spec_bench.settings.foreign import LlamaTimings, SpeculativeCounts, parse_json
 
 _DATA = b"data:"
-_DONE = b"[DONE]"
+_END_OF_STREAM = b"[DONE]"
 _ENDS = ("stop", "length")
 _MOST_LETTERS = 256  # of a token
 _TOKENS_PER_DIFFERENCE = 4  # one token of so many may differ when a text is tokenised again
@@ -110,7 +110,7 @@ class StreamReader:
                 raise BadStreamError("the reply is no stream of events")
             return
         body = line[len(_DATA) :].strip()
-        if body == _DONE:
+        if body == _END_OF_STREAM:
             self._done = True
             return
         event = _parse_event(body)
@@ -375,11 +375,11 @@ def split_calls(events: Sequence[_Event]) -> tuple[list[tuple[float, int]], list
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{([^}\n]*)\})?[ \t]+([-+0-9.eE]+)[ \t\r]*$", re.MULTILINE)
 _PLACE = re.compile(r'\bposition="(\d+)"')
 _DRAFTS = "spec_decode_num_drafts_total"
-_PROPOSED = "spec_decode_num_draft_tokens_total"
+_PROPOSED_COUNTER = "spec_decode_num_draft_tokens_total"
 _BY_PLACE = "spec_decode_num_accepted_tokens_per_pos_total"
 _TOKENS = "generation_tokens_total"
 _CALLS = "inter_token_latency_seconds_count"
-_KEPT = (_DRAFTS, _PROPOSED, _BY_PLACE, _TOKENS, _CALLS)
+_KEPT_COUNTERS = (_DRAFTS, _PROPOSED_COUNTER, _BY_PLACE, _TOKENS, _CALLS)
 
 Counters = Mapping[tuple[str, int], float]
 """(name, position of a draft's token, or -1) -> value, summed over engines and models."""
@@ -508,7 +508,7 @@ def parse_counters(text: str) -> Counters:
     for name, labels, number in _SAMPLE.findall(text):
         position = _PLACE.search(labels)
         with suppress(ValueError):
-            if name in _KEPT and abs(count := float(number)) < _MOST_COUNTED:
+            if name in _KEPT_COUNTERS and abs(count := float(number)) < _MOST_COUNTED:
                 key = (name, int(position[1]) if position else -1)
                 counters[key] = counters.get(key, 0.0) + count
     return counters
@@ -539,7 +539,7 @@ def diff_counters(start: Counters, end: Counters, tokens: int) -> CallCounts | N
     histogram = [larger - smaller for larger, smaller in pairwise(at_least)]
     if positions != list(range(len(positions))) or min(histogram) < 0:
         return None
-    drafted_total = count_added(_PROPOSED)
+    drafted_total = count_added(_PROPOSED_COUNTER)
     return counts_from_histogram(
         "counters",
         histogram,

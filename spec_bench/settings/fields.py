@@ -152,13 +152,13 @@ def first_line(message: object) -> str:
     return to_printable(next(iter(str(message).strip().splitlines()), ""))
 
 
-_MEANT = {"tau": "block_efficiency"}  # what papers call ours
+_OTHER_NAMES = {"tau": "block_efficiency"}  # what papers call ours
 
 
 def suggest(word: str, choices: Sequence[str], prefix: str = "") -> str:
     """``; did you mean PREFIXknown?`` where known words begin so or one is near, else nothing."""
     completions = [
-        choice for choice in choices if word and choice.startswith(_MEANT.get(word, word))
+        choice for choice in choices if word and choice.startswith(_OTHER_NAMES.get(word, word))
     ][:3]
     suggestions = [
         f"{prefix}{choice}" for choice in completions or get_close_matches(word, choices, n=1)

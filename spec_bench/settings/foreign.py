@@ -41,16 +41,16 @@ MOST_S = 1e6
 LEAST_S = 1e-6
 """Seconds that a request, or one token of it, takes at least."""
 _TOO_DEEP = f"it is nested more than {MOST_DEPTH} deep"
-_STEERING = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _PACKAGE = re.compile(r"@package\s+(\S+)")
-_CALLING = re.compile(r"(^|\.)_target_$|hydra", re.IGNORECASE)
+_CALLING_KEY = re.compile(r"(^|\.)_target_$|hydra", re.IGNORECASE)
 _HARMLESS = re.compile(
     r"hydra(\.mode|\.sweeper)?"
     r"|hydra\.(launcher(?!\.basic$)|sweeper\.params)(\.((?!hydra|_target_).)*)?"
 )
-_TAKEN = "of hydra it may have launcher, mode and sweeper.params"
+_HYDRA_KEYS = "of hydra it may have launcher, mode and sweeper.params"
 # What an interpolation names, a key or a resolver's first argument; and those that are taken.
-_NAMED = re.compile(r"\$\{\s*(?:[\w.]+:)?\s*['\"]?(\.*)([\w.\[\]]+)")
+_INTERPOLATION_NAME = re.compile(r"\$\{\s*(?:[\w.]+:)?\s*['\"]?(\.*)([\w.\[\]]+)")
 _UNTAKEN = re.compile(r"\$\{(?!\s*[\w.\[\]]+\s*\}|(?!\s*oc\.(?:create|decode))\s*[\w.]+\s*:)")
 _PACKED: dict[bytes, tuple[str, ...]] = {
     b"\x1f\x8b": ("gzip",),
@@ -128,7 +128,7 @@ def load_yaml(text: str) -> Any:
         elif isinstance(event, yaml.AliasEvent):
             count += count_by_anchor.get(event.anchor, MOST_VALUES)
         elif isinstance(event, yaml.ScalarEvent) and (
-            control_character := _STEERING.search(event.value)
+            control_character := _CONTROL_CHARACTERS.search(event.value)
         ):
             raise UsageError(f"a text has the control character {control_character[0]!r}")
         count += 1
@@ -153,8 +153,8 @@ def check_config(text: str, name: str) -> None:
     defaults = config.get("defaults") if isinstance(config, Mapping) else None
     places = [name.replace("/", "."), *_PACKAGE.findall(text)]
     for key in (*places, *map(str, defaults or ()), *_iter_keys(config)):
-        if _CALLING.search(key) and not _HARMLESS.fullmatch(key):
-            raise UsageError(f"{key} is not taken from a config that is not ours; {_TAKEN}")
+        if _CALLING_KEY.search(key) and not _HARMLESS.fullmatch(key):
+            raise UsageError(f"{key} is not taken from a config that is not ours; {_HYDRA_KEYS}")
 
 
 def check_interpolations(config: Any) -> None:
@@ -170,7 +170,10 @@ def check_interpolations(config: Any) -> None:
         for path in (text_path for text_path in texts if text_path[: len(place)] == place):
             if path not in counts:
                 counts[path] = MOST_RESOLVED + 1  # where it stands for itself
-                targets = [_follow(path, *reference) for reference in _NAMED.findall(texts[path])]
+                targets = [
+                    _follow(path, *reference)
+                    for reference in _INTERPOLATION_NAME.findall(texts[path])
+                ]
                 counts[path] = (len(texts[path]) >> 16) + sum(
                     1 + count(target) for target in targets
                 )

@@ -26,8 +26,8 @@ from spec_bench.vocabulary.numbers import format_interval
 
 _SWEPT = ("pair", "task", "temperature", "seed")  # columns where jobs of a sweep differ
 _UNLIKE = {"approximate": " (approximate)", "simulated": " (simulated)"}
-_MOST = 60  # rows in the table; the experiment's file has all of them
-_SHOWN = {
+_MAX_ROWS = 60  # rows in the table; the experiment's file has all of them
+_SHOWN_COLUMNS = {
     "block_efficiency": "tokens/call",
     "token_rate": "tokens/s",
     "speedup": "speed-up",
@@ -166,10 +166,10 @@ def print_results(
 def _build_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     """Builds the table: decoder, tree, main numbers, and as many scores as fit."""
     table_columns = columns.find_columns(name for row in rows for name in row)
-    heads = {c.name: c.short or c.name for c in table_columns} | _SHOWN
+    heads = {c.name: c.short or c.name for c in table_columns} | _SHOWN_COLUMNS
     scores = [*(c.name for c in table_columns if c.kind == "score"), "perplexity"]
     filled_names = {name for row in rows for name, value in row.items() if value not in (None, "")}
-    names = [name for name in _SHOWN if name in filled_names]
+    names = [name for name in _SHOWN_COLUMNS if name in filled_names]
     scores = [name for name in scores if name in filled_names]
     own_scores = [name for name in scores if name not in columns.header()]
     first_of_modules = {
@@ -193,7 +193,7 @@ def _build_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     widths = [max(map(len, (heads[name], *cells))) + 2 for name, cells in texts_by_name.items()]
     ends = accumulate(widths, initial=max(len("  ".join(title)) for title in titles))
     fit_count = sum(end <= width for end in ends) - 1
-    fit_count = max(fit_count, sum(name in _SHOWN for name in names))
+    fit_count = max(fit_count, sum(name in _SHOWN_COLUMNS for name in names))
     score_by_prefix = {
         name[:4]: name for name in reversed(scores) if name != "perplexity"
     }  # one ROUGE
@@ -220,8 +220,8 @@ def _build_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
 def _choose_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Groups rows by task and setting; of too many it keeps the fastest of each group."""
     groups = group_by_key((tuple(row[name] for name in _SWEPT), row) for row in rows)
-    if len(rows) > _MOST:
-        max_rows = max(1, _MOST // len(groups))
+    if len(rows) > _MAX_ROWS:
+        max_rows = max(1, _MAX_ROWS // len(groups))
         for name, group in groups.items():
             # By speed-up: rates of different sessions are not comparable.
             fastest_first = sorted(

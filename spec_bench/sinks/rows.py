@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 Row = Mapping[str, Any]
 NEEDED = ("pair", "target", "draft", "task", "decoder", "spec", "status", "run_id")
 _DIGITS = 16  # of a model's digest in a row
-_ROUNDED = (
+_ROUNDED_COLUMNS = (
     "nodes_per_call",
     "block_efficiency",
     "mbsu",
@@ -32,7 +32,7 @@ _ROUNDED = (
     "token_rate",
     "speedup",
 )
-_POINTS = ("prompts", "draft_calls", "parameter_ratio", *_ROUNDED)  # of screened cells
+_POINTS = ("prompts", "draft_calls", "parameter_ratio", *_ROUNDED_COLUMNS)  # of screened cells
 STATE = (
     *("target_revision", "draft_revision", "tree_revision"),
     *("data_revision", "prompts_digest", "engine"),
@@ -206,7 +206,7 @@ def _write_points(path: Path, rows: Sequence[Row]) -> None:
     for point in points:
         if "reason" in point and point["status"] == "complete":
             point["reason"] = ""
-        for name in _ROUNDED:
+        for name in _ROUNDED_COLUMNS:
             if point.get(name) not in (None, ""):
                 point[name] = f"{float(point[name]):.5g}"
     files.write_csv(path, points, names)

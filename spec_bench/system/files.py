@@ -29,7 +29,7 @@ NO_ROOM = (
     *(errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO),
     *(errno.EXDEV, errno.EBUSY, errno.ENOTEMPTY, errno.ESTALE),
 )
-_GONE = (*NO_ROOM, errno.ENOENT)  # of a file that is written
+_LOST_FILE = (*NO_ROOM, errno.ENOENT)  # of a file that is written
 _WRITTEN_NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors says it
 
 
@@ -64,9 +64,9 @@ def _number(error: BaseException | None, names: tuple[str | None, ...]) -> int |
     while error is not None:
         if isinstance(error, OSError):
             filename = None if error.filename is None else str(error.filename)
-            return error.errno if error.errno in _GONE and filename in names else None
+            return error.errno if error.errno in _LOST_FILE and filename in names else None
         if match := _WRITTEN_NUMBER.search(str(error)):
-            return int(match[1]) if int(match[1]) in _GONE else None
+            return int(match[1]) if int(match[1]) in _LOST_FILE else None
         error = error.__cause__ or error.__context__
     return None
 
@@ -76,7 +76,7 @@ def _number(error: BaseException | None, names: tuple[str | None, ...]) -> int |
 
 log = logging.getLogger(__name__)
 # What a file system answers that has no locks: Lustre without its option, some network folders.
-_WITHOUT = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 _warned: list[bool] = []
 
 
@@ -92,7 +92,7 @@ def lock(file: TextIO | int, *, wait: bool) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno not in _WITHOUT:
+        if error.errno not in _NO_LOCKS:
             raise
         if not _warned:
             log.warning(

@@ -19,7 +19,7 @@ from spec_bench.system.files import cache_folder, digest, write_bytes
 GGUF = ".gguf"
 MADE_OF = "converted.json"  # in a folder that was converted: of which file, and how
 _SPLIT = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
-_CONVERTED = 3  # raised when conversion comes to write something else
+_CONVERSION_VERSION = 3  # raised when conversion comes to write something else
 
 
 def get_fetched_path(name: str) -> Path:
@@ -81,7 +81,7 @@ def get_converted_path(file: Path) -> Path:
         raise UsageError(f"{str(file)!r} is one of {len(parts)} files, and {missing[0]} is missing")
     digests = [read_digest(path) for path in parts]
     model_digest = digests[0] if len(digests) == 1 else digest(digests, 64)
-    return get_fetched_path(f"{file.stem}-{model_digest[:12]}-{_CONVERTED}")
+    return get_fetched_path(f"{file.stem}-{model_digest[:12]}-{_CONVERSION_VERSION}")
 
 
 def read_weights(folder: Path) -> str:

@@ -5,12 +5,14 @@ import re
 from spec_bench.system.redaction import redact
 
 # Control characters but for the tab and the line's end, and those that reverse what follows them.
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_CONTROL_CHARACTERS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
 
-_MOST = 2**16  # characters of a message
+_MAX_CHARACTERS = 2**16  # characters of a message
 
 
 def to_printable(text: str) -> str:
     """Hides keys; replaces characters that steer a terminal by escapes (ESC is x1b)."""
-    text = redact(text[:_MOST])
-    return _STEERING.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    text = redact(text[:_MAX_CHARACTERS])
+    return _CONTROL_CHARACTERS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

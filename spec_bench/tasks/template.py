@@ -25,7 +25,7 @@ Fields = Mapping[str, str | Sequence[str]]
 TEMPLATE = "a text, or a list of them, with fields such as {document} in it"
 # Names that the package looks up; conf/task/jsonl.yaml always names turns and reference.
 _ALWAYS = ("id", "category", "schema", "db_id", "prompt", "entry_point", "turns", "reference")
-_MISSING = object()
+_NO_FIELD = object()
 _UNSAID = {*"'\"\\."}  # letters that a quoted name in a hint cannot have
 LONGEST_S = 5  # processor time for rendering a chat template
 LONGEST_TEXT_S = 60  # time for encoding a text
@@ -101,7 +101,7 @@ def choose_template(templates: Sequence[str], values: Mapping[str, Any]) -> str:
     return templates[-1]
 
 
-def look_up(row: Mapping[str, Any], name: str, fields: Fields, default: Any = _MISSING) -> Any:
+def look_up(row: Mapping[str, Any], name: str, fields: Fields, default: Any = _NO_FIELD) -> Any:
     """Looks up the value of a template's name in a row.
 
     ``fields`` maps it to a path, or to several, the first existing one of which is taken. Without a
@@ -112,10 +112,10 @@ def look_up(row: Mapping[str, Any], name: str, fields: Fields, default: Any = _M
     for path in paths:
         value: Any = row
         for key in path.split("."):
-            value = value.get(key, _MISSING) if isinstance(value, Mapping) else _MISSING
-        if value is not _MISSING:
+            value = value.get(key, _NO_FIELD) if isinstance(value, Mapping) else _NO_FIELD
+        if value is not _NO_FIELD:
             return value
-    if default is not _MISSING:
+    if default is not _NO_FIELD:
         return default
     suggestion = suggest(paths[0], [*row], f"task.fields.{name}=")
     suggestion = (

@@ -34,7 +34,7 @@ _PLAINLY = "set pair.chat_template, or learn from texts: data.kind=prompts or da
 Messages = list[dict[str, str]]
 _MARK = "\N{SYMBOL FOR UNIT SEPARATOR}"
 Ids = Sequence[int]
-_NONE = StopCriteria()
+_NO_STOPS = StopCriteria()
 
 
 def split_dialogues(
@@ -244,7 +244,7 @@ def answer_prompts(
     settings: AnswerSettings,
     file: Path,
     progress: bool = False,
-    ends: StopCriteria = _NONE,
+    ends: StopCriteria = _NO_STOPS,
 ) -> list[list[int]]:
     """Answers every prompt, in order; an answer ends with a stop token or text, or at the limit.
 

@@ -121,10 +121,10 @@ def compute_missing_beams(
     missing_count = width - verdict.accepted.sum(dim=1)
     distributions = chain[:, :1].expand(-1, trials, -1).clone()
     distributions[:, 0] = chain[rows, verdict.rejected_in_a_row]
-    unused = torch.zeros_like(distributions[:, :1])
-    unused[..., 0] = 1.0
+    unused_beam = torch.zeros_like(distributions[:, :1])
+    unused_beam[..., 0] = 1.0
     is_used = torch.arange(trials, device=width.device) < missing_count.unsqueeze(1)
-    return torch.where(is_used.unsqueeze(-1), distributions, unused), missing_count
+    return torch.where(is_used.unsqueeze(-1), distributions, unused_beam), missing_count
 
 
 @rule("beam_sampling", mark="exact_beam")

@@ -125,14 +125,14 @@ def plan_levels(p: Tensor, q: Tensor, count: Tensor, eps: float) -> tuple[Tensor
     dr, dt = (sort_by_ratio if p.shape[-1] <= POINTS else _bin_ratios)(p, q)
     t = dt.cumsum(dim=-1)
     r = dr.cumsum(dim=-1)
-    missing = (t**count - r).amax(dim=-1, keepdim=True).clamp(min=0.0) + eps
+    missing_mass = (t**count - r).amax(dim=-1, keepdim=True).clamp(min=0.0) + eps
     tiny = torch.finfo(t.dtype).tiny
     # sum q max(0, lambda - p/q) and sum (p - mu q)+ both equal ``missing``.
-    min_ratio = ((missing + r) / t.clamp(min=tiny)).amin(dim=-1, keepdim=True).clamp(max=1.0)
+    min_ratio = ((missing_mass + r) / t.clamp(min=tiny)).amin(dim=-1, keepdim=True).clamp(max=1.0)
     # sums over a token and all later ones
     tail_t = 1 - t + dt
     tail_r = 1 - r + dr
-    gap = (tail_r - missing) / tail_t.clamp(min=1e-15)
+    gap = (tail_r - missing_mass) / tail_t.clamp(min=1e-15)
     max_ratio = (
         gap.masked_fill(tail_t <= 1e-15, -torch.inf).amax(dim=-1, keepdim=True).clamp(min=1.0)
     )

@@ -41,7 +41,7 @@ class PathVerdict(NamedTuple):
 
 
 PathRule = Callable[[Tree, Tensor], PathVerdict]
-_NOTHING = 1e-30  # below any total that occurs, and float32 can divide by it
+_TINY = 1e-30  # below any total that occurs, and float32 can divide by it
 
 
 def traversal(tree: Tree, p: Tensor) -> PathVerdict:
@@ -122,7 +122,7 @@ def _subtract_child(
         scaled_p = torch.addcmul(scaled_p, q, present.to(scaled_p.dtype), value=-1).clamp_(min=0.0)
     sums = scaled_p.sum(dim=-1, keepdim=True, dtype=torch.float64)
     # Nothing remains of a quota of 1 where p is q: the child surely succeeds.
-    total = (sums + (1 - mass)).clamp_(min=_NOTHING)
+    total = (sums + (1 - mass)).clamp_(min=_TINY)
     return p_token, scaled_p.div_(total.to(scaled_p.dtype)), sums / total
 
 

@@ -29,7 +29,7 @@ KEYS = COLUMNS[: COLUMNS.index("metric")]
 
 _NUMBER = r"\d*\.?\d+"
 _OR_EMPTY = (rf"({_NUMBER})?", "a number or empty")
-_ALLOWED = {
+_ALLOWED_VALUES = {
     "axis,axis_value": (
         r"(draft_length|target_budget),\d+|,",
         "draft_length or target_budget with a whole axis_value, or both empty",
@@ -100,7 +100,7 @@ def _check_row(row: Row, choices_by_column: Mapping[str, Sequence[str]]) -> None
         if choices and row[name] not in choices:
             got = suggest(row[name], choices) or f"; known: {', '.join(choices).lstrip(', ')}"
             raise UsageError(f"unknown {name} {row[name]!r}{got}")
-    for names, (pattern, wording) in _ALLOWED.items():
+    for names, (pattern, wording) in _ALLOWED_VALUES.items():
         if not re.fullmatch(pattern, ",".join(row[name] for name in names.split(","))):
             got = ", ".join(f"{name} {row[name]!r}" for name in names.split(","))
             raise UsageError(f"{names.partition(',')[0]} must be {wording}; got {got}")

@@ -40,7 +40,7 @@ RATE = "acceptance_rate"
 _ENERGY = "energy_j_per_token"
 _VARY = "trees have another form in every call, where a path ends is no rejection"
 _CUT = ("block_efficiency", "mbsu", RATE)
-_DROPPED = (
+_CUT_PROMPT_REASON = (
     "transformers drops what it accepts behind an answer's end; see tokens delivered per call"
 )
 # What a row of a server, or of recorded iterations, leaves empty, and why.
@@ -49,10 +49,10 @@ _ONE_GRAPH = "an iteration is one graph: which seconds were the draft's or the h
 _BURSTS = (
     "chunks came in bursts, as behind a proxy that buffers: when each was made is not to be seen"
 )
-_UNNAMED = "of a server, that of the GPUs that are named: energy=nvml energy.devices=[0]"
+_REMOTE_METER = "of a server, that of the GPUs that are named: energy=nvml energy.devices=[0]"
 # What hangs on when the chunks came; whole answers' seconds do not.
 _WHOLE = "token_rate_end_to_end"
-_TIMED = (
+_TIMED_COLUMNS = (
     "prefill_s", "decode_s", "ttft_s", "inter_token_s", "chunk_gap_s", "token_rate", "speedup",
     "energy_j", "energy_saving",
 )  # fmt: skip
@@ -212,7 +212,7 @@ def _find_undefined_metrics(decoder: AnyDecoder, row: Mapping[str, Any]) -> dict
     if isinstance(decoder, Decoder) and decoder.policy.varies:
         return {RATE: _VARY} | energy_note
     cuts = isinstance(decoder, GenerateDecoder) and decoder.aid.tokens > 0
-    return dict.fromkeys(_CUT if cuts else (), _DROPPED) | energy_note
+    return dict.fromkeys(_CUT if cuts else (), _CUT_PROMPT_REASON) | energy_note
 
 
 def _draft_calls(decoder: AnyDecoder, generations: Sequence[Generation]) -> float | None:
@@ -370,7 +370,7 @@ def empty_served_columns(windows: Sequence[Generation]) -> dict[str, Any]:
     if not any(window.delivery for window in windows):
         return {}
     stems = _NOT_SEEN + (() if _has_proposals(windows) else _NOT_PROPOSED)
-    stems += _TIMED if came_in_bursts(windows) else ()
+    stems += _TIMED_COLUMNS if came_in_bursts(windows) else ()
     names = (name for name in header() if name.startswith(stems))
     return {name: None for name in names if not name.startswith(_WHOLE)}
 
@@ -394,7 +394,7 @@ def explain_served_columns(
         ("perplexity", "the target is not loaded here"),
         ("acceptance_rate", unknown),
         ("token_rate", _BURSTS if came_in_bursts(windows) else ""),
-        (_ENERGY, _UNNAMED if lacks_meter else ""),
+        (_ENERGY, _REMOTE_METER if lacks_meter else ""),
         (
             "latency_s",
             f"{retried_count} of {len(deliveries)} answers took several requests"

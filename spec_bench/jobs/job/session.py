@@ -252,7 +252,7 @@ def decode_interleaved(session: Session, runs: Sequence[CellRun]) -> None:
     """Interleaves the cells prompt by prompt; a cell that fails leaves the others going."""
     requests = session.prompts.requests
     repeats = range(session.settings.asked.repeats)
-    missing = sum(
+    missing_count = sum(
         len(session.todo(cell_run, runs, requests, repeat))
         for repeat in repeats
         for cell_run in runs
@@ -260,8 +260,10 @@ def decode_interleaved(session: Session, runs: Sequence[CellRun]) -> None:
     shows_progress = session.settings.asked.sink.progress and processes.rank() == 0
     answer_count = sum(len(answers) for cell_run in runs for answers in cell_run.done.values())
     if answer_count:
-        log.info("%d of %d answers are there; it goes on", answer_count, answer_count + missing)
-    progress = ProgressBar(missing, enabled=shows_progress)
+        log.info(
+            "%d of %d answers are there; it goes on", answer_count, answer_count + missing_count
+        )
+    progress = ProgressBar(missing_count, enabled=shows_progress)
     try:
         for number, (repeat, batch) in enumerate(session.batches()):
             offset = number % len(runs)

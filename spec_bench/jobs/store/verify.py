@@ -21,7 +21,7 @@ from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.printable import to_printable
 
-_GIVEN = ("draft_calls", "parameter_ratio")
+_GIVEN_COLUMNS = ("draft_calls", "parameter_ratio")
 _CLOSE = 1e-9  # of a number made again on another machine
 
 
@@ -143,7 +143,7 @@ def _format_count(row: Mapping[str, str], generations: Sequence[Generation]) -> 
     later_repeats = [
         [r[n] for n in first_repeat] for r in by_repeat.values() if {*first_repeat} <= {*r}
     ]
-    calls, ratio = (float(row[n]) if row.get(n) else None for n in _GIVEN)
+    calls, ratio = (float(row[n]) if row.get(n) else None for n in _GIVEN_COLUMNS)
     records = CellRecords([*first_repeat.values()], None, None, None, calls, ratio, later_repeats)
     numbers = summarise(records, ends=False).row
     return {n: v for n, v in numbers.items() if row.get(n) and v is not None}

@@ -50,7 +50,7 @@ _LABELS = (*_COLUMNS, "swept", "state")
 _MEMORY = "GiB (weights + caches + graphs)"
 _TITLES = (*_LABELS, "left", "tok/s", "rate", "device h", _MEMORY, "GPUs", "fits")
 _OF_A_CELL = ("decoder", "spec", "tok/s", "device h")
-_MOST = 60  # lines
+_MAX_LINES = 60  # lines
 _WIDTH = 170
 _UNKNOWN = "unknown"
 
@@ -413,7 +413,7 @@ def print_plan(cells: Sequence[PlannedCell]) -> None:
         if len({*texts}) == 1 < len(distinct_cells)
     }
     common = (f"{title} {text}" for title, text in common_texts.items() if text not in "-")
-    left_out = {*common_texts, *(_OF_A_CELL if len(rows) > _MOST else ())}
+    left_out = {*common_texts, *(_OF_A_CELL if len(rows) > _MAX_LINES else ())}
     texts_by_title = {
         title: texts
         for title, texts in columns.items()
@@ -428,7 +428,7 @@ def print_plan(cells: Sequence[PlannedCell]) -> None:
         table.add_column(title, justify="left" if title in _LABELS else "right", no_wrap=True)
     table.add_column()
     for line_texts, decoders in lines.items():
-        alone = f"{decoders[0]}, 1 cell" * (len(rows) > _MOST)
+        alone = f"{decoders[0]}, 1 cell" * (len(rows) > _MAX_LINES)
         count = f"{len(decoders)} cells" if decoders[1:] else alone
         table.add_row(*line_texts, count, style="red" * ("NO" in line_texts))
     console.print(table)

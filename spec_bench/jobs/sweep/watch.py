@@ -42,7 +42,7 @@ _BAD: tuple[State, ...] = ("failed", "interrupted", "lost", "unreadable")
 OPEN: tuple[State, ...] = ("running", "waiting")
 SWEEPS = "sweep-*.json"
 _NOTES = (SWEEPS, f"{'[0-9a-f]' * 12}.json")
-_MOST = 2**26  # bytes of a cell that a look reads
+_MAX_BYTES = 2**26  # bytes of a cell that a look reads
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class SweepNotes:
             )
             with path.open("rb") as stream:
                 stream.seek(offset)
-                data = stream.read(_MOST)
+                data = stream.read(_MAX_BYTES)
         except (OSError, ValueError):
             return previous
         line_end = data.rfind(b"\n") + 1

@@ -254,8 +254,8 @@ class JobPrompts:
         for request in requests:
             example, turn = self._turns[request.prompt_id]
             if turn and self.task.later_turns == "own":
-                if missing := {*prompt_ids(self.task, example)[:turn]} - generations.keys():
-                    raise PromptError(request.prompt_id, f": {min(missing)!r} has no answer")
+                if missing_ids := {*prompt_ids(self.task, example)[:turn]} - generations.keys():
+                    raise PromptError(request.prompt_id, f": {min(missing_ids)!r} has no answer")
                 answers = self.texts(
                     generations[prompt_id] for prompt_id in prompt_ids(self.task, example)[:turn]
                 )

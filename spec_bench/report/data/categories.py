@@ -23,7 +23,7 @@ TABLES = {
 }
 OTHERS = "others"
 UNKNOWN = "no category"
-_MOST = 24  # columns that a table has room for
+_MAX_COLUMNS = 24  # columns that a table has room for
 SPEC_BENCH = "spec_bench"
 """The task whose categories are shown as Spec-Bench shows them: MT-bench's eight as one."""
 MT_BENCH = "multi-turn conversation"
@@ -53,7 +53,9 @@ def prompts_by_category(group: Group, records: RecordReader) -> dict[str, list[s
         categories = {prompt: subtask(name) for prompt, name in categories.items()}
     counts = Counter(categories.values())
     shown_names = (
-        {name for name, _ in counts.most_common(_MOST)} if len(counts) > _MOST else set(counts)
+        {name for name, _ in counts.most_common(_MAX_COLUMNS)}
+        if len(counts) > _MAX_COLUMNS
+        else set(counts)
     )
     names = group_by_key(
         (to_printable(name or UNKNOWN) if name in shown_names else OTHERS, prompt)

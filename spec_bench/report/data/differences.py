@@ -21,7 +21,7 @@ from spec_bench.vocabulary.columns import column
 from spec_bench.vocabulary.decoders import find_configuration
 
 GENERATE = "hf_generate"  # transformers' own plain decoding
-_ALIKE = ("pair", "task", "spec", "temperature", "batch_size", "experiment")
+_EQUAL_COLUMNS = ("pair", "task", "spec", "temperature", "batch_size", "experiment")
 _OF_DECODING = ("token_rate", "speedup")
 _PREFILL = (
     "Ours, tokens/s and speed-ups: of decoding alone, the prompt's prefill left out; "
@@ -95,7 +95,7 @@ def find_placebo(rows: Sequence[Row], metric: str) -> float:
 def _twins(rows: Sequence[Row], metric: str) -> Iterator[tuple[Row, Row, float]]:
     """Yields two rows of one configuration under two names, and how far a column differs."""
     keyed_rows = (
-        ((find_configuration(row["decoder"]), *map(row.get, _ALIKE)), row) for row in rows
+        ((find_configuration(row["decoder"]), *map(row.get, _EQUAL_COLUMNS)), row) for row in rows
     )
     for group in group_by_key(keyed_rows).values():
         for one, twin in itertools.combinations(group, 2):

@@ -53,7 +53,7 @@ OTHER_SESSION = "other_session"  # a column: what to say of a row of a later ses
 BESIDE = "plain_beside"  # a column: the rate of plain decoding in a row's own session
 SERVER = "server"  # the device of rows that a server decoded
 TIMED = frozenset(columns.column_names("time", "energy"))
-_NEEDED = ("pair", "task", "decoder", "spec", "status", "run_id")
+_NEEDED_COLUMNS = ("pair", "task", "decoder", "spec", "status", "run_id")
 _OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")  # and apart
 
 
@@ -154,7 +154,9 @@ def compact(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _read(path: Path) -> pd.DataFrame:
     """A file's rows, typed. Raises ValueError: a cell does not fit its column; names the line."""
-    deque(files.iter_csv_lines(path, _NEEDED), maxlen=0)  # refuses what pandas would fill up
+    deque(
+        files.iter_csv_lines(path, _NEEDED_COLUMNS), maxlen=0
+    )  # refuses what pandas would fill up
     known_columns = find_columns(pd.read_csv(path, nrows=0))
     texts = dict.fromkeys((column.name for column in known_columns if column.holds == "text"), str)
     rows = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
@@ -465,11 +467,11 @@ def tree_titles(rows: pd.DataFrame) -> list[str]:
 # Parts of rows that agree in the settings of their runs (``columns.csv``, ``apart``).
 
 
-_WITHIN = {"run": (), "task": ("pair", "task"), "pair": ("pair",)}
+_GROUP_COLUMNS = {"run": (), "task": ("pair", "task"), "pair": ("pair",)}
 _LONGEST = 24  # characters of a word in a file's name
 _WORDS = re.compile(r"[a-z]+(?:[ +_-][a-z]+)*")
 _UNCLEAR = ("true", "false", "none", "not stated")  # unclear without their column
-_UNSTATED = " not stated"
+_NOT_STATED = " not stated"
 _FEW_UNSTATED = 2
 _ANY: str = ""  # a value shared by all rows of the same task, or pair
 
@@ -514,7 +516,7 @@ def _values(
     rows: pd.DataFrame, column: Column, texts: pd.Series, run_texts: Sequence[pd.Series]
 ) -> pd.Series:
     """A column's values for headings; empty where all agree, or where ``run`` tells them."""
-    scope = [rows[name] for name in _WITHIN[column.apart] if name in rows]
+    scope = [rows[name] for name in _GROUP_COLUMNS[column.apart] if name in rows]
     scope += run_texts if column.apart != "run" else []
     counts = texts.groupby(scope or [0] * len(rows))
     return texts.where(counts.transform("nunique") > 1, _ANY).fillna(_ANY)
@@ -575,11 +577,11 @@ def _word(text: str) -> str:
 def join_settings(parts: Iterable[str]) -> str:
     """Returns all settings of a part; those not stated are counted if they are many."""
     words = list(parts)
-    silent_words = [word for word in words if word.endswith(_UNSTATED)]
+    silent_words = [word for word in words if word.endswith(_NOT_STATED)]
     if len(silent_words) <= _FEW_UNSTATED:
         return ", ".join(words)
     stated_words = [word for word in words if word not in silent_words]
-    return ", ".join([*stated_words, f"{len(silent_words)} facts{_UNSTATED}"])
+    return ", ".join([*stated_words, f"{len(silent_words)} facts{_NOT_STATED}"])
 
 
 def get_protocol(row: Row) -> str:
@@ -591,6 +593,6 @@ def get_protocol(row: Row) -> str:
 def value_text(column: Column, value: object) -> str:
     """A value of a column in a heading: ``batch size 4``; an unknown one is ``not stated``."""
     if value is None or pd.isna(value) or value == "":
-        default_text = f" {CLEAN}" if column.name == "protocol" else _UNSTATED
+        default_text = f" {CLEAN}" if column.name == "protocol" else _NOT_STATED
         return f"{column.title}{default_text}"
     return f"{column.title} {value:g}" if isinstance(value, float) else f"{column.title} {value}"

@@ -46,7 +46,7 @@ POOLED = (
 )
 _PLACE = ("file", "experiment")
 _ENDS = ("", *ENDS)
-_APART = "they differ by more than their prompts explain"
+_DISAGREEMENT = "they differ by more than their prompts explain"
 _AT_ONCE = 64  # rows whose intervals are made together
 _Place = tuple[Any, ...]
 
@@ -200,7 +200,9 @@ def _add_intervals(pools: Sequence[_Pool], columns: Sequence[Column]) -> list[di
                 )
             interval = limit_to_column(name, interval or seed_interval)
             if name == "speedup" and interval.between > 0.5:
-                row["reason"] = f"{row.get('reason') or ''}; {SEEDS}: {_APART}".removeprefix("; ")
+                row["reason"] = f"{row.get('reason') or ''}; {SEEDS}: {_DISAGREEMENT}".removeprefix(
+                    "; "
+                )
             numbers = (interval.value, interval.low, interval.high)
             row |= zip((f"{name}{end}" for end in _ENDS), numbers, strict=True)
     return [pool.row for pool in pools]

@@ -392,12 +392,12 @@ def format_caveat(targets: Iterable[str], paper: bool) -> str:
     return text if all(small) else f"Cells of the embedded pairs: {text[0].lower()}{text[1:]}"
 
 
-def _tiles(rows: pd.DataFrame, lacking: int, file: Path) -> list[tuple[str, str]]:
+def _tiles(rows: pd.DataFrame, missing_count: int, file: Path) -> list[tuple[str, str]]:
     failures = int((rows.status == "failed").sum())
     prompts = rows.prompts.max() if "prompts" in rows else None
     other_counts = {
         "failed": failures,
-        "missing": lacking,
+        "missing": missing_count,
         "simulated": int((rows.lossless == "simulated").sum()),
         "timed by an earlier engine: no times": int(is_from_past_engine(rows).sum()),
         "of past weights, data or engines, archived": len(files.read_csv(files.archive_file(file))),
@@ -422,7 +422,7 @@ def _format_sampling(rows: pd.DataFrame) -> str:
 
 
 _THUMBNAIL = 480  # pixels
-_SHOWN = 1  # thumbnails of an experiment; its other figures are links alone
+_MAX_THUMBNAILS = 1  # thumbnails of an experiment; its other figures are links alone
 _NAME = re.compile(r"(fig)?(\d*)-?(.*)")  # behind the paper: fig4-PAIR, 1-PAIR
 
 
@@ -478,7 +478,7 @@ def _links(folder: Path, results: Path, paper: str) -> Iterator[tuple[str, str, 
     for number, path in enumerate([*pictures, *sorted((folder / "tables").glob("*.md"))]):
         kind, counted, pair = _NAME.findall(path.stem.removeprefix(f"{paper}-"))[0]
         title = f"{'Figure' if kind else 'Table'} {counted}{f', {pair}' if pair else ''}"
-        small = path.suffix == ".png" and number < _SHOWN
+        small = path.suffix == ".png" and number < _MAX_THUMBNAILS
         yield (
             title if counted else path.stem,
             str(path.relative_to(results)),

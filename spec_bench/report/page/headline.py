@@ -47,7 +47,7 @@ from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import column
 from spec_bench.vocabulary.numbers import format_ends
 
-_BY = ("speedup", "token_rate", "block_efficiency")
+_METRICS = ("speedup", "token_rate", "block_efficiency")
 _SIZE = ("nodes_per_call", "draft_calls")
 LEAD = "lead"
 """Of a search's rows: the number over the prompts of all its stages, the larger the better."""
@@ -98,7 +98,7 @@ def headline(group: Group) -> Headline | None:
     rows = rows[(rows.decoder != "ar") & (rows.status != "failed")]
     exact = rows[rows.lossless == "exact"]
     rows = exact if not exact.empty else rows
-    metric = find_known(rows, _BY)
+    metric = find_known(rows, _METRICS)
     if metric is None:
         return None
     rows = rows[rows[metric].notna()]
@@ -260,7 +260,7 @@ def _simplest(close_rows: pd.DataFrame, metric: str) -> pd.Series:
     ]
 
 
-_NAMED = 3  # decoders, tasks and counts that one sentence names
+_MAX_NAMED = 3  # decoders, tasks and counts that one sentence names
 _OF_STAGES = ("stage ", "prompts ")
 
 
@@ -282,7 +282,7 @@ def answer(lines: Sequence[Headline]) -> str:
         return "".join(line.sentence for line in lines)
     pairs = len({line.pair for line in lines}) > 1
     open_ones = {line.decoder for line in lines if not line.code}
-    decoders = Counter(line.decoder for line in lines).most_common(_NAMED)
+    decoders = Counter(line.decoder for line in lines).most_common(_MAX_NAMED)
     decoders.sort(key=lambda line: line[0] in open_ones)
     uses = [
         _count_used(name, [line for line in lines if line.decoder == name], pairs)
@@ -305,8 +305,8 @@ def _count_used(name: str, lines: Sequence[Headline], pairs: bool) -> str:
     tasks = Counter(title.partition(", ")[0] for title in titles)
     if len(titles) > len(tasks):
         titles = [f"{task} ({n} settings)" if n > 1 else task for task, n in tasks.items()]
-    places = ", ".join(titles[:_NAMED])
-    places += f" and {len(titles) - _NAMED} more" if len(titles) > _NAMED else ""
+    places = ", ".join(titles[:_MAX_NAMED])
+    places += f" and {len(titles) - _MAX_NAMED} more" if len(titles) > _MAX_NAMED else ""
     if lines[0].code in ("", "ar"):
         return f"{name} on {places}"
     values = sorted(line.value for line in lines)

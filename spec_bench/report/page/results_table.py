@@ -30,8 +30,8 @@ from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.columns import Column
 from spec_bench.vocabulary.numbers import format_count, format_ends
 
-_DRAWN = ("block_efficiency", "speedup")  # their intervals are drawn, not only written
-_JUDGED = ("speedup", "token_rate", "block_efficiency", "mbsu")  # the best ones are shaded
+_DRAWN_COLUMNS = ("block_efficiency", "speedup")  # their intervals are drawn, not only written
+_SHADED_COLUMNS = ("speedup", "token_rate", "block_efficiency", "mbsu")  # the best ones are shaded
 _OF_A_REQUEST = "token_rate_per_request"
 _COUNTS = ("draft_calls", "nodes_per_call")
 _CUT = "block_efficiency_stream"
@@ -77,26 +77,28 @@ def select_columns(rows: pd.DataFrame) -> list[Column]:
     """
     present = columns.find_columns(rows.columns)
     counts = [*_COUNTS]
-    if _CUT in rows and (rows[_CUT].notna() & rows[_JUDGED[2]].isna()).any():
+    if _CUT in rows and (rows[_CUT].notna() & rows[_SHADED_COLUMNS[2]].isna()).any():
         counts.append(_CUT)
     chosen = [c for c in present if (c.interval or c.name in counts) and rows[c.name].notna().any()]
-    return sorted(chosen, key=lambda column: column.name != _JUDGED[0])
+    return sorted(chosen, key=lambda column: column.name != _SHADED_COLUMNS[0])
 
 
 def results_table(group: Group, max_lines: int | None = None) -> ResultsTable:
     """The group's table of at most so many lines: the baseline, then the best ones first."""
     rows = group.rows
-    metric = find_known(rows, _JUDGED)
+    metric = find_known(rows, _SHADED_COLUMNS)
     if metric is not None:
         rank = rows[metric].where(rows.decoder != "ar", float("inf")).fillna(float("-inf"))
         rows = rows.loc[rank.sort_values(ascending=False, kind="stable").index]
-    chosen = select_columns(rows)
+    shown_columns = select_columns(rows)
     if "batch_size" in rows and (rows.batch_size == 1).all():
-        chosen = [c for c in chosen if c.name != _OF_A_REQUEST]  # all requests are one
-    scales = {c.name: _scale(rows, c.name) for c in chosen if c.name in _DRAWN}
-    best = {c.name: _mark_best(rows, c.name) for c in chosen if c.name in _JUDGED}
+        shown_columns = [
+            c for c in shown_columns if c.name != _OF_A_REQUEST
+        ]  # all requests are one
+    scales = {c.name: _scale(rows, c.name) for c in shown_columns if c.name in _DRAWN_COLUMNS}
+    best = {c.name: _mark_best(rows, c.name) for c in shown_columns if c.name in _SHADED_COLUMNS}
     # One digit more than usual where small rates would look alike.
-    digits = {c: c.digits or int(c.interval and rows[c.name].max() < 100) for c in chosen}
+    digits = {c: c.digits or int(c.interval and rows[c.name].max() < 100) for c in shown_columns}
     lines = []
     part = rows.head(max_lines) if max_lines else rows
     for index, row, tree in zip(part.index, to_rows(part), tree_titles(rows), strict=False):
@@ -107,13 +109,13 @@ def results_table(group: Group, max_lines: int | None = None) -> ResultsTable:
                 scales.get(c.name),
                 index in best.get(c.name, ()),
             )
-            for c in chosen
+            for c in shown_columns
         ]
         marks = [(remark, True) for remark in get_remarks(row)]
         if (lossless := str(row["lossless"])) in names.MARKS:
             marks.insert(0, (names.MARKS[lossless], lossless == "exact_beam"))
         lines.append(_line(row, tree, cells, tuple(marks)))
-    heads = (DECODER, *((c.title, c.definition) for c in chosen))
+    heads = (DECODER, *((c.title, c.definition) for c in shown_columns))
     return ResultsTable(heads, lines, len(rows) - len(part))
 
 

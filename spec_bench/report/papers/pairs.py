@@ -12,7 +12,7 @@ import pandas as pd
 from spec_bench.settings.configs import conf_dirs, find_configs, read_config
 from spec_bench.vocabulary.published import spellings, wrap_in_list
 
-_EMBEDDED = "embedded:"
+_EMBEDDED_PREFIX = "embedded:"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def _read_pair_configs(folders: tuple[Path, ...]) -> dict[str, PairConfig]:
 
 def is_embedded(config: PairConfig) -> bool:
     """Returns whether a pair is one of those that ship."""
-    return config.target.startswith(_EMBEDDED)
+    return config.target.startswith(_EMBEDDED_PREFIX)
 
 
 @functools.cache
@@ -92,8 +92,8 @@ def format_parameters(count: int) -> str:
 def head_training(draft: str) -> Mapping[str, Any]:
     """Returns ``training.json`` of a folder of heads, or of heads that ship; or nothing."""
     folder = Path(draft)
-    if draft.startswith(_EMBEDDED):
-        folder = Path(__file__).parents[2] / "embedded" / draft.removeprefix(_EMBEDDED)
+    if draft.startswith(_EMBEDDED_PREFIX):
+        folder = Path(__file__).parents[2] / "embedded" / draft.removeprefix(_EMBEDDED_PREFIX)
     file = folder / "training.json"
     exists = bool(draft) and file.is_file()
     return json.loads(file.read_text(encoding="utf-8")) if exists else {}

@@ -38,7 +38,7 @@ from spec_bench.vocabulary.columns import header
 from spec_bench.vocabulary.decoders import DECODERS
 from spec_bench.vocabulary.published import FILE, Row, read_published
 
-_STATED = re.compile(r"(“.+”|reported, in a summary's words: .+) \((.+)\)")
+_STATED_SOURCE = re.compile(r"(“.+”|reported, in a summary's words: .+) \((.+)\)")
 _Kind = TypeVar("_Kind", Table, Figure)
 Axes = Mapping[str, Mapping[tuple[str, str], int]]
 """Axis that divides tables into blocks, such as the draft length -> (decoder, tree) -> value."""
@@ -86,7 +86,7 @@ def read_claims(folder: Path) -> tuple[Claim, ...]:
         if not is_local or name.startswith("_"):
             continue
         sentence = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
-        match = _STATED.fullmatch(sentence)
+        match = _STATED_SOURCE.fullmatch(sentence)
         if not sentence or (match is None and sentence.startswith(("“", "reported,"))):
             raise UsageError(
                 f"{folder / 'claims.py'}: {name}: its docstring begins with the statement and its "
