@@ -4,7 +4,6 @@ import gc
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -20,33 +19,45 @@ def main() -> None:
     next_step = "what was written is whole" if given[0] in _READERS else "the same command resumes"
     line = "interrupted" if "plan=true" in given else f"interrupted; {next_step}"
     with signals.exit_cleanly(line):
-        from spec_bench.settings.arguments import (
-            COMMANDS,
-            find_command,
-            list_commands,
-            make_parser,
-        )
-
-        wants_help = given[0] in ("help", "--help", "-h")
-        words = given[wants_help:] or ["--help"]
-        command, arguments = find_command(["version"] if words[0] in ("--version", "-V") else words)
-        if words == ["--help"]:
-            return print(list_commands(), end="")
-        if not command:
-            print(f"spec_bench: {explain_unknown(words)}", file=sys.stderr)
-            sys.exit(2)
-        help_asked = wants_help or not {"--help", "-h"}.isdisjoint(arguments)
-        if "function" not in COMMANDS[command] and arguments and not help_asked:
-            print(f"spec_bench: {explain_unknown_thing(command, arguments[0])}", file=sys.stderr)
-            sys.exit(2)
-        if help_asked or "function" not in COMMANDS[command]:
-            return make_parser(command).print_help()
-    signals.run(partial(load_command, command, arguments), line)
+        command, rest = choose_command(given)
+        try:
+            function, options = load_command(command, rest)
+            with signals.raise_on_signals():
+                sys.exit(int(function(options) or 0))
+        except UsageError as error:
+            sys.exit(_refuse(command, error))
 
 
-def load_command(command: str, arguments: Sequence[str]) -> Callable[[], int]:
-    """Reads a command's options and imports it; returns what runs it and gives its status. Where
-    the request cannot be right that is 2, and one line.
+def choose_command(given: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Returns the command that is meant and its arguments. Raises SystemExit: help was asked for,
+    which is printed, or there is no such command.
+    """
+    from spec_bench.settings.arguments import COMMANDS, find_command, list_commands, make_parser
+
+    wants_help = given[0] in ("help", "--help", "-h")
+    words = given[wants_help:] or ["--help"]
+    command, rest = find_command(["version"] if words[0] in ("--version", "-V") else words)
+    if words == ["--help"]:
+        print(list_commands(), end="")
+        sys.exit(0)
+    if not command:
+        print(f"spec_bench: {explain_unknown(words)}", file=sys.stderr)
+        sys.exit(2)
+    help_asked = wants_help or not {"--help", "-h"}.isdisjoint(rest)
+    if "function" not in COMMANDS[command] and rest and not help_asked:
+        print(f"spec_bench: {explain_unknown_thing(command, rest[0])}", file=sys.stderr)
+        sys.exit(2)
+    if help_asked or "function" not in COMMANDS[command]:
+        make_parser(command).print_help()
+        sys.exit(0)
+    return command, rest
+
+
+def load_command(
+    command: str, arguments: Sequence[str]
+) -> tuple[Callable[[Namespace], int | None], Namespace]:
+    """Reads a command's options and imports it; returns the function that runs it, and its options.
+    Raises UsageError: the request cannot be right.
 
     What is imported lives as long as the process. Collecting garbage meanwhile, and looking through
     all of it again during the run and at its end, would take a second and a half and find none.
@@ -59,10 +70,8 @@ def load_command(command: str, arguments: Sequence[str]) -> Callable[[], int]:
         if hasattr(options, "words") and not find_spec("torch"):
             raise ModuleNotFoundError(name="torch")  # imported late, where Hydra would add lines
         module, _, name = COMMANDS[command]["function"].partition(":")
-        runs = getattr(import_module(f"spec_bench.{module}"), name)
+        function = getattr(import_module(f"spec_bench.{module}"), name)
         gc.freeze()
-    except UsageError as error:
-        return partial(_refuse, command, error)
     finally:
         gc.enable()
     if "mixed_models" in options:
@@ -71,14 +80,7 @@ def load_command(command: str, arguments: Sequence[str]) -> Callable[[], int]:
         MODELS_APART.set(options.mixed_models)
     if command.startswith(_READERS):  # collecting garbage would be a sixth of their time, in vain
         gc.set_threshold(100_000, 50)
-
-    def run() -> int:
-        try:
-            return int(runs(options) or 0)
-        except UsageError as error:
-            return _refuse(command, error)
-
-    return run
+    return function, options
 
 
 def _refuse(command: str, error: UsageError) -> int:
@@ -91,7 +93,11 @@ def _refuse(command: str, error: UsageError) -> int:
 
 def run_command(command: str, arguments: Sequence[str]) -> int:
     """Runs a command in this process; returns its status."""
-    return load_command(command, arguments)()
+    try:
+        function, options = load_command(command, arguments)
+        return int(function(options) or 0)
+    except UsageError as error:
+        return _refuse(command, error)
 
 
 def parse_arguments(command: str, arguments: Sequence[str]) -> Namespace:

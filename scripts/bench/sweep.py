@@ -42,7 +42,7 @@ TIMED = {
     "spec_bench.jobs.work.models:load_models": LOADING,
     "spec_bench.jobs.job.job:ModelBackend.prepare": BUILDING,
     "spec_bench.jobs.job.job:_warm_up": WARM_UP,
-    "spec_bench.jobs.work.metering:EnergyMetering.generate": AROUND,
+    "spec_bench.decode.loop:DecodingLoop.generate": AROUND,
     "spec_bench.jobs.job.results:write_results": METRICS,
     "spec_bench.metrics.intervals:bootstrap_interval": INTERVALS,
     "spec_bench.jobs.store.store:CellStore.describe": FILES,
@@ -103,13 +103,13 @@ class Clocks:
 
 def clocked(started_s: float, report: Path, overrides: Sequence[str]) -> None:
     """The command line with its parts timed; ``started_s``: when the process was asked for."""
-    application = import_module("spec_bench.__main__").load_command("run", overrides)
+    function, options = import_module("spec_bench.__main__").load_command("run", overrides)
     clocks = Clocks()
     for place, part in TIMED.items():
         clocks.install(place, part)
     clocks.seconds[START] = time.time() - started_s
     try:
-        sys.exit(application())
+        sys.exit(function(options))
     finally:
         clocks.turn()
         found = {"seconds": dict(clocks.seconds), "ended_s": time.time()}

@@ -2,8 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from spec_bench.audit import USUAL
@@ -69,12 +67,10 @@ def read_prompts(options: argparse.Namespace) -> Any:
     return task
 
 
-def load() -> Callable[[], int]:
-    """Reads the arguments of ``python -m spec_bench.audit``."""
-    from spec_bench.settings.arguments import parse_options
-
-    return partial(main, parse_options("check decoders", sys.argv[1:]))
-
-
 if __name__ == "__main__":
-    signals.run(load, "interrupted; what no table shows was not audited")
+    with signals.exit_cleanly("interrupted; what no table shows was not audited"):
+        from spec_bench.settings.arguments import parse_options
+
+        options = parse_options("check decoders", sys.argv[1:])
+        with signals.raise_on_signals():
+            sys.exit(main(options))

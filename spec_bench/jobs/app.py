@@ -110,6 +110,19 @@ def build_job_settings(config: DictConfig) -> JobSettings:
 
 def run(request: RunSettings, running_job: RunningJob | None = None) -> list[CellResult]:
     """Runs a job, which tells those who watch how far it is, and hands the results to the sinks."""
+    settings = _check_job(request)
+    is_first = processes.rank() == 0
+    sinks = build_sinks(request.sink, settings.results / request.name) if is_first else []
+    results = run_stage(settings, sinks, running_job)
+    if second := confirmation_job(settings, results):
+        results += run_stage(second, sinks, running_job)
+    return results
+
+
+def _check_job(request: RunSettings) -> JobSettings:
+    """Returns a job's settings at the hub's current commits, and warns of what they lead to. Raises
+    UsageError: they cannot be right.
+    """
     check_models_exist(request.pair, request.engine.served)
     # The ids of a search's second stage, and of what is watched, hang on the hub's commits too.
     settings = build_settings(request, config_folders()).pin_revisions()
@@ -128,8 +141,6 @@ def run(request: RunSettings, running_job: RunningJob | None = None) -> list[Cel
         any(example.references) for example in examples
     ):
         log.warning("no row has an answer in task.reference=%s", field)
-    is_first = processes.rank() == 0
-    sinks = build_sinks(request.sink, settings.results / request.name) if is_first else []
     if request.engine.device == AUTO and request.pair.paper and settings.device == "cpu":
         log.warning("no GPU is seen: %s is decoded on the CPU", settings.pair.name)
     if request.prompts and len(settings.examples) < request.prompts:
@@ -142,10 +153,7 @@ def run(request: RunSettings, running_job: RunningJob | None = None) -> list[Cel
         )
     for reason in settings.left_out:
         log.warning("left out: %s", reason)
-    results = run_stage(settings, sinks, running_job)
-    if second := confirmation_job(settings, results):
-        results += run_stage(second, sinks, running_job)
-    return results
+    return settings
 
 
 def run_stage(

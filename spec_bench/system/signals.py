@@ -15,11 +15,10 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from types import FrameType
-from typing import NoReturn
 
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError, report_fault
@@ -29,22 +28,6 @@ _owner = 0  # the process that a signal ends in order
 _line = ""
 _raising = False
 _came = 0  # the signal's number
-
-
-def run(load: Callable[[], Callable[[], int]], line: str, at_once: bool = False) -> NoReturn:
-    """Runs the command that ``load`` imports, ``orderly`` from then on, and exits with its status.
-    Where it has threads that would be waited for, a signal ends it ``at_once`` all along.
-    """
-    with exit_cleanly(line):
-        command = load()
-        with raise_on_signals(not at_once):
-            try:
-                sys.exit(command())
-            except OSError as error:
-                if (os_explanation := files.explain_os_error(error)) is None:
-                    raise
-                print(f"spec_bench: {os_explanation}", file=sys.stderr)
-                sys.exit(1)
 
 
 @contextmanager
@@ -89,6 +72,11 @@ def exit_cleanly(line: str) -> Iterator[None]:
     except UsageError as error:
         print(f"spec_bench: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        if (os_explanation := files.explain_os_error(error)) is None:
+            sys.exit(report_fault(error, "spec_bench", line.partition("; ")[2]))
+        print(f"spec_bench: {os_explanation}", file=sys.stderr)
+        sys.exit(1)
     except Exception as error:
         sys.exit(report_fault(error, "spec_bench", line.partition("; ")[2]))
     finally:

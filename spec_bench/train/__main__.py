@@ -7,8 +7,6 @@ Exit status: 0 if heads are written, 1 if a disk is full, 2 if the settings or t
 import logging
 import sys
 from argparse import Namespace
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from spec_bench.system import signals
@@ -39,12 +37,10 @@ def _job(config: Any) -> None:
     train_heads(settings)
 
 
-def load() -> Callable[[], int]:
-    """Reads the arguments of ``python -m spec_bench.train``."""
-    from spec_bench.jobs.config.flags import parse_job
-
-    return partial(main, parse_job("train", sys.argv[1:]))
-
-
 if __name__ == "__main__":
-    signals.run(load, f"interrupted; {RESUMES}")
+    with signals.exit_cleanly(f"interrupted; {RESUMES}"):
+        from spec_bench.jobs.config.flags import parse_job
+
+        request = parse_job("train", sys.argv[1:])
+        with signals.raise_on_signals():
+            sys.exit(main(request))

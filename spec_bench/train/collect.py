@@ -51,4 +51,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    signals.run(lambda: main, "interrupted; what was written is whole")
+    line = "interrupted; what was written is whole"
+    with signals.exit_cleanly(line), signals.raise_on_signals():
+        sys.exit(main())

@@ -120,6 +120,8 @@ def decode(metering, decoder, windows, done=()):
     known = list(done)
     for _ in range(windows):
         stored = {0: {each.prompt_id: each for each in known}}
-        known += metering.generate(decoder, [str(len(known))], 0, None, stored)
-        metering.generate(other, ["other"], 0, None, {})
+        for each, name, earlier in ((decoder, str(len(known)), stored), (other, "other", {})):
+            with metering.window(each, earlier) as meter:
+                answers = each.generate([name], 0, None, meter)
+            known += metering.share(answers) if each is decoder else []
     return known

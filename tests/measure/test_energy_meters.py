@@ -10,7 +10,7 @@ import yaml
 
 from spec_bench.decode.decoder import Decoder
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.work.metering import EnergyMetering, shared
+from spec_bench.jobs.work.metering import EnergyMetering, share_energy
 from spec_bench.measure.energy import EnergyReading, build_meter, energy_settings, meter, meters
 from spec_bench.measure.energy.counters import Gpu, job_gpus, visible_gpus
 from spec_bench.measure.energy.meters import EnergyMeter, UnmeteredError
@@ -355,21 +355,21 @@ def test_without_the_program_the_column_is_empty_and_one_line_says_why(
 
 
 def test_a_meter_that_dies_in_a_run_is_said_once(run_job, play_power, tmp_path, caplog):
-    end, generate = tmp_path / "end", EnergyMetering.generate
+    end, window = tmp_path / "end", EnergyMetering.window
     play_power(Curve("steady"), dies_of=str(end))
 
     def dies(metering, *arguments):
         end.touch()
         assert until(lambda: not end.exists())
-        EnergyMetering.generate = generate
-        return generate(metering, *arguments)
+        EnergyMetering.window = window
+        return window(metering, *arguments)
 
-    EnergyMetering.generate = dies
+    EnergyMetering.window = dies
     try:
         with caplog.at_level(logging.INFO, logger="spec_bench"):
             run_job("cells=[sd:2]", *QUICK, "energy.idle_s=0")
     finally:
-        EnergyMetering.generate = generate
+        EnergyMetering.window = window
     lines = [each.message for each in caplog.records if "without energy" in each.message]
     assert lines == ["rows without energy: nvidia-smi ended with status 3"]
 
@@ -385,7 +385,7 @@ def test_without_a_meter_nothing_is_handed_to_the_decoder(run_job, monkeypatch, 
 
 def test_rows_of_a_batch_share_its_energy_equally():
     rows = [Generation(name, (1,), "stop", (), 0.0, 1.0, 0.0, 0.0) for name in "ab"]
-    both = shared(rows, EnergyReading(6.0, "short"))
+    both = share_energy(rows, EnergyReading(6.0, "short"))
     assert [(g.energy_j, g.energy_note) for g in both] == [(3, "short")] * 2
-    none = shared(rows, EnergyReading(None, "no nvidia-smi on PATH"))
+    none = share_energy(rows, EnergyReading(None, "no nvidia-smi on PATH"))
     assert [(g.energy_j, g.energy_note) for g in none] == [(None, "no nvidia-smi on PATH")] * 2

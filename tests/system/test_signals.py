@@ -120,7 +120,8 @@ from spec_bench.system import signals
 def main():
     {}
     return 0
-signals.run(lambda: main, "interrupted")
+with signals.exit_cleanly("interrupted"), signals.raise_on_signals():
+    sys.exit(main())
 """
 PRINTING = {
     "print": "print('line\\n' * 100_000)",

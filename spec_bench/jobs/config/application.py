@@ -11,7 +11,7 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from copy import deepcopy
 from functools import cache
 from itertools import product
@@ -165,11 +165,22 @@ def run_application(
     """
     logging.setLogRecordFactory(RedactedRecord)
     try:
-        with signals.raise_on_signals():
-            try:
-                _run(job, name, request, begin)
-            finally:
-                finish()
+        with signals.raise_on_signals(), ExitStack() as at_end:
+            at_end.callback(finish)
+            words = expand_recipes([*request.words, *map(_search, request.folders)])
+            loader = at_end.enter_context(config_loader())
+            if request.shown or request.info:
+                _show(loader, name, [list_choices(word)[0] for word in words], request)
+                return 0
+            config = load_config(loader, name, [*words, *[_SWEEPS] * request.sweeps], sweeps=True)
+            configure_log(config.hydra.hydra_logging, config.hydra.verbose)
+            if config.hydra.mode == RunMode.MULTIRUN:
+                _launch(job, config, SweepConfigs(loader), begin)
+                return 0
+            configure_log(config.hydra.job_logging, config.hydra.verbose)
+            HydraConfig.instance().set_config(config)
+            at_end.callback(setattr, HydraConfig.instance(), "cfg", None)
+            job(strip_hydra(config))
     except KeyboardInterrupt:
         if not signals.was_interrupted():
             print(f"interrupted; {resumes}", file=sys.stderr)
@@ -186,28 +197,6 @@ def run_application(
             print_error(f"{program}: {job_error.message}")
         return job_error.status
     return 0
-
-
-def _run(
-    job: Callable[[DictConfig], None],
-    name: str,
-    request: Namespace,
-    begin: Callable[[DictConfig, SweepConfigs], bool],
-) -> None:
-    words = expand_recipes([*request.words, *map(_search, request.folders)])
-    with config_loader() as loader:
-        if request.shown or request.info:
-            return _show(loader, name, [list_choices(word)[0] for word in words], request)
-        config = load_config(loader, name, [*words, *[_SWEEPS] * request.sweeps], sweeps=True)
-        configure_log(config.hydra.hydra_logging, config.hydra.verbose)
-        if config.hydra.mode == RunMode.MULTIRUN:
-            return _launch(job, config, SweepConfigs(loader), begin)
-        configure_log(config.hydra.job_logging, config.hydra.verbose)
-        HydraConfig.instance().set_config(config)
-        try:
-            job(strip_hydra(config))
-        finally:
-            HydraConfig.instance().cfg = None
 
 
 def _launch(

@@ -360,15 +360,10 @@ def _attempt(
         return []
     try:
         seed = session.settings.asked.seed
-        generations = session.metering.generate(
-            decoder,
-            requests,
-            seed,
-            progress.step,
-            cell_run.done,
-        )
+        with session.metering.window(decoder, cell_run.done) as meter:
+            generations = decoder.generate(requests, seed, progress.step, meter)
         cell_run.in_a_row = 0
-        return generations
+        return session.metering.share(generations)
     except UnansweredError as error:
         failures = error.failed
         answers = error.answered

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from spec_bench.core import processes
@@ -16,7 +17,7 @@ from spec_bench.decode.config import AnyDecoder
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.store.store import Repeats
 from spec_bench.measure.energy import EnergyReading, EnergySettings, build_meter
-from spec_bench.records.types import Generation, Progress, Reason, Request
+from spec_bench.records.types import Generation, Meter, Reason
 
 log = logging.getLogger(__name__)
 NO_SAMPLE = "all windows together are shorter than the time between two of the meter's samples"
@@ -60,38 +61,36 @@ class EnergyMetering:
         ):
             log.warning("rows without energy: %s", self._reading.note)
 
-    def generate(
-        self,
-        decoder: AnyDecoder,
-        batch: Sequence[Request],
-        seed: int,
-        progress: Progress,
-        repeats: Repeats,
-    ) -> list[Generation]:
-        """Decodes a batch inside a window; each row carries its equal share of the energy.
+    @contextmanager
+    def window(self, decoder: AnyDecoder, repeats: Repeats) -> Iterator[Meter | None]:
+        """Within the block a decoder decodes a batch, with the meter that it is given, if any.
         ``repeats`` is what the cell has decoded so far, by repeat and prompt, in earlier sessions
         too.
         """
         meter = self.meter
-        if meter.name == "none":
-            return decoder.generate(batch, seed, progress)
-        if not meter.whole:
-            return shared(decoder.generate(batch, seed, progress, self), self._reading)
+        if meter.name == "none" or not meter.whole:
+            yield None if meter.name == "none" else self
+            return
         before_s = sum(
             e.prefill_s + e.decode_s for repeat in repeats.values() for e in repeat.values()
         )
         meter.clock_s = self._clocks.setdefault(id(decoder), before_s)
         self.begin()
-        generations = decoder.generate(batch, seed, progress)
+        yield None
         self.end()
         self._clocks[id(decoder)] = meter.clock_s
-        return shared(generations, self._reading)
+
+    def share(self, generations: Sequence[Generation]) -> list[Generation]:
+        """Returns the batch's rows, which share the last window's energy."""
+        if self.meter.name == "none":
+            return list(generations)
+        return share_energy(generations, self._reading)
 
 
-def shared(generations: Sequence[Generation], energy: EnergyReading) -> list[Generation]:
+def share_energy(generations: Sequence[Generation], energy: EnergyReading) -> list[Generation]:
     """Returns the batch's rows with an equal share each of its window's energy."""
-    each_j = None if energy.energy_j is None else energy.energy_j / len(generations)
-    return [replace(row, energy_j=each_j, energy_note=energy.note) for row in generations]
+    share_j = None if energy.energy_j is None else energy.energy_j / len(generations)
+    return [replace(row, energy_j=share_j, energy_note=energy.note) for row in generations]
 
 
 def energy_reasons(unsaid: str, generations: Sequence[Generation]) -> list[Reason]:
