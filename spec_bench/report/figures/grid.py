@@ -142,9 +142,10 @@ def draw_grid(
     grid, missing = _lay_out(rows, x, y, **options)
     if not grid:
         return None
-    count = max(map(len, grid))
-    axes = check_single(ax, [panel.title for line in grid for panel in line])
+    panels = [panel for line in grid for panel in line]
+    axes = check_single(ax, [panel.title for panel in panels])
     if ax is None:
+        count = max(map(len, grid))
         inches = TWO_COLUMNS_INCHES * _pick_by_column_count(width, count)
         figure = ReportFigure((inches, height * len(grid) + rest), layout="constrained")
         size = (len(grid), count)
@@ -157,12 +158,8 @@ def draw_grid(
                 _label_panel(grid, down, across, share, side)
             else:
                 plot.set_axis_off()
-    panels = [panel for line in grid for panel in line]
     for panel in panels:  # when all are drawn: common axes fit all
-        looks = [panel.axes.get(column) for column in (panel.x, panel.y)]
-        low = [None if look is None else look.low for look in looks]
-        if panel.drawn and low != [None, None]:
-            panel.plot.set(xlim=(low[0], None), ylim=(low[1], None))
+        panel.set_lower_limits()
     if ax is not None:
         ax.legend(frameon=False)
         return ax
@@ -176,17 +173,16 @@ def draw_grid(
     max_columns = int(_pick_by_column_count(legend_columns, len(grid[0])))
     entries = _entries(grid, len(options.get("by_row", ())) > 1) if max_columns else []
     _head(figure, entries, max_columns, heading, heading_size)
-    containers: list[Any] = [container for plot in figure.axes for container in plot.containers]
-    has_bars = any(container.has_xerr or container.has_yerr for container in containers)
-    texts = [bars * has_bars, note, *(text for panel in panels for text in panel.captions)]
-    figure.supxlabel(
-        _note(figure, texts, panels),
-        fontsize=6.5,
-        x=0.01,
-        ha="left",
-        wrap=True,
-    )
+    captions = [text for panel in panels for text in panel.captions]
+    texts = [bars * _has_error_bars(figure), note, *captions]
+    note_style: dict[str, Any] = {"fontsize": 6.5, "x": 0.01, "ha": "left", "wrap": True}
+    figure.supxlabel(_note(figure, texts, panels), **note_style)
     return figure
+
+
+def _has_error_bars(figure: ReportFigure) -> bool:
+    containers: list[Any] = [container for plot in figure.axes for container in plot.containers]
+    return any(container.has_xerr or container.has_yerr for container in containers)
 
 
 def _lay_out(
@@ -241,16 +237,9 @@ def _lay_out(
             line.append(Panel(panel_rows, rows, axes=axes, printed=printed, **settings))
         if any(len(filter_rows(panel.known, subject)) for panel in line):
             grid.append(line)
-    # Columns of panels without numbers are lines in the note.
-    wide = len(by_column)
-    blocks = {i // wide for line in grid for i, p in enumerate(line) if len(p.known)}
-    full, missing = [], []
-    for place, column in enumerate(zip(*grid, strict=True)):
-        full.append(place // wide in blocks and any(len(panel.known) for panel in column))
-        missing += [column[0].reason] * (place // wide in blocks and not full[-1])
+    grid, missing = _drop_empty_columns(grid, len(by_column))
     if TIMED & {name for line in grid for panel in line for name in (panel.x, panel.y)}:
         missing += [f"times in doubt, {doubt}" for doubt in summarise_doubts(to_rows(rows))]
-    grid = [[*compress(line, full)] for line in grid]
     if wrap:
         panels = [panel for line in grid for panel in line]
         grid = [panels[start : start + wrap] for start in range(0, len(panels), wrap)]
@@ -258,6 +247,20 @@ def _lay_out(
 
 
 _LAYOUT = signature(_lay_out).parameters
+
+
+def _drop_empty_columns(grid: Grid, wide: int) -> tuple[Grid, list[str]]:
+    """Drops the columns of panels without numbers; returns the reasons too, lines of the note, but
+    for blocks of ``wide`` columns that have none at all.
+    """
+    blocks = {i // wide for line in grid for i, panel in enumerate(line) if len(panel.known)}
+    full = []
+    reasons = []
+    for place, column in enumerate(zip(*grid, strict=True)):
+        full.append(place // wide in blocks and any(len(panel.known) for panel in column))
+        if place // wide in blocks and not full[-1]:
+            reasons.append(column[0].reason)
+    return [[*compress(line, full)] for line in grid], reasons
 
 
 def _unlike(cells: FigureCells | None, rows: pd.DataFrame) -> list[str]:

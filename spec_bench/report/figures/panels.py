@@ -156,11 +156,7 @@ class Panel:
         hues = [name for name in several(hue) if name in self.file_rows]
         rows = filter_rows(rows, filters)
         lost_rows = rows[rows[LOST] & rows[y].isna()] if LOST in rows else rows[:0]
-        judge_column = y if best in ("y", "") else best
-        rows = rows.dropna(subset=[x, judge_column])
-        if best:
-            rows = rows.loc[rows.groupby([*hues, x], sort=False)[judge_column].idxmax()]
-            rows = rows.dropna(subset=[y])
+        rows = _select_best(rows, [*hues, x], x, y, best)
         file_rows = filter_rows(self.file_rows, filters)
         styles = assign_styles(file_rows, hues, filters, looks, shade, dashed)
         by_marker = shapes(self.file_rows[marker]) if marker else {}
@@ -199,13 +195,18 @@ class Panel:
         result.sort(key=lambda series: series.look.place)
         for drawn_series in result:
             self._draw(drawn_series, style, order or x, dodge, faint)
-            for index, row in drawn_series.rows.iterrows() if write else ():
-                text_here = fill(write, drawn_series.rows.loc[[index]])
-                if text_here and has_named_values(write, row):
-                    self._texts.append((int(index), float(row[x]), float(row[y]), text_here))
+            if write:
+                self._add_texts(drawn_series.rows, write)
         self.captions += [caption] * bool(result)
         self.drawn += result
         return result
+
+    def set_lower_limits(self) -> None:
+        """Sets the axes' lower limits that the columns' looks give."""
+        looks = [self.axes.get(column) for column in (self.x, self.y)]
+        low = [None if look is None else look.low for look in looks]
+        if self.drawn and low != [None, None]:
+            self.plot.set(xlim=(low[0], None), ylim=(low[1], None))
 
     def _printed_rows(self) -> pd.DataFrame:
         """The paper's cells of the pairs, tasks and sampling that were measured here."""
@@ -223,6 +224,13 @@ class Panel:
                 matching_rows[name].isna() | (matching_rows[name] == matching_rows[f"{name}_here"])
             ]
         return printed_rows.loc[matching_rows["index"].unique()].dropna(subset=[self.x])
+
+    def _add_texts(self, rows: pd.DataFrame, template: str) -> None:
+        """Fills a text for each row's mark; none where a column that it names has no value."""
+        for index, row in rows.iterrows():
+            text = fill(template, rows.loc[[index]])
+            if text and has_named_values(template, row):
+                self._texts.append((int(index), float(row[self.x]), float(row[self.y]), text))
 
     def _draw(
         self,
@@ -373,6 +381,24 @@ def filter_rows(rows: pd.DataFrame, keep: Mapping[str, Any]) -> pd.DataFrame:
         else:
             is_kept = rows[name].isin(choice if isinstance(choice, list) else [choice])
             rows = rows if is_kept.all() else rows[is_kept]
+    return rows
+
+
+def _select_best(
+    rows: pd.DataFrame,
+    keys: Sequence[str],
+    x: str,
+    y: str,
+    best: str,
+) -> pd.DataFrame:
+    """Drops rows without numbers; of rows that agree in ``keys`` keeps the one with the most of
+    column ``best`` ("y": of y), if there is one.
+    """
+    judge_column = y if best in ("y", "") else best
+    rows = rows.dropna(subset=[x, judge_column])
+    if best:
+        rows = rows.loc[rows.groupby([*keys], sort=False)[judge_column].idxmax()]
+        rows = rows.dropna(subset=[y])
     return rows
 
 

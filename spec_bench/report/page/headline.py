@@ -102,10 +102,7 @@ def headline(group: Group) -> Headline | None:
     if metric is None:
         return None
     rows = rows[rows[metric].notna()]
-    if "energy_method" in rows:  # of those that differ in the energy's meter alone the first
-        meter = rows.energy_method.fillna("")
-        keys = [rows[key] for key in cell_keys(rows)]
-        rows = rows[meter == meter.groupby(keys, dropna=False).transform("first")]
+    rows = _keep_first_meter(rows)
     choice = _choice(group, rows, metric)
     tie_count = 1
     winner = rows.loc[rows[metric].idxmax()]
@@ -149,6 +146,15 @@ def headline(group: Group) -> Headline | None:
         tied=(tie_count, len(rows)),
         spec=str(group.rows.spec[winner.name]) if code not in ("", "ar") else "",
     )
+
+
+def _keep_first_meter(rows: pd.DataFrame) -> pd.DataFrame:
+    """Keeps the first of the rows that differ in the energy's meter alone."""
+    if "energy_method" not in rows:
+        return rows
+    meter = rows.energy_method.fillna("")
+    keys = [rows[key] for key in cell_keys(rows)]
+    return rows[meter == meter.groupby(keys, dropna=False).transform("first")]
 
 
 def _choice(group: Group, rows: pd.DataFrame, metric: str) -> FasterChoice | None:
