@@ -101,18 +101,23 @@ def match_baseline(
     return tuple(by_prompt[name] for name in ours)
 
 
-@metric("speedup", of_cell=True, sums=())
-def speedup(cell: CellRecords) -> Interval | None:
-    """Token rate over the baseline's on the same prompts, paired by prompt id. Raises ValueError:
+def compare_rates(name: str, cell: CellRecords) -> Interval | None:
+    """Divides a rate by the baseline's on the same prompts, paired by prompt id. Raises ValueError:
     the two do not hold the same prompts.
     """
     if cell.baseline is None:
         return None
     pairs = list(pair_repeats(cell))
-    ours = pool_repeats([ratio(mine, *_RATE) for mine, _ in pairs], cell.clocks)
-    theirs = pool_repeats([ratio(theirs_repeat, *_RATE) for _, theirs_repeat in pairs], cell.clocks)
+    terms = _RATIOS[name]
+    ours = pool_repeats([ratio(mine, *terms) for mine, _ in pairs], cell.clocks)
+    theirs = pool_repeats([ratio(theirs_repeat, *terms) for _, theirs_repeat in pairs], cell.clocks)
     assert isinstance(ours, PromptSums) and isinstance(theirs, PromptSums)
     return rate_ratio_interval(*ours.blocks(), *theirs.blocks())
+
+
+speedup = partial(compare_rates, "token_rate")
+metric("speedup", of_cell=True, sums=())(speedup)
+metric("speedup_end_to_end", of_cell=True, sums=())(partial(compare_rates, "token_rate_end_to_end"))
 
 
 @metric("perplexity", sums=_SURPRISE)

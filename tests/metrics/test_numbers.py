@@ -161,6 +161,7 @@ def test_columns_hold_the_numbers_of_the_definitions():
         "prompts": 2, "target_calls": 4, "delivered_tokens": 10, "block_efficiency": 2.5,
         "mbsu": 2.5 / 1.3, "token_rate": 5.0, "token_rate_end_to_end": 10 / 3, "prefill_s": 1.0,
         "decode_s": 2.0, "draft_s": 0.5, "target_s": 1.0, "speedup": 5.0 / 2.0,
+        "speedup_end_to_end": (10 / 3) / (10 / 6),  # half a second of prefill each
         "host_overhead": 0.25, "nodes_per_call": 3.0, "nodes_per_call_p50": 3.0,
         "draft_calls": 3, "parameter_ratio": 0.1,
     }  # fmt: skip

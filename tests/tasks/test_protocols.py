@@ -15,8 +15,9 @@ from spec_bench.report.tables.build import build_tables
 from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dir, read_yaml
 from spec_bench.tasks import build_task
+from tests.commands import report
 from tests.question_files import written
-from tests.report.rows import squad
+from tests.report.rows import embedded, squad
 from tests.said import naming
 
 from .conftest import config, local
@@ -196,6 +197,28 @@ def test_a_table_keeps_protocols_apart_and_shows_the_one_that_is_asked_for(tmp_p
     assert 30.0 in {*sheet.places.value}
     assert any(note.startswith("Protocol authors: ") for note in sheet.notes)
     assert all("protocol=authors" in each for each in sheet.commands)
+
+
+def test_the_least_width_that_dsbds_code_tries_is_asked_as_its_recipe_says():
+    text = (experiments_dir() / "dsbd/protocol/authors_fronts.yaml").read_text(encoding="utf-8")
+    (told,) = (line for line in text.split("\n") if "cells=[" in line)
+    given = asked("dsbd=fronts", "protocol=authors", "task=squad", told.strip("# "))
+    (_, cell) = build_settings(given, conf_dirs()).cells
+    tree = cell.config.tree
+    assert (cell.title, tree.width, tree.depth, tree.least) == ("dsbd least=2 3x3@0.9", 3, 3, 2)
+
+
+def test_mcsds_speed_ups_count_the_prefill_as_its_authors_do(tmp_path, capsys):
+    theirs = {"protocol": "authors", "task": "alpaca", "temperature": 1.0}
+    numbers = {"speedup": 1.75, "speedup_end_to_end": 1.25, "block_efficiency": 2.0}
+    cells = [embedded("ar", **theirs), embedded("mcsd", "4-2-1", **theirs, **numbers)]
+    (tmp_path / "mcsd-ablation").mkdir()
+    pd.DataFrame(cells).to_csv(tmp_path / "mcsd-ablation/results.csv", index=False)
+    told = ["table", "mcsd/4", "--pair", "embedded", "--protocol", "authors"]
+    report((*told, "--results", str(tmp_path)))
+    shown = capsys.readouterr().out
+    assert "1.25" in shown and "1.75" not in shown
+    assert "for trees of one level" in " ".join(shown.split())
 
 
 def test_perplexity_by_prompt_weighs_prompts_alike():
