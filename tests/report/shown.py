@@ -17,7 +17,7 @@ from spec_bench.report.page.build import list_figures
 from spec_bench.report.papers.paper import find_figure, find_table, load_paper, recipes_by_name
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.measured import MeasuredRows
-from spec_bench.report.tables.printed import RequestedCell, TableSheet, make_places
+from spec_bench.report.tables.printed import PLACE, RequestedCell, TableSheet
 from spec_bench.report.tables.render import markdown
 from spec_bench.system.files import results_files
 
@@ -44,16 +44,16 @@ def sheet(lines, columns, title, heads, name="a/1", **more):
     """A table of lines, each its labels, its block and its places."""
     columns = tuple(replace(column, name=column.name or str(n)) for n, column in enumerate(columns))
     places = [
-        {"line": line, "labels": labels, "block": block, "column": column.name, **place}
+        {**PLACE, "line": line, "labels": labels, "block": block, "column": column.name, **place}
         for line, (labels, block, own) in enumerate(lines)
         for column, place in zip(columns, own, strict=True)
     ]
-    return TableSheet(name, title, heads, columns, make_places(places), **more)
+    return TableSheet(name, title, heads, columns, places, **more)
 
 
-def ours(grid):
+def measured_places(grid):
     """The measured places of a table."""
-    return grid.places[grid.places.ours]
+    return [place for place in grid.places if place["ours"]]
 
 
 class Series(NamedTuple):

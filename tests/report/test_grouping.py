@@ -42,7 +42,7 @@ from spec_bench.vocabulary.columns import Column
 from spec_bench.vocabulary.published import COLUMNS, FILE
 from tests.commands import report as main
 from tests.report.rows import EMBEDDED, around, frame, redrafter_batches, row, write
-from tests.report.shown import all_series, ours, panels, place, sheet, table
+from tests.report.shown import all_series, measured_places, panels, place, sheet, table
 from tests.said import naming
 
 
@@ -151,7 +151,7 @@ def test_a_table_is_printed_once_for_each_way_in_which_its_cells_ran(tmp_path, c
     first, second = grids = build_tables(find_table("rsd/1"), MeasuredRows.below(tmp_path))
     assert first.title.endswith(" (batch size 1, batching not stated)")
     assert second.setting == "batch size 4, batching continuous"
-    assert [grid.places.ours.sum() for grid in grids] == [2, 1]
+    assert [len(measured_places(grid)) for grid in grids] == [2, 1]
     assert first.commands and not second.commands
     asked = ["table", "rsd/1", "--results", str(tmp_path), "--format"]
     assert main([*asked, "csv"]) == 0
@@ -172,7 +172,7 @@ def test_a_papers_table_takes_rows_of_its_own_jobs_alone(tmp_path):
     other = cells(pair="opt_13b", max_new_tokens=128)[0]
     write(tmp_path, "beyond-trees", *cells(max_new_tokens=48), other)
     grid = table("rsd/1", tmp_path)
-    assert [*ours(grid).value] == [2.0]
+    assert [place["value"] for place in measured_places(grid)] == [2.0]
     assert not any("other experiments" in note for note in grid.notes)
     # Of a pair that none of its jobs measured there is nothing else to show, and the note says so.
     moved = table("rsd/1", tmp_path, "opt_13b")

@@ -5,6 +5,8 @@ import io
 import json
 import re
 import shutil
+from itertools import groupby
+from operator import itemgetter
 
 import pytest
 
@@ -20,7 +22,7 @@ from spec_bench.report.tables.render import csv_text, latex, markdown
 from spec_bench.system.files import package_folder
 from spec_bench.vocabulary.published import pivot_numbers
 from tests.report.rows import EMBEDDED, MT_BENCH, frame, record, recorded, row, write
-from tests.report.shown import line_of, ours, table
+from tests.report.shown import line_of, measured_places, table
 from tests.said import naming
 
 
@@ -57,7 +59,7 @@ def test_of_another_pair_nothing_is_subtracted_and_speed_ups_stand_side_by_side(
 def test_no_printed_number_is_bold_in_a_block_with_a_lost_one():
     for number, lost in ((9, 5), (7, 5), (29, 30)):
         places = lay_out_table(f"rsd/{number}", None).places
-        bold = {*places.labels[places.best].str[0]}
+        bold = {place["labels"][0] for place in places if place["best"]}
         assert str(lost) not in bold and len(bold) >= 3
 
 
@@ -244,7 +246,7 @@ def test_the_ablation_rather_shows_the_tree_that_the_paper_found_best(tmp_path):
     write(tmp_path, "mcsd-ablation", *other, row("mcsd_wor", "16-1", **ALPACA, speedup=1.6))
     grid = table("mcsd/4", tmp_path)
     assert noted(grid, "vicuna_13b_68m 16x1.")
-    shown = [*ours(grid).value]
+    shown = [place["value"] for place in measured_places(grid)]
     assert shown[0] == 1.6 and 1.1 not in shown
 
 
@@ -303,9 +305,9 @@ def test_another_tree_has_a_line_of_its_own_and_none_where_it_is_all_there_is(tm
     large = heads("medusa", "mc_sim_7b_63", 0.0, pair="embedded", token_rate=40.0)
     for cells in ([small], [large, small]):
         write(tmp_path, "redrafter-decoding", *reversed(cells))
-        places = ours(table("redrafter/1", tmp_path, "embedded"))
-        first = places[places.labels.str[:2] == ("embedded", "Medusa")].drop_duplicates("line")
-        assert [*first.text] == [cell["spec"] for cell in cells]
+        places = measured_places(table("redrafter/1", tmp_path, "embedded"))
+        own = [place for place in places if place["labels"][:2] == ("embedded", "Medusa")]
+        assert [e["text"] for e in own if e["text"]] == [cell["spec"] for cell in cells]
 
 
 def test_a_table_that_measures_speed_ups_shows_another_pairs_once(tmp_path):
@@ -413,14 +415,14 @@ def printed(name):
 def test_every_rsd_table_prints_the_reference_value_for_value(number):
     rows = pivot_numbers(load_paper("rsd").get_numbers(number))
     grid = printed(f"rsd/{number}")
-    lines = [line for _, line in grid.places.groupby("line")]
+    lines = [[*line] for _, line in groupby(grid.places, itemgetter("line"))]
     assert len(lines) == len(rows) == (33 if number < 28 else 41)
     for line, cell in zip(lines, rows, strict=True):
-        axis, _, spec = line.labels.iloc[0]
+        axis, _, spec = line[0]["labels"]
         assert (axis, spec) == (cell["axis_value"], cell["spec"])
         score = {"xsum": ["rouge2"], "wmt18_deen": ["bleu"], "dolly": []}[cell["task"]]
         metrics = ["block_efficiency", "mbsu", "token_rate", *score]
-        assert [*line.printed] == [cell[metric] for metric in metrics]
+        assert [place["printed"] for place in line] == [cell[metric] for metric in metrics]
         names = [column.name for column in grid.columns]
         assert names == [name if name not in score else "accuracy" for name in metrics]
 

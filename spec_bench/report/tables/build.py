@@ -7,6 +7,7 @@ cells of that block and column; only exact rows ever do.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import isnan, nan
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,14 @@ from spec_bench.report.papers.paper import Table, load_paper
 from spec_bench.report.tables.measured import NO_PAIR, MeasuredRows, build_commands
 from spec_bench.report.tables.printed import (
     SAMPLING,
+    Place,
     RequestedCell,
     TableSheet,
     format_tree,
+    get_printed_number,
     iter_rivals,
     lay_out_table,
     list_requests,
-    make_places,
 )
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
@@ -62,6 +64,7 @@ _CONTINUED = {
     "fixed": "later turns continue fixed answers, the same for every decoder",
     "none": "first turns only",
 }
+_ENDS = ("value", "low", "high")
 _ALL_KEPT = {"top_k": [0], "top_p": [1]}
 _NO_ROOM = {"prompts_skipped": "left out", "prompts_truncated": "cut in the middle"}
 
@@ -122,59 +125,72 @@ def fill_in(sheet: TableSheet, measured: MeasuredRows) -> TableSheet:
     not measured, or where another line shows its rows.
     """
     heads = {column.name: column for column in sheet.columns}
-    places = make_places(
-        place | _find_measured_value(place, heads[place["column"]], measured)
-        for place in sheet.places.to_dict("records")
-    )
-    rows = [asked and measured.row(asked[0]) for asked in places.asked]
-    places["row"] = [id(row) if row else 0 for row in rows]
-    own = {*places.row[~places.extra]} - {0}
-    new = {*places.line[places.ours]} - {*places.line[places.row.isin(own)]}
-    places = places[~places.extra | places.line.isin(new)].copy()
-    ahead = []
+    places = []
+    for place in sheet.places:
+        rows = [measured.row(request) for request in place["asked"]]
+        value = _find_value(place, heads[place["column"]], rows, measured)
+        places.append(place | value | {"row": rows[0] if rows else None})
+    own = {id(place["row"]) for place in places if place["row"] and not place["extra"]}
+    new = {place["line"] for place in places if place["ours"]}
+    new -= {place["line"] for place in places if id(place["row"]) in own}
+    places = [place for place in places if not place["extra"] or place["line"] in new]
     for sign, rivals in iter_rivals(places, sheet.columns):
         exact = [place for place in rivals if place["ours"] and not place["mark"]]
         ends = [sorted((sign * place["low"], sign * place["high"])) for place in exact]
         if len(exact) > 1 and not np.isnan(ends).any():
             best = max(range(len(ends)), key=lambda place: ends[place][0])
-            if ends[best][0] > max(high for place, (_, high) in enumerate(ends) if place != best):
-                ahead.append(exact[best]["index"])
-    places["ours_best"] = places.index.isin(ahead)
+            next_high = max(high for place, (_, high) in enumerate(ends) if place != best)
+            exact[best]["ours_best"] = ends[best][0] > next_high
     return replace(sheet, places=places)
 
 
-def _find_measured_value(
-    place: Mapping[str, Any], column: PaperColumn, cells: MeasuredRows
+def _find_value(
+    place: Place, column: PaperColumn, rows: Sequence[Row | None], cells: MeasuredRows
 ) -> dict[str, Any]:
     """Returns a place's measured value, or the reason why it has none; nothing if it asks none."""
-    rows: list[Row] = []
     values = []
-    for request in place["asked"]:
-        row = cells.row(request)
+    for request, row in zip(place["asked"], rows, strict=True):
         if row is None:
             return {"state": _explain_absence(request, cells)}
         if row["status"] == "failed":
             return {"state": f"failed: {get_failure(row)}"}
-        rows.append(row)
-    for row in rows:
+    known_rows = [row for row in rows if row]
+    for row in known_rows:
         number = column.by_protocol.get(get_protocol(row), place["number"])
         value = _value(row, number, column.scale)
         if value is None:
             return {"state": get_reason(row, place["number"]) or place["empty"] or NO_VALUE}
         values.append(value)
-    if len(values) < 2:
-        return {**values[0], "ours": True} if values else {}
-    marks = {"mark": values[0]["mark"] or values[1]["mark"], "ours": True}
+    if not values:
+        return {}
+    ours = values[0]
+    if len(values) > 1:
+        mark = values[0]["mark"] or values[1]["mark"]
+        ours = {"mark": mark, **_compare(place, column, known_rows, values, cells)}
+    is_comparable = place["papers"] and not ours.get("doubted")
+    printed = get_printed_number(place) if is_comparable else nan
+    return {**ours, "ours": True, "difference": ours.get("value", nan) - printed}
+
+
+def _compare(
+    place: Place,
+    column: PaperColumn,
+    rows: Sequence[Row],
+    values: Sequence[Mapping[str, Any]],
+    cells: MeasuredRows,
+) -> dict[str, Any]:
+    """The difference or ratio of two cells, paired by prompt; without records no interval."""
     is_ratio = place["compared"] == "over"
     if is_ratio and rows[0] is rows[1]:
-        return {"value": 1.0, "low": 1.0, "high": 1.0, **marks}
-    # The difference or ratio of two cells, paired by prompt; without records no interval.
+        return dict.fromkeys(_ENDS, 1.0)
     gap = difference([[(rows[:1], rows[1:])]], place["number"], cells.records, is_ratio)
     if gap is None or gap.ends is None:
         ours, theirs = (number["value"] for number in values)
-        return {"value": ours / theirs if is_ratio else ours - theirs, **marks}
-    ends = (1 + number if is_ratio else number * column.scale for number in (gap.value, *gap.ends))
-    return dict(zip(("value", "low", "high"), ends, strict=True)) | marks
+        value = ours / theirs if is_ratio else ours - theirs
+        return dict(zip(_ENDS, (value, nan, nan), strict=True))
+    numbers = (gap.value, *gap.ends)
+    ends = [1 + number if is_ratio else number * column.scale for number in numbers]
+    return dict(zip(_ENDS, ends, strict=True))
 
 
 def _explain_absence(request: RequestedCell, cells: MeasuredRows) -> str:
@@ -198,7 +214,7 @@ def _value(row: Row, number: str, scale: float) -> dict[str, Any] | None:
     if number == "size":
         text = drafter_size(row)
         return None if text is None else {"text": text, "mark": mark}
-    ends = zip(("value", "low", "high"), get_number_and_ends(row, number), strict=True)
+    ends = zip(_ENDS, get_number_and_ends(row, number), strict=True)
     numbers: dict[str, Any] = {name: each * scale for name, each in ends if each is not None}
     return {**numbers, "mark": mark, "doubted": bool(doubt)} if "value" in numbers else None
 
@@ -211,7 +227,7 @@ def _notes(
     paper_pairs: Sequence[str],
 ) -> list[str]:
     requests = list_requests(sheet.places)
-    measured_places = sheet.places[sheet.places.ours]
+    measured_places = [place for place in sheet.places if place["ours"]]
     measured_rows = filter(None, map(cells.row, requests))
     rows = [row for row in measured_rows if row["status"] != "failed"]
     source = f"Paper: measured on {load_paper(item.paper).machine}."
@@ -247,8 +263,8 @@ def _notes(
     notes += cells.whole.left_out(requests)
     notes += _stop_notes(rows)
     notes += dict.fromkeys([*_turn_notes(rows), *_overlong_notes(rows)])
-    notes += differences(rows, {*measured_places.number})
-    marks = {*measured_places.mark}
+    notes += differences(rows, {place["number"] for place in measured_places})
+    marks = {place["mark"] for place in measured_places}
     never_best = "Such rows never stand out as best."
     notes += [f"Ours, {doubt}." for doubt in names.summarise_doubts(rows)]
     notes += [f"{text} {never_best}" for mark, text in MEANINGS.items() if mark in marks]
@@ -390,15 +406,15 @@ def _search_notes(item: Table, sheet: TableSheet, cells: MeasuredRows) -> list[s
     return notes
 
 
-def _comparison_notes(places: pd.DataFrame) -> list[str]:
+def _comparison_notes(places: Sequence[Place]) -> list[str]:
     """Notes on the intervals of values that compare two cells, or on their absence."""
-    quantity = "ratio" if (places.compared == "over").any() else "difference"
+    quantity = "ratio" if any(place["compared"] == "over" for place in places) else "difference"
     # Both ends of a cell over itself are 1: no estimate.
-    has_ends = places.low[(places.compared != "") & (places.low != places.high)].notna()
+    compared = [p["low"] for p in places if p["compared"] and p["low"] != p["high"]]
     notes = []
-    if has_ends.any():
+    if not all(map(isnan, compared)):
         notes.append(f"Our {quantity} of two rates: paired by prompt.")
-    if not has_ends.all():
+    if any(map(isnan, compared)):
         reason = "the records by prompt that would pair its two cells are not beside the results"
         notes.append(f"Our {quantity} of two rates has no interval where {reason}.")
     return notes

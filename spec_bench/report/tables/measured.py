@@ -164,8 +164,8 @@ class MeasuredRows:
     def _find_rows(self, request: RequestedCell) -> list[Row]:
         """Returns an asked decoder's rows at the asked sampling, the preferred ones first."""
         rows = self._cells.get((*request[:3], request.tree_attention), [])
-        asked = {name: getattr(request, name) for name in SAMPLING}
-        return [row for row in rows if all(e in (None, row[name]) for name, e in asked.items())]
+        asked = [(name, e) for name in SAMPLING if (e := getattr(request, name)) is not None]
+        return [row for row in rows if all(row[name] == e for name, e in asked)]
 
 
 def _list_trees(fits: Iterable[Row]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""A paper's table laid out: a frame of its places with the paper's numbers in them, and the
+"""A paper's table laid out: its places as records, with the paper's numbers in them, and the
 measured cells that each place asks for.
 
 A table is described by data (``papers.items.Table``): lines, values across and columns, which are
@@ -18,10 +18,7 @@ from dataclasses import dataclass, replace
 from math import isnan, nan
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from spec_bench.report.claims.contrast import is_lower_better
-from spec_bench.report.data.rows import compact, to_rows
 from spec_bench.report.papers.items import PaperColumn, Pick, TableLines, recipe_cells
 from spec_bench.report.papers.pairs import find_pair
 from spec_bench.report.papers.paper import Table, find_table, load_paper
@@ -37,8 +34,8 @@ _OF_PAIR = ("target", "draft", "task")
 _OVER_PLAIN = PaperColumn(metric="speedup", title="speed-up over AR", digits=2)
 Line = Mapping[str, Any]
 """A line's columns of the reference, its ``entry`` and whether it is ``extra``."""
-Place = Mapping[str, Any]
-"""A row of a table's places, see ``PLACE``."""
+Place = dict[str, Any]
+"""A record of a table's places, see ``PLACE``."""
 
 
 class RequestedCell(NamedTuple):
@@ -82,9 +79,11 @@ PLACE: dict[str, Any] = {
     "papers": False,  # whether the first of these is of the pair that is printed there
     "compared": "",  # minus or over
     # of ours, filled in by ``build``
+    "row": None,  # the measured cell
     "value": nan,
     "low": nan,
     "high": nan,
+    "difference": nan,  # from the printed one, of a paper's pair
     "text": "",  # a tree or a size
     "mark": "",  # of a row that is not exact
     "doubted": False,  # whether ours decides nothing
@@ -92,12 +91,7 @@ PLACE: dict[str, Any] = {
     "ours_best": False,
     "state": "",  # why not, where it asks for a cell
 }
-"""The columns of a table's places, as they are of an empty one."""
-
-
-def make_places(places: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Returns places as a frame, line by line."""
-    return compact(pd.DataFrame([{**PLACE, **place} for place in places], columns=list(PLACE)))
+"""The fields of a table's places, as they are of an empty one."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +102,7 @@ class TableSheet:
     title: str
     heads: tuple[str, ...]  # over the labels
     columns: tuple[PaperColumn, ...]
-    places: pd.DataFrame  # see ``PLACE``
+    places: Sequence[Place]  # line by line
     wanted: tuple[RequestedCell, ...] = ()  # of the paper's own lines, each cell once, in order
     notes: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()  # that would measure the missing cells
@@ -125,13 +119,14 @@ class TableSheet:
             has = f"{self.name} has {', '.join(self.metrics)}"
             raise UsageError(f"--columns {unknown[0]}: {has}")
         chosen = tuple(column for column in self.columns if column.metrics[0] in metrics)
-        is_chosen = self.places.column.isin([column.name for column in chosen])
-        return replace(self, columns=chosen, places=self.places[is_chosen])
+        chosen_names = {column.name for column in chosen}
+        places = [place for place in self.places if place["column"] in chosen_names]
+        return replace(self, columns=chosen, places=places)
 
     @property
     def measured(self) -> bool:
         """Whether some place has a measured number."""
-        return bool(self.places.ours.any())
+        return any(place["ours"] for place in self.places)
 
 
 def format_tree(decoder: str, spec: str) -> str:
@@ -140,9 +135,9 @@ def format_tree(decoder: str, spec: str) -> str:
     return "x".join(["1"] * numbers[0] if decoder == "sd" else map(str, numbers))
 
 
-def list_requests(places: pd.DataFrame) -> tuple[RequestedCell, ...]:
+def list_requests(places: Iterable[Place]) -> tuple[RequestedCell, ...]:
     """Lists the cells that places ask for, each once."""
-    return tuple(dict.fromkeys(request for requests in places.asked for request in requests))
+    return tuple(dict.fromkeys(request for place in places for request in place["asked"]))
 
 
 @functools.cache
@@ -168,7 +163,7 @@ def lay_out_table(name: str, pair: str | None) -> TableSheet:
     heads = tuple(head for _, head in spread)
     lines = _list_lines(table, numbers, other if table.other_pair == "lines" else None)
     request = functools.partial(_request_cells, table, numbers, paper.numbers, pair)
-    places = []
+    places: list[Place] = []
     for row, line, head, printed in _join_numbers(table, numbers, lines, spread):
         printed_pair = find_printed(row)
         is_own = pair and (table.other_pair == "beside" or row["target"] == pair)
@@ -177,13 +172,12 @@ def lay_out_table(name: str, pair: str | None) -> TableSheet:
         block = "/".join(_label(line, source, other) for source in table.block)
         labels = tuple(_label(line, source, other) for source in table.heads.values())
         own = {"block": block, "labels": labels, "asked": asked, "papers": papers}
-        places.append({**printed, **own, "empty": head.empty if asked else ""})
-    frame = make_places(places)
-    _mark_best(frame, heads)
-    _mark_tuned(frame, heads, table.tuned_from)
-    requests = list_requests(frame[~frame.extra])
+        places.append({**PLACE, **printed, **own, "empty": head.empty if asked else ""})
+    _mark_best(places, heads)
+    _mark_tuned(places, heads, table.tuned_from)
+    requests = list_requests(place for place in places if not place["extra"])
     title = _fill_title(table, numbers, drafts)
-    return TableSheet(name, title, tuple(table.heads), heads, frame, requests, table.notes)
+    return TableSheet(name, title, tuple(table.heads), heads, places, requests, table.notes)
 
 
 def _find_printed_pair(table: Table, drafts: Mapping[str, str], row: Line) -> str | None:
@@ -391,48 +385,46 @@ def _iter_speedups(numbers: Sequence[Row]) -> Iterator[Row]:
 
 
 def iter_rivals(
-    places: pd.DataFrame, heads: Sequence[PaperColumn]
+    places: Iterable[Place], heads: Sequence[PaperColumn]
 ) -> Iterator[tuple[int, list[Place]]]:
     """Yields -1 where less is better, else 1, and the places that compete in it."""
     columns = {head.name: head for head in heads if head.best}
-    competing = places[(places.block != "") & places.column.isin(list(columns))]
-    rows = to_rows(competing.reset_index())
-    for (_, name), rivals in group_by_key(((p["block"], p["column"]), p) for p in rows).items():
+    competing = (place for place in places if place["block"] and place["column"] in columns)
+    blocks = group_by_key(((place["block"], place["column"]), place) for place in competing)
+    for (_, name), rivals in blocks.items():
         if len(rivals) > 1:
             metric = columns[name].measured or columns[name].metrics[0]
             yield -1 if is_lower_better(metric) else 1, rivals
 
 
-def _mark_best(places: pd.DataFrame, heads: Sequence[PaperColumn]) -> None:
+def get_printed_number(place: Place) -> float:
+    """Returns a place's printed number; NaN where the paper prints none."""
+    try:
+        return float(place["printed"])
+    except ValueError:
+        return nan
+
+
+def _mark_best(places: Sequence[Place], heads: Sequence[PaperColumn]) -> None:
     """Marks the best printed values of every column and block, equal ones, too; none where one of
     them is lost, which may be the best.
     """
-    best = []
-    for sign, rivals in iter_rivals(places.assign(worth=_read_printed(places)), heads):
-        worth = [sign * place["worth"] for place in rivals if not isnan(place["worth"])]
-        if worth and not any(place["lost"] for place in rivals):
-            best += [place["index"] for place in rivals if sign * place["worth"] == max(worth)]
-    places["best"] = places.index.isin(best)
-
-
-def _read_printed(places: pd.DataFrame) -> pd.Series:
-    """Returns the printed numbers; NaN where the paper prints none."""
-    return pd.to_numeric(places.printed, errors="coerce")
+    for sign, rivals in iter_rivals(places, heads):
+        numbers = [sign * get_printed_number(place) for place in rivals]
+        best = max((number for number in numbers if not isnan(number)), default=nan)
+        for place, number in zip(rivals, numbers, strict=True):
+            place["best"] = number == best and not any(rival["lost"] for rival in rivals)
 
 
 def _mark_tuned(
-    places: pd.DataFrame, heads: Sequence[PaperColumn], tuned_from: Mapping[str, str]
+    places: Sequence[Place], heads: Sequence[PaperColumn], tuned_from: Mapping[str, str]
 ) -> None:
     """Marks numbers that are larger than those of the draft before fine-tuning."""
-    printed = _read_printed(places)
-    keys = [*zip(places.labels, places.column, strict=True)]
-    by_key = dict(zip(keys, printed, strict=True))
-    before = [
-        by_key.get(((tuned_from.get(labels[0], ""), *labels[1:]), column), nan)
-        for labels, column in keys
-    ]
-    for head in heads:
-        if head.tuned:
-            is_larger = (places.column == head.name) & (printed > before)
-            places.loc[is_larger, "best"] = head.tuned == "bold"
-            places.loc[is_larger, "underlined"] = head.tuned == "underlined"
+    how = {head.name: head.tuned for head in heads}
+    printed = {(p["labels"], p["column"]): get_printed_number(p) for p in places}
+    for place in places:
+        draft, *labels = place["labels"]
+        before = (tuned_from.get(draft, ""), *labels), place["column"]
+        if how[place["column"]] and get_printed_number(place) > printed.get(before, nan):
+            place["best"] = how[place["column"]] == "bold"
+            place["underlined"] = how[place["column"]] == "underlined"

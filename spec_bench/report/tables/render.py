@@ -16,9 +16,8 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
 
-from spec_bench.report.data.rows import Row, to_rows
 from spec_bench.report.papers.items import PaperColumn
-from spec_bench.report.tables.printed import TableSheet
+from spec_bench.report.tables.printed import Place, TableSheet
 from spec_bench.settings.fields import one_line
 from spec_bench.system.files import escape_cell
 from spec_bench.system.groups import group_by_key
@@ -59,7 +58,7 @@ def list_columns(sheet: TableSheet) -> list[tuple[PaperColumn, str]]:
     """Lists the columns that are written, each with the part that it shows, ``paper``, ``ours`` or
     ``difference``: not those that nobody printed or measured.
     """
-    by_column = group_by_key((place["column"], place) for place in to_rows(sheet.places))
+    by_column = group_by_key((place["column"], place) for place in sheet.places)
     result = []
     for column in sheet.columns:
         places = by_column.get(column.name, [])
@@ -78,15 +77,9 @@ def get_title(column: PaperColumn) -> str:
     return f"{column.group}: {column.title}" if column.group else column.title
 
 
-def _group_lines(sheet: TableSheet) -> list[list[Row]]:
-    """Returns the places of each line, with their difference, ours minus printed: NaN where one of
-    them is missing or of another pair, or ours decides nothing.
-    """
-    places = sheet.places
-    printed = places.printed.where(places.papers & ~places.doubted)
-    differences = places.value - pd.to_numeric(printed, errors="coerce")
-    rows = to_rows(places.assign(difference=differences))
-    return [[*line] for _, line in groupby(rows, itemgetter("line"))]
+def _group_lines(sheet: TableSheet) -> list[list[Place]]:
+    """Returns the places of each line."""
+    return [[*line] for _, line in groupby(sheet.places, itemgetter("line"))]
 
 
 def format_lines(sheet: TableSheet, form: str) -> list[dict[str, Any]]:
@@ -119,7 +112,7 @@ def format_lines(sheet: TableSheet, form: str) -> list[dict[str, Any]]:
 
 
 def _format_place(
-    place: Row, column: PaperColumn, part: str, line_mark: str, form: str
+    place: Place, column: PaperColumn, part: str, line_mark: str, form: str
 ) -> tuple[str, str]:
     """Returns a place's text, and what it is; ``line_mark`` is the mark at the line's label."""
     escape_text, bold, underlined, behind = _FORMATS[form]
@@ -301,7 +294,7 @@ def csv_text(*sheets: TableSheet) -> str:
     return "".join(texts)
 
 
-def _list_ends(place: Row, measured: bool) -> dict[str, str]:
+def _list_ends(place: Place, measured: bool) -> dict[str, str]:
     """Returns a place's texts by the ends of their columns' names, in a table that is measured or
     not.
     """
