@@ -131,7 +131,7 @@ def test_authors_is_refused_where_no_recipe_says_what_they_did():
 def test_dsbds_authors_ask_squad_one_with_an_example_and_let_answers_run_on(plain_tokenizer):
     given = asked("dsbd=one_cache", "protocol=authors", "task=squad")
     task = build_task(given.task)
-    assert given.protocol == "authors" and given.generation.max_new_tokens == 200
+    assert given.protocol == "authors" and given.generation["max_new_tokens"] == 200
     assert task.source.hub.path == "rajpurkar/squad" and task.instruction is None
     assert (task.stop, task.score_until, task.prompt_limit) == ((), ("\n",), 512)
     assert {"sd:4", "dsbd_one_cache:3x3@0.9", "dsbd_one_cache:2x3@0.9"} <= {*given.cells}
@@ -218,7 +218,8 @@ def test_mcsds_speed_ups_count_the_prefill_as_its_authors_do(tmp_path, capsys):
     report((*told, "--results", str(tmp_path)))
     shown = capsys.readouterr().out
     assert "1.25" in shown and "1.75" not in shown
-    assert "for trees of one level" in " ".join(shown.split())
+    notes = " ".join(shown.split())
+    assert "for trees of one level" in notes and "prefill left out" not in notes
 
 
 def test_perplexity_by_prompt_weighs_prompts_alike():

@@ -169,7 +169,8 @@ def _find_value(
         ours = {"mark": mark, **_compare(place, column, known_rows, values, cells)}
     is_comparable = place["papers"] and not ours.get("doubted")
     printed = get_printed_number(place) if is_comparable else nan
-    return {**ours, "ours": True, "difference": ours.get("value", nan) - printed}
+    gap = ours.get("value", nan) - printed
+    return {**ours, "number": number, "ours": True, "difference": gap}
 
 
 def _compare(
