@@ -35,9 +35,23 @@ Columns = Literal["main", "all"] | Sequence[str]
 _NAMES = ("decoder", "spec")
 _NUMBERS = ("block_efficiency", "token_rate", "speedup")
 _NEVER = (
-    *("run_id", "baseline", "draft", "target", "prompts_digest", "target_revision"),
-    *("draft_revision", "tree_revision", "data_revision", "data_file", "library", "stage"),
-    *("lossless", "status", "reason", "simulated_acceptance", "machine"),
+    "run_id",
+    "baseline",
+    "draft",
+    "target",
+    "prompts_digest",
+    "target_revision",
+    "draft_revision",
+    "tree_revision",
+    "data_revision",
+    "data_file",
+    "library",
+    "stage",
+    "lossless",
+    "status",
+    "reason",
+    "simulated_acceptance",
+    "machine",
 )
 
 

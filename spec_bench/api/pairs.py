@@ -274,8 +274,13 @@ class LoadedPair:
         prompts, is_list = parse_prompts(prompt)
         if is_list and prompt_id is not None:
             raise UsageError("prompt_id is of one prompt, got a list of prompts")
-        sampling_values = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        sampling = _choose_sampling(sampling, {**sampling_values, "max_new_tokens": max_new_tokens})
+        sampling = _choose_sampling(
+            sampling,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            max_new_tokens=max_new_tokens,
+        )
         built_decoder, key = self._build_decoder(decoder, sampling, self._pool)
         requests = self._requests(prompts, max_new_tokens, chat, prompt_id, stop)
         answers = [
@@ -310,8 +315,13 @@ class LoadedPair:
         prompts, is_list = parse_prompts(prompt)
         if is_list:
             raise UsageError("stream takes one prompt, got a list; decode takes several")
-        sampling_values = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        sampling = _choose_sampling(sampling, {**sampling_values, "max_new_tokens": max_new_tokens})
+        sampling = _choose_sampling(
+            sampling,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            max_new_tokens=max_new_tokens,
+        )
         # Separate caches: other prompts may be decoded between two steps.
         built_decoder, key = self._build_decoder(decoder, sampling, None)
         requests = self._requests(prompts, max_new_tokens, chat, prompt_id, stop)
@@ -407,7 +417,7 @@ class LoadedPair:
         return requests
 
 
-def _choose_sampling(sampling: SamplingSettings | None, given: dict[str, Any]) -> SamplingSettings:
+def _choose_sampling(sampling: SamplingSettings | None, **given: Any) -> SamplingSettings:
     """Returns a call's sampling settings, given at once or one by one. Raises UsageError: both."""
     given_sampling = merge_sampling(check_generation(given, "decode"))
     if sampling is None:

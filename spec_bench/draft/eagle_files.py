@@ -35,8 +35,16 @@ _ONLY = {
 }
 # Their values say nothing that the tensors do not.
 _TOLD = (
-    *("bias", "qkv_bias", "attention_bias", "tie_word_embeddings", "use_cache", "has_lm_head"),
-    *("embed_requires_grad", "return_dict", "output_hidden_states", "output_attentions"),
+    "bias",
+    "qkv_bias",
+    "attention_bias",
+    "tie_word_embeddings",
+    "use_cache",
+    "has_lm_head",
+    "embed_requires_grad",
+    "return_dict",
+    "output_hidden_states",
+    "output_attentions",
 )
 
 

@@ -149,7 +149,8 @@ def _check_job(request: RunSettings) -> JobSettings:
     if settings.rounds_by_batch:
         log.warning(
             "%s in batches of %d: a text may differ from that of other batches, by rounding",
-            *(settings.pair.specs[0].dtype, settings.engine.batch_size),
+            settings.pair.specs[0].dtype,
+            settings.engine.batch_size,
         )
     for reason in settings.left_out:
         log.warning("left out: %s", reason)

@@ -29,8 +29,17 @@ from spec_bench.system.processor import cpu_model
 
 log = logging.getLogger(__name__)
 _PACKAGES = (
-    *("torch", "transformers", "datasets", "evaluate", "sacrebleu", "rouge-score", "hydra-core"),
-    *("wandb", "pandas", "numpy", "tokenizers"),
+    "torch",
+    "transformers",
+    "datasets",
+    "evaluate",
+    "sacrebleu",
+    "rouge-score",
+    "hydra-core",
+    "wandb",
+    "pandas",
+    "numpy",
+    "tokenizers",
 )
 
 

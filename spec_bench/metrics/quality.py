@@ -292,7 +292,9 @@ def check_references(name: str, references: References, tokenize: str | None = N
             log.warning(
                 "%s finds %d words in references of %d letters: task.tokenize=zh, ja-mecab, char "
                 "or intl finds those of other scripts, chrf needs none",
-                *(name, len(words), letters),
+                name,
+                len(words),
+                letters,
             )
     if name in SCORES:
         SCORES[name]().check(references)

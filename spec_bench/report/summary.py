@@ -55,7 +55,8 @@ def write_report(results: Path, folder: Path) -> None:
     answer_lines = "".join(f"- {escape_markdown(answer)}\n" for answer in answers)
     parts = [
         *([f"### Answer\n\n{answer_lines}"] if answers else []),
-        *(markdown(groups, results), *categories_markdown(groups, records)),
+        markdown(groups, results),
+        *categories_markdown(groups, records),
         f"### Checks\n\n{checks_markdown(check_generally(rows, records), None)}\n",
     ]
     write_text(folder / "table.md", "\n".join(parts))

@@ -223,13 +223,11 @@ class ServerGroup:
         is_multirun = len(self.requests) > 1 or self.options.sweeps
         requests = ",".join(map(str, self.requests))
         command = [
-            *(
-                sys.executable,
-                "-m",
-                "spec_bench",
-                *(["-m"] if is_multirun else []),
-                "engine=server",
-            ),
+            sys.executable,
+            "-m",
+            "spec_bench",
+            *(["-m"] if is_multirun else []),
+            "engine=server",
             *(f"server.{key}={quote_value(value)}" for key, value in server_settings.items()),
             f"engine.batch_size={requests}",
             *(["engine.batching=continuous"] if max(self.requests) > 1 else []),

@@ -34,8 +34,12 @@ _ROUNDED_COLUMNS = (
 )
 _POINTS = ("prompts", "draft_calls", "parameter_ratio", *_ROUNDED_COLUMNS)  # of screened cells
 STATE = (
-    *("target_revision", "draft_revision", "tree_revision"),
-    *("data_revision", "prompts_digest", "engine"),
+    "target_revision",
+    "draft_revision",
+    "tree_revision",
+    "data_revision",
+    "prompts_digest",
+    "engine",
 )
 MODELS = ("target_digest", "draft_digest")
 # Columns that follow from state and machine: a user does not vary them on purpose.

@@ -24,10 +24,23 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.redaction import redact_values
 
 NO_ROOM = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
-    *(errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
-    *(errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO),
-    *(errno.EXDEV, errno.EBUSY, errno.ENOTEMPTY, errno.ESTALE),
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.EEXIST,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.ENXIO,
+    errno.EXDEV,
+    errno.EBUSY,
+    errno.ENOTEMPTY,
+    errno.ESTALE,
 )
 _LOST_FILE = (*NO_ROOM, errno.ENOENT)  # of a file that is written
 _WRITTEN_NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors says it

@@ -169,7 +169,9 @@ def _run_cells(
         log.warning(
             "engine.compile=%s took %.0f s before the first prompt, the prompts %.0f s: "
             "a job of this size is done sooner with engine.compile=none",
-            *(compile_mode, prepare_s, decoding),
+            compile_mode,
+            prepare_s,
+            decoding,
         )
     if is_first:
         with show_spinner("computing intervals", shows_progress):

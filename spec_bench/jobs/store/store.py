@@ -96,7 +96,10 @@ class CellStore:
                 then = "again what these models left here before"
             log.warning(
                 "%s is another model's: %s; the old one is now %s, and the cell is %s",
-                *(self.folder, _name_difference(old_models, models), past.name, then),
+                self.folder,
+                _name_difference(old_models, models),
+                past.name,
+                then,
             )
         cell_folder.write_models(self.folder, {"models": models})
         return models

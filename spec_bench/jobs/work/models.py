@@ -247,7 +247,8 @@ def choose_thread_count(
                 log.warning(
                     "a pass of the target takes %.2g s, and took %.2g s when the number of threads "
                     "was chosen: it is chosen again",
-                    *(timings[count], stored_s),
+                    timings[count],
+                    stored_s,
                 )
         seconds, count = min(zip(timings.values(), timings, strict=True))
         choices[key] = count, seconds

@@ -101,7 +101,11 @@ class JobPrompts:
         if cut_count or skipped_count:
             log.warning(
                 "%s: of %d prompts longer than %d tokens are cut %d, left out %d",
-                *(name, len(settings.examples), room, cut_count, skipped_count),
+                name,
+                len(settings.examples),
+                room,
+                cut_count,
+                skipped_count,
             )
         examples = tuple(example for example, _ in example_requests)
         prompts = cls(task, tokenizer, examples, all_requests, cut_count, skipped_count, failures)
@@ -138,7 +142,8 @@ class JobPrompts:
             log.warning(
                 "%s: %d later turn(s) not asked, which have no fixed answer to continue: give "
                 "task.answers, or task.later_turns=own continues each decoder's own",
-                *(name, self.left_out),
+                name,
+                self.left_out,
             )
 
     def warn_of_markers(self) -> None:
@@ -160,11 +165,9 @@ class JobPrompts:
             first_example, found_tokens = marked_examples[0]
             log.warning(
                 "the texts of %s hold special tokens, which a template writes: %r (%s) has %s",
-                *(
-                    format_count(len(marked_examples), "prompt"),
-                    first_example.id,
-                    getattr(first_example.meta, "place", ""),
-                ),
+                format_count(len(marked_examples), "prompt"),
+                first_example.id,
+                getattr(first_example.meta, "place", ""),
                 ", ".join(found_tokens),
             )
 

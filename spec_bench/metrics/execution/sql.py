@@ -155,7 +155,8 @@ class ExecutionAccuracy(Score):
         queries = [
             # One row more than the reference has is enough to tell that there are too many.
             Query(
-                *(gold.database, statements[place]),
+                gold.database,
+                statements[place],
                 seconds=self.seconds + _SLOWER * outcome.seconds,
                 rows=len(outcome.rows) + 1,
             )
