@@ -213,8 +213,10 @@ class Generation:
         """Inverts ``to_json``."""
         steps = ({**step, "widths": tuple(step.get("widths", ()))} for step in content["steps"])
         values = {**content, "tokens": tuple(content["tokens"])}
-        if "sitting" in values:  # in lines of version 0.2 and before
+        # Lines of version 0.2 name the session so; the oldest have a second meter's joules.
+        if "sitting" in values:
             values["session"] = values.pop("sitting")
+        values.pop("energy_check_j", None)
         values["steps"] = tuple(StepRecord(**step) for step in steps)
         if delivery := content.get("delivery"):
             lists = {key: tuple(delivery[key]) for key in ("seconds", "tokens")}

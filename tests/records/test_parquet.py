@@ -179,7 +179,7 @@ def test_a_category_is_a_column_only_where_some_prompt_has_one(tmp_path):
 
 def test_older_lines_and_files_name_their_session_by_its_former_name(tmp_path):
     line = replace(PLAIN, session="s").to_json()
-    line["sitting"] = line.pop("session")
+    line |= {"sitting": line.pop("session"), "energy_check_j": None}
     assert Generation.from_json(line).session == "s"
     lines = parquet._add_missing_columns(pa.table({"run_id": ["a"], "sitting": ["s"]}))
     assert lines["session"].to_pylist() == ["s"] and "sitting" not in lines.column_names
