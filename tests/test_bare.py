@@ -1,6 +1,7 @@
 """The machine and the GPU's scripts run beside a bare torch and transformers, in a small tree."""
 
 import csv
+import math
 import os
 import runpy
 import subprocess
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.bare import absent_modules
 from tests.committed import committed_files
@@ -132,6 +134,17 @@ def test_without_anything_wrong_there_is_no_verdict(tmp_path):
         "device,decoder,spec,token_rate,refused\nH200,ar,-,100,\n"
     )
     assert verdicts(tmp_path) == []
+
+
+def test_an_iterations_times_are_kept_where_nothing_can_be_profiled(tmp_path, monkeypatch):
+    measure = runpy.run_path(str(GPU / "phases.py"))["time_iterations"]
+    monkeypatch.setitem(measure.__globals__, "kernels_of", lambda run, device: [])
+    plan = {"7b": [("float32", "static", 0.3, 20, ("ar", "sd:2"))]}
+    monkeypatch.setitem(measure.__globals__, "PLAN", plan)
+    assert measure("7b", tmp_path, torch.device("cpu"), True, math.inf) == (True, True)
+    rows = rows_in(tmp_path / "gpu-phases.csv")
+    assert [(row["cell"], row["kernels"]) for row in rows] == [("ar", "0"), ("sd:2", "0")]
+    assert all(float(row["replay_ms"]) > 0 for row in rows)
 
 
 def test_every_decoder_that_a_gpu_is_to_try_can_be_built():

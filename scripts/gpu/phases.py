@@ -340,12 +340,14 @@ def time_iterations(
                 print(*row.values(), f"{type(error).__name__}: {error}"[:300], flush=True)
                 good = False
                 continue
-            whole += [{**row, **times, **phase, **where_ran(device)} for phase in phases]
+            # Where nothing may be profiled, an iteration's times are left.
+            whole += [{**row, **times, **phase, **where_ran(device)} for phase in phases or [{}]]
             names += [{**row, **each} for each in longest]
             print(row, times, phases, flush=True)
             columns = list(dict.fromkeys(key for each in whole for key in each))
             write_csv(out / PHASES, whole, columns)
-            write_csv(out / NAMES, names, list(names[0]))
+            if names:
+                write_csv(out / NAMES, names, list(names[0]))
         del models
         gc.collect()
         if device.type == "cuda":

@@ -51,8 +51,8 @@ def median_s(work: Callable[[], Any], repeats: int = 20) -> float:
     return statistics.median(seconds)
 
 
-def recorded(work: Callable[[], Any], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """The work as a graph, and what its replays overwrite."""
+def record_graph(work: Callable[[], Any], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """Records work as a graph; returns it, and what its replays overwrite."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -82,13 +82,13 @@ def graphs() -> Found:
     """What recordings leave behind."""
     weight, states = torch.randn(512, 512, device=GPU), torch.randn(2, 512, device=GPU)
     pool = torch.cuda.graph_pool_handle()
-    graph = recorded(lambda: states @ weight, pool)
+    graph = record_graph(lambda: states @ weight, pool)
     del graph
     gc.collect()
-    yield "a pool after its last graph", tried(lambda: recorded(lambda: states @ weight, pool))
+    yield "a pool after its last graph", tried(lambda: record_graph(lambda: states @ weight, pool))
     pool = torch.cuda.graph_pool_handle()
-    yield "a recording that waits", tried(lambda: recorded(lambda: states.sum().item(), pool))
-    yield "the pool after that", tried(lambda: recorded(lambda: states + 1, pool))
+    yield "a recording that waits", tried(lambda: record_graph(lambda: states.sum().item(), pool))
+    yield "the pool after that", tried(lambda: record_graph(lambda: states + 1, pool))
     yield "the default generator", tried(lambda: torch.rand(1, device=GPU))
 
 
@@ -126,7 +126,7 @@ def products(bytes_per_s: float) -> Found:
         weights = [torch.randn(out, inner, device=GPU, dtype=torch.bfloat16) for _ in range(8)]
         for tokens in (1, 4, 16, 64):
             states = torch.randn(tokens, inner, device=GPU, dtype=torch.bfloat16)
-            graph, _ = recorded(lambda: [linear(states, each) for each in weights])  # noqa: B023
+            graph, _ = record_graph(lambda: [linear(states, each) for each in weights])  # noqa: B023
             share = 8 * 2 * out * inner / median_s(graph.replay) / bytes_per_s
             yield f"{name}, {tokens} tokens, share of bandwidth", round(share, 3)
 
@@ -140,7 +140,7 @@ def launches() -> Found:
             ones.add_(1)
 
     yield "launch by the host, us", round(1e3 * median_s(thousand, 5), 2)
-    yield "kernel in a graph, us", round(1e3 * median_s(recorded(thousand)[0].replay, 5), 2)
+    yield "kernel in a graph, us", round(1e3 * median_s(record_graph(thousand)[0].replay, 5), 2)
 
 
 def found() -> Found:

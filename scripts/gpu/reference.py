@@ -22,6 +22,7 @@ from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from scripts.gpu.probe import record_graph
 from spec_bench.system.files import read_csv, write_csv
 
 START, STEPS, TURNS = 512, 96, 5
@@ -129,18 +130,7 @@ def synchronise(device: torch.device) -> None:
 
 def as_graph(work: Callable[[], object], device: torch.device) -> Callable[[], object]:
     """Returns work on a GPU as a graph's replay; on a CPU the work."""
-    if device.type != "cuda":
-        return work
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        work()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        work()
-    replay: Callable[[], object] = graph.replay
-    return replay
+    return record_graph(work)[0].replay if device.type == "cuda" else work
 
 
 @torch.inference_mode()
