@@ -325,8 +325,10 @@ def padded(tmp_path):
 
 @pytest.mark.parametrize(("tokens", "used"), [(57, 57), (60, 60), (61, 60), (100, 60)])
 def test_a_pair_uses_the_tokens_that_both_models_embed_and_the_tokenizer_has(padded, tokens, used):
-    assert load_models(padded, 50)[0].vocab_size == 50  # it is not cut for the next pair
+    small = load_models(padded, 50)[0]
     target, draft = load_models(padded, tokens)
+    assert load_models(padded, tokens)[0] is target  # so that its caches are found again
+    assert small.vocab_size == 50  # a pair's target is not changed by the next pair
     assert target.vocab_size == draft.vocab_size == used
     decoder = build_decoder(decoder_settings("sd"), target, [draft], SamplingSettings())
     assert len(decoder.generate([Request("p", (3, 1, 4), 8)], 0)[0].tokens) == 8

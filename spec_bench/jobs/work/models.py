@@ -46,6 +46,8 @@ _TOKENS = 8  # of a pass that is timed: between one token and a tree
 _ROUNDS = 30  # so many that a moment's work of others decides no median
 _SECONDS = 1.0  # after which no further round begins
 _models: dict[tuple[ModelSpec, str | None], LanguageModel] = {}
+# by a loaded model and a number of tokens: the model, and its copy with so many
+_limited_models: dict[tuple[int, int], tuple[LanguageModel, LanguageModel]] = {}
 _mapped_drafts: dict[tuple[int, int, str | int | None, str], LanguageModel] = {}
 _heads: dict[tuple[str, str | None, str, str | int | None], DraftHeads] = {}
 _usual: dict[int, int] = {}  # the number of threads that was chosen: torch's before
@@ -64,9 +66,24 @@ def load_models(pair: Pair, tokens: int) -> list[LanguageModel]:
         for model, spec in zip(models, pair.specs, strict=True)
         if model is models[0] or not (is_intersection or read_ids(Path(spec.path)))
     ]
-    models[0].vocab_size = count = min(tokens, *token_counts)
+    count = min(tokens, *token_counts)
     drafts = zip(models[1:], pair.specs[1:], pair.get_marks(weights=False)[1:], strict=True)
-    return [models[0], *(_draft(pair, *draft, count) for draft in drafts)]
+    return [
+        _limit_vocabulary(models[0], count),
+        *(_draft(pair, *draft, count) for draft in drafts),
+    ]
+
+
+def _limit_vocabulary(model: LanguageModel, count: int) -> LanguageModel:
+    """Returns a model with ``count`` tokens; the loaded one, which other pairs use, stays as it is.
+    It is the same one whenever it is asked for.
+    """
+    key = (id(model), count)
+    if key not in _limited_models:
+        limited_model = copy(model)
+        limited_model.vocab_size = count
+        _limited_models[key] = model, limited_model
+    return _limited_models[key][1]
 
 
 def _draft(
