@@ -183,9 +183,10 @@ def find_unsupported(drafter: Drafter, tree: Policy, tree_attention: bool) -> It
 
 
 def check_sampling(settings: SamplingSettings) -> None:
-    """Checks that transformers can sample that way; a ValueError if the draft has a temperature of
-    its own.
+    """Checks that transformers can sample that way. Raises UsageError: the draft has a temperature
+    of its own, or the library lacks a setting.
     """
+    settings.get_options()
     temperature = settings.draft_temperature
     if temperature not in (None, settings.temperature):
         raise UsageError(

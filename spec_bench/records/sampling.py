@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
 # Logits over less than the least temperature could overflow float32.
 Temperature = Annotated[float, Range(1e-6, zero=True)]
-_HERE_ALONE = ("draft_temperature", "probability_dtype")  # other engines have no such settings
-_SINCE_RUN_IDS = ("min_p",)  # settings that came after the first run ids, which stay as they are
+_PORTABLE = ("temperature", "top_k", "top_p", "min_p")  # transformers and servers call them so, too
+_OURS = ("draft_temperature", "probability_dtype")  # of no other engine's target
+# What every run id has. Later settings are part of one where they are not at their defaults, so
+# that what was measured before there was a choice is found again.
+_IN_EVERY_ID = ("temperature", "top_k", "top_p", *_OURS)
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,17 @@ class SamplingSettings:
         return replace(self, temperature=self.draft_temperature, draft_temperature=None)
 
     def get_options(self) -> dict[str, float]:
-        """Returns the settings that other engines have under the same names."""
-        return {name: value for name, value in vars(self).items() if name not in _HERE_ALONE}
+        """Returns the settings that transformers and servers have under the same names. Raises
+        UsageError: one is set that they do not have.
+        """
+        for field in fields(SamplingSettings):
+            value = getattr(self, field.name)
+            if field.name not in (*_PORTABLE, *_OURS) and value != field.default:
+                raise UsageError(
+                    f"generation.{field.name} must be {field.default} where another engine "
+                    f"decodes, which has no such setting; got {value}"
+                )
+        return {name: getattr(self, name) for name in _PORTABLE}
 
     def get_columns(self) -> dict[str, float | str]:
         """Returns the settings as columns of a row; "" where a later one keeps all tokens and where
@@ -73,14 +85,15 @@ class SamplingSettings:
         del values["probability_dtype"]
         if values["draft_temperature"] in (None, self.temperature):
             values["draft_temperature"] = ""
-        return {**dict.fromkeys(_SINCE_RUN_IDS, ""), **values}
+        names = (field.name for field in fields(SamplingSettings) if field.name not in _OURS)
+        return {**dict.fromkeys(names, ""), **values}
 
     def describe(self) -> dict[str, Any]:
         """Returns the settings by name, as a run id hashes them."""
         return {
             field.name: getattr(self, field.name)
             for field in fields(SamplingSettings)
-            if field.name not in _SINCE_RUN_IDS or getattr(self, field.name) != field.default
+            if field.name in _IN_EVERY_ID or getattr(self, field.name) != field.default
         }
 
 

@@ -5,13 +5,14 @@ from dataclasses import fields, replace
 
 import pytest
 
-from spec_bench.records import checksums
+from spec_bench.records import checksums, sampling
 from spec_bench.records.checksums import BLANK
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import CellFacts, CellResult, Reason, format_reasons, parse_reasons
 from spec_bench.sinks.rows import flatten_facts, from_json, parse_facts, to_json, to_row
 from spec_bench.vocabulary import columns
 from tests.cells import facts, result
+from tests.said import naming, one_line
 
 REASONS = (
     Reason("energy_j_per_token", "nvml: no device, try another"),
@@ -28,6 +29,9 @@ def test_every_fact_is_a_column_that_says_what_a_cell_is():
 def test_a_sampling_setting_that_keeps_every_token_is_empty_in_rows_and_absent_from_run_ids():
     usual = SamplingSettings()
     assert (usual.get_columns()["min_p"], "min_p" in usual.describe()) == ("", False)
+    assert list(usual.describe()) == [
+        *("temperature", "top_k", "top_p", "draft_temperature", "probability_dtype")
+    ]
     chosen = SamplingSettings(min_p=0.25)
     assert (chosen.get_columns()["min_p"], chosen.describe()["min_p"]) == (0.25, 0.25)
 
@@ -134,3 +138,10 @@ def test_facts_are_read_by_the_types_of_their_fields():
     assert (read.draft, read.simulated_acceptance) == (("a", "b"), (0.5, 0.25))
     with pytest.raises(ValueError, match="integer"):
         parse_facts({**labels, "seed": "many"})
+
+
+def test_a_setting_that_no_other_engine_has_is_refused_there(monkeypatch):
+    monkeypatch.setattr(sampling, "_PORTABLE", ("temperature", "top_k", "top_p"))
+    assert SamplingSettings(0.5).get_options() == {"temperature": 0.5, "top_k": 0, "top_p": 1.0}
+    with one_line(naming("generation.min_p", "0.0", "got 0.25")):
+        SamplingSettings(min_p=0.25).get_options()

@@ -64,8 +64,9 @@ def _problems(request: RunSettings) -> Iterator[str]:
 
 def check_served_sampling(server: ServerSettings, sampling: SamplingSettings) -> None:
     """Checks that a server truncates in the order of ``core/warp.py``: vLLM has min-p before top-p.
-    Raises UsageError: it may not.
+    Raises UsageError: it may not, or lacks a setting.
     """
+    sampling.get_options()
     if sampling.min_p and sampling.top_p < 1 and server.kind != "llama_cpp":
         raise UsageError(
             f"generation.min_p={sampling.min_p:g} with generation.top_p={sampling.top_p:g}: "
