@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from scripts.gpu import phases_figure
 from tests.bare import absent_modules
 from tests.committed import committed_files
 from tests.said import naming
@@ -145,6 +146,25 @@ def test_an_iterations_times_are_kept_where_nothing_can_be_profiled(tmp_path, mo
     rows = rows_in(tmp_path / "gpu-phases.csv")
     assert [(row["cell"], row["kernels"]) for row in rows] == [("ar", "0"), ("sd:2", "0")]
     assert all(float(row["replay_ms"]) > 0 for row in rows)
+
+
+def test_the_picture_of_phases_has_what_lies_between_kernels_and_the_memorys_limit(tmp_path):
+    (tmp_path / "gpu-phases.csv").write_text(
+        "pair,dtype,compile,cell,replay_ms,phase,ms,device\n"
+        "7b,bfloat16,static,sd:5,10,draft,4,H100\n7b,bfloat16,static,sd:5,10,target,5,H100\n"
+    )
+    (tmp_path / "gpu-reference.csv").write_text(
+        "sizes,dtype,compile,tokens,ms,weights_gb_s\nllama2_7b,bfloat16,eager,1,8,1500\n"
+    )
+    (tmp_path / "gpu-probe.csv").write_text('what,value\n"bandwidth of a sum, GB/s",3000\n')
+    figure = phases_figure.draw(tmp_path, None)
+    (axes,) = figure.axes
+    widths = [patch.get_width() for patch in axes.patches]
+    assert widths == [4, 0, 5, 0, 0, 1]  # the last one lies between kernels
+    lines = {line.get_label(): line.get_xdata()[0] for line in axes.lines}
+    assert lines == {"torch alone, eager": 8, "the memory": 4}
+    phases_figure.main([str(tmp_path), "--before", str(tmp_path)])
+    assert (tmp_path / "gpu-phases.png").stat().st_size > 1000
 
 
 def test_every_decoder_that_a_gpu_is_to_try_can_be_built():
