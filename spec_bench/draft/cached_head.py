@@ -179,7 +179,13 @@ class LastHiddenDraftState(DraftState):
 def cache_attention(cache: SlotCache, mask: Tensor) -> AttentionFunction:
     """Makes attention over a cache's slots that ``mask`` shows, after ``SlotCache.begin``."""
 
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
+    def attend(
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float | None = None,
+    ) -> Tensor:
         keys, values = cache.layers[layer].update(k, v)
         gqa = q.shape[1] != keys.shape[1]
         return scaled_dot_product_attention(

@@ -210,7 +210,11 @@ def add_vocabulary_map(
         return dict(weights)
     known_mask = torch.zeros(vocab, dtype=torch.bool)
     known_mask[ids.cpu()] = True
-    return {**weights, "d2t": ids.cpu() - torch.arange(len(ids)), "t2d": known_mask}
+    return {
+        **weights,
+        "d2t": ids.cpu() - torch.arange(len(ids)),
+        "t2d": known_mask,
+    }
 
 
 def config_to_write(
@@ -223,7 +227,11 @@ def config_to_write(
     tensors = add_vocabulary_map(weights, ids, shape.vocab)
     layer = layer_config(shape)
     if version == 1:
-        return tensors, {**layer, "architectures": ["LlamaForCausalLMEagle"], "bias": shape.fc_bias}
+        return tensors, {
+            **layer,
+            "architectures": ["LlamaForCausalLMEagle"],
+            "bias": shape.fc_bias,
+        }
     config = {
         "architectures": ["Eagle3Speculator"],
         "model_type": "speculators",  # what vLLM reads such a config by

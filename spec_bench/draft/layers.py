@@ -207,7 +207,13 @@ class Attention(nn.Module):
             self.k_norm = RMSNorm(sizes.head_dim, sizes.eps)
         self.qk_norm = sizes.qk_norm
 
-    def forward(self, z: Tensor, turn: Turn, layer: int, attend: AttentionFunction) -> Tensor:
+    def forward(
+        self,
+        z: Tensor,
+        turn: Turn,
+        layer: int,
+        attend: AttentionFunction,
+    ) -> Tensor:
         """z [R, T, inputs] -> [R, T, D]."""
         q = self.q_proj(z).unflatten(-1, (-1, self.head_dim))
         q = turn((self.q_norm(q) if self.qk_norm else q).transpose(1, 2))
@@ -241,7 +247,13 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """A decoder block whose attention reads the normed x, or a given z of ``inputs`` numbers."""
 
-    def __init__(self, sizes: LayerSizes, place: int, inputs: int = 0, normed: bool = True) -> None:
+    def __init__(
+        self,
+        sizes: LayerSizes,
+        place: int,
+        inputs: int = 0,
+        normed: bool = True,
+    ) -> None:
         super().__init__()
         self.place = place
         if normed:

@@ -45,7 +45,12 @@ class TensorNames:
 DEEPSEEK = TensorNames(  # and GLM
     "model.layers.{}.",
     "model.layers.{}.",
-    {"enorm": "enorm", "hnorm": "hnorm", "eh_proj": "eh_proj", "shared_head.norm": "norm"},
+    {
+        "enorm": "enorm",
+        "hnorm": "hnorm",
+        "eh_proj": "eh_proj",
+        "shared_head.norm": "norm",
+    },
 )
 MIMO = TensorNames(
     "model.mtp_layers.0.",

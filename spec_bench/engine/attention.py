@@ -286,7 +286,12 @@ REACH = {
 
 
 # Families that make masks of their own by slot, which for a tree's nodes is not the position.
-_BY_SLOT = {"gpt_neo": "windows", "mpt": "alibi", "bloom": "alibi", "falcon": "alibi"}
+_BY_SLOT = {
+    "gpt_neo": "windows",
+    "mpt": "alibi",
+    "bloom": "alibi",
+    "falcon": "alibi",
+}
 
 
 def kinds_of_layers(config: PretrainedConfig) -> tuple[str, ...]:

@@ -68,7 +68,13 @@ class SlotLayer(CacheLayerMixin):
     to store where the owner's plan says.
     """
 
-    def __init__(self, keys: Tensor, values: Tensor, owner: SlotCache, place: int) -> None:
+    def __init__(
+        self,
+        keys: Tensor,
+        values: Tensor,
+        owner: SlotCache,
+        place: int,
+    ) -> None:
         super().__init__()
         self._place = place
         self.keys = keys
@@ -267,7 +273,13 @@ class SlotCache(Cache):
             entries = block[:, rows, :, sources.to(device)]
             block[:, rows, :, targets.to(device)] = entries
 
-    def move_row(self, source: int, target: int, length: int, start: int = 0) -> None:
+    def move_row(
+        self,
+        source: int,
+        target: int,
+        length: int,
+        start: int = 0,
+    ) -> None:
         """Copies the slots from ``start`` up to ``length`` of one row over another's."""
         for block in self._storage:
             block[:, target, :, start:length] = block[:, source, :, start:length]
@@ -286,7 +298,13 @@ class CachePool:
     def __init__(self) -> None:
         self._held: dict[str, tuple[Any, Any]] = {}
 
-    def cache(self, role: str, model: Any, rows: int, slots: int) -> Any:
+    def cache(
+        self,
+        role: str,
+        model: Any,
+        rows: int,
+        slots: int,
+    ) -> Any:
         """Returns the role's cache, of at least ``rows`` x ``slots``, trees included; two caches in
         use at the same time need two roles.
         """

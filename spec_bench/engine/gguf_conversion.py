@@ -215,7 +215,12 @@ class GGUFModel:
             places.update(dict.fromkeys(shard, file))
             shard.clear()
 
-        with tqdm(total=self._numbers(), unit=" weights", unit_scale=True, disable=None) as bar:
+        with tqdm(
+            total=self._numbers(),
+            unit=" weights",
+            unit_scale=True,
+            disable=None,
+        ) as bar:
             for name, (_, tensor) in self._tensors.items():
                 count = int(tensor.n_elements)
                 shard_bytes = sum(weight.nbytes for weight in shard.values())

@@ -123,7 +123,14 @@ def find_ways(weights: Sequence[Tensor]) -> Ways:
     milliseconds = measure_ways(weights)
     methods = tuple(_fastest(times) for times in milliseconds)
     with suppress(OSError):  # without a memory it is measured again
-        files.write_json(cache_file, {"ways": methods, "rows": ROWS, "milliseconds": milliseconds})
+        files.write_json(
+            cache_file,
+            {
+                "ways": methods,
+                "rows": ROWS,
+                "milliseconds": milliseconds,
+            },
+        )
     return methods
 
 

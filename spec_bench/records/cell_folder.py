@@ -48,7 +48,9 @@ def format_line(generation: Generation, run_id: str) -> str:
 
 
 def read_generations(
-    path: Path, vocabulary: int | None = None, size: int | None = None
+    path: Path,
+    vocabulary: int | None = None,
+    size: int | None = None,
 ) -> GenerationLines:
     """Reads a cell's ``generations.jsonl``, in the folder named by its run id; none if it is
     missing. Token ids must be below ``vocabulary``, if it is given; ``size`` limits the bytes.
@@ -120,7 +122,9 @@ def pack_run(folder: Path) -> PackedRecords | None:
 
 
 def pack_cell(
-    folder: Path, cell: Mapping[str, Any], generations: Sequence[Generation]
+    folder: Path,
+    cell: Mapping[str, Any],
+    generations: Sequence[Generation],
 ) -> PackedRecords:
     """Packs a cell's generations with its origin, scores and later timings."""
     origin = (cell.get("starts") or [None])[-1]

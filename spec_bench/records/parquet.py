@@ -78,12 +78,20 @@ OPTIONAL = (
 
 def to_line(run_id: str, generation: Generation, scores: Scores) -> dict[str, Any]:
     """Converts a generation to a line, with its scores by column."""
-    line = {**vars(generation), "run_id": run_id, "tokens": len(generation.tokens)}
+    line = {
+        **vars(generation),
+        "run_id": run_id,
+        "tokens": len(generation.tokens),
+    }
     for step_field in fields(StepRecord):
         line[f"{STEP}{step_field.name}"] = [
             getattr(step, step_field.name) for step in generation.steps
         ]
-    line |= {f"{SERVED}counted": "", f"{SERVED}proposed": 0, f"{SERVED}attempts": 0}
+    line |= {
+        f"{SERVED}counted": "",
+        f"{SERVED}proposed": 0,
+        f"{SERVED}attempts": 0,
+    }
     if (delivery := generation.delivery) is not None:
         line |= {f"{SERVED}{name}": getattr(delivery, field) for name, field in _DELIVERY.items()}
         line[f"{SERVED}proposed"] = int(delivery.proposed)
@@ -129,7 +137,11 @@ def get_arrow_type(column: RecordField) -> pa.DataType:
     """Returns a column's pyarrow type."""
     import pyarrow as pa
 
-    kind = {"text": pa.string, "count": pa.int32, "number": pa.float64}[column.holds]()
+    kind = {
+        "text": pa.string,
+        "count": pa.int32,
+        "number": pa.float64,
+    }[column.holds]()
     lists = column.name.startswith(STEP) + column.name.endswith("widths") + (column.name in LISTED)
     for _ in range(lists):
         kind = pa.list_(pa.field("element", kind))

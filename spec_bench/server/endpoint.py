@@ -168,8 +168,7 @@ class Server:
             if attempt:
                 self.sleep(min(wait_s, _LONGEST_WAIT_S))
                 wait_s *= 2
-            answer: StreamedAnswer | None = None
-            refusal: RequestRefusedError | None = None
+            answer = refusal = None
             try:  # no timeout of the connection ends a reply that keeps dripping
                 answer = call_with_timeout(
                     self.answer_s, lambda: self._request_answer(payload, on_first_token)

@@ -62,7 +62,11 @@ class DynamicTree(Rectangle):
     def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
         if spec.threshold is None or spec.threshold != int(spec.threshold):
             return None
-        return {"width": spec.width, "depth": spec.depth, "total": int(spec.threshold)}
+        return {
+            "width": spec.width,
+            "depth": spec.depth,
+            "total": int(spec.threshold),
+        }
 
     @property
     def spec(self) -> str:

@@ -68,7 +68,9 @@ class SweepConfigs:
         return type(self), (self._loader,)
 
     def load_sweep_config(
-        self, master_config: DictConfig, sweep_overrides: Sequence[str]
+        self,
+        master_config: DictConfig,
+        sweep_overrides: Sequence[str],
     ) -> DictConfig:
         """Returns a job's config."""
         values = {
@@ -215,7 +217,9 @@ def _launch(
     )
     context: Any = {"config_loader": configs, "callbacks": Callback()}
     launcher = Plugins.instance().instantiate_launcher(
-        hydra_context=HydraContext(**context), task_function=job, config=config
+        hydra_context=HydraContext(**context),
+        task_function=job,
+        config=config,
     )
     job_returns = launcher.launch(configs.list_jobs(config), 0)
     with redirect_stderr(io.StringIO()):  # a line of Hydra's on a job that failed

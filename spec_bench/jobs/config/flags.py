@@ -46,7 +46,11 @@ _INSTEAD = {
 }  # fmt: skip
 # Where settings stand, of a job and of a training.
 RUN_FILES = (
-    *("config", "pair/shared/base", "generation/default", "engine/default", "energy/auto"),
+    "config",
+    "pair/shared/base",
+    "generation/default",
+    "engine/default",
+    "energy/auto",
     "sink/default",
 )
 TRAIN_FILES = ("train", "engine/default")

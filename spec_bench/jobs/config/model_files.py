@@ -172,7 +172,12 @@ def hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> st
     return snapshot.name if snapshot.parent.name == "snapshots" else None
 
 
-BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
+BYTES = {
+    "float32": 4,
+    "float64": 8,
+    "bfloat16": 2,
+    "float16": 2,
+}
 
 
 def read_stored_dtype(name: str, revision: str | None = None) -> str:

@@ -316,15 +316,13 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
         for kind, name in check_head_kinds(pair.heads or {}).items()
     }
     return Pair(
-        *(
-            label,
-            pair.target,
-            pair.drafts,
-            specs,
-            revisions,
-            _read_template(pair.chat_template),
-            heads,
-        ),
+        label,
+        pair.target,
+        pair.drafts,
+        specs,
+        revisions,
+        _read_template(pair.chat_template),
+        heads,
         tokenizer=None if pair.tokenizer is None else model_path(pair.tokenizer),
         draft_vocabulary=pair.draft_vocabulary,
         template_arguments=pair.chat_template_kwargs or {},

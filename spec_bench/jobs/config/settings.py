@@ -257,7 +257,9 @@ def leave_out(settings: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, A
 
 
 def build_settings(
-    request: RunSettings, folders: Sequence[Path], unread: bool = False
+    request: RunSettings,
+    folders: Sequence[Path],
+    unread: bool = False,
 ) -> JobSettings:
     """What a job needs to run; reads the task's examples and looks for the models. A plan may leave
     the data ``unread``: examples are then only as many as are asked for. Raises ValueError:
@@ -301,8 +303,18 @@ def build_settings(
         examples = task.examples(count) if local_examples is None else local_examples
         fresh = task.examples(fresh_count, count or 0) if fresh_count else []
     return JobSettings(
-        *(request, engine, pair, task, tuple(examples), sampling, max_new_tokens, cells),
-        *(tuple(fresh), "screen" if confirm else "", left_out, unread),
+        request,
+        engine,
+        pair,
+        task,
+        tuple(examples),
+        sampling,
+        max_new_tokens,
+        cells,
+        tuple(fresh),
+        "screen" if confirm else "",
+        left_out,
+        unread,
     )
 
 
@@ -322,7 +334,10 @@ def split_prompts(request: RunSettings, task: Task | RandomPrompts) -> RunSettin
         )
         log.warning(
             "%s has %d prompts: %d for the first look, %d fresh ones to measure on",
-            *(task.name, count, first_count, count - first_count),
+            task.name,
+            count,
+            first_count,
+            count - first_count,
         )
     if count <= first_count:
         raise UsageError(
@@ -352,7 +367,9 @@ def digest_examples(examples: tuple[Example, ...]) -> str:
         [
             # Answers that later turns continue; present only if a file of them was given.
             [
-                *(example.id, example.turns, example.references),
+                example.id,
+                example.turns,
+                example.references,
                 *([example.answers] if example.answers else []),
                 *([{"system": example.system}] if example.system else []),
                 *([{"shots": example.shots}] if example.shots else []),
@@ -403,4 +420,10 @@ def confirmation_job(settings: JobSettings, results: Sequence[CellResult]) -> Jo
         return None
     cells = [c for c in settings.cells if settings.run_id(c) in best_ids]
     best_cells = (settings.cells[0], *cells)
-    return replace(settings, cells=best_cells, examples=settings.fresh, fresh=(), stage="confirm")
+    return replace(
+        settings,
+        cells=best_cells,
+        examples=settings.fresh,
+        fresh=(),
+        stage="confirm",
+    )

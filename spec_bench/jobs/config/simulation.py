@@ -29,7 +29,9 @@ _NEEDED = ("decoder", "spec", "task", "temperature", _EFFICIENCY)
 
 
 def simulate_cells(
-    cells: Sequence[Cell], request: RunSettings, sampling: SamplingSettings
+    cells: Sequence[Cell],
+    request: RunSettings,
+    sampling: SamplingSettings,
 ) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
     """The cells with the stated acceptance in place of their rules, and why others are left out; a
     baseline has none. Raises ValueError: a cell that keeps several beams, or that states its own
@@ -82,7 +84,10 @@ def simulate_cell(cell: Cell, acceptance: Any, sampling: SamplingSettings) -> Ce
 
 
 def read_efficiencies(
-    source: Path, pair: PairSettings, task: str, temperature: float
+    source: Path,
+    pair: PairSettings,
+    task: str,
+    temperature: float,
 ) -> dict[tuple[str, str], float]:
     """Reads block efficiencies at a task and temperature, by decoder and tree: those that papers
     print of a pair, or of the published sizes that ``random:`` names, or the rows of a results

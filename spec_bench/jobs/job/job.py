@@ -161,21 +161,24 @@ def _run_cells(
     except Exception as error:  # it is a look ahead: decoding itself goes on or fails
         log.warning("gate=%d left out: %s", settings.asked.gate, one_line(error))
     decode_interleaved(session, active)
-    prepare_s = prepare_end - began
-    decoding = perf_counter() - prepare_end
+    _warn_of_compilation(settings, prepare_end - began, perf_counter() - prepare_end)
+    if is_first:
+        with show_spinner("computing intervals", shows_progress):
+            write_results(session, backend.runtime_facts(session))
+
+
+def _warn_of_compilation(settings: JobSettings, prepare_s: float, decode_s: float) -> None:
+    """Warns if a job was prepared for longer than compiling its models can have saved."""
     compile_mode = settings.pair.specs[0].compile
     gain = RECORDED_GAIN if compile_mode.startswith("static") else 1
-    if compile_mode != "none" and not settings.served and prepare_s > gain * decoding:
+    if compile_mode != "none" and not settings.served and prepare_s > gain * decode_s:
         log.warning(
             "engine.compile=%s took %.0f s before the first prompt, the prompts %.0f s: "
             "a job of this size is done sooner with engine.compile=none",
             compile_mode,
             prepare_s,
-            decoding,
+            decode_s,
         )
-    if is_first:
-        with show_spinner("computing intervals", shows_progress):
-            write_results(session, backend.runtime_facts(session))
 
 
 def copy_shorter_cells(settings: JobSettings, runs: Sequence[CellRun], prompts: JobPrompts) -> None:

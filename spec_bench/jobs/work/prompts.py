@@ -95,9 +95,6 @@ class JobPrompts:
         all_requests = tuple(
             request for request in all_requests if request.prompt_id not in failures
         )
-        if failures:
-            failure = next(iter(failures.values()))
-            log.error("%s: %d prompts cannot be asked: %s", name, len(failures), failure)
         if cut_count or skipped_count:
             log.warning(
                 "%s: of %d prompts longer than %d tokens are cut %d, left out %d",
@@ -115,6 +112,9 @@ class JobPrompts:
     def announce(self, settings: JobSettings) -> None:
         """Says what is measured, and warns of what in the prompts changes it."""
         name = self.task.name
+        if self.failed:
+            failure = next(iter(self.failed.values()))
+            log.error("%s: %d prompts cannot be asked: %s", name, len(self.failed), failure)
         max_tokens = settings.max_new_tokens
         for request in self.requests[:3]:  # shown with hydra.verbose=true
             log.debug("%r, %s", self.tokenizer.decode(request.prompt_ids), request.prompt_ids)

@@ -54,7 +54,11 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | RecordReader) -
             location = "".join(f" ({frame.filename}, line {frame.lineno})" for frame in frames)
             place = f"claim {claim.function.__name__} of {paper}{location}"
             raise UsageError(f"{place}: {describe_error(error)}") from error
-        facts = {"statement": claim.statement, "section": claim.section, "number": number}
+        facts = {
+            "statement": claim.statement,
+            "section": claim.section,
+            "number": number,
+        }
         checks += [replace(check, **facts) for check in claim_checks]
     if records.printed:  # no chance is in them
         alone = (

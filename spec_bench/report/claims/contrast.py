@@ -182,7 +182,10 @@ def difference(
         if len({table.shape[2] for table in tables_left}) > 1:  # seeds differ by task: summed
             tables_left = [table.sum(axis=2, keepdims=True) for table in tables_left]
         result = compute_mean_difference(
-            contrasts, np.concatenate(tables_left, axis=3), metric, relative
+            contrasts,
+            np.concatenate(tables_left, axis=3),
+            metric,
+            relative,
         )
         rate = relative and metric in AS_TAU
         tau = difference(strata, "block_efficiency", records, True, prompts) if rate else None
@@ -212,7 +215,10 @@ def is_lower_better(metric: str) -> bool:
 
 
 def compute_mean_difference(
-    contrasts: Sequence[Contrast], table: Table, metric: str, relative: bool
+    contrasts: Sequence[Contrast],
+    table: Table,
+    metric: str,
+    relative: bool,
 ) -> Difference | None:
     """Returns the mean difference from the counts of every contrast's cells, in their order."""
     picks = any(map(has_choice, contrasts))
@@ -269,7 +275,13 @@ def _find_room(rows: Sequence[Row], table: Table, metric: str, relative: bool) -
     return float(np.ptp(np.log(ends) if relative else ends))
 
 
-def _share(contrast: Contrast, metric: str, relative: bool, count: int, sums: Table) -> Table:
+def _share(
+    contrast: Contrast,
+    metric: str,
+    relative: bool,
+    count: int,
+    sums: Table,
+) -> Table:
     """One contrast's part of the mean of so many: sums (counts of its cells, batch) -> (batch,)."""
     cell_sums = iter(np.split(sums, len([*chain(*contrast)])))
     best = []
@@ -281,7 +293,9 @@ def _share(contrast: Contrast, metric: str, relative: bool, count: int, sums: Ta
 
 
 def _resolve_picks(
-    contrasts: Sequence[Contrast], table: Table, metric: str
+    contrasts: Sequence[Contrast],
+    table: Table,
+    metric: str,
 ) -> tuple[list[Contrast], Table]:
     """Returns the contrasts with, of each prompt, the cell that the other half of them picked."""
     resolved_contrasts = []
@@ -318,7 +332,10 @@ def get_counts(
 
 
 def _compute_from_rows(
-    contrasts: Sequence[Contrast], metric: str, records: RecordReader, relative: bool
+    contrasts: Sequence[Contrast],
+    metric: str,
+    records: RecordReader,
+    relative: bool,
 ) -> Difference | None:
     """Returns the value alone: the cells' own intervals are over the same prompts.
 

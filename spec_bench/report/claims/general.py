@@ -124,7 +124,10 @@ def _one_sided(contrast: Contrast, sums: Array, score: str) -> float:
 
 
 def find_fastest(
-    group: Group, records: RecordReader, location: str, prompts: frozenset[str] | None = None
+    group: Group,
+    records: RecordReader,
+    location: str,
+    prompts: frozenset[str] | None = None,
 ) -> Iterator[Check]:
     """The check of one group: the decoder that half of the prompts picks, timed on the others."""
     rows = group.rows

@@ -89,7 +89,9 @@ def correct_verdicts(checks: Sequence[Check]) -> list[Check]:
             if verdict not in (HOLDS, DOES_NOT_HOLD):
                 remark += _prompts_to_decide(check, len(places))
             corrected_checks[place] = replace(
-                check, verdict=verdict, evidence=f"{check.evidence}{remark}"
+                check,
+                verdict=verdict,
+                evidence=f"{check.evidence}{remark}",
             )
     return corrected_checks
 
