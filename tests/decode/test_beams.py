@@ -116,6 +116,7 @@ def test_a_beam_that_stopped_delivers_nothing_behind_its_stop_token():
     row = two_beams()
     row.deliver(length_penalty=1.0)
     assert (row.answer, row.finish) == ((3, END), "stop")
+    assert row.log_likelihood == -2.0  # a whole answer's
     assert [step.delivered for step in row.steps] == [2, 0]
 
 

@@ -88,6 +88,21 @@ def test_hidden_states_and_kept_logits_are_the_modules(keep):
         assert torch.equal(ours, modules)
 
 
+def test_on_a_gpu_hidden_states_are_those_before_a_layer_adds_to_them():
+    module = module_of("llama")
+
+    def passed(device):
+        model = wrapped(module.to(device))
+        cache, tokens = model.allocate(1, 8), torch.tensor([[5, 4, 3, 2]], device=device)
+        with torch.inference_mode():
+            return run_pending(model, cache, [0], tokens, needs_hidden=(0, 1, 2, -1)).hidden
+
+    expected = passed("cpu")
+    with SimCuda():
+        found = passed(DEVICE).cpu()
+    torch.testing.assert_close(found, expected)
+
+
 class Adapted(nn.Linear):
     """A layer that computes more than its weights say, as an adapter's does."""
 
