@@ -54,7 +54,7 @@ def compare_two_cells(path: Path, names: str) -> list[Check]:
     requests = [spec_text.strip().partition(":") for spec_text in names.split(",")]
     if len(requests) != 2:
         raise UsageError(f"--cells takes two, such as sd:3,rsd_s:4x3, got {names!r}")
-    side_read = read_side(path).cells
+    side_read = read_side(path)
     ask = ClaimQuery(select_measured_rows(side_read.rows), side_read.records).of()
     first_cells, second = (
         cells(name, **({"spec": spec} if spec else {})) for name, _, spec in requests

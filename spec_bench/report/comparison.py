@@ -62,31 +62,12 @@ Key = tuple[str, ...]
 Array = NDArray[np.float64]
 
 
-class ComparedCell(NamedTuple):
-    """One cell with its baselines."""
-
-    row: Row  # the cell's
-    bases: tuple[Row, ...]  # plain decoding of the same group; one may be timed in turn with it
-
-    @property
-    def is_failed(self) -> bool:
-        """Whether it has no numbers."""
-        return str(self.row["status"]) == "failed"
-
-
-class ResultsSide(NamedTuple):
-    """A results folder."""
-
-    name: str  # as it was given
-    cells: PageCells
-
-
 class MatchedCell(NamedTuple):
     """The same cell on both sides."""
 
     name: str  # distinct among the cells, for people
-    before: ComparedCell  # the first side's
-    after: ComparedCell  # the second side's
+    rows: tuple[Row, Row]  # the first side's, then the second's
+    bases: tuple[Sequence[Row], Sequence[Row]]  # plain decoding of the same groups
 
 
 class DifferentSetting(NamedTuple):
@@ -209,21 +190,21 @@ def compare(
             raise UsageError(f"{name} is {share}, not a share below 1")
     numbers = (*_COMPARED_COLUMNS, RATE)
     sides = read_side(before, numbers), read_side(after, numbers)
-    pairs, lost_names, new = matches(*sides)
-    failures = [match for match in pairs if match.after.is_failed and not match.before.is_failed]
-    columns_both = find_columns(name for side in sides for name in side.cells.rows)
-    changes = list(compare_numbers(pairs, columns_both, *sides, margin))
+    pairs, alone = match_cells(sides, (before, after))
+    has_failed = [[str(row["status"]) == "failed" for row in match.rows] for match in pairs]
+    failures = [m for m, failed in zip(pairs, has_failed, strict=True) if failed == [False, True]]
+    whole = [match for match, failed in zip(pairs, has_failed, strict=True) if not any(failed)]
+    columns_both = find_columns(name for side in sides for name in side.rows)
+    changes = list(compare_numbers(whole, columns_both, sides[0].records, margin))
     return ResultsComparison(
-        before=sides[0].name,
-        after=sides[1].name,
+        before=str(before),
+        after=str(after),
         alpha=alpha,
         margin=margin,
         judged=judge_changes(changes, alpha),
-        failed=[(match.name, str(match.after.row["reason"])) for match in failures],
-        alone=[
-            side_alone for side_alone in (("before", lost_names), ("after", new)) if side_alone[1]
-        ],
-        differing=list_differences(pairs, columns_both, *sides),
+        failed=[(match.name, str(match.rows[1]["reason"])) for match in failures],
+        alone=[(side, names) for side, names in alone.items() if names],
+        differing=list_differences(pairs, columns_both, sides),
     )
 
 
@@ -232,15 +213,15 @@ def judge_changes(changes: Sequence[NumberChange], alpha: float) -> list[NumberC
 
     Numbers that are the same on every prompt give no alarm and do not count among the tests.
     """
-    results = [replace(e, p=None, verdict="identical") for e in changes if e.identical]
-    results += [
-        _judge_without_interval(change)
-        for change in changes
-        if change.p is None and not change.identical
-    ]
-    with_p = [
-        (change, change.p) for change in changes if change.p is not None and not change.identical
-    ]
+    results = []
+    with_p = []
+    for change in changes:
+        if change.identical:
+            results.append(replace(change, p=None, verdict="identical"))
+        elif change.p is None:
+            results.append(_judge_without_interval(change))
+        else:
+            with_p.append((change, change.p))
     for (change, alone), p in zip(with_p, holm([p for _, p in with_p]), strict=True):
         ends = change.shift and change.shift.ends
         verdict: Verdict = "regression" if change.is_worse else "improvement"
@@ -263,7 +244,7 @@ def _judge_without_interval(change: NumberChange) -> NumberChange:
     return replace(change, verdict="regression", why=f"{change.why}, but less than half")
 
 
-def read_side(path: Path, only: Sequence[str] = ()) -> ResultsSide:
+def read_side(path: Path, only: Sequence[str] = ()) -> PageCells:
     """Returns a side from a ``results.csv``, the folder that holds one, or a results folder with
     several, of measured numbers ``only`` some. Raises ValueError: there are no rows there.
     """
@@ -275,39 +256,38 @@ def read_side(path: Path, only: Sequence[str] = ()) -> ResultsSide:
         raise UsageError(f"{str(path)!r}: answer files are read by spec-bench report answers first")
     if not any(path_tried.stat().st_size for path_tried in tables):
         raise UsageError(f"no {files.RESULTS} in {str(path)!r} or in the folders below it")
-    return ResultsSide(str(path), read_cells(tables, None, only))
+    return read_cells(tables, None, only)
 
 
-def matches(
-    before: ResultsSide, after: ResultsSide
-) -> tuple[list[MatchedCell], list[str], list[str]]:
-    """Lists the cells that both sides have, in the first one's order; then the names of those of
-    the first side alone, and of the second.
+def match_cells(
+    sides: tuple[PageCells, PageCells], paths: tuple[Path, Path]
+) -> tuple[list[MatchedCell], dict[str, list[str]]]:
+    """Lists the cells that both sides have, in the first one's order, and the names of those that
+    one alone has, ``before`` and ``after``.
 
     Two cells are the same where they agree in pair, task, decoder and tree, and in as many other
     settings as it takes to tell the cells of each side apart. They may differ in other settings,
     which ``differing`` lists. Raises ValueError: no cell is on both sides.
     """
-    keys = _keys(before.cells.rows, after.cells.rows)
-    first_cells = _index_cells(before.cells.rows, keys)
-    second = _index_cells(after.cells.rows, keys)
-    names = _names([*first_cells, *second], keys)
+    keys = _keys(*(side.rows for side in sides))
+    first, second = (_index_cells(side.rows, keys) for side in sides)
+    names = _names([*first, *second], keys)
     pairs = [
-        MatchedCell(names[key], first_cells[key], second[key])
-        for key in first_cells
+        MatchedCell(names[key], (row, second[key][0]), (bases, second[key][1]))
+        for key, (row, bases) in first.items()
         if key in second
     ]
     if not pairs:
-        first_name = names[next(iter(first_cells))]
-        second_name = names[next(iter(second))]
-        problem = f"no cell of {before.name!r} is in {after.name!r}"
-        is_other_pair = {*before.cells.rows.pair}.isdisjoint(after.cells.rows.pair)
+        problem = f"no cell of {str(paths[0])!r} is in {str(paths[1])!r}"
+        first_name, second_name = (names[next(iter(cells))] for cells in (first, second))
+        is_other_pair = {*sides[0].rows.pair}.isdisjoint(sides[1].rows.pair)
         advice = "; if it is one pair, give both the same --pair" * is_other_pair
         raise UsageError(
             f"{problem}; the first ones are {first_name!r} and {second_name!r}{advice}"
         )
-    lost_names = [names[key] for key in first_cells if key not in second]
-    return pairs, lost_names, [names[key] for key in second if key not in first_cells]
+    lost_names = [names[key] for key in first if key not in second]
+    new_names = [names[key] for key in second if key not in first]
+    return pairs, {"before": lost_names, "after": new_names}
 
 
 def _keys(*sides: pd.DataFrame) -> list[str]:
@@ -325,14 +305,16 @@ def _keys(*sides: pd.DataFrame) -> list[str]:
     return keys
 
 
-def _index_cells(rows: pd.DataFrame, keys: Sequence[str]) -> dict[Key, ComparedCell]:
-    """Returns the cells by their keys; of several with one key the last."""
+def _index_cells(rows: pd.DataFrame, keys: Sequence[str]) -> dict[Key, tuple[Row, list[Row]]]:
+    """Returns the cells by their keys, each with plain decoding of its group, which may be timed in
+    turn with it; of several with one key the last.
+    """
     cells = {}
     for group in group_rows(rows):
         members = to_rows(group.rows)
-        bases = tuple(r for r in members if r["decoder"] == "ar" and r["status"] != "failed")
+        bases = [r for r in members if r["decoder"] == "ar" and r["status"] != "failed"]
         for row in members:
-            cells[tuple(_text(row.get(key)) for key in keys)] = ComparedCell(row, bases)
+            cells[tuple(_text(row.get(key)) for key in keys)] = row, bases
     return cells
 
 
@@ -357,8 +339,7 @@ def _names(all_keys: Sequence[Key], keys: Sequence[str]) -> dict[Key, str]:
 def list_differences(
     pairs: Sequence[MatchedCell],
     columns_both: Sequence[Column],
-    before: ResultsSide,
-    after: ResultsSide,
+    sides: Sequence[PageCells],
 ) -> list[DifferentSetting]:
     """Lists settings, machines and versions that are not the same, the most cells first."""
     counts: Counter[tuple[str, str, str]] = Counter()
@@ -366,14 +347,12 @@ def list_differences(
         c for c in columns_both if c.kind in _SETTINGS and c.name not in ("run_id", *_ALWAYS)
     ]
     for match in pairs:
-        row_before = match.before.row
-        row_after = match.after.row
         for setting in setting_columns:
-            values = _text(row_before.get(setting.name)), _text(row_after.get(setting.name))
-            counts[setting.title, *values] += values[0] != values[1]
-    sides = [[origin for origin, _ in side.cells.origins] for side in (before, after)]
-    for fact in dict.fromkeys(name for side in sides for origin in side for name in origin):
-        values_known = [dict.fromkeys(filter(None, (o.get(fact) for o in side))) for side in sides]
+            before, after = (_text(row.get(setting.name)) for row in match.rows)
+            counts[setting.title, before, after] += before != after
+    origins = [[origin for origin, _ in side.origins] for side in sides]
+    for fact in dict.fromkeys(name for side in origins for origin in side for name in origin):
+        values_known = [dict.fromkeys(filter(None, (o.get(fact) for o in s))) for s in origins]
         texts = [", ".join(values) or _NOT_STATED for values in values_known]
         if texts[0] != texts[1] and fact != "day":
             counts.setdefault((fact, texts[0], texts[1]), len(pairs))
@@ -391,8 +370,7 @@ def _text(value: Any) -> str:
 def compare_numbers(
     both: Sequence[MatchedCell],
     columns_both: Sequence[Column],
-    before: ResultsSide,
-    after: ResultsSide,
+    records: RecordReader,
     margin: float,
 ) -> Iterator[NumberChange]:
     """The changes of cells that both sides have: speed-up, block efficiency, quality, as far as
@@ -404,18 +382,13 @@ def compare_numbers(
     ]
     changes: list[NumberChange | _PairedChange] = []
     for match in both:
-        if match.before.is_failed or match.after.is_failed:
-            continue
-        rows = match.before.row, match.after.row
         known_columns = [
-            c for c in score_columns if all(get_number(row, c.name) is not None for row in rows)
+            c for c in score_columns if all(get_number(r, c.name) is not None for r in match.rows)
         ]
-        plain = match.before.row["decoder"] == "ar"  # whose other numbers are 1 by definition
+        plain = match.rows[0]["decoder"] == "ar"  # whose other numbers are 1 by definition
         of_cell = [c for c in known_columns if c.kind == "score" or not plain]
         for number_column in (*map(column, [RATE] if plain else _COMPARED_COLUMNS), *of_cell):
-            changes.append(
-                _pair_counts(match, number_column, before.cells.records, after.cells.records)
-            )
+            changes.append(_pair_counts(match, number_column, records))
     for start in range(0, len(changes), _AT_ONCE):
         batch = changes[start : start + _AT_ONCE]
         pairs = [
@@ -445,30 +418,28 @@ class _PairedChange(NamedTuple):
 def _pair_counts(
     match: MatchedCell,
     column: Column,
-    before: RecordReader,
-    after: RecordReader,
+    records: RecordReader,
 ) -> NumberChange | _PairedChange:
     """Returns one number's counts on both sides, or why it is not judged."""
     is_speedup = column.name == _SPEEDUP
     name = column.name
-    row = match.before.row
-    values = get_number(row, name), get_number(match.after.row, name)
+    row, row_after = match.rows
+    values = get_number(row, name), get_number(row_after, name)
     change = NumberChange(match.name, column, *values, relative=column.kind != "score")
-    digests = [cell.row.get("prompts_digest") for cell in (match.before, match.after)]
+    digests = [row.get("prompts_digest") for row in match.rows]
     if len({str(column) for column in digests if not pd.isna(column) and column != ""}) > 1:
         return replace(change, why=_OTHER_PROMPTS)
-    if name == RATE and len({_text(cell.row.get("machine")) for cell in match[1:]}) > 1:
+    if name == RATE and len({_text(row.get("machine")) for row in match.rows}) > 1:
         return replace(change, why=_OTHER_MACHINE)
-    doubt = get_stall(row) or get_stall(match.after.row)
+    doubt = get_stall(row) or get_stall(row_after)
     is_settled = row.get("repeats", 1) >= ENOUGH and "stalled" in doubt
     if doubt and name in (_SPEEDUP, RATE) and not is_settled:
         return replace(change, why=doubt)
-    sides = ((match.before, before), (match.after, after))
     first_counts, second = (
-        get_paired_timings(s[0].row, s[0].bases, s[1])
+        get_paired_timings(row, bases, records)
         if is_speedup
-        else s[1].get_counts_by_seed(s[0].row, name)
-        for s in sides
+        else records.get_counts_by_seed(row, name)
+        for row, bases in zip(match.rows, match.bases, strict=True)
     )
     if not first_counts or not second:
         return replace(change, why="no records by prompt, or none timed in turn")

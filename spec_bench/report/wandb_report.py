@@ -223,5 +223,5 @@ def _experiment_blocks(
     checks = check_claims(paper.name, rows, records) if paper else check_generally(rows, records)
     heading = "printed beside measured, and " if tables else ""
     yield wr.H2(f"{file.parent.name}: {heading}the checks")
-    yield from (wr.MarkdownBlock(render.markdown(table.sheet)) for table in tables)
+    yield from (wr.MarkdownBlock(render.markdown(table)) for table in tables)
     yield wr.MarkdownBlock(summary.checks_markdown(checks, paper))

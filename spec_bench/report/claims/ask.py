@@ -167,8 +167,8 @@ class ClaimQuery:
 
     def side(self, group: Group, side: Cells) -> list[Row]:
         """The cells of one side, decoder by decoder; another engine's only where it is named."""
-        merged = {"tree_attention": True} if "tree_attention" in group.rows else {}
-        conditions = merged | {key: value for key, value in side.items() if key != DECODERS}
+        attention = {"tree_attention": True} if "tree_attention" in group.rows else {}
+        conditions = attention | {key: value for key, value in side.items() if key != DECODERS}
         return [
             row
             for name in side[DECODERS] or group.rows_by_decoder
@@ -204,14 +204,14 @@ class ClaimQuery:
             sound = [replace(group, rows=select_sound(group.rows, name)) for group in groups]
             cases = [(group, asked.cases(group)) for group in sound if len(group.rows)]
             if getattr(asked.judge, "func", None) is judge_places:
-                found: Iterator[Comparison] = (
+                comparisons: Iterator[Comparison] = (
                     replace(asked, group=group, column=name, by_label=by_label)
                     for group, by_label in cases
                     if by_label
                 )
             else:
-                found = asked.find_by_label(name, cases)
-            yield from filter(None, map(asked.judge, found))
+                comparisons = asked.find_by_label(name, cases)
+            yield from filter(None, map(asked.judge, comparisons))
             yield from asked.report_incomparable(name, cases)
 
     def _refuse_unknown(self, names: Names) -> None:
@@ -263,76 +263,78 @@ def ends(along: str) -> By:
     return by
 
 
-def usual(found: Comparison) -> str:
+def usual(comparison: Comparison) -> str:
     """Returns the difference, of how many comparisons, of which trees."""
-    mean_text = f", mean of {found.n} comparisons fixed in advance" if found.n > 1 else ""
-    return f"{found.gap}{mean_text}{f', {found.best}' if found.best else ''}{found.picked}"
+    mean_text = f", mean of {comparison.n} comparisons fixed in advance" if comparison.n > 1 else ""
+    best_text = f", {comparison.best}" if comparison.best else ""
+    return f"{comparison.gap}{mean_text}{best_text}{comparison.picked}"
 
 
-def trees(found: Comparison) -> str:
+def trees(comparison: Comparison) -> str:
     """Returns the difference and the trees on the left."""
-    specs = ", ".join(dict.fromkeys(str(left["spec"]) for left, _ in found.first_cells))
-    return f"{found.gap}, {f'mean of {found.n} comparisons: ' if found.n > 1 else ''}{specs}"
+    specs = ", ".join(dict.fromkeys(str(left["spec"]) for left, _ in comparison.first_cells))
+    mean_text = f"mean of {comparison.n} comparisons: " if comparison.n > 1 else ""
+    return f"{comparison.gap}, {mean_text}{specs}"
 
 
-def mean(found: Comparison) -> Check | None:
+def mean(comparison: Comparison) -> Check | None:
     """Returns the mean of all comparisons."""
-    if (gap := found.difference(found.strata)) is None:
+    if (gap := comparison.difference(comparison.strata)) is None:
         return None
-    expect = found.expect
-    return replace(found, gap=gap).check(expect(gap), lambda n: expect(gap.of_prompts(n)))
+    expect = comparison.expect
+    return replace(comparison, gap=gap).check(expect(gap), lambda n: expect(gap.of_prompts(n)))
 
 
-def rising(found: Comparison) -> Check | None:
+def rising(comparison: Comparison) -> Check | None:
     """More at the end of ``steps`` than at their start, and at no step less. A step that adds
     nothing, as where every candidate list is accepted, is no objection.
     """
-    total_gap = found.of((found.contrasts[-1][0], found.contrasts[0][1]))
-    if total_gap is None or not found.single:
+    total_gap = comparison.of((comparison.contrasts[-1][0], comparison.contrasts[0][1]))
+    if total_gap is None or not comparison.single:
         return None
-    total, *parts = [gap.above() for gap in (total_gap, *found.single)]
+    total, *parts = [gap.above() for gap in (total_gap, *comparison.single)]
     if total and all(parts):
         falls = [total[1], *(part[1] for part in parts if part)]
         total = total[0], min(1.0, min(falls) * len(falls))
-    return replace(found, gap=total_gap).check(total)
+    return replace(comparison, gap=total_gap).check(total)
 
 
 def counted(within: float | None = None, against: str = "") -> Judge:
     """Counts have no interval: each left one is less, or within a share of the right one."""
 
-    def judge(found: Comparison) -> Check | None:
+    def judge(comparison: Comparison) -> Check | None:
         holds = [
             ours < theirs if within is None else abs(ours - theirs) <= within * theirs
-            for _, ours, theirs in found.counts(against)
+            for _, ours, theirs in comparison.counts(against)
         ]
-        return found.check(HOLDS if all(holds) else DOES_NOT_HOLD) if holds else None
+        return comparison.check(HOLDS if all(holds) else DOES_NOT_HOLD) if holds else None
 
     return judge
 
 
 def judge_places(
-    found: Comparison, p_of: Callable[[Iterable[PValues]], PValues], least: float = -inf
+    comparison: Comparison, p_of: Callable[[Iterable[PValues]], PValues], least: float = -inf
 ) -> Check | None:
     """Judges each place, a value of ``each``, alone; then all or most of them, from ``least`` on.
     Returns one check of a whole group.
     """
-    gaps = {label[0]: found.difference([case]) for label, case in found.by_label.items()}
+    gaps = {label[0]: comparison.difference([case]) for label, case in comparison.by_label.items()}
     by_place = {place: gap for place, gap in gaps.items() if gap is not None}
-    claimed = [gap for place, gap in by_place.items() if least == -inf or place >= least]
+    claimed_gaps = [gap for place, gap in by_place.items() if least == -inf or place >= least]
 
     def get_p_values(gaps: Iterable[Difference]) -> list[PValues]:
-        parts = [found.expect(gap) for gap in gaps]
+        parts = [comparison.expect(gap) for gap in gaps]
         return [part for part in parts if part] if all(parts) else []
 
     def of_prompts(count: int) -> PValues | None:
-        parts = get_p_values(gap.of_prompts(count) for gap in claimed)
+        parts = get_p_values(gap.of_prompts(count) for gap in claimed_gaps)
         return p_of(parts) if parts else None
 
-    judged = get_p_values(claimed)
-    found = replace(found, by_place=by_place, judged=judged)
+    judged = get_p_values(claimed_gaps)
+    comparison = replace(comparison, by_place=by_place, judged=judged)
     if not judged:
-        return found.check(NOT_DECIDED) if claimed else None
-    return found.check(p_of(judged), of_prompts)
+        return comparison.check(NOT_DECIDED) if claimed_gaps else None
+    return comparison.check(p_of(judged), of_prompts)
 
 
 def every(least: float = -inf) -> Judge:
@@ -532,17 +534,17 @@ class Comparison:
                 if label not in cases:
                     continue
                 parts.setdefault(setting, []).append((group, cases[label]))
-                found = replace(self, group=group, label=label, strata=[cases[label]])
+                comparison = replace(self, group=group, label=label, strata=[cases[label]])
                 for column in get_score_columns(group, metric):
-                    yield replace(found, column=column)
+                    yield replace(comparison, column=column)
             for setting, part in parts.items() if self.pooled else ():
                 groups, strata = zip(*part, strict=True)
                 if 1 < len(part) == len({str(group.rows.task.iloc[0]) for group in groups}):
                     place = f"all tasks, pair {groups[0].rows.pair.iloc[0]}"
                     place = self.pooled if isinstance(self.pooled, str) else place
                     place = ", ".join(filter(None, [place, setting]))
-                    found = replace(self, group=groups[0], column=metric, label=label)
-                    yield replace(found, strata=strata, all_tasks=place)
+                    comparison = replace(self, group=groups[0], column=metric, label=label)
+                    yield replace(comparison, strata=strata, all_tasks=place)
 
     def report_incomparable(self, metric: str, cases_by_group: _Cases) -> Checks:
         """Checks of tasks whose two sides differ in settings; the evidence names the columns."""
@@ -553,10 +555,12 @@ class Comparison:
                 continue
             whole = Group(task, pd.concat([group.rows for group in groups]))
             for label, contrasts in [*self.cases(whole).items()][:1]:
-                found = replace(self, group=whole, column=metric, label=label, strata=[contrasts])
-                differing = _describe_differing(contrasts, self.ask.across)
-                evidence = f"{NOT_COMPARABLE}: {differing}"
-                yield replace(found.check(NOT_COMPARABLE), evidence=evidence)
+                comparison = replace(
+                    self, group=whole, column=metric, label=label, strata=[contrasts]
+                )
+                settings_text = _describe_differing(contrasts, self.ask.across)
+                evidence = f"{NOT_COMPARABLE}: {settings_text}"
+                yield replace(comparison.check(NOT_COMPARABLE), evidence=evidence)
 
 
 _Cases = Sequence[tuple[Group, dict[Label, Contrasts]]]

@@ -48,13 +48,7 @@ from spec_bench.system.files import (
 )
 
 _PICTURES = ("png", "pdf")
-_TABLES: dict[str, Callable[[TableSheet], str]] = {
-    "md": render.markdown,
-    "csv": render.csv_text,
-    "tex": render.latex,
-}
-
-
+_TABLES = {"md": "markdown", "csv": "csv", "tex": "latex"}
 FORMATS: dict[str, Callable[[Sequence[TableSheet]], str]] = {
     "csv": lambda sheets: render.csv_text(*sheets),
     "html": lambda sheets: render.html(*sheets),
@@ -210,9 +204,9 @@ def _write_experiment(file: Path, results: Path) -> None:
     cells = MeasuredRows(read_rows([file]), results)
     tables = list_tables(items, cells)
     for table, stem in zip(tables, stems(tables), strict=True):
-        for suffix, render_text in _TABLES.items():
+        for suffix, form in _TABLES.items():
             paths.append(tables_folder / f"{stem}.{suffix}")
-            write_text(paths[-1], render_text(table.sheet))
+            write_text(paths[-1], FORMATS[form]([table]))
     for figure in list_figures(paper, items, cells) if paper else ():
         paths += draw(figure, cells, figures_folder, *_PICTURES)
     print(*paths, *_remove_stale(folder, paths), sep="\n")

@@ -11,7 +11,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -208,37 +208,28 @@ def data_uri(path: Path, width: int) -> str:
     return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode('ascii')}"
 
 
-class ShownTable(NamedTuple):
-    """A table with measured cells."""
-
-    sheet: TableSheet
-    pair: str  # of the cells, if it is not the paper's; else ""
-
-
-def stems(tables: Sequence[ShownTable]) -> list[str]:
+def stems(sheets: Sequence[TableSheet]) -> list[str]:
     """Names the tables' files: the table's name, another pair's name, distinctive settings."""
-    parts = slugs(sheet.setting for sheet, _ in tables)
+    parts = slugs(sheet.setting for sheet in sheets)
     return [
-        f"{sheet.name.replace('/', '-')}{f'-{pair}' if pair else ''}{parts[sheet.setting]}"
-        for sheet, pair in tables
+        "-".join([*sheet.name.split("/"), *filter(None, [sheet.other_pair])]) + parts[sheet.setting]
+        for sheet in sheets
     ]
 
 
-def list_tables(items: Sequence[Item], cells: MeasuredRows) -> list[ShownTable]:
+def list_tables(items: Sequence[Item], cells: MeasuredRows) -> list[TableSheet]:
     """Lists the paper's tables of the measured pairs; for another pair, the first of each task."""
     tables = [item for item in items if isinstance(item, Table)]
-    sheets = [sheet for item in tables for sheet in build_tables(item, cells)]
-    tables_shown = [ShownTable(sheet, "") for sheet in sheets if sheet.measured]
-    pairs_covered = {request.pair for sheet, _ in tables_shown for request in sheet.wanted}
+    sheets = [sheet for item in tables for sheet in build_tables(item, cells) if sheet.measured]
+    pairs_covered = {request.pair for sheet in sheets for request in sheet.wanted}
     for pair in [pair_name for pair_name in cells.pairs() if pair_name not in pairs_covered]:
         requests_before = set[tuple[RequestedCell, ...]]()
         for item in tables:
-            sheets = build_tables(item, cells, pair)
-            requests = sheets[0].wanted
-            if requests not in requests_before and any(sheet.measured for sheet in sheets):
-                requests_before.add(requests)
-                tables_shown += [ShownTable(sheet, pair) for sheet in sheets if sheet.measured]
-    return tables_shown
+            measured = [e for e in build_tables(item, cells, pair) if e.measured]
+            if measured and measured[0].wanted not in requests_before:
+                requests_before.add(measured[0].wanted)
+                sheets += [replace(sheet, other_pair=pair) for sheet in measured]
+    return sheets
 
 
 _DOT = re.compile(r'class="dot ([\w-]+)"')

@@ -264,13 +264,10 @@ def compute_progress(
     pairs = list(dict.fromkeys(request.pair for request in requests))
 
     def share(name: str) -> TableProgress:
-        own_requests = [
-            request for request in requests if request.pair == name or name not in pairs
-        ]
-        requests_here = tuple(
-            dict.fromkeys(request._replace(pair=name) for request in own_requests)
-        )
-        return TableProgress(name, name in pairs, requests_here, cells.missing(requests_here))
+        is_other = name not in pairs
+        own = (request for request in requests if is_other or request.pair == name)
+        wanted = tuple(dict.fromkeys(request._replace(pair=name) for request in own))
+        return TableProgress(name, not is_other, wanted, cells.missing(wanted))
 
     if pair is not None:
         return [share(pair)]
@@ -282,9 +279,7 @@ def compute_progress(
 def list_paper(paper: Paper, cells_measured: MeasuredRows, pair: str | None = None) -> str:
     """Returns a paper's items, one line each, then the commands for missing cells."""
     lines = [f"{paper.title} (arXiv:{paper.arxiv})"]
-    missing: dict[str, dict[RequestedCell, None]] = {}
-    commands_before: dict[str, list[str]] = {}
-    words: dict[str, tuple[str, ...]] = {}
+    by_recipe: dict[str, list[tuple[Item, list[RequestedCell]]]] = {}
     for item in paper.items:
         shares = compute_progress(paper, item, cells_measured, pair) if item.recipes else []
         title = lay_out_table(item.name, None).title if item.kind == "table" else item.title
@@ -292,15 +287,15 @@ def list_paper(paper: Paper, cells_measured: MeasuredRows, pair: str | None = No
         lines.append(f"  {'':<20}  {_state(item, shares)}")
         for recipe in item.recipes[:1]:
             shown_shares = [p for p in shares if p.in_paper or pair is not None]
-            cells = [cell for progress in shown_shares for cell in progress.missing]
-            missing.setdefault(recipe, {}).update(dict.fromkeys(cells))
-            if isinstance(item, Figure) and cells:
-                commands_before.setdefault(recipe, []).extend(item.before)
-                words[recipe] = words.get(recipe) or item.words
+            missing = [cell for progress in shown_shares for cell in progress.missing]
+            by_recipe.setdefault(recipe, []).append((item, missing))
     commands: list[str] = []
-    for recipe, requests in missing.items():
-        recipe_commands = build_commands(recipe, requests, cells_measured, words.get(recipe, ()))
-        commands += [*commands_before.get(recipe, ()), *recipe_commands]
+    for recipe, items in by_recipe.items():
+        figures = [item for item, missing in items if isinstance(item, Figure) and missing]
+        commands += [command for figure in figures for command in figure.before]
+        words = next((figure.words for figure in figures if figure.words), ())
+        requests = dict.fromkeys(cell for _, missing in items for cell in missing)
+        commands += build_commands(recipe, requests, cells_measured, words)
     if commands:
         distinct_commands = dict.fromkeys(commands)  # several recipes want the same heads
         lines += [
@@ -416,20 +411,17 @@ def _engine(label: str, cells: MeasuredRows) -> tuple[str, ...]:
     config = pair_configs().get(label)
     if config is not None and is_embedded(config):
         return ()
-    pair_rows = cells.rows
-    pair_rows = pair_rows if pair_rows.empty else pair_rows[pair_rows.pair == label]
-    sources = pair_rows.reindex(columns=["data_source", "data_file"]).drop_duplicates("data_source")
+    rows = [row for row in cells.listed if row["pair"] == label]
+    sources = {row.get("data_source"): row.get("data_file") for row in reversed(rows)}
     source = [
-        word.format(quote_text(str(file)))
-        for kind, file in sources.to_numpy()
-        if len(sources) == 1 and (word := _SOURCES.get(kind))
+        _SOURCES[kind].format(quote_text(str(file)))
+        for kind, file in sources.items()
+        if len(sources) == 1 and kind in _SOURCES
     ]
-    pair_rows = pair_rows.reindex(columns=["device", "compile"]).dropna(subset="device")
-    modes = [
-        str(mode)
-        for mode in pair_rows["compile"][~pair_rows.device.isin(_NO_GPU)].dropna().unique()
-    ]
-    if not modes and (config is None or len(pair_rows) or Path(config.target).is_dir()):
+    rows = [row for row in rows if not pd.isna(row.get("device"))]
+    compiled = (row.get("compile") for row in rows if row["device"] not in _NO_GPU)
+    modes = list(dict.fromkeys(str(mode) for mode in compiled if not pd.isna(mode)))
+    if not modes and (config is None or rows or Path(config.target).is_dir()):
         return tuple(source)
     is_other = modes and _CAPTURED not in modes
     large = config and not modes and (config.target_parameters or 0) > _ONE_GPU
@@ -456,11 +448,9 @@ def _command(
 
 
 def _models(label: str, cells: MeasuredRows) -> tuple[str, ...]:
-    rows = cells.rows
-    matches = rows if rows.empty else rows[(rows.pair == label) & rows.draft.notna()]
-    if matches.empty:
+    rows = (row for row in cells.listed if row["pair"] == label and not pd.isna(row.get("draft")))
+    if (row := next(rows, None)) is None:
         return (f"pair={label}",)
-    first_row = matches.iloc[0]
-    target, name, *drafts = map(quote_text, (first_row.target, label, *first_row.draft.split(",")))
+    target, name, *drafts = map(quote_text, (row["target"], label, *row["draft"].split(",")))
     draft = f"[{','.join(drafts)}]" if drafts[1:] else drafts[0]
     return f"pair.target={target}", f"pair.draft={draft}", f"pair.name={name}"

@@ -107,6 +107,7 @@ class TableSheet:
     notes: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()  # that would measure the missing cells
     setting: str = ""  # of its measured cells, where other parts of the table lack it
+    other_pair: str = ""  # of its measured cells, where it is not the paper's
 
     @property
     def metrics(self) -> list[str]:
