@@ -417,9 +417,9 @@ class LoadedPair:
         return requests
 
 
-def _choose_sampling(sampling: SamplingSettings | None, **given: Any) -> SamplingSettings:
+def _choose_sampling(sampling: SamplingSettings | None, **values: Any) -> SamplingSettings:
     """Returns a call's sampling settings, given at once or one by one. Raises UsageError: both."""
-    given_sampling = merge_sampling(check_generation(given, "decode"))
+    given_sampling = merge_sampling(check_generation(values, "decode"))
     if sampling is None:
         return given_sampling
     if given_sampling != SamplingSettings():

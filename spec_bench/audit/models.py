@@ -190,21 +190,21 @@ def find_first_difference(
     model: LanguageModel,
     request: Request,
     expected_tokens: Sequence[int],
-    got: Sequence[int],
+    tokens: Sequence[int],
 ) -> AnswerDifference | None:
     """Finds the first difference of two answers to a request; None if they are equal. Raises
     UsageError if one is a proper prefix of the other, which rounding does not explain.
     """
-    if list(expected_tokens) == list(got):
+    if list(expected_tokens) == list(tokens):
         return None
-    for position, (want, have) in enumerate(zip(expected_tokens, got, strict=False)):
+    for position, (want, have) in enumerate(zip(expected_tokens, tokens, strict=False)):
         if want != have:
             logits = next_logits(model, [*request.prompt_ids, *expected_tokens[:position]])
             gap = (logits[want] - logits[have]).abs().item()
             is_near_tie = gap <= near_tie_gap(logits.dtype, float(logits[want]))
             return AnswerDifference(request.prompt_id, position, gap, is_near_tie)
     raise UsageError(
-        f"prompt {request.prompt_id!r}: answers of {len(expected_tokens)} and {len(got)} tokens "
+        f"prompt {request.prompt_id!r}: answers of {len(expected_tokens)} and {len(tokens)} tokens "
         "agree as far as the shorter one goes"
     )
 
@@ -214,7 +214,7 @@ def _make_greedy_line(
     target: LanguageModel,
     requests: Sequence[Request],
     expected_answers: Sequence[Sequence[int] | None],
-    got: Sequence[Sequence[int] | None],
+    answers: Sequence[Sequence[int] | None],
     bound: str = "",
     suffix: str | None = None,
 ) -> AuditLine:
@@ -224,7 +224,7 @@ def _make_greedy_line(
     equal = 0
     near_ties = 0
     different = []
-    for request, want, have in zip(requests, expected_answers, got, strict=True):
+    for request, want, have in zip(requests, expected_answers, answers, strict=True):
         if want is None or have is None:
             different.append(f"prompt {request.prompt_id} cannot be decoded")
             continue

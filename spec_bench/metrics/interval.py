@@ -84,10 +84,15 @@ def limit_to_column(name: str, interval: Interval) -> Interval:
     """The interval within the column's range; without ends that are too far apart to say much."""
     column = find_column(name)
     smallest, largest = column.limits if column else (None, None)
-    inside = interval.clip(smallest, largest)
-    if column and largest is None and inside.ends and inside.ends[0] * WIDEST < inside.ends[1]:
-        return replace(inside, low=None, high=None)
-    return inside
+    clipped_interval = interval.clip(smallest, largest)
+    if (
+        column
+        and largest is None
+        and clipped_interval.ends
+        and clipped_interval.ends[0] * WIDEST < clipped_interval.ends[1]
+    ):
+        return replace(clipped_interval, low=None, high=None)
+    return clipped_interval
 
 
 # From intervals to p-values, and their correction for their number.

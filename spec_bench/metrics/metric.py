@@ -195,8 +195,8 @@ def compute_interval(sums: PromptSums) -> Interval | None:
 
 def finish_interval(sums: PromptSums, interval: Interval) -> Interval:
     """Returns a ratio's interval without what that cannot be, mapped."""
-    inside = interval.clip(*(sums.limits or (None, None)))
-    return inside.map(sums.mapped) if sums.mapped else inside
+    clipped_interval = interval.clip(*(sums.limits or (None, None)))
+    return clipped_interval.map(sums.mapped) if sums.mapped else clipped_interval
 
 
 def ratio(

@@ -217,8 +217,8 @@ def _resolve_file(score: str) -> Path | None:
     path = Path(score).expanduser()
     if path.suffix == ".py":
         return path
-    inside = path / f"{path.name}.py"
-    return inside if score not in SHIPPED and inside.is_file() else None
+    module_file = path / f"{path.name}.py"
+    return module_file if score not in SHIPPED and module_file.is_file() else None
 
 
 def load_module(score: str, ours: tuple[str, ...] = ()) -> ModuleMetric:

@@ -135,10 +135,10 @@ def build_blocks(wr: Any, tables: Sequence[Path], task: str = "") -> Iterator[An
     records = cells.records if cells else RecordReader(None)
     for file, part in rows.groupby("file", sort=False):
         yield from _experiment_blocks(wr, Path(file), part, records)
-    logged = wr.Runset(name="tables", filters=f"JobType = {TABLE!r}{of_task}")
+    table_runs = wr.Runset(name="tables", filters=f"JobType = {TABLE!r}{of_task}")
     yield wr.H2("All rows")
     table = wr.WeavePanelSummaryTable(table_name="results", layout=wr.Layout(w=24, h=10))
-    yield wr.PanelGrid(runsets=[logged], panels=[table])
+    yield wr.PanelGrid(runsets=[table_runs], panels=[table])
     yield wr.H2("Prompt by prompt: a line is a cell, a step is a prompt")
     for group in groups:
         runset = _make_runset(wr, group)

@@ -106,8 +106,8 @@ def check_value(value: Any, depth: int = 0) -> Any:
         raise UsageError(f"a text has {len(value)} characters, at most {MOST_TEXT}")
     if depth > MOST_DEPTH:
         raise UsageError(_TOO_DEEP)
-    inside = value.values() if isinstance(value, dict) else value
-    for part in inside if isinstance(value, dict | list) else ():
+    content = value.values() if isinstance(value, dict) else value
+    for part in content if isinstance(value, dict | list) else ():
         check_value(part, depth + 1)
     return value
 
@@ -202,9 +202,9 @@ def _iter_texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
 
 def _iter_keys(value: Any, prefix: str = "") -> Iterator[str]:
     pairs = value.items() if isinstance(value, Mapping) else ()
-    for key, inside in enumerate(value) if isinstance(value, list) else pairs:
+    for key, content in enumerate(value) if isinstance(value, list) else pairs:
         yield f"{prefix}{key}"
-        yield from _iter_keys(inside, f"{prefix}{key}.")
+        yield from _iter_keys(content, f"{prefix}{key}.")
 
 
 Label = Annotated[str, MaxLen(1000), AfterValidator(to_printable)]

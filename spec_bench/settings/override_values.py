@@ -40,10 +40,10 @@ def quote_value(value: Any) -> str:
         return f"[{', '.join(map(quote_value, value))}]"
     if isinstance(value, str | Path):
         # Hydra reads backslashes as such, but for those before a quote.
-        inside = _BEFORE_A_QUOTE.sub(
+        content = _BEFORE_A_QUOTE.sub(
             lambda match: match[1] * 2 + ('\\"' if match[2] else ""), str(value)
         )
-        return f'"{inside}"'
+        return f'"{content}"'
     return json.dumps(value)
 
 

@@ -411,11 +411,11 @@ def iter_csv_lines(
 
 def _header(names: list[str], needs: Sequence[str]) -> list[str]:
     """Returns the header. Raises ValueError: it lacks a column or has one twice."""
-    if missing := [name for name in needs if names and name not in names]:
+    if absent := [name for name in needs if names and name not in names]:
         is_merge_mark = names[0].startswith(_MERGE_MARKS)
         reason = "; it is a merge mark" if is_merge_mark else "; are its columns separated by ';'?"
         raise UsageError(
-            f"no column {missing[0]!r}{reason if is_merge_mark or (';' in names[0]) else ''}"
+            f"no column {absent[0]!r}{reason if is_merge_mark or (';' in names[0]) else ''}"
         )
     if duplicates := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"two columns {duplicates[0]!r}")

@@ -77,8 +77,10 @@ def get_converted_path(file: Path) -> Path:
     ValueError: a file that the model was split into is missing.
     """
     parts = gguf_parts(file)
-    if missing := [part.name for part in parts if not part.is_file()]:
-        raise UsageError(f"{str(file)!r} is one of {len(parts)} files, and {missing[0]} is missing")
+    if missing_parts := [part.name for part in parts if not part.is_file()]:
+        raise UsageError(
+            f"{str(file)!r} is one of {len(parts)} files, and {missing_parts[0]} is missing"
+        )
     digests = [read_digest(path) for path in parts]
     model_digest = digests[0] if len(digests) == 1 else digest(digests, 64)
     return get_fetched_path(f"{file.stem}-{model_digest[:12]}-{_CONVERSION_VERSION}")

@@ -54,8 +54,8 @@ def gather_next_tokens(
     is_answer = torch.tensor([*dialogue.learned, *[False] * guesses])
     window = torch.tensor(positions, dtype=torch.long)[:, None] + 1 + torch.arange(guesses + 1)
     # Tokens of the next answer are not guessed from this one.
-    inside = is_answer[window].long().cumprod(dim=1).bool()
-    return ids[window].masked_fill(~inside, IGNORED)
+    is_inside_answer = is_answer[window].long().cumprod(dim=1).bool()
+    return ids[window].masked_fill(~is_inside_answer, IGNORED)
 
 
 def count_answer_tokens(dialogues: Sequence[Dialogue]) -> Counter[int]:
@@ -104,9 +104,9 @@ class DialogueBatches:
         """Returns the float32 hidden states of these dialogues, [N, D], one after the other."""
         cache = self._kept if self.groups else {}
         device = "cpu" if self.groups else self.model.device
-        missing = {*indices} - cache.keys()
+        missing_indices = {*indices} - cache.keys()
         for group in self.groups or self._group_by_length(indices):
-            if not missing.isdisjoint(group):
+            if not missing_indices.isdisjoint(group):
                 states = self._pass([self.dialogues[index] for index in group])
                 cache.update((i, part.to(device)) for i, part in zip(group, states, strict=True))
         return torch.cat([cache[index] for index in indices]).to(self.model.device)

@@ -325,7 +325,7 @@ def _paper_part(experiment: str, groups: Sequence[Group], cells: MeasuredRows) -
         for part in compute_progress(paper, item, cells) if paper and item.kind == kind else ():
             if part.pair in cells.pairs():
                 shares.setdefault(part.wanted, (item, part))
-    missing = dict.fromkeys(cell for _, part in shares.values() for cell in part.missing)
+    missing_cells = dict.fromkeys(cell for _, part in shares.values() for cell in part.missing)
     recipe = recipes_by_name().get(experiment, "")
     return {
         "pictures": list(_pictures(paper, page_figures[:_PICTURES], groups, cells)),
@@ -336,7 +336,7 @@ def _paper_part(experiment: str, groups: Sequence[Group], cells: MeasuredRows) -
         ],
         "tables": list_tables(items, cells),
         "shares": shares,
-        "lacking": len(missing),
+        "lacking": len(missing_cells),
         "missing": [
             (
                 part,
@@ -351,7 +351,7 @@ def _paper_part(experiment: str, groups: Sequence[Group], cells: MeasuredRows) -
             for item, part in shares.values()
             if part.missing
         ],
-        "commands": build_commands(recipe, missing, cells) if shares else [],
+        "commands": build_commands(recipe, missing_cells, cells) if shares else [],
     }
 
 
