@@ -24,9 +24,6 @@ from spec_bench.jobs.config.simulation import read_efficiencies
 from spec_bench.records import cell_folder
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.report.papers.items import recipe_cells
-from spec_bench.report.papers.paper import find_table
-from spec_bench.report.tables.build import build_tables
-from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.settings.configs import conf_dir, conf_dirs
 from spec_bench.vocabulary.decoders import load_decoder
 from spec_bench.vocabulary.names import decoder_style
@@ -256,7 +253,7 @@ XSUM = ("task=xsum",)
 def check_efficiency(cell, tau):
     """The cell accepts so that its tree has a block efficiency."""
     acceptance = cell.settings["verifier"]["acceptance"]
-    levels = range(parse(cell.config.spec).depth + 1)
+    levels = range(cell.config.tree.shape.depth + 1)
     assert sum(acceptance**level for level in levels) == pytest.approx(tau, abs=1e-9)
 
 
@@ -283,25 +280,30 @@ def test_each_tree_accepts_as_a_results_file_has_it_of_this_task_and_temperature
     file = tmp_path / "results.csv"
     head = "decoder,spec,task,temperature,block_efficiency\n"
     rows = "sd,3,random,1.0,2.5\nsd,3,random,0.0,3.5\nsd,3,xsum,1.0,3.5\nsd,4,random,1.0,\n"
-    file.write_text(head + rows)
-    given = ("cells=[sd:3,sd:4,prompt_lookup:1x3]", f"simulate={file}")
+    file.write_text(f"{head}{rows}dyspec,@4,random,1.0,2.2\n")
+    given = ("cells=[sd:3,sd:4,prompt_lookup:1x3,'dyspec:@4']", f"simulate={file}")
     job = build_job_settings(stating(*given))
-    assert [cell.title for cell in job.cells] == ["ar -", "sd 3"]
+    assert [cell.title for cell in job.cells] == ["ar -", "sd 3", "dyspec @4"]
     check_efficiency(job.cells[1], 2.5)
+    check_efficiency(job.cells[2], 2.2)  # whose shorthand names no depth
     assert len(job.left_out) == 2
 
 
 def test_a_papers_table_has_rates_of_random_weights_beside_the_printed_ones(run, tmp_path):
     run("name=rsd-exp1", "cells=[sd:2]", "prompts=1", *AS_PRINTED, task=XSUM)
     pair = "random:llama_tiny+random:llama_tiny"
-    table = find_table("rsd/1")
-    (sheet,) = build_tables(table, MeasuredRows.below(tmp_path / "results"), pair)
-    shown = sheet.places[sheet.places.labels.str[1:] == ("SD", "2")].set_index("number")
-    printed = shown.printed
-    assert (printed["token_rate"], printed["block_efficiency"]) == ("51.515", "2.166")
-    assert float(printed["speedup"]) == pytest.approx(51.515 / 37.269, abs=0.005)
-    assert shown.value["token_rate"] > 0 and shown.value["speedup"] > 0
-    assert {*shown.mark[shown.ours]} == {"simulated"}
+    shown = ("table", "rsd/1", "--results", tmp_path / "results", "--pair", pair)
+    status, text, error = warm.run("spec_bench", *map(str, shown), folder=tmp_path)
+    assert status == 0, error
+    head, line = (
+        next(line.strip("|").split("|") for line in text.splitlines() if word in line)
+        for word in ("| decoder |", "| 2 (simulated) |")
+    )
+    values = dict(zip(map(str.strip, head), map(str.strip, line), strict=True))
+    printed = [values[f"{name}, paper"] for name in ("block efficiency", "token rate (1/s)")]
+    assert (printed, values["speed-up over AR, paper"]) == (["2.166", "51.515"], "1.38")
+    for name in ("token rate (1/s)", "speed-up over AR"):
+        assert float(values[f"{name}, ours"].split()[0]) > 0
 
 
 def test_a_decoder_may_state_its_acceptance_itself():

@@ -21,7 +21,6 @@ from spec_bench.vocabulary.published import (
     select_published,
     spellings,
 )
-from spec_bench.vocabulary.spec import parse
 
 _RULE = "simulated"  # of the verifier that states its acceptance
 _EFFICIENCY = "block_efficiency"
@@ -46,8 +45,6 @@ def simulate_cells(
             simulate_cell(cell, acceptance, sampling) if cell.config.drafts else cell
             for cell in cells
         ), ()
-    from spec_bench.verify.simulated import compute_acceptance  # needs torch
-
     task = str(request.task["name"])
     efficiencies = read_efficiencies(stated, request.pair, task, sampling.temperature)
     found = list[Cell]()
@@ -56,8 +53,7 @@ def simulate_cells(
         if cell.config.library or cell.name == BASELINE:
             found.append(cell)
         elif tau := efficiencies.get((cell.name, cell.config.spec)):
-            acceptance = compute_acceptance(tau, parse(cell.config.spec).depth)
-            found.append(simulate_cell(cell, acceptance, sampling))
+            found.append(simulate_cell(cell, None, sampling, tau))
         else:
             missing.append(f"{cell.title}: simulate={stated} has no block efficiency of it")
     if missing and len(missing) == sum(cell.config.spec != "-" for cell in cells):
@@ -66,17 +62,27 @@ def simulate_cells(
     return tuple(found), tuple(missing)
 
 
-def simulate_cell(cell: Cell, acceptance: Any, sampling: SamplingSettings) -> Cell:
-    """Returns a cell that accepts with this probability, or with one per depth. Its own rule is
-    computed for its time, unless that judges several nodes at once, as block verification does.
+def simulate_cell(
+    cell: Cell,
+    acceptance: Any,
+    sampling: SamplingSettings,
+    block_efficiency: float = 0,
+) -> Cell:
+    """Returns a cell that accepts with this probability, or with one per depth, or, if it is None,
+    as a block efficiency asks for. Its own rule is computed for its time, unless that judges
+    several nodes at once, as block verification does.
     """
     from spec_bench.tree.base import GrownTree  # these need torch
     from spec_bench.verify.base import NodeVerifier
+    from spec_bench.verify.simulated import compute_acceptance
 
-    if not isinstance(cell.config.tree, GrownTree):
+    tree = cell.config.tree
+    if not isinstance(tree, GrownTree):
         raise UsageError(f"{cell.title} keeps several beams; simulate must be null")
     if cell.config.verifier.name == _RULE:
         raise UsageError(f"{cell.title} states its own acceptance; simulate must be null")
+    if acceptance is None:
+        acceptance = compute_acceptance(block_efficiency, tree.shape.depth)
     rule = {"rule": _RULE, "acceptance": acceptance}
     if isinstance(cell.config.verifier, NodeVerifier):
         rule["computed"] = cell.settings["verifier"]
