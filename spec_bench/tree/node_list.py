@@ -100,16 +100,8 @@ class NodeList(GrownTree):
 
     @cached_property
     def parents(self) -> tuple[int, ...]:
-        starts = self.shape.starts
-        parents_by_level = (parents for _, parents in self.levels)
-        return (
-            0,
-            *(
-                start + place
-                for start, places in zip(starts, parents_by_level, strict=False)
-                for place in places
-            ),
-        )
+        starts = zip(self.shape.starts, self.levels, strict=False)
+        return (0, *(start + place for start, (_, places) in starts for place in places))
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "deterministic"
