@@ -6,8 +6,6 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.backends import backend_agg
-from matplotlib.backends.backend_agg import RendererAgg
 
 from spec_bench.report.data.rows import error_bars, group_rows, read_results
 from spec_bench.report.figures import draw, draw_item, sweep
@@ -21,7 +19,13 @@ from spec_bench.report.figures.cells import (
 )
 from spec_bench.report.figures.grid import draw_panels
 from spec_bench.report.figures.panels import panels as old_panels
-from spec_bench.report.figures.style import GREY, ReportFigure, fill, marks, save, settings
+from spec_bench.report.figures.style import (
+    GREY,
+    fill,
+    marks,
+    save,
+    settings,
+)
 from spec_bench.report.papers.paper import Paper, find_figure, load_paper
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.decoders import COLOURS
@@ -546,17 +550,6 @@ def test_a_decoder_has_one_colour_in_all_figures():
     assert (looks["AR"].colour, looks["SD 3"].colour) == ("#000000", COLOURS["blue"].light)
     same = {(look.colour, look.marker) for look in looks.values()}
     assert len(same) == len(looks), "two trees of one decoder have a marker each"
-
-
-def test_what_lays_a_figure_out_draws_it_and_measures_each_text_once(tmp_path, monkeypatch):
-    made = []
-    monkeypatch.setattr(
-        backend_agg, "RendererAgg", lambda *size: made.append(size) or RendererAgg(*size)
-    )
-    figure = ReportFigure((1, 1), layout="constrained")
-    figure.subplots()
-    save(figure, tmp_path, "one", ("png",))
-    assert made == [(200.0, 200.0, 200)]
 
 
 @pytest.mark.parametrize("experiment", ["redrafter-beams", "redrafter-grid"])

@@ -3,11 +3,14 @@
 import matplotlib
 import pandas as pd
 import pytest
+from matplotlib.backends import backend_agg
+from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
 
 import spec_bench
 from spec_bench.api.jobs import select_columns
 from spec_bench.report.data.rows import read_results
+from spec_bench.report.figures import style
 from spec_bench.system.files import package_folder
 from tests.said import naming, one_line
 
@@ -119,3 +122,27 @@ def test_disturbed_rows_are_one_note_and_none_where_no_time_is_drawn():
 def test_a_budget_is_the_nodes_of_a_tree():
     with pytest.raises(ValueError, match="did you mean nodes"):
         spec_bench.plot(OWN, "budget")
+
+
+def test_what_lays_a_figure_out_draws_it_and_measures_each_text_once(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        backend_agg, "RendererAgg", lambda *size: made.append(size) or RendererAgg(*size)
+    )
+    figure = style.ReportFigure((1, 1), layout="constrained")
+    figure.subplots()
+    style.save(figure, tmp_path, "one", ("png",))
+    assert made == [(200.0, 200.0, 200)]
+
+
+def test_a_notes_lines_end_where_matplotlib_ends_them_and_saving_leaves_the_note(tmp_path):
+    figure = style.ReportFigure((4, 2), layout="constrained")
+    figure.subplots()
+    said = (
+        "Bars: 95% intervals over prompts. A sentence that is longer than a line is.\nShort. " * 6
+    )
+    note = figure.supxlabel(said, fontsize=6.5, x=0.1, ha="left", wrap=True)
+    style.save(figure, tmp_path, "one", ("png", "pdf"))
+    assert note.get_text() == said and note.get_wrap()
+    lines = style.wrap_note(figure, note, said).split("\n")
+    assert len(lines) > 6 and lines == note._get_wrapped_text().split("\n")

@@ -138,6 +138,7 @@ def draw_grid(
         bars: said where intervals are drawn.
         options: what makes the panels, see ``_lay_out``, and the words that ``draw`` gets.
     """
+    rows = rows.astype(dict.fromkeys(rows.select_dtypes("str"), object))  # rows are taken often
     look = {name: options.pop(name) for name in [*options] if name not in _LAYOUT}
     grid, missing = _lay_out(rows, x, y, **options)
     if not grid:

@@ -90,7 +90,7 @@ class Panel:
     _texts: list[tuple[int, float, float, str]] = field(default_factory=list)
     _formatted: bool = False
 
-    @property
+    @cached_property
     def known(self) -> pd.DataFrame:
         """The rows that can be drawn, of those that are kept."""
         if not {self.x, self.y} <= set(self.rows):

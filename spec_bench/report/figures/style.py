@@ -8,8 +8,10 @@ have one value of it, and is empty otherwise; its name with an s (``{tasks}``) l
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from io import BytesIO
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,6 +124,9 @@ def save(
     """Writes ``name.png``, ``name.pdf`` or both; the same figure gives the same bytes."""
     figure.set_dpi(dpi)
     FigureCanvasAgg(figure)  # one canvas lays out and draws: a text is measured once
+    notes = {note: note.get_text() for note in figure.texts if note.get_wrap()}
+    for note, text in notes.items():
+        note.set(text=wrap_note(figure, note, text), wrap=False)
     if (engine := figure.get_layout_engine()) is not None:
         engine.execute(figure)  # once: every format would lay out and draw one more time
         figure.set_layout_engine(None)
@@ -131,7 +136,30 @@ def save(
         metadata = {"CreationDate": None} if is_pdf else None
         with atomic_replace(path) as partial:
             figure.savefig(partial, format=path.suffix[1:], dpi=dpi, metadata=metadata)
+    for note, text in notes.items():
+        note.set(text=text, wrap=True)
     return paths
+
+
+def wrap_note(figure: Any, note: Any, text: str) -> str:
+    """Breaks lines as matplotlib does, which measures each word, and that for every format."""
+    room = figure.bbox.width * (1 - note.get_position()[0])
+    renderer = figure.canvas.get_renderer()
+
+    def measure(count: int) -> float:
+        line = " ".join(words[:count])
+        return ceil(
+            renderer.get_text_width_height_descent(line, note.get_fontproperties(), False)[0]
+        )
+
+    lines = []
+    for paragraph in text.split("\n"):
+        words = paragraph.split(" ")
+        while words:
+            count = bisect_right(range(1, len(words) + 1), room, key=measure) or 1
+            lines.append(" ".join(words[:count]))
+            words = words[count:]
+    return "\n".join(lines)
 
 
 def fill(text: str, rows: pd.DataFrame, **extras: object) -> str:
