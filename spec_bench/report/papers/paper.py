@@ -34,6 +34,7 @@ from spec_bench.settings.configs import read_yaml
 from spec_bench.settings.fields import describe_error, one_line, suggest, warn
 from spec_bench.settings.validation import check
 from spec_bench.system.errors import UsageError
+from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.columns import header
 from spec_bench.vocabulary.decoders import DECODERS
 from spec_bench.vocabulary.published import FILE, Row, read_published
@@ -130,6 +131,10 @@ class Paper:
         tables = tuple(str(table.number) for table in self.tables)
         return read_published(path, tables, (*self.metrics, *header())) if path.is_file() else ()
 
+    @functools.cached_property
+    def _numbers_by_table(self) -> dict[str, list[Row]]:
+        return group_by_key((number["table"], number) for number in self.numbers)
+
     @property
     def metrics(self) -> dict[str, None]:
         """The metrics of its tables, each once."""
@@ -154,7 +159,7 @@ class Paper:
         for entry in self.tables:
             if entry.number == table and entry.unprinted is not None:
                 return entry.unprinted.rows(table)
-        return [number for number in self.numbers if number["table"] == str(table)]
+        return self._numbers_by_table.get(str(table), [])
 
 
 def paper_names() -> list[str]:
