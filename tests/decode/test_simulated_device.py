@@ -390,6 +390,15 @@ def test_a_tie_is_no_fault(law, gap):
 
 
 @pytest.mark.usefixtures("short")
+def test_a_cache_that_grows_has_no_graphs_of_its_former_place():
+    with SimCuda():
+        decoder = prepared(built("ar", 1, 0.0, "static", DEVICE), asked(1))
+        assert decoder.recordings.made
+        decoder.admit([replace(each, max_new_tokens=60) for each in asked(1)])
+        assert decoder.recordings is None
+
+
+@pytest.mark.usefixtures("short")
 def test_a_cache_that_grows_takes_its_graphs_along():
     with SimCuda():
         decoder = prepared(built("sd", 1, 1.0, "static", DEVICE), asked(1))
