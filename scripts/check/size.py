@@ -21,11 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 # Tokens at most, of Python and of everything else. A bound only falls, unless a change says in the
 # changelog what users get for raising it.
 MOST_TOKENS = {
-    "spec_bench": (352_300, 8_150),
+    "spec_bench": (355_800, 8_200),
     "conf": (0, 8_990),
-    "tests": (318_700, 15_600),
-    "scripts": (80_750, 200),
-    "experiments": (15_400, 8_490),
+    "tests": (323_800, 15_900),
+    "scripts": (83_500, 200),
+    "experiments": (15_400, 8_540),
 }
 SLACK = 1_000  # tokens that a folder may have fewer of before its bound has to follow
 LONGEST = 600  # lines of one file of the package or the scripts
