@@ -32,7 +32,7 @@ SETTINGS = {
     "temperature 1": _in_double(),
     "temperature 1.5, top-p 0.9": _in_double(1.5, top_p=0.9),
     "temperature 1, top-k 2": _in_double(top_k=2),
-    "temperature 1, min-p 0.3": _in_double(min_p=0.3),
+    "temperature 1, min-p 0.1": _in_double(min_p=0.1),
     "temperature 1, draft at 0": _in_double(draft_temperature=0.0),
 }
 WARM = SETTINGS["temperature 1"]

@@ -6,8 +6,10 @@ column in ``vocabulary/columns.csv``. Imports torch only when one asks for a tor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from spec_bench.settings.fields import (
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 
 # Logits over less than the least temperature could overflow float32.
 Temperature = Annotated[float, Range(1e-6, zero=True)]
-_PORTABLE = ("temperature", "top_k", "top_p", "min_p")  # transformers and servers call them so, too
+# Settings that transformers and servers have under the same names.
+_PORTABLE = ("temperature", "top_k", "top_p", "min_p")
 _OURS = ("draft_temperature", "probability_dtype")  # of no other engine's target
 # What every run id has. Later settings are part of one where they are not at their defaults, so
 # that what was measured before there was a choice is found again.
@@ -95,6 +98,21 @@ class SamplingSettings:
             for field in fields(SamplingSettings)
             if field.name in _IN_EVERY_ID or getattr(self, field.name) != field.default
         }
+
+
+LATER = tuple(f.name for f in fields(SamplingSettings) if f.name not in _IN_EVERY_ID)
+"""Settings whose column is empty where they keep every token."""
+
+
+def describe_columns(row: Mapping[str, Any]) -> str:
+    """Describes a row's sampling, less what keeps all tokens: ``temperature 0.3, top-p 0.95``."""
+    texts = []
+    for field in fields(SamplingSettings):
+        value = row.get(field.name)
+        is_number = isinstance(value, Real) and not math.isnan(value)
+        if is_number and (field.name == "temperature" or value != field.default):
+            texts.append(f"{field.name.replace('_', '-')} {value:g}")
+    return ", ".join(texts)
 
 
 @dataclass(frozen=True)

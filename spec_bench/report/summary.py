@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from spec_bench.records.sampling import describe_columns
 from spec_bench.report.claims import Check, check_generally
 from spec_bench.report.claims.verdict import summarise_claims
 from spec_bench.report.data.counts import RecordReader, read_origin
@@ -160,7 +161,6 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
 def _settings(group: Group) -> str:
     row = group.rows.iloc[0]
     prompts = format_prompt_count(group.rows) or "no prompts"
-    truncation = "" if row.top_p == 1 else f", top-p {row.top_p:g}"
     match = re.search(r"scored: [^|;]*", str(row.get("quality_signature", "")))
     score_text = f", {match[0]}" if match else ""
-    return f"{prompts}, temperature {row.temperature:g}{truncation}, {seeds_text(row)}{score_text}"
+    return f"{prompts}, {describe_columns(row)}, {seeds_text(row)}{score_text}"

@@ -18,7 +18,8 @@ from spec_bench.audit.decoders import (
     sample_p_value,
 )
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.core.warp import SamplingSettings
+from spec_bench.audit.toys import random_markov
+from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.decode.config import read_decoder
 from spec_bench.draft.base import drafter
 from spec_bench.records.types import Request
@@ -74,6 +75,16 @@ def test_enumeration_visits_every_outcome_once_with_its_probability():
         enumerate_outcomes(lambda draws: (draws.token(probs).item(), draws.token(probs).item()))
     )
     assert found == [(0.0625, (0, 0)), (0.1875, (0, 1)), (0.1875, (1, 0)), (0.5625, (1, 1))]
+
+
+ALL = (0, 1.0, 0.0)  # tokens kept
+TRUNCATED = [name for name, each in SETTINGS.items() if (each.top_k, each.top_p, each.min_p) != ALL]
+
+
+@pytest.mark.parametrize("name", TRUNCATED)
+def test_a_truncated_setting_of_the_audit_leaves_tokens_out_and_a_choice(name):
+    support = log_probs(random_markov(3, 0).logits, SETTINGS[name]).isfinite().sum(dim=-1)
+    assert (support < 3).any() and (support > 1).any()
 
 
 @pytest.mark.parametrize("case", ENUMERATED, ids=lambda case: case.name)

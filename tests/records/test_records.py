@@ -3,6 +3,7 @@
 import json
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 
 from spec_bench.records import checksums, sampling
@@ -145,3 +146,10 @@ def test_a_setting_that_no_other_engine_has_is_refused_there(monkeypatch):
     assert SamplingSettings(0.5).get_options() == {"temperature": 0.5, "top_k": 0, "top_p": 1.0}
     with one_line(naming("generation.min_p", "0.0", "got 0.25")):
         SamplingSettings(min_p=0.25).get_options()
+
+
+def test_a_rows_sampling_is_described_without_what_keeps_every_token():
+    row = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": "", "draft_temperature": None}
+    assert sampling.describe_columns(row) == "temperature 0"
+    row |= {"temperature": np.float64(0.5), "top_k": np.int64(7), "min_p": 0.1, "top_p": np.nan}
+    assert sampling.describe_columns(row) == "temperature 0.5, top-k 7, min-p 0.1"

@@ -47,8 +47,6 @@ def _problems(request: RunSettings) -> Iterator[str]:
             yield f"{reason} {key}={choice}; what it decodes by is named by server.decoder"
     if request.confirm is not None:
         yield "confirm goes with several decoders; engine=server has one"
-    if draft_temperature := request.generation.get("draft_temperature"):
-        yield f"{reason} generation.draft_temperature={draft_temperature:g}"
     if server.rate is not None and request.engine.batching != "continuous":
         yield f"server.rate={server.rate:g} goes with engine.batching=continuous"
     if server.kind == "llama_cpp" and server.tokens == "text":
@@ -67,6 +65,11 @@ def check_served_sampling(server: ServerSettings, sampling: SamplingSettings) ->
     Raises UsageError: it may not, or lacks a setting.
     """
     sampling.get_options()
+    if sampling.draft_temperature is not None:
+        raise UsageError(
+            "a server decodes as it was started and cannot be told "
+            f"generation.draft_temperature={sampling.draft_temperature:g}"
+        )
     if sampling.min_p and sampling.top_p < 1 and server.kind != "llama_cpp":
         raise UsageError(
             f"generation.min_p={sampling.min_p:g} with generation.top_p={sampling.top_p:g}: "

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.metrics.interval import Interval
+from spec_bench.records.sampling import LATER
 from spec_bench.records.sessions import MEANING, OTHER, mark_other_sessions
 from spec_bench.records.types import ENGINE, find_doubt, find_loss, parse_reasons
 from spec_bench.report.papers.items import Figure
@@ -593,6 +594,8 @@ def get_protocol(row: Row) -> str:
 def value_text(column: Column, value: object) -> str:
     """A value of a column in a heading: ``batch size 4``; an unknown one is ``not stated``."""
     if value is None or pd.isna(value) or value == "":
+        if column.name in LATER:
+            return f"no {column.title}"
         default_text = f" {CLEAN}" if column.name == "protocol" else _NOT_STATED
         return f"{column.title}{default_text}"
     return f"{column.title} {value:g}" if isinstance(value, float) else f"{column.title} {value}"

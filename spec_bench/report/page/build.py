@@ -20,6 +20,7 @@ import pandas as pd
 from markupsafe import Markup
 from PIL import Image
 
+from spec_bench.records.sampling import describe_columns
 from spec_bench.report.claims import check_claims, check_generally
 from spec_bench.report.claims.verdict import VERDICTS, group_by_claim, summarise_claims
 from spec_bench.report.data.counts import RecordReader, read_origin
@@ -404,12 +405,11 @@ def _tiles(rows: pd.DataFrame, missing_count: int, file: Path) -> list[tuple[str
 
 def _format_sampling(rows: pd.DataFrame) -> str:
     rows = rows.assign(seeds=[seeds_text(row) for row in to_rows(rows)])
-    settings = rows[["temperature", "top_k", "top_p", "seeds", "batch_size"]].drop_duplicates()
-    return "; ".join(
-        f"temperature {row.temperature:g}, top-k {row.top_k:g}, top-p {row.top_p:g}, "
-        f"{row.seeds}, batch {row.batch_size}"
-        for row in settings.itertuples()
+    texts = (
+        f"{describe_columns(row)}, {row['seeds']}, batch {row['batch_size']}"
+        for row in to_rows(rows)
     )
+    return "; ".join(dict.fromkeys(texts))
 
 
 _THUMBNAIL = 480  # pixels
