@@ -594,8 +594,6 @@ def get_protocol(row: Row) -> str:
 def value_text(column: Column, value: object) -> str:
     """A value of a column in a heading: ``batch size 4``; an unknown one is ``not stated``."""
     if value is None or pd.isna(value) or value == "":
-        if column.name in LATER:
-            return f"no {column.title}"
         default_text = f" {CLEAN}" if column.name == "protocol" else _NOT_STATED
-        return f"{column.title}{default_text}"
+        return f"no {column.title}" if column.name in LATER else f"{column.title}{default_text}"
     return f"{column.title} {value:g}" if isinstance(value, float) else f"{column.title} {value}"
