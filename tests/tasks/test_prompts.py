@@ -207,7 +207,7 @@ def test_every_task_builds_with_scores_that_exist_and_100_examples_with_referenc
     task = build_task(config(name))
     assert task.name == name
     assert set(task.scores) <= set(SCORES)
-    assert task.generation.max_new_tokens
+    assert task.generation["max_new_tokens"]
     assert task.source.kind == "embedded"
     assert task.source.hub.path.count("/") == 1
     examples = task.examples()
@@ -269,14 +269,14 @@ def test_of_random_prompts_there_is_nothing_to_score_and_nothing_to_stop_at():
     assert task.scores == task.ends(EIGHT).ids == ()
     assert example.references == ((),)
     assert task.postprocess(" 3 1 ") == " 3 1 "
-    assert task.generation.max_new_tokens == 128
+    assert task.generation["max_new_tokens"] == 128
 
 
 def test_a_task_of_texts_can_ask_random_token_ids_at_its_own_sampling():
     texts = read_config(conf_dir() / "task" / "mt_bench.yaml")
     task = build_task({**texts, "source": {**texts["source"], "kind": "random"}})
     assert (task.name, task.scores) == ("mt_bench", ())
-    assert task.generation.max_new_tokens == texts["generation"]["max_new_tokens"]
+    assert task.generation["max_new_tokens"] == texts["generation"]["max_new_tokens"]
     assert [len(task.encode(each, EIGHT)) for each in task.examples(2)] == [512, 512]
     with one_line(naming("promt_tokens")):
         build_task({**texts, "source": {"kind": "random"}, "promt_tokens": 3})
