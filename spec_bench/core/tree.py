@@ -279,6 +279,7 @@ class Tree:
         node is absent too, None in a tree of which no node is absent; proposals q [R, F, D, V] or,
         for siblings drawn without replacement, log_q [R, F, V], if any.
         """
+        assert parent is not None or self.has_constant_parents
         frontier = self.frontier
         self.grown += 1
         nodes = self.frontier

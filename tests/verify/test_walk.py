@@ -347,7 +347,7 @@ def grown(policy, settings, drafts=1):
         tree = planted(policy, model, PROMPTS * (ROWS // 3), settings)
         return tree, normal(tree.shape.size)
     root = torch.randint(VOCAB, (ROWS,), generator=generator)
-    tree = Tree(policy.shape, root, policy.siblings(settings))
+    tree = Tree(policy.shape, root, policy.siblings(settings), policy.parents)
     for _ in range(policy.shape.depth):
         nodes = tree.frontier.stop - tree.frontier.start
         policy.grow_level(tree, log_probs(normal(nodes, drafts), settings), draws_of(*range(ROWS)))
