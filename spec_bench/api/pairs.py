@@ -422,6 +422,8 @@ def _choose_sampling(sampling: SamplingSettings | None, **values: Any) -> Sampli
     given_sampling = merge_sampling(check_generation(values, "decode"))
     if sampling is None:
         return given_sampling
+    if not isinstance(sampling, SamplingSettings):
+        raise UsageError(f"sampling must be SamplingSettings, got {describe_value(sampling)}")
     if given_sampling != SamplingSettings():
         raise UsageError("sampling has temperature, top_k and top_p: set them there, not beside it")
     return sampling

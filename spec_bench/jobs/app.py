@@ -55,17 +55,20 @@ RESUMES = "the same command resumes"
 
 def main(request: Namespace) -> int:
     """Runs the application; returns its status."""
-    sweep = Sweep.mine = Sweep()
+    sweep = Sweep()
+    job = partial(_job, sweep=sweep)
     launch.publish_devices()
     finish = partial(_finish_sweep, sweep)
-    return run_application(_job, "config", request, RESUMES, begin=sweep.begin, finish=finish)
+    return run_application(job, "config", request, RESUMES, begin=sweep.begin, finish=finish)
 
 
-def _job(config: DictConfig) -> None:
-    """Runs one job. Raises JobError: it did not end well, in a launcher's process."""
+def _job(config: DictConfig, sweep: Sweep | None) -> None:
+    """Runs one job, in the process that has the ``sweep`` or in one that a launcher started. Raises
+    JobError: it did not end well, in a launcher's process.
+    """
     for chatty in CHATTY:
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    is_own_process = Sweep.mine is not None  # and not in a process that a launcher started
+    is_own_process = sweep is not None
     try:
         hydra = HydraConfig.get()
         os.chdir(hydra.runtime.cwd)  # the user's folder, whatever hydra.job.chdir says
@@ -82,9 +85,9 @@ def _job(config: DictConfig) -> None:
             request = replace(request, sink=replace(request.sink, progress=False))
         with (
             note_records_in_errors(Path(request.results), RESUMES),
-            publish_state(Path(request.results), request.name) as running_job,
+            publish_state(Path(request.results), request.name, sweep) as running_job,
         ):
-            results = run(request, running_job)
+            results = run(request, running_job, sweep)
             incomplete = [result for result in results if result.status != "complete"]
             if incomplete:
                 count = f"{len(incomplete)} of {len(results)}"
@@ -108,14 +111,18 @@ def build_job_settings(config: DictConfig) -> JobSettings:
     return build_settings(parse_request(config), config_folders())
 
 
-def run(request: RunSettings, running_job: RunningJob | None = None) -> list[CellResult]:
+def run(
+    request: RunSettings,
+    running_job: RunningJob | None = None,
+    sweep: Sweep | None = None,
+) -> list[CellResult]:
     """Runs a job, which tells those who watch how far it is, and hands the results to the sinks."""
     settings = _check_job(request)
     is_first = processes.rank() == 0
     sinks = build_sinks(request.sink, settings.results / request.name) if is_first else []
-    results = run_stage(settings, sinks, running_job)
+    results = run_stage(settings, sinks, running_job, sweep)
     if second := confirmation_job(settings, results):
-        results += run_stage(second, sinks, running_job)
+        results += run_stage(second, sinks, running_job, sweep)
     return results
 
 
@@ -161,6 +168,7 @@ def run_stage(
     settings: JobSettings,
     sinks: Sequence[Sink],
     running_job: RunningJob | None = None,
+    sweep: Sweep | None = None,
 ) -> list[CellResult]:
     """Runs one job and hands its results over: the CSV always; table and sinks as configured."""
     log.info("%s, %s: %d cells", settings.pair.name, settings.task.name, len(settings.cells))
@@ -198,9 +206,11 @@ def run_stage(
         is_complete = experiment.finish(
             sinks, wait_s=1
         )  # of many processes at once one makes the tables
-    elif Sweep.mine:
-        is_complete = Sweep.mine.rebuild(experiment)
-    if sink.table and (number is None or Sweep.mine):  # last: there may be nobody who reads it
+    elif sweep is not None:
+        is_complete = sweep.rebuild(experiment)
+    if sink.table and (
+        number is None or sweep is not None
+    ):  # last: there may be nobody who reads it
         next_steps = _next_steps(settings.results, settings.asked.name) if number is None else ""
         print_results(
             results, _recommendations(experiment.csv, results) if is_complete else (), next_steps

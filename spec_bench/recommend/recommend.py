@@ -330,7 +330,7 @@ def recommend(
     """
     confirm = settings.asked.confirm
     if confirm is None:
-        raise UsageError("recommend wants fresh prompts: set confirm={prompts: NUMBER}")
+        raise UsageError("fresh prompts are needed: set confirm={prompts: NUMBER}")
     if len(settings.cells) < 2:
         reason = f": {settings.left_out[0]}" if settings.left_out else ""
         raise UsageError(f"recommend has no decoder to choose among{reason}")

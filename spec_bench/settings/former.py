@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 def _warn(former: str, name: str) -> None:
     message = f"{former} is called {name} now; the former name goes with the next version"
-    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    warnings.warn(message, FutureWarning, stacklevel=3)
 
 
 class FormerMembers:

@@ -166,6 +166,7 @@ USER, SAID = {"role": "user", "content": "a"}, {"role": "assistant", "content": 
         (PROMPT, "sd:2-2", {}, "2-2"),
         (PROMPT, "sd:3", {"temperature": -1}, "decode.temperature .* got -1"),
         (PROMPT, "sd:3", {"top_k": 1.5}, "decode.top_k .* got 1.5"),
+        (PROMPT, "sd:3", {"sampling": {"min_p": 0.1}}, "sampling must be SamplingSettings"),
         (PROMPT, 3, {}, "decoder must be NAME:SPEC or a mapping, got int 3"),
         (PROMPT, "sd:3", {"stop": [""]}, "stop must be texts that are not empty, got ''"),
         (PROMPT, "sd:3", {"stop": 5}, "stop must be texts that are not empty, got 5"),

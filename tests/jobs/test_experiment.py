@@ -145,6 +145,17 @@ def test_records_that_cannot_be_read_are_set_aside_and_made_again(tmp_path, capl
     assert lines.read_bytes() == torn
 
 
+def test_records_of_an_earlier_version_are_left_where_its_cells_cannot_be_read(tmp_path, caplog):
+    end(tmp_path, 0, "a")
+    records = tmp_path / "name" / "records.parquet"
+    records.write_bytes(b"of another version")
+    lines = CellStore(tmp_path, "a").folder / "generations.jsonl"
+    lines.write_bytes(lines.read_bytes().replace(b'"tokens":[1', b'"tokens":[3'))
+    end(tmp_path, 1, "b")
+    assert records.read_bytes() == b"of another version"
+    assert any(f"{records} is left as it is" in message for message in caplog.messages)
+
+
 def test_a_cell_that_is_damaged_keeps_the_records_that_it_had_until_it_is_measured_again(
     tmp_path, caplog
 ):

@@ -298,6 +298,6 @@ def test_what_cannot_be_right_is_one_line(capsys):
     for wrong in ("confirm=null", "task=nowhere", "pair=none", "seed=0,1", "budget=1"):
         assert recommend(["task=xsum", wrong]) == 2
     first, *others = capsys.readouterr().err.splitlines()
-    assert first == "spec_bench: recommend wants fresh prompts: set confirm={prompts: NUMBER}"
+    assert first == "spec-bench recommend: fresh prompts are needed: set confirm={prompts: NUMBER}"
     for told, line in zip(("'nowhere'", "'none'", "-m seed=0,1", "got 1"), others, strict=True):
         assert told in line

@@ -28,7 +28,7 @@ from spec_bench.tree.chain import Chain
 )
 def test_an_object_is_found_by_its_former_name_with_a_warning(module, former, name):
     imported = importlib.import_module(module)
-    with pytest.warns(DeprecationWarning, match=rf"{former} is called {name} now"):
+    with pytest.warns(FutureWarning, match=rf"{former} is called {name} now"):
         assert getattr(imported, former) is getattr(imported, name)
     with pytest.raises(AttributeError, match="'Nonsense'"):
         imported.Nonsense  # noqa: B018
@@ -42,7 +42,7 @@ def test_every_present_name_of_a_renamed_member_exists_and_no_former_one(base):
 
 
 def test_a_drafter_that_defines_its_members_by_their_former_names_drafts():
-    with pytest.warns(DeprecationWarning, match="Old.drafting is called make_state now"):
+    with pytest.warns(FutureWarning, match="Old.drafting is called make_state now"):
 
         class Old(Drafter):
             @property
@@ -52,7 +52,7 @@ def test_a_drafter_that_defines_its_members_by_their_former_names_drafts():
             def drafting(self, resources):
                 return OldState()
 
-    with pytest.warns(DeprecationWarning, match="OldState.at_root is called root_logits now"):
+    with pytest.warns(FutureWarning, match="OldState.at_root is called root_logits now"):
 
         class OldState(DraftState):
             def at_root(self, committed):
@@ -63,7 +63,7 @@ def test_a_drafter_that_defines_its_members_by_their_former_names_drafts():
 
 
 def test_a_policy_that_grows_by_the_former_name_grows_each_level():
-    with pytest.warns(DeprecationWarning, match="OldChain.grow is called grow_level now"):
+    with pytest.warns(FutureWarning, match="OldChain.grow is called grow_level now"):
 
         class OldChain(Chain):
             @classmethod
@@ -81,7 +81,7 @@ def test_a_policy_that_grows_by_the_former_name_grows_each_level():
 
 def test_callers_read_a_member_by_its_former_name_with_a_warning():
     draws = SeededSource([torch.Generator().manual_seed(0)])
-    with pytest.warns(DeprecationWarning, match="SeededSource.by_position is called prepare"):
+    with pytest.warns(FutureWarning, match="SeededSource.by_position is called prepare"):
         draws.by_position(2)
     with pytest.raises(AttributeError, match="'nonsense'"):
         draws.nonsense  # noqa: B018

@@ -197,9 +197,17 @@ def copy_shorter_cells(settings: JobSettings, runs: Sequence[CellRun], prompts: 
         for cell_run in runs:
             shorter_store = CellStore(settings.results, shorter.run_id(cell_run.cell))
             fresh = not cell_run.shared and not cell_run.store.load()
-            if fresh and shorter_store.is_answered_by(cell_run.models, token_ids):
+            if not fresh or not shorter_store.load():
+                continue
+            if shorter_store.is_answered_by(cell_run.models, token_ids):
                 cell_run.store.copy_answers(shorter_store)
                 log.info("%s: %d prompts are answered already", cell_run.cell.title, count)
+            else:
+                log.warning(
+                    "%s: the answers to %d of the prompts are of other models or texts, or do not "
+                    "say of which; all are decoded",
+                    *(cell_run.cell.title, count),
+                )
 
 
 def _apply_to_decoders(

@@ -216,6 +216,14 @@ class Experiment:
             for run_id in run_ids
             if run_id not in unchanged_ids and run_id not in packed_cells
         ]:
+            here = [name for name in missing_ids if files.run_folder(self._results, name).is_dir()]
+            if here and not unchanged_ids and self._are_records_unreadable():
+                log.warning(
+                    "%s is left as it is: cells are of an earlier version, or altered (%s); "
+                    "their command again makes it whole",
+                    *(self.records, ", ".join(here[:3])),
+                )
+                return
             previous = previous if unchanged_ids else self._read_previous_records()
         old = previous.select_cells([*unchanged_ids, *missing_ids])
         if self.records.is_dir():
@@ -223,6 +231,14 @@ class Experiment:
         records = parquet.concat([old, *packed_cells.values()]).select_cells(run_ids)
         tables = {path.name: files.file_digest(path) for path in self._tables[:3] if path.exists()}
         parquet.write(self.records, records, tables)
+
+    def _are_records_unreadable(self) -> bool:
+        """Returns whether there is a file of records that cannot be read."""
+        try:
+            parquet.read_checked_bytes(self.records)
+        except UsageError:
+            return self.records.is_file()
+        return False
 
     def _read_previous_records(self) -> PackedRecords:
         """Returns the file as it is; one that cannot be read is set aside."""

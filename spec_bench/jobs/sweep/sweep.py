@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
-from typing import Any, ClassVar
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -46,9 +46,7 @@ _WRONG = 2  # the status of a request that cannot be right
 
 
 class Sweep:
-    """What the user's process knows of its jobs."""
-
-    mine: ClassVar[Sweep | None] = None  # this process's; None in one that a launcher started
+    """What the user's process knows of its jobs; None in one that a launcher started."""
 
     def __init__(self) -> None:
         # its notes and where its rows go, by results and name
@@ -58,6 +56,10 @@ class Sweep:
         self._logs = ""
         self._over = threading.Event()
         self._slow = set[Path]()  # tables that take longer than this to make
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """In another process there is none."""
+        return type(None), ()
 
     def begin(self, config: DictConfig, configs: SweepConfigs) -> bool:
         """Checks a sweep's jobs before anything is launched, and lists them or prints their plan;
@@ -174,8 +176,10 @@ def _add_words_to_errors(words: Sequence[str]) -> Iterator[None]:
 
 
 @contextmanager
-def publish_state(results: Path, name: str) -> Iterator[RunningJob]:
-    """Whoever watches the sweep sees its job within the block, in the user's process or not."""
+def publish_state(results: Path, name: str, sweep: Sweep | None) -> Iterator[RunningJob]:
+    """Whoever watches the sweep sees its job within the block, in the user's process, which has the
+    ``sweep``, or not.
+    """
     number = sweep_index()
     if number is None or processes.rank():
         yield RunningJob()
@@ -189,8 +193,8 @@ def publish_state(results: Path, name: str) -> Iterator[RunningJob]:
             record.msg = f"[{label}] {record.msg}"
             return record
 
-        if Sweep.mine:
-            Sweep.mine.ran_here = True
+        if sweep is not None:
+            sweep.ran_here = True
             log.info("%s: %s", label, " ".join(running.state.words))
         else:  # its lines are among other jobs'
             logging.setLogRecordFactory(make_labelled_record)
