@@ -109,7 +109,7 @@ class CellRecords:
 
 
 Summand = Callable[[Any], Any]
-"""Term that one generation adds to a sum, None if not recorded; of ``MeasuredLines`` an array."""
+"""A generation's term of a sum, None if not recorded; of ``GenerationArrays`` an array."""
 Number = PromptSums | Interval | float | int | str | None
 """What a metric returns: a ratio of sums gets its interval, anything else stands as it is."""
 
@@ -142,7 +142,7 @@ class Metric:
     column: Column  # what it fills
     function: Callable[[Any], Number]  # of the generations, or of all `CellRecords`
     of_cell: bool = False  # which of the two
-    # the ratio of sums that it is made of, for ``windows.MeasuredLines`` too; None: unknown, ():
+    # the ratio of sums that it is made of, for ``windows.GenerationArrays`` too; None: unknown, ():
     # none
     sums: Sequence[Summand] | None = None
 

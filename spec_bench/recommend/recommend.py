@@ -243,7 +243,7 @@ def _estimate_time(settings: JobSettings, race: Race) -> str:
     return f"{duration}; fewer --decoders or 'confirm={{best: 2, prompts: 12}}' make it shorter"
 
 
-class _DecoderSearch:
+class _CandidateRace:
     """Measurements of a search; candidates are given by their indices among the cells."""
 
     def __init__(self, settings: JobSettings, by: str, say: Callable[[str], None]) -> None:
@@ -337,7 +337,7 @@ def recommend(
     if settings.asked.sink.wandb.enabled:
         raise UsageError("recommend has no sink=wandb: the job that it recommends logs")
     settings = settings.pin_revisions()
-    search = _DecoderSearch(settings, confirm.by, show or (lambda line: None))
+    search = _CandidateRace(settings, confirm.by, show or (lambda line: None))
     race = start_race(settings, confirm)
     cost = estimate_cost(settings, race)
     if settings.asked.plan:

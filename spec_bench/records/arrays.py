@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 
-class MeasuredLines:
+class GenerationArrays:
     """Columns of lines and the properties of ``Generation`` as arrays (lines,); NaN if unknown."""
 
     delivered = property(lambda self: self.tokens)

@@ -30,7 +30,7 @@ from spec_bench.system.groups import group_by_key
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spec_bench.records.arrays import MeasuredLines
+    from spec_bench.records.arrays import GenerationArrays
 
 STEP = "step_"
 SCORE = "score_"
@@ -177,11 +177,11 @@ class PackedRecords:
         return group_by_key((name, place) for place, name in enumerate(names))
 
     @cached_property
-    def windows(self) -> MeasuredLines:
+    def windows(self) -> GenerationArrays:
         """The lines as arrays."""
-        from spec_bench.records.arrays import MeasuredLines
+        from spec_bench.records.arrays import GenerationArrays
 
-        return MeasuredLines(self.lines)
+        return GenerationArrays(self.lines)
 
     def __contains__(self, run_id: str) -> bool:
         return run_id in self._places or run_id in self.origins

@@ -190,7 +190,7 @@ class Generation:
         """Tokens emitted within ``decode_s``: all but those of a server's first chunk."""
         return len(self.tokens) - (self.delivery.tokens[0] if self.delivery else 0)
 
-    # Terms of metrics; ``windows.MeasuredLines`` has them as arrays under the same names.
+    # Terms of metrics; ``windows.GenerationArrays`` has them as arrays under the same names.
     delivered = property(lambda self: len(self.tokens))
     calls = property(lambda self: len(self.steps))  # the prefill is not one
     accepted = property(lambda self: sum(s.accepted for s in self.steps))

@@ -293,13 +293,13 @@ class Task:
         return self.source.kind == "local" and self._turns_field == "turns" and not has_turns_field
 
     @property
-    def _names(self) -> set[str]:
+    def _placeholder_names(self) -> set[str]:
         return {name for template in self.template for name in list_placeholders(template)}
 
     @property
     def _turns_field(self) -> str | None:
         """The field of the turns; None if no template has ``{turn}``."""
-        return self.turns if "turn" in self._names else None
+        return self.turns if "turn" in self._placeholder_names else None
 
     def _make_turns(self, row: Row, max_letters: int | None = None) -> ConversationTurns:
         """Makes the turns of a row by filling the template, each text cut to ``max_letters``.
@@ -310,7 +310,7 @@ class Task:
                 self._read_schema(row) if name == "schema" else look_up(row, name, self.fields),
                 max_letters,
             )
-            for name in sorted(self._names - {"turn"})
+            for name in sorted(self._placeholder_names - {"turn"})
         }
         field = self._turns_field
         if field is None:

@@ -74,7 +74,7 @@ class PositionBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DialogueBatches:
+class TrainingBatches:
     """Makes batches of single positions."""
 
     model: HuggingFaceModel  # the target, which is not trained
@@ -201,7 +201,7 @@ class SequenceBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SequenceBatches(DialogueBatches):
+class SequenceBatches(TrainingBatches):
     """Makes batches of whole sequences, with the hidden states of every token."""
 
     select_positions = staticmethod(lambda dialogue: list(range(len(dialogue.ids))))

@@ -24,7 +24,7 @@ from spec_bench.system.errors import UsageError
 from spec_bench.train.batches import (
     IGNORED,
     Dialogue,
-    DialogueBatches,
+    TrainingBatches,
     count_answer_tokens,
 )
 from spec_bench.train.training_heads import GuessLosses, TrainableHead, pad_rows
@@ -127,7 +127,7 @@ def find_answer_positions(dialogue: Dialogue) -> list[int]:
 
 
 @dataclass(frozen=True)
-class TextBatches(DialogueBatches):
+class TextBatches(TrainingBatches):
     """Makes batches of tokens, with the hidden states before each token of an answer."""
 
     select_positions = select_starts = staticmethod(find_answer_positions)

@@ -35,7 +35,7 @@ from spec_bench.system.files import (
     open_own,
     write_csv,
 )
-from spec_bench.train.batches import IGNORED, DialogueBatches, select_step_indices
+from spec_bench.train.batches import IGNORED, TrainingBatches, select_step_indices
 from spec_bench.train.settings import TrainSettings
 from spec_bench.train.training_heads import TrainableHead, loss_weights, weighted_loss
 
@@ -67,7 +67,7 @@ class Accuracy:
 @torch.no_grad()
 def measure_accuracy(
     trainee: TrainableHead,
-    batches: DialogueBatches,
+    batches: TrainingBatches,
     indices: Sequence[int],
     ranks: int,
 ) -> Accuracy | None:
@@ -208,8 +208,8 @@ class TrainingRun:
 
     settings: TrainSettings
     trainee: TrainableHead  # the heads; all other parameters are frozen
-    train: DialogueBatches
-    validation: DialogueBatches
+    train: TrainingBatches
+    validation: TrainingBatches
     steps: int  # optimiser steps in all
     batch: int  # dialogues in a step
     processes: Accelerator  # shares each step's dialogues

@@ -24,7 +24,7 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.files import write_json
 from spec_bench.train.batches import (
     Dialogue,
-    DialogueBatches,
+    TrainingBatches,
     count_answer_tokens,
     count_steps,
     find_learned_positions,
@@ -251,7 +251,7 @@ def _get_overrides() -> list[str]:
     return [*HydraConfig.get().overrides.task] if HydraConfig.initialized() else []
 
 
-def _count_data(batches: DialogueBatches) -> dict[str, int]:
+def _count_data(batches: TrainingBatches) -> dict[str, int]:
     return {
         "dialogues": len(batches.dialogues),
         "tokens": sum(len(dialogue.ids) for dialogue in batches.dialogues),

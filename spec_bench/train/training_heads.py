@@ -29,9 +29,9 @@ from spec_bench.draft.network import DraftHeads, scatter_to_vocabulary
 from spec_bench.engine.model import LAST, Layers
 from spec_bench.train.batches import (
     IGNORED,
-    DialogueBatches,
     SequenceBatch,
     SequenceBatches,
+    TrainingBatches,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class GuessLosses(NamedTuple):
 class TrainableHead(nn.Module):
     """Heads with their loss. The base class learns every guess at single positions."""
 
-    batches: ClassVar[type[DialogueBatches]] = DialogueBatches
+    batches: ClassVar[type[TrainingBatches]] = TrainingBatches
 
     def __init__(self, heads: DraftHeads, guesses: int) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from spec_bench.tasks import read_own
 from spec_bench.train import dialogues as chats
 from spec_bench.train.batches import (
     IGNORED,
-    DialogueBatches,
+    TrainingBatches,
     find_learned_positions,
     gather_next_tokens,
     select_step_indices,
@@ -218,8 +218,8 @@ def test_positions_and_their_tokens_by_hand():
 def test_hidden_states_are_those_that_decoding_hands_to_the_heads():
     model = forgetful_target()
     dialogues = [Dialogue((3, 1, 4, 1, 5), (False, True, True, True, True)), *random_text(1, 9)]
-    found = DialogueBatches(model, dialogues, 1).get_hidden_states(range(len(dialogues)))
-    kept = DialogueBatches(model, dialogues, 1, together=4, kept_gib=1)
+    found = TrainingBatches(model, dialogues, 1).get_hidden_states(range(len(dialogues)))
+    kept = TrainingBatches(model, dialogues, 1, together=4, kept_gib=1)
     assert torch.equal(kept.get_hidden_states([1]), kept.get_hidden_states([1]))
     torch.testing.assert_close(kept.get_hidden_states(range(len(dialogues))), found)
     assert sorted(kept._kept) == [*range(len(dialogues))]

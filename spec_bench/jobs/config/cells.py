@@ -94,7 +94,7 @@ def expand_grid(item: Any) -> list[Any]:
 
 
 @settings
-class CellMapping:
+class CellOverrides:
     """A cell as a mapping: a decoder, its tree in shorthand, and overrides of its parts."""
 
     decoder: NonEmptyStr
@@ -250,7 +250,7 @@ def parse_cell(item: Any, folders: Sequence[Path]) -> CellRequest:
         item = {"decoder": str(name), "spec": spec}
     if "decoder" not in item:
         raise UsageError(f"a cell is decoder:spec or a mapping with a decoder, got {item!r}")
-    mapping = check(CellMapping, item, "cells")
+    mapping = check(CellOverrides, item, "cells")
     file = load_decoder(folders, mapping.decoder)
     decoder = dict(file)
     for part in PARTS:

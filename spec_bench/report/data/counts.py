@@ -32,7 +32,7 @@ from spec_bench.system.groups import find_shared_keys, group_by_key
 from spec_bench.vocabulary.columns import column_names
 
 if TYPE_CHECKING:
-    from spec_bench.records.arrays import MeasuredLines
+    from spec_bench.records.arrays import GenerationArrays
 
 Found = TypeVar("Found")
 _SCORES = frozenset(column_names("score"))  # a miss has the registry look for other packages' anew
@@ -117,7 +117,7 @@ class _Cell:
 class _Block(NamedTuple):
     """Cells of the same seeds, repeats and prompts that are in one file."""
 
-    windows: MeasuredLines
+    windows: GenerationArrays
     prompts: list[str]
     lines: NDArray[np.int64]  # (cells, seeds, repeats, prompts)
 

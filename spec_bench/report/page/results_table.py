@@ -50,7 +50,7 @@ class PageCell(NamedTuple):
     best: bool  # whether it is the best exact one, or ties with it
 
 
-class ResultsTableRow(NamedTuple):
+class PageTableRow(NamedTuple):
     """One cell of the experiment."""
 
     code: str  # the decoder's name in results
@@ -66,7 +66,7 @@ class ResultsTable(NamedTuple):
     """A group's table."""
 
     heads: Sequence[tuple[str, str]]  # title and definition of each column
-    lines: Sequence[ResultsTableRow]  # one per cell
+    lines: Sequence[PageTableRow]  # one per cell
     left_out: int = 0  # how many cells more there are, all of them behind those of the lines
 
 
@@ -124,12 +124,12 @@ def _line(
     tree: str,
     cells: Sequence[PageCell | None],
     marks: tuple[tuple[str, bool], ...] = (),
-) -> ResultsTableRow:
+) -> PageTableRow:
     decoder = str(row["decoder"])
     is_failed = row["status"] == "failed"
     kind = "failed" if is_failed else "baseline" if decoder == "ar" else ""
     failure = get_failure(row) if is_failed else ""
-    return ResultsTableRow(
+    return PageTableRow(
         decoder,
         names.decoder_style(decoder).title,
         tree,
