@@ -203,14 +203,12 @@ def run_stage(
             log_sink.take(logged_cells, ())
     is_complete = False
     if number is None:
-        is_complete = experiment.finish(
-            sinks, wait_s=1
-        )  # of many processes at once one makes the tables
+        # Of many processes at once one makes the tables.
+        is_complete = experiment.finish(sinks, wait_s=1)
     elif sweep is not None:
         is_complete = sweep.rebuild(experiment)
-    if sink.table and (
-        number is None or sweep is not None
-    ):  # last: there may be nobody who reads it
+    if sink.table and (number is None or sweep is not None):
+        # Last: there may be nobody who reads it.
         next_steps = _next_steps(settings.results, settings.asked.name) if number is None else ""
         print_results(
             results, _recommendations(experiment.csv, results) if is_complete else (), next_steps
