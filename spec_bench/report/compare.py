@@ -103,6 +103,11 @@ def markdown(comparison: ResultsComparison) -> str:
     title = f"## {escape_markdown(comparison.before)} → {escape_markdown(comparison.after)}"
     alone = [f"Cells {side} alone: {'; '.join(names)}" for side, names in comparison.alone]
     parts = [title, *map(escape_markdown, alone), f"**{comparison.sentence}**"]
+    if comparison.differing:
+        rows = [[e.name, e.before, e.after, str(e.cells)] for e in comparison.differing]
+        parts.append(markdown_table(["differs", "before", "after", "cells"], rows, labels=3))
+    else:
+        parts.append("No setting that rows or records tell of differs.")
     if comparison.failed:
         parts.append(markdown_table(["failed now", "why"], comparison.failed, labels=2))
     changes = [change for verdict in ORDER[:3] for change in comparison.select(verdict)]
@@ -116,11 +121,6 @@ def markdown(comparison: ResultsComparison) -> str:
     ).items():
         parts.append(f"Not judged: {format_count(count, 'number')}, {reason}.")
     parts.append(METHOD.format(alpha=comparison.alpha, margin=comparison.margin))
-    if comparison.differing:
-        rows = [[e.name, e.before, e.after, str(e.cells)] for e in comparison.differing]
-        parts.append(markdown_table(["differs", "before", "after", "cells"], rows, labels=3))
-    else:
-        parts.append("No setting that rows or records tell of differs.")
     return "\n\n".join(parts) + "\n"
 
 

@@ -205,10 +205,13 @@ def test_measured_acceptance_is_the_stated_one_and_the_rows_say_simulated(run, t
     baseline, *rows = rows_of(tmp_path / "results")
     assert (baseline["lossless"], baseline["simulated_acceptance"]) == ("exact", "")
     assert float(baseline["block_efficiency"]) == 1
+    assert float(baseline["perplexity"]) > 1
     for row in rows:
         assert row["pair"] == "random:llama_tiny+random:llama_tiny"
         assert (row["lossless"], row["simulated_acceptance"]) == ("simulated", "0.8")
         assert row["status"] == "complete"
+        assert (row["perplexity"], row["perplexity_by_prompt"]) == ("", "")
+        assert "perplexity: the text is of an acceptance that was given" in row["reason"]
         # About 200 trials a row: more than three standard deviations.
         assert float(row["acceptance_rate"]) == pytest.approx(0.8, abs=0.09)
 

@@ -249,6 +249,7 @@ MISTYPED = {
     "train --head medusa": "did you mean head=VALUE?",
     "ls all": "spec-bench ls takes one of decoders,",
     "run hydra/launcher=processes": "hydra/launcher must be one of basic, joblib, workers,",
+    "run --pair embeded": "spec_bench: did you mean pair=embedded? pair must be one of ",
     "ls decodres": "did you mean decoders?",
     "ls policy widht": "did you mean widths?",
 }

@@ -164,6 +164,17 @@ def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit():
     assert plan.totals([done])[1] == "device hours: 0.00 at these rates"
 
 
+def test_totals_say_which_acceptance_cells_are_given():
+    given = replace(WANTED, simulated_acceptance=(0.75, 0.5))
+    memory = plan.MemoryEstimate(0, 0, 0, None)
+    cells = [
+        plan.PlannedCell(str(name), told, "missing", 1, 1, None, None, memory)
+        for name, told in enumerate((WANTED, given))
+    ]
+    assert plan.totals(cells)[2].endswith("texts mean nothing: rsd_s 4x3 0.75,0.5")
+    assert "simulated" not in str(plan.totals(cells[:1]))
+
+
 def test_of_many_cells_one_that_stands_alone_in_its_line_is_named(capsys):
     cells = [
         plan.PlannedCell(str(n), facts(decoder="sd" if n else "ar"), "missing", 1, 1, None, None,

@@ -10,7 +10,7 @@ from spec_bench.metrics.interval import Interval, holm, p_value
 from spec_bench.metrics.intervals import bootstrap_interval
 from spec_bench.records import parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
-from spec_bench.report.compare import format_change
+from spec_bench.report.compare import format_change, markdown
 from spec_bench.report.comparison import NumberChange, compare, judge_changes
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import column
@@ -307,7 +307,10 @@ def test_sides_of_other_pairs_are_told_to_be_given_one_pair(tmp_path, capsys):
 
 def test_another_model_on_each_side_is_said_in_the_first_sentence(tmp_path):
     sides = [run(tmp_path / str(n), n, target_digest=each) for n, each in enumerate(("1a", "2b"))]
-    assert "another target digest" in compare(*sides).sentence
+    compared = compare(*sides)
+    assert "another target digest" in compared.sentence
+    text = markdown(compared)
+    assert text.index("target digest | 1a | 2b") < text.index("before you believe one")
     before = run(tmp_path / "before", 0)
     assert "another" not in compare(before, sides[1]).sentence
 

@@ -370,8 +370,9 @@ def one_line(error: BaseException) -> str:
         choices = match[3].split("Config search path")[0].split()
         choices.sort(key=lambda name: int(name) if name.isdecimal() else 0)
         choices = [*LAUNCHERS] if group == "hydra/launcher" else choices
-        suggestion = suggest(choice, choices, f"{group}=")
-        return f"{group} must be one of {', '.join(choices)}, got {choice!r}{suggestion}"
+        suggestion = suggest(choice, choices, f"{group}=").removeprefix("; ")
+        message = f"{group} must be one of {', '.join(choices)}, got {choice!r}"
+        return f"{suggestion} {message}" if suggestion else message
     if match := _NO_GROUP.match(text):
         return f"there is no config group {match[1]!r} to choose from; --help lists those there are"
     cause: BaseException | None = error

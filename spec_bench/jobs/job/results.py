@@ -33,12 +33,14 @@ from spec_bench.metrics.interval import FEW_CLOCKS, FEWEST, TOO_FEW
 from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
 from spec_bench.sinks.rows import get_digest_columns
-from spec_bench.vocabulary.columns import ENDS, header
+from spec_bench.vocabulary.columns import ENDS, column_names, header
 
 log = logging.getLogger(__name__)
 RATE = "acceptance_rate"
 _ENERGY = "energy_j_per_token"
+_SIMULATED = "the text is of an acceptance that was given"
 _VARY = "trees have another form in every call, where a path ends is no rejection"
+_LIKELIHOODS = ("perplexity", "perplexity_by_prompt")
 _CUT = ("block_efficiency", "mbsu", RATE)
 _CUT_PROMPT_REASON = (
     "transformers drops what it accepts behind an answer's end; see tokens delivered per call"
@@ -145,7 +147,12 @@ def _build_result(
         },
         None if records.baseline is None else "same job",
     )
-    return result, summary.scores
+    scores = {
+        name: of_prompts
+        for name, of_prompts in summary.scores.items()
+        if name not in undefined_metrics
+    }
+    return result, scores
 
 
 def _gather_records(
@@ -208,11 +215,15 @@ def _find_undefined_metrics(decoder: AnyDecoder, row: Mapping[str, Any]) -> dict
     rejection, and whether that happened is not recorded. transformers drops what it accepts behind
     an answer's end, which our block efficiency counts. No joules are no measurement.
     """
-    energy_note = {_ENERGY: NO_SAMPLE} if row[_ENERGY] == 0 else {}
+    notes = {_ENERGY: NO_SAMPLE} if row[_ENERGY] == 0 else {}
+    if decoder.lossless == "simulated":
+        notes |= {
+            name: _SIMULATED for name in (*column_names("score"), *_LIKELIHOODS) if name in row
+        }
     if isinstance(decoder, Decoder) and decoder.policy.varies:
-        return {RATE: _VARY} | energy_note
+        return {RATE: _VARY} | notes
     cuts = isinstance(decoder, GenerateDecoder) and decoder.aid.tokens > 0
-    return dict.fromkeys(_CUT if cuts else (), _CUT_PROMPT_REASON) | energy_note
+    return dict.fromkeys(_CUT if cuts else (), _CUT_PROMPT_REASON) | notes
 
 
 def _draft_calls(decoder: AnyDecoder, generations: Sequence[Generation]) -> float | None:

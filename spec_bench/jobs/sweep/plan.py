@@ -465,6 +465,9 @@ def totals(cells: Sequence[PlannedCell]) -> list[str]:
             "are complete, and counts one turn a prompt and caches as long as the models' context"
         )
     lines += dict.fromkeys(line for cell in cells for line in cell.printed)
+    if simulated := [*dict.fromkeys(filter(None, (_describe_simulation(c.facts) for c in cells)))]:
+        given = "; ".join(simulated)
+        lines.append(f"simulated: acceptance is given, so that texts mean nothing: {given}")
     for pair, memory in {cell.facts.pair: cell.memory for cell in cells}.items():
         if memory.weights_bytes is None:
             lines.append(f"{pair}: a size is unknown; a model that is not here is asked of the hub")
@@ -475,6 +478,12 @@ def totals(cells: Sequence[PlannedCell]) -> list[str]:
                 "pair.target_device_map=auto spreads the target"
             )
     return lines
+
+
+def _describe_simulation(facts: CellFacts) -> str:
+    """Describes the acceptance that a cell is given; "" if its models decide."""
+    rates = ",".join(f"{rate:.3g}" for rate in facts.simulated_acceptance)
+    return f"{facts.decoder} {facts.spec} {rates}" if rates else ""
 
 
 def max_minutes(jobs: Sequence[Sequence[PlannedCell]]) -> str:
