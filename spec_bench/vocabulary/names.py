@@ -87,10 +87,13 @@ def cell_name(row: Mapping[str, Any]) -> str:
     return f"{row['decoder']} {row['spec']}".removesuffix(" -") + format_row_suffix(row)
 
 
-def format_row_suffix(row: Mapping[str, Any]) -> str:
-    """Returns a suffix for a row's name: its paths were rows, it stalled, or it lacks prompts."""
+def format_row_suffix(row: Mapping[str, Any], with_stalls: bool = True) -> str:
+    """Returns a suffix for a row's name: its paths were rows, it stalled (unless left out), or it
+    lacks prompts.
+    """
     paths = ", paths as rows" * (str(row.get("tree_attention")).lower() == "false")
-    return "".join([paths, *(f", {doubt.partition(':')[0]}" for doubt in _find_doubts(row))])
+    doubts = _find_doubts(row) if with_stalls else [find_loss(str(row.get("reason")))]
+    return "".join([paths, *(f", {doubt.partition(':')[0]}" for doubt in doubts if doubt)])
 
 
 def _find_doubts(row: Mapping[str, Any]) -> list[str]:

@@ -433,7 +433,10 @@ STALLED = "speedup: stalled: 1 of 12 windows, median says 0.81; repeats: 1"
 def test_a_stalled_row_is_marked_in_pictures_and_its_times_are_left_out_of_figures():
     stalled = any_row("rsd_s", "4x3", speedup=6.0, block_efficiency=2.0, reason=STALLED)
     figure = pictured(frame(any_row("sd", "2", speedup=1.4), stalled))
-    assert "RSD-S 4x3, stalled" in [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    assert "RSD-S 4x3" in [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    hatched = [bar.get_width() for bar in figure.axes[0].patches if bar.get_hatch()]
+    assert hatched == [6.0]
+    assert figure.legends[0].get_texts()[-1].get_text() == "stalled or disturbed: decides nothing"
     rows = EXP1.copy()
     rows.loc[rows.spec == "2x2", "reason"] = STALLED
     figure = figure_of("rsd/4", rows)

@@ -449,10 +449,10 @@ def format_group_title(group: Group) -> str:
     return title.replace(str(first_row.task), names.task_title(str(first_row.task)))
 
 
-def format_decoder(row: pd.Series | Row) -> str:
-    """Decoder and tree for people, and whether its paths were rows."""
+def format_decoder(row: pd.Series | Row, with_stalls: bool = True) -> str:
+    """Decoder and tree for people, with ``names.format_row_suffix``."""
     title = names.full_title(str(row["decoder"]))
-    return f"{title} {row['spec']}".removesuffix(" -") + names.format_row_suffix(row)
+    return f"{title} {row['spec']}".removesuffix(" -") + names.format_row_suffix(row, with_stalls)
 
 
 def tree_titles(rows: pd.DataFrame) -> list[str]:

@@ -21,6 +21,7 @@ from spec_bench.report.data.rows import (
     format_decoder,
     format_group_title,
     format_prompt_count,
+    get_stall,
     to_rows,
     tree_titles,
 )
@@ -62,6 +63,7 @@ _NUMBER: dict[str, Any] = {
 _BARS = 30
 _PANELS = 9
 _ACROSS = 3
+_DOUBTFUL = "////"
 
 
 def draw(groups: Sequence[Group], path: Path) -> bool:
@@ -117,12 +119,15 @@ def picture(groups: Sequence[Group], ax: Any = None) -> Any:
     axes[0, 0].set_yticks(range(len(labels)), labels)
     families = [name for name in _FAMILIES if name in set(bars_drawn["family"])]
     patches = [Patch(color=_FAMILIES[name], label=name) for name in families]
+    if bars_drawn["doubtful"].any():
+        label = "stalled or disturbed: decides nothing"
+        patches.append(Patch(facecolor="grey", edgecolor="white", hatch=_DOUBTFUL, label=label))
     if ax is not None:
         ax.legend(handles=patches, loc="lower right", frameon=False)
         return ax
     place = {
         "loc": "outside lower left",
-        "ncols": len(families),
+        "ncols": len(families) if len(patches) == len(families) else 3,
         "frameon": False,
     }
     figure.legend(handles=patches, **place)
@@ -136,14 +141,21 @@ def _able(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _bars(group: Group, measure: str) -> pd.DataFrame:
-    """A group's cells that have a value: ``bar`` is how each is named, ``family`` its colour."""
+    """A group's cells that have a value: ``bar`` is how each is named, ``family`` its colour,
+    ``doubtful`` whether its times decide nothing.
+    """
     rows = group.rows.assign(spec=tree_titles(group.rows))
     rows = _able(rows)[lambda frame: frame[measure].notna()]
     texts = []
     for row in to_rows(rows):
         mark = "" if row["lossless"] == "unaudited" else names.MARKS.get(str(row["lossless"]), "")
-        texts.append(f"{format_decoder(row)} ({mark})" if mark else format_decoder(row))
-    rows = rows.assign(bar=texts, family=[_family(row) for row in to_rows(rows)])
+        name = format_decoder(row, with_stalls=False)
+        texts.append(f"{name} ({mark})" if mark else name)
+    rows = rows.assign(
+        bar=texts,
+        family=[_family(row) for row in to_rows(rows)],
+        doubtful=[bool(get_stall(row, measure)) for row in to_rows(rows)],
+    )
     return rows.drop_duplicates("bar")
 
 
@@ -163,7 +175,15 @@ def _draw_panel(plot: Any, bars: pd.DataFrame, labels: Sequence[str], measure: s
     places = [labels.index(name) for name in bars["bar"]]
     ends = bars.reindex(columns=[measure, *(f"{measure}{end}" for end in ENDS)])
     lengths = error_bars(ends.itertuples(index=False, name=None))
-    plot.barh(places, bars[measure], height=0.7, color=bars["family"].map(_FAMILIES))
+    plot.barh(
+        places,
+        bars[measure],
+        height=0.7,
+        color=bars["family"].map(_FAMILIES),
+        hatch=bars["doubtful"].map({True: _DOUBTFUL, False: ""}),
+        edgecolor="white",
+        linewidth=0,
+    )
     plot.errorbar(
         bars[measure],
         places,
