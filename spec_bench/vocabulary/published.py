@@ -23,7 +23,7 @@ HEADER = (
     "tree_attention,metric,value,plus_minus,reason,candidates,twin_table,twin_value"
 )
 COLUMNS = tuple(HEADER.split(","))
-"""The file's columns; ``docs/extending.md`` says what each holds."""
+"""The file's columns; ``experiments/README.md`` says what each holds."""
 KEYS = COLUMNS[: COLUMNS.index("metric")]
 """The columns that identify a number's cell; all of them are text."""
 

@@ -226,7 +226,7 @@ def test_what_a_figure_cannot_be_is_one_line_that_names_it(said, look, named, mo
 
 def test_a_figure_that_calls_the_old_panels_is_told_where_the_new_function_is(monkeypatch):
     monkeypatch.setattr(Paper, "draws", lambda *_: lambda cells: old_panels(cells, "x", "y"))
-    with pytest.raises(ValueError, match=naming("draw_panels", "docs/extending.md")):
+    with pytest.raises(ValueError, match=naming("draw_panels", "experiments/README.md")):
         draw_item(find_figure("mcsd/3"), CELLS)
 
 

@@ -449,4 +449,4 @@ def pareto_front(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
 
 def panels(*_: object, **__: object) -> None:
     """Refuses figures as they were drawn before ``draw_panels``."""
-    raise UsageError("panels() is now draw_panels() of figures.grid: docs/extending.md")
+    raise UsageError("panels() is now draw_panels() of figures.grid: experiments/README.md")

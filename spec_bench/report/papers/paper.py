@@ -247,13 +247,13 @@ def _paper(name: str, folder: Path, data: Any) -> Paper:
     for entry in _entries(data, "figures"):
         number = entry["number"]
         if "drawing" in entry:
-            problem = "drawings are functions in figures.py beside it now: see docs/extending.md"
+            problem = "drawings are functions in figures.py beside it now: experiments/README.md"
             raise UsageError(f"figure {number}: {problem}")
         # One that shows tables' numbers is measured by the tables' recipe.
         table_recipes = [recipe_of[table] for table in entry.get("tables", ())[:1]]
         figures.append(check(Figure, _item(name, entry, *table_recipes), of=f"figure {number}"))
     if "claims" in data:
-        raise UsageError("claims are functions in claims.py beside it now: see docs/extending.md")
+        raise UsageError("claims are functions in claims.py beside it now: experiments/README.md")
     protocols = check(ProtocolNotes, data.pop("protocols", {}), "protocols")
     unknown = sorted(data.keys() - {"paper", "arxiv", "machine", DECODERS})
     if unknown:
