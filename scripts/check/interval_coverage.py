@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.metrics.interval import FEWEST, Interval, limit_to_column
+from spec_bench.metrics.interval import FEWEST, Interval, clip_to_column
 from spec_bench.metrics.intervals import (
     bootstrap_interval,
     mean_interval,
@@ -37,8 +37,8 @@ from spec_bench.metrics.intervals import (
     rate_ratio_interval,
     ratio_interval,
     ratio_intervals,
-    reach_as_far,
     score_interval,
+    widen_like_tau,
 )
 from spec_bench.metrics.metric import PromptSums, compute_interval
 from spec_bench.metrics.quality import Bleu
@@ -93,7 +93,7 @@ def _gap(columns: Array) -> float:
 
 
 def _printed(name: str, found: Interval | None) -> Interval | None:
-    return found and limit_to_column(name, found)
+    return found and clip_to_column(name, found)
 
 
 def _rate(name: str, above: str, below: str) -> Quantity:
@@ -333,7 +333,7 @@ def measure_rare(kind: str, prompts: int, simulations: int) -> Iterator[str]:
         for name, new, old in (
             ("block efficiency", own, bare),
             ("gap", gap and gap.tested, less),
-            ("speed-up", limit_to_column("speedup", reach_as_far(speed, own, "speedup")), speed),
+            ("speed-up", clip_to_column("speedup", widen_like_tau(speed, own, "speedup")), speed),
         ):
             found[name].append(new)
             alone[name].append(old)

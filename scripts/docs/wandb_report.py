@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from spec_bench.__main__ import run_command  # noqa: E402
-from spec_bench.metrics.quality import score_alone  # noqa: E402
+from spec_bench.metrics.quality import score_each_answer  # noqa: E402
 from spec_bench.records import parquet  # noqa: E402
 from spec_bench.report.data.rows import read_rows  # noqa: E402
 from spec_bench.report.figures import style  # noqa: E402
@@ -56,7 +56,7 @@ def read_logged():
         packed = parquet.read(table.with_name("records.parquet"))
         for row in read_rows([table]).to_dict("records"):
             scores = packed.scores(row["run_id"])
-            alone = {score: score_alone(score, each) for score, each in scores.items()}
+            alone = {score: score_each_answer(score, each) for score, each in scores.items()}
             cell = LoggedCell(None, {}, packed.generations(row["run_id"]), table, scores=alone)
             title = f"{row['decoder']} {row['spec']}"
             logged[row["run_id"]] = title, row, pandas.DataFrame(build_history(cell))

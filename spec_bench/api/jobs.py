@@ -162,9 +162,11 @@ def build_overrides(
     for key, value in settings.items():
         value = [value] if key == "metrics" and callable(value) else value
         if key in ("metrics", "task.metrics") and isinstance(value, list | tuple):
-            from spec_bench.metrics import find_score  # with numpy
+            from spec_bench.metrics import register_score_function  # with numpy
 
-            value = [find_score(metric) if callable(metric) else metric for metric in value]
+            value = [
+                register_score_function(metric) if callable(metric) else metric for metric in value
+            ]
         if key in _FLAGS or (key, value) == ("prompts", "all"):
             flags += [] if value is None else _format_flag(key, value)
         elif key.partition(".")[0] not in known_keys and (suggestion := suggest(key, known_keys)):

@@ -38,8 +38,8 @@ from spec_bench.jobs.sweep.plan import Planner, print_plan
 from spec_bench.jobs.sweep.sweep import Sweep, publish_state
 from spec_bench.jobs.sweep.watch import RunningJob
 from spec_bench.metrics import CellRecords, check_references, needs_references, summarise
-from spec_bench.metrics.efficiency import disturbance_note
-from spec_bench.metrics.quality import score_alone
+from spec_bench.metrics.efficiency import describe_disturbance
+from spec_bench.metrics.quality import score_each_answer
 from spec_bench.records import cell_folder
 from spec_bench.records.types import CellResult, Reason
 from spec_bench.sinks.console import print_results
@@ -226,7 +226,7 @@ def _read_logged_cell(result: CellResult, store: CellStore) -> LoggedCell:
         tuple(store.load().values()),
         store.folder,
         origin=(cell.get("starts") or [{}])[-1],
-        scores={name: score_alone(name, by_prompt) for name, by_prompt in scores.items()},
+        scores={name: score_each_answer(name, by_prompt) for name, by_prompt in scores.items()},
     )
 
 
@@ -243,7 +243,7 @@ def read_so_far(settings: JobSettings) -> Iterator[CellResult]:
         keys = [key for key in ours if key in plain]
         records = CellRecords([ours[key] for key in keys], [plain[key] for key in keys])
         numbers = summarise(records, ends=False).row if keys else {}
-        doubt = disturbance_note(records, 1.0)
+        doubt = describe_disturbance(records, 1.0)
         reasons = (Reason("speedup", doubt),) * bool(doubt)
         facts = settings.facts(cell)
         # of the prompts so far it is whole

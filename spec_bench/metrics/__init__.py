@@ -8,8 +8,8 @@ from spec_bench.metrics.quality import (
     SCORES,
     check_references,
     digest_user_code,
-    find_score,
     needs_references,
+    register_score_function,
 )
 from spec_bench.metrics.summary import summarise
 from spec_bench.settings.former import find_former
@@ -21,11 +21,13 @@ __all__ = [
     "PromptSums",
     "check_references",
     "digest_user_code",
-    "find_score",
     "metric",
     "needs_references",
+    "register_score_function",
     "summarise",
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = find_former(__name__, {"Sums": "PromptSums"})
+    __getattr__ = find_former(
+        __name__, {"Sums": "PromptSums", "find_score": "register_score_function"}
+    )

@@ -18,7 +18,14 @@ import numpy as np
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import ratio_interval
-from spec_bench.metrics.metric import CellRecords, PromptSums, Summand, mean, metric, ratio
+from spec_bench.metrics.metric import (
+    CellRecords,
+    PromptSums,
+    Summand,
+    mean_of_known,
+    metric,
+    ratio_of_sums,
+)
 from spec_bench.records.types import Generation, StepRecord
 
 _EMITTED: tuple[Summand, Summand] = (lambda g: g.accepted + g.calls, lambda g: g.calls)
@@ -33,7 +40,7 @@ def block_efficiency(generations: Sequence[Generation], depth: int | None = None
     limit inside the last block count here although they are not delivered. Trees are at most as
     deep as ``depth``, or as some of these.
     """
-    sums = ratio(generations, *_EMITTED)
+    sums = ratio_of_sums(generations, *_EMITTED)
     assert sums is not None
     steps = [step for generation in generations for step in generation.steps]
     largest_depth = max(
@@ -44,7 +51,7 @@ def block_efficiency(generations: Sequence[Generation], depth: int | None = None
 
 @metric("block_efficiency", of_cell=True, sums=_EMITTED)
 def block_efficiency_sums(cell: CellRecords) -> PromptSums:
-    """The same of a cell."""
+    """``block_efficiency`` of a cell's generations."""
     return block_efficiency(cell.generations, cell.depth)
 
 
@@ -64,14 +71,16 @@ def acceptance_rate_by_depth(generations: Sequence[Generation]) -> tuple[float |
     """
     steps = [step for generation in generations for step in generation.steps]
     return tuple(
-        mean(s.accepted >= depth for s in steps if s.depth >= depth and s.accepted >= depth - 1)
+        mean_of_known(
+            s.accepted >= depth for s in steps if s.depth >= depth and s.accepted >= depth - 1
+        )
         for depth in range(1, max((step.depth for step in steps), default=0) + 1)
     )
 
 
 def levels_per_call(generations: Sequence[Generation]) -> float | None:
     """Levels of the trees over target calls: L of trees that are as deep as was drafted."""
-    return mean(step.depth for generation in generations for step in generation.steps)
+    return mean_of_known(step.depth for generation in generations for step in generation.steps)
 
 
 @metric("mbsu", of_cell=True, sums=_EMITTED)
@@ -86,16 +95,16 @@ def mbsu_sums(cell: CellRecords) -> PromptSums | None:
 
 
 @metric("acceptance_rate", sums=_ACCEPTED)
-def acceptance(generations: Sequence[Generation]) -> PromptSums | None:
+def acceptance_rate(generations: Sequence[Generation]) -> PromptSums | None:
     """Returns accepted tokens over the levels that walks could have left, of all depths."""
-    sums = ratio(generations, *_ACCEPTED)
+    sums = ratio_of_sums(generations, *_ACCEPTED)
     return sums and replace(sums, limits=(0.0, 1.0))
 
 
 @metric("nodes_per_call")
 def nodes_per_call(generations: Sequence[Generation]) -> float | None:
     """Tree nodes verified per target call, the root not counted."""
-    return mean(step.nodes for generation in generations for step in generation.steps)
+    return mean_of_known(step.nodes for generation in generations for step in generation.steps)
 
 
 def _nodes_percentile(percent: int, generations: Sequence[Generation]) -> float | None:
@@ -107,7 +116,7 @@ def _nodes_percentile(percent: int, generations: Sequence[Generation]) -> float 
 def beams_per_layer(generations: Sequence[Generation]) -> PromptSums | None:
     """Beams of all layers over layers; None if single sequences were decoded."""
     return (
-        ratio(generations, *_BEAMS)
+        ratio_of_sums(generations, *_BEAMS)
         if any(generation.layers for generation in generations)
         else None
     )
@@ -151,12 +160,14 @@ class AcceptanceLengths:
     conditional: tuple[float, ...]  # each of these over the one before
 
 
-def compute_lengths(generations: Iterable[Generation], turns: bool = False) -> AcceptanceLengths:
-    """All of a cell's answers; with ``turns`` some prompt ids are a question's and ``/turn``."""
+def compute_acceptance_lengths(
+    generations: Iterable[Generation], ids_have_turns: bool = False
+) -> AcceptanceLengths:
+    """Computes them of a cell's answers; ``ids_have_turns``: prompt ids may end in ``/turn``."""
     by_question: dict[str, list[int]] = defaultdict(list)
     steps: list[StepRecord] = []
     for generation in generations:
-        question = generation.prompt_id.rpartition("/")[0] if turns else ""
+        question = generation.prompt_id.rpartition("/")[0] if ids_have_turns else ""
         by_question[question or generation.prompt_id] += [
             step.accepted + 1 for step in generation.steps
         ]
@@ -172,11 +183,11 @@ def compute_lengths(generations: Iterable[Generation], turns: bool = False) -> A
 
     joint = tuple(share(steps, count) for count in range(-1, deepest)) if steps else ()
     return AcceptanceLengths(
-        mean(step.accepted + 1 for step in steps),
+        mean_of_known(step.accepted + 1 for step in steps),
         1 + accepted_count / len(drafting_steps) if drafting_steps else None,
         accepted_count / proposed_count if proposed_count else None,
         tuple(share(drafting_steps, place) for place in range(deepest)),
-        mean(mean(lengths) for lengths in by_question.values()),
+        mean_of_known(mean_of_known(lengths) for lengths in by_question.values()),
         joint,
         tuple(
             share_after / share_before
@@ -191,13 +202,13 @@ def compute_lengths(generations: Iterable[Generation], turns: bool = False) -> A
 
 
 @dataclass(frozen=True)
-class Stretch:
+class PositionRange:
     """Positions from ``first`` up to twice as many."""
 
     first: int  # a power of two, or 0 for the first position
     calls: int  # target calls there
     prompts: int  # whose calls they are
-    emitted: Interval | None  # tokens delivered per call, over all of these; 95% over prompts
+    delivered_per_call: Interval | None  # over all of these; 95% over prompts
 
     @property
     def last(self) -> int:
@@ -205,9 +216,11 @@ class Stretch:
         return max(2 * self.first - 1, 0)
 
 
-def group_by_position(generations: Iterable[Generation]) -> list[Stretch]:
-    """Stretches in which some call stands, in order; none where prompts' lengths are not known."""
-    sums_by_stretch: dict[int, dict[str, list[int]]] = defaultdict(
+def compute_tokens_per_call_by_position(generations: Iterable[Generation]) -> list[PositionRange]:
+    """Computes each range in which some call stands, in order; none where prompts' lengths are not
+    known.
+    """
+    sums_by_first: dict[int, dict[str, list[int]]] = defaultdict(
         lambda: defaultdict(lambda: [0, 0])
     )
     for generation in generations:
@@ -215,15 +228,15 @@ def group_by_position(generations: Iterable[Generation]) -> list[Stretch]:
             continue
         place = generation.prompt_tokens
         for step in generation.steps:
-            sums = sums_by_stretch[1 << (place.bit_length() - 1) if place else 0][
+            sums = sums_by_first[1 << (place.bit_length() - 1) if place else 0][
                 generation.prompt_id
             ]
             sums[0] += step.delivered
             sums[1] += 1
             place += step.delivered
-    stretches = []
-    for start in sorted(sums_by_stretch):
-        token_counts, calls = zip(*sums_by_stretch[start].values(), strict=True)
+    ranges = []
+    for start in sorted(sums_by_first):
+        token_counts, calls = zip(*sums_by_first[start].values(), strict=True)
         interval = ratio_interval(token_counts, calls)
-        stretches.append(Stretch(start, sum(calls), len(calls), interval))
-    return stretches
+        ranges.append(PositionRange(start, sum(calls), len(calls), interval))
+    return ranges

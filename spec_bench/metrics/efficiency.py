@@ -20,10 +20,10 @@ from spec_bench.metrics.metric import (
     CellRecords,
     PromptSums,
     Summand,
-    mean,
+    mean_of_known,
     metric,
     pool_repeats,
-    ratio,
+    ratio_of_sums,
 )
 from spec_bench.records.types import BUSY, Delivery, Generation
 from spec_bench.system.errors import UsageError
@@ -45,30 +45,32 @@ _RATIOS: Mapping[str, tuple[Summand, Summand]] = {
 }
 
 
-def _total(name: str, generations: Sequence[Generation]) -> float:
-    return sum(getattr(generation, name) for generation in generations)
+def _sum_attribute(attribute: str, generations: Sequence[Generation]) -> float:
+    return sum(getattr(generation, attribute) for generation in generations)
 
 
 for _name, (_numerator, _denominator) in _RATIOS.items():
     metric(_name, sums=(_numerator, _denominator))(
-        partial(ratio, numerator=_numerator, denominator=_denominator)
+        partial(ratio_of_sums, numerator=_numerator, denominator=_denominator)
     )
 metric("prompts")(len)
-metric("prompt_length")(lambda generations: mean(answer.prompt_tokens for answer in generations))
+metric("prompt_length")(
+    lambda generations: mean_of_known(answer.prompt_tokens for answer in generations)
+)
 metric("delivered_tokens")(lambda generations: sum(answer.delivered for answer in generations))
-metric("prefill_s")(partial(_total, "prefill_s"))
-metric("decode_s")(partial(_total, "decode_s"))
-metric("draft_s")(partial(_total, "draft_s"))
-metric("target_s")(partial(_total, "target_s"))
+metric("prefill_s")(partial(_sum_attribute, "prefill_s"))
+metric("decode_s")(partial(_sum_attribute, "decode_s"))
+metric("draft_s")(partial(_sum_attribute, "draft_s"))
+metric("target_s")(partial(_sum_attribute, "target_s"))
 
 
 @metric("repeats", of_cell=True)
-def repeats(cell: CellRecords) -> int:
+def count_repeats(cell: CellRecords) -> int:
     """Returns how often every prompt was decoded."""
     return len(cell.repeats)
 
 
-def pair_repeats(
+def iter_repeats_with_baseline(
     cell: CellRecords,
 ) -> Iterator[tuple[Sequence[Generation], Sequence[Generation]]]:
     """The cell's generations and the baseline's, matched by prompt, of each repeat of both. Raises
@@ -101,38 +103,42 @@ def match_baseline(
     return tuple(by_prompt[name] for name in ours)
 
 
-def compare_rates(name: str, cell: CellRecords) -> Interval | None:
-    """Divides a rate by the baseline's on the same prompts, paired by prompt id. Raises ValueError:
-    the two do not hold the same prompts.
+def divide_rate_by_baseline(rate: str, cell: CellRecords) -> Interval | None:
+    """Divides a rate of ``_RATIOS`` by the baseline's on the same prompts, paired by prompt id.
+    Raises ValueError: the two do not hold the same prompts.
     """
     if cell.baseline is None:
         return None
-    pairs = list(pair_repeats(cell))
-    terms = _RATIOS[name]
-    ours = pool_repeats([ratio(mine, *terms) for mine, _ in pairs], cell.clocks)
-    theirs = pool_repeats([ratio(theirs_repeat, *terms) for _, theirs_repeat in pairs], cell.clocks)
+    pairs = list(iter_repeats_with_baseline(cell))
+    terms = _RATIOS[rate]
+    ours = pool_repeats([ratio_of_sums(mine, *terms) for mine, _ in pairs], cell.clocks)
+    theirs = pool_repeats(
+        [ratio_of_sums(theirs_repeat, *terms) for _, theirs_repeat in pairs], cell.clocks
+    )
     assert isinstance(ours, PromptSums) and isinstance(theirs, PromptSums)
-    return rate_ratio_interval(*ours.blocks(), *theirs.blocks())
+    return rate_ratio_interval(*ours.to_arrays(), *theirs.to_arrays())
 
 
-speedup = partial(compare_rates, "token_rate")
+speedup = partial(divide_rate_by_baseline, "token_rate")
 metric("speedup", of_cell=True, sums=())(speedup)
-metric("speedup_end_to_end", of_cell=True, sums=())(partial(compare_rates, "token_rate_end_to_end"))
+metric("speedup_end_to_end", of_cell=True, sums=())(
+    partial(divide_rate_by_baseline, "token_rate_end_to_end")
+)
 
 
 @metric("perplexity", sums=_SURPRISE)
 def perplexity(generations: Sequence[Generation]) -> PromptSums | None:
     """Nats of surprise per delivered token, and its exponential; None if a record lacks them."""
-    sums = ratio(generations, *_SURPRISE)
+    sums = ratio_of_sums(generations, *_SURPRISE)
     return sums and replace(sums, mapped=exp)
 
 
 @metric("perplexity_by_prompt")
-def perplexity_by_prompt(generations: Sequence[Generation]) -> PromptSums | None:
-    """The same of each prompt's own mean of nats per token, whatever its length, as DSBD has it."""
+def perplexity_of_prompt_means(generations: Sequence[Generation]) -> PromptSums | None:
+    """Exponential of the mean over prompts of each one's nats per token (DSBD)."""
     nats, tokens = _SURPRISE
     answered = [generation for generation in generations if generation.delivered]
-    sums = ratio(answered, lambda g: nats(g) and nats(g) / tokens(g), lambda g: 1)
+    sums = ratio_of_sums(answered, lambda g: nats(g) and nats(g) / tokens(g), lambda g: 1)
     return sums and replace(sums, mapped=exp)
 
 
@@ -155,7 +161,7 @@ def speedup_median(cell: CellRecords) -> Interval | None:
     """
     ratios = [
         [_compute_speed_ratio(ours, theirs) for ours, theirs in zip(mine, baseline, strict=True)]
-        for mine, baseline in pair_repeats(cell)
+        for mine, baseline in iter_repeats_with_baseline(cell)
     ]
     of_prompts = [
         median(known_values)
@@ -167,46 +173,48 @@ def speedup_median(cell: CellRecords) -> Interval | None:
     return median_interval(of_prompts) if of_prompts else None
 
 
-def _compute_speed_ratio(ours: Generation, theirs: Generation) -> float | None:
+def _compute_speed_ratio(own: Generation, baseline: Generation) -> float | None:
     """The baseline's seconds per token over ours; None if one has no tokens or no seconds."""
-    if not (ours.decoded and theirs.decoded and ours.decode_s > 0 and theirs.decode_s > 0):
+    if not (own.decoded and baseline.decoded and own.decode_s > 0 and baseline.decode_s > 0):
         return None
-    return (theirs.decode_s / theirs.decoded) / (ours.decode_s / ours.decoded)
+    return (baseline.decode_s / baseline.decoded) / (own.decode_s / own.decoded)
 
 
 @metric("stalls", of_cell=True)
-def stalls(cell: CellRecords) -> int:
+def count_stalls(cell: CellRecords) -> int:
     """Windows whose seconds per target call exceed ``STALL`` times the cell's median."""
-    return sum(map(sum, find_stalled(cell.repeats)))
+    return sum(map(sum, flag_stalled_windows(cell.repeats)))
 
 
 metric("load_average", of_cell=True)(
-    lambda cell: mean(answer.load_average for answer in cell.windows)
+    lambda cell: mean_of_known(answer.load_average for answer in cell.windows)
 )
-metric("clock_mhz", of_cell=True)(lambda cell: mean(answer.clock_mhz for answer in cell.windows))
+metric("clock_mhz", of_cell=True)(
+    lambda cell: mean_of_known(answer.clock_mhz for answer in cell.windows)
+)
 
 
-def find_stalled(repeats: Repeats) -> list[list[bool]]:
+def flag_stalled_windows(repeats: Repeats) -> list[list[bool]]:
     """Returns which windows stalled, by repeat and prompt."""
-    limit = STALL * _usual_s(repeats)
+    limit = STALL * _median_call_s(repeats)
     return [
         [bool(g.steps) and g.decode_s > limit * len(g.steps) for g in repeat] for repeat in repeats
     ]
 
 
-def stall_note(cell: CellRecords) -> str | None:
+def describe_deciding_stalls(cell: CellRecords) -> str | None:
     """Returns what to mind about a speed-up that stalled windows decide; None if they do not.
 
     They do if the ratio of sums moves by more than its interval's half width once every stalled
     window, the cell's or the baseline's, is given the usual seconds for its target calls. The half
     width is that of the usual seconds: a stall widens its own interval, and would excuse itself.
     """
-    pairs = list(pair_repeats(cell))
+    pairs = list(iter_repeats_with_baseline(cell))
     sides = [[ours for ours, _ in pairs], [theirs for _, theirs in pairs]]
-    counts = [sum(map(sum, find_stalled(side))) for side in sides]
+    counts = [sum(map(sum, flag_stalled_windows(side))) for side in sides]
     if not any(counts):
         return None
-    columns = [column for side in sides for column in _replace_stalls(side)]
+    columns = [column for side in sides for column in _get_tokens_and_unstalled_s(side)]
     measured_speedup = speedup(cell)
     usual = rate_ratio_interval(*columns)
     middle = speedup_median(cell)
@@ -222,7 +230,7 @@ def stall_note(cell: CellRecords) -> str | None:
     return f"stalled: {', '.join([*stalls, *baselines])}; median says {middle.value:.2f}"
 
 
-def disturbance_note(cell: CellRecords, slowdown: float) -> str:
+def describe_disturbance(cell: CellRecords, slowdown: float) -> str:
     """Returns why a cell's rates say nothing of its decoder: others used the machine; "" if none.
 
     ``slowdown`` is a pass's seconds after decoding over those when the threads were chosen, on as
@@ -239,21 +247,21 @@ def disturbance_note(cell: CellRecords, slowdown: float) -> str:
     return f"disturbed: threads waited for a core {waited_s / seconds:.1%} of the time"
 
 
-def _replace_stalls(repeats: Repeats) -> tuple[list[list[float]], list[list[float]]]:
+def _get_tokens_and_unstalled_s(repeats: Repeats) -> tuple[list[list[float]], list[list[float]]]:
     """Tokens, and seconds with the usual ones in place of every stalled window's."""
-    usual = _usual_s(repeats)
+    usual = _median_call_s(repeats)
     tokens = [[float(generation.decoded) for generation in repeat] for repeat in repeats]
     seconds = [
         [
             usual * len(g.steps) if is_stalled else g.decode_s
             for g, is_stalled in zip(repeat, flags, strict=True)
         ]
-        for repeat, flags in zip(repeats, find_stalled(repeats), strict=True)
+        for repeat, flags in zip(repeats, flag_stalled_windows(repeats), strict=True)
     ]
     return tokens, seconds
 
 
-def _usual_s(repeats: Repeats) -> float:
+def _median_call_s(repeats: Repeats) -> float:
     step_seconds = [g.decode_s / len(g.steps) for repeat in repeats for g in repeat if g.steps]
     return median(step_seconds) if step_seconds else 0.0
 
@@ -276,28 +284,28 @@ _SEEN: Mapping[str, Callable[[Generation, Delivery], list[float]]] = {
 }
 
 
-def _latencies(name: str, windows: Sequence[Generation]) -> list[float]:
+def _list_latencies(latency: str, windows: Sequence[Generation]) -> list[float]:
     """Returns what was seen of all answers that came over a connection."""
     return [
-        s for window in windows if window.delivery for s in _SEEN[name](window, window.delivery)
+        s for window in windows if window.delivery for s in _SEEN[latency](window, window.delivery)
     ]
 
 
-def came_in_bursts(windows: Sequence[Generation]) -> bool:
+def has_mostly_bursts(windows: Sequence[Generation]) -> bool:
     """Whether most chunks came at once with the one before, sooner than any pass can take."""
-    gaps = _latencies("chunk_gap_s", windows)
+    gaps = _list_latencies("chunk_gap_s", windows)
     return sum(gap < _AT_ONCE_S for gap in gaps) > len(gaps) / 2
 
 
-def _percentile(name: str, percent: int, cell: CellRecords) -> float | None:
+def _latency_percentile(latency: str, percent: int, cell: CellRecords) -> float | None:
     """Returns a percentile over all requests, linear between neighbours; None without values."""
-    values = _latencies(name, cell.windows)
+    values = _list_latencies(latency, cell.windows)
     return float(np.percentile(values, percent)) if values else None
 
 
 for _name in _SEEN:
     for _percent in (50, 90, 99):
-        metric(f"{_name}_p{_percent}", of_cell=True)(partial(_percentile, _name, _percent))
+        metric(f"{_name}_p{_percent}", of_cell=True)(partial(_latency_percentile, _name, _percent))
 
 
 @metric("block_efficiency_stream")
@@ -307,12 +315,12 @@ def delivered_per_call(generations: Sequence[Generation]) -> float | None:
     def calls(generation: Generation) -> int:
         return len(generation.delivery.tokens) - 1 if generation.delivery else len(generation.steps)
 
-    sums = ratio(generations, lambda g: g.decoded, calls)
+    sums = ratio_of_sums(generations, lambda g: g.decoded, calls)
     return sums.value if sums else None
 
 
 @metric("block_efficiency_source")
-def call_source(generations: Sequence[Generation]) -> str | None:
+def describe_call_sources(generations: Sequence[Generation]) -> str | None:
     """Where the target calls are known from; if that differs, with the number of prompts."""
     counts = Counter(
         generation.delivery.counted for generation in generations if generation.delivery

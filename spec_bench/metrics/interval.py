@@ -80,9 +80,9 @@ class Interval:
 # What an interval may say of a column: nothing that the number cannot be, and not everything.
 
 
-def limit_to_column(name: str, interval: Interval) -> Interval:
+def clip_to_column(column_name: str, interval: Interval) -> Interval:
     """The interval within the column's range; without ends that are too far apart to say much."""
-    column = find_column(name)
+    column = find_column(column_name)
     smallest, largest = column.limits if column else (None, None)
     clipped_interval = interval.clip(smallest, largest)
     if (
@@ -130,7 +130,7 @@ def p_value_below(interval: Interval, bound: float = 0.0) -> float | None:
     return p_value_above(mirrored_interval, -bound)
 
 
-def p_value(interval: Interval, margin: float = 0.0) -> float | None:
+def two_sided_p_value(interval: Interval, margin: float = 0.0) -> float | None:
     """The probability of an estimate this far from 0 if the truth is within the margin, two-sided.
 
     The interval is of a difference; differences up to the margin are as good as none. None if there
@@ -141,8 +141,8 @@ def p_value(interval: Interval, margin: float = 0.0) -> float | None:
     return None if p_above is None or p_below is None else min(1.0, 2 * min(p_above, p_below))
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction (Scandinavian Journal of Statistics 6, 1979).
+def adjust_by_holm(p_values: Sequence[float]) -> list[float]:
+    """Corrects p-values by Holm's step-down method (Scandinavian Journal of Statistics 6, 1979).
 
     The chance that any true null among them comes out below alpha is at most alpha, however they
     depend on each other. The corrected ones are in the same order.
@@ -156,35 +156,44 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def bonferroni_ends(
-    ends: Sequence[float],
+    value_and_ends: tuple[float, float, float],
     prompts: float,
-    count: int,
+    comparisons: int,
 ) -> tuple[float, float] | None:
     """The ends of a rate's interval if it is one of several that are all to cover (Bonferroni).
 
-    Whichever of them is looked at then, such as the largest, its interval covers. ``ends`` are the
-    rate over so many prompts and the ends of its own 95% interval, all positive. None where that is
-    none.
+    Whichever of them is looked at then, such as the largest, its interval covers.
+    ``value_and_ends`` are the rate over so many prompts and the ends of its own 95% interval, all
+    positive. None where that is none.
     """
     from scipy.special import stdtrit
 
-    value, low, high = ends
-    if not (np.isfinite(ends).all() and 0 < low <= value <= high) or prompts < FEWEST:
+    value, low, high = value_and_ends
+    if not (np.isfinite(value_and_ends).all() and 0 < low <= value <= high) or prompts < FEWEST:
         return None
     tail = (1 - LEVEL) / 2
-    wider = float(stdtrit(prompts - 1, 1 - tail / count) / stdtrit(prompts - 1, 1 - tail))
+    wider = float(stdtrit(prompts - 1, 1 - tail / comparisons) / stdtrit(prompts - 1, 1 - tail))
     return value * (low / value) ** wider, value * (high / value) ** wider
 
 
 # Which of several decoders to use, by their speed-ups over plain decoding: whatever answer is
-# printed, of a table, a page, a category or a search, comes from `choose`.
+# printed, of a table, a page, a category or a search, comes from ``choose_decoder``.
 
 
 CLOSE = 0.05  # speeds that differ by no more are as good as equal
 _MAX_PROMPTS = 10_000  # prompts that are suggested
 
 
-class FasterChoice(NamedTuple):
+class DecoderSpeed(NamedTuple):
+    """How fast a decoder was."""
+
+    title: str
+    speedup: Interval  # over plain decoding
+    prompts: float
+    doubt: str = ""  # why it decides nothing
+
+
+class DecoderChoice(NamedTuple):
     """Places of the cells that are surely faster; where none is, the answer and its reason."""
 
     faster: tuple[int, ...] = ()
@@ -192,16 +201,13 @@ class FasterChoice(NamedTuple):
     why: str = ""
 
 
-def choose_decoder(
-    speeds: Sequence[tuple[str, Interval, float, str]], unit: str = "prompts"
-) -> FasterChoice:
-    """Looks at every cell.
+def choose_decoder(speeds: Sequence[DecoderSpeed], unit: str = "prompts") -> DecoderChoice:
+    """Chooses the cells that are surely faster than plain decoding.
 
     The fastest of several is partly luck: that one is faster must hold by intervals that cover all
     at once (Bonferroni). That none is faster needs each of their own 95% intervals at or below 1.
 
-    ``speeds`` has the title, speed-up over plain decoding and number of prompts of each, and why
-    it decides nothing, or ""; ``what`` names such prompts.
+    ``unit`` is what more of may decide, in words.
     """
     own_ends, wide = (
         [
@@ -214,7 +220,7 @@ def choose_decoder(
     )
     if not speeds or (faster := tuple(n for n, ends in enumerate(wide) if ends and ends[0] > 1)):
         return (
-            FasterChoice(faster) if speeds else FasterChoice((), "AR", "nothing else has a speed")
+            DecoderChoice(faster) if speeds else DecoderChoice((), "AR", "nothing else has a speed")
         )
     maybe = [n for n, ends in enumerate(own_ends) if ends is None or ends[1] > 1]
     ties = {n for n, ends in enumerate(wide) if ends and max(1 / ends[0], ends[1]) <= 1 + CLOSE}
@@ -224,11 +230,11 @@ def choose_decoder(
     ends = (wide if maybe else own_ends)[best]
     speed_text = f"{speed.value:.2f}×{format_ends(*ends, '.2f', ' [{} to {}]') if ends else ''}"
     if not maybe:
-        return FasterChoice(
+        return DecoderChoice(
             (), "AR", f"the fastest other one, {title}, reaches {speed_text} of its speed"
         )
     if best in ties:
-        return FasterChoice(
+        return DecoderChoice(
             (), "a tie", f"{title} is as fast as AR within {CLOSE:.0%}, {speed_text}"
         )
     other_text = f", {len(candidates) - 1} other{'s' * (len(candidates) > 2)}" * (
@@ -238,18 +244,20 @@ def choose_decoder(
     open_ones = f"between {title}{other_text} and AR"
     advice = f"more {'seeds' if speed.between > 0.5 else unit} may decide"
     if ends and speed.between <= 0.5:
-        advice = f"about {_prompts_to_decide(speed.value, ends, prompts)} {unit} may decide"
+        advice = (
+            f"about {_estimate_prompts_to_decide(speed.value, ends, prompts)} {unit} may decide"
+        )
     if doubt:
         rerun_advice = "run it again with another --out"  # else the finished cells are only read
         advice = f"; {advice}" * (prompts < FEWEST)
-        return FasterChoice(
+        return DecoderChoice(
             (), "cannot decide yet", f"{open_ones}: {doubt}; {rerun_advice}{advice}"
         )
     looks = f"{title} looks {'faster' if speed.value > 1 else 'slower'}, {speed_text}"
-    return FasterChoice((), "cannot decide yet", f"{open_ones}; {looks}; {advice}")
+    return DecoderChoice((), "cannot decide yet", f"{open_ones}; {looks}; {advice}")
 
 
-def _prompts_to_decide(value: float, ends: tuple[float, float], prompts: float) -> int:
+def _estimate_prompts_to_decide(value: float, ends: tuple[float, float], prompts: float) -> int:
     """Twice the prompts, since the next estimate may be nearer to 1, whose interval would leave out
     1 or lie within ``CLOSE`` of it: its logarithm shrinks with the square root of their number.
     """

@@ -5,8 +5,9 @@ Bootstrap, section 12.5) of the logarithm: each resample is measured in its own 
 which percentiles leave out, so that they come out too narrow where answers' lengths are skewed.
 Scores cannot leave their two ends, and are often 0 or 1 on a prompt, or the same on all of a
 handful, where resampling sees no spread at all: they have intervals of their own. So have other
-numbers of which few prompts differ from the rest (``rare_interval``). How often the intervals cover
-is measured by ``scripts/check/interval_coverage.py`` and ``scripts/check/verdict_null.py``.
+numbers of which few prompts differ from the rest (``interval_where_few_differ``). How often the
+intervals cover is measured by ``scripts/check/interval_coverage.py`` and
+``scripts/check/verdict_null.py``.
 
 A statistic is any function of sums over prompts, so a resample of the prompts is a resample of the
 columns of per-prompt numbers, all columns together (paired by prompt). Seed and number of resamples
@@ -18,6 +19,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import exp, isfinite, nan, sqrt
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,41 +45,55 @@ AS_TAU = {
 }
 
 Array = NDArray[np.float64]
-_Errors = tuple[float | None, float, float]
 Statistic = Callable[[Array], Array]
 """Maps sums over prompts (columns, batch) to values (batch,)."""
+
+
+class _PromptError(NamedTuple):
+    """A standard error over prompts, and how many of them the interval reaches down and up."""
+
+    error: float | None  # None if some resample has no value, 0 if prompts do not differ
+    factor_below: float = 0.0
+    factor_above: float = 0.0
 
 
 def ratio_interval(
     numerators: ArrayLike,
     denominators: ArrayLike,
-    room: float = nan,
+    largest_difference: float = nan,
 ) -> Interval | None:
     """Interval of a ratio of sums, numerator and denominator paired by prompt.
 
     Studentised, on the logarithm where every numerator is positive. Each is one number per prompt,
-    or (repeats, prompts). A ``rare_interval`` where few prompts differ.
+    or (repeats, prompts). A ``interval_where_few_differ`` where few prompts differ.
     """
     table = _stack_columns(numerators, denominators)
-    return rare_interval(RATIOS[2], table, room) or ratio_intervals([table])[0]
+    return (
+        interval_where_few_differ(RATIOS[2], table, largest_difference)
+        or ratio_intervals([table])[0]
+    )
 
 
 def rate_ratio_interval(
     numerators: ArrayLike,
     denominators: ArrayLike,
-    base_above: ArrayLike,
-    base_below: ArrayLike,
+    baseline_numerators: ArrayLike,
+    baseline_denominators: ArrayLike,
 ) -> Interval | None:
     """Interval of one ratio of sums over another (a speed-up), all paired by prompt, likewise."""
-    return ratio_intervals([_stack_columns(numerators, denominators, base_above, base_below)])[0]
+    return ratio_intervals(
+        [_stack_columns(numerators, denominators, baseline_numerators, baseline_denominators)]
+    )[0]
 
 
 def ratio_intervals(tables: Sequence[Array]) -> list[Interval | None]:
-    """The same of several tables (columns, repeats, prompts): of two columns a ratio, of four one
-    ratio over another.
+    """Intervals of several tables (columns, repeats, prompts): of two columns a ratio of sums, of
+    four one ratio over another.
     """
     return make_together(
-        _make_ratio_intervals, tables, lambda table: (table.shape, bool((table > 0).all()))
+        _make_same_shape_ratio_intervals,
+        tables,
+        lambda table: (table.shape, bool((table > 0).all())),
     )
 
 
@@ -90,10 +106,10 @@ RATIOS: dict[int, Statistic] = {
 
 def _stack_columns(*parts: ArrayLike) -> Array:
     """One cell's columns (columns, repeats, prompts)."""
-    return _validate_table(np.stack([np.asarray(part, float) for part in parts]))
+    return _make_checked_table(np.stack([np.asarray(part, float) for part in parts]))
 
 
-def _make_ratio_intervals(tables: Sequence[Array]) -> list[Interval | None]:
+def _make_same_shape_ratio_intervals(tables: Sequence[Array]) -> list[Interval | None]:
     """Returns intervals of tables of one shape, on the logarithm where all numbers are positive."""
     ratio = RATIOS[len(tables[0])]
     data = np.stack(tables, axis=1)
@@ -138,14 +154,16 @@ def median_interval(values: Sequence[float]) -> Interval:
 # Scores: numbers between two ends that they cannot leave, and differences of two.
 
 
-def mean_interval(values: Sequence[float], counts: Sequence[float] | None = None) -> Interval:
+def mean_interval(
+    scores: Sequence[float], scores_per_prompt: Sequence[float] | None = None
+) -> Interval:
     """Interval of a mean score in 0..1 over prompts: ``values`` are a score per prompt, or sums of
     as many as ``counts`` says. Raises ValueError: no prompts.
     """
-    denominators = [1.0] * len(values) if counts is None else counts
-    interval = score_interval(lambda sums: sums[0] / sums[1], [values, denominators])
+    denominators = [1.0] * len(scores) if scores_per_prompt is None else scores_per_prompt
+    interval = score_interval(lambda sums: sums[0] / sums[1], [scores, denominators])
     assert interval is not None, "a mean over at least one prompt has a value"
-    return interval if counts else replace(interval, by_prompt=tuple(values))
+    return interval if scores_per_prompt else replace(interval, by_prompt=tuple(scores))
 
 
 def score_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
@@ -161,7 +179,7 @@ def score_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
     """
     from scipy.special import betaincinv
 
-    value, values = _jackknife(statistic, columns)
+    value, values = _compute_value_and_jackknife(statistic, columns)
     if value is None or values is None:
         return None if value is None else Interval(value)
     prompts = len(values)
@@ -169,7 +187,7 @@ def score_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
     error = float(_jackknife_error(values))
     worth = float(prompts)
     if error > 1e-9:
-        wider = student_t(prompts - 1) / _NORMAL
+        wider = t_critical_value(prompts - 1) / _NORMAL
         worth = share * (1 - share) / error**2 / wider**2
     right = share * worth
     wrong = (1 - share) * worth
@@ -181,7 +199,7 @@ def score_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
 def score_difference_interval(
     statistic: Statistic,
     columns: ArrayLike,
-    room: float | None = None,
+    largest_difference: float | None = None,
 ) -> Interval | None:
     """Returns the interval of a difference of scores, paired by prompt, on the same terms.
 
@@ -190,24 +208,28 @@ def score_difference_interval(
     of ``room`` where that is more (after Agresti and Min, Statistics in Medicine 24, 2005): equal
     answers on some prompts do not make sure that all are.
     """
-    value, values = _jackknife(statistic, columns)
+    value, values = _compute_value_and_jackknife(statistic, columns)
     if value is None or values is None:
         return None if value is None else Interval(value)
     prompts = len(values)
     pseudo = prompts * value - (prompts - 1) * values
     largest = float(np.abs(pseudo).max())
-    largest = max(largest, float(largest < 1e-12) if room is None else room)
+    largest = max(
+        largest, float(largest < 1e-12) if largest_difference is None else largest_difference
+    )
     spread = (float(pseudo @ pseudo) + largest**2) / (prompts + 2)
     variance = (spread - (float(pseudo.sum()) / (prompts + 2)) ** 2) / (prompts + 2)
-    reach = student_t(prompts - 1) * sqrt(variance)
+    reach = t_critical_value(prompts - 1) * sqrt(variance)
     return Interval(value, value - reach, value + reach, freedom=prompts - 1)
 
 
-def _jackknife(statistic: Statistic, columns: ArrayLike) -> tuple[float | None, Array | None]:
+def _compute_value_and_jackknife(
+    statistic: Statistic, columns: ArrayLike
+) -> tuple[float | None, Array | None]:
     """A statistic's value, and those without each prompt; None where one is none, or for fewer than
     ``FEWEST`` prompts.
     """
-    data = _validate_table(columns)[:, 0]
+    data = _make_checked_table(columns)[:, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(statistic(data.sum(axis=1, keepdims=True))[0])
     if not isfinite(value) or data.shape[1] < FEWEST:
@@ -221,13 +243,13 @@ def pseudo_values(statistic: Statistic, columns: ArrayLike) -> Array:
     mean, else the pseudo-value. Of columns (columns, prompts), two prompts at least, these are
     (prompts,) numbers whose mean is about the statistic.
     """
-    data = _validate_table(columns)[:, 0]
+    data = _make_checked_table(columns)[:, 0]
     prompts = data.shape[1]
     total = statistic(data.sum(axis=1, keepdims=True))[0]
     return np.asarray(prompts * total - (prompts - 1) * leave_one_out(statistic, data))
 
 
-def sign_flip_p(differences: ArrayLike) -> float:
+def sign_flip_p_value(differences: ArrayLike) -> float:
     """Returns the p-value of differences whose signs are a matter of chance, two-sided.
 
     The randomisation test of paired answers: if both sides draw from one distribution, either could
@@ -246,31 +268,40 @@ def sign_flip_p(differences: ArrayLike) -> float:
         fewer = min((discordant > 0).sum(), (discordant < 0).sum())
         return min(1.0, 2 * float(bdtr(fewer, count, 0.5)))
     threshold = abs(discordant.sum()) * (1 - 1e-12)
-    as_far = np.abs(_signs(discordant.size) @ discordant) >= threshold
+    as_far = np.abs(_draw_signs(discordant.size) @ discordant) >= threshold
     return float((as_far.sum() + 1) / (_DRAWS + 1))
 
 
 @functools.lru_cache(maxsize=1)
-def _signs(prompts: int) -> Array:
+def _draw_signs(prompts: int) -> Array:
     return np.random.default_rng(SEED).choice((-1.0, 1.0), (_DRAWS, prompts))
 
 
 # Numbers of which most prompts show nothing, such as tokens per call of a look-up that seldom hits.
 
 
-def find_usual(statistic: Statistic, columns: ArrayLike) -> tuple[float, int] | None:
-    """Returns the number that most prompts have on their own, and how many have another; None where
-    five do or half of them.
+class UsualNumber(NamedTuple):
+    """The number that most prompts have on their own."""
+
+    value: float
+    unlike: int  # prompts that have another
+
+
+def find_usual_number(statistic: Statistic, columns: ArrayLike) -> UsualNumber | None:
+    """Finds the number that most prompts have on their own; None where five have another, or half
+    of them.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        values = statistic(_validate_table(columns).sum(axis=1))
+        values = statistic(_make_checked_table(columns).sum(axis=1))
     finite = values[np.isfinite(values)]
     usual = float(np.median(finite)) if finite.size else 0.0
     unlike = finite.size - int(np.isclose(finite, usual, rtol=1e-9).sum())
-    return (usual, unlike) if unlike < FEWEST and 2 * unlike < finite.size else None
+    return UsualNumber(usual, unlike) if unlike < FEWEST and 2 * unlike < finite.size else None
 
 
-def rare_interval(statistic: Statistic, columns: ArrayLike, room: float) -> Interval | None:
+def interval_where_few_differ(
+    statistic: Statistic, columns: ArrayLike, largest_difference: float
+) -> Interval | None:
     """The interval of a number of which few prompts differ from the others; None if more do, or if
     it has repeats, which do.
 
@@ -278,35 +309,39 @@ def rare_interval(statistic: Statistic, columns: ArrayLike, room: float) -> Inte
     prompt can be from it: of five look-ups without a hit the sixth may hit. Exact where it is 0,
     without ends where it is not known.
     """
-    table = _validate_table(columns)
+    table = _make_checked_table(columns)
     data = table.sum(axis=1)
-    usual_and_unlike = find_usual(statistic, data)
+    usual_and_unlike = find_usual_number(statistic, data)
     if usual_and_unlike is None or table.shape[1] > 1 or table.shape[2] < FEWEST:
         return None
     usual, unlike = usual_and_unlike
-    interval = score_difference_interval(lambda sums: statistic(sums) - usual, data, room)
+    interval = score_difference_interval(
+        lambda sums: statistic(sums) - usual, data, largest_difference
+    )
     interval = interval and interval.map(lambda number: number + usual)
-    if interval is None or not isfinite(room):
+    if interval is None or not isfinite(largest_difference):
         return interval and Interval(interval.value)
     return replace(interval, shrinks=0.75 if unlike else 1.0)
 
 
-def reach_as_far(interval: Interval, tau: Interval | None, name: str) -> Interval:
+def widen_like_tau(interval: Interval, tau: Interval | None, column_name: str) -> Interval:
     """A column's interval with ends at least as far, as a share, as those of tokens per call where
     few prompts differ in these: a prompt to come with more of them is as much faster. A speed-up's
     own ends do not count where they are too far apart to say anything: seconds that stall are told
     apart elsewhere.
     """
-    if name not in AS_TAU or not (interval.ends and tau and tau.ends and tau.shrinks > 0.5):
+    if column_name not in AS_TAU or not (interval.ends and tau and tau.ends and tau.shrinks > 0.5):
         return interval
-    low, high = sorted(interval.value * (end / tau.value) ** AS_TAU[name] for end in tau.ends)
-    if name != "speedup" or interval.ends[1] < WIDEST * interval.ends[0]:
+    low, high = sorted(
+        interval.value * (end / tau.value) ** AS_TAU[column_name] for end in tau.ends
+    )
+    if column_name != "speedup" or interval.ends[1] < WIDEST * interval.ends[0]:
         low = min(low, interval.ends[0])
         high = max(high, interval.ends[1])
     return replace(interval, low=low, high=high)
 
 
-def sum_blocks(table: Array, clocks: Sequence[float] | Array = ()) -> Array:
+def sum_by_clock(table: Array, clocks: Sequence[float] | Array = ()) -> Array:
     """Sums prompts whose seconds are shares of one clock, (..., repeats, prompts): they are no more
     independent than its windows. Fewer than five windows are one block, of which only rounds tell
     more; repeats of one prompt do not.
@@ -322,7 +357,7 @@ def sum_blocks(table: Array, clocks: Sequence[float] | Array = ()) -> Array:
 
 
 @dataclass(frozen=True)
-class Total:
+class SumOfStatistics:
     """A statistic that is a sum of statistics, each of columns of its own.
 
     A derivative by one column then needs only one term, which keeps a mean over hundreds of
@@ -334,9 +369,9 @@ class Total:
 
     def __call__(self, sums: Array) -> Array:
         """Sums (columns, batch) -> values (batch,)."""
-        return np.sum([term(part) for term, part in self.split(sums)], axis=0)
+        return np.sum([term(part) for term, part in self.split_columns(sums)], axis=0)
 
-    def split(self, sums: Array) -> Iterator[tuple[Statistic, Array]]:
+    def split_columns(self, sums: Array) -> Iterator[tuple[Statistic, Array]]:
         """Every term with its columns."""
         ends = np.cumsum([width for width, _ in self.terms])
         parts = np.split(sums, ends[:-1])
@@ -358,11 +393,11 @@ def bootstrap_interval(statistic: Statistic, columns: ArrayLike) -> Interval | N
     fewer than ``FEWEST`` prompts, if these do not differ or if a resample has no value; None if the
     statistic has no value at all. Raises ValueError: no prompts, or columns of unequal length.
     """
-    return bootstrap_intervals(statistic, [_validate_table(columns)])[0]
+    return bootstrap_intervals(statistic, [_make_checked_table(columns)])[0]
 
 
 def bootstrap_intervals(statistic: Statistic, tables: Sequence[Array]) -> list[Interval | None]:
-    """The same of several tables (columns, repeats, prompts)."""
+    """Computes ``bootstrap_interval`` of several tables (columns, repeats, prompts)."""
     return make_together(
         lambda same: _bootstrap_cells(statistic, np.stack(same, axis=1)),
         tables,
@@ -379,14 +414,16 @@ def _bootstrap_cells(statistic: Statistic, data: Array) -> list[Interval | None]
         totals = blocks.sum(axis=2)
         values = statistic(totals)
         slopes = _gradient(statistic, totals)
-        prompt_errors: Iterable[_Errors] = [(0.0, 0.0, 0.0)] * len(values)
+        prompt_errors: Iterable[_PromptError] = [_PromptError(0.0)] * len(values)
         if prompts >= FEWEST:
             prompt_errors = _iter_prompt_errors(statistic, values, slopes, blocks)
         elif prompts > 1 or repeats < FEWEST_ROUNDS:
             return [Interval(value) if isfinite(value) else None for value in values.tolist()]
         if repeats > 1:  # variance of the mean that comes from whole repeats
             seed_variances = (
-                _spread(np.einsum("ck,ckrn->kr", slopes, data)) * repeats / (repeats - 1)
+                _sum_squared_deviations(np.einsum("ck,ckrn->kr", slopes, data))
+                * repeats
+                / (repeats - 1)
             )
         parts = zip(values.tolist(), seed_variances.tolist(), prompt_errors, strict=True)
         return [_build_interval(*part, repeats, prompts) for part in parts]
@@ -395,11 +432,11 @@ def _bootstrap_cells(statistic: Statistic, data: Array) -> list[Interval | None]
 def _build_interval(
     value: float,
     seed_variance: float,
-    prompt_errors: _Errors,
-    *shape: int,
+    prompt_error: _PromptError,
+    repeats: int,
+    prompts: int,
 ) -> Interval | None:
-    error, factor_below, factor_above = prompt_errors
-    repeats, prompts = shape
+    error, factor_below, factor_above = prompt_error
     if error is None or not isfinite(value):
         return Interval(value) if isfinite(value) else None
     variance = error**2 + seed_variance
@@ -409,9 +446,9 @@ def _build_interval(
     if seed_variance > 0:
         small = seed_variance**2 / (repeats - 1)
         freedom = variance**2 / (small + error**4 / max(prompts - 1, 1))
-        wider = student_t(freedom)
+        wider = t_critical_value(freedom)
         if error > 0:  # the skew of the prompts' quantiles is kept
-            wider /= student_t(prompts - 1)
+            wider /= t_critical_value(prompts - 1)
         else:
             factor_below = 1.0
             factor_above = 1.0
@@ -427,30 +464,26 @@ def _iter_prompt_errors(
     values: Array,
     slopes: Array,
     blocks: Array,
-) -> Iterator[_Errors]:
-    """Yields each cell's standard error over prompts, and how many of them the interval reaches
-    down and up.
-
-    The error is None if some resample has no value, 0 if prompts do not differ.
-    """
+) -> Iterator[_PromptError]:
+    """Yields each cell's standard error over prompts."""
     prompts = blocks.shape[-1]
-    normal = student_t(blocks.shape[-1] - 1)
+    normal = t_critical_value(blocks.shape[-1] - 1)
     influence = np.einsum("ck,ckp->kp", slopes, blocks)
-    linears = np.sqrt(_spread(influence) * prompts / (prompts - 1))
+    linears = np.sqrt(_sum_squared_deviations(influence) * prompts / (prompts - 1))
     withouts = _jackknife_error(leave_one_out(statistic, blocks))
     numbers = (array.tolist() for array in (values, linears, withouts))
     for place, (value, linear, jackknife) in enumerate(zip(*numbers, strict=True)):
         if linear <= 1e-9 * max(1.0, abs(value)):  # no more than the derivatives' rounding
-            yield (0.0 if isfinite(jackknife) else None), 0.0, 0.0
+            yield _PromptError(0.0 if isfinite(jackknife) else None)
             continue
         t_values = _draw_t_values(statistic, blocks[:, place], value, linear)
         if t_values is None:
-            yield None, 0.0, 0.0
+            yield _PromptError(None)
             continue
         t_low, t_high = np.quantile(t_values, _ENDS) if t_values.size else (-normal, normal)
         error = jackknife if jackknife and isfinite(jackknife) else linear
         # Efron and Tibshirani 12.22: the upper quantile gives the lower end, and the reverse.
-        yield error, max(float(t_high), normal), max(float(-t_low), normal)
+        yield _PromptError(error, max(float(t_high), normal), max(float(-t_low), normal))
 
 
 def _draw_t_values(
@@ -467,24 +500,24 @@ def _draw_t_values(
     t_values = [np.empty(0)]
     if few and (cell_blocks > 0).all():  # nothing that has no value can be drawn
         return t_values[0]
-    for weights in _weights(prompts):
+    for weights in _make_resample_counts(prompts):
         draw_counts = weights.astype(np.float64)
         resampled_values = statistic(cell_blocks @ draw_counts)
         if not np.isfinite(resampled_values).all():
             return None
         if not few:
-            errors = _errors(statistic, cell_blocks, draw_counts)
+            errors = _compute_resample_errors(statistic, cell_blocks, draw_counts)
             # A resample of the same prompt throughout has no error of its own and says nothing.
             t_values.append(((resampled_values - value) / errors)[errors > 1e-6 * linear_error])
     return np.concatenate(t_values)
 
 
 @functools.lru_cache(maxsize=256)
-def student_t(freedom: float) -> float:
-    """Returns the upper end of the central 95% of Student's t."""
+def t_critical_value(degrees_of_freedom: float) -> float:
+    """Computes the critical value of Student's t for a two-sided 95% interval."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, _ENDS[1]))
+    return float(stdtrit(degrees_of_freedom, _ENDS[1]))
 
 
 def leave_one_out(statistic: Statistic, blocks: Array) -> Array:
@@ -498,7 +531,7 @@ def leave_one_out(statistic: Statistic, blocks: Array) -> Array:
 
 
 @functools.lru_cache(maxsize=4)
-def _weights(prompts: int) -> tuple[NDArray[np.uint16], ...]:
+def _make_resample_counts(prompts: int) -> tuple[NDArray[np.uint16], ...]:
     """How often each prompt is drawn: (prompts, batch) arrays that together are all resamples. They
     are the same for every cell of a table.
     """
@@ -509,21 +542,23 @@ def _weights(prompts: int) -> tuple[NDArray[np.uint16], ...]:
     return tuple(rng.multinomial(prompts, equal, size=size).T.astype(np.uint16) for size in sizes)
 
 
-def _errors(statistic: Statistic, blocks: Array, weights: Array) -> Array:
+def _compute_resample_errors(statistic: Statistic, blocks: Array, resample_counts: Array) -> Array:
     """Standard errors (batch,) of resamples, of ``blocks`` (columns, prompts) and how often each
     prompt was drawn (prompts, batch).
     """
     prompts = blocks.shape[1]
-    influence = blocks.T @ _gradient(statistic, blocks @ weights)
-    influence -= np.einsum("pb,pb->b", influence, weights) / prompts
-    variance = np.einsum("pb,pb,pb->b", influence, influence, weights)
+    influence = blocks.T @ _gradient(statistic, blocks @ resample_counts)
+    influence -= np.einsum("pb,pb->b", influence, resample_counts) / prompts
+    variance = np.einsum("pb,pb,pb->b", influence, influence, resample_counts)
     return np.asarray(np.sqrt(variance * prompts / (prompts - 1)))
 
 
 def _gradient(statistic: Statistic, sums: Array) -> Array:
     """(columns, batch) derivatives of the statistic by each sum, by central differences."""
-    if isinstance(statistic, Total):
-        return np.concatenate([_gradient(term, part) for term, part in statistic.split(sums)])
+    if isinstance(statistic, SumOfStatistics):
+        return np.concatenate(
+            [_gradient(term, part) for term, part in statistic.split_columns(sums)]
+        )
     count, batch = sums.shape
     step = np.maximum(np.abs(sums) * _STEP, np.finfo(np.float64).tiny ** 0.5)
     around = np.repeat(sums[:, None, None, :], count, axis=1).repeat(2, axis=2)
@@ -537,15 +572,15 @@ def _gradient(statistic: Statistic, sums: Array) -> Array:
 def _jackknife_error(values: Array) -> Array:
     """Standard error from the values without one prompt at a time, along the last axis."""
     prompts = values.shape[-1]
-    return np.sqrt(_spread(values) * (prompts - 1) / prompts)
+    return np.sqrt(_sum_squared_deviations(values) * (prompts - 1) / prompts)
 
 
-def _spread(values: Array) -> Array:
+def _sum_squared_deviations(values: Array) -> Array:
     """Returns the sum of squared deviations along the last axis."""
     return np.asarray(((values - values.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1))
 
 
-def _validate_table(columns: ArrayLike) -> Array:
+def _make_checked_table(columns: ArrayLike) -> Array:
     """(columns, repeats, prompts). Raises ValueError: no prompts, or columns of unequal length."""
     data = np.asarray(columns, dtype=np.float64)
     if data.ndim == 2:

@@ -3,7 +3,8 @@
     @metric("draft_share", title="draft share", kind="time", interval=True,
             definition="s inside draft forward passes / s of decoding")
     def draft_share(generations):
-        return Sums(tuple(g.draft_s for g in generations), tuple(g.decode_s for g in generations))
+        draft_s = tuple(g.draft_s for g in generations)
+        return PromptSums(draft_s, tuple(g.decode_s for g in generations))
 
 A column of ours is in ``columns.csv`` and needs only its name here. Another package names the
 module with its metrics as an entry point of ``spec_bench.metrics``.
@@ -13,23 +14,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import nan
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spec_bench.metrics.interval import Interval
-from spec_bench.metrics.intervals import ratio_interval, sum_blocks
+from spec_bench.metrics.intervals import ratio_interval, sum_by_clock
 from spec_bench.records.types import Generation
+from spec_bench.settings.former import FormerMembers
 from spec_bench.settings.registry import Registry
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.columns import Column
 
 
 @dataclass(frozen=True)
-class PromptSums:
+class PromptSums(FormerMembers):
     """A ratio of sums, kept apart by prompt so that prompts can be resampled."""
 
+    former_members: ClassVar = {"blocks": "to_arrays", "room": "largest_difference"}
     numerators: tuple[float, ...]  # one number per prompt
     denominators: tuple[float, ...]  # one number per prompt, in the same order
     # the increasing function of the ratio that is the number; None: the ratio itself
@@ -43,7 +46,7 @@ class PromptSums:
     clocks: tuple[float, ...] = ()
 
     @property
-    def room(self) -> float:
+    def largest_difference(self) -> float:
         """How far two prompts' ratios can be apart; NaN: unknown."""
         return float(np.ptp(self.limits or nan))
 
@@ -56,10 +59,10 @@ class PromptSums:
         ratio = sum(self.numerators) / denominator
         return self.mapped(ratio) if self.mapped else ratio
 
-    def blocks(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Numerators and denominators as (repeats, prompts) each, or of clocks for prompts."""
+    def to_arrays(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Converts numerators and denominators to (repeats, prompts) each, or (repeats, clocks)."""
         table = np.array([self.numerators, self.denominators], float)
-        numerators, denominators = sum_blocks(table.reshape(2, self.repeats, -1), self.clocks)
+        numerators, denominators = sum_by_clock(table.reshape(2, self.repeats, -1), self.clocks)
         return numerators, denominators
 
 
@@ -160,46 +163,46 @@ class Metric:
         return number.value if isinstance(number, PromptSums | Interval) else number
 
 
-def get_column(name: str, facts: Mapping[str, Any]) -> Column:
+def get_or_register_column(name: str, facts: Mapping[str, Any]) -> Column:
     """The column of that name: ours, or as another package declares its own. Raises ValueError:
     there is none, or its name is taken.
     """
     return columns.register(Column(name, **facts)) if facts else columns.column(name)
 
 
-def _declare(
+def _declare_metric(
     name: str,
     function: Callable[[Any], Number],
     of_cell: bool = False,
     sums: Sequence[Summand] | None = None,
     **facts: Any,
 ) -> Metric:
-    return Metric(get_column(name, facts), function, of_cell, sums)
+    return Metric(get_or_register_column(name, facts), function, of_cell, sums)
 
 
-metric: Registry[Metric] = Registry("metric", "spec_bench.metrics", _declare)
+metric: Registry[Metric] = Registry("metric", "spec_bench.metrics", _declare_metric)
 """The metrics of records; scores of texts are in ``quality``."""
 
 
 @lru_cache(maxsize=64)
-def _ratio_interval(sums: PromptSums) -> Interval | None:
+def _cached_ratio_interval(sums: PromptSums) -> Interval | None:
     """Resampled once, however many numbers follow from it."""
-    return ratio_interval(*sums.blocks(), sums.room)
+    return ratio_interval(*sums.to_arrays(), sums.largest_difference)
 
 
 def compute_interval(sums: PromptSums) -> Interval | None:
     """Returns the ratio with its interval, mapped."""
-    interval = _ratio_interval(sums)
-    return interval and finish_interval(sums, interval)
+    interval = _cached_ratio_interval(sums)
+    return interval and clip_and_map_interval(sums, interval)
 
 
-def finish_interval(sums: PromptSums, interval: Interval) -> Interval:
+def clip_and_map_interval(sums: PromptSums, interval: Interval) -> Interval:
     """Returns a ratio's interval without what that cannot be, mapped."""
     clipped_interval = interval.clip(*(sums.limits or (None, None)))
     return clipped_interval.map(sums.mapped) if sums.mapped else clipped_interval
 
 
-def ratio(
+def ratio_of_sums(
     generations: Sequence[Generation],
     numerator: Summand,
     denominator: Summand,
@@ -212,7 +215,7 @@ def ratio(
     return PromptSums(tuple(a for a, _ in known_pairs), tuple(b for _, b in known_pairs))
 
 
-def mean(values: Iterable[float | None]) -> float | None:
+def mean_of_known(values: Iterable[float | None]) -> float | None:
     """Returns the mean of those that are known; None if none is."""
     known_values = [value for value in values if value is not None]
     return sum(known_values) / len(known_values) if known_values else None

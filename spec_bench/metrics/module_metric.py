@@ -34,7 +34,7 @@ from spec_bench.system.hub import hub_reached
 TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
-class ModuleMetric:
+class ModuleScore:
     """One loaded module."""
 
     def __init__(self, name: str, module: Any, origin: str) -> None:
@@ -74,7 +74,7 @@ class ModuleMetric:
             and not takes_several
             and any(len(prompt_references) > 1 for prompt_references in references)
         )
-        values, signature = self._compute(predictions, golds, **options)
+        values, signature = self._call_module(predictions, golds, **options)
         numbers = {key: value for key, value in values.items() if _is_number(value)}
         lists = {
             key: value
@@ -84,7 +84,7 @@ class ModuleMetric:
             and all(map(_is_number, value))
         }
         if lists:  # with twice the prompts, one with a number per prompt has twice the length
-            doubled_score, _ = self._compute(
+            doubled_score, _ = self._call_module(
                 [*predictions, *predictions], [*golds, *golds], **options
             )
             means = {k: np.mean(v) for k, v in lists.items() if len(doubled_score[k]) == 2 * len(v)}
@@ -102,7 +102,7 @@ class ModuleMetric:
         says = (self._origin, signature, "references:first" if takes_first else "")
         return columns, f"{self.name} " + "|".join(filter(None, says))
 
-    def _compute(
+    def _call_module(
         self,
         predictions: Sequence[str],
         golds: Sequence[Any],
@@ -138,14 +138,14 @@ class ModuleMetric:
 
 
 @cache
-def make_word_finder(tokenize: str | None, latin: bool) -> Callable[[str], list[str]]:
+def make_word_splitter(tokenize: str | None, latin_only: bool) -> Callable[[str], list[str]]:
     """Returns what finds the words of a text in lower case as sacrebleu does, by its name for that;
     None: by 13a, or those in Latin letters alone, as rouge-score does. Raises ValueError: no such
     name, or one whose package or file is not there.
     """
     from sacrebleu.metrics.bleu import BLEU
 
-    if latin and tokenize is None:
+    if latin_only and tokenize is None:
         return lambda text: re.findall("[a-z0-9]+", text.lower())
     try:
         split = BLEU(tokenize=tokenize).tokenizer
@@ -155,18 +155,20 @@ def make_word_finder(tokenize: str | None, latin: bool) -> Callable[[str], list[
     return lambda text: split(text.lower()).split()
 
 
-def rouge_scorer(types: Sequence[str], tokenize: str | None) -> tuple[Any, str]:
+def make_rouge_scorer(rouge_types: Sequence[str], tokenize: str | None) -> tuple[Any, str]:
     """Returns rouge-score's scorer, and its version with how it finds words."""
     from rouge_score.rouge_scorer import RougeScorer  # brings all of nltk along
 
-    tokenizer = SimpleNamespace(tokenize=make_word_finder(tokenize, True))
+    tokenizer = SimpleNamespace(tokenize=make_word_splitter(tokenize, True))
     signature = f"tok:{tokenize}|" if tokenize else ""
-    return RougeScorer(types, tokenizer=tokenizer), f"{signature}version:{version('rouge-score')}"
+    return RougeScorer(
+        rouge_types, tokenizer=tokenizer
+    ), f"{signature}version:{version('rouge-score')}"
 
 
 def rouge(predictions: list[str], references: list[list[str]], tokenize: Any) -> dict[str, Any]:
     """F1 of ROUGE-1, -2, -L, -Lsum by rouge-score, words by task.tokenize; the best reference."""
-    scorer, signature = rouge_scorer(TYPES, tokenize)
+    scorer, signature = make_rouge_scorer(TYPES, tokenize)
     best = [scorer.score_multi(*pair) for pair in zip(references, predictions, strict=True)]
     scores = {name: sum(b[name].fmeasure for b in best) / len(best) for name in TYPES}
     return {**scores, "signature": f"rouge-score F1|{signature}"}
@@ -195,15 +197,15 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}
 """The functions ``compute`` that this process gave names to, from Python."""
 
 
-def find_source(score: str) -> str:
+def read_score_source(score: str) -> str:
     """Returns the text of a score's own file or function; "" where it has none."""
     if score in FUNCTIONS:
-        return read_code(FUNCTIONS[score])
-    file = _resolve_file(score)
+        return get_source_or_bytecode(FUNCTIONS[score])
+    file = _find_score_file(score)
     return file.read_text(encoding="utf-8") if file and file.is_file() else ""
 
 
-def read_code(component: Any) -> str:
+def get_source_or_bytecode(component: Any) -> str:
     """Returns the source of a function or class, or what it was compiled to."""
     try:
         return inspect.getsource(component)
@@ -212,7 +214,7 @@ def read_code(component: Any) -> str:
         return repr((code.co_code, code.co_names, code.co_consts) if code else component)
 
 
-def _resolve_file(score: str) -> Path | None:
+def _find_score_file(score: str) -> Path | None:
     """Returns the file that a score names, or its folder does; None for ours and the hub's."""
     path = Path(score).expanduser()
     if path.suffix == ".py":
@@ -221,26 +223,26 @@ def _resolve_file(score: str) -> Path | None:
     return module_file if score not in SHIPPED and module_file.is_file() else None
 
 
-def load_module(score: str, ours: tuple[str, ...] = ()) -> ModuleMetric:
+def load_module_score(score: str, known_scores: tuple[str, ...] = ()) -> ModuleScore:
     """The module of that name, path or hub id; loaded once per process, a file once more when it
     has changed. ``ours`` are the scores that are no modules, for the message. Raises ValueError:
     there is no such file, or the hub does not have it or cannot be reached.
     """
     if score in FUNCTIONS:
-        return ModuleMetric(score.lower(), _import_file(FUNCTIONS[score]), "function")
-    return _load_evaluate_module(score, ours, find_source(score))
+        return ModuleScore(score.lower(), _wrap_compute_as_module(FUNCTIONS[score]), "function")
+    return _load_evaluate_module(score, known_scores, read_score_source(score))
 
 
 @cache
-def _load_evaluate_module(score: str, ours: tuple[str, ...], source: str) -> ModuleMetric:
+def _load_evaluate_module(score: str, known_scores: tuple[str, ...], file_text: str) -> ModuleScore:
     import evaluate
 
-    file = _resolve_file(score)
+    file = _find_score_file(score)
     origin = "spec_bench" if score in SHIPPED else "local" if file else "hub"
     if file and not file.exists():
         raise UsageError(f"score {score!r}: there is no such file")
     try:
-        module = SHIPPED.get(score) or (file and _find_compute(file, source))
+        module = SHIPPED.get(score) or (file and _run_file_for_compute(file, file_text))
         if module is None:
             evaluate.config.HF_EVALUATE_OFFLINE = origin == "hub" and not hub_reached()
             path_or_name = str(Path(score).expanduser().resolve()) if file else score
@@ -255,7 +257,7 @@ def _load_evaluate_module(score: str, ours: tuple[str, ...], source: str) -> Mod
         if origin == "hub":
             error_text = "" if isinstance(error, FileNotFoundError) else f" ({reason})"
             reason = f"no score of ours, no file, and the hub did not give it{error_text}"
-        choices = [*ours, *SHIPPED]
+        choices = [*known_scores, *SHIPPED]
         raise UsageError(
             f"score {score!r}: {reason}{suggest(score, choices)}; without a network: "
             f"{', '.join(choices)}, or a metric module's path"
@@ -263,20 +265,20 @@ def _load_evaluate_module(score: str, ours: tuple[str, ...], source: str) -> Mod
     # The last part of a path or id, in letters that a column may have.
     tail = score.rstrip("/").rsplit("/", 1)[-1].removesuffix(".py")
     name = re.sub(r"\W+", "_", tail).strip("_").lower()
-    return ModuleMetric(name, module, f"evaluate:{version('evaluate')}|{origin}")
+    return ModuleScore(name, module, f"evaluate:{version('evaluate')}|{origin}")
 
 
-def _find_compute(file: Path, source: str) -> SimpleNamespace | None:
+def _run_file_for_compute(file: Path, file_text: str) -> SimpleNamespace | None:
     """Returns a file's function ``compute`` as a module of ``evaluate`` looks; None without one."""
-    body = ast.parse(source, str(file)).body
+    body = ast.parse(file_text, str(file)).body
     if not any(
         isinstance(statement, ast.FunctionDef) and statement.name == "compute" for statement in body
     ):
         return None
-    return _import_file(runpy.run_path(str(file))["compute"])
+    return _wrap_compute_as_module(runpy.run_path(str(file))["compute"])
 
 
-def _import_file(compute: Callable[..., Any]) -> SimpleNamespace:
+def _wrap_compute_as_module(compute: Callable[..., Any]) -> SimpleNamespace:
     takes = inspect.signature(compute).parameters.get("references")
     return SimpleNamespace(
         compute=compute,

@@ -20,7 +20,7 @@ _LINE = (
 )
 
 
-def find_printed(row: Mapping[str, Any]) -> dict[str, float]:
+def find_printed_plain_scores(row: Mapping[str, Any]) -> dict[str, float]:
     """Returns what papers print of the scores of a row of plain decoding, by column; nothing of
     other decoders, nor of a pair that no paper has.
     """
@@ -35,14 +35,14 @@ def find_printed(row: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def compare_with_printed(row: Mapping[str, Any]) -> Iterator[str]:
+def compare_plain_with_printed(row: Mapping[str, Any]) -> Iterator[str]:
     """Yields a line for each printed score of which plain decoding's row has an interval: both,
     whether the printed one lies outside of the 99% interval, the lengths of answers and prompts.
     """
     import pandas as pd
     from scipy.special import stdtrit
 
-    for name, value in find_printed(row).items():
+    for name, value in find_printed_plain_scores(row).items():
         column = columns.column(name)
         count, tokens, score, *ends, prompt = pd.to_numeric(
             [

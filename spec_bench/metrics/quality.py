@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import Statistic, mean_interval, score_interval
-from spec_bench.metrics.metric import get_column, metric
+from spec_bench.metrics.metric import get_or_register_column, metric
 from spec_bench.metrics.module_metric import (
     FUNCTIONS,
     SHIPPED,
-    find_source,
-    load_module,
-    make_word_finder,
-    read_code,
-    rouge_scorer,
+    get_source_or_bytecode,
+    load_module_score,
+    make_rouge_scorer,
+    make_word_splitter,
+    read_score_source,
 )
 from spec_bench.settings.registry import Registry
 from spec_bench.system.errors import UsageError
@@ -101,13 +101,13 @@ class MeanScore(Score):
         return {self.name: mean_interval(best)}
 
 
-def _declare(name: str, kind: type[Score], **facts: Any) -> type[Score]:
+def _declare_score(name: str, kind: type[Score], **facts: Any) -> type[Score]:
     """Facts are those of the score's column, if another package brings it."""
-    get_column(name, facts)
+    get_or_register_column(name, facts)
     return kind
 
 
-SCORES: Registry[type[Score]] = Registry("score", "spec_bench.metrics", _declare)
+SCORES: Registry[type[Score]] = Registry("score", "spec_bench.metrics", _declare_score)
 """Quality scores by the name of their first column: a task names those it is scored by."""
 
 
@@ -166,7 +166,7 @@ class Rouge2(MeanScore):
     name = "rouge2"
 
     def __init__(self, tokenize: str | None = None) -> None:
-        self._scorer, self._version = rouge_scorer(["rouge2"], tokenize)
+        self._scorer, self._version = make_rouge_scorer(["rouge2"], tokenize)
 
     def match(self, prediction: str, gold: str) -> float:
         """F1 of the bigrams."""
@@ -180,7 +180,7 @@ class Rouge2(MeanScore):
 UNANSWERABLE = "unanswerable"
 
 
-class _AnswerScore(MeanScore):
+class _SquadScore(MeanScore):
     """A score by the rules of SQuAD 2.0's own ``evaluate-v2.0.py``.
 
     Gold answers that normalisation empties do not count; a question left without one is
@@ -192,7 +192,7 @@ class _AnswerScore(MeanScore):
     def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
         """Returns the mean over prompts of the best match, 0..1."""
         self.check_given(len(predictions), references)
-        golds = [[gold for gold in golds if normalise(gold)] for golds in references]
+        golds = [[gold for gold in golds if normalise_squad_answer(gold)] for golds in references]
         return super().columns(predictions, golds)
 
     def signature(self, references: References) -> str:
@@ -201,41 +201,41 @@ class _AnswerScore(MeanScore):
 
 
 @SCORES("exact_match")
-class ExactMatch(_AnswerScore):
+class ExactMatch(_SquadScore):
     """Equality after SQuAD normalisation."""
 
     name = "exact_match"
 
     def match(self, prediction: str, gold: str) -> float:
         """1 or 0."""
-        return float(_answer(prediction, gold) == normalise(gold))
+        return float(_normalise_prediction(prediction, gold) == normalise_squad_answer(gold))
 
 
 @SCORES("f1")
-class TokenF1(_AnswerScore):
+class TokenF1(_SquadScore):
     """F1 of the words after SQuAD normalisation."""
 
     name = "f1"
 
     def match(self, prediction: str, gold: str) -> float:
         """F1 of the bags of words; 1 or 0 where either side has no words."""
-        ours = _answer(prediction, gold).split()
-        theirs = normalise(gold).split()
+        ours = _normalise_prediction(prediction, gold).split()
+        theirs = normalise_squad_answer(gold).split()
         if not ours or not theirs:
             return float(ours == theirs)
         common = sum((Counter(ours) & Counter(theirs)).values())
         return 2.0 * common / (len(ours) + len(theirs))
 
 
-def normalise(text: str) -> str:
+def normalise_squad_answer(text: str) -> str:
     """Lower case, no punctuation, articles or extra blanks (SQuAD, arXiv:1606.05250, 6.1)."""
     plain = "".join(letter for letter in text.lower() if letter not in string.punctuation)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
 
 
-def _answer(prediction: str, gold: str) -> str:
+def _normalise_prediction(prediction: str, gold: str) -> str:
     """The normalised prediction; if there is no answer, the word that says so is made empty."""
-    plain = normalise(prediction)
+    plain = normalise_squad_answer(prediction)
     return "" if plain == UNANSWERABLE and not gold else plain
 
 
@@ -245,10 +245,10 @@ def needs_references(name: str) -> bool | Literal["field"]:
     """
     if name in SCORES:
         return SCORES[name].needs_references
-    return load_module(name, tuple(SCORES)).needs_references
+    return load_module_score(name, tuple(SCORES)).needs_references
 
 
-def find_score(compute: Callable[..., Any]) -> str:
+def register_score_function(compute: Callable[..., Any]) -> str:
     """Returns the name under which this process scores with a function ``compute``, its own. Raises
     ValueError: it has none, or that of a score of ours.
     """
@@ -265,17 +265,17 @@ def digest_user_code(scores: Sequence[str]) -> str:
     """
     functions: list[Any] = [SCORES[name] for name in scores if name in SCORES]
     functions += [quantity.function for quantity in metric.values()]
-    texts = [*map(_source, functions), *map(find_source, scores)]
+    texts = [*map(_read_foreign_source, functions), *map(read_score_source, scores)]
     known_texts = [text for text in texts if text]
     return hashlib.sha256("\0".join(known_texts).encode()).hexdigest()[:16] if known_texts else ""
 
 
-def _source(component: Any) -> str:
+def _read_foreign_source(metric_or_score: Any) -> str:
     """Returns the code of a metric or score that is not ours; "" of ours."""
-    function = getattr(component, "func", component)
+    function = getattr(metric_or_score, "func", metric_or_score)
     if function.__module__.partition(".")[0] == __name__.partition(".")[0]:
         return ""
-    return read_code(function)
+    return get_source_or_bytecode(function)
 
 
 def check_references(name: str, references: References, tokenize: str | None = None) -> None:
@@ -285,7 +285,7 @@ def check_references(name: str, references: References, tokenize: str | None = N
     """
     if name in OF_WORDS:
         texts = [gold for golds in references for gold in golds]
-        find = make_word_finder(tokenize, name.startswith("rouge"))
+        find = make_word_splitter(tokenize, name.startswith("rouge"))
         words = [word for text in texts for word in find(text)]
         letters = sum(map(len, texts))
         if letters > min(2 * len("".join(words)), _MOST_LETTERS * len(words)):
@@ -300,7 +300,7 @@ def check_references(name: str, references: References, tokenize: str | None = N
         SCORES[name]().check(references)
 
 
-def quality_columns(
+def compute_score_columns(
     name: str,
     predictions: Sequence[str],
     references: References,
@@ -316,29 +316,31 @@ def quality_columns(
     if name in SCORES:
         score = SCORES[name](**settings)
         return score.columns(predictions, references), score.signature(references)
-    return load_module(name, tuple(SCORES)).score(predictions, references, **settings)
+    return load_module_score(name, tuple(SCORES)).score(predictions, references, **settings)
 
 
-def score_alone(name: str, by_prompt: Mapping[str, Any]) -> Mapping[str, float]:
+def score_each_answer(name: str, numbers_by_prompt: Mapping[str, Any]) -> Mapping[str, float]:
     """Returns what each answer scores by itself, from a score's numbers by prompt: the BLEU of one
     text. Empty where nobody says how several numbers make the score.
     """
-    numbers = np.array([*by_prompt.values()], dtype=np.float64).T
+    numbers = np.array([*numbers_by_prompt.values()], dtype=np.float64).T
     if numbers.ndim == 1:
-        return by_prompt
+        return numbers_by_prompt
     compute_from_sums = getattr(SCORES.get(name), "compute_from_sums", None)
     alone = compute_from_sums(numbers).tolist() if compute_from_sums else ()
-    return dict(zip(by_prompt, alone, strict=False))
+    return dict(zip(numbers_by_prompt, alone, strict=False))
 
 
-def score_of_sums(name: str, numbers: int) -> Statistic | None:
+def get_score_statistic(name: str, numbers_per_prompt: int) -> Statistic | None:
     """The score as a function of sums over prompts (numbers, batch), of so many numbers a prompt;
     None if there are two: it is their ratio. Raises ValueError: nothing says what the score is made
     of.
     """
-    if numbers == 2:
+    if numbers_per_prompt == 2:
         return None
     statistic = getattr(SCORES[name], "compute_from_sums", None) if name in SCORES else None
     if statistic is None:
-        raise UsageError(f"score {name}: nobody says how it is made of {numbers} numbers a prompt")
+        raise UsageError(
+            f"score {name}: nobody says how it is made of {numbers_per_prompt} numbers a prompt"
+        )
     return cast("Statistic", statistic)

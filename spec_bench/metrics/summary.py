@@ -11,10 +11,10 @@ from spec_bench.metrics import calls as calls  # registers the metrics
 from spec_bench.metrics import efficiency as efficiency  # likewise
 from spec_bench.metrics.execution import code as code  # likewise
 from spec_bench.metrics.execution import sql as sql  # likewise
-from spec_bench.metrics.interval import Interval, limit_to_column
-from spec_bench.metrics.intervals import reach_as_far
+from spec_bench.metrics.interval import Interval, clip_to_column
+from spec_bench.metrics.intervals import widen_like_tau
 from spec_bench.metrics.metric import CellRecords, Number, PromptSums, compute_interval, metric
-from spec_bench.metrics.quality import SCORES, needs_references, quality_columns
+from spec_bench.metrics.quality import SCORES, compute_score_columns, needs_references
 from spec_bench.settings.fields import describe_error
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary import columns
@@ -55,20 +55,24 @@ def summarise(
     for name, quantity in metric.items():
         try:
             row.update(
-                _values(name, quantity.compute(cell), quantity.column.interval and ends, tau)
+                _make_row_entries(
+                    name, quantity.compute(cell), quantity.column.interval and ends, tau
+                )
             )
         except Exception as error:  # as of another package's
             failures.append((name, describe_error(error)))
     signatures = []
     by_prompt = dict[str, dict[str, float | tuple[float, ...]]]()
     for name in scores:
-        golds = _select(cell.references, cell.ids, "references")
+        golds = _select_prompts(cell.references, cell.ids, "references")
         references = dict(zip(cell.ids, golds, strict=True))
         if needs_references(name) is True and any(golds):
             references = {prompt_id: texts for prompt_id, texts in references.items() if texts}
-        answers = _select(cell.texts, references, "texts")
+        answers = _select_prompts(cell.texts, references, "texts")
         try:
-            intervals, signature = quality_columns(name, answers, [*references.values()], tokenize)
+            intervals, signature = compute_score_columns(
+                name, answers, [*references.values()], tokenize
+            )
         except Exception as error:  # as of a user's function
             failures.append(("quality_signature", f"{name}: {describe_error(error)}"))
             continue
@@ -81,7 +85,9 @@ def summarise(
             # The columns of metric modules all have an interval.
             declared_column = columns.find_column(column)
             row.update(
-                _values(column, interval, declared_column is None or declared_column.interval)
+                _make_row_entries(
+                    column, interval, declared_column is None or declared_column.interval
+                )
             )
             parts: Sequence[float | tuple[float, ...]] = interval.by_prompt or interval.parts
             if parts:
@@ -91,23 +97,25 @@ def summarise(
     return CellSummary(row, by_prompt, failures)
 
 
-def _values(name: str, number: Number, interval: bool, tau: Interval | None = None) -> Row:
+def _make_row_entries(
+    column: str, number: Number, has_ends: bool, tau: Interval | None = None
+) -> Row:
     if isinstance(number, PromptSums):
-        number = compute_interval(number) if interval else number.value
-    if not interval:
-        return {name: number.value if isinstance(number, Interval) else number}
-    ends = [f"{name}{end}" for end in columns.ENDS]
+        number = compute_interval(number) if has_ends else number.value
+    if not has_ends:
+        return {column: number.value if isinstance(number, Interval) else number}
+    ends = [f"{column}{end}" for end in columns.ENDS]
     if number is None:
-        return dict.fromkeys((name, *ends))
+        return dict.fromkeys((column, *ends))
     if not isinstance(number, Interval):
-        return {name: number}
-    number = limit_to_column(name, reach_as_far(number, tau, name))
-    return dict(zip((name, *ends), (number.value, number.low, number.high), strict=True))
+        return {column: number}
+    number = clip_to_column(column, widen_like_tau(number, tau, column))
+    return dict(zip((column, *ends), (number.value, number.low, number.high), strict=True))
 
 
-def _select(by_prompt: Mapping[str, T] | None, ids: Collection[str], noun: str) -> list[T]:
+def _select_prompts(by_prompt: Mapping[str, T] | None, ids: Collection[str], what: str) -> list[T]:
     """The values of these prompts, in their order. Raises ValueError: some prompt has none."""
     known_scores = by_prompt or {}
     if missing_ids := sorted(set(ids) - known_scores.keys()):
-        raise UsageError(f"no {noun} for prompts: {', '.join(missing_ids)}")
+        raise UsageError(f"no {what} for prompts: {', '.join(missing_ids)}")
     return [known_scores[prompt_id] for prompt_id in ids]

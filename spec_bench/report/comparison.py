@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from spec_bench.metrics.interval import TOO_FEW, Interval, holm, p_value
+from spec_bench.metrics.interval import TOO_FEW, Interval, adjust_by_holm, two_sided_p_value
 from spec_bench.metrics.intervals import (
     RATIOS,
     bootstrap_intervals,
@@ -222,7 +222,7 @@ def judge_changes(changes: Sequence[NumberChange], alpha: float) -> list[NumberC
             results.append(_judge_without_interval(change))
         else:
             with_p.append((change, change.p))
-    for (change, alone), p in zip(with_p, holm([p for _, p in with_p]), strict=True):
+    for (change, alone), p in zip(with_p, adjust_by_holm([p for _, p in with_p]), strict=True):
         ends = change.shift and change.shift.ends
         verdict: Verdict = "regression" if change.is_worse else "improvement"
         why = ""
@@ -468,7 +468,7 @@ def _change(paired_change: _PairedChange, interval: Interval | None, margin: flo
     if interval is None:
         return replace(change, why="no value")
     margins = {_SPEEDUP: margin, RATE: RATE_MARGIN}
-    p = p_value(interval, log1p(margins.get(change.column.name, 0.0)))
+    p = two_sided_p_value(interval, log1p(margins.get(change.column.name, 0.0)))
     shares = interval.map(lambda value: float(np.expm1(value)))
     # Of the prompts that both have; rows of an earlier engine, which show no times, have them too.
     half = len(table) // 2

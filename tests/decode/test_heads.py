@@ -32,7 +32,7 @@ from spec_bench.engine.mapped_model import (
 )
 from spec_bench.engine.own_blocks import view_of_blocks
 from spec_bench.engine.tree_pass import run_pending
-from spec_bench.metrics.calls import compute_lengths
+from spec_bench.metrics.calls import compute_acceptance_lengths
 from spec_bench.records.types import Request
 from spec_bench.train.batches import PositionBatch
 from spec_bench.train.training_heads import TrainableHead
@@ -252,7 +252,7 @@ def test_the_text_is_plain_decodings_whatever_the_batch(name, temperature):
 def test_lengths_in_other_tools_words_do_not_hang_on_the_batch(name):
     alone, together = answers(name, 0.7, 1), answers(name, 0.7, 3)
     assert [g.tokens for g in together] == [g.tokens for g in alone]
-    assert compute_lengths(together) == compute_lengths(alone)
+    assert compute_acceptance_lengths(together) == compute_acceptance_lengths(alone)
     assert len({step.nodes for g in alone for step in g.steps}) > 1  # trees of several sizes
 
 

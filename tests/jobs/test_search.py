@@ -163,7 +163,7 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
         done(its, cell, *told)
 
     monkeypatch.setattr(session, "_decode", cut)
-    monkeypatch.setattr(app, "disturbance_note", lambda *_: "disturbed: threads waited")
+    monkeypatch.setattr(app, "describe_disturbance", lambda *_: "disturbed: threads waited")
     with pytest.raises(KeyboardInterrupt):
         recommend(words)
     monkeypatch.setattr(session, "_decode", done)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from spec_bench.metrics.execution.code import PassAt1, extract_program
-from spec_bench.metrics.execution.sql import ExecutionAccuracy, query_in
+from spec_bench.metrics.execution.sql import SqlExecutionAccuracy, extract_query
 from spec_bench.records.types import CodeReference, SqlReference
 
 DATA = yaml.safe_load(Path(__file__).with_name("chat_answers.yaml").read_text(encoding="utf-8"))
@@ -75,7 +75,7 @@ def test_a_query_is_found_in_an_answer_and_passes_as_spiders_script_passes_it(tm
     connection.close()
     golds = [[SqlReference(DATA["queries"][name], database)] for name, *_ in DATA["sql"]]
     answers = [text.strip() for _, text, *_ in DATA["sql"]]
-    found = ExecutionAccuracy().columns(answers, golds)["execution_accuracy"]
+    found = SqlExecutionAccuracy().columns(answers, golds)["execution_accuracy"]
     wanted = [ours for _, _, ours, _ in DATA["sql"]]
     assert found.by_prompt == tuple(map(float, wanted))
     assert all(ours >= script for _, _, ours, script in DATA["sql"])
@@ -87,6 +87,6 @@ def test_long_answers_of_no_use_are_searched_in_no_time():
     parts = ["\n", "* ", ":/*", "\nwith a (", "```\n", "x = 1\n", "if x:\n", "'''\n"]
     began = time.process_time()
     for part in parts:
-        query_in(part * (100_000 // len(part)))
+        extract_query(part * (100_000 // len(part)))
         extract_program(part * 1000 + "\ndef f(x):\n    return (\n", tests)
     assert time.process_time() - began < 5

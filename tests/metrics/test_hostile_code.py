@@ -19,7 +19,7 @@ import pytest
 import spec_bench
 from spec_bench.metrics.execution import code
 from spec_bench.metrics.execution.code import PassAt1
-from spec_bench.metrics.quality import check_references, quality_columns
+from spec_bench.metrics.quality import check_references, compute_score_columns
 from spec_bench.records.types import CodeReference
 from spec_bench.tasks.source import Source, Wheel, load_rows
 from spec_bench.tasks.task import Task
@@ -83,7 +83,7 @@ def test_what_a_program_may_not_do_is_refused(name, tmp_path):
 
 def test_the_columns_are_the_share_of_prompts_and_what_was_not_judged_as_the_others():
     answers = [RIGHT["a fenced block"], WRONG["nothing"], RIGHT["a fenced block"], "return 1"]
-    columns, signature = quality_columns("pass_at_1", answers, [[REFERENCE]] * 4)
+    columns, signature = compute_score_columns("pass_at_1", answers, [[REFERENCE]] * 4)
     assert columns["pass_at_1"].value == 0.5
     assert "limit:3s" in signature
     answers = [WRONG["never ends"], "    import numpy_\n    return r", "    raise ValueError", "r"]
@@ -320,7 +320,8 @@ HARM = {
     ),
     "ends the judge by a signal": "os.kill(os.getppid(), 2); os.kill(os.getppid(), 15)",
     "changes the judge's names": (
-        "import __main__ as m; m.judge = m.confine = m.run = m.Reader = lambda *_: None\n"
+        "import __main__ as m; m.run_tests_on_calls = m.limit_process = lambda *_: None\n"
+        "m.run_and_exit = m.PlainValueUnpickler = m.limit_process\n"
         "import builtins, sys; builtins.abs = lambda x: 0; sys.modules['pickle'] = m; won = False"
     ),
     "is of a plain type that it gave other methods": (
@@ -408,7 +409,7 @@ def staying(worker):
 
 @pytest.fixture
 def world(tmp_path):
-    if sys.platform != "linux" or (lost := PassAt1().find_limitations()):
+    if sys.platform != "linux" or (lost := PassAt1().describe_limitations()):
         pytest.skip(lost if sys.platform == "linux" else "Linux only")
     with subprocess.Popen(["sleep", "600"]) as process:
         yield (made := World(tmp_path, process))
@@ -446,7 +447,7 @@ def harmless(name, hook, world, patched):
 HELD = """
 from spec_bench.metrics.execution.code import PassAt1
 try:
-    print("not held:", PassAt1().find_limitations())
+    print("not held:", PassAt1().describe_limitations())
 except ValueError as error:
     print(error)
 """

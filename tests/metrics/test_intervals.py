@@ -10,19 +10,19 @@ from scipy.stats import t as student_t
 
 from spec_bench.metrics.interval import FEWEST, Interval, p_value_above
 from spec_bench.metrics.intervals import (
-    Total,
+    SumOfStatistics,
     bootstrap_interval,
+    interval_where_few_differ,
     mean_interval,
     median_interval,
-    rare_interval,
     rate_ratio_interval,
     ratio_interval,
     ratio_intervals,
-    reach_as_far,
     score_difference_interval,
     score_interval,
-    sign_flip_p,
-    sum_blocks,
+    sign_flip_p_value,
+    sum_by_clock,
+    widen_like_tau,
 )
 
 
@@ -95,10 +95,10 @@ def test_all_right_and_all_equal_are_not_sure_to_stay_so():
 
 def test_signs_of_right_against_wrong_are_tested_as_mcnemar_does():
     # Six of seven discordant prompts one way: 2 (C(7,0) + C(7,1)) / 2^7.
-    assert sign_flip_p([1.0] * 6 + [-1.0] + [0.0] * 40) == pytest.approx(2 * 8 / 128)
-    assert sign_flip_p([0.0] * 40) == 1.0
+    assert sign_flip_p_value([1.0] * 6 + [-1.0] + [0.0] * 40) == pytest.approx(2 * 8 / 128)
+    assert sign_flip_p_value([0.0] * 40) == 1.0
     # Signs of unequal differences are drawn: of 2^4 two give a sum of 15 either way.
-    assert sign_flip_p([1.0, 2.0, 4.0, 8.0]) == pytest.approx(2 / 16, abs=0.015)
+    assert sign_flip_p_value([1.0, 2.0, 4.0, 8.0]) == pytest.approx(2 / 16, abs=0.015)
 
 
 def test_one_run_repeated_exactly_adds_nothing():
@@ -183,7 +183,7 @@ def test_a_total_has_the_interval_of_the_sum_and_asks_a_term_for_its_own_columns
     tokens, seconds = skewed(20, np.random.default_rng(13))
     columns = np.array([tokens, seconds, 2 * seconds, tokens + 5])
     term = Mock(side_effect=log_ratio)
-    found = bootstrap_interval(Total(((2, term), (2, term))), columns)
+    found = bootstrap_interval(SumOfStatistics(((2, term), (2, term))), columns)
     plain = bootstrap_interval(lambda s: log_ratio(s[:2]) + log_ratio(s[2:]), columns)
     expected = (plain.value, plain.low, plain.high)
     assert (found.value, found.low, found.high) == pytest.approx(expected, rel=1e-6)
@@ -258,18 +258,22 @@ def test_beyond_an_interval_p_falls_as_with_a_degree_of_freedom_less(prompts):
 
 @pytest.mark.parametrize("prompts", [5, 12, 40])
 def test_prompts_of_which_none_shows_a_hit_leave_room_for_what_one_to_come_can_show(prompts):
-    found = ratio_interval([10.0] * prompts, [10.0] * prompts, room=10.0)
+    found = ratio_interval([10.0] * prompts, [10.0] * prompts, largest_difference=10.0)
     # As if two more prompts were half a hit and half a miss by all that a tree of ten levels shows.
     reach = student_t.ppf(0.975, prompts - 1) * 10 / (prompts + 2)
     assert (found.value, found.low, found.high) == pytest.approx((1.0, 1 - reach, 1 + reach))
     assert 1 + 10 / (2 * prompts) < found.high < 1 + 20 / prompts
     assert ratio_interval([10.0] * prompts, [10.0] * prompts).ends is None
-    assert ratio_interval([10.0] * prompts, [10.0] * prompts, room=0.0).ends == (1.0, 1.0)
+    assert ratio_interval([10.0] * prompts, [10.0] * prompts, largest_difference=0.0).ends == (
+        1.0,
+        1.0,
+    )
 
 
 def test_one_of_twelve_prompts_that_differs_widens_what_none_leaves_open():
     none, one = (
-        ratio_interval([*[10.0] * 11, last], [10.0] * 12, room=10.0) for last in (10.0, 30.0)
+        ratio_interval([*[10.0] * 11, last], [10.0] * 12, largest_difference=10.0)
+        for last in (10.0, 30.0)
     )
     assert one.value == pytest.approx(14 / 12)
     assert one.high - one.value > none.high - none.value > 1.0
@@ -277,19 +281,19 @@ def test_one_of_twelve_prompts_that_differs_widens_what_none_leaves_open():
 
 def test_five_prompts_that_differ_are_resampled():
     sums = [[*[10.0] * 7, 11.0, 12.0, 13.0, 14.0, 15.0], [10.0] * 12]
-    assert rare_interval(lambda s: s[0] / s[1], sums, 10.0) is None
+    assert interval_where_few_differ(lambda s: s[0] / s[1], sums, 10.0) is None
     assert ratio_interval(*sums, 10.0) == ratio_interval(*sums)
 
 
 def test_a_rate_reaches_as_far_as_tokens_per_call_where_few_prompts_differ_in_these():
-    tau = ratio_interval([*[10.0] * 11, 30.0], [10.0] * 12, room=10.0).clip(1.0, 11.0)
+    tau = ratio_interval([*[10.0] * 11, 30.0], [10.0] * 12, largest_difference=10.0).clip(1.0, 11.0)
     speed = Interval(1.2, 1.1, 1.3)
     share = tau.high / tau.value
-    assert reach_as_far(speed, tau, "speedup").high == pytest.approx(1.2 * share)
-    assert reach_as_far(speed, tau, "energy_j_per_token").low == pytest.approx(1.2 / share)
-    assert reach_as_far(speed, tau, "speedup").low == pytest.approx(1.2 / tau.value)
-    assert reach_as_far(speed, tau, "latency_s") == speed
-    assert reach_as_far(speed, Interval(2.0, 1.0, 4.0), "speedup") == speed
+    assert widen_like_tau(speed, tau, "speedup").high == pytest.approx(1.2 * share)
+    assert widen_like_tau(speed, tau, "energy_j_per_token").low == pytest.approx(1.2 / share)
+    assert widen_like_tau(speed, tau, "speedup").low == pytest.approx(1.2 / tau.value)
+    assert widen_like_tau(speed, tau, "latency_s") == speed
+    assert widen_like_tau(speed, Interval(2.0, 1.0, 4.0), "speedup") == speed
 
 
 def test_rows_of_one_clock_are_one_block_and_fewer_than_five_clocks_are_one_altogether():
@@ -298,7 +302,7 @@ def test_rows_of_one_clock_are_one_block_and_fewer_than_five_clocks_are_one_alto
     for clocks in (4, 5):
         count = 32 * clocks
         table = np.stack([tokens[:count], seconds[:count]])[:, None]
-        summed = sum_blocks(table, [place // 32 for place in range(count)])
+        summed = sum_by_clock(table, [place // 32 for place in range(count)])
         assert summed.shape == (2, 1, clocks if clocks == 5 else 1)
         assert summed.sum() == pytest.approx(table.sum())
         assert (ratio_interval(*summed).ends is not None) == (clocks == 5)
@@ -313,7 +317,7 @@ def test_one_block_measured_in_three_rounds_has_students_t_over_these_and_in_two
     assert log(found.high / found.value) == pytest.approx(student_t.ppf(0.975, 2) * error, rel=0.02)
     assert (found.between, ratio_interval(tokens[:2], seconds[:2]).ends) == (1.0, None)
     # Repeats of a single prompt say nothing of prompts to come.
-    assert ratio_interval(*sum_blocks(np.stack([tokens, seconds]))).ends is None
+    assert ratio_interval(*sum_by_clock(np.stack([tokens, seconds]))).ends is None
 
 
 def test_times_that_are_equal_on_every_prompt_have_no_ends_but_over_themselves():

@@ -12,14 +12,19 @@ import pytest
 from spec_bench.metrics import SCORES, CellRecords, metric, summarise
 from spec_bench.metrics.calls import (
     acceptance_rate_by_depth,
-    compute_lengths,
-    group_by_position,
+    compute_acceptance_lengths,
+    compute_tokens_per_call_by_position,
     mbsu,
 )
-from spec_bench.metrics.efficiency import disturbance_note, find_stalled, match_baseline, stall_note
+from spec_bench.metrics.efficiency import (
+    describe_deciding_stalls,
+    describe_disturbance,
+    flag_stalled_windows,
+    match_baseline,
+)
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.metric import pool_repeats
-from spec_bench.metrics.quality import score_of_sums
+from spec_bench.metrics.quality import get_score_statistic
 from spec_bench.records.types import Delivery, Generation, StepRecord
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.published import FILE, pivot_numbers, read_published
@@ -224,7 +229,7 @@ def test_scores_are_filled_by_prompt_id_and_signed_and_what_each_prompt_adds_is_
     counts = found.scores.pop("bleu")  # matches and totals by order, both lengths
     assert counts == {"a": (3, 2, 1, 0, 5, 4, 3, 2, 5, 4), "b": (1, 0, 0, 0, 4, 3, 2, 1, 4, 2)}
     sums = np.array(list(counts.values()), float).sum(axis=0)[:, None]
-    (again,) = score_of_sums("bleu", 10)(sums)
+    (again,) = get_score_statistic("bleu", 10)(sums)
     assert again == found.row["bleu"] > 0
     assert found.scores == {"exact_match": {"a": 1.0, "b": 0.0}, "f1": {"a": 1.0, "b": 0.4}}
     assert found.row["f1"] == 0.7
@@ -264,9 +269,9 @@ CALM, SHAKEN, BASE = windows(8, 0.02), windows(8, 0.02, stall_at=3), windows(24,
 
 
 def test_a_window_far_beyond_the_median_per_call_is_stalled():
-    flags = find_stalled([windows(8, 0.02, 3, times=5.5), windows(8, 0.02, 4, times=4.0)])
+    flags = flag_stalled_windows([windows(8, 0.02, 3, times=5.5), windows(8, 0.02, 4, times=4.0)])
     assert [sum(each) for each in flags] == [1, 0] and flags[0][3]
-    assert not any(map(any, find_stalled([[window(0, 8, 0.0)]])))
+    assert not any(map(any, flag_stalled_windows([[window(0, 8, 0.0)]])))
 
 
 def test_one_stall_decides_the_ratio_of_sums_and_not_the_median():
@@ -275,19 +280,19 @@ def test_one_stall_decides_the_ratio_of_sums_and_not_the_median():
     assert row["stalls"] == 1
     assert float(row["speedup"] or 0) < 0.5
     assert row["speedup_median"] == pytest.approx(1.5)
-    assert stall_note(records) == "stalled: 1 of 12 windows; median says 1.50"
+    assert describe_deciding_stalls(records) == "stalled: 1 of 12 windows; median says 1.50"
     other = CellRecords(CALM, windows(24, 0.01, stall_at=0))
-    assert stall_note(other) == "stalled: 1 of 12 of the baseline's; median says 1.50"
+    assert describe_deciding_stalls(other) == "stalled: 1 of 12 of the baseline's; median says 1.50"
 
 
 def test_no_stall_or_one_within_the_interval_says_nothing():
     rng = np.random.default_rng(0)
     uneven = [window(p, 8, 0.02 * float(np.exp(rng.standard_normal() / 2))) for p in range(PROMPTS)]
-    assert stall_note(CellRecords(CALM, BASE)) is None
+    assert describe_deciding_stalls(CellRecords(CALM, BASE)) is None
     short = window(PROMPTS, 1, 0.15)
     records = CellRecords([*uneven, short], [*BASE, window(PROMPTS, 24, 0.01)])
     assert summarise(records).row["stalls"] == 1
-    assert stall_note(records) is None
+    assert describe_deciding_stalls(records) is None
 
 
 @pytest.mark.parametrize(
@@ -312,7 +317,7 @@ def test_rates_are_disturbed_where_threads_wait_for_cores_or_passes_change_their
         ]
         for each in (zip([1.0, 1.0, 2.0], ours, strict=True), zip([1.0] * 3, plain, strict=True))
     )
-    note = disturbance_note(CellRecords(cell, baseline=base), slowdown)
+    note = describe_disturbance(CellRecords(cell, baseline=base), slowdown)
     assert note.startswith(found) and bool(note) == bool(found)
 
 
@@ -405,17 +410,17 @@ ANSWERS = [drafted("a", (3, 3), (0, 0)), drafted("b", (3, 1)), drafted("c", (1, 
 
 
 def test_tools_divide_by_different_things():
-    found = compute_lengths(ANSWERS)
+    found = compute_acceptance_lengths(ANSWERS)
     assert found.ratio_of_sums == pytest.approx((4 + 1 + 2 + 2 + 1) / 5)
     assert found.vllm == pytest.approx(1 + (3 + 1 + 1 + 0) / 4)
     assert found.draft_rate == pytest.approx(5 / 10)
     assert found.at_position == pytest.approx((3 / 4, 1 / 4, 1 / 4))
     assert found.joint == pytest.approx((1.0, 3 / 5, 1 / 5, 1 / 5))
     assert found.conditional == pytest.approx((3 / 5, 1 / 3, 1.0))
-    found = compute_lengths([drafted("a", (0, 0), (0, 0))])  # plain decoding
+    found = compute_acceptance_lengths([drafted("a", (0, 0), (0, 0))])  # plain decoding
     assert (found.ratio_of_sums, found.vllm, found.draft_rate) == (1.0, None, None)
     assert (found.at_position, found.joint, found.conditional) == ((), (1.0,), ())
-    assert compute_lengths([]).ratio_of_sums is None
+    assert compute_acceptance_lengths([]).ratio_of_sums is None
 
 
 def test_speed_benchs_average_is_over_all_calls_of_a_question_then_over_questions():
@@ -426,9 +431,11 @@ def test_speed_benchs_average_is_over_all_calls_of_a_question_then_over_question
         drafted("a/83", (3, 2)),
     ]
     # 81 emits 4, then 1, 2, 1: 2 a call, where its turns' means average 8/3; then 82's and 83's.
-    assert compute_lengths(turns, turns=True).mean_of_means == pytest.approx((2 + 2 + 3) / 3)
+    assert compute_acceptance_lengths(turns, ids_have_turns=True).mean_of_means == pytest.approx(
+        (2 + 2 + 3) / 3
+    )
     # Without turns every prompt is a question, whatever its name: HumanEval/0, HumanEval/1.
-    found = compute_lengths([drafted("H/0", (3, 3)), drafted("H/1", (3, 1), (3, 1))])
+    found = compute_acceptance_lengths([drafted("H/0", (3, 3)), drafted("H/1", (3, 1), (3, 1))])
     assert found.mean_of_means == pytest.approx((4 + 2) / 2)
 
 
@@ -445,10 +452,20 @@ def at(prompt, tokens, *delivered):
 
 def test_a_call_counts_where_it_begins():
     # After 6 tokens, 8 and 11: one call below 8, two up to 15; after 15 and 16 the next.
-    found = group_by_position([at("a", 6, 2, 3, 4), at("b", 15, 1, 3), at("c", None, 2, 3)])
+    found = compute_tokens_per_call_by_position(
+        [at("a", 6, 2, 3, 4), at("b", 15, 1, 3), at("c", None, 2, 3)]
+    )
     assert [(each.first, each.last) for each in found] == [(4, 7), (8, 15), (16, 31)]
     assert [(each.calls, each.prompts) for each in found] == [(1, 1), (3, 2), (1, 1)]
-    assert [each.emitted.value for each in found] == pytest.approx([2, (3 + 4 + 1) / 3, 3])
-    assert found[0].emitted.low is None
-    (stretch,) = group_by_position([at(str(i), 40, 1 + i % 3, 2) for i in range(12)])
-    assert stretch.emitted.low < stretch.emitted.value < stretch.emitted.high
+    assert [each.delivered_per_call.value for each in found] == pytest.approx(
+        [2, (3 + 4 + 1) / 3, 3]
+    )
+    assert found[0].delivered_per_call.low is None
+    (stretch,) = compute_tokens_per_call_by_position(
+        [at(str(i), 40, 1 + i % 3, 2) for i in range(12)]
+    )
+    assert (
+        stretch.delivered_per_call.low
+        < stretch.delivered_per_call.value
+        < stretch.delivered_per_call.high
+    )

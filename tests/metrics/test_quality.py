@@ -12,9 +12,9 @@ from spec_bench.metrics import module_metric, needs_references
 from spec_bench.metrics.quality import (
     SCORES,
     check_references,
-    normalise,
-    quality_columns,
-    score_alone,
+    compute_score_columns,
+    normalise_squad_answer,
+    score_each_answer,
 )
 from tests.said import naming, one_line
 
@@ -51,9 +51,9 @@ def test_an_answers_own_score_is_that_of_a_corpus_of_it_alone():
         parts = dict(zip("abc", score(name, OTHERS, EACH).parts, strict=True))
         corpora = zip("abc", OTHERS, EACH, strict=True)
         alone = {prompt: score(name, [text], [golds]).value for prompt, text, golds in corpora}
-        assert score_alone(name, parts) == pytest.approx(alone) and len({*alone.values()}) > 1
-    assert score_alone("f1", {"a": 0.5}) == {"a": 0.5}
-    assert score_alone("nobodys", {"a": (1.0, 2.0, 3.0)}) == {}
+        assert score_each_answer(name, parts) == pytest.approx(alone) and len({*alone.values()}) > 1
+    assert score_each_answer("f1", {"a": 0.5}) == {"a": 0.5}
+    assert score_each_answer("nobodys", {"a": (1.0, 2.0, 3.0)}) == {}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ SQUAD = [
 
 @pytest.mark.parametrize(("prediction", "golds", "exact", "overlap"), SQUAD)
 def test_answers_score_by_the_rules_of_squad_2(prediction, golds, exact, overlap):
-    assert normalise("The  Eiffel Tower!") == "eiffel tower"
+    assert normalise_squad_answer("The  Eiffel Tower!") == "eiffel tower"
     assert score("exact_match", [prediction], [golds]).value == exact
     assert score("f1", [prediction], [golds]).value == pytest.approx(overlap)
 
@@ -144,7 +144,7 @@ def _offline(monkeypatch):
 
 
 def test_sacrebleu_is_the_corpus_score_of_the_library_on_its_own_scale():
-    found, signature = quality_columns("sacrebleu", TEXTS, GOLDS)
+    found, signature = compute_score_columns("sacrebleu", TEXTS, GOLDS)
     streams = [[golds[0] for golds in GOLDS], [None, "a dog walked on", None]]
     expected = sacrebleu.corpus_bleu(TEXTS, streams)
     assert found["sacrebleu_score"].value == pytest.approx(expected.score)
@@ -155,7 +155,7 @@ def test_sacrebleu_is_the_corpus_score_of_the_library_on_its_own_scale():
 
 
 def test_rouge_is_the_mean_of_the_librarys_f1_over_the_best_reference():
-    found, _ = quality_columns("rouge", TEXTS, GOLDS)
+    found, _ = compute_score_columns("rouge", TEXTS, GOLDS)
     scorer = RougeScorer(["rougeL"])
     each = [
         max(scorer.score(gold, text)["rougeL"].fmeasure for gold in golds)
@@ -177,7 +177,7 @@ def test_words_of_any_script_are_found_as_the_setting_says_and_the_signature_too
     name, texts, tokenize
 ):
     answers, golds = texts
-    found, signature = quality_columns(name, answers, golds, tokenize)
+    found, signature = compute_score_columns(name, answers, golds, tokenize)
     first = next(iter(found.values())).value
     assert f"|tok:{tokenize}|" in signature
     if "bleu" in name:
@@ -185,14 +185,14 @@ def test_words_of_any_script_are_found_as_the_setting_says_and_the_signature_too
         assert first == pytest.approx(expected if name == "sacrebleu" else expected / 100)
     else:
         assert 0.5 < first < 1
-    same, _ = quality_columns(name, golds[0], golds, tokenize)
+    same, _ = compute_score_columns(name, golds[0], golds, tokenize)
     assert next(iter(same.values())).value == pytest.approx(100 if name == "sacrebleu" else 1)
 
 
 def test_chrf_is_sacrebleus_over_100_within_its_interval_and_needs_no_words():
     for answers, golds in (CHINESE, RUSSIAN, (OTHERS, BOTH), (TEXTS, GOLDS)):
         streams = [[golds[0] for golds in golds], [each[-1] for each in golds]]
-        found, signature = quality_columns("chrf", answers, golds)
+        found, signature = compute_score_columns("chrf", answers, golds)
         assert found["chrf"].value == pytest.approx(
             sacrebleu.corpus_chrf(answers, streams).score / 100
         )
@@ -230,7 +230,7 @@ def test_a_way_to_find_words_that_is_not_there_is_one_line_with_the_choices():
 
 def test_a_users_file_is_a_score_whose_numbers_are_columns():
     texts, golds = ["a b c", "a"] * 3, [["a b"], ["a b c d"]] * 3
-    found, signature = quality_columns(OWN, texts, golds)
+    found, signature = compute_score_columns(OWN, texts, golds)
     # Sums: 4 words over 6. Each: 1.5 and 0.25. Texts and lists of parts are no columns.
     assert {name: one.value for name, one in found.items()} == {
         "length_ratio_ratio": pytest.approx(4 / 6),
@@ -239,13 +239,13 @@ def test_a_users_file_is_a_score_whose_numbers_are_columns():
     assert {(one.low, one.high) for one in found.values()} == {(None, None)}
     assert "local" in signature
     # Nor is a list that is as long as there are prompts by chance.
-    assert list(quality_columns(OWN, texts[:2], golds[:2])[0]) == list(found)
+    assert list(compute_score_columns(OWN, texts[:2], golds[:2])[0]) == list(found)
 
 
 def test_a_folder_with_a_module_of_its_name_is_a_score_and_gets_one_reference(tmp_path):
     shutil.copytree(Path(OWN).parent, tmp_path / "length_ratio")
     golds = [["a", "a b c d"], ["a"]]
-    found, signature = quality_columns(str(tmp_path / "length_ratio"), ["a b", "a"], golds)
+    found, signature = compute_score_columns(str(tmp_path / "length_ratio"), ["a b", "a"], golds)
     assert found["length_ratio_ratio"].value == 1.5
     assert "references:first" in signature
 
@@ -259,7 +259,7 @@ def compute(predictions, references):
 
 def test_a_file_with_a_function_is_a_score_and_gets_every_reference(tmp_path):
     (tmp_path / "mine.py").write_text(FUNCTION)
-    found, _ = quality_columns(str(tmp_path / "mine.py"), ["a", "b"], [["b", "a"], ["c"]])
+    found, _ = compute_score_columns(str(tmp_path / "mine.py"), ["a", "b"], [["b", "a"], ["c"]])
     assert {name: one.value for name, one in found.items()} == {"mine_found": 0.5, "mine_each": 0.5}
     for taken in ("", ", references=()"):  # neither needs a reference
         mine = tmp_path / f"of{len(taken)}.py"
@@ -267,11 +267,11 @@ def test_a_file_with_a_function_is_a_score_and_gets_every_reference(tmp_path):
             f"def compute(predictions{taken}):\n    return {{'n': len(predictions[0])}}"
         )
         assert not needs_references(str(mine))
-        assert [n.value for n in quality_columns(str(mine), ["abc"], [[]])[0].values()] == [3]
+        assert [n.value for n in compute_score_columns(str(mine), ["abc"], [[]])[0].values()] == [3]
     for text, said in (("x = 1", "neither a function compute"), ("def", "SyntaxError|invalid")):
         (tmp_path / "none.py").write_text(text)
         with pytest.raises(ValueError, match=said):
-            quality_columns(str(tmp_path / "none.py"), ["a"], [["a"]])
+            compute_score_columns(str(tmp_path / "none.py"), ["a"], [["a"]])
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_a_file_with_a_function_is_a_score_and_gets_every_reference(tmp_path):
 )
 def test_a_module_that_fails_is_one_line_that_names_it(name, texts, golds, message):
     with one_line(message):
-        quality_columns(name, texts, golds)
+        compute_score_columns(name, texts, golds)
 
 
 def test_a_module_that_cannot_be_had_is_said_with_what_works_offline(tmp_path):
@@ -298,4 +298,4 @@ def test_a_module_that_cannot_be_had_is_said_with_what_works_offline(tmp_path):
     with pytest.raises(ValueError, match=naming("'no/where.py'")):
         needs_references("no/where.py")
     with pytest.raises(ValueError, match=naming(mine, "evaluate.Metric")):
-        module_metric.load_module(str(mine))
+        module_metric.load_module_score(str(mine))

@@ -12,13 +12,13 @@ import pytest
 
 from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.execution.sql import (
-    ExecutionAccuracy,
-    Query,
+    SqlExecutionAccuracy,
+    SqlQuery,
+    extract_query,
     is_same_result,
-    query_in,
-    run,
+    run_queries,
 )
-from spec_bench.metrics.quality import quality_columns
+from spec_bench.metrics.quality import compute_score_columns
 from spec_bench.records.types import Generation, SqlReference, StepRecord
 from tests.said import naming
 
@@ -43,7 +43,7 @@ ANN, BOB = ("Ann", 1), ("Bob", 2)
     ],
 )
 def test_a_query_begins_a_line_and_ends_at_a_semicolon_outside_quotes_and_comments(text, query):
-    assert query_in(text) == query
+    assert extract_query(text) == query
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_query_begins_a_line_and_ends_at_a_semicolon_outside_quotes_and_commen
 )
 @pytest.mark.parametrize("query", ["SELECT count(*) FROM singer", "select count(*)\nFROM singer"])
 def test_a_query_in_an_answer_of_a_chat_is_found_whatever_stands_around_it(answer, query):
-    assert " ".join(query_in(answer.format(query)).split()) == " ".join(query.split())
+    assert " ".join(extract_query(answer.format(query)).split()) == " ".join(query.split())
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def database(tmp_path):
 
 
 def score(answers, references):
-    return ExecutionAccuracy().columns(answers, references)["execution_accuracy"].value
+    return SqlExecutionAccuracy().columns(answers, references)["execution_accuracy"].value
 
 
 def is_right(database, answer, gold):
@@ -184,7 +184,9 @@ def test_any_of_several_references_may_be_met(database):
 def test_answers_that_do_not_run_and_those_that_do_not_end_are_counted(database):
     endless = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) SELECT max(x) FROM t"
     answers = ["SELECT 4", "SELECT 5", "SELECT", "", endless]
-    found = ExecutionAccuracy(seconds=0.2).columns(answers, [[SqlReference(COUNT, database)]] * 5)
+    found = SqlExecutionAccuracy(seconds=0.2).columns(
+        answers, [[SqlReference(COUNT, database)]] * 5
+    )
     assert {name: interval.value for name, interval in found.items()} == {
         "execution_accuracy": 0.2, "execution_errors": 2.0, "execution_timeouts": 1.0
     }  # fmt: skip
@@ -247,7 +249,9 @@ def test_the_accuracy_and_its_counts_are_columns_of_a_row(database):
 
 def test_texts_of_sql_have_the_other_scores_too(database):
     gold = SqlReference(NAMES, database)
-    assert quality_columns("bleu", [str(gold)], [[gold]])[0]["bleu"].value == pytest.approx(1.0)
+    assert compute_score_columns("bleu", [str(gold)], [[gold]])[0]["bleu"].value == pytest.approx(
+        1.0
+    )
 
 
 # SQL that nobody should run is run, and nothing comes of it; ``{folder}`` holds the databases.
@@ -347,7 +351,7 @@ def folder(tmp_path_factory):
 def asked(folder, *statements, seconds=LIMIT_S):
     database = folder / "school" / "school.sqlite"
     return [
-        Query(database, sql.replace("{folder}", str(folder)), seconds, 100) for sql in statements
+        SqlQuery(database, sql.replace("{folder}", str(folder)), seconds, 100) for sql in statements
     ]
 
 
@@ -355,7 +359,7 @@ def test_all_of_it_together_scores_nothing_and_leaves_every_database_as_it_was(f
     before, began = contents(folder), time.monotonic()
     gold = SqlReference("SELECT name FROM pupil", folder / "school" / "school.sqlite")
     answers = [sql.replace("{folder}", str(folder)) for sql in HOSTILE.values()]
-    found = ExecutionAccuracy(LIMIT_S).columns([*answers, gold], [[gold]] * (len(answers) + 1))
+    found = SqlExecutionAccuracy(LIMIT_S).columns([*answers, gold], [[gold]] * (len(answers) + 1))
     assert contents(folder) == before
     # Only the honest answer at the end is right: the process that runs it has been replaced.
     assert found["execution_accuracy"].value == 1 / (len(answers) + 1)
@@ -368,7 +372,7 @@ def test_all_of_it_together_scores_nothing_and_leaves_every_database_as_it_was(f
 @pytest.mark.parametrize("name", [*WRITES, *FILES, *PARSER])
 def test_the_process_itself_refuses_what_is_not_reading_and_what_is_no_statement(name, folder):
     before = contents(folder)
-    (outcome,) = run(asked(folder, HOSTILE[name]))
+    (outcome,) = run_queries(asked(folder, HOSTILE[name]))
     assert outcome.rows == ()
     assert outcome.status == "error" or name in NOTHING
     assert contents(folder) == before
@@ -377,7 +381,7 @@ def test_the_process_itself_refuses_what_is_not_reading_and_what_is_no_statement
 @pytest.mark.parametrize("name", TIME)
 def test_a_query_ends_at_its_limit(name, folder):
     began = time.monotonic()
-    assert run(asked(folder, TIME[name]))[0].status == "timeout"
+    assert run_queries(asked(folder, TIME[name]))[0].status == "timeout"
     assert time.monotonic() - began < LIMIT_S + KILL_S
 
 
@@ -408,6 +412,6 @@ GREEDY = ROWS + "SELECT max(x) FROM (SELECT x, hex(randomblob(1000)) h FROM t OR
 )
 def test_a_process_that_ends_is_replaced(sql, seconds, memory, status, reason, folder):
     queries = asked(folder, sql, "SELECT name FROM pupil", seconds=seconds)
-    ended, next_one = run(queries, memory=memory)
+    ended, next_one = run_queries(queries, memory_bytes=memory)
     assert (ended.status, ended.reason) == (status, reason)
     assert len(next_one.rows) == 40

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spec_bench.__main__ import main as program
-from spec_bench.metrics.interval import Interval, holm, p_value
+from spec_bench.metrics.interval import Interval, adjust_by_holm, two_sided_p_value
 from spec_bench.metrics.intervals import bootstrap_interval
 from spec_bench.records import parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
@@ -56,9 +56,9 @@ def worse(found):
 
 
 def test_holm_multiplies_the_smallest_by_all_and_never_falls():
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
-    assert holm([]) == []
+    assert adjust_by_holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert adjust_by_holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    assert adjust_by_holm([]) == []
 
 
 @pytest.mark.parametrize("prompts", [5, 30])
@@ -68,9 +68,9 @@ def test_a_p_value_is_below_5_percent_where_the_interval_leaves_0_out(prompts):
     for shift in np.linspace(-0.2, 0.2, 9):
         columns = np.exp(rng.standard_normal((2, prompts)) * 0.1 + [[0.0], [shift]])
         found = bootstrap_interval(lambda sums: np.log(sums[1] / sums[0]), columns)
-        p = p_value(found)
+        p = two_sided_p_value(found)
         assert (p < 0.05) == (found.low > 0 or found.high < 0)
-        assert p_value(found, margin=0.3) == 1.0
+        assert two_sided_p_value(found, margin=0.3) == 1.0
         sides.add(p < 0.05)
     assert sides == {True, False}
 

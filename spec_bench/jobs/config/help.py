@@ -72,7 +72,7 @@ def _list_registered(module: str, name: str) -> Iterator[tuple[str, ...]]:
 def _metrics() -> Iterator[tuple[str, ...]]:
     quality = import_module("spec_bench.metrics.quality")
     for name in (*quality.SCORES, *quality.metric):
-        yield name, quality.get_column(name, {}).definition
+        yield name, quality.get_or_register_column(name, {}).definition
     for name, module in quality.SHIPPED.items():
         yield name, _sentence(module.compute.__doc__.split())
 

@@ -30,7 +30,7 @@ from spec_bench.jobs.work.metering import EnergyMetering, gpu_ordinals
 from spec_bench.jobs.work.prompts import JobPrompts
 from spec_bench.measure.provenance import Machine, PeakMemory, device_name, machine, provenance
 from spec_bench.metrics import CellRecords, summarise
-from spec_bench.metrics.plain import compare_with_printed, find_printed
+from spec_bench.metrics.plain import compare_plain_with_printed, find_printed_plain_scores
 from spec_bench.records.types import CellResult, PromptError, Request
 from spec_bench.server.decoder import RequestOptions, ServedDecoder
 from spec_bench.server.endpoint import Server, one_short_line
@@ -253,7 +253,7 @@ def look_at_plain(session: Session) -> None:
     cell_run = session.runs[0]
     first_requests = prompts.requests[: settings.asked.gate]
     columns = {**vars(settings.facts(cell_run.cell)), **settings.sampling.get_columns()}
-    if not first_requests or cell_run.failure is not None or not find_printed(columns):
+    if not first_requests or cell_run.failure is not None or not find_printed_plain_scores(columns):
         return
     generations = [*cell_run.done[0].values()]
     for batch in () if generations else batches(first_requests, settings.engine.batch_size):
@@ -265,7 +265,7 @@ def look_at_plain(session: Session) -> None:
     )
     row = summarise(records, prompts.task.scores, tokenize=prompts.task.tokenize).row
     columns["prompt_length"] = fmean(len(request.prompt_ids) for request in first_requests)
-    for line in compare_with_printed(row | columns):
+    for line in compare_plain_with_printed(row | columns):
         log.warning(line)
 
 

@@ -28,7 +28,11 @@ from spec_bench.measure.roofline import (
 )
 from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.calls import levels_per_call
-from spec_bench.metrics.efficiency import came_in_bursts, disturbance_note, stall_note
+from spec_bench.metrics.efficiency import (
+    describe_deciding_stalls,
+    describe_disturbance,
+    has_mostly_bursts,
+)
 from spec_bench.metrics.interval import FEW_CLOCKS, FEWEST, TOO_FEW
 from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
@@ -268,7 +272,10 @@ def _reasons(session: Session, cell_run: CellRun, records: CellRecords) -> list[
     causes = [
         ("speedup", no_speedup if records.baseline is None else ""),
         ("later_turns", not_asked if left_out else ""),
-        ("speedup", disturbance_note(records, session.slowdown()) or stall_note(records)),
+        (
+            "speedup",
+            describe_disturbance(records, session.slowdown()) or describe_deciding_stalls(records),
+        ),
         ("host_overhead", _ONE_GRAPH if cell_run.ran.recorded else ""),
         ("repeats", _describe_changed_repeats(records)),
         ("intervals", TOO_FEW if len(records.generations) < FEWEST else ""),
@@ -381,7 +388,7 @@ def empty_served_columns(windows: Sequence[Generation]) -> dict[str, Any]:
     if not any(window.delivery for window in windows):
         return {}
     stems = _NOT_SEEN + (() if _has_proposals(windows) else _NOT_PROPOSED)
-    stems += _TIMED_COLUMNS if came_in_bursts(windows) else ()
+    stems += _TIMED_COLUMNS if has_mostly_bursts(windows) else ()
     names = (name for name in header() if name.startswith(stems))
     return {name: None for name in names if not name.startswith(_WHOLE)}
 
@@ -404,7 +411,7 @@ def explain_served_columns(
         ("host_overhead", "what a server's seconds go to is not seen from outside"),
         ("perplexity", "the target is not loaded here"),
         ("acceptance_rate", unknown),
-        ("token_rate", _BURSTS if came_in_bursts(windows) else ""),
+        ("token_rate", _BURSTS if has_mostly_bursts(windows) else ""),
         (_ENERGY, _REMOTE_METER if lacks_meter else ""),
         (
             "latency_s",

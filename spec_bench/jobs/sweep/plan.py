@@ -31,7 +31,7 @@ from spec_bench.jobs.config.settings import JobSettings, build_settings, confirm
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.launch import gpu_memory_gib, gpus_of_job
 from spec_bench.jobs.work.prompts import estimate_slots, prompt_ids
-from spec_bench.metrics.plain import compare_with_printed
+from spec_bench.metrics.plain import compare_plain_with_printed
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import CellFacts, find_doubt
 from spec_bench.sinks.rows import read_rows
@@ -157,7 +157,7 @@ def plan_job(settings: JobSettings) -> list[PlannedCell]:
     pair_rows = (
         row for row in _read_measured_rows(settings.results) if row["pair"] == settings.pair.name
     )
-    lines = tuple(line for row in pair_rows for line in compare_with_printed(row))
+    lines = tuple(line for row in pair_rows for line in compare_plain_with_printed(row))
     for cell in settings.cells:
         store = CellStore(settings.results, settings.run_id(cell), settings.user_code_digest)
         count = remaining_count = prompts * repeats

@@ -22,23 +22,23 @@ def split_fences(answer: str) -> tuple[list[str], list[str]]:
 
 def run_worker(
     script: Path,
-    text: str,
+    input_text: str,
     seconds: float,
     *arguments: str,
     folder: str = "/",
-    keep: Sequence[str] = (),
+    kept_variables: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[bytes]:
-    """Has a script of this folder read what is sent, in a process of its own that is killed after
-    so many seconds: that is as if its alarm had ended it.
+    """Runs a script of this folder on an input, in a process that is killed after so many seconds:
+    that is as if its alarm had ended it.
 
     It gets those variables of the environment that are to be kept, and no others.
     """
     # -I, -S: no user's folder, environment or package is there to import.
     command = [sys.executable, "-I", "-S", "-B", str(script), *arguments]
-    environment = {name: os.environ[name] for name in keep if name in os.environ}
+    environment = {name: os.environ[name] for name in kept_variables if name in os.environ}
     try:
         return subprocess.run(
-            command, input=text.encode(), timeout=seconds, capture_output=True, check=False,
+            command, input=input_text.encode(), timeout=seconds, capture_output=True, check=False,
             cwd=folder, env=environment, start_new_session=True,  # an interrupt is ours to handle
         )  # fmt: skip
     except subprocess.TimeoutExpired as late:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent, indent
+from typing import NamedTuple
 from warnings import catch_warnings, simplefilter
 
 from spec_bench.metrics.execution import run_worker, split_fences
@@ -26,6 +27,20 @@ log = logging.getLogger(__name__)
 _WORKER = Path(__file__).with_name("code_worker.py")
 _INDENT = "    "  # of a body whose own was cut
 _GRACE_S = 5.0  # for the process to start and to end
+
+
+class WorkerReply(NamedTuple):
+    """What the worker printed of a program."""
+
+    verdict: str
+    limitation: str = ""  # what this machine cannot hold of it, in words
+
+
+class ProgramVerdict(NamedTuple):
+    """The verdict of an answer's tests."""
+
+    verdict: str
+    in_one_process: bool = False  # whether they ran in one with the program
 
 
 @SCORES("pass_at_1")
@@ -48,15 +63,15 @@ class PassAt1(Score):
         without tests.
         """
         self.check_given(len(predictions), references)
-        tests = [_tests(golds, index) for index, golds in enumerate(references)]
-        results = [self._verdict(*pair) for pair in zip(predictions, tests, strict=True)]
-        verdicts = [verdict for verdict, _ in results]
+        tests = [_get_tests(golds, index) for index, golds in enumerate(references)]
+        results = [self._judge_answer(*pair) for pair in zip(predictions, tests, strict=True)]
+        verdicts = [result.verdict for result in results]
         return {
             self.name: mean_interval([float(verdict == "passed") for verdict in verdicts]),
             "program_timeouts": Interval(float(verdicts.count("timeout"))),
             "programs_not_judged": Interval(float(verdicts.count("no package"))),
             "programs_judged_together": Interval(
-                float(sum(judged_together for _, judged_together in results))
+                float(sum(result.in_one_process for result in results))
             ),
         }
 
@@ -70,51 +85,53 @@ class PassAt1(Score):
         or some that are not, or no program can be run here.
         """
         for index, golds in enumerate(references):
-            tests = _tests(golds, index)
-            if _cut_to_valid_python(_preamble(tests), tests) != tests:
+            tests = _get_tests(golds, index)
+            if _cut_to_valid_python(_get_preamble(tests), tests) != tests:
                 raise UsageError(f"pass_at_1: the tests of prompt {index} are no Python")
-        if limitation := self.find_limitations():
+        if limitation := self.describe_limitations():
             log.warning("pass_at_1: %s", limitation)
 
     def passes(self, answer: str, tests: CodeReference) -> bool:
         """Whether one answer's program ends its tests."""
-        return self._verdict(answer, tests)[0] == "passed"
+        return self._judge_answer(answer, tests).verdict == "passed"
 
-    def _verdict(self, answer: str, tests: CodeReference) -> tuple[str, bool]:
-        """The verdict of an answer's tests, and whether they ran in one process with it: where what
-        they give and get cannot pass to another.
+    def _judge_answer(self, answer: str, tests: CodeReference) -> ProgramVerdict:
+        """Runs an answer's tests: in one process with it where what they give and get cannot pass
+        to another.
         """
         program = extract_program(answer, tests)
-        verdict = self._run_program(program, tests)[0] if program else "failed"
-        judged_together = verdict == "no plain value"
-        return self._run_program(program, tests, True)[
-            0
-        ] if judged_together else verdict, judged_together
+        verdict = self._run_in_worker(program, tests).verdict if program else "failed"
+        if verdict != "no plain value":
+            return ProgramVerdict(verdict)
+        return ProgramVerdict(self._run_in_worker(program, tests, True).verdict, True)
 
-    def find_limitations(self) -> str:
+    def describe_limitations(self) -> str:
         """What this machine cannot hold of a program, in words; "" where it holds all. Raises
         ValueError: no program runs here, or one would run as root.
         """
         imports = "import collections, decimal, hashlib, heapq, math, random, re\n"
         tests = CodeReference("def check(f):\n    assert f(2) == {(2,)}", imports, "f")
-        verdict, *limitations = self._run_program(f"{imports}def f(x):\n    return {{(x,)}}", tests)
-        if verdict != "passed":
-            raise UsageError(
-                "; ".join(["pass_at_1: no program runs on this machine", *limitations])
-            )
-        return limitations[0] if limitations else ""
+        reply = self._run_in_worker(f"{imports}def f(x):\n    return {{(x,)}}", tests)
+        if reply.verdict != "passed":
+            reasons = ["pass_at_1: no program runs on this machine", reply.limitation]
+            raise UsageError("; ".join(filter(None, reasons)))
+        return reply.limitation
 
-    def _run_program(self, code: str, tests: CodeReference, together: bool = False) -> list[str]:
-        """The worker's verdict, and what it could not hold. Raises ValueError: it would be root."""
+    def _run_in_worker(
+        self, code: str, tests: CodeReference, in_one_process: bool = False
+    ) -> WorkerReply:
+        """Runs a program with its tests in a process of the worker's. Raises ValueError: it would
+        be root.
+        """
         limits = {"seconds": self.seconds, "memory": self.memory}
         request = {
             "code": code,
             "entry_point": tests.entry_point,
-            "together": together,
+            "together": in_one_process,
             **limits,
         }
         lines = "".join(
-            f"{json.dumps(message)}\n" for message in (request, _preamble(tests) + tests)
+            f"{json.dumps(message)}\n" for message in (request, _get_preamble(tests) + tests)
         )
         with tempfile.TemporaryDirectory() as empty:
             process = run_worker(_WORKER, lines, self.seconds + _GRACE_S, folder=empty)
@@ -122,17 +139,18 @@ class PassAt1(Score):
             raise UsageError(
                 f"pass_at_1: {process.stderr.decode(errors='replace').splitlines()[-1]}"
             )
-        return process.stdout.decode(errors="replace").splitlines() or ["timeout"]
+        printed = process.stdout.decode(errors="replace").splitlines()
+        return WorkerReply(*printed[:2]) if printed else WorkerReply("timeout")
 
 
-def _tests(golds: Sequence[str], index: int) -> CodeReference:
+def _get_tests(golds: Sequence[str], prompt_index: int) -> CodeReference:
     gold = golds[0] if golds else None
     if not isinstance(gold, CodeReference):
-        raise UsageError(f"pass_at_1: prompt {index} has no tests")
+        raise UsageError(f"pass_at_1: prompt {prompt_index} has no tests")
     return gold
 
 
-def _preamble(tests: CodeReference) -> str:
+def _get_preamble(tests: CodeReference) -> str:
     """Returns what the prompt imports and defines before the function."""
     definition = _make_definition_search(tests)(tests.prompt)
     return tests.prompt[: definition.start()] if definition else ""
@@ -154,7 +172,8 @@ def extract_program(answer: str, tests: CodeReference) -> str:
         [p for p in pieces if p.strip()] for pieces in split_fences(answer)
     )
     programs = [
-        _whole(dedent(piece), tests) for piece in (*other_pieces[::-1], *fenced_pieces[::-1])
+        _complete_program(dedent(piece), tests)
+        for piece in (*other_pieces[::-1], *fenced_pieces[::-1])
     ]
     if any(programs):
         return max(programs, key=lambda program: program.count("\n"))
@@ -168,14 +187,14 @@ def extract_program(answer: str, tests: CodeReference) -> str:
     return head + kept_body if kept_body.strip() else ""
 
 
-def _whole(piece: str, tests: CodeReference) -> str:
+def _complete_program(piece: str, tests: CodeReference) -> str:
     """Returns the program of a piece that defines the function; "" of any other."""
     search = _make_definition_search(tests)
     lines = piece.split("\n")
     begin = 0
     definition = search(piece)
     while definition and begin <= piece[: definition.start()].count("\n"):
-        for head in (_preamble(tests), ""):  # what is imported from __future__ comes first
+        for head in (_get_preamble(tests), ""):  # what is imported from __future__ comes first
             kept_code = _cut_to_valid_python(head, "\n".join(lines[begin:]))
             if search(kept_code):
                 return f"{head}\n{kept_code}"

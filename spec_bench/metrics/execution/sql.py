@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from spec_bench.metrics.execution import run_worker, split_fences
 from spec_bench.metrics.interval import Interval
@@ -56,22 +56,20 @@ _SPLIT_OPERATORS = (("> =", ">="), ("< =", "<="), ("! =", "!="))
 Value = int | float | str | bytes | None
 Row = tuple[Value, ...]
 Verdict = Literal["right", "wrong", "error", "timeout"]
-Wanted = tuple[int, SqlReference, "Outcome"]
-"""A reference with its outcome, and its prompt's place."""
 
 
 @dataclass(frozen=True)
-class Query:
+class SqlQuery:
     """A statement for a database, which is only read."""
 
     database: Path
     sql: str
     seconds: float  # that it may take
-    rows: int  # of its result set, so many are computed at most
+    max_rows: int  # of its result set, so many are computed at most
 
 
 @dataclass(frozen=True)
-class Outcome:
+class QueryOutcome:
     """What became of a query."""
 
     status: Literal["ok", "error", "timeout"]  # error: refused, wrong, over a limit or a crash
@@ -80,9 +78,17 @@ class Outcome:
     seconds: float = 0.0  # that an ok query took
 
 
+class ReferenceResult(NamedTuple):
+    """A reference query with what running it returned."""
+
+    place: int  # its prompt's, in the batch
+    gold: SqlReference
+    outcome: QueryOutcome
+
+
 @SCORES("execution_accuracy")
 @dataclass(frozen=True)
-class ExecutionAccuracy(Score):
+class SqlExecutionAccuracy(Score):
     """Runs answers and references and compares their result sets.
 
     A text without a statement that reads scores 0 and counts as an error, as does one that fails,
@@ -99,8 +105,8 @@ class ExecutionAccuracy(Score):
         """
         self.check_given(len(predictions), references)
         verdicts: list[Verdict] = []
-        for begin, expected in self._results(references):
-            verdicts += self._verdicts(predictions[begin : begin + _TOGETHER], expected)
+        for begin, expected in self._run_references_in_batches(references):
+            verdicts += self._judge_answers(predictions[begin : begin + _TOGETHER], expected)
         return {
             self.name: mean_interval([float(verdict == "right") for verdict in verdicts]),
             "execution_errors": Interval(float(verdicts.count("error"))),
@@ -118,12 +124,14 @@ class ExecutionAccuracy(Score):
         """Runs every reference. Raises ValueError: a prompt without a reference, or whose reference
         names no database, does not run on it or has more rows than can be compared.
         """
-        for _ in self._results(references):
+        for _ in self._run_references_in_batches(references):
             pass
 
-    def _results(self, references: References) -> Iterator[tuple[int, list[Wanted]]]:
-        """References with their outcomes, prompt by prompt, and the place of the first of them; not
-        of all prompts together, which would take too much memory.
+    def _run_references_in_batches(
+        self, references: References
+    ) -> Iterator[tuple[int, list[ReferenceResult]]]:
+        """Runs the references of some prompts at a time, as all would take too much memory; yields
+        the first prompt's place and the references with their outcomes.
         """
         self.check_given(len(references), references)
         for begin in range(0, len(references), _TOGETHER):
@@ -136,34 +144,38 @@ class ExecutionAccuracy(Score):
                         raise UsageError(
                             f"{self.name}: a reference of prompt {index} names no database"
                         )
-                    statement = query_in(gold)
+                    statement = extract_query(gold)
                     if not statement:
-                        raise _unusable(gold, "it is no query")
+                        raise _make_reference_error(gold, "it is no query")
                     gold_queries.append((place, gold))
-                    queries.append(Query(gold.database, statement, REFERENCE_S, _MOST_ROWS))
+                    queries.append(SqlQuery(gold.database, statement, REFERENCE_S, _MOST_ROWS))
             expected = []
-            for (place, gold), outcome in zip(gold_queries, run(queries), strict=True):
+            for (place, gold), outcome in zip(gold_queries, run_queries(queries), strict=True):
                 if outcome.status != "ok" or len(outcome.rows) == _MOST_ROWS:
-                    raise _unusable(gold, outcome.reason or f"{_MOST_ROWS} rows and more")
-                expected.append((place, gold, outcome))
+                    raise _make_reference_error(
+                        gold, outcome.reason or f"{_MOST_ROWS} rows and more"
+                    )
+                expected.append(ReferenceResult(place, gold, outcome))
             yield begin, expected
 
-    def _verdicts(self, predictions: Sequence[str], expected: Sequence[Wanted]) -> list[Verdict]:
+    def _judge_answers(
+        self, predictions: Sequence[str], expected: Sequence[ReferenceResult]
+    ) -> list[Verdict]:
         # A longer statement is refused anyway; there is no need to read all of it.
-        statements = [query_in(text[: _SQL_LENGTH + 1]) for text in predictions]
+        statements = [extract_query(text[: _SQL_LENGTH + 1]) for text in predictions]
         answered = [reference for reference in expected if statements[reference[0]]]
         queries = [
             # One row more than the reference has is enough to tell that there are too many.
-            Query(
+            SqlQuery(
                 gold.database,
                 statements[place],
                 seconds=self.seconds + _SLOWER * outcome.seconds,
-                rows=len(outcome.rows) + 1,
+                max_rows=len(outcome.rows) + 1,
             )
             for place, gold, outcome in answered
         ]
         verdicts: list[Verdict] = ["error"] * len(predictions)
-        for (place, gold, outcome), got in zip(answered, run(queries), strict=True):
+        for (place, gold, outcome), got in zip(answered, run_queries(queries), strict=True):
             if verdicts[place] == "right":
                 continue
             order_matters = "order by" in gold.lower()  # anywhere, as the benchmark has it
@@ -172,50 +184,50 @@ class ExecutionAccuracy(Score):
         return verdicts
 
 
-def _unusable(gold: SqlReference, reason: str) -> ValueError:
+def _make_reference_error(gold: SqlReference, reason: str) -> ValueError:
     return UsageError(
         f"execution_accuracy: the reference {str(gold)!r} does not run on {gold.database}: {reason}"
     )
 
 
-def run(queries: Sequence[Query], memory: int = 1 << 30) -> list[Outcome]:
-    """What becomes of each query. One process runs one after another, with so many bytes at most;
-    where it ends, by its own alarm or by a crash, another one runs the queries that are left.
+def run_queries(queries: Sequence[SqlQuery], memory_bytes: int = 1 << 30) -> list[QueryOutcome]:
+    """Runs queries in a worker process, one after another, with so many bytes at most; where it
+    ends, by its own alarm or by a crash, another one runs the queries that are left.
     Raises RuntimeError: it does not start.
     """
-    outcomes: list[Outcome] = []
+    outcomes: list[QueryOutcome] = []
     while remaining := queries[len(outcomes) :]:
         requests = [
             {**asdict(query), "database": str(query.database.resolve())} for query in remaining
         ]  # absolute: the process runs elsewhere
         text = "".join(f"{json.dumps(query)}\n" for query in requests)
         limit_s = _START_S + sum(query.seconds + _GRACE_S for query in remaining)
-        process = run_worker(_WORKER, text, limit_s, str(memory), keep=_PASSED_ON)
+        process = run_worker(_WORKER, text, limit_s, str(memory_bytes), kept_variables=_PASSED_ON)
         ready, *lines = process.stdout[: process.stdout.rfind(b"\n") + 1].splitlines() or [b""]
         if not ready:
             raise RuntimeError("the process that runs SQL does not start")
         for line in lines:
             reply = json.loads(line)
-            reply["rows"] = tuple(tuple(map(_value, row)) for row in reply.get("rows", ()))
-            outcomes.append(Outcome(**reply))
+            reply["rows"] = tuple(tuple(map(_decode_value, row)) for row in reply.get("rows", ()))
+            outcomes.append(QueryOutcome(**reply))
         if len(lines) == len(remaining):
             break
         if process.returncode == -signal.SIGALRM:
             reason = f"killed after {remaining[len(lines)].seconds:g} s"
-            outcomes.append(Outcome("timeout", reason=reason))
+            outcomes.append(QueryOutcome("timeout", reason=reason))
         else:
             outcomes.append(
-                Outcome("error", reason=f"the process died with status {process.returncode}")
+                QueryOutcome("error", reason=f"the process died with status {process.returncode}")
             )
     return outcomes
 
 
-def _value(value: Any) -> Value:
+def _decode_value(value: Any) -> Value:
     """Returns a value of a row; JSON has no blobs."""
     return bytes.fromhex(value["blob"]) if isinstance(value, dict) else value
 
 
-def query_in(text: str) -> str:
+def extract_query(text: str) -> str:
     """Returns an answer's first query without its semicolon; "" if there is none. It stands in a
     fence, or after words and before a blank line; the benchmark's own script runs the text alone.
     """

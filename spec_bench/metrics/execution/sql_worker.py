@@ -43,8 +43,8 @@ SQLITE_LIMITS = {
 }
 
 
-def confine(memory_bytes: int) -> None:
-    """Limits on this process that nothing in it can raise again."""
+def limit_process(memory_bytes: int) -> None:
+    """Puts limits on this process that nothing in it can raise again."""
     limits = {"RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0, "RLIMIT_NOFILE": 32, "RLIMIT_AS": memory_bytes}
     for name, maximum in limits.items():
         with suppress(AttributeError, ValueError, OSError):  # SQLite's own limits remain
@@ -52,7 +52,7 @@ def confine(memory_bytes: int) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process
 
 
-def innocuous_functions() -> set[str]:
+def list_innocuous_functions() -> set[str]:
     """Names of the functions that a query may call."""
     with sqlite3.connect(":memory:") as connection:
         functions = connection.execute("SELECT name, flags FROM pragma_function_list").fetchall()
@@ -61,7 +61,7 @@ def innocuous_functions() -> set[str]:
     return names | {name.lower() for name, _ in functions if name.startswith(("json", "->"))}
 
 
-def open_database(path: str, functions: set[str], memory_bytes: int) -> sqlite3.Connection:
+def open_database(path: str, allowed_functions: set[str], memory_bytes: int) -> sqlite3.Connection:
     """Returns a connection that can read the tables of one database and do nothing else. Raises
     sqlite3.Error: no database there, or one that was not closed by its last writer.
     """
@@ -87,35 +87,39 @@ def open_database(path: str, functions: set[str], memory_bytes: int) -> sqlite3.
             # Where rows are only counted no column is read, even of a query's own tables.
             is_allowed = not second or (first_name or "").lower() in tables
         elif action == sqlite3.SQLITE_FUNCTION:
-            is_allowed = (second or "").lower() in functions
+            is_allowed = (second or "").lower() in allowed_functions
         return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
     connection.set_authorizer(authorize)
     return connection
 
 
-def fetch(cursor: sqlite3.Cursor, most_rows: int, most_bytes: int) -> list[tuple[Any, ...]]:
+def fetch_rows(cursor: sqlite3.Cursor, max_rows: int, max_bytes: int) -> list[tuple[Any, ...]]:
     """The first rows of a result set. Raises ValueError: they have more bytes than they may."""
     rows: list[tuple[Any, ...]] = []
     total_bytes = 0
-    for row in islice(cursor, most_rows):
+    for row in islice(cursor, max_rows):
         sizes = (len(value) for value in row if isinstance(value, str | bytes))
         total_bytes += sum(sizes) + VALUE_BYTES * len(row)
-        if total_bytes > most_bytes:
-            raise ValueError(f"a result set of more than {most_bytes} bytes")
+        if total_bytes > max_bytes:
+            raise ValueError(f"a result set of more than {max_bytes} bytes")
         rows.append(row)
     return rows
 
 
-def answer(request: dict[str, Any], functions: set[str], memory_bytes: int) -> dict[str, Any]:
+def run_query(
+    request: dict[str, Any], allowed_functions: set[str], memory_bytes: int
+) -> dict[str, Any]:
     """Runs one query: ``{"status": "ok", "rows": ...}``, or ``error`` or ``timeout``, and why."""
     began = time.monotonic()
     deadline = began + request["seconds"]
     connection = None
     try:
-        connection = open_database(request["database"], functions, memory_bytes)
+        connection = open_database(request["database"], allowed_functions, memory_bytes)
         connection.set_progress_handler(lambda: time.monotonic() > deadline, INSTRUCTIONS)
-        rows = fetch(connection.execute(request["sql"]), request["rows"], memory_bytes // 32)
+        rows = fetch_rows(
+            connection.execute(request["sql"]), request["max_rows"], memory_bytes // 32
+        )
         reply = {"status": "ok", "rows": rows, "seconds": time.monotonic() - began}
     except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
         reply = {"status": "error", "reason": str(error)}
@@ -130,14 +134,14 @@ def answer(request: dict[str, Any], functions: set[str], memory_bytes: int) -> d
 def main() -> None:
     """Answers until the input ends."""
     memory_bytes = int(sys.argv[1])
-    functions = innocuous_functions()
-    confine(memory_bytes)
+    functions = list_innocuous_functions()
+    limit_process(memory_bytes)
     print(json.dumps({"status": "ready"}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         signal.setitimer(signal.ITIMER_REAL, request["seconds"] + GRACE_S)
         try:
-            reply = answer(request, functions, memory_bytes)
+            reply = run_query(request, functions, memory_bytes)
             text = json.dumps(reply, default=lambda data: {"blob": data.hex()})
         except MemoryError:
             os._exit(1)  # this process cannot be trusted with another query

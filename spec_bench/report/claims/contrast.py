@@ -36,12 +36,12 @@ from spec_bench.metrics.interval import (
 from spec_bench.metrics.intervals import (
     AS_TAU,
     RATIOS,
-    Total,
+    SumOfStatistics,
     bootstrap_interval,
-    find_usual,
-    rare_interval,
-    reach_as_far,
+    find_usual_number,
+    interval_where_few_differ,
     score_difference_interval,
+    widen_like_tau,
 )
 from spec_bench.report.claims.verdict import PValues, p_value_of_all
 from spec_bench.report.data.counts import RecordReader, Table, describe_sums, value_of_sums
@@ -190,7 +190,7 @@ def difference(
         rate = relative and metric in AS_TAU
         tau = difference(strata, "block_efficiency", records, True, prompts) if rate else None
         if result and result.tested and tau and tau.tested:
-            far = reach_as_far(result.tested.map(exp), tau.tested.map(exp), metric)
+            far = widen_like_tau(result.tested.map(exp), tau.tested.map(exp), metric)
             result = replace(result, tested=far.map(log))
     else:
         result = (
@@ -227,7 +227,7 @@ def compute_mean_difference(
         contrasts, table = _resolve_picks(contrasts, table, metric)
     shares = [partial(_share, contrast, metric, relative, len(contrasts)) for contrast in contrasts]
     widths = [len([*chain(*contrast)]) * table.shape[1] for contrast in contrasts]
-    statistic = Total(tuple(zip(widths, shares, strict=True)))
+    statistic = SumOfStatistics(tuple(zip(widths, shares, strict=True)))
     flat = table.reshape(-1, *table.shape[2:])
     if picks and is_small:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -245,7 +245,9 @@ def compute_mean_difference(
     elif metric in registered:
         flat = flat.sum(axis=1, keepdims=True)
         room = _find_room(rows, table, metric, relative)
-        interval = rare_interval(statistic, flat, room) or bootstrap_interval(statistic, flat)
+        interval = interval_where_few_differ(statistic, flat, room) or bootstrap_interval(
+            statistic, flat
+        )
     else:
         interval = score_difference_interval(statistic, flat.sum(axis=1))
     if interval is None:
@@ -269,7 +271,7 @@ def _find_room(rows: Sequence[Row], table: Table, metric: str, relative: bool) -
     """Returns how far sides can be apart on a prompt to come, NaN or infinite where that is not
     known: not at all where a side's own numbers differ by prompt and yet both sides' are the same.
     """
-    if not find_usual(RATIOS[2], table[0]):
+    if not find_usual_number(RATIOS[2], table[0]):
         return 0.0
     ends = [end for row in rows for end in describe_sums(row, metric).limits or (nan, nan)]
     return float(np.ptp(np.log(ends) if relative else ends))

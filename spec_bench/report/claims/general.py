@@ -8,7 +8,7 @@ from itertools import chain
 import numpy as np
 import pandas as pd
 
-from spec_bench.metrics.intervals import Array, pseudo_values, sign_flip_p
+from spec_bench.metrics.intervals import Array, pseudo_values, sign_flip_p_value
 from spec_bench.report.claims.ask import UNAUDITED, ClaimQuery, Comparison, cells
 from spec_bench.report.claims.contrast import Contrast, difference, get_counts
 from spec_bench.report.claims.verdict import HOLDS, NOT_COMPARABLE, Check, PValues
@@ -120,7 +120,7 @@ def _one_sided(contrast: Contrast, sums: Array, score: str) -> float:
         pseudo_values(partial(value_of_sums, row=cell, name=score), side)
         for cell, side in zip(chain(*contrast), sums, strict=True)
     )
-    return sign_flip_p(ours - theirs)
+    return sign_flip_p_value(ours - theirs)
 
 
 def find_fastest(

@@ -14,7 +14,7 @@ from math import ceil
 from rich.console import Console
 from rich.table import Table
 
-from spec_bench.metrics.interval import holm
+from spec_bench.metrics.interval import adjust_by_holm
 from spec_bench.report.papers.paper import Paper
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.numbers import format_count
@@ -98,7 +98,7 @@ def correct_verdicts(checks: Sequence[Check]) -> list[Check]:
 
 def _group_checks(p_values: Sequence[PValues]) -> Iterator[tuple[str, float]]:
     """Yields the verdict and the smaller p-value of each, corrected for all (Holm)."""
-    corrected_p = holm([p for pair in p_values for p in pair])
+    corrected_p = adjust_by_holm([p for pair in p_values for p in pair])
     for raw_p, supports, against in zip(p_values, corrected_p[::2], corrected_p[1::2], strict=True):
         side = ALONE if raw_p[0] <= raw_p[1] else CONTRARY
         open_ = side if 2 * min(raw_p) <= ALPHA else WITHIN_NOISE

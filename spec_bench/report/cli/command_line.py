@@ -242,12 +242,12 @@ def run_lengths(options: Namespace) -> None:
     """Prints a table of acceptance lengths and rates in the words of several tools."""
     from rich.table import Table
 
-    from spec_bench.metrics.calls import compute_lengths
+    from spec_bench.metrics.calls import compute_acceptance_lengths
 
     heads = ("decoder", "tree", "ratio of sums", "vLLM", "draft rate", "by position", "SPEED-Bench")
     table = Table(*heads, "joint", "conditional", box=None)
     for row, generations in _record_output(results_file(options.name, options.results)):
-        lengths = compute_lengths(generations, isinstance(row.get("later_turns"), str))
+        lengths = compute_acceptance_lengths(generations, isinstance(row.get("later_turns"), str))
         single = (lengths.ratio_of_sums, lengths.vllm, lengths.draft_rate, lengths.mean_of_means)
         cells = ["" if value is None else f"{value:.3f}" for value in single]
         rates = (lengths.at_position, lengths.joint, lengths.conditional)
@@ -261,12 +261,12 @@ def run_positions(options: Namespace) -> None:
     """Prints a table of tokens per call by where in the text the call stands."""
     from rich.table import Table
 
-    from spec_bench.metrics.calls import group_by_position
+    from spec_bench.metrics.calls import compute_tokens_per_call_by_position
 
     file = results_file(options.name, options.results)
     cells = {
         tuple(str(row[name]) for name in ("decoder", "spec", "temperature")): {
-            stretch.first: stretch for stretch in group_by_position(generations)
+            stretch.first: stretch for stretch in compute_tokens_per_call_by_position(generations)
         }
         for row, generations in _record_output(file)
     }
@@ -277,7 +277,9 @@ def run_positions(options: Namespace) -> None:
     table = Table("decoder", "tree", "temperature", *heads, box=None)
     for cell, of_cell in cells.items():
         cell_stretches = (of_cell.get(start) for start in sorted(stretches))
-        table.add_row(*cell, *(f"{t.emitted:.2f} ({t.calls})" if t else "" for t in cell_stretches))
+        table.add_row(
+            *cell, *(f"{t.delivered_per_call:.2f} ({t.calls})" if t else "" for t in cell_stretches)
+        )
     _print_wide(table)
     print("\nTokens per call and calls, by tokens before the call; 95% over prompts.")
     print("Texts at other positions are other texts: not the drafter's difference alone.")

@@ -9,9 +9,9 @@ ones and the one that every call adds.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from spec_bench.metrics.interval import Interval, limit_to_column
-from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval, reach_as_far
-from spec_bench.metrics.metric import finish_interval
+from spec_bench.metrics.interval import Interval, clip_to_column
+from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval, widen_like_tau
+from spec_bench.metrics.metric import clip_and_map_interval
 from spec_bench.report.data.counts import RecordReader, describe_sums
 from spec_bench.report.data.rows import Group, Row, to_rows
 from spec_bench.system.groups import group_by_key
@@ -85,7 +85,7 @@ def compute_by_category(
         taus = {kind: _tokens(row, kinds[kind], records) for kind in kinds}
         speeds = {
             kind: (speed := _speedup(row, bases, kinds[kind], records))
-            and reach_as_far(speed, taus[kind], "speedup")
+            and widen_like_tau(speed, taus[kind], "speedup")
             for kind in kinds
         }
         intervals = {"speedup": speeds, "block_efficiency": taus}
@@ -102,8 +102,8 @@ def _tokens(row: Row, prompts: Sequence[str], records: RecordReader) -> Interval
         return None
     numerators, denominators = table[0].sum(axis=1)
     sums = describe_sums(row, "block_efficiency")
-    interval = ratio_interval(numerators, denominators, sums.room)
-    return interval and finish_interval(sums, interval)
+    interval = ratio_interval(numerators, denominators, sums.largest_difference)
+    return interval and clip_and_map_interval(sums, interval)
 
 
 def _speedup(
@@ -118,5 +118,5 @@ def _speedup(
     for base in bases:
         if (table := records.tables([row, base], prompts)("token_rate")) is not None:
             interval = rate_ratio_interval(*table[0], *table[1])
-            return interval and limit_to_column("speedup", interval)
+            return interval and clip_to_column("speedup", interval)
     return None

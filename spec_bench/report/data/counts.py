@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spec_bench.metrics import CellRecords, PromptSums, metric
-from spec_bench.metrics.intervals import sum_blocks
+from spec_bench.metrics.intervals import sum_by_clock
 from spec_bench.metrics.metric import MEASURED_ANEW
-from spec_bench.metrics.quality import score_of_sums
+from spec_bench.metrics.quality import get_score_statistic
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.parquet import AGAIN, PackedRecords, Scored
 from spec_bench.records.types import Generation
@@ -221,7 +221,7 @@ class RecordReader:
             clocks = get_table("host_overhead") if shares_clock else None
             shares = () if clocks is None else np.divide(*clocks[largest, :, 0]).round(9)
             table = get_table(name)
-            return None if table is None else sum_blocks(table, shares)
+            return None if table is None else sum_by_clock(table, shares)
 
         return sum_clocks
 
@@ -354,7 +354,7 @@ def _group_runs_by_seed(runs: Mapping[str, Counts]) -> dict[str, list[Counts]]:
 def value_of_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
     """Returns the metric or score from what it is made of by sums, ``(counts, batch)``."""
     ours = name not in _SCORES and name in metric
-    statistic = None if ours else score_of_sums(name, len(sums))
+    statistic = None if ours else get_score_statistic(name, len(sums))
     if statistic is not None:
         return statistic(sums)
     ratio = sums[0] / sums[1]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.metrics.plain import compare_with_printed
+from spec_bench.metrics.plain import compare_plain_with_printed
 from spec_bench.report.data.rows import Row, format_decoder, get_number
 from spec_bench.report.papers.pairs import head_training, is_embedded, pair_configs
 from spec_bench.settings.configs import find_configs, read_yaml
@@ -38,7 +38,7 @@ def differences(rows: Sequence[Row], names_shown: Collection[str]) -> list[str]:
     notes = [
         *([_PREFILL] if {*_OF_DECODING} & {*names_shown} else []),
         *(_stand_ins(rows) if "mbsu" in names_shown else []),
-        *(line for row in rows for line in compare_with_printed(row)),
+        *(line for row in rows for line in compare_plain_with_printed(row)),
         *_note_replaced_prompts(rows),
         *_short_answers(rows),
         *_completions(rows),

@@ -19,14 +19,14 @@ import numpy as np
 import pandas as pd
 
 from spec_bench.metrics import metric
-from spec_bench.metrics.interval import Interval, limit_to_column
+from spec_bench.metrics.interval import Interval, clip_to_column
 from spec_bench.metrics.intervals import (
     RATIOS,
-    rare_interval,
+    interval_where_few_differ,
     ratio_intervals,
-    reach_as_far,
+    widen_like_tau,
 )
-from spec_bench.metrics.metric import MEASURED_ANEW, finish_interval
+from spec_bench.metrics.metric import MEASURED_ANEW, clip_and_map_interval
 from spec_bench.records.types import find_doubt
 from spec_bench.report.data.counts import RecordReader, Table, describe_sums
 from spec_bench.report.data.rows import (
@@ -189,16 +189,16 @@ def _add_intervals(pools: Sequence[_Pool], columns: Sequence[Column]) -> list[di
             seed_interval = _join_seeds(cells, name, column.kind in MEASURED_ANEW)
             if interval := by_place.get((place, name)):
                 sums = describe_sums(first_values, name)
-                rare = rare_interval(RATIOS[2], tables[name], sums.room)
-                interval = finish_interval(sums, rare or interval)
+                rare = interval_where_few_differ(RATIOS[2], tables[name], sums.largest_difference)
+                interval = clip_and_map_interval(sums, rare or interval)
                 tau = interval if name == "block_efficiency" else tau
-                interval = reach_as_far(interval, tau, name)
+                interval = widen_like_tau(interval, tau, name)
                 interval = (
                     interval.clip(*seed_interval.ends)
                     if name == "speedup" and seed_interval.ends
                     else interval
                 )
-            interval = limit_to_column(name, interval or seed_interval)
+            interval = clip_to_column(name, interval or seed_interval)
             if name == "speedup" and interval.between > 0.5:
                 row["reason"] = f"{row.get('reason') or ''}; {SEEDS}: {_DISAGREEMENT}".removeprefix(
                     "; "

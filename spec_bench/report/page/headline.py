@@ -15,7 +15,8 @@ import pandas as pd
 
 from spec_bench.metrics.interval import (
     CLOSE,
-    FasterChoice,
+    DecoderChoice,
+    DecoderSpeed,
     Interval,
     bonferroni_ends,
     choose_decoder,
@@ -157,7 +158,7 @@ def _keep_first_meter(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[meter == meter.groupby(keys, dropna=False).transform("first")]
 
 
-def _choice(group: Group, rows: pd.DataFrame, metric: str) -> FasterChoice | None:
+def _choice(group: Group, rows: pd.DataFrame, metric: str) -> DecoderChoice | None:
     """The choice by speed-up, or by token rates over AR's; None where nothing is to compare."""
     plain = get_interval(group.baseline, "token_rate") if group.baseline else None
     plain = Interval(1.0, 1.0, 1.0) if metric == "speedup" else plain
@@ -171,7 +172,8 @@ def _choice(group: Group, rows: pd.DataFrame, metric: str) -> FasterChoice | Non
         is_seed_bound = bool(get_reason(row, SEEDS))
         speed = Interval(value / plain.value, *ends, between=is_seed_bound)
         doubt = get_stall(row) or _describe_chance(speed.value, chance)
-        speeds.append((format_decoder(row), speed, get_number(row, "prompts") or 0, doubt))
+        prompts = get_number(row, "prompts") or 0
+        speeds.append(DecoderSpeed(format_decoder(row), speed, prompts, doubt))
     stage = " (confirm.prompts)" if rows.iloc[0].get("stage") == "confirm" else ""
     return choose_decoder(speeds, f"prompts{stage}")
 
@@ -194,14 +196,11 @@ def _value(best: pd.Series, metric: str, comparisons: int) -> tuple[str, str]:
 
 def widen(row: Row | pd.Series, metric: str, comparisons: int) -> tuple[float, float] | None:
     """Returns the ends of a row's interval if so many are to cover; None without one."""
-    return bonferroni_ends(
-        [number or 0.0 for number in get_number_and_ends(row, metric)],
-        get_number(row, "prompts") or 0,
-        comparisons,
-    )
+    value, low, high = (number or 0.0 for number in get_number_and_ends(row, metric))
+    return bonferroni_ends((value, low, high), get_number(row, "prompts") or 0, comparisons)
 
 
-def _basis(rows: pd.DataFrame, metric: str, choice: FasterChoice | None) -> str:
+def _basis(rows: pd.DataFrame, metric: str, choice: DecoderChoice | None) -> str:
     """Returns what the answer rests on: prompts, and how many cells the intervals cover at once."""
     basis = format_prompt_count(rows)
     if basis and SEEDS in rows and (commas := rows[SEEDS].dropna().str.count(",").max()):
