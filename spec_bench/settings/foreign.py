@@ -1,4 +1,4 @@
-"""What somebody else wrote: its limits, and how it is read. ``docs/security.md`` states them.
+"""What somebody else wrote: its limits, and how it is read. ``docs/security.md`` tells users.
 
 Prompt files, answer files, configs and a server's JSON pass through here before anything is made of
 them, so that no number sizes an allocation and no key starts a program. All of it is refused by a
