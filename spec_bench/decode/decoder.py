@@ -5,10 +5,12 @@ copy the verdict to the host (the iteration's one transfer), commit the accepted
 replays all but the last as one graph (``decode.recording``).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -43,6 +45,9 @@ from spec_bench.records.types import Lossless, Request
 from spec_bench.tree.base import GrownTree, GrowthContext
 from spec_bench.verify.base import Walk
 from spec_bench.verify.walk import ScoredTree, WalkResult
+
+if TYPE_CHECKING:
+    from spec_bench.decode.compiled import CompiledIteration
 
 
 class VerdictLayout(NamedTuple):
@@ -213,6 +218,16 @@ class Decoder(DecodingLoop[Row]):
             self.recordings = GraphCache(self, room)
             self.recordings.record(requests)
 
+    def make_compiled_iteration(self) -> CompiledIteration | None:
+        """Makes the iteration that Inductor compiles, if it compiles the passes; None if not, or if
+        the drafter may look again at trees or logits, whose memory the compiled function reuses.
+        """
+        if not getattr(self.target, "fused", False) or not self.drafting.is_forgetful:
+            return None
+        from spec_bench.decode.compiled import CompiledIteration
+
+        return CompiledIteration(self, self._scorer)
+
     @property
     def _models(self) -> tuple[Any, ...]:
         return (self.target, *self.drafts)
@@ -292,14 +307,22 @@ class Decoder(DecodingLoop[Row]):
         draws.advance(counts)
         return sum(counts)
 
-    def iterate(self, committed: CommittedTokens, draws: RandomSource) -> IterationResult:
-        """Grows the trees, runs the target once and walks; ``keep`` commits the result."""
+    def iterate(
+        self,
+        committed: CommittedTokens,
+        draws: RandomSource,
+        passes: CompiledIteration | None = None,
+    ) -> IterationResult:
+        """Grows the trees, runs the target once and walks; ``keep`` commits the result. ``passes``
+        takes the place of drafter and scorer while an iteration is traced.
+        """
         device = self.target.device
+        drafting: Any = passes or self.drafting
         tree = self.policy.grow_tree(
-            GrowthContext(self.drafting, committed, device, self.settings, draws)
+            GrowthContext(drafting, committed, device, self.settings, draws)
         )
         processes.broadcast_tensors(*tree.parts())
-        logits, hidden = self._scorer.score(tree, committed.lengths)
+        logits, hidden = (passes or self._scorer).score(tree, committed.lengths)
         result = self.walk(
             ScoredTree(tree, logits, self.settings, draws, self.policy.merge_copies), self.rule
         )

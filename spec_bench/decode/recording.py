@@ -34,6 +34,7 @@ from spec_bench.settings.fields import one_line
 from spec_bench.system.errors import raise_if_device_lost
 
 if TYPE_CHECKING:
+    from spec_bench.decode.compiled import CompiledIteration
     from spec_bench.decode.decoder import Decoder, VerdictLayout
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class IterationGraph:
         rows: int,
         tokens: int,
         numbers: Tensor,
+        compiled: CompiledIteration | None = None,
     ) -> None:
         target = decoder.target
         drafting = decoder.drafting
@@ -109,7 +111,10 @@ class IterationGraph:
 
         def iteration() -> None:
             vars(drafting).update(needs)  # of this graph, not of the step before
-            result = decoder.iterate(committed, decoder.use_predrawn(numbers))
+            if compiled is None:
+                result = decoder.iterate(committed, decoder.use_predrawn(numbers))
+            else:
+                result = compiled.iterate(committed, numbers)
             decoder.keep(result.path, committed.lengths, (), result.layout)
             self._message.copy_(result.message)
 
@@ -160,31 +165,50 @@ class GraphCache:
     def record(self, requests: Sequence[Request]) -> None:
         """Records and checks the graphs that these requests need; no row may be decoding."""
         decoder = self._decoder
-        device = self._decoder.target.device
         self._longest = longest = longest_sequence(requests)
         limit = min(self._room, longest, self._split or longest)
         shortest = min(len(request.prompt_ids) for request in requests)
-        kinds = row_buckets(decoder.rows)
-        count = sum(count for _, count in decoder.asked or ())
+        buckets = length_buckets(min(shortest, limit), limit)
         all_graphs: dict[tuple[int, int], IterationGraph] = {}
-        for rows in kinds:
-            graphs = {}
-            try:
-                numbers = torch.zeros((rows, count), dtype=torch.float64, device=device)
-                for tokens in length_buckets(min(shortest, limit), limit):
-                    graphs[rows, tokens] = IterationGraph(decoder, rows, tokens, numbers)
-                fault = self._canary(graphs, requests)
-            except Exception as error:  # recording fails in many ways; few may end a run
-                raise_if_device_lost(error)
-                self._refuse(f"{rows} rows: {one_line(error)}")
-                continue  # what cannot be made leaves other numbers of rows as they are
-            if fault:  # what is wrong in one may be so in others
-                self._refuse(fault)
+        for rows in row_buckets(decoder.rows):
+            compiled = decoder.make_compiled_iteration()
+            graphs, fault = self._record_rows(rows, buckets, requests, compiled)
+            if fault and compiled is not None:
+                log.warning("%s: growth and walk are not compiled: %s", decoder.name, fault[:300])
+                graphs, fault = self._record_rows(rows, buckets, requests, None)
+            if not fault:
+                all_graphs |= graphs
+                continue
+            self._refuse(fault)
+            if graphs:  # it may be wrong in others; what cannot be made leaves them as they are
                 all_graphs = {}
                 break
-            all_graphs |= graphs
         self.made = all_graphs
         self.least = 0
+
+    def _record_rows(
+        self,
+        rows: int,
+        buckets: Sequence[int],
+        requests: Sequence[Request],
+        compiled: CompiledIteration | None,
+    ) -> tuple[dict[tuple[int, int], IterationGraph], str]:
+        """Records and checks the graphs of one number of rows. Returns them with what is wrong with
+        them, and no graphs if they could not be made.
+        """
+        decoder = self._decoder
+        device = decoder.target.device
+        count = sum(count for _, count in decoder.asked or ())
+        try:
+            numbers = torch.zeros((rows, count), dtype=torch.float64, device=device)
+            graphs = {
+                (rows, tokens): IterationGraph(decoder, rows, tokens, numbers, compiled)
+                for tokens in buckets
+            }
+            return graphs, self._canary(graphs, requests)
+        except Exception as error:  # recording fails in many ways; few may end a run
+            raise_if_device_lost(error)
+            return {}, f"{rows} rows: {one_line(error)}"
 
     def _refuse(self, reason: str) -> None:
         self.refused = self.refused or reason

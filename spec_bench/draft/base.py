@@ -49,6 +49,8 @@ class DraftState(FormerMembers):
     # whether an iteration is the same work at the same addresses every time, so that it can be
     # recorded once the host has given its numbers
     recordable: bool = False
+    # whether its passes keep neither the tree that they run over nor the logits that they return
+    is_forgetful: bool = False
     _timer: Any = None  # the `ForwardTimer` of a network's passes
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
@@ -253,7 +255,7 @@ if not TYPE_CHECKING:
 class NoDraftState(DraftState):
     """No drafting."""
 
-    recordable = True
+    recordable = is_forgetful = True
 
 
 @drafter("none")

@@ -29,7 +29,7 @@ class LanguageModelDraftState(DraftState):
     may lack the last one or two committed tokens; the next iteration feeds them first.
     """
 
-    recordable = True
+    recordable = is_forgetful = True
 
     def __init__(self, resources: DraftResources) -> None:
         self.models = resources.models
@@ -202,6 +202,8 @@ def _stack_drafts(logits: list[Tensor]) -> Tensor:
 
 class ParallelDraftState(LevelDraftState, LanguageModelDraftState):
     """Drafts with a PARD model."""
+
+    is_forgetful = False
 
     def __init__(self, resources: DraftResources, levels: int, mask_token: int) -> None:
         super().__init__(resources)

@@ -41,7 +41,7 @@ COMPILE = {  # backends
 }
 # Elements that a thread is given at least: an iteration's fused kernels have thousands, and to wake
 # a second thread takes longer than those (inductor's own: 512).
-_CHUNK = 1 << 14
+INDUCTOR_OPTIONS: Any = {"cpp.min_chunk_size": 1 << 14}
 FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 _PARTS = ("ForCausalLM", "Model", "DecoderLayer", "Attention", "MLP", "RMSNorm", "RotaryEmbedding")
 _ATTENTION = ("sdpa", NAME, SPLIT)  # which take the mask as it is
@@ -170,7 +170,7 @@ def compile_block(backend: str) -> Any:
     """Returns ``PlainBlock.forward`` compiled: once for all blocks of a kind."""
     # Target and drafts share code, and every kind of pass is a graph of its own.
     torch._dynamo.config.cache_size_limit = 64  # by its name in torch 2.6, too
-    options: Any = {"cpp.min_chunk_size": _CHUNK} if backend == "inductor" else None
+    options = INDUCTOR_OPTIONS if backend == "inductor" else None
     if options and torch.backends.mkldnn.is_available():
         # Inductor's own way with packed matrices takes constants alone, and these are inputs.
         from torch._inductor.lowering import fallback_handler, lowerings

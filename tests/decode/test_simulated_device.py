@@ -269,10 +269,10 @@ def test_a_replay_whose_logits_are_no_numbers_is_an_error_that_names_the_prompt(
 
 @pytest.mark.usefixtures("short")
 def test_a_number_of_rows_that_cannot_be_recorded_leaves_the_others_recorded(caplog):
-    def lacks(graph, decoder, rows, most, numbers):
+    def lacks(graph, decoder, rows, *more):
         if rows == 1:
             raise torch.OutOfMemoryError("it has no room")
-        made(graph, decoder, rows, most, numbers)
+        made(graph, decoder, rows, *more)
 
     with SimCuda(), mock.patch.object(IterationGraph, "__init__", lacks):
         decoder = prepared(built("sd", 3, 1.0, "static", DEVICE), asked(3))

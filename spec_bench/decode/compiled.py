@@ -1,0 +1,135 @@
+"""Growth, walk and message of a recorded iteration as one function, which Inductor compiles.
+
+Between the models' passes an iteration is some hundred small operators, and on a GPU each of them
+is a kernel. In a recording they are a function of buffers and shapes that never change, so make_fx
+lists them and Inductor fuses them. A pass is one operator of that list, which calls the model as
+every iteration does. The lengths of rows matter to passes alone, so one function serves all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from spec_bench.core.host_device import CommittedTokens, HostDeviceInts
+from spec_bench.core.tree import Tree
+from spec_bench.engine.model import ForwardOutput
+from spec_bench.engine.plain import INDUCTOR_OPTIONS
+
+if TYPE_CHECKING:
+    from spec_bench.decode.decoder import Decoder, IterationResult
+    from spec_bench.engine.tree_pass import TreeScorer
+
+_PARTS = "tokens", "valid", "parent", "ancestors", "own_depths"  # what a pass reads of a tree
+_UNREAD: dict[str, Any] = {"q": [], "log_q": [], "largest": [], "carried": ()}
+ModelPass = Callable[[Any], Tensor]
+"""Runs a model over a tree as far as it is grown; returns logits."""
+
+
+class CompiledIteration:
+    """A decoder's iterations of R rows. While one is traced, this takes the place of drafter and
+    scorer: each pass that they would run becomes the operator ``spec_bench::run_pass``.
+    """
+
+    running: ClassVar[CompiledIteration]  # whose passes the operator runs
+
+    def __init__(self, decoder: Decoder, scorer: TreeScorer) -> None:
+        self._decoder = decoder
+        self._scorer = scorer
+        self._passes: list[tuple[ModelPass, Tree | None]] = []  # with the trees that were traced
+        self._layouts: list[dict[str, Any]] = []  # of the logits of each pass
+        self._mask: Any = None  # what the passes over one tree share
+        self._committed = CommittedTokens([])
+        self._result: Any = None  # of the iteration that was traced
+        self._function: Any = None
+
+    def iterate(self, committed: CommittedTokens, numbers: Tensor) -> IterationResult:
+        """Does what ``Decoder.iterate`` does with these random numbers. The first call compiles; an
+        iteration of this size must have run before, so that its constants exist.
+        """
+        CompiledIteration.running = self
+        self._committed, self._mask = committed, None
+        roots = committed.roots.get_tensor(numbers.device)
+        if self._function is None:
+            graph = make_fx(lambda *given: self._trace(*given))(numbers, roots)
+            options = INDUCTOR_OPTIONS
+            self._function = torch.compile(graph, fullgraph=True, dynamic=False, options=options)
+            self._mask = None
+        path, message = self._function(numbers, roots)
+        result: IterationResult = self._result._replace(path=path, message=message)
+        return result
+
+    def _trace(self, numbers: Tensor, roots: Tensor) -> tuple[Tensor, Tensor]:
+        committed = copy(self._committed)
+        committed.roots = HostDeviceInts(committed.roots)
+        committed.roots.read_at(roots, 0)
+        result: Any = self._decoder.iterate(committed, self._decoder.use_predrawn(numbers), self)
+        self._result = result._replace(path=None, message=None)
+        return result.path, result.message
+
+    def root_logits(self, committed: CommittedTokens) -> Tensor:
+        """Traces the drafter's pass below the root."""
+        drafting = self._decoder.drafting
+        roots = committed.roots.get_tensor(self._decoder.target.device)
+        return self._trace_pass(lambda _: drafting.root_logits(self._committed), None, [roots])
+
+    def frontier_logits(self, tree: Tree, _: CommittedTokens) -> Tensor:
+        """Traces the drafter's pass below a tree's frontier."""
+        drafting = self._decoder.drafting
+        return self._trace_pass(lambda tree: drafting.frontier_logits(tree, self._committed), tree)
+
+    def score(self, tree: Tree, _: Sequence[int]) -> ForwardOutput:
+        """Traces the target's pass over a tree."""
+        score = self._scorer.score
+        logits = self._trace_pass(lambda tree: score(tree, self._committed.lengths).logits, tree)
+        return ForwardOutput(logits, None)
+
+    def _trace_pass(
+        self,
+        model_pass: ModelPass,
+        tree: Tree | None,
+        given: Sequence[Tensor] = (),
+    ) -> Tensor:
+        if tree is not None:
+            given = [part for name in _PARTS if (part := getattr(tree, name)) is not None]
+            tree = copy(tree)
+            vars(tree).update(_UNREAD)
+        self._passes.append((model_pass, tree))
+        logits: Tensor = _run_pass(len(self._passes) - 1, given)
+        layout = {"size": logits.shape, "stride": logits.stride()}
+        self._layouts.append({**layout, "dtype": logits.dtype, "device": logits.device})
+        return logits
+
+    def run_pass(self, place: int, given: Sequence[Tensor]) -> Tensor:
+        """Runs a pass over the tensors of a tree."""
+        model_pass, traced_tree = self._passes[place]
+        if traced_tree is None:
+            return model_pass(None)
+        tree = copy(traced_tree)
+        vars(tree).update(zip(_PARTS, given, strict=False), mask=self._mask)
+        logits = model_pass(tree)
+        self._mask = tree.mask
+        return logits
+
+    def make_empty_logits(self, place: int) -> Tensor:
+        """Makes a tensor in the layout of a pass's logits."""
+        return torch.empty_strided(**self._layouts[place])
+
+
+@torch.library.custom_op(
+    "spec_bench::run_pass",
+    mutates_args=(),
+    schema="(int place, Tensor[] given) -> Tensor",
+)
+def _run_pass(place: int, given: Sequence[Tensor]) -> Tensor:
+    return CompiledIteration.running.run_pass(place, given)
+
+
+@_run_pass.register_fake
+def _make_empty_logits(place: int, given: Sequence[Tensor]) -> Tensor:
+    return CompiledIteration.running.make_empty_logits(place)
