@@ -388,9 +388,9 @@ def test_a_query_ends_at_its_limit(name, folder):
 def test_a_query_that_wants_much_memory_does_not_get_it(folder):
     script = (
         "import pathlib, resource, sys\n"
-        "from spec_bench.metrics.execution.sql import Query, run\n"
+        "from spec_bench.metrics.execution.sql import SqlQuery, run_queries\n"
         "PosixPath = pathlib.Path\n"
-        "run(eval(sys.argv[1]))\n"
+        "run_queries(eval(sys.argv[1]))\n"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
     )
     command = [sys.executable, "-c", script, repr(asked(folder, *MEMORY.values()))]
