@@ -23,13 +23,13 @@ SLOW = Path(__file__).with_name("slow.yaml")
 SKIPS = Path(__file__).with_name("skips.yaml")
 
 
-CORE_WAITS = provenance.core_waits
+CORE_WAITS = provenance.read_thread_waits_s
 
 
 def pytest_configure():
     gc.set_threshold(100_000, 50)  # a tenth of the tests' time, for garbage that there is little of
     # Tests run beside others: what their jobs say must not hang on how busy the machine is.
-    provenance.core_waits = dict
+    provenance.read_thread_waits_s = dict
     # Hydra closes every log handler that there is, and absl's closes the stream that was standard
     # error when it was imported, unless that is the interpreter's own: pytest's would be gone.
     absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__

@@ -160,7 +160,7 @@ def race(drawn: Drawn, times: float = 1, judge: bool = False) -> Found:
     count = len(drawn.speeds)
     answers = round(times * (3 * (count + 1) + 4 * SEARCHED))
     running = Race([*range(count)], BEST, answers, round(times * SEARCHED))
-    while prompts := running.count_prompts():
+    while prompts := running.next_round_prompts():
         drawn.decode(running.open, slice(running.used, running.used + prompts))
         seen = slice(running.used + prompts)
         rates = drawn.tokens[seen] / drawn.seconds[running.open, seen]

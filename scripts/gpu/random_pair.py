@@ -35,7 +35,12 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import DTYPES, ModelSpec, load_model, random_module
 from spec_bench.engine.plain import COMPILE
 from spec_bench.measure import roofline
-from spec_bench.measure.roofline import ModelCost, count_bytes_of_prompt, free_bytes, model_cost
+from spec_bench.measure.roofline import (
+    ModelByteCounts,
+    count_decode_bytes,
+    count_model_bytes,
+    get_free_bytes,
+)
 from spec_bench.metrics import CellRecords, metric
 from spec_bench.records.types import Generation, Request
 from spec_bench.system import files
@@ -134,7 +139,7 @@ def measured(
 
 
 def attained(
-    costs: Sequence[ModelCost],
+    costs: Sequence[ModelByteCounts],
     generations: Sequence[Generation],
     prompt_tokens: int,
     bytes_per_s: float,
@@ -143,8 +148,7 @@ def attained(
     calls = sum(len(each.steps) for each in generations)
     target, *drafts = costs
     moved = (
-        sum(count_bytes_of_prompt(each, prompt_tokens, target, drafts) for each in generations)
-        / calls
+        sum(count_decode_bytes(each, prompt_tokens, target, drafts) for each in generations) / calls
     )
     bound_ms, iteration_ms = (
         1e3 * moved / bytes_per_s,
@@ -199,7 +203,7 @@ def misfit(options: argparse.Namespace) -> str:
         for name in (options.target, options.draft)
     ]
     weights = sum(p.nbytes for module in modules for p in module.parameters())
-    free = options.memory_gib * 2**30 or free_bytes(torch.device(options.device))
+    free = options.memory_gib * 2**30 or get_free_bytes(torch.device(options.device))
     if weights * HEADROOM <= free:
         return ""
     return f"{weights / 2**30:.1f} GiB of weights do not fit into {free / 2**30:.1f} GiB"
@@ -218,8 +222,8 @@ def decode_pair(options: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
     built = [
         build_decoder(simulated_settings(row), target, [draft], sampling, 1, pool) for row in rows
     ]
-    costs = [model_cost(model.module, model.bytes_per_slot) for model in (target, draft)]
-    bytes_per_s = roofline.measure_bandwidth(target.module) or float("nan")
+    costs = [count_model_bytes(model.module, model.bytes_per_slot) for model in (target, draft)]
+    bytes_per_s = roofline.measure_bytes_per_s(target.module) or float("nan")
     settings = {
         "table": options.table,
         "dtype": options.dtype,

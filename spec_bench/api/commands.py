@@ -92,7 +92,7 @@ def recommend(
         best = rows[(rows.decoder == decoder) & (rows.spec == spec)].iloc[0]
         ends = [best[name] for name in ("speedup", "speedup_low", "speedup_high")]
         rate = [None if pd.isna(number) else float(number) for number in ends]
-    text = "\n".join(filter(None, [*result.answer(), format_command(result, own_words)]))
+    text = "\n".join(filter(None, [*result.format_answer(), format_command(result, own_words)]))
     value, low, high = rate
     return Recommendation(decoder, spec, value, low, high, text, result.candidates)
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from spec_bench.system import files
-from spec_bench.system.processor import cpu_model
+from spec_bench.system.processor import read_cpu_model
 
 LEAST_BYTES = 1 << 26  # of all matrices together; fewer stay in a cache
 _LAYOUT = 8  # rows that a matrix is packed for
@@ -114,7 +114,7 @@ def find_ways(weights: Sequence[Tensor]) -> Ways:
     each of ``ROWS``, as it was measured the first time; that takes less than a second.
     """
     sizes = sorted({(*weight.shape, str(weight.dtype)) for weight in weights})
-    key = [sizes, torch.get_num_threads(), torch.__version__, cpu_model()]
+    key = [sizes, torch.get_num_threads(), torch.__version__, read_cpu_model()]
     cache_file = files.cache_folder() / "products" / f"{files.digest(key, 16)}.json"
     with suppress(OSError, ValueError, TypeError, KeyError):
         stored_ways = tuple(json.loads(cache_file.read_bytes())["ways"])

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import spec_bench
-from spec_bench.measure.energy.counters import nvml_handles
+from spec_bench.measure.energy.counters import get_job_nvml_handles
 from spec_bench.measure.energy.meters import UnmeteredError
 from spec_bench.measure.energy.nvidia_smi import query_gpus
 from spec_bench.records.types import BUSY
-from spec_bench.system.processor import cpu_model
+from spec_bench.system.processor import read_cpu_model
 
 log = logging.getLogger(__name__)
 _PACKAGES = (
@@ -43,23 +43,23 @@ _PACKAGES = (
 )
 
 
-def provenance() -> dict[str, Any]:
+def collect_provenance() -> dict[str, Any]:
     """Collects all that identifies code and machine, ready for JSON."""
     return {
         "spec_bench": spec_bench.__version__,
-        "git": git_state(Path(spec_bench.__file__).resolve().parent),
+        "git": read_git_state(Path(spec_bench.__file__).resolve().parent),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
         "python": platform.python_version(),
-        "versions": versions(),
+        "versions": read_package_versions(),
         "platform": platform.platform(),
-        "cpu": cpu_model(),
+        "cpu": read_cpu_model(),
         "cpu_count": os.cpu_count(),
-        "torch": torch_state(),
+        "torch": collect_torch_state(),
     }
 
 
-def versions() -> dict[str, str]:
+def read_package_versions() -> dict[str, str]:
     """Returns the installed versions of the packages that can change a number."""
     version_by_package = {}
     for package in _PACKAGES:
@@ -68,7 +68,7 @@ def versions() -> dict[str, str]:
     return version_by_package
 
 
-def git_state(folder: Path) -> dict[str, Any] | None:
+def read_git_state(folder: Path) -> dict[str, Any] | None:
     """Returns the revision of the checkout that holds ``folder`` and whether it has changes outside
     of ``results``; None outside of a checkout.
     """
@@ -85,23 +85,23 @@ def git_state(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def device_name(device: str) -> str:
+def get_device_name(device: str) -> str:
     """Returns the GPU's name; for another device torch's name, as ``cpu``."""
     import torch
 
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
 
 
-def machine(device: str) -> str:
+def describe_machine(device: str) -> str:
     """Returns count and model of the visible GPUs or of the processor's cores, for reports."""
     import torch
 
     if device.startswith("cuda"):
-        return f"{torch.cuda.device_count()} x {device_name(device)}"
-    return f"{os.cpu_count()} x {cpu_model()}"
+        return f"{torch.cuda.device_count()} x {get_device_name(device)}"
+    return f"{os.cpu_count()} x {read_cpu_model()}"
 
 
-def driver_version(path: Path = Path("/sys/module/nvidia/version")) -> str | None:
+def read_nvidia_driver_version(path: Path = Path("/sys/module/nvidia/version")) -> str | None:
     """Reads the NVIDIA driver's version; None if it is unknown."""
     try:
         return path.read_text().strip()
@@ -125,7 +125,7 @@ GPU_FIELDS = {
 }
 
 
-def gpu_states(uuids: Sequence[str]) -> list[dict[str, Any]]:
+def read_gpu_states(uuids: Sequence[str]) -> list[dict[str, Any]]:
     """Reads clocks, power limits and modes of the GPUs with these UUIDs from ``nvidia-smi``, in
     this order; GPUs that the driver does not list are left out.
 
@@ -152,7 +152,7 @@ def gpu_states(uuids: Sequence[str]) -> list[dict[str, Any]]:
     return [by_uuid[uuid] for uuid in uuids if uuid in by_uuid]
 
 
-def torch_state() -> dict[str, Any]:
+def collect_torch_state() -> dict[str, Any]:
     """Collects torch's threads, devices and switches that change a number or a time: kernels of
     attention and precision of sums.
     """
@@ -178,10 +178,10 @@ def torch_state() -> dict[str, Any]:
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "cuda": torch.version.cuda,
         "cudnn": cudnn.version(),
-        "driver": driver_version() if devices else None,
+        "driver": read_nvidia_driver_version() if devices else None,
         "devices": [cuda.get_device_name(index) for index in devices],
         "device_uuids": uuids,
-        "gpus": gpu_states(uuids) if uuids else [],
+        "gpus": read_gpu_states(uuids) if uuids else [],
         "attention_kernels": [name for name, is_enabled in kernels.items() if is_enabled],
         "tf32": bool(matmul.allow_tf32 or cudnn.allow_tf32),
         "bf16_reduced_precision_reduction": bool(matmul.allow_bf16_reduced_precision_reduction),
@@ -197,7 +197,7 @@ _READ_BYTES = 16 * 1024  # some ten processors: a large machine's whole file tak
 _CLOCK = b"cpu MHz"
 
 
-class Machine:
+class MachineMonitor:
     """Reads load, clock and waits for cores of a job's machine.
 
     As a context manager it holds NVML open for a job on GPUs: those at ``ordinals`` among the
@@ -211,7 +211,7 @@ class Machine:
         self._handles: list[Any] = []
         self._excess_wait_s = 0.0  # waits for a core beyond a share of ``BUSY``
 
-    def __enter__(self) -> Machine:
+    def __enter__(self) -> MachineMonitor:
         """Opens NVML; without it the clock of a GPU stays unknown."""
         if self._cuda:
             with suppress(ImportError):
@@ -220,7 +220,7 @@ class Machine:
                 with suppress(pynvml.NVMLError, UnmeteredError):
                     pynvml.nvmlInit()
                     self._nvml = pynvml
-                    self._handles = nvml_handles(pynvml, None, self._ordinals)
+                    self._handles = get_job_nvml_handles(pynvml, None, self._ordinals)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -230,12 +230,12 @@ class Machine:
             self._nvml = None
             self._handles = []
 
-    def begin(self) -> None:
+    def begin_window(self) -> None:
         """Opens a window, outside what is timed."""
-        self._waits = core_waits()
+        self._waits = read_thread_waits_s()
         self._began = time.perf_counter()
 
-    def read(self) -> dict[str, float | None]:
+    def end_window(self) -> dict[str, float | None]:
         """Closes the window, outside what is timed, and returns fields of ``Generation``.
 
         They are the load average of the last minute, the clock in MHz (of GPUs the mean of their
@@ -246,15 +246,15 @@ class Machine:
         load = None
         mhz = None
         window_s = time.perf_counter() - self._began
-        waits = core_waits()
+        waits = read_thread_waits_s()
         waited_s = max((waits[path] - self._waits.get(path, 0.0) for path in waits), default=0.0)
         self._excess_wait_s += waited_s - BUSY * window_s
         if self._excess_wait_s > 1:
-            warn_of_busy_cores()
+            warn_once_of_busy_cores()
         with suppress(AttributeError, OSError):
             load = os.getloadavg()[0]
         if not self._cuda:
-            mhz = cpu_mhz()
+            mhz = read_cpu_mhz()
         elif self._handles:
             kind = self._nvml.NVML_CLOCK_SM
             with suppress(self._nvml.NVMLError):
@@ -269,7 +269,7 @@ class Machine:
 
 
 @cache
-def warn_of_busy_cores() -> None:
+def warn_once_of_busy_cores() -> None:
     """Warns, once per process, that other programs disturb the times."""
     log.warning(
         "other programs or jobs use this machine's cores, which disturbs times: rates measured so "
@@ -277,7 +277,7 @@ def warn_of_busy_cores() -> None:
     )
 
 
-def core_waits() -> dict[str, float]:
+def read_thread_waits_s() -> dict[str, float]:
     """Reads the seconds that each thread of this process has waited for a core since it began,
     from Linux's scheduler; empty on other systems.
 
@@ -292,7 +292,7 @@ def core_waits() -> dict[str, float]:
     return {}
 
 
-def cpu_mhz(path: Path = _CPUS) -> float | None:
+def read_cpu_mhz(path: Path = _CPUS) -> float | None:
     """Reads the mean clock in MHz of ``/proc/cpuinfo``'s first processors; None if unknown."""
     try:
         with path.open("rb", buffering=0) as stream:
@@ -304,7 +304,7 @@ def cpu_mhz(path: Path = _CPUS) -> float | None:
     return sum(clocks) / len(clocks) if clocks else None
 
 
-class PeakMemory:
+class PeakMemoryMonitor:
     """Peak memory of one cell's tensors on CUDA, over all of its windows.
 
     On a CPU it stays None: the allocator keeps no peak, and all cells share the process.
@@ -334,7 +334,7 @@ class PeakMemory:
 
 def print_versions(options: object = None) -> None:
     """Prints the version, the commit of a checkout, and a line a package that changes numbers."""
-    state = git_state(Path(spec_bench.__file__).parent)
+    state = read_git_state(Path(spec_bench.__file__).parent)
     commit = f" {state['revision'][:12]}{', changed' * state['dirty']}" if state else ""
     lines = [f"spec-bench {spec_bench.__version__}{commit}", f"python {platform.python_version()}"]
-    print("\n".join([*lines, *map(" ".join, versions().items())]))
+    print("\n".join([*lines, *map(" ".join, read_package_versions().items())]))

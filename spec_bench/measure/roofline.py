@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -34,14 +34,14 @@ NOMINAL = {
 }
 
 
-def nominal_bandwidth(device_name: str) -> float | None:
+def look_up_nominal_bytes_per_s(gpu_name: str) -> float | None:
     """Looks up the bytes per second of a GPU such as ``NVIDIA A100-SXM4-80GB``; None: unknown."""
-    words = device_name.replace("-", " ").split()
+    words = gpu_name.replace("-", " ").split()
     return next((rate for name, rate in NOMINAL.items() if name in words), None)
 
 
 @dataclass(frozen=True)
-class ModelCost:
+class ModelByteCounts:
     """Bytes that one forward pass of a model moves: for every pass, and per token."""
 
     weight_bytes: int  # parameters that every pass reads in full: all but looked-up tables
@@ -52,7 +52,7 @@ class ModelCost:
     logit_bytes: int  # one position's logits
 
 
-def model_cost(module: Any, slot_bytes: int) -> ModelCost:
+def count_model_bytes(module: Any, slot_bytes: int) -> ModelByteCounts:
     """Counts the bytes of a transformers causal LM of one dtype, which may be on ``meta``."""
     head = module.get_output_embeddings().weight
     tables = [
@@ -61,7 +61,7 @@ def model_cost(module: Any, slot_bytes: int) -> ModelCost:
         if isinstance(layer, nn.Embedding) and layer.weight is not head
     ]
     table_ids = {id(table) for table in tables}
-    return ModelCost(
+    return ModelByteCounts(
         weight_bytes=sum(
             weight.nbytes for weight in module.parameters() if id(weight) not in table_ids
         ),
@@ -71,7 +71,9 @@ def model_cost(module: Any, slot_bytes: int) -> ModelCost:
     )
 
 
-def count_bytes_of_pass(cost: ModelCost, tokens: float, context: float, logits: float) -> float:
+def count_pass_bytes(
+    cost: ModelByteCounts, new_tokens: float, context_tokens: float, logit_positions: float
+) -> float:
     """Returns the least bytes between memory and chip of a pass over ``tokens`` tokens after
     ``context`` ones, if it writes the logits of ``logits`` positions.
 
@@ -80,17 +82,19 @@ def count_bytes_of_pass(cost: ModelCost, tokens: float, context: float, logits: 
     written. Not counted: activations and masks, which caches can hold, and sampling. Weights that
     a cache keeps between passes still count, so a model that small can beat its bound.
     """
-    token_bytes = tokens * (cost.lookup_bytes + cost.slot_bytes) + context * cost.slot_bytes
-    return cost.weight_bytes + token_bytes + logits * cost.logit_bytes
+    token_bytes = (
+        new_tokens * (cost.lookup_bytes + cost.slot_bytes) + context_tokens * cost.slot_bytes
+    )
+    return cost.weight_bytes + token_bytes + logit_positions * cost.logit_bytes
 
 
-def count_bytes_of_prompt(
+def count_decode_bytes(
     generation: Generation,
     prompt_tokens: int,
-    target: ModelCost,
-    drafts: Sequence[ModelCost],
+    target: ModelByteCounts,
+    drafts: Sequence[ModelByteCounts],
     head_bytes: float = 0.0,
-    batch: int = 1,
+    batch_size: int = 1,
 ) -> float:
     """Returns the least bytes that a prompt's target and draft calls move, without prefill.
 
@@ -99,21 +103,21 @@ def count_bytes_of_prompt(
     a lower bound.
     """
 
-    def count_row_bytes(cost: ModelCost, tokens: int) -> float:
-        return count_bytes_of_pass(cost, tokens, context, tokens) - cost.weight_bytes * (
-            1 - 1 / batch
+    def count_row_bytes(cost: ModelByteCounts, tokens: int) -> float:
+        return count_pass_bytes(cost, tokens, context, tokens) - cost.weight_bytes * (
+            1 - 1 / batch_size
         )
 
     total = 0.0
     context = float(prompt_tokens - 1)
     for step in generation.steps:
         draft_bytes = sum(step.depth * count_row_bytes(draft, 1) for draft in drafts)
-        total += count_row_bytes(target, step.nodes + 1) + draft_bytes + head_bytes / batch
+        total += count_row_bytes(target, step.nodes + 1) + draft_bytes + head_bytes / batch_size
         context += step.accepted + 1
     return total
 
 
-def bound_over_measured(
+def bound_over_measured_time(
     moved_bytes: float,
     generations: Sequence[Generation],
     bytes_per_s: float,
@@ -136,7 +140,7 @@ _REPEATS = 5
 _NOISE_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-def measure_bandwidth(model: nn.Module) -> float | None:
+def measure_bytes_per_s(model: nn.Module) -> float | None:
     """Measures bytes per second of the device of a model's first layers, in the model's dtype.
 
     The fastest of a sum, a matrix-vector product and a copy, best of five; None if the buffer does
@@ -148,18 +152,20 @@ def measure_bandwidth(model: nn.Module) -> float | None:
     weight_bytes = sum(weight.nbytes for weight in weights)
     buffer_bytes = min(max(weight_bytes, LEAST_BYTES), MOST_BYTES)
     dtype = weights[0].dtype if weights[0].dtype in _NOISE_DTYPES else torch.float32
-    return _measure_bandwidth_once(weights[0].device, dtype, buffer_bytes, torch.get_num_threads())
+    return _measure_bytes_per_s_once(
+        weights[0].device, dtype, buffer_bytes, torch.get_num_threads()
+    )
 
 
 @cache
-def _measure_bandwidth_once(
+def _measure_bytes_per_s_once(
     device: torch.device,
     dtype: torch.dtype,
     buffer_bytes: int,
     threads: int,
 ) -> float | None:
     """Measures the bandwidth; ``threads`` is only a key of the cache."""
-    if 2 * buffer_bytes > free_bytes(device):
+    if 2 * buffer_bytes > get_free_bytes(device):
         return None
 
     def now_s() -> float:
@@ -168,26 +174,33 @@ def _measure_bandwidth_once(
         return time.perf_counter()
 
     with torch.inference_mode():
-        moved_bytes, seconds = fastest_stream(device, dtype, buffer_bytes, _REPEATS, now_s)
+        moved_bytes, seconds = time_fastest_kernel(device, dtype, buffer_bytes, _REPEATS, now_s)
     return moved_bytes / seconds
 
 
-def free_bytes(device: torch.device) -> int:
+def get_free_bytes(device: torch.device) -> int:
     """Returns the memory that can be allocated on the device now; on a CPU, its free pages."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def fastest_stream(
+class KernelTime(NamedTuple):
+    """How long a kernel took to stream a buffer."""
+
+    moved_bytes: int
+    seconds: float
+
+
+def time_fastest_kernel(
     device: torch.device,
     dtype: torch.dtype,
     buffer_bytes: int,
     repeats: int,
     now_s: Callable[[], float],
-) -> tuple[int, float]:
+) -> KernelTime:
     """Times a sum, a matrix-vector product (as in decoding) and a copy of one half over the other
-    on a buffer of normal noise; returns its bytes and the shortest time in seconds.
+    on a buffer of normal noise; returns the buffer's bytes and the shortest time.
     """
     columns = 4096
     count = max(2, 2 * round(buffer_bytes / (2 * BLOCK_BYTES)))
@@ -207,4 +220,4 @@ def fastest_stream(
             start_s = now_s()
             kernel()
             shortest_s = min(shortest_s, now_s() - start_s)
-    return blocks.numel() * dtype.itemsize, shortest_s
+    return KernelTime(blocks.numel() * dtype.itemsize, shortest_s)

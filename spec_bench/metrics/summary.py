@@ -113,9 +113,11 @@ def _make_row_entries(
     return dict(zip((column, *ends), (number.value, number.low, number.high), strict=True))
 
 
-def _select_prompts(by_prompt: Mapping[str, T] | None, ids: Collection[str], what: str) -> list[T]:
+def _select_prompts(
+    by_prompt: Mapping[str, T] | None, ids: Collection[str], value_kind: str
+) -> list[T]:
     """The values of these prompts, in their order. Raises ValueError: some prompt has none."""
     known_scores = by_prompt or {}
     if missing_ids := sorted(set(ids) - known_scores.keys()):
-        raise UsageError(f"no {what} for prompts: {', '.join(missing_ids)}")
+        raise UsageError(f"no {value_kind} for prompts: {', '.join(missing_ids)}")
     return [known_scores[prompt_id] for prompt_id in ids]

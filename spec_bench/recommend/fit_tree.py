@@ -33,30 +33,30 @@ def main(options: Namespace) -> None:
     width, *_ = whole_numbers("width", shape["width"])
     sizes = whole_numbers("nodes", shape["nodes"])
     for words in product(*map(list_choices, job_words)):
-        _fit_setting(words, width, sizes)
+        _fit_and_print(words, width, sizes)
 
 
-def _fit_setting(arguments: Sequence[str], width: int, sizes: Sequence[int]) -> None:
+def _fit_and_print(job_words: Sequence[str], width: int, tree_sizes: Sequence[int]) -> None:
     from spec_bench.jobs.app import build_job_settings
     from spec_bench.jobs.config.compose import compose_config
     from spec_bench.tree.node_list import build_best_list, compute_expected_accepted, pool_rates
 
     settings = build_job_settings(
-        compose_config([*arguments, "sink=quiet", f"cells=[rsd_c:{width}]"])
+        compose_config([*job_words, "sink=quiet", f"cells=[rsd_c:{width}]"])
     )
-    fit = fit_tree(settings, width)
+    fit = fit_acceptance_by_rank(settings, width)
     path = fit.write(settings.results / FOLDER)
     shares = " ".join(f"{share:.3f}" for share in fit.accepted)
     print(f"{fit.pair}, {fit.task}, temperature {fit.sampling.temperature:g}: {path}")
     print(f"  accepted by rank, in {fit.iterations} iterations: {shares}")
-    for nodes in sizes:
+    for nodes in tree_sizes:
         block_efficiency = 1 + compute_expected_accepted(
             build_best_list(fit.accepted, nodes), pool_rates(fit.accepted)
         )
         print(f"  cells=[sequoia:@{nodes}]  {block_efficiency:.3f} tokens per target call")
 
 
-def fit_tree(settings: JobSettings, width: int) -> Fit:
+def fit_acceptance_by_rank(settings: JobSettings, width: int) -> Fit:
     """Decodes a task's last prompts with ``width`` children below the root and fits acceptances by
     rank. Raises UsageError: the models cannot be loaded, or a prompt does not fit.
     """
@@ -76,7 +76,7 @@ def fit_tree(settings: JobSettings, width: int) -> Fit:
     rows = 1 if getattr(models[0], "recorder", None) else settings.engine.batch_size
     decoder = cell.config.build(models[0], models[1:2], sampling, rows)
     assert isinstance(decoder, Decoder)
-    counts = count_acceptance(decoder, requests, width, settings.asked.seed)
+    counts = count_iterations_by_accepted_rank(decoder, requests, width, settings.asked.seed)
     pair = settings.pair
     total = sum(counts)
     return Fit(
@@ -92,7 +92,9 @@ def fit_tree(settings: JobSettings, width: int) -> Fit:
     )
 
 
-def count_acceptance(decoder: Any, requests: Sequence[Any], width: int, seed: int) -> list[int]:
+def count_iterations_by_accepted_rank(
+    decoder: Any, requests: Sequence[Any], width: int, seed: int
+) -> list[int]:
     """Counts iterations by the rank of the accepted child (0, 1, ..., ``width`` - 1), and last
     those that accepted none.
     """

@@ -26,7 +26,7 @@ class Race:
     rounds: int = ROUNDS  # remaining rounds, at most
     used: int = 0  # prompts that all remaining candidates have decoded
 
-    def count_prompts(self) -> int:
+    def next_round_prompts(self) -> int:
         """Returns the number of the next round's prompts; 0 if the race is over."""
         fewest = 0 if self.used else self.best
         if len(self.open) <= fewest or not self.rounds:
@@ -34,17 +34,23 @@ class Race:
         share = self.answers // self.rounds // (len(self.open) + 1)
         return min(share if self.used else FIRST, self.prompts - self.used)
 
-    def end_round(self, count: int, values: pd.Series, by_prompt: pd.DataFrame) -> None:
+    def end_round(
+        self, round_prompts: int, values: pd.Series, values_by_prompt: pd.DataFrame
+    ) -> None:
         """Drops candidates after a round of ``count`` prompts. ``values`` has each one's number
         over all prompts until now, larger is better; ``by_prompt`` has a column per prompt.
         """
-        self.answers -= count * (len(self.open) + 1)
-        self.used += count
+        self.answers -= round_prompts * (len(self.open) + 1)
+        self.used += round_prompts
         self.rounds -= 1
         sorted_values = values.dropna().sort_values(ascending=False, kind="stable")
         # One candidate's few prompts give a poor variance: the mean over all candidates is used.
-        spread = (by_prompt.loc[sorted_values.index[:1]].mean() - by_prompt).var(axis=1).mean()
+        spread = (
+            (values_by_prompt.loc[sorted_values.index[:1]].mean() - values_by_prompt)
+            .var(axis=1)
+            .mean()
+        )
         reach = REACH * (spread / self.used) ** 0.5
         close_count = (~(sorted_values < sorted_values.max() - reach)).sum()
-        affordable_count = self.answers // max(self.rounds, 1) // (2 * count) - 1
+        affordable_count = self.answers // max(self.rounds, 1) // (2 * round_prompts) - 1
         self.open = [*sorted_values.index[: max(self.best, min(close_count, affordable_count))]]

@@ -61,7 +61,7 @@ _CONTEXT = 64
 _ROUNDS = 7
 
 
-class RequiredSpeed(NamedTuple):
+class ChainBreakEven(NamedTuple):
     """Break-even acceptances of a chain of draft tokens."""
 
     length: int  # k, its tokens
@@ -71,18 +71,18 @@ class RequiredSpeed(NamedTuple):
     acceptance: Mapping[float, float | None]
 
 
-def measure_required_speeds(pair: Pair) -> tuple[RequiredSpeed, ...]:
-    """Measures the pair's target and returns the acceptances that a draft would need."""
+def measure_break_evens(pair: Pair) -> tuple[ChainBreakEven, ...]:
+    """Measures the pair's target and computes the break-even acceptances of drafts."""
     from spec_bench.jobs.work.models import load_models, load_pair_tokenizer
 
     return tuple(
-        compute_required(measure_pass_costs(load_models(pair, load_pair_tokenizer(pair)[1])[0]))
+        compute_break_evens(measure_pass_costs(load_models(pair, load_pair_tokenizer(pair)[1])[0]))
     )
 
 
-def format_lines(table: tuple[RequiredSpeed, ...]) -> list[str]:
+def format_break_even_lines(chains: tuple[ChainBreakEven, ...]) -> list[str]:
     """Formats the table of break-even acceptances, a line per length; empty if there is none."""
-    if not table:
+    if not chains:
         return []
     heads = "".join(f"{f'r = {share:g}':>10}" for share in SHARES)
     lines = [
@@ -90,7 +90,7 @@ def format_lines(table: tuple[RequiredSpeed, ...]) -> list[str]:
         "target's:",
         f"{'draft tokens':<14}{'cost of a call':>16}{heads}",
     ]
-    for chain in table:
+    for chain in chains:
         break_evens = [chain.acceptance[share] for share in SHARES]
         texts = ["never" if chance is None else f"{chance:.2f}" for chance in break_evens]
         columns = "".join(f"{text:>10}" for text in texts)
@@ -125,29 +125,35 @@ def measure_pass_costs(target: LanguageModel) -> dict[int, float]:
     }
 
 
-def compute_required(costs: Mapping[int, float]) -> list[RequiredSpeed]:
+def compute_break_evens(cost_by_pass_tokens: Mapping[int, float]) -> list[ChainBreakEven]:
     """Computes each chain's break-even acceptances from the relative costs of passes."""
     table = []
-    for length, cost in ((count - 1, cost) for count, cost in costs.items() if count > 1):
-        break_evens = {share: find_break_even(length, cost + length * share) for share in SHARES}
-        table.append(RequiredSpeed(length, cost, break_evens))
+    for length, cost in (
+        (count - 1, cost) for count, cost in cost_by_pass_tokens.items() if count > 1
+    ):
+        break_evens = {
+            share: find_break_even_acceptance(length, cost + length * share) for share in SHARES
+        }
+        table.append(ChainBreakEven(length, cost, break_evens))
     return table
 
 
-def find_break_even(length: int, cost: float) -> float | None:
+def find_break_even_acceptance(draft_tokens: int, cost_in_plain_calls: float) -> float | None:
     """Finds the acceptance at which a call with ``length`` draft tokens delivers as many tokens as
     it costs plain calls, drafting included; None if none is enough.
     """
-    if cost >= length + 1:
+    if cost_in_plain_calls >= draft_tokens + 1:
         return None
-    if cost <= 1:
+    if cost_in_plain_calls <= 1:
         return 0.0
-    return float(brentq(lambda a: count_delivered(length, a) - cost, 0.0, 1.0))
+    return float(
+        brentq(lambda a: expected_tokens_per_call(draft_tokens, a) - cost_in_plain_calls, 0.0, 1.0)
+    )
 
 
-def count_delivered(length: int, acceptance: float) -> float:
+def expected_tokens_per_call(draft_tokens: int, acceptance: float) -> float:
     """Returns the expected tokens of a call: 1 + a + ... + a^k."""
-    return float(sum(acceptance**level for level in range(length + 1)))
+    return float(sum(acceptance**level for level in range(draft_tokens + 1)))
 
 
 NUMBERS = ("block_efficiency", "speedup")
@@ -179,7 +185,7 @@ class RecommendationResult:
     # A row per candidate, the best first: decoder, spec, prompts, fresh, NUMBERS with the ends of
     # their intervals, and a failure's reason, all of its last stage.
     candidates: pd.DataFrame
-    needed: tuple[RequiredSpeed, ...] = ()  # if the pair has no draft, or none pays
+    needed: tuple[ChainBreakEven, ...] = ()  # if the pair has no draft, or none pays
 
     @property
     def cell(self) -> tuple[str, str]:
@@ -187,8 +193,8 @@ class RecommendationResult:
         winner = self.headline
         return (winner.code, winner.spec) if winner and winner.code else ("ar", "-")
 
-    def answer(self) -> list[str]:
-        """Returns the decoder to use and the reason."""
+    def format_answer(self) -> list[str]:
+        """Formats the decoder to use, and the reason."""
         candidate_count = f"of {len(self.candidates)} candidates"
         if self.headline is None:
             return ["AR", f"nothing else has a speed, {candidate_count}"]
@@ -213,38 +219,39 @@ def start_race(settings: JobSettings, confirm: ConfirmSettings) -> Race:
     return Race([*range(1, count)], confirm.best, answers, prompts)
 
 
-def count_answers(settings: JobSettings, race: Race) -> int:
+def count_remaining_answers(settings: JobSettings, race: Race) -> int:
     """Returns the largest number of answers that a search still decodes, with plain decoding's."""
     fresh_answers = (min(race.best, len(race.open)) + 1) * len(settings.fresh)
-    return (race.answers * bool(race.count_prompts()) + fresh_answers) * settings.asked.repeats
+    return (race.answers * bool(race.next_round_prompts()) + fresh_answers) * settings.asked.repeats
 
 
-def estimate_cost(settings: JobSettings, race: Race) -> str:
+def describe_search_cost(settings: JobSettings, race: Race) -> str:
     """Describes in one line what a search decodes."""
     count = len(race.open)
+    answers = count_remaining_answers(settings, race)
     return (
         f"{format_count(count, 'candidate')}, the best {min(race.best, count)} on "
-        f"{len(settings.fresh)} fresh prompts: at most {count_answers(settings, race)} answers of "
+        f"{len(settings.fresh)} fresh prompts: at most {answers} answers of "
         f"at most {settings.max_new_tokens} tokens"
     )
 
 
-class PlannedOnlyError(ValueError):
-    """Ends a search with ``plan=true`` before decoding; its text is the plan."""
+class StopAfterPlanError(ValueError):
+    """Ends a search with ``plan=true`` before it decodes; its message is the plan."""
 
 
-def _estimate_time(settings: JobSettings, race: Race) -> str:
+def _describe_search_time(settings: JobSettings, race: Race) -> str:
     """Estimates a search's minutes from plain decoding's known rate."""
     duration = "minutes unknown until plain decoding of this pair is measured"
     if rate := plan_job(settings)[0].rate:
-        tokens = count_answers(settings, race) * settings.max_new_tokens
+        tokens = count_remaining_answers(settings, race) * settings.max_new_tokens
         minutes = tokens / rate.tokens_per_s / 60
         duration = f"some {minutes:.1f} minutes at plain decoding's rate ({rate.source})"
     return f"{duration}; fewer --decoders or 'confirm={{best: 2, prompts: 12}}' make it shorter"
 
 
-class _CandidateRace:
-    """Measurements of a search; candidates are given by their indices among the cells."""
+class _CandidateRunner:
+    """Decodes a search's candidates, which are given by their indices among the cells."""
 
     def __init__(self, settings: JobSettings, by: str, say: Callable[[str], None]) -> None:
         self.settings = settings
@@ -257,12 +264,12 @@ class _CandidateRace:
     def decode(
         self,
         examples: tuple[Example, ...],
-        places: Sequence[int] = (),
+        candidate_indices: Sequence[int] = (),
         stage: Stage = "screen",
     ) -> list[CellResult]:
         """Runs a job of plain decoding and some candidates; returns their results in order."""
         cells = self.settings.cells
-        job_cells = (cells[0], *(cells[place] for place in places))
+        job_cells = (cells[0], *(cells[place] for place in candidate_indices))
         job = replace(
             self.settings,
             cells=job_cells,
@@ -277,17 +284,19 @@ class _CandidateRace:
             results = [*read_so_far(job)]
             interruption = error
         baseline, *candidates = results
-        if places and baseline.status == "failed":
+        if candidate_indices and baseline.status == "failed":
             raise UsageError(f"plain decoding failed: {baseline.reason}")
         self.pace_s = float(baseline.metrics.get("latency_s") or 0)
-        pairs = zip(places, candidates, strict=True)
+        pairs = zip(candidate_indices, candidates, strict=True)
         place_results = [
             place_result
             for place_result in pairs
             if place_result[1].metrics or place_result[1].status == "failed"
         ]
         place_results.sort(key=lambda place_result: rank_of(place_result[1], self.by))
-        new_lines = {place: _build_line(cells[place], row, job) for place, row in place_results}
+        new_lines = {
+            place: _build_candidate_row(cells[place], row, job) for place, row in place_results
+        }
         self.lines = new_lines | self.lines | new_lines  # the last stage's first
         if interruption and self.lines:
             table = _format_table(pd.DataFrame(list(self.lines.values())))
@@ -298,7 +307,7 @@ class _CandidateRace:
 
     def rank(
         self,
-        places: Sequence[int],
+        candidate_indices: Sequence[int],
         results: Sequence[CellResult],
     ) -> tuple[pd.Series, pd.DataFrame]:
         """Returns candidates' numbers over all prompts until now (larger is better, NaN if
@@ -307,8 +316,8 @@ class _CandidateRace:
         name = "token_rate" if self.by.startswith("speedup") else self.by  # of the same prompts
         sign = -1 if column(name).better == "down" else 1
         records = RecordReader(files.results_file(self.settings.results, self.settings.asked.name))
-        numbers = {place: pd.Series({"": np.nan}) for place in places}
-        for place, row in zip(places, map(to_row, results), strict=True):
+        numbers = {place: pd.Series({"": np.nan}) for place in candidate_indices}
+        for place, row in zip(candidate_indices, map(to_row, results), strict=True):
             counts = self.counts.setdefault(place, {})
             counts |= records.counts(row, name) or {}
             if counts:
@@ -326,7 +335,7 @@ def recommend(
     """Searches the fastest of a job's cells; ``show`` gets a line before each long step.
 
     Raises UsageError: there are no fresh prompts, no decoder fits the pair, or plain decoding
-    failed; PlannedOnlyError: ``plan=true``.
+    failed; StopAfterPlanError: ``plan=true``.
     """
     confirm = settings.asked.confirm
     if confirm is None:
@@ -337,20 +346,20 @@ def recommend(
     if settings.asked.sink.wandb.enabled:
         raise UsageError("recommend has no sink=wandb: the job that it recommends logs")
     settings = settings.pin_revisions()
-    search = _CandidateRace(settings, confirm.by, show or (lambda line: None))
+    search = _CandidateRunner(settings, confirm.by, show or (lambda line: None))
     race = start_race(settings, confirm)
-    cost = estimate_cost(settings, race)
+    cost = describe_search_cost(settings, race)
     if settings.asked.plan:
-        raise PlannedOnlyError(f"{cost}\n{_estimate_time(settings, race)}")
+        raise StopAfterPlanError(f"{cost}\n{_describe_search_time(settings, race)}")
     search.say(f"{cost}; first, plain decoding's pace on one prompt")
     search.decode(settings.examples[:1])
 
     def tell(prompt_count: str) -> None:
-        minutes = count_answers(settings, race) * search.pace_s / 60
+        minutes = count_remaining_answers(settings, race) * search.pace_s / 60
         stage = f"{format_count(len(race.open), 'decoder')} on {prompt_count}"
         search.say(f"some {minutes:.1f} minutes left of the whole search at most; now {stage}")
 
-    while count := race.count_prompts():
+    while count := race.next_round_prompts():
         tell(format_count(count, "prompt"))
         examples = settings.examples[race.used : race.used + count]
         _, *results = search.decode(examples, race.open)
@@ -361,31 +370,31 @@ def recommend(
         plain, *results = search.decode(settings.fresh, best, "confirm")
         frame = pd.DataFrame(map(to_row, [plain, *results]))
         frame[LEAD] = [np.nan, *search.rank(best, results)[0]]
-    return _conclude(settings, frame, list(search.lines.values()))
+    return _build_result(settings, frame, list(search.lines.values()))
 
 
-def _conclude(
+def _build_result(
     settings: JobSettings,
     fresh_rows: pd.DataFrame,
-    lines: list[dict[str, Any]],
+    candidate_rows: list[dict[str, Any]],
 ) -> RecommendationResult:
     """Builds the result from the rows on fresh prompts, if any, and all candidates' lines."""
     best = None if fresh_rows.empty else headline(Group(settings.task.name, fresh_rows))
     no_draft_pays = best is None or best.code in ("", "ar") or not settings.pair.drafts
-    is_quiet = not any(line["doubt"] for line in lines)  # times of passes are sound
+    is_quiet = not any(line["doubt"] for line in candidate_rows)  # times of passes are sound
     required_speeds = (
-        measure_required_speeds(settings.pair)
+        measure_break_evens(settings.pair)
         if no_draft_pays and is_quiet and settings.served is None
         else ()
     )
-    for line in lines:
+    for line in candidate_rows:
         if best and line["fresh"]:  # as wide as the answer's
             wide = widen(line, "speedup", 1 if best.code == "ar" else best.tied[1])
             line |= zip(column("speedup").names[1:], wide or (), strict=False)
-    return RecommendationResult(best, pd.DataFrame(lines), required_speeds)
+    return RecommendationResult(best, pd.DataFrame(candidate_rows), required_speeds)
 
 
-def _build_line(cell: Cell, row: CellResult, job: JobSettings) -> dict[str, Any]:
+def _build_candidate_row(cell: Cell, row: CellResult, job: JobSettings) -> dict[str, Any]:
     numbers = [column_name for name in NUMBERS for column_name in column(name).names]
     failure = row.reasons[0].text if row.status != "complete" else ""
     values = {name: row.metrics.get(name) for name in numbers}
@@ -408,12 +417,12 @@ def main(options: Namespace) -> int:
         usual = ("experiment=recommend", "sink=quiet", "sink.progress=true")
         settings = build_job_settings(compose_config([*usual, *options.words]))
         result = recommend(settings, lambda line: print(line, file=sys.stderr, flush=True))
-    except PlannedOnlyError as plan:
+    except StopAfterPlanError as plan:
         print(plan)
         return 0
-    answer = result.answer()
+    answer = result.format_answer()
     command = format_command(result, options.words)
-    needs = format_lines(result.needed)
+    needs = format_break_even_lines(result.needed)
     table = _format_table(result.candidates)
     told = [": ".join(answer), *([command] if command else []), ""]
     print("\n".join([*told, *table, *([""] if needs else []), *needs]))
@@ -427,7 +436,7 @@ def main(options: Namespace) -> int:
         temperature=settings.sampling.temperature,
         told=[*answer, command],
         heads=_HEADS,
-        lines=list(_iter_cells(result.candidates)),
+        lines=list(_iter_sort_keys_and_texts(result.candidates)),
         needs="\n".join(needs),
     )
     files.write_text(page, text)
@@ -452,12 +461,15 @@ def format_command(result: RecommendationResult, overrides: Sequence[str]) -> st
 
 
 def _format_table(candidates: pd.DataFrame) -> list[str]:
-    lines = [_HEADS, *([text for _, text in line] for line in _iter_cells(candidates))]
+    lines = [
+        _HEADS,
+        *([text for _, text in line] for line in _iter_sort_keys_and_texts(candidates)),
+    ]
     widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
     return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
 
 
-def _iter_cells(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:
+def _iter_sort_keys_and_texts(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:
     """Yields each candidate's cells as (key to sort by, text)."""
     for row in candidates.to_dict("records"):
         title = names.cell_name(row)

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def cpu_model() -> str:
+def read_cpu_model() -> str:
     """Returns the processor's name as the system gives it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():

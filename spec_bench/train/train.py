@@ -18,7 +18,7 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import DTYPES, load_model
 from spec_bench.engine.products import dense_weight
 from spec_bench.jobs.work.models import load_pair_tokenizer
-from spec_bench.measure.provenance import provenance
+from spec_bench.measure.provenance import collect_provenance
 from spec_bench.sinks.wandb import build_wandb, log_training
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import write_json
@@ -229,7 +229,7 @@ def write_results(training: TrainingRun, progress: TrainingProgress) -> dict[str
         "positions": accuracy and list(accuracy.counts),  # by guess
         "validation_loss": validation and _round_accuracy(validation.loss),
         # Without this machine's path.
-        "provenance": provenance()
+        "provenance": collect_provenance()
         | {"command": ["python", "-m", "spec_bench.train", *_get_overrides()]},
     }
     files = {"training.json": facts}

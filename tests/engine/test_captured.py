@@ -22,7 +22,7 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model import ForwardTimer, set_switches
 from spec_bench.engine.recorder import Recorder, near_tie_gap, why_not_recorded
 from spec_bench.engine.tree_pass import PREFILL_CHUNK, next_logits
-from spec_bench.measure.provenance import torch_state
+from spec_bench.measure.provenance import collect_torch_state
 from spec_bench.records.types import Request
 from tests.families import (
     GREEDY,
@@ -196,7 +196,7 @@ def test_a_timer_records_on_its_own_gpus_stream(monkeypatch):
 
 def test_no_pass_plans_attention_anew_or_adds_coarsely_and_a_run_says_so():
     set_switches()
-    state = torch_state()
+    state = collect_torch_state()
     assert "cudnn" not in state["attention_kernels"]
     assert "memory_efficient" in state["attention_kernels"]
     assert state["tf32"] is False

@@ -16,7 +16,7 @@ from spec_bench.jobs.sweep.plan import Rate
 from spec_bench.recommend import recommend as search
 from spec_bench.recommend.recommend import (
     RecommendationResult,
-    estimate_cost,
+    describe_search_cost,
     format_command,
     start_race,
 )
@@ -138,13 +138,17 @@ def test_a_search_decodes_as_many_answers_as_its_candidates_and_prompts_allow(
     words = ["experiment=recommend", f"cells=[{trees}]", f"prompts={prompts}"]
     asked = build_job_settings(compose_config(words))
     race = start_race(asked, asked.asked.confirm)
-    assert (len(race.open), race.prompts, race.count_prompts() > 0) == (cells, prompts, cells > 3)
+    assert (len(race.open), race.prompts, race.next_round_prompts() > 0) == (
+        cells,
+        prompts,
+        cells > 3,
+    )
     answers = searched + (min(cells, 3) + 1) * 30
     told = f"at most {answers} answers of at most {asked.max_new_tokens} tokens"
-    assert estimate_cost(asked, race).startswith(
+    assert describe_search_cost(asked, race).startswith(
         f"{cells} candidates, the best {min(cells, 3)} on 30 "
     )
-    assert estimate_cost(asked, race).endswith(told)
+    assert describe_search_cost(asked, race).endswith(told)
     assert not {each.id for each in asked.examples} & {each.id for each in asked.fresh}
 
 

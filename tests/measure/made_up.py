@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from spec_bench.jobs.work.metering import EnergyMetering
-from spec_bench.measure.energy import energy_settings, meters, nvidia_smi
+from spec_bench.measure.energy import meters, nvidia_smi, parse_energy_settings
 from spec_bench.records.types import Generation
 from tests.measure import stand_ins
 
@@ -36,7 +36,7 @@ class Clock:
 
 @dataclass
 class Samples:
-    """``SmiSampler`` over what the program would have printed by then."""
+    """``PowerSampler`` over what the program would have printed by then."""
 
     clock: Clock
     curves: list
@@ -72,7 +72,7 @@ def machine(*curves):
             held.enter_context(patch.object(module, "time", clock))
         held.enter_context(patch.object(nvidia_smi, "query_gpus", query))
         sampler = lambda *told: Samples(clock, played, *told)  # noqa: E731
-        held.enter_context(patch.object(nvidia_smi, "SmiSampler", sampler))
+        held.enter_context(patch.object(nvidia_smi, "PowerSampler", sampler))
         nvml = stand_ins.StandInNvml(played)
         held.enter_context(patch.dict("sys.modules", pynvml=nvml))
         clock.curves = played
@@ -107,7 +107,7 @@ class Decoder:
 @contextmanager
 def metered(name, **settings):
     """An open meter as a job on a GPU has it."""
-    energy = energy_settings({"meter": name, "idle_s": 0.0, **settings})
+    energy = parse_energy_settings({"meter": name, "idle_s": 0.0, **settings})
     spec = SimpleNamespace(tensor_parallel=False, device_map=None)
     asked, pair = SimpleNamespace(energy=energy), SimpleNamespace(specs=(spec,))
     with EnergyMetering(SimpleNamespace(asked=asked, device="cuda", pair=pair)) as metering:

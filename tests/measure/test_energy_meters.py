@@ -11,10 +11,16 @@ import yaml
 from spec_bench.decode.decoder import Decoder
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.work.metering import EnergyMetering, share_energy
-from spec_bench.measure.energy import EnergyReading, build_meter, energy_settings, meter, meters
-from spec_bench.measure.energy.counters import Gpu, job_gpus, visible_gpus
+from spec_bench.measure.energy import (
+    EnergyReading,
+    build_meter,
+    meter,
+    meters,
+    parse_energy_settings,
+)
+from spec_bench.measure.energy.counters import Gpu, select_job_gpus, select_visible_gpus
 from spec_bench.measure.energy.meters import EnergyMeter, UnmeteredError
-from spec_bench.measure.energy.nvidia_smi import integral_j, largest_gap_s
+from spec_bench.measure.energy.nvidia_smi import find_largest_sample_gap_s, integrate_power_j
 from spec_bench.records.types import Generation
 from spec_bench.settings.configs import conf_dir
 from tests.jobs.tiny import rows_of
@@ -181,18 +187,18 @@ GPUS = [Gpu(0, "GPU-aaa1"), Gpu(1, "GPU-aab2"), Gpu(2, "GPU-ccc3")]
     ],
 )
 def test_trapezoids_have_their_ends_interpolated(begin_s, end_s, joules):
-    assert integral_j(TIMES, POWER, begin_s, end_s) == joules
+    assert integrate_power_j(TIMES, POWER, begin_s, end_s) == joules
 
 
 @pytest.mark.parametrize(("times", "window"), [(TIMES, (-0.1, 1)), (TIMES, (1, 4.1)), ([], (0, 1))])
 def test_samples_that_do_not_reach_over_the_window_give_no_number(times, window):
     with pytest.raises(UnmeteredError, match="do not reach"):
-        integral_j(times, POWER[: len(times)], *window)
+        integrate_power_j(times, POWER[: len(times)], *window)
 
 
 def test_the_largest_gap_is_of_samples_that_the_window_touches():
-    assert largest_gap_s(TIMES, 0.5, 1.5) == 1.0
-    assert largest_gap_s(TIMES, 3.0, 3.5) == 2.0
+    assert find_largest_sample_gap_s(TIMES, 0.5, 1.5) == 1.0
+    assert find_largest_sample_gap_s(TIMES, 3.0, 3.5) == 2.0
 
 
 @pytest.mark.parametrize(
@@ -203,14 +209,14 @@ def test_the_largest_gap_is_of_samples_that_the_window_touches():
     ],
 )
 def test_visible_gpus_are_those_that_cuda_shows(visible, indices):
-    assert [gpu.index for gpu in visible_gpus(GPUS, visible)] == indices
+    assert [gpu.index for gpu in select_visible_gpus(GPUS, visible)] == indices
 
 
 def test_the_jobs_gpus_are_at_its_place_among_the_visible(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
-    assert job_gpus(GPUS, None, (1,)) == [GPUS[1]]
-    assert job_gpus(GPUS, None, None) == [GPUS[2], GPUS[1]]
-    assert job_gpus(GPUS, ("0", "GPU-ccc3"), (1,)) == [GPUS[0], GPUS[2]]
+    assert select_job_gpus(GPUS, None, (1,)) == [GPUS[1]]
+    assert select_job_gpus(GPUS, None, None) == [GPUS[2], GPUS[1]]
+    assert select_job_gpus(GPUS, ("0", "GPU-ccc3"), (1,)) == [GPUS[0], GPUS[2]]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +226,7 @@ def test_the_jobs_gpus_are_at_its_place_among_the_visible(monkeypatch):
 def test_no_gpu_to_add_up_is_a_reason(monkeypatch, visible, devices, message):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with pytest.raises(UnmeteredError, match=message):
-        job_gpus(GPUS, devices, None)
+        select_job_gpus(GPUS, devices, None)
 
 
 def test_each_meter_has_a_config_with_its_defaults_and_touches_nothing_when_built():
@@ -257,11 +263,11 @@ def test_a_wrong_setting_is_refused_by_name(config, named):
 
 
 def test_settings_that_move_a_joule_are_part_of_the_run_id_and_no_meter_is_none():
-    one, two = (energy_settings({"meter": "nvidia_smi", "period_s": p}) for p in (0.1, 0.2))
+    one, two = (parse_energy_settings({"meter": "nvidia_smi", "period_s": p}) for p in (0.1, 0.2))
     assert one.identity() != two.identity()
-    assert energy_settings({"meter": "nvml", "devices": 1}).identity()["devices"] == ["1"]
+    assert parse_energy_settings({"meter": "nvml", "devices": 1}).identity()["devices"] == ["1"]
     for name in ("none", "auto"):
-        assert energy_settings({"meter": name}).identity() == "none"
+        assert parse_energy_settings({"meter": name}).identity() == "none"
 
 
 class Constant(EnergyMeter):
@@ -275,17 +281,17 @@ def test_a_meter_of_another_package_has_settings_of_its_own():
     meter("constant", watts=40.0, idle_s=1.0)(Constant)
     try:
         assert build_meter({"meter": "constant", "watts": 50.0}).idle_power_w == 50.0
-        told = energy_settings({"meter": "constant"})
+        told = parse_energy_settings({"meter": "constant"})
         assert told.identity() == {"meter": "constant", "watts": 40.0, "idle_s": 1.0}
         with pytest.raises(ValueError, match=r"energy\.wats"):
-            energy_settings({"meter": "constant", "wats": 1})
+            parse_energy_settings({"meter": "constant", "wats": 1})
     finally:
         meter.forget("constant")
 
 
 def automatic(device):
     spec = SimpleNamespace(tensor_parallel=False, device_map=None)
-    energy, pair = energy_settings({"meter": "auto"}), SimpleNamespace(specs=(spec,))
+    energy, pair = parse_energy_settings({"meter": "auto"}), SimpleNamespace(specs=(spec,))
     asked = SimpleNamespace(energy=energy)
     return EnergyMetering(SimpleNamespace(asked=asked, device=device, pair=pair))
 
@@ -295,9 +301,11 @@ def test_the_first_meter_that_opens_is_taken_under_its_own_name(play_power, monk
     quick = {"nvml": {"idle_s": 0.0}, "nvidia_smi": {"idle_s": 0.0, "period_s": 0.01}}
 
     def made(told):
-        return energy_settings(told | quick[told["meter"]] if isinstance(told, dict) else told)
+        return parse_energy_settings(
+            told | quick[told["meter"]] if isinstance(told, dict) else told
+        )
 
-    monkeypatch.setattr(meters, "energy_settings", made)
+    monkeypatch.setattr(meters, "parse_energy_settings", made)
     with automatic("cuda") as metering:
         assert metering.meter.name == "nvidia_smi"  # NVML finds no GPU here
         metering.begin()

@@ -102,10 +102,12 @@ def test_samples_from_before_a_clock_was_set_back_are_forgotten(monkeypatch):
     stamps = ["2026/01/01 10:00:00.0", "2026/01/01 10:00:01.0", "2026/01/01 09:00:00.5"]
     lines = [f"{stamp}, 0, {watts}" for watts, stamp in enumerate(stamps)]
     ended = SimpleNamespace(wait=lambda: 0)
-    monkeypatch.setattr(nvidia_smi, "_spawn", lambda _: (ended, os.open(os.devnull, os.O_RDONLY)))
-    monkeypatch.setattr(nvidia_smi, "_read_lines", lambda _: lines)
-    sampler = nvidia_smi.SmiSampler([nvidia_smi.Gpu(0, "GPU-0")], "power.draw", 0.1)
-    sampler._read([])
+    monkeypatch.setattr(
+        nvidia_smi, "_spawn_on_terminal", lambda _: (ended, os.open(os.devnull, os.O_RDONLY))
+    )
+    monkeypatch.setattr(nvidia_smi, "_iter_terminal_lines", lambda _: lines)
+    sampler = nvidia_smi.PowerSampler([nvidia_smi.Gpu(0, "GPU-0")], "power.draw", 0.1)
+    sampler._read_samples([])
     (times, power), *_ = sampler._traces.values()
     assert (len(times), power) == (1, [2.0])
 
@@ -150,8 +152,8 @@ def late(parent):
     while os.getppid() == parent:
         pass
     die_with(parent)
-die_with, smi._exit_with_parent = smi._exit_with_parent, late
-smi.SmiSampler([smi.Gpu(0, 'GPU-0')], 'power.draw', 0.1).start()
+die_with, smi._die_with_parent = smi._die_with_parent, late
+smi.PowerSampler([smi.Gpu(0, 'GPU-0')], 'power.draw', 0.1).start()
 """
 # The program outlives the thread that opens the meter, which is over at once.
 JOB = """

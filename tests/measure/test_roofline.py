@@ -13,11 +13,11 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.jobs.job.results import roofline_columns
 from spec_bench.measure import roofline
-from spec_bench.measure.roofline import ModelCost, count_bytes_of_prompt, measure_bandwidth
+from spec_bench.measure.roofline import ModelByteCounts, count_decode_bytes, measure_bytes_per_s
 from spec_bench.records.types import Generation, StepRecord
 from tests.families import decoder_settings, random_requests, tiny_pair
 
-TARGET = ModelCost(weight_bytes=1000, lookup_bytes=1, slot_bytes=10, logit_bytes=100)
+TARGET = ModelByteCounts(weight_bytes=1000, lookup_bytes=1, slot_bytes=10, logit_bytes=100)
 DRAFT = dataclasses.replace(TARGET, weight_bytes=50, slot_bytes=2)
 STEPS = (StepRecord(3, 3, 1, 2), StepRecord(0, 0, 0, 1))
 ONE = Generation("p", (1, 2, 3), "length", STEPS, 0.0, 2.0, 0.5, 1.5)
@@ -37,17 +37,17 @@ SLOT_BYTES = 2 * 2 * 64 * 4
 )
 def test_a_pass_reads_weights_once_and_only_the_rows_looked_up(name, read, weights, logits, total):
     model = load_model(ModelSpec(f"random:{name}"))
-    cost = roofline.model_cost(model.module, model.bytes_per_slot)
+    cost = roofline.count_model_bytes(model.module, model.bytes_per_slot)
     assert cost.weight_bytes == 4 * read == weights
     assert cost.lookup_bytes == 64 * 4
     moved = weights + 3 * (64 * 4 + SLOT_BYTES) + 10 * SLOT_BYTES + logits * 512 * 4
-    assert roofline.count_bytes_of_pass(cost, 3, 10, logits) == moved == total
+    assert roofline.count_pass_bytes(cost, 3, 10, logits) == moved == total
 
 
 def test_a_gpu_is_known_by_what_the_driver_calls_it():
     told = {"NVIDIA H200": "H200", "NVIDIA A100-SXM4-80GB": "A100", "NVIDIA RTX A6000": "A6000"}
     told |= {"NVIDIA H100 80GB HBM3": "H100", "NVIDIA L40S": None, "cpu": None}
-    assert [roofline.nominal_bandwidth(name) for name in told] == [
+    assert [roofline.look_up_nominal_bytes_per_s(name) for name in told] == [
         roofline.NOMINAL.get(k) for k in told.values()
     ]
 
@@ -56,21 +56,23 @@ def test_a_prompts_bytes_are_weights_context_nodes_and_logits_of_every_call():
     # Six tokens of prompt: five are in the cache at the first call, seven at the second.
     first, second = 1000 + 4 * 11 + 5 * 10 + 4 * 100, 1000 + 11 + 7 * 10 + 100
     level = 50 + 3 + 5 * 2 + 100
-    assert count_bytes_of_prompt(ONE, 6, TARGET, [DRAFT]) == first + second + 3 * level
-    assert count_bytes_of_prompt(ONE, 6, TARGET, [], head_bytes=7.0) == first + second + 14
+    assert count_decode_bytes(ONE, 6, TARGET, [DRAFT]) == first + second + 3 * level
+    assert count_decode_bytes(ONE, 6, TARGET, [], head_bytes=7.0) == first + second + 14
 
 
 def test_rows_that_decode_together_share_the_reading_of_the_weights():
-    alone, four = (count_bytes_of_prompt(ONE, 6, TARGET, [DRAFT], batch=batch) for batch in (1, 4))
+    alone, four = (
+        count_decode_bytes(ONE, 6, TARGET, [DRAFT], batch_size=batch) for batch in (1, 4)
+    )
     assert alone - four == 0.75 * (2 * 1000 + 3 * 50)
 
 
 def test_the_share_is_of_the_seconds_of_decoding_and_starved_passes_lower_it():
-    assert roofline.bound_over_measured(1000.0, [ONE], 1000.0) == 0.5
+    assert roofline.bound_over_measured_time(1000.0, [ONE], 1000.0) == 0.5
     # The event pair around a pass spans a wait for launches: this halves.
     starved = dataclasses.replace(ONE, decode_s=4.0, target_s=3.0, draft_s=1.0)
-    assert roofline.bound_over_measured(1000.0, [starved], 1000.0) == 0.25
-    assert roofline.bound_over_measured(1000.0, [], 1000.0) is None
+    assert roofline.bound_over_measured_time(1000.0, [starved], 1000.0) == 0.25
+    assert roofline.bound_over_measured_time(1000.0, [], 1000.0) is None
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +116,9 @@ def test_what_other_code_decodes_has_neither():
 
 @pytest.fixture(autouse=True)
 def forgotten():
-    roofline._measure_bandwidth_once.cache_clear()
+    roofline._measure_bytes_per_s_once.cache_clear()
     yield
-    roofline._measure_bandwidth_once.cache_clear()
+    roofline._measure_bytes_per_s_once.cache_clear()
 
 
 def test_the_buffer_is_as_large_as_the_weights_within_limits(monkeypatch):
@@ -126,31 +128,31 @@ def test_the_buffer_is_as_large_as_the_weights_within_limits(monkeypatch):
         streamed.append((size, dtype))
         return size, 0.5
 
-    monkeypatch.setattr(roofline, "fastest_stream", stream)
-    monkeypatch.setattr(roofline, "free_bytes", lambda device: 2**40)
+    monkeypatch.setattr(roofline, "time_fastest_kernel", stream)
+    monkeypatch.setattr(roofline, "get_free_bytes", lambda device: 2**40)
     model = nn.Linear(1024, 1024, bias=False, dtype=torch.bfloat16)
-    assert measure_bandwidth(model) == 2 * 2 * 2**20
-    assert measure_bandwidth(model) == 2 * 2 * 2**20  # from memory
-    measure_bandwidth(nn.Linear(2, 2))
+    assert measure_bytes_per_s(model) == 2 * 2 * 2**20
+    assert measure_bytes_per_s(model) == 2 * 2 * 2**20  # from memory
+    measure_bytes_per_s(nn.Linear(2, 2))
     with torch.device("meta"):
-        measure_bandwidth(nn.Linear(2**17, 2**13))
+        measure_bytes_per_s(nn.Linear(2**17, 2**13))
     assert [size for size, _ in streamed] == [2 * 2**20, roofline.LEAST_BYTES, roofline.MOST_BYTES]
     assert streamed[0][1] == torch.bfloat16
 
 
 def test_a_real_buffer_has_a_plausible_rate_and_none_without_room_or_weights(monkeypatch):
-    assert 1e7 < measure_bandwidth(nn.Linear(512, 1024)) < 1e13
-    assert measure_bandwidth(nn.Identity()) is None
-    monkeypatch.setattr(roofline, "free_bytes", lambda device: roofline.LEAST_BYTES)
-    roofline._measure_bandwidth_once.cache_clear()
-    assert measure_bandwidth(nn.Linear(2, 2)) is None
+    assert 1e7 < measure_bytes_per_s(nn.Linear(512, 1024)) < 1e13
+    assert measure_bytes_per_s(nn.Identity()) is None
+    monkeypatch.setattr(roofline, "get_free_bytes", lambda device: roofline.LEAST_BYTES)
+    roofline._measure_bytes_per_s_once.cache_clear()
+    assert measure_bytes_per_s(nn.Linear(2, 2)) is None
 
 
 def test_the_shortest_of_all_ways_through_a_buffer_counts():
     lengths_s = [9.0, 4.0, 9.0, 5.0, 9.0, 8.0]  # two of sum, product, copy
     clock = itertools.accumulate(part for length_s in lengths_s for part in (0.0, length_s))
     cpu = torch.device("cpu")
-    assert roofline.fastest_stream(cpu, torch.bfloat16, 2**16, 2, lambda: next(clock)) == (
+    assert roofline.time_fastest_kernel(cpu, torch.bfloat16, 2**16, 2, lambda: next(clock)) == (
         2**16,
         4.0,
     )

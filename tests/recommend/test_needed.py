@@ -5,9 +5,9 @@ import pytest
 from spec_bench.recommend.recommend import (
     PASSES,
     SHARES,
-    compute_required,
-    count_delivered,
-    find_break_even,
+    compute_break_evens,
+    expected_tokens_per_call,
+    find_break_even_acceptance,
     measure_pass_costs,
 )
 from tests.kinds import tiny_pair_of
@@ -15,17 +15,17 @@ from tests.kinds import tiny_pair_of
 
 @pytest.mark.parametrize(("length", "cost"), [(1, 1.5), (3, 2.0), (7, 5.4), (15, 1.01)])
 def test_at_the_least_acceptance_a_call_delivers_what_it_costs(length, cost):
-    found = find_break_even(length, cost)
-    assert found is not None and count_delivered(length, found) == pytest.approx(cost)
+    found = find_break_even_acceptance(length, cost)
+    assert found is not None and expected_tokens_per_call(length, found) == pytest.approx(cost)
 
 
 def test_a_call_that_costs_as_much_as_all_its_tokens_never_pays():
-    assert find_break_even(2, 3.0) is None
-    assert find_break_even(2, 0.9) == 0.0
+    assert find_break_even_acceptance(2, 3.0) is None
+    assert find_break_even_acceptance(2, 0.9) == 0.0
 
 
 def test_a_draft_that_costs_more_must_accept_more():
-    (one, three) = compute_required({1: 1.0, 2: 1.2, 4: 1.5})
+    (one, three) = compute_break_evens({1: 1.0, 2: 1.2, 4: 1.5})
     assert (one.length, three.length) == (1, 3)
     assert one.acceptance[0.0] == pytest.approx(0.2)  # 1 + a = 1.2
     for each in (one, three):

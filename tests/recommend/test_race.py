@@ -10,7 +10,7 @@ from spec_bench.recommend.race import Race
 def run_race(race, rates):
     """Decodes as a race asks; ``rates`` (candidates, prompts). Candidates and prompts by round."""
     rounds = []
-    while count := race.count_prompts():
+    while count := race.next_round_prompts():
         rounds.append((len(race.open), count))
         seen = pd.DataFrame(rates[race.open, : race.used + count], index=race.open)
         race.end_round(count, seen.mean(axis=1), seen)
@@ -62,4 +62,4 @@ def test_a_candidate_without_a_number_is_out_and_missing_prompts_are_no_differen
 
 @pytest.mark.parametrize(("cells", "best"), [(3, 3), (2, 3), (1, 1)])
 def test_there_is_no_race_where_all_are_wanted(cells, best):
-    assert Race([*range(cells)], best, 100, 15).count_prompts() == 0
+    assert Race([*range(cells)], best, 100, 15).next_round_prompts() == 0

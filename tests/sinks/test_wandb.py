@@ -13,7 +13,7 @@ import wandb
 
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.measure.energy import counters
-from spec_bench.measure.provenance import provenance
+from spec_bench.measure.provenance import collect_provenance
 from spec_bench.sinks.sink import WandbSettings
 from spec_bench.sinks.wandb import HISTORY, Wandb, _announce_offline, find_projects, open_run
 from spec_bench.system import files
@@ -97,7 +97,7 @@ def test_a_config_names_the_commit_and_versions_and_a_line_is_of_the_time_of_its
     *_, run_id = (each.run_id for each in run_job(*JOB, "task.scores=[rouge2,bleu]"))
     ended = time.time()
     ((run,),) = (runs for name, runs in runs_below(tmp_path).items() if name == run_id)
-    state = provenance()
+    state = collect_provenance()
     checkout = state["git"] or {"revision": None, "dirty": None}
     assert run.config["commit"] == checkout["revision"]
     assert run.config["uncommitted_changes"] == checkout["dirty"]

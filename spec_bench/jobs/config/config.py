@@ -20,7 +20,7 @@ from spec_bench.engine.model_spec import INTERSECTION, read_kept_tokens, refuse_
 from spec_bench.jobs.config.cells import CellRequest, parse_cells
 from spec_bench.jobs.config.model_files import model_path
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
-from spec_bench.measure.energy import EnergySettings, energy_settings
+from spec_bench.measure.energy import EnergySettings, parse_energy_settings
 from spec_bench.records.sampling import check_generation
 from spec_bench.server.settings import ServerSettings
 from spec_bench.settings.validation import (
@@ -124,7 +124,7 @@ class RunSettings:
         dict[str, Any], BeforeValidator(partial(check_generation, where="generation"))
     ]
     engine: EngineSettings
-    energy: Annotated[EnergySettings, PlainValidator(energy_settings)]
+    energy: Annotated[EnergySettings, PlainValidator(parse_energy_settings)]
     sink: Annotated[SinkSettings, PlainValidator(sink_settings)]
     server: ServerSettings = field(default_factory=ServerSettings)
     simulate: Annotated[

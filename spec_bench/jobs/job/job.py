@@ -28,7 +28,13 @@ from spec_bench.jobs.store.store import CellStore, ReadOnlyCellStore
 from spec_bench.jobs.work import models
 from spec_bench.jobs.work.metering import EnergyMetering, gpu_ordinals
 from spec_bench.jobs.work.prompts import JobPrompts
-from spec_bench.measure.provenance import Machine, PeakMemory, device_name, machine, provenance
+from spec_bench.measure.provenance import (
+    MachineMonitor,
+    PeakMemoryMonitor,
+    collect_provenance,
+    describe_machine,
+    get_device_name,
+)
 from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.plain import compare_plain_with_printed, find_printed_plain_scores
 from spec_bench.records.types import CellResult, PromptError, Request
@@ -82,7 +88,7 @@ def _open_cells(settings: JobSettings, stack: ExitStack, says: StateCallback) ->
     for cell in settings.cells:
         kind = CellStore if is_first else ReadOnlyCellStore
         store = kind(settings.results, settings.run_id(cell), settings.user_code_digest)
-        runs.append(CellRun(cell, store, PeakMemory(settings.device)))
+        runs.append(CellRun(cell, store, PeakMemoryMonitor(settings.device)))
     for cell_run in sorted(runs, key=lambda cell_run: cell_run.run_id):
         alone = cell_run.cell.name != BASELINE or len(runs) == 1 or processes.count() > 1
         free = cell_run.store.lock(wait=False)
@@ -123,7 +129,7 @@ def _run_cells(
     is_first = processes.rank() == 0
     shows_progress = settings.asked.sink.progress and is_first
     energy_metering = stack.enter_context(EnergyMetering(settings))
-    job_machine = stack.enter_context(Machine(settings.device, gpu_ordinals(settings)))
+    job_machine = stack.enter_context(MachineMonitor(settings.device, gpu_ordinals(settings)))
     tokenizer, tokens = models.load_pair_tokenizer(settings.pair)
     prompts = JobPrompts.build(settings, tokenizer)
     backend: ModelBackend | ServerBackend
@@ -142,7 +148,7 @@ def _run_cells(
         if not cell_run.shared and (cell_run in pending or cell_run is session.baseline):
             cell_run.done = cell_run.store.repair_tokens(backend.vocabulary)
     active = session.active()
-    origin = provenance()
+    origin = collect_provenance()
     for cell_run in (cell_run for cell_run in pending if not cell_run.shared):
         cell_run.store.hold_token_ids(prompts.token_ids_digest)
         cell_run.store.describe(settings.cell_settings(cell_run.cell), origin)
@@ -344,13 +350,13 @@ class ModelBackend:
         device = session.settings.device
         config = getattr(getattr(target, "module", None), "config", None)
         return {
-            "device": device_name(device),
+            "device": get_device_name(device),
             "dtype": str(getattr(target, "dtype", "")).removeprefix("torch."),
             "attention": getattr(config, "_attn_implementation", "") or "",
             "products": getattr(target, "products", ""),
             "threads": torch.get_num_threads(),
             "stop_rule": session.settings.task.ends(self._tokenizer).rule,
-            "machine": machine(device),
+            "machine": describe_machine(device),
         }
 
     def close(self) -> None:

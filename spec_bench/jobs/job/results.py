@@ -20,11 +20,11 @@ from spec_bench.jobs.store.experiment import job_id
 from spec_bench.jobs.work.metering import NO_SAMPLE, energy_reasons
 from spec_bench.jobs.work.prompts import JobPrompts
 from spec_bench.measure.roofline import (
-    bound_over_measured,
-    count_bytes_of_prompt,
-    measure_bandwidth,
-    model_cost,
-    nominal_bandwidth,
+    bound_over_measured_time,
+    count_decode_bytes,
+    count_model_bytes,
+    look_up_nominal_bytes_per_s,
+    measure_bytes_per_s,
 )
 from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.calls import levels_per_call
@@ -353,11 +353,13 @@ def roofline_columns(
     loaded_models = [model for model in models if isinstance(model, HuggingFaceModel)]
     if not calls or len(loaded_models) < len(models):
         return {}
-    target, *drafts = (model_cost(model.module, model.bytes_per_slot) for model in loaded_models)
+    target, *drafts = (
+        count_model_bytes(model.module, model.bytes_per_slot) for model in loaded_models
+    )
     heads = getattr(decoder, "heads", None)
     head_bytes = float(sum(part.nbytes for part in heads.parameters())) if heads else 0.0
     moved_bytes = sum(
-        count_bytes_of_prompt(
+        count_decode_bytes(
             generation,
             prompt_tokens[generation.prompt_id],
             target,
@@ -369,10 +371,10 @@ def roofline_columns(
     )
     at_once = max(1, processes.count())
     columns: dict[str, Any] = {"moved_bytes": round(moved_bytes / calls)}
-    if (bandwidth := measure_bandwidth(loaded_models[0].module)) is not None:
+    if (bandwidth := measure_bytes_per_s(loaded_models[0].module)) is not None:
         columns["bandwidth_bytes_per_s"] = round(bandwidth * at_once)
-    if (nominal := nominal_bandwidth(device_name)) is not None:
-        share = bound_over_measured(moved_bytes, generations, nominal * at_once)
+    if (nominal := look_up_nominal_bytes_per_s(device_name)) is not None:
+        share = bound_over_measured_time(moved_bytes, generations, nominal * at_once)
         columns["bound_over_measured"] = share
     return columns
 

@@ -34,7 +34,7 @@ from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.store.store import CellStore, Models, Repeats
 from spec_bench.jobs.work.metering import EnergyMetering
 from spec_bench.jobs.work.prompts import JobPrompts
-from spec_bench.measure.provenance import Machine, PeakMemory
+from spec_bench.measure.provenance import MachineMonitor, PeakMemoryMonitor
 from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation, PromptError, Reason, Request
 from spec_bench.server.decoder import UnansweredError
@@ -68,7 +68,7 @@ class CellRun:
 
     cell: Cell  # which decoder
     store: CellStore  # where its records go
-    memory: PeakMemory  # of its windows
+    memory: PeakMemoryMonitor  # of its windows
     ran: IterationCounts = field(
         default_factory=IterationCounts
     )  # how iterations of its windows ran
@@ -137,7 +137,7 @@ class Session:
     pending: Sequence[CellRun]  # those without a complete result
     prompts: JobPrompts
     metering: EnergyMetering  # its energy meter, open
-    machine: Machine  # what it runs on
+    machine: MachineMonitor  # what it runs on
     against: Timings = field(default_factory=dict)  # every timing of the baseline
     # a pass's seconds now over those when the threads were chosen
     slowdown: Callable[[], float] = lambda: 1.0
@@ -308,7 +308,7 @@ def _decode(
             [answers[prompt_id].tokens for prompt_id in earlier_ids if prompt_id in answers]
         )
         cell_run.memory.begin()
-        session.machine.begin()
+        session.machine.begin_window()
         decoder.ran = cell_run.ran
         generations = _attempt(session, cell_run, decoder, requests, progress)
         cell_run.last = requests, generations
@@ -404,7 +404,7 @@ def _add_session_fields(
     """Generations with what only the job knows: when, on what, of which kind."""
     lengths = {request.prompt_id: len(request.prompt_ids) for request in requests}
     state: dict[str, Any] = {
-        **session.machine.read(),
+        **session.machine.end_window(),
         "repeat": repeat,
         "session": session.name,
     }

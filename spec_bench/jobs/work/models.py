@@ -38,7 +38,7 @@ from spec_bench.engine.model_spec import INTERSECTION, read_kept_tokens
 from spec_bench.engine.products import dense_weight
 from spec_bench.jobs.config.model_files import get_mark, model_path
 from spec_bench.jobs.config.pair import Pair
-from spec_bench.measure.provenance import machine
+from spec_bench.measure.provenance import describe_machine
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
@@ -225,7 +225,7 @@ def use_threads(
         else:
             count, seconds = choose_thread_count(
                 stored_choice[0],
-                f"{stored_choice[1]}, {machine('cpu')}, {usual} threads",
+                f"{stored_choice[1]}, {describe_machine('cpu')}, {usual} threads",
                 usual,
                 run_pass,
             )

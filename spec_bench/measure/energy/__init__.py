@@ -10,5 +10,5 @@ from spec_bench.measure.energy.meters import EnergyMeter as EnergyMeter
 from spec_bench.measure.energy.meters import EnergyReading as EnergyReading
 from spec_bench.measure.energy.meters import EnergySettings as EnergySettings
 from spec_bench.measure.energy.meters import build_meter as build_meter
-from spec_bench.measure.energy.meters import energy_settings as energy_settings
 from spec_bench.measure.energy.meters import meter as meter
+from spec_bench.measure.energy.meters import parse_energy_settings as parse_energy_settings

@@ -23,10 +23,10 @@ class Gpu:
     uuid: str  # GPU-...
 
 
-def job_gpus(
+def select_job_gpus(
     gpus: Sequence[Gpu],
-    devices: Sequence[str] | None,
-    ordinals: Sequence[int] | None,
+    configured_gpus: Sequence[str] | None,
+    visible_ordinals: Sequence[int] | None,
 ) -> list[Gpu]:
     """Selects the GPUs that the job uses, so that no other job's watts are counted.
 
@@ -34,17 +34,17 @@ def job_gpus(
     CUDA_VISIBLE_DEVICES shows. Raises ``UnmeteredError`` if there is none, or only a part of a GPU
     without a power sensor.
     """
-    if devices is not None:
-        return [_select_gpus(gpus, name) for name in devices]
-    visible = visible_gpus(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if ordinals is not None:
-        visible = [visible[position] for position in ordinals if position < len(visible)]
+    if configured_gpus is not None:
+        return [_find_gpu(gpus, name) for name in configured_gpus]
+    visible = select_visible_gpus(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if visible_ordinals is not None:
+        visible = [visible[position] for position in visible_ordinals if position < len(visible)]
     if not visible:
         raise UnmeteredError("the job sees no GPU")
     return visible
 
 
-def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
+def select_visible_gpus(gpus: Sequence[Gpu], cuda_visible_devices: str | None) -> list[Gpu]:
     """Parses CUDA_VISIBLE_DEVICES as CUDA does and returns these GPUs in its order.
 
     It lists indices or beginnings of UUIDs; what follows the first wrong one is not visible (CUDA
@@ -52,14 +52,14 @@ def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
     uses it too on machines with GPUs of one kind, elsewhere with CUDA_DEVICE_ORDER=PCI_BUS_ID.
     Raises ``UnmeteredError`` if it names a MIG instance.
     """
-    if visible is None:
+    if cuda_visible_devices is None:
         return list(gpus)
     shown_gpus: list[Gpu] = []
-    for name in visible.split(","):
+    for name in cuda_visible_devices.split(","):
         if name.strip().startswith("MIG-"):
             raise UnmeteredError("a MIG instance has no power sensor of its own")
         try:
-            gpu = _select_gpus(gpus, name.strip())
+            gpu = _find_gpu(gpus, name.strip())
         except UnmeteredError:
             break
         if gpu in shown_gpus:
@@ -68,28 +68,32 @@ def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
     return shown_gpus
 
 
-def _select_gpus(gpus: Sequence[Gpu], name: str) -> Gpu:
-    if name.isdigit():
-        matches = [gpu for gpu in gpus if gpu.index == int(name)]
+def _find_gpu(gpus: Sequence[Gpu], index_or_uuid: str) -> Gpu:
+    if index_or_uuid.isdigit():
+        matches = [gpu for gpu in gpus if gpu.index == int(index_or_uuid)]
     else:
-        matches = [gpu for gpu in gpus if name.startswith("GPU-") and gpu.uuid.startswith(name)]
+        matches = [
+            gpu
+            for gpu in gpus
+            if index_or_uuid.startswith("GPU-") and gpu.uuid.startswith(index_or_uuid)
+        ]
     if len(matches) != 1:
         indices = ", ".join(str(gpu.index) for gpu in gpus) or "none"
-        raise UnmeteredError(f"there is no GPU {name!r}; there are: {indices}")
+        raise UnmeteredError(f"there is no GPU {index_or_uuid!r}; there are: {indices}")
     return matches[0]
 
 
-def nvml_handles(
+def get_job_nvml_handles(
     nvml: Any,
     devices: Sequence[str] | None,
     ordinals: Sequence[int] | None,
 ) -> list[Any]:
-    """Returns NVML's handles of the job's GPUs (``job_gpus``), or raises NVML's own error."""
+    """Returns NVML handles of the job's GPUs (``select_job_gpus``), or raises NVML's own error."""
     gpus = []
     for index in range(nvml.nvmlDeviceGetCount()):
         uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))
         gpus.append(Gpu(index, uuid.decode() if isinstance(uuid, bytes) else str(uuid)))
-    gpus_of_job = job_gpus(gpus, devices, ordinals)
+    gpus_of_job = select_job_gpus(gpus, devices, ordinals)
     return [nvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in gpus_of_job]
 
 
@@ -109,7 +113,7 @@ class NvmlMeter(EnergyMeter[tuple[int, ...]]):
         try:
             pynvml.nvmlInit()
             self._nvml = pynvml
-            self._handles = nvml_handles(pynvml, self.settings.devices, self.ordinals)
+            self._handles = get_job_nvml_handles(pynvml, self.settings.devices, self.ordinals)
         except pynvml.NVMLError as error:
             raise UnmeteredError(f"NVML: {error}") from None
         self.mark()

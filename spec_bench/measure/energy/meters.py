@@ -90,7 +90,7 @@ class EnergySettings:
         return {"meter": self.meter, **values}
 
 
-def energy_settings(config: EnergySettings | Mapping[str, Any]) -> EnergySettings:
+def parse_energy_settings(config: EnergySettings | Mapping[str, Any]) -> EnergySettings:
     """Parses the config group ``energy`` and fills in the meter's defaults.
 
     Raises ``UsageError`` for an unknown meter or setting, or a wrong value.
@@ -123,9 +123,9 @@ def build_meter(
     config: EnergySettings | Mapping[str, Any], ordinals: Sequence[int] | None = None
 ) -> EnergyMeter[Any]:
     """Builds the configured meter, not yet open, for the GPUs at torch's ``ordinals`` (None: all
-    visible ones). Raises as ``energy_settings`` does.
+    visible ones). Raises as ``parse_energy_settings`` does.
     """
-    settings = energy_settings(config)
+    settings = parse_energy_settings(config)
     energy_meter: EnergyMeter[Any] = meter[settings.meter].build(settings, ordinals)
     return energy_meter
 
@@ -225,7 +225,7 @@ class EnergyMeter(Generic[Mark]):
 
 
 @meter("auto")
-class AutoMeter:
+class FirstWorkingGpuMeter:
     """Uses the first GPU meter that opens, under its name; else none, with all of their reasons.
 
     A processor's counters are not tried: only root reads them, and they count whole packages.
@@ -246,7 +246,7 @@ class AutoMeter:
         """Opens the first meter that works, the more exact one first."""
         reasons = []
         for name in ("nvml", "nvidia_smi"):
-            candidate = meter[name].build(energy_settings({"meter": name}), self._ordinals)
+            candidate = meter[name].build(parse_energy_settings({"meter": name}), self._ordinals)
             candidate.open()
             if not candidate.reason:
                 self._meter = candidate

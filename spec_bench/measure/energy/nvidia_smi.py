@@ -20,11 +20,11 @@ from datetime import UTC, datetime
 from functools import partial
 from io import FileIO
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from spec_bench.measure.energy.counters import Gpu, job_gpus
+from spec_bench.measure.energy.counters import Gpu, select_job_gpus
 from spec_bench.measure.energy.meters import EnergyMeter, UnmeteredError, meter
 
 PROGRAM = "nvidia-smi"
@@ -48,7 +48,7 @@ Trace = tuple[list[float], list[float]]
     idle_s=3.0,
     devices=None,
 )
-class SmiMeter(EnergyMeter[float]):
+class NvidiaSmiMeter(EnergyMeter[float]):
     """Integrates power over the samples' time stamps by the trapezoid rule and sums the GPUs.
 
     ``power.draw`` is an average over the last second on GPUs since Ampere (GA100 excepted), which
@@ -58,7 +58,7 @@ class SmiMeter(EnergyMeter[float]):
 
     name = "nvidia_smi"
     fields: Sequence[str] = ("power.draw.instant", "power.draw")  # the first that is known
-    _sampler: SmiSampler | None = None
+    _sampler: PowerSampler | None = None
     _clocks = (0.0, 0.0)  # at the last mark: seconds since the epoch, and of a clock nobody sets
 
     def start(self) -> None:
@@ -71,10 +71,12 @@ class SmiMeter(EnergyMeter[float]):
         devices = self.settings.devices
         meters_machine = self.whole and devices is None
         gpus = (
-            gpus_of_machine if meters_machine else job_gpus(gpus_of_machine, devices, self.ordinals)
+            gpus_of_machine
+            if meters_machine
+            else select_job_gpus(gpus_of_machine, devices, self.ordinals)
         )
         period_s = self.settings.period_s / (20 if self.whole else 1)  # one is picked of these
-        self._sampler = SmiSampler(gpus, find_field(gpus, self.fields), period_s)
+        self._sampler = PowerSampler(gpus, find_power_field(gpus, self.fields), period_s)
         self._sampler.start()
         self._clocks = time.time(), time.monotonic()
 
@@ -93,10 +95,10 @@ class SmiMeter(EnergyMeter[float]):
     def joules(self, begin: float, end: float) -> tuple[float, str]:
         assert self._sampler is not None
         traces = self._sampler.wait_for_samples(begin, end)
-        gap_s = max(largest_gap_s(times, begin, end) for times, _ in traces)
+        gap_s = max(find_largest_sample_gap_s(times, begin, end) for times, _ in traces)
         has_wide_gap = gap_s > _WIDE_PERIODS * self.settings.period_s
         flag = f"samples more than {_WIDE_PERIODS} periods apart" if has_wide_gap else ""
-        return sum(integral_j(*trace, begin, end) for trace in traces), flag
+        return sum(integrate_power_j(*trace, begin, end) for trace in traces), flag
 
     def stop(self) -> None:
         if self._sampler is not None:
@@ -105,7 +107,7 @@ class SmiMeter(EnergyMeter[float]):
 
 
 @meter("paper", period_s=1.0, idle_s=3.0, devices=None)
-class PaperMeter(SmiMeter):
+class DsbdPaperMeter(NvidiaSmiMeter):
     """Sums one sample of watts per second of all that a cell does, as the DSBD authors do.
 
     Their loop over the prompts is one window, from the first prefill on (arXiv:2409.16560, Appendix
@@ -142,7 +144,7 @@ class PaperMeter(SmiMeter):
 # From samples of power to energy: times are seconds on one clock, ascending; power is in watts.
 
 
-def integral_j(
+def integrate_power_j(
     times_s: Sequence[float],
     power_w: Sequence[float],
     begin_s: float,
@@ -160,7 +162,7 @@ def integral_j(
     return float(np.diff(moments) @ (power[1:] + power[:-1]) / 2)
 
 
-def largest_gap_s(times_s: Sequence[float], begin_s: float, end_s: float) -> float:
+def find_largest_sample_gap_s(times_s: Sequence[float], begin_s: float, end_s: float) -> float:
     """Returns the longest gap between samples in or next to a window, in seconds."""
     begin_index = bisect_right(times_s, begin_s) - 1
     end_index = bisect_left(times_s, end_s)
@@ -182,7 +184,7 @@ def query_gpus(fields: Iterable[str]) -> list[list[str]]:
         "text": True,
     }
     try:
-        process = subprocess.run(_build_command(fields), timeout=ANSWER_S, **capture)
+        process = subprocess.run(_build_query_command(fields), timeout=ANSWER_S, **capture)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnmeteredError(f"{PROGRAM} failed: {type(error).__name__}") from None
     if process.returncode:
@@ -193,7 +195,7 @@ def query_gpus(fields: Iterable[str]) -> list[list[str]]:
     ]
 
 
-def find_field(gpus: Sequence[Gpu], fields: Sequence[str]) -> str:
+def find_power_field(gpus: Sequence[Gpu], fields: Sequence[str]) -> str:
     """Finds the first power field that is a number on all of these GPUs.
 
     Raises ``UnmeteredError`` about the last field if none is.
@@ -211,15 +213,15 @@ def find_field(gpus: Sequence[Gpu], fields: Sequence[str]) -> str:
     raise last_error
 
 
-def _parse_watts(text: str, field: str, index: int) -> float:
+def _parse_watts(text: str, field: str, gpu_index: int) -> float:
     """Parses a power; raises ``UnmeteredError`` for ``[N/A]`` and the like."""
     try:
         return float(text)
     except ValueError:
-        raise UnmeteredError(f"{PROGRAM} gives {field} as {text} on GPU {index}") from None
+        raise UnmeteredError(f"{PROGRAM} gives {field} as {text} on GPU {gpu_index}") from None
 
 
-def _build_command(fields: Iterable[str]) -> list[str]:
+def _build_query_command(fields: Iterable[str]) -> list[str]:
     """Builds the command line; raises ``UnmeteredError`` if the program is missing."""
     program = shutil.which(PROGRAM)
     if program is None:
@@ -227,20 +229,28 @@ def _build_command(fields: Iterable[str]) -> list[str]:
     return [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
 
 
-def parse_line(line: str, field: str) -> tuple[float, int, float]:
-    """Parses ``timestamp, index, power`` in UTC into seconds since the epoch, GPU index and watts.
+class PowerSample(NamedTuple):
+    """A GPU's power at a moment."""
+
+    time_s: float  # since the epoch
+    gpu_index: int
+    watts: float
+
+
+def parse_power_sample(line: str, field: str) -> PowerSample:
+    """Parses ``timestamp, index, power`` in UTC.
 
     Raises ``UnmeteredError`` for a bad line or a power that is no number.
     """
     try:
         stamp, index, power = (part.strip() for part in line.split(","))
         stamp_s = datetime.strptime(stamp, _STAMP).replace(tzinfo=UTC).timestamp()
-        return stamp_s, int(index), _parse_watts(power, field, int(index))
+        return PowerSample(stamp_s, int(index), _parse_watts(power, field, int(index)))
     except ValueError:
         raise UnmeteredError(f"{PROGRAM} printed: {line.strip()[:120]}") from None
 
 
-class SmiSampler:
+class PowerSampler:
     """Samples the power of some GPUs from ``start`` to ``stop``."""
 
     def __init__(self, gpus: Sequence[Gpu], field: str, period_s: float) -> None:
@@ -257,11 +267,11 @@ class SmiSampler:
     def start(self) -> None:
         """Starts the program and waits for each GPU's first sample."""
         command = [
-            *_build_command(("timestamp", "index", self.field)),
+            *_build_query_command(("timestamp", "index", self.field)),
             f"--id={','.join(str(gpu.index) for gpu in self.gpus)}",
             f"--loop-ms={max(1, round(self.period_s * 1000))}",
         ]
-        self._reader = threading.Thread(target=self._read, args=(command,), daemon=True)
+        self._reader = threading.Thread(target=self._read_samples, args=(command,), daemon=True)
         self._reader.start()
         self.wait_for_samples(0.0, 0.0)
         self._patience_s = _PATIENCE_S
@@ -299,14 +309,14 @@ class SmiSampler:
         if self._reader is not None:
             self._reader.join()
 
-    def _read(self, command: Sequence[str]) -> None:
+    def _read_samples(self, command: Sequence[str]) -> None:
         """Runs in the thread: parses lines into samples until the program ends or prints others."""
         reason = ""
         try:
-            self._process, terminal = _spawn(command)
+            self._process, terminal = _spawn_on_terminal(command)
             with open(terminal, "rb", buffering=0) as output:
-                for line in _read_lines(output):
-                    stamp_s, index, watts = parse_line(line, self.field)
+                for line in _iter_terminal_lines(output):
+                    stamp_s, index, watts = parse_power_sample(line, self.field)
                     with self._news:
                         times, power = self._traces.get(index, ([], []))
                         if times and stamp_s < times[-1]:  # the clock was set back
@@ -328,7 +338,7 @@ class SmiSampler:
             self._news.notify_all()
 
 
-def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
+def _spawn_on_terminal(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
     """Starts a program that is killed when the calling thread ends; returns it and the descriptor
     of the terminal that it prints to.
 
@@ -340,7 +350,7 @@ def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             start_new_session=True, env={**os.environ, "TZ": "UTC"},
-            preexec_fn=partial(_exit_with_parent, os.getpid()),
+            preexec_fn=partial(_die_with_parent, os.getpid()),
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         os.close(terminal)
@@ -350,17 +360,17 @@ def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
     return process, terminal
 
 
-def _exit_with_parent(parent: int) -> None:
+def _die_with_parent(parent_pid: int) -> None:
     """Makes the kernel kill this new child process when the thread that started it ends.
 
     A job that was killed before this call sends no signal: then the parent is another process.
     """
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if os.getppid() != parent:
+    if os.getppid() != parent_pid:
         os._exit(1)
 
 
-def _read_lines(terminal: FileIO) -> Iterator[str]:
+def _iter_terminal_lines(terminal: FileIO) -> Iterator[str]:
     """Reads whole lines as they arrive until the program has ended."""
     tail = b""
     while True:

@@ -30,7 +30,7 @@ _GRACE_S = 5.0  # for the process to start and to end
 
 
 class WorkerReply(NamedTuple):
-    """What the worker printed of a program."""
+    """What the worker reply_lines of a program."""
 
     verdict: str
     limitation: str = ""  # what this machine cannot hold of it, in words
@@ -139,8 +139,8 @@ class PassAt1(Score):
             raise UsageError(
                 f"pass_at_1: {process.stderr.decode(errors='replace').splitlines()[-1]}"
             )
-        printed = process.stdout.decode(errors="replace").splitlines()
-        return WorkerReply(*printed[:2]) if printed else WorkerReply("timeout")
+        reply_lines = process.stdout.decode(errors="replace").splitlines()
+        return WorkerReply(*reply_lines[:2]) if reply_lines else WorkerReply("timeout")
 
 
 def _get_tests(golds: Sequence[str], prompt_index: int) -> CodeReference:
