@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.jobs.app import build_job_settings, run_stage
+from spec_bench.jobs.app import build_job_settings, run_stages
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.compose import register
 from spec_bench.jobs.config.settings import JobSettings
@@ -379,7 +379,7 @@ def check(task: str, asked: argparse.Namespace, tally: Tally) -> tuple[bool, str
     job = settings(task, asked, "name=grid", f"repeats={REPEATS}")
     full = replace(job, examples=tuple(job.task.examples(grid)), fresh=(), stage="")
     with tally.of(f"{task} grid"):
-        rows = run_stage(full, ())
+        rows = run_stages(full)
     fastest = best_of(rows)
     names = [searched, _named(fastest)]
     cells = {f"{cell.name}:{cell.spec}": cell for cell in job.cells}
@@ -388,7 +388,7 @@ def check(task: str, asked: argparse.Namespace, tally: Tally) -> tuple[bool, str
     unseen = tuple(job.task.examples(last, max(grid, few + fresh)))
     asked = replace(full.asked, name="duel")
     duel = replace(full, asked=asked, cells=tuple(wanted), examples=unseen)
-    by_name = {_named(row): row for row in run_stage(duel, ())}
+    by_name = {_named(row): row for row in run_stages(duel)}
     plain = by_name[plainly]
     sides = [by_name.get(name, plain) for name in names]
     value, low, high = (1.0, 1.0, 1.0) if names[0] == names[1] else ratio(duel, sides)

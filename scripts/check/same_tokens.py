@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.jobs.app import build_job_settings, run_stage
+from spec_bench.jobs.app import build_job_settings, run_stages
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.store.store import CellStore
 
@@ -52,7 +52,7 @@ def decode(
     if turned:
         job = replace(job, examples=job.examples[::-1])
     texts: Texts = {}
-    for row in run_stage(job, ()):
+    for row in run_stages(job):
         for prompt, generation in CellStore(job.results, row.run_id).load().items():
             texts[row.facts.decoder, prompt] = generation.tokens
     return texts

@@ -87,7 +87,8 @@ def _job(config: DictConfig, sweep: Sweep | None) -> None:
             note_records_in_errors(Path(request.results), RESUMES),
             publish_state(Path(request.results), request.name, sweep) as running_job,
         ):
-            results = run(request, running_job, sweep)
+            settings = check_job(request)
+            results = run_stages(settings, _build_job_sinks(request), running_job, sweep)
             incomplete = [result for result in results if result.status != "complete"]
             if incomplete:
                 count = f"{len(incomplete)} of {len(results)}"
@@ -102,8 +103,9 @@ def _job(config: DictConfig, sweep: Sweep | None) -> None:
 
 
 def run_config(config: DictConfig) -> list[CellResult]:
-    """Checks a composed config and runs its job; see ``run``."""
-    return run(parse_request(config))
+    """Checks a composed config and runs its job; see ``run_stages``."""
+    request = parse_request(config)
+    return run_stages(check_job(request), _build_job_sinks(request))
 
 
 def build_job_settings(config: DictConfig) -> JobSettings:
@@ -111,22 +113,14 @@ def build_job_settings(config: DictConfig) -> JobSettings:
     return build_settings(parse_request(config), config_folders())
 
 
-def run(
-    request: RunSettings,
-    running_job: RunningJob | None = None,
-    sweep: Sweep | None = None,
-) -> list[CellResult]:
-    """Runs a job, which tells those who watch how far it is, and hands the results to the sinks."""
-    settings = _check_job(request)
-    is_first = processes.rank() == 0
-    sinks = build_sinks(request.sink, settings.results / request.name) if is_first else []
-    results = run_stage(settings, sinks, running_job, sweep)
-    if second := confirmation_job(settings, results):
-        results += run_stage(second, sinks, running_job, sweep)
-    return results
+def _build_job_sinks(request: RunSettings) -> Sequence[Sink]:
+    """Returns what a job's results go to beside the CSV, in the process that writes them."""
+    if processes.rank():
+        return ()
+    return build_sinks(request.sink, Path(request.results) / request.name)
 
 
-def _check_job(request: RunSettings) -> JobSettings:
+def check_job(request: RunSettings) -> JobSettings:
     """Returns a job's settings at the hub's current commits, and warns of what they lead to. Raises
     UsageError: they cannot be right.
     """
@@ -164,28 +158,47 @@ def _check_job(request: RunSettings) -> JobSettings:
     return settings
 
 
-def run_stage(
+def run_stages(
     settings: JobSettings,
-    sinks: Sequence[Sink],
+    sinks: Sequence[Sink] = (),
     running_job: RunningJob | None = None,
     sweep: Sweep | None = None,
 ) -> list[CellResult]:
-    """Runs one job and hands its results over: the CSV always; table and sinks as configured."""
-    log.info("%s, %s: %d cells", settings.pair.name, settings.task.name, len(settings.cells))
-    experiment = Experiment(settings.results, settings.asked.name)
-    if processes.rank() == 0:
-        experiment.check_places()
+    """Runs a job, and the second stage of a search; tells those who watch how far it is, and hands
+    the results over: the CSV always; table and sinks as configured.
+    """
     running_job = running_job or RunningJob()
-    run_ids = dict.fromkeys((*running_job.state.cells, *map(settings.run_id, settings.cells)))
-    running_job.say(cells=tuple(run_ids), prompts=len(settings.examples) * settings.asked.repeats)
-    with signals.raise_on_signals(False):  # torch, late so that no refusal waits for it
-        from spec_bench.jobs.job.job import run_job
-    results = [
-        result.replace_stage(settings.stage)
-        for result in run_job(settings, lambda state: running_job.say(state=state))
-    ]
-    if processes.rank():
-        return results
+    is_first = processes.rank() == 0
+    experiment = Experiment(settings.results, settings.asked.name)
+    results = list[CellResult]()
+    stage: JobSettings | None = settings
+    while stage is not None:
+        log.info("%s, %s: %d cells", stage.pair.name, stage.task.name, len(stage.cells))
+        if is_first:
+            experiment.check_places()
+        run_ids = dict.fromkeys((*running_job.state.cells, *map(stage.run_id, stage.cells)))
+        running_job.say(cells=tuple(run_ids), prompts=len(stage.examples) * stage.asked.repeats)
+        with signals.raise_on_signals(False):  # torch, late so that no refusal waits for it
+            from spec_bench.jobs.job.job import run_job
+        stage_results = [
+            result.replace_stage(stage.stage)
+            for result in run_job(stage, lambda state: running_job.say(state=state))
+        ]
+        if is_first:
+            _hand_over(stage, stage_results, experiment, sinks, sweep)
+        results += stage_results
+        stage = confirmation_job(stage, stage_results)
+    return results
+
+
+def _hand_over(
+    settings: JobSettings,
+    results: Sequence[CellResult],
+    experiment: Experiment,
+    sinks: Sequence[Sink],
+    sweep: Sweep | None,
+) -> None:
+    """Notes a stage that has ended, and gives its results to the table, the sinks and the user."""
     number = sweep_index()
     sink = settings.asked.sink
     labels = json.dumps(flatten_facts(settings.facts(settings.cells[0])), sort_keys=True)
@@ -213,7 +226,6 @@ def run_stage(
         print_results(
             results, _recommendations(experiment.csv, results) if is_complete else (), next_steps
         )
-    return results
 
 
 def _read_logged_cell(result: CellResult, store: CellStore) -> LoggedCell:

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
 
-from spec_bench.jobs.app import build_job_settings, read_so_far, run_stage
+from spec_bench.jobs.app import build_job_settings, read_so_far, run_stages
 from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.config import ConfirmSettings
@@ -272,6 +272,7 @@ class _CandidateRunner:
         job_cells = (cells[0], *(cells[place] for place in candidate_indices))
         job = replace(
             self.settings,
+            asked=replace(self.settings.asked, confirm=None),  # its second stage is ours to choose
             cells=job_cells,
             examples=examples,
             fresh=(),
@@ -279,7 +280,7 @@ class _CandidateRunner:
         )
         interruption: KeyboardInterrupt | None = None
         try:
-            results = run_stage(job, ())
+            results = run_stages(job)
         except KeyboardInterrupt as error:
             results = [*read_so_far(job)]
             interruption = error

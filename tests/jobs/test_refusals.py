@@ -143,7 +143,7 @@ def refused(tmp_path, monkeypatch, capsys):
     """Gives what is wrong with how a command line was refused; "" where nothing is."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    monkeypatch.setattr(app, "run_stage", None)  # a job that starts is an error, not a wait
+    monkeypatch.setattr(app, "run_stages", None)  # a job that starts is an error, not a wait
 
     def complaint(overrides, naming=""):
         try:

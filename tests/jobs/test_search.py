@@ -157,7 +157,7 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
 ):
     words = [*SMALL, "cells=[sd:2,block:2,rsd_c:2-1]", "prompts=2", f"results={tmp_path}"]
     words += ["confirm={best: 1, prompts: 2, by: speedup}"]
-    run, jobs = search.run_stage, []
+    run, jobs = search.run_stages, []
     done, decoded = session._decode, []
 
     def cut(its, cell, *told):
@@ -176,13 +176,13 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
     assert all(line.partition("  ")[0].endswith(", disturbed") for line in ranked)
     assert {line.split()[3] for line in ranked} <= {"1", "2"} and "no interval" not in ranked[0]
 
-    def interrupted(job, sinks):
+    def interrupted(job):
         jobs.append(job)
         if job.stage == "confirm" and len(jobs) == 3:
             raise KeyboardInterrupt
-        return run(job, sinks)
+        return run(job)
 
-    monkeypatch.setattr(search, "run_stage", interrupted)
+    monkeypatch.setattr(search, "run_stages", interrupted)
     monkeypatch.setattr(search, "get_stall", lambda row: "")  # whoever else uses this machine
     with pytest.raises(KeyboardInterrupt):
         recommend(words)
@@ -229,7 +229,7 @@ class CountsOfSpeeds:
 def test_a_search_says_the_time_that_is_left_and_names_of_those_that_tie_the_first_on_all_prompts(
     monkeypatch, capsys, tmp_path
 ):
-    def measured(job, sinks):
+    def measured(job):
         fresh = job.stage == "confirm"
         for cell in job.cells:
             speeds = {"speedup": 1.0, "token_rate": 100.0}
@@ -248,7 +248,7 @@ def test_a_search_says_the_time_that_is_left_and_names_of_those_that_tie_the_fir
                 row.metrics["prompts"] = 29.0
             yield row
 
-    monkeypatch.setattr(search, "run_stage", lambda *told: list(measured(*told)))
+    monkeypatch.setattr(search, "run_stages", lambda *told: list(measured(*told)))
     monkeypatch.setattr(search, "RecordReader", CountsOfSpeeds)
     words = [f"cells=[{','.join(SPEEDS)}]", "prompts=6", f"results={tmp_path}", "task=xsum"]
     assert recommend([*words, "confirm.prompts=30"]) == 0
