@@ -1,4 +1,4 @@
-"""A python with torch, transformers and their needs, offline: ``bare.py SCRIPT ARGUMENT ...``."""
+"""A python with torch, transformers, pydantic and their needs, offline: ``bare.py SCRIPT ...``."""
 
 import importlib.metadata as metadata
 import re
@@ -6,8 +6,8 @@ import runpy
 import socket
 import sys
 
-KEPT = ("torch", "transformers")
-WITHOUT = {"pydantic", "rich"}  # that a version of theirs requires, and that is not counted on
+KEPT = ("torch", "transformers", "pydantic")
+WITHOUT = {"rich"}  # that a version of theirs requires, and that is not counted on
 
 
 def required(names):
@@ -67,7 +67,7 @@ def main():
     socket.socket.connect = refuse  # type: ignore[method-assign, assignment]
     sys.path.pop(0)  # this file's folder
     sys.argv = sys.argv[1:]
-    for name in ("hydra", "pydantic", "omegaconf", "pandas"):
+    for name in ("hydra", "omegaconf", "pandas"):
         try:
             __import__(name)
         except ModuleNotFoundError:

@@ -2,13 +2,13 @@
 
 ``first`` is what a first call should ask: probe, what kernels take, the phases of iterations beside
 a reference of torch alone, correctness, then the speed of one 7B pair, with iterations recorded,
-eager and with Inductor; ``all`` is every part. Each is a command of its own
-(``python3 scripts/gpu/bench.py`` lists them) and needs a python with torch and transformers,
-nothing else: no environment, no weights, no network. Only the jobs of spec-bench, which come last,
-need its environment, and are left out without it. A part that is not over at its limit is ended;
-what it measured until then stands in its table, and its text in ``PART.log``. A part that ended
-well is not run again in the same folder. At the end stand the verdicts: what is wrong or failed,
-what a canary refused, what recording makes slower. ``--tiny`` rehearses on a CPU.
+eager and with Inductor; ``all`` is every part. Each is a command of its own (``python3
+scripts/gpu/bench.py`` lists them) and needs a python with torch, transformers and pydantic, nothing
+else: no environment, no weights, no network. Only the jobs of spec-bench, which come last, need its
+environment, and are left out without it. A part that is not over at its limit is ended; what it
+measured until then stands in its table, and its text in ``PART.log``. A part that ended well is not
+run again in the same folder. At the end stand the verdicts: what is wrong or failed, what a canary
+refused, what recording makes slower. ``--tiny`` rehearses on a CPU.
 """
 
 import argparse

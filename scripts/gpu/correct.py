@@ -1,12 +1,12 @@
 """Is the engine right on this device: ``python3 scripts/gpu/correct.py``.
 
-Needs torch and transformers only. First the distribution of sampled answers: five decoders on a
-Markov chain whose distribution is known, by chi-square; a right one fails once in a million. Then
-every decoder's greedy answers on the embedded pair beside those of transformers' ``generate`` on
-the same device and in the same number format; where they part, the target's own logits tell a
-near-tie from an error. Beam search is compared with the CPU's. Then every decoder's canary, what it
-samples in 1, 4 and 16 rows, recorded and not, and more batches and number formats. What has been
-tried is in ``gpu-correct.csv`` and is not tried again: the same command goes on.
+Needs torch, transformers and pydantic only. First the distribution of sampled answers: five
+decoders on a Markov chain whose distribution is known, by chi-square; a right one fails once in a
+million. Then every decoder's greedy answers on the embedded pair beside those of transformers'
+``generate`` on the same device and in the same number format; where they part, the target's own
+logits tell a near-tie from an error. Beam search is compared with the CPU's. Then every decoder's
+canary, what it samples in 1, 4 and 16 rows, recorded and not, and more batches and number formats.
+What has been tried is in ``gpu-correct.csv`` and is not tried again: the same command goes on.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Draft heads at true size: ``python scripts/gpu/heads.py``.
 
-Needs torch and transformers only, and no weights: a target of random weights (OPT-1.3B's
+Needs torch, transformers and pydantic only, and no weights: a target of random weights (OPT-1.3B's
 architecture) is made on the device. Two parts, a CSV each:
 
 1. Training a recurrent head on it for some hundred steps, hidden states computed on the fly from

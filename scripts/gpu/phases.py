@@ -1,12 +1,13 @@
 """Where a recorded iteration's time goes, phase by phase: ``python3 scripts/gpu/phases.py``.
 
-Needs torch and transformers, no weights. Part ``kernels`` times inside a graph what iterations are
-made of: small kernels, products of both pairs' shapes by tokens and dtype, attention, scans over a
-vocabulary, norms. Parts ``smollm2`` and ``7b`` record iterations of decoders over noise of these
-sizes and give the milliseconds of a replay, those with the host's share, and what its kernels take
-in each phase: the function that was recorded is called once within named ranges, and a replay
-launches the same kernels in the same order. Tables are written row by row; the same command goes on
-where it ended. ``--tiny`` rehearses on a CPU, where a graph is a call and kernels are operators.
+Needs torch, transformers and pydantic, no weights. Part ``kernels`` times inside a graph what
+iterations are made of: small kernels, products of both pairs' shapes by tokens and dtype,
+attention, scans over a vocabulary, norms. Parts ``smollm2`` and ``7b`` record iterations of
+decoders over noise of these sizes and give the milliseconds of a replay, those with the host's
+share, and what its kernels take in each phase: the function that was recorded is called once within
+named ranges, and a replay launches the same kernels in the same order. Tables are written row by
+row; the same command goes on where it ended. ``--tiny`` rehearses on a CPU, where a graph is a call
+and kernels are operators.
 """
 
 import argparse

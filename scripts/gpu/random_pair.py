@@ -1,15 +1,15 @@
 """Published tables' speeds at true size: ``python scripts/gpu/random_pair.py``.
 
-Needs torch and transformers only, and no weights: target and draft of the papers' architectures are
-made of seeded noise on the device, one pair after the other. Each row of a pair's table (RSD,
-experiment 1: 33 rows) accepts with the probability that gives its published block efficiency, and
-does all the work that it would otherwise do, its own rule included. Prompts are random token ids,
-interleaved across the rows. The CSV has the paper's A100 token rates beside ours, and how near each
-row comes to the memory bandwidth measured in the same run; every speculative row says
-``simulated``, and a pair that does not fit is a row that says so. After ``--minutes`` no further
-prompt is begun, and the rows say ``partial``. ``--cells`` takes some of the rows, and ``--tiny``
-rehearses on a CPU in seconds. Llama 2 has the draft of ``pair=llama2_7b``: the paper's was never
-published.
+Needs torch, transformers and pydantic only, and no weights: target and draft of the papers'
+architectures are made of seeded noise on the device, one pair after the other. Each row of a pair's
+table (RSD, experiment 1: 33 rows) accepts with the probability that gives its published block
+efficiency, and does all the work that it would otherwise do, its own rule included. Prompts are
+random token ids, interleaved across the rows. The CSV has the paper's A100 token rates beside ours,
+and how near each row comes to the memory bandwidth measured in the same run; every speculative row
+says ``simulated``, and a pair that does not fit is a row that says so. After ``--minutes`` no
+further prompt is begun, and the rows say ``partial``. ``--cells`` takes some of the rows, and
+``--tiny`` rehearses on a CPU in seconds. Llama 2 has the draft of ``pair=llama2_7b``: the paper's
+was never published.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """The embedded pair's token rates on a GPU: ``python3 scripts/gpu/rates.py``.
 
-Needs torch and transformers only. Prompts are interleaved across decoders; the CSV says how
-iterations ran, and what a canary refused.
+Needs torch, transformers and pydantic only. Prompts are interleaved across decoders; the CSV says
+how iterations ran, and what a canary refused.
 """
 
 import argparse

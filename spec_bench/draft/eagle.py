@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -30,7 +31,6 @@ from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.cache import SlotCache, WritePlan
 from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
 from spec_bench.engine.tree_pass import run_nodes, run_pending
-from spec_bench.settings.fields import Range
 from spec_bench.system.errors import UsageError
 
 
@@ -222,7 +222,7 @@ class Eagle3(Drafter):
     # file's family
     layer_ids: Literal["auto", "input", "output"] = "auto"
     # K, levels that a head with masks guesses at once (P-EAGLE); 0: level by level
-    parallel: Annotated[int, Range(0, 64)] = 0
+    parallel: Annotated[int, Interval(ge=0, le=64)] = 0
 
     heads = Eagle3Head
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 
 from spec_bench.core.host_device import CommittedTokens, HostDeviceInts, cached_arange
@@ -18,7 +19,7 @@ from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.mapped_model import MappedModel
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.tree_pass import commit_paths, prefill, run_nodes, run_pending
-from spec_bench.settings.fields import Count, Range, format_value
+from spec_bench.settings.fields import Count, format_value
 from spec_bench.system.errors import UsageError
 
 
@@ -174,7 +175,7 @@ class LanguageModelDrafter(Drafter):
     """The pair's draft models."""
 
     # D, how many of them; several share the children of a node in turn
-    drafts: Annotated[int, Range(1, 64)] = 1
+    drafts: Annotated[int, Interval(ge=1, le=64)] = 1
 
     @property
     def models(self) -> int:
@@ -238,9 +239,9 @@ class ParallelDraftState(LevelDraftState, LanguageModelDraftState):
 class Pard(Drafter):
     """The pair's draft, if it is such a model; it guesses all levels at once, so L is 1."""
 
-    levels: Annotated[int, Range(1, 64)] = 12  # K, levels that one pass guesses
+    levels: Annotated[int, Interval(ge=1, le=64)] = 12  # K, levels that one pass guesses
     # the draft's token that stands for one not known; null: its `pard_token`
-    mask_token: Annotated[int, Range(0)] | None = None
+    mask_token: Annotated[int, Interval(ge=0)] | None = None
 
     passes = 1
 

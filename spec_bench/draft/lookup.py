@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 
 from spec_bench.core.host_device import CommittedTokens, HostDeviceInts, cached_arange
@@ -36,7 +37,7 @@ from spec_bench.draft.base import (
     drafter,
 )
 from spec_bench.draft.language_model import LanguageModelDraftState, make_model_state
-from spec_bench.settings.fields import Count, Range, Share, first_line
+from spec_bench.settings.fields import Count, Share, first_line
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest
 
@@ -187,7 +188,7 @@ class FirstMatch(Drafter):
     """A copy of what followed the first earlier occurrence of the row's last n-gram."""
 
     # the longest n-gram at the row's end that is looked for
-    longest: Annotated[int, Range(1, 64)] = 3
+    longest: Annotated[int, Interval(ge=1, le=64)] = 3
     shortest: Count = 1  # the shortest
 
     policies = ("guessed",)
@@ -215,7 +216,7 @@ class Lookup(FirstMatch):
 
     share: Share = 0.0  # a token is proposed only where it followed in this share of occurrences
     # most tokens proposed per token of the match; null: no bound but the tree's
-    per_match: Annotated[float, Range(0.01, 64)] | None = None
+    per_match: Annotated[float, Interval(ge=0.01, le=64)] | None = None
 
     single = False
 
@@ -465,9 +466,10 @@ class AnswerMemory(DraftMemory):
 class Suffix(Drafter):
     """Counted strings of the row's own text and of earlier answers."""
 
-    depth: Annotated[int, Range(2, 256)] = 24  # most tokens of a match and its proposal together
+    # most tokens of a match and its proposal together
+    depth: Annotated[int, Interval(ge=2, le=256)] = 24
     # most tokens proposed for each token of the match
-    factor: Annotated[float, Range(0.01, 64)] = 1.0
+    factor: Annotated[float, Interval(ge=0.01, le=64)] = 1.0
     least: Share = 0.1  # of the product of frequencies along a proposal
     # `none`, or `finished` answers of the prompts before
     memory: Literal["none", "finished"] = "finished"
@@ -573,7 +575,7 @@ class RecyclingDraftState(DraftState):
 class TokenRecycling(Drafter):
     """The target's own best guesses from when it last read a token."""
 
-    best: Annotated[int, Range(1, 64)] = 10  # how many are kept of each token
+    best: Annotated[int, Interval(ge=1, le=64)] = 10  # how many are kept of each token
 
     policies = ("node_list",)
     passes = 0

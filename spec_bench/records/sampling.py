@@ -12,20 +12,23 @@ from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from spec_bench.settings.fields import (
-    Range,
-    check_fields,
-    format_value,
-    read,
-    unknown_setting,
-)
+from annotated_types import Interval, Predicate
+
+from spec_bench.settings.fields import Requirement, format_value, unknown_setting
+from spec_bench.settings.validation import check, check_fields
 from spec_bench.system.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
 
-# Logits over less than the least temperature could overflow float32.
-Temperature = Annotated[float, Range(1e-6, zero=True)]
+LEAST_TEMPERATURE = 1e-6  # logits over less could overflow float32
+Temperature = Annotated[
+    float,
+    Predicate(lambda value: value == 0 or value >= LEAST_TEMPERATURE),
+    Requirement(f"a number >= {LEAST_TEMPERATURE:g}, or 0"),
+]
+MAX_NEW_TOKENS = 128
+"""Limit on the tokens of an answer where neither the run nor its task says one."""
 # Settings that transformers and servers have under the same names.
 _PORTABLE = ("temperature", "top_k", "top_p", "min_p")
 _OURS = ("draft_temperature", "probability_dtype")  # of no other engine's target
@@ -42,14 +45,14 @@ class SamplingSettings:
 
     # 0 is greedy: the exact limit, with ties broken to the lowest token id
     temperature: Temperature = 1.0
-    top_k: Annotated[int, Range(0)] = 0  # keep the k largest logits; 0 keeps all
+    top_k: Annotated[int, Interval(ge=0)] = 0  # keep the k largest logits; 0 keeps all
     # keep the smallest set of tokens with at least this mass; 1 keeps all
-    top_p: Annotated[float, Range(0, 1, above=True)] = 1.0
+    top_p: Annotated[float, Interval(gt=0, le=1)] = 1.0
     # the draft's own temperature; None means the target's
     draft_temperature: Temperature | None = None
     probability_dtype: Literal["float32", "float64"] = "float32"  # `float64` for audits
     # keep the tokens with at least this share of the likeliest one's probability; 0 keeps all
-    min_p: Annotated[float, Range(0, 1)] = 0.0
+    min_p: Annotated[float, Interval(ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -116,10 +119,14 @@ def describe_columns(row: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class GenerationSettings(SamplingSettings):
-    """The config group ``generation``, and a task's own ``generation``."""
+class AnswerLimit:
+    """How long an answer may be, beside how its tokens are sampled."""
 
-    max_new_tokens: Annotated[int, Range(1)] = 128  # limit on the tokens of an answer
+    max_new_tokens: Annotated[int, Interval(ge=1)] = MAX_NEW_TOKENS
+
+
+GENERATION = tuple(field.name for kind in (SamplingSettings, AnswerLimit) for field in fields(kind))
+"""Keys of the config group ``generation``, and of a task's own ``generation``."""
 
 
 def check_generation(given: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
@@ -128,12 +135,13 @@ def check_generation(given: Mapping[str, Any] | None, where: str) -> dict[str, A
     """
     if not isinstance(given, Mapping | None):
         raise UsageError(f"{where} must be a mapping of settings, got {format_value(given)}")
-    names = [field.name for field in fields(GenerationSettings)]
     for name in given or {}:
-        if name not in names:
-            raise UsageError(unknown_setting(f"{where}.{name}", name, names))
+        if name not in GENERATION:
+            raise UsageError(unknown_setting(f"{where}.{name}", str(name), GENERATION))
     values = {name: value for name, value in (given or {}).items() if value is not None}
-    read(GenerationSettings, values, where, where)
+    limit = {name: value for name, value in values.items() if name == "max_new_tokens"}
+    check(AnswerLimit, limit, where)
+    check(SamplingSettings, {k: v for k, v in values.items() if k not in limit}, where)
     return values
 
 

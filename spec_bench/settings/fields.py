@@ -1,4 +1,4 @@
-"""From a mapping, as YAML has it, to a frozen dataclass, every value checked by its annotation.
+"""What a field of settings takes, in words, and the one line that says what is wrong.
 
 A block of settings is a dataclass; its fields are its keys, the annotations say what is allowed:
 
@@ -7,109 +7,36 @@ A block of settings is a dataclass; its fields are its keys, the annotations say
         width: Count
         depth: Count
 
-Whatever is wrong ends in a ``ValueError`` of one line that names the key, the value and what is
-allowed. Plain Python: the machine runs where there is no settings library.
+``validation.check`` reads one from a mapping. Knows no pydantic, which takes time to import.
 """
 
-import math
 import sys
 import types
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from collections.abc import Sequence
+from dataclasses import Field, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
 from shutil import get_terminal_size
 from textwrap import fill
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from spec_bench.system.errors import UsageError
+from annotated_types import Interval
+
 from spec_bench.system.printable import to_printable
-
-Block = TypeVar("Block")
 
 
 @dataclass(frozen=True)
-class Range:
-    """The bounds of a number, both of them allowed values unless it must lie ``above`` the least;
-    ``zero`` is allowed beside them.
-    """
+class Requirement:
+    """In an annotation: what a field takes, in words, where its type does not say it well."""
 
-    least: float
-    most: float = math.inf
-    above: bool = False
-    zero: bool = False
-
-    def __contains__(self, value: float) -> bool:
-        if self.zero and value == 0:
-            return True
-        return self.least <= value <= self.most and not (self.above and value == self.least)
-
-    def __str__(self) -> str:
-        if self.zero:
-            return f">= {self.least:g}, or 0"
-        if self.above:
-            return f"> {self.least:g} and <= {self.most:g}"
-        if self.most == math.inf:
-            return f">= {self.least:g}"
-        return f"from {self.least:g} to {self.most:g}"
+    allowed: str  # follows "must be"
 
 
 MOST_NODES = 4096
 """Nodes that a draft tree may have: its mask has that many squared entries a row."""
 
-Count = Annotated[int, Range(1, MOST_NODES)]
-Share = Annotated[float, Range(0, 1)]
-
-
-class InvalidValueError(Exception):
-    """A value that its annotation does not allow; ``read`` says which."""
-
-
-def read(kind: type[Block], given: Mapping[str, Any], where: str, owner: str) -> Block:
-    """Makes a dataclass of a mapping; its fields with ``metadata={"setting": False}`` are no keys.
-    Raises ValueError: an unknown or a missing key, or a value that is not allowed; it names
-    ``where`` the key stands, such as ``decoder 'sd': tree``, and its ``owner``, such as ``tree
-    policy 'chain'``. What the dataclass itself refuses is passed on with ``where`` before it.
-    """
-    settings_class: Any = kind
-    hints = _hints(settings_class)
-    keys = _keys(settings_class)
-    for key in given:
-        if key not in keys:
-            raise UsageError(
-                f"{where}.{format_value(key, quoted=False)} does not belong to {owner}, which has "
-                f"{', '.join(keys) or 'no settings'}"
-            )
-    values = {}
-    for key, is_required in keys.items():
-        if key in given:
-            try:
-                values[key] = _convert(hints[key], given[key])
-            except InvalidValueError:
-                description = describe_hint(hints[key])
-                raise UsageError(
-                    f"{where}.{key} must be {description}, got {format_value(given[key])}"
-                ) from None
-        elif is_required:
-            raise UsageError(f"{where}.{key} is missing: {owner} needs {describe_hint(hints[key])}")
-    try:
-        return kind(**values)
-    except ValueError as error:
-        raise UsageError(f"{where}.{error}") from None
-
-
-def check_fields(block: Any) -> None:
-    """Checks every field of a dataclass by its annotation. Raises UsageError: a value is not
-    allowed; it names the field.
-    """
-    kind: Any = type(block)
-    for name, hint in _hints(kind).items():
-        try:
-            _convert(hint, getattr(block, name))
-        except InvalidValueError:
-            raise UsageError(
-                f"{name} must be {describe_hint(hint)}, got {format_value(getattr(block, name))}"
-            ) from None
+Count = Annotated[int, Interval(ge=1, le=MOST_NODES)]
+Share = Annotated[float, Interval(ge=0, le=1)]
 
 
 def format_value(value: Any, *, quoted: bool = True, longest: int = 60) -> str:
@@ -166,17 +93,19 @@ def suggest(word: str, choices: Sequence[str], prefix: str = "") -> str:
     return f"; did you mean {' or '.join(suggestions)}?" if suggestions else ""
 
 
-def unknown_setting(key: str, word: str, choices: Sequence[str]) -> str:
-    """Returns the message of a key whose last word is none of those known there."""
+def unknown_setting(key: str, word: str, choices: Sequence[str], owner: str = "") -> str:
+    """Returns the message of a key whose last word is none of those known there, by an ``owner``
+    that is not the key before it.
+    """
     prefix = key.removesuffix(word)
     suggestion = suggest(word, choices, prefix) or ";"
-    owner = prefix.rstrip(".") or "a config"
-    return f"unknown setting {key}{suggestion} {owner} has {', '.join(choices)}"
+    owner = owner or prefix.rstrip(".") or "a config"
+    return f"unknown setting {key}{suggestion} {owner} has {', '.join(choices) or 'no settings'}"
 
 
 def describe_hint(hint: Any, marks: Sequence[Any] = ()) -> str:
-    """Returns what an annotation allows, in words; ``marks`` stand around it: a ``Range``, bounds
-    of pydantic's, or words of its own.
+    """Returns what an annotation allows, in words; ``marks`` stand around it: bounds, or words of
+    its own.
     """
     if get_origin(hint) is Annotated:
         return describe_hint(hint.__origin__, [*hint.__metadata__, *marks])
@@ -210,64 +139,16 @@ _WORDS = {
 
 def _bounds(marks: Sequence[Any]) -> str:
     """Bounds in words: ``from 0 to 1``, ``>= 1``, ``> 0 and <= 1``."""
-    for mark in marks:
-        if isinstance(mark, Range):
-            return str(mark)
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    bounds = {s: getattr(m, name) for name, s in signs.items() for m in marks if hasattr(m, name)}
+    bounds = {
+        sign: bound
+        for name, sign in signs.items()
+        for mark in marks
+        if (bound := getattr(mark, name, None)) is not None
+    }
     if set(bounds) == {">=", "<="}:
         return f"from {bounds['>=']} to {bounds['<=']}"
     return " and ".join(f"{sign} {bound}" for sign, bound in bounds.items())
-
-
-def _convert(hint: Any, value: Any) -> Any:
-    """Returns the value as its annotation has it: lists become tuples, whole numbers floats."""
-    bounds = None
-    if get_origin(hint) is Annotated:
-        bounds = next((mark for mark in hint.__metadata__ if isinstance(mark, Range)), None)
-        hint = hint.__origin__
-    if is_union(hint):
-        for choice in get_args(hint):
-            try:
-                return _convert(choice, value)
-            except InvalidValueError:
-                continue
-        raise InvalidValueError
-    if get_origin(hint) is tuple:
-        if not isinstance(value, list | tuple) or not value:
-            raise InvalidValueError
-        return tuple(_convert(get_args(hint)[0], entry) for entry in value)
-    if get_origin(hint) is Literal:
-        _require((type(value), value) in [(type(choice), choice) for choice in get_args(hint)])
-    elif hint is float or hint is int:
-        number_types = (int, float) if hint is float else (int,)
-        _require(isinstance(value, number_types) and not isinstance(value, bool))
-        # An inequality with nan is false; infinity, and a whole number beyond it, is no setting.
-        largest = sys.float_info.max if hint is float else math.inf
-        _require(-largest <= value <= largest and (bounds is None or value in bounds))
-        return float(value) if hint is float else value
-    else:
-        _require(isinstance(value, Mapping if get_origin(hint) is Mapping else hint))
-    return value
-
-
-def _require(right: bool) -> None:
-    if not right:
-        raise InvalidValueError
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
-
-
-@cache
-def _keys(kind: Any) -> dict[str, bool]:
-    """Returns the dataclass's keys, and whether each has to be given."""
-    return {
-        field.name: field.default is MISSING and field.default_factory is MISSING
-        for field in list_setting_fields(kind)
-    }
 
 
 def list_setting_fields(kind: Any) -> list[Field[Any]]:

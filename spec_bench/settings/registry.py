@@ -30,7 +30,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from spec_bench.settings.fields import first_line, format_value, read
+from spec_bench.settings.fields import first_line, format_value
 from spec_bench.system.errors import UsageError
 
 Entry = TypeVar("Entry")
@@ -107,10 +107,12 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         """Reads a block of settings as the dataclass that it names under a key; a ValueError if it
         does not fit, which names ``where`` it stands.
         """
+        from spec_bench.settings.validation import check  # pydantic
+
         name = block.get(key)
         kind: Any = self.find(name, f"{where}.{key}")
         settings = {setting: value for setting, value in block.items() if setting != key}
-        return read(kind, settings, where, f"{self.noun} {name!r}")
+        return check(kind, settings, where, owner=f"{self.noun} {name!r}")
 
     def forget(self, name: str) -> None:
         """Takes an entry out again; for tests that register something."""

@@ -2,7 +2,8 @@
 
 A settings class declares fields with types and ranges; ``check`` reads a plain mapping into it or
 raises a ``ValueError`` whose one line names the key, the value and what is allowed. Knows pydantic;
-nothing about any particular setting. The machine (``core`` to ``decode``) does without it.
+nothing about any particular setting. A plain dataclass, as rules, policies and drafters are, is
+checked by the same fields: no value is taken for one of another type.
 
     @settings
     class Sampling:
@@ -13,7 +14,7 @@ nothing about any particular setting. The machine (``core`` to ``decode``) does 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, field, make_dataclass
 from functools import cache
 from typing import (
     Annotated,
@@ -32,9 +33,11 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from spec_bench.settings.fields import (
+    Requirement,
     describe_hint,
     format_value,
     is_union,
+    list_setting_fields,
     one_line,
     unknown_setting,
 )
@@ -59,14 +62,10 @@ Class = TypeVar("Class", bound=type)
 adapter = cache(TypeAdapter)
 _UNKNOWN = {"unexpected_keyword_argument", "invalid_key", "extra_forbidden"}
 _MAPPINGS = (dict, Mapping)
+_EXACT = ConfigDict(
+    extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True
+)  # of plain dataclasses, whose annotations do not say it
 _LONGEST = 120  # characters of a value that is shown
-
-
-@dataclass(frozen=True)
-class Requirement:
-    """In an annotation: what a field takes, in words, where its type does not say it well."""
-
-    allowed: str  # follows "must be"
 
 
 StrictInt = Annotated[int, Strict()]
@@ -96,38 +95,19 @@ def require(holds: bool) -> None:
         raise PydanticCustomError("out_of_range", "out of range")
 
 
-def check(kind: type[Kind], values: Any, at: str = "", of: str = "") -> Kind:
-    """Reads a settings class, or a pydantic model, from a plain mapping, as YAML has it.
+def check(kind: type[Kind], values: Any, at: str = "", of: str = "", owner: str = "") -> Kind:
+    """Reads a settings class, a plain dataclass or a pydantic model from a plain mapping, as YAML
+    has it. Fields of a dataclass with ``metadata={"setting": False}`` are no keys.
 
     Fields are of the types above, ``Literal``, ``tuple[X, ...]`` (YAML's lists), ``dict[str, X]``,
     other settings classes, and unions of them. A wrong one's line names the key ``at`` which the
-    mapping stands, such as ``engine``, and begins with what it is ``of``, such as ``table 7``.
+    mapping stands, such as ``engine``, and begins with what it is ``of``, such as ``table 7``. That
+    of an unknown one names the keys' ``owner``, such as ``tree policy 'chain'``.
     """
     of = f"{of}: " if of else ""
     if not isinstance(values, Mapping):
-        got = format_value(values, longest=_LONGEST)
-        raise UsageError(f"{of}{at or 'the config'} must be a mapping of settings, got {got}")
-    try:
-        return adapter(kind).validate_python(dict(values))  # type: ignore[arg-type]
-    except ValidationError as error:
-        # A misspelt key is also a missing one; the misspelling is what the user looks for.
-        worst = min(
-            error.errors(include_url=False), key=lambda detail: detail["type"] not in _UNKNOWN
-        )
-        raise UsageError(f"{of}{_line(worst, kind, at)}") from None
-
-
-def _line(error: ErrorDetails, kind: type[Any], at: str) -> str:
-    """Returns one error in one line."""
-    key, annotation, owner = _locate(error["loc"], kind, at)
-    if error["type"] == "value_error":
-        return one_line(error["ctx"]["error"])
-    if error["type"] in _UNKNOWN:
-        return unknown_setting(key, str(error["loc"][-1]), sorted(_hints(owner)))
-    if error["type"] == "missing":
-        return f"{key} is missing: it must be {describe_hint(annotation)}"
-    got = format_value(error["input"], longest=_LONGEST)
-    if isinstance(error["input"], int | float) and str in _members(annotation):
+        got = format_value(_remake(given, tuple, list), longest=_LONGEST)
+    if isinstance(given, int | float) and str in _members(annotation):
         got += ", which was read as no text: put it in quotes, '\"...\"' on a command line"
     return f"{key} must be {describe_hint(annotation)}, got {got}"
 
@@ -151,8 +131,9 @@ def _locate(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, Any
             continue
         is_tag = False
         hints = _hints(annotation)
+        is_class = hints or annotation is kind
         origin, items = _container(annotation)
-        if hints and (part in hints or items is None):
+        if is_class and (part in hints or items is None):
             owner = annotation
             annotation = hints.get(str(part))
             key = f"{key}.{part}" if key else str(part)

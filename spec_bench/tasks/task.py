@@ -83,7 +83,7 @@ def _or_empty(value: Any) -> Any:
     return {} if value is None else value
 
 
-# Of ``GenerationSettings``, those that a task sets where the run leaves them open.
+# Of the group ``generation``, what a task sets where the run leaves it open.
 TaskGeneration = Annotated[
     dict[str, Any], BeforeValidator(partial(check_generation, where="task.generation"))
 ]

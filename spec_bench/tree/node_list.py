@@ -9,6 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Annotated
 
+from annotated_types import Interval, MinLen
 from torch import Tensor
 
 from spec_bench.core.draws import RandomSource
@@ -16,7 +17,7 @@ from spec_bench.core.host_device import constant
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.configs import read_yaml
-from spec_bench.settings.fields import MOST_NODES, Count, Range, format_value
+from spec_bench.settings.fields import MOST_NODES, Count, format_value
 from spec_bench.system.errors import UsageError
 from spec_bench.tree.base import (
     AuditTree,
@@ -29,7 +30,8 @@ from spec_bench.tree.base import (
 from spec_bench.tree.widths import sample_distinct
 from spec_bench.vocabulary.spec import Spec
 
-RankPath = tuple[Annotated[int, Range(0, MOST_NODES)], ...]
+Ranks = tuple[Annotated[int, Interval(ge=0, le=MOST_NODES)], ...]
+RankPath = Annotated[Ranks, MinLen(1)]
 
 _FILE = Path(__file__).with_name("node_lists.yaml")
 
@@ -47,7 +49,7 @@ class NodeList(GrownTree):
     """The same nodes in every iteration; node (1, 0) is the best child of the second-best child."""
 
     # name of a list that ships, or paths of ranks from 0 on; every node's parent is a node
-    nodes: str | tuple[RankPath, ...]
+    nodes: str | Annotated[tuple[RankPath, ...], MinLen(1)]
 
     def __post_init__(self) -> None:
         if isinstance(self.nodes, str) and self.nodes not in load_node_lists():

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from operator import mul
+from typing import Annotated
 
 import torch
+from annotated_types import MinLen
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -46,7 +48,7 @@ class Rectangle(GrownTree):
 class BranchingTree(GrownTree):
     """``widths[l]`` children for every node of level l, ``2-2-1``."""
 
-    widths: tuple[Count, ...]  # children per node at each level
+    widths: Annotated[tuple[Count, ...], MinLen(1)]  # children per node at each level
 
     has_fixed_parents = True
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import MinLen
 from torch import Tensor
 
 from spec_bench.core.tree import Siblings, TreeShape
@@ -69,7 +70,8 @@ def simulate(
 class SimulatedAcceptance(TreeVerifier):
     """Accepts children with given probabilities."""
 
-    acceptance: Share | tuple[Share, ...]  # one for all levels, or one for each, the root's first
+    # one for all levels, or one for each, the root's first
+    acceptance: Share | Annotated[tuple[Share, ...], MinLen(1)]
     # the `verifier` block of a rule that is computed for its time
     computed: Mapping[str, Any] | None = None
 

@@ -22,8 +22,9 @@ from spec_bench.settings.configs import (
     find_configs,
     read_yaml,
 )
-from spec_bench.settings.fields import format_value, one_line, read, suggest, warn
+from spec_bench.settings.fields import format_value, one_line, suggest, warn
 from spec_bench.settings.registry import scan_registrations
+from spec_bench.settings.validation import check
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.spec import parse
 
@@ -165,7 +166,7 @@ def decoders_table() -> str:
 
     lines = ["| decoder | drafter | tree | rule | from |", "| --- | --- | --- | --- | --- |"]
     for name in sorted(blocks, key=place):
-        display = _check_display(blocks[name].get(DISPLAY), f"{name}.yaml: {DISPLAY}")
+        display = _check_display(blocks[name].get(DISPLAY), DISPLAY, f"{name}.yaml")
         cells = (f"`{name}`", f"`{drafters[name]}`", display.tree, display.rule, display.source)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -186,9 +187,7 @@ def _find_style(
     path = _find_files(confs).get(name)
     if path is not None:
         display = _read_mapping(path).get(DISPLAY)
-        return (
-            None if display is None else _make_style(_check_display(display, f"{path}: {DISPLAY}"))
-        )
+        return None if display is None else _make_style(_check_display(display, DISPLAY, str(path)))
     return _read_paper_styles(papers).get(name) or _combine_style(name, confs, papers)
 
 
@@ -241,7 +240,7 @@ def _read_paper_styles(folders: tuple[Path, ...]) -> dict[str, DecoderStyle]:
             if not isinstance(display_by_name, Mapping):
                 raise UsageError(f"{prefix} must be a mapping, got {format_value(display_by_name)}")
             decoders |= {
-                name: _make_style(_check_display(display, f"{prefix}.{name}"))
+                name: _make_style(_check_display(display, f"{DECODERS}.{name}", str(path)))
                 for name, display in display_by_name.items()
             }
         except UsageError as error:
@@ -263,10 +262,8 @@ def _get_part(block: Mapping[str, Any], name: str) -> str:
     return str(kind or "")
 
 
-def _check_display(display: Any, prefix: str) -> Display:
-    if not isinstance(display, Mapping):
-        raise UsageError(f"{prefix} must be a mapping, got {format_value(display)}")
-    return read(Display, display, prefix, "how a decoder is shown")
+def _check_display(display: Any, key: str, file: str = "") -> Display:
+    return check(Display, display, key, file, owner="how a decoder is shown")
 
 
 def _make_style(display: Display) -> DecoderStyle:

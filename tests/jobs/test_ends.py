@@ -20,7 +20,7 @@ from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.records.ends import StopCriteria, cut_at_stop, end_ids
-from spec_bench.records.sampling import GenerationSettings
+from spec_bench.records.sampling import AnswerLimit, SamplingSettings
 from spec_bench.server.settings import ServerSettings
 from spec_bench.tasks import RandomPrompts, Task, read_own
 from spec_bench.train.dialogues import encode_chat
@@ -351,8 +351,9 @@ def test_folders_without_plain_weights_are_refused_with_what_to_do_before_any_is
 
 GROUPS = {
     "task": (Task, RandomPrompts), "pair": (PairSettings,), "engine": (EngineSettings,),
-    "generation": (GenerationSettings,), "server": (ServerSettings,), "confirm": (ConfirmSettings,),
-    "data": (DataSettings,), "optimiser": (Optimisation,), "head": (HeadSettings,),
+    "generation": (SamplingSettings, AnswerLimit), "server": (ServerSettings,),
+    "confirm": (ConfirmSettings,), "data": (DataSettings,),
+    "optimiser": (Optimisation,), "head": (HeadSettings,),
 }  # fmt: skip
 NAMED = re.compile(rf"(?<![\w./])({'|'.join(GROUPS)})\.([a-z_]+)(?![\w(.])")
 

@@ -197,8 +197,12 @@ def test_another_packages_decoder_is_shown_as_its_yaml_says(mine):
     [
         ("sky", "red", "display.colour must be one of blue, vermillion, green, purple, orange, "),
         ("marker: D", "marker: x", "display.marker must be one of o, s, ^, D, v, P, X, got 'x'"),
-        ("marker", "shape", "display.shape does not belong to how a decoder is shown, which has "),
-        ("{title: My own, colour: sky, marker: D}", "red", "display must be a mapping, got 'red'"),
+        ("marker", "shape", "unknown setting display.shape; how a decoder is shown has "),
+        (
+            "{title: My own, colour: sky, marker: D}",
+            "red",
+            "display must be a mapping of settings, got 'red'",
+        ),
     ],
 )
 def test_a_wrong_colour_or_marker_is_named_with_its_file_and_the_choices(mine, right, wrong, said):

@@ -33,7 +33,7 @@ from spec_bench.jobs.config.served_cells import (
 from spec_bench.jobs.config.simulation import simulate_cells
 from spec_bench.metrics import digest_user_code, needs_references
 from spec_bench.metrics.interval import FEWEST
-from spec_bench.records.sampling import GenerationSettings, SamplingSettings, merge_sampling
+from spec_bench.records.sampling import MAX_NEW_TOKENS, SamplingSettings, merge_sampling
 from spec_bench.records.types import ENGINE, CellFacts, CellResult, SqlReference, Stage
 from spec_bench.server.settings import ServerSettings
 from spec_bench.system.errors import UsageError
@@ -275,8 +275,8 @@ def build_settings(
     # The user's files before cells, which import torch; the hub's data, which may be large, after.
     local_examples = None if unread or reads_hub(task) else task.examples(request.prompts)
     sampling = merge_sampling(task.generation, request.generation)
-    limits = {"max_new_tokens": GenerationSettings.max_new_tokens, **task.generation}
-    max_new_tokens = {**limits, **request.generation}["max_new_tokens"]
+    given = {**task.generation, **request.generation}
+    max_new_tokens = given.get("max_new_tokens", MAX_NEW_TOKENS)
     pair = build_pair(request.pair, engine)
     left_out = tuple[str, ...]()
     if engine.served:

@@ -12,12 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
-from spec_bench.settings.fields import Range, format_value, read, suggest
+from annotated_types import Interval, MinLen
+
+from spec_bench.settings.fields import format_value, suggest
 from spec_bench.settings.registry import Registry
+from spec_bench.settings.validation import check
 from spec_bench.system.errors import UsageError
 
 RAPL_ROOT = "/sys/class/powercap"
-Seconds = Annotated[float, Range(0)]
+Seconds = Annotated[float, Interval(ge=0)]
 Mark = TypeVar("Mark")
 
 
@@ -55,10 +58,11 @@ class EnergySettings:
     """A meter's settings; fields that the meter does not use keep their defaults."""
 
     meter: str = "none"
-    period_s: Annotated[float, Range(0.001)] = None  # type: ignore[assignment] # between samples
+    period_s: Annotated[float, Interval(ge=0.001)] = None  # type: ignore[assignment] # between samples
     update_period_s: Seconds = 0.0  # between updates of the sensor or counter itself
     idle_s: Seconds = 0.0  # idle power is measured so long before the run; 0: not
-    devices: tuple[str, ...] | None = None  # indices or UUIDs of GPUs to add up; None: the job's
+    # indices or UUIDs of GPUs to add up; None: the job's
+    devices: Annotated[tuple[str, ...], MinLen(1)] | None = None
     root: str = RAPL_ROOT  # the kernel's powercap interface
     more: dict[str, Any] = field(  # settings of another package's meter, as written
         default_factory=dict, metadata={"setting": False}
@@ -114,7 +118,7 @@ def parse_energy_settings(config: EnergySettings | Mapping[str, Any]) -> EnergyS
     if (devices := field_values.get("devices")) is not None:
         gpus = list(devices) if isinstance(devices, list | tuple) else [devices]
         field_values["devices"] = [str(gpu) if type(gpu) is int else gpu for gpu in gpus]
-    energy = read(EnergySettings, field_values, "energy", f"energy.meter={name}")
+    energy = check(EnergySettings, field_values, "energy", owner=f"energy.meter={name}")
     more = {key: value for key, value in settings.items() if key not in field_names}
     return replace(energy, more=more)
 
