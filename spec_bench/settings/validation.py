@@ -106,7 +106,77 @@ def check(kind: type[Kind], values: Any, at: str = "", of: str = "", owner: str 
     """
     of = f"{of}: " if of else ""
     if not isinstance(values, Mapping):
-        got = format_value(_remake(given, tuple, list), longest=_LONGEST)
+        got = format_value(values, longest=_LONGEST)
+        raise UsageError(f"{of}{at or 'the config'} must be a mapping of settings, got {got}")
+    checker: Any = kind
+    try:
+        checked = _validate(checker, values)
+    except ValidationError as error:
+        # A misspelt key is also a missing one; the misspelling is what the user looks for.
+        worst = min(
+            error.errors(include_url=False), key=lambda detail: detail["type"] not in _UNKNOWN
+        )
+        raise UsageError(f"{of}{_line(worst, _get_model(checker), at, owner)}") from None
+    if isinstance(checked, kind):
+        return checked
+    try:
+        return kind(**{name: getattr(checked, name) for name in values})
+    except ValueError as error:
+        raise UsageError(f"{of}{at}.{error}") from None
+
+
+def check_fields(block: Any) -> None:
+    """Checks every field of a plain dataclass by its annotation. Raises UsageError: a value is not
+    allowed; it names the field.
+    """
+    kind: Any = type(block)
+    try:
+        _validate(kind, vars(block))
+    except ValidationError as error:
+        worst = error.errors(include_url=False)[0]
+        raise UsageError(_line(worst, _get_model(kind), "")) from None
+
+
+@cache
+def _get_model(kind: Any) -> Any:
+    """Returns what checks the fields of a class: pydantic's own, or one made of a dataclass."""
+    if not hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__pydantic_fields__"):
+        return kind
+    hints = get_type_hints(kind, include_extras=True)
+    columns = []
+    for setting in list_setting_fields(kind):
+        is_required = setting.default is MISSING and setting.default_factory is MISSING
+        column = field() if is_required else field(default=None)
+        columns.append((setting.name, hints[setting.name], column))
+    made = make_dataclass(kind.__name__, columns, kw_only=True)
+    return checked_dataclass(made, config=_EXACT)
+
+
+def _validate(kind: Any, values: Mapping[str, Any]) -> Any:
+    """Returns a mapping as what checks a class has it; of a plain dataclass lists are tuples."""
+    model = _get_model(kind)
+    if model is kind:
+        return adapter(kind).validate_python(dict(values))
+    return model(**{str(key): _remake(value, list, tuple) for key, value in values.items()})
+
+
+def _remake(value: Any, old: Any, new: Any) -> Any:
+    """Returns sequences of one type, each within another too, as those of another type."""
+    return new(_remake(part, old, new) for part in value) if isinstance(value, old) else value
+
+
+def _line(error: ErrorDetails, kind: type[Any], at: str, owner: str = "") -> str:
+    """Returns one error in one line."""
+    key, annotation, around = _locate(error["loc"], kind, at)
+    given = error["input"]
+    if error["type"] == "value_error":
+        return one_line(error["ctx"]["error"])
+    if error["type"] in _UNKNOWN:
+        return unknown_setting(key, str(error["loc"][-1]), sorted(_hints(around)), owner)
+    if error["type"] == "missing":
+        needs = f"{owner} needs" if owner else "it must be"
+        return f"{key} is missing: {needs} {describe_hint(annotation)}"
+    got = format_value(_remake(given, tuple, list), longest=_LONGEST)
     if isinstance(given, int | float) and str in _members(annotation):
         got += ", which was read as no text: put it in quotes, '\"...\"' on a command line"
     return f"{key} must be {describe_hint(annotation)}, got {got}"

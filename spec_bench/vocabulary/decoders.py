@@ -134,11 +134,13 @@ def decoder_parts(name: str) -> tuple[str, str, str]:
     return _get_part(block, "drafter"), _get_part(block, "tree"), _get_part(block, "verifier")
 
 
-def strip_display(decoder: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Returns a decoder's settings without its ``display``, which is checked."""
+def strip_display(decoder: Mapping[str, Any], file: str = "") -> dict[str, Any]:
+    """Returns the settings of a ``file``'s decoder, or of the job's, without its ``display``, which
+    is checked.
+    """
     settings = dict(decoder)
     if DISPLAY in settings:
-        _check_display(settings.pop(DISPLAY), f"{prefix}{DISPLAY}")
+        _check_display(settings.pop(DISPLAY), DISPLAY if file else f"decoder.{DISPLAY}", file)
     return settings
 
 
@@ -153,7 +155,7 @@ def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
     decoder = read_yaml(paths[name])
     if not isinstance(decoder, dict):
         raise UsageError(f"decoder config {paths[name]} is no mapping")
-    return strip_display(decoder, f"{paths[name]}: ")
+    return strip_display(decoder, str(paths[name]))
 
 
 def decoders_table() -> str:

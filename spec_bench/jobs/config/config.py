@@ -148,7 +148,7 @@ def check_settings(config: Any) -> RunSettings:
     request = replace(
         request,
         cells=tuple(cell for cells in lists for cell in cells),
-        decoder=strip_display(request.decoder, "decoder."),
+        decoder=strip_display(request.decoder),
     )
     if request.cells and request.spec is not None:
         raise UsageError(
