@@ -259,8 +259,8 @@ def test_a_received_generation_with_an_impossible_number_is_a_fault_of_its_line(
     path.parent.mkdir()
     bad = json.dumps({**good.to_json(), **change}, separators=(",", ":"))[:-1]
     check = f"{crc32(bad.encode(), crc32(b'a')):08x}"
-    path.write_text(cell_folder.format_line(good, "a") + f'{bad},"check":"{check}"}}\n')
-    found = cell_folder.read_generations(path)
+    path.write_text(cell_folder.format_generation_line(good, "a") + f'{bad},"check":"{check}"}}\n')
+    found = cell_folder.read_generation_lines(path)
     assert found.generations == (good,) and len(found.faults) == 1
     assert said in found.faults[0] and "line 2" in found.faults[0]
 
@@ -277,9 +277,9 @@ def test_a_received_generation_with_an_impossible_number_is_a_fault_of_its_line(
 def test_a_received_cell_has_values_of_the_types_that_ours_have(change, key, tmp_path):
     run = tmp_path / "a"
     run.mkdir()
-    cell_folder.write_cell(run, {"settings": {}, **change})
+    cell_folder.write_cell_json(run, {"settings": {}, **change})
     with pytest.raises(ValueError, match=naming("cell.json", key)):
-        cell_folder.read_cell(run)
+        cell_folder.read_cell_json(run)
 
 
 def test_tables_and_terminals_show_a_strangers_escapes_and_links_as_text():

@@ -75,7 +75,7 @@ def rows_of(results: Path) -> tuple[list[bytes], list[str]]:
     """
     tables = table_of(results)
     with suppress(ValueError):
-        kept = parquet.read(Experiment(results, NAME).records)
+        kept = parquet.read_records(Experiment(results, NAME).records)
         return sorted(tables[files.RESULTS].splitlines()), sorted(kept.run_ids)
     return [], []
 
@@ -90,7 +90,7 @@ def check_damages(top: Path, count: int, draws: Random) -> Iterator[tuple[str, s
     before = rows_of(results)
 
     def line_behind(path: Path, data: bytes) -> bytes:
-        more = cell_folder.format_line(MORE, path.parent.name).encode()
+        more = cell_folder.format_generation_line(MORE, path.parent.name).encode()
         return data + more if path.name == files.GENERATIONS else data + b"\n"
 
     kinds: dict[str, Callable[[Path, bytes], bytes | None]] = {

@@ -184,9 +184,9 @@ def runs_of(results: Path) -> list[Path]:
 def change_cell(results: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """Changes each ``cell.json`` and its checksum."""
     for run in runs_of(results):
-        cell = cell_folder.read_cell(run)
+        cell = cell_folder.read_cell_json(run)
         change(cell)
-        cell_folder.write_cell(run, {k: v for k, v in cell.items() if k != "run_id"})
+        cell_folder.write_cell_json(run, {k: v for k, v in cell.items() if k != "run_id"})
 
 
 def change_lines(results: Path, change: Mapping[str, Any]) -> None:
@@ -195,7 +195,7 @@ def change_lines(results: Path, change: Mapping[str, Any]) -> None:
         path = run / GENERATIONS
         lines = [json.loads(line) | change for line in path.read_text().splitlines()]
         texts = [json.dumps({k: v for k, v in line.items() if k != "check"})[:-1] for line in lines]
-        checks = [cell_folder._compute_check(text.encode(), run.name) for text in texts]
+        checks = [cell_folder._compute_line_checksum(text.encode(), run.name) for text in texts]
         both = zip(texts, checks, strict=True)
         write_text(path, "".join(f'{text},"check":"{check}"}}\n' for text, check in both))
 
@@ -302,7 +302,9 @@ def note(**values: Any) -> Callable[[Path, Path], None]:
 
     def change(results: Path, _: Path) -> None:
         for path in (results / RUNS / "jobs").glob("*/*.json"):
-            write_json(path, checksums.add_checksum(checksums.read_checked(path) | values))
+            write_json(
+                path, checksums.redact_and_add_checksum(checksums.read_verified_json(path) | values)
+            )
 
     return change
 

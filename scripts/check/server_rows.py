@@ -129,7 +129,7 @@ def _later(answers: Mapping[str, Generation]) -> float:
 def records(results: Path, run_id: str) -> dict[str, Generation]:
     """A cell's answers by prompt."""
     path = files.run_folder(results, run_id) / files.GENERATIONS
-    return {each.prompt_id: each for each in cell_folder.read_lines(path)}
+    return {each.prompt_id: each for each in cell_folder.read_valid_generations(path)}
 
 
 def with_ends(row: Mapping[str, Any], name: str) -> str:

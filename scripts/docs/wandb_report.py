@@ -27,7 +27,7 @@ from spec_bench.report.data.rows import read_rows  # noqa: E402
 from spec_bench.report.figures import style  # noqa: E402
 from spec_bench.report.page.build import results_file  # noqa: E402
 from spec_bench.sinks.sink import LoggedCell  # noqa: E402
-from spec_bench.sinks.wandb import build_history  # noqa: E402
+from spec_bench.sinks.wandb import build_history_lines  # noqa: E402
 
 RESULTS = ROOT / "results"
 EXPERIMENTS = ("smollm2-h100", "dsbd-one-cache")
@@ -53,13 +53,13 @@ def read_logged():
     logged = {}
     for name in EXPERIMENTS:
         table = results_file(name, RESULTS)
-        packed = parquet.read(table.with_name("records.parquet"))
+        packed = parquet.read_records(table.with_name("records.parquet"))
         for row in read_rows([table]).to_dict("records"):
-            scores = packed.scores(row["run_id"])
+            scores = packed.get_scores(row["run_id"])
             alone = {score: score_each_answer(score, each) for score, each in scores.items()}
-            cell = LoggedCell(None, {}, packed.generations(row["run_id"]), table, scores=alone)
+            cell = LoggedCell(None, {}, packed.get_generations(row["run_id"]), table, scores=alone)
             title = f"{row['decoder']} {row['spec']}"
-            logged[row["run_id"]] = title, row, pandas.DataFrame(build_history(cell))
+            logged[row["run_id"]] = title, row, pandas.DataFrame(build_history_lines(cell))
     return logged
 
 

@@ -85,13 +85,13 @@ def run(
 
     from spec_bench.jobs.app import run_config
     from spec_bench.jobs.config.compose import compose_config
-    from spec_bench.sinks.rows import to_row
+    from spec_bench.sinks.rows import result_to_row
 
     _check_columns(columns)
     results = run_config(
         compose_config(build_overrides(overrides, settings, texts, pair, references))
     )
-    return select_columns(pd.DataFrame([to_row(result) for result in results]), columns)
+    return select_columns(pd.DataFrame([result_to_row(result) for result in results]), columns)
 
 
 def sweep(

@@ -17,7 +17,7 @@ from weakref import ReferenceType, ref
 
 from spec_bench.api.answers import AnswerText, Stream
 from spec_bench.records.ends import StopCriteria
-from spec_bench.records.sampling import SamplingSettings, check_generation, merge_sampling
+from spec_bench.records.sampling import SamplingSettings, merge_sampling, parse_generation_settings
 from spec_bench.records.types import Request
 from spec_bench.settings.configs import conf_dirs, find_configs, read_config
 from spec_bench.settings.override_values import describe_value, quote_value
@@ -419,7 +419,7 @@ class LoadedPair:
 
 def _choose_sampling(sampling: SamplingSettings | None, **values: Any) -> SamplingSettings:
     """Returns a call's sampling settings, given at once or one by one. Raises UsageError: both."""
-    given_sampling = merge_sampling(check_generation(values, "decode"))
+    given_sampling = merge_sampling(parse_generation_settings(values, "decode"))
     if sampling is None:
         return given_sampling
     if not isinstance(sampling, SamplingSettings):

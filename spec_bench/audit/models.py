@@ -36,7 +36,7 @@ from spec_bench.engine.mapped_model import map_draft_vocabulary, read_ids
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.recorder import NEAR_TIE_GAP, near_tie_gap
 from spec_bench.engine.tree_pass import next_logits, run_pending
-from spec_bench.records.ends import end_ids
+from spec_bench.records.ends import find_end_token_ids
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import PromptError, Request
 from spec_bench.server.endpoint import Server
@@ -281,7 +281,7 @@ def audit_pair(
     else:  # the draft's folder lists which of the target's tokens it has
         vocab = len(tokenizer)
     ids = _encode_prompts(prompts, tokenizer)
-    requests = _make_requests(ids, max_new_tokens, end_ids(tokenizer))
+    requests = _make_requests(ids, max_new_tokens, find_end_token_ids(tokenizer))
     return _iter_pair_lines(ModelSpec(target_path), ModelSpec(draft_path), vocab, requests, configs)
 
 
@@ -355,7 +355,7 @@ def iter_server_lines(options: Any, prompts: Task | Sequence[str]) -> Iterator[A
         answers=options.answers,
         sampling=SamplingSettings(temperature=options.temperature),
         seed=options.seed,
-        stop_ids=end_ids(tokenizer),
+        stop_ids=find_end_token_ids(tokenizer),
     )
     key = os.environ.get(KEY, "").strip()
     server = Server(options.server, options.served_model, key, kind=options.server_kind)

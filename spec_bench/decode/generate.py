@@ -186,7 +186,7 @@ def check_sampling(settings: SamplingSettings) -> None:
     """Checks that transformers can sample that way. Raises UsageError: the draft has a temperature
     of its own, or the library lacks a setting.
     """
-    settings.get_options()
+    settings.get_portable_options()
     temperature = settings.draft_temperature
     if temperature not in (None, settings.temperature):
         raise UsageError(

@@ -186,7 +186,7 @@ def _generate_arguments(
 
     warm = settings.temperature > 0
     # The library has a processor for every min-p that is given, even one that keeps all tokens.
-    sampling = {**settings.get_options(), "min_p": settings.min_p or None}
+    sampling = {**settings.get_portable_options(), "min_p": settings.min_p or None}
     padding = range(target.vocab_size, target.embedded)
     return GenerationConfig(
         do_sample=warm,

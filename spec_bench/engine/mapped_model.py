@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from spec_bench.engine.model import ForwardOutput, LanguageModel
-from spec_bench.records.ends import end_ids
+from spec_bench.records.ends import find_end_token_ids
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 
@@ -90,8 +90,8 @@ def vocabulary_map_of_tokenizers(target: Any, draft: Any, count: int) -> Vocabul
         if text in ours and ours[text][0] < count:
             for token in ids:
                 proposes[token] = ours[text][0]
-    for our_end in end_ids(target)[:1]:
-        for place, end in enumerate(end_ids(draft)):
+    for our_end in find_end_token_ids(target)[:1]:
+        for place, end in enumerate(find_end_token_ids(draft)):
             if place == 0:
                 reads[our_end] = end
                 pieces.pop(our_end, None)

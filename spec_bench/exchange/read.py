@@ -239,9 +239,9 @@ def write_rows(
         records = CellRecords(answers[decoder], answers.get("ar"))
         row = _make_row(decoder, file, records, options) | {"pair": pair, "target": pair}
         rows.append(row)
-        tables.append(parquet.pack(row["run_id"], answers[decoder], None))
+        tables.append(parquet.pack_generations(row["run_id"], answers[decoder], None))
     files.write_csv(table, rows, columns.order_names(name for row in rows for name in row))
-    parquet.write(files.records_file(table), parquet.concat(tables))
+    parquet.write_records(files.records_file(table), parquet.concat_records(tables))
     return {row["decoder"]: row["speedup"] for row in rows if row["decoder"] != "ar"}
 
 

@@ -55,7 +55,7 @@ def write_answers(rows: Sequence[Row], run_folders: Sequence[Path], folder: Path
         "-".join(re.sub(r"[^\w.-]+", "_", part) for part in cell if part != "-") for cell in cells
     ]
     for row, run_folder, name in zip(rows, run_folders, names, strict=True):
-        generations = cell_folder.read_lines(run_folder / files.GENERATIONS)
+        generations = cell_folder.read_valid_generations(run_folder / files.GENERATIONS)
         if not generations:
             place = f"{str(run_folder)!r}: texts are kept there alone"
             raise UsageError(f"no generations of {name} in {place}")
@@ -79,7 +79,7 @@ def write_questions(rows: Sequence[Row], run_folders: Sequence[Path], folder: Pa
         task = _read_settings(run_folder).get("task", {})
         if task.get("judged"):
             tasks[row["task"]] = task
-            generations = cell_folder.read_lines(run_folder / files.GENERATIONS)
+            generations = cell_folder.read_valid_generations(run_folder / files.GENERATIONS)
             asked_ids.setdefault(row["task"], set()).update(
                 answer.prompt_id for answer in generations
             )
@@ -103,7 +103,7 @@ def write_questions(rows: Sequence[Row], run_folders: Sequence[Path], folder: Pa
 
 
 def _read_settings(run_folder: Path) -> dict[str, Any]:
-    if not (settings := cell_folder.read_cell(run_folder).get("settings")):
+    if not (settings := cell_folder.read_cell_json(run_folder).get("settings")):
         raise UsageError(f"{str(run_folder / files.CELL)!r} has no settings")
     return dict(settings)
 

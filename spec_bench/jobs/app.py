@@ -181,7 +181,7 @@ def run_stages(
         with signals.raise_on_signals(False):  # torch, late so that no refusal waits for it
             from spec_bench.jobs.job.job import run_job
         stage_results = [
-            result.replace_stage(stage.stage)
+            result.with_stage(stage.stage)
             for result in run_job(stage, lambda state: running_job.say(state=state))
         ]
         if is_first:
@@ -230,7 +230,7 @@ def _hand_over(
 
 def _read_logged_cell(result: CellResult, store: CellStore) -> LoggedCell:
     """Reads what there is to log of a finished cell."""
-    cell = cell_folder.read_cell(store.folder)
+    cell = cell_folder.read_cell_json(store.folder)
     scores = cell.get("scores") or {}
     return LoggedCell(
         result,

@@ -25,7 +25,7 @@ from spec_bench.metrics.metric import (
     pool_repeats,
     ratio_of_sums,
 )
-from spec_bench.records.types import BUSY, Delivery, Generation
+from spec_bench.records.types import BUSY, Generation, ServerChunks
 from spec_bench.system.errors import UsageError
 
 Repeats = Sequence[Sequence[Generation]]
@@ -274,7 +274,7 @@ def _median_call_s(repeats: Repeats) -> float:
 _AT_ONCE_S = 1e-4
 
 
-_SEEN: Mapping[str, Callable[[Generation, Delivery], list[float]]] = {
+_SEEN: Mapping[str, Callable[[Generation, ServerChunks], list[float]]] = {
     "ttft_s": lambda _, delivery: [delivery.seconds[0]],
     "inter_token_s": lambda answer, delivery: (
         [(delivery.seconds[-1] - delivery.seconds[0]) / answer.decoded] if answer.decoded else []

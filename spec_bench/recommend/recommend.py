@@ -36,7 +36,7 @@ from spec_bench.report.data.counts import Counts, RecordReader, value_of_sums
 from spec_bench.report.data.rows import Group, get_stall
 from spec_bench.report.page.build import render
 from spec_bench.report.page.headline import LEAD, Headline, headline, widen
-from spec_bench.sinks.rows import to_row
+from spec_bench.sinks.rows import result_to_row
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.tasks import Example
@@ -318,7 +318,7 @@ class _CandidateRunner:
         sign = -1 if column(name).better == "down" else 1
         records = RecordReader(files.results_file(self.settings.results, self.settings.asked.name))
         numbers = {place: pd.Series({"": np.nan}) for place in candidate_indices}
-        for place, row in zip(candidate_indices, map(to_row, results), strict=True):
+        for place, row in zip(candidate_indices, map(result_to_row, results), strict=True):
             counts = self.counts.setdefault(place, {})
             counts |= records.counts(row, name) or {}
             if counts:
@@ -369,7 +369,7 @@ def recommend(
     if best := race.open[: confirm.best]:
         tell(f"{len(settings.fresh)} fresh prompts")
         plain, *results = search.decode(settings.fresh, best, "confirm")
-        frame = pd.DataFrame(map(to_row, [plain, *results]))
+        frame = pd.DataFrame(map(result_to_row, [plain, *results]))
         frame[LEAD] = [np.nan, *search.rank(best, results)[0]]
     return _build_result(settings, frame, list(search.lines.values()))
 
@@ -399,7 +399,7 @@ def _build_candidate_row(cell: Cell, row: CellResult, job: JobSettings) -> dict[
     numbers = [column_name for name in NUMBERS for column_name in column(name).names]
     failure = row.reasons[0].text if row.status != "complete" else ""
     values = {name: row.metrics.get(name) for name in numbers}
-    values["doubt"] = get_stall(to_row(row)).partition(":")[0]
+    values["doubt"] = get_stall(result_to_row(row)).partition(":")[0]
     return {
         "decoder": cell.name,
         "spec": cell.config.spec,

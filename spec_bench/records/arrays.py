@@ -15,18 +15,20 @@ class GenerationArrays:
     """Columns of lines and the properties of ``Generation`` as arrays (lines,); NaN if unknown."""
 
     delivered = property(lambda self: self.tokens)
-    calls = cached_property(lambda self: _count_lengths(self._list("step_accepted")))
-    accepted = property(lambda self: _sum_lists(self.calls, self._get_step_values("accepted")))
+    calls = cached_property(lambda self: _get_list_lengths(self._get_list_column("step_accepted")))
+    accepted = property(lambda self: _sum_each_list(self.calls, self._get_step_values("accepted")))
     walked = property(
-        lambda w: _sum_lists(
+        lambda w: _sum_each_list(
             w.calls, np.minimum(w._get_step_values("accepted") + 1, w._get_step_values("depth"))
         )
     )
-    layers = property(lambda self: _sum_lists(self.calls, _count_lengths(self._widths)))
+    layers = property(lambda self: _sum_each_list(self.calls, _get_list_lengths(self._widths)))
     beams = property(
-        lambda w: _sum_lists(w.calls, _sum_lists(_count_lengths(w._widths), _flatten(w._widths)))
+        lambda w: _sum_each_list(
+            w.calls, _sum_each_list(_get_list_lengths(w._widths), _flatten_lists(w._widths))
+        )
     )
-    _widths = property(lambda self: self._list("step_widths").flatten())
+    _widths = property(lambda self: self._get_list_column("step_widths").flatten())
 
     def __init__(self, lines: pa.Table) -> None:
         self._lines = lines
@@ -38,7 +40,7 @@ class GenerationArrays:
         self.__dict__[name] = values = self._lines[name].to_numpy()
         return values
 
-    def sums(self, *terms: Callable[[Any], Any]) -> Array:
+    def compute_terms(self, *terms: Callable[[Any], Any]) -> Array:
         """Returns each line's terms of a metric's two sums, (lines, 2)."""
         if terms not in self._made:
             arrays = np.broadcast_arrays(self.repeat, *(term(self) for term in terms))[1:]
@@ -48,28 +50,28 @@ class GenerationArrays:
     @property
     def decoded(self) -> Array:
         """Tokens without those of a server's first chunk."""
-        chunks = self._list("served_tokens")
-        counts = _count_lengths(chunks)
+        chunks = self._get_list_column("served_tokens")
+        counts = _get_list_lengths(chunks)
         first_sizes = np.zeros(len(chunks), np.int64)
-        first_sizes[counts > 0] = _flatten(chunks)[(counts.cumsum() - counts)[counts > 0]]
+        first_sizes[counts > 0] = _flatten_lists(chunks)[(counts.cumsum() - counts)[counts > 0]]
         return np.asarray(self.tokens - first_sizes)
 
-    def _list(self, name: str) -> pa.ListArray:
+    def _get_list_column(self, name: str) -> pa.ListArray:
         return self._lines[name].combine_chunks()
 
     def _get_step_values(self, name: str) -> Array:
-        return _flatten(self._list(f"step_{name}"))
+        return _flatten_lists(self._get_list_column(f"step_{name}"))
 
 
-def _flatten(lists: pa.ListArray) -> Array:
+def _flatten_lists(lists: pa.ListArray) -> Array:
     return np.asarray(lists.flatten().to_numpy())
 
 
-def _count_lengths(lists: pa.ListArray) -> Array:
+def _get_list_lengths(lists: pa.ListArray) -> Array:
     return np.asarray(lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), np.int64)
 
 
-def _sum_lists(lengths: Array, values: Array) -> Array:
+def _sum_each_list(lengths: Array, values: Array) -> Array:
     """Sums consecutive parts of these lengths."""
     sums = np.concatenate([[0], values.cumsum(dtype=np.int64)])
     ends = lengths.cumsum()

@@ -17,7 +17,7 @@ from typing import Any
 from zlib import crc32
 
 from spec_bench.records import checksums
-from spec_bench.records.parquet import PackedRecords, pack
+from spec_bench.records.parquet import PackedRecords, pack_generations
 from spec_bench.records.types import Generation
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.foreign import MOST_S, StoredCell
@@ -41,22 +41,23 @@ class GenerationLines:
     torn: int = 0  # bytes of an unfinished last line, as a kill leaves it; no fault
 
 
-def format_line(generation: Generation, run_id: str) -> str:
+def format_generation_line(generation: Generation, run_id: str) -> str:
     """Formats a generation as a line of its cell's file, with the newline."""
     text = json.dumps(generation.to_json(), separators=(",", ":"))[:-1]
-    return f'{text},"check":"{_compute_check(text.encode(), run_id)}"}}\n'
+    return f'{text},"check":"{_compute_line_checksum(text.encode(), run_id)}"}}\n'
 
 
-def read_generations(
+def read_generation_lines(
     path: Path,
-    vocabulary: int | None = None,
-    size: int | None = None,
+    vocabulary_size: int | None = None,
+    max_bytes: int | None = None,
 ) -> GenerationLines:
     """Reads a cell's ``generations.jsonl``, in the folder named by its run id; none if it is
-    missing. Token ids must be below ``vocabulary``, if it is given; ``size`` limits the bytes.
+    missing. Reads at most ``max_bytes``. Token ids must be below ``vocabulary_size``, if it is
+    given.
     """
     try:
-        content = checksums.read_regular_file(path)[:size]
+        content = checksums.read_regular_file(path)[:max_bytes]
     except FileNotFoundError:
         return GenerationLines()
     except (OSError, ValueError) as error:
@@ -66,7 +67,7 @@ def read_generations(
     faults = []
     for number, line in enumerate(content[:end].split(b"\n")[:-1], start=1):
         try:
-            generation = _parse_line(line, path.parent.name, vocabulary)
+            generation = _parse_generation_line(line, path.parent.name, vocabulary_size)
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             faults.append(f"line {number}: {one_line(error, 120)}")
         else:
@@ -77,24 +78,25 @@ def read_generations(
 def rewrite_generations(path: Path, generations: Iterable[Generation]) -> None:
     """Replaces a cell's file of generations."""
     files.write_text(
-        path, "".join(format_line(generation, path.parent.name) for generation in generations)
+        path,
+        "".join(format_generation_line(generation, path.parent.name) for generation in generations),
     )
 
 
-def _compute_check(text: bytes, run_id: str) -> str:
+def _compute_line_checksum(text: bytes, run_id: str) -> str:
     return f"{crc32(text, crc32(run_id.encode())):08x}"
 
 
-def _parse_line(line: bytes, run_id: str, vocabulary: int | None) -> Generation:
+def _parse_generation_line(line: bytes, run_id: str, vocabulary_size: int | None) -> Generation:
     if not (match := _CHECKED.fullmatch(line)):
         raise UsageError("it has no check, as a whole line has")
     text = match[1]
     check = match[2].decode()
-    if check != _compute_check(text, run_id):
+    if check != _compute_line_checksum(text, run_id):
         raise UsageError("its check does not fit: it was altered, or is another run's")
     generation = Generation.from_json(json.loads(text + b"}"))
     for token_id in (min(generation.tokens, default=0), max(generation.tokens, default=0)):
-        if not 0 <= token_id < (vocabulary or 2**31):
+        if not 0 <= token_id < (vocabulary_size or 2**31):
             raise UsageError(f"token id {token_id}")
     for seconds in (generation.prefill_s, generation.decode_s):
         if not 0 <= seconds < MOST_S:
@@ -102,17 +104,17 @@ def _parse_line(line: bytes, run_id: str, vocabulary: int | None) -> Generation:
     return generation
 
 
-def pack_run(folder: Path) -> PackedRecords | None:
+def pack_cell_folder(folder: Path) -> PackedRecords | None:
     """Packs a cell's folder, the generations of its result; None if it is missing or (logged)
     damaged.
     """
     path = folder / files.GENERATIONS
     try:
-        cell = read_cell(folder)
-        lines = read_generations(path, size=(cell.get("generations") or {}).get("bytes"))
+        cell = read_cell_json(folder)
+        lines = read_generation_lines(path, max_bytes=(cell.get("generations") or {}).get("bytes"))
         if lines.faults:
             raise UsageError(f"{path}: {lines.faults[0]}")
-        check_cell(folder, cell)
+        check_result_fits_generations(folder, cell)
         if not cell:
             return None
         return pack_cell(folder, cell, lines.generations)
@@ -128,25 +130,29 @@ def pack_cell(
 ) -> PackedRecords:
     """Packs a cell's generations with its origin, scores and later timings."""
     origin = (cell.get("starts") or [None])[-1]
-    return pack(folder.name, generations, origin, cell.get("scores"), read_retimed(folder))
+    return pack_generations(
+        folder.name, generations, origin, cell.get("scores"), read_retimed_generations(folder)
+    )
 
 
-def read_lines(path: Path) -> list[Generation]:
+def read_valid_generations(path: Path) -> list[Generation]:
     """Reads a cell's generations in order; logs the first of the lines that are damaged."""
-    lines = read_generations(path)
+    lines = read_generation_lines(path)
     if lines.faults:
         log.warning("%s: %s", path, lines.faults[0])
     return list(lines.generations)
 
 
-def read_retimed(folder: Path) -> list[Generation]:
+def read_retimed_generations(folder: Path) -> list[Generation]:
     """Reads what later sessions timed again of a baseline, in the order of the files."""
     return [
-        generation for path in files.find_retimed_paths(folder) for generation in read_lines(path)
+        generation
+        for path in files.find_retimed_paths(folder)
+        for generation in read_valid_generations(path)
     ]
 
 
-def read_cell(folder: Path) -> dict[str, Any]:
+def read_cell_json(folder: Path) -> dict[str, Any]:
     """Reads ``<results>/runs/<run_id>/cell.json``; empty if it is missing.
 
     It has ``settings``, ``starts`` (each one's provenance) and, once the cell is finished,
@@ -154,20 +160,20 @@ def read_cell(folder: Path) -> dict[str, Any]:
     timings that it was ``compared`` with, and a digest of its ``generations``. Raises UsageError,
     which names the file and the reason.
     """
-    return _read_checked_file(folder / files.CELL)
+    return _read_optional_json(folder / files.CELL)
 
 
-def read_models(folder: Path) -> dict[str, Any]:
+def read_models_json(folder: Path) -> dict[str, Any]:
     """Reads the cell's ``models.json``, empty if it is missing: digests of the ``models``, by file,
-    and of the prompts' ``token_ids``. Raises UsageError as ``read_cell`` does.
+    and of the prompts' ``token_ids``. Raises UsageError as ``read_cell_json`` does.
     """
-    return _read_checked_file(folder / files.MODELS)
+    return _read_optional_json(folder / files.MODELS)
 
 
-def _read_checked_file(path: Path) -> dict[str, Any]:
+def _read_optional_json(path: Path) -> dict[str, Any]:
     """Reads a JSON file of a cell's folder and verifies it; empty if it is missing."""
     try:
-        content = checksums.read_checked(path)
+        content = checksums.read_verified_json(path)
         if content["run_id"] != path.parent.name:
             raise UsageError(f"it is of run {content['run_id']!r}")
         check(StoredCell, content)
@@ -179,13 +185,15 @@ def _read_checked_file(path: Path) -> dict[str, Any]:
     return content
 
 
-def measure_file(path: Path, size: int | None = None) -> dict[str, Any]:
-    """Returns bytes and SHA-256 of a file, or of its first ``size`` bytes."""
-    content = path.read_bytes()[:size] if path.is_file() else b""
+def compute_size_and_digest(path: Path, max_bytes: int | None = None) -> dict[str, Any]:
+    """Returns bytes and SHA-256 of a file, or of its first ``max_bytes`` bytes."""
+    content = path.read_bytes()[:max_bytes] if path.is_file() else b""
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def check_cell(folder: Path, cell: Mapping[str, Any], needs_whole: bool = False) -> None:
+def check_result_fits_generations(
+    folder: Path, cell: Mapping[str, Any], needs_whole: bool = False
+) -> None:
     """Checks that a cell's result was made of the generations in its folder; with ``needs_whole``
     of all of them, which fails while more repeats are decoded. Raises UsageError.
     """
@@ -193,20 +201,20 @@ def check_cell(folder: Path, cell: Mapping[str, Any], needs_whole: bool = False)
     source = cell.get("generations")
     if (
         source is not None
-        and measure_file(path, None if needs_whole else source["bytes"]) != source
+        and compute_size_and_digest(path, None if needs_whole else source["bytes"]) != source
     ):
         raise UsageError(f"it was made of other generations than {path} holds")
 
 
-def write_cell(folder: Path, content: Mapping[str, Any]) -> None:
-    """Writes ``cell.json``, see ``read_cell``."""
+def write_cell_json(folder: Path, content: Mapping[str, Any]) -> None:
+    """Writes ``cell.json``, see ``read_cell_json``."""
     files.write_json(
-        folder / files.CELL, checksums.add_checksum({**content, "run_id": folder.name})
+        folder / files.CELL, checksums.redact_and_add_checksum({**content, "run_id": folder.name})
     )
 
 
-def write_models(folder: Path, content: Mapping[str, Any]) -> None:
-    """Writes ``models.json``, see ``read_models``."""
+def write_models_json(folder: Path, content: Mapping[str, Any]) -> None:
+    """Writes ``models.json``, see ``read_models_json``."""
     files.write_json(
-        folder / files.MODELS, checksums.add_checksum({**content, "run_id": folder.name})
+        folder / files.MODELS, checksums.redact_and_add_checksum({**content, "run_id": folder.name})
     )

@@ -21,13 +21,13 @@ _DIGITS = 2 * hashlib.sha256().digest_size
 BLANK = _MARK + b"0" * _DIGITS
 
 
-def add_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds a digest to a mapping, whose secrets are redacted; ``read_checked`` verifies it."""
+def redact_and_add_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Redacts a mapping's secrets and adds a digest, which ``read_verified_json`` verifies."""
     content = redact_values(content)
     return {**content, "check": files.digest(content)}
 
 
-def read_checked(path: Path) -> dict[str, Any]:
+def read_verified_json(path: Path) -> dict[str, Any]:
     """Reads the mapping of a JSON file and verifies its digest. Raises UsageError: it is no
     mapping, was altered or has no digest; OSError: it cannot be read.
     """
@@ -54,7 +54,7 @@ def fill_in_checksum(data: bytes) -> bytes:
     return _insert_checksum(data, mark_start, hashlib.sha256(data).hexdigest().encode())
 
 
-def check_bytes(data: bytes) -> None:
+def verify_checksum(data: bytes) -> None:
     """Verifies a file's digest. Raises UsageError: it was altered since ``fill_in_checksum``."""
     mark_start = data.rfind(_MARK)
     if mark_start < 0:

@@ -13,7 +13,7 @@ from typing import Any
 _MARGIN = 8  # tokens: a letter's bytes, and tokens without text
 
 
-def end_ids(tokenizer: Any) -> tuple[int, ...]:
+def find_end_token_ids(tokenizer: Any) -> tuple[int, ...]:
     """Returns the ids of the tokens that end an answer, the tokenizer's own end first."""
     eos_id = tokenizer.eos_token_id
     ids = [] if eos_id is None else [int(eos_id)]
@@ -22,7 +22,7 @@ def end_ids(tokenizer: Any) -> tuple[int, ...]:
 
 def decode_answer(tokenizer: Any, tokens: Sequence[int]) -> str:
     """Decodes an answer's tokens without the end token, special or not."""
-    end_tokens = {*tokens[-1:]} & {*end_ids(tokenizer)}
+    end_tokens = {*tokens[-1:]} & {*find_end_token_ids(tokenizer)}
     text_tokens = tokens[: len(tokens) - len(end_tokens)]
     return str(tokenizer.decode(text_tokens, skip_special_tokens=True))
 
@@ -39,10 +39,10 @@ class StopCriteria:
     def __init__(self, tokenizer: Any = None, texts: Sequence[str] = ()) -> None:
         self.texts = tuple(texts)
         self._tokenizer = tokenizer
-        end_tokens = () if tokenizer is None else end_ids(tokenizer)
+        end_tokens = () if tokenizer is None else find_end_token_ids(tokenizer)
         self._tokens = [str(tokenizer.convert_ids_to_tokens(end)) for end in end_tokens]
         # Some tokenizers put a blank piece first, so the last piece counts.
-        last_pieces = [(text, self._encode(text)[-1:]) for text in self.texts]
+        last_pieces = [(text, self._encode_text(text)[-1:]) for text in self.texts]
         text_ids = [ids[0] for text, ids in last_pieces if ids and tokenizer.decode(ids) == text]
         self.ids = tuple(dict.fromkeys([*end_tokens, *text_ids]))  # with single-token texts
         # A token has at least a byte of text.
@@ -55,31 +55,33 @@ class StopCriteria:
         return [*self._tokens, *texts]
 
     @property
-    def rule(self) -> str:
+    def rule_text(self) -> str:
         """All ends in one text, with ``eos`` for the tokenizer's own: ``eos+newline``."""
         eos_id = getattr(self._tokenizer, "eos_token_id", None)
         return "+".join(self.names if eos_id is None else ["eos", *self.names[1:]])
 
     @property
-    def further(self) -> str:
+    def unusual_rule_text(self) -> str:
         """The rule, or "" if only the tokenizer's own end and single-token newlines end answers."""
-        is_usual = self.rule in ("", "eos") or (
-            self.rule == "eos+newline" and len(self._encode("\n\n")) > 1
+        is_usual = self.rule_text in ("", "eos") or (
+            self.rule_text == "eos+newline" and len(self._encode_text("\n\n")) > 1
         )
-        return "" if is_usual else self.rule
+        return "" if is_usual else self.rule_text
 
-    def find_text(self, tokens: Sequence[int], checked_count: int = 0) -> int | None:
+    def find_text_end(self, tokens: Sequence[int], checked_count: int = 0) -> int | None:
         """Returns the number of tokens up to the end of the first text; None if there is none.
         The first ``checked_count`` tokens contain none.
         """
-        if not self._holds(tokens[max(0, checked_count - self._reach) :]):
+        if not self._contains_stop_text(tokens[max(0, checked_count - self._reach) :]):
             return None
         counts = range(checked_count + 1, len(tokens) + 1)
-        return counts[bisect_left(counts[:-1], True, key=lambda n: self._holds(tokens[:n]))]
+        return counts[
+            bisect_left(counts[:-1], True, key=lambda n: self._contains_stop_text(tokens[:n]))
+        ]
 
-    def _holds(self, tokens: Sequence[int]) -> bool:
+    def _contains_stop_text(self, tokens: Sequence[int]) -> bool:
         text = decode_answer(self._tokenizer, tokens) if self.texts else ""
         return any(stop in text for stop in self.texts)
 
-    def _encode(self, text: str) -> list[int]:
+    def _encode_text(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])

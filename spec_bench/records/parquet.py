@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spec_bench.records import checksums
-from spec_bench.records.types import Delivery, Generation, StepRecord
+from spec_bench.records.types import Generation, ServerChunks, StepRecord
 from spec_bench.settings.fields import first_line
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
@@ -76,7 +76,7 @@ OPTIONAL = (
 """Columns that a file has only if some line fills them."""
 
 
-def to_line(run_id: str, generation: Generation, scores: Scores) -> dict[str, Any]:
+def generation_to_line(run_id: str, generation: Generation, scores: Scores) -> dict[str, Any]:
     """Converts a generation to a line, with its scores by column."""
     line = {
         **vars(generation),
@@ -100,12 +100,14 @@ def to_line(run_id: str, generation: Generation, scores: Scores) -> dict[str, An
     return line
 
 
-_DELIVERY = {"s" if part.name == "seconds" else part.name: part.name for part in fields(Delivery)}
+_DELIVERY = {
+    "s" if part.name == "seconds" else part.name: part.name for part in fields(ServerChunks)
+}
 _GENERATION = frozenset(part.name for part in fields(Generation))
 
 
-def from_line(line: Mapping[str, Any]) -> Generation:
-    """Inverts ``to_line`` but for the token ids."""
+def generation_from_line(line: Mapping[str, Any]) -> Generation:
+    """Inverts ``generation_to_line`` but for the token ids."""
     names = [step_field.name for step_field in fields(StepRecord)]
     steps = zip(*(line[f"{STEP}{name}"] for name in names), strict=True)
     data = {name: value for name, value in line.items() if name in _GENERATION}
@@ -117,18 +119,18 @@ def from_line(line: Mapping[str, Any]) -> Generation:
     return Generation.from_json(data)
 
 
-def score_columns(lines: pa.Table) -> list[str]:
+def list_score_columns(lines: pa.Table) -> list[str]:
     """Returns the names of the columns of scores."""
     return [name for name in lines.column_names if _NAMED.match(name)]
 
 
-def make_schema(scores: Iterable[str] = ()) -> pa.Schema:
+def make_lines_schema(score_columns: Iterable[str] = ()) -> pa.Schema:
     """Builds the schema: the columns, then scores of one number, then scores of several."""
     import pyarrow as pa
 
     columns = [pa.field(column.name, get_arrow_type(column)) for column in FIELDS]
     parts = pa.list_(pa.field("element", pa.float64()))
-    for name in sorted(scores, key=lambda name: (name.startswith(PARTS), name)):
+    for name in sorted(score_columns, key=lambda name: (name.startswith(PARTS), name)):
         columns.append(pa.field(name, parts if name.startswith(PARTS) else pa.float64()))
     return pa.schema(columns)
 
@@ -171,54 +173,59 @@ class PackedRecords:
     tables: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def _places(self) -> dict[str, list[int]]:
+    def _line_indices(self) -> dict[str, list[int]]:
         """Indices of lines by run id."""
         names = self.lines.column("run_id").to_pylist()
         return group_by_key((name, place) for place, name in enumerate(names))
 
     @cached_property
-    def windows(self) -> GenerationArrays:
+    def generation_arrays(self) -> GenerationArrays:
         """The lines as arrays."""
         from spec_bench.records.arrays import GenerationArrays
 
         return GenerationArrays(self.lines)
 
     def __contains__(self, run_id: str) -> bool:
-        return run_id in self._places or run_id in self.origins
+        return run_id in self._line_indices or run_id in self.origins
 
     @property
     def run_ids(self) -> list[str]:
         """Run ids with lines, then those with an origin alone."""
-        run_ids = (name.removesuffix(AGAIN) for name in self._places)
+        run_ids = (name.removesuffix(AGAIN) for name in self._line_indices)
         return list(dict.fromkeys([*run_ids, *self.origins]))
 
     def select_cells(self, run_ids: Iterable[str]) -> PackedRecords:
         """Selects cells in this order; a missing one has no lines."""
         selected_ids = list(run_ids)
         names = (name for run_id in selected_ids for name in (run_id, f"{run_id}{AGAIN}"))
-        lines = (line for name in names for line in self._places.get(name, ()))
+        lines = (line for name in names for line in self._line_indices.get(name, ()))
         origins = {
             run_id: self.origins[run_id] for run_id in selected_ids if run_id in self.origins
         }
         return PackedRecords(self._take_lines(lines), origins)
 
-    def place(self, run_id: str) -> slice:
+    def get_line_range(self, run_id: str) -> slice:
         """Returns the range of a cell's lines without later timings."""
-        lines = self._places.get(run_id)
+        lines = self._line_indices.get(run_id)
         return slice(lines[0], lines[-1] + 1) if lines else slice(0, 0)
 
-    def group_lines(self, run_id: str, *columns: str) -> dict[tuple[Any, ...], dict[str, int]]:
+    def group_line_indices(
+        self, run_id: str, *columns: str
+    ) -> dict[tuple[Any, ...], dict[str, int]]:
         """Groups a cell's lines by the values of ``columns``; index of the line by prompt."""
-        place = self.place(run_id)
+        place = self.get_line_range(run_id)
         groups = dict[tuple[Any, ...], dict[str, int]]()
-        values = (getattr(self.windows, name)[place].tolist() for name in ("prompt_id", *columns))
+        values = (
+            getattr(self.generation_arrays, name)[place].tolist()
+            for name in ("prompt_id", *columns)
+        )
         for line, (prompt, *key) in enumerate(zip(*values, strict=True), place.start):
             groups.setdefault(tuple(key), {})[prompt] = line
         return groups
 
-    def repeats(self, run_id: str) -> list[dict[str, int]]:
+    def list_complete_repeats(self, run_id: str) -> list[dict[str, int]]:
         """Returns a cell's lines by prompt, for each repeat with all prompts of the first."""
-        line_by_repeat = self.group_lines(run_id, "repeat")
+        line_by_repeat = self.group_line_indices(run_id, "repeat")
         first_lines = line_by_repeat.get((0,), {})
         numbers = takewhile(
             lambda n: {*first_lines} <= {*line_by_repeat.get((n,), ())},
@@ -226,13 +233,13 @@ class PackedRecords:
         )
         return [{name: line_by_repeat[n,][name] for name in first_lines} for n in numbers]
 
-    def generations(self, run_id: str) -> list[Generation]:
+    def get_generations(self, run_id: str) -> list[Generation]:
         """Returns a cell's records in order, without token ids; none if the cell is missing."""
-        return self.take_generations(self._places.get(run_id, ()))
+        return self.take_generations(self._line_indices.get(run_id, ()))
 
     def take_generations(self, lines: Iterable[int]) -> list[Generation]:
         """Returns the records of some lines."""
-        return [from_line(line) for line in self._take_lines(lines).to_pylist()]
+        return [generation_from_line(line) for line in self._take_lines(lines).to_pylist()]
 
     def _take_lines(self, lines: Iterable[int]) -> pa.Table:
         import pyarrow as pa
@@ -242,19 +249,21 @@ class PackedRecords:
     @cached_property
     def _columns_by_score(self) -> dict[str, list[pa.ChunkedArray]]:
         """Columns by their score's name."""
-        names = score_columns(self.lines)
+        names = list_score_columns(self.lines)
         return group_by_key((_NAMED.sub("", name), self.lines[name]) for name in names)
 
     def get_score(self, run_id: str, name: str) -> Mapping[str, Scored]:
         """Returns one score of a cell's answers by prompt id; {} if it has none."""
         for column in self._columns_by_score.get(name, ()):
-            place = self.place(run_id)
-            values = zip(self.windows.prompt_id[place], column[place].to_pylist(), strict=True)
+            place = self.get_line_range(run_id)
+            values = zip(
+                self.generation_arrays.prompt_id[place], column[place].to_pylist(), strict=True
+            )
             if score_by_prompt := {prompt: value for prompt, value in values if value is not None}:
                 return score_by_prompt
         return {}
 
-    def scores(self, run_id: str) -> Scores:
+    def get_scores(self, run_id: str) -> Scores:
         """Returns all scores of a cell's answers."""
         score_by_name = {name: self.get_score(run_id, name) for name in self._columns_by_score}
         return {
@@ -264,12 +273,12 @@ class PackedRecords:
         }
 
 
-def pack(
+def pack_generations(
     run_id: str,
     generations: Iterable[Generation],
     origin: Mapping[str, Any] | None,
     scores: Scores | None = None,
-    timed_again: Iterable[Generation] = (),
+    retimed_generations: Iterable[Generation] = (),
 ) -> PackedRecords:
     """Packs the lines of one cell."""
     import pyarrow as pa
@@ -278,34 +287,38 @@ def pack(
     for name, by_prompt in (scores or {}).items():
         is_list = any(isinstance(value, Sequence) for value in by_prompt.values())
         by_column[f"{PARTS if is_list else SCORE}{name}"] = by_prompt
-    lines = [to_line(run_id, generation, by_column) for generation in generations]
-    lines += [to_line(f"{run_id}{AGAIN}", generation, {}) for generation in timed_again]
-    schema = make_schema(by_column)
+    lines = [generation_to_line(run_id, generation, by_column) for generation in generations]
+    lines += [
+        generation_to_line(f"{run_id}{AGAIN}", generation, {}) for generation in retimed_generations
+    ]
+    schema = make_lines_schema(by_column)
     stored_origin = {k: v for k, v in (origin or {}).items() if k not in _NOT_KEPT}
     return PackedRecords(
         pa.Table.from_pylist(lines, schema), {run_id: stored_origin} if stored_origin else {}
     )
 
 
-def concat(cells: Iterable[PackedRecords]) -> PackedRecords:
+def concat_records(cells: Iterable[PackedRecords]) -> PackedRecords:
     """Concatenates the lines of several cells."""
     import pyarrow as pa
 
     all_cells = list(cells)
-    tables = [make_schema().empty_table(), *(cell.lines for cell in all_cells)]
+    tables = [make_lines_schema().empty_table(), *(cell.lines for cell in all_cells)]
     lines = pa.concat_tables(tables, promote_options="default")
     return PackedRecords(lines, {k: v for cell in all_cells for k, v in cell.origins.items()})
 
 
-def write(path: Path, packed: PackedRecords, tables: Mapping[str, str] | None = None) -> None:
-    """Writes a file as a whole, with digests of ``tables``; equal content is equal bytes."""
+def write_records(
+    path: Path, packed: PackedRecords, digest_by_table: Mapping[str, str] | None = None
+) -> None:
+    """Writes a file as a whole, with the ``digest_by_table``; equal content is equal bytes."""
     import pyarrow as pa
     from pyarrow import parquet
 
     # A score without a value, as after its cells are gone, is no column.
-    score_names = score_columns(packed.lines)
+    score_names = list_score_columns(packed.lines)
     count = len(packed.lines)
-    schema = make_schema(
+    schema = make_lines_schema(
         column for column in score_names if packed.lines[column].null_count < count
     )
     for name in OPTIONAL:
@@ -319,7 +332,7 @@ def write(path: Path, packed: PackedRecords, tables: Mapping[str, str] | None = 
     meta = {
         "version": VERSION,
         "measured": list(entry_by_origin.values()),
-        "tables": dict(tables or {}),
+        "tables": dict(digest_by_table or {}),
     }
     lines = packed.lines.select(schema.names).combine_chunks()
     with files.atomic_replace(path) as partial:
@@ -343,66 +356,66 @@ def write(path: Path, packed: PackedRecords, tables: Mapping[str, str] | None = 
         partial.write_bytes(checksums.fill_in_checksum(partial.read_bytes()))
 
 
-def _make_error(path: Path, reason: object) -> ValueError:
+def _make_records_error(path: Path, reason: object) -> ValueError:
     message = f"{str(path)!r} is no file of records: {first_line(reason)}"
     return UsageError(f"{message}; restore it, or run its experiment again")
 
 
-def read_checked_bytes(path: Path) -> bytes:
+def read_verified_bytes(path: Path) -> bytes:
     """Reads a file of records and verifies its digest."""
     try:
         content = checksums.read_regular_file(path)
-        checksums.check_bytes(content)
+        checksums.verify_checksum(content)
     except (OSError, ValueError) as error:
-        raise _make_error(path, getattr(error, "strerror", None) or error) from error
+        raise _make_records_error(path, getattr(error, "strerror", None) or error) from error
     return content
 
 
-def find_altered(path: Path, tables: Mapping[str, str]) -> Iterator[str]:
+def describe_altered_tables(path: Path, digest_by_table: Mapping[str, str]) -> Iterator[str]:
     """Yields a message for each table of the file's folder that was altered."""
-    for name, digest in tables.items():
+    for name, digest in digest_by_table.items():
         table = path.with_name(name)
         if not table.is_file() or files.file_digest(table) != digest:
             yield f"{table}: it is not the table that {path.name} was written with"
 
 
-def check_tables(path: Path) -> None:
+def check_tables_unaltered(path: Path) -> None:
     """Raises UsageError if a table in the folder of a file of records was altered since."""
     if path.is_file():
-        for fault in find_altered(path, read_once(path).tables):
+        for fault in describe_altered_tables(path, read_records_cached(path).tables):
             raise UsageError(f"{fault}; restore it, or run its experiment again")
 
 
-def read_once(path: Path) -> PackedRecords:
+def read_records_cached(path: Path) -> PackedRecords:
     """Reads a file of records, from a cache if it is unchanged."""
     state = path.lstat()
-    return _read_state(path, state.st_ino, state.st_mtime_ns)
+    return _read_records_of_state(path, state.st_ino, state.st_mtime_ns)
 
 
 @lru_cache(maxsize=4)
-def _read_state(path: Path, *_: int) -> PackedRecords:
-    return read(path)
+def _read_records_of_state(path: Path, *_: int) -> PackedRecords:
+    return read_records(path)
 
 
-def read(path: Path) -> PackedRecords:
+def read_records(path: Path) -> PackedRecords:
     """Reads a file of records. Raises UsageError: it is none, or was altered."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    content = read_checked_bytes(path)
+    content = read_verified_bytes(path)
     try:
         file = parquet.ParquetFile(pa.BufferReader(content))
         meta = json.loads((file.metadata.metadata or {})[_META])
         if meta["version"] != VERSION:
             raise UsageError(f"version {meta['version']}, this one reads {VERSION}")
         lines = _add_missing_columns(file.read(use_threads=False))
-        schema = make_schema(score_columns(lines))
+        schema = make_lines_schema(list_score_columns(lines))
         lines = lines.select(schema.names).cast(schema)
         origins = {
             run_id: entry["origin"] for entry in meta["measured"] for run_id in entry["cells"]
         }
     except (pa.ArrowException, KeyError, ValueError, TypeError, OSError, MemoryError) as error:
-        raise _make_error(path, error) from error
+        raise _make_records_error(path, error) from error
     return PackedRecords(lines, origins, meta.get("tables", {}))
 
 

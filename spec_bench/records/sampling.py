@@ -70,7 +70,7 @@ class SamplingSettings:
             return self
         return replace(self, temperature=self.draft_temperature, draft_temperature=None)
 
-    def get_options(self) -> dict[str, float]:
+    def get_portable_options(self) -> dict[str, float]:
         """Returns the settings that transformers and servers have under the same names. Raises
         UsageError: one is set that they do not have.
         """
@@ -87,14 +87,14 @@ class SamplingSettings:
         """Returns the settings as columns of a row; "" where a later one keeps all tokens and where
         the draft's temperature is the target's.
         """
-        values = self.describe()
+        values = self.get_run_id_settings()
         del values["probability_dtype"]
         if values["draft_temperature"] in (None, self.temperature):
             values["draft_temperature"] = ""
         names = (field.name for field in fields(SamplingSettings) if field.name not in _OURS)
         return {**dict.fromkeys(names, ""), **values}
 
-    def describe(self) -> dict[str, Any]:
+    def get_run_id_settings(self) -> dict[str, Any]:
         """Returns the settings by name, as a run id hashes them."""
         return {
             field.name: getattr(self, field.name)
@@ -107,7 +107,7 @@ LATER = tuple(f.name for f in fields(SamplingSettings) if f.name not in _IN_EVER
 """Settings whose column is empty where they keep every token."""
 
 
-def describe_columns(row: Mapping[str, Any]) -> str:
+def describe_sampling(row: Mapping[str, Any]) -> str:
     """Describes a row's sampling, less what keeps all tokens: ``temperature 0.3, top-p 0.95``."""
     texts = []
     for field in fields(SamplingSettings):
@@ -129,26 +129,26 @@ GENERATION = tuple(field.name for kind in (SamplingSettings, AnswerLimit) for fi
 """Keys of the config group ``generation``, and of a task's own ``generation``."""
 
 
-def check_generation(given: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
+def parse_generation_settings(settings: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
     """Returns the settings that are given, without those that are null. Raises UsageError: one is
     unknown or out of range; it names ``where`` it is, such as ``task.generation``.
     """
-    if not isinstance(given, Mapping | None):
-        raise UsageError(f"{where} must be a mapping of settings, got {format_value(given)}")
-    for name in given or {}:
+    if not isinstance(settings, Mapping | None):
+        raise UsageError(f"{where} must be a mapping of settings, got {format_value(settings)}")
+    for name in settings or {}:
         if name not in GENERATION:
             raise UsageError(unknown_setting(f"{where}.{name}", str(name), GENERATION))
-    values = {name: value for name, value in (given or {}).items() if value is not None}
+    values = {name: value for name, value in (settings or {}).items() if value is not None}
     limit = {name: value for name, value in values.items() if name == "max_new_tokens"}
     check(AnswerLimit, limit, where)
     check(SamplingSettings, {k: v for k, v in values.items() if k not in limit}, where)
     return values
 
 
-def merge_sampling(*given: Mapping[str, Any]) -> SamplingSettings:
+def merge_sampling(*mappings: Mapping[str, Any]) -> SamplingSettings:
     """Returns the sampling settings of checked mappings; later ones override earlier ones."""
     values: dict[str, Any] = {}
-    for mapping in given:
+    for mapping in mappings:
         values.update(mapping)
     values.pop("max_new_tokens", None)
     if "temperature" in values:

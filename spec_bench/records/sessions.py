@@ -20,22 +20,22 @@ ALL = (
 _ROUNDED = 1e-3  # more than files round rates by, less than two sessions differ by
 
 
-def mark_other_sessions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def list_session_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns a note for each row of a seed: ``MEANING`` if it was decoded in another session than
     plain decoding, ``ALL`` if all were, else "".
     """
-    rates = [_get_number(row, "token_rate") for row in rows]
+    rates = [_get_number_or_zero(row, "token_rate") for row in rows]
     plain = next((rate for row, rate in zip(rows, rates, strict=True) if row["decoder"] == "ar"), 0)
     ratios = [
         rate / plain / speedup if plain and rate and speedup and row["decoder"] != "ar" else 0
         for row, rate in zip(rows, rates, strict=True)
-        for speedup in [_get_number(row, "speedup")]
+        for speedup in [_get_number_or_zero(row, "speedup")]
     ]
     is_other = [bool(ratio) and abs(ratio - 1) > _ROUNDED for ratio in ratios]
     note = ALL if sum(is_other) == sum(map(bool, ratios)) else MEANING
     return [note * is_marked for is_marked in is_other]
 
 
-def _get_number(row: Mapping[str, Any], name: str) -> float:
+def _get_number_or_zero(row: Mapping[str, Any], name: str) -> float:
     value = row.get(name)
     return float(value) if isinstance(value, int | float) and isfinite(value) else 0.0

@@ -69,12 +69,12 @@ def parse_reasons(text: str) -> tuple[Reason, ...]:
     return (Reason("", message, trace.removesuffix(")")),)
 
 
-def find_doubt(reasons: str) -> str:
+def explain_timing_doubt(reasons: str) -> str:
     """Finds why a row's times decide nothing (stalled windows, other programs), or ""."""
     return "".join(_DOUBT.findall(reasons)[:1])
 
 
-def find_loss(reasons: str) -> str:
+def explain_missing_data(reasons: str) -> str:
     """Finds why a row lacks prompts or a score, or ""."""
     return "".join(f"partial: {text}" for text in _LOST.findall(reasons)[:1])
 
@@ -105,7 +105,7 @@ class Request:
         """
         places = enumerate(tokens[checked_count:], start=checked_count + 1)
         end = next((place for place, token in places if token in self.stop_ids), None)
-        return self.ends.find_text(tokens[:end], checked_count) or end
+        return self.ends.find_text_end(tokens[:end], checked_count) or end
 
 
 class PromptError(UsageError):
@@ -142,7 +142,7 @@ class StepRecord:
 
 
 @dataclass(frozen=True)
-class Delivery:
+class ServerChunks:
     """Chunks of a server's answer as they arrived."""
 
     seconds: tuple[float, ...]  # of each chunk's arrival, after the request was sent
@@ -183,7 +183,7 @@ class Generation:
     prompt_tokens: int | None = None  # tokens of the prompt; None in older records
     # Chunks of a server's answer; None if it was decoded here. The tokens of its first chunk are
     # the prompt's pass: they are in no step and not in `decode_s`.
-    delivery: Delivery | None = None
+    delivery: ServerChunks | None = None
 
     @property
     def decoded(self) -> int:
@@ -199,18 +199,18 @@ class Generation:
     beams = property(lambda self: sum(sum(s.widths) for s in self.steps))
     layers = property(lambda self: sum(len(s.widths) for s in self.steps))
 
-    def repeats(self, first_run: Generation) -> bool:
+    def has_same_steps_and_tokens(self, first_run: Generation) -> bool:
         """Returns whether it has the same target calls and tokens as ``first_run``."""
         return self.tokens == first_run.tokens and self.steps == first_run.steps
 
     def to_json(self) -> dict[str, Any]:
-        """Returns a JSON-ready dictionary; ``from_json`` inverts it."""
+        """Returns a JSON-ready dictionary; ``result_from_json`` inverts it."""
         fields = asdict(self)
         return fields if self.delivery else {k: v for k, v in fields.items() if k != "delivery"}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Generation:
-        """Inverts ``to_json``."""
+        """Inverts ``result_to_json``."""
         steps = ({**step, "widths": tuple(step.get("widths", ()))} for step in content["steps"])
         values = {**content, "tokens": tuple(content["tokens"])}
         # Lines of version 0.2 name the session so; the oldest have a second meter's joules.
@@ -220,7 +220,7 @@ class Generation:
         values["steps"] = tuple(StepRecord(**step) for step in steps)
         if delivery := content.get("delivery"):
             lists = {key: tuple(delivery[key]) for key in ("seconds", "tokens")}
-            values["delivery"] = Delivery(**{**delivery, **lists})
+            values["delivery"] = ServerChunks(**{**delivery, **lists})
         return cls(**values)
 
 
@@ -287,18 +287,18 @@ class CellResult:
         """All reasons in one text."""
         return format_reasons(self.reasons)
 
-    def replace_stage(self, stage: Stage) -> CellResult:
+    def with_stage(self, stage: Stage) -> CellResult:
         """Returns the result as a row of another stage of a search."""
         return replace(self, facts=replace(self.facts, stage=stage))
 
 
-class CodeReference(str):
+class ProgramTests(str):
     """Tests of a program, a text that defines ``check``; tasks read them, metrics run them."""
 
     prompt: str  # the program's beginning, which the answer completes
     entry_point: str  # the function that `check` is called with
 
-    def __new__(cls, tests: str, prompt: str, entry_point: str) -> CodeReference:
+    def __new__(cls, tests: str, prompt: str, entry_point: str) -> ProgramTests:
         """Creates the tests of a program."""
         reference = super().__new__(cls, tests)
         reference.prompt = prompt

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.records.sampling import describe_columns
+from spec_bench.records.sampling import describe_sampling
 from spec_bench.report.claims import Check, check_generally
 from spec_bench.report.claims.verdict import summarise_claims
 from spec_bench.report.data.counts import RecordReader, read_origin
@@ -163,4 +163,4 @@ def _settings(group: Group) -> str:
     prompts = format_prompt_count(group.rows) or "no prompts"
     match = re.search(r"scored: [^|;]*", str(row.get("quality_signature", "")))
     score_text = f", {match[0]}" if match else ""
-    return f"{prompts}, {describe_columns(row)}, {seeds_text(row)}{score_text}"
+    return f"{prompts}, {describe_sampling(row)}, {seeds_text(row)}{score_text}"

@@ -34,9 +34,9 @@ from spec_bench.report.tables import render
 from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.settings.fields import one_line
 from spec_bench.sinks.console import print_results
-from spec_bench.sinks.rows import from_json, to_row, write_csv
+from spec_bench.sinks.rows import result_from_json, result_to_row, write_results_csv
 from spec_bench.sinks.sink import WandbSettings
-from spec_bench.sinks.wandb import HISTORY, TABLE, TRAINING, find_projects, log_in
+from spec_bench.sinks.wandb import HISTORY, TABLE, TRAINING, log_in_to_wandb, read_logged_projects
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import results_files, results_folder, write_text
 from spec_bench.vocabulary import columns, names
@@ -68,7 +68,7 @@ def read_offline(folder: Path) -> list[CellResult]:
         }
         if "status" in row:  # else a table
             metrics = {key: value for key, value in record["summary"].items() if key[0] != "_"}
-            results[row["run_id"]] = from_json({**row, "metrics": metrics})
+            results[row["run_id"]] = result_from_json({**row, "metrics": metrics})
     if not results:
         raise UsageError(f"no cell of an offline run in {str(folder)!r}")
     return [*results.values()]
@@ -84,7 +84,7 @@ def publish(options: Namespace) -> None:
         cells = read_offline(options.offline)
         print_results(cells, ())
         if options.out:
-            write_csv(options.out, [to_row(cell) for cell in cells])
+            write_results_csv(options.out, [result_to_row(cell) for cell in cells])
         return
     try:
         import wandb_workspaces.reports.v2 as wr
@@ -94,7 +94,9 @@ def publish(options: Namespace) -> None:
     entity = options.entity or os.environ.get("WANDB_ENTITY")
     results = options.results
     tables = [results_file(name, results) for name in options.names]
-    tables = tables or [path for path in results_files(results) if project in find_projects(path)]
+    tables = tables or [
+        path for path in results_files(results) if project in read_logged_projects(path)
+    ]
     if not tables:
         print(f"below {str(results)!r} is nothing of project {project!r}: panels without tables")
     settings = {"project": project, "title": f"spec_bench: {options.task or project}"}
@@ -106,7 +108,7 @@ def publish(options: Namespace) -> None:
         write_text(options.dry_run, f"{text}\n")
         print(f"report: {options.dry_run}")
     else:
-        log_in("report wandb", "--dry-run FILE needs no account.")
+        log_in_to_wandb("report wandb", "--dry-run FILE needs no account.")
         report = wr.Report(**settings, **({"entity": entity} if entity else {}))
         report.save()
         print(f"report: {report.url}")

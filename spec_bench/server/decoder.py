@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import (
-    Delivery,
     Finish,
     Generation,
     Lossless,
@@ -27,6 +26,7 @@ from spec_bench.records.types import (
     Progress,
     PromptError,
     Request,
+    ServerChunks,
 )
 from spec_bench.server.endpoint import RequestRefusedError, Server, ServerError
 from spec_bench.server.stream import (
@@ -111,7 +111,7 @@ class ServerAnswer:
         has_end = self.request.find_end(tokens) is not None
         has_stopped = has_end or len(tokens) < self.request.max_new_tokens
         finish: Finish = "stop" if has_stopped else "length"
-        delivery = Delivery(
+        delivery = ServerChunks(
             seconds=tuple(chunk.seconds for chunk in self.chunks),
             tokens=tuple(len(chunk.tokens) for chunk in self.chunks),
             counted=self.steps.counted,

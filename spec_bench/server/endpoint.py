@@ -153,7 +153,7 @@ class Server:
 
         payload: dict[str, Any] = {
             "model": self.model, "prompt": list(prompt), "max_tokens": max_tokens,
-            **NEUTRAL, **sampling.get_options(), "top_k": sampling.top_k or _ALL_TOKENS,
+            **NEUTRAL, **sampling.get_portable_options(), "top_k": sampling.top_k or _ALL_TOKENS,
             "stream": True, "stream_options": {"include_usage": True},
             **(LLAMA_OPTIONS if self.kind == "llama_cpp" else {}),
             **({"return_token_ids": True} if self.kind == "openai" and self.ids else {}),

@@ -267,7 +267,7 @@ class StoredResult(BaseModel):
 
 
 class StoredCell(BaseModel):
-    """A ``cell.json``: see ``records.cell_folder.read_cell``."""
+    """A ``cell.json``: see ``records.cell_folder.read_cell_json``."""
 
     settings: dict[str, Any] = {}
     starts: tuple[dict[str, Any], ...] = ()

@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
-from spec_bench.records.sessions import MEANING, mark_other_sessions
+from spec_bench.records.sessions import MEANING, list_session_notes
 from spec_bench.records.types import CellResult, Generation
-from spec_bench.sinks.rows import to_row
+from spec_bench.sinks.rows import result_to_row
 from spec_bench.system.groups import group_by_key, make_together
 from spec_bench.system.printable import to_printable
 from spec_bench.vocabulary import columns
@@ -42,7 +42,7 @@ _IN_A_LOG: dict[str, Any] = {  # a line a minute
 }
 
 
-class _LogBar(tqdm):
+class _LogLineProgress(tqdm):
     """Prints progress as lines of a log, without the blanks and returns that redraw a bar."""
 
     @staticmethod
@@ -61,7 +61,7 @@ class _RunningSums(NamedTuple):
     tokens: int = 0
     seconds: float = 0.0
 
-    def plus(self, generations: Iterable[Generation]) -> _RunningSums:
+    def with_generations(self, generations: Iterable[Generation]) -> _RunningSums:
         """Adds more generations."""
         calls, tokens, seconds = self
         for generation in generations:
@@ -81,35 +81,41 @@ class ProgressBar:
             "file": sys.stderr,
             "unit": "prompt",
         }
-        self._bar = tqdm(**options) if sys.stderr.isatty() else _LogBar(**options, **_IN_A_LOG)
+        self._bar = (
+            tqdm(**options) if sys.stderr.isatty() else _LogLineProgress(**options, **_IN_A_LOG)
+        )
         self._label = ""
         self._cell = object()
         self._sums: dict[object, _RunningSums] = {}
         self._before = self._now = _RunningSums()
         self._since = 0.0
 
-    def start(self, label: str, cell: object, generations: Iterable[Generation]) -> None:
+    def start_batch(
+        self, label: str, cell: object, earlier_generations: Iterable[Generation]
+    ) -> None:
         """Starts a cell's batch; sums the cell's earlier generations the first time only."""
         if cell not in self._sums:
-            self._sums[cell] = _RunningSums().plus(generations)
+            self._sums[cell] = _RunningSums().with_generations(earlier_generations)
         self._label = label
         self._cell = cell
         self._before = self._now = self._sums[cell]
         self._since = time.perf_counter()
 
-    def step(self, calls: int, tokens: int) -> None:
+    def add_counts(self, call_count: int, token_count: int) -> None:
         """Adds target calls and the tokens that they emitted."""
         seconds = self._before.seconds + time.perf_counter() - self._since
-        self._now = _RunningSums(self._now.calls + calls, self._now.tokens + tokens, seconds)
+        self._now = _RunningSums(
+            self._now.calls + call_count, self._now.tokens + token_count, seconds
+        )
         tau = self._now.tokens / max(1, self._now.calls)
         rate = self._now.tokens / max(1e-9, seconds)
         self._bar.set_postfix_str(f"{self._label} tau={tau:.2f} {rate:.0f} tok/s", refresh=False)
         self._bar.update(0)
 
-    def finish(self, prompts: int, generations: Iterable[Generation] = ()) -> None:
+    def finish_batch(self, prompt_count: int, generations: Iterable[Generation] = ()) -> None:
         """Ends the batch, with the number of its prompts and what they generated."""
-        self._sums[self._cell] = self._before.plus(generations)
-        self._bar.update(prompts)
+        self._sums[self._cell] = self._before.with_generations(generations)
+        self._bar.update(prompt_count)
 
     def close(self) -> None:
         """Closes the bar."""
@@ -141,16 +147,16 @@ def print_results(
     console = console or Console(highlight=False)
     wraps_softly = not console.is_terminal  # a file's lines are not wrapped
     rows = [
-        {n: to_printable(v) if isinstance(v, str) else v for n, v in to_row(result).items()}
+        {n: to_printable(v) if isinstance(v, str) else v for n, v in result_to_row(result).items()}
         for result in results
     ]
     for answer in answers:
         console.print(Text(answer, style="bold"), soft_wrap=wraps_softly)
     if rows:
         print(file=console.file)
-    session_notes = [*filter(None, dict.fromkeys(_find_session_notes(rows)))]
+    session_notes = [*filter(None, dict.fromkeys(_list_session_notes_by_seed(rows)))]
     if any(row["status"] != "failed" for row in rows):
-        console.print(_build_table(rows, console.width), soft_wrap=True)
+        console.print(_build_results_table(rows, console.width), soft_wrap=True)
     for note in session_notes:
         console.print(Text(f"{'* ' * (note == MEANING)}{note}"))
     for row in rows:
@@ -163,7 +169,7 @@ def print_results(
         console.print(Text(f"\n{hint}"), soft_wrap=True)
 
 
-def _build_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
+def _build_results_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     """Builds the table: decoder, tree, main numbers, and as many scores as fit."""
     table_columns = columns.find_columns(name for row in rows for name in row)
     heads = {c.name: c.short or c.name for c in table_columns} | _SHOWN_COLUMNS
@@ -178,9 +184,11 @@ def _build_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     own_scores.sort(key=lambda name: name not in first_of_modules)
     names += [*own_scores, *(name for name in scores[:1] if name not in own_scores)]
     swept = [name for name in _SWEPT if len({row[name] for row in rows}) > 1]
-    marks = dict(zip((row["run_id"] for row in rows), _find_session_notes(rows), strict=True))
+    marks = dict(
+        zip((row["run_id"] for row in rows), _list_session_notes_by_seed(rows), strict=True)
+    )
     row_count = len(rows)
-    rows = _choose_rows(rows)
+    rows = _select_rows_to_print(rows)
     cell_names = [f"{cell_name(row)}{_UNLIKE.get(row['lossless'], '')}" for row in rows]
     titles = [
         (*(str(row[n]) for n in swept), f"{name}{'*' * (marks[row['run_id']] == MEANING)}")
@@ -217,7 +225,7 @@ def _build_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     return table
 
 
-def _choose_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _select_rows_to_print(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Groups rows by task and setting; of too many it keeps the fastest of each group."""
     groups = group_by_key((tuple(row[name] for name in _SWEPT), row) for row in rows)
     if len(rows) > _MAX_ROWS:
@@ -231,9 +239,9 @@ def _choose_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [row for group in groups.values() for row in group]
 
 
-def _find_session_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the note about each row's session, see ``mark_other_sessions``."""
-    return make_together(mark_other_sessions, rows, lambda row: tuple(row[name] for name in _SWEPT))
+def _list_session_notes_by_seed(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the note about each row's session, see ``list_session_notes``."""
+    return make_together(list_session_notes, rows, lambda row: tuple(row[name] for name in _SWEPT))
 
 
 def _format_cell(row: Mapping[str, Any], name: str, has_interval: bool) -> str:

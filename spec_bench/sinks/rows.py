@@ -50,19 +50,21 @@ _OTHER_MODELS = "-of-"  # between a run id and the digest of its past models
 def flatten_facts(facts: CellFacts) -> dict[str, str | int | float]:
     """Converts a cell's facts to texts and numbers by column; "" for None."""
     values = {**vars(facts), **facts.sampling.get_columns()}
-    return {name: _flatten_value(value) for name, value in values.items() if name != "sampling"}
+    return {
+        name: _flatten_and_redact(value) for name, value in values.items() if name != "sampling"
+    }
 
 
 def parse_facts(labels: Row) -> CellFacts:
     """Inverts ``flatten_facts``; labels that older records lack get their defaults."""
     types = get_type_hints(CellFacts)
-    values = {name: _parse_value(types[name], labels[name]) for name in types.keys() & labels}
+    values = {name: _unflatten_value(types[name], labels[name]) for name in types.keys() & labels}
     sampling_names = (field.name for field in fields(SamplingSettings))
     sampling = {name: labels[name] for name in sampling_names if labels.get(name, "") != ""}
     return CellFacts(**values, sampling=SamplingSettings(**sampling))
 
 
-def _flatten_value(value: Any) -> str | int | float:
+def _flatten_and_redact(value: Any) -> str | int | float:
     if value is None:
         return ""
     if isinstance(value, tuple):
@@ -74,16 +76,16 @@ def _flatten_value(value: Any) -> str | int | float:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def _parse_value(kind: Any, value: Any) -> Any:
-    """Inverts ``_flatten_value`` for a field of type ``kind``."""
-    if get_origin(kind) is tuple:
+def _unflatten_value(annotation: Any, value: Any) -> Any:
+    """Inverts ``_flatten_and_redact`` for a field with this annotation."""
+    if get_origin(annotation) is tuple:
         value = [part for part in str(value).split(",") if part]
-    elif value == "" and NoneType in get_args(kind):
+    elif value == "" and NoneType in get_args(annotation):
         value = None
-    return adapter(kind).validate_python(value)
+    return adapter(annotation).validate_python(value)
 
 
-def to_row(result: CellResult) -> dict[str, Any]:
+def result_to_row(result: CellResult) -> dict[str, Any]:
     """Converts a result to a row of the table; a failed cell is not even lossless."""
     row = {
         **flatten_facts(result.facts),
@@ -97,7 +99,7 @@ def to_row(result: CellResult) -> dict[str, Any]:
     return {name: row[name] for name in columns.order_names(row)}
 
 
-def to_json(result: CellResult) -> dict[str, Any]:
+def result_to_json(result: CellResult) -> dict[str, Any]:
     """Converts a result to the cell folder's JSON."""
     return {
         "run_id": result.run_id,
@@ -109,8 +111,8 @@ def to_json(result: CellResult) -> dict[str, Any]:
     }
 
 
-def from_json(content: Row) -> CellResult:
-    """Inverts ``to_json``."""
+def result_from_json(content: Row) -> CellResult:
+    """Inverts ``result_to_json``."""
     return CellResult(
         content["run_id"],
         parse_facts(content["labels"]),
@@ -122,7 +124,7 @@ def from_json(content: Row) -> CellResult:
     )
 
 
-def get_digest_columns(models: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+def compute_digest_columns(models: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     """Returns the columns ``MODELS`` for the digests of a cell's models (``Pair.read_models``); the
     target's column covers its tokenizer.
     """
@@ -135,23 +137,23 @@ def get_digest_columns(models: Mapping[str, Mapping[str, str]]) -> dict[str, Any
     return {"target_digest": files.digest(target, _DIGITS), "draft_digest": draft_digests}
 
 
-def get_past_id(row: Row) -> str:
+def build_archived_id(row: Row) -> str:
     """Returns a row's id after its models' files have changed; "" if it has no digests."""
-    digests = [_flatten_value(row.get(name)) for name in MODELS]
+    digests = [_flatten_and_redact(row.get(name)) for name in MODELS]
     return f"{row['run_id']}{_OTHER_MODELS}{files.digest(digests, 8)}" if digests[0] else ""
 
 
-def get_current_id(run_id: str) -> str:
-    """Returns the run id of a row, without the suffix of ``get_past_id``."""
+def strip_archive_suffix(run_id: str) -> str:
+    """Returns the run id of a row, without the suffix of ``build_archived_id``."""
     return run_id.partition(_OTHER_MODELS)[0]
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
+def read_results_rows(path: Path) -> list[dict[str, str]]:
     """Reads a results file's rows as text; none if it is missing. Raises UsageError: it is none."""
     return files.read_csv(path, NEEDED)
 
 
-def write_csv(path: Path, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def write_results_csv(path: Path, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Writes rows with all known columns, then others; returns the full rows."""
     names = columns.order_names([*columns.header(), *(name for row in rows for name in row)])
     full_rows = [{name: row.get(name, "") for name in names} for row in rows]
@@ -159,7 +161,7 @@ def write_csv(path: Path, rows: Sequence[Row]) -> list[dict[str, Any]]:
     return full_rows
 
 
-def merge_csv(
+def merge_results_csv(
     path: Path,
     new_rows: Iterable[Row],
     order: Iterable[str] = (),
@@ -177,31 +179,31 @@ def merge_csv(
     its last job ended.
     """
     screening_path = files.get_screening_path(path)
-    earlier_rows = (*read_rows(screening_path), *read_rows(path))
+    earlier_rows = (*read_results_rows(screening_path), *read_results_rows(path))
     rows: dict[str, Row] = {row["run_id"]: row for row in earlier_rows}
     ordered_ids = dict.fromkeys(order)
     new_by_id = {str(row["run_id"]): row for row in new_rows}
     for row in earlier_rows:  # rename those of other models than the cell's now
-        row_past_id = get_past_id(row)
-        new_past_id = get_past_id(new_by_id.get(row["run_id"], row))
+        row_past_id = build_archived_id(row)
+        new_past_id = build_archived_id(new_by_id.get(row["run_id"], row))
         if row_past_id in new_by_id or (row_past_id and new_past_id not in ("", row_past_id)):
             rows[row_past_id] = {**rows.pop(row["run_id"]), "run_id": row_past_id}
     unordered_ids = [run_id for run_id in rows if run_id not in ordered_ids]
     rows.update(new_by_id)
     all_ids = dict.fromkeys([*unordered_ids, *ordered_ids, *rows])
     run_ids = [run_id for run_id in all_ids if run_id in rows]
-    past_ids = find_superseded(list(rows.values()), end_times)
-    past_ids |= {run_id for run_id in run_ids if get_current_id(run_id) != run_id}
+    past_ids = find_superseded_ids(list(rows.values()), end_times)
+    past_ids |= {run_id for run_id in run_ids if strip_archive_suffix(run_id) != run_id}
     present = [rows[run_id] for run_id in run_ids if run_id not in past_ids]
     _archive_rows(path, [rows[run_id] for run_id in run_ids if run_id in past_ids], present)
     points = [row for row in present if row.get("stage") == "screen"]
     if points or screening_path.exists():
-        _write_points(screening_path, points)
-    written_rows = write_csv(path, [row for row in present if row.get("stage") != "screen"])
+        _write_screened_rows(screening_path, points)
+    written_rows = write_results_csv(path, [row for row in present if row.get("stage") != "screen"])
     return [*map(dict, points), *written_rows]
 
 
-def _write_points(path: Path, rows: Sequence[Row]) -> None:
+def _write_screened_rows(path: Path, rows: Sequence[Row]) -> None:
     """Writes screened rows: columns that tell cells apart, and some numbers in five digits."""
     shown_names = {*columns.column_names("identity", "setting", "state", "score"), *_POINTS}
     filled_names = {name for row in rows for name, value in row.items() if value not in (None, "")}
@@ -218,9 +220,9 @@ def _write_points(path: Path, rows: Sequence[Row]) -> None:
 
 def _archive_rows(path: Path, past_rows: Sequence[Row], present_rows: Sequence[Row]) -> None:
     """Adds past rows to the archive next to a results file, each once."""
-    present_ids = {name for row in present_rows for name in (row["run_id"], get_past_id(row))}
+    present_ids = {name for row in present_rows for name in (row["run_id"], build_archived_id(row))}
     archive = files.archive_file(path)
-    archived_rows: dict[str, Row] = {row["run_id"]: row for row in read_rows(archive)}
+    archived_rows: dict[str, Row] = {row["run_id"]: row for row in read_results_rows(archive)}
     rows = {**archived_rows, **{str(row["run_id"]): row for row in past_rows}}
     rows = {run_id: row for run_id, row in rows.items() if run_id not in present_ids}
     if rows.keys() == archived_rows.keys():
@@ -231,10 +233,10 @@ def _archive_rows(path: Path, past_rows: Sequence[Row], present_rows: Sequence[R
             added_count,
             archive,
         )
-    write_csv(archive, list(rows.values()))
+    write_results_csv(archive, list(rows.values()))
 
 
-def find_superseded(rows: Sequence[Row], end_times: Mapping[str, float]) -> set[str]:
+def find_superseded_ids(rows: Sequence[Row], end_times: Mapping[str, float]) -> set[str]:
     """Returns the run ids of an experiment's rows that a newer row replaces.
 
     A changed checkpoint, data set or engine makes new cells under equal labels, which would be two
@@ -251,16 +253,16 @@ def find_superseded(rows: Sequence[Row], end_times: Mapping[str, float]) -> set[
     row_keys = [
         (
             row,
-            tuple(_get_text(row, name) for name in names),
-            _get_text(row, "prompts"),
-            tuple(_get_text(row, name) for name in STATE),
+            tuple(_get_csv_text(row, name) for name in names),
+            _get_csv_text(row, "prompts"),
+            tuple(_get_csv_text(row, name) for name in STATE),
             end_times.get(str(row["run_id"]), -1.0),
         )
         for row in rows
     ]
     latest: dict[tuple[tuple[str, ...], str], dict[tuple[str, ...], float]] = defaultdict(dict)
     for row, labels, prompts, state, end_s in row_keys:
-        if _get_text(row, "status") != "failed":
+        if _get_csv_text(row, "status") != "failed":
             for key in ((labels, f"{prompts} prompts"), (labels, "")):
                 latest[key][state] = max(end_s, latest[key].get(state, end_s))
     past_ids = set()
@@ -275,7 +277,7 @@ def find_superseded(rows: Sequence[Row], end_times: Mapping[str, float]) -> set[
     return past_ids
 
 
-def _get_text(row: Row, name: str) -> str:
+def _get_csv_text(row: Row, name: str) -> str:
     """Returns a value as a CSV has it."""
     value = row.get(name)
     return "" if value is None else str(value)

@@ -94,7 +94,7 @@ class SinkSettings:
     more: dict[str, Any] = field(default_factory=dict)
 
 
-def sink_settings(config: SinkSettings | Mapping[str, Any]) -> SinkSettings:
+def parse_sink_settings(config: SinkSettings | Mapping[str, Any]) -> SinkSettings:
     """Parses the config group ``sink``. Raises UsageError: an unknown sink, or a wrong value."""
     if isinstance(config, SinkSettings) or not isinstance(config, Mapping):
         return config if isinstance(config, SinkSettings) else check(SinkSettings, config, "sink")

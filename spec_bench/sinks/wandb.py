@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.settings.fields import one_line
-from spec_bench.sinks.rows import flatten_facts, to_row
+from spec_bench.sinks.rows import flatten_facts, result_to_row
 from spec_bench.sinks.sink import LoggedCell, WandbSettings, sink
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
@@ -52,10 +52,10 @@ _TAG_LENGTH = 64  # W&B's limit
 
 
 @dataclass(frozen=True)
-class Wandb:
+class WandbSink:
     """Logs cells and tables to Weights & Biases."""
 
-    to: WandbSettings
+    settings: WandbSettings
     folder: Path  # of W&B's own files
 
     def take(self, cells: Sequence[LoggedCell], rows: Sequence[Mapping[str, Any]]) -> None:
@@ -64,9 +64,9 @@ class Wandb:
         A failure of W&B is one warning and loses nothing: the results are on disk, and the same
         command logs the rest.
         """
-        if self.to.mode == "disabled":
+        if self.settings.mode == "disabled":
             return
-        with _log_errors("; the same command logs the rest"):
+        with _log_wandb_errors("; the same command logs the rest"):
             for cell in cells:
                 log_cell(self, cell)
             if rows:
@@ -74,26 +74,26 @@ class Wandb:
 
 
 @sink("wandb")
-def build_wandb(config: WandbSettings, folder: Path) -> Wandb | None:
+def build_wandb_sink(config: WandbSettings, folder: Path) -> WandbSink | None:
     """Builds ``sink.wandb``, or None if off. Raises UsageError: ``online`` without an account."""
     if not config.enabled:
         return None
     if config.mode == "online":
-        log_in("sink.wandb.mode=online", "Offline needs no account.")
+        log_in_to_wandb("sink.wandb.mode=online", "Offline needs no account.")
     if config.mode == "offline":
-        _announce_offline(folder)
-    return Wandb(config, folder)
+        _log_offline_hint_once(folder)
+    return WandbSink(config, folder)
 
 
 @cache
-def _announce_offline(folder: Path) -> None:
+def _log_offline_hint_once(folder: Path) -> None:
     """Logs once where the offline runs are and how to send them."""
     runs_folder = folder.resolve() / "wandb"
     message = "W&B is offline: %s; send it with: wandb sync %s/offline-run-*"
     log.warning(message, runs_folder, shlex.quote(str(runs_folder)))
 
 
-def log_in(setting: str, remedy: str) -> None:
+def log_in_to_wandb(setting: str, remedy: str) -> None:
     """Logs in with the user's key. Raises UsageError with the ``remedy`` if there is none."""
     import wandb
 
@@ -108,7 +108,7 @@ def log_in(setting: str, remedy: str) -> None:
 
 
 @contextmanager
-def _log_errors(hint: str = "") -> Iterator[None]:
+def _log_wandb_errors(hint: str = "") -> Iterator[None]:
     """Logs W&B's errors within the block as one line."""
     import wandb
 
@@ -118,11 +118,11 @@ def _log_errors(hint: str = "") -> Iterator[None]:
         log.error("W&B: %s: %s%s", type(error).__name__, one_line(error), hint)
 
 
-def log_cell(sink: Wandb, cell: LoggedCell) -> None:
+def log_cell(sink: WandbSink, cell: LoggedCell) -> None:
     """Logs a cell: a history line per prompt, and its metrics as summary; a complete one once."""
     result = cell.result
     facts = cell.result.facts
-    row = to_row(cell.result)
+    row = result_to_row(cell.result)
     with _open_note(sink, cell.folder, result.run_id) as note:
         if note["content"] == "complete":
             return
@@ -132,11 +132,11 @@ def log_cell(sink: Wandb, cell: LoggedCell) -> None:
             "run_id": result.run_id,
             "labels": flatten_facts(facts),
         }
-        config |= _describe_code(cell.origin)
+        config |= _describe_code_versions(cell.origin)
         name = f"{facts.decoder} {facts.spec}"
         has_failed = result.status != "complete"
-        lines = build_history(cell)
-        with open_run(sink, note, name, facts.task, tags, config, has_failed) as wandb_run:
+        lines = build_history_lines(cell)
+        with open_wandb_run(sink, note, name, facts.task, tags, config, has_failed) as wandb_run:
             wandb_run.define_metric("prompt/*", summary="none")
             for step in range(note["steps"], len(lines)):
                 wandb_run.log(lines[step], step=step)
@@ -147,7 +147,7 @@ def log_cell(sink: Wandb, cell: LoggedCell) -> None:
         note.update(content=result.status, steps=max(note["steps"], len(lines)))
 
 
-def log_table(sink: Wandb, rows: Sequence[Mapping[str, Any]]) -> None:
+def log_table(sink: WandbSink, rows: Sequence[Mapping[str, Any]]) -> None:
     """Logs the results table of one experiment, pair and task; the same table once."""
     import wandb
 
@@ -158,27 +158,32 @@ def log_table(sink: Wandb, rows: Sequence[Mapping[str, Any]]) -> None:
     content = files.digest([dict(row) for row in rows])
     names = list(dict.fromkeys(name for row in rows for name in row))
     text_names = {column.name for column in columns.find_columns(names) if column.holds != "number"}
-    cells = [[_convert_cell(row.get(name), name in text_names) for name in names] for row in rows]
+    cells = [
+        [_convert_table_value(row.get(name), name in text_names) for name in names] for row in rows
+    ]
     config = {"experiment": experiment, "labels": {"pair": pair, "task": task}}
     with _open_note(sink, sink.folder / "wandb" / run_id, run_id) as note:
         if note["content"] == content:
             return
         tags = [pair, task, TABLE]
-        with open_run(sink, note, f"results {pair} {task}", TABLE, tags, config) as wandb_run:
+        with open_wandb_run(sink, note, f"results {pair} {task}", TABLE, tags, config) as wandb_run:
             table = wandb.Table(columns=names, data=cells, allow_mixed_types=True)
             wandb_run.log({"results": table}, step=note["steps"])
         note.update(content=content, steps=note["steps"] + 1)
 
 
-def log_training(sink: Wandb, name: str, facts: Mapping[str, Any], file: Path) -> None:
+def log_training(sink: WandbSink, name: str, facts: Mapping[str, Any], file: Path) -> None:
     """Logs a finished training as one run; a failure of W&B is one warning."""
-    if sink.to.mode == "disabled":
+    if sink.settings.mode == "disabled":
         return
     rows = files.read_csv(file)
     run_id = f"heads-{files.digest([facts['settings'], rows])}"
     tags = [facts["head"], facts["target"]]
-    config = {**facts["settings"], **_describe_code(facts.get("provenance", {}))}
-    with _log_errors(), open_run(sink, {"id": run_id}, name, TRAINING, tags, config) as wandb_run:
+    config = {**facts["settings"], **_describe_code_versions(facts.get("provenance", {}))}
+    with (
+        _log_wandb_errors(),
+        open_wandb_run(sink, {"id": run_id}, name, TRAINING, tags, config) as wandb_run,
+    ):
         for row in rows:
             numbers = {key: float(value) for key, value in row.items() if value != ""}
             wandb_run.log(numbers, step=int(row["step"]))
@@ -188,13 +193,13 @@ def log_training(sink: Wandb, name: str, facts: Mapping[str, Any], file: Path) -
         wandb_run.summary["parameters"] = facts["parameters"]
 
 
-def find_projects(table: Path) -> set[str]:
+def read_logged_projects(table: Path) -> set[str]:
     """Returns the projects that an experiment's results table was logged to."""
     notes = table.parent.glob(f"wandb/*/{NOTES}")
     return {note["project"] for path in notes for note in json.loads(path.read_text("utf-8"))}
 
 
-def _describe_code(origin: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_code_versions(origin: Mapping[str, Any]) -> dict[str, Any]:
     """Returns commit and versions of the code for a run's config."""
     git = origin.get("git") or {}
     own_versions = {"spec_bench": origin.get("spec_bench"), "python": origin.get("python")}
@@ -206,8 +211,8 @@ def _describe_code(origin: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def open_run(
-    sink: Wandb,
+def open_wandb_run(
+    sink: WandbSink,
     note: dict[str, Any],
     name: str,
     job_type: str,
@@ -221,7 +226,7 @@ def open_run(
     """
     import wandb
 
-    wandb_settings = sink.to
+    wandb_settings = sink.settings
     sink.folder.mkdir(parents=True, exist_ok=True)
     note["began"] = max(time.time(), note.get("began", 0) + 1)  # folders are named by the second
     run_tags = [
@@ -261,14 +266,14 @@ def open_run(
 
 
 @contextmanager
-def _open_note(sink: Wandb, folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
+def _open_note(sink: WandbSink, folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
     """Opens the note of what W&B has of a run (``content``, ``steps``) and saves changes to it."""
     folder.mkdir(parents=True, exist_ok=True)
     with files.open_own(folder / ".wandb.lock") as lock:
         files.lock(lock, wait=True)
         path = folder / NOTES
         notes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-        wandb_settings = sink.to
+        wandb_settings = sink.settings
         place = {
             "id": run_id,
             "entity": wandb_settings.entity or "",
@@ -285,7 +290,7 @@ def _open_note(sink: Wandb, folder: Path, run_id: str) -> Iterator[dict[str, Any
             files.write_json(path, notes)
 
 
-def build_history(cell: LoggedCell) -> list[dict[str, Any]]:
+def build_history_lines(cell: LoggedCell) -> list[dict[str, Any]]:
     """Builds a cell's history: one line per prompt, stamped with the end of its batch."""
     lines = []
     total_calls = 0
@@ -319,7 +324,7 @@ def build_history(cell: LoggedCell) -> list[dict[str, Any]]:
     return lines
 
 
-def _convert_cell(value: Any, text: bool) -> Any:
+def _convert_table_value(value: Any, text: bool) -> Any:
     """Converts a value for a W&B table: numbers to floats unless ``text``, "" to None."""
     if value in (None, ""):
         return None

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from spec_bench.records.ends import StopCriteria, cut_at_stop
-from spec_bench.records.sampling import check_generation
-from spec_bench.records.types import CodeReference, SqlReference
+from spec_bench.records.sampling import parse_generation_settings
+from spec_bench.records.types import ProgramTests, SqlReference
 from spec_bench.settings.fields import format_value
 from spec_bench.settings.validation import (
     Ge,
@@ -85,7 +85,7 @@ def _or_empty(value: Any) -> Any:
 
 # Of the group ``generation``, what a task sets where the run leaves it open.
 TaskGeneration = Annotated[
-    dict[str, Any], BeforeValidator(partial(check_generation, where="task.generation"))
+    dict[str, Any], BeforeValidator(partial(parse_generation_settings, where="task.generation"))
 ]
 
 Texts = Annotated[
@@ -358,8 +358,7 @@ class Task:
                 str(look_up(row, name, self.fields)) for name in ("prompt", "entry_point")
             ]
             references = [
-                tuple(CodeReference(answer, *code_parts) for answer in golds)
-                for golds in references
+                tuple(ProgramTests(answer, *code_parts) for answer in golds) for golds in references
             ]
         if self._turns_field is None:
             return (tuple(gold for golds in references for gold in golds),)

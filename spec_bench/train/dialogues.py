@@ -17,7 +17,7 @@ from tqdm import tqdm
 from spec_bench.engine.generate import Assistance, generate
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.work.prompts import JobPrompts
-from spec_bench.records.ends import StopCriteria, end_ids
+from spec_bench.records.ends import StopCriteria, find_end_token_ids
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import Request
 from spec_bench.system.errors import UsageError
@@ -100,7 +100,7 @@ def _answer_dialogues(
     """Makes dialogues from prompts of any source and the target's own answers."""
     data = settings.asked.data
     answers = settings.asked.data.answers
-    stop_ids = end = end_ids(tokenizer)
+    stop_ids = end = find_end_token_ids(tokenizer)
     ends = StopCriteria()
 
     def decode_answers(
@@ -221,7 +221,7 @@ def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
     encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     starts = [offset for offset, _ in encoding["offset_mapping"]]
     ids = tuple(encoding["input_ids"])
-    ends = end_ids(tokenizer)
+    ends = find_end_token_ids(tokenizer)
     is_learned = [False] * len(ids)
     for start, stop in spans:
         for place in (place for place, offset in enumerate(starts) if start <= offset < stop):

@@ -19,7 +19,7 @@ from spec_bench.engine.loading import DTYPES, load_model
 from spec_bench.engine.products import dense_weight
 from spec_bench.jobs.work.models import load_pair_tokenizer
 from spec_bench.measure.provenance import collect_provenance
-from spec_bench.sinks.wandb import build_wandb, log_training
+from spec_bench.sinks.wandb import build_wandb_sink, log_training
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import write_json
 from spec_bench.train.batches import (
@@ -121,7 +121,7 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
     """
     check_data(settings)
     request = settings.asked
-    sink = build_wandb(request.sink.wandb, settings.folder)
+    sink = build_wandb_sink(request.sink.wandb, settings.folder)
     processes = make_accelerator(settings.pair.specs[0].device)
     if request.engine.threads is not None:
         torch.set_num_threads(request.engine.threads)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from spec_bench.records.types import find_doubt, find_loss
+from spec_bench.records.types import explain_missing_data, explain_timing_doubt
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.decoders import COLOURS, MARKERS, PALETTE, DecoderStyle, find_decoder
 
@@ -92,13 +92,15 @@ def format_row_suffix(row: Mapping[str, Any], with_stalls: bool = True) -> str:
     lacks prompts.
     """
     paths = ", paths as rows" * (str(row.get("tree_attention")).lower() == "false")
-    doubts = _find_doubts(row) if with_stalls else [find_loss(str(row.get("reason")))]
+    doubts = _find_doubts(row) if with_stalls else [explain_missing_data(str(row.get("reason")))]
     return "".join([paths, *(f", {doubt.partition(':')[0]}" for doubt in doubts if doubt)])
 
 
 def _find_doubts(row: Mapping[str, Any]) -> list[str]:
     reasons = str(row.get("reason"))
-    return [doubt for doubt in (find_doubt(reasons), find_loss(reasons)) if doubt]
+    return [
+        doubt for doubt in (explain_timing_doubt(reasons), explain_missing_data(reasons)) if doubt
+    ]
 
 
 def summarise_doubts(rows: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from spec_bench.engine import gguf_conversion
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
 from spec_bench.jobs.config.model_files import fingerprint, model_path
-from spec_bench.records.ends import end_ids
+from spec_bench.records.ends import find_end_token_ids
 from spec_bench.records.types import Request
 from spec_bench.system import signals
 from spec_bench.system.model_cache import (
@@ -125,8 +125,8 @@ def test_all_ends_of_a_file_end_answers_where_generate_ends_them(tmp_path):
     generated = AutoModelForCausalLM.from_pretrained(folder).generate(ids, **told)[0, 10:].tolist()
     assert generated == whole[: whole.index(turn) + 1]
     tokenizer = load_tokenizer(folder)
-    assert end_ids(tokenizer) == (1, turn, 0)
-    request = Request("p", tuple(range(2, 12)), 8, end_ids(tokenizer))
+    assert find_end_token_ids(tokenizer) == (1, turn, 0)
+    request = Request("p", tuple(range(2, 12)), 8, find_end_token_ids(tokenizer))
     (found,) = built("ar", [load_model(ModelSpec(folder))], GREEDY).generate([request], 0)
     assert (list(found.tokens), found.finish) == (generated, "stop")
 

@@ -398,7 +398,7 @@ def test_what_the_command_measures_the_next_job_decodes_with(run_job, family, tm
     run_job("cells=[sequoia:@4]", "prompts=2")
     (row,) = (row for row in rows_of(results) if row["decoder"] == "sequoia")
     assert (row["spec"], row["status"], float(row["nodes_per_call"])) == ("@4", "complete", 4.0)
-    config = cell_folder.read_cell(results / "runs" / row["run_id"])["settings"]
+    config = cell_folder.read_cell_json(results / "runs" / row["run_id"])["settings"]
     assert len(config["decoder"]["tree"]["nodes"]) == 4  # so that a new fit is another cell
 
 

@@ -19,7 +19,7 @@ from spec_bench.jobs.app import build_job_settings, run_config
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
-from spec_bench.records.ends import StopCriteria, cut_at_stop, end_ids
+from spec_bench.records.ends import StopCriteria, cut_at_stop, find_end_token_ids
 from spec_bench.records.sampling import AnswerLimit, SamplingSettings
 from spec_bench.server.settings import ServerSettings
 from spec_bench.tasks import RandomPrompts, Task, read_own
@@ -137,7 +137,7 @@ def test_a_draft_of_another_tokenizer_reads_and_proposes_ends_as_ends():
     theirs.add_tokens(["<|their end|>"])
     theirs.answer_ends = (300,)
     vocabulary = vocabulary_map_of_tokenizers(ours, theirs, 300)
-    assert end_ids(theirs) == (2, 300)
+    assert find_end_token_ids(theirs) == (2, 300)
     assert (vocabulary.proposes[300], vocabulary.proposes[2], vocabulary.reads[7]) == (2, 2, 7)
 
 
@@ -201,8 +201,8 @@ def test_stop_texts_are_found_where_they_begin_before_the_step_and_behind_a_lett
     ids = tokenizer("a boat é leaves", add_special_tokens=False)["input_ids"]
     stops = StopCriteria(tokenizer, ["t é l", "never"])
     end = next(n for n in range(len(ids) + 1) if "t é l" in tokenizer.decode(ids[:n]))
-    assert [stops.find_text(ids, before) for before in range(end)] == [end] * end
-    assert stops.find_text(ids[: end - 1]) is None
+    assert [stops.find_text_end(ids, before) for before in range(end)] == [end] * end
+    assert stops.find_text_end(ids[: end - 1]) is None
     assert cut_at_stop("at é lunch", stops.texts) == "a"
 
 

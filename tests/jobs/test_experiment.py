@@ -17,7 +17,7 @@ from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims.verdict import NOT_DECIDED
 from spec_bench.report.data.rows import read_results
-from spec_bench.sinks.rows import merge_csv, to_row
+from spec_bench.sinks.rows import merge_results_csv, result_to_row
 from spec_bench.system import files
 from tests import warm
 from tests.cells import result
@@ -44,8 +44,10 @@ def names(results, file="results.csv"):
 
 
 def recorded(results):
-    kept = parquet.read(results / "name" / "records.parquet")
-    return [(each, [line.prompt_id for line in kept.generations(each)]) for each in kept.run_ids]
+    kept = parquet.read_records(results / "name" / "records.parquet")
+    return [
+        (each, [line.prompt_id for line in kept.get_generations(each)]) for each in kept.run_ids
+    ]
 
 
 def many(results, worker):
@@ -72,16 +74,18 @@ def test_a_job_that_ends_while_another_rebuilds_is_seen_by_the_one_that_renames_
     def slow(path, results, *more):
         if late.pop() if late else False:
             end(tmp_path, 1, "fast", wait_s=0)
-        return merge_csv(path, results, *more)
+        return merge_results_csv(path, results, *more)
 
-    monkeypatch.setattr(experiment, "merge_csv", slow)
+    monkeypatch.setattr(experiment, "merge_results_csv", slow)
     end(tmp_path, 0, "slow")
     assert names(tmp_path) == ["slow", "fast"]
     assert recorded(tmp_path) == [("slow", ["0"]), ("fast", ["1"])]
 
 
 def test_rows_stand_in_the_order_of_the_sweep_behind_those_that_no_job_noted(tmp_path):
-    merge_csv(tmp_path / "name" / "results.csv", [to_row(result("old", {"mbsu": 2.0}))])
+    merge_results_csv(
+        tmp_path / "name" / "results.csv", [result_to_row(result("old", {"mbsu": 2.0}))]
+    )
     end(tmp_path, 2, "f")  # its note's name comes before that of "a", "d"
     for _ in range(2):
         end(tmp_path, 0, "a", "b")
@@ -116,10 +120,10 @@ def test_a_result_that_was_made_good_replaces_its_row(tmp_path):
 def test_a_jobs_end_reads_no_generations_but_its_own(tmp_path, monkeypatch):
     for number in range(3):
         end(tmp_path, number, f"cell{number}")
-    read, lines = [], cell_folder.read_generations
+    read, lines = [], cell_folder.read_generation_lines
     monkeypatch.setattr(
         cell_folder,
-        "read_generations",
+        "read_generation_lines",
         lambda p, **given: read.append(p.parent.name) or lines(p, **given),
     )
     end(tmp_path, 3, "cell3")
@@ -133,7 +137,7 @@ def test_records_that_cannot_be_read_are_set_aside_and_made_again(tmp_path, capl
     torn = lines.read_bytes() + b'{"prompt_id": "1", "tok'
     lines.write_bytes(torn)
     (kept / "records.parquet").write_bytes(b"half")
-    merge_csv(kept / "results.csv", [to_row(result("old"))])  # its run is not here
+    merge_results_csv(kept / "results.csv", [result_to_row(result("old"))])  # its run is not here
     end(tmp_path, 1, "b")
     assert recorded(tmp_path) == [("a", ["0"]), ("b", ["1"])]
     assert (kept / "records.parquet.bad-1").read_bytes() == b"half"
@@ -329,11 +333,11 @@ def test_page_tables_figures_and_claims_come_out_the_same_without_the_raw_runs(
 def test_cells_added_in_a_fresh_clone_leave_the_others_records_as_they_were(run_job, tmp_path):
     run_job("cells=[sd:2]")
     path = tmp_path / "results" / "default" / files.RECORDS
-    before = parquet.read(path)
+    before = parquet.read_records(path)
     shutil.rmtree(tmp_path / "results" / files.RUNS)
     run_job("cells=[sd:3]", "seed=1")
-    after = parquet.read(path)
+    after = parquet.read_records(path)
     assert len(before.run_ids) == 2 and len(after.run_ids) == 4
     for run_id in before.run_ids:
-        assert after.generations(run_id) == before.generations(run_id)
+        assert after.get_generations(run_id) == before.get_generations(run_id)
         assert after.origins[run_id] == before.origins[run_id]

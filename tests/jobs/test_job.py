@@ -102,7 +102,7 @@ def test_a_row_has_labels_metrics_and_provenance(run_job, tmp_path):
         assert row["target_revision"] == rows[0]["target_revision"] != ""
         assert (row["draft_revision"] == "") == (row["decoder"] == "ar")
         assert row["prompts_digest"] == rows[0]["prompts_digest"] != ""
-        cell = cell_folder.read_cell(tmp_path / "results" / "runs" / row["run_id"])
+        cell = cell_folder.read_cell_json(tmp_path / "results" / "runs" / row["run_id"])
         assert cell["starts"][0]["versions"]["torch"] and cell["settings"]["pair"]
 
 
@@ -153,7 +153,7 @@ def test_a_run_cut_at_any_line_resumes_in_turn_to_the_same_tokens(run_job, tmp_p
         assert files.find_retimed_paths(CellStore(again, baseline.run_id).folder) == []
         for result in results:
             assert (result.baseline, result.metrics["speedup"] is None) == ("same job", False)
-            told = cell_folder.read_cell(again / "runs" / result.run_id)
+            told = cell_folder.read_cell_json(again / "runs" / result.run_id)
             assert len(told["compared"]["sessions"]) == 1 + (0 < lines < 3)
 
 
@@ -442,7 +442,7 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
     speedup = rate([*ours.load().values()]) / rate(retimed)
     assert added.metrics["speedup"] == pytest.approx(speedup)
     assert speedup != pytest.approx(rate([*ours.load().values()]) / rate([*theirs.load().values()]))
-    compared = cell_folder.read_cell(ours.folder)["compared"]
+    compared = cell_folder.read_cell_json(ours.folder)["compared"]
     (session,) = {each.session for each in retimed}
     assert compared == {"run_id": baseline.run_id, "sessions": [session]}
     names = [path.name for path in files.find_retimed_paths(theirs.folder)]
@@ -451,7 +451,9 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
     # What is committed knows of both timings, so that the cells can be paired without the runs.
     table = files.results_file(results, "default")
     shutil.rmtree(results / files.RUNS)
-    kept = parquet.read(files.records_file(table)).generations(f"{baseline.run_id}/again")
+    kept = parquet.read_records(files.records_file(table)).get_generations(
+        f"{baseline.run_id}/again"
+    )
     assert [each.decode_s for each in kept] == [each.decode_s for each in retimed]
     rows = {row["run_id"]: row for row in table_rows.to_rows(table_rows.read_results(table))}
     pair = ((rows[added.run_id],), (rows[baseline.run_id],))
@@ -490,7 +492,10 @@ def test_a_baseline_that_another_job_holds_is_timed_here_too_and_nobody_waits(
     again, same = run_job("cells=[sd:1]", *QUICK)
     assert [name for name, _ in calls] == ["ar", "ar"]
     assert tokens_of(results, again.run_id) == tokens and same == added
-    assert len(cell_folder.pack_run(other.folder).generations(f"{baseline.run_id}/again")) == 6
+    assert (
+        len(cell_folder.pack_cell_folder(other.folder).get_generations(f"{baseline.run_id}/again"))
+        == 6
+    )
 
 
 @pytest.mark.parametrize("late", ["ar", "sd"])

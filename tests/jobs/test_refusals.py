@@ -310,7 +310,7 @@ def test_nothing_takes_the_place_of_a_pipe_and_none_is_waited_for(tmp_path):
     assert files.explain_os_error(refused.value) is not None
     with pytest.raises(ValueError, match="is no file"):
         files.read_csv(pipe)
-    assert cell_folder.read_generations(pipe).faults == ("it is no file",)
+    assert cell_folder.read_generation_lines(pipe).faults == ("it is no file",)
 
 
 def test_a_byte_order_mark_is_no_part_of_a_columns_name(tmp_path):

@@ -56,7 +56,7 @@ def test_a_row_bears_its_mark_its_source_and_numbers_from_known_times(run_job, t
     assert "server.baseline_url" in row["reason"]
     # Chunks and their times are kept with the table, as pandas reads it.
     table = tmp_path / "results" / "default" / files.RESULTS
-    kept = parquet.read(files.records_file(table)).generations(row["run_id"])
+    kept = parquet.read_records(files.records_file(table)).get_generations(row["run_id"])
     own = CellStore(tmp_path / "results", row["run_id"]).load()
     assert [each.delivery for each in kept] == [each.delivery for each in own.values()]
     lines = pd.read_parquet(files.records_file(table))

@@ -125,7 +125,7 @@ def test_a_bad_file_is_set_aside_and_the_generations_stay(store, caplog, change)
     assert len(said) == 1 and str(path) in said[0] and "\n" not in said[0]
     assert said[0].endswith(f"it is now {files.CELL}.bad-1")
     assert mended(store, caplog) == (IDS, [])
-    assert cell_folder.pack_run(store.folder) is None
+    assert cell_folder.pack_cell_folder(store.folder) is None
 
 
 LINES = {name: change for name, change in ANY.items() if name not in ("empty", "merge marks")}
@@ -135,12 +135,12 @@ LINES = {name: change for name, change in ANY.items() if name not in ("empty", "
 def test_a_bad_line_goes_and_the_others_stay(store, caplog, change):
     path = store.folder / files.GENERATIONS
     bad = damage(path, second(change))
-    assert [each.prompt_id for each in cell_folder.read_lines(path)] == ["0", "2"]
+    assert [each.prompt_id for each in cell_folder.read_valid_generations(path)] == ["0", "2"]
     done, said = mended(store, caplog)
     assert (done, aside(path)) == (["0", "2"], bad)
     assert "line 2" in said[0] and str(path) in said[0] and "\n" not in said[0]
     assert not store.complete(), "its numbers were of three"
-    assert cell_folder.read_generations(path).faults == ()
+    assert cell_folder.read_generation_lines(path).faults == ()
 
 
 FILES = {**dict([*ANY.items()][:5]), "gone": None}

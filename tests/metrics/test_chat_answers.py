@@ -10,7 +10,7 @@ import yaml
 
 from spec_bench.metrics.execution.code import PassAt1, extract_program
 from spec_bench.metrics.execution.sql import SqlExecutionAccuracy, extract_query
-from spec_bench.records.types import CodeReference, SqlReference
+from spec_bench.records.types import ProgramTests, SqlReference
 
 DATA = yaml.safe_load(Path(__file__).with_name("chat_answers.yaml").read_text(encoding="utf-8"))
 NOT_HERE = {"yield items[:size]": "timeout", "import sympy": "no package"}
@@ -22,7 +22,7 @@ def asked(name, text):
     *_, head = re.finditer(r"^def (\w+)\(.*$", problem["prompt"], re.MULTILINE)
     code = f"{head[0]}\n{problem['body']}"
     answer = text.replace("{code}", code).replace("{body}", problem["body"]).strip()
-    return CodeReference(problem["test"], problem["prompt"], head[1]), answer
+    return ProgramTests(problem["test"], problem["prompt"], head[1]), answer
 
 
 def passes(program, tests):
@@ -83,7 +83,7 @@ def test_a_query_is_found_in_an_answer_and_passes_as_spiders_script_passes_it(tm
 
 
 def test_long_answers_of_no_use_are_searched_in_no_time():
-    tests = CodeReference("", "def f(x):\n", "f")
+    tests = ProgramTests("", "def f(x):\n", "f")
     parts = ["\n", "* ", ":/*", "\nwith a (", "```\n", "x = 1\n", "if x:\n", "'''\n"]
     began = time.process_time()
     for part in parts:

@@ -20,13 +20,13 @@ import spec_bench
 from spec_bench.metrics.execution import code
 from spec_bench.metrics.execution.code import PassAt1
 from spec_bench.metrics.quality import check_references, compute_score_columns
-from spec_bench.records.types import CodeReference
+from spec_bench.records.types import ProgramTests
 from spec_bench.tasks.source import Source, Wheel, load_rows
 from spec_bench.tasks.task import Task
 
 PROMPT = 'from math import pi\n\n\ndef area(r):\n    """Of a circle."""\n'
 TESTS = "def check(f):\n    assert abs(f(2) - 12.566) < 0.01\n    assert f(0) == 0\n"
-REFERENCE = CodeReference(TESTS, PROMPT, "area")
+REFERENCE = ProgramTests(TESTS, PROMPT, "area")
 SCORE = PassAt1(seconds=1.0, memory=1 << 28)
 MARK = "spec_bench_was_here"
 C = "import ctypes; c = ctypes.CDLL(None, use_errno=True)\n"
@@ -131,7 +131,7 @@ def _given(body, asked):
         "Pair = namedtuple('Pair', 'left right')\n@dataclass\nclass Point:\n    at: int\n\n"
         "    def far(self):\n        return 2 * self.at\n\n\ndef f(x):\n"
     )
-    return f"    {body}\n", CodeReference(f"def check(f):\n    {asked}\n", prompt, "f")
+    return f"    {body}\n", ProgramTests(f"def check(f):\n    {asked}\n", prompt, "f")
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -163,7 +163,7 @@ def test_a_prompt_without_tests_is_refused_before_anything_is_decoded():
     with pytest.raises(ValueError, match="prompt 1 has no tests"):
         check_references("pass_at_1", [[REFERENCE], ["return 1"]])
     with pytest.raises(ValueError, match="tests of prompt 0 are no Python"):
-        PassAt1().check([[CodeReference("def check(", PROMPT, "area")]])
+        PassAt1().check([[ProgramTests("def check(", PROMPT, "area")]])
 
 
 def test_values_that_tests_take_for_plain_ones_pass_from_the_program_to_its_tests():
@@ -177,7 +177,7 @@ def test_values_that_tests_take_for_plain_ones_pass_from_the_program_to_its_test
         "    kinds = {list: Counter, tuple: lambda x: namedtuple('Pair', 'a b')(*x), str: iter}\n"
         "    return 1 / x if x == 0 else kinds.get(type(x), lambda x: x)(x)\n"
     )
-    assert SCORE.passes(answer, CodeReference(tests, prompt, "f"))
+    assert SCORE.passes(answer, ProgramTests(tests, prompt, "f"))
 
 
 def test_rows_of_a_wheel_are_read_from_the_cache(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ from spec_bench.metrics.efficiency import (
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.metric import pool_repeats
 from spec_bench.metrics.quality import get_score_statistic
-from spec_bench.records.types import Delivery, Generation, StepRecord
+from spec_bench.records.types import Generation, ServerChunks, StepRecord
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.published import FILE, pivot_numbers, read_published
 from tests.commands import report as main
@@ -363,7 +363,7 @@ def test_an_end_beyond_all_numbers_is_no_end():
 def answer(name, seconds, tokens, **more):
     """An answer in chunks, each a call."""
     times = {"prefill_s": seconds[0], "decode_s": seconds[-1] - seconds[0]}
-    came = {"latency_s": seconds[-1], "delivery": Delivery(seconds, tokens, **more)}
+    came = {"latency_s": seconds[-1], "delivery": ServerChunks(seconds, tokens, **more)}
     steps = [StepRecord(n - 1, n - 1, n - 1, n) for n in tokens[1:]]
     return made(name, steps, tokens=sum(tokens), **times, **came)
 

@@ -74,7 +74,7 @@ def test_every_interval_encloses_its_number_and_stays_within_its_columns_range(p
 def test_what_a_search_screened_has_no_intervals_and_no_records(path):
     screened, table = read(path), path.with_name("results.csv")
     assert {*screened.stage} == {"screen"} and not [n for n in screened if n.endswith(ENDS)]
-    kept, rest = {*parquet.read(files.records_file(table)).run_ids}, read(table)
+    kept, rest = {*parquet.read_records(files.records_file(table)).run_ids}, read(table)
     assert kept and not (rest.stage == "screen").any()
     assert not {*kept, *rest.run_id} & {*screened.run_id}
 

@@ -40,14 +40,16 @@ def run(folder, seed, slowed=0.0, machine=1.0, scored=True, repeats=1, stalled=0
             made = (str(place), tuple(range(length)), "length", steps)
             done.append(Generation(*made, 0.0, float(seconds), 0.0, 0.0, repeat=number))
         scores = {"rouge2": {each.prompt_id: len(each.tokens) / 12 for each in done}}
-        parts.append(parquet.pack(decoder, done, None, scores if scored else None))
+        parts.append(parquet.pack_generations(decoder, done, None, scores if scored else None))
         measured = {"speedup": speed, "block_efficiency": float(own), "rouge2": 0.5}
         measured["repeats"] = repeats
         cell = {**EMBEDDED, "run_id": decoder, **measured, **facts}
         cell |= {} if scored else {"rouge2": None}
         rows.append(row(decoder, "-" if own == 1 else "3", **cell))
     write(folder, "mine", *rows)
-    parquet.write(files.records_file(folder / "mine" / files.RESULTS), parquet.concat(parts))
+    parquet.write_records(
+        files.records_file(folder / "mine" / files.RESULTS), parquet.concat_records(parts)
+    )
     return folder
 
 
@@ -144,11 +146,13 @@ def slow_baseline(folder, rate, prompts, **facts):
             Generation(str(n), (1,) * 10, "length", (StepRecord(3, 3, 1, 2),) * 5, 0.0, s, 0.0, 0.0)
             for n, s in enumerate(10 / speed * np.roll(np.linspace(1, 1.02, prompts), int(speed)))
         ]
-        parts.append(parquet.pack(decoder, done, None))
+        parts.append(parquet.pack_generations(decoder, done, None))
         measured = {"token_rate": speed, "speedup": speed / rate, "prompts": prompts}
         rows.append(row(decoder, "-", **{**EMBEDDED, "run_id": decoder, **measured, **facts}))
     write(folder, "mine", *rows)
-    parquet.write(files.records_file(folder / "mine" / files.RESULTS), parquet.concat(parts))
+    parquet.write_records(
+        files.records_file(folder / "mine" / files.RESULTS), parquet.concat_records(parts)
+    )
     return str(folder)
 
 

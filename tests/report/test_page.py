@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.records.sessions import ALL, MEANING, mark_other_sessions
+from spec_bench.records.sessions import ALL, MEANING, list_session_notes
 from spec_bench.report.data.rows import group_rows, read_results
 from spec_bench.report.page.build import build_index, results_file
 from spec_bench.report.page.headline import answer, headline, headlines
@@ -194,14 +194,14 @@ def test_table_and_console_begin_with_the_same_sentence_once(tmp_path, capsys):
 
 
 def test_a_session_is_told_by_a_speedup_that_is_no_quotient_of_the_rates(tmp_path):
-    assert mark_other_sessions(LATER) == ["", "", MEANING]
+    assert list_session_notes(LATER) == ["", "", MEANING]
     (line,) = headlines(
         group_rows(read_results(write(tmp_path, "own", *LATER) / "own/results.csv"))
     )
     assert "cells of different times" in line.sentence
-    assert mark_other_sessions([LATER[0], LATER[2]]) == ["", ALL]  # said once, no row is marked
-    assert mark_other_sessions([row("sd", "2", speedup=2.0, token_rate=4.0)]) == [""]
-    assert mark_other_sessions([*LATER[:1], row("sd", "4", status="failed")]) == ["", ""]
+    assert list_session_notes([LATER[0], LATER[2]]) == ["", ALL]  # said once, no row is marked
+    assert list_session_notes([row("sd", "2", speedup=2.0, token_rate=4.0)]) == [""]
+    assert list_session_notes([*LATER[:1], row("sd", "4", status="failed")]) == ["", ""]
 
 
 STALLED = "stalled: 2 of 90 windows, median says 1.04"

@@ -52,7 +52,7 @@ def judged(results):
         for place, each in enumerate(to_rows(rows) if scored else ()):
             own = {str(p): each["exact_match"] + 0.001 * (-1) ** (p + place) for p in range(8)}
             run = files.run_folder(results.parent.parent, str(each["run_id"]))
-            cell_folder.write_cell(run, {"scores": {"exact_match": own}})
+            cell_folder.write_cell_json(run, {"scores": {"exact_match": own}})
         return check_claims(paper, rows, results)
 
     return judge
@@ -250,7 +250,7 @@ def in_jobs_apart(results, paces):
     for _, each in rows.iterrows():
         file = results.parent.parent / "runs" / each.run_id / "generations.jsonl"
         job = f"{each.seed} {each.batch_size}"
-        lines = [replace(line, session=job) for line in cell_folder.read_lines(file)]
+        lines = [replace(line, session=job) for line in cell_folder.read_valid_generations(file)]
         cell_folder.rewrite_generations(file, lines)
     return check_claims("redrafter", rows, results)
 

@@ -158,7 +158,7 @@ def repeated(results, run_id, paces):
     """Writes a cell whose repeats take so many times the first one's seconds."""
     record(results, run_id, [[1, 2], [0, 3], [2, 2], [1, 1], [3, 0], [2, 1], [0, 1], [1, 3]])
     path = results.parent.parent / "runs" / run_id / "generations.jsonl"
-    lines = cell_folder.read_lines(path)
+    lines = cell_folder.read_valid_generations(path)
     every = [
         replace(line, repeat=repeat, decode_s=line.decode_s * pace)
         for repeat, pace in enumerate(paces)
@@ -248,7 +248,9 @@ def results(request, tmp_path):
         store.append(DONE)
         store.finish(result("cell"), "job", SCORES)
     else:
-        parquet.write(files.records_file(table), parquet.pack("cell", DONE, ORIGIN, SCORES))
+        parquet.write_records(
+            files.records_file(table), parquet.pack_generations("cell", DONE, ORIGIN, SCORES)
+        )
     return table
 
 
@@ -260,7 +262,7 @@ def test_every_whole_repeat_is_read_and_times_are_summed_over_them(results):
     assert known.counts(cell, "block_efficiency") == {"a": (3.0, 2.0), "b": (3.0, 2.0)}
     assert list(known.get_counts_by_seed(cell, "token_rate")) == ["0", "0/1"]
     assert list(known.get_counts_by_seed(cell, "block_efficiency")) == ["0"]
-    found = read_packed(results, "cell").scores("cell")
+    found = read_packed(results, "cell").get_scores("cell")
     assert (found, read_origin(results, "cell")) == (SCORES, ORIGIN)
     assert read_repeats(results, "other") == []
     assert read_origin(results, "other") is None
@@ -272,8 +274,8 @@ def test_counts_of_cells_at_once_are_those_of_cell_by_cell(last, tmp_path, monke
     for number, run in enumerate(("a0", "a1", "b0", "b1")):
         done = [window(each, n, number + n + 1.0) for n in (0, 1) for each in ("x", "y")]
         done = [replace(w, session=last) if (run, w.prompt_id) == ("b1", "x") else w for w in done]
-        parts.append(parquet.pack(run, done, ORIGIN))
-    parquet.write(files.records_file(table), parquet.concat(parts))
+        parts.append(parquet.pack_generations(run, done, ORIGIN))
+    parquet.write_records(files.records_file(table), parquet.concat_records(parts))
     rows = [{"run_id": f"{cell}0,{cell}1", "seeds": "0,1"} for cell in "ab"]
     asked = [
         (name, prompts, whole)
@@ -298,8 +300,8 @@ def scored(folder, metric, scores):
     for name, own in scores.items():
         named = {f"{number}": each for number, each in enumerate(own)}
         done = [window(prompt, 0, 1.0) for prompt in named]
-        parts.append(parquet.pack(name, done, None, {metric: named}))
-    parquet.write(files.records_file(table), parquet.concat(parts))
+        parts.append(parquet.pack_generations(name, done, None, {metric: named}))
+    parquet.write_records(files.records_file(table), parquet.concat_records(parts))
 
     def gap(one, other, **how):
         sides = ((row("sd", "2", run_id=name, seed=0),) for name in (one, other))
@@ -353,7 +355,7 @@ def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_session(s
         ("base", timed("first", 4.0), timed("later", 2.0)),
         ("added", timed("later", 1.0), []),
     ):
-        parts.append(parquet.pack(name, done, ORIGIN, None, again))
+        parts.append(parquet.pack_generations(name, done, ORIGIN, None, again))
         if source == "runs":
             store = CellStore(tmp_path, name)
             store.describe({}, ORIGIN)
@@ -361,7 +363,7 @@ def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_session(s
             if again:
                 store.append(again, "later")
     if source == "records":
-        parquet.write(files.records_file(table), parquet.concat(parts))
+        parquet.write_records(files.records_file(table), parquet.concat_records(parts))
     base, added = (row("ar", run_id="base", seed=0), row("sd", "2", run_id="added", seed=0))
     pair = [[((added,), (base,))]]
     found = difference(pair, "token_rate", RecordReader(table))
@@ -376,7 +378,9 @@ def test_records_that_are_written_again_are_read_again(tmp_path):
     table = files.results_file(tmp_path, "mine")
     for seconds in (1.0, 2.0):
         one = replace(DONE[0], decode_s=seconds)
-        parquet.write(files.records_file(table), parquet.pack("cell", [one], None))
+        parquet.write_records(
+            files.records_file(table), parquet.pack_generations("cell", [one], None)
+        )
         assert read_repeats(table, "cell")[0]["a"].decode_s == seconds
 
 
@@ -433,7 +437,7 @@ def test_labels_that_read_as_numbers_stay_texts(tmp_path):
 def test_a_table_that_was_edited_after_its_records_is_refused(tmp_path, capsys):
     file = table_of(tmp_path, row("sd", "3", token_rate=around(338, 40)))
     digests = {file.name: files.file_digest(file)}
-    parquet.write(files.records_file(file), parquet.concat([]), digests)
+    parquet.write_records(files.records_file(file), parquet.concat_records([]), digests)
     assert read_results(file).token_rate.item() == 338
     file.write_text(file.read_text("utf-8").replace("338", "681"), "utf-8")
     assert main([str(file)]) == 2

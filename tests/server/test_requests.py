@@ -15,7 +15,7 @@ import pytest
 from scripts.check import server_faults
 from spec_bench.metrics.efficiency import has_mostly_bursts
 from spec_bench.records.sampling import SamplingSettings
-from spec_bench.records.types import Delivery, Generation, Request
+from spec_bench.records.types import Generation, Request, ServerChunks
 from spec_bench.server import decoder, endpoint
 from spec_bench.server.decoder import RequestOptions, RequestSpan, ServedDecoder, UnansweredError
 from spec_bench.server.endpoint import RequestRefusedError, Server, ServerError
@@ -413,7 +413,7 @@ def test_a_server_that_samples_by_settings_of_its_own_is_refused(heard, temperat
 @pytest.mark.parametrize("chunks", [1, 2, 3, 20])
 @pytest.mark.parametrize(("gap_s", "bursts"), [(2e-5, True), (2e-3, False)])
 def test_chunks_that_come_at_once_say_nothing_of_when_they_were_made(gap_s, bursts, chunks):
-    came = Delivery(tuple(1 + gap_s * place for place in range(chunks)), (1,) * chunks)
+    came = ServerChunks(tuple(1 + gap_s * place for place in range(chunks)), (1,) * chunks)
     found = Generation("p", (3,) * chunks, "length", (), 1, 1, 0, 0, delivery=came)
     assert has_mostly_bursts([found]) == (bursts and chunks > 1)
 

@@ -13,8 +13,14 @@ from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import CellResult, Generation, Reason, StepRecord
 from spec_bench.sinks import console
 from spec_bench.sinks.console import ProgressBar, print_results
-from spec_bench.sinks.rows import STATE, find_superseded, merge_csv, to_row, write_csv
-from spec_bench.sinks.sink import build_sinks, sink, sink_settings
+from spec_bench.sinks.rows import (
+    STATE,
+    find_superseded_ids,
+    merge_results_csv,
+    result_to_row,
+    write_results_csv,
+)
+from spec_bench.sinks.sink import build_sinks, parse_sink_settings, sink
 from spec_bench.system.files import read_csv
 from tests.cells import result
 
@@ -160,13 +166,13 @@ def test_the_bar_looks_at_what_a_cell_had_done_only_once(capsys, monkeypatch):
 
     bar = ProgressBar(9, enabled=True)
     for turn in range(4):
-        bar.start("sd 3", "cell", before())
-        bar.step(2, 6)
-        bar.finish(1, [done(f"new {turn}", 2)])
-        bar.start("ar -", "other", [])
-        bar.finish(1)
-    bar.start("sd 3", "cell", before())
-    bar.step(1, 2)
+        bar.start_batch("sd 3", "cell", before())
+        bar.add_counts(2, 6)
+        bar.finish_batch(1, [done(f"new {turn}", 2)])
+        bar.start_batch("ar -", "other", [])
+        bar.finish_batch(1)
+    bar.start_batch("sd 3", "cell", before())
+    bar.add_counts(1, 2)
     bar.close()
     assert looked == [0, 1, 2]
     # 3 calls before, 4 times 2 of its own, one now; two tokens each.
@@ -177,16 +183,16 @@ def test_a_log_has_a_line_of_progress_now_and_then_and_none_of_a_short_job(capsy
     def decoded(prompts):
         bar = ProgressBar(2000, enabled=True)
         for number in range(prompts):
-            bar.start("sd 3", "cell", [])
-            bar.step(2, 6)
-            bar.finish(1, [done(f"{number}", 2)])
+            bar.start_batch("sd 3", "cell", [])
+            bar.add_counts(2, 6)
+            bar.finish_batch(1, [done(f"{number}", 2)])
         bar.close()
         return capsys.readouterr().err.split("\n")[:-1]
 
     assert decoded(20) == []
     for name in ("mininterval", "delay"):
         monkeypatch.setitem(console._IN_A_LOG, name, 0.01)
-    monkeypatch.setattr(ProgressBar, "step", lambda *_: time.sleep(0.004))
+    monkeypatch.setattr(ProgressBar, "add_counts", lambda *_: time.sleep(0.004))
     lines = decoded(20)
     assert 1 < len(lines) < 20
     assert re.match(r"\d+ of 2000 prompts, some [\d:]+ left", lines[0]), lines[0]
@@ -200,20 +206,20 @@ class Kept:
 def test_a_sink_of_another_package_is_built_from_its_own_part(tmp_path):
     sink("kept")(Kept)
     try:
-        settings = sink_settings({"table": False, "kept": {"where": "here"}})
+        settings = parse_sink_settings({"table": False, "kept": {"where": "here"}})
         (found,) = build_sinks(settings, tmp_path)
     finally:
         sink.forget("kept")
     assert (found.told, found.folder) == ({"where": "here"}, tmp_path)
     assert (settings.table, settings.progress) == (False, True)
     with pytest.raises(ValueError, match=r"sink\.kept"):
-        sink_settings({"kept": {}})
+        parse_sink_settings({"kept": {}})
 
 
 def test_wandb_is_off_unless_it_is_asked_for(tmp_path):
-    assert build_sinks(sink_settings({}), tmp_path) == []
-    (found,) = build_sinks(sink_settings({"wandb": {"enabled": True}}), tmp_path)
-    assert type(found).__name__ == "Wandb"
+    assert build_sinks(parse_sink_settings({}), tmp_path) == []
+    (found,) = build_sinks(parse_sink_settings({"wandb": {"enabled": True}}), tmp_path)
+    assert type(found).__name__ == "WandbSink"
 
 
 NOW = {
@@ -260,12 +266,15 @@ CASES = [  # what the old row has of its own, when which ended, and which rows a
 
 @pytest.mark.parametrize(("own", "ended", "past"), CASES)
 def test_a_row_of_another_state_is_superseded_by_the_newer_one(own, ended, past):
-    assert find_superseded([to_row(cell("old", **own)), to_row(cell("new"))], ended) == past
+    assert (
+        find_superseded_ids([result_to_row(cell("old", **own)), result_to_row(cell("new"))], ended)
+        == past
+    )
 
 
 def test_a_failed_row_takes_no_place():
-    failed = to_row(CellResult("new", cell("new").facts, "failed"))
-    assert find_superseded([to_row(cell("old", engine=1)), failed], ENDED) == set()
+    failed = result_to_row(CellResult("new", cell("new").facts, "failed"))
+    assert find_superseded_ids([result_to_row(cell("old", engine=1)), failed], ENDED) == set()
 
 
 def ids(path):
@@ -275,20 +284,22 @@ def ids(path):
 def test_rows_of_a_past_state_move_to_the_archive_and_come_back_with_their_state(tmp_path):
     table, archive = tmp_path / "results.csv", tmp_path / "archive.csv"
     first, second = cell("old", target_revision="t0"), cell("new")
-    merge_csv(table, [to_row(first)], ["old"], {"old": 1.0})
+    merge_results_csv(table, [result_to_row(first)], ["old"], {"old": 1.0})
     before = read_csv(table)
     assert not archive.exists()
     for _ in range(2):
-        merge_csv(table, map(to_row, (first, second)), ["old", "new"], ENDED)
+        merge_results_csv(table, map(result_to_row, (first, second)), ["old", "new"], ENDED)
         assert (ids(table), ids(archive)) == (["new"], ["old"])
     assert read_csv(archive) == before
-    merge_csv(table, map(to_row, (first, second)), ["old", "new"], {"old": 3.0, "new": 2.0})
+    merge_results_csv(
+        table, map(result_to_row, (first, second)), ["old", "new"], {"old": 3.0, "new": 2.0}
+    )
     assert (ids(table), ids(archive)) == (["old"], ["new"])
 
 
 def test_an_archived_row_whose_cell_is_gone_from_the_runs_is_never_lost(tmp_path):
     table, archive = tmp_path / "results.csv", tmp_path / "archive.csv"
-    write_csv(archive, [to_row(cell("older", engine=0))])
-    write_csv(table, [to_row(cell("old", engine=1))])
-    merge_csv(table, [to_row(cell("new"))], ["new"], {"new": 1.0})
+    write_results_csv(archive, [result_to_row(cell("older", engine=0))])
+    write_results_csv(table, [result_to_row(cell("old", engine=1))])
+    merge_results_csv(table, [result_to_row(cell("new"))], ["new"], {"new": 1.0})
     assert (ids(archive), ids(table)) == (["older", "old"], ["new"])

@@ -15,7 +15,13 @@ from spec_bench.jobs.store.store import CellStore
 from spec_bench.measure.energy import counters
 from spec_bench.measure.provenance import collect_provenance
 from spec_bench.sinks.sink import WandbSettings
-from spec_bench.sinks.wandb import HISTORY, Wandb, _announce_offline, find_projects, open_run
+from spec_bench.sinks.wandb import (
+    HISTORY,
+    WandbSink,
+    _log_offline_hint_once,
+    open_wandb_run,
+    read_logged_projects,
+)
 from spec_bench.system import files
 from tests.commands import report
 from tests.jobs.tiny import failing, make_task, rows_of
@@ -128,7 +134,7 @@ def test_project_group_and_entity_are_those_of_the_environment_unless_settings_n
         for runs in (first, second)
     ]
     assert places == [{("ours", "night", "team")}, {("mine", "day", "team")}]
-    assert find_projects(tmp_path / "results" / "second" / "results.csv") == {"mine"}
+    assert read_logged_projects(tmp_path / "results" / "second" / "results.csv") == {"mine"}
     run_job(*one, "name=third")  # in the first's project and group, and its table is another run
     (table,) = runs_below(tmp_path, "third").values()
     assert table[0].config["experiment"] == "third" and table[0].run.run_id not in first
@@ -186,7 +192,7 @@ def keys_of(panel):
 def test_the_command_that_sends_offline_runs_is_quoted_and_a_folder_that_is_none_is_named(
     tmp_path, capsys, caplog
 ):
-    _announce_offline(tmp_path / "größe 1")
+    _log_offline_hint_once(tmp_path / "größe 1")
     (line,) = caplog.messages
     *_, last = shlex.split(line)
     assert last == f"{(tmp_path / 'größe 1').resolve()}/wandb/offline-run-*"
@@ -324,7 +330,7 @@ def test_a_run_that_goes_on_is_named_behind_its_first_part_whatever_the_clock_sa
     monkeypatch.setattr(wandb, "init", lambda **settings: given.append(settings) or Mock())
     for now in (2e9, 1e9, 3e9):
         monkeypatch.setattr(time, "time", lambda now=now: now)
-        with open_run(Wandb(WandbSettings(), tmp_path), note, "sd 3", "xsum", (), {}):
+        with open_wandb_run(WandbSink(WandbSettings(), tmp_path), note, "sd 3", "xsum", (), {}):
             pass
     assert [each["settings"].x_start_time for each in given] == [2e9, 2e9 + 1, 3e9]
     assert [each["id"] for each in given] == ["run"] * 3

@@ -21,7 +21,7 @@ from spec_bench.jobs.config.cells import CellRequest, parse_cells
 from spec_bench.jobs.config.model_files import model_path
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.measure.energy import EnergySettings, parse_energy_settings
-from spec_bench.records.sampling import check_generation
+from spec_bench.records.sampling import parse_generation_settings
 from spec_bench.server.settings import ServerSettings
 from spec_bench.settings.validation import (
     Ge,
@@ -36,7 +36,7 @@ from spec_bench.settings.validation import (
     require,
     settings,
 )
-from spec_bench.sinks.sink import SinkSettings, sink_settings
+from spec_bench.sinks.sink import SinkSettings, parse_sink_settings
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import RESULTS, RUNS
 from spec_bench.tasks import build_task
@@ -121,11 +121,11 @@ class RunSettings:
     task: Annotated[dict[str, Any], BeforeValidator(_validate_task)]
     decoder: Annotated[dict[str, Any], Requirement("a decoder's drafter, tree and verifier")]
     generation: Annotated[
-        dict[str, Any], BeforeValidator(partial(check_generation, where="generation"))
+        dict[str, Any], BeforeValidator(partial(parse_generation_settings, where="generation"))
     ]
     engine: EngineSettings
     energy: Annotated[EnergySettings, PlainValidator(parse_energy_settings)]
-    sink: Annotated[SinkSettings, PlainValidator(sink_settings)]
+    sink: Annotated[SinkSettings, PlainValidator(parse_sink_settings)]
     server: ServerSettings = field(default_factory=ServerSettings)
     simulate: Annotated[
         Probability

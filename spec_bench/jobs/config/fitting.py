@@ -17,7 +17,7 @@ import spec_bench
 from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.model_files import EMBEDDED, model_path
 from spec_bench.jobs.config.pair import EngineSettings, Pair
-from spec_bench.records.sampling import SamplingSettings, check_generation
+from spec_bench.records.sampling import SamplingSettings, parse_generation_settings
 from spec_bench.settings.configs import find_configs, read_yaml
 from spec_bench.settings.validation import NonEmptyStr, check, settings
 from spec_bench.system import files
@@ -46,7 +46,7 @@ class Fit:
 
     def write(self, folder: Path) -> Path:
         """Writes it, in place of one of the same models, task and sampling; where to."""
-        sampling = self.sampling.describe()
+        sampling = self.sampling.get_run_id_settings()
         others = [value for name, value in sampling.items() if name not in _NAMED]
         setup = [self.target, self.draft, *others]
         name = (
@@ -130,7 +130,7 @@ def read_fit(path: Path) -> Fit:
         names = {field.name for field in fields(SamplingSettings)}
         sampling = {name: value for name, value in values.items() if name in names}
         values = {name: value for name, value in values.items() if name not in names}
-        values["sampling"] = check_generation(sampling, str(path))
+        values["sampling"] = parse_generation_settings(sampling, str(path))
     return check(Fit, values, str(path))
 
 

@@ -64,7 +64,7 @@ def check_served_sampling(server: ServerSettings, sampling: SamplingSettings) ->
     """Checks that a server truncates in the order of ``core/warp.py``: vLLM has min-p before top-p.
     Raises UsageError: it may not, or lacks a setting.
     """
-    sampling.get_options()
+    sampling.get_portable_options()
     if sampling.draft_temperature is not None:
         raise UsageError(
             "a server decodes as it was started and cannot be told "

@@ -137,7 +137,10 @@ class JobSettings:
             "task": {key: value for key, value in task.items() if key not in _NOT_IDENTITY},
             "examples": describe_examples(self.examples),
             "ends": self.ends,
-            "generation": {**self.sampling.describe(), "max_new_tokens": self.max_new_tokens},
+            "generation": {
+                **self.sampling.get_run_id_settings(),
+                "max_new_tokens": self.max_new_tokens,
+            },
             "engine": {
                 "device": self.device,
                 "batch_size": engine.batch_size,
@@ -190,7 +193,7 @@ class JobSettings:
 
             with suppress(ValueError):  # loading it says so again
                 tokenizer = load_tokenizer_once(target.path, target.revision, mark)
-                ends = self.task.ends(tokenizer).further
+                ends = self.task.ends(tokenizer).unusual_rule_text
         return replace(self, pair=pair, ends=ends)
 
     def facts(self, cell: Cell) -> CellFacts:

@@ -43,7 +43,7 @@ from spec_bench.server.endpoint import Server, one_short_line
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.foreign import parse_json
 from spec_bench.sinks.console import show_spinner
-from spec_bench.sinks.rows import read_rows
+from spec_bench.sinks.rows import read_results_rows
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 
@@ -192,7 +192,7 @@ def copy_shorter_cells(settings: JobSettings, runs: Sequence[CellRun], prompts: 
     was decoded on fewer: only the other prompts are decoded, in a session of their own.
     """
     table = files.results_file(settings.results, settings.asked.name)
-    plain = [row["run_id"] for row in read_rows(table) if row["decoder"] == BASELINE]
+    plain = [row["run_id"] for row in read_results_rows(table) if row["decoder"] == BASELINE]
     examples = (
         CellStore(settings.results, run_id).settings().get("examples", {}) for run_id in plain
     )
@@ -355,7 +355,7 @@ class ModelBackend:
             "attention": getattr(config, "_attn_implementation", "") or "",
             "products": getattr(target, "products", ""),
             "threads": torch.get_num_threads(),
-            "stop_rule": session.settings.task.ends(self._tokenizer).rule,
+            "stop_rule": session.settings.task.ends(self._tokenizer).rule_text,
             "machine": describe_machine(device),
         }
 
@@ -401,7 +401,7 @@ class ServerBackend:
         versions = {read_server_version(server) for server in self._servers}
         return {
             "device": SERVER,
-            "stop_rule": session.settings.task.ends(self._tokenizer).rule,
+            "stop_rule": session.settings.task.ends(self._tokenizer).rule_text,
             "library": versions.pop() if len(versions) == 1 else SERVER,
         }
 

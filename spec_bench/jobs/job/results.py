@@ -36,7 +36,7 @@ from spec_bench.metrics.efficiency import (
 from spec_bench.metrics.interval import FEW_CLOCKS, FEWEST, TOO_FEW
 from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
-from spec_bench.sinks.rows import get_digest_columns
+from spec_bench.sinks.rows import compute_digest_columns
 from spec_bench.vocabulary.columns import ENDS, column_names, header
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def write_results(session: Session, runtime_facts: Mapping[str, Any]) -> None:
     baseline = session.baseline
     assert baseline or session.settings.served
     for cell_run in (cell_run for cell_run in session.pending if not cell_run.shared):
-        fact_fields = {**runtime_facts, **get_digest_columns(cell_run.models)}
+        fact_fields = {**runtime_facts, **compute_digest_columns(cell_run.models)}
         fact_fields["token_ids_digest"] = session.prompts.token_ids_digest
         facts = replace(session.settings.facts(cell_run.cell), **fact_fields)
         extras = dict[str, Any]()
@@ -331,7 +331,7 @@ def _describe_changed_repeats(records: CellRecords) -> str:
     later_windows = [window for repeat in records.again for window in repeat]
     first_windows = [*records.generations] * len(records.again)
     changed_count = sum(
-        not window.repeats(first_window)
+        not window.has_same_steps_and_tokens(first_window)
         for window, first_window in zip(later_windows, first_windows, strict=True)
     )
     text = "delivered other tokens than the first, as this device may; counts are of the first"

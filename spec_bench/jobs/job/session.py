@@ -298,7 +298,7 @@ def _decode(
     decoder = cell_run.decoder
     new = list[Generation]()
     assert decoder is not None
-    progress.start(cell_run.cell.title, (cell_run.run_id, repeat), answers.values())
+    progress.start_batch(cell_run.cell.title, (cell_run.run_id, repeat), answers.values())
     requests = _resolve(session, cell_run, batch, answers)
     try:
         ids = [request.prompt_id for request in session.prompts.requests]
@@ -325,7 +325,7 @@ def _decode(
         cell_run.fail(error)
     else:
         answers.update({generation.prompt_id: generation for generation in new})
-    progress.finish(len(batch), new)
+    progress.finish_batch(len(batch), new)
 
 
 def _resolve(
@@ -361,7 +361,7 @@ def _attempt(
     try:
         seed = session.settings.asked.seed
         with session.metering.window(decoder, cell_run.done) as meter:
-            generations = decoder.generate(requests, seed, progress.step, meter)
+            generations = decoder.generate(requests, seed, progress.add_counts, meter)
         cell_run.in_a_row = 0
         return session.metering.share(generations)
     except UnansweredError as error:
@@ -465,7 +465,7 @@ def check_repeated(
 ) -> None:
     """Checks that prompts decoded again had the same target calls and tokens as the first time."""
     for generation in generations:
-        if not generation.repeats(first_answers[generation.prompt_id]):
+        if not generation.has_same_steps_and_tokens(first_answers[generation.prompt_id]):
             raise UsageError(
                 f"prompt {generation.prompt_id!r}: repeat {generation.repeat + 1} delivered other "
                 "tokens than the first with the same seed, so decoding is not deterministic"

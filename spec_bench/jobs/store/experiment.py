@@ -31,7 +31,13 @@ from spec_bench.records.parquet import PackedRecords
 from spec_bench.records.types import Stage
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import adapter
-from spec_bench.sinks.rows import Row, get_current_id, merge_csv, read_rows, to_row
+from spec_bench.sinks.rows import (
+    Row,
+    merge_results_csv,
+    read_results_rows,
+    result_to_row,
+    strip_archive_suffix,
+)
 from spec_bench.sinks.sink import Sink
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
@@ -82,7 +88,7 @@ class Experiment:
         rows = self._read_rows()
         if os.path.lexists(self.records):
             try:
-                parquet.read_checked_bytes(self.records)
+                parquet.read_verified_bytes(self.records)
             except UsageError:
                 ids = (str(row["run_id"]) for row in rows if row.get("stage") != "screen")
                 if not all(files.run_folder(self._results, run_id).is_dir() for run_id in ids):
@@ -97,7 +103,9 @@ class Experiment:
         with files.open_own(self._notes / ".order") as file:
             files.lock(file, wait=True)
             end_time = max(files.read_clock(self._notes), self._latest() + _APART_S)
-            files.write_json(path, checksums.add_checksum(asdict(replace(note, ended=end_time))))
+            files.write_json(
+                path, checksums.redact_and_add_checksum(asdict(replace(note, ended=end_time)))
+            )
         if not self.csv.exists():  # readers find experiments by their tables, and make them whole
             files.write_bytes(self.csv, b"")
 
@@ -145,7 +153,7 @@ class Experiment:
             yield self._rows
             return
         try:
-            parquet.check_tables(self.records)
+            parquet.check_tables_unaltered(self.records)
         except UsageError as error:
             if not has_notes:
                 raise
@@ -159,11 +167,11 @@ class Experiment:
                 if table.is_file():
                     shutil.copy(table, folder)
             copy = Path(folder, self.csv.name)
-            merge_csv(copy, self._build_rows(order).values(), order, end_times)
+            merge_results_csv(copy, self._build_rows(order).values(), order, end_times)
             yield files.get_screening_path(copy), copy
 
     def _read_rows(self) -> list[dict[str, str]]:
-        return [row for path in self._rows for row in read_rows(path)]
+        return [row for path in self._rows for row in read_results_rows(path)]
 
     def _make(self) -> None:
         """Writes the tables, and then what they were made of."""
@@ -174,7 +182,7 @@ class Experiment:
         indexed_cells = head.get("cells", {})
         rows = self._build_rows(order)
         unchanged_ids = [run_id for run_id in rows if cells[run_id] == indexed_cells.get(run_id)]
-        table = merge_csv(self.csv, rows.values(), order, end_times)
+        table = merge_results_csv(self.csv, rows.values(), order, end_times)
         past = files.read_csv(files.archive_file(self.csv))
         run_ids = [str(row["run_id"]) for row in (*table, *past) if row.get("stage") != "screen"]
         ours = head.get("tables", {}).get(self.records.name) == _stamp(self.records)
@@ -197,19 +205,19 @@ class Experiment:
         }
         for run_id in (run_id for run_id in cells if run_id not in rows):
             if (result := CellStore(self._results, run_id).result()) is not None:
-                rows[run_id] = to_row(result.replace_stage(order[run_id]))
+                rows[run_id] = result_to_row(result.with_stage(order[run_id]))
         return rows
 
     def _write_records(self, run_ids: Sequence[str], unchanged_ids: Collection[str]) -> None:
         """Writes these cells' records; ``unchanged_ids`` and cells without a folder keep theirs."""
-        previous = self._read_previous_records() if unchanged_ids else parquet.concat([])
+        previous = self._read_previous_records() if unchanged_ids else parquet.concat_records([])
         unchanged_ids = {*unchanged_ids}.intersection(previous.run_ids)
         runs = (
             files.run_folder(self._results, run_id)
             for run_id in run_ids
             if run_id not in unchanged_ids
         )
-        new = [(folder.name, cell_folder.pack_run(folder)) for folder in runs]
+        new = [(folder.name, cell_folder.pack_cell_folder(folder)) for folder in runs]
         packed_cells = {run_id: part for run_id, part in new if part is not None}
         if missing_ids := [
             run_id
@@ -228,14 +236,14 @@ class Experiment:
         old = previous.select_cells([*unchanged_ids, *missing_ids])
         if self.records.is_dir():
             log.warning("%s: a folder; it is now %s", self.records, files.move_aside(self.records))
-        records = parquet.concat([old, *packed_cells.values()]).select_cells(run_ids)
+        records = parquet.concat_records([old, *packed_cells.values()]).select_cells(run_ids)
         tables = {path.name: files.file_digest(path) for path in self._tables[:3] if path.exists()}
-        parquet.write(self.records, records, tables)
+        parquet.write_records(self.records, records, tables)
 
     def _are_records_unreadable(self) -> bool:
         """Returns whether there is a file of records that cannot be read."""
         try:
-            parquet.read_checked_bytes(self.records)
+            parquet.read_verified_bytes(self.records)
         except UsageError:
             return self.records.is_file()
         return False
@@ -244,10 +252,10 @@ class Experiment:
         """Returns the file as it is; one that cannot be read is set aside."""
         try:
             exists = os.path.lexists(self.records)
-            return parquet.read(self.records) if exists else parquet.concat([])
+            return parquet.read_records(self.records) if exists else parquet.concat_records([])
         except UsageError as error:
             log.warning("%s; it is now %s", error, files.move_aside(self.records))
-            return parquet.concat([])
+            return parquet.concat_records([])
 
     def _whole(self) -> bool:
         """Returns whether nothing that the tables are made of has changed since."""
@@ -299,7 +307,7 @@ class Experiment:
                 order[name] = note.stage or order.get(name, "")
                 end_times[name] = max(note.ended, end_times.get(name, 0.0))
         for name in sorted(os.listdir(self._results / files.RUNS)):
-            current = get_current_id(name)  # what other models left in its place is past
+            current = strip_archive_suffix(name)  # what other models left in its place is past
             if current != name and current in order:
                 order[name] = order[current]
         return order, end_times
@@ -359,7 +367,7 @@ def _verify_line(line: str) -> str:
 
 def read_note(path: Path) -> JobRecord:
     """Returns a job's note. Raises ValueError: it cannot be used."""
-    content = json.dumps(checksums.read_checked(path))
+    content = json.dumps(checksums.read_verified_json(path))
     note = adapter(JobRecord).validate_json(content, strict=True)
     if job_id(note.cells) != path.stem:
         raise UsageError("it is another job's")

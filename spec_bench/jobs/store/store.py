@@ -26,7 +26,12 @@ from spec_bench.records.cell_folder import GenerationLines
 from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.settings.fields import one_line
-from spec_bench.sinks.rows import from_json, get_digest_columns, get_past_id, to_json
+from spec_bench.sinks.rows import (
+    build_archived_id,
+    compute_digest_columns,
+    result_from_json,
+    result_to_json,
+)
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
@@ -69,14 +74,14 @@ class CellStore:
         """Writes the resolved settings and the provenance; each start of the cell adds one."""
         cell = self._cell()
         starts = [*cell.get("starts", ()), provenance]
-        cell_folder.write_cell(self.folder, {**cell, "settings": settings, "starts": starts})
+        cell_folder.write_cell_json(self.folder, {**cell, "settings": settings, "starts": starts})
 
     def hold_models(self, models: Models) -> Models:
         """Makes the cell these models', where this process holds the lock, and returns the digests
         that its row has: none where it was begun before there were any.
 
         What other models left in its folder is archived: it becomes a cell of its own, which
-        ``get_past_id`` names. What these models had left there before comes back.
+        ``build_archived_id`` names. What these models had left there before comes back.
         """
         old_models = self._read_models().get("models")
         if old_models is None and _is_begun(self.folder):
@@ -86,7 +91,9 @@ class CellStore:
         if old_models is not None:
             place = {"run_id": self.folder.name}
             past, ours = (
-                self.folder.with_name(get_past_id({**place, **get_digest_columns(cell_models)}))
+                self.folder.with_name(
+                    build_archived_id({**place, **compute_digest_columns(cell_models)})
+                )
                 for cell_models in (old_models, models)
             )
             _move(self.folder, past)
@@ -101,13 +108,13 @@ class CellStore:
                 past.name,
                 then,
             )
-        cell_folder.write_models(self.folder, {"models": models})
+        cell_folder.write_models_json(self.folder, {"models": models})
         return models
 
     def is_held_by(self, models: Models) -> bool:
         """Returns whether no other models have answered here, as far as is known."""
         with suppress(ValueError):
-            return bool(cell_folder.read_models(self.folder).get("models", models) == models)
+            return bool(cell_folder.read_models_json(self.folder).get("models", models) == models)
         return True
 
     def hold_token_ids(self, token_ids: str) -> None:
@@ -123,12 +130,12 @@ class CellStore:
                 "otherwise; remove that folder to decode them again"
             )
         if content:
-            cell_folder.write_models(self.folder, {**content, "token_ids": token_ids})
+            cell_folder.write_models_json(self.folder, {**content, "token_ids": token_ids})
 
     def is_answered_by(self, models: Models, token_ids: str) -> bool:
         """Returns whether these models have answered here what such token ids ask."""
         with suppress(UsageError):
-            content = cell_folder.read_models(self.folder)
+            content = cell_folder.read_models_json(self.folder)
             is_same = content.get("models") == models and content.get("token_ids") == token_ids
             return is_same and _is_begun(self.folder)
         return False
@@ -141,12 +148,12 @@ class CellStore:
             (generation.session, generation) for generation in source.load_retimed()
         ).items():
             self.append(generations, session)
-        cell_folder.write_cell(self.folder, {"starts": source._cell().get("starts", [])})
+        cell_folder.write_cell_json(self.folder, {"starts": source._cell().get("starts", [])})
 
     def _read_models(self) -> dict[str, Any]:
         """Returns what the cell keeps of its models; a damaged file is set aside."""
         try:
-            return cell_folder.read_models(self.folder)
+            return cell_folder.read_models_json(self.folder)
         except UsageError as error:
             self._aside(files.MODELS, one_line(error.__cause__ or error, 200))
             return {}
@@ -154,7 +161,7 @@ class CellStore:
     def _cell(self) -> dict[str, Any]:
         """Returns what ``describe`` and ``finish`` wrote; nothing where it cannot be used."""
         try:
-            return cell_folder.read_cell(self.folder)
+            return cell_folder.read_cell_json(self.folder)
         except UsageError as error:
             log.warning("%s", error)
             return {}
@@ -165,13 +172,13 @@ class CellStore:
         with files.name_path_in_errors(path), files.open_own(path) as stream:
             files.lock(stream, wait=True)  # another job may look for a torn line
             for generation in generations:
-                stream.write(cell_folder.format_line(generation, self.folder.name))
+                stream.write(cell_folder.format_generation_line(generation, self.folder.name))
             stream.flush()
             os.fsync(stream.fileno())
 
     def load_retimed(self) -> list[Generation]:
         """Returns what later sessions timed again; unusable lines are left out."""
-        return cell_folder.read_retimed(self.folder)
+        return cell_folder.read_retimed_generations(self.folder)
 
     def load(self) -> dict[str, Generation]:
         """Returns the generations on disk by prompt id, of the first repeat."""
@@ -179,13 +186,15 @@ class CellStore:
 
     def load_repeats(self) -> Repeats:
         """Returns the generations on disk, whole lines of them."""
-        return _group_by_repeat(cell_folder.read_generations(self.folder / files.GENERATIONS))
+        return _group_by_repeat(cell_folder.read_generation_lines(self.folder / files.GENERATIONS))
 
     def repair(self) -> Repeats:
         """Sets aside what cannot be used, where this process holds the lock; the generations."""
         lines = self._repair_lines(None)
         try:
-            cell_folder.check_cell(self.folder, cell_folder.read_cell(self.folder))
+            cell_folder.check_result_fits_generations(
+                self.folder, cell_folder.read_cell_json(self.folder)
+            )
         except UsageError as error:
             self._aside(files.CELL, one_line(error.__cause__ or error, 200))
         return _group_by_repeat(lines)
@@ -197,7 +206,7 @@ class CellStore:
     def _repair_lines(self, vocabulary: int | None) -> GenerationLines:
         """Keeps files of generations to their whole lines; a last one torn by a kill is cut off."""
         for path in (*files.find_retimed_paths(self.folder), self.folder / files.GENERATIONS):
-            lines = cell_folder.read_generations(path, vocabulary)
+            lines = cell_folder.read_generation_lines(path, vocabulary)
             if lines.faults:
                 further_lines = (
                     f" and {len(lines.faults) - 1} more lines" if len(lines.faults) > 1 else ""
@@ -207,7 +216,7 @@ class CellStore:
             elif lines.torn:
                 with files.open_own(path, "rb+") as stream:
                     files.lock(stream.fileno(), wait=True)
-                    torn = cell_folder.read_generations(
+                    torn = cell_folder.read_generation_lines(
                         path, vocabulary
                     ).torn  # none if it was being written
                     stream.truncate(path.stat().st_size - torn)
@@ -228,9 +237,9 @@ class CellStore:
         what each answer scored and, in ``compared``, the baseline's run id and the sessions whose
         timings of it the speed-up is against.
         """
-        made_of = cell_folder.measure_file(self.folder / files.GENERATIONS)
+        made_of = cell_folder.compute_size_and_digest(self.folder / files.GENERATIONS)
         outcome = {
-            "result": to_json(result),
+            "result": result_to_json(result),
             "job": job,
             "generations": made_of,
         }
@@ -239,7 +248,7 @@ class CellStore:
             "compared": compared,
             "own_code": self._own_code or "",
         }
-        cell_folder.write_cell(self.folder, {**self._cell(), **outcome, **extras})
+        cell_folder.write_cell_json(self.folder, {**self._cell(), **outcome, **extras})
 
     def settings(self) -> Mapping[str, Any]:
         """Returns the cell's resolved settings; nothing where its file cannot be used."""
@@ -250,7 +259,7 @@ class CellStore:
         """The cell's result, complete or failed; None if it was not finished or is damaged."""
         content = self._cell().get("result")
         try:
-            return content and from_json(content)
+            return content and result_from_json(content)
         except FAULTS as error:
             log.warning("%s: %s", self.folder / files.CELL, one_line(error, 200))
             return None
@@ -260,7 +269,9 @@ class CellStore:
         result = self.result()
         if result is not None and result.facts.decoder != decoder:
             new_result = replace(result, facts=replace(result.facts, decoder=decoder))
-            cell_folder.write_cell(self.folder, {**self._cell(), "result": to_json(new_result)})
+            cell_folder.write_cell_json(
+                self.folder, {**self._cell(), "result": result_to_json(new_result)}
+            )
 
     def complete(self, repeats: int = 1) -> bool:
         """Returns whether the cell needs no more work; a failed cell is tried again, and one whose
@@ -312,17 +323,19 @@ def _move(source: Path, target: Path) -> None:
     """
     answers_path = source / files.GENERATIONS
     if _is_begun(source):
-        cell_folder.write_models(target, cell_folder.read_models(source))
+        cell_folder.write_models_json(target, cell_folder.read_models_json(source))
         for path in (*files.find_retimed_paths(source), answers_path):
             cell_folder.rewrite_generations(
-                target / path.name, cell_folder.read_generations(path).generations
+                target / path.name, cell_folder.read_generation_lines(path).generations
             )
         with suppress(ValueError):  # without the cell's file it is a cell that was begun
-            cell = cell_folder.read_cell(source)
+            cell = cell_folder.read_cell_json(source)
             if result := cell.get("result"):
                 cell["result"] = {**result, "run_id": target.name}
-                cell["generations"] = cell_folder.measure_file(target / files.GENERATIONS)
-            cell_folder.write_cell(target, cell)
+                cell["generations"] = cell_folder.compute_size_and_digest(
+                    target / files.GENERATIONS
+                )
+            cell_folder.write_cell_json(target, cell)
     # Last what says whose the others are.
     names = (files.TRACE, files.CELL, files.MODELS)
     for path in (

@@ -16,7 +16,7 @@ from spec_bench.metrics import CellRecords, summarise
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation
 from spec_bench.settings.fields import one_line
-from spec_bench.sinks.rows import get_current_id, read_rows
+from spec_bench.sinks.rows import read_results_rows, strip_archive_suffix
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.printable import to_printable
@@ -57,19 +57,19 @@ def _format_fault(path: Path, check: Callable[..., Any], *arguments: Any) -> lis
 def _verify_cell(folder: Path, cell_faults: Mapping[str, list[str]]) -> Iterator[str]:
     """Yields the lines on a cell, of ``cell.json`` those that its row's check has left, if any."""
     for path in (*files.find_retimed_paths(folder), folder / files.GENERATIONS):
-        lines = cell_folder.read_generations(path)
+        lines = cell_folder.read_generation_lines(path)
         torn = ("its last line is cut",) * bool(lines.torn)
         yield from (f"{path}: {fault}" for fault in (*lines.faults, *torn))
-    yield from _format_fault(folder / files.MODELS, cell_folder.read_models, folder)
+    yield from _format_fault(folder / files.MODELS, cell_folder.read_models_json, folder)
     faults = cell_faults.get(str(folder))
     yield from _format_fault(folder / files.CELL, _cell, folder) if faults is None else faults
 
 
 def _cell(folder: Path, content: Mapping[str, Any] | None = None) -> None:
     """Raises ValueError: a cell is not as written, or its run id is not of its settings."""
-    cell = cell_folder.read_cell(folder) if content is None else content
-    cell_folder.check_cell(folder, cell, needs_whole=True)
-    if cell and files.digest(cell["settings"]) != get_current_id(folder.name):
+    cell = cell_folder.read_cell_json(folder) if content is None else content
+    cell_folder.check_result_fits_generations(folder, cell, needs_whole=True)
+    if cell and files.digest(cell["settings"]) != strip_archive_suffix(folder.name):
         raise UsageError("its run id is not that of these settings")
     if comparison := cell.get("compared"):
         plain = files.run_folder(folder.parents[1], comparison["run_id"])
@@ -84,17 +84,17 @@ def _cell(folder: Path, content: Mapping[str, Any] | None = None) -> None:
 
 def _verify_table(results: Path, table: Path, cell_faults: dict[str, list[str]]) -> Iterator[str]:
     path = files.records_file(table)
-    records = parquet.concat([])
+    records = parquet.concat_records([])
     top = files.results_folder(table)
     top = results if top.samefile(results) else top
     if path.exists():
         try:
-            records = parquet.read(path)
+            records = parquet.read_records(path)
         except UsageError as error:
             yield one_line(error, 200)
-    yield from parquet.find_altered(path, records.tables)
+    yield from parquet.describe_altered_tables(path, records.tables)
     try:
-        rows = read_rows(table)
+        rows = read_results_rows(table)
     except UsageError as error:
         yield str(error)
         return
@@ -115,7 +115,7 @@ def _row(
     if folder.is_dir() and not os.path.lexists(folder / files.CELL):
         raise UsageError(f"run {run_id}: its folder has no {files.CELL}")
     try:
-        cell = cell_folder.read_cell(folder)
+        cell = cell_folder.read_cell_json(folder)
     except UsageError:
         return  # the cell's own line says so
     cell_faults[str(folder)] = _format_fault(folder / files.CELL, _cell, folder, cell)
@@ -127,7 +127,7 @@ def _row(
             "stage": row.get("stage"),
         }
     elif row["status"] != "failed":
-        expected_values = _format_count(row, records.generations(run_id))
+        expected_values = _format_count(row, records.get_generations(run_id))
     for name, text in row.items():
         if name in expected_values and not _is_same(text, value := expected_values[name]):
             raise UsageError(f"run {run_id}: {name} is {text!r}, measured {value!r}")

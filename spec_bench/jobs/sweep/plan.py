@@ -33,8 +33,8 @@ from spec_bench.jobs.sweep.launch import gpu_memory_gib, gpus_of_job
 from spec_bench.jobs.work.prompts import estimate_slots, prompt_ids
 from spec_bench.metrics.plain import compare_plain_with_printed
 from spec_bench.records.sampling import SamplingSettings
-from spec_bench.records.types import CellFacts, find_doubt
-from spec_bench.sinks.rows import read_rows
+from spec_bench.records.types import CellFacts, explain_timing_doubt
+from spec_bench.sinks.rows import read_results_rows
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
@@ -364,7 +364,8 @@ def _median(rows: Sequence[Mapping[str, Any]], key: str, task: str, source: str)
     if not task_rows:
         source += f" on {', '.join(sorted({row['task'] for row in rows}))}"
     kinds = group_by_key(
-        (find_doubt(str(row.get("reason"))).partition(":")[0], row) for row in task_rows or rows
+        (explain_timing_doubt(str(row.get("reason"))).partition(":")[0], row)
+        for row in task_rows or rows
     )
     kind = min(kinds)  # "", that of sound rows, is the first
     source += f", of {kind} rows" * bool(kind)
@@ -393,7 +394,7 @@ def _read_measured_rows(results: Path) -> list[dict[str, Any]]:
     return [
         row | {"device": row["device"] if row["device"] in ("cpu", SERVER) else "cuda"}
         for path in files.results_files(results)
-        for row in read_rows(path)
+        for row in read_results_rows(path)
         # A row that does not say on which device it was measured says nothing of any.
         if row.get("token_rate") and row.get("device") and not row["simulated_acceptance"]
     ]

@@ -18,7 +18,7 @@ from spec_bench.engine.model_spec import ModelSpec
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.records.ends import decode_answer
-from spec_bench.records.sampling import describe_columns
+from spec_bench.records.sampling import describe_sampling
 from spec_bench.records.types import Generation, PromptError, Request
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest
@@ -131,7 +131,7 @@ class JobPrompts:
             )
         self.warn_of_markers()
         summary = (
-            f"{self.describe(settings.pair)}; {describe_columns(vars(settings.sampling))}, at "
+            f"{self.describe(settings.pair)}; {describe_sampling(vars(settings.sampling))}, at "
             f"most {max_tokens} new tokens{'; fresh prompts' * (settings.stage == 'confirm')}"
         )
         log.info("%s", summary)

@@ -20,7 +20,7 @@ from spec_bench.metrics.execution import run_worker, split_fences
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import mean_interval
 from spec_bench.metrics.quality import SCORES, References, Score
-from spec_bench.records.types import CodeReference
+from spec_bench.records.types import ProgramTests
 from spec_bench.system.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -91,11 +91,11 @@ class PassAt1(Score):
         if limitation := self.describe_limitations():
             log.warning("pass_at_1: %s", limitation)
 
-    def passes(self, answer: str, tests: CodeReference) -> bool:
+    def passes(self, answer: str, tests: ProgramTests) -> bool:
         """Whether one answer's program ends its tests."""
         return self._judge_answer(answer, tests).verdict == "passed"
 
-    def _judge_answer(self, answer: str, tests: CodeReference) -> ProgramVerdict:
+    def _judge_answer(self, answer: str, tests: ProgramTests) -> ProgramVerdict:
         """Runs an answer's tests: in one process with it where what they give and get cannot pass
         to another.
         """
@@ -110,7 +110,7 @@ class PassAt1(Score):
         ValueError: no program runs here, or one would run as root.
         """
         imports = "import collections, decimal, hashlib, heapq, math, random, re\n"
-        tests = CodeReference("def check(f):\n    assert f(2) == {(2,)}", imports, "f")
+        tests = ProgramTests("def check(f):\n    assert f(2) == {(2,)}", imports, "f")
         reply = self._run_in_worker(f"{imports}def f(x):\n    return {{(x,)}}", tests)
         if reply.verdict != "passed":
             reasons = ["pass_at_1: no program runs on this machine", reply.limitation]
@@ -118,7 +118,7 @@ class PassAt1(Score):
         return reply.limitation
 
     def _run_in_worker(
-        self, code: str, tests: CodeReference, in_one_process: bool = False
+        self, code: str, tests: ProgramTests, in_one_process: bool = False
     ) -> WorkerReply:
         """Runs a program with its tests in a process of the worker's. Raises ValueError: it would
         be root.
@@ -143,25 +143,25 @@ class PassAt1(Score):
         return WorkerReply(*reply_lines[:2]) if reply_lines else WorkerReply("timeout")
 
 
-def _get_tests(golds: Sequence[str], prompt_index: int) -> CodeReference:
+def _get_tests(golds: Sequence[str], prompt_index: int) -> ProgramTests:
     gold = golds[0] if golds else None
-    if not isinstance(gold, CodeReference):
+    if not isinstance(gold, ProgramTests):
         raise UsageError(f"pass_at_1: prompt {prompt_index} has no tests")
     return gold
 
 
-def _get_preamble(tests: CodeReference) -> str:
+def _get_preamble(tests: ProgramTests) -> str:
     """Returns what the prompt imports and defines before the function."""
     definition = _make_definition_search(tests)(tests.prompt)
     return tests.prompt[: definition.start()] if definition else ""
 
 
-def _make_definition_search(tests: CodeReference) -> Callable[[str], re.Match[str] | None]:
+def _make_definition_search(tests: ProgramTests) -> Callable[[str], re.Match[str] | None]:
     name = re.escape(tests.entry_point)
     return re.compile(rf"^(?:(?:async )?def {name}\b|{name} *=)", re.MULTILINE).search
 
 
-def extract_program(answer: str, tests: CodeReference) -> str:
+def extract_program(answer: str, tests: ProgramTests) -> str:
     """Returns the program that an answer means; "" if it is no Python.
 
     That is the longest piece that defines the function, the last of these, without words around it,
@@ -187,7 +187,7 @@ def extract_program(answer: str, tests: CodeReference) -> str:
     return head + kept_body if kept_body.strip() else ""
 
 
-def _complete_program(piece: str, tests: CodeReference) -> str:
+def _complete_program(piece: str, tests: ProgramTests) -> str:
     """Returns the program of a piece that defines the function; "" of any other."""
     search = _make_definition_search(tests)
     lines = piece.split("\n")

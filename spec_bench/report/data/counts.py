@@ -50,7 +50,10 @@ Timings = dict[str, dict[str, tuple[float, ...]]]
 def read_repeats(results: Path, run_id: str) -> list[dict[str, Generation]]:
     """A cell's records by prompt id, of each whole repeat. Raises ValueError: unreadable."""
     packed = read_packed(results, run_id)
-    repeats = ((lines, packed.take_generations(lines.values())) for lines in packed.repeats(run_id))
+    repeats = (
+        (lines, packed.take_generations(lines.values()))
+        for lines in packed.list_complete_repeats(run_id)
+    )
     return [dict(zip(names, lines, strict=True)) for names, lines in repeats]
 
 
@@ -64,12 +67,14 @@ def read_packed(results: Path, run_id: str) -> PackedRecords:
     it stays the same. Raises ValueError: records, or what their answers scored, cannot be read.
     """
     path = files.records_file(results)
-    packed = parquet.read_once(path) if os.path.lexists(path) else parquet.concat([])
+    packed = (
+        parquet.read_records_cached(path) if os.path.lexists(path) else parquet.concat_records([])
+    )
     run_path = files.run_folder(files.results_folder(results), run_id)
     if run_id in packed and not _is_newer(run_path / files.CELL, path):
         return packed
-    generations = cell_folder.read_lines(run_path / files.GENERATIONS)
-    return cell_folder.pack_cell(run_path, cell_folder.read_cell(run_path), generations)
+    generations = cell_folder.read_valid_generations(run_path / files.GENERATIONS)
+    return cell_folder.pack_cell(run_path, cell_folder.read_cell_json(run_path), generations)
 
 
 def _is_newer(cell: Path, records: Path) -> bool:
@@ -85,15 +90,15 @@ class _Cell:
 
     def __init__(self, packed: PackedRecords, run_id: str) -> None:
         self.packed = packed
-        self.repeats = packed.repeats(run_id)
+        self.repeats = packed.list_complete_repeats(run_id)
         self.prompts = [*self.repeats[0]] if self.repeats else []
         # lines by prompt of what later sessions timed again, by repeat and session
-        self.again = packed.group_lines(f"{run_id}{AGAIN}", "repeat", "session")
+        self.again = packed.group_line_indices(f"{run_id}{AGAIN}", "repeat", "session")
         self.run_id = run_id
 
     def texts(self, column: str) -> list[dict[str, str]]:
         """By prompt what a column has, of each repeat."""
-        texts = getattr(self.packed.windows, column)
+        texts = getattr(self.packed.generation_arrays, column)
         return [{prompt: texts[line] for prompt, line in lines.items()} for lines in self.repeats]
 
     def count_lines(self, name: str, lines: Mapping[str, int]) -> Counts:
@@ -108,7 +113,7 @@ class _Cell:
             return dict(zip(lines, zip(*sums, strict=True), strict=True)) if sums else {}
         if not quantity.sums:
             return {}
-        part = self.packed.windows.sums(*quantity.sums)[[*lines.values()]]
+        part = self.packed.generation_arrays.compute_terms(*quantity.sums)[[*lines.values()]]
         if np.isnan(part).any() or not part[:, 1].any():
             return {}
         return dict(zip(lines, map(tuple, part.tolist()), strict=True))
@@ -131,7 +136,7 @@ class _Block(NamedTuple):
             _is_remeasured(name) and ((sat := self.windows.session[lines]) != sat[:1]).any()
         ):
             return None
-        table = self.windows.sums(*ratio)[lines]
+        table = self.windows.compute_terms(*ratio)[lines]
         is_known = not np.isnan(table).any() and table[..., 1].any(axis=-1).all()
         return np.moveaxis(table, -1, 1) if is_known else None
 
@@ -240,7 +245,7 @@ class RecordReader:
             return None
         lines = np.array([[[*lines.values()] for lines in cell.repeats] for cell in cells])
         lines = lines.reshape(len(rows), -1, repeats, len(prompts))
-        return _Block(packed.windows, prompts, lines)
+        return _Block(packed.generation_arrays, prompts, lines)
 
     def _cell(self, row: Row, run_id: str) -> _Cell:
         place = path, _ = str(row.get("file", self._results)), run_id

@@ -22,8 +22,13 @@ from numpy.typing import NDArray
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.metrics.interval import Interval
 from spec_bench.records.sampling import LATER
-from spec_bench.records.sessions import MEANING, OTHER, mark_other_sessions
-from spec_bench.records.types import ENGINE, find_doubt, find_loss, parse_reasons
+from spec_bench.records.sessions import MEANING, OTHER, list_session_notes
+from spec_bench.records.types import (
+    ENGINE,
+    explain_missing_data,
+    explain_timing_doubt,
+    parse_reasons,
+)
 from spec_bench.report.papers.items import Figure
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
@@ -91,7 +96,7 @@ def read_results(path: Path) -> pd.DataFrame:
         ]
         cells = to_rows(rows[["decoder", "token_rate", "speedup"]])
         for part in rows.groupby(keys, sort=False, dropna=False).indices.values():
-            session_marks[part] = mark_other_sessions([cells[n] for n in part])
+            session_marks[part] = list_session_notes([cells[n] for n in part])
         rows[BESIDE] = rows.token_rate / rows.speedup
     return rows.assign(**{OTHER_SESSION: session_marks})
 
@@ -330,8 +335,10 @@ def get_reason(row: Row | pd.Series, column: str) -> str:
 
 
 def get_stall(row: Row | pd.Series, name: str = "speedup") -> str:
-    """Returns why a row's number decides nothing: see ``find_doubt``; "" of what is no time."""
-    return find_doubt(str(row.get("reason"))) if name in TIMED else ""
+    """Returns why a row's number decides nothing, see ``explain_timing_doubt``; "" of what is no
+    time.
+    """
+    return explain_timing_doubt(str(row.get("reason"))) if name in TIMED else ""
 
 
 def select_sound(rows: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -343,7 +350,7 @@ def get_remarks(row: Row | pd.Series) -> list[str]:
     """Returns what to mind of a row beside its tree: paths as rows, another session, stalls."""
     paths = "" if row.get("tree_attention", True) else "paths as rows"
     session_mark = OTHER if row.get(OTHER_SESSION) == MEANING else ""
-    loss = find_loss(str(row.get("reason")))
+    loss = explain_missing_data(str(row.get("reason")))
     return [remark for remark in (paths, session_mark, get_stall(row), loss) if remark]
 
 

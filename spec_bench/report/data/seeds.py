@@ -27,7 +27,7 @@ from spec_bench.metrics.intervals import (
     widen_like_tau,
 )
 from spec_bench.metrics.metric import MEASURED_ANEW, clip_and_map_interval
-from spec_bench.records.types import find_doubt
+from spec_bench.records.types import explain_timing_doubt
 from spec_bench.report.data.counts import RecordReader, Table, describe_sums
 from spec_bench.report.data.rows import (
     Row,
@@ -128,7 +128,9 @@ def _pool(
     row: dict[str, Any] = {name: values[0] for name, values in cells.items()}
     row[SEEDS] = ",".join(f"{seed:g}" for seed in cells["seed"])
     row["run_id"] = ",".join(map(str, cells["run_id"]))
-    row["reason"] = max(cells.get("reason", [""]), key=lambda text: len(find_doubt(str(text))))
+    row["reason"] = max(
+        cells.get("reason", [""]), key=lambda text: len(explain_timing_doubt(str(text)))
+    )
     if failed_seeds := [
         f"{all_cells['seed'][column]:g}" for column in order if column not in sound
     ]:

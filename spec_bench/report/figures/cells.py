@@ -23,7 +23,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.records.types import find_doubt
+from spec_bench.records.types import explain_timing_doubt
 from spec_bench.report.data.rows import (
     clear_times,
     drop_duplicate_cells,
@@ -94,7 +94,7 @@ class FigureCells:
             chosen = chosen[fits | ~fits.groupby(chosen.task).transform("any")]
         order = partial(pd.Categorical, categories=item.tasks)  # the paper's; other tasks behind
         chosen = chosen.sort_values("task", key=order, kind="stable")
-        is_doubtful = chosen.reason.fillna("").map(find_doubt) != ""
+        is_doubtful = chosen.reason.fillna("").map(explain_timing_doubt) != ""
         return _add_axes(derive(clear_times(chosen, is_doubtful)), self.paper.axes)
 
     def fits(self, rows: pd.DataFrame) -> pd.Series:

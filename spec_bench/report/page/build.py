@@ -20,7 +20,7 @@ import pandas as pd
 from markupsafe import Markup
 from PIL import Image
 
-from spec_bench.records.sampling import describe_columns
+from spec_bench.records.sampling import describe_sampling
 from spec_bench.report.claims import check_claims, check_generally
 from spec_bench.report.claims.verdict import VERDICTS, group_by_claim, summarise_claims
 from spec_bench.report.data.counts import RecordReader, read_origin
@@ -406,7 +406,7 @@ def _tiles(rows: pd.DataFrame, missing_count: int, file: Path) -> list[tuple[str
 def _format_sampling(rows: pd.DataFrame) -> str:
     rows = rows.assign(seeds=[seeds_text(row) for row in to_rows(rows)])
     texts = (
-        f"{describe_columns(row)}, {row['seeds']}, batch {row['batch_size']}"
+        f"{describe_sampling(row)}, {row['seeds']}, batch {row['batch_size']}"
         for row in to_rows(rows)
     )
     return "; ".join(dict.fromkeys(texts))
