@@ -29,7 +29,7 @@ from tests.families import decoder_names
 
 CONF = conf_dir()
 # Groups whose choices are composed in tests of their own, and what ``serve`` starts, no group.
-ALONE = {"decoder", "pair", "task", "server"}
+ALONE = {"decoder", "pair", "task"}
 CHOICES = sorted(path.relative_to(CONF) for path in CONF.glob("*/*.yaml"))
 TRAINING = {"head", "training"}  # groups of conf/train.yaml
 

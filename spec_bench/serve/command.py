@@ -37,7 +37,7 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.files import open_own
 from spec_bench.system.redaction import KEY, redact
 
-FOLDER = "server"
+FOLDER = "server"  # of other packages' engines, in their ``conf``
 PLAIN = "plain"
 _POLL_S = 0.5
 # A job's settings of a server that is up, and the descriptor that keeps it running.
@@ -46,7 +46,7 @@ RunningServer = tuple[dict[str, str], int]
 
 @settings
 class ServingEngine:
-    """One file of ``conf/server``."""
+    """One file of ``engines``, or a user's own."""
 
     title: str  # in rows
     kind: Literal["openai", "llama_cpp"]
@@ -79,12 +79,16 @@ class ServingEngine:
 
 
 def read_engine(name: str) -> ServingEngine:
-    """Reads an engine by its file's name. Raises UsageError: there is none, or it is invalid."""
-    files = find_configs(FOLDER)
-    if name not in files:
+    """Reads an engine by its name, or from a file of the user's. Raises UsageError: there is none,
+    or it is invalid.
+    """
+    files = find_configs(FOLDER) | find_configs("engines", [Path(__file__).parent])
+    path = files.get(name, Path(name))
+    if not path.is_file():
         suggestion = suggest(name, list(files))
-        raise UsageError(f"an engine is one of {', '.join(files)}, got {name!r}{suggestion}")
-    return check(ServingEngine, read_yaml(files[name]), str(files[name]))
+        names = ", ".join(files)
+        raise UsageError(f"an engine is one of {names}, or a YAML file; got {name!r}{suggestion}")
+    return check(ServingEngine, read_yaml(path), of=str(path))
 
 
 def main(options: Namespace) -> int:
@@ -210,7 +214,7 @@ class ServerGroup:
     def job(self, method: str, server: RunningServer, plain: RunningServer | None) -> int:
         """Runs a job, or one for each number of concurrent requests; returns its status."""
         engine = self.engine
-        name = f"{self.options.engine}_{method}"
+        name = f"{Path(self.options.engine).stem}_{method}"
         decoder = BASELINE if method == PLAIN else name
         server_settings = {
             "decoder": decoder,

@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 import yaml
 
-from spec_bench.serve import supervisor
+from spec_bench.serve import command, supervisor
 from spec_bench.serve.command import PLAIN, ServingEngine, _is_up, read_engine
 from spec_bench.server.endpoint import Server
 from spec_bench.settings.configs import conf_dir
@@ -72,17 +72,15 @@ def started(tmp_path, family, *more, port=None):
     program = (
         "import sys; from pathlib import Path; import spec_bench.serve.command as command;"
         "from spec_bench.__main__ import run_command;"
-        "import spec_bench.settings.configs as configs; ours = configs.conf_dirs();"
-        f"configs.conf_dirs = lambda: [*ours, Path({str(tmp_path)!r})];"
         "from spec_bench.system.signals import exit_cleanly\n"
         f"{taken}\nwith exit_cleanly('interrupted'): sys.exit(run_command('serve', sys.argv[1:]))"
     )
-    (tmp_path / "server").mkdir(exist_ok=True)
-    (tmp_path / "server" / "toy.yaml").write_text(ENGINE.format(python=sys.executable))
+    engine = tmp_path / "toy.yaml"
+    engine.write_text(ENGINE.format(python=sys.executable))
     job = [*overrides(family, tmp_path / "results"), "server.wait_s=0", "prompts=2", "warmup=0"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.Popen(
-        [sys.executable, "-c", program, "toy", "--logs", str(tmp_path / "logs"), *job, *more],
+        [sys.executable, "-c", program, str(engine), "--logs", str(tmp_path / "logs"), *job, *more],
         env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -197,16 +195,29 @@ def test_a_server_that_does_not_come_up_is_one_line(tmp_path, family):
     assert "broken ended with status 134 (Aborted): no such model" in complained
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "server").iterdir()))
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in Path(command.__file__).parent.glob("engines/*.yaml"))
+)
 def test_every_engine_that_ships_fills_in_every_place(name):
     engine = read_engine(name)
     assert isinstance(engine, ServingEngine)
     places = {"model": "M", "port": "1", "name": "N", "requests": "2", "slots": "3", "draft": "D"}
     for method in (PLAIN, *engine.speculation):
-        command = engine.command(method, places, None)
-        assert command[0] == engine.program
-        assert {"M", "N"} <= {*command}
-        assert not any("{" + place + "}" in each for each in command for place in places)
+        words = engine.command(method, places, None)
+        assert words[0] == engine.program
+        assert {"M", "N"} <= {*words}
+        assert not any("{" + place + "}" in each for each in words for place in places)
+
+
+def test_an_engine_is_a_name_or_a_file_and_anything_else_is_refused_with_the_names(tmp_path):
+    own = tmp_path / "toy.yaml"
+    own.write_text(ENGINE.format(python="python"))
+    assert read_engine(str(own)).title == "Toy"
+    with pytest.raises(ValueError, match=r"llama_cpp, sglang, vllm, or a YAML file; got 'vlm'"):
+        read_engine("vlm")
+    own.write_text("title: Toy\nkind: toy\n")
+    with pytest.raises(ValueError, match=r"toy\.yaml: kind must be one of openai, llama_cpp"):
+        read_engine(str(own))
 
 
 def test_vllm_is_started_so_that_it_takes_all_texts_that_end_a_humaneval_answer():
