@@ -11,9 +11,9 @@ import yaml
 
 from spec_bench.jobs.config.flags import FLAGS, flags_to_overrides
 from spec_bench.report.papers.items import read_recipe
-from spec_bench.report.papers.paper import load_paper, paper_names, recipes_by_name
+from spec_bench.report.papers.paper import find_recipes_by_name, list_paper_names, load_paper
 from spec_bench.report.tables.build import build_table
-from spec_bench.report.tables.measured import MeasuredRows, list_paper
+from spec_bench.report.tables.measured import MeasuredRows, format_paper_progress
 from spec_bench.settings.arguments import find_command
 from spec_bench.settings.configs import conf_dir
 from spec_bench.system.files import format_training_command, parse_training_folder
@@ -107,7 +107,7 @@ class Command:
     @property
     def recipe(self):
         """Such as ``rsd=exp1``."""
-        known = recipes_by_name().values()
+        known = find_recipes_by_name().values()
         return next((word for word in self.arguments if word in known), None)
 
     @property
@@ -209,10 +209,10 @@ def printed_commands():
 
 def of_the_report():
     """What ``report list`` prints, and what stands under each table, with nothing measured."""
-    nothing = MeasuredRows.below(Path("no such folder"))
-    for name in paper_names():
+    nothing = MeasuredRows.read_below(Path("no such folder"))
+    for name in list_paper_names():
         paper = load_paper(name)
-        for line in list_paper(paper, nothing).splitlines():
+        for line in format_paper_progress(paper, nothing).splitlines():
             if line.strip().startswith(BEGIN):
                 yield f"list {name}", line.strip()
         for item in paper.tables:

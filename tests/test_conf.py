@@ -19,9 +19,9 @@ from spec_bench.jobs.config.compose import LISTS, find_tree_lists, register
 from spec_bench.jobs.config.model_files import EMBEDDED, model_path
 from spec_bench.report.claims.ask import ClaimQuery
 from spec_bench.report.data.counts import RecordReader
-from spec_bench.report.papers.items import read_recipe, recipe_name
-from spec_bench.report.papers.pairs import format_parameters
-from spec_bench.report.papers.paper import load_paper, paper_names
+from spec_bench.report.papers.items import read_recipe, read_recipe_name
+from spec_bench.report.papers.pairs import format_parameter_count
+from spec_bench.report.papers.paper import list_paper_names, load_paper
 from spec_bench.settings.configs import conf_dir, experiments_dir
 from spec_bench.tasks import build_task
 from spec_bench.vocabulary.published import FILE, pivot_numbers, read_published
@@ -164,11 +164,11 @@ def test_trained_heads_are_where_their_pair_looks_for_them_and_of_the_size_in_ta
     }
     with torch.device("meta"):
         head = RecurrentHead(RecurrentShape(hidden, 32000, blocks))
-    assert {format_parameters(sum(each.numel() for each in head.parameters()))} == printed
+    assert {format_parameter_count(sum(each.numel() for each in head.parameters()))} == printed
 
 
 def test_the_paper_that_prints_plus_minus_is_measured_with_several_seeds():
-    for paper in map(load_paper, paper_names()):
+    for paper in map(load_paper, list_paper_names()):
         for item in paper.tables:
             hydra = [read_recipe(each).get("hydra", {}) for each in item.recipes]
             params = [each.get("sweeper", {}).get("params", {}) for each in hydra]
@@ -224,8 +224,8 @@ def test_what_is_compared_over_rounds_is_swept_round_by_round(monkeypatch):
 
     monkeypatch.setattr(ClaimQuery, "of", watched)
     ask = ClaimQuery(pd.DataFrame(columns=["experiment", "prompts"]), RecordReader(Path("none")))
-    for paper in map(load_paper, paper_names()):
-        recipes = {recipe_name(each): each for item in paper.items for each in item.recipes}
+    for paper in map(load_paper, list_paper_names()):
+        recipes = {read_recipe_name(each): each for item in paper.items for each in item.recipes}
         for claim in paper.claims:
             list(claim.function(replace(ask, axes=paper.axes)))
         for name in {name for name in asked if name in recipes}:

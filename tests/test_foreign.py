@@ -21,7 +21,7 @@ from spec_bench.jobs.store.experiment import Experiment, JobRecord
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records import cell_folder
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
-from spec_bench.report.figures.style import ReportFigure, save
+from spec_bench.report.figures.style import ReportFigure, save_figure
 from spec_bench.report.tables.render import escape_markdown
 from spec_bench.settings import foreign
 from spec_bench.settings.foreign import MOST_DEPTH, MOST_RESOLVED, check_config, load_yaml
@@ -197,7 +197,7 @@ def test_links_in_a_received_folder_lead_no_writer_to_the_users_files(received):
             write()
     with pytest.raises(OSError, match=naming(".lock")):
         Experiment(received, "name").rebuild()
-    (path,) = save(ReportFigure((1, 1)), received / "name", "figure", ("png",))
+    (path,) = save_figure(ReportFigure((1, 1)), received / "name", "figure", ("png",))
     assert not path.is_symlink() and path.read_bytes()[1:4] == b"PNG"
 
 

@@ -3,8 +3,8 @@
 What is reported is its paper's result as a summary states it, not in the paper's words.
 """
 
-from spec_bench.report.claims.ask import Checks, ClaimQuery, best, trees
-from spec_bench.report.claims.general import exact_scores
+from spec_bench.report.claims.ask import Checks, ClaimQuery, best, describe_gap_and_trees
+from spec_bench.report.claims.general import check_all_exact_scores
 
 BOTH = ("block_efficiency", "token_rate")
 TRAVERSAL = "traversal verification > {right} in {metric}, "
@@ -95,12 +95,12 @@ def another_engine(ask: ClaimQuery) -> Checks:
 def similar_scores(ask: ClaimQuery) -> Checks:
     """Exact decoders score as plain decoding does."""
     names = ("beyond-verification", "beyond-trees", "beyond-draft-free")
-    yield from exact_scores(ask.of(*names))
+    yield from check_all_exact_scores(ask.of(*names))
 
 
 def _rule(ask, text, left, right, metrics="block_efficiency"):
     return ask.of("beyond-verification", only=True).ahead(
-        text, left, right, metrics, same="spec", pooled=True, evidence=trees
+        text, left, right, metrics, same="spec", pooled=True, evidence=describe_gap_and_trees
     )
 
 

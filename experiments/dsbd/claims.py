@@ -10,22 +10,22 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from spec_bench.report.claims.ask import Checks, ClaimQuery, cells, counted, steps, titled
+from spec_bench.report.claims.ask import Checks, ClaimQuery, cells, counted, format_metric, steps
 from spec_bench.report.claims.contrast import (
     FEWEST_PICKED,
     RELATIVE,
     WEIGHT,
     WIDER,
     Difference,
-    combine,
+    combine_counts,
+    compute_cell_values,
     compute_mean_difference,
-    get_counts,
-    get_values,
+    get_contrast_counts,
     is_lower_better,
 )
-from spec_bench.report.claims.general import exact_scores
+from spec_bench.report.claims.general import check_all_exact_scores
 from spec_bench.report.claims.verdict import Check, p_value_of_all
-from spec_bench.report.data.rows import get_score_columns
+from spec_bench.report.data.rows import resolve_metric_columns
 
 # "DSBD can be 1.5-1.9x faster than beam sampling" at the same effectiveness (Section 4.2).
 _FACTOR = 1.5
@@ -38,9 +38,11 @@ _HOW = "each setting picked on one half of the prompts and compared on the other
 def before_single_samples(ask: ClaimQuery) -> Checks:
     """“achieving better output quality than multinomial sampling” (Section 3.1)"""
     yield from _fronts(ask).ahead(
-        lambda found: f"dsbd at or {_beyond(found)} ar in {found.metric}", "dsbd", "ar", "scores",
+        lambda found: f"dsbd at or {_beyond(found)} ar in {found.metric_title}",
+        "dsbd", "ar", "scores",
         evidence=lambda found: (
-            f"{found.gap}, mean of {found.n} settings{found.one_by_one('ahead', 'behind')}"
+            f"{found.gap}, mean of {found.contrast_count} settings"
+            f"{found.describe_single_verdicts('ahead', 'behind')}"
         ),
     )  # fmt: skip
 
@@ -50,14 +52,15 @@ def no_loss(ask: ClaimQuery) -> Checks:
 
     def text(found):
         room = "5%" if found.column in RELATIVE else "0.05"
-        return f"dsbd's {found.metric} within {room} of that of beam sampling of its average width"
+        rest = "of that of beam sampling of its average width"
+        return f"dsbd's {found.metric_title} within {room} {rest}"
 
     yield from _at_its_width(
         ask,
         text,
         "scores",
         lambda gap: gap.within(0.05),
-        lambda found: found.one_by_one("ahead", "behind"),
+        lambda found: found.describe_single_verdicts("ahead", "behind"),
     )
 
 
@@ -65,7 +68,7 @@ def faster(ask: ClaimQuery) -> Checks:
     """“DSBD can be 1.5–1.9× faster than beam sampling” (Section 4.2)"""
 
     def said(found):
-        factors = [1 + gap.value for gap in found.single]
+        factors = [1 + gap.value for gap in found.single_differences]
         return f"; one by one {min(factors):.2f} to {max(factors):.2f} times as fast"
 
     text = "dsbd faster than beam sampling of its average width"
@@ -91,7 +94,7 @@ def front(ask: ClaimQuery) -> Checks:
     for group in ask.groups:
         beams = sorted(group.rows_by_decoder.get("beam_sampling", []), key=lambda r: int(r["spec"]))
         settings = tuple(group.rows_by_decoder.get("dsbd", []))
-        for score in get_score_columns(group, "scores") if settings and beams else ():
+        for score in resolve_metric_columns(group, "scores") if settings and beams else ():
             yield _above(group, score, beams, settings, ask)
             wider = [beam for beam in beams if int(beam["spec"]) > 1]  # width 1 is no beam
             if wider:
@@ -160,7 +163,7 @@ def one_cache_scores(ask: ClaimQuery) -> Checks:
     downstream scores.” (Section 4.3)
     """
     yield from _one_cache(ask).ahead(
-        lambda found: f"{_named(found)} {_beyond(found)} {found.label[1]} in {found.metric}",
+        lambda found: f"{_named(found)} {_beyond(found)} {found.label[1]} in {found.metric_title}",
         "dsbd_one_cache", ("sd", "ar"), "scores", each=("spec", "right"), evidence="{found}",
     )  # fmt: skip
 
@@ -193,7 +196,7 @@ def one_cache_memory(ask: ClaimQuery) -> Checks:
     """
 
     def said(found):
-        _, ours, theirs = found.counts()[0]
+        _, ours, theirs = found.list_count_pairs()[0]
         mib = f"{ours / 2**20:.2f} MiB against {theirs / 2**20:.2f} MiB"
         return f"{mib}, {-(1 - ours / theirs):+.1%}"
 
@@ -206,7 +209,7 @@ def one_cache_memory(ask: ClaimQuery) -> Checks:
 
 def same_distribution(ask: ClaimQuery) -> Checks:
     """“speculative decoding matches the same distribution as multinomial sampling” (Abstract)"""
-    yield from exact_scores(ask.of("dsbd-fronts", "dsbd-one-cache"))
+    yield from check_all_exact_scores(ask.of("dsbd-fronts", "dsbd-one-cache"))
 
 
 def _fronts(ask):
@@ -229,8 +232,8 @@ def _at_its_width(ask, text, metric, expect, more, claimed=""):
     """DSBD's settings against beam sampling as wide as they are on average."""
 
     def said(found):
-        n = found.n
-        out = len(found.ask.side(found.group, found.left)) - n
+        n = found.contrast_count
+        out = len(found.ask.select_side(found.group, found.left)) - n
         mean = f"mean of {n} settings, beam sampling interpolated linearly in its width"
         rest = f", {out} settings outside its widths left out" if out else ""
         return f"{found.gap}{claimed}, {mean}{rest}{more(found)}"
@@ -252,7 +255,8 @@ def _by_step(ask, text, along, same, metric, expect):
     return _fronts(ask).ahead(
         text, "dsbd", "dsbd", metric, by=steps(along), same=same, expect=expect, pooled=True,
         evidence=lambda found: (
-            f"{found.gap}, mean of {found.n} steps{found.one_by_one('so', 'the other way')}"
+            f"{found.gap}, mean of {found.contrast_count} steps"
+            f"{found.describe_single_verdicts('so', 'the other way')}"
         ),
     )  # fmt: skip
 
@@ -266,7 +270,7 @@ def _above(group, score, beams, settings, ask):
             return _undecided(_claim_above(score), group)
         scores, rates = found
         p_values += [scores.below() if is_lower_better(score) else scores.above(), rates.above()]
-        said.append(f"width {beam['spec']}: {titled(score)} {scores}, tokens/s {rates}")
+        said.append(f"width {beam['spec']}: {format_metric(score)} {scores}, tokens/s {rates}")
     known = [each for each in p_values if each is not None]
     picked = "the best of the faster settings, or the fastest where none is faster"
     evidence = f"{picked}: {'; '.join(said)}; {_HOW}"
@@ -276,7 +280,8 @@ def _above(group, score, beams, settings, ask):
 
 def _faster_at_no_lower(group, score, beams, settings, ask):
     """The fastest setting that scores no worse, mean over the widths above 1."""
-    claim = f"dsbd at least {_FACTOR:g} times as fast as beam sampling at no worse {titled(score)}"
+    title = format_metric(score)
+    claim = f"dsbd at least {_FACTOR:g} times as fast as beam sampling at no worse {title}"
     found = _compared(beams, settings, score, ask, _fastest_of_no_worse)
     if found is None:
         return _undecided(claim, group)
@@ -284,7 +289,7 @@ def _faster_at_no_lower(group, score, beams, settings, ask):
     near = scores.below(_ROOM) if is_lower_better(score) else scores.above(-_ROOM)
     fast = rates.above(_FACTOR - 1)
     evidence = (
-        f"tokens/s {rates} ({_FACTOR - 1:+.0%} is claimed), {titled(score)} {scores} (no worse: by "
+        f"tokens/s {rates} ({_FACTOR - 1:+.0%} is claimed), {title} {scores} (no worse: by "
         f"less than {_ROOM:g}), mean of widths {', '.join(str(b['spec']) for b in beams)}; {_HOW}"
     )
     whole = p_value_of_all([fast, near]) if fast and near else None
@@ -296,7 +301,7 @@ def _pair(group):
 
 
 def _claim_above(score):
-    return f"dsbd's front above beam sampling's curve, {titled(score)} against tokens/s"
+    return f"dsbd's front above beam sampling's curve, {format_metric(score)} against tokens/s"
 
 
 def _undecided(claim, group):
@@ -309,13 +314,13 @@ def _compared(beams, settings, score, ask, choice):
     parts = {score: [], _RATE: []}
     for beam in beams:
         contrast = (settings, [beam])
-        cells = {name: get_counts([contrast], name, ask.records) for name in parts}
+        cells = {name: get_contrast_counts([contrast], name, ask.records) for name in parts}
         prompts = {0 if own is None else own.shape[-1] for own in cells.values()}
         if len(prompts) > 1 or min(prompts) < FEWEST_PICKED:
             return None
         pick = partial(_picked, [*settings, beam], cells, score, choice)
         for name, own in cells.items():
-            parts[name] += [combine(settings, own[:-1], name, pick)[None], own[-1:]]
+            parts[name] += [combine_counts(settings, own[:-1], name, pick)[None], own[-1:]]
     contrasts = [(settings[:1], [beam]) for beam in beams]
     found = [
         compute_mean_difference(contrasts, np.concatenate(own), name, name in RELATIVE)
@@ -328,7 +333,7 @@ def _compared(beams, settings, score, ask, choice):
 
 def _picked(rows, cells, score, choice, seen):
     """The setting that a choice takes when it sees these prompts."""
-    rates, scores = (get_values(rows, cells[n][..., seen], n) for n in (_RATE, score))
+    rates, scores = (compute_cell_values(rows, cells[n][..., seen], n) for n in (_RATE, score))
     return choice(rates, -scores if is_lower_better(score) else scores)
 
 
@@ -352,7 +357,7 @@ def _interpolated(asked, left, right):
     That width is taken as known: its own interval does not enter. Cells outside the right side's
     places by more than a quarter are left out.
     """
-    ordered = sorted(right, key=lambda row: asked.ask.value(row, "width"))
+    ordered = sorted(right, key=lambda row: asked.ask.get_value(row, "width"))
     for row in left:
         place = row.get("beam_width")
         found = (
@@ -365,11 +370,11 @@ def _interpolated(asked, left, right):
 def _around(ask, place, ordered):
     """The cells on both sides of a place, each with its weight."""
     for lower, upper in pairwise(ordered):
-        low, high = ask.value(lower, "width"), ask.value(upper, "width")
+        low, high = ask.get_value(lower, "width"), ask.get_value(upper, "width")
         if low <= place <= high:
             share = (place - low) / (high - low)
             return [{**lower, WEIGHT: 1 - share}, {**upper, WEIGHT: share}]
     for end in (*ordered[:1], *ordered[-1:]):
-        if abs(ask.value(end, "width") - place) <= _BEYOND:
+        if abs(ask.get_value(end, "width") - place) <= _BEYOND:
             return [{**end, WEIGHT: 1.0}]
     return None

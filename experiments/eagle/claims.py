@@ -1,6 +1,6 @@
 """EAGLE's claims and ours beside them, in the words of ``report.claims``."""
 
-from spec_bench.report.claims.ask import Checks, ClaimQuery, best, cells, trees
+from spec_bench.report.claims.ask import Checks, ClaimQuery, best, cells, describe_gap_and_trees
 
 BOTH = ("block_efficiency", "token_rate")
 
@@ -61,7 +61,7 @@ def rules_on_one_head(ask: ClaimQuery) -> Checks:
     ):
         yield from _rules(ask, given=lambda row: row["temperature"] > 0).ahead(
             "{left} > {right} in {metric}, the same trees",
-            left, right, "block_efficiency", same="spec", evidence=trees,
+            left, right, "block_efficiency", same="spec", evidence=describe_gap_and_trees,
         )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def trees_on_one_head(ask: ClaimQuery) -> Checks:
     ):
         yield from _rules(ask).ahead(
             "{left} > {right} in {metric}, equal nodes",
-            left, right, BOTH, same="nodes", evidence=trees,
+            left, right, BOTH, same="nodes", evidence=describe_gap_and_trees,
         )  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def greedy_rules(ask: ClaimQuery) -> Checks:
     ):
         yield from _rules(ask, given=lambda row: row["temperature"] == 0).ahead(
             "{left} as {right} in {metric}, greedy, the same trees, within 1%",
-            left, right, "block_efficiency", same="spec", evidence=trees,
+            left, right, "block_efficiency", same="spec", evidence=describe_gap_and_trees,
             expect=lambda gap: gap.within_share(0.01),
         )  # fmt: skip
 

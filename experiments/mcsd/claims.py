@@ -5,12 +5,12 @@ from spec_bench.report.claims.ask import (
     ClaimQuery,
     best,
     cells,
+    describe_gap_and_trees,
     ends,
     rising,
     steps,
-    trees,
 )
-from spec_bench.report.claims.contrast import Difference, difference
+from spec_bench.report.claims.contrast import Difference, compute_difference
 from spec_bench.report.claims.verdict import Check, p_value_of_all, p_value_of_most
 from spec_bench.vocabulary.spec import parse
 
@@ -46,7 +46,9 @@ def best_trees_before_chains(ask: ClaimQuery) -> Checks:
     yield from searched.ahead(
         "{left} > {right} in {metric}, the best trees of each depth, mean over depths",
         "mcsd_wor", "sd", both, by=best, same="depth",
-        evidence=lambda found: f"{found.gap}, mean of {found.n} depths{found.picked}",
+        evidence=lambda found: (
+            f"{found.gap}, mean of {found.contrast_count} depths{found.picking_text}"
+        ),
     )  # fmt: skip
 
 
@@ -58,7 +60,7 @@ def many_paths_are_slow(ask: ClaimQuery) -> Checks:
     yield from ask.of(*SEARCHES, only=True).ahead(
         "trees of 32 paths slower than those of 16 and as deep",
         many, fewer, "token_rate", same="depth", expect=Difference.below,
-        evidence=lambda found: f"{found.gap}, mean of {found.n} pairs of trees",
+        evidence=lambda found: f"{found.gap}, mean of {found.contrast_count} pairs of trees",
     )  # fmt: skip
 
 
@@ -70,7 +72,8 @@ def falling_widths(ask: ClaimQuery) -> Checks:
         "falling k-configurations ahead of rising ones of the same factors in {metric}",
         "mcsd_wor", "mcsd_wor", BOTH, by=_mirrored,
         evidence=lambda found: (
-            f"{found.gap}, mean of {found.n} sets of factors{found.one_by_one('ahead', 'behind')}"
+            f"{found.gap}, mean of {found.contrast_count} sets of factors"
+            f"{found.describe_single_verdicts('ahead', 'behind')}"
         ),
     )  # fmt: skip
 
@@ -99,7 +102,7 @@ def tree_attention(ask: ClaimQuery) -> Checks:
     sides = [
         cells(decoder=lambda name: name != "ar", tree_attention=merged) for merged in (True, False)
     ]
-    same = {"same": ("decoder", "spec"), "evidence": trees}
+    same = {"same": ("decoder", "spec"), "evidence": describe_gap_and_trees}
     both = ask.of("mcsd-ablation", paths_as_rows=True)
     text = "tree attention leaves {metric} as it is, within 5%"
     yield from both.ahead(
@@ -126,7 +129,7 @@ def many_candidates(ask: ClaimQuery) -> Checks:
     yield from ask.of("mcsd-acceptance").ahead(
         "the {metric} grows by less than 0.05 from k = 32 to the largest k",
         several, several, "acceptance_rate", by=ends("width"),
-        expect=lambda gap: gap.below(0.05), evidence=trees,
+        expect=lambda gap: gap.below(0.05), evidence=describe_gap_and_trees,
     )  # fmt: skip
 
 
@@ -210,7 +213,7 @@ def greedy_identities(ask: ClaimQuery) -> Checks:
         )  # fmt: skip
 
 
-def _tuned(ask, pairs, text, expect, evidence=trees, **how):
+def _tuned(ask, pairs, text, expect, evidence=describe_gap_and_trees, **how):
     """Drafts with fine-tuning against the same without it."""
     known = ask.of("mcsd-acceptance", across="pair")
     for tuned, plain in pairs.items():
@@ -227,14 +230,14 @@ def _mostly(ask, text, new, old, expect):
     rows = {
         f"{row['pair']} {row['task']} temperature {row['temperature']:g} {row.get('harness')}": row
         for group in asked.groups
-        for row in asked.side(group, cells("mcsd_wor", spec="1"))
+        for row in asked.select_side(group, cells("mcsd_wor", spec="1"))
     }
     sides = [
         ([row], [rows[place.replace(new, old)]])
         for place, row in rows.items()
         if new in place and place.replace(new, old) in rows
     ]
-    gaps = [difference([[each]], "acceptance_rate", ask.records) for each in sides]
+    gaps = [compute_difference([[each]], "acceptance_rate", ask.records) for each in sides]
     if gaps:
         p_values = [expect(gap) for gap in gaps]
         yield Check(
@@ -265,7 +268,7 @@ def _falls(spec):
 
 def _rules(ask, text, left, right):
     sampled = ask.of("mcsd-ablation", given=lambda row: row["temperature"] != 0)  # as Table 4 is
-    return sampled.ahead(text, left, right, BOTH, same="spec", evidence=trees)
+    return sampled.ahead(text, left, right, BOTH, same="spec", evidence=describe_gap_and_trees)
 
 
 def _mirrored(asked, left, right):
@@ -281,9 +284,9 @@ def _mirrored(asked, left, right):
 def _step_by_step(found):
     said = [
         f"{right['spec']} to {left['spec']} {gap}"
-        for left, right in found.first_cells
-        if (gap := found.of(([left], [right])))
+        for left, right in found.first_cell_pairs
+        if (gap := found.compute_single_difference(([left], [right])))
     ]
-    (_, first), (last, _) = found.first_cells[0], found.first_cells[-1]
+    (_, first), (last, _) = found.first_cell_pairs[0], found.first_cell_pairs[-1]
     whole = f"{first['spec']} to {last['spec']}: {found.gap}"
     return f"{whole}; step by step {', '.join(said)}"

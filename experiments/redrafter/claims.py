@@ -13,9 +13,14 @@ import pandas as pd
 from spec_bench.metrics.interval import FEWEST, p_value_above, p_value_below
 from spec_bench.metrics.intervals import bootstrap_interval
 from spec_bench.report.claims.ask import Checks, ClaimQuery, best, cells, counted, ends, steps
-from spec_bench.report.claims.contrast import Difference, correlation, fisher, has_choice
+from spec_bench.report.claims.contrast import (
+    Difference,
+    compute_correlation,
+    compute_fisher_interval,
+    has_choice,
+)
 from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, Check
-from spec_bench.report.papers.pairs import format_parameters
+from spec_bench.report.papers.pairs import format_parameter_count
 from spec_bench.vocabulary.numbers import format_ends
 
 from .heads import ACCURACY, GUESSES, KINDS, NO_RNN, best_heads, heads_of, with_heads
@@ -43,7 +48,7 @@ def heads_accuracy(ask: ClaimQuery) -> Checks:
         text = f"redrafter > medusa in validation accuracy at {guess}"
         yield _shares(text, ours, theirs, f"validation {guess}", _pair(ask))
     sizes = [int(head["parameters"]) for head in (ours, theirs)]
-    evidence = " against ".join(format_parameters(size) for size in sizes)
+    evidence = " against ".join(format_parameter_count(size) for size in sizes)
     verdict = HOLDS if sizes[0] < sizes[1] else DOES_NOT_HOLD
     text = "redrafter has fewer parameters than medusa"
     yield Check(text, _where(ours), evidence, verdict, pair=_pair(ask))
@@ -103,12 +108,12 @@ def heads_correlation(ask: ClaimQuery) -> Checks:
     joined = _grid(ask, join=with_heads).rows
     for kind in (_REDRAFTER, NO_RNN) if not joined.empty else ():
         own = joined[joined["head"] == kind]
-        r = correlation(own[ACCURACY], own.token_rate)
+        r = compute_correlation(own[ACCURACY], own.token_rate)
         if r is not None:
             text = f"{kind}: speed follows accuracy at t+5 (r > 0)"
             evidence, p_values = f"Pearson's r = {r:.3f} over {len(own)} heads", None
             if len(own) >= FEWEST and abs(r) < 1:
-                low, high, p_values = fisher(r, len(own))
+                low, high, p_values = compute_fisher_interval(r, len(own))
                 evidence += f" {format_ends(low, high, '.3f')}"
             pair = str(own.pair.iloc[0])
             yield Check(text, str(own.task.iloc[0]), evidence, p_values=p_values, pair=pair)
@@ -200,9 +205,9 @@ def wider_beams(ask: ClaimQuery) -> Checks:
         "block efficiency grows with the beam width",
         "redrafter", "redrafter", "block_efficiency", by=steps("width"), where=_warmth,
         evidence=lambda found: (
-            f"{found.gap}, mean of {found.n} steps, {found.first_cells[0][1]['spec']} to "
-            f"{found.first_cells[-1][0]['spec']}"
-            f"{found.one_by_one('so', 'the other way')}"
+            f"{found.gap}, mean of {found.contrast_count} steps, "
+            f"{found.first_cell_pairs[0][1]['spec']} to {found.first_cell_pairs[-1][0]['spec']}"
+            f"{found.describe_single_verdicts('so', 'the other way')}"
         ),
     )  # fmt: skip
 
@@ -229,9 +234,9 @@ def stable_over_lengths(ask: ClaimQuery) -> Checks:
     """
 
     def said(found):
-        longest, shortest = found.first_cells[0]
+        longest, shortest = found.first_cell_pairs[0]
         lengths = f"{_along(shortest)} to {_along(longest)} tokens"
-        mean = f"longest less shortest {found.gap}, mean of {found.n} widths"
+        mean = f"longest less shortest {found.gap}, mean of {found.contrast_count} widths"
         return f"{mean}; {lengths}; stable: within {0.1 * found.gap.left:.2f} (10%)"
 
     def _along(row):
@@ -282,7 +287,7 @@ def merging_changes_nothing(ask: ClaimQuery) -> Checks:
     )  # fmt: skip
 
     def said(found):
-        _, merged, rows = found.counts()[0]
+        _, merged, rows = found.list_count_pairs()[0]
         return f"{merged:.1f} against {rows:.1f} a call, {1 - merged / rows:.0%} fewer; a count"
 
     yield from _merged(ask).ahead(
@@ -301,7 +306,10 @@ def attention_raises_throughput(ask: ClaimQuery) -> Checks:
     """
 
     def said(found):
-        places = {contrast[0][0]["batch_size"]: found.of(contrast) for contrast in found.contrasts}
+        places = {
+            contrast[0][0]["batch_size"]: found.compute_single_difference(contrast)
+            for contrast in found.first_contrasts
+        }
         by_size = ", ".join(f"{place}: {gap}" for place, gap in places.items())
         return f"{found.gap}, mean of batch sizes, {_ROUNDS}; {by_size}"
 
@@ -331,11 +339,12 @@ def _merged(ask, **more):
 def _against_medusa(ask, rule, left, right, given=None):
     def said(found):
         singles = "; ".join(
-            f"{one['spec']} against {other['spec']} {found.of(([one], [other]))}"
-            for one, other in product(*found.contrasts[0])
+            f"{one['spec']} against {other['spec']} "
+            f"{found.compute_single_difference(([one], [other]))}"
+            for one, other in product(*found.first_contrasts[0])
         )
-        more = f"; one by one: {singles}" if has_choice(found.contrasts[0]) else ""
-        return f"{found.gap}, {found.best}{found.picked}{more}"
+        more = f"; one by one: {singles}" if has_choice(found.first_contrasts[0]) else ""
+        return f"{found.gap}, {found.best_trees_text}{found.picking_text}{more}"
 
     yield from ask.of("redrafter-decoding", only=True, given=given).ahead(
         f"redrafter > medusa in {{metric}}, {rule}",
@@ -354,7 +363,8 @@ def _typical(ask, text, warm, metric, expect):
 def _merging(ask, text, metric):
     def said(found):
         shares = ", ".join(
-            f"{spec} {1 - left / right:.0%}" for spec, left, right in found.counts("nodes")
+            f"{spec} {1 - left / right:.0%}"
+            for spec, left, right in found.list_count_pairs("nodes")
         )
         return f"{shares}; counted"
 
@@ -373,7 +383,7 @@ def _merging(ask, text, metric):
 
 def _ends_of_batches(ask, text, along, metric, more, least=1, most=inf, expect=Difference.better):
     def said(found):
-        sizes = " against ".join(_written(row["batch_size"]) for row in found.first_cells[0])
+        sizes = " against ".join(_written(row["batch_size"]) for row in found.first_cell_pairs[0])
         return f"batch {sizes} {found.gap}; {more(found)}{_ROUNDS}, their spread in the interval"
 
     some = cells(batch_size=lambda size: least <= size <= most)
@@ -386,8 +396,8 @@ def _ends_of_batches(ask, text, along, metric, more, least=1, most=inf, expect=D
 
 def _rates(found):
     """The number at each batch size of the line that the contrast is an end of."""
-    line = found.line(found.first_cells[0][0])
-    members = found.lines(found.ask.side(found.group, found.left))[line]
+    line = found.get_line_key(found.first_cell_pairs[0][0])
+    members = found.group_by_line(found.ask.select_side(found.group, found.left))[line]
     rates = sorted((row["batch_size"], row[found.column]) for row in members)
     return f"tokens/s at {', '.join(f'{_written(size)}: {rate:.0f}' for size, rate in rates)}; "
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from spec_bench.report.figures.grid import Axis, draw_panels
 from spec_bench.report.figures.style import GREY
-from spec_bench.report.papers.pairs import format_parameters
+from spec_bench.report.papers.pairs import format_parameter_count
 
 from .heads import ACCURACY, GUESSES, NO_RNN, grid_of, heads_of, shown_heads
 
@@ -121,7 +121,7 @@ def _draw_beams(panel, **look):
         "percentile; dashed: nothing merged. The root is not counted.",
     )  # fmt: skip
     panel.format_axes()
-    ticks = panel.values(panel.x)
+    ticks = panel.list_values(panel.x)
     plot = panel.plot
     plot.plot([ticks[0], ticks[-1]], [ticks[0], ticks[-1]], "--", color=GREY, linewidth=0.8)
     plot.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -192,7 +192,7 @@ def _best_of_heads(rows):
                     {
                         **{"head": kind, "side": title, "guess": guess, "blocks": head["blocks"]},
                         "named": named,
-                        "size": format_parameters(int(head["parameters"])),
+                        "size": format_parameter_count(int(head["parameters"])),
                         "accuracy": share,
                         **{"accuracy_low": share - half, "accuracy_high": share + half},
                     }

@@ -7,14 +7,18 @@ from spec_bench.report.claims.ask import (
     ClaimQuery,
     best,
     cells,
+    describe_gap_and_trees,
     ends,
     every,
     most,
     some,
-    trees,
 )
-from spec_bench.report.claims.contrast import Difference, correlation, fisher
-from spec_bench.report.claims.general import exact_scores
+from spec_bench.report.claims.contrast import (
+    Difference,
+    compute_correlation,
+    compute_fisher_interval,
+)
+from spec_bench.report.claims.general import check_all_exact_scores
 from spec_bench.report.claims.verdict import Check
 
 ALL = ("block_efficiency", "mbsu", "token_rate")
@@ -51,7 +55,7 @@ def trees_before_chains(ask: ClaimQuery) -> Checks:
             "{left} > {right} in {metric} at every draft length, best trees",
             left, "sd", ("block_efficiency", "mbsu"),
             by=best, same="draft_length", each="draft_length", judge=every(2),
-            evidence=lambda found: f"{found.places}{found.picked}",
+            evidence=lambda found: f"{found.places_text}{found.picking_text}",
         )  # fmt: skip
     yield from _lengths(ask).ahead(
         TO_CHAIN, "spectr", "sd", "block_efficiency", same="depth", pooled=True
@@ -65,7 +69,8 @@ def slow_trees(ask: ClaimQuery) -> Checks:
             "{left} < {right} in {metric} at some draft length, best trees",
             left, "sd", "token_rate",
             by=best, same="draft_length", each="draft_length", judge=some,
-            expect=Difference.below, evidence=lambda found: f"{found.places}{found.picked}",
+            expect=Difference.below,
+            evidence=lambda found: f"{found.places_text}{found.picking_text}",
         )  # fmt: skip
 
 
@@ -81,15 +86,15 @@ def rate_is_not_mbsu(ask: ClaimQuery) -> Checks:
     """
     asked = _lengths(ask)
     for group in asked.groups:
-        own = pd.DataFrame(asked.side(group, cells()))
-        r = correlation(own.mbsu, own.token_rate)
+        own = pd.DataFrame(asked.select_side(group, cells()))
+        r = compute_correlation(own.mbsu, own.token_rate)
         if r and r * r < 1 and len(own) > 4:
             count = 10**9 if ask.records.printed else len(own)
             yield Check(
                 "MBSU and token rate of the trees: Pearson's r < 0.7",
                 group.title,
                 f"r = {r:.3f} over {len(own)} trees",
-                p_values=fisher(-r, count, -0.7)[2],
+                p_values=compute_fisher_interval(-r, count, -0.7)[2],
                 pair=own.pair[0],
             )
 
@@ -102,7 +107,7 @@ def rates_fall_with_length(ask: ClaimQuery) -> Checks:
         "{metric} at draft length 5 below that at 2 for most decoders, best trees",
         cells(draft_length=5), cells(draft_length=2), "token_rate",
         by=best, same="decoder", each="decoder", judge=most, expect=Difference.below,
-        evidence=lambda found: f"so for {found.won}: {found.places}{found.picked}",
+        evidence=lambda found: f"so for {found.won_text}: {found.places_text}{found.picking_text}",
     )  # fmt: skip
 
 
@@ -112,7 +117,9 @@ def most_budgets(ask: ClaimQuery) -> Checks:
         "rsd_s > all others in {metric} at most budgets, best trees",
         "rsd_s", ("rsd_c", "spectr", "sd"), ALL,
         by=best, same="target_budget", each="target_budget", judge=most,
-        evidence=lambda found: f"ahead at {found.won} budgets: {found.places}{found.picked}",
+        evidence=lambda found: (
+            f"ahead at {found.won_text} budgets: {found.places_text}{found.picking_text}"
+        ),
     )  # fmt: skip
 
 
@@ -127,7 +134,7 @@ def slow_chains(ask: ClaimQuery) -> Checks:
     yield from _budgets(ask).ahead(
         "{left}'s {metric} at the largest budget below that at the smallest",
         "sd", "sd", "token_rate", by=ends("target_budget"), expect=Difference.below,
-        evidence=trees,
+        evidence=describe_gap_and_trees,
     )  # fmt: skip
 
 
@@ -173,7 +180,7 @@ def similar_accuracy(ask: ClaimQuery) -> Checks:
     """“All methods including auto-regressive decoding show similar accuracy for WMT and XSum.”
     (Figure 4)
     """
-    yield from exact_scores(ask.of("rsd-exp1", "rsd-exp2"))
+    yield from check_all_exact_scores(ask.of("rsd-exp1", "rsd-exp2"))
 
 
 def _lengths(ask):
@@ -190,7 +197,9 @@ def _chains(ask, largest, metrics, given):
         f"sd > rsd_c in {{metric}} at budgets up to {largest}, best trees",
         cells("sd", **low), cells("rsd_c", **low), metrics,
         by=best, same="target_budget", each="target_budget", judge=every(),
-        evidence=lambda found: f"sd against rsd_c at budget {found.places}{found.picked}",
+        evidence=lambda found: (
+            f"sd against rsd_c at budget {found.places_text}{found.picking_text}"
+        ),
     )  # fmt: skip
 
 
@@ -211,5 +220,7 @@ def _at_budgets(ask, text, left, right, metrics, least):
     return _budgets(ask).ahead(
         text, left, right, metrics,
         by=best, same="target_budget", each="target_budget", judge=every(least),
-        evidence=lambda found: f"ahead at {found.won} budgets: {found.places}{found.picked}",
+        evidence=lambda found: (
+            f"ahead at {found.won_text} budgets: {found.places_text}{found.picking_text}"
+        ),
     )  # fmt: skip

@@ -108,9 +108,9 @@ def draw(rows: list[dict[str, object]], machine: str, path: Path) -> None:
         return
     from matplotlib.figure import Figure
 
-    from spec_bench.report.figures.style import save, settings
+    from spec_bench.report.figures.style import figure_settings_applied, save_figure
 
-    with settings():
+    with figure_settings_applied():
         figure = Figure((9.6, 2.6), layout="constrained")
         axes = figure.subplots(1, len(CURVES))
         for axis, name in zip(axes, CURVES, strict=True):
@@ -121,7 +121,7 @@ def draw(rows: list[dict[str, object]], machine: str, path: Path) -> None:
             axis.set(ylim=(0, None), xlabel={"nodes": "tree nodes, root included"}.get(name, name))
         axes[0].set_ylabel("cost of a target call / first point")
         figure.suptitle(machine, fontsize=9)
-        save(figure, path.parent, path.stem, ("png",))
+        save_figure(figure, path.parent, path.stem, ("png",))
 
 
 def machine_name(options: argparse.Namespace) -> str:

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench import api
 from spec_bench.decode.config import AnyDecoder, DecoderConfig
-from spec_bench.report.comparison import ResultsComparison, compare
+from spec_bench.report.comparison import ResultsComparison, compare_results
 from spec_bench.system import files
 
 CELLS = "[sd:3,spectr:2x3,rsd_c:2-2-1,rsd_s:3x3]"
@@ -79,7 +79,7 @@ def measured(folder: Path, options: argparse.Namespace, slowed: float, left_s: f
 
 def verdicts(found: ResultsComparison) -> list[str]:
     """What a comparison says got worse or better."""
-    changed = [*found.of("regression"), *found.of("improvement")]
+    changed = [*found.select_changes("regression"), *found.select_changes("improvement")]
     return [f"{each.cell.split(',')[0]} {each.column.name} {each.verdict}" for each in changed]
 
 
@@ -112,8 +112,8 @@ def main() -> int:
             break
         before, same, slower = (folder / "run" for folder in folders)
         tried += 1
-        false = verdicts(compare(before, same))
-        true = verdicts(compare(before, slower))
+        false = verdicts(compare_results(before, same))
+        true = verdicts(compare_results(before, slower))
         alarms += bool(false)
         hits += any(each.startswith(SLOW) and "speedup regression" in each for each in true)
         print(f"pair {pair}: unchanged: {false or 'nothing'}; slowed: {true or 'nothing'}")

@@ -45,8 +45,8 @@ from spec_bench.metrics.quality import Bleu
 from spec_bench.report.claims.contrast import (
     FEWEST_PICKED,
     RELATIVE,
+    compute_fisher_interval,
     compute_mean_difference,
-    fisher,
 )
 
 OUT = Path(__file__).resolve().parents[2] / "results/benchmarks/interval-coverage.md"
@@ -143,7 +143,7 @@ def _perplexity(columns: Array) -> Interval | None:
 
 def _pearson(columns: Array) -> Interval | None:
     r = float(np.corrcoef(columns)[0, 1])
-    return Interval(r, *fisher(r, columns.shape[1])[:2])
+    return Interval(r, *compute_fisher_interval(r, columns.shape[1])[:2])
 
 
 def _medians(columns: Array) -> Array:

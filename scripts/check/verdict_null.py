@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.report.claims.ask import ClaimQuery, best, every, most, rising, steps
 from spec_bench.report.claims.contrast import compute_mean_difference
-from spec_bench.report.claims.general import exact_scores, find_fastest
-from spec_bench.report.claims.verdict import HOLDS, Check, PValues, holm_verdicts
+from spec_bench.report.claims.general import check_all_exact_scores, check_fastest_beats_baseline
+from spec_bench.report.claims.verdict import HOLDS, Check, PValues, list_holm_verdicts
 from spec_bench.report.data.counts import Counts, RecordReader
 from spec_bench.report.data.rows import Row
-from spec_bench.report.papers.paper import load_code, load_paper
+from spec_bench.report.papers.paper import import_paper_code, load_paper
 
 OUT = Path(__file__).resolve().parents[2] / "results/benchmarks/verdict-null.md"
 PROMPTS = (2, 5, 8, 20, 50, 100)
@@ -67,7 +67,7 @@ class Drawn(RecordReader):
         super().__init__(Path("drawn"))
         self._counts = counts
 
-    def _block(self, rows: Sequence[Row]) -> None:
+    def _find_block(self, rows: Sequence[Row]) -> None:
         """They are in no file."""
 
     def get_counts_by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
@@ -105,7 +105,7 @@ def _forms() -> tuple[Form, ...]:
     one_not = tuple(Cell("rsd_s", f"{k}x2", 1.3 if k < 5 else 1.0, 1.2) for k in range(1, 6))
     decoders = ("sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "rsd_c", "rsd_s", "block")
     exact = tuple(Cell(name, "2x2", RIGHT - 0.05, RIGHT) for name in decoders[:4])
-    front = load_code(load_paper("dsbd").folder, "claims").front
+    front = import_paper_code(load_paper("dsbd").folder, "claims").front
     near = partial(_claim, "prompt_lookup", "ar", "block_efficiency")
     # Hits of 1 to 3.25 tokens a call, evenly: over all calls 0.05 more than plain decoding's.
     hits = (Cell("prompt_lookup", "10", 1.1125, 1.0), Cell("ar", "-"))
@@ -142,11 +142,11 @@ def _forms() -> tuple[Form, ...]:
             tuple(Cell("sd", f"{k}x2", 1.0, 1 + 0.05 * k) for k in range(1, 5)),
         ),
         Form(
-            "the fastest beats ar", find_fastest,
+            "the fastest beats ar", check_fastest_beats_baseline,
             (Cell("ar", "-"), *(Cell(name, "2x2", 1.0, 1.1) for name in decoders)),
         ),
         Form(
-            "scores are similar", exact_scores,
+            "scores are similar", check_all_exact_scores,
             (Cell("ar", "-", RIGHT, RIGHT), *exact), "exact_match",
         ),
         Form(
@@ -221,7 +221,7 @@ def p_values_of(form: Form, ask: ClaimQuery, there: bool, seed: int) -> list[PVa
 def share(found: Sequence[Sequence[PValues]], wanted: Callable[[str], bool]) -> float:
     """The share of experiments with such a verdict, each judged on its own."""
     return float(
-        np.mean([any(map(wanted, holm_verdicts(each))) if each else 0.0 for each in found])
+        np.mean([any(map(wanted, list_holm_verdicts(each))) if each else 0.0 for each in found])
     )
 
 
@@ -260,7 +260,7 @@ def page(prompts: int, rng: np.random.Generator) -> list[PValues]:
 def pages(prompts: int, count: int) -> float:
     """The share of such pages on which any check holds, judged together."""
     rng = np.random.default_rng(prompts)
-    return float(np.mean([HOLDS in holm_verdicts(page(prompts, rng)) for _ in range(count)]))
+    return float(np.mean([HOLDS in list_holm_verdicts(page(prompts, rng)) for _ in range(count)]))
 
 
 def main() -> None:

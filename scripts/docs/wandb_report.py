@@ -25,7 +25,7 @@ from spec_bench.metrics.quality import score_each_answer  # noqa: E402
 from spec_bench.records import parquet  # noqa: E402
 from spec_bench.report.data.rows import read_rows  # noqa: E402
 from spec_bench.report.figures import style  # noqa: E402
-from spec_bench.report.page.build import results_file  # noqa: E402
+from spec_bench.report.page.build import find_results_file  # noqa: E402
 from spec_bench.sinks.sink import LoggedCell  # noqa: E402
 from spec_bench.sinks.wandb import build_history_lines  # noqa: E402
 
@@ -52,7 +52,7 @@ def read_logged():
     """Returns of each run id the name, the summary and the history."""
     logged = {}
     for name in EXPERIMENTS:
-        table = results_file(name, RESULTS)
+        table = find_results_file(name, RESULTS)
         packed = parquet.read_records(table.with_name("records.parquet"))
         for row in read_rows([table]).to_dict("records"):
             scores = packed.get_scores(row["run_id"])
@@ -165,6 +165,6 @@ def draw_report():
 
 
 if __name__ == "__main__":
-    with style.settings():
-        style.save(draw_report(), ROOT / "docs", "wandb", ("png",), dpi=90)
+    with style.figure_settings_applied():
+        style.save_figure(draw_report(), ROOT / "docs", "wandb", ("png",), dpi=90)
     print(ROOT / "docs" / "wandb.png")

@@ -98,10 +98,10 @@ class Reference(nn.Module):
         mask = mask.repeat(self.sizes.heads // self.sizes.key_heads, 1)[None, None]
         turn = self.cos[places][None, :, None], self.sin[places][None, :, None]
         for layer in range(self.sizes.layers):
-            hidden = self._block(hidden, layer, places, mask, turn)
+            hidden = self._find_block(hidden, layer, places, mask, turn)
         return linear(rms_norm(hidden, self.last.shape, self.last), self.head).argmax(dim=-1)
 
-    def _block(
+    def _find_block(
         self, hidden: Tensor, layer: int, places: Tensor, mask: Tensor, turn: tuple[Tensor, Tensor]
     ) -> Tensor:
         first, joined, out, second, opened, down = self.weights[6 * layer : 6 * layer + 6]

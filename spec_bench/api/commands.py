@@ -112,8 +112,8 @@ def compare(
     """
     import pandas as pd
 
-    from spec_bench.report.compare import markdown
-    from spec_bench.report.comparison import compare as build
+    from spec_bench.report.compare import format_comparison_markdown
+    from spec_bench.report.comparison import compare_results as build
 
     for side in (before, after):
         if not isinstance(side, str | Path):
@@ -141,7 +141,7 @@ def compare(
         comparison.regressed,
         pd.DataFrame(lines),
         pd.DataFrame(comparison.differing),
-        markdown(comparison),
+        format_comparison_markdown(comparison),
     )
 
 

@@ -263,9 +263,9 @@ def read_so_far(settings: JobSettings) -> Iterator[CellResult]:
 
 
 def _recommendations(table: Path, results: Sequence[CellResult]) -> list[str]:
-    from spec_bench.report.page.headline import sentences  # loads pandas
+    from spec_bench.report.page.headline import summarise_runs  # loads pandas
 
-    return sentences(table, {result.run_id for result in results})
+    return summarise_runs(table, {result.run_id for result in results})
 
 
 def _next_steps(results: Path, name: str) -> str:

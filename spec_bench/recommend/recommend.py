@@ -32,10 +32,10 @@ from spec_bench.jobs.config.settings import JobSettings, rank_of
 from spec_bench.jobs.sweep.plan import plan_job
 from spec_bench.recommend.race import Race
 from spec_bench.records.types import CellResult, Stage
-from spec_bench.report.data.counts import Counts, RecordReader, value_of_sums
-from spec_bench.report.data.rows import Group, get_stall
-from spec_bench.report.page.build import render
-from spec_bench.report.page.headline import LEAD, Headline, headline, widen
+from spec_bench.report.data.counts import Counts, RecordReader, compute_value_of_sums
+from spec_bench.report.data.rows import Group, get_timing_doubt
+from spec_bench.report.page.build import render_template
+from spec_bench.report.page.headline import LEAD, Headline, make_headline, widen_interval
 from spec_bench.sinks.rows import result_to_row
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
@@ -320,11 +320,11 @@ class _CandidateRunner:
         numbers = {place: pd.Series({"": np.nan}) for place in candidate_indices}
         for place, row in zip(candidate_indices, map(result_to_row, results), strict=True):
             counts = self.counts.setdefault(place, {})
-            counts |= records.counts(row, name) or {}
+            counts |= records.get_counts(row, name) or {}
             if counts:
                 table = pd.DataFrame(counts)
                 table[""] = table.sum(axis=1)
-                values = sign * value_of_sums(table.to_numpy(), row, name)
+                values = sign * compute_value_of_sums(table.to_numpy(), row, name)
                 numbers[place] = pd.Series(values, table.columns)
         by_prompt = pd.DataFrame(numbers).T
         return by_prompt.pop(""), by_prompt
@@ -380,7 +380,7 @@ def _build_result(
     candidate_rows: list[dict[str, Any]],
 ) -> RecommendationResult:
     """Builds the result from the rows on fresh prompts, if any, and all candidates' lines."""
-    best = None if fresh_rows.empty else headline(Group(settings.task.name, fresh_rows))
+    best = None if fresh_rows.empty else make_headline(Group(settings.task.name, fresh_rows))
     no_draft_pays = best is None or best.code in ("", "ar") or not settings.pair.drafts
     is_quiet = not any(line["doubt"] for line in candidate_rows)  # times of passes are sound
     required_speeds = (
@@ -390,7 +390,7 @@ def _build_result(
     )
     for line in candidate_rows:
         if best and line["fresh"]:  # as wide as the answer's
-            wide = widen(line, "speedup", 1 if best.code == "ar" else best.tied[1])
+            wide = widen_interval(line, "speedup", 1 if best.code == "ar" else best.tied[1])
             line |= zip(column("speedup").names[1:], wide or (), strict=False)
     return RecommendationResult(best, pd.DataFrame(candidate_rows), required_speeds)
 
@@ -399,7 +399,7 @@ def _build_candidate_row(cell: Cell, row: CellResult, job: JobSettings) -> dict[
     numbers = [column_name for name in NUMBERS for column_name in column(name).names]
     failure = row.reasons[0].text if row.status != "complete" else ""
     values = {name: row.metrics.get(name) for name in numbers}
-    values["doubt"] = get_stall(result_to_row(row)).partition(":")[0]
+    values["doubt"] = get_timing_doubt(result_to_row(row)).partition(":")[0]
     return {
         "decoder": cell.name,
         "spec": cell.config.spec,
@@ -430,7 +430,7 @@ def main(options: Namespace) -> int:
     page = files.results_file(settings.results, settings.asked.name).with_name(
         f"recommend-{settings.pair.name}-{settings.task.name}.html"
     )
-    text = render(
+    text = render_template(
         "recommended.html.j2",
         pair=settings.pair.name,
         task=names.task_title(settings.task.name),

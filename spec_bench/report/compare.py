@@ -11,22 +11,22 @@ from pathlib import Path
 from rich.console import Console
 from rich.markdown import Markdown
 
-from spec_bench.report.claims import select_measured_rows
-from spec_bench.report.claims.ask import ClaimQuery, best, cells, titled
+from spec_bench.report.claims import select_evidence_rows
+from spec_bench.report.claims.ask import ClaimQuery, best, cells, format_metric
 from spec_bench.report.claims.verdict import Check, correct_verdicts
-from spec_bench.report.claims.verdict import claims_table as checks_table
+from spec_bench.report.claims.verdict import build_checks_table as checks_table
 from spec_bench.report.comparison import (
     ORDER,
     RATE,
     RATE_MARGIN,
     NumberChange,
     ResultsComparison,
-    compare,
-    read_side,
+    compare_results,
+    read_comparison_side,
 )
-from spec_bench.report.data.rows import get_stall
-from spec_bench.report.page.build import render
-from spec_bench.report.tables.render import escape_markdown, markdown_table
+from spec_bench.report.data.rows import get_timing_doubt
+from spec_bench.report.page.build import render_template
+from spec_bench.report.tables.render import escape_markdown, format_markdown_table
 from spec_bench.settings.fields import print_error
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
@@ -54,18 +54,18 @@ def compare_two_cells(path: Path, names: str) -> list[Check]:
     requests = [spec_text.strip().partition(":") for spec_text in names.split(",")]
     if len(requests) != 2:
         raise UsageError(f"--cells takes two, such as sd:3,rsd_s:4x3, got {names!r}")
-    side_read = read_side(path)
-    ask = ClaimQuery(select_measured_rows(side_read.rows), side_read.records).of()
+    side_read = read_comparison_side(path)
+    ask = ClaimQuery(select_evidence_rows(side_read.rows), side_read.records).of()
     first_cells, second = (
         cells(name, **({"spec": spec} if spec else {})) for name, _, spec in requests
     )
     text = names.replace(",", " > ") + " in {metric}"
     metrics = (RATE, "block_efficiency", "score")
     checks = list(ask.ahead(text, first_cells, second, metrics, by=best, evidence="{found}"))
-    claim = text.format(metric=titled(RATE))
+    claim = text.format(metric=format_metric(RATE))
     for group in ask.groups:
-        sides = [ask.side(group, spec_text) for spec_text in (first_cells, second)]
-        doubts = [min(map(get_stall, side), default="") for side in sides]
+        sides = [ask.select_side(group, spec_text) for spec_text in (first_cells, second)]
+        doubts = [min(map(get_timing_doubt, side), default="") for side in sides]
         if all(sides) and (reason := max(doubts)):
             checks.append(Check(claim, group.title, reason, _NOT_JUDGED))
     if not checks:
@@ -75,7 +75,7 @@ def compare_two_cells(path: Path, names: str) -> list[Check]:
     return correct_verdicts(checks)
 
 
-def format_change(change: NumberChange) -> list[str]:
+def format_change_cells(change: NumberChange) -> list[str]:
     """Writes a change for people, under ``HEADS``."""
     shift = change.shift
     p = change.p
@@ -98,42 +98,44 @@ def format_change(change: NumberChange) -> list[str]:
     return [change.cell, change.column.title, before, after, shift_text, interval, chance, verdict]
 
 
-def markdown(comparison: ResultsComparison) -> str:
+def format_comparison_markdown(comparison: ResultsComparison) -> str:
     """Returns the whole comparison, regressions first."""
     title = f"## {escape_markdown(comparison.before)} → {escape_markdown(comparison.after)}"
     alone = [f"Cells {side} alone: {'; '.join(names)}" for side, names in comparison.alone]
     parts = [title, *map(escape_markdown, alone), f"**{comparison.sentence}**"]
     if comparison.differing:
         rows = [[e.name, e.before, e.after, str(e.cells)] for e in comparison.differing]
-        parts.append(markdown_table(["differs", "before", "after", "cells"], rows, labels=3))
+        parts.append(format_markdown_table(["differs", "before", "after", "cells"], rows, labels=3))
     else:
         parts.append("No setting that rows or records tell of differs.")
     if comparison.failed:
-        parts.append(markdown_table(["failed now", "why"], comparison.failed, labels=2))
-    changes = [change for verdict in ORDER[:3] for change in comparison.select(verdict)]
-    changes += [change for change in comparison.select("not judged") if change.column.name == RATE]
+        parts.append(format_markdown_table(["failed now", "why"], comparison.failed, labels=2))
+    changes = [change for verdict in ORDER[:3] for change in comparison.select_changes(verdict)]
+    changes += [
+        change for change in comparison.select_changes("not judged") if change.column.name == RATE
+    ]
     if changes:
-        parts.append(markdown_table(HEADS, map(format_change, changes), labels=2))
-    if identical_count := len(comparison.select("identical")):
+        parts.append(format_markdown_table(HEADS, map(format_change_cells, changes), labels=2))
+    if identical_count := len(comparison.select_changes("identical")):
         parts.append(f"The same on every prompt: {format_count(identical_count, 'number')}.")
     for reason, count in Counter(
-        e.why.partition(":")[0] for e in comparison.select("not judged")
+        e.why.partition(":")[0] for e in comparison.select_changes("not judged")
     ).items():
         parts.append(f"Not judged: {format_count(count, 'number')}, {reason}.")
     parts.append(METHOD.format(alpha=comparison.alpha, margin=comparison.margin))
     return "\n\n".join(parts) + "\n"
 
 
-def page(comparison: ResultsComparison) -> str:
+def render_comparison_page(comparison: ResultsComparison) -> str:
     """Renders the same as a page."""
-    return render(
+    return render_template(
         "compare.html.j2",
         comparison=comparison,
         heads=HEADS,
         parts=[
-            (verdict, list(map(format_change, changes)))
+            (verdict, list(map(format_change_cells, changes)))
             for verdict in ORDER
-            if (changes := comparison.select(verdict))
+            if (changes := comparison.select_changes(verdict))
         ],
         method=METHOD.format(alpha=comparison.alpha, margin=comparison.margin),
         verdicts={
@@ -153,15 +155,18 @@ def main(options: Namespace) -> int:
         Console(highlight=False).print(checks_table(checks))
         is_open = any(check.verdict == _NOT_JUDGED for check in checks)
         return 2 * (is_open and not options.allow_empty)
-    comparison = compare(options.before, options.after, options.alpha, options.margin)
-    text = markdown(comparison)
+    comparison = compare_results(options.before, options.after, options.alpha, options.margin)
+    text = format_comparison_markdown(comparison)
     console = Console()
     if console.is_terminal:
         console.print(Markdown(text))
     else:
         print(text, end="")
     if options.out is not None:
-        for name, content in (("compare.md", text), ("compare.html", page(comparison))):
+        for name, content in (
+            ("compare.md", text),
+            ("compare.html", render_comparison_page(comparison)),
+        ):
             files.write_text(options.out / name, content)
             print(options.out / name)
     if not (comparison.regressed or options.allow_empty) and comparison.inconclusive_reason:

@@ -26,14 +26,14 @@ from spec_bench.metrics.intervals import (
 from spec_bench.report.data.counts import (
     ENOUGH,
     RecordReader,
+    compute_value_of_sums,
     describe_sums,
     get_paired_timings,
     stack_counts,
-    value_of_sums,
 )
-from spec_bench.report.data.rows import Row, get_number, get_stall, group_rows, to_rows
+from spec_bench.report.data.rows import Row, get_number, get_timing_doubt, group_rows, to_rows
 from spec_bench.report.data.seeds import SEEDS
-from spec_bench.report.page.build import PageCells, read_cells
+from spec_bench.report.page.build import PageCells, read_page_cells
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import make_together
@@ -116,19 +116,19 @@ class ResultsComparison:
     alone: Sequence[tuple[str, Sequence[str]]]  # before or after, and the cells it alone has
     differing: Sequence[DifferentSetting]  # settings, machines and versions that are not the same
 
-    def select(self, verdict: Verdict) -> list[NumberChange]:
+    def select_changes(self, verdict: Verdict) -> list[NumberChange]:
         """Returns the changes of one verdict."""
         return [change for change in self.judged if change.verdict == verdict]
 
     @property
     def regressed(self) -> bool:
         """Whether something got worse, or failed."""
-        return bool(self.failed or self.select("regression"))
+        return bool(self.failed or self.select_changes("regression"))
 
     @property
     def compared_count(self) -> int:
         """How many numbers have a verdict."""
-        return len(self.judged) - len(self.select("not judged"))
+        return len(self.judged) - len(self.select_changes("not judged"))
 
     @property
     def inconclusive_reason(self) -> str:
@@ -139,7 +139,7 @@ class ResultsComparison:
         return "speeds are not judged, disturbed" if is_disturbed else ""
 
     @property
-    def same_runs(self) -> bool:
+    def is_one_measurement(self) -> bool:
         """Whether both sides are one measurement: times, too, are the same on every prompt."""
         judged_changes = [change for change in self.judged if change.verdict != "not judged"]
         has_speeds = any(change.column.name in (_SPEEDUP, RATE) for change in judged_changes)
@@ -152,16 +152,16 @@ class ResultsComparison:
     @property
     def sentence(self) -> str:
         """The summary."""
-        if self.same_runs:
+        if self.is_one_measurement:
             return (
                 "These are the same runs: every number, times included, is equal on every prompt. "
                 "To measure again, run the job with another --out FOLDER"
             )
-        open_count = len(self.select("not judged"))
+        open_count = len(self.select_changes("not judged"))
         doubt = f"{self.inconclusive_reason}; " if self.inconclusive_reason else ""
         parts = [
-            format_count(len(self.select("regression")), "regression"),
-            format_count(len(self.select("improvement")), "improvement"),
+            format_count(len(self.select_changes("regression")), "regression"),
+            format_count(len(self.select_changes("improvement")), "improvement"),
             f"{format_count(self.compared_count, 'number')} compared",
         ]
         parts += [f"{open_count} not judged"] if open_count else []
@@ -173,7 +173,7 @@ class ResultsComparison:
         return doubt + ", ".join(parts)
 
 
-def compare(
+def compare_results(
     before: Path,
     after: Path,
     alpha: float = ALPHA,
@@ -189,7 +189,7 @@ def compare(
         if not bound < share < 1:
             raise UsageError(f"{name} is {share}, not a share below 1")
     numbers = (*_COMPARED_COLUMNS, RATE)
-    sides = read_side(before, numbers), read_side(after, numbers)
+    sides = read_comparison_side(before, numbers), read_comparison_side(after, numbers)
     pairs, alone = match_cells(sides, (before, after))
     has_failed = [[str(row["status"]) == "failed" for row in match.rows] for match in pairs]
     failures = [m for m, failed in zip(pairs, has_failed, strict=True) if failed == [False, True]]
@@ -204,7 +204,7 @@ def compare(
         judged=judge_changes(changes, alpha),
         failed=[(match.name, str(match.rows[1]["reason"])) for match in failures],
         alone=[(side, names) for side, names in alone.items() if names],
-        differing=list_differences(pairs, columns_both, sides),
+        differing=list_different_settings(pairs, columns_both, sides),
     )
 
 
@@ -244,7 +244,7 @@ def _judge_without_interval(change: NumberChange) -> NumberChange:
     return replace(change, verdict="regression", why=f"{change.why}, but less than half")
 
 
-def read_side(path: Path, only: Sequence[str] = ()) -> PageCells:
+def read_comparison_side(path: Path, only: Sequence[str] = ()) -> PageCells:
     """Returns a side from a ``results.csv``, the folder that holds one, or a results folder with
     several, of measured numbers ``only`` some. Raises ValueError: there are no rows there.
     """
@@ -256,7 +256,7 @@ def read_side(path: Path, only: Sequence[str] = ()) -> PageCells:
         raise UsageError(f"{str(path)!r}: answer files are read by spec-bench report answers first")
     if not any(path_tried.stat().st_size for path_tried in tables):
         raise UsageError(f"no {files.RESULTS} in {str(path)!r} or in the folders below it")
-    return read_cells(tables, None, only)
+    return read_page_cells(tables, None, only)
 
 
 def match_cells(
@@ -269,9 +269,9 @@ def match_cells(
     settings as it takes to tell the cells of each side apart. They may differ in other settings,
     which ``differing`` lists. Raises ValueError: no cell is on both sides.
     """
-    keys = _keys(*(side.rows for side in sides))
+    keys = _select_distinguishing_columns(*(side.rows for side in sides))
     first, second = (_index_cells(side.rows, keys) for side in sides)
-    names = _names([*first, *second], keys)
+    names = _name_cells([*first, *second], keys)
     pairs = [
         MatchedCell(names[key], (row, second[key][0]), (bases, second[key][1]))
         for key, (row, bases) in first.items()
@@ -290,7 +290,7 @@ def match_cells(
     return pairs, {"before": lost_names, "after": new_names}
 
 
-def _keys(*sides: pd.DataFrame) -> list[str]:
+def _select_distinguishing_columns(*sides: pd.DataFrame) -> list[str]:
     """As few columns as distinguish the cells."""
     present = [column.name for column in find_columns(sides[0].columns) if column.kind in _SETTINGS]
     keys = list(_ALWAYS)
@@ -314,11 +314,11 @@ def _index_cells(rows: pd.DataFrame, keys: Sequence[str]) -> dict[Key, tuple[Row
         members = to_rows(group.rows)
         bases = [r for r in members if r["decoder"] == "ar" and r["status"] != "failed"]
         for row in members:
-            cells[tuple(_text(row.get(key)) for key in keys)] = row, bases
+            cells[tuple(_format_setting(row.get(key)) for key in keys)] = row, bases
     return cells
 
 
-def _names(all_keys: Sequence[Key], keys: Sequence[str]) -> dict[Key, str]:
+def _name_cells(all_keys: Sequence[Key], keys: Sequence[str]) -> dict[Key, str]:
     """A cell's name for people: decoder, tree, task, pair, and the settings that others lack."""
     facts = {
         (key[:4], name, value) for key in all_keys for name, value in zip(keys, key, strict=True)
@@ -336,7 +336,7 @@ def _names(all_keys: Sequence[Key], keys: Sequence[str]) -> dict[Key, str]:
     return names
 
 
-def list_differences(
+def list_different_settings(
     pairs: Sequence[MatchedCell],
     columns_both: Sequence[Column],
     sides: Sequence[PageCells],
@@ -348,7 +348,7 @@ def list_differences(
     ]
     for match in pairs:
         for setting in setting_columns:
-            before, after = (_text(row.get(setting.name)) for row in match.rows)
+            before, after = (_format_setting(row.get(setting.name)) for row in match.rows)
             counts[setting.title, before, after] += before != after
     origins = [[origin for origin, _ in side.origins] for side in sides]
     for fact in dict.fromkeys(name for side in origins for origin in side for name in origin):
@@ -359,7 +359,7 @@ def list_differences(
     return [DifferentSetting(*key, cells) for key, cells in counts.most_common() if cells]
 
 
-def _text(value: Any) -> str:
+def _format_setting(value: Any) -> str:
     """Returns a setting as a text that does not depend on how its file was read."""
     if pd.isna(value):
         return _NOT_STATED
@@ -395,11 +395,13 @@ def compare_numbers(
             number_column for number_column in batch if isinstance(number_column, _PairedChange)
         ]
         intervals = iter(
-            make_together(_intervals, pairs, lambda number_column: number_column.statistic)
+            make_together(
+                _compute_change_intervals, pairs, lambda number_column: number_column.statistic
+            )
         )
         for change_or_pair in batch:
             change = (
-                _change(change_or_pair, next(intervals), margin)
+                _make_number_change(change_or_pair, next(intervals), margin)
                 if isinstance(change_or_pair, _PairedChange)
                 else change_or_pair
             )
@@ -429,9 +431,9 @@ def _pair_counts(
     digests = [row.get("prompts_digest") for row in match.rows]
     if len({str(column) for column in digests if not pd.isna(column) and column != ""}) > 1:
         return replace(change, why=_OTHER_PROMPTS)
-    if name == RATE and len({_text(row.get("machine")) for row in match.rows}) > 1:
+    if name == RATE and len({_format_setting(row.get("machine")) for row in match.rows}) > 1:
         return replace(change, why=_OTHER_MACHINE)
-    doubt = get_stall(row) or get_stall(row_after)
+    doubt = get_timing_doubt(row) or get_timing_doubt(row_after)
     is_settled = row.get("repeats", 1) >= ENOUGH and "stalled" in doubt
     if doubt and name in (_SPEEDUP, RATE) and not is_settled:
         return replace(change, why=doubt)
@@ -448,21 +450,23 @@ def _pair_counts(
     # of a speed-up: tokens, seconds, plain decoding's tokens and seconds
     statistic = RATIOS[4 if is_speedup else 2]
     if not is_speedup and (column.kind == "score" or describe_sums(row, name).mapped):
-        statistic = partial(value_of_sums, row=row, name=name)
+        statistic = partial(compute_value_of_sums, row=row, name=name)
     return _PairedChange(change, statistic, table.reshape(-1, *table.shape[2:]))
 
 
-def _intervals(pairs: Sequence[_PairedChange]) -> list[Interval | None]:
+def _compute_change_intervals(pairs: Sequence[_PairedChange]) -> list[Interval | None]:
     """Of the log-ratios of the sides' numbers, or of scores their differences; of one statistic."""
     change, statistic, _ = pairs[0]
     tables = [paired_change.table for paired_change in pairs]
     if change.relative:
-        return bootstrap_intervals(partial(_log_ratio, statistic), tables)
-    ratio_of_pairs = partial(_difference, statistic)
+        return bootstrap_intervals(partial(_compute_log_ratio, statistic), tables)
+    ratio_of_pairs = partial(_compute_score_difference, statistic)
     return [score_difference_interval(ratio_of_pairs, table.sum(axis=1)) for table in tables]
 
 
-def _change(paired_change: _PairedChange, interval: Interval | None, margin: float) -> NumberChange:
+def _make_number_change(
+    paired_change: _PairedChange, interval: Interval | None, margin: float
+) -> NumberChange:
     """Returns one number's change."""
     change, statistic, table = paired_change
     if interval is None:
@@ -485,11 +489,11 @@ def _change(paired_change: _PairedChange, interval: Interval | None, margin: flo
     )
 
 
-def _log_ratio(statistic: Callable[[Array], Array], sums: Array) -> Array:
+def _compute_log_ratio(statistic: Callable[[Array], Array], sums: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return _difference(lambda part: np.log(statistic(part)), sums)
+        return _compute_score_difference(lambda part: np.log(statistic(part)), sums)
 
 
-def _difference(statistic: Callable[[Array], Array], sums: Array) -> Array:
+def _compute_score_difference(statistic: Callable[[Array], Array], sums: Array) -> Array:
     first_sums, second = np.split(sums, 2)
     return statistic(second) - statistic(first_sums)

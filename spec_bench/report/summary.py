@@ -12,28 +12,28 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.records.sampling import describe_sampling
-from spec_bench.report.claims import Check, check_generally
+from spec_bench.report.claims import Check, check_general_claims
 from spec_bench.report.claims.verdict import summarise_claims
 from spec_bench.report.data.counts import RecordReader, read_origin
 from spec_bench.report.data.differences import qualify_speeds
 from spec_bench.report.data.rows import (
     Group,
-    check_models,
-    footnotes,
     format_harness_note,
     format_prompt_count,
     get_failure,
     get_interval,
     get_remarks,
     group_rows,
+    list_footnotes,
     read_results,
+    refuse_or_separate_models,
     to_rows,
 )
-from spec_bench.report.data.seeds import POOLED, SEEDS, pool_seeds, seeds_text
-from spec_bench.report.page.headline import headlines
-from spec_bench.report.page.results_table import numbers_by_category
+from spec_bench.report.data.seeds import POOLED, SEEDS, format_seeds, pool_seeds
+from spec_bench.report.page.headline import make_headlines
+from spec_bench.report.page.results_table import iter_category_numbers
 from spec_bench.report.papers.paper import Paper
-from spec_bench.report.tables.render import escape_markdown, markdown_table
+from spec_bench.report.tables.render import escape_markdown, format_markdown_table
 from spec_bench.system.files import write_text
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.names import MARKS, summarise_doubts
@@ -43,53 +43,53 @@ _OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the
 _MAX_ROWS = 400  # rows of a task's table: a search has thousands
 
 
-def write_report(results: Path, folder: Path) -> None:
+def write_results_report(results: Path, folder: Path) -> None:
     """Writes the table with the checks, draws the figure, prints the answers. Raises ValueError:
     there is no such file, it has no rows, or the records beside it were altered.
     """
-    from spec_bench.report.figures.sweep import draw  # matplotlib is slow to load
+    from spec_bench.report.figures.sweep import save_sweep_picture  # matplotlib is slow to load
 
     records = RecordReader(results)
-    rows = pool_seeds(check_models(read_results(results)), records)
+    rows = pool_seeds(refuse_or_separate_models(read_results(results)), records)
     groups = group_rows(rows)
-    answers = [line.sentence for line in headlines(groups)]
+    answers = [line.sentence for line in make_headlines(groups)]
     answer_lines = "".join(f"- {escape_markdown(answer)}\n" for answer in answers)
     parts = [
         *([f"### Answer\n\n{answer_lines}"] if answers else []),
-        markdown(groups, results),
-        *categories_markdown(groups, records),
-        f"### Checks\n\n{checks_markdown(check_generally(rows, records), None)}\n",
+        format_groups_markdown(groups, results),
+        *iter_category_tables_markdown(groups, records),
+        f"### Checks\n\n{format_checks_markdown(check_general_claims(rows, records), None)}\n",
     ]
     write_text(folder / "table.md", "\n".join(parts))
-    is_drawn = draw(groups, folder / "figure.png")
+    is_drawn = save_sweep_picture(groups, folder / "figure.png")
     figure = f"; figure: {folder / 'figure.png'}" if is_drawn else ""
     print(*answers, sep="\n")
     print(f"all columns and checks: {folder / 'table.md'}{figure}")
 
 
-def markdown(groups: Sequence[Group], results: Path) -> str:
+def format_groups_markdown(groups: Sequence[Group], results: Path) -> str:
     """Returns all groups' tables and where they were measured."""
-    parts = [_group_table(group) for group in groups]
-    return "\n\n".join([*parts, _footer(groups, results)]) + "\n"
+    parts = [_format_group_table(group) for group in groups]
+    return "\n\n".join([*parts, _format_footer(groups, results)]) + "\n"
 
 
-def categories_markdown(groups: Sequence[Group], records: RecordReader) -> Iterator[str]:
+def iter_category_tables_markdown(groups: Sequence[Group], records: RecordReader) -> Iterator[str]:
     """Two tables of each group whose prompts have categories."""
     for group in groups:
-        for title, counts, overall, cells in numbers_by_category(group, records):
+        for title, counts, overall, cells in iter_category_numbers(group, records):
             heads = ["decoder", "spec", *(f"{name} ({n})" for name, n in counts.items()), *overall]
             lines = []
             for row, numbers in cells:
                 if any(numbers):
                     texts = (f"{number:.2f}" if number else "" for number in numbers)
                     lines.append([str(row["decoder"]), str(row["spec"]), *texts])
-            table = markdown_table(heads, lines, labels=2)
+            table = format_markdown_table(heads, lines, labels=2)
             yield f"### {escape_markdown(group.title)} by category: {title}\n\n{table}\n"
 
 
-def checks_markdown(checks: Sequence[Check], paper: Paper | None) -> str:
+def format_checks_markdown(checks: Sequence[Check], paper: Paper | None) -> str:
     """Returns how many checks, of a paper or (None) ours, have which verdict, and all of them."""
-    verdicts = markdown_table(
+    verdicts = format_markdown_table(
         ("claim", "on", "evidence", "verdict"),
         [(check.claim, check.where, check.evidence, check.verdict) for check in checks],
         labels=4,
@@ -97,7 +97,7 @@ def checks_markdown(checks: Sequence[Check], paper: Paper | None) -> str:
     return f"{escape_markdown(summarise_claims(checks, paper).sentence)}\n\n{verdicts}"
 
 
-def _group_table(group: Group) -> str:
+def _format_group_table(group: Group) -> str:
     """One task's table: columns with an interval, then counts that explain a score."""
     all_rows = group.rows
     rows = group.rows.sort_values("speedup", ascending=False, kind="stable")
@@ -121,7 +121,7 @@ def _group_table(group: Group) -> str:
     heads = [
         c.name.replace("_", " ") if c.kind in ("score", "count") else c.title for c in columns_shown
     ]
-    table = markdown_table(["decoder", "spec", *heads], lines, labels=2)
+    table = format_markdown_table(["decoder", "spec", *heads], lines, labels=2)
     rows_left = len(all_rows) - len(rows)
     rest_text = (
         f"\n{rows_left} more rows, none known to be faster, are in results.csv.\n"
@@ -131,12 +131,12 @@ def _group_table(group: Group) -> str:
     return f"### {escape_markdown(group.title)}\n\n{table}{rest_text}"
 
 
-def _footer(groups: Sequence[Group], results: Path) -> str:
+def _format_footer(groups: Sequence[Group], results: Path) -> str:
     """Pair, sample size, machine and versions, as the records have them."""
     first_row = groups[0].rows.iloc[0]
     facts = [f"pair {first_row.pair}", f"batch size {first_row.batch_size}"]
     facts += dict.fromkeys(filter(None, (format_harness_note(group.rows) for group in groups)))
-    facts += [f"{group.title}: {_settings(group)}" for group in groups]
+    facts += [f"{group.title}: {_describe_group_settings(group)}" for group in groups]
     origin: Mapping[str, Any] = read_origin(results, str(first_row.run_id).split(",")[0]) or {}
     if origin:
         devices = ", ".join(origin["torch"]["devices"]) or origin["cpu"]
@@ -153,14 +153,14 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
         for doubt in summarise_doubts(to_rows(group.rows))
     ]
     rows = pd.concat([group.rows for group in groups])
-    facts += [*footnotes(rows), *dict.fromkeys(qualify_speeds(to_rows(rows), ["speedup"]))]
+    facts += [*list_footnotes(rows), *dict.fromkeys(qualify_speeds(to_rows(rows), ["speedup"]))]
     intervals = "In brackets: 95% intervals, bootstrap over prompts, paired by prompt for speedup."
     return "\n".join([intervals, "", *(f"- {escape_markdown(fact)}" for fact in facts)])
 
 
-def _settings(group: Group) -> str:
+def _describe_group_settings(group: Group) -> str:
     row = group.rows.iloc[0]
     prompts = format_prompt_count(group.rows) or "no prompts"
     match = re.search(r"scored: [^|;]*", str(row.get("quality_signature", "")))
     score_text = f", {match[0]}" if match else ""
-    return f"{prompts}, {describe_sampling(row)}, {seeds_text(row)}{score_text}"
+    return f"{prompts}, {describe_sampling(row)}, {format_seeds(row)}{score_text}"

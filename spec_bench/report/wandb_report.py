@@ -19,17 +19,22 @@ import pandas as pd
 
 from spec_bench.records.types import CellResult
 from spec_bench.report import summary
-from spec_bench.report.claims import check_claims, check_generally
+from spec_bench.report.claims import check_claims, check_general_claims
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import (
     Group,
     drop_duplicate_cells,
-    find_known,
+    find_filled_column,
     format_group_title,
     group_rows,
     to_rows,
 )
-from spec_bench.report.page.build import find_paper, list_tables, read_cells, results_file
+from spec_bench.report.page.build import (
+    build_page_tables,
+    find_paper_of_experiment,
+    find_results_file,
+    read_page_cells,
+)
 from spec_bench.report.tables import render
 from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.settings.fields import one_line
@@ -47,7 +52,7 @@ _MOST_RUNS = 100  # that a panel shows
 _JOULES = "energy_j_per_token"
 
 
-def read_offline(folder: Path) -> list[CellResult]:
+def read_offline_runs(folder: Path) -> list[CellResult]:
     """Reads the cells of offline runs with W&B's own reader; of a cell's several runs the last
     counts. Raises ValueError: there is none, or W&B cannot read it.
     """
@@ -74,14 +79,14 @@ def read_offline(folder: Path) -> list[CellResult]:
     return [*results.values()]
 
 
-def publish(options: Namespace) -> None:
+def publish_wandb_report(options: Namespace) -> None:
     """Publishes the report of a project's runs, of one task or ("") of all; or writes it where a
     file is given, as the JSON that W&B would be sent, without a network; or prints what offline
     runs hold. Raises ValueError: there is no account, the package for reports is not installed, or
     an experiment is not there.
     """
     if options.offline:
-        cells = read_offline(options.offline)
+        cells = read_offline_runs(options.offline)
         print_results(cells, ())
         if options.out:
             write_results_csv(options.out, [result_to_row(cell) for cell in cells])
@@ -93,14 +98,14 @@ def publish(options: Namespace) -> None:
     project = options.project or os.environ.get("WANDB_PROJECT") or WandbSettings.project
     entity = options.entity or os.environ.get("WANDB_ENTITY")
     results = options.results
-    tables = [results_file(name, results) for name in options.names]
+    tables = [find_results_file(name, results) for name in options.names]
     tables = tables or [
         path for path in results_files(results) if project in read_logged_projects(path)
     ]
     if not tables:
         print(f"below {str(results)!r} is nothing of project {project!r}: panels without tables")
     settings = {"project": project, "title": f"spec_bench: {options.task or project}"}
-    settings |= {"blocks": [*build_blocks(wr, tables, options.task)], "width": "fluid"}
+    settings |= {"blocks": [*iter_report_blocks(wr, tables, options.task)], "width": "fluid"}
     if options.dry_run:
         report: Any = wr.Report(entity=entity or "", **settings)
         spec = report._to_model().spec
@@ -114,12 +119,12 @@ def publish(options: Namespace) -> None:
         print(f"report: {report.url}")
 
 
-def build_blocks(wr: Any, tables: Sequence[Path], task: str = "") -> Iterator[Any]:
+def iter_report_blocks(wr: Any, tables: Sequence[Path], task: str = "") -> Iterator[Any]:
     """Yields the report of one task, or ("") of all, top to bottom: panels and a table of each pair
     and task; of each experiment its paper's tables and the checks; all rows; the prompts one by
     one. Without a results file all runs are in the same panels.
     """
-    cells = read_cells(tables) if tables else None
+    cells = read_page_cells(tables) if tables else None
     rows = cells.rows if cells else pd.DataFrame(columns=["task", "file"])
     rows = rows[rows.task == task] if task else rows
     groups = group_rows(drop_duplicate_cells(rows)) if len(rows) else []
@@ -129,14 +134,16 @@ def build_blocks(wr: Any, tables: Sequence[Path], task: str = "") -> Iterator[An
     for group in groups:
         runset = _make_runset(wr, group)
         yield wr.H2(runset.name)
-        yield wr.PanelGrid(runsets=[runset], panels=_summary_panels(wr, group.rows))
-        yield wr.MarkdownBlock(summary.markdown([group], Path(group.rows.file.iloc[0])))
+        yield wr.PanelGrid(runsets=[runset], panels=_make_summary_panels(wr, group.rows))
+        yield wr.MarkdownBlock(
+            summary.format_groups_markdown([group], Path(group.rows.file.iloc[0]))
+        )
     if not groups:
         yield wr.H2("Cells")
-        yield wr.PanelGrid(runsets=[all_cells], panels=_summary_panels(wr, rows))
+        yield wr.PanelGrid(runsets=[all_cells], panels=_make_summary_panels(wr, rows))
     records = cells.records if cells else RecordReader(None)
     for file, part in rows.groupby("file", sort=False):
-        yield from _experiment_blocks(wr, Path(file), part, records)
+        yield from _iter_experiment_blocks(wr, Path(file), part, records)
     table_runs = wr.Runset(name="tables", filters=f"JobType = {TABLE!r}{of_task}")
     yield wr.H2("All rows")
     table = wr.WeavePanelSummaryTable(table_name="results", layout=wr.Layout(w=24, h=10))
@@ -145,9 +152,9 @@ def build_blocks(wr: Any, tables: Sequence[Path], task: str = "") -> Iterator[An
     for group in groups:
         runset = _make_runset(wr, group)
         yield wr.H3(runset.name)
-        yield wr.PanelGrid(runsets=[runset], panels=_history_panels(wr, group.rows))
+        yield wr.PanelGrid(runsets=[runset], panels=_make_history_panels(wr, group.rows))
     if not groups:
-        yield wr.PanelGrid(runsets=[all_cells], panels=_history_panels(wr, rows))
+        yield wr.PanelGrid(runsets=[all_cells], panels=_make_history_panels(wr, rows))
 
 
 def _make_runset(wr: Any, group: Group) -> Any:
@@ -165,29 +172,35 @@ def _make_runset(wr: Any, group: Group) -> Any:
     )
 
 
-def _summary_panels(wr: Any, rows: pd.DataFrame) -> list[Any]:
+def _make_summary_panels(wr: Any, rows: pd.DataFrame) -> list[Any]:
     """Makes the panels of what the rows have: bars between the ends of their intervals, and block
     efficiency by nodes.
     """
     titles = {"speedup": "Speed-up, between its 95% ends"}
-    titles |= {name: f"{title}, plain decoding's beside it" for name, title in _scores(rows)}
+    titles |= {
+        name: f"{title}, plain decoding's beside it" for name, title in _list_score_titles(rows)
+    }
     titles |= {_JOULES: "Joules per token"}
     panels = []
     for name, title in titles.items():
-        bars = [bar for bar in (f"{name}_low", name, f"{name}_high") if _has(rows, bar)]
+        bars = [bar for bar in (f"{name}_low", name, f"{name}_high") if _has_values(rows, bar)]
         limits = {"max_runs_to_show": _MOST_RUNS, "max_bars_to_show": _MOST_RUNS}
         panels += [wr.BarPlot(title=title, metrics=bars, **limits)] if bars else []
-    if _has(rows, "block_efficiency") and _has(rows, "nodes_per_call"):
+    if _has_values(rows, "block_efficiency") and _has_values(rows, "nodes_per_call"):
         title = "Block efficiency by budget (nodes of a call)"
         panels.insert(1, wr.ScatterPlot(title=title, x="nodes_per_call", y="block_efficiency"))
     return panels
 
 
-def _history_panels(wr: Any, rows: pd.DataFrame) -> list[Any]:
+def _make_history_panels(wr: Any, rows: pd.DataFrame) -> list[Any]:
     """Makes the panels of what was logged prompt by prompt."""
     lines = {name: title for name, title in HISTORY.items() if "energy" not in name}
-    lines |= {f"prompt/{name}": title for name, title in _scores(rows) if columns.find_column(name)}
-    if _has(rows, _JOULES):
+    lines |= {
+        f"prompt/{name}": title
+        for name, title in _list_score_titles(rows)
+        if columns.find_column(name)
+    }
+    if _has_values(rows, _JOULES):
         lines["prompt/energy_j"] = HISTORY["prompt/energy_j"]
     return [
         wr.LinePlot(
@@ -200,18 +213,18 @@ def _history_panels(wr: Any, rows: pd.DataFrame) -> list[Any]:
     ]
 
 
-def _has(rows: pd.DataFrame, name: str) -> bool:
+def _has_values(rows: pd.DataFrame, name: str) -> bool:
     """Returns whether some row has a value in a column; without rows any run may."""
-    return rows.empty or find_known(rows, [name]) is not None
+    return rows.empty or find_filled_column(rows, [name]) is not None
 
 
-def _scores(rows: pd.DataFrame) -> list[tuple[str, str]]:
+def _list_score_titles(rows: pd.DataFrame) -> list[tuple[str, str]]:
     """Lists the scores that some row has, with their titles; without rows all of ours."""
     present = columns.find_columns(rows.columns) if len(rows) else columns.COLUMNS
-    return [(c.name, c.title) for c in present if c.kind == "score" and _has(rows, c.name)]
+    return [(c.name, c.title) for c in present if c.kind == "score" and _has_values(rows, c.name)]
 
 
-def _experiment_blocks(
+def _iter_experiment_blocks(
     wr: Any,
     file: Path,
     rows: pd.DataFrame,
@@ -220,10 +233,12 @@ def _experiment_blocks(
     """Yields a paper's tables, printed beside measured, and the checks of its claims; of an
     experiment that is no paper's our own checks.
     """
-    paper, items = find_paper(file.parent.name)
-    tables = list_tables(items, MeasuredRows(rows, results_folder(file)))
-    checks = check_claims(paper.name, rows, records) if paper else check_generally(rows, records)
+    paper, items = find_paper_of_experiment(file.parent.name)
+    tables = build_page_tables(items, MeasuredRows(rows, results_folder(file)))
+    checks = (
+        check_claims(paper.name, rows, records) if paper else check_general_claims(rows, records)
+    )
     heading = "printed beside measured, and " if tables else ""
     yield wr.H2(f"{file.parent.name}: {heading}the checks")
-    yield from (wr.MarkdownBlock(render.markdown(table)) for table in tables)
-    yield wr.MarkdownBlock(summary.checks_markdown(checks, paper))
+    yield from (wr.MarkdownBlock(render.format_table_markdown(table)) for table in tables)
+    yield wr.MarkdownBlock(summary.format_checks_markdown(checks, paper))

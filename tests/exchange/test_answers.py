@@ -10,18 +10,18 @@ import pytest
 from spec_bench.exchange.read import read_answers
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records.types import Generation, StepRecord
-from spec_bench.report.claims import check_generally
-from spec_bench.report.comparison import compare
+from spec_bench.report.claims import check_general_claims
+from spec_bench.report.comparison import compare_results
 from spec_bench.report.data.categories import (
     OTHERS,
     UNKNOWN,
-    compute_by_category,
-    prompts_by_category,
+    compute_numbers_by_category,
+    group_prompts_by_category,
 )
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import group_rows, read_results
 from spec_bench.report.data.seeds import pool_seeds
-from spec_bench.report.summary import categories_markdown
+from spec_bench.report.summary import iter_category_tables_markdown
 from spec_bench.system import files
 from tests.commands import answers as write_ours
 from tests.commands import report as main
@@ -73,17 +73,24 @@ def test_what_we_write_and_read_back_has_the_same_numbers(ours):
     assert back.harness.tolist() == ["ours", "ours"]
     names = ("block_efficiency", "token_rate", "token_rate_end_to_end")
     for (one, two), name in product(zip(("ar", "sd"), back.run_id, strict=True), names):
-        first, second = records.counts({"run_id": one}, name), again.counts({"run_id": two}, name)
+        first, second = (
+            records.get_counts({"run_id": one}, name),
+            again.get_counts({"run_id": two}, name),
+        )
         sums = [np.sum([*each.values()], axis=0) for each in (first, second)]
         assert sums[1] == pytest.approx(sums[0], rel=1e-12) and sums[0].all()
     (own,), (mine,) = group_rows(read_results(ours)), group_rows(back)
-    _, (_, first) = compute_by_category(own, prompts_by_category(own, records), records)
-    _, (_, second) = compute_by_category(mine, prompts_by_category(mine, again), again)
+    _, (_, first) = compute_numbers_by_category(
+        own, group_prompts_by_category(own, records), records
+    )
+    _, (_, second) = compute_numbers_by_category(
+        mine, group_prompts_by_category(mine, again), again
+    )
     for kind in ("multi-turn conversation", "translation", "rag"):
         one, other = first["speedup"][kind].value, second["speedup"][kind].value
         assert other == pytest.approx(one, rel=1e-12)
         assert second["block_efficiency"][kind].value == first["block_efficiency"][kind].value
-    speed, _ = categories_markdown([own], records)  # Spec-Bench's own table
+    speed, _ = iter_category_tables_markdown([own], records)  # Spec-Bench's own table
     head = "| decoder | spec | multi-turn conversation (12) | translation (3) | rag (3) |"
     assert f"{head} mean accepted tokens | overall |" in speed
 
@@ -113,10 +120,10 @@ def test_three_repeats_of_one_system_do_not_beat_each_other(tmp_path):
         other = peers(folder / "eagle.jsonl", 2 * repeat + 1, 50.0)
         tables.append(read(base, other, "spec_bench", folder / "results").parent)
     for one, other in combinations(tables, 2):
-        found = compare(one, other)
-        same = [each.column.name for each in found.select("no change shown")]
+        found = compare_results(one, other)
+        same = [each.column.name for each in found.select_changes("no change shown")]
         assert sorted(same) == ["speedup", "token_rate"]
-        assert not found.select("regression") and not found.select("improvement")
+        assert not found.select_changes("regression") and not found.select_changes("improvement")
 
 
 def test_the_speed_up_of_spec_benchs_own_script_stands_beside_ours(tmp_path, capsys):
@@ -226,7 +233,9 @@ def numbers(results, column):
     (group,), records = group_rows(frame(*ROWS)), RecordReader(results)
     return {
         cell["decoder"]: {kind: each.value for kind, each in found[column].items()}
-        for cell, found in compute_by_category(group, prompts_by_category(group, records), records)
+        for cell, found in compute_numbers_by_category(
+            group, group_prompts_by_category(group, records), records
+        )
     }
 
 
@@ -248,7 +257,9 @@ def test_a_handful_of_prompts_has_no_interval_over_prompts_however_many_seeds(re
             cells.append({**row(decoder, spec, **MT_BENCH, run_id=run), "seed": seed})
     records = RecordReader(results)
     (group,) = group_rows(pool_seeds(frame(*cells), records))
-    _, (_, chain) = compute_by_category(group, prompts_by_category(group, records), records)
+    _, (_, chain) = compute_numbers_by_category(
+        group, group_prompts_by_category(group, records), records
+    )
     for column in ("speedup", "block_efficiency"):
         four, five = (chain[column][name] for name in ("a", "b"))
         assert (four.low, four.high) == (None, None)
@@ -265,16 +276,16 @@ def test_many_categories_share_a_last_column_and_none_has_its_own(results):
     many = ["big"] * 2 + [f"{n}" for n in range(30)] + [""]
     record(results, "ar", [[0]] * 33, depth=0, categories=many)
     (group,) = group_rows(frame(*ROWS[:1]))
-    kinds = prompts_by_category(group, RecordReader(results))
+    kinds = group_prompts_by_category(group, RecordReader(results))
     assert ([*kinds][-1], len(kinds), sum(map(len, kinds.values()))) == (OTHERS, 25, 33)
     record(results, "ar", [[0]] * 3, depth=0, categories=["", "qa", ""])
-    assert [*prompts_by_category(group, RecordReader(results))] == ["qa", UNKNOWN]
+    assert [*group_prompts_by_category(group, RecordReader(results))] == ["qa", UNKNOWN]
     record(results, "ar", [[0]] * 2, depth=0)
-    assert prompts_by_category(group, RecordReader(results)) == {}
+    assert group_prompts_by_category(group, RecordReader(results)) == {}
 
 
 def test_table_and_verdicts_say_what_each_category_says(results):
-    checks = check_generally(frame(*ROWS), results)
+    checks = check_general_claims(frame(*ROWS), results)
     assert [(c.where, c.verdict) for c in checks if "category" in c.where] == [
         ("mt_bench, category qa", "holds"),
         ("mt_bench, category math", "holds"),
@@ -282,7 +293,7 @@ def test_table_and_verdicts_say_what_each_category_says(results):
     assert checks[-1].evidence.startswith(
         "+100.0% [+44.1%, +177.6%] against ar's token rate, on 8 prompts"
     )
-    speed, tokens = categories_markdown(group_rows(frame(*ROWS)), RecordReader(results))
+    speed, tokens = iter_category_tables_markdown(group_rows(frame(*ROWS)), RecordReader(results))
     assert "| decoder | spec | qa (8) | math (8) | overall |" in speed
     assert "| sd | 3 | 2.00 [2.00, 3.42] | 2.00 [1.65, 2.00] | 1.50 [1.40, 1.60] |" in speed
     assert "| sd | 3 | 1.00 [1.00, 1.71] | 4.00 [3.29, 4.00] | 2.50 |" in tokens

@@ -23,7 +23,7 @@ from spec_bench.jobs.config.pair import Pair, PairSettings
 from spec_bench.jobs.config.simulation import read_efficiencies
 from spec_bench.records import cell_folder
 from spec_bench.records.sampling import SamplingSettings
-from spec_bench.report.papers.items import recipe_cells
+from spec_bench.report.papers.items import list_recipe_cells
 from spec_bench.settings.configs import conf_dir, conf_dirs
 from spec_bench.vocabulary.decoders import load_decoder
 from spec_bench.vocabulary.names import decoder_style
@@ -59,7 +59,9 @@ def test_a_drafter_or_rule_that_is_a_name_stands_in_place_of_the_decoders_own():
     assert cell.title == "eagle3_rsd_c_traversal 2-1"
     assert (cell.config.drafts, cell.config.heads) == (0, "eagle3")
     assert cell.settings["drafter"] == {"kind": "eagle3"}
-    assert recipe_cells("eagle=rules")[0] == "eagle3_sd:5"  # the report looks for that very name
+    assert (
+        list_recipe_cells("eagle=rules")[0] == "eagle3_sd:5"
+    )  # the report looks for that very name
     chosen = dict(compose_config(["decoder=rsd_s", "decoder.verifier=traversal"]).decoder)
     assert cells_of(chosen=chosen, spec="4x3")[1].title == "rsd_s_traversal 4x3"
 

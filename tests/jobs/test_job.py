@@ -27,11 +27,11 @@ from spec_bench.measure import provenance
 from spec_bench.metrics import plain
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
-from spec_bench.report.claims.contrast import difference
-from spec_bench.report.comparison import compare
+from spec_bench.report.claims.contrast import compute_difference
+from spec_bench.report.comparison import compare_results
 from spec_bench.report.data import rows as table_rows
 from spec_bench.report.data.counts import RecordReader
-from spec_bench.report.page.headline import sentences
+from spec_bench.report.page.headline import summarise_runs
 from spec_bench.system import files
 from tests.jobs.tiny import cut, failing, make_task, overrides, rows_of, tokens_of
 from tests.question_files import written
@@ -457,7 +457,7 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
     assert [each.decode_s for each in kept] == [each.decode_s for each in retimed]
     rows = {row["run_id"]: row for row in table_rows.to_rows(table_rows.read_results(table))}
     pair = ((rows[added.run_id],), (rows[baseline.run_id],))
-    gap = difference([[pair]], "token_rate", RecordReader(table))
+    gap = compute_difference([[pair]], "token_rate", RecordReader(table))
     assert gap and gap.tested and gap.value == pytest.approx(speedup - 1)
 
 
@@ -529,9 +529,9 @@ def test_a_job_beside_programs_that_take_its_cores_says_so_is_marked_and_decides
     assert len(lines) == 1
     share = r"speedup: disturbed: threads waited for a core (69|70|71)\.[0-9]% of the time"
     assert all(re.match(share, each.reason) for each in busy)
-    (answer,) = sentences(tmp_path / "results/default/results.csv", {e.run_id for e in busy})
+    (answer,) = summarise_runs(tmp_path / "results/default/results.csv", {e.run_id for e in busy})
     assert "surely" not in answer and "disturbed" in answer and "use " not in answer
-    both = compare(tmp_path / "quiet", tmp_path / "results")
+    both = compare_results(tmp_path / "quiet", tmp_path / "results")
     times = [each for each in both.judged if each.column.name in ("speedup", "token_rate")]
     assert times and {each.verdict for each in times} == {"not judged"}
     assert all("disturbed" in each.why for each in times) and not both.regressed

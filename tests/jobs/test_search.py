@@ -183,7 +183,9 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
         return run(job)
 
     monkeypatch.setattr(search, "run_stages", interrupted)
-    monkeypatch.setattr(search, "get_stall", lambda row: "")  # whoever else uses this machine
+    monkeypatch.setattr(
+        search, "get_timing_doubt", lambda row: ""
+    )  # whoever else uses this machine
     with pytest.raises(KeyboardInterrupt):
         recommend(words)
     screened = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("generations.jsonl")}
@@ -220,7 +222,7 @@ class CountsOfSpeeds:
     def __init__(self, results):
         """Of no file."""
 
-    def counts(self, row, name):
+    def get_counts(self, row, name):
         assert name == "token_rate"
         prompts = (f"{row['run_id']} {place}" for place in range(int(row["prompts"])))
         return {prompt: (float(row[name]), 1.0) for prompt in prompts}
@@ -270,7 +272,7 @@ def test_a_search_says_the_time_that_is_left_and_names_of_those_that_tie_the_fir
 def test_disturbed_candidates_are_marked_and_say_nothing_of_what_a_draft_would_need(
     tmp_path, capsys, caplog, monkeypatch
 ):
-    monkeypatch.setattr(search, "get_stall", lambda row: "disturbed: threads waited")
+    monkeypatch.setattr(search, "get_timing_doubt", lambda row: "disturbed: threads waited")
     told = [*SMALL, "prompts=2", "confirm.prompts=2", "pair.target=embedded:target"]
     told += ["cells=[sd:2,prompt_lookup,hf_prompt_lookup,medusa]", f"results={tmp_path}"]
     assert recommend(told) == 0

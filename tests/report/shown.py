@@ -8,17 +8,17 @@ from typing import NamedTuple
 import pandas as pd
 
 from spec_bench.report.data.rows import read_rows
-from spec_bench.report.figures import NothingMeasuredError, draw_item, figure_names
-from spec_bench.report.figures.cells import derive
+from spec_bench.report.figures import NothingMeasuredError, draw_item, name_figure_files
+from spec_bench.report.figures.cells import add_figure_columns
 from spec_bench.report.figures.grid import draw_grid
 from spec_bench.report.figures.panels import DrawnSeries, Panel
-from spec_bench.report.figures.style import settings
-from spec_bench.report.page.build import list_figures
-from spec_bench.report.papers.paper import find_figure, find_table, load_paper, recipes_by_name
+from spec_bench.report.figures.style import figure_settings_applied
+from spec_bench.report.page.build import list_page_figures
+from spec_bench.report.papers.paper import find_figure, find_recipes_by_name, find_table, load_paper
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.report.tables.printed import PLACE, RequestedCell, TableSheet
-from spec_bench.report.tables.render import markdown
+from spec_bench.report.tables.render import format_table_markdown
 from spec_bench.system.files import results_files
 
 EMBEDDED = Path(__file__).resolve().parents[2] / "results" / "embedded"
@@ -31,7 +31,7 @@ def table(name, folder, pair=None):
 def line_of(grid, *labels):
     """The first line of the table that begins with these labels."""
     start = "| " + " | ".join(labels) + " |"
-    return next(line for line in markdown(grid).splitlines() if line.startswith(start))
+    return next(line for line in format_table_markdown(grid).splitlines() if line.startswith(start))
 
 
 def place(printed="", **more):
@@ -79,7 +79,7 @@ def figure_of(name, rows):
 
 
 def figure_from(rows, x, y, said=None, /, **look):
-    return draw_grid(derive(rows), x, y, **(said or {}), **look)
+    return draw_grid(add_figure_columns(rows), x, y, **(said or {}), **look)
 
 
 def panels(figure):
@@ -104,13 +104,13 @@ def points(series):
 def committed_figures(experiment, **more):
     """What ``report all`` draws of a committed experiment with more columns, by the file's name."""
     rows = read_rows([EMBEDDED / experiment / "results.csv"]).assign(**more)
-    found, paper = {}, load_paper(recipes_by_name()[experiment].partition("=")[0])
+    found, paper = {}, load_paper(find_recipes_by_name()[experiment].partition("=")[0])
     items = [item for item in paper.items if experiment in item.experiments]
-    for each in list_figures(paper, items, MeasuredRows(rows)):
+    for each in list_page_figures(paper, items, MeasuredRows(rows)):
         try:
-            with settings():
+            with figure_settings_applied():
                 drawn = draw_item(each.item, rows[rows.pair.isin(each.pairs)])
         except NothingMeasuredError:
             continue
-        found.update(zip(figure_names(each.item, drawn), drawn, strict=True))
+        found.update(zip(name_figure_files(each.item, drawn), drawn, strict=True))
     return found

@@ -10,13 +10,13 @@ import pytest
 
 from spec_bench.metrics.interval import Interval, bonferroni_ends, p_value_above
 from spec_bench.records import cell_folder
-from spec_bench.report.claims import check_claims, check_generally, select_measured_rows
+from spec_bench.report.claims import check_claims, check_general_claims, select_evidence_rows
 from spec_bench.report.claims.ask import ClaimQuery, cells
 from spec_bench.report.claims.contrast import (
     Difference,
-    combine,
+    combine_counts,
+    compute_difference,
     compute_mean_difference,
-    difference,
 )
 from spec_bench.report.claims.general import check_exact_scores
 from spec_bench.report.claims.verdict import (
@@ -27,7 +27,7 @@ from spec_bench.report.claims.verdict import (
     WITHIN_NOISE,
     Check,
     correct_verdicts,
-    holm_verdicts,
+    list_holm_verdicts,
     p_value_of_all,
     p_value_of_most,
     summarise_claims,
@@ -48,7 +48,7 @@ def results(tmp_path):
 
 
 def gap_of(metric, results, *sides):
-    return difference([[sides]], metric, RecordReader(results))
+    return compute_difference([[sides]], metric, RecordReader(results))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_look_up_that_hit_on_no_or_one_prompt_is_not_sure_to_be_as_plain_decod
         record(results, "looked", [hits, *[[0] * 9] * (prompts - 1)], depth=10)
         gap = gap_of("block_efficiency", results, *sides)
         assert gap.value == pytest.approx(value)
-        assert holm_verdicts([gap.within(0.02)]) == [WITHIN_NOISE]
+        assert list_holm_verdicts([gap.within(0.02)]) == [WITHIN_NOISE]
         assert gap.ends[1] > 1.0
 
 
@@ -91,7 +91,7 @@ def test_sides_that_are_equal_call_by_call_on_prompts_that_differ_are_exactly_eq
         record(results, name, [[0, 1], [1, 2], [3, 2], [0, 0], [2, 2]])
     gap = gap_of("block_efficiency", results, *((row("sd", "3", run_id=n),) for n in "ab"))
     assert (gap.value, gap.ends, gap.prompts) == (0.0, (0.0, 0.0), 5)
-    assert holm_verdicts([gap.within(0.02)]) == [HOLDS]
+    assert list_holm_verdicts([gap.within(0.02)]) == [HOLDS]
 
 
 def test_prompts_of_one_batch_are_one_block_of_a_difference_in_times(results):
@@ -171,10 +171,10 @@ def test_scores_without_records_are_not_decided_and_say_nothing_of_what_is_not_e
 )
 def test_any_files_orderings_are_checked_where_records_are_there(ours, theirs, verdict, results):
     rows = frame(cell("rsd_s", "3x3", 1.0), cell("rsd_s", "4x3", 9.0), cell("rsd_c", "2-2-2", 1.0))
-    assert check_generally(rows, results) == []
+    assert check_general_claims(rows, results) == []
     record(results, "rsd_s-3x3", ours)
     record(results, "rsd_c-2-2-2", theirs)
-    (check,) = check_generally(rows, results)
+    (check,) = check_general_claims(rows, results)
     assert check.claim == "rsd_s > rsd_c in block efficiency"
     assert check.evidence.startswith("difference ")
     assert check.verdict == verdict
@@ -185,7 +185,7 @@ def test_orderings_of_any_results_file_are_pooled_over_tasks(results):
     for task, (decoder, accepted) in product(("xsum", "dolly"), (("spectr", HIGH), ("sd", LOW))):
         record(results, f"{decoder}-{task}", accepted)
         cells.append(cell(decoder, "3", 1.0, task=task, run_id=f"{decoder}-{task}"))
-    checks = check_generally(frame(*cells), results)
+    checks = check_general_claims(frame(*cells), results)
     assert [check.where for check in checks] == ["xsum", "dolly", "all tasks"]
 
 
@@ -199,7 +199,7 @@ def test_orderings_of_any_results_file_are_pooled_over_tasks(results):
 )
 def test_the_fastest_decoder_is_compared_with_the_baseline(rate, said, verdict, results):
     def checked(*cells):
-        checks = check_generally(recorded(results, frame(*cells)), results)
+        checks = check_general_claims(recorded(results, frame(*cells)), results)
         return only(checks, "the fastest beats ar")
 
     baseline = row("ar", speedup=1.0, token_rate=10.0)
@@ -216,7 +216,7 @@ def test_the_fastest_decoder_is_compared_with_the_baseline(rate, said, verdict, 
     assert f", {how}; {on_all}, best of 2 on 8 prompts" in check.evidence
     theirs = row("hf_assisted", "3", speedup=9.0, token_rate=90.0, lossless="unaudited")
     assert checked(*cells, theirs) == check
-    (check,) = check_generally(frame(*cells), results.with_name("unrecorded"))
+    (check,) = check_general_claims(frame(*cells), results.with_name("unrecorded"))
     assert (check.verdict, check.p_values) == ("not decided", None)
     assert check.evidence.startswith(f"{said.partition(' ')[0]} (no interval: no records")
 
@@ -375,7 +375,7 @@ def test_a_stalled_cell_decides_no_claim_about_times_but_those_about_counts(resu
     checks = check_claims("rsd", rows, results)
     assert [each for each in checks if "block efficiency" in each.claim]
     assert not [each for each in checks if "token rate" in each.claim]
-    fastest = only(check_generally(rows, results), "the fastest beats ar")
+    fastest = only(check_general_claims(rows, results), "the fastest beats ar")
     assert "+100.0%" in fastest.evidence and "best of" not in fastest.evidence
 
 
@@ -439,7 +439,7 @@ def test_the_best_of_many_needs_a_wider_interval():
     [(0.024, 0.976, HOLDS), (0.976, 0.024, DOES_NOT_HOLD), (0.026, 0.974, WITHIN_NOISE)],
 )
 def test_one_check_alone_is_judged_by_its_interval(p, against, verdict):
-    assert holm_verdicts([(p, against)]) == [verdict]
+    assert list_holm_verdicts([(p, against)]) == [verdict]
 
 
 def test_of_many_checks_on_a_page_one_needs_more_than_alone():
@@ -470,7 +470,7 @@ def test_claims_on_another_pair_and_our_own_checks_are_families_of_their_own():
 def test_an_open_check_says_how_many_prompts_may_decide_it(value, said):
     ends = Interval(value, value - 0.8, value + 0.8, freedom=19)
     gap = Difference(value, ends, relative=False, prompts=10)
-    open_ = replace(check(gap.above()), of_prompts=lambda n: gap.of_prompts(n).above())
+    open_ = replace(check(gap.above()), of_prompts=lambda n: gap.rescale_to_prompts(n).above())
     assert correct_verdicts([open_])[0].evidence == f"numbers; {said}"
 
 
@@ -493,7 +493,7 @@ def test_most_hold_if_more_than_half_do_and_cannot_if_half_do_not():
 def test_equal_is_shown_by_small_differences_and_not_by_few_prompts(ends, verdict):
     value = sum(ends) / 2
     gap = Difference(value, Interval(value, *ends, freedom=50), relative=False)
-    assert holm_verdicts([gap.within(0.05)]) == [verdict]
+    assert list_holm_verdicts([gap.within(0.05)]) == [verdict]
 
 
 def test_a_share_is_laid_out_on_its_logarithm_and_cannot_fall_below_minus_one():
@@ -516,7 +516,7 @@ def test_each_half_of_the_prompts_is_compared_on_the_cell_that_the_other_picked(
     # On the even prompts the first cell is faster, on the odd ones the second.
     counts = np.ones((2, 2, 1, 8))
     counts[:, 0, 0] = [3, 1] * 4, [2, 4] * 4
-    assert combine(PICKED, counts, "token_rate")[0, 0].tolist() == [2, 1] * 4
+    assert combine_counts(PICKED, counts, "token_rate")[0, 0].tolist() == [2, 1] * 4
 
 
 def test_the_best_of_equal_cells_is_not_ahead():
@@ -533,13 +533,13 @@ def test_a_picks_mbsu_is_that_of_its_own_tree():
     cheap, dear = ({**ROW, "draft_calls": calls, "parameter_ratio": 0.5} for calls in (1, 6))
     counts = np.ones((2, 2, 1, 8))
     counts[1, 0] = 4.0  # tau 4 at 1 / (6 * 0.5 + 1): MBSU 1, of the cheap one 1 / 1.5
-    found = combine((cheap, dear), counts, "mbsu")
+    found = combine_counts((cheap, dear), counts, "mbsu")
     assert found[0] / found[1] / 1.5 == pytest.approx(np.ones((1, 8)))
 
 
 def test_what_a_search_screened_is_no_evidence():
     rows = pd.DataFrame({"status": "complete", "lossless": "exact", "stage": ["screen", "confirm"]})
-    assert select_measured_rows(rows).stage.tolist() == ["confirm"]
+    assert select_evidence_rows(rows).stage.tolist() == ["confirm"]
 
 
 @pytest.mark.parametrize(("rate", "verdict"), [(10.4, "within noise"), (14.0, "holds")])

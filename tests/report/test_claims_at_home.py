@@ -6,7 +6,7 @@ import re
 import pytest
 
 from spec_bench.report.claims import check_claims
-from spec_bench.report.claims.contrast import difference
+from spec_bench.report.claims.contrast import compute_difference
 from spec_bench.report.claims.verdict import HOLDS
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.printed import read_printed_rows
@@ -85,7 +85,7 @@ def sides(*taus):
 @pytest.mark.parametrize(("ours", "verdict"), [(2.01, (0, 1)), (2.0, (1, 1)), (1.99, (1, 0))])
 def test_a_printed_number_is_what_it_is_and_equal_ones_decide_nothing(ours, verdict):
     left, right = sides(ours, 2.0)
-    gap = difference([[((left,), (right,))]], "block_efficiency", PRINTED)
+    gap = compute_difference([[((left,), (right,))]], "block_efficiency", PRINTED)
     assert str(gap) == f"{ours - 2.0:+.3f} (no interval: as printed)"
     found = gap.above()
     assert found == verdict

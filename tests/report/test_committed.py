@@ -9,15 +9,20 @@ import pytest
 
 from spec_bench.metrics.interval import FEWEST, WIDEST
 from spec_bench.records import parquet
-from spec_bench.report.claims import select_measured_rows
+from spec_bench.report.claims import select_evidence_rows
 from spec_bench.report.claims.ask import ClaimQuery
-from spec_bench.report.claims.contrast import correlation
+from spec_bench.report.claims.contrast import compute_correlation
 from spec_bench.report.data.counts import RecordReader
-from spec_bench.report.data.rows import figure_rows, max_tokens_per_call, read_rows, to_rows
-from spec_bench.report.figures import draw
-from spec_bench.report.figures.cells import derive, usable
-from spec_bench.report.page.build import list_figures, list_tables, stems
-from spec_bench.report.papers.paper import find_figure, load_code, load_paper, recipes_by_name
+from spec_bench.report.data.rows import find_figure_rows, max_tokens_per_call, read_rows, to_rows
+from spec_bench.report.figures import draw_figure_files
+from spec_bench.report.figures.cells import add_figure_columns, select_usable_rows
+from spec_bench.report.page.build import build_page_tables, list_file_stems, list_page_figures
+from spec_bench.report.papers.paper import (
+    find_figure,
+    find_recipes_by_name,
+    import_paper_code,
+    load_paper,
+)
 from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import ENDS, find_columns, run_columns
@@ -83,7 +88,7 @@ def test_no_claim_of_any_paper_looks_at_what_was_screened():
     rows = read_rows(path.with_name("results.csv") for path in SCREENED)
     assert (rows.stage == "screen").any()
     assert "stage" in [column.name for column in run_columns(rows)]  # so that no seeds are pooled
-    stages = {*ClaimQuery(select_measured_rows(rows), RecordReader(ROOT)).of().rows.stage}
+    stages = {*ClaimQuery(select_evidence_rows(rows), RecordReader(ROOT)).of().rows.stage}
     assert stages and "screen" not in stages
 
 
@@ -117,12 +122,12 @@ def test_tables_and_figures_made_no_more_are_removed_and_others_stay(tmp_path, c
 
 def made_of(experiment):
     """What ``report all`` writes of an experiment and git keeps, without writing it."""
-    recipe = recipes_by_name()[experiment]
+    recipe = find_recipes_by_name()[experiment]
     assert re.search(rf"^recipe {recipe}\b|{recipe} experiment=embedded", COMMANDS, re.MULTILINE)
     items = load_paper(recipe.partition("=")[0]).items
     own = [item for item in items if experiment in item.experiments]
     rows = read_rows([ROOT / "embedded" / experiment / "results.csv"])
-    tables = stems(list_tables(own, MeasuredRows(rows)))
+    tables = list_file_stems(build_page_tables(own, MeasuredRows(rows)))
     screened = "stage" in rows and (rows.stage == "screen").any()
     return {
         *("results.csv", "records.parquet", *(["screening.csv"] if screened else [])),
@@ -160,14 +165,14 @@ def test_every_other_committed_result_is_one_that_a_command_makes():
             assert not made.endswith(".py") or (ROOT.parent / made[7:]).is_file(), path
 
 
-OWN = load_code(load_paper("redrafter").folder, "heads")
+OWN = import_paper_code(load_paper("redrafter").folder, "heads")
 
 
 def numbers_drawn(paper, experiment, rows):
     """The figures of a page on these rows."""
     paper = load_paper(paper)
     items = [item for item in paper.items if experiment in item.experiments]
-    return [drawing.item.number for drawing in list_figures(paper, items, MeasuredRows(rows))]
+    return [drawing.item.number for drawing in list_page_figures(paper, items, MeasuredRows(rows))]
 
 
 def marks(series, mark):
@@ -207,7 +212,7 @@ def test_a_pair_of_the_paper_has_the_figures_tasks_and_another_pair_all():
     own = both.assign(pair="llama2_13b_68m")
     assert [line[0].title for line in figure_of("dsbd/4", own).grid] == ["SQuAD"]
     ((panel,),) = figure_of("dsbd/5", own).grid
-    assert panel.label("cell.score") == "execution accuracy"
+    assert panel.format_axis_label("cell.score") == "execution accuracy"
 
 
 def test_a_page_has_every_figure_that_is_for_any_pair(tmp_path):
@@ -223,8 +228,8 @@ def test_heads_lie_beside_the_rows_or_a_group_of_experiments_or_are_the_rows(tmp
     own = pd.DataFrame([head("medusa")])
     assert OWN.heads_of(own) is own
     assert OWN.heads_of(rows.assign(file="nowhere/results.csv")).empty
-    assert len(usable(rows, find_figure("redrafter/4"))) == 8  # of several heads each
-    assert len(figure_rows(find_figure("redrafter/3"), pd.DataFrame(), tmp_path)) == 9
+    assert len(select_usable_rows(rows, find_figure("redrafter/4"))) == 8  # of several heads each
+    assert len(find_figure_rows(find_figure("redrafter/3"), pd.DataFrame(), tmp_path)) == 9
 
 
 def test_the_head_best_in_validation_is_shown_of_each_kind_and_of_two_and_four_blocks():
@@ -261,9 +266,9 @@ def test_cells_and_heads_are_joined_by_the_heads_folder(tmp_path):
 
 def test_correlation_is_pearsons_and_needs_three_heads_that_differ():
     x, y = pd.Series([0.1, 0.2, 0.3]), pd.Series([10.0, 30.0, 20.0])
-    assert correlation(x, y) == pytest.approx(0.5)
-    assert correlation(x[:2], y[:2]) is None
-    assert correlation(x, pd.Series([10.0, 10.0, 10.0])) is None
+    assert compute_correlation(x, y) == pytest.approx(0.5)
+    assert compute_correlation(x[:2], y[:2]) is None
+    assert compute_correlation(x, pd.Series([10.0, 10.0, 10.0])) is None
 
 
 def test_curves_with_tree_attention_are_apart_from_those_without(tmp_path):
@@ -274,7 +279,7 @@ def test_curves_with_tree_attention_are_apart_from_those_without(tmp_path):
         "ReDrafter, exact match 8x5, beams as rows": [(1, 30), (4, 60)],
     }
     with pytest.raises(ValueError, match=naming("redrafter/6")):
-        draw(
+        draw_figure_files(
             find_figure("redrafter/6"), rows[rows.batch_size == 1], tmp_path
         )  # one size is no curve
 
@@ -301,7 +306,7 @@ def test_no_column_of_the_rows_can_stand_for_one_that_figures_derive(experiment)
 def test_a_column_that_rows_and_figures_both_have_stops_the_drawing(tmp_path, capsys):
     rows = frame(row("sd", "3", block_efficiency=2.0))
     with pytest.raises(ValueError, match=naming("'tree.depth'")):
-        derive(rows.assign(**{"tree.depth": 7}))
+        add_figure_columns(rows.assign(**{"tree.depth": 7}))
     heads = frame(head("redrafter", "mine", status="trained"))
     with pytest.raises(ValueError, match=naming("heads.csv", "'status'")):
         OWN.grid_of(heads, frame(row("redrafter", "4x3", draft="mine")))

@@ -10,8 +10,8 @@ from spec_bench.metrics.interval import Interval, adjust_by_holm, two_sided_p_va
 from spec_bench.metrics.intervals import bootstrap_interval
 from spec_bench.records import parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
-from spec_bench.report.compare import format_change, markdown
-from spec_bench.report.comparison import NumberChange, compare, judge_changes
+from spec_bench.report.compare import format_change_cells, format_comparison_markdown
+from spec_bench.report.comparison import NumberChange, compare_results, judge_changes
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import column
 from tests.commands import compare as main
@@ -54,7 +54,7 @@ def run(folder, seed, slowed=0.0, machine=1.0, scored=True, repeats=1, stalled=0
 
 
 def worse(found):
-    return [(each.cell.split()[0], each.column.name) for each in found.select("regression")]
+    return [(each.cell.split()[0], each.column.name) for each in found.select_changes("regression")]
 
 
 def test_holm_multiplies_the_smallest_by_all_and_never_falls():
@@ -78,7 +78,7 @@ def test_a_p_value_is_below_5_percent_where_the_interval_leaves_0_out(prompts):
 
 
 def changed(found):
-    return bool(found.select("regression") or found.select("improvement"))
+    return bool(found.select_changes("regression") or found.select_changes("improvement"))
 
 
 def test_a_loss_of_5_percent_is_found_and_nothing_is_found_where_nothing_changed(tmp_path):
@@ -88,8 +88,8 @@ def test_a_loss_of_5_percent_is_found_and_nothing_is_found_where_nothing_changed
         before = run(folder / "before", 3 * trial, scored=False)
         slower = run(folder / "slow", 3 * trial + 1, 0.05, machine=0.7, scored=False)
         same = run(folder / "same", 3 * trial + 2, machine=0.7, scored=False)
-        found += worse(compare(before, slower)) == [("rsd_s", "speedup")]
-        alarms += changed(compare(before, same))
+        found += worse(compare_results(before, slower)) == [("rsd_s", "speedup")]
+        alarms += changed(compare_results(before, same))
     assert found >= 9 and alarms <= 1
 
 
@@ -97,10 +97,10 @@ def test_stalls_in_some_of_three_repeats_neither_hide_a_loss_of_10_percent_nor_m
     times = {"scored": False, "repeats": 3, "stalled": 0.02}
     before = run(tmp_path / "before", 0, **times)
     slower, same = run(tmp_path / "slow", 1, 0.1, **times), run(tmp_path / "same", 2, **times)
-    assert not changed(compare(before, same))
-    lost = compare(before, slower)
+    assert not changed(compare_results(before, same))
+    lost = compare_results(before, slower)
     assert worse(lost) == [("rsd_s", "speedup")]
-    assert lost.select("regression")[0].shift.value == pytest.approx(-0.1, abs=0.03)
+    assert lost.select_changes("regression")[0].shift.value == pytest.approx(-0.1, abs=0.03)
 
 
 def test_a_stalled_cell_is_not_judged_unless_the_median_of_three_repeats_is(tmp_path):
@@ -108,18 +108,20 @@ def test_a_stalled_cell_is_not_judged_unless_the_median_of_three_repeats_is(tmp_
     for repeats, judged in ((1, False), (3, True)):
         told = {**stalled, "repeats": repeats}
         before = run(tmp_path / f"a{repeats}", 0, **told)
-        found = compare(before, run(tmp_path / f"b{repeats}", 1, 0.2, **told))
+        found = compare_results(before, run(tmp_path / f"b{repeats}", 1, 0.2, **told))
         assert (worse(found) == [("rsd_s", "speedup")]) == judged
-        assert any("stalled" in each.why for each in found.select("not judged")) != judged
+        assert any("stalled" in each.why for each in found.select_changes("not judged")) != judged
 
 
 def test_what_is_the_same_on_every_prompt_is_identical_and_no_test(tmp_path):
     once = run(tmp_path / "a", 0)
-    found = compare(once, run(tmp_path / "b", 1))
-    assert len(found.select("identical")) == 4 + 3  # ROUGE-2 of all, block efficiency but of AR
-    assert len(found.select("no change shown")) == 3 + 1  # speed-ups, plain decoding's rate
-    assert not found.regressed and not found.differing and not found.same_runs
-    assert compare(once, once).sentence.startswith("These are the same runs")
+    found = compare_results(once, run(tmp_path / "b", 1))
+    assert (
+        len(found.select_changes("identical")) == 4 + 3
+    )  # ROUGE-2 of all, block efficiency but of AR
+    assert len(found.select_changes("no change shown")) == 3 + 1  # speed-ups, plain decoding's rate
+    assert not found.regressed and not found.differing and not found.is_one_measurement
+    assert compare_results(once, once).sentence.startswith("These are the same runs")
 
 
 def test_regressions_come_first_and_the_exit_status_says_so(tmp_path, capsys):
@@ -192,10 +194,10 @@ def test_two_decoders_of_one_folder_are_compared(tmp_path, capsys):
 
 def test_rows_of_an_earlier_engine_are_compared_by_their_records_up_to_the_margin(tmp_path):
     before, after = run(tmp_path / "a", 0, engine=0), run(tmp_path / "b", 1, 0.15)
-    found = compare(before, after)
+    found = compare_results(before, after)
     assert worse(found) == [("rsd_s", "speedup")]
     assert ("engine", "0", str(ENGINE)) in [each[:3] for each in found.differing]
-    assert not compare(before, after, margin=0.25).regressed
+    assert not compare_results(before, after, margin=0.25).regressed
 
 
 def test_a_cell_that_fails_now_is_a_regression_and_a_missing_one_is_named(tmp_path, capsys):
@@ -210,15 +212,17 @@ def test_a_cell_that_fails_now_is_a_regression_and_a_missing_one_is_named(tmp_pa
 def test_other_prompts_and_rows_without_records_are_not_judged(tmp_path):
     before = run(tmp_path / "a", 0, prompts_digest="1234")
     after = run(tmp_path / "b", 1, 0.5, prompts_digest="5678")
-    assert {each.why for each in compare(before, after).judged} == {"other prompts"}
+    assert {each.why for each in compare_results(before, after).judged} == {"other prompts"}
     sides = [write(tmp_path / str(v), "m", row("sd", "3", speedup=v)) for v in (2.0, 1.0)]
-    (found,) = compare(*sides).judged
+    (found,) = compare_results(*sides).judged
     assert found.verdict == "not judged" and "no records" in found.why
 
 
 def test_settings_that_tell_the_cells_of_a_side_apart_must_agree(tmp_path):
     both = [row("sd", "3", temperature=0.0), row("sd", "3", temperature=1.0)]
-    found = compare(write(tmp_path / "a", "m", *both), write(tmp_path / "b", "m", *both[1:]))
+    found = compare_results(
+        write(tmp_path / "a", "m", *both), write(tmp_path / "b", "m", *both[1:])
+    )
     assert (
         found.alone == [("before", ["sd 3, xsum, llama2_7b, temperature 0"])]
         and not found.differing
@@ -251,21 +255,22 @@ def test_an_interval_without_0_that_shows_no_change_says_what_does_not():
 
     lost = change(0.03, -0.126, -0.232, -0.005)
     said = [
-        format_change(each)[-1] for each in judge_changes([lost, change(0.5, 0.0, -0.1, 0.1)], 0.05)
+        format_change_cells(each)[-1]
+        for each in judge_changes([lost, change(0.5, 0.0, -0.1, 0.1)], 0.05)
     ]
     assert sorted(said) == [
         "no change shown",
         "no change shown: its own interval leaves out 0, but not among so many numbers",
     ]
     (alone,) = judge_changes([change(0.08, -0.05, -0.09, -0.01)], 0.05)
-    assert "not the margin" in format_change(alone)[-1]
+    assert "not the margin" in format_change_cells(alone)[-1]
 
 
 def test_a_change_without_an_interval_says_why():
     even = NumberChange(
         "sd 3", column("speedup"), 2, 1, True, Interval(-0.5, -0.5, -0.5), 0.001, 20
     )
-    *_, interval, _, verdict = format_change(judge_changes([even], 0.05)[0])
+    *_, interval, _, verdict = format_change_cells(judge_changes([even], 0.05)[0])
     assert (interval, verdict) == ("", "regression: the same change on every prompt")
 
 
@@ -292,11 +297,11 @@ def test_two_disturbed_decoders_of_one_folder_are_not_judged_and_no_success(tmp_
 def test_runs_with_cells_of_their_own_are_not_the_same_runs(tmp_path, capsys):
     before = run(tmp_path / "a", 0)
     after = run(tmp_path / "b", 0)
-    assert compare(before, after).same_runs
+    assert compare_results(before, after).is_one_measurement
     table = after / "mine" / files.RESULTS
     text = table.read_text(encoding="utf-8")
     table.write_text(text.replace("spectr,3", "mine,3"), encoding="utf-8")
-    assert not compare(before, after).same_runs
+    assert not compare_results(before, after).is_one_measurement
     assert main([str(before), str(after)]) == 0
     said = capsys.readouterr().out
     assert "Cells after alone: mine 3" in said
@@ -311,12 +316,12 @@ def test_sides_of_other_pairs_are_told_to_be_given_one_pair(tmp_path, capsys):
 
 def test_another_model_on_each_side_is_said_in_the_first_sentence(tmp_path):
     sides = [run(tmp_path / str(n), n, target_digest=each) for n, each in enumerate(("1a", "2b"))]
-    compared = compare(*sides)
+    compared = compare_results(*sides)
     assert "another target digest" in compared.sentence
-    text = markdown(compared)
+    text = format_comparison_markdown(compared)
     assert text.index("target digest | 1a | 2b") < text.index("before you believe one")
     before = run(tmp_path / "before", 0)
-    assert "another" not in compare(before, sides[1]).sentence
+    assert "another" not in compare_results(before, sides[1]).sentence
 
 
 def test_answer_files_are_told_to_be_read_first(tmp_path, capsys):

@@ -7,24 +7,24 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spec_bench.report.data.rows import error_bars, group_rows, read_results
-from spec_bench.report.figures import draw, draw_item, sweep
+from spec_bench.report.data.rows import compute_error_bars, group_rows, read_results
+from spec_bench.report.figures import draw_figure_files, draw_item, sweep
 from spec_bench.report.figures.cells import (
     FigureCells,
-    derive,
-    figure_pairs,
+    add_figure_columns,
+    list_figure_pairs,
     read_printed_cells,
+    select_usable_rows,
     shows_other_pairs,
-    usable,
 )
 from spec_bench.report.figures.grid import draw_panels
 from spec_bench.report.figures.panels import panels as old_panels
 from spec_bench.report.figures.style import (
     GREY,
-    fill,
-    marks,
-    save,
-    settings,
+    figure_settings_applied,
+    fill_template,
+    format_inexact_marks,
+    save_figure,
 )
 from spec_bench.report.papers.paper import Paper, find_figure, load_paper
 from spec_bench.vocabulary import names
@@ -118,7 +118,7 @@ def test_the_papers_numbers_stand_beside_cells_that_were_sampled_as_the_papers()
 
 
 def test_a_figure_shows_its_own_pairs_or_else_all():
-    assert figure_pairs(FIG4) == ["llama2_70b", "llama2_chat_70b"]
+    assert list_figure_pairs(FIG4) == ["llama2_70b", "llama2_chat_70b"]
     both = pd.concat([EXP1, EXP1.assign(pair="llama2_70b")], ignore_index=True)
     assert set(FigureCells(FIG4, both).rows().pair) == {"llama2_70b"}
     assert set(FigureCells(FIG4, EXP1).rows().pair) == {"embedded"}
@@ -133,9 +133,9 @@ def test_a_cell_measured_twice_is_shown_once_and_from_its_own_experiment_alone()
         ("10", "quickstart", {"prompts": 50, "task": "dolly"}),
     )
     rows = frame(*(row("sd", spec, experiment=name, **more) for spec, name, more in cells))
-    shown = usable(rows, FIG5)
+    shown = select_usable_rows(rows, FIG5)
     assert list(zip(shown.task, shown.prompts, strict=True)) == [("xsum", 30)]
-    alone = usable(rows[rows.experiment == "quickstart"], FIG5)
+    alone = select_usable_rows(rows[rows.experiment == "quickstart"], FIG5)
     assert list(zip(alone.spec, alone.prompts, strict=True)) == [("6", 90), ("10", 20), ("10", 50)]
 
 
@@ -143,13 +143,13 @@ def test_failed_cells_and_paths_as_rows_are_not_shown():
     rows = frame(
         row("sd", "2"), row("sd", "3", status="failed"), row("rsd_c", "2-2", tree_attention=False)
     )
-    assert list(usable(rows, FIG4).spec) == ["2"]
-    assert len(usable(frame(row("sd", "2")).drop(columns="tree_attention"), FIG4)) == 1
+    assert list(select_usable_rows(rows, FIG4).spec) == ["2"]
+    assert len(select_usable_rows(frame(row("sd", "2")).drop(columns="tree_attention"), FIG4)) == 1
 
 
 def test_error_bars_are_lengths_and_nothing_where_an_end_is_unknown():
     nan = float("nan")
-    below, above = error_bars([(2.0, 1.5, 2.25), (1.0, nan, nan)])
+    below, above = compute_error_bars([(2.0, 1.5, 2.25), (1.0, nan, nan)])
     assert (below[0], above[0]) == (0.5, 0.25) and pd.isna([below[1], above[1]]).all()
 
 
@@ -166,12 +166,15 @@ def test_a_bar_without_an_interval_has_no_caps():
 
 
 def test_rows_that_are_not_exact_are_marked_and_another_engine_is_named():
-    assert marks(frame(row("ar"), row("sd", "2", lossless="simulated"))) == " (simulated)"
-    assert marks(EXP1) == ""
+    assert (
+        format_inexact_marks(frame(row("ar"), row("sd", "2", lossless="simulated")))
+        == " (simulated)"
+    )
+    assert format_inexact_marks(EXP1) == ""
     theirs, ours = row("hf_generate", lossless="unaudited"), row("sd", "2")
-    assert marks(frame(row("ar"), theirs)) == " (another engine)"
+    assert format_inexact_marks(frame(row("ar"), theirs)) == " (another engine)"
     name = display_title("hf_generate")
-    assert marks(frame(row("ar"), theirs, ours)) == f" ({name}: another engine)"
+    assert format_inexact_marks(frame(row("ar"), theirs, ours)) == f" ({name}: another engine)"
 
 
 def test_two_columns_are_a_figure_with_a_colour_per_decoder_and_a_panel_per_task():
@@ -204,7 +207,7 @@ def test_a_score_is_relative_to_plain_decoding_of_the_same_run_and_task():
                                      ("dolly", 1, (1.0, 0.1)))
           for name, score in zip(("ar", "sd"), scores, strict=True))
     )  # fmt: skip
-    assert list(derive(cells)["cell.relative"]) == pytest.approx([1, 0.8, 1, 2, 1, 0.1])
+    assert list(add_figure_columns(cells)["cell.relative"]) == pytest.approx([1, 0.8, 1, 2, 1, 0.1])
 
 
 @pytest.mark.parametrize(
@@ -219,24 +222,28 @@ def test_what_a_figure_cannot_be_is_one_line_that_names_it(said, look, named, mo
     def drawn(cells):
         yield figure_from(*SMALLEST, said, **look)
 
-    monkeypatch.setattr(Paper, "draws", lambda *_: drawn)
+    monkeypatch.setattr(Paper, "find_drawing_function", lambda *_: drawn)
     with pytest.raises(ValueError, match=rf"^figure mcsd/3: {named}"):
         draw_item(find_figure("mcsd/3"), CELLS)
 
 
 def test_a_figure_that_calls_the_old_panels_is_told_where_the_new_function_is(monkeypatch):
-    monkeypatch.setattr(Paper, "draws", lambda *_: lambda cells: old_panels(cells, "x", "y"))
+    monkeypatch.setattr(
+        Paper, "find_drawing_function", lambda *_: lambda cells: old_panels(cells, "x", "y")
+    )
     with pytest.raises(ValueError, match=naming("draw_panels", "experiments/README.md")):
         draw_item(find_figure("mcsd/3"), CELLS)
 
 
 def test_texts_name_columns_of_the_rows():
-    assert fill("{task}, temperature {temperature:g}", CELLS[:2]) == "XSum, temperature 0.3"
-    assert fill("{decoder} {spec}", CELLS[1:2]) == "SD 3"
-    assert fill("{decoder} {spec}", CELLS[2:4]) == "RSD-S"
-    assert fill("{decoders}", CELLS) == "AR, SD, RSD-S"
-    assert fill("{prompts:prompt}", CELLS) == "30 prompts"
-    assert fill("{seed:seed}", CELLS.assign(seed=1)) == "1 seed"
+    assert (
+        fill_template("{task}, temperature {temperature:g}", CELLS[:2]) == "XSum, temperature 0.3"
+    )
+    assert fill_template("{decoder} {spec}", CELLS[1:2]) == "SD 3"
+    assert fill_template("{decoder} {spec}", CELLS[2:4]) == "RSD-S"
+    assert fill_template("{decoders}", CELLS) == "AR, SD, RSD-S"
+    assert fill_template("{prompts:prompt}", CELLS) == "30 prompts"
+    assert fill_template("{seed:seed}", CELLS.assign(seed=1)) == "1 seed"
 
 
 def grid_rows():
@@ -247,7 +254,7 @@ def grid_rows():
 
 def test_a_figure_becomes_a_png_and_a_pdf_of_several_pairs_or_one_each(tmp_path):
     def drawn(name, rows, **asked):
-        paths = draw(find_figure(name), rows, tmp_path / "new", **asked)
+        paths = draw_figure_files(find_figure(name), rows, tmp_path / "new", **asked)
         return [path.name for path in paths if path.stat().st_size > 1000]
 
     def both(rows):
@@ -271,12 +278,12 @@ def test_a_figure_becomes_a_png_and_a_pdf_of_several_pairs_or_one_each(tmp_path)
 def test_what_cannot_be_drawn_is_one_clear_line(name, message, tmp_path):
     length_only = EXP1[EXP1.spec.isin(["-", "3x2", "4x3"])]
     with pytest.raises(ValueError, match=message):
-        draw(find_figure(name), length_only, tmp_path)
+        draw_figure_files(find_figure(name), length_only, tmp_path)
     for alone in (False, name == "dsbd/4"):  # nor is what the paper prints nowhere
         with pytest.raises(ValueError, match="nothing measured"):
-            draw(find_figure(name), NOTHING, tmp_path, alone=alone)
+            draw_figure_files(find_figure(name), NOTHING, tmp_path, alone=alone)
     with pytest.raises(ValueError, match=naming("'opt_13b'", "embedded")):
-        draw(find_figure("rsd/4"), EXP1, tmp_path, pair="opt_13b")
+        draw_figure_files(find_figure("rsd/4"), EXP1, tmp_path, pair="opt_13b")
 
 
 def test_printed_numbers_are_drawn_alone_and_the_heading_says_so():
@@ -298,9 +305,9 @@ def test_a_figure_of_other_pairs_is_drawn_once_and_not_under_each_number(tmp_pat
     same = {"task": "alpaca", "temperature": 1.0, "acceptance_rate": 0.5}
     rows = frame(*(row("mcsd_wor", k, **same) for k in ("1", "4")))
     asked = (find_figure("mcsd/5"), rows, tmp_path)
-    (theirs,) = draw(*asked, formats=("png",), alone=True)
+    (theirs,) = draw_figure_files(*asked, formats=("png",), alone=True)
     assert theirs.name == "mcsd-fig5-as-printed.png"
-    (ours,) = draw(*asked, pair="embedded", formats=("png",), alone=True)
+    (ours,) = draw_figure_files(*asked, pair="embedded", formats=("png",), alone=True)
     assert ours.name == "mcsd-fig5-embedded.png"
 
 
@@ -375,15 +382,15 @@ def test_nothing_of_a_committed_figure_leaves_its_canvas_and_no_panel_is_empty(e
     figures = committed_figures(experiment)
     assert figures
     for name, figure in figures.items():
-        with settings():
+        with figure_settings_applied():
             assert_complete(figure, name)
 
 
 @pytest.mark.parametrize("name", ["quickstart", "qwen_coder", "smollm2"])
 def test_nothing_of_a_committed_picture_leaves_its_canvas_and_no_panel_is_empty(name):
     file = EMBEDDED.parent / name / "results.csv"
-    with settings():
-        assert_complete(sweep.picture(group_rows(read_results(file))), name)
+    with figure_settings_applied():
+        assert_complete(sweep.draw_sweep_bars(group_rows(read_results(file))), name)
 
 
 def test_confirmed_cells_are_drawn_over_grey_screened_ones_in_their_shapes():
@@ -409,7 +416,7 @@ SPEEDS = frame(
 
 
 def pictured(*parts):
-    figure = sweep.picture(group_rows(pd.concat(parts, ignore_index=True)))
+    figure = sweep.draw_sweep_bars(group_rows(pd.concat(parts, ignore_index=True)))
     return figure
 
 
@@ -448,10 +455,10 @@ def test_a_stalled_row_is_marked_in_pictures_and_its_times_are_left_out_of_figur
 def test_panels_of_one_bar_under_long_titles_have_room(tmp_path):
     files = [f"the_questions_of_my_application_{n}.jsonl" for n in range(7)]
     parts = [frame(any_row("sd", "3", speedup=1.4)).assign(data_file=each) for each in files]
-    with settings(), warnings.catch_warnings():
+    with figure_settings_applied(), warnings.catch_warnings():
         warnings.simplefilter("error")
         figure = pictured(*parts)
-        save(figure, tmp_path, "many", ["png"])
+        save_figure(figure, tmp_path, "many", ["png"])
     titles = [plot.get_title(loc="left") for plot in figure.axes]
     assert len(titles) == 7 and all(title.count("\n") for title in titles)
     assert min(plot.get_position().height for plot in figure.axes) > 0
@@ -460,7 +467,7 @@ def test_panels_of_one_bar_under_long_titles_have_room(tmp_path):
 def test_without_speed_ups_it_shows_block_efficiency_and_without_either_nothing():
     rows = frame(row("ar"), row("sd", "3", block_efficiency=2.0, speedup=2.0)).assign(speedup=None)
     assert pictured(rows).axes[0].get_xlabel().startswith("block efficiency")
-    assert sweep.picture(group_rows(rows.assign(block_efficiency=None))) is None
+    assert sweep.draw_sweep_bars(group_rows(rows.assign(block_efficiency=None))) is None
 
 
 def test_a_task_without_numbers_is_no_empty_panel_and_screened_cells_are_left_out():
@@ -486,7 +493,7 @@ def test_a_figure_takes_the_rows_that_its_tables_take_and_names_other_temperatur
     ],
 )
 def test_a_mistake_in_a_papers_figures_is_one_line(drawn, said, monkeypatch):
-    monkeypatch.setattr(Paper, "draws", lambda *_: drawn)
+    monkeypatch.setattr(Paper, "find_drawing_function", lambda *_: drawn)
     rows = EXP1.assign(draft_calls=2.0)
     with pytest.raises(ValueError, match=f"figure rsd/4: .*{said}"):
         draw_item(find_figure("rsd/4"), rows)
@@ -558,7 +565,7 @@ def test_a_decoder_has_one_colour_in_all_figures():
 @pytest.mark.parametrize("experiment", ["redrafter-beams", "redrafter-grid"])
 def test_no_legend_lies_over_a_panel(experiment):
     for figure in committed_figures(experiment).values():
-        with settings():
+        with figure_settings_applied():
             figure.draw_without_rendering()
         legends = [*figure.legends, *filter(None, (plot.get_legend() for plot in figure.axes))]
         places = [plot.bbox for plot in figure.axes]
@@ -570,7 +577,7 @@ def test_squares_of_beam_sampling_do_not_hide_each_other():
     for name, figure in committed_figures("dsbd-fronts").items():
         if "beam_sampling" not in set(figure.rows.decoder):
             continue
-        with settings():
+        with figure_settings_applied():
             for _, line, at, half in marks_of(figure):
                 apart = [abs(a - b).max() for a, b in combinations(at, 2)]
                 assert line.get_marker() != "s" or min(apart) > half, name

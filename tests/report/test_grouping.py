@@ -17,25 +17,30 @@ from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import (
     group_rows,
     join_settings,
+    make_file_suffixes,
     read_results,
     read_rows,
-    slugs,
-    split,
+    split_by_settings,
 )
 from spec_bench.report.figures import draw_item
 from spec_bench.report.papers.items import PaperColumn as Heading
-from spec_bench.report.papers.pairs import find_pair
+from spec_bench.report.papers.pairs import find_pair_config
 from spec_bench.report.papers.paper import (
     find_figure,
+    find_recipes_by_name,
     find_table,
+    list_paper_names,
     load_paper,
-    paper_names,
-    recipes_by_name,
 )
-from spec_bench.report.summary import markdown as plain
-from spec_bench.report.tables.build import build_table, build_tables
+from spec_bench.report.summary import format_groups_markdown as plain
+from spec_bench.report.tables.build import build_table, build_tables_by_setting
 from spec_bench.report.tables.measured import MeasuredRows
-from spec_bench.report.tables.render import csv_text, html, latex, markdown
+from spec_bench.report.tables.render import (
+    format_table_latex,
+    format_table_markdown,
+    format_tables_csv,
+    format_tables_page,
+)
 from spec_bench.system.files import escape_cell, package_folder
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.columns import Column
@@ -52,7 +57,7 @@ def cells(**values):
 
 
 def parts(*rows):
-    return [(text, len(part)) for text, part in split(frame(*rows), ())]
+    return [(text, len(part)) for text, part in split_by_settings(frame(*rows), ())]
 
 
 def both(**values):
@@ -116,14 +121,14 @@ def test_any_column_that_is_marked_so_tells_runs_apart(monkeypatch):
 def test_rows_are_split_by_what_differs_and_only_that_is_named():
     rows = [*cells(batch_size=1, batching="static"), cells(batch_size=4, batching="static")[0]]
     assert parts(*rows) == [("batch size 1", 2), ("batch size 4", 1)]
-    assert split(frame(*rows), ("batch_size",))[0][0] == ""
+    assert split_by_settings(frame(*rows), ("batch_size",))[0][0] == ""
 
 
 def test_what_belongs_to_the_task_splits_only_the_task_that_has_several():
     short, long = {"max_new_tokens": 16}, {"max_new_tokens": 64}
     rows = [*cells(**long), *cells(**short, task="squad")]
     assert parts(*rows) == [("", 4)]
-    more = split(frame(*rows, *cells(**long, task="squad")[:1]), ())
+    more = split_by_settings(frame(*rows, *cells(**long, task="squad")[:1]), ())
     assert {text: list(part.task) for text, part in more} == {
         "max new tokens 16": ["xsum", "xsum", "squad", "squad"],
         "max new tokens 64": ["xsum", "xsum", "squad"],
@@ -148,7 +153,9 @@ def test_parts_of_a_search_have_the_prompts_of_every_task():
 def test_a_table_is_printed_once_for_each_way_in_which_its_cells_ran(tmp_path, capsys):
     fixed, moving = cells(batch_size=1), cells(batch_size=4, batching="continuous")[:1]
     write(tmp_path, "rsd-exp1", *fixed, *moving)
-    first, second = grids = build_tables(find_table("rsd/1"), MeasuredRows.below(tmp_path))
+    first, second = grids = build_tables_by_setting(
+        find_table("rsd/1"), MeasuredRows.read_below(tmp_path)
+    )
     assert first.title.endswith(" (batch size 1, batching not stated)")
     assert second.setting == "batch size 4, batching continuous"
     assert [len(measured_places(grid)) for grid in grids] == [2, 1]
@@ -163,7 +170,7 @@ def test_a_table_is_printed_once_for_each_way_in_which_its_cells_ran(tmp_path, c
     assert page.count("<html") == page.count("</html>") == 1
     assert page.count('<table class="paper">') == 2
     write(tmp_path, "rsd-exp1", *fixed)
-    (only,) = build_tables(find_table("rsd/1"), MeasuredRows.below(tmp_path))
+    (only,) = build_tables_by_setting(find_table("rsd/1"), MeasuredRows.read_below(tmp_path))
     assert only.setting == "" and not only.title.endswith(")")
 
 
@@ -192,19 +199,21 @@ def test_a_parts_file_is_named_by_what_tells_it_from_the_others():
         "batch size 1, stage screen, prompts 5cb76eaa, threads 2": "-screen-prompts-5cb76eaa",
         "batch size 1, stage screen, prompts faa8eeb0, threads 2": "-screen-prompts-faa8eeb0",
     }
-    assert slugs(many) == many
+    assert make_file_suffixes(many) == many
     sizes = ["batch size 4, batching continuous", "batch size 1, batching not stated"]
-    assert list(slugs(sizes).values()) == ["-batch-size-4", "-batch-size-1"]
-    assert slugs([""]) == {"": ""}
-    assert slugs(["data source a/b: c"]) == {"data source a/b: c": "-data-source-a-b-c"}
+    assert list(make_file_suffixes(sizes).values()) == ["-batch-size-4", "-batch-size-1"]
+    assert make_file_suffixes([""]) == {"": ""}
+    assert make_file_suffixes(["data source a/b: c"]) == {
+        "data source a/b: c": "-data-source-a-b-c"
+    }
     # Those that long texts tell have short names of their own.
     many = [f"stage screen, machine {'2 x AMD EPYC, ' * 20}engine {number}" for number in (0, 1)]
-    assert list(slugs(many).values()) == ["-engine-0", "-engine-1"]
+    assert list(make_file_suffixes(many).values()) == ["-engine-0", "-engine-1"]
     alike = [f"machine {'2 x AMD EPYC ' * 20}of {place}" for place in ("here", "there")]
-    names = {*slugs(alike).values()}
+    names = {*make_file_suffixes(alike).values()}
     assert len(names) == 2 and all(len(name) <= 40 for name in names)
     assert all(name.startswith("-machine-2-x-AMD-EPYC") for name in names)
-    odd = {*slugs(["stage a b", "stage a-b"]).values()}  # the same word of two texts
+    odd = {*make_file_suffixes(["stage a b", "stage a-b"]).values()}  # the same word of two texts
     assert len(odd) == 2 and all(name.startswith("-a-b-") for name in odd)
 
 
@@ -239,7 +248,10 @@ def bars(text):
 
 
 def test_no_format_opens_a_tag_and_columns_stay():
-    page, text = html(hostile(TAG)), markdown(hostile(TAG)).split("```")[0]
+    page, text = (
+        format_tables_page(hostile(TAG)),
+        format_table_markdown(hostile(TAG)).split("```")[0],
+    )
     assert "<script>" not in page + text
     assert page.count("&lt;script&gt;") >= 8
     assert len({*bars(text)}) == 1
@@ -252,14 +264,18 @@ def test_a_line_break_in_a_name_ends_no_line(name):
 
 
 def test_latex_runs_no_command_of_a_name():
-    text = latex(hostile("\\input{secret}%"))
+    text = format_table_latex(hostile("\\input{secret}%"))
     assert "\\textbackslash{}input\\{secret\\}\\%" in text
     assert "\\input{secret}" not in text.split("% missing cells")[0]
 
 
 @pytest.mark.parametrize("formula", ["=cmd|'/c calc'!A1", "+1+cmd()", "-2+3", "@SUM(A1)", "\t=1"])
 def test_a_csv_cell_is_no_formula(formula):
-    cells = [cell for line in csv.reader(io.StringIO(csv_text(hostile(formula)))) for cell in line]
+    cells = [
+        cell
+        for line in csv.reader(io.StringIO(format_tables_csv(hostile(formula))))
+        for cell in line
+    ]
     assert f"'{formula}" in cells
     assert not any(cell.startswith(("=", "@", "\t")) for cell in cells)
 
@@ -300,8 +316,8 @@ def compiled(folder, *tables):
 @needs_pdflatex
 def test_every_printed_table_compiles_and_fits_the_page(tmp_path):
     nothing = MeasuredRows(read_rows([]))
-    items = [item for name in paper_names() for item in load_paper(name).tables]
-    log = compiled(tmp_path, *(latex(build_table(item, nothing)) for item in items))
+    items = [item for name in list_paper_names() for item in load_paper(name).tables]
+    log = compiled(tmp_path, *(format_table_latex(build_table(item, nothing)) for item in items))
     assert "Overfull" not in log and "Float too large" not in log
     assert f"({len(items)} pages" in log
 
@@ -316,7 +332,7 @@ def test_a_table_with_measured_failed_and_missing_cells_compiles(tmp_path, pair)
         row("rsd_s", "3x2", pair=pair, **failed),
     )
     write(tmp_path, "rsd-exp1", *cells)
-    assert "Overfull" not in compiled(tmp_path, latex(table("rsd/7", tmp_path, pair)))
+    assert "Overfull" not in compiled(tmp_path, format_table_latex(table("rsd/7", tmp_path, pair)))
 
 
 @needs_pdflatex
@@ -324,7 +340,9 @@ def test_letters_that_latex_reads_otherwise_are_written_out(tmp_path):
     text = "\\ & % $ # _ { } ~ ^ × α Δ γ τ ± < > [a] – é"
     line = ((text,), "", [place("1.0", best=True, underlined=True)])
     columns = (Heading(name="x", title=text),)
-    rendered = latex(sheet([line, line], columns, text, (text,), name="a_b/1", notes=(text,)))
+    rendered = format_table_latex(
+        sheet([line, line], columns, text, (text,), name="a_b/1", notes=(text,))
+    )
     compiled(tmp_path, rendered)
     assert "\\underline{\\textbf{1.0}}" in rendered
 
@@ -366,11 +384,11 @@ def package(folder, paper, monkeypatch, text=PAPER):
 
 def test_a_table_of_another_packages_paper_is_filled_from_measured_rows(tmp_path, monkeypatch):
     package(tmp_path, "other_paper", monkeypatch)
-    assert "other_paper" in paper_names()
+    assert "other_paper" in list_paper_names()
     own = {("ar", "-"): (1.0, 0.0), ("sd", "3"): (2.0, 0.1), ("rsd_s", "4x3"): (2.4, 0.1)}
     cells = (row(*c, pair="opt_13b", block_efficiency=around(*tau)) for c, tau in own.items())
     results = write(tmp_path / "results", "other_paper-first", *cells)
-    text = markdown(table("other_paper/1", results))
+    text = format_table_markdown(table("other_paper/1", results))
     assert text.startswith("### other_paper/1: OPT-13B with OPT-125M on XSum\n")
     assert "| RSD-S | 4x3 | **2.50** | **2.40** [2.30, 2.50] | -0.10 |" in text
     assert "| SD | 3 | 2.10 | 2.00 [1.90, 2.10] | -0.10 |" in text
@@ -417,7 +435,7 @@ def test_a_column_that_the_paper_does_not_print_shows_the_measured_numbers(tmp_p
     package(tmp_path, "without_mbsu", monkeypatch, PAPER.replace("columns:", columns))
     cell = row("sd", "3", pair="opt_13b", block_efficiency=around(2.0, 0.1), mbsu=around(1.9, 0.1))
     results = write(tmp_path / "results", "without_mbsu-first", cell)
-    assert "| SD | 3 | 1.90 [1.80, 2.00] | 2.10 | 2.00 " in markdown(
+    assert "| SD | 3 | 1.90 [1.80, 2.00] | 2.10 | 2.00 " in format_table_markdown(
         table("without_mbsu/1", results)
     )
 
@@ -441,7 +459,7 @@ def test_a_broken_paper_of_a_package_is_one_line_and_the_others_are_read(
     own = package(tmp_path, f"broken_{name}", monkeypatch) / file
     text = own.read_text(encoding="utf-8") if own.is_file() else ""
     own.write_text(text.replace(right, wrong) if right else wrong, encoding="utf-8")
-    known = recipes_by_name()
+    known = find_recipes_by_name()
     assert known["rsd-exp1"] == "rsd=exp1" and not any("broken" in each for each in known)
     (line,) = [each for each in capsys.readouterr().err.splitlines() if f"broken_{name}" in each]
     assert re.search(f"^warning: .*{named}", line)
@@ -449,7 +467,7 @@ def test_a_broken_paper_of_a_package_is_one_line_and_the_others_are_read(
 
 def test_of_two_papers_of_one_name_the_first_is_read_with_a_warning(tmp_path, monkeypatch, capsys):
     own = package(tmp_path, "rsd", monkeypatch)
-    assert load_paper("rsd").folder != own and "rsd" in paper_names()
+    assert load_paper("rsd").folder != own and "rsd" in list_paper_names()
     assert re.match(naming("two papers", "rsd", own), capsys.readouterr().err)
 
 
@@ -457,7 +475,7 @@ def test_a_paper_whose_pair_no_config_names_says_so(tmp_path, monkeypatch):
     package(tmp_path, "unknown_pair", monkeypatch)
     own = tmp_path / "package_of_unknown_pair/experiments/unknown_pair" / FILE
     own.write_text(own.read_text(encoding="utf-8").replace("OPT-13B", "Mine-13B"))
-    text = markdown(table("unknown_pair/1", tmp_path))
+    text = format_table_markdown(table("unknown_pair/1", tmp_path))
     assert "was run on" not in text and "no pair's config" in text
 
 
@@ -477,7 +495,7 @@ def test_the_readmes_files_are_a_paper_and_its_commands_work(tmp_path, monkeypat
     commands, *files = re.findall(r"```(?:bash|yaml|csv|python)\n(.*?)```", readme, re.DOTALL)
     for name, text in zip(names, files, strict=True):
         (own / name).write_text(text, encoding="utf-8")
-    find_pair.cache_clear()
+    find_pair_config.cache_clear()
     monkeypatch.chdir(tmp_path)
     told = {}
     for line in commands.splitlines():

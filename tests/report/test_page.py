@@ -10,10 +10,10 @@ import pytest
 
 from spec_bench.records.sessions import ALL, MEANING, list_session_notes
 from spec_bench.report.data.rows import group_rows, read_results
-from spec_bench.report.page.build import build_index, results_file
-from spec_bench.report.page.headline import answer, headline, headlines
-from spec_bench.report.page.results_table import results_table
-from spec_bench.report.summary import markdown, write_report
+from spec_bench.report.page.build import build_index_page, find_results_file
+from spec_bench.report.page.headline import format_answer, make_headline, make_headlines
+from spec_bench.report.page.results_table import build_results_table
+from spec_bench.report.summary import format_groups_markdown, write_results_report
 from spec_bench.vocabulary import names
 from tests.commands import report as main
 from tests.report.rows import EMBEDDED, around, frame, row, write
@@ -69,7 +69,7 @@ def group_of(folder, *rows):
 def test_an_experiment_is_named_by_its_name_its_folder_or_its_file(everything):
     folder = everything / "rsd-exp1"
     for name in (folder.name, str(folder), str(folder / "results.csv")):
-        assert results_file(name, everything) == folder / "results.csv"
+        assert find_results_file(name, everything) == folder / "results.csv"
 
 
 def test_a_page_asks_for_nothing_over_the_network_and_is_well_formed(page):
@@ -177,7 +177,7 @@ def test_the_index_has_every_experiment_with_its_page_answer_and_picture(everyth
 def test_the_index_links_no_page_that_is_not_there_and_tells_an_answer_where_there_is_one(tmp_path):
     write(tmp_path, "own", *LATER)
     write(tmp_path, "counted", row("ar"))
-    text = build_index(tmp_path)
+    text = build_index_page(tmp_path)
     assert "<h3>own</h3>" in text
     (said,) = re.findall(r'<p class="said">(.*?)</p>', text)
     assert said.startswith("XSum: use SD 2, 1.50×")
@@ -185,7 +185,7 @@ def test_the_index_links_no_page_that_is_not_there_and_tells_an_answer_where_the
 
 def test_table_and_console_begin_with_the_same_sentence_once(tmp_path, capsys):
     folder = write(tmp_path, "own", *LATER) / "own"
-    write_report(folder / "results.csv", folder)
+    write_results_report(folder / "results.csv", folder)
     table, said = (folder / "table.md").read_text(encoding="utf-8"), capsys.readouterr().out
     first = said.splitlines()[0]
     assert first.startswith("XSum: use SD 2, 1.50×")
@@ -195,7 +195,7 @@ def test_table_and_console_begin_with_the_same_sentence_once(tmp_path, capsys):
 
 def test_a_session_is_told_by_a_speedup_that_is_no_quotient_of_the_rates(tmp_path):
     assert list_session_notes(LATER) == ["", "", MEANING]
-    (line,) = headlines(
+    (line,) = make_headlines(
         group_rows(read_results(write(tmp_path, "own", *LATER) / "own/results.csv"))
     )
     assert "cells of different times" in line.sentence
@@ -218,20 +218,20 @@ MARKED = [  # a mark, the row that has it, what the table says of it, and other 
 @pytest.mark.parametrize(("mark", "marked", "why", "others"), MARKED)
 def test_a_row_apart_is_marked_explained_and_not_the_best(mark, marked, why, others, tmp_path):
     group, file = group_of(tmp_path, *others, marked)
-    text = markdown([group], file)
+    text = format_groups_markdown([group], file)
     assert f"| {marked['decoder']} ({mark}) | {marked['spec']} |" in text
     assert text.count(f"- {why}") == 1 and text.count(f"({mark})") == 1
-    table = results_table(group)
+    table = build_results_table(group)
     (line,) = (line for line in table.lines if line.marks)
     assert line.code == marked["decoder"] and not any(cell and cell.best for cell in line.cells)
     plain, file = group_of(tmp_path / "plain", *others)
-    assert mark not in markdown([plain], file)
+    assert mark not in format_groups_markdown([plain], file)
 
 
 def test_the_fastest_cell_stands_first_and_a_long_table_says_what_it_leaves_out(tmp_path):
     slower = [row("sd", str(k), speedup=around(3.0 - k / 50, 0.01)) for k in range(50)]
     group, _ = group_of(tmp_path, *reversed(slower), LATER[0])
-    table = results_table(group, 20)
+    table = build_results_table(group, 20)
     assert [line.tree for line in table.lines[:3]] == ["-", "0", "1"]
     assert (len(table.lines), table.left_out) == (20, 31)
     assert [line.cells[0].best for line in table.lines[:4]] == [False, True, False, False]
@@ -258,7 +258,7 @@ COLUMNS = {
 def test_what_was_measured_is_a_column_a_modules_score_too(titles, tmp_path):
     values, texts = COLUMNS[titles]
     group, file = group_of(tmp_path, row("dsbd", "4x2", **values))
-    head, _, line = re.findall(r"^\| .*", markdown([group], file), re.MULTILINE)
+    head, _, line = re.findall(r"^\| .*", format_groups_markdown([group], file), re.MULTILINE)
     assert head == f"| decoder | spec | {titles} |"
     assert line == f"| dsbd (beam distribution) | 4x2 | {texts} |"
 
@@ -269,7 +269,7 @@ def test_tokens_per_call_are_shown_where_a_row_has_no_block_efficiency(other, th
     taus = {"sd": 2.0, "hf_assisted": other}
     rows = (row(name, "3", **known, block_efficiency=tau) for name, tau in taus.items())
     group, _ = group_of(tmp_path, *rows)
-    assert ("tokens delivered per call" in dict(results_table(group).heads)) == there
+    assert ("tokens delivered per call" in dict(build_results_table(group).heads)) == there
 
 
 cell = partial(row, **EMBEDDED)
@@ -277,7 +277,7 @@ cell = partial(row, **EMBEDDED)
 
 def card(*rows, **same):
     (group,) = group_rows(frame(*({**each, **same} for each in rows)))
-    return headline(group)
+    return make_headline(group)
 
 
 def sd(spec, *speedup, **values):
@@ -497,7 +497,7 @@ def test_an_experiment_comes_to_one_sentence_with_its_ties():
         ([few, alone], "Use SD 3 on XSum: 1.50×; cannot decide yet on Dolly."),
         ([few, few], "Cannot decide yet on Dolly (2 settings)."),
     ):
-        assert answer(cards) == said
+        assert format_answer(cards) == said
 
 
 def test_one_decoder_under_two_meters_is_no_search():

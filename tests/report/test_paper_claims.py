@@ -9,10 +9,10 @@ import pytest
 from spec_bench.records import cell_folder
 from spec_bench.report.claims import check_claims
 from spec_bench.report.claims.ask import ClaimQuery, Comparison, cells
-from spec_bench.report.claims.contrast import WEIGHT, fisher, has_choice
+from spec_bench.report.claims.contrast import WEIGHT, compute_fisher_interval, has_choice
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import Group, to_rows
-from spec_bench.report.papers.paper import load_code, load_paper
+from spec_bench.report.papers.paper import import_paper_code, load_paper
 from spec_bench.system import files
 from tests.report.rows import (
     HIGH,
@@ -178,7 +178,7 @@ def tuned(**alphas):
 def test_every_pair_with_a_tuned_draft_is_compared_with_the_plain_one():
     names = {path.stem for path in (files.package_folder("conf") / "pair").glob("*.yaml")}
     tuned = {name: name.replace("_ft", "_") for name in names if "_ft" in name}
-    compared = load_code(load_paper("mcsd").folder, "claims").TUNED
+    compared = import_paper_code(load_paper("mcsd").folder, "claims").TUNED
     assert compared == {**tuned, "embedded": "embedded_plain"}
 
 
@@ -209,10 +209,10 @@ def at_same_width(averages, *widths):
     settings = (squad("dsbd", "6x2@0.9", beam_width=each) for each in averages)
     rows = frame(*settings, *(squad("beam_sampling", str(width)) for width in widths))
     ask = ClaimQuery(rows, RecordReader(files.package_folder("results")))
-    by = load_code(load_paper("dsbd").folder, "claims")._interpolated
+    by = import_paper_code(load_paper("dsbd").folder, "claims")._interpolated
     asked = Comparison(ask, "", cells("dsbd"), cells("beam_sampling"), by=by)
     group = Group("squad", rows)
-    strata = [*asked.cases(group).values()]
+    strata = [*asked.find_contrasts_by_label(group).values()]
     return replace(asked, group=group, column="token_rate", strata=strata)
 
 
@@ -221,7 +221,7 @@ def at_same_width(averages, *widths):
     [(2.25, (1, 2, 3, 4), ["2", "3"], (0.75, 0.25)), (3.0, (4, 1), ["1", "4"], (1 / 3, 2 / 3))],
 )
 def test_a_fractional_width_lies_between_its_neighbours(width, measured, between, weights):
-    ((left, right),) = at_same_width([width], *measured).contrasts
+    ((left, right),) = at_same_width([width], *measured).first_contrasts
     assert [row["spec"] for row in right] == between
     assert [row[WEIGHT] for row in right] == pytest.approx(weights)
     assert not has_choice((left, right))
@@ -229,12 +229,12 @@ def test_a_fractional_width_lies_between_its_neighbours(width, measured, between
 
 @pytest.mark.parametrize(("width", "left_out"), [(4.2, 0), (4.3, 1), (0.8, 0)])
 def test_a_setting_far_outside_the_measured_widths_is_left_out(width, left_out):
-    assert at_same_width([2.0, width], 1, 4).n == 2 - left_out
+    assert at_same_width([2.0, width], 1, 4).contrast_count == 2 - left_out
     assert not at_same_width([2.0]).strata and not at_same_width([None], 1, 2).strata
 
 
 def test_a_correlation_over_enough_heads_is_judged_by_fishers_z():
-    low, high, p_values = fisher(0.9, 8)
+    low, high, p_values = compute_fisher_interval(0.9, 8)
     assert (low, high) == (pytest.approx(0.534, abs=1e-3), pytest.approx(0.982, abs=1e-3))
     assert p_values[0] == pytest.approx(0.0005, abs=1e-4)  # z = 1.47 * 5 ** 0.5 = 3.29
     assert p_values[1] == pytest.approx(1 - p_values[0])

@@ -131,7 +131,7 @@ def test_what_lays_a_figure_out_draws_it_and_measures_each_text_once(tmp_path, m
     )
     figure = style.ReportFigure((1, 1), layout="constrained")
     figure.subplots()
-    style.save(figure, tmp_path, "one", ("png",))
+    style.save_figure(figure, tmp_path, "one", ("png",))
     assert made == [(200.0, 200.0, 200)]
 
 
@@ -142,7 +142,7 @@ def test_a_notes_lines_end_where_matplotlib_ends_them_and_saving_leaves_the_note
         "Bars: 95% intervals over prompts. A sentence that is longer than a line is.\nShort. " * 6
     )
     note = figure.supxlabel(said, fontsize=6.5, x=0.1, ha="left", wrap=True)
-    style.save(figure, tmp_path, "one", ("png", "pdf"))
+    style.save_figure(figure, tmp_path, "one", ("png", "pdf"))
     assert note.get_text() == said and note.get_wrap()
     lines = style.wrap_note(figure, note, said).split("\n")
     assert len(lines) > 6 and lines == note._get_wrapped_text().split("\n")

@@ -14,13 +14,18 @@ from spec_bench.metrics.quality import Bleu
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord, parse_reasons
 from spec_bench.report.claims import check_claims
-from spec_bench.report.claims.contrast import difference
-from spec_bench.report.data.counts import RecordReader, read_origin, read_packed, read_repeats
+from spec_bench.report.claims.contrast import compute_difference
+from spec_bench.report.data.counts import (
+    RecordReader,
+    read_origin,
+    read_packed_records,
+    read_repeats,
+)
 from spec_bench.report.data.rows import clear_past_times, read_results
 from spec_bench.report.data.seeds import pool_seeds
 from spec_bench.report.page.build import build_page
-from spec_bench.report.summary import write_report
-from spec_bench.report.tables.render import markdown
+from spec_bench.report.summary import write_results_report
+from spec_bench.report.tables.render import format_table_markdown
 from spec_bench.system import files
 from spec_bench.vocabulary import columns
 from tests.cells import result
@@ -132,10 +137,10 @@ def test_one_seed_is_left_as_it_is_and_seeds_of_two_files_or_settings_are_not_po
 def test_tables_say_that_seeds_are_pooled(tmp_path):
     rates = ({"block_efficiency": around(2.0, 0.1)}, {"block_efficiency": around(2.2, 0.1)})
     write(tmp_path, "rsd-exp1", *({**cell, "pair": "llama2_7b"} for cell in seeds(*rates)))
-    text = markdown(table("rsd/1", tmp_path))
+    text = format_table_markdown(table("rsd/1", tmp_path))
     assert "| 2 | SD | 2 | 2.166 | 2.100 [" in text
     assert "seed 0, 1," in text and "- Seeds are pooled" in text
-    write_report(tmp_path / "rsd-exp1" / "results.csv", tmp_path)
+    write_results_report(tmp_path / "rsd-exp1" / "results.csv", tmp_path)
     text = (tmp_path / "table.md").read_text()
     assert text.count("| sd | 2 |") == 1
     assert "seeds 0, 1" in text and "Seeds are pooled" in text
@@ -172,7 +177,7 @@ def test_a_difference_knows_that_whole_repeats_differ(tmp_path):
     repeated(results, "steady", [1.0, 1.0, 1.0])
     repeated(results, "uneven", [0.8, 1.3, 0.9])
     steady, uneven = (row("sd", "3", run_id=name) for name in ("steady", "uneven"))
-    found = difference([[((uneven,), (steady,))]], "token_rate", RecordReader(results))
+    found = compute_difference([[((uneven,), (steady,))]], "token_rate", RecordReader(results))
     assert found.value == pytest.approx(0.0, abs=1e-6)
     assert found.ends[0] < -0.1 and found.ends[1] > 0.1
 
@@ -258,11 +263,11 @@ def test_every_whole_repeat_is_read_and_times_are_summed_over_them(results):
     seconds = [[each.decode_s for each in done.values()] for done in read_repeats(results, "cell")]
     assert seconds == [[1.0, 2.0], [1.5, 2.5]]
     known, cell = RecordReader(results), {"run_id": "cell", "seed": 0}
-    assert known.counts(cell, "token_rate") == {"a": (6.0, 2.5), "b": (6.0, 4.5)}
-    assert known.counts(cell, "block_efficiency") == {"a": (3.0, 2.0), "b": (3.0, 2.0)}
+    assert known.get_counts(cell, "token_rate") == {"a": (6.0, 2.5), "b": (6.0, 4.5)}
+    assert known.get_counts(cell, "block_efficiency") == {"a": (3.0, 2.0), "b": (3.0, 2.0)}
     assert list(known.get_counts_by_seed(cell, "token_rate")) == ["0", "0/1"]
     assert list(known.get_counts_by_seed(cell, "block_efficiency")) == ["0"]
-    found = read_packed(results, "cell").get_scores("cell")
+    found = read_packed_records(results, "cell").get_scores("cell")
     assert (found, read_origin(results, "cell")) == (SCORES, ORIGIN)
     assert read_repeats(results, "other") == []
     assert read_origin(results, "other") is None
@@ -285,12 +290,12 @@ def test_counts_of_cells_at_once_are_those_of_cell_by_cell(last, tmp_path, monke
 
     def counts():
         known = RecordReader(table)
-        found = (known.tables(rows, of, sum_seeds=whole)(name) for name, of, whole in asked)
+        found = (known.prepare_tables(rows, of, sum_seeds=whole)(name) for name, of, whole in asked)
         return [None if each is None else each.tolist() for each in found]
 
     at_once = counts()
     assert np.shape(at_once[0]) == (2, 2, *((1, 1) if last else (4, 2)))
-    monkeypatch.setattr(RecordReader, "_block", lambda *_: None)
+    monkeypatch.setattr(RecordReader, "_find_block", lambda *_: None)
     assert at_once == counts()
 
 
@@ -305,7 +310,7 @@ def scored(folder, metric, scores):
 
     def gap(one, other, **how):
         sides = ((row("sd", "2", run_id=name, seed=0),) for name in (one, other))
-        return difference([[tuple(sides)]], metric, RecordReader(table), **how)
+        return compute_difference([[tuple(sides)]], metric, RecordReader(table), **how)
 
     return gap
 
@@ -366,11 +371,11 @@ def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_session(s
         parquet.write_records(files.records_file(table), parquet.concat_records(parts))
     base, added = (row("ar", run_id="base", seed=0), row("sd", "2", run_id="added", seed=0))
     pair = [[((added,), (base,))]]
-    found = difference(pair, "token_rate", RecordReader(table))
+    found = compute_difference(pair, "token_rate", RecordReader(table))
     assert found.value == pytest.approx(1.0, rel=1e-5)
     assert found.ends[0] < 1.0 < found.ends[1]  # nothing was accepted on any prompt
-    assert difference(pair, "block_efficiency", RecordReader(table)).value == 0.0
-    counts = RecordReader(table).counts(base, "token_rate")
+    assert compute_difference(pair, "block_efficiency", RecordReader(table)).value == 0.0
+    counts = RecordReader(table).get_counts(base, "token_rate")
     assert [*counts] == prompts and [*counts.values()] == [pytest.approx((3.0, 4.0))] * 6
 
 

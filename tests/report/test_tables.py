@@ -8,15 +8,24 @@ import shutil
 
 import pytest
 
-from spec_bench.report.data.differences import differences
+from spec_bench.report.data.differences import describe_differences
 from spec_bench.report.data.rows import read_rows
-from spec_bench.report.papers.items import recipe_cells
-from spec_bench.report.papers.pairs import drafter_size, find_pair, format_parameters, pair_configs
+from spec_bench.report.papers.items import list_recipe_cells
+from spec_bench.report.papers.pairs import (
+    find_pair_config,
+    format_drafter_size,
+    format_parameter_count,
+    read_pair_configs,
+)
 from spec_bench.report.papers.paper import find_table, load_paper
-from spec_bench.report.tables.build import build_table, build_tables
+from spec_bench.report.tables.build import build_table, build_tables_by_setting
 from spec_bench.report.tables.measured import MeasuredRows
-from spec_bench.report.tables.printed import RequestedCell, lay_out_table
-from spec_bench.report.tables.render import csv_text, latex, markdown
+from spec_bench.report.tables.printed import RequestedCell, lay_out_printed_table
+from spec_bench.report.tables.render import (
+    format_table_latex,
+    format_table_markdown,
+    format_tables_csv,
+)
 from spec_bench.system.files import package_folder
 from spec_bench.vocabulary.published import pivot_numbers
 from tests.report.rows import EMBEDDED, MT_BENCH, frame, record, recorded, row, write
@@ -45,18 +54,18 @@ CHAIN = row("sd", "2", **EMBEDDED, block_efficiency=2.5, token_rate=120.0, speed
 
 def test_of_another_pair_nothing_is_subtracted_and_speed_ups_stand_side_by_side(tmp_path):
     grid = table("rsd/1", write(tmp_path, "rsd-exp1", PLAIN, CHAIN), "embedded")
-    assert "difference" not in markdown(grid).partition("\n- ")[0]
-    assert "| speed-up over AR, paper | speed-up over AR, ours |" in markdown(grid)
+    assert "difference" not in format_table_markdown(grid).partition("\n- ")[0]
+    assert "| speed-up over AR, paper | speed-up over AR, ours |" in format_table_markdown(grid)
     line = line_of(grid, "2", "SD", "2")
     assert "| 2.166 | 2.500 |" in line
     assert f"| {51.515 / 37.269:.2f} | 1.50 [1.40, 1.60] |" in line
     assert noted(grid, "nothing is subtracted")
-    assert "speed-up over AR" not in markdown(table("rsd/1", tmp_path))
+    assert "speed-up over AR" not in format_table_markdown(table("rsd/1", tmp_path))
 
 
 def test_no_printed_number_is_bold_in_a_block_with_a_lost_one():
     for number, lost in ((9, 5), (7, 5), (29, 30)):
-        places = lay_out_table(f"rsd/{number}", None).places
+        places = lay_out_printed_table(f"rsd/{number}", None).places
         bold = {place["labels"][0] for place in places if place["best"]}
         assert str(lost) not in bold and len(bold) >= 3
 
@@ -79,7 +88,7 @@ def test_a_stalled_row_is_marked_and_neither_best_nor_the_fastest_tree(tmp_path)
     line = line_of(grid, "2", "SD", "2")
     assert "| 9.00 (stalled) [8.90, 9.10] |" in line and "| 2.200 [2.100, 2.300] |" in line
     asked = RequestedCell("llama2_7b", "alpaca", "mcsd_wor", "", 0.3, pick="fastest")
-    assert MeasuredRows.below(tmp_path).row(asked)["spec"] == "2-2-1"
+    assert MeasuredRows.read_below(tmp_path).find_row(asked)["spec"] == "2-2-1"
 
 
 @pytest.mark.parametrize("taus", [{8: 2.9, 30: 2.2}, {30: 2.2, 8: 2.9}])
@@ -105,7 +114,7 @@ def test_what_is_missing_says_so_and_runs_where_the_rows_did(tmp_path, device, w
     write(tmp_path, "rsd-exp1", sd(block_efficiency=2.2, device=device, compile=way, **own))
     grid = table("rsd/1", tmp_path, own.get("pair"))
     assert grid.commands == (f"spec-bench run rsd=exp1 {words} task=xsum",)
-    assert "| SpecTr | 2x2 | 2.218 | not run |" in markdown(grid)
+    assert "| SpecTr | 2x2 | 2.218 | not run |" in format_table_markdown(grid)
 
 
 def test_a_failed_cell_says_why_and_prompts_without_room_are_counted_under_the_table(tmp_path):
@@ -113,7 +122,7 @@ def test_a_failed_cell_says_why_and_prompts_without_room_are_counted_under_the_t
     failed = sd(status="failed", reason="OutOfMemoryError: 80 GB (trace: runs/1)")
     write(tmp_path, "rsd-exp1", failed, row("ar", "-", **own), sd("3", **own))
     grid = table("rsd/1", tmp_path)
-    assert "failed: OutOfMemoryError: 80 GB |" in markdown(grid) and grid.commands
+    assert "failed: OutOfMemoryError: 80 GB |" in format_table_markdown(grid) and grid.commands
     (note,) = (each for each in grid.notes if "too long" in each)
     assert "XSum on llama2_7b: 3 prompts left out" in note
 
@@ -125,25 +134,27 @@ def test_ours_stands_out_only_where_no_interval_overlaps_and_not_alone(tmp_path)
     line = line_of(table("rsd/1", tmp_path), "", "RSD-S", "3x2")
     assert "| **2.400** [2.200, 2.600] |" in line and "| 2.100 [1.950, 2.200] |" in line
     write(tmp_path, "rsd-exp1", chain)
-    assert "| 2.000 [1.900, 2.100] |" in markdown(table("rsd/1", tmp_path))
+    assert "| 2.000 [1.900, 2.100] |" in format_table_markdown(table("rsd/1", tmp_path))
 
 
 def test_a_note_says_what_speedups_are_over_transformers_own_faster_generate():
     generate = row("hf_generate", "-", lossless="unaudited", speedup=(1.25, 1.2, 1.3))
-    (note,) = (n for n in differences([sd(), generate], ["speedup"]) if "own generate" in n)
+    (note,) = (
+        n for n in describe_differences([sd(), generate], ["speedup"]) if "own generate" in n
+    )
     assert "XSum" in note and "1.25 times" in note and "0.80 of" in note
     unsure = {**generate, "speedup_low": 0.99}
     for rows, shown in (([unsure], ["speedup"]), ([generate], ["mbsu"])):
-        assert not any("own generate" in each for each in differences(rows, shown))
+        assert not any("own generate" in each for each in describe_differences(rows, shown))
 
 
 def test_rows_of_one_configuration_under_two_names_are_named_with_what_they_differ_by():
     both = [row("rsd_c", "2-1", speedup=1.5), row("mcsd_wor", "2-1", speedup=1.4)]
-    notes = differences([*both, row("rsd_c", "2-2", speedup=1.0)], ["speedup"])
+    notes = describe_differences([*both, row("rsd_c", "2-2", speedup=1.0)], ["speedup"])
     (note,) = (note for note in notes if "one configuration" in note)
     assert "RSD-C 2-1" in note and "2-2" not in note and "7.1%" in note
-    assert not any("one configuration" in note for note in differences(both, ["mbsu"]))
-    several = differences([both[0], {**both[1], "batch_size": 4}], ["speedup"])
+    assert not any("one configuration" in note for note in describe_differences(both, ["mbsu"]))
+    several = describe_differences([both[0], {**both[1], "batch_size": 4}], ["speedup"])
     assert not any("one configuration" in note for note in several)
 
 
@@ -157,9 +168,11 @@ def test_rows_that_are_not_exact_are_marked_and_never_best(tmp_path, lossless):
     grid, mark = table("rsd/1", tmp_path), MARKS[lossless]
     assert "| 3.000 [2.900, 3.100] |" in line_of(grid, "", "RSD-S", f"3x2 ({mark})")
     assert any(note.startswith(f"{mark}:") for note in grid.notes)
-    assert f"({mark})" in latex(grid)
-    found = {r["decoder"]: r["lossless"] for r in csv.DictReader(io.StringIO(csv_text(grid)))
-             if r["tree"] in ("2", "3x2") and r["lossless"]}  # fmt: skip
+    assert f"({mark})" in format_table_latex(grid)
+    lines = csv.DictReader(io.StringIO(format_tables_csv(grid)))
+    found = {
+        r["decoder"]: r["lossless"] for r in lines if r["tree"] in ("2", "3x2") and r["lossless"]
+    }
     assert found == {"SD": "exact", "RSD-S": lossless}
 
 
@@ -167,7 +180,7 @@ def test_the_recipes_own_experiment_is_preferred_and_its_seeds_are_pooled(tmp_pa
     write(tmp_path, "quickstart", sd(block_efficiency=1.5))
     own = (sd(seed=3, block_efficiency=1.7), sd(seed=1, block_efficiency=1.6))
     write(tmp_path, "rsd-exp1", *own)
-    assert "| 2 | SD | 2 | 2.166 | 1.650 |" in markdown(table("rsd/1", tmp_path))
+    assert "| 2 | SD | 2 | 2.166 | 1.650 |" in format_table_markdown(table("rsd/1", tmp_path))
 
 
 def test_rows_that_were_sampled_otherwise_are_no_part_of_the_table(tmp_path):
@@ -184,11 +197,11 @@ def test_another_pair_is_named_and_takes_the_same_layout_where_it_is_asked_for(t
     assert table("rsd/1", tmp_path, "embedded").measured
     write(tmp_path / "embedded", "rsd-exp1", sd(pair="embedded", block_efficiency=2.0))
     write(tmp_path, "runs", sd("3", pair="embedded", block_efficiency=9))
-    assert len(MeasuredRows.below(tmp_path).rows) == 2  # two levels down, and no raw runs
+    assert len(MeasuredRows.read_below(tmp_path).rows) == 2  # two levels down, and no raw runs
     said = ("no cell of this table was run on llama2_7b", "add --pair embedded")
     assert noted(table("rsd/1", tmp_path), *said)
     grid = table("rsd/1", tmp_path, "embedded")
-    assert "| 2 | SD | 2 | 2.166 | 2.000 |" in markdown(grid)
+    assert "| 2 | SD | 2 | 2.166 | 2.000 |" in format_table_markdown(grid)
     assert noted(grid, "pair embedded, small models on invented text, not the paper's")
     assert grid.commands == ("spec-bench run rsd=exp1 pair=embedded task=xsum",)
 
@@ -205,7 +218,7 @@ def test_mcsd_takes_its_fastest_tree_and_sd_at_the_same_depth(tmp_path):
     trees = (searched("4-1", 2.5, 2.1), searched("8-2-1", 2.2, 2.6))
     write(tmp_path, "mcsd-search", searched("-", 1.0, 1.0, "ar"), *chains, *trees)
     grid = table("mcsd/2", tmp_path)
-    text = markdown(grid)
+    text = format_table_markdown(grid)
     assert "| SD (same γ) | 0 | 1x1x1x1x1 | 1x1 | 2.71 | 1.70 | -1.01 | 3.19 | 1.80 |" in text
     assert "| SD (best γ) | 0 | 1x1x1x1x1x1x1x1x1x1 | 1 | 2.89 | 1.90 |" in text
     assert "| MCSD | 0 | 4x2x2x1x1 | 4x1 | **3.06** | 2.50 |" in text
@@ -253,7 +266,7 @@ def test_answers_that_end_at_a_newline_and_those_that_run_on_are_two_tables(tmp_
     rates = (("eos+newline", 0.25), ("eos", 0.24))
     cells = [row("mcsd_wor", "1", **own, stop_rule=r, acceptance_rate=rate) for r, rate in rates]
     write(tmp_path, "mcsd-acceptance", *cells)
-    one, other = build_tables(find_table("mcsd/1"), MeasuredRows.below(tmp_path))
+    one, other = build_tables_by_setting(find_table("mcsd/1"), MeasuredRows.read_below(tmp_path))
     assert "stop rule eos+newline" in one.title and "(stop rule eos)" in other.title
     assert noted(one, "WMT14 En-De: an answer ends at eos or newline")
     assert not noted(other, "task.stop=[]")
@@ -309,7 +322,7 @@ def test_another_tree_has_a_line_of_its_own_and_none_where_it_is_all_there_is(tm
 
 
 def test_a_table_that_measures_speed_ups_shows_another_pairs_once(tmp_path):
-    names = csv_text(table("today/2", tmp_path, "embedded")).splitlines()[0].split(",")
+    names = format_tables_csv(table("today/2", tmp_path, "embedded")).splitlines()[0].split(",")
     assert "0_speedup_paper" in names and len({*names}) == len(names)
 
 
@@ -343,19 +356,19 @@ def test_a_drafters_size_is_a_share_of_a_known_target_or_its_trainings(tmp_path)
         "0.25B": {"pair": "mine", "draft": str(tmp_path)},
     }
     for text, own in sizes.items():
-        assert drafter_size({"decoder": "medusa", **own}) == text
-    assert format_parameters(99_000) == "0.10M"
-    assert [find_pair(f"Vicuna-{n}B", "") for n in (7, 13)] == ["vicuna_7b", "vicuna_13b"]
+        assert format_drafter_size({"decoder": "medusa", **own}) == text
+    assert format_parameter_count(99_000) == "0.10M"
+    assert [find_pair_config(f"Vicuna-{n}B", "") for n in (7, 13)] == ["vicuna_7b", "vicuna_13b"]
 
 
 def test_the_commands_for_missing_cells_run_a_recipe_whose_rows_fill_them(tmp_path):
     (command,) = table("today/1", tmp_path).commands
     assert command.split()[1:4] == ["run", "today=printed", "pair=qwen3_8b"]
     own = {"pair": "qwen3_8b", "target": "Qwen/Qwen3-8B", "task": "mt_bench", "temperature": 0.0}
-    cells = (cell.split(":") for cell in (*recipe_cells("today=printed"), "ar:-"))
+    cells = (cell.split(":") for cell in (*list_recipe_cells("today=printed"), "ar:-"))
     write(tmp_path, "today-printed", *(row(*c, **own, speedup=1.5, token_rate=50.0) for c in cells))
     filled = table("today/1", tmp_path)
-    assert not filled.commands and "not run" not in markdown(filled)
+    assert not filled.commands and "not run" not in format_table_markdown(filled)
 
 
 def test_the_commands_for_missing_cells_keep_the_prompts_and_limits_of_the_rows_beside(tmp_path):
@@ -396,7 +409,7 @@ def test_a_printed_command_spreads_a_target_that_is_larger_than_one_of_the_paper
 def test_rows_measured_here_do_not_carry_a_sources_name(tmp_path):
     one = row("dflash", "7", pair="embedded", task="mt_bench", temperature=0.0, token_rate=50.0)
     write(tmp_path, "today-printed", one)
-    lines = markdown(table("today/1", tmp_path, "embedded")).splitlines()
+    lines = format_table_markdown(table("today/1", tmp_path, "embedded")).splitlines()
     (ours,) = (line for line in lines if "| measured here | DFlash | 7 |" in line)
     assert " 50 " in ours
     assert sum("H100" in line for line in lines) == 3
@@ -413,7 +426,7 @@ def printed(name):
 def test_every_rsd_table_prints_the_reference_value_for_value(number):
     rows = pivot_numbers(load_paper("rsd").get_numbers(number))
     grid = printed(f"rsd/{number}")
-    lines = list(csv.DictReader(io.StringIO(csv_text(grid))))
+    lines = list(csv.DictReader(io.StringIO(format_tables_csv(grid))))
     assert len(lines) == len(rows) == (33 if number < 28 else 41)
     for line, cell in zip(lines, rows, strict=True):
         axis, _, spec, *numbers = line.values()
@@ -505,12 +518,12 @@ def test_the_embedded_pair_states_what_its_model_card_counts():
     shown = card.partition("seen in training |")[2].partition("##")[0]
     shares = {task: int(n) / 100 for task, n in re.findall(r"\| (\w+) \|.*\| (\d+)% \|", shown)}
     assert len(shares) == 8
-    stated = pair_configs()["embedded"].seen_in_training
+    stated = read_pair_configs()["embedded"].seen_in_training
     assert {task: share for task, share in shares.items() if share} == stated
 
 
 def test_every_stand_in_states_what_it_stands_for():
-    for name, config in pair_configs().items():
+    for name, config in read_pair_configs().items():
         assert bool(config.stand_in) == bool(config.paper_draft_parameters), name
         assert bool(config.paper_draft_parameters) <= bool(config.draft_parameters), name
 
@@ -544,7 +557,7 @@ def test_disturbed_rows_are_one_note_and_their_rates_are_not_set_against_the_pap
     assert [e for e in grid.notes if "rows are disturbed" in e] == [
         "Ours, 2 rows are disturbed, such as sd 2: disturbed: waited."
     ]
-    lines = csv.DictReader(io.StringIO(csv_text(grid)))
+    lines = csv.DictReader(io.StringIO(format_tables_csv(grid)))
     line = next(e for e in lines if (e["decoder"], e["tree"]) == ("SD", "2"))
     differences = {name: text for name, text in line.items() if name.endswith("difference")}
     known = {name.removesuffix("_difference") for name, text in differences.items() if text}
@@ -567,10 +580,10 @@ def test_of_sampling_that_is_not_printed_any_row_is_taken_and_its_setting_is_tol
     for tops, shown in (((0.9,), 0.9), ((0.9, 1.0), 1.0)):
         cells = [sd(block_efficiency=2.2, top_p=top, run_id=f"run{top}") for top in tops]
         write(tmp_path, "rsd-exp1", *cells)
-        measured = MeasuredRows.below(tmp_path)
-        assert measured.row(asked)["top_p"] == shown
-        assert (measured.row(asked._replace(top_p=0.9))["top_p"]) == 0.9
-        assert measured.row(asked._replace(top_p=0.5)) is None
+        measured = MeasuredRows.read_below(tmp_path)
+        assert measured.find_row(asked)["top_p"] == shown
+        assert (measured.find_row(asked._replace(top_p=0.9))["top_p"]) == 0.9
+        assert measured.find_row(asked._replace(top_p=0.5)) is None
         grid = table("rsd/1", tmp_path)
         assert "| 2.166 | 2.200 |" in line_of(grid, "2", "SD", "2")
     write(tmp_path, "rsd-exp1", cells[0])
@@ -580,7 +593,9 @@ def test_of_sampling_that_is_not_printed_any_row_is_taken_and_its_setting_is_tol
 def test_in_csv_a_lost_number_is_empty_with_a_state_and_lossless_has_its_own_words(tmp_path):
     busy = {"reason": "speedup: disturbed: waited", "token_rate": 9.0}
     write(tmp_path, "rsd-exp1", row("ar", **busy), sd(block_efficiency=2.0, **busy))
-    lines = list(csv.DictReader(io.StringIO(csv_text(table("rsd/7", tmp_path, "llama2_7b")))))
+    lines = list(
+        csv.DictReader(io.StringIO(format_tables_csv(table("rsd/7", tmp_path, "llama2_7b"))))
+    )
     lost = [each for each in lines if each["block_efficiency_paper_state"] == "lost"]
     assert lost and all(each["block_efficiency_paper"] == "" for each in lost)
     assert {each["lossless"] for each in lines} == {"exact", ""}

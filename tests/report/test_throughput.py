@@ -3,8 +3,12 @@
 import pandas as pd
 import pytest
 
-from spec_bench.report.figures.panels import pareto_front
-from spec_bench.report.figures.throughput import find_crossing, split_lines, throughput
+from spec_bench.report.figures.panels import select_pareto_front
+from spec_bench.report.figures.throughput import (
+    describe_crossing,
+    draw_and_format_throughput,
+    split_throughput_lines,
+)
 from spec_bench.system.files import package_folder
 
 BATCHES = package_folder("results") / "embedded/redrafter-batches/results.csv"
@@ -23,25 +27,25 @@ BATCHES = package_folder("results") / "embedded/redrafter-batches/results.csv"
     ],
 )  # fmt: skip
 def test_the_crossing_is_read_off_between_the_two_sizes_around_it(points, said):
-    assert find_crossing(points) == said
+    assert describe_crossing(points) == said
 
 
 def test_a_line_is_one_decoder_by_requests_together_and_paths_as_rows_are_another():
     rows = pd.read_csv(BATCHES)
-    lines = split_lines(rows.query("seed == 0"))
+    lines = split_throughput_lines(rows.query("seed == 0"))
     titles = [title for _, title, _ in lines]
     assert len(titles) == len({*titles})
     beams = "ReDrafter, exact match (redrafter) 8x5"
     assert {title for title in titles if "8x5" in title} == {beams, f"{beams}, paths as rows"}
     assert all(list(line.batch_size) == [1, 2, 4, 8, 16, 32] for *_, line in lines)
     with pytest.raises(ValueError, match="nothing was timed"):
-        split_lines(rows.assign(token_rate_per_request=None))
+        split_throughput_lines(rows.assign(token_rate_per_request=None))
 
 
 def test_table_and_figure_are_made_of_the_rows(tmp_path):
     for name in ("results.csv", "records.parquet"):
         (tmp_path / name).write_bytes(BATCHES.with_name(name).read_bytes())
-    said = throughput(tmp_path / "results.csv")
+    said = draw_and_format_throughput(tmp_path / "results.csv")
     assert (tmp_path / "throughput.png").stat().st_size > 10_000
     assert "RSD-S 4x3: the speed-up is 1 at about" in said
     assert said.count("\n AR ") == 6
@@ -71,4 +75,4 @@ def test_the_front_is_what_no_other_point_beats(points, higher_x, higher_y, expe
     names = {True: "token_rate", False: "energy_j_per_token"}, {True: "mbsu", False: "perplexity"}
     x, y = (name[higher] for name, higher in zip(names, (higher_x, higher_y), strict=True))
     rows = pd.DataFrame(points, columns=[x, y], dtype=float)
-    assert list(pareto_front(rows, x, y).index) == expected
+    assert list(select_pareto_front(rows, x, y).index) == expected

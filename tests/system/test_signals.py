@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spec_bench.__main__ import main
-from spec_bench.report.papers.paper import load_code
+from spec_bench.report.papers.paper import import_paper_code
 from spec_bench.settings.arguments import COMMANDS as COMMANDS_THERE_ARE
 from spec_bench.settings.arguments import list_options
 from spec_bench.settings.configs import experiments_dir
@@ -198,7 +198,7 @@ COMMANDS = {
     "table": (report, ["table", "rsd/7", "--out"], "FILE"),
     "wandb": (report, ["wandb", "--dry-run"], "FILE"),
     "bernoulli": (
-        load_code(experiments_dir() / "rsd", "bernoulli").main,
+        import_paper_code(experiments_dir() / "rsd", "bernoulli").main,
         ["--points", "2", "--out"],
         "FILE",
     ),
@@ -316,8 +316,8 @@ PLACES = [  # what has the mistake, and the command that meets it
     ("spec_bench.jobs.app.parse_request", "run prompts=1"),
     ("spec_bench.jobs.app.build_settings", "run prompts=1"),
     ("spec_bench.jobs.sweep.sweep.build_settings", "run -m seed=0,1 prompts=1"),
-    ("spec_bench.report.cli.command_line.build_tables", "table rsd/7"),
-    ("spec_bench.report.compare.compare", "compare before after"),
+    ("spec_bench.report.cli.command_line.build_tables_by_setting", "table rsd/7"),
+    ("spec_bench.report.compare.compare_results", "compare before after"),
     ("spec_bench.audit.command_line.list_parts", "check decoders --only sd"),
 ]
 

@@ -11,7 +11,7 @@ from spec_bench.jobs.config.settings import build_settings
 from spec_bench.metrics.metric import metric
 from spec_bench.records.types import Generation
 from spec_bench.report.papers.paper import find_table, load_paper
-from spec_bench.report.tables.build import build_tables
+from spec_bench.report.tables.build import build_tables_by_setting
 from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dir, read_yaml
 from spec_bench.tasks import build_task
@@ -189,11 +189,14 @@ def test_a_table_keeps_protocols_apart_and_shows_the_one_that_is_asked_for(tmp_p
     pd.DataFrame(rows).to_csv(folder / "results.csv", index=False)
     table = find_table("dsbd/1")
     titles = [
-        sheet.title for sheet in build_tables(table, MeasuredRows.below(tmp_path), "embedded")
+        sheet.title
+        for sheet in build_tables_by_setting(table, MeasuredRows.read_below(tmp_path), "embedded")
     ]
     assert len(titles) == 2 and any("protocol authors" in title for title in titles)
     assert any("protocol clean" in title for title in titles)
-    (sheet,) = build_tables(table, MeasuredRows.below(tmp_path, protocol="authors"), "embedded")
+    (sheet,) = build_tables_by_setting(
+        table, MeasuredRows.read_below(tmp_path, protocol="authors"), "embedded"
+    )
     assert 30.0 in [place["value"] for place in sheet.places]
     assert any(note.startswith("Protocol authors: ") for note in sheet.notes)
     assert all("protocol=authors" in each for each in sheet.commands)

@@ -17,7 +17,7 @@ from spec_bench.__main__ import run_command
 from spec_bench.jobs.config.settings import describe_examples, digest_examples
 from spec_bench.metrics.quality import SCORES
 from spec_bench.records.types import SqlReference
-from spec_bench.report.data.categories import MT_BENCH, SUBTASKS, subtask
+from spec_bench.report.data.categories import MT_BENCH, SUBTASKS, get_subtask
 from spec_bench.settings.configs import conf_dir, read_config
 from spec_bench.tasks import build_task, source
 from spec_bench.tasks.source import EMBEDDED
@@ -390,13 +390,13 @@ def test_spec_benchs_file_is_read_with_its_categories(tmp_path):
     path = str(question_file(tmp_path, "spec_bench"))
     categories = [each.category for each in build_task(config("spec_bench", path=path)).examples()]
     assert categories == [row["category"] for row in QUESTIONS["spec_bench"]]
-    assert {subtask(category) for category in categories} == {*SUBTASKS}
+    assert {get_subtask(category) for category in categories} == {*SUBTASKS}
 
 
 def test_without_that_file_the_embedded_pair_has_prompts_of_its_shape():
     (examples, again) = (build_task(config("spec_bench")).examples() for _ in range(2))
     assert examples == again
-    counts = Counter((subtask(example.category), len(example.turns)) for example in examples)
+    counts = Counter((get_subtask(example.category), len(example.turns)) for example in examples)
     assert counts == {(name, 1 + (name == MT_BENCH)): 20 for name in SUBTASKS}
     assert len({example.turns[0] for example in examples}) == len(examples) == 120
 

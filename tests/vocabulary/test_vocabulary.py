@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from spec_bench.decode.config import read_decoder
-from spec_bench.report.papers.items import recipe_cells
+from spec_bench.report.papers.items import list_recipe_cells
 from spec_bench.settings.configs import conf_dir, experiments_dir
 from spec_bench.vocabulary import columns, decoders, names
 from spec_bench.vocabulary.columns import COLUMNS, Column
@@ -117,7 +117,7 @@ YAMLS = sorted(experiments_dir().glob("*/paper.yaml"))
 RECIPES = [path for path in experiments_dir().glob("*/*.yaml") if path not in YAMLS]
 IN_FILES = {path.stem for path in FILES}
 IN_PAPERS = {each for p in YAMLS for each in yaml.safe_load(p.read_text()).get("decoders", ())}
-CELLS = (cell for p in RECIPES for cell in recipe_cells(f"{p.parent.name}={p.stem}"))
+CELLS = (cell for p in RECIPES for cell in list_recipe_cells(f"{p.parent.name}={p.stem}"))
 IN_RECIPES = {cell.partition(":")[0] for cell in CELLS}
 ALL = sorted({*IN_FILES, *IN_PAPERS, *IN_RECIPES})
 MINE = """

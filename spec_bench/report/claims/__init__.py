@@ -24,7 +24,13 @@ from spec_bench.report.papers.paper import load_paper
 from spec_bench.settings.fields import describe_error
 from spec_bench.system.errors import UsageError
 
-__all__ = ["Check", "check_claims", "check_generally", "evident", "select_measured_rows"]
+__all__ = [
+    "Check",
+    "check_claims",
+    "check_general_claims",
+    "drop_screened_rows",
+    "select_evidence_rows",
+]
 
 
 def check_claims(paper: str, rows: pd.DataFrame, results: Path | RecordReader) -> list[Check]:
@@ -43,7 +49,7 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | RecordReader) -
         return []
     records = results if isinstance(results, RecordReader) else RecordReader(results)
     ask = ClaimQuery(
-        select_measured_rows(pool_seeds(rows, records)), records, settings_of_paper.axes
+        select_evidence_rows(pool_seeds(rows, records)), records, settings_of_paper.axes
     )
     checks = []
     for number, claim in enumerate(claims):
@@ -68,19 +74,23 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | RecordReader) -
     return correct_verdicts(checks)
 
 
-def check_generally(rows: pd.DataFrame, results: Path | RecordReader) -> list[Check]:
+def check_general_claims(rows: pd.DataFrame, results: Path | RecordReader) -> list[Check]:
     """Returns the general claims, which hold for any results file, checked."""
     records = results if isinstance(results, RecordReader) else RecordReader(results)
     return correct_verdicts(
-        list(general.checks(ClaimQuery(evident(pool_seeds(rows, records)), records)))
+        list(
+            general.check_any_results(
+                ClaimQuery(drop_screened_rows(pool_seeds(rows, records)), records)
+            )
+        )
     )
 
 
-def select_measured_rows(rows: pd.DataFrame) -> pd.DataFrame:
+def select_evidence_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows that are evidence: neither failed nor with simulated acceptance, nor screened."""
-    return evident(rows[(rows.status != "failed") & (rows.lossless != "simulated")])
+    return drop_screened_rows(rows[(rows.status != "failed") & (rows.lossless != "simulated")])
 
 
-def evident(rows: pd.DataFrame) -> pd.DataFrame:
+def drop_screened_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows that no search only screened: many cells on few prompts, to pick some of them."""
     return rows[rows.stage != "screen"] if "stage" in rows else rows

@@ -8,7 +8,7 @@
             )
 
 compares every two trees of one depth, on each task. ``of`` says whose rows count; ``by`` which cell
-is set against which (``pairs``, ``best``, ``steps``, ``ends``); ``expect`` which
+is set against which (``pair_all``, ``best``, ``steps``, ``ends``); ``expect`` which
 difference is claimed, ``Difference.better`` or a function of it; ``judge`` whether of the mean of
 all comparisons (the default), of ``every`` or ``most`` of them, of a line that is ``rising`` or of
 numbers that are ``counted``. What a claim, its place and its evidence say is a text with
@@ -29,8 +29,8 @@ import pandas as pd
 from spec_bench.report.claims.contrast import (
     Contrast,
     Difference,
-    difference,
-    format_pick,
+    compute_difference,
+    format_picked_tree,
     has_choice,
 )
 from spec_bench.report.claims.sides import (
@@ -38,9 +38,9 @@ from spec_bench.report.claims.sides import (
     Cells,
     Names,
     cells,
-    is_match,
-    several,
-    titled,
+    format_metric,
+    meets_condition,
+    to_tuple,
 )
 from spec_bench.report.claims.verdict import (
     DOES_NOT_HOLD,
@@ -50,28 +50,28 @@ from spec_bench.report.claims.verdict import (
     Check,
     OfPrompts,
     PValues,
-    holm_verdicts,
+    list_holm_verdicts,
     p_value_of_all,
     p_value_of_any,
     p_value_of_most,
-    unknown,
+    return_no_p_values,
 )
 from spec_bench.report.data.counts import RecordReader, RoundReader
-from spec_bench.report.data.differences import find_placebo
+from spec_bench.report.data.differences import find_chance_difference
 from spec_bench.report.data.rows import (
     Group,
     Row,
     drop_duplicate_cells,
-    get_score_columns,
+    format_setting,
     group_rows,
     join_settings,
+    mask_tree_attention,
+    resolve_metric_columns,
     select_experiments,
-    select_sound,
+    select_undoubted_rows,
     to_rows,
-    tree_attention,
-    value_text,
 )
-from spec_bench.report.papers.items import check_experiments
+from spec_bench.report.papers.items import refuse_unknown_experiments
 from spec_bench.report.papers.paper import Axes
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
@@ -84,7 +84,7 @@ Checks = Iterator[Check]
 Label = tuple[Any, ...]
 Contrasts = list[Contrast]
 Text = str | Callable[["Comparison"], str]
-By = Callable[["Comparison", list[Row], list[Row]], Iterator[Contrast]]
+Pairing = Callable[["Comparison", list[Row], list[Row]], Iterator[Contrast]]
 Expect = Callable[[Difference], PValues | None]
 Judge = Callable[["Comparison"], Check | None]
 UNAUDITED = "unaudited"  # of another engine
@@ -118,16 +118,18 @@ class ClaimQuery:
         With ``rounds`` the cells are of different jobs; their times are compared where every job
         was run under two seeds or more, and the interval covers the spread over such rounds.
         """
-        rows = self.rows if paths_as_rows else self.rows[tree_attention(self.rows)]
-        check_experiments(experiments, known := rows.get("experiment", pd.Series(dtype=str)))
+        rows = self.rows if paths_as_rows else self.rows[mask_tree_attention(self.rows)]
+        refuse_unknown_experiments(
+            experiments, known := rows.get("experiment", pd.Series(dtype=str))
+        )
         taken = not only or known.isin(experiments).any()
         rows = drop_duplicate_cells(select_experiments(rows, experiments) if taken else rows[:0])
         rows = rows if join is None else join(rows)
         records = RoundReader(self.records) if rounds else self.records
         if axis and axis not in self.axes:
             raise UsageError(f"no axis {axis!r}; the paper has: {', '.join(self.axes) or 'none'}")
-        self._refuse_unknown(across)
-        return ClaimQuery(rows, records, self.axes, axis, several(across), given)
+        self._refuse_unknown_columns(across)
+        return ClaimQuery(rows, records, self.axes, axis, to_tuple(across), given)
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -152,7 +154,7 @@ class ClaimQuery:
             g for g in groups if trees & {*map(tuple, g.rows[["decoder", "spec"]].to_numpy(str))}
         ]
 
-    def value(self, row: Row, key: str) -> Any:
+    def get_value(self, row: Row, key: str) -> Any:
         """A column, a place on an axis, ``left`` (the name), or a part of the tree; or None."""
         if key in self.axes:
             return self.axes[key].get((str(row["decoder"]), str(row["spec"])))
@@ -165,7 +167,7 @@ class ClaimQuery:
             return None if spec.form == "name" else getattr(spec, key)
         return row.get(key)
 
-    def side(self, group: Group, side: Cells) -> list[Row]:
+    def select_side(self, group: Group, side: Cells) -> list[Row]:
         """The cells of one side, decoder by decoder; another engine's only where it is named."""
         attention = {"tree_attention": True} if "tree_attention" in group.rows else {}
         conditions = attention | {key: value for key, value in side.items() if key != DECODERS}
@@ -175,9 +177,10 @@ class ClaimQuery:
             for row in group.rows_by_decoder.get(name, [])
             if side[DECODERS] or row.get("lossless") != UNAUDITED
             if all(
-                is_match(self.value(row, key), condition) for key, condition in conditions.items()
+                meets_condition(self.get_value(row, key), condition)
+                for key, condition in conditions.items()
             )
-            if not self.axis or self.value(row, self.axis)
+            if not self.axis or self.get_value(row, self.axis)
         ]
 
     def ahead(
@@ -193,16 +196,22 @@ class ClaimQuery:
         further fields of a ``Comparison``.
         """
         left, right = (
-            side if isinstance(side, Mapping) else cells(*several(side)) for side in (left, right)
+            side if isinstance(side, Mapping) else cells(*to_tuple(side)) for side in (left, right)
         )
         for name in {*left[DECODERS], *right[DECODERS]}.difference(self.rows.get("decoder", ())):
             check_decoder(name)
         asked = Comparison(self, text, left, right, **how)
-        self._refuse_unknown((*several(metric), *several(asked.same), *several(asked.each)))
+        self._refuse_unknown_columns(
+            (*to_tuple(metric), *to_tuple(asked.same), *to_tuple(asked.each))
+        )
         by_pair = group_by_key((str(group.rows.iloc[0].pair), group) for group in self.groups)
-        for name, groups in product(several(metric), by_pair.values()):
-            sound = [replace(group, rows=select_sound(group.rows, name)) for group in groups]
-            cases = [(group, asked.cases(group)) for group in sound if len(group.rows)]
+        for name, groups in product(to_tuple(metric), by_pair.values()):
+            sound = [
+                replace(group, rows=select_undoubted_rows(group.rows, name)) for group in groups
+            ]
+            cases = [
+                (group, asked.find_contrasts_by_label(group)) for group in sound if len(group.rows)
+            ]
             if getattr(asked.judge, "func", None) is judge_places:
                 comparisons: Iterator[Comparison] = (
                     replace(asked, group=group, column=name, by_label=by_label)
@@ -210,51 +219,51 @@ class ClaimQuery:
                     if by_label
                 )
             else:
-                comparisons = asked.find_by_label(name, cases)
+                comparisons = asked.iter_by_label(name, cases)
             yield from filter(None, map(asked.judge, comparisons))
-            yield from asked.report_incomparable(name, cases)
+            yield from asked.iter_incomparable_checks(name, cases)
 
-    def _refuse_unknown(self, names: Names) -> None:
+    def _refuse_unknown_columns(self, names: Names) -> None:
         """Refuses misspelt columns, with which a claim would never be measured."""
         choices = {"score", "scores", "left", "right", "paths", *_PARTS, *self.axes, *header()}
-        for name in several(names):
+        for name in to_tuple(names):
             if name not in choices and name not in self.rows and not self.rows.empty:
                 raise UsageError(f"no column {name!r} in results, nor a part of a tree")
 
 
-def pairs(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+def pair_all(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
     """Yields every left cell with every right one."""
-    rights = asked.lines(right)
+    rights = asked.group_by_line(right)
     for row in left:
-        yield from (([row], [partner]) for partner in rights.get(asked.line(row), []))
+        yield from (([row], [partner]) for partner in rights.get(asked.get_line_key(row), []))
 
 
 def best(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
     """The best cell of each side with all of its decoders: that of some is not that of all."""
-    lefts, rights = map(asked.lines, (left, right))
+    lefts, rights = map(asked.group_by_line, (left, right))
     for key in (key for key in lefts if key in rights):
         sides = ((lefts[key], asked.left), (rights[key], asked.right))
         if all({str(row["decoder"]) for row in rows} >= {*side[DECODERS]} for rows, side in sides):
             yield lefts[key], rights[key]
 
 
-def steps(along: str) -> By:
+def steps(along: str) -> Pairing:
     """Each left cell with the next smaller one; a minus puts the smaller one on the left."""
 
     def by(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
-        for line in asked.sorted_lines(left, along):
+        for line in asked.sort_lines(left, along):
             yield from (([later], [earlier]) for earlier, later in pairwise(line))
 
     return by
 
 
-def ends(along: str) -> By:
+def ends(along: str) -> Pairing:
     """Returns the last cell of each line against its first one; lines of one mean reach as far."""
 
     def by(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
-        lines = asked.sorted_lines(left, along)
+        lines = asked.sort_lines(left, along)
         key = along.lstrip("-")
-        reach = [sorted(asked.ask.value(line[end], key) for end in (0, -1)) for line in lines]
+        reach = [sorted(asked.ask.get_value(line[end], key) for end in (0, -1)) for line in lines]
         full_span = reach and [min(low for low, _ in reach), max(high for _, high in reach)]
         for line, span in zip(lines, reach, strict=True):
             if len(line) > 1 and (asked.each or span == full_span):
@@ -263,40 +272,52 @@ def ends(along: str) -> By:
     return by
 
 
-def usual(comparison: Comparison) -> str:
+def describe_gap(comparison: Comparison) -> str:
     """Returns the difference, of how many comparisons, of which trees."""
-    mean_text = f", mean of {comparison.n} comparisons fixed in advance" if comparison.n > 1 else ""
-    best_text = f", {comparison.best}" if comparison.best else ""
-    return f"{comparison.gap}{mean_text}{best_text}{comparison.picked}"
+    mean_text = (
+        f", mean of {comparison.contrast_count} comparisons fixed in advance"
+        if comparison.contrast_count > 1
+        else ""
+    )
+    best_text = f", {comparison.best_trees_text}" if comparison.best_trees_text else ""
+    return f"{comparison.gap}{mean_text}{best_text}{comparison.picking_text}"
 
 
-def trees(comparison: Comparison) -> str:
+def describe_gap_and_trees(comparison: Comparison) -> str:
     """Returns the difference and the trees on the left."""
-    specs = ", ".join(dict.fromkeys(str(left["spec"]) for left, _ in comparison.first_cells))
-    mean_text = f"mean of {comparison.n} comparisons: " if comparison.n > 1 else ""
+    specs = ", ".join(dict.fromkeys(str(left["spec"]) for left, _ in comparison.first_cell_pairs))
+    mean_text = (
+        f"mean of {comparison.contrast_count} comparisons: "
+        if comparison.contrast_count > 1
+        else ""
+    )
     return f"{comparison.gap}, {mean_text}{specs}"
 
 
-def mean(comparison: Comparison) -> Check | None:
+def judge_mean(comparison: Comparison) -> Check | None:
     """Returns the mean of all comparisons."""
-    if (gap := comparison.difference(comparison.strata)) is None:
+    if (gap := comparison.compute_pooled_difference(comparison.strata)) is None:
         return None
     expect = comparison.expect
-    return replace(comparison, gap=gap).check(expect(gap), lambda n: expect(gap.of_prompts(n)))
+    return replace(comparison, gap=gap).make_check(
+        expect(gap), lambda n: expect(gap.rescale_to_prompts(n))
+    )
 
 
 def rising(comparison: Comparison) -> Check | None:
     """More at the end of ``steps`` than at their start, and at no step less. A step that adds
     nothing, as where every candidate list is accepted, is no objection.
     """
-    total_gap = comparison.of((comparison.contrasts[-1][0], comparison.contrasts[0][1]))
-    if total_gap is None or not comparison.single:
+    total_gap = comparison.compute_single_difference(
+        (comparison.first_contrasts[-1][0], comparison.first_contrasts[0][1])
+    )
+    if total_gap is None or not comparison.single_differences:
         return None
-    total, *parts = [gap.above() for gap in (total_gap, *comparison.single)]
+    total, *parts = [gap.above() for gap in (total_gap, *comparison.single_differences)]
     if total and all(parts):
         falls = [total[1], *(part[1] for part in parts if part)]
         total = total[0], min(1.0, min(falls) * len(falls))
-    return replace(comparison, gap=total_gap).check(total)
+    return replace(comparison, gap=total_gap).make_check(total)
 
 
 def counted(within: float | None = None, against: str = "") -> Judge:
@@ -305,9 +326,9 @@ def counted(within: float | None = None, against: str = "") -> Judge:
     def judge(comparison: Comparison) -> Check | None:
         holds = [
             ours < theirs if within is None else abs(ours - theirs) <= within * theirs
-            for _, ours, theirs in comparison.counts(against)
+            for _, ours, theirs in comparison.list_count_pairs(against)
         ]
-        return comparison.check(HOLDS if all(holds) else DOES_NOT_HOLD) if holds else None
+        return comparison.make_check(HOLDS if all(holds) else DOES_NOT_HOLD) if holds else None
 
     return judge
 
@@ -318,7 +339,10 @@ def judge_places(
     """Judges each place, a value of ``each``, alone; then all or most of them, from ``least`` on.
     Returns one check of a whole group.
     """
-    gaps = {label[0]: comparison.difference([case]) for label, case in comparison.by_label.items()}
+    gaps = {
+        label[0]: comparison.compute_pooled_difference([case])
+        for label, case in comparison.by_label.items()
+    }
     by_place = {place: gap for place, gap in gaps.items() if gap is not None}
     claimed_gaps = [gap for place, gap in by_place.items() if least == -inf or place >= least]
 
@@ -327,14 +351,14 @@ def judge_places(
         return [part for part in parts if part] if all(parts) else []
 
     def of_prompts(count: int) -> PValues | None:
-        parts = get_p_values(gap.of_prompts(count) for gap in claimed_gaps)
+        parts = get_p_values(gap.rescale_to_prompts(count) for gap in claimed_gaps)
         return p_of(parts) if parts else None
 
     judged = get_p_values(claimed_gaps)
     comparison = replace(comparison, by_place=by_place, judged=judged)
     if not judged:
-        return comparison.check(NOT_DECIDED) if claimed_gaps else None
-    return comparison.check(p_of(judged), of_prompts)
+        return comparison.make_check(NOT_DECIDED) if claimed_gaps else None
+    return comparison.make_check(p_of(judged), of_prompts)
 
 
 def every(least: float = -inf) -> Judge:
@@ -356,13 +380,13 @@ class Comparison:
     text: Text
     left: Cells
     right: Cells
-    by: By = pairs
+    by: Pairing = pair_all
     same: Names = ()  # columns or parts of the shorthand in which compared cells agree
     each: Names = ()  # one check by value of these; ``left``, ``right``: decoder and tree
     expect: Expect = Difference.better
     where: Text = "{title}"
-    evidence: Text = usual
-    judge: Judge = mean
+    evidence: Text = describe_gap
+    judge: Judge = judge_mean
     # whether all tasks' prompts together are a check, too; a text names that place
     pooled: bool | str = False
     # From here on what was found.
@@ -376,37 +400,39 @@ class Comparison:
     by_place: Mapping[Any, Difference] = field(default_factory=dict)
     judged: Sequence[PValues] = ()
 
-    def line(self, row: Row) -> Label:
+    def get_line_key(self, row: Row) -> Label:
         """Returns a cell's values of ``same``."""
-        return tuple(self.ask.value(row, key) for key in several(self.same))
+        return tuple(self.ask.get_value(row, key) for key in to_tuple(self.same))
 
-    def lines(self, rows: Iterable[Row]) -> dict[Label, list[Row]]:
+    def group_by_line(self, rows: Iterable[Row]) -> dict[Label, list[Row]]:
         """Cells by their values of ``same``."""
-        return group_by_key((self.line(row), row) for row in rows)
+        return group_by_key((self.get_line_key(row), row) for row in rows)
 
-    def sorted_lines(self, rows: Iterable[Row], along: str) -> list[list[Row]]:
+    def sort_lines(self, rows: Iterable[Row], along: str) -> list[list[Row]]:
         """Each line's cells by a value, ascending; with a minus before its name descending."""
         key = along.lstrip("-")
         return [
-            sorted(line, key=lambda row: self.ask.value(row, key), reverse=key != along)
-            for line in self.lines(rows).values()
+            sorted(line, key=lambda row: self.ask.get_value(row, key), reverse=key != along)
+            for line in self.group_by_line(rows).values()
         ]
 
-    def cases(self, group: Group) -> dict[Label, Contrasts]:
+    def find_contrasts_by_label(self, group: Group) -> dict[Label, Contrasts]:
         """Returns a group's contrasts by the values of ``each``; () where there is one check."""
-        sides = (self.ask.side(group, side) for side in (self.left, self.right))
+        sides = (self.ask.select_side(group, side) for side in (self.left, self.right))
         split = group_by_key(
-            (self._label(*contrast), contrast) for contrast in self.by(self, *sides)
+            (self._make_label(*contrast), contrast) for contrast in self.by(self, *sides)
         )
         return dict(sorted(split.items())) if self.ask.axis and self.each else split
 
-    def _label(self, left: Sequence[Row], right: Sequence[Row]) -> Label:
+    def _make_label(self, left: Sequence[Row], right: Sequence[Row]) -> Label:
         return tuple(
-            cell_name(right[0]) if key == "right" else self.ask.value(left[0], key)
-            for key in several(self.each)
+            cell_name(right[0]) if key == "right" else self.ask.get_value(left[0], key)
+            for key in to_tuple(self.each)
         )
 
-    def check(self, outcome: str | PValues | None, of_prompts: OfPrompts = unknown) -> Check:
+    def make_check(
+        self, outcome: str | PValues | None, of_prompts: OfPrompts = return_no_p_values
+    ) -> Check:
         """Returns the check with its texts, from its p-values or a verdict that no chance is in."""
         verdict = outcome if isinstance(outcome, str) else NOT_DECIDED
         return Check(
@@ -426,108 +452,118 @@ class Comparison:
         names = {
             "left": " or ".join(self.left[DECODERS]),
             "right": " or ".join(self.right[DECODERS]),
-            "metric": self.metric,
+            "metric": self.metric_title,
             "place": ", ".join(map(str, self.label)),
             "title": self.group.title,
             "found": str(self.gap),
-            "n": str(self.n),
+            "n": str(self.contrast_count),
         }
         try:
             return text.format(**names)
         except (KeyError, IndexError) as error:
             raise UsageError(f"{text!r} names {error}; there are {', '.join(names)}") from error
 
-    def of(self, contrast: Contrast) -> Difference | None:
+    def compute_single_difference(self, contrast: Contrast) -> Difference | None:
         """Returns the difference of one contrast alone."""
-        return self.difference([[contrast]])
+        return self.compute_pooled_difference([[contrast]])
 
-    def difference(self, strata: Sequence[Contrasts]) -> Difference | None:
+    def compute_pooled_difference(self, strata: Sequence[Contrasts]) -> Difference | None:
         """Returns the mean difference of contrasts on each task."""
         records = self.ask.records
-        gap = difference(strata, self.column, records)
-        chance = find_placebo(to_rows(self.group.rows), self.column)
+        gap = compute_difference(strata, self.column, records)
+        chance = find_chance_difference(to_rows(self.group.rows), self.column)
         # More prompts do not narrow what rounds of jobs differ by.
         rounds = isinstance(records, RoundReader)
         return gap and replace(gap, chance=chance, prompts=0 if rounds else gap.prompts)
 
     @property
-    def contrasts(self) -> Contrasts:
+    def first_contrasts(self) -> Contrasts:
         """Those of the first task, or place."""
         return next(iter((*self.strata, *self.by_label.values())))
 
     @property
-    def first_cells(self) -> list[tuple[Row, Row]]:
+    def first_cell_pairs(self) -> list[tuple[Row, Row]]:
         """The first cell of both sides of each contrast."""
-        return [(left[0], right[0]) for left, right in self.contrasts]
+        return [(left[0], right[0]) for left, right in self.first_contrasts]
 
     @property
-    def n(self) -> int:
+    def contrast_count(self) -> int:
         """The number of contrasts."""
-        return len(self.contrasts)
+        return len(self.first_contrasts)
 
     @property
-    def metric(self) -> str:
+    def metric_title(self) -> str:
         """The metric for people."""
-        return titled(self.column)
+        return format_metric(self.column)
 
     @cached_property
-    def single(self) -> list[Difference]:
+    def single_differences(self) -> list[Difference]:
         """The difference of each contrast alone."""
-        return [gap for contrast in self.contrasts if (gap := self.of(contrast)) is not None]
+        return [
+            gap
+            for contrast in self.first_contrasts
+            if (gap := self.compute_single_difference(contrast)) is not None
+        ]
 
-    def one_by_one(self, so: str, not_so: str) -> str:
+    def describe_single_verdicts(self, so: str, not_so: str) -> str:
         """How many contrasts on one task hold on their own, judged together; "" where unknown."""
         one_sided = (Difference.above, Difference.below)
         alone = self.expect if self.expect in one_sided else Difference.better
-        p_values = [] if len(self.strata) > 1 or self.n < 2 else list(map(alone, self.single))
-        verdicts = holm_verdicts([p_value for p_value in p_values if p_value])
+        p_values = (
+            []
+            if len(self.strata) > 1 or self.contrast_count < 2
+            else list(map(alone, self.single_differences))
+        )
+        verdicts = list_holm_verdicts([p_value for p_value in p_values if p_value])
         if not p_values or len(verdicts) < len(p_values):
             return ""
         counts = f"{verdicts.count(HOLDS)} {so}, {verdicts.count(DOES_NOT_HOLD)} {not_so}"
         return f"; one by one {counts}, the rest open"
 
     @property
-    def won(self) -> str:
+    def won_text(self) -> str:
         """At how many of the judged places the claim holds."""
-        return f"{holm_verdicts(self.judged).count(HOLDS)} of {len(self.judged)}"
+        return f"{list_holm_verdicts(self.judged).count(HOLDS)} of {len(self.judged)}"
 
     @property
-    def best(self) -> str:
+    def best_trees_text(self) -> str:
         """The best tree of each side, of one contrast on one task; "" of several."""
-        if self.n > 1 or len(self.strata) > 1:
+        if self.contrast_count > 1 or len(self.strata) > 1:
             return ""
-        return " against ".join(format_pick(side, self.column) for side in self.contrasts[0])
+        return " against ".join(
+            format_picked_tree(side, self.column) for side in self.first_contrasts[0]
+        )
 
     @property
-    def picked(self) -> str:
+    def picking_text(self) -> str:
         """How trees were picked, where some were and there are intervals."""
         gaps: list[Difference | None] = [*self.by_place.values()] or [self.gap]
         is_paired = all(gap is not None and gap.ends is not None for gap in gaps)
         is_paired = is_paired and not self.ask.records.printed
-        if not is_paired or not any(map(has_choice, self.contrasts)):
+        if not is_paired or not any(map(has_choice, self.first_contrasts)):
             return ""
         return "; each tree picked on one half of the prompts and compared on the other"
 
     @property
-    def places(self) -> str:
+    def places_text(self) -> str:
         """Differences by place."""
         return ", ".join(f"{place}: {gap}" for place, gap in self.by_place.items())
 
-    def counts(self, against: str = "") -> list[tuple[str, float, float]]:
+    def list_count_pairs(self, against: str = "") -> list[tuple[str, float, float]]:
         """The tree and both sides' counts of each contrast where they are known; ``against`` is a
         part of the left cell's shorthand that stands for the right side's count.
         """
         counts = []
-        for left, right in self.first_cells:
+        for left, right in self.first_cell_pairs:
             ours = left.get(self.column)
-            number = self.ask.value(left, against) if against else right.get(self.column)
+            number = self.ask.get_value(left, against) if against else right.get(self.column)
             if ours is not None and number is not None and not pd.isna([ours, number]).any():
                 counts.append((str(left["spec"]), float(ours), float(number)))
         return counts
 
-    def find_by_label(self, metric: str, cases_by_group: _Cases) -> Iterator[Comparison]:
+    def iter_by_label(self, metric: str, cases_by_group: _Cases) -> Iterator[Comparison]:
         """Each label's cases by task, then pooled over tasks whose runs agree in settings."""
-        settings = _settings(self.ask, [group for group, _ in cases_by_group])
+        settings = _describe_group_settings(self.ask, [group for group, _ in cases_by_group])
         for label in dict.fromkeys(label for _, cases in cases_by_group for label in cases):
             parts: dict[str, list[tuple[Group, Contrasts]]] = {}
             for (group, cases), setting in zip(cases_by_group, settings, strict=True):
@@ -535,7 +571,7 @@ class Comparison:
                     continue
                 parts.setdefault(setting, []).append((group, cases[label]))
                 comparison = replace(self, group=group, label=label, strata=[cases[label]])
-                for column in get_score_columns(group, metric):
+                for column in resolve_metric_columns(group, metric):
                     yield replace(comparison, column=column)
             for setting, part in parts.items() if self.pooled else ():
                 groups, strata = zip(*part, strict=True)
@@ -546,7 +582,7 @@ class Comparison:
                     comparison = replace(self, group=groups[0], column=metric, label=label)
                     yield replace(comparison, strata=strata, all_tasks=place)
 
-    def report_incomparable(self, metric: str, cases_by_group: _Cases) -> Checks:
+    def iter_incomparable_checks(self, metric: str, cases_by_group: _Cases) -> Checks:
         """Checks of tasks whose two sides differ in settings; the evidence names the columns."""
         tasks = group_by_key((str(group.rows.task.iloc[0]), group) for group, _ in cases_by_group)
         done_tasks = {str(group.rows.task.iloc[0]) for group, cases in cases_by_group if cases}
@@ -554,23 +590,23 @@ class Comparison:
             if len(groups) < 2 or task in done_tasks:
                 continue
             whole = Group(task, pd.concat([group.rows for group in groups]))
-            for label, contrasts in [*self.cases(whole).items()][:1]:
+            for label, contrasts in [*self.find_contrasts_by_label(whole).items()][:1]:
                 comparison = replace(
                     self, group=whole, column=metric, label=label, strata=[contrasts]
                 )
-                settings_text = _describe_differing(contrasts, self.ask.across)
+                settings_text = _describe_differing_settings(contrasts, self.ask.across)
                 evidence = f"{NOT_COMPARABLE}: {settings_text}"
-                yield replace(comparison.check(NOT_COMPARABLE), evidence=evidence)
+                yield replace(comparison.make_check(NOT_COMPARABLE), evidence=evidence)
 
 
 _Cases = Sequence[tuple[Group, dict[Label, Contrasts]]]
 
 
-def _settings(ask: ClaimQuery, groups: Sequence[Group]) -> list[str]:
+def _describe_group_settings(ask: ClaimQuery, groups: Sequence[Group]) -> list[str]:
     """Each group's settings that differ from other runs', as text; "" without other runs."""
     columns = [c for group in groups[:1] for c in run_columns(group.rows) if c.apart == "run"]
     texts = [
-        [value_text(column, group.rows.iloc[0][column.name]) for group in groups]
+        [format_setting(column, group.rows.iloc[0][column.name]) for group in groups]
         for column in columns
         if column.name not in ask.across
     ]
@@ -580,12 +616,12 @@ def _settings(ask: ClaimQuery, groups: Sequence[Group]) -> list[str]:
     ]
 
 
-def _describe_differing(contrasts: Contrasts, across: Sequence[str]) -> str:
+def _describe_differing_settings(contrasts: Contrasts, across: Sequence[str]) -> str:
     """Names the settings of runs in which compared cells differ, with their values."""
     sentences = []
     rows = [*chain(*chain(*contrasts))]
     for column in run_columns(rows[0]):
-        values = dict.fromkeys(value_text(column, row.get(column.name)) for row in rows)
+        values = dict.fromkeys(format_setting(column, row.get(column.name)) for row in rows)
         if len(values) > 1 and column.name not in across:
             start, *other_values = values
             other_texts = (text.removeprefix(column.title).strip() for text in other_values)

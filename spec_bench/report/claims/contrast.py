@@ -44,8 +44,8 @@ from spec_bench.metrics.intervals import (
     widen_like_tau,
 )
 from spec_bench.report.claims.verdict import PValues, p_value_of_all
-from spec_bench.report.data.counts import RecordReader, Table, describe_sums, value_of_sums
-from spec_bench.report.data.rows import TIMED, Row, get_batch, get_number
+from spec_bench.report.data.counts import RecordReader, Table, compute_value_of_sums, describe_sums
+from spec_bench.report.data.rows import TIMED, Row, count_prompts_per_clock, get_number
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.numbers import format_interval
 
@@ -112,7 +112,7 @@ class Difference:
         low, high = (value + (end - value) * factor for end in interval.ends)
         return replace(self, tested=replace(interval, low=low, high=high))
 
-    def of_prompts(self, count: int) -> Difference:
+    def rescale_to_prompts(self, count: int) -> Difference:
         """Returns the same difference and spread on so many prompts; unknown without a number."""
         if not self.prompts or self.tested is None:
             return replace(self, tested=None)
@@ -160,7 +160,7 @@ class Difference:
         return format_interval(self.value, *self.ends, form) + chance_text * self.is_within_chance
 
 
-def difference(
+def compute_difference(
     strata: Sequence[Sequence[Contrast]],
     metric: str,
     records: RecordReader,
@@ -174,9 +174,11 @@ def difference(
     """
     relative = metric in RELATIVE if relative is None else relative
     contrasts = strata[0]
-    if not contrasts or any(_trees(stratum) != _trees(contrasts) for stratum in strata):
+    if not contrasts or any(
+        _list_compared_trees(stratum) != _list_compared_trees(contrasts) for stratum in strata
+    ):
         return None
-    tables = [get_counts(stratum, metric, records, prompts) for stratum in strata]
+    tables = [get_contrast_counts(stratum, metric, records, prompts) for stratum in strata]
     tables_left = [table for table in tables if table is not None]
     if len(tables_left) == len(strata):
         if len({table.shape[2] for table in tables_left}) > 1:  # seeds differ by task: summed
@@ -188,19 +190,23 @@ def difference(
             relative,
         )
         rate = relative and metric in AS_TAU
-        tau = difference(strata, "block_efficiency", records, True, prompts) if rate else None
+        tau = (
+            compute_difference(strata, "block_efficiency", records, True, prompts) if rate else None
+        )
         if result and result.tested and tau and tau.tested:
             far = widen_like_tau(result.tested.map(exp), tau.tested.map(exp), metric)
             result = replace(result, tested=far.map(log))
     else:
         result = (
-            None if len(strata) > 1 else _compute_from_rows(contrasts, metric, records, relative)
+            None
+            if len(strata) > 1
+            else _compute_difference_from_rows(contrasts, metric, records, relative)
         )
     left_values = np.array([left[0].get(metric) for left, _ in contrasts], dtype=np.float64)
     return result and replace(result, falls=is_lower_better(metric), left=float(left_values.mean()))
 
 
-def _trees(contrasts: Sequence[Contrast]) -> list[list[list[tuple[str, str]]]]:
+def _list_compared_trees(contrasts: Sequence[Contrast]) -> list[list[list[tuple[str, str]]]]:
     """Returns the compared trees: contrasts of several tasks are pooled if these are the same."""
     return [
         [[(str(row["decoder"]), str(row["spec"])) for row in side] for side in contrast]
@@ -225,7 +231,10 @@ def compute_mean_difference(
     is_small = table.shape[-1] < FEWEST_PICKED
     if picks and not is_small:
         contrasts, table = _resolve_picks(contrasts, table, metric)
-    shares = [partial(_share, contrast, metric, relative, len(contrasts)) for contrast in contrasts]
+    shares = [
+        partial(_compute_mean_share, contrast, metric, relative, len(contrasts))
+        for contrast in contrasts
+    ]
     widths = [len([*chain(*contrast)]) * table.shape[1] for contrast in contrasts]
     statistic = SumOfStatistics(tuple(zip(widths, shares, strict=True)))
     flat = table.reshape(-1, *table.shape[2:])
@@ -244,7 +253,7 @@ def compute_mean_difference(
         interval = bootstrap_interval(statistic, flat)
     elif metric in registered:
         flat = flat.sum(axis=1, keepdims=True)
-        room = _find_room(rows, table, metric, relative)
+        room = _find_largest_gap(rows, table, metric, relative)
         interval = interval_where_few_differ(statistic, flat, room) or bootstrap_interval(
             statistic, flat
         )
@@ -253,7 +262,7 @@ def compute_mean_difference(
     if interval is None:
         return None
     value = float(np.expm1(interval.value)) if relative else interval.value
-    is_batched = metric in TIMED and max(map(get_batch, rows)) > 1
+    is_batched = metric in TIMED and max(map(count_prompts_per_clock, rows)) > 1
     prompts = table.shape[-1]
     is_small = FEW_CLOCKS if is_batched and prompts == 1 else TOO_FEW
     reason = is_small if prompts < FEWEST else FEW_DIFFER
@@ -267,7 +276,7 @@ def compute_mean_difference(
     return gap
 
 
-def _find_room(rows: Sequence[Row], table: Table, metric: str, relative: bool) -> float:
+def _find_largest_gap(rows: Sequence[Row], table: Table, metric: str, relative: bool) -> float:
     """Returns how far sides can be apart on a prompt to come, NaN or infinite where that is not
     known: not at all where a side's own numbers differ by prompt and yet both sides' are the same.
     """
@@ -277,7 +286,7 @@ def _find_room(rows: Sequence[Row], table: Table, metric: str, relative: bool) -
     return float(np.ptp(np.log(ends) if relative else ends))
 
 
-def _share(
+def _compute_mean_share(
     contrast: Contrast,
     metric: str,
     relative: bool,
@@ -288,7 +297,7 @@ def _share(
     cell_sums = iter(np.split(sums, len([*chain(*contrast)])))
     best = []
     for side in contrast:
-        rates = [value_of_sums(next(cell_sums), row, metric) for row in side]
+        rates = [compute_value_of_sums(next(cell_sums), row, metric) for row in side]
         best.append(_combine_values(side, rates))
     with np.errstate(divide="ignore", invalid="ignore"):
         return (np.log(best[0]) - np.log(best[1]) if relative else best[0] - best[1]) / count
@@ -306,11 +315,11 @@ def _resolve_picks(
     for left, right in contrasts:
         middle = start + len(left)
         end = middle + len(right)
-        parts.append(combine(left, table[start:middle], metric)[None])
+        parts.append(combine_counts(left, table[start:middle], metric)[None])
         if WEIGHT in right[0]:
             parts.append(table[middle:end])
         else:
-            parts.append(combine(right, table[middle:end], metric)[None])
+            parts.append(combine_counts(right, table[middle:end], metric)[None])
             right = right[:1]
         resolved_contrasts.append((left[:1], right))
         start = end
@@ -323,17 +332,17 @@ def _combine_values(side: Sequence[Row], values: Sequence[Table] | Table) -> Tab
     return np.asarray(np.dot(weights, values) if weights else np.max(values, axis=0))
 
 
-def get_counts(
+def get_contrast_counts(
     contrasts: Sequence[Contrast],
     metric: str,
     records: RecordReader,
     prompts: frozenset[str] | None = None,
 ) -> Table | None:
     """The counts of all contrasts' cells; of times those that one session decoded interleaved."""
-    return records.tables([*chain(*chain(*contrasts))], prompts)(metric)
+    return records.prepare_tables([*chain(*chain(*contrasts))], prompts)(metric)
 
 
-def _compute_from_rows(
+def _compute_difference_from_rows(
     contrasts: Sequence[Contrast],
     metric: str,
     records: RecordReader,
@@ -368,7 +377,7 @@ def _compute_from_rows(
     return Difference(value, None, relative, reason)
 
 
-def format_pick(side: Sequence[Row], metric: str) -> str:
+def format_picked_tree(side: Sequence[Row], metric: str) -> str:
     """Returns the best cell's tree, and of how many."""
     rows_left = [row for row in side if not pd.isna(row.get(metric))]
     if not rows_left:
@@ -378,7 +387,9 @@ def format_pick(side: Sequence[Row], metric: str) -> str:
     return f"{best['decoder']} {best['spec']}{count_text}"
 
 
-def combine(side: Sequence[Row], counts: Table, metric: str, pick: Pick | None = None) -> Table:
+def combine_counts(
+    side: Sequence[Row], counts: Table, metric: str, pick: Pick | None = None
+) -> Table:
     """(counts, repeats, prompts) of a side, of each prompt those of the cell that the other half
     picked, by default the best by the metric; as if of the side's first cell.
 
@@ -387,7 +398,7 @@ def combine(side: Sequence[Row], counts: Table, metric: str, pick: Pick | None =
     """
 
     def best(prompts_seen: NDArray[np.bool_]) -> int:
-        values = get_values(side, counts[..., prompts_seen], metric)
+        values = compute_cell_values(side, counts[..., prompts_seen], metric)
         return 0 if np.isnan(values).all() else int(np.nanargmax(values))
 
     first_half = np.arange(counts.shape[-1]) % 2 == 0
@@ -397,25 +408,26 @@ def combine(side: Sequence[Row], counts: Table, metric: str, pick: Pick | None =
         cell = counts[place][..., half].copy()
         if metric == "mbsu":
             factors = [
-                value_of_sums(np.ones((2, 1)), side[place_at], metric) for place_at in (place, 0)
+                compute_value_of_sums(np.ones((2, 1)), side[place_at], metric)
+                for place_at in (place, 0)
             ]
             cell[0] *= float(factors[0][0]) / float(factors[1][0])
         counts_out[..., half] = cell
     return counts_out
 
 
-def get_values(side: Sequence[Row], counts: Table, metric: str) -> Table:
+def compute_cell_values(side: Sequence[Row], counts: Table, metric: str) -> Table:
     """(cells,) numbers; NaN where there is none."""
     sums = counts.sum(axis=(2, 3))
     with np.errstate(divide="ignore", invalid="ignore"):
         values = [
-            float(value_of_sums(totals[:, None], row, metric)[0])
+            float(compute_value_of_sums(totals[:, None], row, metric)[0])
             for row, totals in zip(side, sums, strict=True)
         ]
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def correlation(x: pd.Series, y: pd.Series) -> float | None:
+def compute_correlation(x: pd.Series, y: pd.Series) -> float | None:
     """Pearson's r; None for fewer than three points, or where one of both does not vary."""
     is_known = x.notna() & y.notna()
     x = x[is_known].astype(float)
@@ -425,7 +437,9 @@ def correlation(x: pd.Series, y: pd.Series) -> float | None:
     return float(np.corrcoef(x, y)[0, 1])
 
 
-def fisher(r: float, count: int, bound: float = 0.0) -> tuple[float, float, PValues]:
+def compute_fisher_interval(
+    r: float, count: int, bound: float = 0.0
+) -> tuple[float, float, PValues]:
     """The 95% interval of a correlation by Fisher's z, and the p-values of its being above that."""
     z = float(np.arctanh(r))
     error = 1 / sqrt(count - 3)

@@ -10,17 +10,17 @@ import pandas as pd
 
 from spec_bench.metrics.intervals import Array, pseudo_values, sign_flip_p_value
 from spec_bench.report.claims.ask import UNAUDITED, ClaimQuery, Comparison, cells
-from spec_bench.report.claims.contrast import Contrast, difference, get_counts
+from spec_bench.report.claims.contrast import Contrast, compute_difference, get_contrast_counts
 from spec_bench.report.claims.verdict import HOLDS, NOT_COMPARABLE, Check, PValues
-from spec_bench.report.data.categories import prompts_by_category
-from spec_bench.report.data.counts import RecordReader, value_of_sums
-from spec_bench.report.data.differences import find_placebo
+from spec_bench.report.data.categories import group_prompts_by_category
+from spec_bench.report.data.counts import RecordReader, compute_value_of_sums
+from spec_bench.report.data.differences import find_chance_difference
 from spec_bench.report.data.rows import (
     Group,
     Row,
+    find_score_column,
     format_prompt_count,
-    score_column,
-    select_sound,
+    select_undoubted_rows,
     to_rows,
 )
 from spec_bench.vocabulary.columns import ENDS, find_columns
@@ -31,7 +31,7 @@ SIMILAR = 0.05
 """Scores are similar that differ by at most this share of the range that they can have."""
 
 
-def checks(ask: ClaimQuery) -> Iterator[Check]:
+def check_any_results(ask: ClaimQuery) -> Iterator[Check]:
     """All of them."""
     ask = ask.of()
     measured_cells = partial(cells, status=("complete", "partial"), lossless="exact")
@@ -48,16 +48,18 @@ def checks(ask: ClaimQuery) -> Iterator[Check]:
             by=first, pooled="all tasks", evidence="difference {found}",
         )  # fmt: skip
         yield from (check for check in results if check.p_values or check.verdict == NOT_COMPARABLE)
-    yield from exact_scores(ask)
+    yield from check_all_exact_scores(ask)
     for group in ask.groups:  # whether our fastest decoder is really faster than the baseline
-        yield from find_fastest(group, ask.records, group.title)
+        yield from check_fastest_beats_baseline(group, ask.records, group.title)
     for group in ask.groups:
-        for kind, prompts in prompts_by_category(group, ask.records).items():
+        for kind, prompts in group_prompts_by_category(group, ask.records).items():
             location = f"{group.title}, category {kind}"
-            yield from find_fastest(group, ask.records, location, frozenset(prompts))
+            yield from check_fastest_beats_baseline(
+                group, ask.records, location, frozenset(prompts)
+            )
 
 
-def exact_scores(ask: ClaimQuery) -> Iterator[Check]:
+def check_all_exact_scores(ask: ClaimQuery) -> Iterator[Check]:
     """Exact decoders draw from the target's distribution: scores differ from AR's by noise only."""
     for group in ask.groups:
         yield from check_exact_scores(group, ask.records)
@@ -71,7 +73,7 @@ def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
     randomisation test on the discordant prompts, McNemar's for right and wrong; Bonferroni over
     decoders). It holds where the mean over decoders is within ``SIMILAR`` of AR's.
     """
-    score = score_column(group.rows)
+    score = find_score_column(group.rows)
     baseline = group.baseline
     if score is None or baseline is None or pd.isna(baseline[score]):
         return
@@ -86,12 +88,12 @@ def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
     room = SIMILAR * ((1.0 if highest is None else highest) - (lowest or 0.0))
     claim = f"{score} of exact decoders is that of ar, within {room:g}"
     contrasts = [([row], [baseline]) for row in exact]
-    table = get_counts(contrasts, score, records)
+    table = get_contrast_counts(contrasts, score, records)
     if group.rows.temperature.eq(0).all() and table is not None and (table == table[0]).all():
         same_text = f"the same on {table.shape[-1]} of {table.shape[-1]} prompts; a count"
         yield Check(claim, group.title, same_text, HOLDS)
         return
-    mean = difference([contrasts], score, records)
+    mean = compute_difference([contrasts], score, records)
     nearness = mean.within(room) if mean else None
     if nearness is None or table is None or table.shape[-1] < 2:
         p_equal = nearness if table is None else None
@@ -99,7 +101,8 @@ def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
         return
     sides = zip(contrasts, np.split(table.sum(axis=2), len(contrasts)), strict=True)
     p, name = min(
-        (_one_sided(contrast, sums, score), cell_name(contrast[0][0])) for contrast, sums in sides
+        (_compute_sign_p_value(contrast, sums, score), cell_name(contrast[0][0]))
+        for contrast, sums in sides
     )
     count_text = f"mean of {len(exact)} decoders, " if len(exact) > 1 else ""
     evidence = f"{count_text}{mean}; most lopsided by prompt: {name}, p = {p:.2g}"
@@ -107,23 +110,23 @@ def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
     pair = str(baseline["pair"])
 
     def of_prompts(count: int) -> PValues | None:
-        near = mean.of_prompts(count).within(room) if mean else None
+        near = mean.rescale_to_prompts(count).within(room) if mean else None
         return near and (near[0], against)
 
     p_values = nearness[0], against
     yield Check(claim, group.title, evidence, p_values=p_values, pair=pair, of_prompts=of_prompts)
 
 
-def _one_sided(contrast: Contrast, sums: Array, score: str) -> float:
+def _compute_sign_p_value(contrast: Contrast, sums: Array, score: str) -> float:
     """The p-value of the signs of the prompts' differences, of sums (counts, prompts) a cell."""
     ours, theirs = (
-        pseudo_values(partial(value_of_sums, row=cell, name=score), side)
+        pseudo_values(partial(compute_value_of_sums, row=cell, name=score), side)
         for cell, side in zip(chain(*contrast), sums, strict=True)
     )
     return sign_flip_p_value(ours - theirs)
 
 
-def find_fastest(
+def check_fastest_beats_baseline(
     group: Group,
     records: RecordReader,
     location: str,
@@ -134,13 +137,15 @@ def find_fastest(
     baseline = group.baseline
     rows = rows[(rows.decoder != "ar") & (rows.lossless != UNAUDITED) & (rows.status != "failed")]
     rows = rows[rows.speedup.notna()] if "speedup" in rows else rows.iloc[:0]
-    rows = select_sound(rows, "speedup")
+    rows = select_undoubted_rows(rows, "speedup")
     if rows.empty or baseline is None:
         return
-    gap = difference([[(to_rows(rows), [baseline])]], "token_rate", records, prompts=prompts)
+    gap = compute_difference(
+        [[(to_rows(rows), [baseline])]], "token_rate", records, prompts=prompts
+    )
     if gap is None:
         return
-    gap = replace(gap, chance=find_placebo(to_rows(rows), "token_rate"))
+    gap = replace(gap, chance=find_chance_difference(to_rows(rows), "token_rate"))
     basis = ""
     count = format_count(len(prompts or ()), "prompt")
     if prompts is None:
@@ -159,5 +164,5 @@ def find_fastest(
         evidence,
         p_values=gap.above(),
         pair=str(baseline["pair"]),
-        of_prompts=lambda n: gap.of_prompts(n).above(),
+        of_prompts=lambda n: gap.rescale_to_prompts(n).above(),
     )

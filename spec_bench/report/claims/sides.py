@@ -13,24 +13,25 @@ Cells = Mapping[str, Any]
 DECODERS = "decoders"
 
 
-def titled(metric: str) -> str:
+def format_metric(metric: str) -> str:
     """Returns a metric's name in a sentence."""
     return {"mbsu": "MBSU"}.get(metric, metric.replace("_", " "))
 
 
-def several(names: Names) -> tuple[str, ...]:
+def to_tuple(names: Names) -> tuple[str, ...]:
     """Returns a name, or several."""
     return (names,) if isinstance(names, str) else tuple(names)
 
 
 def cells(*decoders: str, **where: Any) -> Cells:
     """Cells of some decoders, or of all of our engine: ``cells("sd", width=lambda w: w > 1)``;
-    ``where`` has what ``ClaimQuery.value`` must be: a value, several, or a function that says yes.
+    ``where`` has what ``ClaimQuery.get_value`` must be: a value, several, or a function that says
+    yes.
     """
     return {DECODERS: decoders, **where}
 
 
-def is_match(value: Any, condition: Any) -> bool:
+def meets_condition(value: Any, condition: Any) -> bool:
     """Whether a value is a condition, is among several, or makes a function say yes."""
     if value is None or pd.isna(value):
         return False

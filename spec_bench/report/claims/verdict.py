@@ -49,7 +49,7 @@ if it is true at worst, small where it does not hold.
 OfPrompts = Callable[[int], PValues | None]
 
 
-def unknown(_: int) -> None:
+def return_no_p_values(_: int) -> None:
     """Knows no p-values of another number of prompts."""
 
 
@@ -67,7 +67,7 @@ class Check:
     p_values: PValues | None = None  # None where no chance is in it, or nothing is decided
     pair: str = ""  # of models
     # what they would be of so many prompts with the same difference and spread; None: unknown
-    of_prompts: OfPrompts = field(default=unknown, compare=False)
+    of_prompts: OfPrompts = field(default=return_no_p_values, compare=False)
     seeds: bool = False  # whether what seeds differ by keeps it open
 
 
@@ -83,11 +83,11 @@ def correct_verdicts(checks: Sequence[Check]) -> list[Check]:
     corrected_checks = list(checks)
     for places in families.values():
         p_values = [p_value for place in places if (p_value := checks[place].p_values)]
-        for place, (verdict, p) in zip(places, _group_checks(p_values), strict=True):
+        for place, (verdict, p) in zip(places, _iter_holm_verdicts(p_values), strict=True):
             check = checks[place]
             remark = f"; p {p:.2g}, corrected for {len(places)}" if len(places) > 1 else ""
             if verdict not in (HOLDS, DOES_NOT_HOLD):
-                remark += _prompts_to_decide(check, len(places))
+                remark += _describe_prompts_to_decide(check, len(places))
             corrected_checks[place] = replace(
                 check,
                 verdict=verdict,
@@ -96,7 +96,7 @@ def correct_verdicts(checks: Sequence[Check]) -> list[Check]:
     return corrected_checks
 
 
-def _group_checks(p_values: Sequence[PValues]) -> Iterator[tuple[str, float]]:
+def _iter_holm_verdicts(p_values: Sequence[PValues]) -> Iterator[tuple[str, float]]:
     """Yields the verdict and the smaller p-value of each, corrected for all (Holm)."""
     corrected_p = adjust_by_holm([p for pair in p_values for p in pair])
     for raw_p, supports, against in zip(p_values, corrected_p[::2], corrected_p[1::2], strict=True):
@@ -106,12 +106,12 @@ def _group_checks(p_values: Sequence[PValues]) -> Iterator[tuple[str, float]]:
         yield verdict, min(supports, against)
 
 
-def holm_verdicts(p_values: Sequence[PValues]) -> list[str]:
+def list_holm_verdicts(p_values: Sequence[PValues]) -> list[str]:
     """Returns verdicts that are made together."""
-    return [verdict for verdict, _ in _group_checks(p_values)]
+    return [verdict for verdict, _ in _iter_holm_verdicts(p_values)]
 
 
-def _prompts_to_decide(check: Check, family: int) -> str:
+def _describe_prompts_to_decide(check: Check, family: int) -> str:
     """Returns how many prompts would decide a check in a family of so many; "" if unknown."""
     if check.seeds:
         return "; more seeds may decide"
@@ -153,7 +153,7 @@ def p_value_of_most(p_values: Iterable[PValues]) -> PValues:
 
 
 @dataclass(frozen=True)
-class Summary:
+class ClaimsSummary:
     """Verdicts on all claims of a paper, or of a results file."""
 
     sentence: str  # how many hold, are within noise, do not hold, were not measured
@@ -164,7 +164,7 @@ class Summary:
     lines: dict[tuple[str, str, str], list[str]]
 
 
-def summarise_claims(checks: Sequence[Check], paper: Paper | None) -> Summary:
+def summarise_claims(checks: Sequence[Check], paper: Paper | None) -> ClaimsSummary:
     """Returns the summary of checks of a paper's claims, or of a results file's of no paper."""
     claims = paper.claims if paper else ()
     pairs = [*dict.fromkeys(check.pair for check in checks if check.pair)]
@@ -202,7 +202,7 @@ def summarise_claims(checks: Sequence[Check], paper: Paper | None) -> Summary:
         ]
         for place, counts_here in sorted(by_statement.items(), key=lambda item: not item[0][0])
     }
-    return Summary(f"{text}.", (*verdicts, *extra), lines)
+    return ClaimsSummary(f"{text}.", (*verdicts, *extra), lines)
 
 
 # On the console.
@@ -213,7 +213,7 @@ _STYLES |= dict.fromkeys(("shown alone", "within noise", "contradicted alone"), 
 OURS = "not said by the paper, checked beside it"
 
 
-def print_checks(checks: Sequence[Check], summary: Summary) -> None:
+def print_checks(checks: Sequence[Check], summary: ClaimsSummary) -> None:
     """Prints the summary, then the checks under the paper's statements and their sections."""
     console = Console(highlight=False)
     console.width = max(console.width, 0 if console.is_terminal else 130)
@@ -225,7 +225,7 @@ def print_checks(checks: Sequence[Check], summary: Summary) -> None:
             table.add_column(verdict.replace(" ", "\n", 1), justify="right")
         label_before = ""
         for (text, section, pair), counts in summary.lines.items():
-            claim_label = label(text, section)
+            claim_label = format_statement(text, section)
             line_label = (
                 f"    {pair}"
                 if claim_label == label_before
@@ -238,8 +238,8 @@ def print_checks(checks: Sequence[Check], summary: Summary) -> None:
         console.print(table)
     for (text, section), group in group_by_claim(checks).items():
         if summary.lines:
-            console.print(f"\n[bold]{_escape_markup(label(text, section))}[/bold]")
-        console.print(claims_table(group))
+            console.print(f"\n[bold]{_escape_markup(format_statement(text, section))}[/bold]")
+        console.print(build_checks_table(group))
 
 
 def group_by_claim(checks: Sequence[Check]) -> dict[tuple[str, str], list[Check]]:
@@ -247,12 +247,12 @@ def group_by_claim(checks: Sequence[Check]) -> dict[tuple[str, str], list[Check]
     return group_by_key(((check.statement, check.section), check) for check in checks)
 
 
-def label(text: str, section: str) -> str:
+def format_statement(text: str, section: str) -> str:
     """Returns the paper's statement, with its section."""
     return f"{text} ({section})" if text else OURS
 
 
-def claims_table(checks: Sequence[Check]) -> Table:
+def build_checks_table(checks: Sequence[Check]) -> Table:
     """Returns checks alone."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("claim", "on", "evidence", "verdict"):

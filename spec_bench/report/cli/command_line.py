@@ -21,22 +21,28 @@ from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.printed import read_printed_rows
 from spec_bench.report.data.rows import (
     Row,
-    check_models,
-    figure_rows,
+    find_figure_rows,
     read_rows,
+    refuse_or_separate_models,
     to_rows,
 )
-from spec_bench.report.page.build import draw, list_figures, list_tables, results_file, stems
+from spec_bench.report.page.build import (
+    build_page_tables,
+    draw_page_figure,
+    find_results_file,
+    list_file_stems,
+    list_page_figures,
+)
 from spec_bench.report.papers.paper import (
     find_figure,
     find_table,
+    list_paper_names,
     load_paper,
-    paper_names,
-    readable_papers,
+    load_readable_papers,
 )
 from spec_bench.report.tables import render
-from spec_bench.report.tables.build import build_tables, check_pair
-from spec_bench.report.tables.measured import RESULTS, MeasuredRows, list_paper
+from spec_bench.report.tables.build import build_tables_by_setting, refuse_unknown_pair
+from spec_bench.report.tables.measured import RESULTS, MeasuredRows, format_paper_progress
 from spec_bench.report.tables.printed import TableSheet
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import (
@@ -50,18 +56,18 @@ from spec_bench.system.files import (
 _PICTURES = ("png", "pdf")
 _TABLES = {"md": "markdown", "csv": "csv", "tex": "latex"}
 FORMATS: dict[str, Callable[[Sequence[TableSheet]], str]] = {
-    "csv": lambda sheets: render.csv_text(*sheets),
-    "html": lambda sheets: render.html(*sheets),
-    "latex": lambda sheets: "\n".join(map(render.latex, sheets)),
-    "markdown": lambda sheets: "\n".join(map(render.markdown, sheets)),
+    "csv": lambda sheets: render.format_tables_csv(*sheets),
+    "html": lambda sheets: render.format_tables_page(*sheets),
+    "latex": lambda sheets: "\n".join(map(render.format_table_latex, sheets)),
+    "markdown": lambda sheets: "\n".join(map(render.format_table_markdown, sheets)),
 }
 
 
-def _files(options: Namespace, all_files: Sequence[Path]) -> list[Path]:
+def _find_and_rebuild_results(options: Namespace, all_files: Sequence[Path]) -> list[Path]:
     """Returns the named experiments' results files, or all, made whole. Raises UsageError: none is
     there.
     """
-    files = [results_file(name, options.results) for name in options.names] or [*all_files]
+    files = [find_results_file(name, options.results) for name in options.names] or [*all_files]
     if not files:
         raise make_absence(f"no experiment below {str(options.results)!r}", options.results)
     for file in files:
@@ -69,32 +75,34 @@ def _files(options: Namespace, all_files: Sequence[Path]) -> list[Path]:
     return files
 
 
-def run_plain(options: Namespace) -> None:
+def write_plain_report(options: Namespace) -> None:
     """Writes a results file's table and figure, prints its checks."""
-    from spec_bench.report.summary import write_report
+    from spec_bench.report.summary import write_results_report
 
     if options.file.is_file():
         Experiment(results_folder(options.file), options.file.resolve().parent.name).rebuild(
             wait_s=1
         )
-    write_report(options.file, options.out or options.file.parent)
+    write_results_report(options.file, options.out or options.file.parent)
 
 
-def run_table(options: Namespace) -> None:
+def print_or_write_table(options: Namespace) -> None:
     """Prints or writes a paper's table."""
     item = find_table(options.name)
-    cells = MeasuredRows.below(options.results, protocol=options.protocol)
-    sheets = build_tables(item, cells, options.pair)
+    cells = MeasuredRows.read_below(options.results, protocol=options.protocol)
+    sheets = build_tables_by_setting(item, cells, options.pair)
     screen = sys.stdout.isatty() and options.out is None and options.format == "markdown"
     if names := options.columns or sheets[0].metrics[0] * screen:
         all_metrics = ", ".join(sheets[0].metrics)
-        sheets = [sheet.only(names.split(",")) for sheet in sheets]
+        sheets = [sheet.select_metrics(names.split(",")) for sheet in sheets]
     text = FORMATS[options.format](sheets)
     if screen:
         from rich.console import Console
         from rich.markdown import Markdown
 
-        titles = dict.fromkeys(render.get_title(each) for each, _ in render.list_columns(sheets[0]))
+        titles = dict.fromkeys(
+            render.format_column_title(each) for each, _ in render.list_shown_columns(sheets[0])
+        )
         if len(titles) == 1:  # said below, so that columns are narrow
             text = text.replace(f"{next(iter(titles))}, ", "")
         Console().print(Markdown(text))
@@ -106,30 +114,32 @@ def run_table(options: Namespace) -> None:
         print(f"table: {options.out}")
 
 
-def run_list(options: Namespace) -> None:
+def print_paper_items(options: Namespace) -> None:
     """Lists tables and figures of one paper, or an item's, or of all."""
-    papers = [load_paper(options.paper.partition("/")[0])] if options.paper else readable_papers()
-    cells = MeasuredRows.below(options.results)
+    papers = (
+        [load_paper(options.paper.partition("/")[0])] if options.paper else load_readable_papers()
+    )
+    cells = MeasuredRows.read_below(options.results)
     if options.pair and papers[0].items[0].recipes:
-        check_pair(papers[0].items[0], options.pair, cells)
-    print("\n".join(list_paper(paper, cells, options.pair) for paper in papers), end="")
+        refuse_unknown_pair(papers[0].items[0], options.pair, cells)
+    print("\n".join(format_paper_progress(paper, cells, options.pair) for paper in papers), end="")
 
 
-def run_figure(options: Namespace) -> None:
+def draw_paper_figure(options: Namespace) -> None:
     """Draws a paper's figure from the measured rows."""
     from spec_bench.report import figures
     from spec_bench.report.figures.cells import list_recipe_commands
 
     item = find_figure(options.name)
-    cells = MeasuredRows.below(options.results, item.experiments)
+    cells = MeasuredRows.read_below(options.results, item.experiments)
     if options.pair and item.recipes:
-        check_pair(item, options.pair, cells)
+        refuse_unknown_pair(item, options.pair, cells)
     folder = options.out or join_path_inside(options.results, "figures")
-    rows = figure_rows(item, cells.rows, options.results)
+    rows = find_figure_rows(item, cells.rows, options.results)
     is_pair_alone = bool(options.pair) and "pair" in rows
-    check_models(rows[rows.pair == options.pair] if is_pair_alone else rows)
+    refuse_or_separate_models(rows[rows.pair == options.pair] if is_pair_alone else rows)
     try:
-        for path in figures.draw(item, rows, folder, options.pair, alone=True):
+        for path in figures.draw_figure_files(item, rows, folder, options.pair, alone=True):
             print(f"figure: {path}")
     except figures.NothingMeasuredError as error:
         message = str(error)
@@ -140,7 +150,7 @@ def run_figure(options: Namespace) -> None:
         raise UsageError(message) from error
 
 
-def run_checks(options: Namespace) -> None:
+def print_paper_checks(options: Namespace) -> None:
     """Prints a paper's claims on the measured rows, or on its own printed numbers."""
     from spec_bench.report.claims import check_claims
     from spec_bench.report.claims.verdict import summarise_claims
@@ -154,45 +164,45 @@ def run_checks(options: Namespace) -> None:
         commands = " or ".join(dict.fromkeys(r for item in paper.items for r in item.recipes))
         message = f"no results below {str(options.results)!r}; spec-bench run {commands} makes some"
         raise make_absence(message, options.results)
-    checks = check_claims(paper.name, check_models(rows), records)
+    checks = check_claims(paper.name, refuse_or_separate_models(rows), records)
     print_checks(checks, summarise_claims(checks, paper))
 
 
-def run_page(options: Namespace) -> None:
+def write_page(options: Namespace) -> None:
     """Writes an experiment's page."""
     from spec_bench.report.page.build import build_page
 
-    file = results_file(options.name, options.results)
+    file = find_results_file(options.name, options.results)
     path = options.out or file.parent / "page.html"
     write_text(path, build_page(file, options.results, options.pair))
     print(f"page: {path}")
 
 
-def run_all(options: Namespace) -> None:
+def write_all_reports(options: Namespace) -> None:
     """Writes every page, table and figure that measured rows apply to, and an index of all
     experiments.
 
     Written again from the same rows, the files are the same; tables and figures of earlier rows or
     recipes that are not written any more are removed.
     """
-    from spec_bench.report.page.build import build_index
+    from spec_bench.report.page.build import build_index_page
 
     results = options.results
     direct = [path for path in results_files(results) if path.parent.parent == results]
     failures = []
-    for file in _files(options, direct):
+    for file in _find_and_rebuild_results(options, direct):
         try:
-            _write_experiment(file, results)
+            _write_experiment_files(file, results)
         except UsageError as error:
             failures.append(f"{file}: {error}")
-    write_text(results / "index.html", build_index(results))
+    write_text(results / "index.html", build_index_page(results))
     print(results / "index.html")
     if failures:
         raise UsageError("\n".join(failures))
 
 
-def _write_experiment(file: Path, results: Path) -> None:
-    from spec_bench.report.page.build import build_page, find_paper
+def _write_experiment_files(file: Path, results: Path) -> None:
+    from spec_bench.report.page.build import build_page, find_paper_of_experiment
 
     folder = file.parent
     tables_folder, figures_folder = (
@@ -200,29 +210,29 @@ def _write_experiment(file: Path, results: Path) -> None:
     )
     paths = [file.parent / "page.html"]
     write_text(paths[0], build_page(file, results))
-    (paper, items) = find_paper(folder.name)
+    (paper, items) = find_paper_of_experiment(folder.name)
     cells = MeasuredRows(read_rows([file]), results)
-    tables = list_tables(items, cells)
-    for table, stem in zip(tables, stems(tables), strict=True):
+    tables = build_page_tables(items, cells)
+    for table, stem in zip(tables, list_file_stems(tables), strict=True):
         for suffix, form in _TABLES.items():
             paths.append(tables_folder / f"{stem}.{suffix}")
             write_text(paths[-1], FORMATS[form]([table]))
-    for figure in list_figures(paper, items, cells) if paper else ():
-        paths += draw(figure, cells, figures_folder, *_PICTURES)
-    print(*paths, *_remove_stale(folder, paths), sep="\n")
+    for figure in list_page_figures(paper, items, cells) if paper else ():
+        paths += draw_page_figure(figure, cells, figures_folder, *_PICTURES)
+    print(*paths, *_remove_stale_files(folder, paths), sep="\n")
 
 
-def _remove_stale(folder: Path, kept_paths: Sequence[Path]) -> Iterator[str]:
+def _remove_stale_files(folder: Path, kept_paths: Sequence[Path]) -> Iterator[str]:
     """Removes tables and figures that were not written now; a line for each other file."""
     for name, endings in (("tables", _TABLES), ("figures", _PICTURES)):
         for path in sorted({*(folder / name).glob("*")} - {*kept_paths}):
-            ours = path.suffix[1:] in endings and path.name.partition("-")[0] in paper_names()
+            ours = path.suffix[1:] in endings and path.name.partition("-")[0] in list_paper_names()
             if ours and path.is_file():
                 path.unlink()
             yield f"{path}: {'removed, no longer made' if ours else 'not made by this command'}"
 
 
-def _record_output(file: Path) -> Iterator[tuple[Row, list[Generation]]]:
+def _iter_recorded_rows(file: Path) -> Iterator[tuple[Row, list[Generation]]]:
     """Yields each row of which there are records, with those of the first repeat."""
     from spec_bench.report.data.counts import read_repeats
 
@@ -231,14 +241,14 @@ def _record_output(file: Path) -> Iterator[tuple[Row, list[Generation]]]:
             yield row, list(repeats[0].values())
 
 
-def _print_wide(table: Any) -> None:
+def _print_wide_table(table: Any) -> None:
     """Prints a table, 200 characters wide where it goes to a file."""
     from rich.console import Console
 
     Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
-def run_lengths(options: Namespace) -> None:
+def print_acceptance_lengths(options: Namespace) -> None:
     """Prints a table of acceptance lengths and rates in the words of several tools."""
     from rich.table import Table
 
@@ -246,7 +256,7 @@ def run_lengths(options: Namespace) -> None:
 
     heads = ("decoder", "tree", "ratio of sums", "vLLM", "draft rate", "by position", "SPEED-Bench")
     table = Table(*heads, "joint", "conditional", box=None)
-    for row, generations in _record_output(results_file(options.name, options.results)):
+    for row, generations in _iter_recorded_rows(find_results_file(options.name, options.results)):
         lengths = compute_acceptance_lengths(generations, isinstance(row.get("later_turns"), str))
         single = (lengths.ratio_of_sums, lengths.vllm, lengths.draft_rate, lengths.mean_of_means)
         cells = ["" if value is None else f"{value:.3f}" for value in single]
@@ -254,21 +264,21 @@ def run_lengths(options: Namespace) -> None:
         lists = [" ".join(f"{value:.2f}" for value in values) for values in rates]
         texts = (*cells[:3], lists[0], cells[3], *lists[1:])
         table.add_row(str(row["decoder"]), str(row["spec"]), *texts)
-    _print_wide(table)
+    _print_wide_table(table)
 
 
-def run_positions(options: Namespace) -> None:
+def print_tokens_by_position(options: Namespace) -> None:
     """Prints a table of tokens per call by where in the text the call stands."""
     from rich.table import Table
 
     from spec_bench.metrics.calls import compute_tokens_per_call_by_position
 
-    file = results_file(options.name, options.results)
+    file = find_results_file(options.name, options.results)
     cells = {
         tuple(str(row[name]) for name in ("decoder", "spec", "temperature")): {
             stretch.first: stretch for stretch in compute_tokens_per_call_by_position(generations)
         }
-        for row, generations in _record_output(file)
+        for row, generations in _iter_recorded_rows(file)
     }
     stretches = {start: stretch for of_cell in cells.values() for start, stretch in of_cell.items()}
     if not stretches:
@@ -280,13 +290,13 @@ def run_positions(options: Namespace) -> None:
         table.add_row(
             *cell, *(f"{t.delivered_per_call:.2f} ({t.calls})" if t else "" for t in cell_stretches)
         )
-    _print_wide(table)
+    _print_wide_table(table)
     print("\nTokens per call and calls, by tokens before the call; 95% over prompts.")
     print("Texts at other positions are other texts: not the drafter's difference alone.")
 
 
-def run_throughput(options: Namespace) -> None:
+def draw_and_print_throughput(options: Namespace) -> None:
     """Prints tokens/s by requests under way, and where drafting stops paying."""
-    from spec_bench.report.figures.throughput import throughput
+    from spec_bench.report.figures.throughput import draw_and_format_throughput
 
-    print(throughput(results_file(options.name, options.results)), end="")
+    print(draw_and_format_throughput(find_results_file(options.name, options.results)), end="")

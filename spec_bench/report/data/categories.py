@@ -38,19 +38,19 @@ ByCategory = Mapping[str, Mapping[str, Interval]]
 """One of ``TABLES`` -> category -> a cell's number, as far as there are records or timings."""
 
 
-def prompts_by_category(group: Group, records: RecordReader) -> dict[str, list[str]]:
+def group_prompts_by_category(group: Group, records: RecordReader) -> dict[str, list[str]]:
     """The ids of a group's prompts by category in the task's order; {} where no prompt has one.
 
     Of more than ``_MOST`` the largest, and the others as one.
     """
     categories: Mapping[str, str] = {}
     for row in to_rows(group.rows):  # the prompts of all cells are the same
-        if row["status"] != "failed" and (categories := records.categories(row)):
+        if row["status"] != "failed" and (categories := records.get_categories(row)):
             break
     if not any(categories.values()):
         return {}
     if str(group.rows.iloc[0].task) == SPEC_BENCH:
-        categories = {prompt: subtask(name) for prompt, name in categories.items()}
+        categories = {prompt: get_subtask(name) for prompt, name in categories.items()}
     counts = Counter(categories.values())
     shown_names = (
         {name for name, _ in counts.most_common(_MAX_COLUMNS)}
@@ -67,12 +67,12 @@ def prompts_by_category(group: Group, records: RecordReader) -> dict[str, list[s
     return {name: names[name] for name in sorted_names}
 
 
-def subtask(category: str) -> str:
+def get_subtask(category: str) -> str:
     """Returns the column of Spec-Bench's table that a category of its questions belongs to."""
     return MT_BENCH if category in _OF_MT_BENCH else category
 
 
-def compute_by_category(
+def compute_numbers_by_category(
     group: Group,
     kinds: Mapping[str, Sequence[str]],
     records: RecordReader,
@@ -82,9 +82,9 @@ def compute_by_category(
     bases = [row for row in rows if row["decoder"] == "ar"]
     cells = []
     for row in rows:
-        taus = {kind: _tokens(row, kinds[kind], records) for kind in kinds}
+        taus = {kind: _compute_tokens_per_call(row, kinds[kind], records) for kind in kinds}
         speeds = {
-            kind: (speed := _speedup(row, bases, kinds[kind], records))
+            kind: (speed := _compute_speedup(row, bases, kinds[kind], records))
             and widen_like_tau(speed, taus[kind], "speedup")
             for kind in kinds
         }
@@ -96,8 +96,10 @@ def compute_by_category(
     return cells
 
 
-def _tokens(row: Row, prompts: Sequence[str], records: RecordReader) -> Interval | None:
-    table = records.tables([row], prompts)("block_efficiency")
+def _compute_tokens_per_call(
+    row: Row, prompts: Sequence[str], records: RecordReader
+) -> Interval | None:
+    table = records.prepare_tables([row], prompts)("block_efficiency")
     if table is None or table.shape[-1] < len(prompts):
         return None
     numerators, denominators = table[0].sum(axis=1)
@@ -106,7 +108,7 @@ def _tokens(row: Row, prompts: Sequence[str], records: RecordReader) -> Interval
     return interval and clip_and_map_interval(sums, interval)
 
 
-def _speedup(
+def _compute_speedup(
     row: Row,
     bases: Sequence[Row],
     prompts: Sequence[str],
@@ -116,7 +118,7 @@ def _speedup(
     if row["decoder"] == "ar":
         return None
     for base in bases:
-        if (table := records.tables([row, base], prompts)("token_rate")) is not None:
+        if (table := records.prepare_tables([row, base], prompts)("token_rate")) is not None:
             interval = rate_ratio_interval(*table[0], *table[1])
             return interval and clip_to_column("speedup", interval)
     return None

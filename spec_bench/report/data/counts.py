@@ -26,7 +26,12 @@ from spec_bench.metrics.quality import get_score_statistic
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.parquet import AGAIN, PackedRecords, Scored
 from spec_bench.records.types import Generation
-from spec_bench.report.data.rows import Row, get_batch, get_number, max_tokens_per_call
+from spec_bench.report.data.rows import (
+    Row,
+    count_prompts_per_clock,
+    get_number,
+    max_tokens_per_call,
+)
 from spec_bench.system import files
 from spec_bench.system.groups import find_shared_keys, group_by_key
 from spec_bench.vocabulary.columns import column_names
@@ -49,7 +54,7 @@ Timings = dict[str, dict[str, tuple[float, ...]]]
 
 def read_repeats(results: Path, run_id: str) -> list[dict[str, Generation]]:
     """A cell's records by prompt id, of each whole repeat. Raises ValueError: unreadable."""
-    packed = read_packed(results, run_id)
+    packed = read_packed_records(results, run_id)
     repeats = (
         (lines, packed.take_generations(lines.values()))
         for lines in packed.list_complete_repeats(run_id)
@@ -59,10 +64,10 @@ def read_repeats(results: Path, run_id: str) -> list[dict[str, Generation]]:
 
 def read_origin(results: Path, run_id: str) -> Mapping[str, Any] | None:
     """Returns the provenance of a cell, as ``measure.provenance`` has it; None if not recorded."""
-    return read_packed(results, run_id).origins.get(run_id)
+    return read_packed_records(results, run_id).origins.get(run_id)
 
 
-def read_packed(results: Path, run_id: str) -> PackedRecords:
+def read_packed_records(results: Path, run_id: str) -> PackedRecords:
     """Records that a cell's are among, or none of it where it has none; a file is read once while
     it stays the same. Raises ValueError: records, or what their answers scored, cannot be read.
     """
@@ -85,7 +90,7 @@ def _is_newer(cell: Path, records: Path) -> bool:
         return False
 
 
-class _Cell:
+class _RecordedCell:
     """A cell's counts, sessions and categories; of later repeats seconds and joules alone."""
 
     def __init__(self, packed: PackedRecords, run_id: str) -> None:
@@ -96,12 +101,12 @@ class _Cell:
         self.again = packed.group_line_indices(f"{run_id}{AGAIN}", "repeat", "session")
         self.run_id = run_id
 
-    def texts(self, column: str) -> list[dict[str, str]]:
+    def list_texts_by_prompt(self, column: str) -> list[dict[str, str]]:
         """By prompt what a column has, of each repeat."""
         texts = getattr(self.packed.generation_arrays, column)
         return [{prompt: texts[line] for prompt, line in lines.items()} for lines in self.repeats]
 
-    def count_lines(self, name: str, lines: Mapping[str, int]) -> Counts:
+    def get_line_counts(self, name: str, lines: Mapping[str, int]) -> Counts:
         """Returns a metric's counts of some lines; none where these have no such number."""
         quantity = metric.get(name)
         if not quantity or not quantity.column.interval:
@@ -119,14 +124,14 @@ class _Cell:
         return dict(zip(lines, map(tuple, part.tolist()), strict=True))
 
 
-class _Block(NamedTuple):
+class _RecordBlock(NamedTuple):
     """Cells of the same seeds, repeats and prompts that are in one file."""
 
     windows: GenerationArrays
     prompts: list[str]
     lines: NDArray[np.int64]  # (cells, seeds, repeats, prompts)
 
-    def counts(self, name: str) -> Table | None:
+    def get_table(self, name: str) -> Table | None:
         """(cells, counts, seeds, repeats, prompts) of a metric; None where some line has none, or
         where no session measured all cells in turn.
         """
@@ -141,7 +146,7 @@ class _Block(NamedTuple):
         return np.moveaxis(table, -1, 1) if is_known else None
 
 
-def _sums(score: Scored) -> tuple[float, ...]:
+def _to_counts(score: Scored) -> tuple[float, ...]:
     return (float(score), 1.0) if isinstance(score, int | float) else tuple(score)
 
 
@@ -150,28 +155,30 @@ def _is_remeasured(name: str) -> bool:
 
 
 @lru_cache(maxsize=1024)  # cells of a group are asked several times
-def _counts(cell: _Cell, name: str) -> list[Counts]:
+def _list_repeat_counts(cell: _RecordedCell, name: str) -> list[Counts]:
     """Returns the counts of each repeat that measured a metric anew."""
     if cell.repeats and (score_numbers := cell.packed.get_score(cell.run_id, name)):
-        return [{prompt: _sums(numbers) for prompt, numbers in score_numbers.items()}]
+        return [{prompt: _to_counts(numbers) for prompt, numbers in score_numbers.items()}]
     counts_by_repeat = (
-        cell.count_lines(name, lines)
+        cell.get_line_counts(name, lines)
         for lines in cell.repeats[: None if _is_remeasured(name) else 1]
     )
     return [counts for counts in counts_by_repeat if counts]
 
 
 @lru_cache(maxsize=256)
-def _timings(cell: _Cell, name: str) -> list[Timings]:
+def _list_repeat_timings(cell: _RecordedCell, name: str) -> list[Timings]:
     """Returns the counts of each repeat by session, the cell's first."""
     timings = []
     for number, (counts, sat) in enumerate(
-        zip(_counts(cell, name), cell.texts("session"), strict=False)
+        zip(_list_repeat_counts(cell, name), cell.list_texts_by_prompt("session"), strict=False)
     ):
         pairs_by_session = {prompt: {sat[prompt]: pair} for prompt, pair in counts.items()}
         for (repeat, session), lines in cell.again.items():
             new_counts = (
-                cell.count_lines(name, lines) if repeat == number and _is_remeasured(name) else {}
+                cell.get_line_counts(name, lines)
+                if repeat == number and _is_remeasured(name)
+                else {}
             )
             for prompt, pair in new_counts.items():
                 pairs_by_session.setdefault(prompt, {}).setdefault(session, pair)
@@ -187,28 +194,28 @@ class RecordReader:
     def __init__(self, results: Path | None) -> None:
         self.printed = results is None
         self._results = results
-        self._cells: dict[tuple[str, str], _Cell] = {}
+        self._cells: dict[tuple[str, str], _RecordedCell] = {}
         self._kept: dict[str, PackedRecords] = {}  # what was read last beside a file
 
-    def counts(self, row: Row, name: str) -> Counts | None:
+    def get_counts(self, row: Row, name: str) -> Counts | None:
         """Prompt id -> the sums behind a metric over its repeats; None without records."""
-        return sum_repeats(_counts(self._cell(row, str(row["run_id"])), name))
+        return sum_repeats(_list_repeat_counts(self._get_cell(row, str(row["run_id"])), name))
 
-    def tables(
+    def prepare_tables(
         self,
         rows: Sequence[Row],
         prompts: Collection[str] | None = None,
         *,
         sum_seeds: bool = False,
     ) -> Tables:
-        """Returns what gives a metric's counts of cells, with every seed and repeat (``whole``: a
-        seed's repeats summed) and (of these) prompts that all have; of seconds and joules those
-        that one session measured in turn for all.
+        """Returns a function that gives a metric's counts of cells, by the metric's name: of every
+        seed and repeat (``sum_seeds``: a seed's repeats summed) and (of these) prompts that all
+        have; of seconds and joules those that one session measured in turn for all.
         """
-        block = self._block(rows)
+        block = self._find_block(rows)
 
         def get_table(name: str) -> Table | None:
-            if block and (table := block.counts(name)) is not None:
+            if block and (table := block.get_table(name)) is not None:
                 table = table.sum(axis=3, keepdims=True) if sum_seeds else table
                 is_chosen = [prompts is None or prompt in prompts for prompt in block.prompts]
                 table = table.reshape(*table.shape[:2], -1, len(is_chosen))[..., is_chosen]
@@ -220,8 +227,8 @@ class RecordReader:
             return stack_counts(map(_sum_by_seed, all_counts) if sum_seeds else all_counts, prompts)
 
         def sum_clocks(name: str) -> Table | None:
-            largest = max(range(len(rows)), key=lambda place: get_batch(rows[place]))
-            shares_clock = _is_remeasured(name) and get_batch(rows[largest]) > 1
+            largest = max(range(len(rows)), key=lambda place: count_prompts_per_clock(rows[place]))
+            shares_clock = _is_remeasured(name) and count_prompts_per_clock(rows[largest]) > 1
             # Prompts of one clock have its share that is not a model's alike.
             clocks = get_table("host_overhead") if shares_clock else None
             shares = () if clocks is None else np.divide(*clocks[largest, :, 0]).round(9)
@@ -230,10 +237,10 @@ class RecordReader:
 
         return sum_clocks
 
-    def _block(self, rows: Sequence[Row]) -> _Block | None:
+    def _find_block(self, rows: Sequence[Row]) -> _RecordBlock | None:
         """Returns cells of the same seeds, repeats and prompts that are in one file; else None."""
-        seeds = [[seed for seed, _ in _runs(row)] for row in rows]
-        cells = [self._cell(row, run_id) for row in rows for _, run_id in _runs(row)]
+        seeds = [[seed for seed, _ in _list_runs(row)] for row in rows]
+        cells = [self._get_cell(row, run_id) for row in rows for _, run_id in _list_runs(row)]
         packed = cells[0].packed
         prompts = cells[0].prompts
         repeats = len(cells[0].repeats)
@@ -245,14 +252,14 @@ class RecordReader:
             return None
         lines = np.array([[[*lines.values()] for lines in cell.repeats] for cell in cells])
         lines = lines.reshape(len(rows), -1, repeats, len(prompts))
-        return _Block(packed.generation_arrays, prompts, lines)
+        return _RecordBlock(packed.generation_arrays, prompts, lines)
 
-    def _cell(self, row: Row, run_id: str) -> _Cell:
+    def _get_cell(self, row: Row, run_id: str) -> _RecordedCell:
         place = path, _ = str(row.get("file", self._results)), run_id
         if place not in self._cells:
             if path not in self._kept or run_id not in self._kept[path]:
-                self._kept[path] = read_packed(Path(path), run_id)
-            self._cells[place] = _Cell(self._kept[path], run_id)
+                self._kept[path] = read_packed_records(Path(path), run_id)
+            self._cells[place] = _RecordedCell(self._kept[path], run_id)
         return self._cells[place]
 
     def get_interleaved_counts(
@@ -266,7 +273,7 @@ class RecordReader:
         without the prompts that no session decoded for all of them. None where some row has no
         records.
         """
-        timed_rows = (self._get_counts_by_run(row, name, _timings) for row in rows)
+        timed_rows = (self._get_counts_by_run(row, name, _list_repeat_timings) for row in rows)
         cells = [sessions for sessions in timed_rows if sessions]
         if len(cells) < len(rows):
             return None
@@ -284,29 +291,29 @@ class RecordReader:
         self,
         row: Row,
         name: str,
-        count_repeats: Callable[[_Cell, str], list[Found]],
+        count_repeats: Callable[[_RecordedCell, str], list[Found]],
     ) -> dict[str, Found] | None:
         """By seed, or ``SEED/REPEAT``, the repeats of each run; None: some run has none."""
         counts_by_run: dict[str, Found] = {}
-        for seed, run_id in _runs(row):
-            if not (repeats := count_repeats(self._cell(row, run_id), name)):
+        for seed, run_id in _list_runs(row):
+            if not (repeats := count_repeats(self._get_cell(row, run_id), name)):
                 return None
             counts_by_run |= {
                 f"{seed}/{n}" if n else seed: counts for n, counts in enumerate(repeats)
             }
         return counts_by_run
 
-    def categories(self, row: Row) -> dict[str, str]:
+    def get_categories(self, row: Row) -> dict[str, str]:
         """Prompt id -> its category, "" where the task's rows have none; {} without records."""
         run_id = str(row["run_id"]).split(",")[0]
-        return next(iter(self._cell(row, run_id).texts("category")), {})
+        return next(iter(self._get_cell(row, run_id).list_texts_by_prompt("category")), {})
 
     def get_counts_by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
         """Seed -> the counts of its run, of a row that seeds were pooled in all of them, and where
         its prompts were measured again ``SEED/REPEAT`` -> those of a later repeat; None where some
         run has no records.
         """
-        return self._get_counts_by_run(row, name, _counts)
+        return self._get_counts_by_run(row, name, _list_repeat_counts)
 
 
 class RoundReader(RecordReader):
@@ -333,7 +340,10 @@ class RoundReader(RecordReader):
         if timings and any(timings[0].values()):
             return timings
         cells = [
-            {seed: self.counts({**row, "run_id": run_id}, name) for seed, run_id in _runs(row)}
+            {
+                seed: self.get_counts({**row, "run_id": run_id}, name)
+                for seed, run_id in _list_runs(row)
+            }
             for row in rows
         ]
         seeds = [seed for seed in cells[0] if all(cell.get(seed) is not None for cell in cells)]
@@ -342,7 +352,7 @@ class RoundReader(RecordReader):
         return [{seed: cell[seed] or {} for seed in seeds} for cell in cells]
 
 
-def _runs(row: Row) -> list[tuple[str, str]]:
+def _list_runs(row: Row) -> list[tuple[str, str]]:
     """Returns a row's seeds with the runs that were pooled in it."""
     seeds = str(row.get("seeds", row.get("seed", ""))).split(",")
     return list(zip(seeds, str(row["run_id"]).split(","), strict=True))
@@ -356,7 +366,7 @@ def _group_runs_by_seed(runs: Mapping[str, Counts]) -> dict[str, list[Counts]]:
     return group_by_key((name.partition("/")[0], run_id) for name, run_id in runs.items())
 
 
-def value_of_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
+def compute_value_of_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
     """Returns the metric or score from what it is made of by sums, ``(counts, batch)``."""
     ours = name not in _SCORES and name in metric
     statistic = None if ours else get_score_statistic(name, len(sums))
@@ -421,11 +431,11 @@ def get_paired_timings(
             for seed, counts_by_prompt in ours.items()
         }
         if any(timings.values()):
-            return _take_medians(timings)
+            return _merge_repeats_by_median(timings)
     return None
 
 
-def _take_medians(runs: dict[str, Counts]) -> dict[str, Counts]:
+def _merge_repeats_by_median(runs: dict[str, Counts]) -> dict[str, Counts]:
     """Takes the repeats of a seed as one, where there are enough of them: of each prompt that all
     have, seconds in the median ratio to plain decoding's, by repeat.
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from spec_bench.metrics.plain import compare_plain_with_printed
 from spec_bench.report.data.rows import Row, format_decoder, get_number
-from spec_bench.report.papers.pairs import head_training, is_embedded, pair_configs
+from spec_bench.report.papers.pairs import is_embedded, read_head_training, read_pair_configs
 from spec_bench.settings.configs import find_configs, read_yaml
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary import names
@@ -33,18 +33,18 @@ _HEADS = (
 )
 
 
-def differences(rows: Sequence[Row], names_shown: Collection[str]) -> list[str]:
+def describe_differences(rows: Sequence[Row], names_shown: Collection[str]) -> list[str]:
     """Returns a sentence or two for each that applies."""
     notes = [
         *([_PREFILL] if {*_OF_DECODING} & {*names_shown} else []),
-        *(_stand_ins(rows) if "mbsu" in names_shown else []),
+        *(_note_stand_ins(rows) if "mbsu" in names_shown else []),
         *(line for row in rows for line in compare_plain_with_printed(row)),
         *_note_replaced_prompts(rows),
-        *_short_answers(rows),
-        *_completions(rows),
+        *_note_answer_limits(rows),
+        *_note_completions(rows),
         *(
             [_HEADS]
-            if any(_notes_on_training_data(str(row.get("draft", ""))) for row in rows)
+            if any(_is_trained_on_answers(str(row.get("draft", ""))) for row in rows)
             else []
         ),
         *_note_prompts_in_training(rows),
@@ -57,9 +57,9 @@ def qualify_speeds(rows: Sequence[Row], names_shown: Collection[str]) -> Iterato
     """Yields what a reader of speeds must know: by how much rows of one configuration differ, and
     where transformers' own plain decoding is faster than ours.
     """
-    yield from _placebos(rows, names_shown)
+    yield from _note_twins(rows, names_shown)
     if "speedup" in names_shown:
-        yield from _slow_baselines(rows)
+        yield from _note_slow_baselines(rows)
 
 
 def find_generate_speedup(rows: Iterable[Row]) -> float:
@@ -74,7 +74,7 @@ def find_generate_speedup(rows: Iterable[Row]) -> float:
     return max(faster, default=0.0)
 
 
-def _slow_baselines(rows: Sequence[Row]) -> Iterator[str]:
+def _note_slow_baselines(rows: Sequence[Row]) -> Iterator[str]:
     """Plain decoding that a user of transformers would not have to put up with."""
     for row in rows:
         if times := find_generate_speedup([row]):
@@ -85,14 +85,14 @@ def _slow_baselines(rows: Sequence[Row]) -> Iterator[str]:
             )
 
 
-def find_placebo(rows: Sequence[Row], metric: str) -> float:
+def find_chance_difference(rows: Sequence[Row], metric: str) -> float:
     """Returns the largest relative difference in a column between rows of one configuration that
     has two names, 0.05 where they differ by 5%: what chance alone does here. 0 without such rows.
     """
-    return max((gap for _, _, gap in _twins(rows, metric)), default=0.0)
+    return max((gap for _, _, gap in _iter_twins(rows, metric)), default=0.0)
 
 
-def _twins(rows: Sequence[Row], metric: str) -> Iterator[tuple[Row, Row, float]]:
+def _iter_twins(rows: Sequence[Row], metric: str) -> Iterator[tuple[Row, Row, float]]:
     """Yields two rows of one configuration under two names, and how far a column differs."""
     keyed_rows = (
         ((find_configuration(row["decoder"]), *map(row.get, _EQUAL_COLUMNS)), row) for row in rows
@@ -105,10 +105,10 @@ def _twins(rows: Sequence[Row], metric: str) -> Iterator[tuple[Row, Row, float]]
                 yield one, twin, high / low - 1
 
 
-def _placebos(rows: Sequence[Row], names_shown: Collection[str]) -> Iterator[str]:
+def _note_twins(rows: Sequence[Row], names_shown: Collection[str]) -> Iterator[str]:
     """Rows of one configuration, whose speeds differ by chance alone."""
     for metric in _OF_DECODING:
-        for row, twin, gap in _twins(rows, metric) if metric in names_shown else ():
+        for row, twin, gap in _iter_twins(rows, metric) if metric in names_shown else ():
             title = f"{format_decoder(row)} and {format_decoder(twin)}"
             yield (
                 f"{title} are one configuration under two names: their "
@@ -117,7 +117,7 @@ def _placebos(rows: Sequence[Row], names_shown: Collection[str]) -> Iterator[str
             )
 
 
-def _stand_ins(rows: Sequence[Row]) -> list[str]:
+def _note_stand_ins(rows: Sequence[Row]) -> list[str]:
     """Returns the effect of a draft of another size on MBSU."""
     deepest: dict[str, float] = {}
     for row in rows:
@@ -125,7 +125,7 @@ def _stand_ins(rows: Sequence[Row]) -> list[str]:
         deepest[row["pair"]] = max(deepest.get(row["pair"], 0), 0 if pd.isna(calls) else calls or 0)
     notes = []
     for pair, calls in deepest.items():
-        config = pair_configs().get(pair)
+        config = read_pair_configs().get(pair)
         if config is None or not (config.paper_draft_parameters and config.target_parameters):
             continue
         ours = config.draft_parameters or 0
@@ -142,7 +142,7 @@ def _stand_ins(rows: Sequence[Row]) -> list[str]:
 def _note_replaced_prompts(rows: Sequence[Row]) -> Iterator[str]:
     """Prompts that are not those of their task's dataset."""
     for row in rows:
-        config = pair_configs().get(row["pair"])
+        config = read_pair_configs().get(row["pair"])
         source = {
             "local": str(row.get("data_file")),
             "embedded": "" if config and is_embedded(config) else "the shipped sample",
@@ -151,24 +151,24 @@ def _note_replaced_prompts(rows: Sequence[Row]) -> Iterator[str]:
             yield f"Ours, {names.task_title(row['task'])}: prompts of {source}, not the dataset's."
 
 
-def _short_answers(rows: Sequence[Row]) -> Iterator[str]:
+def _note_answer_limits(rows: Sequence[Row]) -> Iterator[str]:
     """Limits on answers that are not those of their tasks."""
     for row in rows:
         limit = row.get("max_new_tokens")
-        usual = task_config(row["task"]).get("generation", {}).get("max_new_tokens", limit)
+        usual = read_task_config(row["task"]).get("generation", {}).get("max_new_tokens", limit)
         if not pd.isna(limit) and limit != usual:
             task = names.task_title(row["task"])
             yield f"Ours, {task}: at most {limit:g} new tokens; the task's limit is {usual}."
 
 
-def _completions(rows: Sequence[Row]) -> list[str]:
+def _note_completions(rows: Sequence[Row]) -> list[str]:
     """Targets tuned on conversations that are asked to complete a text."""
     places = [
         (names.task_title(row["task"]), row["pair"])
         for row in rows
-        if (config := pair_configs().get(row["pair"])) is not None
+        if (config := read_pair_configs().get(row["pair"])) is not None
         and config.chat_tuned
-        and task_config(row["task"]).get("chat") is False
+        and read_task_config(row["task"]).get("chat") is False
     ]
     if not places:
         return []
@@ -181,7 +181,7 @@ def _completions(rows: Sequence[Row]) -> list[str]:
 
 def _note_prompts_in_training(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
-        config = pair_configs().get(row["pair"])
+        config = read_pair_configs().get(row["pair"])
         share = config.seen_in_training.get(row["task"], 0.0) if config else 0.0
         if share and row.get("data_source") == "embedded":
             share_text = "all" if share == 1 else f"{share:.0%}"
@@ -193,15 +193,15 @@ def _note_prompts_in_training(rows: Sequence[Row]) -> Iterator[str]:
 
 
 @functools.cache
-def task_config(task: str) -> dict[str, Any]:
+def read_task_config(task: str) -> dict[str, Any]:
     """Returns a task's config; {} where it has none."""
     path = find_configs("task").get(task)
     return read_yaml(path) if path else {}
 
 
-def _notes_on_training_data(heads: str) -> bool:
+def _is_trained_on_answers(heads: str) -> bool:
     """Returns whether a training here made them, on answers of the target."""
-    if not (training := head_training(heads)):
+    if not (training := read_head_training(heads)):
         return False
     data = training["settings"]["data"]
     return data["kind"] != "chats" or data["answered_by"] == "target"

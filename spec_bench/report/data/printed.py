@@ -7,8 +7,8 @@ import ast
 
 import pandas as pd
 
-from spec_bench.report.data.rows import compact, tree_attention
-from spec_bench.report.papers.pairs import find_pair
+from spec_bench.report.data.rows import compact_columns, mask_tree_attention
+from spec_bench.report.papers.pairs import find_pair_config
 from spec_bench.report.papers.paper import Paper
 from spec_bench.settings.registry import scan_registrations
 from spec_bench.system.errors import UsageError
@@ -43,18 +43,18 @@ def read_printed_rows(paper: Paper) -> pd.DataFrame:
     speeds = rows.reindex(columns=["token_rate", "speedup"])
     row_table = rows.assign(
         pair=[
-            find_pair(*names) or " with ".join(filter(None, names))
+            find_pair_config(*names) or " with ".join(filter(None, names))
             for names in zip(rows.target, rows.draft, strict=True)
         ],
         experiment=[next(iter(tables[number].experiments), "") for number in rows.table],
         harness="Table " + rows.table,
-        tree_attention=tree_attention(rows),
+        tree_attention=mask_tree_attention(rows),
         token_rate=speeds.token_rate.fillna(speeds.speedup),
         lossless=rows.decoder.map(_find_lossless_mark),
         status="complete",
         run_id="printed",
     )
-    return compact(row_table)
+    return compact_columns(row_table)
 
 
 def _find_lossless_mark(decoder: str) -> str:

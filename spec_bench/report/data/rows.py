@@ -69,24 +69,26 @@ def read_rows(paths: Iterable[Path]) -> pd.DataFrame:
     Beside the files' columns each has ``experiment``, the folder of its file, and ``file``, its
     path; ``tree_attention`` is a bool; numbers are NaN and texts missing where a cell has none.
     """
-    nonempty_paths = (path for path in paths if path.stat().st_size or not _read_stored(path).empty)
+    nonempty_paths = (
+        path for path in paths if path.stat().st_size or not _read_stored_rows(path).empty
+    )
     frames = [
         read_results(path).assign(experiment=path.parent.name, file=str(path))
         for path in nonempty_paths
     ]
-    return compact(pd.concat(frames, ignore_index=True)) if frames else pd.DataFrame()
+    return compact_columns(pd.concat(frames, ignore_index=True)) if frames else pd.DataFrame()
 
 
 def read_results(path: Path) -> pd.DataFrame:
     """The rows of one results file with those of cells that have ended since it was written, and
     those that a search screened for it. Raises UsageError: there is no such file, or no rows.
     """
-    rows = _read_stored(path)
+    rows = _read_stored_rows(path)
     if rows.empty:
         if not path.is_file():
             raise files.make_absence(f"no results file {str(path)!r}", files.results_folder(path))
         raise UsageError(f"{str(path)!r} has no rows")
-    rows = compact(clear_past_times(rows.assign(tree_attention=tree_attention(rows))))
+    rows = compact_columns(clear_past_times(rows.assign(tree_attention=mask_tree_attention(rows))))
     # Of one seed each: a row of pooled seeds has no single rate.
     session_marks = np.full(len(rows), "", object)
     if {"token_rate", "speedup"} <= {*rows.columns}:
@@ -101,7 +103,7 @@ def read_results(path: Path) -> pd.DataFrame:
     return rows.assign(**{OTHER_SESSION: session_marks})
 
 
-def check_models(rows: pd.DataFrame) -> pd.DataFrame:
+def refuse_or_separate_models(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns rows in which every pair has one target, every draft of it is one model, and every
     decoder that drafts with a model has one draft; with ``MODELS_APART`` models of one name are
     named apart. A model is known by the digest of its files, or by its name. Raises ValueError:
@@ -143,22 +145,22 @@ def _mask_draft_models(rows: pd.DataFrame) -> pd.Series:
     return rows.decoder.map(lambda name: decoder_parts(str(name))[0] in DRAFT_MODELS)
 
 
-def _read_stored(path: Path) -> pd.DataFrame:
+def _read_stored_rows(path: Path) -> pd.DataFrame:
     """Returns an experiment's rows as they are stored, screened ones last; none where none are."""
     experiment = Experiment(files.results_folder(path), path.resolve().parent.name)
     with experiment.read_tables() as (screening, table):
         tables = (file for file in (table, screening) if file.is_file() and file.stat().st_size)
-        parts = [_read(file) for file in tables]
+        parts = [_read_typed_rows(file) for file in tables]
     full = [part for part in parts if not part.empty] or parts[:1]
     return pd.concat(full, ignore_index=True) if full else pd.DataFrame()
 
 
-def compact(rows: pd.DataFrame) -> pd.DataFrame:
+def compact_columns(rows: pd.DataFrame) -> pd.DataFrame:
     """Stores columns of a type together, texts too: selecting rows is several times faster then."""
     return rows.astype(dict.fromkeys(rows.select_dtypes("str"), object)).copy()
 
 
-def _read(path: Path) -> pd.DataFrame:
+def _read_typed_rows(path: Path) -> pd.DataFrame:
     """A file's rows, typed. Raises ValueError: a cell does not fit its column; names the line."""
     deque(
         files.iter_csv_lines(path, _NEEDED_COLUMNS), maxlen=0
@@ -190,7 +192,7 @@ def clear_times(rows: pd.DataFrame, mask: pd.Series) -> pd.DataFrame:
     return rows.assign(**rows[names].mask(mask)) if names and mask.any() else rows
 
 
-def is_from_past_engine(rows: pd.DataFrame) -> pd.Series:
+def mask_past_engine(rows: pd.DataFrame) -> pd.Series:
     """Marks rows that another engine than this one decoded; without a column ``engine``, all."""
     engine = rows.get("engine", pd.Series(0, rows.index)).fillna(0)
     return (engine != ENGINE) & (rows.status != "failed")
@@ -202,7 +204,7 @@ def clear_past_times(rows: pd.DataFrame) -> pd.DataFrame:
     Counts (block efficiency, acceptance) and scores of the answers hold for any engine that decodes
     the same distribution; times do not. Rows without a column ``engine`` are from before it.
     """
-    past = is_from_past_engine(rows)
+    past = mask_past_engine(rows)
     cleared_rows = clear_times(rows, past)
     if cleared_rows is rows:
         return rows
@@ -214,7 +216,7 @@ def clear_past_times(rows: pd.DataFrame) -> pd.DataFrame:
     return cleared_rows
 
 
-def figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame:
+def find_figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame:
     """The rows that a figure may take; of one without a model, those of ``item.rows``. Raises
     ValueError: that file was not made yet; the message has the command.
     """
@@ -244,10 +246,10 @@ def drop_duplicate_cells(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns each cell once; one that was measured twice with the larger number of prompts."""
     if "prompts" in rows:
         rows = rows.sort_values("prompts", ascending=False, kind="stable")
-    return rows.drop_duplicates(cell_keys(rows)).sort_index(kind="stable")
+    return rows.drop_duplicates(list_cell_keys(rows)).sort_index(kind="stable")
 
 
-def tree_attention(rows: pd.DataFrame) -> pd.Series:
+def mask_tree_attention(rows: pd.DataFrame) -> pd.Series:
     """Marks cells that verified all paths in one row of the batch; all without the column."""
     if "tree_attention" not in rows:
         return pd.Series(True, rows.index, dtype=bool)
@@ -287,7 +289,7 @@ def get_number_and_ends(
     return get_number(row, column), low, high
 
 
-def error_bars(points: Iterable[Sequence[Any]]) -> NDArray[np.float64]:
+def compute_error_bars(points: Iterable[Sequence[Any]]) -> NDArray[np.float64]:
     """Two rows of lengths from (value, low, high); NaN, which is not drawn, of an unknown end."""
     value, low, high = np.array([*points], float).T
     return np.maximum([value - low, high - value], 0.0)
@@ -306,7 +308,7 @@ def max_tokens_per_call(row: Row) -> float | None:
     return None if unknown else spec.depth + 1.0
 
 
-def get_batch(row: Row) -> int:
+def count_prompts_per_clock(row: Row) -> int:
     """Returns how many prompts' seconds may be shares of one clock."""
     return 1 if row.get("device") == "server" else int(get_number(row, "batch_size") or 1)
 
@@ -334,16 +336,16 @@ def get_reason(row: Row | pd.Series, column: str) -> str:
     return next((entry.text for entry in reasons if entry.column == column), "")
 
 
-def get_stall(row: Row | pd.Series, name: str = "speedup") -> str:
+def get_timing_doubt(row: Row | pd.Series, name: str = "speedup") -> str:
     """Returns why a row's number decides nothing, see ``explain_timing_doubt``; "" of what is no
     time.
     """
     return explain_timing_doubt(str(row.get("reason"))) if name in TIMED else ""
 
 
-def select_sound(rows: pd.DataFrame, name: str) -> pd.DataFrame:
+def select_undoubted_rows(rows: pd.DataFrame, name: str) -> pd.DataFrame:
     """Returns the rows that a column may decide by."""
-    return rows.loc[[not get_stall(row, name) for row in to_rows(rows)]]
+    return rows.loc[[not get_timing_doubt(row, name) for row in to_rows(rows)]]
 
 
 def get_remarks(row: Row | pd.Series) -> list[str]:
@@ -351,10 +353,10 @@ def get_remarks(row: Row | pd.Series) -> list[str]:
     paths = "" if row.get("tree_attention", True) else "paths as rows"
     session_mark = OTHER if row.get(OTHER_SESSION) == MEANING else ""
     loss = explain_missing_data(str(row.get("reason")))
-    return [remark for remark in (paths, session_mark, get_stall(row), loss) if remark]
+    return [remark for remark in (paths, session_mark, get_timing_doubt(row), loss) if remark]
 
 
-def footnotes(rows: pd.DataFrame) -> list[str]:
+def list_footnotes(rows: pd.DataFrame) -> list[str]:
     """Returns the footnotes of a table: the meanings of its rows' marks."""
     marks = {*map(str, rows.lossless)}
     session_marks = dict.fromkeys(rows[OTHER_SESSION]) if OTHER_SESSION in rows else ()
@@ -369,22 +371,22 @@ def get_failure(row: Row | pd.Series) -> str:
     return parse_reasons(str(row["reason"]))[0].text
 
 
-def score_column(rows: pd.DataFrame) -> str | None:
+def find_score_column(rows: pd.DataFrame) -> str | None:
     """Returns the first quality score that some row has."""
-    return find_known(rows, score_names(rows.columns))
+    return find_filled_column(rows, score_names(rows.columns))
 
 
-def find_known(rows: pd.DataFrame, names: Iterable[str]) -> str | None:
+def find_filled_column(rows: pd.DataFrame, names: Iterable[str]) -> str | None:
     """Returns the first of some columns that some row has a value in."""
     return next((name for name in names if name in rows and rows[name].notna().any()), None)
 
 
-def get_score_columns(group: Group, metric: str) -> list[str]:
+def resolve_metric_columns(group: Group, metric: str) -> list[str]:
     """Returns a metric's columns: the task's ``score``, ``scores`` with perplexity, or its own."""
     if metric not in ("score", "scores"):
         return [metric]
-    names = [score_column(group.rows)]
-    names += [find_known(group.rows, ["perplexity"])] if metric == "scores" else []
+    names = [find_score_column(group.rows)]
+    names += [find_filled_column(group.rows, ["perplexity"])] if metric == "scores" else []
     return [name for name in names if name]
 
 
@@ -394,7 +396,7 @@ def to_rows(frame: pd.DataFrame) -> list[Row]:
     return [dict(zip(names, row, strict=True)) for row in frame.to_numpy(object).tolist()]
 
 
-def cell_keys(rows: pd.DataFrame) -> list[str]:
+def list_cell_keys(rows: pd.DataFrame) -> list[str]:
     """The columns that name a cell: rows that agree in them are it measured twice, or by seeds."""
     return [
         *(column.name for column in run_columns(rows)),
@@ -409,7 +411,7 @@ def group_rows(rows: pd.DataFrame) -> list[Group]:
     one unknown value in it.
     """
     setting_columns = run_columns(rows)
-    heading_columns = _find_heading_columns(rows, setting_columns)
+    heading_columns = _mask_heading_columns(rows, setting_columns)
     groups = []
     for _, part in rows.groupby(
         [setting.name for setting in setting_columns], sort=False, dropna=False
@@ -420,13 +422,13 @@ def group_rows(rows: pd.DataFrame) -> list[Group]:
         ]
         title = [
             str(first_row.task),
-            *(value_text(setting, first_row[setting.name]) for setting in extra),
+            *(format_setting(setting, first_row[setting.name]) for setting in extra),
         ]
         groups.append(Group(join_settings(filter(None, title)), part))
     return groups
 
 
-def _find_heading_columns(
+def _mask_heading_columns(
     rows: pd.DataFrame, setting_columns: Sequence[Column]
 ) -> dict[Column, pd.Series]:
     """Returns the columns that a heading must name, since a task, or pair, has several values."""
@@ -462,7 +464,7 @@ def format_decoder(row: pd.Series | Row, with_stalls: bool = True) -> str:
     return f"{title} {row['spec']}".removesuffix(" -") + names.format_row_suffix(row, with_stalls)
 
 
-def tree_titles(rows: pd.DataFrame) -> list[str]:
+def format_tree_titles(rows: pd.DataFrame) -> list[str]:
     """Each row's tree; with its draft's or heads' name where cells differ in that alone."""
     specs = rows.spec.astype(str)
     if "draft" not in rows or rows.draft.nunique() < 2:
@@ -484,8 +486,10 @@ _FEW_UNSTATED = 2
 _ANY: str = ""  # a value shared by all rows of the same task, or pair
 
 
-def split(rows: pd.DataFrame, names_shown: Collection[str]) -> list[tuple[str, pd.DataFrame]]:
-    """The rows in parts that agree in every column of ``run_columns`` but those ``shown``
+def split_by_settings(
+    rows: pd.DataFrame, names_shown: Collection[str]
+) -> list[tuple[str, pd.DataFrame]]:
+    """The rows in parts that agree in every column of ``run_columns`` but ``names_shown``, shown
     separately: the settings that are each part's alone (``batch size 4``), as far as all of its
     rows agree in them, and its rows, the part with most rows first; one part, named "", if none
     differs.
@@ -495,23 +499,32 @@ def split(rows: pd.DataFrame, names_shown: Collection[str]) -> list[tuple[str, p
     stand in every part.
     """
     columns = [setting for setting in run_columns(rows) if setting.name not in names_shown]
-    texts = {setting: rows[setting.name].map(partial(value_text, setting)) for setting in columns}
+    texts = {
+        setting: rows[setting.name].map(partial(format_setting, setting)) for setting in columns
+    }
     if MODELS_APART.get() and "draft" in rows:
         draft = replace(column("draft"), apart="pair")
         columns.append(draft)
-        texts[draft] = rows.draft.map(partial(value_text, draft)).where(_mask_draft_models(rows))
+        texts[draft] = rows.draft.map(partial(format_setting, draft)).where(
+            _mask_draft_models(rows)
+        )
     run_texts = [texts[setting] for setting in columns if setting.apart == "run"]
-    alone = {setting: _values(rows, setting, texts[setting], ()) for setting in columns}
+    alone = {
+        setting: _list_heading_values(rows, setting, texts[setting], ()) for setting in columns
+    }
     varying_columns = [setting for setting in columns if (alone[setting] != _ANY).any()]
     if not varying_columns:
         return [("", rows)]
-    values = [_values(rows, setting, texts[setting], run_texts) for setting in varying_columns]
+    values = [
+        _list_heading_values(rows, setting, texts[setting], run_texts)
+        for setting in varying_columns
+    ]
     keys = list(zip(*values, strict=True))
     parts = []
     for key in dict.fromkeys(keys):
-        if any(another != key and _fits(key, another) for another in keys):
+        if any(another != key and _values_match(key, another) for another in keys):
             continue  # a part with more values holds these rows, too
-        fits = [_fits(another, key) for another in keys]
+        fits = [_values_match(another, key) for another in keys]
         settings = []
         for text, setting in zip(key, varying_columns, strict=True):
             common_texts = {*alone[setting][fits]} - {_ANY}
@@ -520,7 +533,7 @@ def split(rows: pd.DataFrame, names_shown: Collection[str]) -> list[tuple[str, p
     return sorted(parts, key=lambda part: -len(part[1]))
 
 
-def _values(
+def _list_heading_values(
     rows: pd.DataFrame, column: Column, texts: pd.Series, run_texts: Sequence[pd.Series]
 ) -> pd.Series:
     """A column's values for headings; empty where all agree, or where ``run`` tells them."""
@@ -530,20 +543,24 @@ def _values(
     return texts.where(counts.transform("nunique") > 1, _ANY).fillna(_ANY)
 
 
-def _fits(values: tuple[str, ...], key: tuple[str, ...]) -> bool:
+def _values_match(values: tuple[str, ...], key: tuple[str, ...]) -> bool:
     return all(mine in (_ANY, another) for mine, another in zip(values, key, strict=True))
 
 
-def slugs(settings: Iterable[str]) -> dict[str, str]:
+def make_file_suffixes(settings: Iterable[str]) -> dict[str, str]:
     """Each part's distinctive settings, for a file's name: ``-screen``, ``-batch-size-4``; by the
-    text of each from ``split``, "" for the only part without a setting.
+    text of each from ``split_by_settings``, "" for the only part without a setting.
 
     A part is named by as few of its differing columns as distinguish it from all others, in the
     columns' order, and by their values alone where these are words. A name that several would have
     ends with the digest of the settings.
     """
-    parts = {text: [_word(word) for word in text.split(", ") if word] for text in settings}
-    names = {text: _distinctive(words, list(parts.values())) for text, words in parts.items()}
+    parts = {
+        text: [_shorten_setting(word) for word in text.split(", ") if word] for text in settings
+    }
+    names = {
+        text: _join_distinctive_words(words, list(parts.values())) for text, words in parts.items()
+    }
     counts = Counter(names.values())
     slugs = {}
     for text, name in names.items():
@@ -552,7 +569,7 @@ def slugs(settings: Iterable[str]) -> dict[str, str]:
     return slugs
 
 
-def _distinctive(words: Sequence[str], parts: Iterable[Sequence[str]]) -> str:
+def _join_distinctive_words(words: Sequence[str], parts: Iterable[Sequence[str]]) -> str:
     """The first words that no other part has in their places, without those that all share."""
     rivals = list(parts)
     chosen_words = list[str]()
@@ -566,8 +583,8 @@ def _distinctive(words: Sequence[str], parts: Iterable[Sequence[str]]) -> str:
     return "-".join(chosen_words or words[:1])
 
 
-def _word(text: str) -> str:
-    """A column's value for a file's name; without the title ``value_text`` puts before it."""
+def _shorten_setting(text: str) -> str:
+    """A column's value for a file's name; without the title ``format_setting`` puts before it."""
     titles = sorted(
         (column_title.title for column_title in COLUMNS if column_title.apart),
         key=len,
@@ -598,7 +615,7 @@ def get_protocol(row: Row) -> str:
     return protocol if isinstance(protocol, str) and protocol else CLEAN
 
 
-def value_text(column: Column, value: object) -> str:
+def format_setting(column: Column, value: object) -> str:
     """A value of a column in a heading: ``batch size 4``; an unknown one is ``not stated``."""
     if value is None or pd.isna(value) or value == "":
         default_text = f" {CLEAN}" if column.name == "protocol" else _NOT_STATED

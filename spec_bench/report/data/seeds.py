@@ -31,8 +31,8 @@ from spec_bench.records.types import explain_timing_doubt
 from spec_bench.report.data.counts import RecordReader, Table, describe_sums
 from spec_bench.report.data.rows import (
     Row,
-    cell_keys,
-    compact,
+    compact_columns,
+    list_cell_keys,
     run_columns,
     to_rows,
 )
@@ -61,14 +61,14 @@ def pool_seeds(rows: pd.DataFrame, records: RecordReader | None = None) -> pd.Da
     """
     if rows.empty or "seed" not in rows or SEEDS in rows:
         return rows
-    keys = [*cell_keys(rows), *(name for name in _PLACE if name in rows)]
+    keys = [*list_cell_keys(rows), *(name for name in _PLACE if name in rows)]
     parts = rows.groupby(keys, sort=False, dropna=False).indices.values()
     seeds = rows.seed.tolist()
     seed_groups = [part for part in parts if len(part) == len({seeds[n] for n in part}) > 1]
     if not seed_groups:
         return rows
     records = records or RecordReader(Path(files.RESULTS))
-    places = _places(rows)
+    places = _list_baseline_keys(rows)
     runs = to_rows(rows[[name for name in ("run_id", "seed", "file") if name in rows]])
     ours = (place for place, decoder in enumerate(rows.decoder) if decoder == "ar")
     baselines = {places[place]: runs[place] for place in ours}
@@ -81,7 +81,7 @@ def pool_seeds(rows: pd.DataFrame, records: RecordReader | None = None) -> pd.Da
         for part in seed_groups[start : start + _AT_ONCE]:
             cells = dict(zip(names, values[part].T.tolist(), strict=True))
             pairs = [(runs[place], baselines.get(places[place])) for place in part]
-            pools.append(_pool(cells, pairs, known_columns, records))
+            pools.append(_make_pool(cells, pairs, known_columns, records))
         pooled_rows += _add_intervals(pools, known_columns)
     replaced = rows.index[[place for part in seed_groups for place in part]]
     table = pd.DataFrame(pooled_rows, index=rows.index[[part[0] for part in seed_groups]]).fillna(
@@ -90,23 +90,23 @@ def pool_seeds(rows: pd.DataFrame, records: RecordReader | None = None) -> pd.Da
     if len(alone := rows.drop(replaced)):
         table = pd.concat([alone.assign(**{SEEDS: alone.seed.map(str)}), table])
     order = [index for index in rows.index if index in table.index]
-    return compact(table.loc[order].infer_objects())
+    return compact_columns(table.loc[order].infer_objects())
 
 
-def seeds_text(row: Row | pd.Series) -> str:
+def format_seeds(row: Row | pd.Series) -> str:
     """Returns the seeds behind a row: ``seed 0``, ``seeds 0, 1``."""
     seeds = str(row.get(SEEDS, row["seed"])).split(",")
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
 
 
-def _places(rows: pd.DataFrame) -> list[_Place]:
+def _list_baseline_keys(rows: pd.DataFrame) -> list[_Place]:
     """Returns where each cell's baseline is: in its file, with its settings and seed."""
     names = (*(column.name for column in run_columns(rows)), *_PLACE, "seed")
     settings = rows[[name for name in names if name in rows]]
     return [*settings.astype(object).where(settings.notna(), "").itertuples(index=False, name=None)]
 
 
-class _Pool(NamedTuple):
+class _SeedPool(NamedTuple):
     """The cells of one decoder and several seeds."""
 
     row: dict[str, Any]  # that they become, as yet with the first cell's intervals
@@ -114,12 +114,12 @@ class _Pool(NamedTuple):
     tables: Mapping[str, Table]  # (columns, seeds, prompts) behind the ratios that records have
 
 
-def _pool(
+def _make_pool(
     all_cells: Mapping[str, Sequence[Any]],
     runs: Sequence[tuple[Row, Row | None]],
     columns: Sequence[Column],
     records: RecordReader,
-) -> _Pool:
+) -> _SeedPool:
     order = sorted(range(len(runs)), key=all_cells["seed"].__getitem__)
     sound = [column for column in order if all_cells["status"][column] != "failed"] or order[:1]
     cells = all_cells
@@ -137,7 +137,7 @@ def _pool(
         failure = f"seed: {', '.join(failed_seeds)} failed and left out"
         row["reason"] = f"{row['reason']}; {failure}" if row.get("reason") else failure
     if len(sound) < 2:
-        return _Pool(row, cells, {})
+        return _SeedPool(row, cells, {})
     if "partial" in cells["status"]:
         row["status"] = "partial"
     separate = ("seed", "run_id", "reason", "status")
@@ -147,30 +147,30 @@ def _pool(
             numbers = all(isinstance(value, int | float) for value in values)
             row[name] = float(np.mean(values)) if numbers else None
     ours, theirs = zip(*(runs[column] for column in sound), strict=True)
-    count_tables = records.tables([_merge_rows(ours)], sum_seeds=True)
+    count_tables = records.prepare_tables([_make_pooled_row(ours)], sum_seeds=True)
     tables = dict[str, Table]()
     for column in (c for c in columns if c.interval and None not in cells[c.name]):
         name = column.name
         if name == "speedup" and None not in theirs:  # over baselines timed in turn
-            table = records.tables([_merge_rows(ours), _merge_rows(theirs)], sum_seeds=True)(
-                "token_rate"
-            )
+            table = records.prepare_tables(
+                [_make_pooled_row(ours), _make_pooled_row(theirs)], sum_seeds=True
+            )("token_rate")
         else:
             table = count_tables(name) if name in metric and name != "speedup" else None
         if table is not None:
             table = table[:, :2].reshape(-1, *table.shape[2:])
             is_new = column.kind in MEASURED_ANEW
             tables[name] = table if is_new else table.sum(axis=1, keepdims=True)
-    return _Pool(row, cells, tables)
+    return _SeedPool(row, cells, tables)
 
 
-def _merge_rows(runs: Sequence[Row]) -> Row:
+def _make_pooled_row(runs: Sequence[Row]) -> Row:
     """Returns what ``RecordReader`` needs of the row that several runs become."""
     seeds, run_ids = (",".join(str(row[name]) for row in runs) for name in ("seed", "run_id"))
     return {**runs[0], SEEDS: seeds, "run_id": run_ids}
 
 
-def _add_intervals(pools: Sequence[_Pool], columns: Sequence[Column]) -> list[dict[str, Any]]:
+def _add_intervals(pools: Sequence[_SeedPool], columns: Sequence[Column]) -> list[dict[str, Any]]:
     """Returns the rows with their intervals, which are made together."""
     interval_columns = [c for c in columns if c.interval]
     places = [(place, name) for place, pool in enumerate(pools) for name in pool.tables]
@@ -188,7 +188,7 @@ def _add_intervals(pools: Sequence[_Pool], columns: Sequence[Column]) -> list[di
             if None in cells[name]:
                 row |= dict.fromkeys(f"{name}{end}" for end in _ENDS)
                 continue
-            seed_interval = _join_seeds(cells, name, column.kind in MEASURED_ANEW)
+            seed_interval = _average_over_seeds(cells, name, column.kind in MEASURED_ANEW)
             if interval := by_place.get((place, name)):
                 sums = describe_sums(first_values, name)
                 rare = interval_where_few_differ(RATIOS[2], tables[name], sums.largest_difference)
@@ -210,7 +210,7 @@ def _add_intervals(pools: Sequence[_Pool], columns: Sequence[Column]) -> list[di
     return [pool.row for pool in pools]
 
 
-def _join_seeds(cells: Mapping[str, Sequence[Any]], name: str, outermost: bool) -> Interval:
+def _average_over_seeds(cells: Mapping[str, Sequence[Any]], name: str, outermost: bool) -> Interval:
     """Returns the mean over seeds with the means of their ends, or the outermost; none where a seed
     has none.
     """

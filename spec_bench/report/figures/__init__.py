@@ -1,4 +1,4 @@
-"""The papers' figures from measured rows: ``draw(find_figure("rsd/4"), rows, folder)``.
+"""The papers' figures from measured rows: ``draw_figure_files(find_figure("rsd/4"), rows, path)``.
 
 A figure is a function ``figure_4(cells)`` of its paper's ``figures.py``, which returns matplotlib
 figures, most by ``grid.draw_panels``. Knows nothing about where rows come from.
@@ -10,21 +10,26 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.data.rows import slugs
+from spec_bench.report.data.rows import make_file_suffixes
 from spec_bench.report.figures.cells import (
     FigureCells,
     NothingMeasuredError,
-    figure_pairs,
+    list_figure_pairs,
     make_nothing_measured_error,
     shows_other_pairs,
 )
-from spec_bench.report.figures.style import FORMATS, fill, save, settings
+from spec_bench.report.figures.style import (
+    FORMATS,
+    figure_settings_applied,
+    fill_template,
+    save_figure,
+)
 from spec_bench.report.papers.paper import Figure, load_paper
 from spec_bench.settings.fields import describe_error
 from spec_bench.system.errors import UsageError
 
 
-def draw(
+def draw_figure_files(
     item: Figure,
     rows: pd.DataFrame,
     folder: Path,
@@ -48,11 +53,11 @@ def draw(
                 f"nothing measured on pair {pair!r}; measured: {', '.join(pair_names) or 'none'}"
             )
     alone = alone and pair is None
-    pairs = set(figure_pairs(item))
+    pairs = set(list_figure_pairs(item))
     has_pair = "pair" in rows and bool(pairs & set(rows.pair))
     if alone and pairs and not has_pair and not shows_other_pairs(item):
         rows = rows.iloc[:0]
-    with settings():
+    with figure_settings_applied():
         try:
             result = draw_item(item, rows)
         except NothingMeasuredError:
@@ -60,14 +65,14 @@ def draw(
                 raise
             result = draw_item(item, rows, alone=True)
         paths = []
-        for figure, name in zip(result, figure_names(item, result), strict=True):
-            paths += save(figure, folder, name, formats)
+        for figure, name in zip(result, name_figure_files(item, result), strict=True):
+            paths += save_figure(figure, folder, name, formats)
     return paths
 
 
 def draw_item(item: Figure, rows: pd.DataFrame, alone: bool = False) -> list[Any]:
     """Returns matplotlib's figures, one for each file. Raises NothingMeasuredError: none."""
-    function = load_paper(item.paper).draws(item)
+    function = load_paper(item.paper).find_drawing_function(item)
     if function is None:
         raise UsageError(f"figure {item.name}: no function figure_{item.number} in figures.py")
     try:
@@ -82,11 +87,11 @@ def draw_item(item: Figure, rows: pd.DataFrame, alone: bool = False) -> list[Any
     return result
 
 
-def figure_names(item: Figure, figures_made: Sequence[Any]) -> list[str]:
+def name_figure_files(item: Figure, figures_made: Sequence[Any]) -> list[str]:
     """The files' names: the figure's, its pair if it has one, its task if the pair has several."""
     our_figures = [figure for figure in figures_made if getattr(figure, "rows", None) is not None]
-    parts = slugs(figure.setting for figure in our_figures)
-    places = [(fill("{pair}", figure.rows), figure.setting) for figure in our_figures]
+    parts = make_file_suffixes(figure.setting for figure in our_figures)
+    places = [(fill_template("{pair}", figure.rows), figure.setting) for figure in our_figures]
     names = []
     for figure in figures_made:
         name = f"{item.paper}-fig{item.number}"

@@ -2,7 +2,7 @@
 
 Figures add columns to those of ``results.csv``, each from a row's columns. Their names have a dot,
 which those of a results file have not: neither hides the other, and where one were there twice
-drawing stops (``add_derived_columns``).
+drawing stops (``join_new_columns``).
 
 * ``tree.*`` from its shorthand: ``form``, ``width``, ``depth``, ``nodes``, ``threshold``,
   ``paths``, ``order`` (how the widths of two levels go with depth)
@@ -27,12 +27,12 @@ from spec_bench.records.types import explain_timing_doubt
 from spec_bench.report.data.rows import (
     clear_times,
     drop_duplicate_cells,
+    find_score_column,
     group_rows,
-    score_column,
+    mask_tree_attention,
     select_experiments,
-    tree_attention,
 )
-from spec_bench.report.papers.pairs import find_pair, pair_configs
+from spec_bench.report.papers.pairs import find_pair_config, read_pair_configs
 from spec_bench.report.papers.paper import Axes, Figure, Paper, load_paper
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.columns import COLUMNS, ENDS, run_columns
@@ -75,7 +75,7 @@ class FigureCells:
         NothingMeasuredError: there are none.
         """
         item = self.item
-        pairs = figure_pairs(item)
+        pairs = list_figure_pairs(item)
         if self.alone:
             rows = read_printed_cells(item.paper, pairs).fillna(_NOT_TRUNCATED)
             if rows.empty:
@@ -83,21 +83,23 @@ class FigureCells:
             if item.tables:
                 return rows[rows.table.isin(item.tables)]
             return rows[rows.task.isin(item.tasks)] if item.tasks else rows
-        chosen = usable(self.given, item, paths_as_rows)
+        chosen = select_usable_rows(self.given, item, paths_as_rows)
         chosen = paper_rows if len(paper_rows := chosen[chosen.pair.isin(pairs)]) else chosen
         if item.tasks:
-            any_task = ~chosen.pair.isin(pairs) & (not elsewhere(item, chosen))
+            any_task = ~chosen.pair.isin(pairs) & (not list_foreign_experiments(item, chosen))
             chosen = chosen[any_task | chosen.task.isin(item.tasks)]
         if chosen.empty:
             raise make_nothing_measured_error(item)
-        if (fits := self.fits(chosen)).any():
+        if (fits := self.mask_paper_temperatures(chosen)).any():
             chosen = chosen[fits | ~fits.groupby(chosen.task).transform("any")]
         order = partial(pd.Categorical, categories=item.tasks)  # the paper's; other tasks behind
         chosen = chosen.sort_values("task", key=order, kind="stable")
         is_doubtful = chosen.reason.fillna("").map(explain_timing_doubt) != ""
-        return _add_axes(derive(clear_times(chosen, is_doubtful)), self.paper.axes)
+        return _add_axis_columns(
+            add_figure_columns(clear_times(chosen, is_doubtful)), self.paper.axes
+        )
 
-    def fits(self, rows: pd.DataFrame) -> pd.Series:
+    def mask_paper_temperatures(self, rows: pd.DataFrame) -> pd.Series:
         """Marks rows at a temperature of the figure's tables, all of a figure without tables."""
         numbers = [
             number for number in self.paper.numbers if int(number["table"]) in self.item.tables
@@ -106,27 +108,29 @@ class FigureCells:
         settings = zip(rows.task, rows.temperature, strict=True)
         return pd.Series([not warm or number in warm for number in settings], rows.index)
 
-    def printed(self, rows: pd.DataFrame) -> pd.DataFrame:
+    def read_printed_numbers(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Returns the paper's numbers of the pairs of some rows."""
         return read_printed_cells(self.item.paper, rows.pair)
 
 
-def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.DataFrame:
+def select_usable_rows(
+    rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False
+) -> pd.DataFrame:
     """Rows of the recipe's experiments, each once. Raises NothingMeasuredError: none is left."""
-    valid = rows if rows.empty or paths_as_rows else rows[tree_attention(rows)]
+    valid = rows if rows.empty or paths_as_rows else rows[mask_tree_attention(rows)]
     valid = valid if valid.empty else valid[valid.status != "failed"]
     if valid.empty:
         raise make_nothing_measured_error(item)
     return drop_duplicate_cells(select_experiments(valid, item.experiments))
 
 
-def elsewhere(item: Figure, rows: pd.DataFrame) -> list[str]:
+def list_foreign_experiments(item: Figure, rows: pd.DataFrame) -> list[str]:
     """Returns the experiments of rows that none of a figure's recipes measured."""
     experiments = dict.fromkeys(rows.experiment.dropna()) if "experiment" in rows else {}
     return [name for name in experiments if name not in item.experiments]
 
 
-def figure_pairs(item: Figure) -> list[str]:
+def list_figure_pairs(item: Figure) -> list[str]:
     """Names of the pair configs that a figure shows in the paper: ``pairs``, or its tables'."""
     printed_pairs = item.pairs
     if item.tables:
@@ -134,7 +138,7 @@ def figure_pairs(item: Figure) -> list[str]:
         printed_pairs = tuple(
             (n["target"], n["draft"]) for n in numbers if int(n["table"]) in item.tables
         )
-    names = (find_pair(*pair) for pair in dict.fromkeys(printed_pairs))
+    names = (find_pair_config(*pair) for pair in dict.fromkeys(printed_pairs))
     return list(dict.fromkeys(name for name in names if name))
 
 
@@ -167,7 +171,7 @@ def shows_other_pairs(item: Figure) -> bool:
     return item.number == siblings[0].number
 
 
-def _add_axes(rows: pd.DataFrame, axes: Axes) -> pd.DataFrame:
+def _add_axis_columns(rows: pd.DataFrame, axes: Axes) -> pd.DataFrame:
     """Measured rows with a column for each axis that divides the paper's tables into blocks.
 
     A tree stands where the paper's tables have it: budgets are nominal, so that node counts would
@@ -181,7 +185,7 @@ def _add_axes(rows: pd.DataFrame, axes: Axes) -> pd.DataFrame:
         }
         belongs = any(tree in places and tree not in other_trees for tree in trees)
         column = pd.Series([places.get(tree) if belongs else None for tree in trees], rows.index)
-        rows = add_derived_columns(rows, column.astype(float).to_frame(f"paper.{axis}"))
+        rows = join_new_columns(rows, column.astype(float).to_frame(f"paper.{axis}"))
     return rows
 
 
@@ -191,14 +195,16 @@ def read_printed_cells(paper: str, pairs: Iterable[str]) -> pd.DataFrame:
     Where a cell is printed twice, the first table counts. A speedup that is not printed is that of
     the printed token rates of one table.
     """
-    frames = [_select_pair(paper, pair) for pair in dict.fromkeys(pairs)]
+    frames = [_read_printed_pair(paper, pair) for pair in dict.fromkeys(pairs)]
     nonempty = [frame for frame in frames if not frame.empty]
-    return derive(pd.concat(nonempty, ignore_index=True)) if nonempty else pd.DataFrame()
+    return (
+        add_figure_columns(pd.concat(nonempty, ignore_index=True)) if nonempty else pd.DataFrame()
+    )
 
 
 @functools.cache
-def _select_pair(paper: str, pair: str) -> pd.DataFrame:
-    config = pair_configs().get(pair)
+def _read_printed_pair(paper: str, pair: str) -> pd.DataFrame:
+    config = read_pair_configs().get(pair)
     names = config.printed if config else frozenset()
     numbers = (n for n in load_paper(paper).numbers if (n["target"], n["draft"]) in names)
     rows = pd.DataFrame(pivot_numbers(numbers))
@@ -221,38 +227,38 @@ def _select_pair(paper: str, pair: str) -> pd.DataFrame:
     return rows[~rows.duplicated([*_SAMPLED, "decoder", "spec", "axis"])]
 
 
-def derive(rows: pd.DataFrame) -> pd.DataFrame:
+def add_figure_columns(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns the rows with all columns that follow from a row alone."""
     if rows.empty:
         return rows
-    trees = {spec: _tree_columns(str(spec)) for spec in rows.spec.unique()}
+    trees = {spec: _make_tree_columns(str(spec)) for spec in rows.spec.unique()}
     facts = pd.DataFrame([trees[spec] for spec in rows.spec], index=rows.index)
     facts = facts.add_prefix("tree.")
-    has = tree_attention(rows)
+    has = mask_tree_attention(rows)
     facts["cell.attention"] = has.map({True: "tree attention", False: "beams as rows"})
     cells = facts["cell.attention"].groupby([rows.pair, rows.decoder, rows.spec])
     facts["cell.ways"] = cells.transform("nunique")
     if "nodes_per_call_p50" in rows:
         times = facts["tree.nodes"] / rows.nodes_per_call_p50
         facts["cell.merged"] = times.where(times > 1)
-    rows = add_derived_columns(rows, facts)
+    rows = join_new_columns(rows, facts)
     scores = []
     for _, part in rows.groupby("task", sort=False) if "task" in rows else ():
-        if (name := score_column(part)) is not None:
+        if (name := find_score_column(part)) is not None:
             ends = {f"{SCORE}{end}": part.get(f"{name}{end}", nan) for end in ("", *ENDS)}
             scores.append(pd.DataFrame({**ends, SCORE_NAME: name}, index=part.index))
     if not scores:
         return rows
-    rows = add_derived_columns(rows, pd.concat(scores))
+    rows = join_new_columns(rows, pd.concat(scores))
     plain = rows[rows.decoder == "ar"]
     runs = [column.name for column in run_columns(rows) if plain[column.name].notna().any()]
     keys = list(dict.fromkeys(["pair", "task", *runs]))
     base = rows[keys].merge(plain.drop_duplicates(keys), "left", keys)[SCORE].set_axis(rows.index)
     ends = {f"{RELATIVE}{end}": rows[f"{SCORE}{end}"] / base for end in ("", *ENDS)}
-    return add_derived_columns(rows, pd.DataFrame(ends))
+    return join_new_columns(rows, pd.DataFrame(ends))
 
 
-def _tree_columns(spec: str) -> dict[str, Any]:
+def _make_tree_columns(spec: str) -> dict[str, Any]:
     """Returns the columns of a shorthand; NaN for a name or for a printed line without one."""
     tree = parse(spec) if spec else None
     if tree is None or tree.form == "name":
@@ -273,7 +279,7 @@ def _tree_columns(spec: str) -> dict[str, Any]:
     return {**facts, "paths": prod(widths), "order": order}
 
 
-def add_derived_columns(rows: pd.DataFrame, facts: pd.DataFrame) -> pd.DataFrame:
+def join_new_columns(rows: pd.DataFrame, facts: pd.DataFrame) -> pd.DataFrame:
     """Returns the rows with more columns. Raises ValueError: they have one of that name."""
     if repeats := [str(name) for name in facts if name in rows]:
         raise UsageError(f"rows to draw have a column {repeats[0]!r}, which figures add themselves")
@@ -287,4 +293,4 @@ def add_group_column(rows: pd.DataFrame, x: str = "") -> pd.DataFrame:
     for group in group_rows(settings_rows) if "pair" in rows else ():
         task = str(group.rows.iloc[0].task)
         titles[group.rows.index] = group.title.replace(task, task_title(task), 1)
-    return add_derived_columns(rows, titles.to_frame(GROUP))
+    return join_new_columns(rows, titles.to_frame(GROUP))

@@ -5,10 +5,10 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.report.data.rows import group_rows
-from spec_bench.report.figures.cells import GROUP, add_group_column, derive
+from spec_bench.report.figures.cells import GROUP, add_figure_columns, add_group_column
 from spec_bench.report.figures.grid import draw_grid
-from spec_bench.report.figures.style import settings
-from spec_bench.report.figures.sweep import picture
+from spec_bench.report.figures.style import figure_settings_applied
+from spec_bench.report.figures.sweep import draw_sweep_bars
 from spec_bench.settings.fields import suggest
 from spec_bench.system.errors import UsageError
 
@@ -57,10 +57,10 @@ def plot(
         if name not in names_known:
             hint = suggest("nodes" if name == "budget" else name, names_known)
             raise UsageError(f"nothing in column {name!r}{hint}; there is {', '.join(names_known)}")
-    cells = derive(pd.DataFrame({**_USUAL, **rows}).astype({"spec": str}).copy())
-    with settings():
+    cells = add_figure_columns(pd.DataFrame({**_USUAL, **rows}).astype({"spec": str}).copy())
+    with figure_settings_applied():
         if not (x or y):
-            return picture(group_rows(cells), ax)
+            return draw_sweep_bars(group_rows(cells), ax)
         x = f"tree.{x}" if x in _OF_TREES else x or "decoder"
         y = y or "block_efficiency"
         grid = {

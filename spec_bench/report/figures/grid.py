@@ -18,13 +18,18 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from spec_bench.report.claims.ask import Names, several
-from spec_bench.report.data.rows import TIMED, format_prompt_count, split, to_rows
-from spec_bench.report.figures.cells import GROUP, FigureCells, add_group_column, elsewhere
+from spec_bench.report.claims.ask import Names, to_tuple
+from spec_bench.report.data.rows import TIMED, format_prompt_count, split_by_settings, to_rows
+from spec_bench.report.figures.cells import (
+    GROUP,
+    FigureCells,
+    add_group_column,
+    list_foreign_experiments,
+)
 from spec_bench.report.figures.panels import Axis as Axis
 from spec_bench.report.figures.panels import Panel, filter_rows
-from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, ReportFigure, fill
-from spec_bench.report.papers.pairs import pair_configs
+from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, ReportFigure, fill_template
+from spec_bench.report.papers.pairs import read_pair_configs
 from spec_bench.settings.fields import suggest
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.columns import header, run_columns
@@ -66,26 +71,33 @@ def draw_panels(
         files = () if cells.item.together else "pair"
     keep = options.get("keep", {})
     if cells.alone:
-        options["heading"] = "{pair}" if "pair" in several(files) else ""
+        options["heading"] = "{pair}" if "pair" in to_tuple(files) else ""
         options["note"] = f"As printed in the tables of {cells.paper.title}; no intervals."
         needs = None
         parts = [(ALONE, cells.rows())] if of is None else []
     else:
         cell_rows = cells.rows(paths_as_rows) if of is None else of
-        printed = cells.printed(cell_rows) if "pair" in cell_rows else pd.DataFrame()
+        printed = cells.read_printed_numbers(cell_rows) if "pair" in cell_rows else pd.DataFrame()
         facets = (files, options.get("across", ()), options.get("down", ()), together, x, y)
-        axes_names = {"pair", "task", *keep, *(name for names in facets for name in several(names))}
-        for name in {*several(x), *several(y)} - {*cell_rows, *header()}:
+        axes_names = {
+            "pair",
+            "task",
+            *keep,
+            *(name for names in facets for name in to_tuple(names)),
+        }
+        for name in {*to_tuple(x), *to_tuple(y)} - {*cell_rows, *header()}:
             if "." not in name:  # else of a figure's own making, such as cell.score
                 raise UsageError(f"no column {name!r}{suggest(name, [*cell_rows])}")
         axes_names |= (
             {column.name for column in run_columns(cell_rows)} if GROUP in axes_names else set()
         )
         options |= {"printed": printed, "cells": cells}
-        parts = split(cell_rows, axes_names)
+        parts = split_by_settings(cell_rows, axes_names)
     for setting, part in parts:
-        for values in _facets(filter_rows(part, keep), [n for n in several(files) if n in part]):
-            panel_rows = _at(part, values)
+        for values in _list_value_combinations(
+            filter_rows(part, keep), [n for n in to_tuple(files) if n in part]
+        ):
+            panel_rows = _select_equal_rows(part, values)
             filtered_rows = filter_rows(panel_rows, keep)
             if all(filtered_rows[name].nunique() >= count for name, count in (needs or {}).items()):
                 figure = draw_grid(panel_rows, x, y, setting=setting, **options)
@@ -136,15 +148,15 @@ def draw_grid(
         legend_columns: at most; several: by columns of panels; 0: no legend.
         note: below all.
         bars: said where intervals are drawn.
-        options: what makes the panels, see ``_lay_out``, and the words that ``draw`` gets.
+        options: what makes the panels, see ``_lay_out_panels``, and the words that ``draw`` gets.
     """
     rows = rows.astype(dict.fromkeys(rows.select_dtypes("str"), object))  # rows are taken often
     look = {name: options.pop(name) for name in [*options] if name not in _LAYOUT}
-    grid, missing = _lay_out(rows, x, y, **options)
+    grid, missing = _lay_out_panels(rows, x, y, **options)
     if not grid:
         return None
     panels = [panel for line in grid for panel in line]
-    axes = check_single(ax, [panel.title for panel in panels])
+    axes = wrap_single_axes(ax, [panel.title for panel in panels])
     if ax is None:
         count = max(map(len, grid))
         inches = TWO_COLUMNS_INCHES * _pick_by_column_count(width, count)
@@ -169,15 +181,15 @@ def draw_grid(
     figure.rows = figure_rows = rows[rows.index.isin(drawn_rows.index)]
     figure.setting = setting
     figure.grid = grid
-    figure.missing = tuple(dict.fromkeys([*missing, *_unlike(cells, figure_rows)]))
-    heading = ", ".join(filter(None, [fill(heading, figure_rows), setting]))
+    figure.missing = tuple(dict.fromkeys([*missing, *_describe_foreign_rows(cells, figure_rows)]))
+    heading = ", ".join(filter(None, [fill_template(heading, figure_rows), setting]))
     max_columns = int(_pick_by_column_count(legend_columns, len(grid[0])))
-    entries = _entries(grid, len(options.get("by_row", ())) > 1) if max_columns else []
-    _head(figure, entries, max_columns, heading, heading_size)
+    entries = _make_legend_entries(grid, len(options.get("by_row", ())) > 1) if max_columns else []
+    _add_heading_and_legend(figure, entries, max_columns, heading, heading_size)
     captions = [text for panel in panels for text in panel.captions]
     texts = [bars * _has_error_bars(figure), note, *captions]
     note_style: dict[str, Any] = {"fontsize": 6.5, "x": 0.01, "ha": "left", "wrap": True}
-    figure.supxlabel(_note(figure, texts, panels), **note_style)
+    figure.supxlabel(_format_note(figure, texts, panels), **note_style)
     return figure
 
 
@@ -186,7 +198,7 @@ def _has_error_bars(figure: ReportFigure) -> bool:
     return any(container.has_xerr or container.has_yerr for container in containers)
 
 
-def _lay_out(
+def _lay_out_panels(
     rows: pd.DataFrame,
     x: Names,
     y: Names,
@@ -224,19 +236,21 @@ def _lay_out(
             by_column = [{name: each} for each in names]
     rows = add_group_column(filter_rows(rows, keep), x if isinstance(x, str) else "")
     grid: Grid = []
-    for values, row in product(_facets(rows, several(down)), by_row):
+    for values, row in product(_list_value_combinations(rows, to_tuple(down)), by_row):
         line = []
-        for column_values, column in product(_facets(rows, several(across)), by_column):
-            panel_rows = _at(rows, {**values, **column_values})
+        for column_values, column in product(
+            _list_value_combinations(rows, to_tuple(across)), by_column
+        ):
+            panel_rows = _select_equal_rows(rows, {**values, **column_values})
             settings = {"x": x, "y": y, "title": title, **row, **column}
-            settings["title"] = fill(settings["title"], panel_rows)
+            settings["title"] = fill_template(settings["title"], panel_rows)
             settings["keep"] = {
                 **keep,
                 **row.get("keep", {}),
                 **column.get("keep", {}),
             }
             line.append(Panel(panel_rows, rows, axes=axes, printed=printed, **settings))
-        if any(len(filter_rows(panel.known, subject)) for panel in line):
+        if any(len(filter_rows(panel.drawable_rows, subject)) for panel in line):
             grid.append(line)
     grid, missing = _drop_empty_columns(grid, len(by_column))
     if TIMED & {name for line in grid for panel in line for name in (panel.x, panel.y)}:
@@ -247,37 +261,42 @@ def _lay_out(
     return grid, missing
 
 
-_LAYOUT = signature(_lay_out).parameters
+_LAYOUT = signature(_lay_out_panels).parameters
 
 
 def _drop_empty_columns(grid: Grid, wide: int) -> tuple[Grid, list[str]]:
     """Drops the columns of panels without numbers; returns the reasons too, lines of the note, but
     for blocks of ``wide`` columns that have none at all.
     """
-    blocks = {i // wide for line in grid for i, panel in enumerate(line) if len(panel.known)}
+    blocks = {
+        i // wide for line in grid for i, panel in enumerate(line) if len(panel.drawable_rows)
+    }
     full = []
     reasons = []
     for place, column in enumerate(zip(*grid, strict=True)):
-        full.append(place // wide in blocks and any(len(panel.known) for panel in column))
+        full.append(place // wide in blocks and any(len(panel.drawable_rows) for panel in column))
         if place // wide in blocks and not full[-1]:
-            reasons.append(column[0].reason)
+            reasons.append(column[0].empty_reason)
     return [[*compress(line, full)] for line in grid], reasons
 
 
-def _unlike(cells: FigureCells | None, rows: pd.DataFrame) -> list[str]:
+def _describe_foreign_rows(cells: FigureCells | None, rows: pd.DataFrame) -> list[str]:
     """Says of which other runs rows are, at which temperatures that the paper does not have."""
     if cells is None or "temperature" not in rows:
         return []
-    unlike = rows[~cells.fits(rows)].temperature.unique()
+    unlike = rows[~cells.mask_paper_temperatures(rows)].temperature.unique()
     notes = [f"measured at temperature {value:g}, which the paper has not" for value in unlike]
     recipes = " or ".join(cells.item.recipes)
     return [
         *notes,
-        *(f"rows of {value}, not of {recipes}" for value in elsewhere(cells.item, rows)),
+        *(
+            f"rows of {value}, not of {recipes}"
+            for value in list_foreign_experiments(cells.item, rows)
+        ),
     ]
 
 
-def _facets(rows: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
+def _list_value_combinations(rows: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
     """Returns the combinations of values; of one column of numbers ascending, else as they come."""
     if not columns or rows.empty:
         return [] if rows.empty else [{}]
@@ -287,7 +306,7 @@ def _facets(rows: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
     return [{str(k): v for k, v in facet.items()} for facet in values.to_dict("records")]
 
 
-def _at(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:
+def _select_equal_rows(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:
     """Returns the rows with these values."""
     mask = pd.Series(True, rows.index)
     for name, value in values.items():
@@ -295,7 +314,7 @@ def _at(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:
     return rows[mask]
 
 
-def check_single(ax: Any, titles: Sequence[str]) -> Any:
+def wrap_single_axes(ax: Any, titles: Sequence[str]) -> Any:
     """Returns axes as a grid. Raises ValueError: they are to hold several panels."""
     if ax is not None and len(titles) > 1:
         raise UsageError(f"ax takes one panel, and these rows make several: {', '.join(titles)}")
@@ -305,7 +324,7 @@ def check_single(ax: Any, titles: Sequence[str]) -> Any:
 def _draw_panel(panel: Panel, draw: Callable[[], object], guide: float | None) -> None:
     """Draws a panel; where it has no numbers it says why."""
     plot = panel.plot
-    if panel.known.empty:
+    if panel.drawable_rows.empty:
         plot.set_axis_off()
         position = {
             "transform": plot.transAxes,
@@ -313,7 +332,7 @@ def _draw_panel(panel: Panel, draw: Callable[[], object], guide: float | None) -
             "va": "center",
             "color": GREY,
         }
-        plot.text(0.5, 0.5, wrap_text(panel.reason, 24), **position)
+        plot.text(0.5, 0.5, wrap_text(panel.empty_reason, 24), **position)
         return
     draw()
     if guide is not None:
@@ -338,16 +357,16 @@ def _label_panel(
         return
     panels_below = [line[across] for line in grid[down + 1 :] if across < len(line)]
     if "x" not in share or not panels_below:
-        plot.set_xlabel(panel.label(panel.x))
-    full = any(not panel_below.known.empty for panel_below in panels_below)
+        plot.set_xlabel(panel.format_axis_label(panel.x))
+    full = any(not panel_below.drawable_rows.empty for panel_below in panels_below)
     plot.tick_params(labelbottom="x" not in share or not full)
     if side:
-        plot.set_ylabel(fill(side, panel.rows) if across == 0 else "")
+        plot.set_ylabel(fill_template(side, panel.rows) if across == 0 else "")
     elif "y" not in share or across == 0:
-        plot.set_ylabel(panel.label(panel.y))
+        plot.set_ylabel(panel.format_axis_label(panel.y))
 
 
-def _head(
+def _add_heading_and_legend(
     figure: Any,
     entries: list[Line2D],
     max_columns: int,
@@ -367,8 +386,10 @@ def _head(
         legend.remove()  # too wide for the page: fewer columns
 
 
-def _entries(grid: Grid, by_line: bool) -> list[Line2D]:
-    """Returns the legend of colours and markers; ``apart``: of one row of panels after another."""
+def _make_legend_entries(grid: Grid, by_line: bool) -> list[Line2D]:
+    """Returns the legend of colours and markers; ``by_line``: of one row of panels
+    after another.
+    """
     lines = [[series_item for panel in line for series_item in panel.drawn] for line in grid]
     parts = lines if by_line else [[series_item for line in lines for series_item in line]]
     series = [
@@ -393,16 +414,18 @@ def _entries(grid: Grid, by_line: bool) -> list[Line2D]:
     return [*handles.values()]
 
 
-def _note(figure: ReportFigure, texts: Sequence[str], panels: Sequence[Panel]) -> str:
+def _format_note(figure: ReportFigure, texts: Sequence[str], panels: Sequence[Panel]) -> str:
     """What is said below a figure, of all that it might show only what it does."""
     rows = figure.rows
     has_lost = any(series.lost for panel in panels for series in panel.drawn)
-    config = pair_configs().get(fill("{pair}", rows))
+    config = read_pair_configs().get(fill_template("{pair}", rows))
     draft = config.stand_in.partition(",")[0] if config and config.stand_in else ""
     stand_in = f"The draft stands in for {draft}." if draft else ""
     prompts = format_prompt_count(rows)
     notes = [*texts, _LOST * has_lost, f"{prompts} a cell." if prompts else ""]
-    texts_filled = (fill(text, rows, stand_in=stand_in) for text in dict.fromkeys(notes) if text)
+    texts_filled = (
+        fill_template(text, rows, stand_in=stand_in) for text in dict.fromkeys(notes) if text
+    )
     missing = (f"{remark[0].upper()}{remark[1:]}." for remark in figure.missing)
     return "\n".join([" ".join(texts_filled), *missing])
 

@@ -18,17 +18,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from spec_bench.report.claims.ask import Names, several
-from spec_bench.report.claims.contrast import correlation
-from spec_bench.report.data.rows import error_bars, get_reason, to_rows
+from spec_bench.report.claims.ask import Names, to_tuple
+from spec_bench.report.claims.contrast import compute_correlation
+from spec_bench.report.data.rows import compute_error_bars, get_reason, to_rows
 from spec_bench.report.figures.cells import LOST, SCORE, SCORE_NAME
 from spec_bench.report.figures.style import (
     GREY,
     SeriesStyle,
+    assign_markers,
     assign_styles,
-    fill,
+    fill_template,
     has_named_values,
-    shapes,
 )
 from spec_bench.settings.fields import unknown_setting
 from spec_bench.system.errors import UsageError
@@ -91,13 +91,13 @@ class Panel:
     _formatted: bool = False
 
     @cached_property
-    def known(self) -> pd.DataFrame:
+    def drawable_rows(self) -> pd.DataFrame:
         """The rows that can be drawn, of those that are kept."""
         if not {self.x, self.y} <= set(self.rows):
             return self.rows[:0]
         return filter_rows(self.rows, self.keep).dropna(subset=[self.x, self.y])
 
-    def values(self, column: str) -> list[Any]:
+    def list_values(self, column: str) -> list[Any]:
         """Returns what x or y is in all panels, numbers ascending."""
         values = self.file_rows.dropna(subset=[self.x, self.y])[column].unique()
         return list(values) if any(isinstance(value, str) for value in values) else sorted(values)
@@ -148,20 +148,20 @@ class Panel:
             raise UsageError(f"mark must be one of {', '.join(_MARKS)}, got {mark!r}")
         for word in {*style} - {*_STYLE, "alpha"}:
             raise UsageError(unknown_setting(f"series.{word}", word, [*_STYLE, "alpha"]))
-        rows = self._printed_rows() if printed else self.rows
+        rows = self._select_printed_rows() if printed else self.rows
         x, y = self.x, self.y
         if not {x, y} <= set(rows):
             return []
         filters = {**self.keep, **keep}
-        hues = [name for name in several(hue) if name in self.file_rows]
+        hues = [name for name in to_tuple(hue) if name in self.file_rows]
         rows = filter_rows(rows, filters)
         lost_rows = rows[rows[LOST] & rows[y].isna()] if LOST in rows else rows[:0]
-        rows = _select_best(rows, [*hues, x], x, y, best)
+        rows = _select_best_rows(rows, [*hues, x], x, y, best)
         file_rows = filter_rows(self.file_rows, filters)
         styles = assign_styles(file_rows, hues, filters, looks, shade, dashed)
-        by_marker = shapes(self.file_rows[marker]) if marker else {}
+        by_marker = assign_markers(self.file_rows[marker]) if marker else {}
         if label is None:
-            label = " ".join(f"{{{name}}}" for name in several(hue)) + "{marks}"
+            label = " ".join(f"{{{name}}}" for name in to_tuple(hue)) + "{marks}"
         style = {
             **_STYLE,
             **style,
@@ -175,7 +175,7 @@ class Panel:
             if marker:
                 look = look._replace(marker=by_marker[part[marker].iloc[0]])
             label_rows = filter_rows(file_rows, {name: [*part[name].unique()] for name in hues})
-            text = _label(label, part, part if label_rows.empty else label_rows, x, y)
+            text = _format_series_label(label, part, part if label_rows.empty else label_rows, x, y)
             lost_places: Sequence[float] = ()
             if len(lost_rows):
                 is_of_part = (lost_rows[hues] == part[hues].iloc[0]).all(axis=1)
@@ -183,20 +183,20 @@ class Panel:
             if mark == "line":
                 part = part.sort_values(order or x, kind="stable")
             elif mark == "front":
-                part = pareto_front(part, x, y)
+                part = select_pareto_front(part, x, y)
             handle = {"color": GREY if printed else look.colour}
             if marker or style["markersize"]:
                 handle |= {"marker": "o"} if marker else {"marker": look.marker, "markersize": 4}
             if printed:
                 handle["markerfacecolor"] = "none"
-            text = text if len(hues) == len(several(hue)) else ""
-            details = (fill(shape, part), mark, printed, handle, tuple(lost_places))
+            text = text if len(hues) == len(to_tuple(hue)) else ""
+            details = (fill_template(shape, part), mark, printed, handle, tuple(lost_places))
             result.append(DrawnSeries(part, look, text, *details))
         result.sort(key=lambda series: series.look.place)
         for drawn_series in result:
-            self._draw(drawn_series, style, order or x, dodge, faint)
+            self._draw_series(drawn_series, style, order or x, dodge, faint)
             if write:
-                self._add_texts(drawn_series.rows, write)
+                self._collect_texts(drawn_series.rows, write)
         self.captions += [caption] * bool(result)
         self.drawn += result
         return result
@@ -208,7 +208,7 @@ class Panel:
         if self.drawn and low != [None, None]:
             self.plot.set(xlim=(low[0], None), ylim=(low[1], None))
 
-    def _printed_rows(self) -> pd.DataFrame:
+    def _select_printed_rows(self) -> pd.DataFrame:
         """The paper's cells of the pairs, tasks and sampling that were measured here."""
         printed_rows = self.printed
         if printed_rows is None or self.x not in printed_rows:
@@ -225,14 +225,14 @@ class Panel:
             ]
         return printed_rows.loc[matching_rows["index"].unique()].dropna(subset=[self.x])
 
-    def _add_texts(self, rows: pd.DataFrame, template: str) -> None:
+    def _collect_texts(self, rows: pd.DataFrame, template: str) -> None:
         """Fills a text for each row's mark; none where a column that it names has no value."""
         for index, row in rows.iterrows():
-            text = fill(template, rows.loc[[index]])
+            text = fill_template(template, rows.loc[[index]])
             if text and has_named_values(template, row):
                 self._texts.append((int(index), float(row[self.x]), float(row[self.y]), text))
 
-    def _draw(
+    def _draw_series(
         self,
         series: DrawnSeries,
         style: dict[str, Any],
@@ -248,20 +248,21 @@ class Panel:
             line_style = {"color": look.colour, "linewidth": style["linewidth"]}
             self.plot.step(series.rows[self.x], series.rows[self.y], where=steps, **line_style)
             return
-        places = self._places
+        places = self._text_places
 
         def across(values: pd.Series) -> pd.Series:
             at = values.map(lambda value: places.index(str(value))) if places else values
             if dodge is None:
                 return at
-            return at * dodge**look.aside if self._axis(self.x).log else at + dodge * look.aside
+            return at * dodge**look.aside if self._get_axis(self.x).log else at + dodge * look.aside
 
         line = "" if series.mark == "point" else "--" if look.dashed else "-"
         label: str | None = series.label or None
-        for rows in _lines(series.rows, (self.x, order)) if line else [series.rows]:
+        for rows in _split_lines(series.rows, (self.x, order)) if line else [series.rows]:
             bars = self.plot.errorbar(
                 across(rows[self.x]), rows[self.y],
-                xerr=None if places else _bars(rows, self.x), yerr=_bars(rows, self.y),
+                xerr=None if places else _compute_bar_lengths(rows, self.x),
+                yerr=_compute_bar_lengths(rows, self.y),
                 fmt=f"{look.marker if style['markersize'] else ''}{line}",
                 color=look.colour, label=label, **style,
             )  # fmt: skip
@@ -288,9 +289,9 @@ class Panel:
             )
 
     @cached_property
-    def _places(self) -> list[str]:
+    def _text_places(self) -> list[str]:
         """The places along an x that is text, the same in all panels; none for numbers."""
-        values = self.values(self.x)
+        values = self.list_values(self.x)
         return values if any(isinstance(value, str) for value in values) else []
 
     def format_axes(self) -> None:
@@ -299,26 +300,26 @@ class Panel:
             return
         self._formatted = True
         for side, column in (("x", self.x), ("y", self.y)):
-            axis = self._axis(column)
+            axis = self._get_axis(column)
             ticks = getattr(self.plot, f"set_{side}ticks")
             if axis.log:
-                values = self.values(column)
+                values = self.list_values(column)
                 getattr(self.plot, f"set_{side}scale")("log", base=2)
                 ticks(values, [f"{value:g}" for value in values])
                 self.plot.minorticks_off()
             if axis.ticks:
                 ticks(axis.ticks)
-        if places := self._places:
+        if places := self._text_places:
             self.plot.set_xticks(range(len(places)), places)
 
-    def _axis(self, column: str) -> Axis:
+    def _get_axis(self, column: str) -> Axis:
         return self.axes.get(column, Axis())
 
-    def label(self, column: str) -> str:
+    def format_axis_label(self, column: str) -> str:
         """Returns an axis's label: ``cell.score`` is one of the scores."""
         names = self.rows[SCORE_NAME].dropna().unique() if SCORE_NAME in self.rows else []
         real = str(names[0]) if column == SCORE and len(names) == 1 else column
-        label = (self.axes.get(real) or self._axis(column)).label
+        label = (self.axes.get(real) or self._get_axis(column)).label
         column_info = find_column(real)
         title = column_info.title if column_info else real.rpartition(".")[2]
         if column_info and "/" in column_info.unit and column_info.unit not in title:
@@ -326,14 +327,14 @@ class Panel:
         return title if label is None else label
 
     @property
-    def reason(self) -> str:
+    def empty_reason(self) -> str:
         """Why it plots nothing."""
         has_y = self.y in self.rows and self.rows[self.y].notna().any()
         missing = self.x if has_y else self.y
         reasons = (get_reason(row, missing) for row in to_rows(self.rows))
         cause = next(filter(None, reasons), "no value")
-        hint = self._axis(missing).hint
-        return self.empty or f"{self.label(missing)} not measured: {cause}{hint}"
+        hint = self._get_axis(missing).hint
+        return self.empty or f"{self.format_axis_label(missing)} not measured: {cause}{hint}"
 
     def write_texts(self) -> None:
         """Writes each text beside its mark, on the side where most room is left.
@@ -384,7 +385,7 @@ def filter_rows(rows: pd.DataFrame, keep: Mapping[str, Any]) -> pd.DataFrame:
     return rows
 
 
-def _select_best(
+def _select_best_rows(
     rows: pd.DataFrame,
     keys: Sequence[str],
     x: str,
@@ -402,7 +403,7 @@ def _select_best(
     return rows
 
 
-def _lines(rows: pd.DataFrame, along: Sequence[str]) -> Iterator[pd.DataFrame]:
+def _split_lines(rows: pd.DataFrame, along: Sequence[str]) -> Iterator[pd.DataFrame]:
     """A series by its lines: cells of one differ in nothing but x and order."""
     setting_names = [*(column.name for column in run_columns(rows)), *_OF_A_LINE]
     other_names = [name for name in setting_names if name in rows and name not in along]
@@ -411,15 +412,15 @@ def _lines(rows: pd.DataFrame, along: Sequence[str]) -> Iterator[pd.DataFrame]:
         yield part
 
 
-def _bars(rows: pd.DataFrame, column: str) -> NDArray[np.float64] | None:
+def _compute_bar_lengths(rows: pd.DataFrame, column: str) -> NDArray[np.float64] | None:
     """Returns the lengths of error bars; None where no row knows its interval."""
     names = [column, *(f"{column}{end}" for end in ENDS)]
     if names[1] not in rows or rows[names[1]].isna().all():
         return None
-    return error_bars(rows.reindex(columns=names).itertuples(index=False, name=None))
+    return compute_error_bars(rows.reindex(columns=names).itertuples(index=False, name=None))
 
 
-def _label(
+def _format_series_label(
     template: str,
     part: pd.DataFrame,
     label_rows: pd.DataFrame,
@@ -427,9 +428,9 @@ def _label(
     y: str,
 ) -> str:
     """Returns a series' name in the legend: of all its rows in the file, in whichever panel."""
-    r = correlation(part[x], part[y]) if "{correlation}" in template else None
+    r = compute_correlation(part[x], part[y]) if "{correlation}" in template else None
     extras = {"count": len(part), "correlation": "" if r is None else f", r = {r:.3f}"}
-    return fill(template, label_rows, **extras)
+    return fill_template(template, label_rows, **extras)
 
 
 def _is_better_high(column: str) -> bool:
@@ -437,7 +438,7 @@ def _is_better_high(column: str) -> bool:
     return column_info is None or column_info.better != "down"
 
 
-def pareto_front(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
+def select_pareto_front(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
     """Returns the rows that no other beats, being as good in both columns and better in one, x
     ascending; of equal ones the first.
     """

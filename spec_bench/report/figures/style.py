@@ -89,7 +89,7 @@ def assign_styles(
     return styles
 
 
-def shapes(values: pd.Series) -> dict[Any, str]:
+def assign_markers(values: pd.Series) -> dict[Any, str]:
     """Returns a marker for each value of a column."""
     sorted_values = sorted(values.dropna().unique())
     return {value: MARKERS[i % len(MARKERS)] for i, value in enumerate(sorted_values)}
@@ -109,12 +109,12 @@ class ReportFigure(Figure):
         return picture.getvalue()
 
 
-def settings() -> Any:
+def figure_settings_applied() -> Any:
     """A context in which everything drawn has the figures' sizes; ticks are made when saved."""
     return matplotlib.rc_context(_CYCLE, _SETTINGS)
 
 
-def save(
+def save_figure(
     figure: Any,
     folder: Path,
     name: str,
@@ -162,9 +162,9 @@ def wrap_note(figure: Any, note: Any, text: str) -> str:
     return "\n".join(lines)
 
 
-def fill(text: str, rows: pd.DataFrame, **extras: object) -> str:
-    """The text with its braces filled: from columns of the rows, or from ``more``."""
-    values_known = {"marks": marks(rows), **extras}
+def fill_template(text: str, rows: pd.DataFrame, **extras: object) -> str:
+    """The text with its braces filled: from columns of the rows, or from ``extras``."""
+    values_known = {"marks": format_inexact_marks(rows), **extras}
 
     def shown(value: Any) -> Any:
         return display_title(value) if isinstance(value, str) else value
@@ -191,7 +191,7 @@ def has_named_values(text: str, row: Mapping[str, Any]) -> bool:
     return not any(name in row and pd.isna(row[name]) for name, _ in _NAMED.findall(text))
 
 
-def marks(rows: pd.DataFrame) -> str:
+def format_inexact_marks(rows: pd.DataFrame) -> str:
     """The marks of rows that are not exact, for a title; another engine's row is named."""
     if "lossless" not in rows:
         return ""

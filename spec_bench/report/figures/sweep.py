@@ -16,17 +16,17 @@ from spec_bench.report.data.rows import (
     SERVER,
     Group,
     Row,
-    error_bars,
-    find_known,
+    compute_error_bars,
+    find_filled_column,
     format_decoder,
     format_group_title,
     format_prompt_count,
-    get_stall,
+    format_tree_titles,
+    get_timing_doubt,
     to_rows,
-    tree_titles,
 )
-from spec_bench.report.figures.grid import check_single
-from spec_bench.report.figures.style import ReportFigure, save, settings
+from spec_bench.report.figures.grid import wrap_single_axes
+from spec_bench.report.figures.style import ReportFigure, figure_settings_applied, save_figure
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import ENDS
 from spec_bench.vocabulary.decoders import COLOURS, DRAFT_MODELS, decoder_parts
@@ -66,27 +66,29 @@ _ACROSS = 3
 _DOUBTFUL = "////"
 
 
-def draw(groups: Sequence[Group], path: Path) -> bool:
+def save_sweep_picture(groups: Sequence[Group], path: Path) -> bool:
     """Draws the picture as PNG; returns False, and writes nothing, where nothing has a value."""
-    with settings():
-        figure = picture(groups)
+    with figure_settings_applied():
+        figure = draw_sweep_bars(groups)
         if figure is not None:
-            save(figure, path.parent, path.stem, ("png",), dpi=150)
+            save_figure(figure, path.parent, path.stem, ("png",), dpi=150)
     return figure is not None
 
 
-def picture(groups: Sequence[Group], ax: Any = None) -> Any:
+def draw_sweep_bars(groups: Sequence[Group], ax: Any = None) -> Any:
     """Returns matplotlib's figure, a panel for each task; None where nothing has a value.
 
     A panel has the 30 fastest at most, a picture nine panels; a line says what is left out. A
     single panel is drawn on ``ax``, if given, which is returned.
     """
-    valid_rows = _able(pd.concat([group.rows for group in groups]))
-    measure = find_known(valid_rows, _MEASURES)
+    valid_rows = _select_decoder_rows(pd.concat([group.rows for group in groups]))
+    measure = find_filled_column(valid_rows, _MEASURES)
     if measure is None:
         return None
     panels = [
-        (format_group_title(group), bars) for group in groups if len(bars := _bars(group, measure))
+        (format_group_title(group), bars)
+        for group in groups
+        if len(bars := _select_bars(group, measure))
     ]
     if confirmations := [panel for panel in panels if panel[1].iloc[0].get("stage") == "confirm"]:
         panels = confirmations  # a search's screening says whom to confirm, nothing more
@@ -99,14 +101,14 @@ def picture(groups: Sequence[Group], ax: Any = None) -> Any:
     columns = min(len(panels_drawn), _ACROSS)
     lines = -(-len(panels_drawn) // columns)
     titles = [wrap(title, 84 // columns) if len(panels) > 1 else "" for title, _ in panels_drawn]
-    axes = check_single(ax, [title for title, _ in panels])
+    axes = wrap_single_axes(ax, [title for title, _ in panels])
     if ax is None:
         rows = 0.45 + 0.26 * len(labels) + 0.17 * max(title.count("\n") for title in titles)
         size = (2.0 + (5.2, 6.4, 8.0)[columns - 1], lines * rows + 1.15)
         figure = ReportFigure(size, layout="constrained")
         axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     for plot, title, (_, bars) in zip(axes.flat, titles, panels_drawn, strict=False):
-        _draw_panel(plot, bars[bars["bar"].isin(labels)], labels, measure)
+        _draw_bar_panel(plot, bars[bars["bar"].isin(labels)], labels, measure)
         plot.set_title(title, loc="left")
     for plot in axes.flat[len(panels_drawn) :]:
         plot.remove()
@@ -136,16 +138,16 @@ def picture(groups: Sequence[Group], ax: Any = None) -> Any:
     return figure
 
 
-def _able(rows: pd.DataFrame) -> pd.DataFrame:
+def _select_decoder_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[(rows.status != "failed") & (rows.decoder != "ar")]
 
 
-def _bars(group: Group, measure: str) -> pd.DataFrame:
+def _select_bars(group: Group, measure: str) -> pd.DataFrame:
     """A group's cells that have a value: ``bar`` is how each is named, ``family`` its colour,
     ``doubtful`` whether its times decide nothing.
     """
-    rows = group.rows.assign(spec=tree_titles(group.rows))
-    rows = _able(rows)[lambda frame: frame[measure].notna()]
+    rows = group.rows.assign(spec=format_tree_titles(group.rows))
+    rows = _select_decoder_rows(rows)[lambda frame: frame[measure].notna()]
     texts = []
     for row in to_rows(rows):
         mark = "" if row["lossless"] == "unaudited" else names.MARKS.get(str(row["lossless"]), "")
@@ -153,13 +155,13 @@ def _bars(group: Group, measure: str) -> pd.DataFrame:
         texts.append(f"{name} ({mark})" if mark else name)
     rows = rows.assign(
         bar=texts,
-        family=[_family(row) for row in to_rows(rows)],
-        doubtful=[bool(get_stall(row, measure)) for row in to_rows(rows)],
+        family=[_get_colour_family(row) for row in to_rows(rows)],
+        doubtful=[bool(get_timing_doubt(row, measure)) for row in to_rows(rows)],
     )
     return rows.drop_duplicates("bar")
 
 
-def _family(row: Row) -> str:
+def _get_colour_family(row: Row) -> str:
     if row["lossless"] == "unaudited":
         return "another engine"
     drafter, tree, _ = decoder_parts(str(row["decoder"]))
@@ -171,10 +173,10 @@ def _family(row: Row) -> str:
     return "draft model, one path" if tree in _PATHS else "draft model, tree"
 
 
-def _draw_panel(plot: Any, bars: pd.DataFrame, labels: Sequence[str], measure: str) -> None:
+def _draw_bar_panel(plot: Any, bars: pd.DataFrame, labels: Sequence[str], measure: str) -> None:
     places = [labels.index(name) for name in bars["bar"]]
     ends = bars.reindex(columns=[measure, *(f"{measure}{end}" for end in ENDS)])
-    lengths = error_bars(ends.itertuples(index=False, name=None))
+    lengths = compute_error_bars(ends.itertuples(index=False, name=None))
     plot.barh(
         places,
         bars[measure],
@@ -221,7 +223,7 @@ def _format_heading(
         ", ".join(dict.fromkeys(map(str, rows.pair))),
         title,
         format_prompt_count(rows),
-        _device(rows),
+        _format_device(rows),
     )
     missing = [f"the {cells} slowest decoders"] if cells > 0 else []
     missing += [f"{panels} more tasks and settings"] if panels > 0 else []
@@ -237,7 +239,7 @@ def _format_heading(
     return "\n".join([*lines, *([f"Not drawn: {' and '.join(missing)}."] if missing else [])])
 
 
-def _device(rows: pd.DataFrame) -> str:
+def _format_device(rows: pd.DataFrame) -> str:
     """Returns what decoded; "" where rows name several."""
     known = {name: {*rows[name].dropna()} for name in _PLACE if name in rows}
     if any(len(values) > 1 for values in known.values()):

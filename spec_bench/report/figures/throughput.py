@@ -14,11 +14,11 @@ import pandas as pd
 
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import (
-    check_models,
     format_decoder,
     get_number_and_ends,
     read_results,
-    select_sound,
+    refuse_or_separate_models,
+    select_undoubted_rows,
 )
 from spec_bench.report.data.seeds import pool_seeds
 from spec_bench.system.errors import UsageError
@@ -38,7 +38,7 @@ _HEADS = (
 )  # fmt: skip
 
 
-def split_lines(rows: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
+def split_throughput_lines(rows: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     """Titles of group and line, and rows by requests. Raises ValueError: none has a throughput."""
     valid_rows = rows[(rows.status != "failed") & rows[IN_ALL].notna() & rows[PER_USER].notna()]
     if valid_rows.empty:
@@ -55,7 +55,7 @@ def split_lines(rows: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     return lines
 
 
-def find_crossing(points: Sequence[Sequence[float]]) -> str:
+def describe_crossing(points: Sequence[Sequence[float]]) -> str:
     """Returns from where on speculation stops paying, in words; points are (requests together,
     speed-up, its interval's ends), rising.
     """
@@ -79,12 +79,14 @@ def find_crossing(points: Sequence[Sequence[float]]) -> str:
     return f"pays at none of {counts} requests together"
 
 
-def throughput(file: Path) -> str:
+def draw_and_format_throughput(file: Path) -> str:
     """Returns a file's table as text, its figure drawn beside it. Raises ValueError: no times."""
     from rich.console import Console
     from rich.table import Table
 
-    lines = split_lines(pool_seeds(check_models(read_results(file)), RecordReader(file)))
+    lines = split_throughput_lines(
+        pool_seeds(refuse_or_separate_models(read_results(file)), RecordReader(file))
+    )
     console = Console(width=160)
     with console.capture() as capture:
         for group in dict.fromkeys(group for group, *_ in lines):
@@ -97,19 +99,21 @@ def throughput(file: Path) -> str:
                     times = ["" if pd.isna(row[item]) else f"{row[item]:.3f}" for item in _TIMES]
                     speed = "" if gain[0] is None else format_interval(gain[0], *gain[1:], ".2f")
                     table.add_row(title, f"{row['batch_size']:g}", *rates, speed, *times)
-                valid_rows = select_sound(line, "speedup")[["batch_size", *_SPEEDUP]].dropna()
+                valid_rows = select_undoubted_rows(line, "speedup")[
+                    ["batch_size", *_SPEEDUP]
+                ].dropna()
                 points = valid_rows.to_numpy(dtype=float).tolist()
-                if line.iloc[0].decoder != "ar" and (sentence := find_crossing(points)):
+                if line.iloc[0].decoder != "ar" and (sentence := describe_crossing(points)):
                     sentences.append(f"{title}: {sentence}.")
             console.print(table, *sentences, sep="\n")
-    draw(lines, file.parent / "throughput.png")
+    draw_throughput(lines, file.parent / "throughput.png")
     return capture.get()
 
 
-def draw(lines: Sequence[tuple[str, str, pd.DataFrame]], path: Path) -> None:
+def draw_throughput(lines: Sequence[tuple[str, str, pd.DataFrame]], path: Path) -> None:
     """Left: tokens/s of all over tokens/s of one. Right: the speed-up over plain decoding."""
     from spec_bench.report.figures.grid import Axis, draw_grid
-    from spec_bench.report.figures.style import GREY, save, settings
+    from spec_bench.report.figures.style import GREY, figure_settings_applied, save_figure
 
     cells = pd.concat(
         [line.assign(**{_PANEL: group, _TITLE: title}) for group, title, line in lines],
@@ -128,7 +132,7 @@ def draw(lines: Sequence[tuple[str, str, pd.DataFrame]], path: Path) -> None:
             panel.series(**look, order="batch_size", dodge=1.03)
             panel.plot.axhline(1.0, color=GREY, linewidth=0.8, zorder=0)
 
-    with settings():
+    with figure_settings_applied():
         figure = draw_grid(
             cells, "batch_size", "speedup", draw=draw_lines,
             down=_PANEL,
@@ -141,4 +145,4 @@ def draw(lines: Sequence[tuple[str, str, pd.DataFrame]], path: Path) -> None:
             },
             legend_columns=3,
         )  # fmt: skip
-        save(figure, path.parent, path.stem, ("png",), dpi=150)
+        save_figure(figure, path.parent, path.stem, ("png",), dpi=150)

@@ -21,45 +21,49 @@ from markupsafe import Markup
 from PIL import Image
 
 from spec_bench.records.sampling import describe_sampling
-from spec_bench.report.claims import check_claims, check_generally
+from spec_bench.report.claims import check_claims, check_general_claims
 from spec_bench.report.claims.verdict import VERDICTS, group_by_claim, summarise_claims
 from spec_bench.report.data.counts import RecordReader, read_origin
-from spec_bench.report.data.differences import differences
+from spec_bench.report.data.differences import describe_differences
 from spec_bench.report.data.rows import (
     Group,
-    check_models,
-    footnotes,
     format_group_title,
     format_harness_note,
     group_rows,
-    is_from_past_engine,
+    list_footnotes,
+    make_file_suffixes,
+    mask_past_engine,
     read_rows,
-    slugs,
+    refuse_or_separate_models,
     to_rows,
 )
-from spec_bench.report.data.seeds import pool_seeds, seeds_text
-from spec_bench.report.page.headline import answer, headline, headlines
-from spec_bench.report.page.results_table import category_tables, results_table, select_columns
+from spec_bench.report.data.seeds import format_seeds, pool_seeds
+from spec_bench.report.page.headline import format_answer, make_headline, make_headlines
+from spec_bench.report.page.results_table import (
+    build_results_table,
+    iter_category_tables,
+    select_columns,
+)
 from spec_bench.report.papers.items import Item
 from spec_bench.report.papers.paper import (
     Figure,
     Paper,
     Table,
+    find_recipes_by_name,
     load_paper,
-    readable_papers,
-    recipes_by_name,
+    load_readable_papers,
 )
-from spec_bench.report.tables.build import build_tables
+from spec_bench.report.tables.build import build_tables_by_setting
 from spec_bench.report.tables.measured import (
     RESULTS,
     MeasuredRows,
     TableProgress,
     build_commands,
-    compute_progress,
+    compute_progress_by_pair,
     list_wanted_cells,
 )
 from spec_bench.report.tables.printed import RequestedCell, TableSheet
-from spec_bench.report.tables.render import environment, html_fragment
+from spec_bench.report.tables.render import format_table_html, make_template_environment
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary import names
@@ -71,7 +75,7 @@ Origins = list[tuple[dict[str, str], int]]
 """Machines, versions and revisions that cells were measured with, and how many cells."""
 
 
-def results_file(name: str, results: Path) -> Path:
+def find_results_file(name: str, results: Path) -> Path:
     """Finds an experiment's results file: of a folder below ``results``, below ``embedded`` in it,
     or below another of its folders, the first of these that is there; or by a path to a folder or a
     file. Raises ValueError: there is none, or several; the message lists the choices.
@@ -100,7 +104,7 @@ class PageCells:
     origins: Origins  # of each file
 
 
-def read_cells(
+def read_page_cells(
     tables: Sequence[Path],
     pair: str | None = None,
     only: Sequence[str] = (),
@@ -116,7 +120,7 @@ def read_cells(
     rows = read_rows(tables).drop(columns=dropped_names, errors="ignore")
     if rows.empty:
         raise UsageError(f"{str(tables[0])!r} has no rows")
-    rows = check_models(rows)
+    rows = refuse_or_separate_models(rows)
     if pair is not None:
         pairs = ", ".join(dict.fromkeys(rows.pair))
         rows = rows[rows.pair == pair]
@@ -160,10 +164,12 @@ class PageFigure(NamedTuple):
     title: str  # a caption, which names a pair that is not the paper's
 
 
-def list_figures(paper: Paper, items: Sequence[Item], cells: MeasuredRows) -> list[PageFigure]:
+def list_page_figures(paper: Paper, items: Sequence[Item], cells: MeasuredRows) -> list[PageFigure]:
     """Lists the experiment's figures with their pairs; pairs of none get those for any pair."""
-    figures = [item for item in items if isinstance(item, Figure) and paper.draws(item)]
-    pairs = cells.pairs()
+    figures = [
+        item for item in items if isinstance(item, Figure) and paper.find_drawing_function(item)
+    ]
+    pairs = cells.list_pairs()
     page_figures = [
         PageFigure(item, (pair,), f"Figure {item.number}, {pair}. {item.title}")
         for item in figures
@@ -185,7 +191,9 @@ def list_figures(paper: Paper, items: Sequence[Item], cells: MeasuredRows) -> li
     return page_figures
 
 
-def draw(figure: PageFigure, cells: MeasuredRows, folder: Path, *formats: str) -> list[Path]:
+def draw_page_figure(
+    figure: PageFigure, cells: MeasuredRows, folder: Path, *formats: str
+) -> list[Path]:
     """Writes a figure's files; none if it shows none of the rows."""
     from spec_bench.report import figures
 
@@ -194,12 +202,12 @@ def draw(figure: PageFigure, cells: MeasuredRows, folder: Path, *formats: str) -
     rows = cells.rows[cells.rows.pair.isin(pairs)]
     pair = pairs[0] if len(pairs) == 1 else None
     try:
-        return list(figures.draw(item, rows, folder, pair, formats))
+        return list(figures.draw_figure_files(item, rows, folder, pair, formats))
     except figures.NothingMeasuredError:
         return []
 
 
-def data_uri(path: Path, width: int) -> str:
+def to_data_uri(path: Path, width: int) -> str:
     """Returns a PNG as a data URI, at most so many pixels each way."""
     with Image.open(path) as picture:
         small = picture.convert("RGB")
@@ -209,24 +217,26 @@ def data_uri(path: Path, width: int) -> str:
     return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode('ascii')}"
 
 
-def stems(sheets: Sequence[TableSheet]) -> list[str]:
+def list_file_stems(sheets: Sequence[TableSheet]) -> list[str]:
     """Names the tables' files: the table's name, another pair's name, distinctive settings."""
-    parts = slugs(sheet.setting for sheet in sheets)
+    parts = make_file_suffixes(sheet.setting for sheet in sheets)
     return [
         "-".join([*sheet.name.split("/"), *filter(None, [sheet.other_pair])]) + parts[sheet.setting]
         for sheet in sheets
     ]
 
 
-def list_tables(items: Sequence[Item], cells: MeasuredRows) -> list[TableSheet]:
+def build_page_tables(items: Sequence[Item], cells: MeasuredRows) -> list[TableSheet]:
     """Lists the paper's tables of the measured pairs; for another pair, the first of each task."""
     tables = [item for item in items if isinstance(item, Table)]
-    sheets = [sheet for item in tables for sheet in build_tables(item, cells) if sheet.measured]
+    sheets = [
+        sheet for item in tables for sheet in build_tables_by_setting(item, cells) if sheet.measured
+    ]
     pairs_covered = {request.pair for sheet in sheets for request in sheet.wanted}
-    for pair in [pair_name for pair_name in cells.pairs() if pair_name not in pairs_covered]:
+    for pair in [pair_name for pair_name in cells.list_pairs() if pair_name not in pairs_covered]:
         requests_before = set[tuple[RequestedCell, ...]]()
         for item in tables:
-            measured = [e for e in build_tables(item, cells, pair) if e.measured]
+            measured = [e for e in build_tables_by_setting(item, cells, pair) if e.measured]
             if measured and measured[0].wanted not in requests_before:
                 requests_before.add(measured[0].wanted)
                 sheets += [replace(sheet, other_pair=pair) for sheet in measured]
@@ -244,22 +254,22 @@ _PICTURES = 5  # drawing takes a second each; the page has commands for the rest
 SMALL = "Measured on small models that ship with the package, on invented text; not the {} models."
 
 
-_environment = environment("spec_bench.report.page")
-_environment.filters["fragment"] = lambda sheet: Markup(html_fragment(sheet))  # escaped there
+_environment = make_template_environment("spec_bench.report.page")
+_environment.filters["fragment"] = lambda sheet: Markup(format_table_html(sheet))  # escaped there
 # Of the decoders whose dots stand in a page: the style sheet has their looks and no others.
 _environment.filters["decoders"] = lambda page: names.distinct_styles(
     sorted(set(_DOT.findall(page)))
 )
 
 
-def render(template: str, **values: Any) -> str:
+def render_template(template: str, **values: Any) -> str:
     """Fills a template of the folder beside this file with values for its names."""
     return _environment.get_template(template).render(**values)
 
 
-def find_paper(experiment: str) -> tuple[Paper | None, list[Item]]:
+def find_paper_of_experiment(experiment: str) -> tuple[Paper | None, list[Item]]:
     """Returns the paper whose recipe an experiment is, and its items that it measures."""
-    if (recipe := recipes_by_name().get(experiment)) is None:
+    if (recipe := find_recipes_by_name().get(experiment)) is None:
         return None, []
     paper = load_paper(recipe.partition("=")[0])
     return paper, [item for item in paper.items if experiment in item.experiments]
@@ -270,28 +280,28 @@ def build_page(file: Path, results: Path = RESULTS, pair: str | None = None) -> 
     (None). Commands name the results folder where it is not the default. Raises ValueError: the
     file has no rows, or none of the pair.
     """
-    cells = read_cells([file], pair)
-    paper = find_paper(file.parent.name)[0]
+    cells = read_page_cells([file], pair)
+    paper = find_paper_of_experiment(file.parent.name)[0]
     rows = cells.rows
     groups = group_rows(cells.rows)
     columns = select_columns(cells.rows)
-    check = functools.partial(check_claims, paper.name) if paper else check_generally
+    check = functools.partial(check_claims, paper.name) if paper else check_general_claims
     checks = check(rows, cells.records)
-    paper_part = _paper_part(file.parent.name, groups, MeasuredRows(rows, results))
+    paper_part = _build_paper_part(file.parent.name, groups, MeasuredRows(rows, results))
     max_lines = max(_FEWEST_LINES, _MOST_LINES // len(groups))
     views: list[dict[str, Any]] = [
         {
             "title": format_group_title(group),
             "pair": str(group.rows.iloc[0].pair),
             "task": str(group.rows.iloc[0].task),
-            "card": headline(group),
-            "table": results_table(group, max_lines),
-            "categories": list(category_tables(group, cells.records)),
+            "card": make_headline(group),
+            "table": build_results_table(group, max_lines),
+            "categories": list(iter_category_tables(group, cells.records)),
         }
         for group in groups
     ]
     has_screening = "stage" in rows and (rows.stage == "screen").any()
-    return render(
+    return render_template(
         "page.html.j2",
         **paper_part,
         name=file.parent.name,
@@ -299,16 +309,19 @@ def build_page(file: Path, results: Path = RESULTS, pair: str | None = None) -> 
         paper=paper,
         days=sorted({origin["day"] for origin, _ in cells.origins if origin["day"]}),
         groups=views,
-        measured_on=format_caveat(rows.target, bool(paper)) or format_harness_note(rows),
-        answer=answer([view["card"] for view in views if view["card"]]),
+        measured_on=format_embedded_caveat(rows.target, bool(paper)) or format_harness_note(rows),
+        answer=format_answer([view["card"] for view in views if view["card"]]),
         checks=checks,
         claims=group_by_claim(checks),
         summary=summarise_claims(checks, paper),
         verdicts=dict.fromkeys(VERDICTS, "none") | _VERDICTS,
-        tiles=_tiles(rows, paper_part["lacking"], file),
+        tiles=_list_summary_tiles(rows, paper_part["lacking"], file),
         pairs={view["pair"]: view["pair"] for view in views},
         tasks={view["task"]: names.task_title(view["task"]) for view in views},
-        remarks=[*footnotes(rows), *differences(to_rows(rows), [c.name for c in columns])],
+        remarks=[
+            *list_footnotes(rows),
+            *describe_differences(to_rows(rows), [c.name for c in columns]),
+        ],
         files=f"{file.name}{' and screening.csv' if has_screening else ''} beside this page",
         sampling=_format_sampling(rows),
         origins=cells.origins,
@@ -316,26 +329,30 @@ def build_page(file: Path, results: Path = RESULTS, pair: str | None = None) -> 
     )
 
 
-def _paper_part(experiment: str, groups: Sequence[Group], cells: MeasuredRows) -> dict[str, Any]:
+def _build_paper_part(
+    experiment: str, groups: Sequence[Group], cells: MeasuredRows
+) -> dict[str, Any]:
     """Returns a paper's part of a page and commands for what is lacking; of no paper a figure."""
-    paper, items = find_paper(experiment)
-    page_figures = list_figures(paper, items, cells) if paper else []
+    paper, items = find_paper_of_experiment(experiment)
+    page_figures = list_page_figures(paper, items, cells) if paper else []
     kind = "table" if any(item.kind == "table" for item in items) else "figure"
     shares: dict[tuple[RequestedCell, ...], tuple[Item, TableProgress]] = {}
     for item in items:
-        for part in compute_progress(paper, item, cells) if paper and item.kind == kind else ():
-            if part.pair in cells.pairs():
+        for part in (
+            compute_progress_by_pair(paper, item, cells) if paper and item.kind == kind else ()
+        ):
+            if part.pair in cells.list_pairs():
                 shares.setdefault(part.wanted, (item, part))
     missing_cells = dict.fromkeys(cell for _, part in shares.values() for cell in part.missing)
-    recipe = recipes_by_name().get(experiment, "")
+    recipe = find_recipes_by_name().get(experiment, "")
     return {
-        "pictures": list(_pictures(paper, page_figures[:_PICTURES], groups, cells)),
+        "pictures": list(_draw_pictures(paper, page_figures[:_PICTURES], groups, cells)),
         "more_figures": [
             files.command_line("figure", figure.item.name, "--pair", pair, results=cells.results)
             for figure in page_figures[_PICTURES:]
             for pair in figure.pairs
         ],
-        "tables": list_tables(items, cells),
+        "tables": build_page_tables(items, cells),
         "shares": shares,
         "lacking": len(missing_cells),
         "missing": [
@@ -356,7 +373,7 @@ def _paper_part(experiment: str, groups: Sequence[Group], cells: MeasuredRows) -
     }
 
 
-def _pictures(
+def _draw_pictures(
     paper: Paper | None,
     page_figures: Sequence[PageFigure],
     groups: Sequence[Group],
@@ -366,16 +383,16 @@ def _pictures(
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         if paper is None:
-            from spec_bench.report.figures.sweep import draw as draw_plain
+            from spec_bench.report.figures.sweep import save_sweep_picture as draw_plain
 
             if draw_plain(groups, folder / "figure.png"):
-                yield "All decoders, the fastest first", data_uri(folder / "figure.png", _WIDTH)
+                yield "All decoders, the fastest first", to_data_uri(folder / "figure.png", _WIDTH)
         for number, figure in enumerate(page_figures):
-            for path in draw(figure, cells, folder / str(number), "png"):
-                yield figure.title, data_uri(path, _WIDTH)
+            for path in draw_page_figure(figure, cells, folder / str(number), "png"):
+                yield figure.title, to_data_uri(path, _WIDTH)
 
 
-def format_caveat(targets: Iterable[str], paper: bool) -> str:
+def format_embedded_caveat(targets: Iterable[str], paper: bool) -> str:
     """Returns the caveat on rows of embedded targets, in a paper's experiment or another."""
     small = [str(target).startswith("embedded:") for target in targets]
     if not any(small):
@@ -384,14 +401,16 @@ def format_caveat(targets: Iterable[str], paper: bool) -> str:
     return text if all(small) else f"Cells of the embedded pairs: {text[0].lower()}{text[1:]}"
 
 
-def _tiles(rows: pd.DataFrame, missing_count: int, file: Path) -> list[tuple[str, str]]:
+def _list_summary_tiles(
+    rows: pd.DataFrame, missing_count: int, file: Path
+) -> list[tuple[str, str]]:
     failures = int((rows.status == "failed").sum())
     prompts = rows.prompts.max() if "prompts" in rows else None
     other_counts = {
         "failed": failures,
         "missing": missing_count,
         "simulated": int((rows.lossless == "simulated").sum()),
-        "timed by an earlier engine: no times": int(is_from_past_engine(rows).sum()),
+        "timed by an earlier engine: no times": int(mask_past_engine(rows).sum()),
         "of past weights, data or engines, archived": len(files.read_csv(files.archive_file(file))),
     }
     return [
@@ -404,7 +423,7 @@ def _tiles(rows: pd.DataFrame, missing_count: int, file: Path) -> list[tuple[str
 
 
 def _format_sampling(rows: pd.DataFrame) -> str:
-    rows = rows.assign(seeds=[seeds_text(row) for row in to_rows(rows)])
+    rows = rows.assign(seeds=[format_seeds(row) for row in to_rows(rows)])
     texts = (
         f"{describe_sampling(row)}, {row['seeds']}, batch {row['batch_size']}"
         for row in to_rows(rows)
@@ -417,14 +436,16 @@ _MAX_THUMBNAILS = 1  # thumbnails of an experiment; its other figures are links 
 _NAME = re.compile(r"(fig)?(\d*)-?(.*)")  # behind the paper: fig4-PAIR, 1-PAIR
 
 
-def build_index(results: Path) -> str:
+def build_index_page(results: Path) -> str:
     """Returns the index page of all experiments below a results folder, paper by paper."""
     folders = {path.parent for path in files.results_files(results)}
     folders |= {path.parent for path in results.glob("*/*.png")}  # figures that no cell is behind
-    entries = [_entry(folder, results) for folder in sorted(folders)]
-    titles = {paper.name: paper.title for paper in readable_papers()} | {"": "Other experiments"}
+    entries = [_make_index_entry(folder, results) for folder in sorted(folders)]
+    titles = {paper.name: paper.title for paper in load_readable_papers()} | {
+        "": "Other experiments"
+    }
     by_paper = {name: [entry for entry in entries if entry["paper"] == name] for name in titles}
-    return render(
+    return render_template(
         "index.html.j2",
         papers=[
             (name or "others", titles[name], papers_entries)
@@ -433,21 +454,21 @@ def build_index(results: Path) -> str:
         ],
         count=sum(bool(entry["cells"]) for entry in entries),
         cells=sum(entry["cells"] for entry in entries),
-        measured_on=format_caveat(
+        measured_on=format_embedded_caveat(
             chain.from_iterable(entry["targets"] for entry in entries), False
         ),
     )
 
 
-def _entry(folder: Path, results: Path) -> dict[str, Any]:
+def _make_index_entry(folder: Path, results: Path) -> dict[str, Any]:
     """One experiment of the index: its page, cells, conclusion, figures and tables."""
     file = folder / files.RESULTS
     page = folder / "page.html"
     name = folder.name
     rows = read_rows([file]) if file.is_file() else pd.DataFrame(columns=["pair", "task"])
     valid_rows = rows[rows.status != "failed"] if "status" in rows else rows
-    paper = recipes_by_name().get(name, name.partition("-")[0]).partition("=")[0]
-    paper = paper if paper in {each.name for each in readable_papers()} else ""
+    paper = find_recipes_by_name().get(name, name.partition("-")[0]).partition("=")[0]
+    paper = paper if paper in {each.name for each in load_readable_papers()} else ""
     days = [origin["day"] for origin, _ in read_origins(file, rows)] if len(rows) else []
     return {
         "name": str(folder.relative_to(results)),
@@ -456,14 +477,14 @@ def _entry(folder: Path, results: Path) -> dict[str, Any]:
         "pairs": list(dict.fromkeys(map(str, rows.pair))),
         "tasks": [names.task_title(task) for task in dict.fromkeys(map(str, rows.task))],
         "cells": len(valid_rows),
-        "answer": answer(headlines(group_rows(rows))) if len(valid_rows) else "",
+        "answer": format_answer(make_headlines(group_rows(rows))) if len(valid_rows) else "",
         "day": max(days, default=""),
-        "links": list(_links(folder, results, paper)),
+        "links": list(_iter_file_links(folder, results, paper)),
         "targets": list(rows.target) if "target" in rows else [],
     }
 
 
-def _links(folder: Path, results: Path, paper: str) -> Iterator[tuple[str, str, str]]:
+def _iter_file_links(folder: Path, results: Path, paper: str) -> Iterator[tuple[str, str, str]]:
     """Names its figures, then its tables; with their paths and a small picture of the first."""
     pictures = sorted([*folder.glob("*.png"), *(folder / "figures").glob("*.png")])
     for number, path in enumerate([*pictures, *sorted((folder / "tables").glob("*.md"))]):
@@ -473,5 +494,5 @@ def _links(folder: Path, results: Path, paper: str) -> Iterator[tuple[str, str, 
         yield (
             title if counted else path.stem,
             str(path.relative_to(results)),
-            data_uri(path, _THUMBNAIL) if small else "",
+            to_data_uri(path, _THUMBNAIL) if small else "",
         )

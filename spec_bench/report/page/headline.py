@@ -22,26 +22,26 @@ from spec_bench.metrics.interval import (
     choose_decoder,
 )
 from spec_bench.report.data.counts import RecordReader
-from spec_bench.report.data.differences import find_generate_speedup, find_placebo
+from spec_bench.report.data.differences import find_chance_difference, find_generate_speedup
 from spec_bench.report.data.rows import (
     BESIDE,
     Group,
     Row,
-    cell_keys,
-    find_known,
+    find_filled_column,
     format_decoder,
     format_group_title,
     format_prompt_count,
+    format_tree_titles,
     get_interval,
     get_number,
     get_number_and_ends,
     get_reason,
-    get_stall,
+    get_timing_doubt,
     group_rows,
+    list_cell_keys,
     read_results,
-    select_sound,
+    select_undoubted_rows,
     to_rows,
-    tree_titles,
 )
 from spec_bench.report.data.seeds import SEEDS, pool_seeds
 from spec_bench.vocabulary import names
@@ -88,44 +88,46 @@ class Headline:
         return f"{self.task}: {use}{speed}: {self.why}."
 
 
-def headline(group: Group) -> Headline | None:
+def make_headline(group: Group) -> Headline | None:
     """Returns the best of the exact speculative decoders and AR; None where nothing has a number.
 
     A search's screening has none: it picks whom to confirm, and the best of it is partly luck.
     """
     if "stage" in group.rows and (group.rows.stage == "screen").all():
         return None
-    rows = group.rows.assign(spec=tree_titles(group.rows))
+    rows = group.rows.assign(spec=format_tree_titles(group.rows))
     rows = rows[(rows.decoder != "ar") & (rows.status != "failed")]
     exact = rows[rows.lossless == "exact"]
     rows = exact if not exact.empty else rows
-    metric = find_known(rows, _METRICS)
+    metric = find_filled_column(rows, _METRICS)
     if metric is None:
         return None
     rows = rows[rows[metric].notna()]
     rows = _keep_first_meter(rows)
-    choice = _choice(group, rows, metric)
+    choice = _choose_by_speed(group, rows, metric)
     tie_count = 1
     winner = rows.loc[rows[metric].idxmax()]
     if choice and not choice.faster:
         _, decoder, certainty = choice
         code, value, interval = ("ar", "1.00×", "") if decoder == "AR" else ("", "", "")
     else:
-        sound = select_sound(rows, metric)
+        sound = select_undoubted_rows(rows, metric)
         candidates = rows.iloc[[*choice.faster]] if choice else sound
         if candidates.empty:
             return None
         best = candidates.loc[candidates[metric].idxmax()]
-        close_rows = _close_decoders(sound, best, metric)
-        winner = _simplest(close_rows[close_rows.index.isin(candidates.index)], metric)
+        close_rows = _select_close_rows(sound, best, metric)
+        winner = _pick_simplest(close_rows[close_rows.index.isin(candidates.index)], metric)
         tie_count = len(close_rows)
         decoder = format_decoder(winner)
         code = str(winner.decoder)
-        value, interval = _value(winner, metric, len(rows))
+        value, interval = _format_value(winner, metric, len(rows))
         certainty = "surely faster than AR, " if choice else ""
         only = len(sound) == 1 < len(rows)
         certainty += (
-            "the only one that is judged" if only else _sure(rows, best, close_rows, winner, metric)
+            "the only one that is judged"
+            if only
+            else _describe_certainty(rows, best, close_rows, winner, metric)
         )
         certainty += ", those that stalled or were disturbed left out" * (len(sound) < len(rows))
     if choice and metric == "token_rate":
@@ -143,7 +145,9 @@ def headline(group: Group) -> Headline | None:
         value=value,
         interval=interval,
         sure=certainty,
-        basis=", ".join(filter(None, [_basis(rows, metric, choice), _generate(group, metric)])),
+        basis=", ".join(
+            filter(None, [_describe_basis(rows, metric, choice), _describe_generate(group, metric)])
+        ),
         tied=(tie_count, len(rows)),
         spec=str(group.rows.spec[winner.name]) if code not in ("", "ar") else "",
     )
@@ -154,24 +158,24 @@ def _keep_first_meter(rows: pd.DataFrame) -> pd.DataFrame:
     if "energy_method" not in rows:
         return rows
     meter = rows.energy_method.fillna("")
-    keys = [rows[key] for key in cell_keys(rows)]
+    keys = [rows[key] for key in list_cell_keys(rows)]
     return rows[meter == meter.groupby(keys, dropna=False).transform("first")]
 
 
-def _choice(group: Group, rows: pd.DataFrame, metric: str) -> DecoderChoice | None:
+def _choose_by_speed(group: Group, rows: pd.DataFrame, metric: str) -> DecoderChoice | None:
     """The choice by speed-up, or by token rates over AR's; None where nothing is to compare."""
     plain = get_interval(group.baseline, "token_rate") if group.baseline else None
     plain = Interval(1.0, 1.0, 1.0) if metric == "speedup" else plain
     if metric == "block_efficiency" or not (plain and plain.value):
         return None
     speeds = []
-    chance = find_placebo(to_rows(rows), metric)
+    chance = find_chance_difference(to_rows(rows), metric)
     for row in to_rows(rows):
         value, low, high = (number or 0.0 for number in get_number_and_ends(row, metric))
         ends = (low / (plain.high or inf), high / (plain.low or inf))
         is_seed_bound = bool(get_reason(row, SEEDS))
         speed = Interval(value / plain.value, *ends, between=is_seed_bound)
-        doubt = get_stall(row) or _describe_chance(speed.value, chance)
+        doubt = get_timing_doubt(row) or _describe_chance(speed.value, chance)
         prompts = get_number(row, "prompts") or 0
         speeds.append(DecoderSpeed(format_decoder(row), speed, prompts, doubt))
     stage = " (confirm.prompts)" if rows.iloc[0].get("stage") == "confirm" else ""
@@ -185,22 +189,24 @@ def _describe_chance(speed: float, chance: float) -> str:
     return f"within chance: two names of one configuration differ by {chance:.1%}"
 
 
-def _value(best: pd.Series, metric: str, comparisons: int) -> tuple[str, str]:
+def _format_value(best: pd.Series, metric: str, comparisons: int) -> tuple[str, str]:
     """Returns the number with its unit, and its interval if so many are to cover."""
     digits = 1 if metric == "token_rate" else 2
     unit = {"speedup": "×", "token_rate": " tokens/s"}.get(metric) or f" {column(metric).title}"
-    ends = widen(best, metric, comparisons)
+    ends = widen_interval(best, metric, comparisons)
     interval = format_ends(*ends, f".{digits}f", "{} to {}") if ends else ""
     return f"{best[metric]:.{digits}f}{unit}", interval
 
 
-def widen(row: Row | pd.Series, metric: str, comparisons: int) -> tuple[float, float] | None:
+def widen_interval(
+    row: Row | pd.Series, metric: str, comparisons: int
+) -> tuple[float, float] | None:
     """Returns the ends of a row's interval if so many are to cover; None without one."""
     value, low, high = (number or 0.0 for number in get_number_and_ends(row, metric))
     return bonferroni_ends((value, low, high), get_number(row, "prompts") or 0, comparisons)
 
 
-def _basis(rows: pd.DataFrame, metric: str, choice: DecoderChoice | None) -> str:
+def _describe_basis(rows: pd.DataFrame, metric: str, choice: DecoderChoice | None) -> str:
     """Returns what the answer rests on: prompts, and how many cells the intervals cover at once."""
     basis = format_prompt_count(rows)
     if basis and SEEDS in rows and (commas := rows[SEEDS].dropna().str.count(",").max()):
@@ -212,13 +218,13 @@ def _basis(rows: pd.DataFrame, metric: str, choice: DecoderChoice | None) -> str
     return ", ".join(filter(None, [basis, cells if len(rows) > 1 else ""]))
 
 
-def _generate(group: Group, metric: str) -> str:
+def _describe_generate(group: Group, metric: str) -> str:
     """Says so where transformers' own plain decoding is surely faster than ours."""
     times = find_generate_speedup(to_rows(group.rows)) if metric == "speedup" else 0.0
     return f"transformers' generate is {times:.2f}× as fast as AR" if times else ""
 
 
-def _sure(
+def _describe_certainty(
     rows: pd.DataFrame,
     best: pd.Series,
     close_rows: pd.DataFrame,
@@ -241,17 +247,17 @@ def _sure(
     return tie_text + (looks if fastest.name != best.name else "")
 
 
-def _close_decoders(rows: pd.DataFrame, best: pd.Series, metric: str) -> pd.DataFrame:
+def _select_close_rows(rows: pd.DataFrame, best: pd.Series, metric: str) -> pd.DataFrame:
     """Returns the best row and those that its interval does not exclude."""
     is_best = rows.index == best.name
     if get_number(best, f"{metric}_low") is None:
         return rows[is_best]
     is_slower = rows[f"{metric}_high"] < best[f"{metric}_low"]
-    chance = 1 + find_placebo(to_rows(rows), metric)
+    chance = 1 + find_chance_difference(to_rows(rows), metric)
     return rows[is_best | ~(is_slower & (rows[metric] * chance < best[metric]))]
 
 
-def _simplest(close_rows: pd.DataFrame, metric: str) -> pd.Series:
+def _pick_simplest(close_rows: pd.DataFrame, metric: str) -> pd.Series:
     """Of those close to the best the one with the fewest nodes, then calls, then the first; of a
     search's the one that leads on all its prompts.
     """
@@ -269,19 +275,19 @@ _MAX_NAMED = 3  # decoders, tasks and counts that one sentence names
 _OF_STAGES = ("stage ", "prompts ")
 
 
-def sentences(table: Path, runs: Collection[str]) -> list[str]:
+def summarise_runs(table: Path, runs: Collection[str]) -> list[str]:
     """The last lines of the report on a results file, of some runs alone."""
     rows = read_results(table)
     rows = pool_seeds(rows[rows.run_id.isin([*runs])], RecordReader(table))
-    return [line.sentence for line in headlines(group_rows(rows))]
+    return [line.sentence for line in make_headlines(group_rows(rows))]
 
 
-def headlines(groups: Sequence[Group]) -> list[Headline]:
+def make_headlines(groups: Sequence[Group]) -> list[Headline]:
     """Those of the groups that have one."""
-    return [line for group in groups if (line := headline(group))]
+    return [line for group in groups if (line := make_headline(group))]
 
 
-def answer(lines: Sequence[Headline]) -> str:
+def format_answer(lines: Sequence[Headline]) -> str:
     """The conclusion of an experiment, in one sentence, from its groups' headlines; "" of none."""
     if len(lines) < 2:
         return "".join(line.sentence for line in lines)
@@ -290,7 +296,7 @@ def answer(lines: Sequence[Headline]) -> str:
     decoders = Counter(line.decoder for line in lines).most_common(_MAX_NAMED)
     decoders.sort(key=lambda line: line[0] in open_ones)
     uses = [
-        _count_used(name, [line for line in lines if line.decoder == name], pairs)
+        _describe_use(name, [line for line in lines if line.decoder == name], pairs)
         for name, _ in decoders
     ]
     other_count = len(lines) - sum(count for _, count in decoders)
@@ -301,7 +307,7 @@ def answer(lines: Sequence[Headline]) -> str:
     return f"{text[0].upper()}{text[1:]}{tie_text}."
 
 
-def _count_used(name: str, lines: Sequence[Headline], pairs: bool) -> str:
+def _describe_use(name: str, lines: Sequence[Headline], pairs: bool) -> str:
     """Returns the tasks on which to use a decoder, with its gain."""
     titles = []
     for line in lines:  # without the settings in which the stages of a search differ

@@ -11,20 +11,20 @@ from spec_bench.metrics.interval import Interval
 from spec_bench.report.data.categories import (
     SPEC_BENCH,
     TABLES,
-    compute_by_category,
-    prompts_by_category,
+    compute_numbers_by_category,
+    group_prompts_by_category,
 )
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import (
     Group,
     Row,
-    find_known,
+    find_filled_column,
+    format_tree_titles,
     get_failure,
     get_interval,
     get_remarks,
-    select_sound,
+    select_undoubted_rows,
     to_rows,
-    tree_titles,
 )
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.columns import Column
@@ -83,10 +83,10 @@ def select_columns(rows: pd.DataFrame) -> list[Column]:
     return sorted(chosen, key=lambda column: column.name != _SHADED_COLUMNS[0])
 
 
-def results_table(group: Group, max_lines: int | None = None) -> ResultsTable:
+def build_results_table(group: Group, max_lines: int | None = None) -> ResultsTable:
     """The group's table of at most so many lines: the baseline, then the best ones first."""
     rows = group.rows
-    metric = find_known(rows, _SHADED_COLUMNS)
+    metric = find_filled_column(rows, _SHADED_COLUMNS)
     if metric is not None:
         rank = rows[metric].where(rows.decoder != "ar", float("inf")).fillna(float("-inf"))
         rows = rows.loc[rank.sort_values(ascending=False, kind="stable").index]
@@ -95,15 +95,19 @@ def results_table(group: Group, max_lines: int | None = None) -> ResultsTable:
         shown_columns = [
             c for c in shown_columns if c.name != _OF_A_REQUEST
         ]  # all requests are one
-    scales = {c.name: _scale(rows, c.name) for c in shown_columns if c.name in _DRAWN_COLUMNS}
-    best = {c.name: _mark_best(rows, c.name) for c in shown_columns if c.name in _SHADED_COLUMNS}
+    scales = {
+        c.name: _get_value_range(rows, c.name) for c in shown_columns if c.name in _DRAWN_COLUMNS
+    }
+    best = {
+        c.name: _find_best_rows(rows, c.name) for c in shown_columns if c.name in _SHADED_COLUMNS
+    }
     # One digit more than usual where small rates would look alike.
     digits = {c: c.digits or int(c.interval and rows[c.name].max() < 100) for c in shown_columns}
     lines = []
     part = rows.head(max_lines) if max_lines else rows
-    for index, row, tree in zip(part.index, to_rows(part), tree_titles(rows), strict=False):
+    for index, row, tree in zip(part.index, to_rows(part), format_tree_titles(rows), strict=False):
         cells = [
-            _cell(
+            _make_page_cell(
                 get_interval(row, c.name),
                 digits[c],
                 scales.get(c.name),
@@ -114,12 +118,12 @@ def results_table(group: Group, max_lines: int | None = None) -> ResultsTable:
         marks = [(remark, True) for remark in get_remarks(row)]
         if (lossless := str(row["lossless"])) in names.MARKS:
             marks.insert(0, (names.MARKS[lossless], lossless == "exact_beam"))
-        lines.append(_line(row, tree, cells, tuple(marks)))
+        lines.append(_make_table_row(row, tree, cells, tuple(marks)))
     heads = (DECODER, *((c.title, c.definition) for c in shown_columns))
     return ResultsTable(heads, lines, len(rows) - len(part))
 
 
-def _line(
+def _make_table_row(
     row: Row,
     tree: str,
     cells: Sequence[PageCell | None],
@@ -140,7 +144,7 @@ def _line(
     )
 
 
-def _cell(
+def _make_page_cell(
     found: Interval | None,
     digits: int = 2,
     scale: Scale | None = None,
@@ -158,21 +162,21 @@ def _cell(
     return PageCell(f"{value:.{digits}f}", interval, f"{value:.6g}", mark, best)
 
 
-def _scale(rows: pd.DataFrame, name: str) -> Scale:
+def _get_value_range(rows: pd.DataFrame, name: str) -> Scale:
     columns = [c for c in (name, f"{name}_low", f"{name}_high") if c in rows]
     low = float(rows[columns].min().min())
     high = float(rows[columns].max().max())
     return (low, high) if high > low else (low - 1, high + 1)
 
 
-def _mark_best(rows: pd.DataFrame, name: str) -> Collection[object]:
+def _find_best_rows(rows: pd.DataFrame, name: str) -> Collection[object]:
     """The indices of the best exact cell and of those whose intervals overlap its interval."""
     low = f"{name}_low"
     high = f"{name}_high"
     if low not in rows or high not in rows:
         return ()
     exact = rows[(rows.decoder != "ar") & (rows.lossless == "exact") & rows[low].notna()]
-    exact = select_sound(exact, name)
+    exact = select_undoubted_rows(exact, name)
     if len(exact) < 2:
         return ()
     return {*exact.index[exact[high] >= exact.at[exact[name].idxmax(), low]]}
@@ -181,15 +185,15 @@ def _mark_best(rows: pd.DataFrame, name: str) -> Collection[object]:
 Numbers = list[tuple[Row, list[Interval | None]]]
 
 
-def numbers_by_category(
+def iter_category_numbers(
     group: Group, records: RecordReader
 ) -> Iterator[tuple[str, dict[str, int], list[str], Numbers]]:
     """Yields the speed-ups and the tokens per call of a group whose prompts have categories: of
     both a title; each category with its count of prompts; the names of the columns behind these, of
     all prompts; and each cell's numbers under both, None where it has none.
     """
-    kinds = prompts_by_category(group, records)
-    cells = compute_by_category(group, kinds, records) if kinds else []
+    kinds = group_prompts_by_category(group, records)
+    cells = compute_numbers_by_category(group, kinds, records) if kinds else []
     for column, title in TABLES.items() if cells else ():
         overall = {"overall": column}
         if str(group.rows.iloc[0].task) == SPEC_BENCH and column == "speedup":
@@ -207,12 +211,12 @@ def numbers_by_category(
         yield title, {kind: len(prompts) for kind, prompts in kinds.items()}, [*overall], numbers
 
 
-def category_tables(group: Group, records: RecordReader) -> Iterator[tuple[str, ResultsTable]]:
+def iter_category_tables(group: Group, records: RecordReader) -> Iterator[tuple[str, ResultsTable]]:
     """Title and table of the speed-ups and of the tokens; none without categories."""
-    trees = dict(zip(group.rows.run_id, tree_titles(group.rows), strict=True))
-    for title, counts, overall, numbers in numbers_by_category(group, records):
+    trees = dict(zip(group.rows.run_id, format_tree_titles(group.rows), strict=True))
+    for title, counts, overall, numbers in iter_category_numbers(group, records):
         lines = [
-            _line(row, trees[row["run_id"]], [*map(_cell, cells)])
+            _make_table_row(row, trees[row["run_id"]], [*map(_make_page_cell, cells)])
             for row, cells in numbers
             if any(cells[: len(counts)])
         ]

@@ -25,7 +25,7 @@ IN_TITLES = ("target", "targets", "draft", "task", "temperature")
 """The names that a table's title may have in braces."""
 
 
-def paper_folders() -> dict[str, Path]:
+def find_paper_folders() -> dict[str, Path]:
     """Paper -> ``experiments/PAPER``, ours or of the entry points ``spec_bench.configs``; of two
     that have one name the first, with a warning.
     """
@@ -41,29 +41,29 @@ def paper_folders() -> dict[str, Path]:
 def read_recipe(name: str) -> Mapping[str, Any]:
     """A recipe over the one that it begins with, not to write to. Raises ValueError: no file."""
     paper, _, stem = name.partition("=")
-    path = paper_folders().get(paper, experiments_dir() / paper) / f"{stem}.yaml"
+    path = find_paper_folders().get(paper, experiments_dir() / paper) / f"{stem}.yaml"
     if not path.is_file():
         raise UsageError(f"recipe {name} has no file {path}")
     return read_config(path)
 
 
-def recipe_name(name: str) -> str:
+def read_recipe_name(name: str) -> str:
     """Returns the results folder that a recipe names, ``rsd=exp1`` -> ``rsd-exp1``."""
     return str(read_recipe(name)["name"])
 
 
-def check_experiments(names: Iterable[str], measured: Iterable[str]) -> None:
+def refuse_unknown_experiments(names: Iterable[str], measured: Iterable[str]) -> None:
     """Refuses the name of a results folder that no paper's recipe writes, and that has no rows."""
     measured_names = {*measured}
     for name in (name for name in names if name not in measured_names):
-        paths = [path for folder in paper_folders().values() for path in folder.glob("*.yaml")]
+        paths = [path for folder in find_paper_folders().values() for path in folder.glob("*.yaml")]
         recipes = [f"{path.parent.name}={path.stem}" for path in paths if path.name != PAPER]
-        if name not in (recipe_names := sorted(map(recipe_name, recipes))):
+        if name not in (recipe_names := sorted(map(read_recipe_name, recipes))):
             hint = suggest(name, recipe_names)
             raise UsageError(f"no recipe writes results of the name {name!r}{hint}")
 
 
-def recipe_cells(name: str) -> tuple[str, ...]:
+def list_recipe_cells(name: str) -> tuple[str, ...]:
     """The cells that a recipe lists, as ``decoder:tree`` without other settings; none of a grid."""
     cells = []
     for entry in read_recipe(name).get("cells") or ():
@@ -100,7 +100,7 @@ class Item:
     @property
     def experiments(self) -> tuple[str, ...]:
         """The results folders' names that the recipes write to."""
-        return tuple(recipe_name(recipe) for recipe in self.recipes)
+        return tuple(read_recipe_name(recipe) for recipe in self.recipes)
 
 
 @settings
@@ -170,7 +170,7 @@ class UnprintedTable:
     cells: Mapping[str, tuple[str, ...]]  # block -> its lines, as ``decoder:tree``
     draft: str = ""  # as papers print it; "" where heads draft
 
-    def rows(self, table: int) -> list[Row]:
+    def list_places(self, table: int) -> list[Row]:
         """Returns the places as lines of a reference that have no number."""
         key = {
             "table": str(table),

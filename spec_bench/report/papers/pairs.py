@@ -37,13 +37,13 @@ class PairConfig:
     heads: Mapping[str, str] = field(default_factory=dict)
 
 
-def pair_configs() -> dict[str, PairConfig]:
+def read_pair_configs() -> dict[str, PairConfig]:
     """Returns all pair configs by name, ours and those of other packages."""
-    return _read_pair_configs(tuple(conf_dirs()))
+    return _read_configs_of_pairs(tuple(conf_dirs()))
 
 
 @functools.cache
-def _read_pair_configs(folders: tuple[Path, ...]) -> dict[str, PairConfig]:
+def _read_configs_of_pairs(folders: tuple[Path, ...]) -> dict[str, PairConfig]:
     configs = {}
     for name, path in find_configs("pair", folders).items():
         data = read_config(path)
@@ -63,33 +63,33 @@ def is_embedded(config: PairConfig) -> bool:
 
 
 @functools.cache
-def find_pair(target: str, draft: str) -> str | None:
+def find_pair_config(target: str, draft: str) -> str | None:
     """Returns the config of a paper's pair; None where there is none."""
     matches = (
-        config.name for config in pair_configs().values() if (target, draft) in config.printed
+        config.name for config in read_pair_configs().values() if (target, draft) in config.printed
     )
     return next(matches, None)
 
 
-def drafter_size(row: Mapping[str, Any]) -> str | None:
+def format_drafter_size(row: Mapping[str, Any]) -> str | None:
     """``0.74B`` or ``1.87M``; None where it is not known."""
     if row["decoder"] == "ar":
         return "0"
-    config = pair_configs().get(str(row["pair"]))
+    config = read_pair_configs().get(str(row["pair"]))
     ratio = row.get("parameter_ratio")
     if config is not None and config.target_parameters and ratio and not pd.isna(ratio):
-        return format_parameters(round(float(ratio) * config.target_parameters))
-    count = head_training(str(row.get("draft", ""))).get("parameters")
-    return None if count is None else format_parameters(int(count))
+        return format_parameter_count(round(float(ratio) * config.target_parameters))
+    count = read_head_training(str(row.get("draft", ""))).get("parameters")
+    return None if count is None else format_parameter_count(int(count))
 
 
-def format_parameters(count: int) -> str:
+def format_parameter_count(count: int) -> str:
     """A count of parameters as the papers write it; millions where these would be 0.0 billions."""
     return f"{count / 1e9:.2f}B" if count >= 1e8 else f"{count / 1e6:.2f}M"
 
 
 @functools.cache
-def head_training(draft: str) -> Mapping[str, Any]:
+def read_head_training(draft: str) -> Mapping[str, Any]:
     """Returns ``training.json`` of a folder of heads, or of heads that ship; or nothing."""
     folder = Path(draft)
     if draft.startswith(_EMBEDDED_PREFIX):

@@ -27,8 +27,8 @@ from spec_bench.report.papers.items import (
     Item,
     ProtocolNotes,
     Table,
-    paper_folders,
-    recipe_name,
+    find_paper_folders,
+    read_recipe_name,
 )
 from spec_bench.settings.configs import read_yaml
 from spec_bench.settings.fields import describe_error, one_line, suggest, warn
@@ -46,7 +46,7 @@ Axes = Mapping[str, Mapping[tuple[str, str], int]]
 
 
 @functools.cache
-def load_code(folder: Path, name: str) -> ModuleType | None:
+def import_paper_code(folder: Path, name: str) -> ModuleType | None:
     """Returns a file of a paper's folder by its name without the ending; None where there is none.
     Raises ValueError: Python cannot import it.
 
@@ -78,7 +78,7 @@ def read_claims(folder: Path) -> tuple[Claim, ...]:
     """The claims of a paper's folder; none where it has no ``claims.py``. Raises ValueError: a
     function's docstring does not say what it checks.
     """
-    module = load_code(folder, "claims")
+    module = import_paper_code(folder, "claims")
     if module is None:
         return ()
     claims = []
@@ -115,9 +115,9 @@ class Paper:
         """What it says, and what we check beside it; read when asked for."""
         return read_claims(self.folder)
 
-    def draws(self, figure: Figure) -> Callable[[Any], Iterable[Any]] | None:
+    def find_drawing_function(self, figure: Figure) -> Callable[[Any], Iterable[Any]] | None:
         """The function that draws a figure, ``figure_4`` of ``figures.py``; None without one."""
-        return getattr(load_code(self.folder, "figures"), f"figure_{figure.number}", None)
+        return getattr(import_paper_code(self.folder, "figures"), f"figure_{figure.number}", None)
 
     @property
     def items(self) -> tuple[Item, ...]:
@@ -158,19 +158,19 @@ class Paper:
         """Returns a table's printed numbers; of one that nobody has printed its places."""
         for entry in self.tables:
             if entry.number == table and entry.unprinted is not None:
-                return entry.unprinted.rows(table)
+                return entry.unprinted.list_places(table)
         return self._numbers_by_table.get(str(table), [])
 
 
-def paper_names() -> list[str]:
+def list_paper_names() -> list[str]:
     """Returns the papers that have a data file, ours and those of other packages."""
-    return sorted(paper_folders())
+    return sorted(find_paper_folders())
 
 
-def readable_papers() -> list[Paper]:
+def load_readable_papers() -> list[Paper]:
     """Returns all papers that can be read; any other one is a warning in one line."""
     papers = []
-    for name in paper_names():
+    for name in list_paper_names():
         try:
             paper = load_paper(name)
             paper.claims  # noqa: B018 - imports their file
@@ -182,15 +182,15 @@ def readable_papers() -> list[Paper]:
 
 def find_table(name: str) -> Table:
     """A table by its name, such as ``rsd/7``; ValueError, with the choices, for another one."""
-    return _find(load_paper(name.partition("/")[0]).tables, "table", name)
+    return _find_item(load_paper(name.partition("/")[0]).tables, "table", name)
 
 
 def find_figure(name: str) -> Figure:
     """A figure by its name, such as ``rsd/4``; ValueError, with the choices, for another one."""
-    return _find(load_paper(name.partition("/")[0]).figures, "figure", name)
+    return _find_item(load_paper(name.partition("/")[0]).figures, "figure", name)
 
 
-def _find(items: Sequence[_Kind], kind: str, name: str) -> _Kind:
+def _find_item(items: Sequence[_Kind], kind: str, name: str) -> _Kind:
     for item in items:
         if item.name == name:
             return item
@@ -203,15 +203,15 @@ def _find(items: Sequence[_Kind], kind: str, name: str) -> _Kind:
             parts.append([item_number])
     choices = ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts) or "none"
     message = f"{paper} has no {kind} {number!r}; its {kind}s: {paper}/ {choices}"
-    if (paper_folders()[paper] / f"{number}.yaml").is_file():
+    if (find_paper_folders()[paper] / f"{number}.yaml").is_file():
         message += f"; {number} is a recipe: spec-bench run {paper}={number}"
     raise UsageError(message)
 
 
-def recipes_by_name() -> dict[str, str]:
+def find_recipes_by_name() -> dict[str, str]:
     """Results folder -> recipe, for every recipe that some item names."""
-    items = [item for paper in readable_papers() for item in paper.items]
-    return {recipe_name(recipe): recipe for item in items for recipe in item.recipes}
+    items = [item for paper in load_readable_papers() for item in paper.items]
+    return {read_recipe_name(recipe): recipe for item in items for recipe in item.recipes}
 
 
 @functools.cache
@@ -219,12 +219,12 @@ def load_paper(name: str) -> Paper:
     """Reads a paper's data file. Raises ValueError: no such paper, with the known ones; or an
     invalid entry of the file, with its path and the key.
     """
-    if name not in paper_folders():
-        raise UsageError(f"unknown paper {name!r}; known: {', '.join(paper_names())}")
-    folder = paper_folders()[name]
+    if name not in find_paper_folders():
+        raise UsageError(f"unknown paper {name!r}; known: {', '.join(list_paper_names())}")
+    folder = find_paper_folders()[name]
     data = read_yaml(folder / PAPER)
     try:
-        paper = _paper(name, folder, data)
+        paper = _build_paper(name, folder, data)
     except (KeyError, TypeError, ValueError) as error:
         problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise UsageError(f"{folder / PAPER}: {one_line(problem)}") from error
@@ -234,24 +234,26 @@ def load_paper(name: str) -> Paper:
     return paper
 
 
-def _paper(name: str, folder: Path, data: Any) -> Paper:
+def _build_paper(name: str, folder: Path, data: Any) -> Paper:
     if not isinstance(data, dict):
         raise UsageError("a paper is a mapping with the keys paper, arxiv, machine")
     tables = [
-        check(Table, {**_item(name, entry), "number": number}, of=f"table {number}")
-        for entry in _entries(data, "tables")
-        for number in _numbers(entry.pop("numbers"))
+        check(Table, {**_complete_entry(name, entry), "number": number}, of=f"table {number}")
+        for entry in _pop_entries(data, "tables")
+        for number in _parse_numbers(entry.pop("numbers"))
     ]
     recipe_of = {table.number: table.recipes[0] for table in tables if table.recipes}
     figures = []
-    for entry in _entries(data, "figures"):
+    for entry in _pop_entries(data, "figures"):
         number = entry["number"]
         if "drawing" in entry:
             problem = "drawings are functions in figures.py beside it now: experiments/README.md"
             raise UsageError(f"figure {number}: {problem}")
         # One that shows tables' numbers is measured by the tables' recipe.
         table_recipes = [recipe_of[table] for table in entry.get("tables", ())[:1]]
-        figures.append(check(Figure, _item(name, entry, *table_recipes), of=f"figure {number}"))
+        figures.append(
+            check(Figure, _complete_entry(name, entry, *table_recipes), of=f"figure {number}")
+        )
     if "claims" in data:
         raise UsageError("claims are functions in claims.py beside it now: experiments/README.md")
     protocols = check(ProtocolNotes, data.pop("protocols", {}), "protocols")
@@ -266,7 +268,7 @@ def _paper(name: str, folder: Path, data: Any) -> Paper:
     return paper
 
 
-def _entries(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
+def _pop_entries(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
     """Takes a section's entries out; none where the file has no such section."""
     entries = data.pop(section, None) or []
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
@@ -274,7 +276,7 @@ def _entries(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
     return [dict(entry) for entry in entries]
 
 
-def _item(paper: str, entry: Mapping[str, Any], usual: str = "") -> dict[str, Any]:
+def _complete_entry(paper: str, entry: Mapping[str, Any], usual: str = "") -> dict[str, Any]:
     """Returns an entry with the paper's name and its recipes."""
     return {
         "paper": paper,
@@ -284,7 +286,7 @@ def _item(paper: str, entry: Mapping[str, Any], usual: str = "") -> dict[str, An
     }
 
 
-def _numbers(text: str | Sequence[int]) -> list[int]:
+def _parse_numbers(text: str | Sequence[int]) -> list[int]:
     """``1-27`` or a list."""
     if not isinstance(text, str):
         return [int(number) for number in text]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spec_bench.report.claims.contrast import difference
-from spec_bench.report.data.differences import differences
+from spec_bench.report.claims.contrast import compute_difference
+from spec_bench.report.data.differences import describe_differences
 from spec_bench.report.data.rows import (
     Row,
     get_failure,
@@ -22,11 +22,11 @@ from spec_bench.report.data.rows import (
     get_number_and_ends,
     get_protocol,
     get_reason,
-    get_stall,
+    get_timing_doubt,
 )
 from spec_bench.report.data.seeds import POOLED, SEEDS
 from spec_bench.report.papers.items import Item, PaperColumn
-from spec_bench.report.papers.pairs import drafter_size, is_embedded, pair_configs
+from spec_bench.report.papers.pairs import format_drafter_size, is_embedded, read_pair_configs
 from spec_bench.report.papers.paper import Table, load_paper
 from spec_bench.report.tables.measured import NO_PAIR, MeasuredRows, build_commands
 from spec_bench.report.tables.printed import (
@@ -34,10 +34,10 @@ from spec_bench.report.tables.printed import (
     Place,
     RequestedCell,
     TableSheet,
-    format_tree,
+    format_tree_widths,
     get_printed_number,
-    iter_rivals,
-    lay_out_table,
+    iter_rival_places,
+    lay_out_printed_table,
     list_requests,
 )
 from spec_bench.system.errors import UsageError
@@ -69,15 +69,17 @@ _ALL_KEPT = {"top_k": [0], "top_p": [1]}
 _NO_ROOM = {"prompts_skipped": "left out", "prompts_truncated": "cut in the middle"}
 
 
-def build_tables(item: Table, cells: MeasuredRows, pair: str | None = None) -> list[TableSheet]:
+def build_tables_by_setting(
+    item: Table, cells: MeasuredRows, pair: str | None = None
+) -> list[TableSheet]:
     """A table, once for each way in which its cells were run: rows that differ are not mixed.
 
     The headings name the differences. Commands for missing cells stand below the first. Raises
     ValueError: no such pair.
     """
-    cells = cells.of(item.experiments)
+    cells = cells.for_experiments(item.experiments)
     whole_sheet = build_table(item, cells, pair)
-    parts = cells.apart(whole_sheet.wanted)
+    parts = cells.split_by_runs(whole_sheet.wanted)
     if len(parts) == 1:
         return [whole_sheet]
     sheets: list[TableSheet] = []
@@ -91,27 +93,27 @@ def build_tables(item: Table, cells: MeasuredRows, pair: str | None = None) -> l
 
 def build_table(item: Table, cells: MeasuredRows, pair: str | None = None) -> TableSheet:
     """A table with its measured cells, notes and commands, of a pair or of the paper's pairs."""
-    cells = cells.of(item.experiments)
+    cells = cells.for_experiments(item.experiments)
     if pair is not None:
-        check_pair(item, pair, cells)
-    sheet = fill_in(lay_out_table(item.name, pair), cells)
+        refuse_unknown_pair(item, pair, cells)
+    sheet = fill_in_measured(lay_out_printed_table(item.name, pair), cells)
     paper = load_paper(item.paper)
-    requests = lay_out_table(item.name, None).wanted
+    requests = lay_out_printed_table(item.name, None).wanted
     pairs = sorted({request.pair for request in requests})
     if sheet.measured:
-        ours = _notes(item, sheet, cells, pair, pairs)
+        ours = _list_notes(item, sheet, cells, pair, pairs)
     else:
-        ours = _notes_unmeasured(item, sheet, cells, pair)
-    missing = cells.missing(sheet.wanted)
+        ours = _list_unmeasured_notes(item, sheet, cells, pair)
+    missing = cells.list_missing(sheet.wanted)
     commands = build_commands(item.recipes[0], missing, cells) if item.recipes else []
-    notes = (*sheet.notes, *_note_lost_numbers(paper.get_numbers(item.number)), *ours)
+    notes = (*sheet.notes, *_note_lost_printed_numbers(paper.get_numbers(item.number)), *ours)
     return replace(sheet, notes=notes, commands=tuple(commands))
 
 
-def check_pair(item: Item, pair: str, cells: MeasuredRows) -> None:
+def refuse_unknown_pair(item: Item, pair: str, cells: MeasuredRows) -> None:
     """Refuses a pair that neither has a config nor was measured; the message has the choices."""
-    measured_pairs = cells.pairs()
-    if pair not in (*pair_configs(), *measured_pairs):
+    measured_pairs = cells.list_pairs()
+    if pair not in (*read_pair_configs(), *measured_pairs):
         raise UsageError(
             f"unknown pair {pair!r}; measured below {str(cells.results)!r}: "
             f"{', '.join(measured_pairs) or 'none'}; spec-bench ls pairs lists the papers', "
@@ -120,21 +122,21 @@ def check_pair(item: Item, pair: str, cells: MeasuredRows) -> None:
         )
 
 
-def fill_in(sheet: TableSheet, measured: MeasuredRows) -> TableSheet:
+def fill_in_measured(sheet: TableSheet, measured: MeasuredRows) -> TableSheet:
     """The table with its measured values; a line that the paper has not is left out where it was
     not measured, or where another line shows its rows.
     """
     heads = {column.name: column for column in sheet.columns}
     places = []
     for place in sheet.places:
-        rows = [measured.row(request) for request in place["asked"]]
+        rows = [measured.find_row(request) for request in place["asked"]]
         value = _find_value(place, heads[place["column"]], rows, measured)
         places.append(place | value | {"row": rows[0] if rows else None})
     own = {id(place["row"]) for place in places if place["row"] and not place["extra"]}
     new = {place["line"] for place in places if place["ours"]}
     new -= {place["line"] for place in places if id(place["row"]) in own}
     places = [place for place in places if not place["extra"] or place["line"] in new]
-    for sign, rivals in iter_rivals(places, sheet.columns):
+    for sign, rivals in iter_rival_places(places, sheet.columns):
         exact = [place for place in rivals if place["ours"] and not place["mark"]]
         ends = [sorted((sign * place["low"], sign * place["high"])) for place in exact]
         if len(exact) > 1 and not np.isnan(ends).any():
@@ -157,7 +159,7 @@ def _find_value(
     known_rows = [row for row in rows if row]
     for row in known_rows:
         number = column.by_protocol.get(get_protocol(row), place["number"])
-        value = _value(row, number, column.scale)
+        value = _read_value(row, number, column.scale)
         if value is None:
             return {"state": get_reason(row, place["number"]) or place["empty"] or NO_VALUE}
         values.append(value)
@@ -166,14 +168,14 @@ def _find_value(
     ours = values[0]
     if len(values) > 1:
         mark = values[0]["mark"] or values[1]["mark"]
-        ours = {"mark": mark, **_compare(place, column, known_rows, values, cells)}
+        ours = {"mark": mark, **_compare_two_cells(place, column, known_rows, values, cells)}
     is_comparable = place["papers"] and not ours.get("doubted")
     printed = get_printed_number(place) if is_comparable else nan
     gap = ours.get("value", nan) - printed
     return {**ours, "number": number, "ours": True, "difference": gap}
 
 
-def _compare(
+def _compare_two_cells(
     place: Place,
     column: PaperColumn,
     rows: Sequence[Row],
@@ -184,7 +186,7 @@ def _compare(
     is_ratio = place["compared"] == "over"
     if is_ratio and rows[0] is rows[1]:
         return dict.fromkeys(_ENDS, 1.0)
-    gap = difference([[(rows[:1], rows[1:])]], place["number"], cells.records, is_ratio)
+    gap = compute_difference([[(rows[:1], rows[1:])]], place["number"], cells.records, is_ratio)
     if gap is None or gap.ends is None:
         ours, theirs = (number["value"] for number in values)
         value = ours / theirs if is_ratio else ours - theirs
@@ -195,7 +197,7 @@ def _compare(
 
 
 def _explain_absence(request: RequestedCell, cells: MeasuredRows) -> str:
-    nearest = cells.row(request.any_sampling)
+    nearest = cells.find_row(request.any_sampling)
     if nearest is None:
         return NOT_RUN
     asked = {name: getattr(request, name) for name in SAMPLING}
@@ -203,24 +205,24 @@ def _explain_absence(request: RequestedCell, cells: MeasuredRows) -> str:
     return f"at {', '.join(unlike)} alone"
 
 
-def _value(row: Row, number: str, scale: float) -> dict[str, Any] | None:
+def _read_value(row: Row, number: str, scale: float) -> dict[str, Any] | None:
     """Returns a row's value of a column with its mark; None where it is empty."""
     lossless = str(row.get("lossless", "exact"))
-    doubt = get_stall(row, number).partition(":")[0]
+    doubt = get_timing_doubt(row, number).partition(":")[0]
     mark = doubt if lossless in ("exact", "nan", "") else lossless
     if number == "tree":
-        return {"text": format_tree(str(row["decoder"]), str(row["spec"])), "mark": mark}
+        return {"text": format_tree_widths(str(row["decoder"]), str(row["spec"])), "mark": mark}
     if number == "setting":
         return {"text": str(row["spec"]), "mark": mark}
     if number == "size":
-        text = drafter_size(row)
+        text = format_drafter_size(row)
         return None if text is None else {"text": text, "mark": mark}
     ends = zip(_ENDS, get_number_and_ends(row, number), strict=True)
     numbers: dict[str, Any] = {name: each * scale for name, each in ends if each is not None}
     return {**numbers, "mark": mark, "doubted": bool(doubt)} if "value" in numbers else None
 
 
-def _notes(
+def _list_notes(
     item: Table,
     sheet: TableSheet,
     cells: MeasuredRows,
@@ -229,7 +231,7 @@ def _notes(
 ) -> list[str]:
     requests = list_requests(sheet.places)
     measured_places = [place for place in sheet.places if place["ours"]]
-    measured_rows = filter(None, map(cells.row, requests))
+    measured_rows = filter(None, map(cells.find_row, requests))
     rows = [row for row in measured_rows if row["status"] != "failed"]
     source = f"Paper: measured on {load_paper(item.paper).machine}."
     if item.unprinted is not None:
@@ -241,9 +243,9 @@ def _notes(
     ]
     if any(column.best for column in sheet.columns):
         notes.append(BEST if item.unprinted is None else OURS_BEST)
-    notes += _stand_in_notes(sheet)
+    notes += _note_stand_in_drafts(sheet)
     if pair is not None and pair not in paper_pairs:
-        config = pair_configs().get(pair)
+        config = read_pair_configs().get(pair)
         small = ", small models on invented text" if config and is_embedded(config) else ""
         pair_text = (
             "not the paper's: nothing is subtracted. Ratios to plain decoding (tokens a call, "
@@ -261,18 +263,18 @@ def _notes(
             f"{len(foreign_rows)} of {len(rows)} cells come from other experiments "
             f"({experiments}): their speeds were not measured side by side with the rest."
         )
-    notes += cells.whole.left_out(requests)
-    notes += _stop_notes(rows)
-    notes += dict.fromkeys([*_turn_notes(rows), *_overlong_notes(rows)])
-    notes += differences(rows, {place["number"] for place in measured_places})
+    notes += cells.whole.describe_left_out(requests)
+    notes += _note_stop_rules(rows)
+    notes += dict.fromkeys([*_note_turn_rules(rows), *_note_overlong_prompts(rows)])
+    notes += describe_differences(rows, {place["number"] for place in measured_places})
     marks = {place["mark"] for place in measured_places}
     never_best = "Such rows never stand out as best."
     notes += [f"Ours, {doubt}." for doubt in names.summarise_doubts(rows)]
     notes += [f"{text} {never_best}" for mark, text in MEANINGS.items() if mark in marks]
-    return [*notes, *_search_notes(item, sheet, cells), *_comparison_notes(measured_places)]
+    return [*notes, *_note_tree_search(item, sheet, cells), *_note_compared_values(measured_places)]
 
 
-def _notes_unmeasured(
+def _list_unmeasured_notes(
     item: Table, sheet: TableSheet, cells: MeasuredRows, asked: str | None
 ) -> list[str]:
     """Returns the notes of an unmeasured table, with the pairs that have measured cells."""
@@ -283,19 +285,19 @@ def _notes_unmeasured(
     pairs = sorted({request.pair for request in sheet.wanted})
     source = "Paper's numbers only: no" if item.unprinted is None else "Nobody has printed it: no"
     place = f"cell of this table was run on {_format_names(pairs)}" if pairs else NO_PAIR
-    notes += [f"{source} {place}.", *cells.whole.left_out(sheet.wanted)]
+    notes += [f"{source} {place}.", *cells.whole.describe_left_out(sheet.wanted)]
     other_pairs = [
         pair
-        for pair in cells.pairs({request.task for request in sheet.wanted})
+        for pair in cells.list_pairs({request.task for request in sheet.wanted})
         if pair not in pairs
-        and any(cells.row(request._replace(pair=pair)) for request in sheet.wanted)
+        and any(cells.find_row(request._replace(pair=pair)) for request in sheet.wanted)
     ]
     if other_pairs and asked is None:
         notes.append(
             f"Some of it was measured on {', '.join(other_pairs)}: "
             f"add --pair {other_pairs[0]} to see it."
         )
-    return [*notes, *_stand_in_notes(sheet)]
+    return [*notes, *_note_stand_in_drafts(sheet)]
 
 
 def _format_origin(rows: Sequence[Row]) -> str:
@@ -306,12 +308,12 @@ def _format_origin(rows: Sequence[Row]) -> str:
     count = f"{prompts[0]}" if len(prompts) == 1 else f"{prompts[0]} to {prompts[-1]}"
     files = sorted({str(row["file"]) for row in rows})
     return (
-        f"pair {_format_names(pairs)}, {count} prompts a cell, {_sizes(rows)}, "
+        f"pair {_format_names(pairs)}, {count} prompts a cell, {_describe_sizes(rows)}, "
         f"seed {_format_names([str(s) for s in seeds])}, from {_format_names(files)}"
     )
 
 
-def _sizes(rows: Sequence[Row]) -> str:
+def _describe_sizes(rows: Sequence[Row]) -> str:
     """Machines, temperatures, batch sizes and lengths of answers of the rows shown."""
     told = []
     for name in ("machine", *SAMPLING, "batch_size", "max_new_tokens"):
@@ -323,8 +325,8 @@ def _sizes(rows: Sequence[Row]) -> str:
     return ", ".join(told)
 
 
-def _stand_in_notes(sheet: TableSheet) -> list[str]:
-    configs = map(pair_configs().get, sorted({request.pair for request in sheet.wanted}))
+def _note_stand_in_drafts(sheet: TableSheet) -> list[str]:
+    configs = map(read_pair_configs().get, sorted({request.pair for request in sheet.wanted}))
     return [
         f"Pair {config.name} drafts with {', '.join(config.drafts)} in place of the paper's draft "
         f"({config.stand_in})."
@@ -333,7 +335,7 @@ def _stand_in_notes(sheet: TableSheet) -> list[str]:
     ]
 
 
-def _stop_notes(rows: Sequence[Row]) -> list[str]:
+def _note_stop_rules(rows: Sequence[Row]) -> list[str]:
     """Stops of answers beside the end of sequence, by task: papers let some of them run on."""
     task_and_rule = dict.fromkeys((row["task"], row.get("stop_rule")) for row in rows)
     rules = group_by_key((task, rule) for task, rule in task_and_rule if isinstance(rule, str))
@@ -346,7 +348,7 @@ def _stop_notes(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _turn_notes(rows: Sequence[Row]) -> Iterator[str]:
+def _note_turn_rules(rows: Sequence[Row]) -> Iterator[str]:
     """Notes on the rules of conversations: a score by other rules is not the published one."""
     for row in rows:
         if (turns_kind := row.get("later_turns")) in _CONTINUED:
@@ -356,7 +358,7 @@ def _turn_notes(rows: Sequence[Row]) -> Iterator[str]:
             yield f"Ours, {names.task_title(row['task'])}: {limit_text}{continued}."
 
 
-def _overlong_notes(rows: Sequence[Row]) -> Iterator[str]:
+def _note_overlong_prompts(rows: Sequence[Row]) -> Iterator[str]:
     """Prompts that the models had no room for: papers do not report on theirs."""
     for row in rows:
         for column, action in _NO_ROOM.items():
@@ -366,17 +368,17 @@ def _overlong_notes(rows: Sequence[Row]) -> Iterator[str]:
                 yield f"{place}: {prompts} {action}, too long for the models (task.overlong)."
 
 
-def _search_notes(item: Table, sheet: TableSheet, cells: MeasuredRows) -> list[str]:
+def _note_tree_search(item: Table, sheet: TableSheet, cells: MeasuredRows) -> list[str]:
     """The number of trees that a fastest one was searched among; the tree of an ablation."""
     notes = []
     for decoder, note in item.searched.items():
         requests = [e for e in sheet.wanted if e.pick == "fastest" and e.decoder == decoder]
         among = cells
-        found_rows = filter(None, map(cells.row, requests))
+        found_rows = filter(None, map(cells.find_row, requests))
         if any(row.get("stage") == "confirm" for row in found_rows):
             note = _CONFIRMED
             among = cells.whole
-        if counts := {*map(among.trees, requests)} - {0}:
+        if counts := {*map(among.count_trees, requests)} - {0}:
             fewest = min(counts)
             highest = max(counts)
             notes.append(
@@ -387,17 +389,19 @@ def _search_notes(item: Table, sheet: TableSheet, cells: MeasuredRows) -> list[s
     # Trees with one node a level that a decoder of trees was picked with.
     chains: dict[str, dict[str, None]] = {}
     for request in sheet.wanted:
-        row = cells.row(request) if request.pick != "spec" and request.decoder != "sd" else None
+        row = (
+            cells.find_row(request) if request.pick != "spec" and request.decoder != "sd" else None
+        )
         if row is not None and {*(parse(str(row["spec"])).widths or ())} == {1}:
             trees = chains.setdefault(names.decoder_style(request.decoder).title, {})
-            trees[format_tree(request.decoder, str(row["spec"]))] = None
+            trees[format_tree_widths(request.decoder, str(row["spec"]))] = None
     notes += [
         f"Ours, {title}: {' and '.join(trees)}, where picked, is a plain chain, one candidate a "
         "level: no more than SD."
         for title, trees in chains.items()
     ]
     common = [
-        (request.pair, cells.common_spec(request))
+        (request.pair, cells.find_ablation_spec(request))
         for request in sheet.wanted
         if request.pick == "common"
     ]
@@ -407,7 +411,7 @@ def _search_notes(item: Table, sheet: TableSheet, cells: MeasuredRows) -> list[s
     return notes
 
 
-def _comparison_notes(places: Sequence[Place]) -> list[str]:
+def _note_compared_values(places: Sequence[Place]) -> list[str]:
     """Notes on the intervals of values that compare two cells, or on their absence."""
     quantity = "ratio" if any(place["compared"] == "over" for place in places) else "difference"
     # Both ends of a cell over itself are 1: no estimate.
@@ -427,7 +431,7 @@ def _format_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:3])} and {len(names) - 3} more"
 
 
-def _note_lost_numbers(numbers: Iterable[Number]) -> list[str]:
+def _note_lost_printed_numbers(numbers: Iterable[Number]) -> list[str]:
     """Notes on printed numbers that the copy of a paper has lost, with reasons and candidates."""
     twins_by_tree: dict[str, list[str]] = {}
     uncertain: dict[str, list[str]] = {}

@@ -18,24 +18,24 @@ from pathlib import Path
 import pandas as pd
 
 from spec_bench.report.data.counts import RecordReader
-from spec_bench.report.data.differences import task_config
+from spec_bench.report.data.differences import read_task_config
 from spec_bench.report.data.rows import (
     MODELS_APART,
     Row,
-    check_models,
     get_number,
     get_protocol,
-    get_stall,
+    get_timing_doubt,
     read_rows,
+    refuse_or_separate_models,
     select_experiments,
-    split,
+    split_by_settings,
     to_rows,
 )
 from spec_bench.report.data.seeds import pool_seeds
-from spec_bench.report.papers.items import Item, read_recipe, recipe_cells
-from spec_bench.report.papers.pairs import find_pair, is_embedded, pair_configs
+from spec_bench.report.papers.items import Item, list_recipe_cells, read_recipe
+from spec_bench.report.papers.pairs import find_pair_config, is_embedded, read_pair_configs
 from spec_bench.report.papers.paper import Figure, Paper
-from spec_bench.report.tables.printed import SAMPLING, RequestedCell, lay_out_table
+from spec_bench.report.tables.printed import SAMPLING, RequestedCell, lay_out_printed_table
 from spec_bench.settings.override_values import quote_text
 from spec_bench.system import files
 from spec_bench.system.files import ON_GPU, format_training_command, parse_training_folder
@@ -58,21 +58,21 @@ class MeasuredRows:
     ) -> None:
         self.results = results  # the folder that commands for missing cells write to
         self.protocol = protocol  # that was asked for; None: any
-        # whole: see ``apart``
+        # whole: see ``split_by_runs``
         self.records = RecordReader(Path(files.RESULTS))
         self.whole = self
         self.rows = pool_seeds(rows, self.records)  # as read, seeds pooled
         self.listed: list[Row] = to_rows(self.rows)
-        self._aliases = _find_aliases(self.rows)
+        self._aliases = _find_pair_aliases(self.rows)
         self._of: dict[tuple[str, ...], MeasuredRows] = {}
         # Rows by what tables ask for, the preferred ones first.
         self._cells = group_by_key(
             ((self._aliases.get(row["pair"], row["pair"]), *(row[name] for name in _CELL)), row)
-            for row in sorted(self.listed, key=_preference)
+            for row in sorted(self.listed, key=_make_preference_key)
         )
 
     @classmethod
-    def below(
+    def read_below(
         cls, folder: Path, experiments: Collection[str] = (), protocol: str | None = None
     ) -> MeasuredRows:
         """Returns all results files below a results folder, or those of experiments if there; of a
@@ -82,13 +82,15 @@ class MeasuredRows:
         rows = read_rows([path for path in paths if path.parent.name in experiments] or paths)
         if protocol:
             rows = rows[[get_protocol(row) == protocol for row in to_rows(rows)]]
-        return cls(check_models(rows) if MODELS_APART.get() else rows, folder, protocol)
+        return cls(
+            refuse_or_separate_models(rows) if MODELS_APART.get() else rows, folder, protocol
+        )
 
-    def pairs(self, tasks: Collection[str] = ()) -> list[str]:
+    def list_pairs(self, tasks: Collection[str] = ()) -> list[str]:
         """Names of the pairs that have rows, of these tasks."""
         return sorted({pair for pair, task, *_ in self._cells if not tasks or task in tasks})
 
-    def of(self, experiments: tuple[str, ...]) -> MeasuredRows:
+    def for_experiments(self, experiments: tuple[str, ...]) -> MeasuredRows:
         """Returns the rows of each pair for these experiments (``select_experiments``)."""
         if experiments not in self._of:
             pairs = self.rows.groupby(self.rows.pair.replace(self._aliases)) if self.listed else []
@@ -100,14 +102,14 @@ class MeasuredRows:
             )
         return self._of[experiments]
 
-    def row(self, request: RequestedCell) -> Row | None:
+    def find_row(self, request: RequestedCell) -> Row | None:
         """Returns what a place asks for, by its pick; None: it was not run."""
         fits = self._find_rows(request)
         spec = request.spec
         if request.pick == "fastest":
             return pick_fastest(fits)
         if request.pick == "common":
-            spec = self.common_spec(request)
+            spec = self.find_ablation_spec(request)
         elif request.pick == "same depth":
             fastest = pick_fastest(self._find_rows(request._replace(decoder=request.among[0])))
             spec = "" if fastest is None else str(len(parse(fastest["spec"]).numbers))
@@ -115,7 +117,7 @@ class MeasuredRows:
         matches += fits if request.pick == "preferred" else []
         return matches[0] if matches else None
 
-    def left_out(self, requests: Sequence[RequestedCell]) -> list[str]:
+    def describe_left_out(self, requests: Sequence[RequestedCell]) -> list[str]:
         """Says how many rows fit what is asked for but for their sampling."""
         asked_values = {name: {getattr(request, name) for request in requests} for name in SAMPLING}
         fits = (row for e in requests for row in self._find_rows(e.any_sampling))
@@ -126,19 +128,19 @@ class MeasuredRows:
         counts = sorted(unlike.items())
         return [f"Left out: {format_count(n, 'row')} at {text}." for text, n in counts if text]
 
-    def missing(self, requests: Iterable[RequestedCell]) -> tuple[RequestedCell, ...]:
+    def list_missing(self, requests: Iterable[RequestedCell]) -> tuple[RequestedCell, ...]:
         """Returns the asked cells without numbers, failed ones included."""
-        rows = ((request, self.row(request)) for request in requests)
+        rows = ((request, self.find_row(request)) for request in requests)
         return tuple(request for request, row in rows if row is None or row["status"] == "failed")
 
-    def apart(self, requests: Iterable[RequestedCell]) -> list[tuple[str, MeasuredRows]]:
+    def split_by_runs(self, requests: Iterable[RequestedCell]) -> list[tuple[str, MeasuredRows]]:
         """Parts whose rows agree in the settings of runs, as far as these cells are concerned, each
         with its distinctive settings, one that a search confirmed first; this alone where nothing
         differs.
         """
         fits = {id(row) for request in requests for row in self._find_rows(request)}
         rows = self.rows[[id(row) in fits for row in self.listed]]
-        parts = split(check_models(rows), _SHOWN) if fits else []
+        parts = split_by_settings(refuse_or_separate_models(rows), _SHOWN) if fits else []
         if len(parts) < 2:
             return [("", self)]
         parts.sort(key=lambda part: not ("stage" in part[1] and (part[1].stage == "confirm").any()))
@@ -147,11 +149,11 @@ class MeasuredRows:
             part.whole = self
         return results
 
-    def trees(self, request: RequestedCell) -> int:
+    def count_trees(self, request: RequestedCell) -> int:
         """Returns how many trees of the asked decoder have numbers."""
-        return len(_list_trees(self._find_rows(request)))
+        return len(_select_row_of_each_tree(self._find_rows(request)))
 
-    def common_spec(self, request: RequestedCell) -> str:
+    def find_ablation_spec(self, request: RequestedCell) -> str:
         """An ablation's tree: the asked one if measured, else most of its decoders', if any."""
         counts: Counter[str] = Counter()
         for decoder, attention in product(request.among, (True, False)):
@@ -168,7 +170,7 @@ class MeasuredRows:
         return [row for row in rows if all(row[name] == e for name, e in asked)]
 
 
-def _list_trees(fits: Iterable[Row]) -> list[Row]:
+def _select_row_of_each_tree(fits: Iterable[Row]) -> list[Row]:
     """Returns the first row with numbers of each tree."""
     trees = group_by_key((str(row["spec"]), row) for row in fits if row["status"] != "failed")
     return [rows[0] for rows in trees.values()]
@@ -179,13 +181,13 @@ def pick_fastest(fits: Iterable[Row]) -> Row | None:
     its screening only picked whom to confirm.
     """
     return max(
-        (row for row in _list_trees(fits) if get_number(row, "speedup") is not None),
-        key=lambda row: (row.get("stage") == "confirm", not get_stall(row), row["speedup"]),
+        (row for row in _select_row_of_each_tree(fits) if get_number(row, "speedup") is not None),
+        key=lambda row: (row.get("stage") == "confirm", not get_timing_doubt(row), row["speedup"]),
         default=None,
     )
 
 
-def _preference(row: Row) -> tuple[float, ...]:
+def _make_preference_key(row: Row) -> tuple[float, ...]:
     """Where a row stands among those that fit: the least is preferred, unknown numbers last."""
     sizes = (get_number(row, name) for name in ("batch_size", "temperature", "seed", "top_k"))
     return (
@@ -197,9 +199,9 @@ def _preference(row: Row) -> tuple[float, ...]:
     )
 
 
-def _find_aliases(rows: pd.DataFrame) -> dict[str, str]:
+def _find_pair_aliases(rows: pd.DataFrame) -> dict[str, str]:
     """Label in the results -> pair config, for labels made from the models' names."""
-    configs = pair_configs()
+    configs = read_pair_configs()
     by_models = {(each.target, ",".join(each.drafts)): name for name, each in configs.items()}
     labels = rows.reindex(columns=["pair", "target", "draft"]).drop_duplicates()
     return {
@@ -238,28 +240,28 @@ class TableProgress:
 def list_wanted_cells(paper: Paper, item: Item) -> tuple[RequestedCell, ...]:
     """Returns the measured cells that a table or figure needs of the paper's pairs."""
     if not isinstance(item, Figure):
-        return lay_out_table(item.name, None).wanted
+        return lay_out_printed_table(item.name, None).wanted
     if item.tables:
-        sheets = (lay_out_table(f"{paper.name}/{number}", None) for number in item.tables)
+        sheets = (lay_out_printed_table(f"{paper.name}/{number}", None) for number in item.tables)
         return tuple(dict.fromkeys(request for sheet in sheets for request in sheet.wanted))
     sampling = item.sampling
     limits = sampling.get("top_k"), sampling.get("top_p")
     temperatures = item.temperatures or (sampling.get("temperature"),)
-    cells = [cell.partition(":") for cell in item.cells or recipe_cells(item.recipes[0])]
+    cells = [cell.partition(":") for cell in item.cells or list_recipe_cells(item.recipes[0])]
     requests = {
         RequestedCell(pair, task, decoder, spec, temperature, *limits): None
         for models, task, temperature in product(item.pairs, item.tasks, temperatures)
-        if (pair := find_pair(*models)) is not None
+        if (pair := find_pair_config(*models)) is not None
         for decoder, _, spec in cells
     }
     return tuple(requests)
 
 
-def compute_progress(
+def compute_progress_by_pair(
     paper: Paper, item: Item, cells: MeasuredRows, pair: str | None = None
 ) -> list[TableProgress]:
     """Each of the paper's pairs, then other measured pairs; or this pair only."""
-    cells = cells.of(item.experiments)
+    cells = cells.for_experiments(item.experiments)
     requests = list_wanted_cells(paper, item)
     pairs = list(dict.fromkeys(request.pair for request in requests))
 
@@ -267,24 +269,26 @@ def compute_progress(
         is_other = name not in pairs
         own = (request for request in requests if is_other or request.pair == name)
         wanted = tuple(dict.fromkeys(request._replace(pair=name) for request in own))
-        return TableProgress(name, not is_other, wanted, cells.missing(wanted))
+        return TableProgress(name, not is_other, wanted, cells.list_missing(wanted))
 
     if pair is not None:
         return [share(pair)]
-    measured_pairs = cells.pairs({request.task for request in requests})
+    measured_pairs = cells.list_pairs({request.task for request in requests})
     other_shares = [share(name) for name in measured_pairs if name not in pairs]
     return [*map(share, pairs), *(request for request in other_shares if request.measured)]
 
 
-def list_paper(paper: Paper, cells_measured: MeasuredRows, pair: str | None = None) -> str:
+def format_paper_progress(
+    paper: Paper, cells_measured: MeasuredRows, pair: str | None = None
+) -> str:
     """Returns a paper's items, one line each, then the commands for missing cells."""
     lines = [f"{paper.title} (arXiv:{paper.arxiv})"]
     by_recipe: dict[str, list[tuple[Item, list[RequestedCell]]]] = {}
     for item in paper.items:
-        shares = compute_progress(paper, item, cells_measured, pair) if item.recipes else []
-        title = lay_out_table(item.name, None).title if item.kind == "table" else item.title
+        shares = compute_progress_by_pair(paper, item, cells_measured, pair) if item.recipes else []
+        title = lay_out_printed_table(item.name, None).title if item.kind == "table" else item.title
         lines.append(f"  {f'{item.kind} {item.name}':<20}{title}")
-        lines.append(f"  {'':<20}  {_state(item, shares)}")
+        lines.append(f"  {'':<20}  {_format_progress(item, shares)}")
         for recipe in item.recipes[:1]:
             shown_shares = [p for p in shares if p.in_paper or pair is not None]
             missing = [cell for progress in shown_shares for cell in progress.missing]
@@ -305,7 +309,7 @@ def list_paper(paper: Paper, cells_measured: MeasuredRows, pair: str | None = No
     return "\n".join(lines) + "\n"
 
 
-def _state(item: Item, shares: Sequence[TableProgress]) -> str:
+def _format_progress(item: Item, shares: Sequence[TableProgress]) -> str:
     """Cells measured of cells needed, pairs with equal counts together."""
     if isinstance(item, Figure) and item.command:
         return f"{item.how}: {item.command}"
@@ -344,29 +348,32 @@ def build_commands(
         ((tuple(names), temperatures), pair) for (pair, temperatures), names in tasks.items()
     )
     runs = [
-        _command(
+        _format_command(
             recipe,
-            (*group, *words, *_limits(recipe, labels, names, cells)),
+            (*group, *words, *_list_limit_settings(recipe, labels, names, cells)),
             names,
             temperatures,
             cells.results,
         )
         for (names, temperatures), labels in pairs.items()
-        for group in _groups(labels, cells)
+        for group in _group_pairs_by_engine(labels, cells)
     ]
-    return [*_trainings(recipe, [label for labels in pairs.values() for label in labels]), *runs]
+    return [
+        *_iter_training_commands(recipe, [label for labels in pairs.values() for label in labels]),
+        *runs,
+    ]
 
 
-def _limits(
+def _list_limit_settings(
     recipe: str, pairs: Collection[str], tasks: Collection[str], cells: MeasuredRows
 ) -> list[str]:
     """Returns the settings that keep the prompts and limits of the rows beside."""
     recipe_values = read_recipe(recipe)
-    rows = cells.of((str(recipe_values["name"]),)).rows
+    rows = cells.for_experiments((str(recipe_values["name"]),)).rows
     if not {"pair", "task", "prompts", "max_new_tokens"} <= {*rows.columns}:
         return []
     rows = rows[rows.pair.isin(pairs)]
-    usual = {task_config(task).get("generation", {}).get("max_new_tokens") for task in tasks}
+    usual = {read_task_config(task).get("generation", {}).get("max_new_tokens") for task in tasks}
     limits = []
     for column, key, default_values in (
         ("prompts", "prompts", {recipe_values.get("prompts")}),
@@ -378,29 +385,34 @@ def _limits(
     return limits
 
 
-def _trainings(recipe: str, pairs: Iterable[str]) -> Iterator[str]:
+def _iter_training_commands(recipe: str, pairs: Iterable[str]) -> Iterator[str]:
     """Yields what trains the heads of a recipe's cells; run twice it ends at once."""
-    kinds = {decoder_parts(cell.partition(":")[0])[0] for cell in recipe_cells(recipe)}
+    kinds = {decoder_parts(cell.partition(":")[0])[0] for cell in list_recipe_cells(recipe)}
     for pair in dict.fromkeys(pairs):
-        config = pair_configs().get(pair)
+        config = read_pair_configs().get(pair)
         for kind, heads in config.heads.items() if config else ():
             if config and kind in kinds and (name := parse_training_folder(Path(heads))):
                 yield format_training_command(kind, f"pair={pair}", name, not is_embedded(config))
 
 
-def _groups(labels: Sequence[str], cells: MeasuredRows) -> list[tuple[str, ...]]:
+def _group_pairs_by_engine(labels: Sequence[str], cells: MeasuredRows) -> list[tuple[str, ...]]:
     """Pairs that have a config and decode in one way at once, any other pair by its models."""
     by_engine = group_by_key(
-        (_engine(label, cells), label) for label in labels if label in pair_configs()
+        (_list_engine_settings(label, cells), label)
+        for label in labels
+        if label in read_pair_configs()
     )
-    other_labels = [label for label in labels if label not in pair_configs()]
+    other_labels = [label for label in labels if label not in read_pair_configs()]
     return [
         *((f"pair={','.join(names)}", *engine) for engine, names in by_engine.items()),
-        *((*_models(label, cells), *_engine(label, cells)) for label in other_labels),
+        *(
+            (*_list_model_settings(label, cells), *_list_engine_settings(label, cells))
+            for label in other_labels
+        ),
     ]
 
 
-def _engine(label: str, cells: MeasuredRows) -> tuple[str, ...]:
+def _list_engine_settings(label: str, cells: MeasuredRows) -> tuple[str, ...]:
     """Returns the settings that put a pair's cells on a GPU, with passes run as in its rows there,
     those that take its rows' prompts, and the one that spreads a target over several GPUs.
 
@@ -408,7 +420,7 @@ def _engine(label: str, cells: MeasuredRows) -> tuple[str, ...]:
     folder where their rows did, or where the engine finds. No table mixes rows whose passes ran in
     different ways.
     """
-    config = pair_configs().get(label)
+    config = read_pair_configs().get(label)
     if config is not None and is_embedded(config):
         return ()
     rows = [row for row in cells.listed if row["pair"] == label]
@@ -429,7 +441,7 @@ def _engine(label: str, cells: MeasuredRows) -> tuple[str, ...]:
     return (ON_GPU, *([f"engine.compile={modes[0]}"] if is_other else []), *spread, *source)
 
 
-def _command(
+def _format_command(
     recipe: str,
     pair: tuple[str, ...],
     tasks: Sequence[str],
@@ -447,7 +459,7 @@ def _command(
     return shlex.join([*words, *results_word])
 
 
-def _models(label: str, cells: MeasuredRows) -> tuple[str, ...]:
+def _list_model_settings(label: str, cells: MeasuredRows) -> tuple[str, ...]:
     rows = (row for row in cells.listed if row["pair"] == label and not pd.isna(row.get("draft")))
     if (row := next(rows, None)) is None:
         return (f"pair={label}",)

@@ -19,8 +19,8 @@ from math import isnan, nan
 from typing import Any, NamedTuple
 
 from spec_bench.report.claims.contrast import is_lower_better
-from spec_bench.report.papers.items import PaperColumn, Pick, TableLines, recipe_cells
-from spec_bench.report.papers.pairs import find_pair
+from spec_bench.report.papers.items import PaperColumn, Pick, TableLines, list_recipe_cells
+from spec_bench.report.papers.pairs import find_pair_config
 from spec_bench.report.papers.paper import Table, find_table, load_paper
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
@@ -114,7 +114,7 @@ class TableSheet:
         """What its columns show, each once."""
         return list(dict.fromkeys(column.metrics[0] for column in self.columns))
 
-    def only(self, metrics: Sequence[str]) -> TableSheet:
+    def select_metrics(self, metrics: Sequence[str]) -> TableSheet:
         """Returns it with the columns of some metrics. Raises ValueError: it has none of one."""
         if unknown := [name for name in metrics if name not in self.metrics]:
             has = f"{self.name} has {', '.join(self.metrics)}"
@@ -130,7 +130,7 @@ class TableSheet:
         return any(place["ours"] for place in self.places)
 
 
-def format_tree(decoder: str, spec: str) -> str:
+def format_tree_widths(decoder: str, spec: str) -> str:
     """Returns a tree as MCSD writes it: factors with an x; a chain of three is 1x1x1."""
     numbers = parse(spec).numbers if spec else ()
     return "x".join(["1"] * numbers[0] if decoder == "sd" else map(str, numbers))
@@ -142,7 +142,7 @@ def list_requests(places: Iterable[Place]) -> tuple[RequestedCell, ...]:
 
 
 @functools.cache
-def lay_out_table(name: str, pair: str | None) -> TableSheet:
+def lay_out_printed_table(name: str, pair: str | None) -> TableSheet:
     """A table of printed numbers (``rsd/7``); its asked cells of one pair, or of the table's."""
     table = find_table(name)
     paper = load_paper(table.paper)
@@ -157,21 +157,27 @@ def lay_out_table(name: str, pair: str | None) -> TableSheet:
     if other and table.other_pair == "beside" and not shows_speedups:
         numbers = [*numbers, *_iter_speedups(numbers)]
         shown = (*shown, _OVER_PLAIN)
-    resolved = [each for column in shown if (each := _resolve(column, numbers, paper.numbers))]
+    resolved = [
+        each for column in shown if (each := _resolve_column(column, numbers, paper.numbers))
+    ]
     values = list(dict.fromkeys(row.get(table.across, "") for row in numbers))
     values += [other] if other and table.other_pair == "columns" else []
-    spread = [(value, _head(table.across, value, each)) for value in values for each in resolved]
+    spread = [
+        (value, _make_spread_column(table.across, value, each))
+        for value in values
+        for each in resolved
+    ]
     heads = tuple(head for _, head in spread)
     lines = _list_lines(table, numbers, other if table.other_pair == "lines" else None)
     request = functools.partial(_request_cells, table, numbers, paper.numbers, pair)
     places: list[Place] = []
-    for row, line, head, printed in _join_numbers(table, numbers, lines, spread):
+    for row, line, head, printed in _iter_places(table, numbers, lines, spread):
         printed_pair = find_printed(row)
         is_own = pair and (table.other_pair == "beside" or row["target"] == pair)
         asked = request(row, pair if is_own else printed_pair, head)
         papers = bool(asked) and asked[0].pair == printed_pair
-        block = "/".join(_label(line, source, other) for source in table.block)
-        labels = tuple(_label(line, source, other) for source in table.heads.values())
+        block = "/".join(_format_line_label(line, source, other) for source in table.block)
+        labels = tuple(_format_line_label(line, source, other) for source in table.heads.values())
         own = {"block": block, "labels": labels, "asked": asked, "papers": papers}
         places.append({**PLACE, **printed, **own, "empty": head.empty if asked else ""})
     _mark_best(places, heads)
@@ -184,10 +190,10 @@ def lay_out_table(name: str, pair: str | None) -> TableSheet:
 def _find_printed_pair(table: Table, drafts: Mapping[str, str], row: Line) -> str | None:
     """Returns the paper's pair of a place; None where no config is that pair."""
     draft = row["draft"] or drafts.get(row["target"], "")
-    return find_pair(row["target"] or table.target, draft)
+    return find_pair_config(row["target"] or table.target, draft)
 
 
-def _list_keys(table: Table) -> list[str]:
+def _list_line_keys(table: Table) -> list[str]:
     """Lists the columns of the reference that a line is known by."""
     sources = {*table.heads.values(), *table.block, "decoder", "method"}
     return [key for key in KEYS if key in sources and key != table.across]
@@ -196,27 +202,27 @@ def _list_keys(table: Table) -> list[str]:
 def _list_lines(table: Table, numbers: Sequence[Row], other: str | None) -> list[Line]:
     """What each line is known by: the printed ones, another pair's and ours, in their order."""
     others = [{**row, "target": other, "draft": ""} for row in numbers] if other else []
-    keys = _list_keys(table)
+    keys = _list_line_keys(table)
     groups: dict[tuple[str, ...], list[Line]] = {}
     keys_before = set()
     for row in (*numbers, *others):
         if (key := tuple(row[name] for name in keys)) not in keys_before:
             keys_before.add(key)
             pair = tuple(row[name] for name in keys if name in _OF_PAIR and table.extra)
-            line = {**row, "entry": _find_entry(table, row), "extra": False}
+            line = {**row, "entry": _find_line_settings(table, row), "extra": False}
             groups.setdefault(pair, []).append(line)
     for lines in groups.values():
         for entry in table.extra:
             places = [i for i, line in enumerate(lines) if line["decoder"] == entry.after]
             index = places[-1] + 1 if places else len(lines)
-            lines.insert(index, _add_line(table, lines[0], entry))
+            lines.insert(index, _make_extra_line(table, lines[0], entry))
     return [line for lines in groups.values() for line in lines]
 
 
-def _add_line(table: Table, first_line: Line, entry: TableLines) -> Line:
+def _make_extra_line(table: Table, first_line: Line, entry: TableLines) -> Line:
     """Returns a line that the paper has not, of the pair and task of another."""
     own = {"decoder": entry.decoder, "method": entry.method, "spec": entry.spec}
-    usual = _find_entry(table, own)
+    usual = _find_line_settings(table, own)
     warm = usual.temperature if entry.temperature is None else entry.temperature
     labels = {**usual.labels, **entry.labels}
     spec = entry.spec or usual.spec
@@ -226,24 +232,24 @@ def _add_line(table: Table, first_line: Line, entry: TableLines) -> Line:
     return {**first_line, **own, "entry": whole, "extra": True}
 
 
-def _find_entry(table: Table, row: Line) -> TableLines:
+def _find_line_settings(table: Table, row: Line) -> TableLines:
     """Returns the settings of a decoder's line, with its tree in the recipe if they have none."""
     entries = (e for e in table.lines if e.decoder in ("", row["decoder"]))
     entry = next((e for e in entries if e.method == row["method"]), TableLines())
-    cells = [cell.partition(":") for r in table.recipes[:1] for cell in recipe_cells(r)]
+    cells = [cell.partition(":") for r in table.recipes[:1] for cell in list_recipe_cells(r)]
     # The baseline is no cell of a recipe.
     usual = {name: tree for name, _, tree in cells if tree} | {"ar": "-"}
     return replace(entry, spec=entry.spec or usual.get(row["decoder"], ""))
 
 
-def _join_numbers(
+def _iter_places(
     table: Table,
     numbers: Sequence[Row],
     lines: Sequence[Line],
     spread: Sequence[tuple[str, PaperColumn]],
 ) -> Iterator[tuple[Line, Line, PaperColumn, dict[str, Any]]]:
     """Yields each place's columns of the reference, its line and column, and what is printed."""
-    key_names = [*_list_keys(table), *filter(None, [table.across])]
+    key_names = [*_list_line_keys(table), *filter(None, [table.across])]
     metrics = {(row["task"], row["metric"]) for row in numbers}
     # A number has its tree's place, and the first of a line the one of any tree.
     index: dict[tuple[str, ...], Row] = {}
@@ -262,7 +268,9 @@ def _join_numbers(
                 row |= {name: index[key][name] for name in SAMPLING}
             row |= printed
             text = "" if column.shows == "setting" else row["value"]
-            text = format_tree(row["decoder"], row["spec"]) if column.shows == "tree" else text
+            text = (
+                format_tree_widths(row["decoder"], row["spec"]) if column.shows == "tree" else text
+            )
             ours = column.measured or metric
             yield row, line, column, {
                 "line": line_number,
@@ -320,7 +328,7 @@ def _request_cells(
     return (ours,)
 
 
-def _head(across: str, value: str, column: PaperColumn) -> PaperColumn:
+def _make_spread_column(across: str, value: str, column: PaperColumn) -> PaperColumn:
     """Returns a column under one value across."""
     if not across:
         return column
@@ -329,7 +337,7 @@ def _head(across: str, value: str, column: PaperColumn) -> PaperColumn:
     return replace(column, name=f"{value}_{column.name}".replace(" ", "_"), group=group)
 
 
-def _resolve(
+def _resolve_column(
     column: PaperColumn, numbers: Sequence[Row], other_numbers: Sequence[Row]
 ) -> PaperColumn | None:
     """Returns a column with its names filled in; None where another table prints its metric.
@@ -348,7 +356,7 @@ def _resolve(
     )
 
 
-def _label(line: Line, source: str, other: str | None) -> str:
+def _format_line_label(line: Line, source: str, other: str | None) -> str:
     text = str(line.get(source, ""))
     if source in line["entry"].labels:
         return str(line["entry"].labels[source])
@@ -385,7 +393,7 @@ def _iter_speedups(numbers: Sequence[Row]) -> Iterator[Row]:
         yield {**row, "metric": "speedup", "value": value, "plus_minus": ""}
 
 
-def iter_rivals(
+def iter_rival_places(
     places: Iterable[Place], heads: Sequence[PaperColumn]
 ) -> Iterator[tuple[int, list[Place]]]:
     """Yields -1 where less is better, else 1, and the places that compete in it."""
@@ -410,7 +418,7 @@ def _mark_best(places: Sequence[Place], heads: Sequence[PaperColumn]) -> None:
     """Marks the best printed values of every column and block, equal ones, too; none where one of
     them is lost, which may be the best.
     """
-    for sign, rivals in iter_rivals(places, heads):
+    for sign, rivals in iter_rival_places(places, heads):
         numbers = [sign * get_printed_number(place) for place in rivals]
         best = max((number for number in numbers if not isnan(number)), default=nan)
         for place, number in zip(rivals, numbers, strict=True):

@@ -54,9 +54,9 @@ _FORMATS = {
 }
 
 
-def list_columns(sheet: TableSheet) -> list[tuple[PaperColumn, str]]:
+def list_shown_columns(sheet: TableSheet) -> list[tuple[PaperColumn, str]]:
     """Lists the columns that are written, each with the part that it shows, ``paper``, ``ours`` or
-    ``difference``: not those that nobody printed or measured.
+    ``compute_difference``: not those that nobody printed or measured.
     """
     by_column = group_by_key((place["column"], place) for place in sheet.places)
     result = []
@@ -72,7 +72,7 @@ def list_columns(sheet: TableSheet) -> list[tuple[PaperColumn, str]]:
     return result
 
 
-def get_title(column: PaperColumn) -> str:
+def format_column_title(column: PaperColumn) -> str:
     """Returns a column's title in one heading: Markdown has none over several columns."""
     return f"{column.group}: {column.title}" if column.group else column.title
 
@@ -89,7 +89,7 @@ def format_lines(sheet: TableSheet, form: str) -> list[dict[str, Any]]:
     that competes with none its label.
     """
     escape_text = _FORMATS[form][0]
-    shown = list_columns(sheet)
+    shown = list_shown_columns(sheet)
     lines: list[dict[str, Any]] = []
     for places in _group_lines(sheet):
         by_column = {place["column"]: place for place in places}
@@ -144,9 +144,9 @@ def _format_place(
     return text, "number" if is_number else "word"
 
 
-def header_levels(sheet: TableSheet) -> list[list[tuple[str, int]]]:
+def list_header_levels(sheet: TableSheet) -> list[list[tuple[str, int]]]:
     """One to three lines of headings as (text, columns wide): groups, titles, whose number."""
-    shown = list_columns(sheet)
+    shown = list_shown_columns(sheet)
     keys = [[column.group for column, _ in shown]] if any(c.group for c, _ in shown) else []
     keys.append([f"{column.group}\0{column.title}" for column, _ in shown])
     if sheet.measured:
@@ -156,10 +156,10 @@ def header_levels(sheet: TableSheet) -> list[list[tuple[str, int]]]:
     ]
 
 
-def markdown(sheet: TableSheet) -> str:
+def format_table_markdown(sheet: TableSheet) -> str:
     """Title, table, notes, commands."""
-    shown = list_columns(sheet)
-    heads = [get_title(column) + f", {part}" * sheet.measured for column, part in shown]
+    shown = list_shown_columns(sheet)
+    heads = [format_column_title(column) + f", {part}" * sheet.measured for column, part in shown]
     lines = [
         [*map(escape_markdown, (*sheet.heads, *heads))],
         ["---"] * len(sheet.heads) + ["---:"] * len(shown),
@@ -178,27 +178,34 @@ def markdown(sheet: TableSheet) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def html(*sheets: TableSheet) -> str:
+def format_tables_page(*sheets: TableSheet) -> str:
     """Returns a whole page with a table, or with the parts of one, in the style of all pages."""
-    page = environment("spec_bench.report.tables").get_template("page.html.jinja")
-    style = environment("spec_bench.report.page").get_template("style.css.j2").render(decoders={})
-    tables = [Markup(html_fragment(sheet)) for sheet in sheets]
+    page = make_template_environment("spec_bench.report.tables").get_template("page.html.jinja")
+    style = (
+        make_template_environment("spec_bench.report.page")
+        .get_template("style.css.j2")
+        .render(decoders={})
+    )
+    tables = [Markup(format_table_html(sheet)) for sheet in sheets]
     return page.render(name=sheets[0].name, tables=tables, style=style) + "\n"
 
 
-def html_fragment(sheet: TableSheet) -> str:
+def format_table_html(sheet: TableSheet) -> str:
     """Returns a table for a page: title, table, notes and commands."""
     lines = format_lines(sheet, "html")
     blocks = [[*part] for _, part in groupby(lines, lambda line: line["block"])]
-    parts = [part * sheet.measured for _, part in list_columns(sheet)]
-    fragment = environment("spec_bench.report.tables").get_template("table.html.jinja")
+    parts = [part * sheet.measured for _, part in list_shown_columns(sheet)]
+    fragment = make_template_environment("spec_bench.report.tables").get_template(
+        "table.html.jinja"
+    )
     return (
-        fragment.render(sheet=sheet, levels=header_levels(sheet), blocks=blocks, parts=parts) + "\n"
+        fragment.render(sheet=sheet, levels=list_header_levels(sheet), blocks=blocks, parts=parts)
+        + "\n"
     )
 
 
 @functools.cache
-def environment(package: str) -> jinja2.Environment:
+def make_template_environment(package: str) -> jinja2.Environment:
     """Returns what fills the templates of a package."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader(package),
@@ -209,7 +216,7 @@ def environment(package: str) -> jinja2.Environment:
     )
 
 
-def latex(sheet: TableSheet) -> str:
+def format_table_latex(sheet: TableSheet) -> str:
     """A table environment with booktabs; missing cells' commands stand in comments below it."""
     lines = format_lines(sheet, "latex")
     long = len(lines) > _LINES
@@ -232,9 +239,9 @@ def latex(sheet: TableSheet) -> str:
         rf"\label{{tab:{name}}}",
         *([r"\small"] if long else []),
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        rf"\begin{{tabular}}{{{'l' * len(sheet.heads)}{'r' * len(list_columns(sheet))}}}",
+        rf"\begin{{tabular}}{{{'l' * len(sheet.heads)}{'r' * len(list_shown_columns(sheet))}}}",
         r"\toprule",
-        *_latex_heads(sheet),
+        *_iter_latex_heads(sheet),
         r"\midrule",
         *body,
         r"\bottomrule",
@@ -248,9 +255,9 @@ def latex(sheet: TableSheet) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _latex_heads(sheet: TableSheet) -> Iterator[str]:
+def _iter_latex_heads(sheet: TableSheet) -> Iterator[str]:
     """The headings, the labels' in the last line, and rules below those of several columns."""
-    levels = header_levels(sheet)
+    levels = list_header_levels(sheet)
     for level in levels:
         is_last = level is levels[-1]
         heads = [escape_latex(head) if is_last else "" for head in sheet.heads]
@@ -267,7 +274,7 @@ def _latex_heads(sheet: TableSheet) -> Iterator[str]:
             yield " ".join(rules)
 
 
-def csv_text(*sheets: TableSheet) -> str:
+def format_tables_csv(*sheets: TableSheet) -> str:
     """The table alone, or its parts, as CSV: notes are no rows. Of several parts, a first column
     has each one's setting.
 
@@ -282,7 +289,7 @@ def csv_text(*sheets: TableSheet) -> str:
         for places in _group_lines(sheet):
             line = setting | dict(zip(heads, places[0]["labels"], strict=True))
             for place in places:
-                ends = _list_ends(place, sheet.measured)
+                ends = _format_csv_values(place, sheet.measured)
                 line |= {f"{place['column']}_{end}": text for end, text in ends.items()}
             if sheet.measured:
                 marks = {place["mark"] for place in places if place["ours"]}
@@ -294,7 +301,7 @@ def csv_text(*sheets: TableSheet) -> str:
     return "".join(texts)
 
 
-def _list_ends(place: Place, measured: bool) -> dict[str, str]:
+def _format_csv_values(place: Place, measured: bool) -> dict[str, str]:
     """Returns a place's texts by the ends of their columns' names, in a table that is measured or
     not.
     """
@@ -314,7 +321,7 @@ def format_markdown_row(texts: Iterable[str]) -> str:
     return "| " + " | ".join(texts) + " |"
 
 
-def markdown_table(heads: Sequence[str], lines: Iterable[Sequence[str]], labels: int) -> str:
+def format_markdown_table(heads: Sequence[str], lines: Iterable[Sequence[str]], labels: int) -> str:
     """A Markdown table, escaped; columns behind ``labels`` are numbers, to the right."""
     rules = ["---"] * labels + ["---:"] * (len(heads) - labels)
     escaped = [[escape_markdown(text) for text in line] for line in (heads, *lines)]
