@@ -134,7 +134,7 @@ class DecoderConfig:
     @property
     def drafts(self) -> int:
         """Draft models that it uses."""
-        return self.drafter.models
+        return self.drafter.model_count
 
     @property
     def library(self) -> str:
@@ -216,13 +216,13 @@ class DecoderConfig:
         assert isinstance(self.tree, GrownTree)
         if isinstance(self.verifier, TransformersDecoding):
             aid = make_aid(self.drafter, self.tree, self.verifier, models)
-            calls = self.drafter.calls(self.tree.shape.depth)
+            calls = self.drafter.count_draft_calls(self.tree.shape.depth)
             mark = self.verifier.mark
             module = require_transformers_module(self.title, target)
             return GenerateDecoder(self.name, module, models, aid, settings, rows, mark, calls)
         assert isinstance(self.verifier, TreeVerifier)
         checked_heads = self._check_heads(target, heads)
-        tree = self.limit_tree_depth(self.drafter.reach(checked_heads))
+        tree = self.limit_tree_depth(self.drafter.find_max_depth(checked_heads))
         return Decoder(
             self.name,
             target,
@@ -245,7 +245,7 @@ class DecoderConfig:
         drafts: Sequence[LanguageModel],
     ) -> Sequence[LanguageModel]:
         if self.drafter.has_own_model:
-            return [self.drafter.model(target)]
+            return [self.drafter.make_own_model(target)]
         if len(drafts) < self.drafts:
             raise UsageError(f"{self.title} uses {self.drafts} drafts, the pair has {len(drafts)}")
         for draft in drafts[: self.drafts]:

@@ -93,7 +93,7 @@ class Decoder(DecodingLoop[Row]):
     heads: DraftHeads | None = None  # draft heads on the target, in place of draft models
 
     def __post_init__(self) -> None:
-        layers = self.drafter.layers(self.heads, self.target.blocks)
+        layers = self.drafter.get_target_layers(self.heads, self.target.blocks)
         self._scorer = TreeScorer(self.target, self.pool, needs_hidden=layers)
         if not self.tree_attention:
             shape = self.policy.shape
@@ -118,7 +118,7 @@ class Decoder(DecodingLoop[Row]):
 
     @property
     def draft_calls(self) -> int:
-        return self.drafter.calls(self.depth)
+        return self.drafter.count_draft_calls(self.depth)
 
     @property
     def speed_ratio(self) -> float:
@@ -270,7 +270,7 @@ class Decoder(DecodingLoop[Row]):
     def join(self, index: int, request: Request, seed: int) -> Row:
         generator = make_row_generator(seed, request.prompt_id, self.target.device)
         row = Row(request, generator, list(request.prompt_ids))
-        self.drafting.start(index, row.tokens)
+        self.drafting.start_row(index, row.tokens)
         self._scorer.prefill(index, row.tokens[:-1], partial(self.drafting.observe_prompt, index))
         return row
 
@@ -298,7 +298,7 @@ class Decoder(DecodingLoop[Row]):
             pairs = zip(verdict, counts, strict=True)
             nodes = [[int(node) for node in line[1 : 1 + count]] for line, count in pairs]
             self.keep(path, committed.lengths, nodes, layout)
-        self.drafting.count(committed.lengths, counts, layout.ran)
+        self.drafting.update_cached_counts(committed.lengths, counts, layout.ran)
         width = layout.depth + 1
         for row, line, count in zip(active, verdict, counts, strict=True):
             tokens, log_p = (line[1 + part * width : 1 + part * width + count] for part in (1, 2))

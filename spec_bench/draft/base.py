@@ -45,6 +45,10 @@ class DraftState(FormerMembers):
         "see_prompt": "observe_prompt",
         "see_path": "observe_path",
         "see_scores": "observe_scores",
+        "start": "start_row",
+        "guesses": "guess_trees",
+        "beams": "search_beams",
+        "count": "update_cached_counts",
     }
     # whether an iteration is the same work at the same addresses every time, so that it can be
     # recorded once the host has given its numbers
@@ -53,7 +57,7 @@ class DraftState(FormerMembers):
     is_forgetful: bool = False
     _timer: Any = None  # the `ForwardTimer` of a network's passes
 
-    def start(self, row: int, prompt: Sequence[int]) -> None:
+    def start_row(self, row: int, prompt: Sequence[int]) -> None:
         """Prefills a row with all prompt tokens but the last, before the target does."""
 
     def observe_prompt(self, row: int, start: int, hidden: Tensor) -> None:
@@ -85,7 +89,7 @@ class DraftState(FormerMembers):
         """Returns logits [R, F, D, V] below the frontier's F nodes."""
         raise NotImplementedError
 
-    def guesses(
+    def guess_trees(
         self,
         committed: Sequence[Sequence[int]],
         width: int,
@@ -96,7 +100,7 @@ class DraftState(FormerMembers):
         """
         raise NotImplementedError
 
-    def beams(self, roots: Sequence[int], width: int, length: int) -> Tensor:
+    def search_beams(self, roots: Sequence[int], width: int, length: int) -> Tensor:
         """Searches for whole beams, [R, W, L], best first."""
         raise NotImplementedError
 
@@ -113,7 +117,9 @@ class DraftState(FormerMembers):
         the deepest was never run.
         """
 
-    def count(self, lengths: Sequence[int], accepted: Sequence[int], depth: int) -> None:
+    def update_cached_counts(
+        self, lengths: Sequence[int], accepted: Sequence[int], depth: int
+    ) -> None:
         """Updates the host's counts of cached tokens after ``commit`` kept ``accepted`` nodes of
         each row, the root included.
         """
@@ -154,6 +160,12 @@ class Drafter(FormerMembers, ABC):
         "remembering": "make_memory",
         "more_slots": "extra_slots",
         "own_model": "has_own_model",
+        "models": "model_count",
+        "model": "make_own_model",
+        "calls": "count_draft_calls",
+        "reach": "find_max_depth",
+        "layers": "get_target_layers",
+        "revision": "file_digest",
     }
     kind: ClassVar[str]  # under which it is registered
     # the tree policies that it works with; None: all that grow level by level
@@ -165,30 +177,30 @@ class Drafter(FormerMembers, ABC):
     passes: ClassVar[int | None] = None  # of its network for a tree; None: one for each level
 
     @property
-    def models(self) -> int:
+    def model_count(self) -> int:
         """Number of the pair's draft models that it uses."""
         return 0
 
     @property
     def has_own_model(self) -> bool:
-        """Whether it drafts with a model that ``model`` makes from the target."""
+        """Whether it drafts with a model that ``make_own_model`` makes from the target."""
         return False
 
     @property
-    def revision(self) -> str:
+    def file_digest(self) -> str:
         """Digest of the user's file that it reads; "" if it reads none."""
         return ""
 
-    def model(self, target: LanguageModel) -> LanguageModel:
+    def make_own_model(self, target: LanguageModel) -> LanguageModel:
         """Makes the draft model from the target. Raises UsageError if that is impossible."""
         raise NotImplementedError
 
-    def calls(self, depth: int) -> int:
-        """L of MBSU: sequential draft calls for a tree of that depth."""
+    def count_draft_calls(self, depth: int) -> int:
+        """Counts the sequential draft calls for a tree of that depth, L of MBSU."""
         return depth if self.passes is None else self.passes
 
-    def reach(self, heads: DraftHeads | None) -> int | None:
-        """Returns the deepest tree that it can draft; None if unlimited. Raises UsageError if the
+    def find_max_depth(self, heads: DraftHeads | None) -> int | None:
+        """Finds the most levels that it can draft; None if unlimited. Raises UsageError if the
         heads were not trained for its settings.
         """
         return None
@@ -197,7 +209,7 @@ class Drafter(FormerMembers, ABC):
         """Returns the extra cache slots of a drafter that guesses several tokens at once."""
         return 0
 
-    def layers(self, heads: DraftHeads | None, blocks: int) -> Layers:
+    def get_target_layers(self, heads: DraftHeads | None, blocks: int) -> Layers:
         """Returns which hidden states it reads of a target of ``blocks`` blocks."""
         return LAST if heads is not None else ()
 
@@ -215,7 +227,7 @@ class Drafter(FormerMembers, ABC):
         """Makes the drafting state of a batch's rows."""
 
 
-def _declare(name: str, kind: type[Drafter]) -> type[Drafter]:
+def _declare_drafter(name: str, kind: type[Drafter]) -> type[Drafter]:
     kind.kind = name
     if kind.heads is not None:
         kind.heads.kind = name
@@ -225,21 +237,21 @@ def _declare(name: str, kind: type[Drafter]) -> type[Drafter]:
 drafter: Registry[type[Drafter]] = Registry(
     "drafter",
     "spec_bench.drafters",
-    _declare,
+    _declare_drafter,
     within="spec_bench.draft",
 )
 """The drafters by kind; also the decorator that registers one."""
 
 
-def head_kinds() -> tuple[str, ...]:
+def list_head_kinds() -> tuple[str, ...]:
     """Returns the drafters that need heads on the target."""
     return tuple(kind for kind, registered in drafter.items() if registered.heads is not None)
 
 
-def heads_class(kind: str) -> type[DraftHeads]:
+def find_heads_class(kind: str) -> type[DraftHeads]:
     """Returns the network of a kind of heads. Raises UsageError if there is no such kind."""
-    if kind not in head_kinds():
-        raise UsageError(f"heads must be one of {', '.join(head_kinds())}, got {kind!r}")
+    if kind not in list_head_kinds():
+        raise UsageError(f"heads must be one of {', '.join(list_head_kinds())}, got {kind!r}")
     heads = drafter[kind].heads
     assert heads is not None
     return heads

@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from spec_bench.core.host_device import cached_arange
 from spec_bench.draft.base import DraftResources, DraftState
-from spec_bench.draft.layers import AttentionFunction, Block, LayerCache, Turn
+from spec_bench.draft.layers import AttentionFunction, DecoderBlock, LayerCacheSizes, Rotation
 from spec_bench.draft.network import DraftHeads, scatter_to_vocabulary
 from spec_bench.engine.architectures import frequencies
 from spec_bench.engine.cache import SlotCache
@@ -32,10 +32,12 @@ class CachedHead(DraftHeads):
     angles: Tensor
     embed_tokens: nn.Embedding  # of heads that do not read their target's
 
-    def __init__(self, shape: Any, ids: Tensor | None = None, blocks: Sequence[Block] = ()) -> None:
+    def __init__(
+        self, shape: Any, ids: Tensor | None = None, blocks: Sequence[DecoderBlock] = ()
+    ) -> None:
         super().__init__()
         self.shape = shape
-        # some outputs of the target's layer, in its place; see ``keep_outputs``
+        # some outputs of the target's layer, in its place; see ``cut_output_layers``
         self.cut_down: nn.Module | None = None
         self.register_buffer("ids", ids, persistent=False)
         if blocks:
@@ -60,7 +62,7 @@ class CachedHead(DraftHeads):
         return module_self
 
     @property
-    def features(self) -> int:
+    def hidden_input_width(self) -> int:
         """W: width of the target's hidden states that it reads."""
         return int(self.shape.hidden)
 
@@ -70,47 +72,49 @@ class CachedHead(DraftHeads):
         return super().parameter_count - embedding_count
 
     @property
-    def layer_caches(self) -> Sequence[LayerCache]:
+    def layer_cache_sizes(self) -> Sequence[LayerCacheSizes]:
         """Each layer's cache entry for a token."""
         shape = self.shape
-        return [LayerCache(shape.kv_heads, shape.head_dim, shape.head_dim)] * shape.layers
+        return [LayerCacheSizes(shape.kv_heads, shape.head_dim, shape.head_dim)] * shape.layers
 
-    def turn(self, positions: Tensor) -> Turn:
+    def compute_rotation(self, positions: Tensor) -> Rotation:
         """Returns the rotation at positions [R, T]."""
         angle = positions.unsqueeze(-1) * self.angles
         angle = torch.cat([angle, angle], dim=-1).unsqueeze(1)
-        return Turn(angle.cos() * self._factor, angle.sin() * self._factor)
+        return Rotation(angle.cos() * self._factor, angle.sin() * self._factor)
 
     def get_embeddings(self, tokens: Tensor, embed: Embed) -> Tensor:
         """Returns the target's embeddings of tokens [...], or the head's own if it has some."""
         vectors = self.embed_tokens(tokens) if hasattr(self, "embed_tokens") else embed(tokens)
-        return vectors.to(self._like.dtype)
+        return vectors.to(self._first_parameter.dtype)
 
     @property
-    def _like(self) -> Tensor:
+    def _first_parameter(self) -> Tensor:
         return next(self.parameters())
 
     @property
     def bytes_per_slot(self) -> int:  # type: ignore[override]
-        widths = sum(layer.heads * (layer.key_dim + layer.value_dim) for layer in self.layer_caches)
-        return widths * self._like.element_size()
+        widths = sum(
+            layer.heads * (layer.key_dim + layer.value_dim) for layer in self.layer_cache_sizes
+        )
+        return widths * self._first_parameter.element_size()
 
     def allocate(self, rows: int, slots: int) -> SlotCache:
         from spec_bench.engine.cache import LayerLayout, SlotCache  # needs transformers
 
-        like = self._like
-        layouts = [LayerLayout(*layer, like.dtype, like.device) for layer in self.layer_caches]
+        like = self._first_parameter
+        layouts = [LayerLayout(*layer, like.dtype, like.device) for layer in self.layer_cache_sizes]
         return SlotCache(layouts, rows, slots)
 
     def compute_own_logits(self, output: Tensor, project: Embed) -> Tensor:
         """Returns logits [..., V'] of outputs [..., D]; ``project`` is the target's last layer."""
         return project(output) if self.cut_down is None else self.cut_down(output)
 
-    def logits(self, output: Tensor, project: Embed, vocab: int) -> Tensor:
+    def compute_logits(self, output: Tensor, project: Embed, vocab: int) -> Tensor:
         """Returns ``compute_own_logits`` as [..., V], -inf for tokens that the head lacks."""
-        return self.spread(self.compute_own_logits(output, project), vocab, -torch.inf)
+        return self.scatter_own_values(self.compute_own_logits(output, project), vocab, -torch.inf)
 
-    def spread(self, values: Tensor, vocab: int, fill: float) -> Tensor:
+    def scatter_own_values(self, values: Tensor, vocab: int, fill: float) -> Tensor:
         """Scatters ``values`` [..., V'] of the head's tokens to [..., V]; others get ``fill``."""
         return scatter_to_vocabulary(values, self.ids, max(vocab, self.shape.vocab), fill)[
             ..., :vocab
@@ -120,18 +124,18 @@ class CachedHead(DraftHeads):
 # A head that continues from its own output: from a feature and the next token's embedding it
 # computes an output, which gives the logits of the token after and is the feature of the next step.
 #
-# EAGLE's heads and multi-token prediction (MTP) are such heads; `eagle.EagleDrafting` drafts with
+# EAGLE's heads and multi-token prediction (MTP) are such heads; `eagle.EagleDraftState` drafts with
 # them, `train.training_heads` trains them.
 
 
 class FeatureHead(CachedHead):
     """A head that drafts from a feature."""
 
-    def fuse(self, hidden: Tensor) -> Tensor:
+    def fuse_hidden_states(self, hidden: Tensor) -> Tensor:
         """Fuses the target's hidden states [..., W] into a feature [..., D]."""
         return hidden
 
-    def step(
+    def compute_outputs(
         self,
         feature: Tensor,
         embedded: Tensor,
@@ -144,7 +148,7 @@ class FeatureHead(CachedHead):
         """
         raise NotImplementedError
 
-    def next_feature(self, output: Tensor) -> Tensor:
+    def to_next_feature(self, output: Tensor) -> Tensor:
         """Turns an output [..., D] into the feature of the next step."""
         return output
 
@@ -162,7 +166,7 @@ class LastHiddenDraftState(DraftState):
         self._hidden = self._like.new_zeros((resources.rows, resources.heads.shape.hidden))
         self._timer = ForwardTimer(self._like.device)
 
-    def start(self, row: int, prompt: Sequence[int]) -> None:
+    def start_row(self, row: int, prompt: Sequence[int]) -> None:
         self._hidden[row] = 0
 
     def observe_prompt(self, row: int, start: int, hidden: Tensor) -> None:
@@ -176,7 +180,7 @@ class LastHiddenDraftState(DraftState):
         self._hidden[target] = self._hidden[source]
 
 
-def cache_attention(cache: SlotCache, mask: Tensor) -> AttentionFunction:
+def make_cache_attention(cache: SlotCache, mask: Tensor) -> AttentionFunction:
     """Makes attention over a cache's slots that ``mask`` shows, after ``SlotCache.begin``."""
 
     def attend(
@@ -200,7 +204,7 @@ def cache_attention(cache: SlotCache, mask: Tensor) -> AttentionFunction:
     return attend
 
 
-class HiddenDraftState(DraftState):
+class HeadCacheDraftState(DraftState):
     """Drafting whose head caches an entry for each token that the target has run.
 
     The next tree's first pass writes those of an iteration's path. Letters: P pending entries, W
@@ -216,7 +220,9 @@ class HiddenDraftState(DraftState):
         self._cache = resources.heads_cache
         self._head = head
         like = next(head.parameters())
-        self._handed = like.new_zeros((rows, 1, head.features))  # [rows, P, W], not yet cached
+        self._handed = like.new_zeros(
+            (rows, 1, head.hidden_input_width)
+        )  # [rows, P, W], not yet cached
         self._waiting = [waiting] * rows
         self._cached = [0] * rows  # entries of each row that the target's states made
         self._outputs = like.new_empty(0)  # the head's own
@@ -232,12 +238,14 @@ class HiddenDraftState(DraftState):
         path_states = hidden.gather(1, path.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
         self._handed[:rows, :count] = path_states.to(buffer.dtype)
 
-    def count(self, lengths: Sequence[int], accepted: Sequence[int], depth: int) -> None:
+    def update_cached_counts(
+        self, lengths: Sequence[int], accepted: Sequence[int], depth: int
+    ) -> None:
         for row, (length, committed_count) in enumerate(zip(lengths, accepted, strict=True)):
             self._cached[row] = length
             self._waiting[row] = committed_count
 
-    def max_pending(self, rows: int, fixed: bool) -> int:
+    def count_max_pending(self, rows: int, fixed: bool) -> int:
         """Returns P: the most pending entries of the first R rows, or with ``fixed`` of any row."""
         return self._handed.shape[1] if fixed else max(self._waiting[:rows])
 
@@ -251,7 +259,7 @@ class HiddenDraftState(DraftState):
 # Heads whose last layers are cut down to some tokens (FR-Spec, arXiv 2502.14856).
 
 
-class KeptOutputs(nn.Module):
+class CutOutputLayer(nn.Module):
     """A last layer of weight [V, D] and optional bias [V] that computes the outputs ``ids`` only;
     the others are -inf.
     """
@@ -271,23 +279,23 @@ class KeptOutputs(nn.Module):
         return full_logits.index_copy_(-1, self.ids, logits)
 
 
-def keep_outputs(heads: DraftHeads, ids: Sequence[int], output: Tensor) -> None:
-    """Cuts the last layers of draft heads, in place, to the target's tokens ``ids``; ``output``
-    [V, D] is the target's last layer, which EAGLE-1's, MTP's and DFlash's heads use. Raises
-    UsageError if the heads know none of these tokens.
+def cut_output_layers(heads: DraftHeads, kept_ids: Sequence[int], target_output: Tensor) -> None:
+    """Cuts the last layers of draft heads, in place, to the target's tokens ``kept_ids``;
+    ``target_output`` [V, D] is the target's last layer, which EAGLE-1's, MTP's and DFlash's heads
+    use. Raises UsageError if the heads know none of these tokens.
     """
     size = heads.shape.vocab
     head_ids = getattr(heads, "ids", None)
     if head_ids is not None:  # a vocabulary of their own: their outputs bear other numbers
         size = len(head_ids)
-        wanted_ids = set(ids)
-        ids = [place for place, token in enumerate(head_ids.tolist()) if token in wanted_ids]
-    if not any(token < size for token in ids):
+        wanted_ids = set(kept_ids)
+        kept_ids = [place for place, token in enumerate(head_ids.tolist()) if token in wanted_ids]
+    if not any(token < size for token in kept_ids):
         raise UsageError("pair.draft_vocabulary: the draft heads know none of these tokens")
     if isinstance(heads, CachedHead) and heads.reads_target:
-        heads.cut_down = KeptOutputs(output, None, ids)
+        heads.cut_down = CutOutputLayer(target_output, None, kept_ids)
         return
     for parent in list(heads.modules()):
         for name, layer in list(parent.named_children()):
             if isinstance(layer, nn.Linear) and layer.out_features == size:
-                setattr(parent, name, KeptOutputs(layer.weight, layer.bias, ids))
+                setattr(parent, name, CutOutputLayer(layer.weight, layer.bias, kept_ids))

@@ -27,19 +27,24 @@ from torch import Tensor, nn
 from spec_bench.core.host_device import CommittedTokens, HostDeviceInts, cached_arange
 from spec_bench.draft import eagle_files
 from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
-from spec_bench.draft.cached_head import CachedHead, Embed, HiddenDraftState, cache_attention
+from spec_bench.draft.cached_head import (
+    CachedHead,
+    Embed,
+    HeadCacheDraftState,
+    make_cache_attention,
+)
 from spec_bench.draft.layers import (
     AttentionFunction,
-    Block,
+    DecoderBlock,
     LayerSizes,
     RMSNorm,
-    Turn,
-    layer_config,
-    read_sizes,
-    sizes_like,
+    Rotation,
+    get_sizes_like_target,
+    read_layer_sizes,
+    to_transformers_config,
 )
-from spec_bench.draft.levels import LevelDraftState
-from spec_bench.draft.network import DraftHeads, HeadPlan, load_weights
+from spec_bench.draft.levels import OnePassDraftState
+from spec_bench.draft.network import DraftHeads, HeadPlan, PublicCheckpoint, load_weights
 from spec_bench.engine.cache import WritePlan
 from spec_bench.engine.model import Layers
 from spec_bench.system.errors import UsageError
@@ -67,12 +72,12 @@ class DFlashShape(LayerSizes):
     own_outputs: bool = False  # whether it has a last layer of its own
 
     @property
-    def levels(self) -> int:
+    def guess_count(self) -> int:
         """K, tokens that a block guesses."""
         return self.block if self.from_known else self.block - 1
 
 
-def read_shape(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> DFlashShape:
+def read_dflash_shape(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> DFlashShape:
     """Returns the shape of a checkpoint, from its weights under our names without maps of the
     vocabulary. Raises ValueError: a switch that is not supported, or a missing size.
     """
@@ -119,11 +124,11 @@ def read_shape(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> DFla
         gated=rank > 0 and term == "gated",
         own_inputs="embed_tokens.weight" in weights,
         own_outputs=own_outputs is not None,
-        **read_sizes(weights, settings, heads),
+        **read_layer_sizes(weights, settings, heads),
     )
 
 
-class MarkovTerm(nn.Module):
+class MarkovLogitTerm(nn.Module):
     """DSpark's term: a token's addition to the logits after it."""
 
     def __init__(self, shape: DFlashShape) -> None:
@@ -151,7 +156,7 @@ class DFlashHead(CachedHead):
     lm_head: nn.Linear
 
     def __init__(self, shape: DFlashShape, ids: Tensor | None = None) -> None:
-        super().__init__(shape, ids, [Block(shape, place) for place in range(shape.layers)])
+        super().__init__(shape, ids, [DecoderBlock(shape, place) for place in range(shape.layers)])
         self.reads_target = not shape.own_outputs
         self.fc = nn.Linear(len(shape.layer_ids) * shape.hidden, shape.width, bias=False)
         self.hidden_norm = RMSNorm(shape.width, shape.eps)
@@ -159,32 +164,36 @@ class DFlashHead(CachedHead):
         if shape.own_outputs:
             self.lm_head = nn.Linear(shape.width, shape.draft_vocab, bias=False)
         if shape.markov_rank:
-            self.markov_head = MarkovTerm(shape)
+            self.markov_head = MarkovLogitTerm(shape)
 
     @property
-    def features(self) -> int:
+    def hidden_input_width(self) -> int:
         return len(self.shape.layer_ids) * self.shape.hidden
 
-    def context(self, hidden: Tensor) -> Tensor:
+    def project_context(self, hidden: Tensor) -> Tensor:
         """Turns the target's hidden states [R, T, W] into context entries [R, T, D]."""
         entries: Tensor = self.hidden_norm(self.fc(hidden))
         return entries
 
-    def context_kept(self, entries: Tensor, turn: Turn) -> list[tuple[Tensor, Tensor]]:
+    def compute_context_keys_values(
+        self, entries: Tensor, rotation: Rotation
+    ) -> list[tuple[Tensor, Tensor]]:
         """Returns each layer's keys and values [R, K, T, d] of context entries [R, T, D]."""
         attentions: list[Any] = [layer.self_attn for layer in self.layers]
-        return [attention.project_keys_values(entries, turn) for attention in attentions]
+        return [attention.project_keys_values(entries, rotation) for attention in attentions]
 
-    def block(self, roots: Tensor, embed: Embed) -> Tensor:
+    def embed_block(self, roots: Tensor, embed: Embed) -> Tensor:
         """Returns the block's inputs [R, B, D] after the last known tokens [R]."""
         masks = roots.new_full((len(roots), self.shape.block - 1), self.shape.mask_token)
         return self.get_embeddings(torch.cat([roots.unsqueeze(1), masks], dim=1), embed)
 
-    def outputs(self, block: Tensor, turn: Turn, attend: AttentionFunction) -> Tensor:
+    def compute_block_outputs(
+        self, block: Tensor, rotation: Rotation, attend: AttentionFunction
+    ) -> Tensor:
         """Returns outputs [R, K, D], one per level, of a block [R, B, D] after its context."""
         x = block
         for layer in self.layers:
-            x = layer(x, turn, attend)
+            x = layer(x, rotation, attend)
         levels: Tensor = self.norm(x)
         return levels if self.shape.from_known else levels[:, 1:]
 
@@ -194,12 +203,12 @@ class DFlashHead(CachedHead):
         return super().compute_own_logits(output, project)
 
     @classmethod
-    def fresh(
+    def make_untrained(
         cls,
         plan: HeadPlan,
         hidden: int,
         vocab: int,
-        output: Callable[[], Tensor],
+        get_output_weight: Callable[[], Tensor],
     ) -> DFlashHead:
         """Makes layers of the target's sizes that read its hidden states at even distances, as
         z-lab's do; K guesses are a block of K + 1.
@@ -214,7 +223,7 @@ class DFlashHead(CachedHead):
             {min(max(place + 1, 1), blocks - 1) for place in distances or [blocks // 2]}
         )
         shape = DFlashShape(
-            **sizes_like(plan, hidden, vocab),
+            **get_sizes_like_target(plan, hidden, vocab),
             layer_ids=tuple(places),
             mask_token=plan.mask_token,
             block=plan.guesses + 1,
@@ -223,34 +232,34 @@ class DFlashHead(CachedHead):
         head = cls(shape, None if plan.ids is None else torch.tensor(plan.ids))
         if head.ids is not None:
             with torch.no_grad():
-                head.lm_head.weight.copy_(output()[head.ids])
+                head.lm_head.weight.copy_(get_output_weight()[head.ids])
         return head
 
     @classmethod
-    def smallest(cls, hidden: int, vocab: int) -> DFlashHead:
+    def make_smallest(cls, hidden: int, vocab: int) -> DFlashHead:
         sizes = (hidden, hidden, vocab, vocab, 1, 1, 2, 2)
         return cls(DFlashShape(*sizes, block=4, mask_token=0, layer_ids=(2,)))
 
     @classmethod
-    def weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
+    def find_weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
         ours = "dflash_config" in config or config.get("speculators_model_type") in _KINDS
         path = folder / eagle_files.FILE
         return path if ours and path.is_file() else None
 
     @classmethod
     def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> DFlashHead:
-        renamed, ids = eagle_files.canonical(weights)
+        renamed, ids = eagle_files.rename_weights_and_read_ids(weights)
         # Which proposals are worth verifying is the policy's to say here.
         renamed = {
             name: tensor for name, tensor in renamed.items() if "confidence_head." not in name
         }
-        return load_weights(cls(read_shape(renamed, config), ids), renamed)
+        return load_weights(cls(read_dflash_shape(renamed, config), ids), renamed)
 
-    def export(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    def to_public_checkpoint(self) -> PublicCheckpoint:
         """Returns file name, weights and config as z-lab's heads have them."""
         shape = self.shape
         config = {
-            **layer_config(shape),
+            **to_transformers_config(shape),
             "architectures": ["DFlashDraftModel"],
             "block_size": shape.block,
             "draft_vocab_size": shape.draft_vocab,
@@ -262,8 +271,8 @@ class DFlashHead(CachedHead):
         }
         if shape.markov_rank:
             config |= {"markov_rank": shape.markov_rank, "markov_head_type": _TERMS[shape.gated]}
-        weights = eagle_files.add_vocabulary_map(self.state_dict(), self.ids, shape.vocab)
-        return eagle_files.FILE, weights, config
+        weights = eagle_files.with_vocabulary_maps(self.state_dict(), self.ids, shape.vocab)
+        return PublicCheckpoint(eagle_files.FILE, weights, config)
 
 
 # Drafting: one pass over a block guesses every level. With m tokens before the root, the context
@@ -272,7 +281,7 @@ class DFlashHead(CachedHead):
 # entry is made of a token that the target has not run, so a block hangs on the committed tokens.
 
 
-class DFlashDraftState(LevelDraftState, HiddenDraftState):
+class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
     """One DFlash or DSpark head on the target's hidden states."""
 
     def __init__(self, resources: DraftResources) -> None:
@@ -281,12 +290,12 @@ class DFlashDraftState(LevelDraftState, HiddenDraftState):
         self._starts, self._before = HostDeviceInts(), HostDeviceInts()
         self._new = 0  # entries of a row that are written before a block
 
-    def start(self, row: int, prompt: Sequence[int]) -> None:
+    def start_row(self, row: int, prompt: Sequence[int]) -> None:
         self._cached[row] = self._waiting[row] = 0
 
     @torch.inference_mode()
     def observe_prompt(self, row: int, start: int, hidden: Tensor) -> None:
-        self._keep(hidden.unsqueeze(0), row, HostDeviceInts([start]))
+        self._write_context(hidden.unsqueeze(0), row, HostDeviceInts([start]))
         self._cached[row] = start + len(hidden)
 
     def device_inputs(
@@ -294,52 +303,58 @@ class DFlashDraftState(LevelDraftState, HiddenDraftState):
         committed: CommittedTokens,
         fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
-        self._new = self.max_pending(len(committed), fixed)
+        self._new = self.count_max_pending(len(committed), fixed)
         self._starts = HostDeviceInts(self._cached[: len(committed)])
         self._before = committed.lengths
         return (self._starts,)
 
     @torch.inference_mode()
-    def levels(self, committed: CommittedTokens) -> Tensor:
+    def compute_level_logits(self, committed: CommittedTokens) -> Tensor:
         self._timer.start()
         rows = len(committed)
         head = self._head
         device = self._handed.device
         if self._new:
             # A row with fewer writes fillers after them, where the block comes next.
-            self._keep(self._handed[:rows, : self._new], 0, self._starts)
-        block = head.block(committed.roots.get_tensor(device), self._target.embed)
-        turn = self._begin(block, 0, self._before)
+            self._write_context(self._handed[:rows, : self._new], 0, self._starts)
+        block = head.embed_block(committed.roots.get_tensor(device), self._target.embed)
+        rotation = self._plan_cache_write(block, 0, self._before)
         slots = cached_arange(max(self._before) + block.shape[1], device)
         last_slot = self._before.get_tensor(device) + (block.shape[1] - 1)
         mask = (slots <= last_slot.unsqueeze(1))[:, None, None]
 
-        self._outputs = head.outputs(block, turn, cache_attention(self._cache, mask))
-        logits: Tensor = head.logits(self._outputs, self._target.project, self._target.vocab_size)
+        self._outputs = head.compute_block_outputs(
+            block, rotation, make_cache_attention(self._cache, mask)
+        )
+        logits: Tensor = head.compute_logits(
+            self._outputs, self._target.project, self._target.vocab_size
+        )
         self._timer.stop()
         return logits
 
-    def term(self, tokens: Tensor, level: int) -> Tensor:
+    def compute_token_term(self, tokens: Tensor, level: int) -> Tensor:
         bias = self._head.markov_head(tokens, self._outputs[:, level : level + 1])
-        full_bias: Tensor = self._head.spread(bias, self._target.vocab_size, 0.0)
+        full_bias: Tensor = self._head.scatter_own_values(bias, self._target.vocab_size, 0.0)
         return full_bias
 
-    def _keep(self, hidden: Tensor, row: int, starts: HostDeviceInts) -> None:
+    def _write_context(self, hidden: Tensor, row: int, starts: HostDeviceInts) -> None:
         """Writes the context entries of hidden states [R, P, W] to the cache from ``starts`` on."""
-        entries = self._head.context(hidden.to(self._handed.dtype))
-        turn = self._begin(entries, row, starts)
-        for layer, keys_and_values in enumerate(self._head.context_kept(entries, turn)):
+        entries = self._head.project_context(hidden.to(self._handed.dtype))
+        rotation = self._plan_cache_write(entries, row, starts)
+        for layer, keys_and_values in enumerate(
+            self._head.compute_context_keys_values(entries, rotation)
+        ):
             self._cache.layers[layer].update(*keys_and_values)
 
-    def _begin(self, inputs: Tensor, row: int, starts: HostDeviceInts) -> Turn:
+    def _plan_cache_write(self, inputs: Tensor, row: int, starts: HostDeviceInts) -> Rotation:
         """Plans a write of [R, P, D] at consecutive slots; returns the rotation at them."""
         count = inputs.shape[1]
         self._cache.begin(WritePlan(row, starts, count, max(starts) + count))
         positions = starts.get_tensor(inputs.device).unsqueeze(1) + cached_arange(
             count, inputs.device
         )
-        turn: Turn = self._head.turn(positions)
-        return turn
+        rotation: Rotation = self._head.compute_rotation(positions)
+        return rotation
 
 
 @drafter("dflash")
@@ -354,17 +369,17 @@ class DFlash(Drafter):
     heads = DFlashHead
     passes = 1
 
-    def reach(self, heads: DraftHeads | None) -> int:
+    def find_max_depth(self, heads: DraftHeads | None) -> int:
         assert heads is not None
-        return int(heads.shape.levels)
+        return int(heads.shape.guess_count)
 
     def extra_slots(self, heads: DraftHeads | None) -> int:
         assert isinstance(heads, DFlashHead)
         return heads.shape.block
 
-    def layers(self, heads: DraftHeads | None, blocks: int) -> Layers:
+    def get_target_layers(self, heads: DraftHeads | None, blocks: int) -> Layers:
         assert isinstance(heads, DFlashHead)
-        return heads.shape.places(blocks, self.layer_ids)
+        return heads.shape.find_hidden_state_indices(blocks, self.layer_ids)
 
     def make_state(self, resources: DraftResources) -> DraftState:
         return DFlashDraftState(resources)

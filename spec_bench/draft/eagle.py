@@ -24,9 +24,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from spec_bench.core.host_device import CommittedTokens, HostDeviceInts, cached_arange
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
-from spec_bench.draft.cached_head import FeatureHead, HiddenDraftState, cache_attention
+from spec_bench.draft.cached_head import FeatureHead, HeadCacheDraftState, make_cache_attention
 from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head
-from spec_bench.draft.levels import LevelDraftState, append_masks, gather_levels
+from spec_bench.draft.levels import OnePassDraftState, append_masks, gather_consecutive
 from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.cache import SlotCache, WritePlan
 from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
@@ -34,7 +34,7 @@ from spec_bench.engine.tree_pass import run_nodes, run_pending
 from spec_bench.system.errors import UsageError
 
 
-class _Pass:
+class _HeadAsModel:
     """The head over given features, as the engine's passes see a model; hidden: its outputs."""
 
     def __init__(
@@ -66,11 +66,13 @@ class _Pass:
         embedded = self._head.get_embeddings(tokens, self._target.embed)
         if self._zero_first:
             embedded = embedded * (positions > 0).unsqueeze(-1)
-        output = self._head.step(self._feature, embedded, positions, cache_attention(cache, mask))
+        output = self._head.compute_outputs(
+            self._feature, embedded, positions, make_cache_attention(cache, mask)
+        )
         return ForwardOutput(output.new_empty(0), output)
 
 
-class EagleDraftState(HiddenDraftState):
+class EagleDraftState(HeadCacheDraftState):
     """One EAGLE or MTP head on the target's features.
 
     ``zero_first``: the first pair's embedding is zeros, as some engines have it for MTP.
@@ -81,7 +83,7 @@ class EagleDraftState(HiddenDraftState):
         self._zero_first = zero_first
         self._prompts: list[Sequence[int]] = [()] * resources.rows
 
-    def start(self, row: int, prompt: Sequence[int]) -> None:
+    def start_row(self, row: int, prompt: Sequence[int]) -> None:
         """A prompt of one token has no feature: zeros stand in at slot 0 until the first comes."""
         self._prompts[row] = prompt
         self._cached[row] = 0
@@ -101,7 +103,7 @@ class EagleDraftState(HiddenDraftState):
         if not count:
             return
         tokens = torch.tensor([prompt[start + 1 : start + 1 + count]], device=hidden.device)
-        features: Any = self.run(hidden[:count].unsqueeze(0))
+        features: Any = self._wrap_head(hidden[:count].unsqueeze(0))
         run_pending(features, self._cache, [start], tokens, row=row)
 
     def device_inputs(
@@ -110,7 +112,7 @@ class EagleDraftState(HiddenDraftState):
         fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
         pending_counts = self._waiting[: len(committed)]
-        width = self.max_pending(len(committed), fixed)
+        width = self.count_max_pending(len(committed), fixed)
         # A row with fewer pairs runs fillers after its root, where the tree is written next.
         self._tokens = HostDeviceInts(
             [
@@ -130,7 +132,7 @@ class EagleDraftState(HiddenDraftState):
         rows = len(committed)
         pending = len(self._tokens[0])
         tokens = self._tokens.get_tensor(self._handed.device)
-        features: Any = self.run(self._handed[:rows, :pending])
+        features: Any = self._wrap_head(self._handed[:rows, :pending])
         output = run_pending(features, self._cache, self._starts, tokens, logits_to_keep=0).hidden
         assert output is not None
         if pending > 1:
@@ -144,22 +146,24 @@ class EagleDraftState(HiddenDraftState):
         self._timer.start()
         nodes = tree.frontier
         parent = tree.parent[:, nodes].unsqueeze(-1).expand(-1, -1, self._outputs.shape[-1])
-        feature = self._head.next_feature(self._outputs.gather(1, parent))
-        head_pass: Any = _Pass(self._head, self._target, feature, self._zero_first)
+        feature = self._head.to_next_feature(self._outputs.gather(1, parent))
+        head_pass: Any = _HeadAsModel(self._head, self._target, feature, self._zero_first)
         output = run_nodes(head_pass, self._cache, tree, self._before, nodes).hidden
         assert output is not None
         return self._compute_logits(output, self._outputs)
 
-    def run(self, hidden: Tensor) -> _Pass:
+    def _wrap_head(self, hidden: Tensor) -> _HeadAsModel:
         """Makes a pass over the target's hidden states [R, P, W]."""
-        return _Pass(self._head, self._target, self._head.fuse(hidden), self._zero_first)
+        return _HeadAsModel(
+            self._head, self._target, self._head.fuse_hidden_states(hidden), self._zero_first
+        )
 
     def _compute_logits(self, output: Tensor, earlier_outputs: Tensor | None = None) -> Tensor:
         """Keeps a level's outputs; returns its logits [R, F, 1, V]."""
         self._outputs = (
             output if earlier_outputs is None else torch.cat([earlier_outputs, output], dim=1)
         )
-        logits = self._head.logits(output, self._target.project, self._target.vocab_size)
+        logits = self._head.compute_logits(output, self._target.project, self._target.vocab_size)
         self._timer.stop()
         return logits.unsqueeze(2)
 
@@ -184,14 +188,14 @@ class Eagle(Drafter):
 # same causal attention. Row d guesses the token d after the next. Nothing of the masks is kept.
 
 
-class ParallelEagleDraftState(LevelDraftState, EagleDraftState):
+class ParallelEagleDraftState(OnePassDraftState, EagleDraftState):
     """One P-EAGLE head on the target's features."""
 
     def __init__(self, resources: DraftResources, levels: int) -> None:
         super().__init__(resources)
         self._count = levels
 
-    def levels(self, committed: CommittedTokens) -> Tensor:
+    def compute_level_logits(self, committed: CommittedTokens) -> Tensor:
         self._timer.start()
         rows = len(committed)
         pending = len(self._tokens[0])
@@ -202,13 +206,15 @@ class ParallelEagleDraftState(LevelDraftState, EagleDraftState):
         assert mask is not None
         tokens = append_masks(self._tokens.get_tensor(device), root_index, mask_count, mask)
         features_in = self._handed[:rows, :pending]
-        features: Any = self.run(
+        features: Any = self._wrap_head(
             append_masks(features_in, root_index, mask_count, self._head.mask_hidden)
         )
         output = run_pending(features, self._cache, self._starts, tokens, logits_to_keep=0).hidden
         assert output is not None
-        output = gather_levels(output, root_index, self._count)
-        logits: Tensor = self._head.logits(output, self._target.project, self._target.vocab_size)
+        output = gather_consecutive(output, root_index, self._count)
+        logits: Tensor = self._head.compute_logits(
+            output, self._target.project, self._target.vocab_size
+        )
         self._timer.stop()
         return logits
 
@@ -226,14 +232,14 @@ class Eagle3(Drafter):
 
     heads = Eagle3Head
 
-    def layers(self, heads: DraftHeads | None, blocks: int) -> Layers:
+    def get_target_layers(self, heads: DraftHeads | None, blocks: int) -> Layers:
         assert isinstance(heads, Eagle3Head)
-        return heads.shape.places(blocks, self.layer_ids)
+        return heads.shape.find_hidden_state_indices(blocks, self.layer_ids)
 
-    def calls(self, depth: int) -> int:
+    def count_draft_calls(self, depth: int) -> int:
         return 1 if self.parallel else depth
 
-    def reach(self, heads: DraftHeads | None) -> int | None:
+    def find_max_depth(self, heads: DraftHeads | None) -> int | None:
         assert isinstance(heads, Eagle3Head)
         has_masks = heads.shape.mask_token is not None
         if has_masks != (self.parallel > 0):
@@ -266,7 +272,7 @@ LONGEST = 512  # of a prompt
 CLEARLY = 0.15  # how much more often another reading must agree
 
 
-def generate_greedily(target: LanguageModel, prompt: Sequence[int]) -> list[int]:
+def extend_prompt_greedily(target: LanguageModel, prompt: Sequence[int]) -> list[int]:
     """Returns a prompt's end and the target's likeliest continuation."""
     text = list(prompt[-LONGEST:])
     cache = target.allocate(1, len(text) + TOKENS)
@@ -278,7 +284,7 @@ def generate_greedily(target: LanguageModel, prompt: Sequence[int]) -> list[int]
 
 
 @torch.inference_mode()
-def agreements(
+def measure_agreements(
     head: Eagle3Head,
     target: LanguageModel,
     readings: dict[str, Layers],
@@ -320,14 +326,16 @@ def agreements(
         head_input = torch.cat([states[state_index] for state_index in layers], dim=-1).to(
             embedded.dtype
         )
-        output = head.step(head.fuse(head_input), embedded, positions[:, :-1], attend)
-        guesses = head.logits(output, target.project, target.vocab_size)[0].argmax(-1)
+        output = head.compute_outputs(
+            head.fuse_hidden_states(head_input), embedded, positions[:, :-1], attend
+        )
+        guesses = head.compute_logits(output, target.project, target.vocab_size)[0].argmax(-1)
         agrees = guesses == logits[0, 1:].argmax(-1)
         shares[name] = float(agrees[-TOKENS:].float().mean())
     return shares
 
 
-def find_better_layers(
+def describe_better_layers(
     head: Eagle3Head,
     target: LanguageModel,
     layers: Layers,
@@ -346,7 +354,7 @@ def find_better_layers(
         for name, places in alternatives.items()
         if all(0 <= place < target.blocks for place in places)
     }
-    shares = agreements(head, target, readings, generate_greedily(target, prompt))
+    shares = measure_agreements(head, target, readings, extend_prompt_greedily(target, prompt))
     best = max(shares, key=lambda name: shares[name])
     if shares[best] <= shares[""] + CLEARLY:
         return None

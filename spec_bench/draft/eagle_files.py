@@ -19,7 +19,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from spec_bench.draft.layers import LayerSizes, layer_config, read_sizes
+from spec_bench.draft.layers import LayerSizes, read_layer_sizes, to_transformers_config
+from spec_bench.draft.network import PublicCheckpoint
 from spec_bench.system.errors import UsageError
 
 _MASKS = ("ptd_token_id", "mask_token_id", "pard_token")
@@ -62,7 +63,7 @@ class EagleShape(LayerSizes):
     own_inputs: bool = False  # whether it has embeddings of its own
 
 
-def read_shape(
+def read_eagle_shape(
     version: int,
     weights: Mapping[str, Tensor],
     config: Mapping[str, Any],
@@ -72,8 +73,8 @@ def read_shape(
     missing size.
     """
     settings = {**config, **config.get("transformer_layer_config", {})}
-    _refuse_unknown(config)
-    _refuse_unknown(settings)
+    _refuse_unknown_settings(config)
+    _refuse_unknown_settings(settings)
     width = weights["layers.0.post_attention_layernorm.weight"].shape[0]
     switches: dict[str, Any] = {name: bool(config.get(name, False)) for name in _SWITCHES}
     if "num_attention_heads" not in settings:
@@ -86,17 +87,17 @@ def read_shape(
         width=width,
         vocab=int(settings.get("vocab_size", rows)),
         draft_vocab=rows,
-        layer_ids=_layer_ids(config) if version == 3 else None,
-        id_shift=_id_shift(config),
-        mask_token=_mask_token(settings) if masks else None,
+        layer_ids=_read_layer_ids(config) if version == 3 else None,
+        id_shift=_get_layer_id_shift(config),
+        mask_token=_read_mask_token(settings) if masks else None,
         own_inputs=width != hidden or (masks and "embed_tokens.weight" in weights),
         fc_bias="fc.bias" in weights,
-        **read_sizes(weights, settings, int(settings["num_attention_heads"])),
+        **read_layer_sizes(weights, settings, int(settings["num_attention_heads"])),
         **switches,
     )
 
 
-def _mask_token(settings: Mapping[str, Any]) -> int:
+def _read_mask_token(settings: Mapping[str, Any]) -> int:
     """Reads P-EAGLE's mask token; raises UsageError if the config names none."""
     for name in _MASKS:
         if settings.get(name) is not None:
@@ -104,7 +105,7 @@ def _mask_token(settings: Mapping[str, Any]) -> int:
     raise UsageError(f"config.json of the P-EAGLE head names none of {', '.join(_MASKS)}")
 
 
-def _layer_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
+def _read_layer_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
     """Reads the indices in ``hidden_states``; raises UsageError unless there are three."""
     inner = config.get("eagle_config") or {}
     key = "eagle_aux_hidden_state_layer_ids"
@@ -113,15 +114,15 @@ def _layer_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
         return None
     if len(ids) != 3:
         raise UsageError(f"{key} of an EAGLE-3 head must be three numbers, got {list(ids)}")
-    return tuple(int(layer_id) + _id_shift(config) for layer_id in ids)
+    return tuple(int(layer_id) + _get_layer_id_shift(config) for layer_id in ids)
 
 
-def _id_shift(config: Mapping[str, Any]) -> int:
+def _get_layer_id_shift(config: Mapping[str, Any]) -> int:
     """Returns 0 if an id names a block's input, as in Speculators' files, else 1: its output."""
     return 0 if "speculators_model_type" in config else 1
 
 
-def _refuse_unknown(config: Mapping[str, Any]) -> None:
+def _refuse_unknown_settings(config: Mapping[str, Any]) -> None:
     """Raises UsageError on unknown settings that would change the numbers."""
     allowed = {*_SWITCHES, *_TOLD}
     for part in (config, config.get("eagle_config") or {}):
@@ -146,16 +147,16 @@ _NAMES = (FILE, "pytorch_model.bin")
 _PREFIXES = ("model.", "module.", "eagle_module.")
 
 
-def weights_file(folder: Path, version: int) -> Path | None:
+def find_eagle_weights_file(folder: Path, version: int) -> Path | None:
     """Returns the file of weights in a folder with an EAGLE head of that version, else None."""
     for name in _NAMES:
         path = folder / name
         if path.is_file():
-            return path if _version(path) == version else None
+            return path if _detect_version(path) == version else None
     return None
 
 
-def _version(path: Path) -> int | None:
+def _detect_version(path: Path) -> int | None:
     """Detects EAGLE's version without reading the tensors' numbers: in EAGLE-3 the first block has
     a ``hidden_norm``, in EAGLE-1 ``fc`` is twice as wide as high.
     """
@@ -172,7 +173,9 @@ def _version(path: Path) -> int | None:
     return 1 if fc is not None and len(fc) == 2 and fc[1] == 2 * fc[0] else None
 
 
-def canonical(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
+def rename_weights_and_read_ids(
+    weights: Mapping[str, Tensor],
+) -> tuple[dict[str, Tensor], Tensor | None]:
     """Renames weights of any family to our names; also returns the target ids of the head's tokens,
     [V'] int64, None if it knows all. Raises UsageError if the two maps of the vocabulary differ.
     """
@@ -200,7 +203,7 @@ def canonical(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor 
     return renamed, ids
 
 
-def add_vocabulary_map(
+def with_vocabulary_maps(
     weights: Mapping[str, Tensor],
     ids: Tensor | None,
     vocab: int,
@@ -217,21 +220,18 @@ def add_vocabulary_map(
     }
 
 
-def config_to_write(
+def build_eagle_checkpoint(
     version: int,
     shape: EagleShape,
     weights: Mapping[str, Tensor],
     ids: Tensor | None,
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Returns weights and ``config.json`` of a head."""
-    tensors = add_vocabulary_map(weights, ids, shape.vocab)
-    layer = layer_config(shape)
+) -> PublicCheckpoint:
+    """Builds a head's weights and config as the public code has them."""
+    tensors = with_vocabulary_maps(weights, ids, shape.vocab)
+    layer = to_transformers_config(shape)
     if version == 1:
-        return tensors, {
-            **layer,
-            "architectures": ["LlamaForCausalLMEagle"],
-            "bias": shape.fc_bias,
-        }
+        config = {**layer, "architectures": ["LlamaForCausalLMEagle"], "bias": shape.fc_bias}
+        return PublicCheckpoint(FILE, tensors, config)
     config = {
         "architectures": ["Eagle3Speculator"],
         "model_type": "speculators",  # what vLLM reads such a config by
@@ -245,4 +245,4 @@ def config_to_write(
         config["mask_token_id"] = shape.mask_token
     if shape.layer_ids is not None:
         config["eagle_aux_hidden_state_layer_ids"] = list(shape.layer_ids)
-    return tensors, config
+    return PublicCheckpoint(FILE, tensors, config)

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from spec_bench.draft import eagle_files
 from spec_bench.draft.cached_head import Embed, FeatureHead
-from spec_bench.draft.eagle_files import EagleShape, read_shape
-from spec_bench.draft.layers import AttentionFunction, Block, RMSNorm, sizes_like
-from spec_bench.draft.network import HeadPlan, load_weights
+from spec_bench.draft.eagle_files import EagleShape, read_eagle_shape
+from spec_bench.draft.layers import AttentionFunction, DecoderBlock, RMSNorm, get_sizes_like_target
+from spec_bench.draft.network import HeadPlan, PublicCheckpoint, load_weights
 from spec_bench.system.errors import UsageError
 
 
@@ -34,17 +34,17 @@ class EagleHead(FeatureHead):
     shape: EagleShape
     lm_head: nn.Linear  # EAGLE-3's
 
-    def step(
+    def compute_outputs(
         self,
         feature: Tensor,
         embedded: Tensor,
         positions: Tensor,
         attend: AttentionFunction,
     ) -> Tensor:
-        turn = self.turn(positions)
+        rotation = self.compute_rotation(positions)
         x, z = self.join_inputs(feature, embedded)
         for block in self.layers:
-            x = block(x, turn, attend, z)
+            x = block(x, rotation, attend, z)
             z = None
         return x
 
@@ -55,15 +55,15 @@ class EagleHead(FeatureHead):
         raise NotImplementedError
 
     @classmethod
-    def fresh(
+    def make_untrained(
         cls,
         plan: HeadPlan,
         hidden: int,
         vocab: int,
-        output: Callable[[], Tensor],
+        get_output_weight: Callable[[], Tensor],
     ) -> EagleHead:
         """Makes a block of the target's sizes; EAGLE-3's last layer can start as the target's."""
-        sizes = sizes_like(plan, hidden, vocab)
+        sizes = get_sizes_like_target(plan, hidden, vocab)
         sizes |= {"fc_bias": True} if cls.version == 1 else {"fc_norm": plan.fc_norm}
         if plan.masks:
             sizes["mask_token"] = plan.mask_token
@@ -71,22 +71,22 @@ class EagleHead(FeatureHead):
         head = cls(shape, None if plan.ids is None else torch.tensor(plan.ids))
         if plan.init == "target" and cls.version == 3:
             with torch.no_grad():
-                output_weight = output()[:vocab]
+                output_weight = get_output_weight()[:vocab]
                 head.lm_head.weight.copy_(
                     output_weight if head.ids is None else output_weight[head.ids]
                 )
         return head
 
     @classmethod
-    def weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
+    def find_weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
         if "num_draft_layers" in config:  # ReDrafter's
             return None
-        return eagle_files.weights_file(folder, cls.version)
+        return eagle_files.find_eagle_weights_file(folder, cls.version)
 
     @classmethod
     def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> EagleHead:
-        renamed, ids = eagle_files.canonical(weights)
-        shape = read_shape(cls.version, renamed, config)
+        renamed, ids = eagle_files.rename_weights_and_read_ids(weights)
+        shape = read_eagle_shape(cls.version, renamed, config)
         if ids is not None and int(ids.max()) >= shape.vocab:
             shape = replace(shape, vocab=int(ids.max()) + 1)
         if not shape.own_inputs:
@@ -98,14 +98,10 @@ class EagleHead(FeatureHead):
             )
         return load_weights(cls(shape, ids), renamed)
 
-    def export(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
-        weights_and_config = eagle_files.config_to_write(
-            self.version,
-            self.shape,
-            self.state_dict(),
-            self.ids,
+    def to_public_checkpoint(self) -> PublicCheckpoint:
+        return eagle_files.build_eagle_checkpoint(
+            self.version, self.shape, self.state_dict(), self.ids
         )
-        return eagle_files.FILE, *weights_and_config
 
 
 class Eagle1Head(EagleHead):
@@ -115,7 +111,7 @@ class Eagle1Head(EagleHead):
     reads_target = regresses = True
 
     def __init__(self, shape: EagleShape, ids: Tensor | None = None) -> None:
-        blocks = [Block(shape, place, normed=place > 0) for place in range(shape.layers)]
+        blocks = [DecoderBlock(shape, place, normed=place > 0) for place in range(shape.layers)]
         super().__init__(shape, ids, blocks)
         self.fc = nn.Linear(2 * shape.width, shape.width, bias=shape.fc_bias)
 
@@ -124,7 +120,7 @@ class Eagle1Head(EagleHead):
         return projected, projected
 
     @classmethod
-    def smallest(cls, hidden: int, vocab: int) -> EagleHead:
+    def make_smallest(cls, hidden: int, vocab: int) -> EagleHead:
         return cls(EagleShape(hidden, hidden, vocab, vocab, 1, 1, 2, 2, fc_bias=True))
 
 
@@ -136,7 +132,7 @@ class Eagle3Head(EagleHead):
 
     def __init__(self, shape: EagleShape, ids: Tensor | None = None) -> None:
         wide = 2 * shape.width
-        blocks = [Block(shape, place, 0 if place else wide) for place in range(shape.layers)]
+        blocks = [DecoderBlock(shape, place, 0 if place else wide) for place in range(shape.layers)]
         super().__init__(shape, ids, blocks)
         blocks[0].hidden_norm = RMSNorm(shape.width, shape.eps)
         self.fc = nn.Linear(3 * shape.hidden, shape.width, bias=shape.fc_bias)
@@ -150,7 +146,7 @@ class Eagle3Head(EagleHead):
             self.mask_hidden = nn.Parameter(torch.zeros(1, 1, 3 * shape.hidden))
 
     @property
-    def features(self) -> int:
+    def hidden_input_width(self) -> int:
         return 3 * self.shape.hidden
 
     def join_inputs(self, feature: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -159,7 +155,7 @@ class Eagle3Head(EagleHead):
         z = torch.cat([first_block.input_layernorm(embedded), normed_feature], dim=-1)
         return normed_feature if self.shape.norm_before_residual else feature, z
 
-    def fuse(self, hidden: Tensor) -> Tensor:
+    def fuse_hidden_states(self, hidden: Tensor) -> Tensor:
         if self.shape.norm_before_fc:
             hidden = self.input_norm(hidden)
         if self.shape.fc_norm:
@@ -168,7 +164,7 @@ class Eagle3Head(EagleHead):
         fused: Tensor = self.fc(hidden)
         return fused
 
-    def next_feature(self, output: Tensor) -> Tensor:
+    def to_next_feature(self, output: Tensor) -> Tensor:
         return self.norm(output) if self.shape.norm_output else output
 
     def compute_own_logits(self, output: Tensor, project: Embed) -> Tensor:
@@ -176,7 +172,7 @@ class Eagle3Head(EagleHead):
         return logits
 
     @classmethod
-    def smallest(cls, hidden: int, vocab: int) -> EagleHead:
+    def make_smallest(cls, hidden: int, vocab: int) -> EagleHead:
         """It lacks one token: V' = V - 1."""
         ids = torch.tensor([token for token in range(vocab) if token != 1])
         return cls(EagleShape(hidden, hidden, vocab, len(ids), 1, 1, 2, 2), ids)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
-from spec_bench.draft.base import head_kinds, heads_class
+from spec_bench.draft.base import find_heads_class, list_head_kinds
 from spec_bench.draft.network import DraftHeads
 from spec_bench.settings.fields import first_line
 from spec_bench.system import files
@@ -27,12 +27,12 @@ def load_heads(
     """
     folder = Path(source)
     if not folder.is_dir():
-        folder = _download(source, revision)
+        folder = _download_repository(source, revision)
     config_path = folder / "config.json"
     config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
-    for kind in head_kinds():
-        heads = heads_class(kind)
-        weights = heads.load_stored_weights(folder, config)
+    for kind in list_head_kinds():
+        heads = find_heads_class(kind)
+        weights = heads.load_weights_of_kind(folder, config)
         if weights is not None:
             loaded = heads.from_weights(weights, config)
             return loaded.to(device=device, dtype=dtype).eval()
@@ -47,13 +47,13 @@ def load_heads(
 def save_heads(heads: DraftHeads, folder: Path) -> None:
     """Writes heads as ``load_heads`` and the public code read them, as safetensors."""
     folder.mkdir(parents=True, exist_ok=True)
-    name, weights, config = heads.export()
+    name, weights, config = heads.to_public_checkpoint()
     tensors = {key: value.detach().cpu().contiguous() for key, value in weights.items()}
     files.write_bytes(folder / name, save(tensors))
     files.write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
 
 
-def _download(source: str, revision: str | None) -> Path:
+def _download_repository(source: str, revision: str | None) -> Path:
     """Downloads a hub repository; raises UsageError if there is none."""
     from huggingface_hub import snapshot_download
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from spec_bench.core.host_device import CommittedTokens, HostDeviceInts, cached_arange
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
-from spec_bench.draft.levels import LevelDraftState, append_masks, gather_levels
+from spec_bench.draft.levels import OnePassDraftState, append_masks, gather_consecutive
 from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.mapped_model import MappedModel
 from spec_bench.engine.model import LanguageModel
@@ -40,7 +40,7 @@ class LanguageModelDraftState(DraftState):
         self._pending = (HostDeviceInts(), HostDeviceInts(), HostDeviceInts())
         self._most = 1  # tokens of a row that wait after an iteration
 
-    def start(self, row: int, prompt: Sequence[int]) -> None:
+    def start_row(self, row: int, prompt: Sequence[int]) -> None:
         for model, cache in zip(self.models, self._caches, strict=True):
             prefill(model, cache, row, prompt[:-1])
         self._cached[row] = len(prompt) - 1
@@ -73,10 +73,10 @@ class LanguageModelDraftState(DraftState):
                 rows = cached_arange(len(root_index), output.device).unsqueeze(1)
                 output = output[rows, root_index.get_tensor(output.device).unsqueeze(1)]
             logits.append(output)
-        return _stack_drafts(logits)
+        return _stack_draft_logits(logits)
 
     def frontier_logits(self, tree: Tree, committed: CommittedTokens) -> Tensor:
-        return _stack_drafts(
+        return _stack_draft_logits(
             [
                 run_nodes(model, cache, tree, committed.lengths, tree.frontier).logits
                 for model, cache in zip(self.models, self._caches, strict=True)
@@ -95,7 +95,9 @@ class LanguageModelDraftState(DraftState):
         for cache in self._caches:
             commit_paths(cache, lengths, run_paths, path[:, :depth])
 
-    def count(self, lengths: Sequence[int], accepted: Sequence[int], depth: int) -> None:
+    def update_cached_counts(
+        self, lengths: Sequence[int], accepted: Sequence[int], depth: int
+    ) -> None:
         for row, (length, committed_count) in enumerate(zip(lengths, accepted, strict=True)):
             self._cached[row] = length + min(committed_count, depth)
 
@@ -108,7 +110,7 @@ class LanguageModelDraftState(DraftState):
         return sum(model.timer.take_s() for model in self.models)
 
 
-class RespelledDraftState(LanguageModelDraftState):
+class RetokenizedDraftState(LanguageModelDraftState):
     """One draft of another tokenizer: its context is the target's text in its own tokens.
 
     A context differs from the target's in length where a token has several parts; a tree does not,
@@ -124,8 +126,8 @@ class RespelledDraftState(LanguageModelDraftState):
         self._tokens = torch.zeros(0)  # of the trees' nodes that were run
         self._kept = [0]  # nodes of each row
 
-    def start(self, row: int, prompt: Sequence[int]) -> None:
-        super().start(row, self._model.retokenise(prompt))
+    def start_row(self, row: int, prompt: Sequence[int]) -> None:
+        super().start_row(row, self._model.retokenise(prompt))
 
     def device_inputs(
         self,
@@ -154,11 +156,13 @@ class RespelledDraftState(LanguageModelDraftState):
         self._kept = [len(row) for row in paths]
         super().commit(self._rows.lengths, paths, path, depth)
 
-    def count(self, lengths: Sequence[int], accepted: Sequence[int], depth: int) -> None:
-        super().count(self._rows.lengths, self._kept, depth)
+    def update_cached_counts(
+        self, lengths: Sequence[int], accepted: Sequence[int], depth: int
+    ) -> None:
+        super().update_cached_counts(self._rows.lengths, self._kept, depth)
 
 
-def make_model_state(resources: DraftResources) -> LanguageModelDraftState:
+def make_language_model_state(resources: DraftResources) -> LanguageModelDraftState:
     """Makes the state that drafts with the models; several must have the target's tokenizer."""
     models = resources.models
     mapped = [model for model in models if isinstance(model, MappedModel) and model.pieces]
@@ -166,7 +170,7 @@ def make_model_state(resources: DraftResources) -> LanguageModelDraftState:
         return LanguageModelDraftState(resources)
     if len(models) > 1:
         raise UsageError("several drafts need the target's tokenizer; one of them has another")
-    return RespelledDraftState(resources, mapped[0])
+    return RetokenizedDraftState(resources, mapped[0])
 
 
 @drafter("language_model")
@@ -178,7 +182,7 @@ class LanguageModelDrafter(Drafter):
     drafts: Annotated[int, Interval(ge=1, le=64)] = 1
 
     @property
-    def models(self) -> int:
+    def model_count(self) -> int:
         return self.drafts
 
     @classmethod
@@ -186,10 +190,10 @@ class LanguageModelDrafter(Drafter):
         return (cls(models),)
 
     def make_state(self, resources: DraftResources) -> DraftState:
-        return make_model_state(resources)
+        return make_language_model_state(resources)
 
 
-def _stack_drafts(logits: list[Tensor]) -> Tensor:
+def _stack_draft_logits(logits: list[Tensor]) -> Tensor:
     """Stacks D logits [R, F, V] to [R, F, D, V], without a copy if there is one draft."""
     return logits[0].unsqueeze(2) if len(logits) == 1 else torch.stack(logits, dim=2)
 
@@ -201,7 +205,7 @@ def _stack_drafts(logits: list[Tensor]) -> Tensor:
 # committed tokens waits for the next pass.
 
 
-class ParallelDraftState(LevelDraftState, LanguageModelDraftState):
+class PardDraftState(OnePassDraftState, LanguageModelDraftState):
     """Drafts with a PARD model."""
 
     is_forgetful = False
@@ -211,7 +215,7 @@ class ParallelDraftState(LevelDraftState, LanguageModelDraftState):
         self._count = levels
         self._mask = mask_token
 
-    def levels(self, committed: CommittedTokens) -> Tensor:
+    def compute_level_logits(self, committed: CommittedTokens) -> Tensor:
         (model,) = self.models
         (cache,) = self._caches
         tokens, starts, root_index = self._pending
@@ -219,7 +223,7 @@ class ParallelDraftState(LevelDraftState, LanguageModelDraftState):
         root = root_index.get_tensor(model.device).unsqueeze(1)
         ids = append_masks(ids, root, self._count - 1, self._mask)
         logits = run_pending(model, cache, starts, ids, logits_to_keep=0).logits
-        return gather_levels(logits, root.to(logits.device), self._count)
+        return gather_consecutive(logits, root.to(logits.device), self._count)
 
     def commit(
         self,
@@ -230,8 +234,10 @@ class ParallelDraftState(LevelDraftState, LanguageModelDraftState):
     ) -> None:
         super().commit(lengths, nodes, path, 1)
 
-    def count(self, lengths: Sequence[int], accepted: Sequence[int], depth: int) -> None:
-        super().count(lengths, accepted, 1)
+    def update_cached_counts(
+        self, lengths: Sequence[int], accepted: Sequence[int], depth: int
+    ) -> None:
+        super().update_cached_counts(lengths, accepted, 1)
 
 
 @drafter("pard")
@@ -246,10 +252,10 @@ class Pard(Drafter):
     passes = 1
 
     @property
-    def models(self) -> int:
+    def model_count(self) -> int:
         return 1
 
-    def reach(self, heads: DraftHeads | None) -> int:
+    def find_max_depth(self, heads: DraftHeads | None) -> int:
         return self.levels
 
     def extra_slots(self, heads: DraftHeads | None) -> int:
@@ -272,7 +278,7 @@ class Pard(Drafter):
                 "a pard drafter needs a draft trained for it: its config.json names no pard_token, "
                 "and drafter.mask_token is null"
             )
-        return ParallelDraftState(resources, self.levels, id_offset + token)
+        return PardDraftState(resources, self.levels, id_offset + token)
 
 
 # The target drafts for itself with some of its blocks left out; no file and no training.
@@ -306,7 +312,7 @@ class OwnBlocks(Drafter):
     def has_own_model(self) -> bool:
         return True
 
-    def places(self, blocks: int) -> tuple[int, ...]:
+    def get_kept_blocks(self, blocks: int) -> tuple[int, ...]:
         """Returns the kept blocks of a target; raises UsageError if it lacks one of them."""
         if self.kept is not None:
             places = self.kept
@@ -318,11 +324,11 @@ class OwnBlocks(Drafter):
             raise UsageError(f"the target has blocks 0 to {blocks - 1}, got {places[-1]}")
         return places
 
-    def model(self, target: LanguageModel) -> LanguageModel:
+    def make_own_model(self, target: LanguageModel) -> LanguageModel:
         from spec_bench.engine.own_blocks import view_of_blocks  # needs transformers
 
         views = vars(target).setdefault("views", {})
-        places = self.places(target.blocks)
+        places = self.get_kept_blocks(target.blocks)
         if places not in views:
             views[places] = view_of_blocks(target, places)
         view: LanguageModel = views[places]
@@ -333,4 +339,4 @@ class OwnBlocks(Drafter):
         return ()  # a draft model like any other, of a target that has blocks
 
     def make_state(self, resources: DraftResources) -> DraftState:
-        return make_model_state(resources)
+        return make_language_model_state(resources)

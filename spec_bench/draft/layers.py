@@ -45,26 +45,28 @@ class LayerSizes:
     id_shift: int = 0  # what was added to the config's ids to get them: 1 where they name outputs
     mask_token: int | None = None  # stands for a token not known
 
-    def places(self, blocks: int, ids_name: str = "auto") -> tuple[int, ...]:
-        """Returns the indices of the target's ``hidden_states`` that the head reads: 2, L / 2 and
+    def find_hidden_state_indices(
+        self, target_blocks: int, ids_name: str = "auto"
+    ) -> tuple[int, ...]:
+        """Finds the indices of the target's ``hidden_states`` that the head reads: 2, L / 2 and
         L - 3 of L blocks if its config names none. ``ids_name`` says what the config's ids name,
         ``input`` or ``output`` of a block, overriding the file's family. Raises UsageError if no
         forward pass returns one of them.
         """
         ids = self.layer_ids
         if ids is None:
-            ids = (2, blocks // 2, blocks - 3)
+            ids = (2, target_blocks // 2, target_blocks - 3)
         elif ids_name != "auto":
             ids = tuple(layer_id - self.id_shift + (ids_name == "output") for layer_id in ids)
-        if outside := [layer_id for layer_id in ids if not 0 <= layer_id < blocks]:
+        if outside := [layer_id for layer_id in ids if not 0 <= layer_id < target_blocks]:
             raise UsageError(
-                f"{self.title}: hidden state {outside[0]} is not among 0 to {blocks - 1} of a "
-                f"target of {blocks} blocks"
+                f"{self.title}: hidden state {outside[0]} is not among 0 to {target_blocks - 1} of "
+                f"a target of {target_blocks} blocks"
             )
         return ids
 
 
-def read_sizes(
+def read_layer_sizes(
     weights: Mapping[str, Tensor],
     settings: Mapping[str, Any],
     heads: int,
@@ -79,7 +81,7 @@ def read_sizes(
         "inner": weights["layers.0.mlp.gate_proj.weight"].shape[0],
         "layers": 1 + max(int(key.split(".")[1]) for key in weights if key.startswith("layers.")),
         "eps": float(settings.get("rms_norm_eps", 1e-6)),
-        "rope": read_rope(settings),
+        "rope": read_rope_parameters(settings),
         "max_positions": int(settings.get("max_position_embeddings") or 2048),
         "qkv_bias": prefix + "q_proj.bias" in weights,
         "o_bias": prefix + "o_proj.bias" in weights,
@@ -87,7 +89,7 @@ def read_sizes(
     }
 
 
-def read_rope(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns ``rope_parameters``, or ``rope_theta`` and ``rope_scaling`` as older configs have
     them.
     """
@@ -99,7 +101,7 @@ def read_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     return rope
 
 
-def sizes_like(plan: HeadPlan, hidden: int, vocab: int) -> dict[str, Any]:
+def get_sizes_like_target(plan: HeadPlan, hidden: int, vocab: int) -> dict[str, Any]:
     """Returns the fields of ``LayerSizes`` for fresh blocks as wide as the target's own."""
     target = plan.target
     heads = int(target.get("num_attention_heads", 1))
@@ -119,7 +121,7 @@ def sizes_like(plan: HeadPlan, hidden: int, vocab: int) -> dict[str, Any]:
     }
 
 
-def layer_config(shape: LayerSizes) -> dict[str, Any]:
+def to_transformers_config(shape: LayerSizes) -> dict[str, Any]:
     """Returns the blocks' ``config.json`` in transformers' format."""
     return {
         "model_type": "qwen3" if shape.qk_norm else "llama",
@@ -154,7 +156,7 @@ class AttentionFunction(Protocol):
         """
 
 
-class LayerCache(NamedTuple):
+class LayerCacheSizes(NamedTuple):
     """Sizes of a layer's cache entry for a token: key heads, widths of keys and values."""
 
     heads: int
@@ -162,7 +164,7 @@ class LayerCache(NamedTuple):
     value_dim: int
 
 
-class Turn(NamedTuple):
+class Rotation(NamedTuple):
     """Cosine and sine of every token's angles, [R, 1, T, d] each."""
 
     cos: Tensor
@@ -209,23 +211,28 @@ class Attention(nn.Module):
 
     def forward(
         self,
-        z: Tensor,
-        turn: Turn,
+        attention_input: Tensor,
+        rotation: Rotation,
         layer: int,
         attend: AttentionFunction,
     ) -> Tensor:
-        """z [R, T, inputs] -> [R, T, D]."""
-        q = self.q_proj(z).unflatten(-1, (-1, self.head_dim))
-        q = turn((self.q_norm(q) if self.qk_norm else q).transpose(1, 2))
-        context = attend(layer, q, *self.project_keys_values(z, turn))
+        """[R, T, inputs] -> [R, T, D]."""
+        q = self.q_proj(attention_input).unflatten(-1, (-1, self.head_dim))
+        q = rotation((self.q_norm(q) if self.qk_norm else q).transpose(1, 2))
+        context = attend(layer, q, *self.project_keys_values(attention_input, rotation))
         output: Tensor = self.o_proj(context.transpose(1, 2).flatten(2))
         return output
 
-    def project_keys_values(self, z: Tensor, turn: Turn) -> tuple[Tensor, Tensor]:
-        """z [R, T, inputs] -> rotated keys and values, [R, K, T, d] each."""
-        k, v = (part(z).unflatten(-1, (-1, self.head_dim)) for part in (self.k_proj, self.v_proj))
+    def project_keys_values(
+        self, attention_input: Tensor, rotation: Rotation
+    ) -> tuple[Tensor, Tensor]:
+        """[R, T, inputs] -> rotated keys, values, [R, K, T, d] each."""
+        k, v = (
+            part(attention_input).unflatten(-1, (-1, self.head_dim))
+            for part in (self.k_proj, self.v_proj)
+        )
         k = self.k_norm(k) if self.qk_norm else k
-        return turn(k.transpose(1, 2)), v.transpose(1, 2)
+        return rotation(k.transpose(1, 2)), v.transpose(1, 2)
 
 
 class MLP(nn.Module):
@@ -244,8 +251,8 @@ class MLP(nn.Module):
         return output
 
 
-class Block(nn.Module):
-    """A decoder block whose attention reads the normed x, or a given z of ``inputs`` numbers."""
+class DecoderBlock(nn.Module):
+    """A decoder block whose attention reads the normed x, or an input of ``inputs`` numbers."""
 
     def __init__(
         self,
@@ -265,12 +272,12 @@ class Block(nn.Module):
     def forward(
         self,
         x: Tensor,
-        turn: Turn,
+        rotation: Rotation,
         attend: AttentionFunction,
-        z: Tensor | None = None,
+        attention_input: Tensor | None = None,
     ) -> Tensor:
-        """x [R, T, D], perhaps with z [R, T, inputs] -> [R, T, D]."""
-        z = self.input_layernorm(x) if z is None else z
-        x = x + self.self_attn(z, turn, self.place, attend)
+        """x [R, T, D], perhaps with attention_input [R, T, inputs] -> [R, T, D]."""
+        attention_input = self.input_layernorm(x) if attention_input is None else attention_input
+        x = x + self.self_attn(attention_input, rotation, self.place, attend)
         output: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return output

@@ -19,17 +19,17 @@ from spec_bench.core.tree import Tree
 from spec_bench.draft.base import DraftState
 
 
-class LevelDraftState(DraftState):
+class OnePassDraftState(DraftState):
     """Drafts all levels from one forward pass."""
 
     has_term = False  # whether a node's token adds to the logits below it
-    _levels: Tensor = torch.empty(0)
+    _level_logits: Tensor = torch.empty(0)
 
     @abstractmethod
-    def levels(self, committed: CommittedTokens) -> Tensor:
+    def compute_level_logits(self, committed: CommittedTokens) -> Tensor:
         """Returns logits [R, K, V] of every level, the one below the root first."""
 
-    def term(self, tokens: Tensor, level: int) -> Tensor:
+    def compute_token_term(self, tokens: Tensor, level: int) -> Tensor:
         """Computes what tokens [R, F] of a level's nodes add to the logits below them, [R, F, V];
         level 0 is the root's.
         """
@@ -37,8 +37,8 @@ class LevelDraftState(DraftState):
 
     @torch.inference_mode()
     def root_logits(self, committed: CommittedTokens) -> Tensor:
-        self._levels = self.levels(committed)
-        device = self._levels.device
+        self._level_logits = self.compute_level_logits(committed)
+        device = self._level_logits.device
         return self._compute_logits_below(
             lambda: committed.roots.get_tensor(device).unsqueeze(1), 1, 0
         )
@@ -51,9 +51,9 @@ class LevelDraftState(DraftState):
         )
 
     def _compute_logits_below(self, tokens: Callable[[], Tensor], nodes: int, level: int) -> Tensor:
-        logits = self._levels[:, level : level + 1].expand(-1, nodes, -1)
+        logits = self._level_logits[:, level : level + 1].expand(-1, nodes, -1)
         if self.has_term:
-            logits = logits + self.term(tokens(), level)
+            logits = logits + self.compute_token_term(tokens(), level)
         return logits.unsqueeze(2)
 
 
@@ -67,9 +67,9 @@ def append_masks(values: Tensor, last_index: Tensor, masks: int, mask: int | Ten
     return torch.where(is_known.view(*is_known.shape, *[1] * (values.ndim - 2)), padded, mask)
 
 
-def gather_levels(rows: Tensor, last_index: Tensor, levels: int) -> Tensor:
+def gather_consecutive(rows: Tensor, first_index: Tensor, count: int) -> Tensor:
     """Gathers [R, K, ...] from [R, T, ...]: each row's entry at ``last_index`` [R, 1] and the next
     K - 1.
     """
-    index = (last_index + cached_arange(levels, rows.device)).unsqueeze(-1)
+    index = (first_index + cached_arange(count, rows.device)).unsqueeze(-1)
     return rows.gather(1, index.expand(-1, -1, rows.shape[-1]))

@@ -5,10 +5,11 @@ siblings keeps the target's distribution. A row looks only at itself: what its n
 hold changes nothing.
 
 Pure Python on token ids. Prompt lookup (github.com/apoorvumang/prompt-lookup-decoding) copies what
-followed the first occurrence of the longest of a few short n-grams (``FirstIndex``). ``NgramIndex``
-weighs the latest occurrences against each other, token by token; with long n-grams, and going on
-only where the past mostly agrees, it is suffix decoding's lookup in one row (arXiv 2411.04975,
-section 3; 2411.10666), without its tree over earlier answers, which is ``SuffixIndex``.
+followed the first occurrence of the longest of a few short n-grams (``FirstMatchIndex``).
+``NgramIndex`` weighs the latest occurrences against each other, token by token; with long n-grams,
+and going on only where the past mostly agrees, it is suffix decoding's lookup in one row (arXiv
+2411.04975, section 3; 2411.10666), without its tree over earlier answers, which is
+``SuffixIndex``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from spec_bench.draft.base import (
     GuessedNode,
     drafter,
 )
-from spec_bench.draft.language_model import LanguageModelDraftState, make_model_state
+from spec_bench.draft.language_model import LanguageModelDraftState, make_language_model_state
 from spec_bench.settings.fields import Count, Share, first_line
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest
@@ -77,7 +78,7 @@ class NgramIndex:
                     ends.append(end)
                     del ends[self._dropped]
 
-    def match(self) -> tuple[int, list[int]]:
+    def find_longest_match(self) -> tuple[int, list[int]]:
         """Finds the longest n-gram at the end that occurred before; returns its length and the ends
         of its earlier occurrences, the latest last; (0, []) if there is none.
         """
@@ -89,18 +90,20 @@ class NgramIndex:
                     return length, ends[:-1]
         return 0, []
 
-    def guesses(self, bounds: GuessBounds) -> list[list[GuessedNode]]:
+    def guess_tree(self, bounds: GuessBounds) -> list[list[GuessedNode]]:
         """Merges the match's continuations into a tree, level by level, the most frequent first;
         ties go to the most recent.
         """
-        length, ends = self.match()
+        length, ends = self.find_longest_match()
         budget = bounds.width * bounds.depth
         if bounds.per_match is not None:
             budget = min(budget, int(bounds.per_match * length))
         levels: list[list[GuessedNode]] = []
         parent_ends: list[list[int]] = [ends] if ends else []
         while parent_ends and len(levels) < bounds.depth and budget > 0:
-            level = self._next(parent_ends, len(levels), bounds.share)[: min(bounds.width, budget)]
+            level = self._find_next_nodes(parent_ends, len(levels), bounds.share)[
+                : min(bounds.width, budget)
+            ]
             if not level:
                 break
             levels.append([guess for guess, _ in level])
@@ -108,7 +111,7 @@ class NgramIndex:
             budget -= len(level)
         return levels
 
-    def _next(
+    def _find_next_nodes(
         self,
         parent_ends: Sequence[list[int]],
         offset: int,
@@ -134,18 +137,18 @@ class NgramIndex:
         ]
 
 
-class FirstIndex(NgramIndex):
+class FirstMatchIndex(NgramIndex):
     """An n-gram index of the first and the last occurrence alone."""
 
     _dropped = slice(1, -1)
 
-    def guesses(self, bounds: GuessBounds) -> list[list[GuessedNode]]:
+    def guess_tree(self, bounds: GuessBounds) -> list[list[GuessedNode]]:
         """Copies the span after the first earlier occurrence of the longest n-gram at the end.
 
         The text's end cuts it, as in transformers' ``PromptLookupCandidateGenerator``. Only
         ``depth`` bounds it; a level has one node.
         """
-        _, ends = self.match()
+        _, ends = self.find_longest_match()
         span = self.tokens[ends[0] : ends[0] + bounds.depth] if ends else []
         return [[GuessedNode(token, 0)] for token in span]
 
@@ -160,11 +163,11 @@ class LookupDraftState(DraftState):
         self._bounds = bounds
         self._rows = [index() for _ in range(rows)]
 
-    def start(self, row: int, prompt: Sequence[int]) -> None:
+    def start_row(self, row: int, prompt: Sequence[int]) -> None:
         self._rows[row] = self._index()
         self._rows[row].extend(prompt)
 
-    def guesses(
+    def guess_trees(
         self,
         committed: Sequence[Sequence[int]],
         width: int,
@@ -174,7 +177,7 @@ class LookupDraftState(DraftState):
         guesses = []
         for index, tokens in zip(self._rows, committed, strict=False):
             index.extend(tokens[len(index.tokens) :])
-            guesses.append(index.guesses(bounds))
+            guesses.append(index.guess_tree(bounds))
         return guesses
 
     def move_row(self, source: int, target: int) -> None:
@@ -201,12 +204,12 @@ class FirstMatch(Drafter):
                 f"shortest must be at most longest, {self.longest}, got {self.shortest}"
             )
 
-    def index(self) -> NgramIndex:
+    def make_index(self) -> NgramIndex:
         """Makes an empty index of one row."""
-        return FirstIndex(self.longest, self.shortest)
+        return FirstMatchIndex(self.longest, self.shortest)
 
     def make_state(self, resources: DraftResources) -> DraftState:
-        return LookupDraftState(self.index, resources.rows)
+        return LookupDraftState(self.make_index, resources.rows)
 
 
 @drafter("lookup")
@@ -220,11 +223,11 @@ class Lookup(FirstMatch):
 
     single = False
 
-    def index(self) -> NgramIndex:
+    def make_index(self) -> NgramIndex:
         return NgramIndex(self.longest, self.shortest)
 
     def make_state(self, resources: DraftResources) -> DraftState:
-        return LookupDraftState(self.index, resources.rows, self.share, self.per_match)
+        return LookupDraftState(self.make_index, resources.rows, self.share, self.per_match)
 
 
 # The row's own past where it has a match, a draft model elsewhere.
@@ -241,9 +244,9 @@ class LookupOrModelDraftState(LookupDraftState):
         self._ran = False
         self.vocab_size = model.models[0].vocab_size
 
-    def start(self, row: int, prompt: Sequence[int]) -> None:
-        super().start(row, prompt)
-        self._model.start(row, prompt)
+    def start_row(self, row: int, prompt: Sequence[int]) -> None:
+        super().start_row(row, prompt)
+        self._model.start_row(row, prompt)
 
     def device_inputs(
         self,
@@ -269,9 +272,11 @@ class LookupOrModelDraftState(LookupDraftState):
         if self._ran:
             self._model.commit(lengths, nodes, path, depth)
 
-    def count(self, lengths: Sequence[int], accepted: Sequence[int], depth: int) -> None:
+    def update_cached_counts(
+        self, lengths: Sequence[int], accepted: Sequence[int], depth: int
+    ) -> None:
         if self._ran:
-            self._model.count(lengths, accepted, depth)
+            self._model.update_cached_counts(lengths, accepted, depth)
         self._ran = False
 
     def move_row(self, source: int, target: int) -> None:
@@ -291,12 +296,12 @@ class LookupOrModel(Lookup):
     passes = None  # at most one for each level: where all rows find a match there is none
 
     @property
-    def models(self) -> int:
+    def model_count(self) -> int:
         return 1
 
     def make_state(self, resources: DraftResources) -> DraftState:
-        args = (self.index, resources.rows, self.share, self.per_match)
-        return LookupOrModelDraftState(make_model_state(resources), *args)
+        args = (self.make_index, resources.rows, self.share, self.per_match)
+        return LookupOrModelDraftState(make_language_model_state(resources), *args)
 
 
 # Suffix decoding's trees (Oliaro et al., 2024, arXiv 2411.04975), as ArcticInference and vLLM score
@@ -322,7 +327,9 @@ class SuffixTrie:
     def __init__(self, depth: int) -> None:
         self.depth, self.root = depth, SuffixNode()
 
-    def read(self, tokens: Iterable[int], ends: Sequence[SuffixNode] = ()) -> list[SuffixNode]:
+    def append_text(
+        self, tokens: Iterable[int], ends: Sequence[SuffixNode] = ()
+    ) -> list[SuffixNode]:
         """Appends tokens to a text whose last strings are ``ends``, by length, () for a new text;
         returns its last strings now.
         """
@@ -337,9 +344,11 @@ class SuffixTrie:
                 ends[place] = child
         return ends
 
-    def matches(self, tokens: Iterable[int], ends: Sequence[SuffixNode] = ()) -> list[SuffixNode]:
-        """Follows a text like ``read`` without adding it; returns the known strings at its end, by
-        length, up to the first unknown one.
+    def follow_text(
+        self, tokens: Iterable[int], ends: Sequence[SuffixNode] = ()
+    ) -> list[SuffixNode]:
+        """Follows a text like ``append_text`` without adding it; returns the known strings at its
+        end, by length, up to the first unknown one.
         """
         ends = list(ends)
         for token in tokens:
@@ -352,8 +361,8 @@ class SuffixTrie:
         return ends
 
 
-class Proposal(NamedTuple):
-    """A guessed tree after a match."""
+class ScoredGuess(NamedTuple):
+    """A guessed tree after a match, with its score."""
 
     score: float  # tokens that would be accepted if frequencies were distributions
     levels: list[list[GuessedNode]]  # per level its nodes, the likelier first
@@ -378,20 +387,20 @@ class SuffixIndex:
         """Appends tokens."""
         new = list(tokens)
         self.tokens.extend(new)
-        self._ends = self._own.read(new, self._ends)
+        self._ends = self._own.append_text(new, self._ends)
         if self.answers is not None:
-            self._ends_there = self.answers.matches(new, self._ends_there)
+            self._ends_there = self.answers.follow_text(new, self._ends_there)
 
-    def guesses(self, bounds: GuessBounds) -> list[list[GuessedNode]]:
+    def guess_tree(self, bounds: GuessBounds) -> list[list[GuessedNode]]:
         """Returns the best-scored proposal over match lengths and both texts; ties go to the longer
         match, then to the row's own text.
         """
-        best = Proposal(0.0, [])
+        best = ScoredGuess(0.0, [])
         for ends in (self._ends, self._ends_there):
-            longest = Proposal(0.0, [])
+            longest = ScoredGuess(0.0, [])
             for length, node in enumerate(ends[: len(self.tokens) - 1], 1):
                 limit = min(bounds.width * bounds.depth, int(self.factor * length + 1e-6))
-                proposal = propose_below(node, limit, bounds, self.least)
+                proposal = propose_best_below(node, limit, bounds, self.least)
                 if proposal.score >= longest.score:
                     longest = proposal
             if longest.score > best.score:
@@ -399,7 +408,9 @@ class SuffixIndex:
         return best.levels
 
 
-def propose_below(node: SuffixNode, limit: int, bounds: GuessBounds, min_share: float) -> Proposal:
+def propose_best_below(
+    node: SuffixNode, limit: int, bounds: GuessBounds, min_share: float
+) -> ScoredGuess:
     """Proposes at most ``limit`` nodes after a node's string, best first by the product of
     frequencies, none with a product below ``min_share``.
     """
@@ -429,7 +440,7 @@ def propose_below(node: SuffixNode, limit: int, bounds: GuessBounds, min_share: 
         score = score - probability
         count = count + 1
         offer(child, -probability, level + 1, len(levels[level]) - 1)
-    return Proposal(score, levels)
+    return ScoredGuess(score, levels)
 
 
 class AnswerMemory(DraftMemory):
@@ -444,20 +455,20 @@ class AnswerMemory(DraftMemory):
         self._depth = depth
         self._before = before
         self._keeps = keeps
-        self._forget()
+        self._reset_to_given_answers()
 
-    def _forget(self) -> None:
+    def _reset_to_given_answers(self) -> None:
         self._read, self.trie = list[Sequence[int]](), SuffixTrie(self._depth)
         for answer in self._before:
-            self.trie.read(answer)
+            self.trie.append_text(answer)
 
     def remember(self, answers: Sequence[Sequence[int]]) -> None:
         if not self._keeps:
             return
         if list(answers[: len(self._read)]) != self._read:
-            self._forget()
+            self._reset_to_given_answers()
         for answer in answers[len(self._read) :]:
-            self.trie.read(answer)
+            self.trie.append_text(answer)
             self._read.append(answer)
 
 
@@ -480,10 +491,10 @@ class Suffix(Drafter):
     passes = 0
 
     def __post_init__(self) -> None:
-        assert self.answers is not None  # they are read, or refused
+        assert self.earlier_answers is not None  # they are read, or refused
 
     @cached_property
-    def answers(self) -> list[list[int]]:
+    def earlier_answers(self) -> list[list[int]]:
         """The answers in the file ``earlier``. Raises UsageError if it cannot be read, or a line
         has no tokens.
         """
@@ -497,18 +508,22 @@ class Suffix(Drafter):
             raise UsageError(f"{fault}: {first_line(error)}") from None
 
     @property
-    def revision(self) -> str:
-        return digest(self.answers) if self.earlier else ""
+    def file_digest(self) -> str:
+        return digest(self.earlier_answers) if self.earlier else ""
 
     def make_memory(self) -> AnswerMemory | None:
         keeps = self.memory == "finished"
-        return AnswerMemory(self.depth, self.answers, keeps) if keeps or self.answers else None
+        return (
+            AnswerMemory(self.depth, self.earlier_answers, keeps)
+            if keeps or self.earlier_answers
+            else None
+        )
 
     def make_state(self, resources: DraftResources) -> DraftState:
         """Raises UsageError if the earlier answers hold tokens that the target does not know."""
         vocab = resources.target.vocab_size
         if outside := [
-            token for answer in self.answers for token in answer if not 0 <= token < vocab
+            token for answer in self.earlier_answers for token in answer if not 0 <= token < vocab
         ]:
             raise UsageError(f"{self.earlier}: token {outside[0]}, and the target knows {vocab}")
 
@@ -538,7 +553,7 @@ class RecyclingDraftState(DraftState):
         shape = (resources.rows, self._vocab + 1, min(best, self._vocab))
         self.tables = torch.zeros(shape, dtype=torch.long, device=resources.target.device)
 
-    def start(self, row: int, prompt: Sequence[int]) -> None:
+    def start_row(self, row: int, prompt: Sequence[int]) -> None:
         self.tables[row] = 0
 
     def observe_scores(self, tree: Tree, logits: Tensor) -> None:

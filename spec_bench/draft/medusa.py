@@ -23,8 +23,14 @@ from torch import Tensor, nn
 from spec_bench.core.host_device import CommittedTokens
 from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
 from spec_bench.draft.cached_head import LastHiddenDraftState
-from spec_bench.draft.levels import LevelDraftState
-from spec_bench.draft.network import DraftHeads, HeadPlan, ResidualBlock, load_weights
+from spec_bench.draft.levels import OnePassDraftState
+from spec_bench.draft.network import (
+    DraftHeads,
+    HeadPlan,
+    PublicCheckpoint,
+    ResidualBlock,
+    load_weights,
+)
 from spec_bench.system.errors import UsageError
 
 _FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
@@ -60,25 +66,25 @@ class MedusaHeads(DraftHeads):
         """Returns logits [..., K, V] of the target's last hidden states [..., D]."""
         return torch.stack([head(x) for head in self.heads], dim=-2)
 
-    def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
+    def iter_guess_logits(self, hidden: Tensor, embedded: Tensor) -> Iterator[Tensor]:
         """Yields logits of each head; they do not look at the tokens in between."""
         for head in self.heads:
-            yield head(x)
+            yield head(hidden)
 
     @classmethod
-    def fresh(
+    def make_untrained(
         cls,
         plan: HeadPlan,
         hidden: int,
         vocab: int,
-        output: Callable[[], Tensor],
+        get_output_weight: Callable[[], Tensor],
     ) -> MedusaHeads:
         """Makes blocks that start as the identity; ``init: target`` copies the target's last layer,
         as Medusa's authors do.
         """
         heads = cls(MedusaShape(hidden, vocab, plan.guesses, plan.blocks))
         if plan.init == "target":
-            weight = output()[:vocab]
+            weight = get_output_weight()[:vocab]
             with torch.no_grad():
                 for name, parameter in heads.named_parameters():
                     if name.endswith(f".{plan.blocks}.weight"):
@@ -86,11 +92,11 @@ class MedusaHeads(DraftHeads):
         return heads
 
     @classmethod
-    def smallest(cls, hidden: int, vocab: int) -> MedusaHeads:
+    def make_smallest(cls, hidden: int, vocab: int) -> MedusaHeads:
         return cls(MedusaShape(hidden, vocab, heads=2))
 
     @classmethod
-    def weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
+    def find_weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
         return next((folder / name for name in _FILES if (folder / name).is_file()), None)
 
     @classmethod
@@ -113,16 +119,16 @@ class MedusaHeads(DraftHeads):
         heads = cls(MedusaShape(hidden, vocab, len(matches), blocks))
         return load_weights(heads, {f"heads.{name}": value for name, value in weights.items()})
 
-    def export(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    def to_public_checkpoint(self) -> PublicCheckpoint:
         weights = {name.removeprefix("heads."): value for name, value in self.state_dict().items()}
         config = {"medusa_num_heads": self.shape.heads, "medusa_num_layers": self.shape.blocks}
-        return _FILES[0], weights, config
+        return PublicCheckpoint(_FILES[0], weights, config)
 
 
-class MedusaDraftState(LevelDraftState, LastHiddenDraftState):
+class MedusaDraftState(OnePassDraftState, LastHiddenDraftState):
     """K heads; all nodes of a level get the same proposals, those of the level's head."""
 
-    def levels(self, committed: CommittedTokens) -> Tensor:
+    def compute_level_logits(self, committed: CommittedTokens) -> Tensor:
         self._timer.start()
         logits: Tensor = self._heads(self._hidden[: len(committed)])[..., : self._vocab]
         self._timer.stop()
@@ -138,7 +144,7 @@ class Medusa(Drafter):
     heads = MedusaHeads
     passes = 1
 
-    def reach(self, heads: DraftHeads | None) -> int:
+    def find_max_depth(self, heads: DraftHeads | None) -> int:
         assert heads is not None
         return int(heads.shape.heads)
 

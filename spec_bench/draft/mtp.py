@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
 from spec_bench.draft.cached_head import Embed, FeatureHead
 from spec_bench.draft.eagle import EagleDraftState
-from spec_bench.draft.layers import AttentionFunction, LayerCache
-from spec_bench.draft.network import HeadPlan, load_weights
+from spec_bench.draft.layers import AttentionFunction, LayerCacheSizes
+from spec_bench.draft.network import HeadPlan, PublicCheckpoint, load_weights
 from spec_bench.engine.own_blocks import OwnBlock, body_config
 from spec_bench.system.errors import UsageError
 
@@ -33,7 +33,7 @@ _COPIES = ("shared_head.head.", "embed_tokens.")  # of what is the target's
 
 
 @dataclass(frozen=True)
-class TensorNames:
+class MtpTensorNames:
     """What a family of targets calls the parts."""
 
     prefix: str  # of the first layer's tensors; {} is the target's number of blocks
@@ -42,7 +42,7 @@ class TensorNames:
     hidden_first: bool = False  # whether W reads the hidden state before the embedding
 
 
-DEEPSEEK = TensorNames(  # and GLM
+DEEPSEEK = MtpTensorNames(  # and GLM
     "model.layers.{}.",
     "model.layers.{}.",
     {
@@ -52,7 +52,7 @@ DEEPSEEK = TensorNames(  # and GLM
         "shared_head.norm": "norm",
     },
 )
-MIMO = TensorNames(
+MIMO = MtpTensorNames(
     "model.mtp_layers.0.",
     "model.mtp_layers.1.",
     {
@@ -63,21 +63,21 @@ MIMO = TensorNames(
 )  # fmt: skip
 
 
-def read_tensor_names(config: Mapping[str, Any]) -> TensorNames:
+def get_family_tensor_names(config: Mapping[str, Any]) -> MtpTensorNames:
     """Returns the names of a target's family."""
     return MIMO if config.get("model_type") == "mimo" else DEEPSEEK
 
 
-def read_first_layer(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | None:
+def read_first_mtp_layer(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | None:
     """Returns the tensors of a target's first MTP layer, without the prefix; None where it has
     none; several are refused.
     """
     if "num_hidden_layers" not in config:
         return None
-    names = read_tensor_names(config)
+    names = get_family_tensor_names(config)
     blocks = int(config["num_hidden_layers"])
     prefix = names.prefix.format(blocks)
-    files = _files(folder)
+    files = _find_tensor_files(folder)
     if not any(name.startswith(f"{prefix}{next(iter(names.parts))}.") for name in files):
         return None
     if any(name.startswith(names.next_prefix.format(blocks + 1)) for name in files):
@@ -92,18 +92,18 @@ def read_first_layer(folder: Path, config: Mapping[str, Any]) -> dict[str, Tenso
     return weights
 
 
-def canonical(
+def rename_to_head_weights(
     weights: Mapping[str, Tensor],
     config: Mapping[str, Any],
     head_weights: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """Renames the weights of ``read_first_layer`` to a head's names, those of ``head_weights``.
+    """Renames the weights of ``read_first_mtp_layer`` to a head's names, those of ``head_weights``.
     Raises UsageError if they are quantised.
     """
     for name, weight in weights.items():
         if weight.element_size() < 2:
             raise UsageError(f"MTP head: {name} is quantised ({weight.dtype}): not supported")
-    parts = read_tensor_names(config).parts
+    parts = get_family_tensor_names(config).parts
     renamed = {}
     for name, weight in weights.items():
         part, _, leaf = name.rpartition(".")
@@ -111,9 +111,11 @@ def canonical(
     return _join_experts(renamed, head_weights)
 
 
-def config_to_write(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+def rename_to_family_weights(
+    weights: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> dict[str, Tensor]:
     """Renames our weights to the family's names."""
-    names = read_tensor_names(config)
+    names = get_family_tensor_names(config)
     prefix = names.prefix.format(config["num_hidden_layers"])
     family_names = {ours: name for name, ours in names.parts.items()}
     renamed = {}
@@ -123,7 +125,7 @@ def config_to_write(weights: Mapping[str, Tensor], config: Mapping[str, Any]) ->
     return renamed
 
 
-def _files(folder: Path) -> dict[str, Path]:
+def _find_tensor_files(folder: Path) -> dict[str, Path]:
     """Returns each tensor's file, by the tensor's name."""
     if (folder / _INDEX).is_file():
         index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"]
@@ -185,7 +187,7 @@ class MtpShape:
         return int(self.config["vocab_size"])
 
     @cached_property
-    def transformers(self) -> Any:
+    def transformers_config(self) -> Any:
         """transformers' config object. Raises UsageError if it lacks the family."""
         return body_config(self.config)
 
@@ -198,8 +200,8 @@ class MtpHead(FeatureHead):
 
     def __init__(self, shape: MtpShape, device: str = "cpu") -> None:
         super().__init__(shape)
-        self.hidden_first = read_tensor_names(shape.config).hidden_first
-        parts = OwnBlock(shape.transformers)
+        self.hidden_first = get_family_tensor_names(shape.config).hidden_first
+        parts = OwnBlock(shape.transformers_config)
         self.rotary = parts.make_rotary()
         with torch.device(device):
             self.enorm, self.hnorm, self.norm = (parts.make_norm() for _ in range(3))
@@ -207,13 +209,13 @@ class MtpHead(FeatureHead):
             self.block = parts.make_block()
 
     @property
-    def _like(self) -> Tensor:
+    def _first_parameter(self) -> Tensor:
         return self.eh_proj.weight
 
     @cached_property
-    def layer_caches(self) -> Sequence[LayerCache]:
+    def layer_cache_sizes(self) -> Sequence[LayerCacheSizes]:
         """Measured by a token's attention on the meta device."""
-        layers: list[LayerCache] = []
+        layers: list[LayerCacheSizes] = []
 
         def attend(
             layer: int,
@@ -222,13 +224,13 @@ class MtpHead(FeatureHead):
             v: Tensor,
             scale: float | None = None,
         ) -> Tensor:
-            layers.append(LayerCache(k.shape[1], k.shape[3], v.shape[3]))
+            layers.append(LayerCacheSizes(k.shape[1], k.shape[3], v.shape[3]))
             return q.new_empty((*q.shape[:3], v.shape[3]))
 
-        OwnBlock(self.shape.transformers).try_attention(attend)
+        OwnBlock(self.shape.transformers_config).try_attention(attend)
         return layers
 
-    def step(
+    def compute_outputs(
         self,
         feature: Tensor,
         embedded: Tensor,
@@ -246,25 +248,25 @@ class MtpHead(FeatureHead):
         )
         return cast(Tensor, output[0] if isinstance(output, tuple) else output)
 
-    def next_feature(self, output: Tensor) -> Tensor:
+    def to_next_feature(self, output: Tensor) -> Tensor:
         return cast(Tensor, self.norm(output))
 
     def compute_own_logits(self, output: Tensor, project: Embed) -> Tensor:
         return super().compute_own_logits(self.norm(output), project)
 
     @classmethod
-    def fresh(
+    def make_untrained(
         cls,
         plan: HeadPlan,
         hidden: int,
         vocab: int,
-        output: Callable[[], Tensor],
+        get_output_weight: Callable[[], Tensor],
     ) -> MtpHead:
         """Makes a block of the target's class and sizes."""
         return cls(MtpShape(dict(plan.target)))
 
     @classmethod
-    def smallest(cls, hidden: int, vocab: int) -> MtpHead:
+    def make_smallest(cls, hidden: int, vocab: int) -> MtpHead:
         config = {
             "model_type": "llama", "hidden_size": hidden, "vocab_size": vocab, "head_dim": 2,
             "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 2,
@@ -272,25 +274,28 @@ class MtpHead(FeatureHead):
         return cls(MtpShape(config))
 
     @classmethod
-    def load_stored_weights(
+    def load_weights_of_kind(
         cls,
         folder: Path,
         config: Mapping[str, Any],
     ) -> dict[str, Tensor] | None:
         """Reads the first MTP layer's tensors from a target's files, under their short names."""
-        return read_first_layer(folder, config)
+        return read_first_mtp_layer(folder, config)
 
     @classmethod
     def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> MtpHead:
         head = cls(MtpShape(config), "meta")
-        return load_weights(head, canonical(weights, config, head.state_dict()), assign=True)
+        return load_weights(
+            head, rename_to_head_weights(weights, config, head.state_dict()), assign=True
+        )
 
-    def export(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    def to_public_checkpoint(self) -> PublicCheckpoint:
         settings = {
             key: value for key, value in self.shape.config.items() if not key.startswith("_")
         }
         config = {**settings, "num_nextn_predict_layers": 1}
-        return FILE, config_to_write(self.state_dict(), config), config
+        weights = rename_to_family_weights(self.state_dict(), config)
+        return PublicCheckpoint(FILE, weights, config)
 
 
 @drafter("mtp")

@@ -9,13 +9,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from spec_bench.system.errors import UsageError
+
+
+class PublicCheckpoint(NamedTuple):
+    """What a public layout of draft heads has on disk."""
+
+    file_name: str  # of the weights
+    weights: dict[str, Tensor]
+    config: dict[str, Any]  # `config.json`
 
 
 class DraftHeads(nn.Module, ABC):
@@ -35,7 +43,7 @@ class DraftHeads(nn.Module, ABC):
         """Makes a cache of its own for ``rows`` sequences of up to ``slots`` tokens."""
         raise NotImplementedError
 
-    def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
+    def iter_guess_logits(self, hidden: Tensor, embedded: Tensor) -> Iterator[Tensor]:
         """Yields the logits [N, V] of guess 1, 2, ..., K in training, from the target's last hidden
         states [N, D] and embeddings of the right tokens t + 1..t + K [N, K, D]. Heads that learn
         from whole sequences do without it.
@@ -44,29 +52,29 @@ class DraftHeads(nn.Module, ABC):
 
     @classmethod
     @abstractmethod
-    def fresh(
+    def make_untrained(
         cls,
         plan: HeadPlan,
         hidden: int,
         vocab: int,
-        output: Callable[[], Tensor],
+        get_output_weight: Callable[[], Tensor],
     ) -> DraftHeads:
-        """Makes untrained heads for a target of ``hidden`` width and ``vocab`` tokens; ``output``
-        returns its last layer, [V, D] float32.
+        """Makes untrained heads for a target of ``hidden`` width and ``vocab`` tokens;
+        ``get_output_weight`` returns its last layer, [V, D] float32.
         """
 
     @classmethod
     @abstractmethod
-    def smallest(cls, hidden: int, vocab: int) -> DraftHeads:
+    def make_smallest(cls, hidden: int, vocab: int) -> DraftHeads:
         """Makes the smallest heads that draft at least two tokens, for the audit."""
 
     @classmethod
-    def weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
-        """Returns the file of weights in a folder that holds heads of this kind, else None."""
+    def find_weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
+        """Finds the file of weights in a folder that holds heads of this kind; None in another."""
         return None
 
     @classmethod
-    def load_stored_weights(
+    def load_weights_of_kind(
         cls,
         folder: Path,
         config: Mapping[str, Any],
@@ -74,7 +82,7 @@ class DraftHeads(nn.Module, ABC):
         """Loads the weights from a folder with heads of this kind, else returns None. Raises
         UsageError if they cannot be used.
         """
-        path = cls.weights_file(folder, config)
+        path = cls.find_weights_file(folder, config)
         if path is None:
             return None
         if path.suffix == ".safetensors":
@@ -89,8 +97,8 @@ class DraftHeads(nn.Module, ABC):
         """
 
     @abstractmethod
-    def export(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
-        """Returns the name of the weights' file, the weights, and ``config.json``."""
+    def to_public_checkpoint(self) -> PublicCheckpoint:
+        """Returns the weights and the config under the public layout's names."""
 
 
 AnyHeads = TypeVar("AnyHeads", bound=DraftHeads)

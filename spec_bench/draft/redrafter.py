@@ -25,8 +25,14 @@ from torch import Tensor, nn
 from spec_bench.core.host_device import HostDeviceInts
 from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
 from spec_bench.draft.cached_head import LastHiddenDraftState
-from spec_bench.draft.eagle_files import add_vocabulary_map, canonical
-from spec_bench.draft.network import DraftHeads, HeadPlan, ResidualBlock, load_weights
+from spec_bench.draft.eagle_files import rename_weights_and_read_ids, with_vocabulary_maps
+from spec_bench.draft.network import (
+    DraftHeads,
+    HeadPlan,
+    PublicCheckpoint,
+    ResidualBlock,
+    load_weights,
+)
 
 _FILE = "model.safetensors"
 
@@ -44,7 +50,7 @@ class RecurrentShape:
     inner: int | None = None  # width of the residual blocks; 2 D unless a projection narrows them
 
     @property
-    def width(self) -> int:
+    def block_width(self) -> int:
         """Width of the residual blocks."""
         return 2 * self.hidden if self.inner is None else self.inner
 
@@ -58,17 +64,17 @@ class RecurrentHead(DraftHeads):
         super().__init__()
         self.shape = shape
         self.register_buffer("ids", ids, persistent=False)
-        if shape.width != 2 * shape.hidden:
-            self.input_proj = nn.Linear(2 * shape.hidden, shape.width)
+        if shape.block_width != 2 * shape.hidden:
+            self.input_proj = nn.Linear(2 * shape.hidden, shape.block_width)
         self.lm_head = nn.Sequential(
-            *(ResidualBlock(shape.width) for _ in range(shape.blocks)),
-            nn.Linear(shape.width, shape.vocab if ids is None else len(ids), bias=False),
+            *(ResidualBlock(shape.block_width) for _ in range(shape.blocks)),
+            nn.Linear(shape.block_width, shape.vocab if ids is None else len(ids), bias=False),
         )
         if shape.recurrent:
             self.rnn_u = nn.Linear(shape.hidden, shape.hidden)
             self.rnn_w = nn.Linear(shape.hidden, shape.hidden, bias=False)
 
-    def advance(self, state: Tensor, embedding: Tensor) -> Tensor:
+    def update_state(self, state: Tensor, embedding: Tensor) -> Tensor:
         """Updates the state by a token: s' = SiLU(U s + W e + b), all [..., D]; s is 0 at first."""
         if not self.shape.recurrent:
             return state + embedding
@@ -79,37 +85,37 @@ class RecurrentHead(DraftHeads):
         recurrent state, [..., D] each.
         """
         features = torch.cat([x, state], dim=-1)
-        if self.shape.width != 2 * self.shape.hidden:
+        if self.shape.block_width != 2 * self.shape.hidden:
             features = self.input_proj(features)
         return self.lm_head(features)
 
-    def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
+    def iter_guess_logits(self, hidden: Tensor, embedded: Tensor) -> Iterator[Tensor]:
         """Yields each guess's logits; the state reads the right tokens, not the head's own guesses
         (teacher forcing).
         """
-        state = torch.zeros_like(x)
+        state = torch.zeros_like(hidden)
         for guess in range(embedded.shape[1]):
-            state = self.advance(state, embedded[:, guess])
-            yield self(x, state)
+            state = self.update_state(state, embedded[:, guess])
+            yield self(hidden, state)
 
     @classmethod
-    def fresh(
+    def make_untrained(
         cls,
         plan: HeadPlan,
         hidden: int,
         vocab: int,
-        output: Callable[[], Tensor],
+        get_output_weight: Callable[[], Tensor],
     ) -> RecurrentHead:
         """Makes random weights, except for the blocks, which start as the identity."""
         shape = RecurrentShape(hidden, vocab, plan.blocks, plan.recurrent, plan.inner)
         return cls(shape, None if plan.ids is None else torch.tensor(plan.ids))
 
     @classmethod
-    def smallest(cls, hidden: int, vocab: int) -> RecurrentHead:
+    def make_smallest(cls, hidden: int, vocab: int) -> RecurrentHead:
         return cls(RecurrentShape(hidden, vocab, blocks=1))
 
     @classmethod
-    def weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
+    def find_weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
         is_ours = (folder / _FILE).is_file() and "num_draft_layers" in config
         return folder / _FILE if is_ours else None
 
@@ -123,19 +129,20 @@ class RecurrentHead(DraftHeads):
             bool(config.get("rnn", False)),
             None if width == 2 * config["hidden_size"] else width,
         )
-        renamed, ids = canonical(weights)
+        renamed, ids = rename_weights_and_read_ids(weights)
         return load_weights(cls(shape, ids), renamed)
 
-    def export(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    def to_public_checkpoint(self) -> PublicCheckpoint:
         config = {
             "model_type": "recurrent_drafting_drafter",
             "hidden_size": self.shape.hidden,
             "vocab_size": self.shape.vocab,
-            "exit_dim": self.shape.width,
+            "exit_dim": self.shape.block_width,
             "num_draft_layers": self.shape.blocks,
             "rnn": self.shape.recurrent,
         }
-        return _FILE, add_vocabulary_map(self.state_dict(), self.ids, self.shape.vocab), config
+        weights = with_vocabulary_maps(self.state_dict(), self.ids, self.shape.vocab)
+        return PublicCheckpoint(_FILE, weights, config)
 
 
 class RecurrentDraftState(LastHiddenDraftState):
@@ -145,7 +152,7 @@ class RecurrentDraftState(LastHiddenDraftState):
         super().__init__(resources)
         self._embed = resources.target.embed
 
-    def beams(self, roots: Sequence[int], width: int, length: int) -> Tensor:
+    def search_beams(self, roots: Sequence[int], width: int, length: int) -> Tensor:
         """Searches for the W likeliest continuations of each of R roots, best first, [R, W, L].
 
         A root is the last committed token; the head's first update reads it.
@@ -158,7 +165,7 @@ class RecurrentDraftState(LastHiddenDraftState):
         score = torch.zeros((rows, 1), dtype=torch.float32, device=x.device)
         beams = tokens.new_zeros((rows, 1, 0))
         for _ in range(length):
-            state = self._heads.advance(state, self._embed(tokens).to(state.dtype))
+            state = self._heads.update_state(state, self._embed(tokens).to(state.dtype))
             logits = self._heads(x.expand_as(state), state)[..., : self._vocab]
             joint = (score.unsqueeze(-1) + logits.float().log_softmax(dim=-1)).flatten(1)
             score, cell = joint.topk(min(width, joint.shape[1]), dim=-1)

@@ -68,7 +68,7 @@ class TrainableHead(nn.Module):
 
     def logits(self, batch: Any) -> Iterator[Tensor]:
         """Yields the logits of guesses 1, 2, ..., K, each [N, V]."""
-        for own_logits in self.heads.guesses(batch.x, batch.embedded):
+        for own_logits in self.heads.iter_guess_logits(batch.x, batch.embedded):
             yield scatter_to_vocabulary(own_logits, self._ids, self.heads.shape.vocab)
 
     @property
@@ -92,7 +92,9 @@ class TrainableHead(nn.Module):
         if ids is not None:  # as indices into the heads' vocabulary; other tokens are not learned
             places = torch.searchsorted(ids, labels.contiguous()).clamp(max=len(ids) - 1)
             labels = torch.where(ids[places] == labels, places, IGNORED)
-        for logits, tokens in zip(self.heads.guesses(x, embeddings), labels.unbind(1), strict=True):
+        for logits, tokens in zip(
+            self.heads.iter_guess_logits(x, embeddings), labels.unbind(1), strict=True
+        ):
             losses.append(sum_loss(logits.float(), tokens))
             right.append((logits.detach().argmax(-1) == tokens).sum())
         return GuessLosses(torch.stack(losses), torch.stack(right))
@@ -157,9 +159,9 @@ class SequenceHead(TrainableHead):
         """
 
     def logits(self, batch: SequenceBatch) -> Iterator[Tensor]:
-        features = batch.hidden[..., : self.heads.features]
+        features = batch.hidden[..., : self.heads.hidden_input_width]
         for output in self.outputs(features, batch.embedded, batch.at, self.guesses):
-            yield self.heads.logits(output, self._project, self.heads.shape.vocab)
+            yield self.heads.compute_logits(output, self._project, self.heads.shape.vocab)
 
     def iter_target_logits(self, batch: SequenceBatch) -> Iterator[Tensor]:
         last_states = batch.hidden[..., -self.heads.shape.hidden :]
@@ -175,7 +177,7 @@ class SequenceHead(TrainableHead):
         labels: Tensor,
     ) -> GuessLosses:
         """Sums the losses of a ``SequenceBatch``; steps that are not learned add nothing."""
-        width = self.heads.features
+        width = self.heads.hidden_input_width
         row, place = locations.unbind(1)
         features = hidden_states[..., :width]
         last_states = hidden_states[..., -self.heads.shape.hidden :]
@@ -299,7 +301,7 @@ class UnrolledHead(SequenceHead):
     def layers(self, blocks: int) -> Layers:
         """Returns the layers of its features, and the last one."""
         if isinstance(self.heads, Eagle3Head):
-            return (*self.heads.shape.places(blocks), *LAST)
+            return (*self.heads.shape.find_hidden_state_indices(blocks), *LAST)
         return LAST
 
     def outputs(
@@ -315,14 +317,14 @@ class UnrolledHead(SequenceHead):
         dialogue = torch.arange(len(rows), device=rows.device).unsqueeze(1)
         memory = TrainingAttention(rows)
         positions = torch.arange(count, device=features.device).unsqueeze(0)
-        feature = self.heads.fuse(features[:, :count])
+        feature = self.heads.fuse_hidden_states(features[:, :count])
         next_embeddings = embeddings[:, :count]
         blank: Any = getattr(self.heads, "mask_hidden", None)
         if blank is not None:  # P-EAGLE: later steps take a mask and its feature
-            blank = self.heads.fuse(blank).expand(*rows.shape, -1)
+            blank = self.heads.fuse_hidden_states(blank).expand(*rows.shape, -1)
             mask = self.mask.to(next_embeddings.dtype).expand(*rows.shape, -1)
         for step in range(steps):
-            output = self.heads.step(feature, next_embeddings, positions, memory)
+            output = self.heads.compute_outputs(feature, next_embeddings, positions, memory)
             if step == 0:
                 output = output[dialogue, rows]
             yield output[present]
@@ -331,7 +333,7 @@ class UnrolledHead(SequenceHead):
                 feature = blank
                 next_embeddings = mask
             else:
-                feature = self.heads.next_feature(output)
+                feature = self.heads.to_next_feature(output)
                 next_embeddings = embeddings[dialogue, positions]
 
 
@@ -382,7 +384,7 @@ class BlockHead(SequenceHead):
 
     def layers(self, blocks: int) -> Layers:
         """Returns the layers of its context, and the last one."""
-        return (*self.heads.shape.places(blocks), *LAST)
+        return (*self.heads.shape.find_hidden_state_indices(blocks), *LAST)
 
     def outputs(
         self,
@@ -398,11 +400,13 @@ class BlockHead(SequenceHead):
         rows, present = pad_rows(locations, features.shape[0])
         dialogue = torch.arange(len(rows), device=rows.device).unsqueeze(1)
         places = torch.arange(max(count, size), device=rows.device)
-        entries = head.context(features[:, :count])
-        context = head.context_kept(entries, head.turn(places[:count].unsqueeze(0)))
+        entries = head.project_context(features[:, :count])
+        context = head.compute_context_keys_values(
+            entries, head.compute_rotation(places[:count].unsqueeze(0))
+        )
         known_embedding = embeddings[dialogue, rows].unsqueeze(2)
         masks = self.mask.to(known_embedding.dtype).expand(*rows.shape, size - 1, -1)
         block = torch.cat([known_embedding, masks], dim=2).flatten(0, 1)
-        turn = head.turn((rows.unsqueeze(-1) + 1 + places[:size]).flatten(0, 1))
-        outputs = head.outputs(block, turn, BlockAttention(context, rows))
+        rotation = head.compute_rotation((rows.unsqueeze(-1) + 1 + places[:size]).flatten(0, 1))
+        outputs = head.compute_block_outputs(block, rotation, BlockAttention(context, rows))
         yield from outputs.unflatten(0, rows.shape)[present][:, :steps].unbind(1)

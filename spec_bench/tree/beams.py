@@ -101,7 +101,7 @@ class HeadBeams(Rectangle):
         return "deterministic"
 
     def grow_tree(self, context: GrowthContext) -> Tree:
-        beams = context.drafting.beams(context.committed.roots, self.width, self.depth)
+        beams = context.drafting.search_beams(context.committed.roots, self.width, self.depth)
         grow = tree_of_merged_beams if self.merge else tree_of_separate_beams
         return grow(context.roots, beams.to(context.device))
 

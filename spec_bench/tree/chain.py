@@ -176,7 +176,7 @@ class GuessedTree(Rectangle):
         committed: CommittedTokens,
         fixed: bool = False,
     ) -> Sequence[HostDeviceInts]:
-        guesses = drafting.guesses(committed, self.width, self.depth)
+        guesses = drafting.guess_trees(committed, self.width, self.depth)
         counts = list(self.shape.levels)
         if not fixed:
             sizes = [[len(level) for level in levels] for levels in guesses]
@@ -247,7 +247,7 @@ class GuessOrDraft(Chain):
     ) -> Sequence[HostDeviceInts]:
         chains = [
             [level[0].token for level in levels]
-            for levels in drafting.guesses(committed, 1, self.depth)
+            for levels in drafting.guess_trees(committed, 1, self.depth)
         ]
         counts = HostDeviceInts([len(tokens) for tokens in chains])
         packed = HostDeviceInts([[*tokens, *[0] * (self.depth - len(tokens))] for tokens in chains])

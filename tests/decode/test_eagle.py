@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from spec_bench.audit.catalogue import WARM, tree_cases
 from spec_bench.audit.decoders import enumerate_error
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.draft.eagle import find_better_layers
+from spec_bench.draft.eagle import describe_better_layers
 from spec_bench.draft.eagle_files import EagleShape
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import load_heads, save_heads
@@ -66,7 +66,7 @@ def test_in_half_precision_too_only_differences_of_positions_matter(kind):
         return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
 
     near, far = (
-        head.step(feature, after, first + torch.arange(6).unsqueeze(0), attend)
+        head.compute_outputs(feature, after, first + torch.arange(6).unsqueeze(0), attend)
         for first in (0, 3000)
     )
     assert (near - far).abs().mean() < 0.02 * near.abs().mean()
@@ -119,7 +119,7 @@ def reading_head(states):
 )
 def test_a_head_with_swapped_layer_ids_is_noticed(moved, message):
     target, states = counting_target()
-    said = find_better_layers(reading_head(states), target, moved, (3, 4, 5))
+    said = describe_better_layers(reading_head(states), target, moved, (3, 4, 5))
     if message is None:
         assert said is None
     else:
@@ -134,7 +134,7 @@ EMBEDDING = torch.randn(WORDS, HIDDEN)
 def logits_of(head):
     """Of a row of three steps under a causal mask."""
     torch.manual_seed(1)
-    feature = head.fuse(torch.randn(1, 3, head.features))
+    feature = head.fuse_hidden_states(torch.randn(1, 3, head.hidden_input_width))
     last = torch.randn(HIDDEN, WORDS)
 
     def attend(layer, q, k, v):
@@ -143,13 +143,13 @@ def logits_of(head):
 
     embedded = EMBEDDING[torch.tensor([[3, 1, 4]])]
     with torch.no_grad():
-        output = head.step(feature, embedded, torch.arange(3)[None], attend)
-        return head.logits(output, lambda x: x @ last, WORDS)
+        output = head.compute_outputs(feature, embedded, torch.arange(3)[None], attend)
+        return head.compute_logits(output, lambda x: x @ last, WORDS)
 
 
 def layout(head, family):
     """A head's file, weights and config as a family writes them."""
-    _, weights, config = head.export()
+    _, weights, config = head.to_public_checkpoint()
     layer = dict(config.get("transformer_layer_config", config))
     ids = [1, 2, 0]  # inputs of blocks, which all but speculators name by the block before
     if family == "speculators":
@@ -247,13 +247,13 @@ def test_a_setting_wins_over_what_the_files_family_means(named, means, tmp_path)
     file, weights, config = layout(eagle3_head(HIDDEN, WORDS), "eagle-3")
     config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [1, 2, 0]
     found = load_heads(write(tmp_path, file, weights, config), CPU, torch.float32)
-    assert found.shape.places(6, named) == means
+    assert found.shape.find_hidden_state_indices(6, named) == means
 
 
 def test_without_ids_the_places_are_the_second_the_middle_and_the_last_but_two():
-    assert eagle3_head(HIDDEN, WORDS).shape.places(18) == (2, 9, 15)
+    assert eagle3_head(HIDDEN, WORDS).shape.find_hidden_state_indices(18) == (2, 9, 15)
 
 
 def test_a_place_that_no_pass_returns_is_refused():
     with pytest.raises(ValueError, match="hidden state 2 is not among 0 to 1"):
-        eagle3_head(HIDDEN, WORDS).shape.places(2)
+        eagle3_head(HIDDEN, WORDS).shape.find_hidden_state_indices(2)

@@ -17,10 +17,10 @@ from spec_bench.core.host_device import CommittedTokens
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
-from spec_bench.draft.base import DraftResources, head_kinds
-from spec_bench.draft.cached_head import CachedHead, keep_outputs
+from spec_bench.draft.base import DraftResources, list_head_kinds
+from spec_bench.draft.cached_head import CachedHead, cut_output_layers
 from spec_bench.draft.heads import load_heads, save_heads
-from spec_bench.draft.language_model import OwnBlocks, RespelledDraftState
+from spec_bench.draft.language_model import OwnBlocks, RetokenizedDraftState
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.engine.loading import wrap_loaded_model
 from spec_bench.engine.mapped_model import (
@@ -82,7 +82,7 @@ def test_a_row_of_one_token_sees_no_state_of_the_row_before():
     decoder = built("medusa", tiny_pair("llama"), GREEDY)
     decoder.begin([Request("p", (1, 2, 3), 4)], 0)
     assert decoder.drafting._hidden[0].any()
-    decoder.drafting.start(0, (1,))
+    decoder.drafting.start_row(0, (1,))
     assert not decoder.drafting._hidden[0].any()
 
 
@@ -142,7 +142,7 @@ def test_a_listed_tree_is_cut_to_the_levels_that_its_heads_guess(guesses, levels
 
 def test_medusas_published_layout_is_read_whatever_its_config_understates(tmp_path):
     made = medusa_heads(16, VOCAB, 5)
-    _, weights, config = made.export()
+    _, weights, config = made.to_public_checkpoint()
     torch.save(weights, tmp_path / "medusa_lm_head.pt")
     (tmp_path / "config.json").write_text(json.dumps(config | {"medusa_num_heads": 2}))
     found = load_heads(str(tmp_path), torch.device("cpu"), torch.float32)
@@ -215,13 +215,13 @@ def test_a_family_whose_blocks_cannot_be_left_out_is_refused_in_one_line(name):
     target = wrap_loaded_model(module, name)
     said = naming("blocks 0, 2, 3 of the target", type(module).__name__, "shape")
     with one_line(said):
-        OwnBlocks().model(target)
+        OwnBlocks().make_own_model(target)
 
 
 def test_by_default_every_other_block_with_the_first_and_the_last():
-    assert OwnBlocks().places(6) == (0, 2, 4, 5)
-    assert OwnBlocks().places(5) == (0, 2, 4)
-    assert OwnBlocks().places(1) == (0,)
+    assert OwnBlocks().get_kept_blocks(6) == (0, 2, 4, 5)
+    assert OwnBlocks().get_kept_blocks(5) == (0, 2, 4)
+    assert OwnBlocks().get_kept_blocks(1) == (0,)
 
 
 LOOKUPS = ("prompt_lookup", "lookup_vote", "suffix_lookup")
@@ -350,13 +350,13 @@ def test_a_recurrent_head_of_some_tokens_drafts_as_the_whole_one_cut_down_to_the
     save_heads(some, tmp_path)
     some = load_heads(str(tmp_path), torch.device("cpu"), torch.float64)
     assert torch.equal(some.ids, ids)
-    keep_outputs(whole, ids.tolist(), torch.empty(0))
+    cut_output_layers(whole, ids.tolist(), torch.empty(0))
     beams = []
     for heads in (some, whole.double()):
         decoder = build_decoder(decoder_settings("redrafter"), target, [], COLD, 2, heads=heads)
         decoder.begin([Request("x", (3, 5), 4), Request("y", (7, 9), 4)], 0)
         with torch.inference_mode():
-            beams.append(decoder.drafting.beams([5, 9], 4, 3))
+            beams.append(decoder.drafting.search_beams([5, 9], 4, 3))
     assert torch.equal(*beams) and torch.isin(beams[0], ids).all()
 
 
@@ -365,7 +365,7 @@ def test_tokens_that_a_recurrent_head_does_not_know_teach_it_nothing():
     heads = RecurrentHead(RecurrentShape(8, 6, 1), torch.tensor([1, 4]))
     x, embedded, learner = torch.randn(3, 8), torch.randn(3, 1, 8), TrainableHead(heads, 1)
     losses = learner(x, embedded, torch.tensor([[4], [2], [1]]))
-    logits = next(heads.guesses(x, embedded))[[0, 2]]
+    logits = next(heads.iter_guess_logits(x, embedded))[[0, 2]]
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor([1, 0]), reduction="sum")
     torch.testing.assert_close(losses.loss, expected.unsqueeze(0))
     batch = PositionBatch(x, embedded, torch.tensor([[4], [2], [1]]))
@@ -373,7 +373,7 @@ def test_tokens_that_a_recurrent_head_does_not_know_teach_it_nothing():
     assert whole.isfinite()[0].tolist() == [False, True, False, False, True, False]
 
 
-@pytest.mark.parametrize("kind", head_kinds())
+@pytest.mark.parametrize("kind", list_head_kinds())
 def test_heads_that_keep_some_outputs_propose_those_and_the_law_stays(kind):
     config = next(
         case.config
@@ -382,19 +382,19 @@ def test_heads_that_keep_some_outputs_propose_those_and_the_law_stays(kind):
     )
     target = random_markov(V, 3)
     heads = make_random_heads(target, kind, 5)
-    keep_outputs(heads, (0, 2), torch.eye(target.hidden_size, dtype=torch.float64)[:V])
+    cut_output_layers(heads, (0, 2), torch.eye(target.hidden_size, dtype=torch.float64)[:V])
     settings = SETTINGS["temperature"]
     built = config.build(target, [], settings, heads=heads)
     got, expected, _ = enumerate_block(built, lambda *given: target.law(*given, settings=settings))
     assert max(abs(got[t] - chance) for t, chance in expected.items()) < TOLERANCE
     x = torch.ones(1, target.hidden_size, dtype=torch.float64)
     if not isinstance(heads, CachedHead):
-        logits = next(heads.guesses(x, torch.zeros(1, 2, target.hidden_size).double()))
+        logits = next(heads.iter_guess_logits(x, torch.zeros(1, 2, target.hidden_size).double()))
     else:
-        logits = heads.logits(x[:, : heads.shape.hidden], lambda _: x.new_zeros(1, V), V)
+        logits = heads.compute_logits(x[:, : heads.shape.hidden], lambda _: x.new_zeros(1, V), V)
     assert logits[0].isfinite().tolist() == [True, False, True, False]
     with pytest.raises(ValueError, match="know none of these tokens"):
-        keep_outputs(make_random_heads(target, kind, 5), (99,), torch.eye(V))
+        cut_output_layers(make_random_heads(target, kind, 5), (99,), torch.eye(V))
 
 
 @pytest.mark.parametrize(
@@ -438,8 +438,8 @@ def given(draft):
 def test_a_draft_of_another_tokenizer_drafts_from_the_respelled_text():
     """The chain tells odd places from even ones: a token in two parts moves what comes behind."""
     draft = draft_of(MAP)
-    drafting = RespelledDraftState(given(draft), draft)
-    drafting.start(0, (0, 1, 2))
+    drafting = RetokenizedDraftState(given(draft), draft)
+    drafting.start_row(0, (0, 1, 2))
     committed = CommittedTokens([(0, 1, 2)])
     drafting.device_inputs(committed)
     chain = draft.inner
@@ -473,8 +473,8 @@ def test_a_token_in_parts_that_was_looked_up_is_read_in_parts_once_it_is_accepte
         drafting.device_inputs(committed)
         return drafting.root_logits(committed)
 
-    kept, fresh = (RespelledDraftState(given(draft), draft) for _ in range(2))
-    kept.start(0, (0, 2))
+    kept, fresh = (RetokenizedDraftState(given(draft), draft) for _ in range(2))
+    kept.start_row(0, (0, 2))
     logits(kept, (0, 2))
     tree = Tree(TreeShape((1, 1), (1, 1)), torch.tensor([2]))
     for token in (1, 0):
@@ -483,8 +483,8 @@ def test_a_token_in_parts_that_was_looked_up_is_read_in_parts_once_it_is_accepte
         if token == 1:
             kept.frontier_logits(tree, CommittedTokens([(0, 2)]))
     kept.commit([1], [[0, 1]], torch.tensor([[0, 1, 1]]), 2)
-    kept.count([1], [2], 2)
-    fresh.start(0, (0, 2, 1, 3))
+    kept.update_cached_counts([1], [2], 2)
+    fresh.start_row(0, (0, 2, 1, 3))
     assert torch.equal(logits(kept, (0, 2, 1, 3)), logits(fresh, (0, 2, 1, 3)))
 
 

@@ -19,7 +19,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode import recording
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.recording import GraphCache, IterationGraph, length_buckets, round_up_length
-from spec_bench.draft.cached_head import HiddenDraftState
+from spec_bench.draft.cached_head import HeadCacheDraftState
 from spec_bench.draft.language_model import LanguageModelDraftState
 from spec_bench.engine.cache import SlotCache
 from spec_bench.engine.recorder import Recorder
@@ -215,7 +215,7 @@ def in_the_pool(own, hidden, path, accepted):
 
 read_at, made, run = HostDeviceInts.read_at, IterationGraph.__init__, IterationGraph.run
 canary, draws, commit_all = GraphCache._canary, Decoder._draws, SlotCache.commit_all
-observe_path = HiddenDraftState.observe_path
+observe_path = HeadCacheDraftState.observe_path
 FAULTS = {
     "a latch": (IterationGraph, "__init__", latched),
     "a stale length": (IterationGraph, "__init__", unsynchronised),
@@ -225,7 +225,7 @@ FAULTS = {
     "a commit left out": (SlotCache, "commit_all", uncommitted),
     "sizes of trees": (IterationGraph, "run", fewer_nodes),
     "likelihoods": (IterationGraph, "run", unlikely),
-    "a shared pool": (HiddenDraftState, "observe_path", in_the_pool),
+    "a shared pool": (HeadCacheDraftState, "observe_path", in_the_pool),
 }  # fmt: skip
 
 

@@ -31,13 +31,13 @@ BLOCK, HIDDEN = 6, 32
 def test_a_heads_rotation_is_as_long_as_yarn_has_it():
     rope = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0}
     head = eagle3_head(HIDDEN, VOCAB, rope=rope, max_positions=64)
-    cos, sin = head.turn(torch.arange(9).unsqueeze(0))
+    cos, sin = head.compute_rotation(torch.arange(9).unsqueeze(0))
     longer = 0.1 * math.log(4.0) + 1
     assert (cos.square() + sin.square()).sqrt().flatten().tolist() == pytest.approx([longer] * 72)
 
 
 def test_a_head_that_guesses_all_levels_at_once_is_called_once():
-    assert (Eagle3(parallel=3).calls(3), Eagle3().calls(3)) == (1, 3)
+    assert (Eagle3(parallel=3).count_draft_calls(3), Eagle3().count_draft_calls(3)) == (1, 3)
 
 
 def test_positions_are_exact_in_half_precision():
@@ -45,7 +45,7 @@ def test_positions_are_exact_in_half_precision():
     x = torch.randn((1, 1, 1, head.shape.head_dim))
     exact = dflash_head(HIDDEN, VOCAB, block=BLOCK)
     far = torch.tensor([[3000]])
-    torch.testing.assert_close(head.turn(far)(x), exact.turn(far)(x))
+    torch.testing.assert_close(head.compute_rotation(far)(x), exact.compute_rotation(far)(x))
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -54,7 +54,7 @@ def test_a_dspark_head_has_exactly_the_chains_law(monkeypatch, tree, gated):
     def smallest(hidden, vocab):
         return dflash_head(hidden, vocab, block=3, markov_rank=2, gated=gated).double()
 
-    monkeypatch.setattr(DFlashHead, "smallest", smallest)
+    monkeypatch.setattr(DFlashHead, "make_smallest", smallest)
     case = next(c for c in tree_cases("exact") if c.name.startswith(tree))
     error, count = enumerate_error(case.config, WARM, vocab=3)
     assert error <= TOLERANCE
@@ -98,13 +98,13 @@ def test_speculators_ids_name_inputs_and_its_own_last_layer_is_read(tmp_path):
     theirs = {"speculators_model_type": "dflash", "aux_hidden_state_layer_ids": [1, 2]}
     change(tmp_path, dflash_config=None, mask_token_id=1, **theirs)
     head = read(tmp_path)
-    assert head.shape.places(3, "auto") == (1, 2)
+    assert head.shape.find_hidden_state_indices(3, "auto") == (1, 2)
     assert head.ids.tolist() == kept.nonzero().flatten().tolist()
     target, _ = tiny_pair("llama")
     drafting = DFlashDraftState(DraftResources(target, [], [], head, 1, head.allocate(1, 64)))
     committed = CommittedTokens([[4]])
     drafting.device_inputs(committed)
-    made = drafting.levels(committed)
+    made = drafting.compute_level_logits(committed)
     assert torch.isinf(made[..., ~kept]).all()
     assert torch.isfinite(made[..., kept]).all()
 
@@ -191,7 +191,7 @@ def causal(layer, q, k, v, scale=None):
 
 
 def outputs(head, feature, after):
-    return head.step(feature, after, torch.arange(after.shape[1]).unsqueeze(0), causal)
+    return head.compute_outputs(feature, after, torch.arange(after.shape[1]).unsqueeze(0), causal)
 
 
 @pytest.mark.parametrize("family", ["glm4_moe", "deepseek_v3"])
@@ -235,8 +235,10 @@ def test_what_the_cache_keeps_is_what_the_attention_hands_over(family):
         seen.append((k.shape[1], k.shape[3], v.shape[3]))
         return causal(layer, q, k, v, scale)
 
-    head.step(torch.randn(1, 3, WIDTH), torch.randn(1, 3, WIDTH), torch.arange(3)[None], attend)
-    assert [tuple(each) for each in head.layer_caches] == seen
+    head.compute_outputs(
+        torch.randn(1, 3, WIDTH), torch.randn(1, 3, WIDTH), torch.arange(3)[None], attend
+    )
+    assert [tuple(each) for each in head.layer_cache_sizes] == seen
     if family == "deepseek_v3":
         assert seen == [(4, 10, 8)]
 
@@ -280,9 +282,9 @@ def test_experts_in_published_files_are_one_tensor_each(tmp_path):
 def test_the_targets_last_layer_reads_what_is_fed_back():
     head = head_of("llama")
     output = 100 * torch.randn(2, 3, WIDTH)
-    fed_back = head.next_feature(output)
+    fed_back = head.to_next_feature(output)
     assert torch.equal(head.compute_own_logits(output, lambda read: read), fed_back)
-    torch.testing.assert_close(head.next_feature(output / 50), fed_back)
+    torch.testing.assert_close(head.to_next_feature(output / 50), fed_back)
     assert not torch.allclose(fed_back, output)
 
 
@@ -302,7 +304,7 @@ def test_a_mimo_folder_is_target_and_head_at_once(tmp_path):
     body = {key: value for key, value in CONFIGS["mimo"].items() if key != "model_type"}
     target = AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen2", **body)).eval()
     target.save_pretrained(tmp_path)
-    _, tensors, config = head.export()
+    _, tensors, config = head.to_public_checkpoint()
     own = load_file(tmp_path / "model.safetensors")
     save_file(own | tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     remote = {"auto_map": {"AutoConfig": "configuration_mimo.MiMoConfig"}}

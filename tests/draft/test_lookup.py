@@ -17,7 +17,13 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.draft import lookup
 from spec_bench.draft.base import DraftResources
-from spec_bench.draft.lookup import AnswerMemory, FirstIndex, GuessBounds, NgramIndex, SuffixIndex
+from spec_bench.draft.lookup import (
+    AnswerMemory,
+    FirstMatchIndex,
+    GuessBounds,
+    NgramIndex,
+    SuffixIndex,
+)
 from spec_bench.engine.mapped_model import MappedModel, VocabularyMap
 from tests.draft import plain
 from tests.draft.plain import Target, by_hand, first_match
@@ -30,9 +36,9 @@ def guesses(tokens, bounds, longest=3, kind=NgramIndex):
     """The tokens are given in two portions."""
     index = kind(longest)
     index.extend(tokens[: len(tokens) // 2])
-    index.guesses(bounds)
+    index.guess_tree(bounds)
     index.extend(tokens[len(tokens) // 2 :])
-    return [[tuple(guess) for guess in level] for level in index.guesses(bounds)]
+    return [[tuple(guess) for guess in level] for level in index.guess_tree(bounds)]
 
 
 VOTES = [7, 1, 7, 2, 7, 1, 7, 3, 7]
@@ -79,7 +85,7 @@ def test_a_first_match_is_that_of_transformers_and_of_the_definition(longest, co
     numbers, found = random.Random(longest), 0
     for trial in range(150):
         tokens = [numbers.randrange(2 + trial % 5) for _ in range(1 + trial % 40)]
-        levels = guesses(tokens, GuessBounds(1, count), longest, FirstIndex)
+        levels = guesses(tokens, GuessBounds(1, count), longest, FirstMatchIndex)
         span = first_match(tokens, longest, count)
         assert levels == [[(token, 0)] for token in span]
         assert span == by_transformers(tokens, longest, count)
@@ -109,7 +115,7 @@ def test_proposals_are_those_of_counting(width, seed):
     index = SuffixIndex(depth, 1.0, least, memory.trie)
     index.extend(own[:1])
     index.extend(own[1:])
-    assert as_paths(index.guesses(bounds)) == by_hand(own, answers, bounds, depth, least)
+    assert as_paths(index.guess_tree(bounds)) == by_hand(own, answers, bounds, depth, least)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +133,7 @@ def test_which_match_proposes(answers, own, guessed):
     memory.remember(answers)
     index = SuffixIndex(3, 1.0, 0.1, memory.trie)
     index.extend(own)
-    assert as_paths(index.guesses(GuessBounds(1, 4)))[0] == [(guessed,)]
+    assert as_paths(index.guess_tree(GuessBounds(1, 4)))[0] == [(guessed,)]
 
 
 def test_more_answers_are_read_on_and_others_anew():
@@ -161,9 +167,9 @@ def test_the_text_is_plain_decodings_whatever_is_remembered(width, tmp_path):
     known = build_decoder(settings, target, [], sampling, 2).generate(requests, 0)
     assert [each.tokens for each in known] == expected
     assert sum(len(each.steps) for each in known) == calls[1], "and so is what a file has"
-    first = lookup.Suffix(earlier=str(path)).revision
+    first = lookup.Suffix(earlier=str(path)).file_digest
     path.write_text('{"tokens": [1]}')
-    assert "" != first != lookup.Suffix(earlier=str(path)).revision
+    assert "" != first != lookup.Suffix(earlier=str(path)).file_digest
     with pytest.raises(ValueError, match="earlier needs JSON lines with tokens, got 'none'"):
         lookup.Suffix(earlier="none")
 
@@ -213,7 +219,7 @@ def test_a_row_that_moves_takes_its_table_along_and_a_new_one_begins_empty():
     made = recycling(([3, 2], [1, 1], FIRST[2]), rows=2)
     made.move_row(1, 0)
     assert made.tables[0, 2].tolist() == [0, 1]
-    made.start(1, [1, 2])
+    made.start_row(1, [1, 2])
     assert not made.tables[1].any()
 
 

@@ -55,7 +55,9 @@ def write_model(folder):
     tokenizer.save_pretrained(folder)
     if family == "mimo":
         own = json.loads((folder / "config.json").read_text())
-        _, tensors, _ = MtpHead(MtpShape({k: own[k] for k in own if k != "dtype"})).export()
+        _, tensors, _ = MtpHead(
+            MtpShape({k: own[k] for k in own if k != "dtype"})
+        ).to_public_checkpoint()
         file = folder / "model.safetensors"
         save_file(load_file(file) | tensors, file, metadata={"format": "pt"})
 

@@ -111,9 +111,11 @@ def test_what_is_saved_drafts_losslessly_and_as_training_has_it(tmp_path, guesse
             pard.make_state(resources),
             CommittedTokens([batch.tokens[0, :end].tolist()]),
         )
-        drafting.start(0, text[0])
+        drafting.start_row(0, text[0])
         drafting.device_inputs(text)
-        torch.testing.assert_close(drafting.levels(text)[0], expected, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(
+            drafting.compute_level_logits(text)[0], expected, rtol=1e-3, atol=1e-4
+        )
     # One that begins as this draft says the same.
     again = trainee(2, tmp_path / "draft").logits(
         batches(made.validation.dialogues, 2).make_batch([0])

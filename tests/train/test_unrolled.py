@@ -144,7 +144,7 @@ def test_behind_accepted_tokens_the_head_sees_the_targets_features_alone(kind):
     drafting.observe_path(hidden, path, torch.tensor([K]))
     built._scorer.commit(lengths, nodes, path)
     drafting.commit(lengths, nodes, path, K)
-    drafting.count(lengths, [K + 1], K)
+    drafting.update_cached_counts(lengths, [K + 1], K)
     committed = CommittedTokens([list(IDS[: 7 + K])])
     drafting.device_inputs(committed)
     assert_same_logits(drafting.root_logits(committed)[0, 0, 0], learned(kind, head, IDS)[0][5 + K])
@@ -165,7 +165,9 @@ def trainee(kind, guesses=K, **given):
     target = target_of(kind)
     config, masks = target.module.config.to_dict(), kind == "p_eagle"
     plan = HeadPlan(guesses, 1, target=config, ids=given.pop("ids", None), masks=masks)
-    head = type(HEADS[kind](8, 8)).fresh(plan, tiny.WIDTH, tiny.VOCAB, lambda: torch.empty(0))
+    head = type(HEADS[kind](8, 8)).make_untrained(
+        plan, tiny.WIDTH, tiny.VOCAB, lambda: torch.empty(0)
+    )
     return make_trainee(head, target, guesses, **given)
 
 
@@ -206,7 +208,7 @@ def test_a_smaller_vocabulary_is_the_answers_most_frequent_tokens():
     dialogues = [Dialogue((9, 3, 3, 5, 7), (False, True, True, True, False))]
     assert select_frequent_tokens(dialogues, 2) == (3, 5)
     head = trainee("eagle3", ids=(3, 5)).heads
-    logits = head.logits(torch.randn(1, tiny.WIDTH), lambda x: x, tiny.VOCAB)
+    logits = head.compute_logits(torch.randn(1, tiny.WIDTH), lambda x: x, tiny.VOCAB)
     assert logits.isfinite().nonzero()[:, 1].tolist() == [3, 5]
 
 

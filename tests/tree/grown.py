@@ -22,7 +22,7 @@ def planted(policy, model, prompts, settings=WARM, draws=None):
         DraftResources(model, [model], [model.allocate(rows, 64)], None, rows)
     )
     for row, prompt in enumerate(prompts):
-        drafting.start(row, prompt)
+        drafting.start_row(row, prompt)
     committed = CommittedTokens(prompts)
     drafting.device_inputs(committed)
     draws = draws or SeededSource(

@@ -52,7 +52,7 @@ def bed(tree, settings, kind="", rows=1):
     caches = [model.allocate(rows, 64) for model in models]
     drafting = plan.make_state(DraftResources(target, models, caches, heads, rows))
     for row in range(rows):
-        drafting.start(row, tree.prompt)
+        drafting.start_row(row, tree.prompt)
         drafting.observe_prompt(row, 0, _hidden(target, tree.prompt[:-1]))
     draft = Draft(tree.prompt, settings, logits, tree.vocab, tree.drafts, kind)
     return Bed(draft, models, drafting)
@@ -75,7 +75,7 @@ def _guessed(target, head, prompt, path, draft):
     x = _hidden(target, prompt[:-1])[-1]
     state = torch.zeros_like(x)
     for token in (prompt[-1], *path):
-        state = head.advance(state, target.embed(torch.tensor(token)).double())
+        state = head.update_state(state, target.embed(torch.tensor(token)).double())
     return head(x, state)[: target.vocab_size]
 
 

@@ -208,7 +208,7 @@ def _check_masks(cell: Cell, pair: Pair) -> None:
 
     if getattr(cell.config.drafter, "mask_token", 0) is not None or not pair.specs:
         return
-    cell.config.limit_tree_depth(cell.config.drafter.reach(None))
+    cell.config.limit_tree_depth(cell.config.drafter.find_max_depth(None))
     try:
         config = load_config(pair.specs[1].path, pair.specs[1].revision)
     except Exception:  # whatever it is, loading the model hits it again and says so

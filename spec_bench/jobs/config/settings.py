@@ -151,7 +151,7 @@ class JobSettings:
             },
             "decoder": cell.settings,
             "tree_revision": cell.config.tree.revision,
-            "earlier": cell.config.drafter.revision,
+            "earlier": cell.config.drafter.file_digest,
             "protocol": self.asked.protocol,
             "energy": self.asked.energy.identity(),
             "warmup": self.asked.warmup,

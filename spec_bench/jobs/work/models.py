@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from spec_bench.draft.cached_head import keep_outputs
-from spec_bench.draft.eagle import find_better_layers
+from spec_bench.draft.cached_head import cut_output_layers
+from spec_bench.draft.eagle import describe_better_layers
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import load_heads
 from spec_bench.draft.network import DraftHeads
@@ -125,7 +125,7 @@ def load_pair_heads(pair: Pair, kind: str | None, target: LanguageModel) -> Draf
         heads = load_heads(path, target.device, dtype, pair.head_commits.get(kind))
         if vocabulary is not None:
             output_weight = dense_weight(target.module.get_output_embeddings())  # type: ignore[attr-defined]
-            keep_outputs(heads, read_kept_tokens(vocabulary), output_weight)
+            cut_output_layers(heads, read_kept_tokens(vocabulary), output_weight)
         _heads[key] = heads
     return _heads[key]
 
@@ -135,10 +135,10 @@ def warn_of_wrong_layers(decoder: Any, prompt: Sequence[int]) -> None:
     heads = getattr(decoder, "heads", None)
     if not isinstance(heads, Eagle3Head):
         return
-    layers = decoder.drafter.layers(heads, decoder.target.blocks)
+    layers = decoder.drafter.get_target_layers(heads, decoder.target.blocks)
     if (id(heads), layers) not in _checked_layers:
         _checked_layers.add((id(heads), layers))
-        if warning := find_better_layers(heads, decoder.target, layers, prompt):
+        if warning := describe_better_layers(heads, decoder.target, layers, prompt):
             log.warning("%s", warning)
 
 
