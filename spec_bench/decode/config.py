@@ -155,7 +155,7 @@ class DecoderConfig:
         if reach is None or reach >= tree.shape.depth:
             return tree
         if isinstance(tree, NodeList):
-            return NodeList(tuple(path for path in tree.paths if len(path) <= reach))
+            return NodeList(tuple(path for path in tree.rank_paths if len(path) <= reach))
         raise UsageError(
             f"{self.title}: the tree is {tree.shape.depth} levels deep, its drafter reaches "
             f"{reach}: so many has {self.name}:{reach} or decoder.tree.depth={reach}"

@@ -131,7 +131,7 @@ class Decoder(DecodingLoop[Row]):
         The last tree's root is at most the last but one token of the limit, and a block may exceed
         the limit by a whole path.
         """
-        return longest_prompt + max_new_tokens + self.policy.slots
+        return longest_prompt + max_new_tokens + self.policy.cache_slots
 
     def cache_bytes(self, longest_prompt: int, max_new_tokens: int) -> int:
         slots = self.slots_needed(longest_prompt, max_new_tokens)
@@ -171,7 +171,7 @@ class Decoder(DecodingLoop[Row]):
         """Runs an iteration on dummy inputs and returns its draws; None if they vary between
         iterations. They depend on shapes alone, as do the buffers that the drafting allocates.
         """
-        if self.policy.asks or not self.drafting.recordable or not self.tree_attention:
+        if self.policy.waits_for_device or not self.drafting.recordable or not self.tree_attention:
             return None
         if self.make_draws is not SeededSource or processes.count() > 1:
             return None
@@ -211,7 +211,7 @@ class Decoder(DecodingLoop[Row]):
         self.reserve(self._slots)  # a cache may have grown for another decoder
         same_device = all(model.device == self.target.device for model in self._models)
         can_record = same_device and all(getattr(model, "recorder", None) for model in self._models)
-        room = self._slots - self.policy.slots
+        room = self._slots - self.policy.cache_slots
         if not can_record or self.asked is None:
             return
         if self.recordings is None or not self.recordings.covers(requests):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.draft.base import DraftState
 from spec_bench.settings.fields import MOST_NODES, format_value
-from spec_bench.settings.former import FormerMembers
+from spec_bench.settings.former import FormerMembers, find_former
 from spec_bench.settings.registry import Registry
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.spec import Form, Spec
@@ -39,6 +39,8 @@ class Policy(FormerMembers, ABC):
         "needs": "device_inputs",
         "fixed_parents": "has_fixed_parents",
         "as_deep_as_drafted": "follows_draft_depth",
+        "asks": "waits_for_device",
+        "slots": "cache_slots",
     }
     name: ClassVar[str]  # its name in the registry
     forms: ClassVar[Sequence[Form]]  # forms of shorthand that it takes
@@ -106,11 +108,11 @@ class GrowthContext(NamedTuple):
     draws: RandomSource
 
     @property
-    def roots(self) -> Tensor:
+    def root_tokens(self) -> Tensor:
         """[R] the last committed token of each row, on the device."""
         return self.committed.roots.get_tensor(self.device)
 
-    def logits_below(self, tree: Tree) -> Tensor:
+    def compute_frontier_logits(self, tree: Tree) -> Tensor:
         """Runs the drafter on a tree's frontier; returns its logits, [R, F, D, V]."""
         drafting = self.drafting
         committed = self.committed
@@ -121,9 +123,9 @@ class GrowthContext(NamedTuple):
         )
         return logits.to(self.device)
 
-    def scores_below(self, tree: Tree) -> Tensor:
-        """Computes the proposals below a tree's frontier, [R, F, D, V]; see ``to_scores``."""
-        return to_scores(tree, self.logits_below(tree), self.settings)
+    def compute_frontier_scores(self, tree: Tree) -> Tensor:
+        """Scores the proposals below a frontier, [R, F, D, V]; see ``score_and_note_largest``."""
+        return score_and_note_largest(tree, self.compute_frontier_logits(tree), self.settings)
 
 
 class GrownTree(Policy):
@@ -135,7 +137,7 @@ class GrownTree(Policy):
     # whether trees differ in form between calls: the end of a path is then no rejection, and a
     # batch's trees are as deep as its deepest
     varies: bool = False
-    asks: bool = False  # whether growing waits for values from the device
+    waits_for_device: bool = False  # whether growing waits for values from the device
 
     @property
     @abstractmethod
@@ -158,7 +160,7 @@ class GrownTree(Policy):
         return False
 
     @property
-    def slots(self) -> int:
+    def cache_slots(self) -> int:
         """Maximum number of nodes in a cache at one time, with the root and the batch's padding."""
         return self.shape.size
 
@@ -170,7 +172,7 @@ class GrownTree(Policy):
 
     def grow_level(self, tree: Tree, scores: Tensor, draws: RandomSource) -> None:
         """Adds one level below the F frontier nodes from the scores [R, F, D, V] of D drafts (see
-        ``to_scores``). Trees that ``grow_tree`` builds whole do not need it.
+        ``score_and_note_largest``). Trees that ``grow_tree`` builds whole do not need it.
         """
         raise NotImplementedError
 
@@ -188,16 +190,16 @@ class GrownTree(Policy):
     def grow_tree(self, context: GrowthContext) -> Tree:
         """Grows one tree per row, level by level."""
         siblings = self.siblings(context.settings)
-        tree = Tree(self.shape, context.roots, siblings, self.parents)
+        tree = Tree(self.shape, context.root_tokens, siblings, self.parents)
         for _ in range(self.shape.depth):
-            self.grow_level(tree, context.scores_below(tree), context.draws)
+            self.grow_level(tree, context.compute_frontier_scores(tree), context.draws)
         return tree
 
     def adapt_to_attention(self, tree_attention: bool) -> Policy:
         return self if self.has_fixed_parents else super().adapt_to_attention(tree_attention)
 
 
-def to_scores(tree: Tree, logits: Tensor, settings: SamplingSettings) -> Tensor:
+def score_and_note_largest(tree: Tree, logits: Tensor, settings: SamplingSettings) -> Tensor:
     """Turns draft logits [R, F, D, V] into scores of the same shape: log-probabilities warped at
     the draft's temperature, or for deterministic siblings logits shifted to a maximum of 0. Appends
     each row's largest logits to ``tree.largest``.
@@ -209,7 +211,7 @@ def to_scores(tree: Tree, logits: Tensor, settings: SamplingSettings) -> Tensor:
     return log_probs(logits, settings.get_draft_settings())
 
 
-def distinct(settings: SamplingSettings) -> Siblings:
+def get_distinct_siblings(settings: SamplingSettings) -> Siblings:
     """Returns the kind of distinct siblings: drawn without replacement, or at draft temperature 0
     the draft's best tokens in rank order.
     """
@@ -217,7 +219,7 @@ def distinct(settings: SamplingSettings) -> Siblings:
     return "deterministic" if cold else "without_replacement"
 
 
-def within_bounds(key: str, nodes: int) -> None:
+def refuse_too_many_nodes(key: str, nodes: int) -> None:
     """Raises UsageError if the setting ``key`` makes a tree of more than MOST_NODES nodes."""
     if nodes > MOST_NODES:
         raise UsageError(
@@ -225,7 +227,7 @@ def within_bounds(key: str, nodes: int) -> None:
         )
 
 
-def _declare(
+def _declare_policy(
     name: str,
     policy_class: type[Policy],
     *,
@@ -238,16 +240,22 @@ def _declare(
     return policy_class
 
 
-def parse_node_count(name: str, *keys: str) -> dict[str, object] | None:
+def parse_node_count(shorthand: str, *keys: str) -> dict[str, object] | None:
     """Parses ``@N``, a number of nodes, as the value of ``keys``; None for another shorthand."""
-    match = re.fullmatch("@([0-9]{1,9})", name)
+    match = re.fullmatch("@([0-9]{1,9})", shorthand)
     return dict.fromkeys(keys, int(match[1])) if match else None
 
 
 policy: Registry[type[Policy]] = Registry(
     "tree policy",
     "spec_bench.policies",
-    _declare,
+    _declare_policy,
     within="spec_bench.tree",
 )
 """The tree policies by name; also the decorator that registers one."""
+
+if not TYPE_CHECKING:
+    __getattr__ = find_former(
+        __name__,
+        {"distinct": "get_distinct_siblings", "within_bounds": "refuse_too_many_nodes"},
+    )

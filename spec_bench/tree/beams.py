@@ -9,7 +9,7 @@ from spec_bench.core.tree import Siblings, Tree, tree_of_merged_beams, tree_of_s
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.fields import Count, Share
 from spec_bench.system.errors import UsageError
-from spec_bench.tree.base import AuditTree, GrowthContext, Policy, policy, within_bounds
+from spec_bench.tree.base import AuditTree, GrowthContext, Policy, policy, refuse_too_many_nodes
 from spec_bench.tree.widths import Rectangle
 from spec_bench.vocabulary.spec import Spec
 
@@ -53,7 +53,7 @@ class BeamPolicy(Policy):
     drafters = ("language_model",)
 
     def __post_init__(self) -> None:
-        within_bounds("width", self.width * self.depth)
+        refuse_too_many_nodes("width", self.width * self.depth)
         if self.least > self.width:
             raise UsageError(f"least must be at most tree.width = {self.width}, got {self.least}")
 
@@ -103,7 +103,7 @@ class HeadBeams(Rectangle):
     def grow_tree(self, context: GrowthContext) -> Tree:
         beams = context.drafting.search_beams(context.committed.roots, self.width, self.depth)
         grow = tree_of_merged_beams if self.merge else tree_of_separate_beams
-        return grow(context.roots, beams.to(context.device))
+        return grow(context.root_tokens, beams.to(context.device))
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:

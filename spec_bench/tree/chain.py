@@ -15,8 +15,8 @@ from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.draft.base import DraftState, GuessedNode
 from spec_bench.settings.fields import Count, Share
-from spec_bench.tree.base import AuditTree, GrownTree, GrowthContext, policy, to_scores
-from spec_bench.tree.widths import Rectangle, grow_iid
+from spec_bench.tree.base import AuditTree, GrownTree, GrowthContext, policy, score_and_note_largest
+from spec_bench.tree.widths import Rectangle, grow_iid_level
 from spec_bench.vocabulary.spec import Spec
 
 
@@ -77,7 +77,7 @@ class Chain(GrownTree):
         return "iid"
 
     def grow_level(self, tree: Tree, scores: Tensor, draws: RandomSource) -> None:
-        grow_iid(tree, scores, draws, 1)
+        grow_iid_level(tree, scores, draws, 1)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
@@ -101,17 +101,17 @@ class DynamicChain(Chain):
 
     has_fixed_parents = False
     varies = True
-    asks = True
+    waits_for_device = True
 
     def grow_tree(self, context: GrowthContext) -> Tree:
         settings = context.settings
-        roots = context.roots
+        roots = context.root_tokens
         tree = Tree(self.shape, roots, self.siblings(settings), self.parents)
         active = torch.ones_like(roots, dtype=torch.bool)
         path = torch.ones_like(roots, dtype=settings.dtype)
         for level in range(self.depth):
-            logits = context.logits_below(tree)
-            self.grow_level(tree, to_scores(tree, logits, settings), context.draws)
+            logits = context.compute_frontier_logits(tree)
+            self.grow_level(tree, score_and_note_largest(tree, logits, settings), context.draws)
             node = level + 1
             tree.valid[:, node] &= active
             token = tree.tokens[:, node].unsqueeze(1)
@@ -236,7 +236,7 @@ class GuessOrDraft(Chain):
 
     has_fixed_parents = False
     varies = True
-    asks = True
+    waits_for_device = True
     drafters = ("lookup_or_model",)
 
     def device_inputs(
@@ -258,7 +258,7 @@ class GuessOrDraft(Chain):
     def grow_tree(self, context: GrowthContext) -> Tree:
         counts, guesses = context.committed.planned
         siblings = self.siblings(context.settings)
-        tree = Tree(self.shape, context.roots, siblings, self.parents)
+        tree = Tree(self.shape, context.root_tokens, siblings, self.parents)
         count = counts.get_tensor(context.device)
         guess = guesses.get_tensor(context.device)
         vocab: int = context.drafting.vocab_size  # type: ignore[attr-defined]
@@ -268,9 +268,9 @@ class GuessOrDraft(Chain):
             # one-hot log-probabilities [R, 1, 1, V]
             scores = impossible.scatter(1, guess[:, level : level + 1], 0.0)[:, None, None]
             if runs:
-                draft_scores = context.scores_below(tree)
+                draft_scores = context.compute_frontier_scores(tree)
                 scores = torch.where((count > 0).view(-1, 1, 1, 1), scores, draft_scores)
-            grow_iid(tree, scores, context.draws, 1)
+            grow_iid_level(tree, scores, context.draws, 1)
             tree.valid[:, level + 1] &= (count == 0) | (count > level)
         return drop_ungrown_levels(tree, context.draws)
 

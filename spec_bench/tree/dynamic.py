@@ -26,13 +26,22 @@ from spec_bench.settings.fields import Count, Share
 from spec_bench.tree.base import (
     AuditTree,
     GrowthContext,
-    distinct,
+    get_distinct_siblings,
     parse_node_count,
     policy,
-    within_bounds,
+    refuse_too_many_nodes,
 )
-from spec_bench.tree.widths import Rectangle, sample_distinct
+from spec_bench.tree.widths import Rectangle, draw_distinct_children
 from spec_bench.vocabulary.spec import Spec
+
+
+class ProposedChildren(NamedTuple):
+    """Children of a level's F frontier nodes, W or fewer of each."""
+
+    tokens: Tensor  # [R, F, W]
+    score: Tensor  # [R, F, W] log of the draft's probability of the path; -inf if absent
+    value: Tensor  # [R, F, W] value by which candidates are kept; -inf if absent
+    log_q: Tensor | None  # [R, F, V] distributions they were drawn from; None if one-hot
 
 
 class LevelCandidates(NamedTuple):
@@ -56,7 +65,7 @@ class DynamicTree(Rectangle):
     varies = True
 
     def __post_init__(self) -> None:
-        within_bounds("width", 1 + self.width * (1 + self.width * (self.depth - 1)))
+        refuse_too_many_nodes("width", 1 + self.width * (1 + self.width * (self.depth - 1)))
 
     @classmethod
     def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
@@ -77,7 +86,7 @@ class DynamicTree(Rectangle):
         return min(self.total, sum(self.max_kept_nodes))
 
     @property
-    def slots(self) -> int:
+    def cache_slots(self) -> int:
         return 1 + max(self.shape.size, self.node_count)
 
     @cached_property
@@ -87,7 +96,7 @@ class DynamicTree(Rectangle):
         return tuple(min(count, self.total) for count in candidates)
 
     @cached_property
-    def bounds(self) -> tuple[int, ...]:
+    def max_children(self) -> tuple[int, ...]:
         """Maximum numbers of children by level, and a last entry that raises their sum to the
         number of nodes: random numbers are drawn for that many in every tree.
         """
@@ -101,10 +110,10 @@ class DynamicTree(Rectangle):
         scores: Tensor,
         parent_scores: Tensor,
         draws: RandomSource,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Proposes children of the frontier nodes: tokens, scores and values [R, F, W] (-inf if
-        absent) and ``log_q``. ``scores`` [R, F, V] are the draft's log-probabilities, for
-        deterministic siblings logits; ``parent_scores`` is [R, F, 1], -inf if absent.
+    ) -> ProposedChildren:
+        """Proposes children of the frontier nodes. ``scores`` [R, F, V] are the draft's
+        log-probabilities, for deterministic siblings logits; ``parent_scores`` is [R, F, 1], -inf
+        if absent.
         """
 
     def keeps_drafting(self, levels: Sequence[LevelCandidates]) -> Tensor | None:
@@ -112,19 +121,19 @@ class DynamicTree(Rectangle):
         return None
 
     def grow_tree(self, context: GrowthContext) -> Tree:
-        tree = Tree(self.shape, context.roots, self.siblings(context.settings))
+        tree = Tree(self.shape, context.root_tokens, self.siblings(context.settings))
         frontier = torch.zeros_like(tree.tokens[:, :1])
         frontier_scores = frontier.to(context.settings.dtype)
         levels = list[LevelCandidates]()
         for _ in range(self.depth):
-            scores = context.scores_below(tree)[:, :, 0]
+            scores = context.compute_frontier_scores(tree)[:, :, 0]
             children = self.propose_children(
                 tree,
                 scores,
                 frontier_scores.unsqueeze(-1),
                 context.draws,
             )
-            levels.append(self.make_candidates(*children, frontier))
+            levels.append(self.make_level_candidates(children, frontier))
             level = levels[-1]
             active = self.keeps_drafting(levels)
             if active is not None:
@@ -142,19 +151,15 @@ class DynamicTree(Rectangle):
                 frontier_scores > -torch.inf,
                 None,
             )
-        return build_best_tree(levels, self.total, tree, self.bounds)
+        return build_best_tree(levels, self.total, tree, self.max_children)
 
-    def make_candidates(
-        self,
-        tokens: Tensor,
-        score: Tensor,
-        value: Tensor,
-        log_q: Tensor | None,
-        frontier: Tensor,
+    def make_level_candidates(
+        self, children: ProposedChildren, frontier: Tensor
     ) -> LevelCandidates:
-        """Builds a level from proposed children [R, F, W or fewer], padded to W with absent ones.
+        """Builds a level from proposed children, padded to W with absent ones.
         ``frontier`` [R, F] are their parents' places among the candidates of the level above.
         """
+        tokens, score, value, log_q = children
         missing = (0, self.width - tokens.shape[-1])
         score, value = (pad(values, missing, value=-torch.inf) for values in (score, value))
         tokens, score, value = (
@@ -163,7 +168,7 @@ class DynamicTree(Rectangle):
         return LevelCandidates(tokens, score, value, frontier, log_q)
 
 
-def select_best(levels: Sequence[LevelCandidates], total: int) -> Tensor:
+def mark_best_candidates(levels: Sequence[LevelCandidates], total: int) -> Tensor:
     """Marks [R, all C] the ``total`` candidates of largest value. Ties go to the shallower, then to
     the earlier one, so that the parents of marked candidates are marked.
     """
@@ -183,7 +188,7 @@ def build_best_tree(
     ``frontier_tree``. It has N nodes wherever they hang, so that nothing waits for the device; on a
     CPU absent nodes and levels are left out.
     """
-    keep = select_best(levels, total)
+    keep = mark_best_candidates(levels, total)
     sizes = tuple((level.value.shape[1], level.frontier.shape[1]) for level in levels)
     count = min(total, keep.shape[1])
     max_depth = len(levels)
@@ -192,7 +197,7 @@ def build_best_tree(
     order = (~keep).byte().sort(dim=1, stable=True).indices[:, :count]
     valid = keep.gather(1, order)
     parent_runs, depths, offsets = (
-        constant(numbers, keep.device) for numbers in _lay_out_candidates(sizes)
+        constant(numbers, keep.device) for numbers in _compute_parents_depths_offsets(sizes)
     )
     depth = torch.where(valid, depths[order], 1)
     if keep.is_cpu:
@@ -226,7 +231,9 @@ def build_best_tree(
 
 
 @lru_cache(maxsize=256)
-def _lay_out_candidates(sizes: tuple[tuple[int, int], ...]) -> tuple[tuple[int, ...], ...]:
+def _compute_parents_depths_offsets(
+    sizes: tuple[tuple[int, int], ...],
+) -> tuple[tuple[int, ...], ...]:
     """Computes parents, depths and offsets of all candidates, level by level.
 
     ``sizes`` lists each level's numbers of candidates and of the nodes above that the drafter ran.
@@ -278,11 +285,11 @@ class BestNodes(DynamicTree):
         scores: Tensor,
         parent_scores: Tensor,
         draws: RandomSource,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    ) -> ProposedChildren:
         log_q = scores.log_softmax(dim=-1)
         child_log_q, tokens = log_q.topk(min(self.width, log_q.shape[-1]), dim=-1)
         score = parent_scores + child_log_q
-        return tokens, score, score, None
+        return ProposedChildren(tokens, score, score, None)
 
     def keeps_drafting(self, levels: Sequence[LevelCandidates]) -> Tensor | None:
         if self.gain is None:
@@ -305,7 +312,7 @@ def estimate_accepted_tokens(levels: Sequence[LevelCandidates], total: int) -> T
     target.
     """
     sizes = [level.value.shape[1] for level in levels]
-    parts = zip(levels, select_best(levels, total).split(sizes, dim=1), strict=True)
+    parts = zip(levels, mark_best_candidates(levels, total).split(sizes, dim=1), strict=True)
     return sum(
         (torch.where(keep, level.value.exp(), 0.0).sum(dim=1) for level, keep in parts),
         start=torch.zeros_like(levels[0].value[:, 0]),
@@ -340,7 +347,7 @@ class BestSlots(DynamicTree):
 
     def __post_init__(self) -> None:
         if self.is_bounded_by_total:
-            within_bounds("total", self.shape.size - 1)
+            refuse_too_many_nodes("total", self.shape.size - 1)
         else:
             super().__post_init__()
 
@@ -362,7 +369,7 @@ class BestSlots(DynamicTree):
         return self.is_bounded_by_total
 
     @property
-    def asks(self) -> bool:  # type: ignore[override]
+    def waits_for_device(self) -> bool:  # type: ignore[override]
         return self.is_bounded_by_total
 
     @cached_property
@@ -377,7 +384,7 @@ class BestSlots(DynamicTree):
         return TreeShape(tuple(level_sizes), (self.total,) * self.total)
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
-        return distinct(settings)
+        return get_distinct_siblings(settings)
 
     def propose_children(
         self,
@@ -386,27 +393,27 @@ class BestSlots(DynamicTree):
         parent_scores: Tensor,
         draws: RandomSource,
         counts: Sequence[int] | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    ) -> ProposedChildren:
         log_q = scores.log_softmax(dim=-1)
-        tokens, present, proposal = sample_distinct(tree, log_q, draws, self.width, counts)
+        tokens, present, proposal = draw_distinct_children(tree, log_q, draws, self.width, counts)
         token_log_q = log_q.gather(-1, tokens)
         mass = token_log_q.exp()
         remaining_mass = (1 - (mass.cumsum(dim=-1) - mass)).clamp(min=0.0)
         value = torch.where(present, parent_scores + remaining_mass.log(), -torch.inf)
         # Rounding can give a token more mass than remains.
         score = torch.minimum(parent_scores + token_log_q, value)
-        return tokens, score, value, proposal
+        return ProposedChildren(tokens, score, value, proposal)
 
     def grow_tree(self, context: GrowthContext) -> Tree:
         if not self.is_bounded_by_total:
             return super().grow_tree(context)
-        tree = Tree(TreeShape((), ()), context.roots, self.siblings(context.settings))
+        tree = Tree(TreeShape((), ()), context.root_tokens, self.siblings(context.settings))
         frontier = torch.zeros_like(tree.tokens)
         frontier_scores = frontier.to(context.settings.dtype)
         levels = list[LevelCandidates]()
         counts = [1] * len(frontier)
         while True:
-            scores = context.scores_below(tree)[:, :, 0]
+            scores = context.compute_frontier_scores(tree)[:, :, 0]
             children = self.propose_children(
                 tree,
                 scores,
@@ -414,13 +421,13 @@ class BestSlots(DynamicTree):
                 context.draws,
                 counts=counts,
             )
-            levels.append(self.make_candidates(*children, frontier))
+            levels.append(self.make_level_candidates(children, frontier))
             by_score = levels[-1].score.sort(dim=-1, descending=True, stable=True)
-            run_counts = self._count_running(levels, by_score.values[:, : self.total])
+            run_counts = self._count_nodes_to_run(levels, by_score.values[:, : self.total])
             processes.broadcast_tensors(run_counts)
             counts = run_counts.tolist()  # the only wait for the device on a level
             if not any(counts):
-                return build_best_tree(levels, self.total, tree, self.bounds)
+                return build_best_tree(levels, self.total, tree, self.max_children)
             widest = max(counts)
             if not tree.tokens.is_cpu:  # passes of few sizes
                 widest = min(1 << (widest - 1).bit_length(), self.shape.levels[0])
@@ -431,7 +438,7 @@ class BestSlots(DynamicTree):
             tokens = levels[-1].tokens.gather(1, frontier)
             tree.add_level(tokens, frontier // self.width, present, None)
 
-    def _count_running(self, levels: Sequence[LevelCandidates], slot_values: Tensor) -> Tensor:
+    def _count_nodes_to_run(self, levels: Sequence[LevelCandidates], slot_values: Tensor) -> Tensor:
         """Counts [R] the nodes of a level to run: those, likeliest first, whose first child slot
         (``slot_values`` [R, C]) is among the N best.
         """

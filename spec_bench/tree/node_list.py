@@ -22,12 +22,12 @@ from spec_bench.system.errors import UsageError
 from spec_bench.tree.base import (
     AuditTree,
     GrownTree,
-    distinct,
+    get_distinct_siblings,
     parse_node_count,
     policy,
-    within_bounds,
+    refuse_too_many_nodes,
 )
-from spec_bench.tree.widths import sample_distinct
+from spec_bench.tree.widths import draw_distinct_children
 from spec_bench.vocabulary.spec import Spec
 
 Ranks = tuple[Annotated[int, Interval(ge=0, le=MOST_NODES)], ...]
@@ -37,7 +37,7 @@ _FILE = Path(__file__).with_name("node_lists.yaml")
 
 
 @functools.cache
-def load_node_lists() -> dict[str, tuple[tuple[int, ...], ...]]:
+def load_packaged_node_lists() -> dict[str, tuple[tuple[int, ...], ...]]:
     """Loads the node lists that ship with the package: published ones and the embedded heads'."""
     paths_by_name = read_yaml(_FILE)
     return {name: tuple(tuple(node) for node in nodes) for name, nodes in paths_by_name.items()}
@@ -52,16 +52,17 @@ class NodeList(GrownTree):
     nodes: str | Annotated[tuple[RankPath, ...], MinLen(1)]
 
     def __post_init__(self) -> None:
-        if isinstance(self.nodes, str) and self.nodes not in load_node_lists():
+        if isinstance(self.nodes, str) and self.nodes not in load_packaged_node_lists():
             raise UsageError(
                 f"nodes {format_value(self.nodes)} is no node list; known: "
-                f"{', '.join(load_node_lists())}, or give paths of ranks such as [[0], [1], [0, 0]]"
+                f"{', '.join(load_packaged_node_lists())}, or give paths of ranks such as [[0], "
+                "[1], [0, 0]]"
             )
-        within_bounds("nodes", len(self.paths))
-        if len(set(self.paths)) < len(self.paths):
-            raise UsageError(f"nodes must be distinct, got one of {len(self.paths)} twice")
-        path_set = {(), *self.paths}
-        for node in self.paths:
+        refuse_too_many_nodes("nodes", len(self.rank_paths))
+        if len(set(self.rank_paths)) < len(self.rank_paths):
+            raise UsageError(f"nodes must be distinct, got one of {len(self.rank_paths)} twice")
+        path_set = {(), *self.rank_paths}
+        for node in self.rank_paths:
             if node[:-1] not in path_set:
                 raise UsageError(
                     f"nodes: node {format_value(list(node))} has no parent "
@@ -70,25 +71,27 @@ class NodeList(GrownTree):
 
     @classmethod
     def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
-        return {"nodes": spec.name} if spec.name in load_node_lists() else None
+        return {"nodes": spec.name} if spec.name in load_packaged_node_lists() else None
 
     @property
     def spec(self) -> str:
         return self.nodes if isinstance(self.nodes, str) else f"{len(self.nodes)} nodes"
 
     @cached_property
-    def paths(self) -> tuple[tuple[int, ...], ...]:
+    def rank_paths(self) -> tuple[tuple[int, ...], ...]:
         """The nodes sorted by depth, then by rank."""
-        nodes = load_node_lists()[self.nodes] if isinstance(self.nodes, str) else self.nodes
+        nodes = (
+            load_packaged_node_lists()[self.nodes] if isinstance(self.nodes, str) else self.nodes
+        )
         return tuple(sorted(nodes, key=lambda node: (len(node), node)))
 
     @cached_property
-    def levels(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    def level_ranks_and_parents(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Each level's ranks, and its nodes' parents by their place in the level above."""
         parents: list[tuple[int, ...]] = [()]
         levels = []
-        for depth in range(1, len(self.paths[-1]) + 1):
-            level = [node for node in self.paths if len(node) == depth]
+        for depth in range(1, len(self.rank_paths[-1]) + 1):
+            level = [node for node in self.rank_paths if len(node) == depth]
             parent_index = {node: index for index, node in enumerate(parents)}
             ranks = tuple(node[-1] for node in level)
             levels.append((ranks, tuple(parent_index[node[:-1]] for node in level)))
@@ -97,19 +100,23 @@ class NodeList(GrownTree):
 
     @cached_property
     def shape(self) -> TreeShape:
-        max_children = [max(map(parents.count, parents)) for _, parents in self.levels]
-        return TreeShape(tuple(len(ranks) for ranks, _ in self.levels), tuple(max_children))
+        max_children = [
+            max(map(parents.count, parents)) for _, parents in self.level_ranks_and_parents
+        ]
+        return TreeShape(
+            tuple(len(ranks) for ranks, _ in self.level_ranks_and_parents), tuple(max_children)
+        )
 
     @cached_property
     def parents(self) -> tuple[int, ...]:
-        starts = zip(self.shape.starts, self.levels, strict=False)
+        starts = zip(self.shape.starts, self.level_ranks_and_parents, strict=False)
         return (0, *(start + place for start, (_, places) in starts for place in places))
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "deterministic"
 
     def grow_level(self, tree: Tree, scores: Tensor, draws: RandomSource) -> None:
-        level = self.levels[tree.grown]
+        level = self.level_ranks_and_parents[tree.grown]
         ranks, parent = (constant(part, scores.device) for part in level)
         best = scores[:, :, 0].topk(max(level[0]) + 1, dim=-1).indices  # [R, F, ranks]
         tokens = best[:, parent, ranks]
@@ -120,7 +127,7 @@ class NodeList(GrownTree):
         return (AuditTree(cls(((0,), (1,), (0, 0)))),)
 
 
-def build_greedy_list(accuracies: Sequence[Sequence[float]], nodes: int) -> list[tuple[int, ...]]:
+def build_medusa_list(accuracies: Sequence[Sequence[float]], nodes: int) -> list[tuple[int, ...]]:
     """Builds Medusa's sparse tree: the nodes that add most to the expected accepted length.
 
     Medusa (arXiv 2401.10774, section 2.3.3): with a_k(n) the accuracy of head k's n-th guess, a
@@ -162,14 +169,14 @@ def build_greedy_list(accuracies: Sequence[Sequence[float]], nodes: int) -> list
 # replacement fits that: a rank's acceptance does not depend on siblings drawn later.
 
 
-def compute_expected_accepted(
+def compute_expected_accepted_tokens(
     nodes: Sequence[tuple[int, ...]], acceptance: Sequence[float]
 ) -> float:
     """Computes E[accepted tokens] of an iteration, where rank k is accepted with acceptance[k]."""
     return sum(prod(acceptance[rank] for rank in node) for node in nodes)
 
 
-def pool_rates(acceptance: Sequence[float]) -> list[float]:
+def pool_rising_rates(acceptance: Sequence[float]) -> list[float]:
     """Averages neighbouring acceptance rates that rise with rank (isotonic regression).
 
     Draws are exchangeable, so a later sibling is never worth more than an earlier one: a rise is
@@ -181,7 +188,7 @@ def pool_rates(acceptance: Sequence[float]) -> list[float]:
     return rates
 
 
-def build_best_list(acceptance: Sequence[float], nodes: int) -> list[tuple[int, ...]]:
+def build_sequoia_list(acceptance: Sequence[float], nodes: int) -> list[tuple[int, ...]]:
     """Builds Sequoia's tree: the best one of ``nodes`` nodes without the root, of any depth.
 
     Its dynamic programme (section 3.1.2) is not needed: where acceptance falls with rank, no node
@@ -189,7 +196,7 @@ def build_best_list(acceptance: Sequence[float], nodes: int) -> list[tuple[int, 
     The a[k] are pooled first; paths are sorted by depth, then by rank. Raises ValueError for fewer
     than one node, or an acceptance outside of [0, 1].
     """
-    return build_greedy_list([pool_rates(acceptance)] * max(nodes, 1), nodes)
+    return build_medusa_list([pool_rising_rates(acceptance)] * max(nodes, 1), nodes)
 
 
 @policy("sampled_list", forms=("name",), takes="the name of a node list")
@@ -204,8 +211,8 @@ class SampledList(NodeList):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        path_set = set(self.paths)
-        for node in self.paths:
+        path_set = set(self.rank_paths)
+        for node in self.rank_paths:
             if node[-1] > 0 and (*node[:-1], node[-1] - 1) not in path_set:
                 raise UsageError(
                     f"nodes: node {list(node)} is drawn after its sibling of rank {node[-1] - 1}, "
@@ -213,12 +220,14 @@ class SampledList(NodeList):
                 )
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
-        return distinct(settings)
+        return get_distinct_siblings(settings)
 
     def grow_level(self, tree: Tree, scores: Tensor, draws: RandomSource) -> None:
-        level = self.levels[tree.grown]
+        level = self.level_ranks_and_parents[tree.grown]
         ranks, parent = (constant(part, scores.device) for part in level)
-        tokens, valid, proposal = sample_distinct(tree, scores[:, :, 0], draws, max(level[0]) + 1)
+        tokens, valid, proposal = draw_distinct_children(
+            tree, scores[:, :, 0], draws, max(level[0]) + 1
+        )
         tree.add_level(tokens[:, parent, ranks], parent, valid[:, parent, ranks], None, proposal)
 
     @classmethod
@@ -256,10 +265,10 @@ class FittedList(SampledList):
         return f"@{self.total}"
 
     @cached_property
-    def paths(self) -> tuple[tuple[int, ...], ...]:
+    def rank_paths(self) -> tuple[tuple[int, ...], ...]:
         if not self.nodes:
             raise UsageError(f"no tree of {self.total} nodes was fitted to these models")
-        return super().paths
+        return super().rank_paths
 
     @cached_property
     def shape(self) -> TreeShape:

@@ -17,7 +17,13 @@ from spec_bench.core.gumbel import gumbel_top_k, truncate_gumbel
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.fields import Count
-from spec_bench.tree.base import AuditTree, GrownTree, distinct, policy, within_bounds
+from spec_bench.tree.base import (
+    AuditTree,
+    GrownTree,
+    get_distinct_siblings,
+    policy,
+    refuse_too_many_nodes,
+)
 from spec_bench.vocabulary.spec import Spec
 
 
@@ -29,7 +35,7 @@ class Rectangle(GrownTree):
     depth: Count  # L
 
     def __post_init__(self) -> None:
-        within_bounds("width", self.width * self.depth)
+        refuse_too_many_nodes("width", self.width * self.depth)
 
     @classmethod
     def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
@@ -53,7 +59,7 @@ class BranchingTree(GrownTree):
     has_fixed_parents = True
 
     def __post_init__(self) -> None:
-        within_bounds("widths", sum(accumulate(self.widths, mul)))
+        refuse_too_many_nodes("widths", sum(accumulate(self.widths, mul)))
 
     @classmethod
     def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
@@ -85,14 +91,14 @@ class WidthsPolicy(BranchingTree):
         return self.replacement
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
-        return "iid" if self.replacement else distinct(settings)
+        return "iid" if self.replacement else get_distinct_siblings(settings)
 
     def grow_level(self, tree: Tree, scores: Tensor, draws: RandomSource) -> None:
         width = self.widths[tree.grown]
         if tree.siblings == "iid":
-            grow_iid(tree, scores, draws, width)
+            grow_iid_level(tree, scores, draws, width)
             return
-        tokens, valid, proposal = sample_distinct(tree, scores.squeeze(2), draws, width)
+        tokens, valid, proposal = draw_distinct_children(tree, scores.squeeze(2), draws, width)
         tree.add_level(tokens.flatten(1), None, valid.flatten(1), None, proposal)
 
     @classmethod
@@ -106,7 +112,7 @@ class WidthsPolicy(BranchingTree):
         )
 
 
-def sample_distinct(
+def draw_distinct_children(
     tree: Tree,
     log_q: Tensor,
     draws: RandomSource,
@@ -124,7 +130,7 @@ def sample_distinct(
     return pad(tokens, padding), pad(valid, padding), proposal
 
 
-def grow_iid(tree: Tree, scores: Tensor, draws: RandomSource, width: int) -> None:
+def grow_iid_level(tree: Tree, scores: Tensor, draws: RandomSource, width: int) -> None:
     """Adds a level of ``width`` i.i.d. children per node, from scores [R, F, D, V], to a tree of
     constant parents.
 
@@ -154,7 +160,7 @@ class IidPaths(GrownTree):
     merged: bool = False  # whether equal prefixes become one node
 
     def __post_init__(self) -> None:
-        within_bounds("paths", self.paths * self.depth)
+        refuse_too_many_nodes("paths", self.paths * self.depth)
 
     @classmethod
     def parse_spec(cls, spec: Spec) -> dict[str, object] | None:
@@ -273,7 +279,7 @@ class StochasticBeam(Rectangle):
     """
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
-        return distinct(settings)
+        return get_distinct_siblings(settings)
 
     def grow_level(self, tree: Tree, scores: Tensor, draws: RandomSource) -> None:
         log_q = scores.squeeze(2)

@@ -133,9 +133,9 @@ def test_a_listed_tree_is_cut_to_the_levels_that_its_heads_guess(guesses, levels
     target, _ = tiny_pair("llama")
     settings, heads = decoder_settings("medusa"), medusa_heads(32, VOCAB, guesses)
     config = read_decoder(settings)
-    whole = config.tree.paths
+    whole = config.tree.rank_paths
     built = build_decoder(settings, target, [], WARM, heads=heads)
-    assert built.policy.paths == tuple(path for path in whole if len(path) <= levels)
+    assert built.policy.rank_paths == tuple(path for path in whole if len(path) <= levels)
     said = f"cut to {built.nodes} of its {len(whole)} nodes, as the heads guess {levels} tokens"
     assert config.describe_cut(built) == ("" if levels == 4 else f"the tree is {said}")
 

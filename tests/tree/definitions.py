@@ -150,11 +150,11 @@ def _listed(nodes, pick):
 
 
 def node_list(tree, draft, choose):
-    return _listed(tree.paths, draft.ranked)
+    return _listed(tree.rank_paths, draft.ranked)
 
 
 def sampled_list(tree, draft, choose):
-    return _listed(tree.paths, lambda path, count: draft.children(path, count, choose))
+    return _listed(tree.rank_paths, lambda path, count: draft.children(path, count, choose))
 
 
 def fitted_list(tree, draft, choose):

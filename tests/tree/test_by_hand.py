@@ -13,7 +13,7 @@ from spec_bench.tree.base import GrowthContext
 from spec_bench.tree.beams import HeadBeams
 from spec_bench.tree.chain import DynamicChain
 from spec_bench.tree.dynamic import BestNodes, BestSlots
-from spec_bench.tree.node_list import SampledList, pool_rates
+from spec_bench.tree.node_list import SampledList, pool_rising_rates
 from spec_bench.tree.widths import StochasticBeam, TopAndSample
 from spec_bench.verify.children import find_parents
 from spec_bench.verify.path_rule import compute_child_distributions
@@ -142,13 +142,13 @@ def test_a_slot_that_is_worth_as_much_as_a_shallower_one_costs_no_pass():
 
 
 def test_a_dynamic_tree_takes_slots_for_all_that_run_and_all_that_are_verified():
-    assert BestNodes(2, 2, 6).slots == 1 + 6  # of 1 + 2 + 2 that run, 2 + 4 candidates
-    assert BestNodes(3, 2, 3).slots == 1 + 7
+    assert BestNodes(2, 2, 6).cache_slots == 1 + 6  # of 1 + 2 + 2 that run, 2 + 4 candidates
+    assert BestNodes(3, 2, 3).cache_slots == 1 + 7
 
 
 def test_neighbours_are_averaged_until_acceptance_falls_with_rank():
-    assert pool_rates([0.5, 0.4, 0.6, 0.9]) == pytest.approx([0.6] * 4)
-    assert pool_rates([0.9, 0.2, 0.4]) == pytest.approx([0.9, 0.3, 0.3])
+    assert pool_rising_rates([0.5, 0.4, 0.6, 0.9]) == pytest.approx([0.6] * 4)
+    assert pool_rising_rates([0.9, 0.2, 0.4]) == pytest.approx([0.9, 0.3, 0.3])
 
 
 @pytest.mark.parametrize(

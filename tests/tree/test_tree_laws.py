@@ -19,10 +19,10 @@ from spec_bench.tree.chain import DynamicChain
 from spec_bench.tree.dynamic import BestNodes, BestSlots
 from spec_bench.tree.node_list import (
     FittedList,
-    build_best_list,
-    build_greedy_list,
-    compute_expected_accepted,
-    pool_rates,
+    build_medusa_list,
+    build_sequoia_list,
+    compute_expected_accepted_tokens,
+    pool_rising_rates,
 )
 from spec_bench.tree.widths import IidPaths, StochasticBeam, WidthsPolicy
 from tests.families import decoder_settings
@@ -353,10 +353,10 @@ def test_another_shorthand_is_refused(name, spec, said):
 
 
 def test_a_tree_is_worth_the_product_along_each_path():
-    assert compute_expected_accepted([(0,), (1,), (0, 0)], [0.6, 0.3]) == pytest.approx(
+    assert compute_expected_accepted_tokens([(0,), (1,), (0, 0)], [0.6, 0.3]) == pytest.approx(
         0.6 + 0.3 + 0.36
     )
-    assert compute_expected_accepted([], [0.6, 0.3]) == 0
+    assert compute_expected_accepted_tokens([], [0.6, 0.3]) == 0
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_a_tree_is_worth_the_product_along_each_path():
     ],
 )
 def test_the_best_tree_by_hand(acceptance, nodes):
-    assert build_best_list(acceptance, len(nodes)) == nodes
+    assert build_sequoia_list(acceptance, len(nodes)) == nodes
 
 
 def test_no_tree_of_so_many_nodes_is_worth_more():
@@ -379,7 +379,7 @@ def test_no_tree_of_so_many_nodes_is_worth_more():
         acceptance = sorted((numbers.random() for _ in range(2)), reverse=True)
         for size in (1, 3, 4):
             best = max(
-                compute_expected_accepted(chosen, acceptance)
+                compute_expected_accepted_tokens(chosen, acceptance)
                 for chosen in combinations(every, size)
                 if all(
                     (not node[:-1] or node[:-1] in chosen)
@@ -387,17 +387,19 @@ def test_no_tree_of_so_many_nodes_is_worth_more():
                     for node in chosen
                 )
             )
-            found = compute_expected_accepted(build_best_list(acceptance, size), acceptance)
+            found = compute_expected_accepted_tokens(
+                build_sequoia_list(acceptance, size), acceptance
+            )
             assert found == pytest.approx(best, abs=1e-12)
 
 
 def test_a_trees_depth_has_no_bound_but_its_nodes():
-    assert max(map(len, build_best_list([0.95, 0.01], 30))) > 20
+    assert max(map(len, build_sequoia_list([0.95, 0.01], 30))) > 20
 
 
 def test_estimates_that_do_not_fall_are_averaged():
-    assert pool_rates([0.5, 0.1, 0.3, 0.05]) == pytest.approx([0.5, 0.2, 0.2, 0.05])
-    assert pool_rates([0.1, 0.2, 0.6]) == pytest.approx([0.3, 0.3, 0.3])
+    assert pool_rising_rates([0.5, 0.1, 0.3, 0.05]) == pytest.approx([0.5, 0.2, 0.2, 0.05])
+    assert pool_rising_rates([0.1, 0.2, 0.6]) == pytest.approx([0.3, 0.3, 0.3])
 
 
 def test_a_fitted_tree_that_was_not_filled_in_grows_nothing():
@@ -405,7 +407,7 @@ def test_a_fitted_tree_that_was_not_filled_in_grows_nothing():
     with pytest.raises(ValueError, match=naming("as many as total, 9", "got 2")):
         FittedList(((0,), (1,)), 9)
     with pytest.raises(ValueError, match="no tree of 9 nodes was fitted"):
-        _ = FittedList(total=9).levels
+        _ = FittedList(total=9).level_ranks_and_parents
 
 
 # Medusa's sparse tree, of the accuracies of heads and ranks.
@@ -417,13 +419,13 @@ def worth(path):
 
 def test_the_first_nodes_are_those_of_the_largest_products():
     # 0.6, 0.3 = 0.6 * 0.5, 0.2, 0.15 = 0.6 * 0.25, 0.12 = 0.6 * 0.5 * 0.4, 0.1 = 0.2 * 0.5
-    assert build_greedy_list(ACCURACIES, 6) == [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)]
+    assert build_medusa_list(ACCURACIES, 6) == [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)]
 
 
 @pytest.mark.parametrize("nodes", range(1, 40))
 def test_no_tree_of_that_size_expects_to_accept_more_and_every_parent_comes_first(nodes):
     every = [path for depth in (1, 2, 3) for path in product(range(3), repeat=depth)]
-    paths = build_greedy_list(ACCURACIES, nodes)
+    paths = build_medusa_list(ACCURACIES, nodes)
     assert len(set(paths)) == nodes
     for place, path in enumerate(paths):
         assert len(path) == 1 or path[:-1] in paths[:place]
@@ -432,8 +434,8 @@ def test_no_tree_of_that_size_expects_to_accept_more_and_every_parent_comes_firs
 
 
 def test_of_equal_worth_the_shallower_node_is_taken_and_heads_may_differ_in_ranks():
-    assert build_greedy_list([[1.0, 1.0], [1.0, 1.0]], 2) == [(0,), (1,)]
-    assert build_greedy_list([[0.5], [0.9, 0.8]], 3) == [(0,), (0, 0), (0, 1)]
+    assert build_medusa_list([[1.0, 1.0], [1.0, 1.0]], 2) == [(0,), (1,)]
+    assert build_medusa_list([[0.5], [0.9, 0.8]], 3) == [(0,), (0, 0), (0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -446,4 +448,4 @@ def test_of_equal_worth_the_shallower_node_is_taken_and_heads_may_differ_in_rank
 )
 def test_what_the_heads_cannot_make_and_what_is_no_share_are_refused(accuracies, nodes, named):
     with pytest.raises(ValueError, match=naming(*named)):
-        build_greedy_list(accuracies, nodes)
+        build_medusa_list(accuracies, nodes)

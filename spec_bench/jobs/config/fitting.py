@@ -81,9 +81,9 @@ class FittedTrees:
         ours = next((fit for fit in map(read_fit, paths) if self._is_ours(fit)), None)
         if ours is None:
             raise UsageError(f"{cell.title}: {self._explain_missing_fit()}")
-        from spec_bench.tree.node_list import build_best_list
+        from spec_bench.tree.node_list import build_sequoia_list
 
-        nodes = [list(node) for node in build_best_list(ours.accepted, int(tree["total"]))]
+        nodes = [list(node) for node in build_sequoia_list(ours.accepted, int(tree["total"]))]
         settings = {**cell.settings, "tree": {**tree, "nodes": nodes}}
         return Cell.read(settings, self.sampling).with_name(cell.name)
 

@@ -346,7 +346,7 @@ def estimate_slots(config: DecoderConfig, prompt: int, new_tokens: int) -> int:
 
     tree: Any = config.tree
     if isinstance(tree, GrownTree):
-        return prompt + new_tokens + tree.slots
+        return prompt + new_tokens + tree.cache_slots
     branches = 1 if getattr(config.verifier, "one_cache", False) else tree.width
     return prompt + branches * (new_tokens + 2) + getattr(tree, "depth", 0) * tree.width
 
