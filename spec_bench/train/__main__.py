@@ -18,10 +18,10 @@ def main(request: Namespace) -> int:
     """Runs the trainings; returns the status."""
     from spec_bench.jobs.config.application import run_application
 
-    return run_application(_job, "train", request, RESUMES, "spec-bench train")
+    return run_application(_run_composed_training, "train", request, RESUMES, "spec-bench train")
 
 
-def _job(config: Any) -> None:
+def _run_composed_training(config: Any) -> None:
     """Runs the training of a composed config."""
     from omegaconf import OmegaConf
 

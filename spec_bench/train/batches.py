@@ -68,13 +68,13 @@ def count_answer_tokens(dialogues: Sequence[Dialogue]) -> Counter[int]:
 class PositionBatch(NamedTuple):
     """Single positions for one part of a step."""
 
-    x: Tensor  # [N, D] hidden states
-    embedded: Tensor  # [N, K, D] embeddings of the tokens t + 1..t + K
-    guessed: Tensor  # [N, K] the tokens t + 2..t + K + 1, IGNORED past an answer's end
+    hidden_states: Tensor  # [N, D] hidden states
+    embeddings: Tensor  # [N, K, D] embeddings of the tokens t + 1..t + K
+    labels: Tensor  # [N, K] the tokens t + 2..t + K + 1, IGNORED past an answer's end
 
 
 @dataclass(frozen=True)
-class TrainingBatches:
+class DialogueBatches:
     """Makes batches of single positions."""
 
     model: HuggingFaceModel  # the target, which is not trained
@@ -92,22 +92,22 @@ class TrainingBatches:
     @torch.no_grad()
     def make_batch(self, indices: Sequence[int]) -> PositionBatch:
         """Makes the batch of these dialogues."""
-        tokens = self.tokens(indices).to(self.model.device)
+        tokens = self.get_next_tokens(indices).to(self.model.device)
         embeddings = self._embed_tokens(tokens[:, :-1].clamp(min=0))
         return PositionBatch(self.get_hidden_states(indices), embeddings, tokens[:, 1:])
 
     def get_labels(self, indices: Sequence[int]) -> Tensor:
         """Returns the tokens to guess, [N, K]."""
-        return self.tokens(indices)[:, 1:]
+        return self.get_next_tokens(indices)[:, 1:]
 
     def get_hidden_states(self, indices: Sequence[int]) -> Tensor:
         """Returns the float32 hidden states of these dialogues, [N, D], one after the other."""
-        cache = self._kept if self.groups else {}
-        device = "cpu" if self.groups else self.model.device
+        cache = self._kept if self.kept_passes else {}
+        device = "cpu" if self.kept_passes else self.model.device
         missing_indices = {*indices} - cache.keys()
-        for group in self.groups or self._group_by_length(indices):
+        for group in self.kept_passes or self._group_by_length(indices):
             if not missing_indices.isdisjoint(group):
-                states = self._pass([self.dialogues[index] for index in group])
+                states = self._compute_hidden_states([self.dialogues[index] for index in group])
                 cache.update((i, part.to(device)) for i, part in zip(group, states, strict=True))
         return torch.cat([cache[index] for index in indices]).to(self.model.device)
 
@@ -119,7 +119,7 @@ class TrainingBatches:
         ]
 
     @cached_property
-    def groups(self) -> list[list[int]]:
+    def kept_passes(self) -> list[list[int]]:
         """Dialogues of each pass, the same in every run; empty if not all hidden states fit."""
         numbers = sum(len(self.select_positions(dialogue)) for dialogue in self.dialogues)
         size = 4 * numbers * self.model.hidden_size * len(self.layers)
@@ -130,7 +130,7 @@ class TrainingBatches:
         )
 
     @torch.no_grad()
-    def _pass(self, dialogues: Sequence[Dialogue]) -> list[Tensor]:
+    def _compute_hidden_states(self, dialogues: Sequence[Dialogue]) -> list[Tensor]:
         """Computes the hidden states of dialogues in one pass, padded on the right."""
         device = self.model.device
         longest = max(len(dialogue.ids) for dialogue in dialogues)
@@ -157,7 +157,7 @@ class TrainingBatches:
         embeddings: Tensor = self.model.module.get_input_embeddings()(tokens.to(device))
         return embeddings.to(device).float()
 
-    def tokens(self, indices: Sequence[int]) -> Tensor:
+    def get_next_tokens(self, indices: Sequence[int]) -> Tensor:
         """Returns the known token and the tokens to guess at each position, [N, K + 1]."""
         for index in {*indices} - self._rows.keys():
             self._rows[index] = gather_next_tokens(
@@ -165,28 +165,30 @@ class TrainingBatches:
             )
         return torch.cat([self._rows[index] for index in indices])
 
-    def counts(self, indices: Sequence[int]) -> list[int]:
+    def count_labels(self, indices: Sequence[int]) -> list[int]:
         """Counts the positions of these dialogues at which each of the K guesses has a label."""
         counts: list[int] = (self.get_labels(indices) != IGNORED).sum(0).tolist()
         return counts
 
 
-def shuffle_dialogues(count: int, seed: int, epoch: int) -> list[int]:
+def shuffle_dialogue_indices(dialogue_count: int, seed: int, epoch: int) -> list[int]:
     """Shuffles the dialogues of an epoch by seed and epoch."""
     generator = torch.Generator().manual_seed(seed * 100_003 + epoch)
-    order: list[int] = torch.randperm(count, generator=generator).tolist()
+    order: list[int] = torch.randperm(dialogue_count, generator=generator).tolist()
     return order
 
 
-def count_steps(count: int, batch: int) -> int:
+def count_epoch_steps(dialogue_count: int, batch: int) -> int:
     """Counts the steps of an epoch, without the dialogues after the last full batch."""
-    return max(1, count // batch)
+    return max(1, dialogue_count // batch)
 
 
-def select_step_indices(count: int, batch: int, seed: int, step: int) -> list[int]:
+def select_step_indices(dialogue_count: int, batch: int, seed: int, step: int) -> list[int]:
     """Selects the dialogues of a step; steps count from 0."""
-    epoch, place = divmod(step, count_steps(count, batch))
-    return shuffle_dialogues(count, seed, epoch)[place * batch : (place + 1) * batch]
+    epoch, place = divmod(step, count_epoch_steps(dialogue_count, batch))
+    return shuffle_dialogue_indices(dialogue_count, seed, epoch)[
+        place * batch : (place + 1) * batch
+    ]
 
 
 class SequenceBatch(NamedTuple):
@@ -194,14 +196,14 @@ class SequenceBatch(NamedTuple):
 
     # [B, T + K, ...] the target's features [W], which end with, or are followed by, its last hidden
     # state [D]; zeros past a dialogue's end
-    hidden: Tensor
-    embedded: Tensor  # [B, T + K, D] embedding of token t + 1
-    at: Tensor  # [N, 2] dialogue and position of what is learned
-    guessed: Tensor  # [N, K] the tokens t + 2..t + K + 1, IGNORED past an answer's end
+    hidden_states: Tensor
+    embeddings: Tensor  # [B, T + K, D] embedding of token t + 1
+    locations: Tensor  # [N, 2] dialogue and position of what is learned
+    labels: Tensor  # [N, K] the tokens t + 2..t + K + 1, IGNORED past an answer's end
 
 
 @dataclass(frozen=True)
-class SequenceBatches(TrainingBatches):
+class SequenceBatches(DialogueBatches):
     """Makes batches of whole sequences, with the hidden states of every token."""
 
     select_positions = staticmethod(lambda dialogue: list(range(len(dialogue.ids))))

@@ -13,7 +13,7 @@ from spec_bench.system import signals
 from spec_bench.system.files import write_csv
 
 
-def make_row(file: Path) -> dict[str, Any]:
+def read_training_row(file: Path) -> dict[str, Any]:
     """Makes the row of a finished training from its ``training.json``."""
     facts = json.loads(file.read_text(encoding="utf-8"))
     head = facts["settings"]["head"]
@@ -43,7 +43,7 @@ def main() -> int:
     for folder in options.folders:
         if not (files := sorted(folder.glob("**/training.json"))):
             sys.exit(f"{folder}: no training.json below it; nothing was trained to its end here")
-        rows += map(make_row, files)
+        rows += map(read_training_row, files)
     file = options.out or options.folders[0] / "heads.csv"
     write_csv(file, rows, list(dict.fromkeys(name for row in rows for name in row)))
     print(f"{file}: {len(rows)} heads")

@@ -52,13 +52,13 @@ def split_dialogues(
     return sides
 
 
-def check_data(settings: TrainSettings) -> None:
+def check_training_data(settings: TrainSettings) -> None:
     """Reads the data before a large target is loaded; raises ValueError if it is wrong."""
     if settings.task is not None:
         settings.task.examples(1 if settings.asked.data.kind == "task" else None)
 
 
-def read_dialogues(
+def get_training_dialogues(
     settings: TrainSettings,
     model: HuggingFaceModel,
     tokenizer: Any,
@@ -76,7 +76,7 @@ def read_dialogues(
         chats = read_chats(settings.task, data.limit)
         dialogues = encode_each(chats, lambda chat: encode_chat(chat, tokenizer))
     else:
-        dialogues = _answer_dialogues(settings, model, tokenizer, longest)
+        dialogues = _make_answered_dialogues(settings, model, tokenizer, longest)
     dialogues = [
         Dialogue(dialogue.ids[:longest], dialogue.learned[:longest]) for dialogue in dialogues
     ]
@@ -91,7 +91,7 @@ def read_dialogues(
     return useful
 
 
-def _answer_dialogues(
+def _make_answered_dialogues(
     settings: TrainSettings,
     model: HuggingFaceModel,
     tokenizer: Any,
@@ -252,7 +252,7 @@ def answer_prompts(
     resumes and writes the same as an uninterrupted one.
     """
     answers: list[list[int]] = [[] for _ in prompts]
-    answers_by_batch = _read_answers(file)
+    answers_by_batch = _read_answers_and_cut_file(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     groups = []  # batches of prompts of one temperature and similar length
     count = len(settings.temperatures)
@@ -280,7 +280,7 @@ def answer_prompts(
     return answers
 
 
-def _read_answers(file: Path) -> dict[int, list[list[int]]]:
+def _read_answers_and_cut_file(file: Path) -> dict[int, list[list[int]]]:
     """Reads the answers of an earlier run by batch; cuts off an incomplete last line."""
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
     complete = text[: text.rfind("\n") + 1]

@@ -24,10 +24,10 @@ from spec_bench.system.errors import UsageError
 from spec_bench.train.batches import (
     IGNORED,
     Dialogue,
-    TrainingBatches,
+    DialogueBatches,
     count_answer_tokens,
 )
-from spec_bench.train.training_heads import GuessLosses, TrainableHead, pad_rows
+from spec_bench.train.training_heads import GuessLosses, TrainableHead, group_positions_by_dialogue
 
 if TYPE_CHECKING:
     from spec_bench.train.settings import HeadSettings
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MASKED = 0.5  # share of an answer's positions, drawn in every step, with PARD's masks after them
 
 
-class DraftModel(nn.Module):
+class MistralDraftModel(nn.Module):
     """A Mistral (a Llama with a window) over V' tokens and one for all others, made from ``shape``
     or loaded from a folder. With several guesses a mask token follows these.
     """
@@ -82,7 +82,7 @@ class DraftModel(nn.Module):
         count = tokens.shape[1]
         masks = self.guesses - 1
         ends = tokens.new_zeros(tokens.shape[1])
-        rows, present = pad_rows(starts, len(tokens))  # [B, A]
+        rows, present = group_positions_by_dialogue(starts, len(tokens))  # [B, A]
         mask_index = torch.arange(rows.shape[1] * masks, device=tokens.device)
         # number of the start of each mask; 0: text
         chain = torch.cat([ends, 1 + mask_index // max(masks, 1)])
@@ -116,9 +116,9 @@ class TextBatch(NamedTuple):
     """Whole dialogues for one part of a step."""
 
     tokens: Tensor  # [B, T] whole dialogues, padded on the right
-    at: Tensor  # [N, 2] dialogue and position t before each token of an answer
-    x: Tensor  # [N, D] the target's last hidden states there
-    guessed: Tensor  # [N, K] tokens t + 1..t + K, IGNORED past an answer's end
+    locations: Tensor  # [N, 2] dialogue and position t before each token of an answer
+    hidden_states: Tensor  # [N, D] the target's last hidden states there
+    labels: Tensor  # [N, K] tokens t + 1..t + K, IGNORED past an answer's end
 
 
 def find_answer_positions(dialogue: Dialogue) -> list[int]:
@@ -127,7 +127,7 @@ def find_answer_positions(dialogue: Dialogue) -> list[int]:
 
 
 @dataclass(frozen=True)
-class TextBatches(TrainingBatches):
+class TextBatches(DialogueBatches):
     """Makes batches of tokens, with the hidden states before each token of an answer."""
 
     select_positions = select_starts = staticmethod(find_answer_positions)
@@ -151,34 +151,36 @@ class TextBatches(TrainingBatches):
         return TextBatch(ids.to(device), locations[:position_count].to(device), x, labels)
 
     def get_labels(self, indices: Sequence[int]) -> Tensor:
-        return self.tokens(indices)[:, :-1]
+        return self.get_next_tokens(indices)[:, :-1]
 
 
-class DraftModelHead(TrainableHead):
+class TrainableDraftModel(TrainableHead):
     """A draft model with its loss; ``output`` [V, D] is the target's last layer."""
 
-    heads: DraftModel  # type: ignore[assignment]
+    heads: MistralDraftModel  # type: ignore[assignment]
     batches = TextBatches
 
-    def __init__(self, draft: DraftModel, output: Tensor) -> None:
+    def __init__(self, draft: MistralDraftModel, output: Tensor) -> None:
         super().__init__(draft, draft.guesses)  # type: ignore[arg-type]
         self._output = output  # neither trained nor saved
         self._known: Tensor | None = None
 
-    def logits(self, batch: TextBatch) -> Iterator[Tensor]:
+    def iter_guess_logits(self, batch: TextBatch) -> Iterator[Tensor]:
         """Yields logits [N, V], -inf for tokens outside of the draft's vocabulary."""
-        for logits in self.heads(batch.tokens, batch.at, batch.at):
+        for logits in self.heads(batch.tokens, batch.locations, batch.locations):
             yield scatter_to_vocabulary(logits, self.heads.ids, self.heads.vocab)
 
     def iter_target_logits(self, batch: TextBatch) -> Iterator[Tensor]:
-        logits = linear(batch.x, self._output.to(batch.x.device))[:, : self.heads.vocab]
+        logits = linear(batch.hidden_states, self._output.to(batch.hidden_states.device))[
+            :, : self.heads.vocab
+        ]
         yield from (logits.roll(-step, 0) for step in range(self.guesses))
 
     def forward(  # type: ignore[override]
         self,
         tokens: Tensor,
         locations: Tensor,
-        x: Tensor,
+        hidden_states: Tensor,
         labels: Tensor,
     ) -> GuessLosses:
         """Sums the cross-entropy of a ``TextBatch`` with the target's distribution over V'. Masks
@@ -186,8 +188,8 @@ class DraftModelHead(TrainableHead):
         """
         with torch.no_grad():
             if self._known is None:
-                self._known = self._output.to(x.device)[self.heads.ids]
-            p = linear(x, self._known).softmax(dim=-1)
+                self._known = self._output.to(hidden_states.device)[self.heads.ids]
+            p = linear(hidden_states, self._known).softmax(dim=-1)
         all_rows = torch.arange(len(locations), device=locations.device)
         mask_rows = all_rows[
             torch.rand(len(locations), device=locations.device) < MASKED * (self.guesses > 1)
@@ -206,7 +208,7 @@ class DraftModelHead(TrainableHead):
             right.append((best == labels[rows, step]).sum() * weight)
         return GuessLosses(torch.stack(losses), torch.stack(right))
 
-    def save(self, folder: Path, dtype: torch.dtype) -> None:
+    def round_and_save(self, folder: Path, dtype: torch.dtype) -> None:
         """Writes a model folder with the ids of its vocabulary; its tokenizer is the target's."""
         folder.mkdir(parents=True, exist_ok=True)
         self.heads.to(dtype).module.save_pretrained(folder)
@@ -214,12 +216,12 @@ class DraftModelHead(TrainableHead):
         self.heads.float()
 
 
-def make_draft_head(
+def load_or_make_draft_model(
     head: HeadSettings,
     target: Any,
     output: Tensor,
     dialogues: Sequence[Dialogue],
-) -> DraftModelHead:
+) -> TrainableDraftModel:
     """Loads the draft model that ``head.init`` names, or makes an untrained one from the target's
     text config. ``output`` is the target's last layer ([V, D] float32).
 
@@ -234,7 +236,9 @@ def make_draft_head(
         folder = Path(model_path(head.init))
         if (ids := read_ids(folder)) is None:
             raise UsageError(f"head.init={head.init}: no draft that `head=draft_model` trained")
-        return DraftModelHead(DraftModel(ids, len(output), folder, head.guesses), output)
+        return TrainableDraftModel(
+            MistralDraftModel(ids, len(output), folder, head.guesses), output
+        )
     assert head.width is not None and head.draft_vocab is not None
     if head.draft_vocab > len(output):
         raise UsageError(
@@ -247,7 +251,7 @@ def make_draft_head(
     shape |= {"num_hidden_layers": head.blocks, "sliding_window": head.window}
     shape |= {"num_attention_heads": head.width // HEAD_WIDTH}
     ids = select_draft_vocabulary(dialogues, head.draft_vocab)
-    return DraftModelHead(DraftModel(ids, len(output), shape, head.guesses), output)
+    return TrainableDraftModel(MistralDraftModel(ids, len(output), shape, head.guesses), output)
 
 
 def select_draft_vocabulary(dialogues: Sequence[Dialogue], count: int) -> tuple[int, ...]:

@@ -35,9 +35,13 @@ from spec_bench.system.files import (
     open_own,
     write_csv,
 )
-from spec_bench.train.batches import IGNORED, TrainingBatches, select_step_indices
+from spec_bench.train.batches import IGNORED, DialogueBatches, select_step_indices
 from spec_bench.train.settings import TrainSettings
-from spec_bench.train.training_heads import TrainableHead, loss_weights, weighted_loss
+from spec_bench.train.training_heads import (
+    TrainableHead,
+    compute_guess_weights,
+    compute_weighted_loss,
+)
 
 log = logging.getLogger(__name__)
 # Errors of reading a damaged checkpoint.
@@ -46,7 +50,7 @@ _DIALOGUES = 8  # in a batch when accuracy is measured
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class GuessAccuracy:
     """Loss and accuracy of each guess."""
 
     loss: tuple[float, ...]  # K mean cross-entropies in nats
@@ -59,7 +63,7 @@ class Accuracy:
     overlaps: tuple[float, ...] = ()
 
     @property
-    def best(self) -> tuple[float, ...]:
+    def best_guess_shares(self) -> tuple[float, ...]:
         """Shares of positions where the best guess is right, K."""
         return tuple(head[0] for head in self.ranks)
 
@@ -67,10 +71,10 @@ class Accuracy:
 @torch.no_grad()
 def measure_accuracy(
     trainee: TrainableHead,
-    batches: TrainingBatches,
+    batches: DialogueBatches,
     indices: Sequence[int],
     ranks: int,
-) -> Accuracy | None:
+) -> GuessAccuracy | None:
     """Measures the accuracy on some dialogues, for ranks up to V; None without dialogues."""
     if not indices:
         return None
@@ -82,11 +86,11 @@ def measure_accuracy(
     for start in range(0, len(indices), _DIALOGUES):
         batch_indices = indices[start : start + _DIALOGUES]
         batch = batches.make_batch(batch_indices)
-        counts += torch.tensor(batches.counts(batch_indices), device=device)
+        counts += torch.tensor(batches.count_labels(batch_indices), device=device)
         target_logits = trainee.iter_target_logits(batch)
         right = []
-        for guess, logits in enumerate(trainee.logits(batch)):
-            tokens = batch.guessed[:, guess]
+        for guess, logits in enumerate(trainee.iter_guess_logits(batch)):
+            tokens = batch.labels[:, guess]
             if target_logits is not None:
                 p, q = (scores.float().softmax(dim=-1) for scores in (next(target_logits), logits))
                 overlaps[guess] += torch.minimum(p, q).sum(dim=-1)[tokens != IGNORED].sum()
@@ -98,7 +102,7 @@ def measure_accuracy(
         hits = hits + torch.stack(right)
     trainee.train()
     divisor = counts.clamp(min=1)
-    return Accuracy(
+    return GuessAccuracy(
         tuple((loss / divisor).tolist()),
         tuple(tuple(row) for row in (hits / divisor[:, None]).tolist()),
         tuple(map(int, counts.tolist())),
@@ -106,7 +110,7 @@ def measure_accuracy(
     )
 
 
-def name_guesses(side: str, shares: Sequence[float]) -> dict[str, float]:
+def label_guess_shares(side: str, shares: Sequence[float]) -> dict[str, float]:
     """Names the share of each guess as the papers do: ``t+1``, ``t+2``, ..."""
     return {f"{side}t+{i + 1}": round(share, 4) for i, share in enumerate(shares)}
 
@@ -121,7 +125,7 @@ class TrainingProgress:
     window: dict[str, Any] | None = None  # sums since the last line of the log, by name
 
 
-class Checkpoint:
+class TrainingCheckpoint:
     """Checkpoint file of a training. One with other settings or ``models`` is refused."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], models: object = None) -> None:
@@ -184,17 +188,17 @@ class TrainingLog:
         self.file = file
         self.columns = list(columns)
 
-    def rewind(self, step: int) -> None:
+    def drop_rows_after(self, step: int) -> None:
         """Drops the lines of steps after ``step``, which will be repeated."""
-        rows = [row for row in self.rows() if int(row["step"]) <= step]
+        rows = [row for row in self.read_rows() if int(row["step"]) <= step]
         write_csv(self.file, rows, self.columns)
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def append_row(self, row: Mapping[str, Any]) -> None:
         """Appends a line; columns that the row lacks stay empty."""
         with name_path_in_errors(self.file), open_own(self.file) as stream:
             csv.DictWriter(stream, self.columns).writerow(row)
 
-    def rows(self) -> list[dict[str, str]]:
+    def read_rows(self) -> list[dict[str, str]]:
         """Reads all complete lines as text."""
         if not self.file.is_file():
             return []
@@ -208,8 +212,8 @@ class TrainingRun:
 
     settings: TrainSettings
     trainee: TrainableHead  # the heads; all other parameters are frozen
-    train: TrainingBatches
-    validation: TrainingBatches
+    train: DialogueBatches
+    validation: DialogueBatches
     steps: int  # optimiser steps in all
     batch: int  # dialogues in a step
     processes: Accelerator  # shares each step's dialogues
@@ -230,13 +234,15 @@ def make_accelerator(device: str) -> Accelerator:
     )
 
 
-def split_batch(indices: Sequence[int], rank: int, count: int, parts: int) -> list[list[int]]:
+def split_process_share(
+    indices: Sequence[int], process: int, processes: int, parts: int
+) -> list[list[int]]:
     """Splits this process's dialogues of a step into ``parts`` pieces, which may be empty."""
-    own_indices = list(indices[rank::count])
+    own_indices = list(indices[process::processes])
     return [own_indices[part::parts] for part in range(parts)]
 
 
-def list_columns(guesses: int) -> list[str]:
+def list_log_columns(guesses: int) -> list[str]:
     """Lists the log's columns; ``train t+i`` and ``validation t+i`` are guess i's accuracies."""
     per_guess = [f"{side} t+{i + 1}" for side in ("train", "validation") for i in range(guesses)]
     final_columns = ("validation_loss", "tokens_per_s", "seconds")
@@ -260,11 +266,11 @@ def run_training(training: TrainingRun) -> TrainingProgress:
         weight_decay=plan.weight_decay,
     )
     config = {**settings.config, "steps": training.steps}
-    checkpoint = Checkpoint(settings.folder, config, settings.pair.get_marks())
+    checkpoint = TrainingCheckpoint(settings.checkpoint_folder, config, settings.pair.get_marks())
     progress = checkpoint.load(trainee, optimiser)
-    log = TrainingLog(settings.folder / "log.csv", list_columns(trainee.guesses))
+    log = TrainingLog(settings.checkpoint_folder / "log.csv", list_log_columns(trainee.guesses))
     if is_main:
-        log.rewind(progress.step)
+        log.drop_rows_after(progress.step)
     parallel_trainee = processes.prepare_model(trainee)
     is_bar_off = not (request.sink.progress and is_main)
     bar = tqdm(
@@ -276,7 +282,9 @@ def run_training(training: TrainingRun) -> TrainingProgress:
     began = time.perf_counter() - progress.seconds
     while progress.step < training.steps:
         rate = cosine_learning_rate(progress.step, training.steps, plan.warmup, plan.learning_rate)
-        sums = _update_weights(training, parallel_trainee, optimiser, progress.step, rate)
+        sums = _update_weights_and_sum_losses(
+            training, parallel_trainee, optimiser, progress.step, rate
+        )
         if progress.window is None:  # sums for the next line of the log
             began_at = {"seconds": progress.seconds, "tokens": progress.tokens}
             progress.window = {**began_at, "sums": 0.0}
@@ -291,7 +299,7 @@ def run_training(training: TrainingRun) -> TrainingProgress:
             progress.seconds = row["seconds"] = round(time.perf_counter() - began, 2)
             progress.window = None
             if is_main:
-                log.add(row)
+                log.append_row(row)
             bar.set_postfix(loss=row["loss"])
         if is_main and (progress.step % request.save_every == 0 or is_last):
             checkpoint.save(trainee, optimiser, progress)
@@ -311,7 +319,7 @@ def cosine_learning_rate(step: int, steps: int, warmup: float, peak: float) -> f
     return peak * 0.5 * (1 + math.cos(math.pi * share))
 
 
-def _update_weights(
+def _update_weights_and_sum_losses(
     training: TrainingRun,
     parallel_trainee: nn.Module,
     optimiser: Optimizer,
@@ -326,12 +334,12 @@ def _update_weights(
     settings = request.optimiser
     device = training.train.model.device
     indices = select_step_indices(len(training.train.dialogues), training.batch, request.seed, step)
-    counts = training.train.counts(indices)
-    weights = loss_weights(request.head.decay, training.trainee.guesses)
+    counts = training.train.count_labels(indices)
+    weights = compute_guess_weights(request.head.decay, training.trainee.guesses)
     for group in optimiser.param_groups:
         group["lr"] = rate
     count = processes.num_processes
-    parts = split_batch(indices, processes.process_index, count, settings.accumulate)
+    parts = split_process_share(indices, processes.process_index, count, settings.accumulate)
     sums = torch.zeros(2, len(counts), device=device)
     for number, part in enumerate(parts):
         # The processes exchange gradients in the last part.
@@ -344,7 +352,7 @@ def _update_weights(
             with torch.autocast(device.type, torch.bfloat16, enabled=low):
                 losses = parallel_trainee(*batch)
             # The exchange averages over processes; a step's loss is their sum.
-            (weighted_loss(losses.loss, counts, weights) * count).backward()
+            (compute_weighted_loss(losses.loss, counts, weights) * count).backward()
         sums += torch.stack([losses.loss.detach(), losses.right.float()])
     if settings.clip:
         nn.utils.clip_grad_norm_(training.trainee.parameters(), settings.clip)
@@ -364,7 +372,7 @@ def _make_log_row(
     window = progress.window
     request = training.settings.asked
     assert window is not None
-    weights = loss_weights(request.head.decay, training.trainee.guesses).double()
+    weights = compute_guess_weights(request.head.decay, training.trainee.guesses).double()
     loss, right, counts = window["sums"]
     seconds = progress.seconds - window["seconds"]
     row: dict[str, Any] = {
@@ -373,7 +381,7 @@ def _make_log_row(
         "loss": round(float(weights @ (loss / counts.clamp(min=1))), 5),
         "learning_rate": f"{rate:.4g}",
         "tokens_per_s": round((progress.tokens - window["tokens"]) / max(seconds, 1e-9), 1),
-        **name_guesses("train ", (right / counts.clamp(min=1)).tolist()),
+        **label_guess_shares("train ", (right / counts.clamp(min=1)).tolist()),
     }
     if training.processes.is_main_process and (
         progress.step % request.validate_every == 0 or is_last
@@ -382,6 +390,6 @@ def _make_log_row(
         if (
             accuracy := measure_accuracy(training.trainee, training.validation, indices, 1)
         ) is not None:
-            row |= name_guesses("validation ", accuracy.best)
+            row |= label_guess_shares("validation ", accuracy.best_guess_shares)
             row["validation_loss"] = round(float(weights @ torch.tensor(accuracy.loss).double()), 5)
     return row

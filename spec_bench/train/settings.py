@@ -155,7 +155,7 @@ class Optimisation:
             )
 
 
-def _folder_name(name: str) -> str:
+def _check_folder_name(name: str) -> str:
     require(bool(name.strip("/.")) and ".." not in name.split("/") and "\0" not in name)
     if name.split("/")[0] == "cache":
         raise UsageError("name 'cache' is taken: answers of targets lie there")
@@ -167,7 +167,7 @@ class AskedTraining:
     """The composed and checked ``conf/train.yaml``, which documents the keys."""
 
     name: Annotated[
-        NonEmptyStr, AfterValidator(_folder_name), Requirement("a folder below results")
+        NonEmptyStr, AfterValidator(_check_folder_name), Requirement("a folder below results")
     ]
     results: NonEmptyStr
     out: NonEmptyStr | None
@@ -202,7 +202,7 @@ class TrainSettings:
     config: Mapping[str, Any]  # composed settings that decide the numbers, for the checkpoint
 
     @property
-    def folder(self) -> Path:
+    def checkpoint_folder(self) -> Path:
         """Folder of the checkpoint and the log."""
         return Path(self.asked.results) / self.asked.name
 

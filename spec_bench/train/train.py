@@ -24,29 +24,29 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.files import write_json
 from spec_bench.train.batches import (
     Dialogue,
-    TrainingBatches,
+    DialogueBatches,
     count_answer_tokens,
-    count_steps,
+    count_epoch_steps,
     find_learned_positions,
 )
-from spec_bench.train.dialogues import check_data, read_dialogues, split_dialogues
-from spec_bench.train.draft_model import make_draft_head
+from spec_bench.train.dialogues import check_training_data, get_training_dialogues, split_dialogues
+from spec_bench.train.draft_model import load_or_make_draft_model
 from spec_bench.train.loop import (
     TrainingProgress,
     TrainingRun,
+    label_guess_shares,
     make_accelerator,
     measure_accuracy,
-    name_guesses,
     run_training,
 )
 from spec_bench.train.settings import DRAFT_MODEL, HeadSettings, TrainSettings
-from spec_bench.train.training_heads import BlockHead, TrainableHead, UnrolledHead
+from spec_bench.train.training_heads import TrainableBlockHead, TrainableHead, TrainableUnrolledHead
 
 _MAX_TRAIN = 64  # training dialogues for measuring the training accuracy
 log = logging.getLogger(__name__)
 
 
-def make_fresh_heads(
+def make_untrained_heads(
     head: HeadSettings,
     model: HuggingFaceModel,
     seed: int,
@@ -69,7 +69,7 @@ def make_fresh_heads(
 
     config = model.module.config.get_text_config()
     if head.kind == DRAFT_MODEL:
-        return make_draft_head(head, config, output(), dialogues)
+        return load_or_make_draft_model(head, config, output(), dialogues)
     ids = (
         select_frequent_tokens(dialogues, head.draft_vocab)
         if (head.draft_vocab or vocab) < vocab
@@ -80,10 +80,10 @@ def make_fresh_heads(
         head.fc_norm, head.masks,
     )  # fmt: skip
     heads = find_heads_class(head.kind).make_untrained(plan, width, vocab, output)
-    return make_trainee(heads, model, head.guesses, head.steps, head.noise)
+    return wrap_for_training(heads, model, head.guesses, head.steps, head.noise)
 
 
-def make_trainee(
+def wrap_for_training(
     heads: DraftHeads,
     model: HuggingFaceModel,
     guesses: int,
@@ -103,9 +103,9 @@ def make_trainee(
 
     arguments = (guesses, project, steps, noise, mask)
     if isinstance(heads, FeatureHead):
-        return UnrolledHead(heads, *arguments)
+        return TrainableUnrolledHead(heads, *arguments)
     if isinstance(heads, DFlashHead):
-        return BlockHead(heads, *arguments)
+        return TrainableBlockHead(heads, *arguments)
     return TrainableHead(heads, guesses)
 
 
@@ -119,7 +119,7 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
     """Trains heads and writes them. Returns the contents of ``training.json``, in other processes
     than the first an empty dictionary. Raises ValueError if data, target or checkpoint are wrong.
     """
-    check_data(settings)
+    check_training_data(settings)
     request = settings.asked
     sink = build_wandb_sink(request.sink.wandb, settings.folder)
     processes = make_accelerator(settings.pair.specs[0].device)
@@ -129,9 +129,9 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
     progress = run_training(training)
     if not processes.is_main_process:
         return {}
-    facts = write_results(training, progress)
+    facts = write_training_results(training, progress)
     if sink is not None:
-        log_training(sink, request.name, facts, settings.folder / "log.csv")
+        log_training(sink, request.name, facts, settings.checkpoint_folder / "log.csv")
     held_out = facts["accuracy"]["validation"]
     accuracy = held_out or facts["accuracy"]["train"]
     right = ", ".join(f"{guess} {share}" for guess, share in accuracy.items())
@@ -140,7 +140,7 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
         f"{request.name}: {facts['parameters']:,} parameters; share of right guesses{note}: "
         f"{right} (of {facts['positions'][0]} positions)"
     )
-    models = [word for word in _get_overrides() if word.startswith(("pair", "engine"))]
+    models = [word for word in _get_command_line_overrides() if word.startswith(("pair", "engine"))]
     plain = "task.chat=false " * (getattr(settings.task, "chat", True) is False)
     pair_words = shlex.join(models) or f"pair={request.pair.name}"
     measure_words = request.head.measured.replace("HEADS", shlex.quote(str(settings.out)))
@@ -163,18 +163,18 @@ def _prepare_training(settings: TrainSettings, processes: Accelerator) -> Traini
         model.device = processes.device
     model.module.requires_grad_(False)
     with processes.main_process_first():  # it writes a cache for the others
-        dialogues = read_dialogues(settings, model, tokenizer)
+        dialogues = get_training_dialogues(settings, model, tokenizer)
         train, validation = split_dialogues(dialogues, request.data.validation, request.seed)
         if not train:
             raise UsageError(
                 f"data.validation={request.data.validation} leaves nothing to train on"
             )
-        trainee = make_fresh_heads(request.head, model, request.seed, train)
+        trainee = make_untrained_heads(request.head, model, request.seed, train)
     # With several processes each would compute more than its own share.
     kept_gib = request.data.kept_gib if processes.num_processes == 1 else 0
     batch_settings = (
         request.head.guesses,
-        trainee.layers(model.blocks),
+        trainee.get_target_layers(model.blocks),
         request.data.hidden_batch,
         kept_gib,
     )
@@ -186,19 +186,19 @@ def _prepare_training(settings: TrainSettings, processes: Accelerator) -> Traini
             f"a step's {batch} dialogues cannot be shared by {processes.num_processes} processes "
             f"with optimiser.accumulate={optimiser.accumulate}"
         )
-    steps = optimiser.steps or optimiser.epochs * count_steps(len(train), batch)
+    steps = optimiser.steps or optimiser.epochs * count_epoch_steps(len(train), batch)
     log.info("%d answered prompts to train on, %d to validate on", len(train), len(validation))
     return TrainingRun(settings, trainee, sides[0], sides[1], steps, batch, processes)
 
 
-def write_results(training: TrainingRun, progress: TrainingProgress) -> dict[str, Any]:
+def write_training_results(training: TrainingRun, progress: TrainingProgress) -> dict[str, Any]:
     """Writes the heads, ``accuracies.json``, ``training.json`` and ``log.csv`` to ``settings.out``;
     returns the contents of ``training.json``. Rounds the heads to ``out_dtype`` before measuring.
     """
     settings = training.settings
     trainee = training.trainee
     request = settings.asked
-    trainee.save(settings.out, DTYPES[request.out_dtype])
+    trainee.round_and_save(settings.out, DTYPES[request.out_dtype])
     held_out = training.validation
     train_batches = training.train
     validation = measure_accuracy(trainee, held_out, range(len(held_out.dialogues)), request.ranks)
@@ -216,21 +216,24 @@ def write_results(training: TrainingRun, progress: TrainingProgress) -> dict[str
         "parameters": trainee.heads.parameter_count,
         "stored_as": request.out_dtype,
         "settings": settings.config,
-        "data": {"train": _count_data(train_batches), "validation": _count_data(held_out)},
+        "data": {
+            "train": _count_training_data(train_batches),
+            "validation": _count_training_data(held_out),
+        },
         "steps": progress.step,
         "dialogues_per_step": training.batch,
         "tokens": progress.tokens,
         "seconds": round(progress.seconds, 1),
         "processes": training.processes.num_processes,
         "accuracy": {
-            "train": train and name_guesses("", train.best),
-            "validation": validation and name_guesses("", validation.best),
+            "train": train and label_guess_shares("", train.best_guess_shares),
+            "validation": validation and label_guess_shares("", validation.best_guess_shares),
         },
         "positions": accuracy and list(accuracy.counts),  # by guess
         "validation_loss": validation and _round_accuracy(validation.loss),
         # Without this machine's path.
         "provenance": collect_provenance()
-        | {"command": ["python", "-m", "spec_bench.train", *_get_overrides()]},
+        | {"command": ["python", "-m", "spec_bench.train", *_get_command_line_overrides()]},
     }
     files = {"training.json": facts}
     if accuracy:
@@ -242,16 +245,16 @@ def write_results(training: TrainingRun, progress: TrainingProgress) -> dict[str
         }
     for name, content in files.items():
         write_json(settings.out / name, content)
-    shutil.copyfile(settings.folder / "log.csv", settings.out / "log.csv")
+    shutil.copyfile(settings.checkpoint_folder / "log.csv", settings.out / "log.csv")
     return facts
 
 
-def _get_overrides() -> list[str]:
+def _get_command_line_overrides() -> list[str]:
     """Returns the overrides from the command line."""
     return [*HydraConfig.get().overrides.task] if HydraConfig.initialized() else []
 
 
-def _count_data(batches: TrainingBatches) -> dict[str, int]:
+def _count_training_data(batches: DialogueBatches) -> dict[str, int]:
     return {
         "dialogues": len(batches.dialogues),
         "tokens": sum(len(dialogue.ids) for dialogue in batches.dialogues),

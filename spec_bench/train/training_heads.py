@@ -29,9 +29,9 @@ from spec_bench.draft.network import DraftHeads, scatter_to_vocabulary
 from spec_bench.engine.model import LAST, Layers
 from spec_bench.train.batches import (
     IGNORED,
+    DialogueBatches,
     SequenceBatch,
     SequenceBatches,
-    TrainingBatches,
 )
 
 if TYPE_CHECKING:
@@ -50,29 +50,29 @@ class GuessLosses(NamedTuple):
 class TrainableHead(nn.Module):
     """Heads with their loss. The base class learns every guess at single positions."""
 
-    batches: ClassVar[type[TrainingBatches]] = TrainingBatches
+    batches: ClassVar[type[DialogueBatches]] = DialogueBatches
 
     def __init__(self, heads: DraftHeads, guesses: int) -> None:
         super().__init__()
         self.heads = heads
         self.guesses = guesses  # K; for Medusa the number of its heads
 
-    def layers(self, blocks: int) -> Layers:
+    def get_target_layers(self, blocks: int) -> Layers:
         """Returns the layers whose hidden states it learns from, of a target with ``blocks``."""
         return LAST
 
-    def save(self, folder: Path, dtype: torch.dtype) -> None:
+    def round_and_save(self, folder: Path, dtype: torch.dtype) -> None:
         """Writes the heads and rounds them to what was written."""
         save_heads(self.heads.to(dtype), folder)
         self.heads.float()
 
-    def logits(self, batch: Any) -> Iterator[Tensor]:
+    def iter_guess_logits(self, batch: Any) -> Iterator[Tensor]:
         """Yields the logits of guesses 1, 2, ..., K, each [N, V]."""
-        for own_logits in self.heads.iter_guess_logits(batch.x, batch.embedded):
-            yield scatter_to_vocabulary(own_logits, self._ids, self.heads.shape.vocab)
+        for own_logits in self.heads.iter_guess_logits(batch.hidden_states, batch.embeddings):
+            yield scatter_to_vocabulary(own_logits, self._vocabulary_ids, self.heads.shape.vocab)
 
     @property
-    def _ids(self) -> Tensor | None:
+    def _vocabulary_ids(self) -> Tensor | None:
         """Target ids of the heads' vocabulary, [V'] in increasing order; None if it is all."""
         ids: Tensor | None = getattr(self.heads, "ids", None)
         return ids
@@ -83,24 +83,24 @@ class TrainableHead(nn.Module):
         """
         return None
 
-    def forward(self, x: Tensor, embeddings: Tensor, labels: Tensor) -> GuessLosses:
+    def forward(self, hidden_states: Tensor, embeddings: Tensor, labels: Tensor) -> GuessLosses:
         """Sums the losses of a ``PositionBatch``."""
         losses = []
         right = []
-        ids = self._ids
+        ids = self._vocabulary_ids
         sum_loss = partial(cross_entropy, ignore_index=IGNORED, reduction="sum")
         if ids is not None:  # as indices into the heads' vocabulary; other tokens are not learned
             places = torch.searchsorted(ids, labels.contiguous()).clamp(max=len(ids) - 1)
             labels = torch.where(ids[places] == labels, places, IGNORED)
         for logits, tokens in zip(
-            self.heads.iter_guess_logits(x, embeddings), labels.unbind(1), strict=True
+            self.heads.iter_guess_logits(hidden_states, embeddings), labels.unbind(1), strict=True
         ):
             losses.append(sum_loss(logits.float(), tokens))
             right.append((logits.detach().argmax(-1) == tokens).sum())
         return GuessLosses(torch.stack(losses), torch.stack(right))
 
 
-def loss_weights(decay: float, guesses: int) -> Tensor:
+def compute_guess_weights(decay: float, guesses: int) -> Tensor:
     """Computes the weights [K] of the guesses in the loss: decay^k.
 
     The decay is 0.8 for Medusa (arXiv 2401.10774, section 2.2.1) and 1 for ReDrafter, whose
@@ -109,7 +109,7 @@ def loss_weights(decay: float, guesses: int) -> Tensor:
     return decay ** torch.arange(1, guesses + 1)
 
 
-def weighted_loss(losses: Tensor, counts: Sequence[int], weights: Tensor) -> Tensor:
+def compute_weighted_loss(losses: Tensor, counts: Sequence[int], weights: Tensor) -> Tensor:
     """Computes the loss to minimise: the sum over guesses of weight times mean cross-entropy.
     ``losses`` [K] are sums over a part of the step, ``counts`` K numbers of labels of the whole
     step.
@@ -118,7 +118,7 @@ def weighted_loss(losses: Tensor, counts: Sequence[int], weights: Tensor) -> Ten
     return (means * weights.to(losses.device)).sum()
 
 
-class SequenceHead(TrainableHead):
+class TrainableSequenceHead(TrainableHead):
     """A head with a cache, trained on whole sequences.
 
     ``project`` is the target's last layer. ``steps`` of the K guesses are learned (None: all).
@@ -147,7 +147,7 @@ class SequenceHead(TrainableHead):
         self._steps = min(steps or guesses, guesses)
 
     @abstractmethod
-    def outputs(
+    def iter_outputs(
         self,
         features: Tensor,
         embeddings: Tensor,
@@ -158,14 +158,14 @@ class SequenceHead(TrainableHead):
         and the other fields of a ``SequenceBatch``.
         """
 
-    def logits(self, batch: SequenceBatch) -> Iterator[Tensor]:
-        features = batch.hidden[..., : self.heads.hidden_input_width]
-        for output in self.outputs(features, batch.embedded, batch.at, self.guesses):
+    def iter_guess_logits(self, batch: SequenceBatch) -> Iterator[Tensor]:
+        features = batch.hidden_states[..., : self.heads.hidden_input_width]
+        for output in self.iter_outputs(features, batch.embeddings, batch.locations, self.guesses):
             yield self.heads.compute_logits(output, self._project, self.heads.shape.vocab)
 
     def iter_target_logits(self, batch: SequenceBatch) -> Iterator[Tensor]:
-        last_states = batch.hidden[..., -self.heads.shape.hidden :]
-        row, place = batch.at.unbind(1)
+        last_states = batch.hidden_states[..., -self.heads.shape.hidden :]
+        row, place = batch.locations.unbind(1)
         for step in range(self.guesses):
             yield self._project(last_states[row, place + 1 + step])[:, : self.heads.shape.vocab]
 
@@ -188,21 +188,25 @@ class SequenceHead(TrainableHead):
         step_rows = [(next_rows + step)[mask] for step, mask in enumerate(is_learned)]
         unique_rows, index = torch.cat(step_rows).unique(return_inverse=True)
         next_states = last_states.flatten(0, 1)[unique_rows]
-        p, is_known = self._target_distribution(next_states)
+        p, is_known = self._compute_target_law_and_known(next_states)
         indices = index.split([len(part) for part in step_rows])
         parts = []
         right = torch.zeros(self.guesses, dtype=torch.long, device=hidden_states.device)
-        for step, output in enumerate(self.outputs(features, embeddings, locations, self._steps)):
+        for step, output in enumerate(
+            self.iter_outputs(features, embeddings, locations, self._steps)
+        ):
             logits = output[is_learned[step]]
             index = indices[step]
-            losses, best = self._loss(logits, next_states[index], p[index], is_known[index])
+            losses, best = self._compute_losses_and_best(
+                logits, next_states[index], p[index], is_known[index]
+            )
             parts.append(losses.sum())
             right[step] = (best == labels[is_learned[step], step]).sum()
         padding = hidden_states.new_zeros(self.guesses - self._steps)
         return GuessLosses(torch.cat([torch.stack(parts), padding]), right)
 
     @torch.no_grad()
-    def _target_distribution(self, states: Tensor) -> tuple[Tensor, Tensor]:
+    def _compute_target_law_and_known(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Computes the target's distributions [n, V'], and whether its best token is in the head's
         vocabulary [n].
         """
@@ -214,7 +218,7 @@ class SequenceHead(TrainableHead):
             logits = logits[:, ids]
         return logits.float().softmax(dim=-1), is_known
 
-    def _loss(
+    def _compute_losses_and_best(
         self,
         output: Tensor,
         next_states: Tensor,
@@ -235,12 +239,12 @@ class SequenceHead(TrainableHead):
         return torch.where(is_known, entropy, 0.0), best
 
 
-def pad_rows(locations: Tensor, dialogues: int) -> tuple[Tensor, Tensor]:
+def group_positions_by_dialogue(locations: Tensor, dialogue_count: int) -> tuple[Tensor, Tensor]:
     """Groups locations [N, 2] by dialogue: rows [B, A] padded with 0, and which are real."""
-    counts = torch.bincount(locations[:, 0], minlength=dialogues)
+    counts = torch.bincount(locations[:, 0], minlength=dialogue_count)
     longest = int(counts.max()) if len(locations) else 0
     present = torch.arange(longest, device=locations.device) < counts.unsqueeze(1)
-    rows = locations.new_zeros((dialogues, longest))
+    rows = locations.new_zeros((dialogue_count, longest))
     rows[present] = locations[:, 1]
     return rows, present
 
@@ -250,7 +254,7 @@ def _repeat_kv_heads(q: Tensor, *parts: Tensor) -> list[Tensor]:
     return [part.repeat_interleave(q.shape[1] // part.shape[1], dim=1) for part in parts]
 
 
-class TrainingAttention:
+class UnrolledAttention:
     """Attention over all rows' keys of step 0 and each row's own keys of later steps."""
 
     def __init__(self, rows: Tensor) -> None:
@@ -286,7 +290,7 @@ class TrainingAttention:
         return output
 
 
-class UnrolledHead(SequenceHead):
+class TrainableUnrolledHead(TrainableSequenceHead):
     """An EAGLE or MTP head, whose steps continue from its own output; unrolled over sequences.
 
     In step k row t feeds back its own output of step k - 1 (in step 0 the target's feature f_t)
@@ -298,13 +302,13 @@ class UnrolledHead(SequenceHead):
 
     heads: FeatureHead
 
-    def layers(self, blocks: int) -> Layers:
+    def get_target_layers(self, blocks: int) -> Layers:
         """Returns the layers of its features, and the last one."""
         if isinstance(self.heads, Eagle3Head):
             return (*self.heads.shape.find_hidden_state_indices(blocks), *LAST)
         return LAST
 
-    def outputs(
+    def iter_outputs(
         self,
         features: Tensor,
         embeddings: Tensor,
@@ -313,9 +317,9 @@ class UnrolledHead(SequenceHead):
     ) -> Iterator[Tensor]:
         """See ``SequenceHead``."""
         count = features.shape[1] - self.guesses
-        rows, present = pad_rows(locations, features.shape[0])
+        rows, present = group_positions_by_dialogue(locations, features.shape[0])
         dialogue = torch.arange(len(rows), device=rows.device).unsqueeze(1)
-        memory = TrainingAttention(rows)
+        memory = UnrolledAttention(rows)
         positions = torch.arange(count, device=features.device).unsqueeze(0)
         feature = self.heads.fuse_hidden_states(features[:, :count])
         next_embeddings = embeddings[:, :count]
@@ -337,7 +341,7 @@ class UnrolledHead(SequenceHead):
                 next_embeddings = embeddings[dialogue, positions]
 
 
-class BlockAttention:
+class ContextBlockAttention:
     """Attention over a row's context and its own block.
 
     ``context`` has the keys and values [B, heads, T, d] of each layer; ``rows`` [B, A] are the last
@@ -373,7 +377,7 @@ class BlockAttention:
         )
 
 
-class BlockHead(SequenceHead):
+class TrainableBlockHead(TrainableSequenceHead):
     """A head that guesses blocks (DFlash, arXiv 2602.06036), one after every learned row.
 
     Row t's block is token t + 1, which is known, and masks after it. It sees the context entries of
@@ -382,11 +386,11 @@ class BlockHead(SequenceHead):
 
     heads: DFlashHead
 
-    def layers(self, blocks: int) -> Layers:
+    def get_target_layers(self, blocks: int) -> Layers:
         """Returns the layers of its context, and the last one."""
         return (*self.heads.shape.find_hidden_state_indices(blocks), *LAST)
 
-    def outputs(
+    def iter_outputs(
         self,
         features: Tensor,
         embeddings: Tensor,
@@ -397,7 +401,7 @@ class BlockHead(SequenceHead):
         head = self.heads
         size = self.heads.shape.block
         count = features.shape[1] - self.guesses
-        rows, present = pad_rows(locations, features.shape[0])
+        rows, present = group_positions_by_dialogue(locations, features.shape[0])
         dialogue = torch.arange(len(rows), device=rows.device).unsqueeze(1)
         places = torch.arange(max(count, size), device=rows.device)
         entries = head.project_context(features[:, :count])
@@ -408,5 +412,5 @@ class BlockHead(SequenceHead):
         masks = self.mask.to(known_embedding.dtype).expand(*rows.shape, size - 1, -1)
         block = torch.cat([known_embedding, masks], dim=2).flatten(0, 1)
         rotation = head.compute_rotation((rows.unsqueeze(-1) + 1 + places[:size]).flatten(0, 1))
-        outputs = head.compute_block_outputs(block, rotation, BlockAttention(context, rows))
+        outputs = head.compute_block_outputs(block, rotation, ContextBlockAttention(context, rows))
         yield from outputs.unflatten(0, rows.shape)[present][:, :steps].unbind(1)

@@ -369,7 +369,7 @@ def test_tokens_that_a_recurrent_head_does_not_know_teach_it_nothing():
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor([1, 0]), reduction="sum")
     torch.testing.assert_close(losses.loss, expected.unsqueeze(0))
     batch = PositionBatch(x, embedded, torch.tensor([[4], [2], [1]]))
-    whole = next(learner.logits(batch))
+    whole = next(learner.iter_guess_logits(batch))
     assert whole.isfinite()[0].tolist() == [False, True, False, False, True, False]
 
 

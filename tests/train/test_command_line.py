@@ -19,12 +19,12 @@ from spec_bench.settings.configs import conf_dir
 from spec_bench.train import train
 from spec_bench.train.collect import main as collect
 from spec_bench.train.loop import (
-    Checkpoint,
+    TrainingCheckpoint,
     TrainingLog,
     TrainingProgress,
-    list_columns,
+    list_log_columns,
     run_training,
-    split_batch,
+    split_process_share,
 )
 from spec_bench.train.settings import build_train_settings
 from tests.said import naming, one_line
@@ -148,9 +148,9 @@ def test_a_training_ends_with_what_was_measured_on_which_prompts_and_the_next_co
     monkeypatch.setattr(train, "_prepare_training", lambda *_: None)
     monkeypatch.setattr(train, "run_training", lambda _: None)
     facts = {"accuracy": accuracy, "parameters": 1, "positions": [8, 7]}
-    monkeypatch.setattr(train, "write_results", lambda *_: facts)
+    monkeypatch.setattr(train, "write_training_results", lambda *_: facts)
     words = ["pair.target=embedded:target", "data.kind=task", "sink=quiet", f"results={tmp_path}"]
-    monkeypatch.setattr(train, "_get_overrides", lambda: words)
+    monkeypatch.setattr(train, "_get_command_line_overrides", lambda: words)
     train.train_heads(settings(*words))
     told, heads, command = capsys.readouterr().out.splitlines()
     assert ("on the training data" in told) is not bool(held_out)
@@ -237,16 +237,22 @@ def test_an_interrupted_training_gives_the_same_curve_and_weights(kind, stop, tm
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "cut", kind, TEXT, 10, processes=Interrupted(stop))
     again = trained(tmp_path / "cut", kind, TEXT, 10)
-    assert lines(again.settings.folder) == lines(whole.settings.folder)
-    assert [row["step"] for row in lines(again.settings.folder)] == ["2", "4", "6", "8", "10"]
+    assert lines(again.settings.checkpoint_folder) == lines(whole.settings.checkpoint_folder)
+    assert [row["step"] for row in lines(again.settings.checkpoint_folder)] == [
+        "2",
+        "4",
+        "6",
+        "8",
+        "10",
+    ]
     assert equal(whole.trainee, again.trainee)
 
 
 def test_a_finished_training_is_not_trained_again_nor_with_other_settings(tmp_path):
     first = trained(tmp_path, "medusa", TEXT, 4)
-    before = lines(first.settings.folder)
+    before = lines(first.settings.checkpoint_folder)
     second = trained(tmp_path, "medusa", TEXT, 4)
-    assert lines(second.settings.folder) == before
+    assert lines(second.settings.checkpoint_folder) == before
     assert equal(first.trainee, second.trainee)
     with pytest.raises(ValueError, match="holds a training with other settings"):
         trained(tmp_path, "medusa", TEXT, 4, learned_from="something else")
@@ -255,7 +261,7 @@ def test_a_finished_training_is_not_trained_again_nor_with_other_settings(tmp_pa
 def test_a_checkpoint_made_by_hand_calls_nothing_and_no_step_of_it_is_below_0(tmp_path):
     layer, ran = torch.nn.Linear(2, 2), tmp_path / "ran"
     optimiser = torch.optim.AdamW(layer.parameters())
-    checkpoint = Checkpoint(tmp_path, {})
+    checkpoint = TrainingCheckpoint(tmp_path, {})
 
     class Calls:
         def __reduce__(self):
@@ -274,9 +280,9 @@ def test_a_checkpoint_made_by_hand_calls_nothing_and_no_step_of_it_is_below_0(tm
 def test_a_checkpoint_that_is_half_is_set_aside_and_training_begins_anew(bad, tmp_path):
     whole = trained(tmp_path / "whole", "medusa", TEXT, 3)
     cut = training(tmp_path / "cut", "medusa", TEXT, 3)
-    file = cut.settings.folder / "checkpoint.pt"
+    file = cut.settings.checkpoint_folder / "checkpoint.pt"
     file.parent.mkdir(parents=True, exist_ok=True)
-    good = (whole.settings.folder / "checkpoint.pt").read_bytes()
+    good = (whole.settings.checkpoint_folder / "checkpoint.pt").read_bytes()
     file.write_bytes(good[: len(good) // 2] if bad is None else bad)
     assert run_training(cut).step == 3
     assert file.with_name("checkpoint.pt.bad-1").exists()
@@ -292,7 +298,7 @@ def test_a_step_in_parts_is_the_same_step(parts, tmp_path):
 
 
 def test_every_dialogue_of_a_step_is_learned_once():
-    pieces = [piece for rank in range(3) for piece in split_batch(range(20), rank, 3, 2)]
+    pieces = [piece for rank in range(3) for piece in split_process_share(range(20), rank, 3, 2)]
     assert sorted(index for piece in pieces for index in piece) == list(range(20))
     assert all(pieces)
 
@@ -313,14 +319,14 @@ def test_two_processes_arrive_at_the_weights_of_one(tmp_path):
 
 
 def test_lines_after_the_checkpoint_are_dropped_a_half_written_one_too(tmp_path):
-    log = TrainingLog(tmp_path / "log.csv", list_columns(1))
-    log.rewind(0)
+    log = TrainingLog(tmp_path / "log.csv", list_log_columns(1))
+    log.drop_rows_after(0)
     for step in (2, 4, 6):
-        log.add({"step": step, "seconds": 1})
+        log.append_row({"step": step, "seconds": 1})
     with log.file.open("a") as stream:
         stream.write("8,1")
-    log.rewind(4)
-    assert [row["step"] for row in log.rows()] == ["2", "4"]
+    log.drop_rows_after(4)
+    assert [row["step"] for row in log.read_rows()] == ["2", "4"]
 
 
 @pytest.mark.slow

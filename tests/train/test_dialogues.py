@@ -12,11 +12,11 @@ from spec_bench.tasks import read_own
 from spec_bench.train import dialogues as chats
 from spec_bench.train.batches import (
     IGNORED,
-    TrainingBatches,
+    DialogueBatches,
     find_learned_positions,
     gather_next_tokens,
     select_step_indices,
-    shuffle_dialogues,
+    shuffle_dialogue_indices,
 )
 from spec_bench.train.dialogues import Dialogue, answer_prompts, encode_chat
 from spec_bench.train.loop import measure_accuracy
@@ -164,7 +164,7 @@ def test_an_epoch_takes_every_dialogue_at_most_once_and_epochs_differ():
     assert all(len(step) == 4 for step in steps)
     assert len({*steps[0], *steps[1]}) == 8
     assert steps[0] != steps[2]
-    assert sorted(shuffle_dialogues(10, 0, 0)) == list(range(10))
+    assert sorted(shuffle_dialogue_indices(10, 0, 0)) == list(range(10))
 
 
 CHANCE = 1 / VOCAB
@@ -174,7 +174,7 @@ def learned(folder, kind, dialogues):
     """Validation accuracy of three guesses."""
     plan = trained(folder, kind, dialogues, 60, learning_rate=0.03, validate_every=60)
     held_out = range(len(plan.validation.dialogues))
-    return measure_accuracy(plan.trainee, plan.validation, held_out, 1).best
+    return measure_accuracy(plan.trainee, plan.validation, held_out, 1).best_guess_shares
 
 
 @pytest.mark.parametrize(
@@ -218,8 +218,8 @@ def test_positions_and_their_tokens_by_hand():
 def test_hidden_states_are_those_that_decoding_hands_to_the_heads():
     model = forgetful_target()
     dialogues = [Dialogue((3, 1, 4, 1, 5), (False, True, True, True, True)), *random_text(1, 9)]
-    found = TrainingBatches(model, dialogues, 1).get_hidden_states(range(len(dialogues)))
-    kept = TrainingBatches(model, dialogues, 1, together=4, kept_gib=1)
+    found = DialogueBatches(model, dialogues, 1).get_hidden_states(range(len(dialogues)))
+    kept = DialogueBatches(model, dialogues, 1, together=4, kept_gib=1)
     assert torch.equal(kept.get_hidden_states([1]), kept.get_hidden_states([1]))
     torch.testing.assert_close(kept.get_hidden_states(range(len(dialogues))), found)
     assert sorted(kept._kept) == [*range(len(dialogues))]

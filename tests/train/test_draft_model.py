@@ -16,9 +16,9 @@ from spec_bench.records.types import Request
 from spec_bench.train.batches import IGNORED
 from spec_bench.train.dialogues import Dialogue, encode_user_opening
 from spec_bench.train.draft_model import (
-    DraftModel,
-    DraftModelHead,
+    MistralDraftModel,
     TextBatches,
+    TrainableDraftModel,
     select_draft_vocabulary,
 )
 from spec_bench.train.loop import measure_accuracy, run_training
@@ -39,7 +39,7 @@ def batches(dialogues, guesses=1):
 def trainee(guesses=1, shape=SHAPE):
     torch.manual_seed(0)
     last = forgetful_target().module.get_output_embeddings().weight.detach().float()
-    return DraftModelHead(DraftModel(IDS, VOCAB, shape, guesses), last)
+    return TrainableDraftModel(MistralDraftModel(IDS, VOCAB, shape, guesses), last)
 
 
 def training(folder, steps, guesses=1):
@@ -52,9 +52,9 @@ def training(folder, steps, guesses=1):
 def test_what_it_learns_at_a_position_is_the_targets_law_of_the_next_token():
     dialogue = Dialogue((1, 2, 3, 4, 5, 6), (False, False, True, True, True, False))
     batch = batches([dialogue], 2).make_batch([0])
-    assert batch.at.tolist() == [[0, 1], [0, 2], [0, 3]]
-    assert batch.guessed.tolist() == [[3, 4], [4, 5], [5, IGNORED]]
-    assert batches([dialogue], 2).counts([0]) == [3, 2]
+    assert batch.locations.tolist() == [[0, 1], [0, 2], [0, 3]]
+    assert batch.labels.tolist() == [[3, 4], [4, 5], [5, IGNORED]]
+    assert batches([dialogue], 2).count_labels([0]) == [3, 2]
     expected = forgetful_target().module(input_ids=batch.tokens).logits[0, 1:4]
     law, second = trainee(2).iter_target_logits(batch)
     torch.testing.assert_close(law, expected)
@@ -79,7 +79,10 @@ def test_the_loss_of_each_level_is_held_against_the_target_there(monkeypatch):
     monkeypatch.setattr("spec_bench.train.draft_model.MASKED", 1.0)
     learner, batch = trainee(3), batches(random_text(2, 9), 3).make_batch([0, 1])
     levels = zip(
-        learner.logits(batch), learner.iter_target_logits(batch), batch.guessed.T, strict=True
+        learner.iter_guess_logits(batch),
+        learner.iter_target_logits(batch),
+        batch.labels.T,
+        strict=True,
     )
     for loss, (q, p, tokens) in zip(learner(*batch).loss, levels, strict=True):
         q, p = (each[tokens != IGNORED][:, IDS] for each in (q, p))
@@ -90,7 +93,7 @@ def test_the_loss_of_each_level_is_held_against_the_target_there(monkeypatch):
 def test_what_is_saved_drafts_losslessly_and_as_training_has_it(tmp_path, guesses):
     made = training(tmp_path, 10, guesses)
     run_training(made)
-    made.trainee.save(tmp_path / "draft", torch.float32)
+    made.trainee.round_and_save(tmp_path / "draft", torch.float32)
     draft = map_draft_vocabulary(
         load_model(ModelSpec(str(tmp_path / "draft"))), str(tmp_path / "draft"), VOCAB
     )
@@ -103,7 +106,7 @@ def test_what_is_saved_drafts_losslessly_and_as_training_has_it(tmp_path, guesse
     ours, theirs = (each.generate([request], seed=0)[0].tokens for each in (tree, plain))
     assert ours == theirs
     batch = made.validation.make_batch([0])
-    learned = torch.stack(list(made.trainee.logits(batch)), dim=1)
+    learned = torch.stack(list(made.trainee.iter_guess_logits(batch)), dim=1)
     pard = Pard(guesses, None if guesses > 1 else 0)
     for end, expected in enumerate(learned, start=1):  # one level needs no mask
         resources = DraftResources(target, [draft], [draft.allocate(1, 32)], None, 1)
@@ -117,12 +120,12 @@ def test_what_is_saved_drafts_losslessly_and_as_training_has_it(tmp_path, guesse
             drafting.compute_level_logits(text)[0], expected, rtol=1e-3, atol=1e-4
         )
     # One that begins as this draft says the same.
-    again = trainee(2, tmp_path / "draft").logits(
+    again = trainee(2, tmp_path / "draft").iter_guess_logits(
         batches(made.validation.dialogues, 2).make_batch([0])
     )
     torch.testing.assert_close(next(again), learned[:, 0])
     # A folder whose tokens do not fit its weights is named.
-    DraftModel(IDS[:-1], VOCAB, SHAPE, guesses).module.save_pretrained(tmp_path / "other")
+    MistralDraftModel(IDS[:-1], VOCAB, SHAPE, guesses).module.save_pretrained(tmp_path / "other")
     (tmp_path / "other" / FILE).write_bytes((tmp_path / "draft" / FILE).read_bytes())
     model = load_model(ModelSpec(str(tmp_path / "other")))
     with pytest.raises(ValueError, match=r"it knows 9 tokens, so 1\d must be embedded, got"):

@@ -16,7 +16,7 @@ from spec_bench.records.types import Request
 from spec_bench.train.batches import SequenceBatches
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.loop import measure_accuracy, run_training
-from spec_bench.train.train import make_trainee, select_frequent_tokens
+from spec_bench.train.train import select_frequent_tokens, wrap_for_training
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS as ALL_HEADS
 from tests.heads import p_eagle_head
@@ -59,12 +59,16 @@ def decoded(kind, head, request):
 def learned(kind, head, ids):
     """Logits of K steps at every row of one sequence, as training runs them."""
     target, _ = tiny_pair("llama", torch.float64)
-    trainee = make_trainee(head, target, K)
+    trainee = wrap_for_training(head, target, K)
     dialogue = Dialogue(ids, (True,) * len(ids))
-    batch = SequenceBatches(target, [dialogue], K, trainee.layers(target.blocks)).make_batch([0])
-    hidden, embedded = batch.hidden.double(), batch.embedded.double()
+    batch = SequenceBatches(
+        target, [dialogue], K, trainee.get_target_layers(target.blocks)
+    ).make_batch([0])
+    hidden, embedded = batch.hidden_states.double(), batch.embeddings.double()
     with torch.no_grad():
-        return list(trainee.logits(batch._replace(hidden=hidden, embedded=embedded)))
+        return list(
+            trainee.iter_guess_logits(batch._replace(hidden_states=hidden, embeddings=embedded))
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,13 +93,15 @@ def test_trainings_forward_is_decodings(kind):
 def test_what_would_be_accepted_is_held_against_the_targets_own_law(kind):
     target, _ = tiny_pair("llama")
     head, ids = HEADS[kind](32, VOCAB), IDS
-    learner = make_trainee(head, target, K)
+    learner = wrap_for_training(head, target, K)
     dialogue = Dialogue(ids, (True,) * len(ids))
-    batches = SequenceBatches(target, [dialogue], K, learner.layers(target.blocks))
+    batches = SequenceBatches(target, [dialogue], K, learner.get_target_layers(target.blocks))
     measured = measure_accuracy(learner, batches, [0], 1)
     with torch.no_grad():
         p = target.module(torch.tensor([ids])).logits[0].softmax(dim=-1)
-        steps = [logits.softmax(dim=-1) for logits in learner.logits(batches.make_batch([0]))]
+        steps = [
+            logits.softmax(dim=-1) for logits in learner.iter_guess_logits(batches.make_batch([0]))
+        ]
     for step, q in enumerate(steps):
         rows = range(len(ids) - 2 - step)  # token t + 2 + step must be there
         shared = [float(torch.minimum(p[t + 1 + step], q[t]).sum()) for t in rows]
@@ -168,7 +174,7 @@ def trainee(kind, guesses=K, **given):
     head = type(HEADS[kind](8, 8)).make_untrained(
         plan, tiny.WIDTH, tiny.VOCAB, lambda: torch.empty(0)
     )
-    return make_trainee(head, target, guesses, **given)
+    return wrap_for_training(head, target, guesses, **given)
 
 
 def training(folder, kind, steps, processes=None, **given):
@@ -187,7 +193,7 @@ def training(folder, kind, steps, processes=None, **given):
 def test_a_head_learns_the_targets_own_law(kind, tmp_path):
     plan = training(tmp_path, kind, 20)
     run_training(plan)
-    losses = [float(row["loss"]) for row in lines(plan.settings.folder)]
+    losses = [float(row["loss"]) for row in lines(plan.settings.checkpoint_folder)]
     assert losses[-1] < 0.97 * losses[0]
 
 
@@ -200,7 +206,7 @@ def test_a_training_that_was_stopped_ends_with_the_same_weights(kind, tmp_path):
         run_training(training(tmp_path / "cut", kind, 6, Interrupted(4), **noise))
     again = training(tmp_path / "cut", kind, 6, **noise)
     run_training(again)
-    assert lines(again.settings.folder) == lines(whole.settings.folder)
+    assert lines(again.settings.checkpoint_folder) == lines(whole.settings.checkpoint_folder)
     assert equal(whole.trainee, again.trainee)
 
 
@@ -217,7 +223,7 @@ def test_positions_whose_best_token_the_head_lacks_teach_nothing():
     project = learner._project
     states = torch.randn(40, tiny.WIDTH)
     best = project(states).argmax(-1)
-    law, known = learner._target_distribution(states)
+    law, known = learner._compute_target_law_and_known(states)
     assert known.tolist() == [token in (3, 5) for token in best.tolist()]
-    loss, _ = learner._loss(torch.randn(40, tiny.WIDTH), states, law, known)
+    loss, _ = learner._compute_losses_and_best(torch.randn(40, tiny.WIDTH), states, law, known)
     assert torch.equal(loss > 0, known)

@@ -15,7 +15,7 @@ from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.config.compose import register
 from spec_bench.settings.configs import conf_dir
-from spec_bench.train.batches import TrainingBatches
+from spec_bench.train.batches import DialogueBatches
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.loop import TrainingRun, make_accelerator, run_training
 from spec_bench.train.settings import build_train_settings
@@ -96,7 +96,7 @@ def training(folder, kind, dialogues, steps, guesses=3, processes=None, **change
     """A training of fresh heads; the last eighth of the dialogues validates."""
     made = settings(folder, kind, guesses, **changes)
     cut, target = len(dialogues) * 7 // 8, forgetful_target()
-    sides = (TrainingBatches(target, part, guesses) for part in (dialogues[:cut], dialogues[cut:]))
+    sides = (DialogueBatches(target, part, guesses) for part in (dialogues[:cut], dialogues[cut:]))
     return planned(made, trainee(kind, guesses), *sides, steps, processes)
 
 
