@@ -14,7 +14,7 @@ from pyarrow import parquet
 from rich.console import Console
 
 from scripts.check import received as strangers
-from spec_bench.exchange.read import read_answers
+from spec_bench.exchange.read import read_answer_file
 from spec_bench.exchange.write import write_questions
 from spec_bench.jobs.config.compose import compose_config, parse_request
 from spec_bench.jobs.store.experiment import Experiment, JobRecord
@@ -63,7 +63,7 @@ def test_an_answer_with_an_impossible_number_is_refused_by_file_line_field_and_v
     other = {**line, "question_id": 2, "choices": [{**CHOICE, **changed}]}
     path.write_text(f"{json.dumps(line)}\n{json.dumps(other)}\n")
     with pytest.raises(ValueError, match=naming("theirs.jsonl", "line 2", *said)):
-        read_answers(path)
+        read_answer_file(path)
 
 
 def test_an_answer_that_came_in_one_chunk_has_nothing_left_to_decode(tmp_path):
@@ -71,7 +71,7 @@ def test_an_answer_that_came_in_one_chunk_has_nothing_left_to_decode(tmp_path):
     choice = {**CHOICE, "new_tokens": [1], "accept_lengths": []}
     times = {"wall_time": [0.2], "prefill_time": [0.2], "decode_time": [0.0]}
     path.write_text(json.dumps({"question_id": 1, "choices": [{**choice, **times}]}))
-    assert read_answers(path).answers[0].decode_s == 0.0
+    assert read_answer_file(path).answers[0].decode_s == 0.0
 
 
 def first_row(path):

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from scripts.check.server_rows import OURS, TITLES, Plan, markdown, our_rows, served_rows
 from spec_bench.audit.catalogue import AuditLine
-from spec_bench.audit.models import PROMPTS, ServerAuditSettings, audit_server
+from spec_bench.audit.models import PROMPTS, ServerAuditRequests, audit_server
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
 from spec_bench.jobs.job.job import read_server_version
 from spec_bench.records.sampling import SamplingSettings
@@ -112,10 +112,10 @@ All tests of a server's samples together raise a false alarm once in a thousand.
 """
 
 
-def asked_of(options: argparse.Namespace) -> ServerAuditSettings:
+def asked_of(options: argparse.Namespace) -> ServerAuditRequests:
     """The audit's own prompts."""
     tokenizer = load_tokenizer(TARGET)
-    return ServerAuditSettings(
+    return ServerAuditRequests(
         [tuple(tokenizer(prompt)["input_ids"]) for prompt in PROMPTS],
         options.max_new_tokens,
         options.answers,

@@ -34,7 +34,7 @@ from scripts.family.embedded_pair import (
     how_it_ran,
     prepare,
 )
-from spec_bench.audit.decoders import FALSE_ALARM_RATE, sample_p_value
+from spec_bench.audit.decoders import FALSE_ALARM_RATE, sample_decoder_p_value
 from spec_bench.audit.models import find_first_difference
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, read_decoder, resolve_spec
@@ -202,7 +202,9 @@ def law_rows(options: argparse.Namespace, known: set[tuple[str, ...]]) -> Iterat
         if place not in known:
             start_s = time.monotonic()
             config = read_decoder(decoder_settings(name))
-            chance = sample_p_value(config, warm, samples=options.samples, device=options.device)
+            chance = sample_decoder_p_value(
+                config, warm, samples=options.samples, device=options.device
+            )
             seconds = round(time.monotonic() - start_s, 1)
             wrong = int(chance < FALSE_ALARM_RATE)
             row = dict(zip(COLUMNS, place, strict=False))

@@ -172,7 +172,7 @@ def audit(
     import pandas as pd
 
     from spec_bench.audit import command_line
-    from spec_bench.audit.catalogue import audit_parts
+    from spec_bench.audit.catalogue import run_parts_with_progress
     from spec_bench.jobs.config.model_files import model_path
     from spec_bench.tasks import read_own
 
@@ -189,6 +189,9 @@ def audit(
         texts = read_own(str(prompts)) if isinstance(prompts, str | Path) else list(prompts)
         decoder_names = decoders if isinstance(decoders, str) else ",".join(decoders)
         pair_lines = command_line.audit_pair(*paths, texts, max_new_tokens, decoder_names)
-    lines = [*audit_parts(command_line.list_parts(part_names, samples, seed)), *pair_lines]
+    lines = [
+        *run_parts_with_progress(command_line.list_named_parts(part_names, samples, seed)),
+        *pair_lines,
+    ]
     has_passed = all(line.passed is not False for line in lines)
     return AuditReport(has_passed, pd.DataFrame([vars(line) for line in lines]))

@@ -22,13 +22,13 @@ def main(options: argparse.Namespace) -> int:
     """Checks the options, reads the prompts, and only then imports the command, which takes
     seconds; returns its status.
     """
-    task = read_prompts(options)
-    from spec_bench.audit.command_line import run
+    task = complete_options_and_read_task(options)
+    from spec_bench.audit.command_line import run_audit
 
-    return run(options, task)
+    return run_audit(options, task)
 
 
-def read_prompts(options: argparse.Namespace) -> Any:
+def complete_options_and_read_task(options: argparse.Namespace) -> Any:
     """Completes the options and returns the task of the prompts that they name, if any. Raises
     UsageError: they cannot be right.
     """

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from spec_bench.audit.decoders import (
     PROMPT,
-    compute_p_value,
-    enumerate_iteration,
+    compute_chi_square_p_value,
+    enumerate_iteration_law,
     make_markov_decoder,
 )
-from spec_bench.audit.rules import adversarial_pairs
+from spec_bench.audit.rules import EnumeratedError, iter_random_and_adversarial_pairs
 from spec_bench.audit.toys import MarkovModel
 from spec_bench.core.warp import SamplingSettings, beam_probs, next_token_log_probs
 from spec_bench.decode.beam_step import BeamRow
@@ -50,7 +50,7 @@ class LayerCase(NamedTuple):
 
     p: Tensor  # [M] the target's beam law; no mass below rejected parents
     q: Tensor  # [M] the draft's beam law, over all its parents
-    stands: Tensor  # [M] whether the cell's parent is accepted
+    has_accepted_parent: Tensor  # [M] whether the cell's parent is accepted
 
 
 class ListedTrials:
@@ -72,7 +72,7 @@ def iter_layer_cases(seed: int = 0) -> Iterator[LayerCase]:
     """
     everywhere = torch.ones(4, dtype=torch.bool)
     first_only = torch.tensor([True, True, False, False])
-    for p, drafts in adversarial_pairs(4, seed, random_pairs=24):
+    for p, drafts in iter_random_and_adversarial_pairs(4, seed, random_pairs=24):
         q = drafts[0]
         yield LayerCase(p, q, everywhere)
         first_p = p * first_only
@@ -80,7 +80,7 @@ def iter_layer_cases(seed: int = 0) -> Iterator[LayerCase]:
             yield LayerCase(first_p / first_p.sum(), q, first_only)
 
 
-def _enumerate_outcomes(
+def _enumerate_layer_outcomes(
     case: LayerCase,
     trials: int,
     width: Callable[[Tensor], int],
@@ -89,7 +89,7 @@ def _enumerate_outcomes(
 
     Returns the chains [B, T + 1, M], drafts [B, T], W [B], the verdict and probabilities [B].
     """
-    q = (case.q * case.stands).unsqueeze(0)
+    q = (case.q * case.has_accepted_parent).unsqueeze(0)
     chain = compute_residual_chain(case.p.unsqueeze(0), q, trials)
     drafts = torch.tensor(list(itertools.product(range(case.p.shape[0]), repeat=trials)))
     hits = torch.tensor(list(itertools.product([False, True], repeat=trials)))
@@ -102,11 +102,11 @@ def _enumerate_outcomes(
     return chains, cells, widths, verdict, case.q[cells].prod(dim=1) * listed_trials.probability
 
 
-def enumerate_output_law(case: LayerCase, trials: int, threshold: float) -> tuple[Tensor, int]:
+def enumerate_layer_law(case: LayerCase, trials: int, threshold: float) -> tuple[Tensor, int]:
     """Enumerates the joint law of a layer's output beams, [M] * W, accepted ones first in drawing
     order. Returns it with W, which is at least 1.
     """
-    chains, cells, widths, verdict, weight = _enumerate_outcomes(
+    chains, cells, widths, verdict, weight = _enumerate_layer_outcomes(
         case, trials, lambda alpha: int(compute_layer_width(alpha, threshold, 1))
     )
     width = int(widths[0])
@@ -115,20 +115,22 @@ def enumerate_output_law(case: LayerCase, trials: int, threshold: float) -> tupl
     for row in weight.nonzero().flatten().tolist():
         accepted_cells = cells[row][verdict.accepted[row]].tolist()
         missing_laws = [laws[row, slot] for slot in range(int(missing_count[row]))]
-        total[tuple(accepted_cells)] += weight[row] * _join_laws(missing_laws)
+        total[tuple(accepted_cells)] += weight[row] * _compute_joint_law(missing_laws)
     return total, width
 
 
 def compute_layer_error(case: LayerCase, trials: int, threshold: float) -> float:
     """Computes the largest difference of the output beams' joint law from W independent draws."""
-    law, width = enumerate_output_law(case, trials, threshold)
-    return float((law - _join_laws([case.p] * width)).abs().max())
+    law, width = enumerate_layer_law(case, trials, threshold)
+    return float((law - _compute_joint_law([case.p] * width)).abs().max())
 
 
-def compute_count_error(case: LayerCase, trials: int, law: Callable[[Tensor], Tensor]) -> float:
+def compute_accepted_count_error(
+    case: LayerCase, trials: int, law: Callable[[Tensor], Tensor]
+) -> float:
     """Computes the largest error of P(T, k), as ``law`` has it, against enumerated trials."""
-    chains, _, _, verdict, weight = _enumerate_outcomes(case, trials, lambda alpha: trials)
-    q = (case.q * case.stands).unsqueeze(0)
+    chains, _, _, verdict, weight = _enumerate_layer_outcomes(case, trials, lambda alpha: trials)
+    q = (case.q * case.has_accepted_parent).unsqueeze(0)
     predicted_probs = law(compute_acceptances(chains[:1], q))[0]
     enumerated_probs = torch.zeros_like(predicted_probs).index_add(
         0, verdict.accepted.sum(dim=1), weight
@@ -136,25 +138,24 @@ def compute_count_error(case: LayerCase, trials: int, law: Callable[[Tensor], Te
     return float((enumerated_probs - predicted_probs).abs().max())
 
 
-def audit_layers(seed: int = 0) -> tuple[float, int]:
+def enumerate_beam_layers_error(seed: int = 0) -> EnumeratedError:
     """Computes the largest error over all cases, 1 to 3 drafts and all thresholds; counts cases."""
     errors = [
         compute_layer_error(case, trials, threshold)
         for case in iter_layer_cases(seed)
         for trials, threshold in itertools.product((1, 2, 3), THRESHOLDS)
     ]
-    return max(errors), len(errors)
+    return EnumeratedError(max(errors), len(errors))
 
 
-def audit_counts(seed: int = 0) -> tuple[float, int]:
+def enumerate_accepted_counts_error(seed: int = 0) -> EnumeratedError:
     """Computes the largest error of the width recursion over all cases; counts cases."""
     cases = list(itertools.islice(iter_layer_cases(seed), 0, None, 4))
-    return max(compute_count_error(case, 3, compute_accepted_count_probs) for case in cases), len(
-        cases
-    )
+    errors = [compute_accepted_count_error(case, 3, compute_accepted_count_probs) for case in cases]
+    return EnumeratedError(max(errors), len(errors))
 
 
-def _join_laws(laws: list[Tensor]) -> Tensor:
+def _compute_joint_law(laws: list[Tensor]) -> Tensor:
     """Computes the joint law of independent draws; 1 for none."""
     joint = torch.ones((), dtype=torch.float64)
     for law in laws:
@@ -162,7 +163,7 @@ def _join_laws(laws: list[Tensor]) -> Tensor:
     return joint
 
 
-def compute_beam_law(
+def compute_exact_beam_law(
     target: MarkovModel,
     beams: Beams,
     layers: int,
@@ -225,7 +226,7 @@ def enumerate_beam_error(
     *,
     stop_ids: tuple[int, ...] = (),
     **options: Any,
-) -> tuple[float, int]:
+) -> EnumeratedError:
     """Enumerates one iteration, continued by beam sampling up to the deepest layer.
 
     A decoder that drafts must have threshold 0, the settings ``probability_dtype`` float64;
@@ -237,13 +238,16 @@ def enumerate_beam_error(
     width = decoder.plan.width
 
     def continue_beams(beams: Beams) -> dict[Beams, float]:
-        return compute_beam_law(target, beams, layers - len(beams[0]), width, settings, stop_ids)
+        return compute_exact_beam_law(
+            target, beams, layers - len(beams[0]), width, settings, stop_ids
+        )
 
     request = Request("audit", PROMPT, decoder.depth + 2, stop_ids)
-    outcome_law, count = enumerate_iteration(decoder, request, read_beams, continue_beams)
+    outcome_law, count = enumerate_iteration_law(decoder, request, read_beams, continue_beams)
     expected_law = continue_beams(((),))
     assert set(outcome_law) <= set(expected_law), "an outcome that beam sampling cannot have"
-    return max(abs(outcome_law[beams] - chance) for beams, chance in expected_law.items()), count
+    errors = (abs(outcome_law[beams] - chance) for beams, chance in expected_law.items())
+    return EnumeratedError(max(errors), count)
 
 
 def sample_beam_p_value(
@@ -268,8 +272,8 @@ def sample_beam_p_value(
             decoder.step(active)
             decoder.retire(active)
         counts.update(read_beams(row) for row in batch_rows)
-    return compute_p_value(
+    return compute_chi_square_p_value(
         counts,
-        compute_beam_law(target, ((),), layers, decoder.plan.width, settings),
+        compute_exact_beam_law(target, ((),), layers, decoder.plan.width, settings),
         min_expected=5,
     )

@@ -57,17 +57,17 @@ class AuditCase:
         return self.config.name
 
     @property
-    def chain(self) -> dict[str, Any]:
+    def chain_options(self) -> dict[str, Any]:
         """Vocabulary size and prompt of the chain, as arguments of ``enumerate_differences``."""
         return {"vocab": self.tree.vocab, "prompt": self.tree.prompt}
 
-    def settings(self) -> Iterator[tuple[str, SamplingSettings]]:
+    def iter_fitting_settings(self) -> Iterator[tuple[str, SamplingSettings]]:
         """Yields the sampling settings under which the rule fits the tree, with their names."""
         for label, settings in SETTINGS.items():
-            if self.fits(settings):
+            if self.fits_settings(settings):
                 yield label, settings
 
-    def fits(self, settings: SamplingSettings) -> bool:
+    def fits_settings(self, settings: SamplingSettings) -> bool:
         """Checks whether the rule fits the tree's siblings under these sampling settings."""
         try:
             self.config.check_under(settings)
@@ -75,12 +75,12 @@ class AuditCase:
             return False
         return True
 
-    def enumerable(self, settings: SamplingSettings) -> bool:
+    def is_enumerable(self, settings: SamplingSettings) -> bool:
         """Checks whether every random choice is discrete; a draft at temperature 0 makes none."""
         return self.tree.enumerable or settings.get_draft_settings().temperature == 0
 
 
-def tree_cases(mark: str) -> Iterator[AuditCase]:
+def iter_audit_cases(mark: str) -> Iterator[AuditCase]:
     """Yields the decoders with a mark: ``exact``; ``exact_beam`` for beams drawn from the beam law;
     ``approximate``, with the trees that the rule is meant for.
     """
@@ -89,17 +89,18 @@ def tree_cases(mark: str) -> Iterator[AuditCase]:
         if not is_compatible(drafter_class, type(tree.policy)):
             continue
         for drafting in drafter_class.audit_cases(tree.drafts):
-            for verifier in _iter_verifiers(tree.policy, mark):
-                name = f"{_describe_audit_tree(tree, drafter_class.kind)} + {verifier.description}"
+            for verifier in _iter_fitting_verifiers(tree.policy, mark):
+                tree_name = _describe_tree_and_drafter(tree, drafter_class.kind)
+                name = f"{tree_name} + {verifier.description}"
                 try:
                     config = DecoderConfig(name, drafting, tree.policy, verifier)
                 except UsageError:
                     continue
-                if (case := AuditCase(config, tree)).fits(WARM):
+                if (case := AuditCase(config, tree)).fits_settings(WARM):
                     yield case
 
 
-def _iter_verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
+def _iter_fitting_verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
     """Yields the rules for a tree, with every choice of settings that exactness depends on."""
     verifiers = []
     for kind in rule.values():
@@ -124,7 +125,7 @@ def _iter_verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
     yield from verifiers[:1] if is_root_alone else verifiers
 
 
-def _describe_audit_tree(tree: AuditTree, kind: str) -> str:
+def _describe_tree_and_drafter(tree: AuditTree, kind: str) -> str:
     """Describes a tree by its drafter, its shorthand and how siblings are drawn."""
     words = [f"{tree.policy.name} {tree.policy.spec}"]
     if isinstance(tree.policy, GrownTree) and max(tree.policy.shape.children, default=0) > 1:
@@ -154,14 +155,14 @@ class AuditLine:
     passed: bool | None  # None if it was only measured
 
 
-class Part(NamedTuple):
+class AuditPart(NamedTuple):
     """Checks that are run together."""
 
     name: str  # rule or decoder, as in the table
     lines: Callable[[], Iterable[AuditLine]]
 
 
-def select_cases(parts: Sequence[Part], pattern: str | None) -> list[Part]:
+def select_parts(parts: Sequence[AuditPart], pattern: str | None) -> list[AuditPart]:
     """Selects the parts whose names, with or without ``rule: ``, match a pattern with wildcards;
     None: all. Raises UsageError with suggestions if none matches.
     """
@@ -180,17 +181,17 @@ def select_cases(parts: Sequence[Part], pattern: str | None) -> list[Part]:
     return selection
 
 
-def audit_parts(parts: Sequence[Part]) -> Iterator[AuditLine]:
+def run_parts_with_progress(parts: Sequence[AuditPart]) -> Iterator[AuditLine]:
     """Runs all parts and yields their lines; prints them and a progress bar to standard error."""
     with tqdm(parts, file=sys.stderr, unit="part", disable=None) as bar:
         for part in bar:
             bar.set_description(part.name)
-            for line in iter_audit_lines(part):
+            for line in iter_lines_or_failure(part):
                 bar.write(f"audited {line.subject}: {line.result}", file=sys.stderr)
                 yield line
 
 
-def iter_audit_lines(part: Part) -> Iterator[AuditLine]:
+def iter_lines_or_failure(part: AuditPart) -> Iterator[AuditLine]:
     """Yields a part's lines; turns an error into a line that failed."""
     try:
         yield from part.lines()

@@ -12,9 +12,9 @@ from rich.table import Table
 
 from spec_bench.audit import AUDITED, models
 from spec_bench.audit.beams import (
-    audit_counts,
-    audit_layers,
+    enumerate_accepted_counts_error,
     enumerate_beam_error,
+    enumerate_beam_layers_error,
     sample_beam_p_value,
 )
 from spec_bench.audit.catalogue import (
@@ -22,66 +22,76 @@ from spec_bench.audit.catalogue import (
     WARM,
     AuditCase,
     AuditLine,
-    Part,
-    audit_parts,
+    AuditPart,
     format_case_pattern,
-    select_cases,
-    tree_cases,
+    iter_audit_cases,
+    run_parts_with_progress,
+    select_parts,
 )
 from spec_bench.audit.decoders import (
     FALSE_ALARM_RATE,
-    compute_total_variation,
-    enumerate_error,
-    sample_p_value,
+    enumerate_decoder_error,
+    enumerate_total_variation,
+    sample_decoder_p_value,
 )
 from spec_bench.audit.models import audit_pair
 from spec_bench.audit.rules import (
     MAX_CHILDREN,
     TOLERANCE,
-    audit_path,
-    audit_rule,
-    list_path_cases,
-    list_rule_cases,
+    EnumeratedError,
+    enumerate_path_rule_error,
+    enumerate_rule_error,
+    iter_path_rule_cases,
+    iter_rule_cases,
 )
 from spec_bench.server.endpoint import ServerError
 from spec_bench.settings.fields import print_error
 from spec_bench.system.errors import UsageError
 
-Audit = Callable[[], tuple[float, int]]
+Audit = Callable[[], EnumeratedError]
 
 
-def rule_parts() -> Iterator[Part]:
+def iter_rule_parts() -> Iterator[AuditPart]:
     """Yields the node rules, enumerated over random and adversarial (p, q), and the path rules;
     then the approximate rules, whose error is only measured.
     """
-    audits: dict[str, Audit] = {case.name: partial(audit_rule, case) for case in list_rule_cases()}
-    audits |= {name: partial(audit_path, judge, law) for name, judge, law in list_path_cases()}
-    yield from (_make_part(f"rule: {name}", audit) for name, audit in audits.items())
-    for case in list_rule_cases("approximate"):
-        yield _make_part(f"rule: {case.name}", partial(audit_rule, case), "approximate; ")
+    audits: dict[str, Audit] = {
+        case.name: partial(enumerate_rule_error, case) for case in iter_rule_cases()
+    }
+    audits |= {
+        name: partial(enumerate_path_rule_error, judge, law)
+        for name, judge, law in iter_path_rule_cases()
+    }
+    yield from (_make_enumeration_part(f"rule: {name}", audit) for name, audit in audits.items())
+    for case in iter_rule_cases("approximate"):
+        yield _make_enumeration_part(
+            f"rule: {case.name}", partial(enumerate_rule_error, case), "approximate; "
+        )
 
 
-def _make_part(name: str, audit: Audit, mark: str = "") -> Part:
+def _make_enumeration_part(name: str, audit: Audit, mark: str = "") -> AuditPart:
     def lines() -> Iterator[AuditLine]:
         error, cases = audit()
         suffix = f" of up to {MAX_CHILDREN} children" if name.startswith("rule: ") else ""
         line = _make_enumeration_line(name, error, f"{cases} cases{suffix}")
         yield replace(line, check=mark + line.check, passed=None) if mark else line
 
-    return Part(name, lines)
+    return AuditPart(name, lines)
 
 
-def decoder_parts(samples: int, seed: int) -> Iterator[Part]:
+def iter_exact_decoder_parts(samples: int, seed: int) -> Iterator[AuditPart]:
     """Yields every exact decoder on a Markov chain, enumerated if possible, else by chi-square."""
-    for case in tree_cases("exact"):
-        yield Part(case.name, partial(_audit_decoder, case, samples, seed))
+    for case in iter_audit_cases("exact"):
+        yield AuditPart(case.name, partial(_iter_decoder_lines, case, samples, seed))
 
 
-def _audit_decoder(case: AuditCase, samples: int, seed: int) -> Iterator[AuditLine]:
-    get_p_value = partial(sample_p_value, case.config, seed=seed, prompt=case.tree.prompt)
-    for label, settings in case.settings():
-        if case.enumerable(settings):
-            error, count = enumerate_error(case.config, settings, **case.chain, seed=seed)
+def _iter_decoder_lines(case: AuditCase, samples: int, seed: int) -> Iterator[AuditLine]:
+    get_p_value = partial(sample_decoder_p_value, case.config, seed=seed, prompt=case.tree.prompt)
+    for label, settings in case.iter_fitting_settings():
+        if case.is_enumerable(settings):
+            error, count = enumerate_decoder_error(
+                case.config, settings, **case.chain_options, seed=seed
+            )
             yield _make_enumeration_line(f"{case.name}: {label}", error, f"{count} outcomes")
         else:
             p_value = get_p_value(settings, samples=10 * samples)
@@ -94,27 +104,31 @@ def _audit_decoder(case: AuditCase, samples: int, seed: int) -> Iterator[AuditLi
     )
 
 
-def approximate_parts(seed: int) -> Iterator[Part]:
+def iter_approximate_decoder_parts(seed: int) -> Iterator[AuditPart]:
     """Yields the approximate decoders, whose distance is only measured."""
-    for case in tree_cases("approximate"):
-        yield Part(case.name, partial(_audit_approximate, case, seed))
+    for case in iter_audit_cases("approximate"):
+        yield AuditPart(case.name, partial(_iter_approximate_lines, case, seed))
 
 
-def _audit_approximate(case: AuditCase, seed: int) -> Iterator[AuditLine]:
-    distance = compute_total_variation(case.config, WARM, **case.chain, seed=seed)
+def _iter_approximate_lines(case: AuditCase, seed: int) -> Iterator[AuditLine]:
+    distance = enumerate_total_variation(case.config, WARM, **case.chain_options, seed=seed)
     check = "approximate; distance by enumeration"
     yield AuditLine(f"{case.name}: temperature 1", check, f"total variation {distance:.3f}", None)
 
 
-def beam_parts(samples: int, seed: int) -> Iterator[Part]:
+def iter_beam_parts(samples: int, seed: int) -> Iterator[AuditPart]:
     """Yields beam verification by enumeration, and the beam decoders on a Markov chain."""
-    yield _make_part("beams: a layer's beams are i.i.d.", partial(audit_layers, seed=seed))
-    yield _make_part("beams: width recursion", partial(audit_counts, seed=seed))
-    for case in tree_cases("exact_beam"):
-        yield Part(case.name, partial(_audit_beams, case, samples, seed))
+    yield _make_enumeration_part(
+        "beams: a layer's beams are i.i.d.", partial(enumerate_beam_layers_error, seed=seed)
+    )
+    yield _make_enumeration_part(
+        "beams: width recursion", partial(enumerate_accepted_counts_error, seed=seed)
+    )
+    for case in iter_audit_cases("exact_beam"):
+        yield AuditPart(case.name, partial(_iter_beam_lines, case, samples, seed))
 
 
-def _audit_beams(case: AuditCase, samples: int, seed: int) -> Iterator[AuditLine]:
+def _iter_beam_lines(case: AuditCase, samples: int, seed: int) -> Iterator[AuditLine]:
     for label, (settings, stop_ids, vocab) in BEAM_SETTINGS.items():
         chain: dict[str, Any] = {"vocab": vocab or case.tree.vocab, "stop_ids": stop_ids}
         error, count = enumerate_beam_error(case.config, settings, **chain, seed=seed)
@@ -125,13 +139,13 @@ def _audit_beams(case: AuditCase, samples: int, seed: int) -> Iterator[AuditLine
     )
 
 
-def list_parts(names: Sequence[str], samples: int, seed: int) -> list[Part]:
+def list_named_parts(names: Sequence[str], samples: int, seed: int) -> list[AuditPart]:
     """Lists the parts of the named entries of ``AUDITED``."""
     makers = {
-        "rules": rule_parts,
-        "decoders": lambda: decoder_parts(samples, seed),
-        "approximations": lambda: approximate_parts(seed),
-        "beams": lambda: beam_parts(samples, seed),
+        "rules": iter_rule_parts,
+        "decoders": lambda: iter_exact_decoder_parts(samples, seed),
+        "approximations": lambda: iter_approximate_decoder_parts(seed),
+        "beams": lambda: iter_beam_parts(samples, seed),
     }
     return [part for name in names for part in makers[name]()]
 
@@ -145,7 +159,7 @@ def _make_sampling_line(subject: str, p_value: float, amount: str) -> AuditLine:
     return AuditLine(subject, f"chi-square, {amount}", f"p = {p_value:.3g}", has_passed)
 
 
-def run(options: argparse.Namespace, prompts: Any) -> int:
+def run_audit(options: argparse.Namespace, prompts: Any) -> int:
     """Audits a server, or all rules and decoders and a named pair, and prints the table.
 
     Returns the exit status: 0 if every check passed, 1 if one failed, 2 after one line if the audit
@@ -154,17 +168,17 @@ def run(options: argparse.Namespace, prompts: Any) -> int:
     lines: list[AuditLine] = []
     try:
         if options.server:
-            lines += models.iter_server_lines(options, prompts)
+            lines += models.audit_named_server(options, prompts)
             note = "false-alarm rate of the tests of a server's samples together "
             note += f"{models.FALSE_ALARM_RATE:g}"
         else:
             # Errors of the pair's tokenizers are reported before the rules, which take minutes.
             pair = (options.target, options.draft, prompts, options.max_new_tokens)
             pair_lines = [audit_pair(*pair, options.decoders)] if options.target else []
-            parts = [Part("pair", partial(iter, lines)) for lines in pair_lines]
+            parts = [AuditPart("pair", partial(iter, lines)) for lines in pair_lines]
             if options.all or options.only or not parts:
-                parts = [*list_parts(AUDITED, options.samples, options.seed), *parts]
-            for line in audit_parts(select_cases(parts, options.only)):
+                parts = [*list_named_parts(AUDITED, options.samples, options.seed), *parts]
+            for line in run_parts_with_progress(select_parts(parts, options.only)):
                 lines.append(line)
             note = f"tolerance of exact checks {TOLERANCE:g}, "
             note += f"false-alarm rate of each chi-square {FALSE_ALARM_RATE:g}"

@@ -17,15 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spec_bench.audit.catalogue import WARM, describe_failure, tree_cases
+from spec_bench.audit.catalogue import WARM, describe_failure, iter_audit_cases
 from spec_bench.audit.rules import (
     TOLERANCE,
     VOCABS,
+    EnumeratedError,
     WrongVerdictError,
-    audit_rule,
-    expand_rule_cases,
+    enumerate_rule_error,
+    iter_cases_of_rule,
 )
-from spec_bench.audit.toys import MarkovModel, random_markov
+from spec_bench.audit.toys import MarkovModel, make_random_markov_model
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig
 from spec_bench.decode.decoder import Decoder
@@ -52,7 +53,7 @@ class EnumeratedDraws:
         self.alternatives: list[list[int]] = []
         self.probability = 1.0
 
-    def choose(self, probs: Sequence[float]) -> int:
+    def choose_alternative(self, probs: Sequence[float]) -> int:
         """Picks the scripted alternative, or the first one with positive probability."""
         possible = [index for index, prob in enumerate(probs) if prob > 0]
         step = len(self.taken)
@@ -65,7 +66,9 @@ class EnumeratedDraws:
     def categorical(self, probs: Tensor, count: int) -> Tensor:
         assert probs.shape[0] == 1, "enumeration runs one row"
         nodes = probs[0].tolist()
-        return torch.tensor([[[self.choose(node) for _ in range(count)] for node in nodes]])
+        return torch.tensor(
+            [[[self.choose_alternative(node) for _ in range(count)] for node in nodes]]
+        )
 
     def gumbel(
         self,
@@ -86,7 +89,7 @@ class EnumeratedDraws:
             probs = log_q.exp().tolist()
             for rank in range(min(sum(prob > 0 for prob in probs), best or vocab)):
                 total = sum(probs)
-                token = self.choose([prob / total for prob in probs])
+                token = self.choose_alternative([prob / total for prob in probs])
                 noise[0, node, token] = -rank - log_q[token]
                 probs[token] = 0.0
         return noise
@@ -105,13 +108,15 @@ class EnumeratedDraws:
         for accept in acceptance[0].tolist():
             probs.append(reach_prob * accept)
             reach_prob *= 1 - accept
-        return torch.tensor([self.choose([*probs, reach_prob])])
+        return torch.tensor([self.choose_alternative([*probs, reach_prob])])
 
     def succeeds(self, index: int, probability: Tensor) -> Tensor:
-        return torch.tensor([self.choose([1 - float(probability), float(probability)]) == 1])
+        return torch.tensor(
+            [self.choose_alternative([1 - float(probability), float(probability)]) == 1]
+        )
 
     def token(self, probs: Tensor) -> Tensor:
-        return torch.tensor([self.choose(probs[0].tolist())])
+        return torch.tensor([self.choose_alternative(probs[0].tolist())])
 
     def sample_at(self, level: int, probs: Tensor) -> Tensor:
         return self.token(probs)
@@ -140,7 +145,7 @@ def enumerate_outcomes(
             return
 
 
-def enumerate_iteration(
+def enumerate_iteration_law(
     decoder: Any,
     request: Request,
     read_result: Callable[[Any], Key],
@@ -170,7 +175,7 @@ def enumerate_iteration(
     return law, count
 
 
-def compute_p_value(
+def compute_chi_square_p_value(
     counts: Counter[Key],
     law: Mapping[Key, float],
     min_expected: float = 0.0,
@@ -222,10 +227,10 @@ def make_markov_decoder(
     """Builds a decoder over a random chain with drafts that resemble it; returns both. ``alter``
     breaks the decoder in tests of the audit.
     """
-    target = MarkovModel(random_markov(vocab, seed).logits.to(device))
+    target = MarkovModel(make_random_markov_model(vocab, seed).logits.to(device))
     drafts = []
     for index in range(config.drafts):
-        noise = random_markov(vocab, 1000 + seed + index).logits.to(device)
+        noise = make_random_markov_model(vocab, 1000 + seed + index).logits.to(device)
         drafts.append(MarkovModel(target.logits + noise))
     heads = None if config.heads is None else make_random_heads(target, config.heads, seed)
     decoder = config.build(target, drafts, settings, rows, heads=heads)
@@ -244,7 +249,7 @@ def make_random_heads(target: MarkovModel, kind: str, seed: int) -> DraftHeads:
     return heads.double().eval()
 
 
-def enumerate_block(
+def enumerate_block_law(
     decoder: Decoder,
     law: Callable[[Tokens, int], Mapping[Tokens, float]],
     prompt: Tokens = PROMPT,
@@ -262,7 +267,7 @@ def enumerate_block(
         return {tokens + continuation: chance for continuation, chance in continuations.items()}
 
     request = Request("audit", prompt, length)
-    got, count = enumerate_iteration(
+    got, count = enumerate_iteration_law(
         decoder,
         request,
         lambda row: tuple(row.tokens[len(prompt) :]),
@@ -284,23 +289,23 @@ def enumerate_differences(
     the outcomes. Needs a small tree and the ``probability_dtype`` float64.
     """
     decoder, target = make_markov_decoder(config, settings, vocab=vocab, seed=seed, alter=alter)
-    got, expected_law, count = enumerate_block(
-        decoder, partial(target.law, settings=settings), prompt
+    got, expected_law, count = enumerate_block_law(
+        decoder, partial(target.compute_continuation_law, settings=settings), prompt
     )
     return [abs(got[tokens] - chance) for tokens, chance in expected_law.items()], count
 
 
-def enumerate_error(
+def enumerate_decoder_error(
     config: DecoderConfig,
     settings: SamplingSettings,
     **options: Any,
-) -> tuple[float, int]:
+) -> EnumeratedError:
     """Computes the largest of ``enumerate_differences``, and counts the outcomes."""
     errors, count = enumerate_differences(config, settings, **options)
-    return max(errors), count
+    return EnumeratedError(max(errors), count)
 
 
-def compute_total_variation(
+def enumerate_total_variation(
     config: DecoderConfig,
     settings: SamplingSettings,
     **options: Any,
@@ -309,7 +314,7 @@ def compute_total_variation(
     return sum(enumerate_differences(config, settings, **options)[0]) / 2
 
 
-def sample_p_value(
+def sample_decoder_p_value(
     config: DecoderConfig,
     settings: SamplingSettings,
     *,
@@ -337,10 +342,12 @@ def sample_p_value(
     for start in range(0, samples, rows):
         requests = [Request(f"{start + row}", prompt, length) for row in range(rows)]
         counts.update(generation.tokens for generation in decoder.generate(requests, seed))
-    return compute_p_value(counts, target.law(prompt, length, settings))
+    return compute_chi_square_p_value(
+        counts, target.compute_continuation_law(prompt, length, settings)
+    )
 
 
-def check_exact(verifier: Verifier, tree: str) -> None:
+def refuse_inexact_rule(verifier: Verifier, tree: str) -> None:
     """Enumerates a rule that another package marks exact: a node rule alone, others in decoders.
     Raises UsageError with the size of the error if it is not exact.
     """
@@ -348,7 +355,7 @@ def check_exact(verifier: Verifier, tree: str) -> None:
     if verifier.mark == "exact" and package != "spec_bench":
         claim = f"rule {verifier.name!r} of package {package!r} is marked exact; enumerated, it"
         try:
-            error = _enumerate(verifier, tree)
+            error = _enumerate_verifier_error(verifier, tree)
         except WrongVerdictError as wrong:
             raise UsageError(f"rule {verifier.name!r} of package {package!r}: {wrong}") from wrong
         except Exception as failure:  # a plugged rule may fail in any way
@@ -362,15 +369,17 @@ def check_exact(verifier: Verifier, tree: str) -> None:
 
 
 @cache
-def _enumerate(verifier: Verifier, tree: str) -> float:
+def _enumerate_verifier_error(verifier: Verifier, tree: str) -> float:
     if isinstance(verifier, NodeVerifier):
-        rules = (case for law in verifier.siblings for case in expand_rule_cases(verifier, law))
-        errors = [audit_rule(case, vocabs=VOCABS[-1:])[0] for case in rules]
+        rules = (case for law in verifier.siblings for case in iter_cases_of_rule(verifier, law))
+        errors = [enumerate_rule_error(case, vocabs=VOCABS[-1:]).largest for case in rules]
     else:
         errors = [
-            enumerate_error(replace(case.config, verifier=verifier), WARM, **case.chain)[0]
-            for case in tree_cases("exact")
-            if type(case.config.verifier) is type(verifier) and case.enumerable(WARM)
+            enumerate_decoder_error(
+                replace(case.config, verifier=verifier), WARM, **case.chain_options
+            ).largest
+            for case in iter_audit_cases("exact")
+            if type(case.config.verifier) is type(verifier) and case.is_enumerable(WARM)
             if case.config.tree.name in ("chain", tree) and case.config.heads is None
         ]
     return float(np.max(errors or [nan]))

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.audit import USUAL
-from spec_bench.audit.catalogue import AuditLine, Part, iter_audit_lines, tree_cases
+from spec_bench.audit.catalogue import AuditLine, AuditPart, iter_audit_cases, iter_lines_or_failure
 from spec_bench.core.warp import log_probs
 from spec_bench.decode.config import DecoderConfig, read_decoder, resolve_spec
 from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
@@ -53,7 +53,7 @@ FALSE_ALARM_RATE = 1e-3
 _MIN_TOKENS = 20  # minimum number of tokens of a test
 
 
-class TokenLaw(NamedTuple):
+class ServedTokenStatistics(NamedTuple):
     """Statistics of served tokens under the target's law, one entry per token."""
 
     log_p: np.ndarray  # log-probability of the token; -inf if impossible
@@ -63,7 +63,7 @@ class TokenLaw(NamedTuple):
     first: np.ndarray  # whether it is the first of its answer
 
 
-class AuditFinding(NamedTuple):
+class StatisticalTestResult(NamedTuple):
     """Result of one statistical test."""
 
     name: str
@@ -73,7 +73,9 @@ class AuditFinding(NamedTuple):
     passed: bool  # after Holm's correction over all tests
 
 
-def compute_token_law(logits: Tensor, tokens: Tensor, settings: SamplingSettings) -> TokenLaw:
+def compute_token_statistics(
+    logits: Tensor, tokens: Tensor, settings: SamplingSettings
+) -> ServedTokenStatistics:
     """Computes the statistics of one answer, tokens [T], from the target's logits [T, V]."""
     log_law = log_probs(logits.double(), settings).double()
     law = log_law.exp()
@@ -85,15 +87,15 @@ def compute_token_law(logits: Tensor, tokens: Tensor, settings: SamplingSettings
     is_before = (log_law > log_p) | ((log_law == log_p) & earlier)
     mass_before = law.masked_fill(~is_before, 0.0).sum(dim=-1)
     columns = (log_p.squeeze(-1), entropy, variance, mass_before, torch.arange(len(tokens)) == 0)
-    return TokenLaw(*(column.numpy() for column in columns))
+    return ServedTokenStatistics(*(column.numpy() for column in columns))
 
 
 @torch.inference_mode()
-def compute_answers_law(
+def compute_answer_statistics(
     target: LanguageModel,
     answers: Sequence[tuple[Sequence[int], Sequence[int]]],
     settings: SamplingSettings,
-) -> TokenLaw:
+) -> ServedTokenStatistics:
     """Computes the statistics of all answers, one teacher-forced pass each. An answer is the token
     ids of its prompt and those served, with the end token.
     """
@@ -105,15 +107,15 @@ def compute_answers_law(
         logits = run_pending(target, cache, [0], inputs, logits_to_keep=0).logits
         assert logits is not None
         answer_logits = logits[0, len(prompt) - 1 :].cpu()
-        laws.append(compute_token_law(answer_logits, torch.tensor(answer), settings))
-    return TokenLaw(*map(np.concatenate, zip(*laws, strict=True)))
+        laws.append(compute_token_statistics(answer_logits, torch.tensor(answer), settings))
+    return ServedTokenStatistics(*map(np.concatenate, zip(*laws, strict=True)))
 
 
-def compute_findings(
-    law: TokenLaw,
+def run_statistical_tests(
+    law: ServedTokenStatistics,
     seed: int = 0,
     rate: float = FALSE_ALARM_RATE,
-) -> list[AuditFinding]:
+) -> list[StatisticalTestResult]:
     """Runs the tests for which there are enough tokens; ``rate`` is the probability that a lossless
     server fails any of them.
     """
@@ -123,7 +125,7 @@ def compute_findings(
     impossible = int(np.isneginf(law.log_p).sum())
     if impossible:
         statistic = f"{impossible} tokens that the target gives no probability"
-        return [AuditFinding("within the support", count, 0.0, statistic, False)]
+        return [StatisticalTestResult("within the support", count, 0.0, statistic, False)]
     total = float((law.log_p + law.entropy).sum())
     deviation = float(np.sqrt(law.variance.sum()))
     # The deviation is 0 if every token was certain.
@@ -147,12 +149,14 @@ def compute_findings(
 
 def _correct_by_holm(
     tests: Mapping[str, tuple[int, float, str]], rate: float
-) -> list[AuditFinding]:
+) -> list[StatisticalTestResult]:
     """Corrects by Holm's step-down: compares the k-th smallest p-value with rate / (tests left)."""
     order = sorted(tests, key=lambda name: tests[name][1])
     passes = [tests[name][1] > rate / (len(order) - k) for k, name in enumerate(order)]
     failures = order[: passes.index(True)] if True in passes else order
-    return [AuditFinding(name, *test, name not in failures) for name, test in tests.items()]
+    return [
+        StatisticalTestResult(name, *test, name not in failures) for name, test in tests.items()
+    ]
 
 
 # Greedy answers of a pair and of a server. At temperature 0 every exact decoder emits the
@@ -250,9 +254,9 @@ def parse_decoders(decoders: str) -> dict[str, DecoderConfig]:
     and drafters that fit it. Raises UsageError for one that is unknown or needs heads.
     """
     if decoders == "all":
-        cases = [case for case in tree_cases("exact") if case.config.heads is None]
+        cases = [case for case in iter_audit_cases("exact") if case.config.heads is None]
         drafting_cases = (c for c in cases if c.config.drafter.kind not in ("none", "pard"))
-        return {case.name: case.config for case in drafting_cases if case.fits(GREEDY)}
+        return {case.name: case.config for case in drafting_cases if case.fits_settings(GREEDY)}
     configs = {}
     for text in filter(None, map(str.strip, decoders.split(","))):
         name, _, spec = text.partition(":")
@@ -285,7 +289,7 @@ def audit_pair(
     return _iter_pair_lines(ModelSpec(target_path), ModelSpec(draft_path), vocab, requests, configs)
 
 
-def _iter_pair_lines(
+def _iter_decoder_agreement_lines(
     target_spec: ModelSpec,
     draft_spec: ModelSpec,
     vocab: int,
@@ -299,7 +303,7 @@ def _iter_pair_lines(
 
     def answers(config: DecoderConfig) -> list[tuple[int, ...] | None]:
         decoder = config.build(target, [draft, draft], GREEDY)
-        return [_decode_answer(decoder, request) for request in requests]
+        return [_decode_greedily(decoder, request) for request in requests]
 
     def compare_greedy(name: str, config: DecoderConfig) -> Iterator[AuditLine]:
         subject = f"{name} is ar, greedy"
@@ -312,10 +316,10 @@ def _iter_pair_lines(
 
     baseline = answers(parse_decoders("ar")["ar"])
     for name, config in decoders.items():
-        yield from iter_audit_lines(Part(name, partial(compare_greedy, name, config)))
+        yield from iter_lines_or_failure(AuditPart(name, partial(compare_greedy, name, config)))
 
 
-def _decode_answer(decoder: Any, request: Request) -> tuple[int, ...] | None:
+def _decode_greedily(decoder: Any, request: Request) -> tuple[int, ...] | None:
     """Decodes a greedy answer; None if this prompt cannot be decoded."""
     try:
         return tuple(decoder.generate([request], seed=0)[0].tokens)
@@ -325,7 +329,7 @@ def _decode_answer(decoder: Any, request: Request) -> tuple[int, ...] | None:
 
 
 @dataclass(frozen=True)
-class ServerAuditSettings:
+class ServerAuditRequests:
     """Requests of the audit of a server."""
 
     prompts: Sequence[tuple[int, ...]]  # token ids of each
@@ -343,13 +347,13 @@ def _encode_prompts(prompts: Task | Sequence[str], tokenizer: Any) -> list[tuple
     return prompts.encode_all(prompts.examples(), tokenizer)
 
 
-def iter_server_lines(options: Any, prompts: Task | Sequence[str]) -> Iterator[AuditLine]:
+def audit_named_server(options: Any, prompts: Task | Sequence[str]) -> Iterator[AuditLine]:
     """Audits the server that the command line names, with the key from the environment. Sends one
     request before it loads the target, so that a wrong address fails at once.
     """
     tokenizer = load_tokenizer(options.target)
     ids = _encode_prompts(prompts or PROMPTS, tokenizer)
-    settings = ServerAuditSettings(
+    settings = ServerAuditRequests(
         prompts=[prompt_ids for prompt_ids in ids if prompt_ids],
         max_tokens=options.max_new_tokens,
         answers=options.answers,
@@ -368,14 +372,14 @@ def iter_server_lines(options: Any, prompts: Task | Sequence[str]) -> Iterator[A
 def audit_server(
     server: Server,
     target: LanguageModel,
-    settings: ServerAuditSettings,
+    settings: ServerAuditRequests,
 ) -> Iterator[AuditLine]:
     """Compares the server's greedy answers with the target's, then tests its sampled answers.
     Raises ServerError if the server does not answer.
     """
     plain = parse_decoders("ar")["ar"].build(target, [], GREEDY)
     requests = _make_requests(settings.prompts, settings.max_tokens, settings.stop_ids)
-    expected_answers = [_decode_answer(plain, request) for request in requests]
+    expected_answers = [_decode_greedily(plain, request) for request in requests]
     served_answers = [server.complete(prompt, settings.max_tokens) for prompt in settings.prompts]
     steps = sum(len(answer.chunks) - 1 for answer in served_answers)
     later_tokens = sum(len(answer.tokens) - 1 for answer in served_answers)
@@ -393,8 +397,8 @@ def audit_server(
         for prompt in settings.prompts
         for number in range(settings.answers)
     ]
-    answers_law = compute_answers_law(target, answers, settings.sampling)
-    for test in compute_findings(answers_law, settings.seed):
+    answers_law = compute_answer_statistics(target, answers, settings.sampling)
+    for test in run_statistical_tests(answers_law, settings.seed):
         yield AuditLine(
             f"server, temperature {settings.sampling.temperature:g}: {test.name}",
             f"{test.tokens} tokens, p = {test.p_value:.2g}",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -38,6 +38,13 @@ LAW_NAMES: dict[Law, str] = {
 }
 
 
+class EnumeratedError(NamedTuple):
+    """The largest error over all enumerated cases."""
+
+    largest: float
+    cases: int  # or outcomes, enumerated
+
+
 @dataclass(frozen=True)
 class RuleCase:
     """A node rule and how the children are drawn."""
@@ -50,7 +57,7 @@ class RuleCase:
     sampled: int = 1  # number of drawn ones of top-and-sampled children
 
 
-def list_rule_cases(mark: Lossless = "exact") -> Iterator[RuleCase]:
+def iter_rule_cases(mark: Lossless = "exact") -> Iterator[RuleCase]:
     """Yields every registered node rule of a mark, for each kind of siblings that it declares."""
     kind: Any
     for kind in rule.values():
@@ -59,10 +66,10 @@ def list_rule_cases(mark: Lossless = "exact") -> Iterator[RuleCase]:
                 for counts in (
                     [{"sampled": 1}, {"sampled": 2}] if law == "top_and_sampled" else [{}]
                 ):
-                    yield from expand_rule_cases(kind(**settings, **counts), law)
+                    yield from iter_cases_of_rule(kind(**settings, **counts), law)
 
 
-def expand_rule_cases(verifier: Any, law: Siblings) -> Iterator[RuleCase]:
+def iter_cases_of_rule(verifier: Any, law: Siblings) -> Iterator[RuleCase]:
     """Yields the cases of a node rule for one kind of siblings, with one draft and with several."""
     judge = verifier.judge(depth=1)
     sampled_count = getattr(verifier, "sampled", 1)
@@ -72,7 +79,7 @@ def expand_rule_cases(verifier: Any, law: Siblings) -> Iterator[RuleCase]:
         yield RuleCase(f"{verifier.name}, {LAW_NAMES['several_drafts']}", judge, "several_drafts")
 
 
-def adversarial_pairs(
+def iter_random_and_adversarial_pairs(
     vocab: int,
     seed: int,
     random_pairs: int = 40,
@@ -189,7 +196,7 @@ class WrongVerdictError(ValueError):
     """A rule returned no valid verdict."""
 
 
-def check_verdict(verdict: object, tokens: Tensor, p: Tensor) -> Verdict:
+def validate_verdict(verdict: object, tokens: Tensor, p: Tensor) -> Verdict:
     """Checks the type and shapes of a rule's verdict on children [B, C] under p [B, V], and returns
     it. Raises WrongVerdictError.
     """
@@ -227,10 +234,10 @@ def compute_output_law(
         vocab = len(p)
         probability = probability.repeat_interleave(vocab) / vocab
         every_token = torch.arange(vocab).repeat(len(tokens))[:, None]
-        tokens = _insert_column(tokens, absent, every_token)
-        valid = _insert_column(valid, absent, every_token < 0)
+        tokens = _insert_every_column(tokens, absent, every_token)
+        valid = _insert_every_column(valid, absent, every_token < 0)
         has_own = laws.shape[1] > 1  # whether each child has its own q
-        laws = _insert_column(
+        laws = _insert_every_column(
             laws, absent if has_own else 0, q[None, :has_own].expand(len(every_token), -1, -1)
         )
     p_rows = p.expand(len(tokens), -1)
@@ -244,7 +251,7 @@ def compute_output_law(
     )
     if not (torch.equal(p_rows, p_argument) and torch.equal(laws, q_argument)):
         raise WrongVerdictError("must not write into its arguments p and q")
-    acceptance, residual = check_verdict(verdict, tokens, p_rows)
+    acceptance, residual = validate_verdict(verdict, tokens, p_rows)
     law = torch.zeros_like(p)
     reach_probs = probability
     for token, present, accept in zip(tokens.T, valid.T, acceptance.T, strict=True):
@@ -253,18 +260,18 @@ def compute_output_law(
     return law + (reach_probs.unsqueeze(1) * residual).sum(dim=0)
 
 
-def _insert_column(rows: Tensor, place: int, column: Tensor) -> Tensor:
+def _insert_every_column(rows: Tensor, place: int, column: Tensor) -> Tensor:
     """Repeats every row [B, C, ...] n times and inserts a column [n B, 1, ...] at ``place``."""
     rows = rows.repeat_interleave(len(column) // len(rows), dim=0)
     return torch.cat([rows[:, :place], column, rows[:, place:]], dim=1)
 
 
-def audit_rule(
+def enumerate_rule_error(
     case: RuleCase,
     *,
     vocabs: Sequence[int] = VOCABS,
     seed: int = 0,
-) -> tuple[float, int]:
+) -> EnumeratedError:
     """Computes the largest |output law - p| over all pairs, 1 to 4 children, and an absent one
     among up to 3; counts the cases.
     """
@@ -275,11 +282,11 @@ def audit_rule(
     errors = [
         (compute_output_law(case, p, q, *counts, per_child) - p).abs().max().item()
         for vocab in vocabs
-        for p, q in adversarial_pairs(vocab, seed)
+        for p, q in iter_random_and_adversarial_pairs(vocab, seed)
         for counts in children
         for per_child in ((False, True) if case.law == "without_replacement" else (False,))
     ]
-    return float(np.max(errors)), len(errors)
+    return EnumeratedError(float(np.max(errors)), len(errors))
 
 
 # Whole-path rules.
@@ -299,7 +306,7 @@ class PrefixTables:
         return self.p[0].shape[-1]
 
 
-def make_random_tables(vocab: int, depth: int, seed: int) -> PrefixTables:
+def make_random_prefix_tables(vocab: int, depth: int, seed: int) -> PrefixTables:
     """Makes random laws of several sharpnesses, some with a truncated support, float64."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -316,7 +323,7 @@ def make_random_tables(vocab: int, depth: int, seed: int) -> PrefixTables:
 
 
 @dataclass(frozen=True)
-class AllTrees:
+class EnumeratedTrees:
     """Every tree that can be drawn, a row each."""
 
     tree: Tree
@@ -325,7 +332,7 @@ class AllTrees:
     p: Tensor  # [R, N, V] the target's law at each node
 
 
-def enumerate_trees(tables: PrefixTables, widths: Sequence[int], law: Law) -> AllTrees:
+def enumerate_trees(tables: PrefixTables, widths: Sequence[int], law: Law) -> EnumeratedTrees:
     """Enumerates every tree with ``widths[l]`` children per node of level l."""
     shape = TreeShape(tuple(accumulate(widths, mul)), tuple(widths))
     tokens = torch.zeros((1, 1), dtype=torch.long)
@@ -364,10 +371,10 @@ def enumerate_trees(tables: PrefixTables, widths: Sequence[int], law: Law) -> Al
         tree_q = None if law in ("without_replacement", "deterministic") else q
         tree.add_level(tokens[:, nodes], parent, valid[:, nodes], tree_q, log_q)
     p = torch.stack([tables.p[d][prefix[:, n]] for n, d in enumerate(shape.node_depth)], dim=1)
-    return AllTrees(tree, chance, prefix, p)
+    return EnumeratedTrees(tree, chance, prefix, p)
 
 
-def compute_last_node_law(rule: PathRule, trees: AllTrees) -> tuple[Tensor, Tensor]:
+def compute_last_node_law(rule: PathRule, trees: EnumeratedTrees) -> tuple[Tensor, Tensor]:
     """Computes P(each node is the last one accepted) [R, N], and the next token's law [R, N, V]."""
     order, success, residual = rule(trees.tree, trees.p)
     success = torch.cat([success, torch.ones_like(success[:, :1])], dim=1)
@@ -379,7 +386,7 @@ def compute_last_node_law(rule: PathRule, trees: AllTrees) -> tuple[Tensor, Tens
     return last_probs, torch.where(total > 0, residual / total, trees.p)
 
 
-def enumerate_path_error(
+def compute_path_rule_error(
     rule: PathRule,
     tables: PrefixTables,
     widths: Sequence[int],
@@ -426,7 +433,7 @@ def compute_continuation_law(
     return law
 
 
-def list_path_cases() -> Iterator[tuple[str, PathRule, Law]]:
+def iter_path_rule_cases() -> Iterator[tuple[str, PathRule, Law]]:
     """Yields every exact whole-path rule, for each kind of siblings that it declares."""
     for name, kind in rule.items():
         if issubclass(kind, Traversal) and kind.declared == "exact":
@@ -437,12 +444,14 @@ def list_path_cases() -> Iterator[tuple[str, PathRule, Law]]:
             )
 
 
-def audit_path(rule: PathRule, law: Law, seeds: Sequence[int] = (0, 1, 2)) -> tuple[float, int]:
+def enumerate_path_rule_error(
+    rule: PathRule, law: Law, seeds: Sequence[int] = (0, 1, 2)
+) -> EnumeratedError:
     """Computes the largest error over trees of several widths and random models; counts cases."""
     errors = []
     for widths in WIDTHS:
         for seed in seeds:
             vocab = 2 if len(widths) == 3 else 3
-            tables = make_random_tables(vocab, len(widths), 10 * seed + len(widths))
-            errors.append(enumerate_path_error(rule, tables, widths, law))
-    return float(np.max(errors)), len(errors)
+            tables = make_random_prefix_tables(vocab, len(widths), 10 * seed + len(widths))
+            errors.append(compute_path_rule_error(rule, tables, widths, law))
+    return EnumeratedError(float(np.max(errors)), len(errors))

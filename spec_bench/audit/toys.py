@@ -51,15 +51,15 @@ class MarkovModel:
         """Allocates a cache for ``rows`` sequences of up to ``slots`` tokens."""
         return NoCache()
 
-    def place(self, prefix: Sequence[int]) -> tuple[int, ...]:
+    def find_logits_index(self, prefix: Sequence[int]) -> tuple[int, ...]:
         """Returns the index of the logits after a sequence."""
         return (len(prefix) - 1) % 2, prefix[-1]
 
-    def places(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
+    def find_logits_indices(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
         """Returns the indices of the logits after every token of a pass, [R, T] each."""
         return positions % 2, tokens
 
-    def state(self, tokens: Tensor, positions: Tensor) -> Tensor:
+    def number_hidden_states(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Numbers the hidden state of each token, [R, T]."""
         return positions % 2 * self.vocab_size + tokens
 
@@ -78,10 +78,12 @@ class MarkovModel:
         shared: int = 0,
     ) -> ForwardOutput:
         """See ``engine.model.LanguageModel``."""
-        logits = self.logits[self.places(tokens, positions)]
+        logits = self.logits[self.find_logits_indices(tokens, positions)]
         hidden = None
         if needs_hidden:
-            hidden = one_hot(self.state(tokens, positions), self.hidden_size).to(logits.dtype)
+            hidden = one_hot(self.number_hidden_states(tokens, positions), self.hidden_size).to(
+                logits.dtype
+            )
             hidden = torch.cat([hidden] * len(needs_hidden), dim=-1)
         return ForwardOutput(logits[:, -logits_to_keep:], hidden)
 
@@ -93,7 +95,7 @@ class MarkovModel:
         """Projects hidden states to logits linearly."""
         return hidden @ self.logits.flatten(0, -2).to(hidden.dtype)
 
-    def law(
+    def compute_continuation_law(
         self,
         prompt: Sequence[int],
         length: int,
@@ -107,7 +109,7 @@ class MarkovModel:
             prob = 1.0
             for token in continuation:
                 chances = table
-                for index in self.place(prefix):
+                for index in self.find_logits_index(prefix):
                     chances = chances[index]
                 prob *= chances[token]
                 prefix.append(token)
@@ -115,7 +117,7 @@ class MarkovModel:
         return law
 
 
-def random_markov(vocab: int, seed: int) -> MarkovModel:
+def make_random_markov_model(vocab: int, seed: int) -> MarkovModel:
     """Makes a chain with normal logits of standard deviation 1.5, float64."""
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn((2, vocab, vocab), generator=generator, dtype=torch.float64)

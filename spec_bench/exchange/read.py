@@ -66,12 +66,12 @@ class AnswerFile(NamedTuple):
     )
 
     @property
-    def mean_rate(self) -> float:
+    def mean_tokens_per_s(self) -> float:
         """Mean over questions of the whole request's tokens per second."""
         return fmean(len(answer.tokens) / (answer.latency_s or 0.0) for answer in self.answers)
 
 
-def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> AnswerFile:
+def read_answer_file(path: Path, categories: Mapping[str, str] | None = None) -> AnswerFile:
     """Reads a file of JSON lines; ``categories``, by question id, are for lines without one.
     Raises UsageError, which names the file, the line and the defect.
     """
@@ -148,7 +148,7 @@ def _build_generation(question: str, category: str, choice: AnsweredChoice) -> G
     if not min_s <= decode_s <= 1.01 * wall_s - prefill_s:
         times = f"wall_time {wall_s}, prefill_time {prefill_s} and decode_time {decode_s}"
         raise UsageError(f"{times} cannot be of {token_count} new_tokens")
-    calls = _tokens_by_call(choice, token_count)
+    calls = _split_tokens_by_call(choice, token_count)
     # The prefill may emit a turn's first token; a turn's last call may pass the limit.
     excess = sum(calls) - token_count
     if not -turn_count <= excess < turn_count * max(calls, default=1):
@@ -173,7 +173,7 @@ def _build_generation(question: str, category: str, choice: AnsweredChoice) -> G
     )
 
 
-def _tokens_by_call(choice: AnsweredChoice, tokens: int) -> tuple[int, ...]:
+def _split_tokens_by_call(choice: AnsweredChoice, tokens: int) -> tuple[int, ...]:
     """Returns the tokens of each target call, evenly split if only the number of calls is known."""
     if choice.accept_lengths is not None:
         return choice.accept_lengths
@@ -188,29 +188,29 @@ def _tokens_by_call(choice: AnsweredChoice, tokens: int) -> tuple[int, ...]:
     return tuple(quotient + (call < remainder) for call in range(call_count))
 
 
-def read_in(options: Namespace) -> None:
+def import_answer_files(options: Namespace) -> None:
     """Reads the command line's files and writes the experiment. Raises UsageError: a file is
     invalid, or two would be the same row.
     """
     categories = read_categories(options.questions) if options.questions else None
-    answer_files = {path.stem: read_answers(path, categories) for path in options.files}
+    answer_files = {path.stem: read_answer_file(path, categories) for path in options.files}
     if len(answer_files) < len(options.files) or "ar" in answer_files:
         names = [path.stem for path in options.files]
         raise UsageError(f"files need names of their own, and none is 'ar', got {names}")
     if options.baseline:
-        answer_files = {"ar": read_answers(options.baseline, categories), **answer_files}
+        answer_files = {"ar": read_answer_file(options.baseline, categories), **answer_files}
     table = files.results_file(options.results, options.name)
-    speeds = write_rows(table, answer_files, options)
+    speeds = write_experiment_and_get_speedups(table, answer_files, options)
     print(f"rows: {table}")
     for decoder, speed in speeds.items() if options.baseline else ():
-        mean_ratio = answer_files[decoder].mean_rate / answer_files["ar"].mean_rate
+        mean_ratio = answer_files[decoder].mean_tokens_per_s / answer_files["ar"].mean_tokens_per_s
         print(decoder, _SPEEDS.format(speed, mean_ratio), sep=": ")
     for decoder, file in answer_files.items():
         if file.failed:
             print(f"{decoder}: left out as failed: {', '.join(file.failed)}")
 
 
-def write_rows(
+def write_experiment_and_get_speedups(
     table: Path,
     answer_files: Mapping[str, AnswerFile],
     options: Namespace,
@@ -237,7 +237,7 @@ def write_rows(
     tables = []
     for decoder, file in answer_files.items():
         records = CellRecords(answers[decoder], answers.get("ar"))
-        row = _make_row(decoder, file, records, options) | {"pair": pair, "target": pair}
+        row = _make_result_row(decoder, file, records, options) | {"pair": pair, "target": pair}
         rows.append(row)
         tables.append(parquet.pack_generations(row["run_id"], answers[decoder], None))
     files.write_csv(table, rows, columns.order_names(name for row in rows for name in row))
@@ -245,7 +245,7 @@ def write_rows(
     return {row["decoder"]: row["speedup"] for row in rows if row["decoder"] != "ar"}
 
 
-def _make_row(
+def _make_result_row(
     decoder: str,
     file: AnswerFile,
     records: CellRecords,

@@ -29,7 +29,7 @@ Text = Callable[[Sequence[int]], str]
 Row = Mapping[str, str]
 
 
-def main(options: Namespace) -> None:
+def export_answer_files(options: Namespace) -> None:
     """Writes the files. Raises UsageError: the request cannot be right."""
     table = options.table
     folder = options.out or files.join_path_inside(table.parent, "answers")
@@ -59,11 +59,11 @@ def write_answers(rows: Sequence[Row], run_folders: Sequence[Path], folder: Path
         if not generations:
             place = f"{str(run_folder)!r}: texts are kept there alone"
             raise UsageError(f"no generations of {name} in {place}")
-        text = _load_decoder(run_folder)
+        text = _load_text_decoder(run_folder)
         file_name = name if names.count(name) == 1 else f"{name}-{row['run_id']}"
         for repeat in sorted({generation.repeat for generation in generations}):
             of_repeat = [generation for generation in generations if generation.repeat == repeat]
-            lines = _iter_lines(of_repeat, f"{row['pair']}-{name}", text)
+            lines = _iter_answer_lines(of_repeat, f"{row['pair']}-{name}", text)
             paths.append(files.join_path_inside(folder, f"run_{repeat + 1}/{file_name}.jsonl"))
             files.write_text(paths[-1], "".join(map(_format_json_line, lines)))
     return paths
@@ -108,7 +108,7 @@ def _read_settings(run_folder: Path) -> dict[str, Any]:
     return dict(settings)
 
 
-def _load_decoder(run_folder: Path) -> Text:
+def _load_text_decoder(run_folder: Path) -> Text:
     """Loads the run's tokenizer and returns a function that decodes token ids into text."""
     from spec_bench.engine.loading import load_tokenizer
     from spec_bench.jobs.config.model_files import model_path
@@ -118,7 +118,7 @@ def _load_decoder(run_folder: Path) -> Text:
     return lambda ids: decode_answer(tokenizer, list(ids)).strip()
 
 
-def _iter_lines(
+def _iter_answer_lines(
     generations: Sequence[Generation],
     model: str,
     text: Text,

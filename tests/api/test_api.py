@@ -353,16 +353,16 @@ def test_compare_says_what_the_command_says():
 
 def test_audit_gives_the_lines_of_the_command(monkeypatch):
     from spec_bench.audit import command_line
-    from spec_bench.audit.catalogue import AuditLine, Part
+    from spec_bench.audit.catalogue import AuditLine, AuditPart
 
     def parts_of(passed):
-        return lambda *_: [Part("a", lambda: [AuditLine("rule: a", "b", "c", passed)])]
+        return lambda *_: [AuditPart("a", lambda: [AuditLine("rule: a", "b", "c", passed)])]
 
-    monkeypatch.setattr(command_line, "rule_parts", parts_of(True))
-    monkeypatch.setattr(command_line, "approximate_parts", parts_of(None))
+    monkeypatch.setattr(command_line, "iter_rule_parts", parts_of(True))
+    monkeypatch.setattr(command_line, "iter_approximate_decoder_parts", parts_of(None))
     found = spec_bench.api.audit(parts=["rules", "approximations"])
     assert found.passed and list(found.lines.passed) == [True, None]
-    monkeypatch.setattr(command_line, "rule_parts", parts_of(False))
+    monkeypatch.setattr(command_line, "iter_rule_parts", parts_of(False))
     assert not spec_bench.api.audit(parts="rules").passed
 
 

@@ -6,19 +6,19 @@ import pytest
 import torch
 
 from spec_bench.audit.beams import enumerate_beam_error, sample_beam_p_value
-from spec_bench.audit.catalogue import BEAM_SETTINGS, SETTINGS, WARM, tree_cases
+from spec_bench.audit.catalogue import BEAM_SETTINGS, SETTINGS, WARM, iter_audit_cases
 from spec_bench.audit.decoders import (
     FALSE_ALARM_RATE,
     EnumeratedDraws,
-    compute_total_variation,
-    enumerate_error,
-    enumerate_iteration,
+    enumerate_decoder_error,
+    enumerate_iteration_law,
     enumerate_outcomes,
+    enumerate_total_variation,
     make_markov_decoder,
-    sample_p_value,
+    sample_decoder_p_value,
 )
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.audit.toys import random_markov
+from spec_bench.audit.toys import make_random_markov_model
 from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.decode.config import read_decoder
 from spec_bench.draft.base import drafter
@@ -28,7 +28,7 @@ from spec_bench.tree.widths import StochasticBeam
 from spec_bench.verify.base import rule
 from tests.simcuda import DEVICE, SimCuda
 
-CASES = {case.name: case for case in tree_cases("exact")}
+CASES = {case.name: case for case in iter_audit_cases("exact")}
 SD = CASES["chain 2 + recursive_rejection with replacement: false"].config
 SPECTR = CASES["iid_paths 2x2, i.i.d. + k_seq"].config
 MCSD = CASES["widths 2-1, without replacement + recursive_rejection with replacement: false"].config
@@ -83,15 +83,17 @@ TRUNCATED = [name for name, each in SETTINGS.items() if (each.top_k, each.top_p,
 
 @pytest.mark.parametrize("name", TRUNCATED)
 def test_a_truncated_setting_of_the_audit_leaves_tokens_out_and_a_choice(name):
-    support = log_probs(random_markov(3, 0).logits, SETTINGS[name]).isfinite().sum(dim=-1)
+    support = (
+        log_probs(make_random_markov_model(3, 0).logits, SETTINGS[name]).isfinite().sum(dim=-1)
+    )
     assert (support < 3).any() and (support > 1).any()
 
 
 @pytest.mark.parametrize("case", ENUMERATED, ids=lambda case: case.name)
 def test_one_iteration_has_exactly_the_chains_law(case):
     labels = []
-    for label, settings in case.settings():
-        error, count = enumerate_error(case.config, settings, **case.chain)
+    for label, settings in case.iter_fitting_settings():
+        error, count = enumerate_decoder_error(case.config, settings, **case.chain_options)
         assert error <= TOLERANCE, label
         assert count >= 1
         labels.append(label)
@@ -107,16 +109,18 @@ def test_of_an_order_no_more_is_enumerated_than_is_looked_at():
 
 @pytest.mark.parametrize("case", SAMPLED, ids=lambda case: case.name)
 def test_several_iterations_in_a_batch_follow_the_chain(case):
-    p_value = sample_p_value(case.config, WARM, samples=4000, seed=1, prompt=case.tree.prompt)
+    p_value = sample_decoder_p_value(
+        case.config, WARM, samples=4000, seed=1, prompt=case.tree.prompt
+    )
     assert p_value >= FALSE_ALARM_RATE
 
 
-APPROXIMATE = [c for c in tree_cases("approximate") if not c.name.startswith("eagle")]
+APPROXIMATE = [c for c in iter_audit_cases("approximate") if not c.name.startswith("eagle")]
 
 
 @pytest.mark.parametrize("case", APPROXIMATE, ids=lambda case: case.name)
 def test_an_approximate_rule_is_off_by_a_distance_that_is_measured(case):
-    distance = compute_total_variation(case.config, WARM, **case.chain)
+    distance = enumerate_total_variation(case.config, WARM, **case.chain_options)
     if "guessed 1x1" in case.name:  # nothing is guessed, so nothing can be accepted wrongly
         assert distance <= TOLERANCE
     else:
@@ -131,7 +135,7 @@ def test_every_policy_and_every_exact_rule_is_audited():
     drafters = {case.config.drafter.kind for case in CASES.values()}
     # A target's own blocks are a draft model; a chain has none.
     assert drafters == set(drafter) - {"own_blocks"}
-    assert {case.config.tree.name for case in tree_cases("exact_beam")} == set(policy) - trees
+    assert {case.config.tree.name for case in iter_audit_cases("exact_beam")} == set(policy) - trees
 
 
 SLOWLY = [
@@ -143,17 +147,19 @@ SLOWLY = [
 
 @pytest.mark.parametrize(("config", "label", "samples"), [(RSD_S, "temperature 1", 6000), *SLOWLY])
 def test_stochastic_beam_search_follows_the_chain(config, label, samples):
-    assert sample_p_value(config, SETTINGS[label], samples=samples, seed=2) >= FALSE_ALARM_RATE
+    assert (
+        sample_decoder_p_value(config, SETTINGS[label], samples=samples, seed=2) >= FALSE_ALARM_RATE
+    )
 
 
 @pytest.mark.slow
 def test_samples_follow_the_chain_on_a_gpu_too():
     with SimCuda():
-        assert sample_p_value(SD, WARM, samples=500, device=DEVICE) >= FALSE_ALARM_RATE
+        assert sample_decoder_p_value(SD, WARM, samples=500, device=DEVICE) >= FALSE_ALARM_RATE
 
 
 def test_a_stochastic_beam_with_a_deterministic_draft_is_exact_by_enumeration():
-    error, _ = enumerate_error(RSD_S, SETTINGS["temperature 1, draft at 0"])
+    error, _ = enumerate_decoder_error(RSD_S, SETTINGS["temperature 1, draft at 0"])
     assert error <= TOLERANCE
 
 
@@ -172,7 +178,7 @@ def test_siblings_tested_in_another_order_than_decreasing_psi_are_caught():
     def alter(decoder):
         decoder.policy = Reversed(3, 2)
 
-    assert sample_p_value(RSD_S, WARM, alter=alter) < FALSE_ALARM_RATE
+    assert sample_decoder_p_value(RSD_S, WARM, alter=alter) < FALSE_ALARM_RATE
 
 
 def shift_positions(decoder):
@@ -209,7 +215,7 @@ def count_once(decoder):
     [(SD, shift_positions, 0.01), (MCSD, keep_p, 0.01), (SPECTR, count_once, 1e-3)],
 )
 def test_a_broken_decoder_is_caught(config, alter, least):
-    assert enumerate_error(config, WARM, alter=alter)[0] > least
+    assert enumerate_decoder_error(config, WARM, alter=alter)[0] > least
 
 
 # Beam decoders: the joint law of all beams, exactly and by chi-square.
@@ -226,7 +232,7 @@ def made(tree, verifier):
     return read_decoder({"name": "x", "drafter": drafter, "tree": tree, "verifier": verifier})
 
 
-@pytest.mark.parametrize("case", tree_cases("exact_beam"), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", iter_audit_cases("exact_beam"), ids=lambda case: case.name)
 def test_one_iteration_has_the_law_of_beam_sampling(case):
     for label, (settings, stop_ids, vocab) in BEAM_SETTINGS.items():
         error, count = enumerate_beam_error(
@@ -236,7 +242,7 @@ def test_one_iteration_has_the_law_of_beam_sampling(case):
         assert count > 1
 
 
-@pytest.mark.parametrize("case", [*tree_cases("exact_beam")][:2], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*iter_audit_cases("exact_beam")][:2], ids=lambda case: case.name)
 def test_several_iterations_in_a_batch_have_the_law_of_beam_sampling(case):
     assert sample_beam_p_value(case.config, WARM, samples=3000, seed=4) >= FALSE_ALARM_RATE
 
@@ -252,7 +258,7 @@ def test_one_draft_beam_accepts_as_speculative_decoding_does(depth):
         def reached(row):
             return row.steps[0].accepted, tuple(tokens(row))
 
-        return enumerate_iteration(built, request, reached, lambda result: {result: 1.0})[0]
+        return enumerate_iteration_law(built, request, reached, lambda result: {result: 1.0})[0]
 
     ours = law_of(dsbd(1, depth), lambda row: row.get_generated_tokens(0))
     theirs = law_of(made({"policy": "chain", "depth": depth}, rule), lambda row: row.tokens[2:])

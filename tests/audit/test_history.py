@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spec_bench.audit.catalogue import WARM, tree_cases
-from spec_bench.audit.decoders import enumerate_block
+from spec_bench.audit.catalogue import WARM, iter_audit_cases
+from spec_bench.audit.decoders import enumerate_block_law
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.warp import probs
 from spec_bench.decode.config import read_decoder
@@ -68,20 +68,25 @@ def toy(settings, vocab):
 def test_one_iteration_has_exactly_the_law_of_a_model_with_a_memory(name):
     vocab, settings = CASES[name]
     built, target = toy(settings, vocab)
-    got, expected, count = enumerate_block(built, partial(target.law, settings=WARM))
+    got, expected, count = enumerate_block_law(
+        built, partial(target.compute_continuation_law, settings=WARM)
+    )
     assert max(abs(got[tokens] - chance) for tokens, chance in expected.items()) <= TOLERANCE
     assert count > 8
 
 
 def test_the_toy_tells_apart_what_lies_three_tokens_back():
     toys = random_history(2, seed=0)
-    law = toys.law((0, 0, 0), 1, WARM), toys.law((1, 0, 0), 1, WARM)
+    law = (
+        toys.compute_continuation_law((0, 0, 0), 1, WARM),
+        toys.compute_continuation_law((1, 0, 0), 1, WARM),
+    )
     assert law[0] != law[1]
-    assert toys.law((1, 0, 0, 0), 1, WARM) == law[0]
+    assert toys.compute_continuation_law((1, 0, 0, 0), 1, WARM) == law[0]
 
 
 VOCAB = 3
-EXACT = {case.name: case.config for case in tree_cases("exact")}
+EXACT = {case.name: case.config for case in iter_audit_cases("exact")}
 AR = "root - + recursive_rejection with replacement: true"
 DRAFTED = (
     "chain 2 + recursive_rejection with replacement: false",
@@ -121,7 +126,7 @@ def error(config, how):
         torch._dynamo.reset()  # imports for seconds
     target, draft = random_llama(0, how), random_llama(1, how)
     built = config.build(target, [draft], WARM)
-    got, expected, _ = enumerate_block(
+    got, expected, _ = enumerate_block_law(
         built, lambda prefix, length: own_law(target, prefix, length)
     )
     assert max(expected.values()) - min(expected.values()) > 0.05  # no uniform law

@@ -13,21 +13,21 @@ from spec_bench.audit import USUAL, command_line, models
 from spec_bench.audit.catalogue import (
     SETTINGS,
     AuditLine,
-    Part,
-    audit_parts,
+    AuditPart,
     format_case_pattern,
-    select_cases,
-    tree_cases,
+    iter_audit_cases,
+    run_parts_with_progress,
+    select_parts,
 )
-from spec_bench.audit.decoders import enumerate_error
+from spec_bench.audit.decoders import enumerate_decoder_error
 from spec_bench.audit.models import (
     audit_pair,
-    compute_answers_law,
-    compute_findings,
-    compute_token_law,
+    compute_answer_statistics,
+    compute_token_statistics,
+    run_statistical_tests,
 )
-from spec_bench.audit.rules import TOLERANCE, audit_rule, list_rule_cases
-from spec_bench.audit.toys import MarkovModel, random_markov
+from spec_bench.audit.rules import TOLERANCE, enumerate_rule_error, iter_rule_cases
+from spec_bench.audit.toys import MarkovModel, make_random_markov_model
 from spec_bench.core.gumbel import compute_sibling_distributions
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
@@ -45,13 +45,13 @@ from tests.said import naming, one_line
 from tests.server.completions import Completions, serving
 
 VOCAB = 12
-TARGET = random_markov(VOCAB, seed=1)
+TARGET = make_random_markov_model(VOCAB, seed=1)
 WARM = SamplingSettings(temperature=1.0)
 
 
 def test_the_law_of_a_token_by_hand():
     logits = torch.tensor([[0.5, 0.25, 0.25], [0.9, 0.1, 0.0]]).log()
-    law = compute_token_law(logits, torch.tensor([2, 2]), WARM)
+    law = compute_token_statistics(logits, torch.tensor([2, 2]), WARM)
     assert law.log_p.tolist() == pytest.approx([math.log(0.25), -math.inf])
     assert law.entropy[0] == pytest.approx(1.5 * math.log(2))
     assert law.variance[0] == pytest.approx(0.25 * math.log(2) ** 2)
@@ -62,8 +62,8 @@ def test_the_law_of_a_token_by_hand():
 @pytest.mark.parametrize("side", [1, -1])
 def test_log_probabilities_that_are_off_by_1_96_deviations_have_a_chance_of_one_in_twenty(side):
     one = np.ones(100)  # of variance 1 each, so that the sum's deviation is 10
-    law = models.TokenLaw((side * 0.196 - 1) * one, one, one, 0 * one, one > 1)
-    assert compute_findings(law)[0].p_value == pytest.approx(0.05, abs=1e-4)
+    law = models.ServedTokenStatistics((side * 0.196 - 1) * one, one, one, 0 * one, one > 1)
+    assert run_statistical_tests(law)[0].p_value == pytest.approx(0.05, abs=1e-4)
 
 
 def sampled(model, answers, seed):
@@ -72,7 +72,7 @@ def sampled(model, answers, seed):
     for _ in range(answers):
         said = [3]
         for _ in range(40):
-            law = model.logits[model.place(said)].softmax(dim=-1)
+            law = model.logits[model.find_logits_index(said)].softmax(dim=-1)
             said.append(int(torch.multinomial(law, 1, generator=generator)))
         yield (3,), tuple(said[1:])
 
@@ -80,8 +80,8 @@ def sampled(model, answers, seed):
 def test_plain_sampling_passes_every_test_at_about_the_stated_rate():
     alarms = 0
     for seed in range(60):
-        law = compute_answers_law(TARGET, [*sampled(TARGET, 4, seed)], WARM)
-        alarms += any(not each.passed for each in compute_findings(law, seed, rate=0.1))
+        law = compute_answer_statistics(TARGET, [*sampled(TARGET, 4, seed)], WARM)
+        alarms += any(not each.passed for each in run_statistical_tests(law, seed, rate=0.1))
     assert alarms <= 14  # of 60 at a rate of at most 0.1: chance below 0.001
 
 
@@ -99,15 +99,16 @@ def test_another_law_is_found(other):
     logits, answers, times = OTHERS[other]
     drawn = [*sampled(MarkovModel(logits), answers, seed=5)] * times
     assert not all(
-        each.passed for each in compute_findings(compute_answers_law(TARGET, drawn, WARM))
+        each.passed
+        for each in run_statistical_tests(compute_answer_statistics(TARGET, drawn, WARM))
     )
 
 
 def test_a_token_without_probability_fails_at_once():
     logits = TARGET.logits.clone()
     logits[..., 7] = -torch.inf
-    law = compute_answers_law(MarkovModel(logits), [((3,), (1, 7, 2))], WARM)
-    assert [(each.name, each.passed) for each in compute_findings(law)] == [
+    law = compute_answer_statistics(MarkovModel(logits), [((3,), (1, 7, 2))], WARM)
+    assert [(each.name, each.passed) for each in run_statistical_tests(law)] == [
         ("within the support", False)
     ]
 
@@ -115,7 +116,7 @@ def test_a_token_without_probability_fails_at_once():
 def answering(sample, shift=0):
     """A server that drafts, above 0 by ``sample`` if given; ``shift`` favours a greedy token."""
     numbers = itertools.count()
-    draft = random_markov(VOCAB, seed=2)
+    draft = make_random_markov_model(VOCAB, seed=2)
 
     def answer(body):
         asked = SamplingSettings(temperature=body["temperature"])
@@ -136,7 +137,7 @@ def answering(sample, shift=0):
 
 def lines_of(completions):
     """How the audit of a server ends, line by line."""
-    asked = models.ServerAuditSettings([(3,), (5, 4)], 30, 8, WARM, 0, ())
+    asked = models.ServerAuditRequests([(3,), (5, 4)], 30, 8, WARM, 0, ())
     with serving(completions):
         lines = list(models.audit_server(Server(completions.url, "target"), TARGET, asked))
     return {line.subject: bool(line.passed) for line in lines}
@@ -209,9 +210,9 @@ def test_what_does_not_go_together_is_said_before_anything_is_loaded(arguments, 
 
 
 def test_each_usual_decoder_names_parts_of_the_audit_that_check_what_it_samples():
-    parts = [Part(case.name, tuple) for case in tree_cases("exact")]
+    parts = [AuditPart(case.name, tuple) for case in iter_audit_cases("exact")]
     for name, config in models.parse_decoders(USUAL).items():
-        found = [part.name for part in select_cases(parts, format_case_pattern(config))]
+        found = [part.name for part in select_parts(parts, format_case_pattern(config))]
         assert found, name
         assert all(part.endswith(config.verifier.description) for part in found)
         assert all(part.removeprefix(f"{config.drafter.kind}: ").startswith(config.tree.name)
@@ -221,7 +222,7 @@ def test_each_usual_decoder_names_parts_of_the_audit_that_check_what_it_samples(
 def test_a_pair_that_is_not_there_is_named_before_the_rules_are_enumerated(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(command_line, "rule_parts", None)
+    monkeypatch.setattr(command_line, "iter_rule_parts", None)
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("Why?\n")
     missing = str(tmp_path / "missing")
@@ -235,17 +236,17 @@ def broken():
 
 
 FINE = AuditLine("sd", "enumeration", "error 0", True)
-PARTS = [Part("rule: k_seq", broken), Part("sd", lambda: [FINE])]
+PARTS = [AuditPart("rule: k_seq", broken), AuditPart("sd", lambda: [FINE])]
 
 
 def test_a_fault_is_the_failure_of_its_part_and_the_others_go_on():
-    lines = list(audit_parts(PARTS))
+    lines = list(run_parts_with_progress(PARTS))
     assert [(each.subject, each.passed) for each in lines] == [("rule: k_seq", False), ("sd", True)]
     assert re.fullmatch(r"RuntimeError: no head \(.*test_served.py:[0-9]+\)", lines[0].result)
 
 
 def test_a_line_is_said_on_standard_error_before_the_next_part_begins(capsys):
-    next(audit_parts([Part("sd", lambda: [FINE]), *PARTS]))
+    next(run_parts_with_progress([AuditPart("sd", lambda: [FINE]), *PARTS]))
     assert "sd: error 0" in capsys.readouterr().err
 
 
@@ -255,25 +256,25 @@ def interrupted():
 
 
 def test_what_was_audited_before_an_interrupt_is_printed(monkeypatch, capsys):
-    monkeypatch.setattr(command_line, "list_parts", lambda *_: [Part("sd", interrupted)])
+    monkeypatch.setattr(command_line, "list_named_parts", lambda *_: [AuditPart("sd", interrupted)])
     with pytest.raises(KeyboardInterrupt):
         audit([])
     assert "error 0" in capsys.readouterr().out
 
 
 def test_a_pattern_fits_the_name_with_or_without_its_kind_or_is_told_what_is_near():
-    assert select_cases(PARTS, "k_*") == select_cases(PARTS, "rule: *") == PARTS[:1]
-    assert select_cases(PARTS, None) == PARTS
-    other = Part("eagle: widths 2-1 + k_seq", broken)
-    assert select_cases([*PARTS, other], "*k_seq*") == [PARTS[0], other]
+    assert select_parts(PARTS, "k_*") == select_parts(PARTS, "rule: *") == PARTS[:1]
+    assert select_parts(PARTS, None) == PARTS
+    other = AuditPart("eagle: widths 2-1 + k_seq", broken)
+    assert select_parts([*PARTS, other], "*k_seq*") == [PARTS[0], other]
     with pytest.raises(ValueError, match="fits no part"):
-        select_cases([*PARTS, other], "widths*")  # the trees of draft models alone
+        select_parts([*PARTS, other], "widths*")  # the trees of draft models alone
     with pytest.raises(ValueError, match=naming("--only", "'k_sek'", "k_seq")):
-        select_cases(PARTS, "k_sek")
+        select_parts(PARTS, "k_sek")
 
 
 def test_a_failing_part_ends_with_status_1(monkeypatch, capsys):
-    monkeypatch.setattr(command_line, "rule_parts", lambda: iter(PARTS))
+    monkeypatch.setattr(command_line, "iter_rule_parts", lambda: iter(PARTS))
     for name in ("decoder_parts", "approximate_parts", "beam_parts"):
         monkeypatch.setattr(command_line, name, lambda *_: iter(()))
     assert audit([]) == 1
@@ -354,11 +355,11 @@ def registered(request):
 
 @pytest.mark.parametrize("registered", [right, timid, backwards, misread], indirect=True)
 def test_a_rule_that_registers_is_audited_alone_and_in_decoders(registered):
-    (case,) = [case for case in list_rule_cases() if case.name.startswith("guest")]
-    alone, _ = audit_rule(case)
-    configs = [case.config for case in tree_cases("exact") if case.tree.policy.spec == "2-1"]
+    (case,) = [case for case in iter_rule_cases() if case.name.startswith("guest")]
+    alone, _ = enumerate_rule_error(case)
+    configs = [case.config for case in iter_audit_cases("exact") if case.tree.policy.spec == "2-1"]
     ours = [each for each in configs if each.verifier.name == "guest" and each.heads is None]
-    ends = [enumerate_error(config, CUT)[0] for config in ours]
+    ends = [enumerate_decoder_error(config, CUT)[0] for config in ours]
     if registered is right:
         assert max(alone, *ends) <= TOLERANCE
     else:
@@ -493,7 +494,7 @@ def test_a_prompt_that_cannot_be_decoded_is_a_difference_and_the_others_are_comp
     def answer(decoder, request):
         return None if request.prompt_id == "0" else (1, 2)
 
-    monkeypatch.setattr("spec_bench.audit.models._decode_answer", answer)
+    monkeypatch.setattr("spec_bench.audit.models._decode_greedily", answer)
     make_family(tmp_path)
     paths = [str(tmp_path / name) for name in ("target", "draft")]
     (line,) = audit_pair(*paths, ["The harbour", "The boat"], 1, "sd:2")

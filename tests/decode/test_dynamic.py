@@ -29,7 +29,7 @@ def test_every_trees_laws_are_the_drafts_behind_what_was_committed(name):
                     above = int(tree.parent[row, node])
                     on_it = tree.ancestors[row, above].nonzero().flatten()[1:]
                     prefix = (*before, *tree.tokens[row, on_it].tolist())
-                    wanted = draft.logits[draft.place(prefix)].softmax(-1)
+                    wanted = draft.logits[draft.find_logits_index(prefix)].softmax(-1)
                     place = above - tree.shape.level(level).start
                     if log_q is None and q is None:
                         continue
@@ -66,7 +66,9 @@ def test_a_chain_ends_with_the_first_token_that_the_draft_doubts():
         for row, before in enumerate(said):
             chain = tree.tokens[row, 1:][tree.valid[row, 1:]].tolist()
             sure = [
-                float(draft.logits[draft.place((*before, *chain[:i]))].softmax(-1)[token])
+                float(
+                    draft.logits[draft.find_logits_index((*before, *chain[:i]))].softmax(-1)[token]
+                )
                 for i, token in enumerate(chain)
             ]
             assert all(chance >= 0.4 for chance in sure[:-1])

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 from torch.nn.functional import scaled_dot_product_attention
 
-from spec_bench.audit.catalogue import WARM, tree_cases
-from spec_bench.audit.decoders import enumerate_error
+from spec_bench.audit.catalogue import WARM, iter_audit_cases
+from spec_bench.audit.decoders import enumerate_decoder_error
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.draft.eagle import describe_better_layers
 from spec_bench.draft.eagle_files import EagleShape
@@ -19,7 +19,7 @@ from spec_bench.tree.chain import Chain
 from tests.families import VOCAB, built, tiny_model, tiny_pair
 from tests.heads import HEADS, eagle3_head, eagle_head
 
-CASES = [*tree_cases("exact")]
+CASES = [*iter_audit_cases("exact")]
 (CHAIN,) = [case for case in CASES if case.name.startswith("eagle3: chain 2 + traversal")]
 
 
@@ -32,7 +32,7 @@ def test_all_heads_are_audited_on_every_tree_that_grows_level_by_level():
 
 
 def test_a_prompt_of_one_token_is_continued_exactly():
-    error, _ = enumerate_error(CHAIN.config, WARM, vocab=3, prompt=(1,))
+    error, _ = enumerate_decoder_error(CHAIN.config, WARM, vocab=3, prompt=(1,))
     assert error <= TOLERANCE
 
 
@@ -45,7 +45,7 @@ def test_a_reduced_vocabulary_that_is_not_mapped_back_is_caught():
     def unmap(decoder):
         decoder.policy = Unmapped(2)
 
-    error, _ = enumerate_error(CHAIN.config, WARM, vocab=3, alter=unmap)
+    error, _ = enumerate_decoder_error(CHAIN.config, WARM, vocab=3, alter=unmap)
     assert error > 1e-3
 
 

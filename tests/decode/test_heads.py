@@ -8,10 +8,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from spec_bench.audit.catalogue import tree_cases
-from spec_bench.audit.decoders import enumerate_block, make_random_heads
+from spec_bench.audit.catalogue import iter_audit_cases
+from spec_bench.audit.decoders import enumerate_block_law, make_random_heads
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.audit.toys import MarkovModel, random_markov
+from spec_bench.audit.toys import MarkovModel, make_random_markov_model
 from spec_bench.core.draws import SeededSource
 from spec_bench.core.host_device import CommittedTokens
 from spec_bench.core.tree import Tree, TreeShape
@@ -302,7 +302,7 @@ SETTINGS = {
 }
 CASES = {
     case.name: case.config
-    for case in tree_cases("exact")
+    for case in iter_audit_cases("exact")
     if case.config.drafts == 1 and case.tree.enumerable and case.config.drafter.kind != "redrafter"
 }
 WIDTHS = "widths 2-1, without replacement + recursive_rejection with replacement: false"
@@ -318,7 +318,7 @@ NAMES = (
 
 def draft_of(vocabulary, seed=7):
     known = len(vocabulary.proposes) if vocabulary is not CUT else V
-    chain = random_markov(known, seed)
+    chain = make_random_markov_model(known, seed)
     if vocabulary is CUT:
         chain = MarkovModel(chain.logits)
         chain.logits = chain.logits[..., [0, 2]]
@@ -328,15 +328,18 @@ def draft_of(vocabulary, seed=7):
 @pytest.mark.parametrize("vocabulary", [MAP, NARROW, CUT], ids=["strings", "d2t", "outputs"])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_law_is_the_targets_whatever_the_draft_calls_its_tokens(name, vocabulary):
-    target = random_markov(V, 3)
+    target = make_random_markov_model(V, 3)
     if vocabulary is MAP and "pard" in name:
         with pytest.raises(ValueError, match="a draft with the target's tokenizer"):
             CASES[name].build(target, [draft_of(vocabulary)], COLD).reserve(9)
         return
     for said, settings in SETTINGS.items():
         built = CASES[name].build(target, [draft_of(vocabulary)], settings)
-        got, expected, _ = enumerate_block(
-            built, lambda prefix, length, s=settings: target.law(prefix, length, settings=s)
+        got, expected, _ = enumerate_block_law(
+            built,
+            lambda prefix, length, s=settings: target.compute_continuation_law(
+                prefix, length, settings=s
+            ),
         )
         assert max(abs(got[t] - chance) for t, chance in expected.items()) < TOLERANCE, said
 
@@ -377,15 +380,17 @@ def test_tokens_that_a_recurrent_head_does_not_know_teach_it_nothing():
 def test_heads_that_keep_some_outputs_propose_those_and_the_law_stays(kind):
     config = next(
         case.config
-        for case in tree_cases("exact")
+        for case in iter_audit_cases("exact")
         if case.config.heads == kind and case.tree.enumerable
     )
-    target = random_markov(V, 3)
+    target = make_random_markov_model(V, 3)
     heads = make_random_heads(target, kind, 5)
     cut_output_layers(heads, (0, 2), torch.eye(target.hidden_size, dtype=torch.float64)[:V])
     settings = SETTINGS["temperature"]
     built = config.build(target, [], settings, heads=heads)
-    got, expected, _ = enumerate_block(built, lambda *given: target.law(*given, settings=settings))
+    got, expected, _ = enumerate_block_law(
+        built, lambda *given: target.compute_continuation_law(*given, settings=settings)
+    )
     assert max(abs(got[t] - chance) for t, chance in expected.items()) < TOLERANCE
     x = torch.ones(1, target.hidden_size, dtype=torch.float64)
     if not isinstance(heads, CachedHead):
@@ -421,7 +426,7 @@ def test_a_context_is_respelled_within_its_bound_and_only_grows():
     assert draft.retokenise([0, 1, 2]) == [0, V + 4, V + 2, 2]
     assert draft.retokenise([1, 1, 1]) == [V + 4, V + 2, V + 4, V + 2, V + 4, V + 2]
     wide = MappedModel(
-        random_markov(5, 1), VocabularyMap(MAP.reads, MAP.proposes, {1: (4, 2, 3)}), V
+        make_random_markov_model(5, 1), VocabularyMap(MAP.reads, MAP.proposes, {1: (4, 2, 3)}), V
     )
     assert wide.retokenise([1, 0, 0, 1]) == [1, 0, 0, V + 4, V + 2, V + 3]
     for end in range(5):

@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from spec_bench.audit.catalogue import WARM, tree_cases
-from spec_bench.audit.decoders import enumerate_error
+from spec_bench.audit.catalogue import WARM, iter_audit_cases
+from spec_bench.audit.decoders import enumerate_decoder_error
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.host_device import CommittedTokens
 from spec_bench.core.warp import SamplingSettings
@@ -55,8 +55,8 @@ def test_a_dspark_head_has_exactly_the_chains_law(monkeypatch, tree, gated):
         return dflash_head(hidden, vocab, block=3, markov_rank=2, gated=gated).double()
 
     monkeypatch.setattr(DFlashHead, "make_smallest", smallest)
-    case = next(c for c in tree_cases("exact") if c.name.startswith(tree))
-    error, count = enumerate_error(case.config, WARM, vocab=3)
+    case = next(c for c in iter_audit_cases("exact") if c.name.startswith(tree))
+    error, count = enumerate_decoder_error(case.config, WARM, vocab=3)
     assert error <= TOLERANCE
     assert count > 1
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
-from spec_bench.audit.toys import random_markov
+from spec_bench.audit.toys import make_random_markov_model
 from spec_bench.core.host_device import CommittedTokens
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
@@ -177,7 +177,7 @@ def test_the_text_is_plain_decodings_whatever_is_remembered(width, tmp_path):
 def recycling(*trees, rows=1):
     """After trees of a root and two children, whose best two tokens are known where nodes are."""
     made = lookup.RecyclingDraftState(
-        DraftResources(random_markov(4, seed=0), [], [], None, rows), 2
+        DraftResources(make_random_markov_model(4, seed=0), [], [], None, rows), 2
     )
     for root, children, best in trees:
         tree = Tree(TreeShape((2,), (2,)), torch.tensor(root), "deterministic")

@@ -7,7 +7,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from spec_bench.exchange.read import read_answers
+from spec_bench.exchange.read import read_answer_file
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims import check_general_claims
@@ -177,14 +177,14 @@ def test_a_line_that_cannot_be_right_is_named(choice, said, tmp_path):
     own = {**LINE, "choices": [{**LINE["choices"][0], **choice}]}
     path.write_text("\n" + json.dumps(own) + "\n", encoding="utf-8")
     with pytest.raises(ValueError, match=naming("bad.jsonl", "line 2", *said)):
-        read_answers(path)
+        read_answer_file(path)
 
 
 def test_a_question_that_is_there_twice_is_refused(tmp_path):
     path = peers(tmp_path / "a.jsonl", 0, 20.0)
     path.write_text(path.read_text(encoding="utf-8") * 2, encoding="utf-8")
     with pytest.raises(ValueError, match=naming("line 31", "80", "twice")):
-        read_answers(path)
+        read_answer_file(path)
 
 
 def test_questions_that_one_file_alone_answers_are_named(tmp_path, capsys):
@@ -200,7 +200,7 @@ def test_a_turn_that_raised_is_left_out_and_not_counted_with_the_turn_before(tmp
     path = peers(tmp_path / "a.jsonl", 0, 20.0)
     said = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     said[4]["choices"][0]["turns"][1] = "ERROR"
-    found = read_answers(written(path, *said))
+    found = read_answer_file(written(path, *said))
     assert found.failed == ["84"] and len(found.answers) == 29
 
 

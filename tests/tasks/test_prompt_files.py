@@ -14,7 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from spec_bench.api.jobs import build_overrides
-from spec_bench.audit.__main__ import read_prompts
+from spec_bench.audit.__main__ import complete_options_and_read_task
 from spec_bench.jobs.app import build_job_settings
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.flags import flags_to_overrides
@@ -117,7 +117,7 @@ def test_every_verb_reads_every_form(name, tmp_path, monkeypatch, plain_tokenize
     assert of_job(flags_to_overrides("run", ["--data", file])) == expected
     assert of_job([*search, *flags_to_overrides("recommend", ["--data", file])]) == expected
     assert of_job(build_overrides([], {"data": file})) == expected
-    audited = read_prompts(parse_options("check decoders", ["--prompts", file]))
+    audited = complete_options_and_read_task(parse_options("check decoders", ["--prompts", file]))
     assert audited.encode_all(audited.examples(), plain_tokenizer) == expected
 
 

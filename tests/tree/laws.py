@@ -8,7 +8,7 @@ import torch
 
 from spec_bench.audit.catalogue import WARM
 from spec_bench.audit.decoders import enumerate_outcomes, make_random_heads
-from spec_bench.audit.toys import random_markov
+from spec_bench.audit.toys import make_random_markov_model
 from spec_bench.core.host_device import CommittedTokens
 from spec_bench.decode.beam_decoder import BeamDecoder
 from spec_bench.decode.config import is_compatible
@@ -45,7 +45,7 @@ def bed(tree, settings, kind="", rows=1):
     (plan, *_) = drafter[kind].audit_cases(tree.drafts)
     models = [random_history(tree.vocab, seed) for seed in range(tree.drafts)]
     logits = partial(_behind, models, tree.prompt)
-    target, heads = random_markov(tree.vocab, seed=0), None
+    target, heads = make_random_markov_model(tree.vocab, seed=0), None
     if drafter[kind].heads is not None:
         heads = make_random_heads(target, kind, seed=0)
         logits = partial(_guessed, target, heads, tree.prompt)
@@ -59,13 +59,15 @@ def bed(tree, settings, kind="", rows=1):
 
 
 def _behind(models, prompt, path, draft):
-    return models[draft].logits[models[draft].place((*prompt, *path))]
+    return models[draft].logits[models[draft].find_logits_index((*prompt, *path))]
 
 
 def _hidden(target, said):
     """[T, D] hidden states of the target."""
     tokens, places = torch.tensor([said]), torch.arange(len(said))[None]
-    states = torch.nn.functional.one_hot(target.state(tokens, places), target.hidden_size)
+    states = torch.nn.functional.one_hot(
+        target.number_hidden_states(tokens, places), target.hidden_size
+    )
     return states[0].double()
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from spec_bench.audit.catalogue import SETTINGS, WARM, tree_cases
-from spec_bench.audit.decoders import FALSE_ALARM_RATE, enumerate_error
+from spec_bench.audit.catalogue import SETTINGS, WARM, iter_audit_cases
+from spec_bench.audit.decoders import FALSE_ALARM_RATE, enumerate_decoder_error
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.draws import SeededSource
 from spec_bench.decode.config import read_decoder
@@ -98,7 +98,7 @@ def test_stochastic_beams_are_drawn_by_their_definitions_law(width, depth, vocab
     assert len(likely) > 5
 
 
-@pytest.mark.parametrize("case", tree_cases("exact_beam"), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", iter_audit_cases("exact_beam"), ids=lambda case: case.name)
 def test_draft_beams_are_drawn_out_of_all_that_continue_the_layer_above(case):
     found = laws.drafted_beams(case.config, case.tree)
     defined = laws.defined(DEFINITIONS[case.tree.policy.name], case.tree, WARM)
@@ -184,7 +184,7 @@ WRONG = [
 
 def error_of(tree, verifier, alter):
     given = {"name": "altered", "drafter": LM, "tree": tree, "verifier": verifier}
-    return enumerate_error(read_decoder(given, WARM), WARM, vocab=3, seed=3, alter=alter)[0]
+    return enumerate_decoder_error(read_decoder(given, WARM), WARM, vocab=3, seed=3, alter=alter)[0]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,9 @@ def test_no_tree_of_so_many_nodes_has_more_of_the_drafts_probability():
     every = [path for depth in (1, 2, 3) for path in product(range(3), repeat=depth)]
     tree = planted(BestNodes(6, 3, 6), model, PROMPTS)
     for row, prompt in enumerate(PROMPTS):
-        laws = {path: model.law(prompt, len(path), WARM)[path] for path in every}
+        laws = {
+            path: model.compute_continuation_law(prompt, len(path), WARM)[path] for path in every
+        }
         assert nodes_of(forest(tree, row)) == sorted(sorted(every, key=laws.get)[-6:])
 
 
@@ -254,7 +256,7 @@ def heap_tree(model, prompt, noise, total):
     """DySpec's Algorithm: pop the best slot, draw into it, open the slots below and beside it."""
 
     def order(path):
-        log_q = model.logits[model.place((*prompt, *path))].log_softmax(-1)
+        log_q = model.logits[model.find_logits_index((*prompt, *path))].log_softmax(-1)
         ranked = (log_q + noise[len(path)]).sort(descending=True).indices.tolist()
         return [(token, math.exp(float(log_q[token]))) for token in ranked]
 

@@ -10,10 +10,10 @@ import torch
 from spec_bench.audit import beams
 from spec_bench.audit.beams import (
     THRESHOLDS,
-    audit_counts,
-    audit_layers,
-    compute_count_error,
+    compute_accepted_count_error,
     compute_layer_error,
+    enumerate_accepted_counts_error,
+    enumerate_beam_layers_error,
     iter_layer_cases,
 )
 from spec_bench.audit.rules import TOLERANCE
@@ -118,7 +118,7 @@ def test_a_layer_is_filled_up_from_the_residual_and_then_from_p():
 
 
 def test_a_layers_beams_are_independent_draws_from_the_beam_law():
-    error, cases = audit_layers()
+    error, cases = enumerate_beam_layers_error()
     assert error <= TOLERANCE
     assert cases > 500
 
@@ -130,7 +130,7 @@ def test_a_layer_of_a_given_width_is_exact(width, monkeypatch):
 
 
 def test_the_width_recursion_counts_as_the_trials_do():
-    error, _ = audit_counts()
+    error, _ = enumerate_accepted_counts_error()
     assert error <= TOLERANCE
 
 
@@ -172,9 +172,9 @@ def _subtracts_twice(alpha):
 
 @pytest.mark.parametrize("broken", [_forgets_nobody, _subtracts_twice])
 def test_a_wrong_width_recursion_is_caught(broken):
-    errors = (compute_count_error(case, 3, broken) for case in iter_layer_cases())
+    errors = (compute_accepted_count_error(case, 3, broken) for case in iter_layer_cases())
     assert any(error > 0.01 for error in errors)
 
 
 def test_cases_cover_rejected_parents():
-    assert {bool(case.stands.all()) for case in iter_layer_cases()} == {True, False}
+    assert {bool(case.has_accepted_parent.all()) for case in iter_layer_cases()} == {True, False}

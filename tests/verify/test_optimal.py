@@ -8,13 +8,13 @@ import torch
 from scipy.optimize import linprog
 
 from scripts.check.acceptance_bound import bound_iid, bound_without_replacement
-from spec_bench.audit.rules import enumerate_children, list_rule_cases
+from spec_bench.audit.rules import enumerate_children, iter_rule_cases
 from spec_bench.decode.config import read_decoder
 from spec_bench.verify import optimal as optimal_rule
 from spec_bench.verify.optimal import EPS, optimal, plan_choice, remove_best_tokens
 from spec_bench.verify.rules import optimal_rho
 
-CASES = {case.name: case for case in list_rule_cases()}
+CASES = {case.name: case for case in iter_rule_cases()}
 IID = CASES["optimal, i.i.d."]
 TOP = CASES["top_and_sample, top and sampled, 1 drawn"]
 

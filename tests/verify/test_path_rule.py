@@ -8,24 +8,24 @@ import torch
 from spec_bench.audit.rules import (
     TOLERANCE,
     PrefixTables,
-    audit_path,
     compute_last_node_law,
-    enumerate_path_error,
+    compute_path_rule_error,
+    enumerate_path_rule_error,
     enumerate_trees,
-    list_path_cases,
-    make_random_tables,
+    iter_path_rule_cases,
+    make_random_prefix_tables,
 )
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.verify import device_walk, path_rule
 from spec_bench.verify.path_rule import PathVerdict, sort_post_order, traversal
 from spec_bench.verify.rules import naive, recursive_rejection
 
-CASES = {name: (judge, law) for name, judge, law in list_path_cases()}
+CASES = {name: (judge, law) for name, judge, law in iter_path_rule_cases()}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_blocks_have_the_targets_law_under_models_that_forget_nothing(name):
-    error, cases = audit_path(*CASES[name])
+    error, cases = enumerate_path_rule_error(*CASES[name])
     assert error <= TOLERANCE
     assert cases == 15
 
@@ -61,14 +61,14 @@ def test_traversal_accepts_no_less_than_rejection_from_the_root_down(count):
     for seed in range(count):
         widths = ((2, 1, 1), (2, 2), (1, 1, 1), (3, 1), (2,))[seed % 5]
         law = ("iid", "without_replacement")[seed // 5 % 2]
-        tables = make_random_tables(2 if len(widths) == 3 else 3, len(widths), seed)
+        tables = make_random_prefix_tables(2 if len(widths) == 3 else 3, len(widths), seed)
         rejection = partial(recursive_rejection, replacement=law == "iid")
         plain = top_down(enumerate_trees(tables, widths, law), rejection)
         assert accepted_tokens(traversal, tables, widths, law) >= plain - 1e-12
 
 
 def test_one_hot_proposals_gain_nothing():
-    tables = make_random_tables(3, 2, seed=5)
+    tables = make_random_prefix_tables(3, 2, seed=5)
     trees = enumerate_trees(tables, (2, 2), "deterministic")
     same = accepted_tokens(traversal, tables, (2, 2), "deterministic")
     assert same == pytest.approx(top_down(trees, naive), abs=1e-12)
@@ -132,7 +132,9 @@ def first_failure(tree, p):
 
 def test_a_wrong_end_of_the_block_is_caught():
     assert (
-        enumerate_path_error(first_failure, make_random_tables(2, 3, seed=1), (1, 1, 1), "iid")
+        compute_path_rule_error(
+            first_failure, make_random_prefix_tables(2, 3, seed=1), (1, 1, 1), "iid"
+        )
         > 0.01
     )
 
@@ -157,7 +159,7 @@ def test_wrong_siblings_are_caught(monkeypatch, wrong, law):
         path_rule, "list_children", lambda tree, **more: wrong(tree, *right(tree, **more))
     )
     found = [
-        enumerate_path_error(traversal, make_random_tables(3, 1, seed), (2,), law)
+        compute_path_rule_error(traversal, make_random_prefix_tables(3, 1, seed), (2,), law)
         for seed in range(5)
     ]
     assert max(found) > 1e-3
@@ -172,7 +174,7 @@ def closed(tree, p):
 
 @pytest.mark.parametrize("law", ["iid", "without_replacement", "deterministic"])
 def test_the_closed_form_is_the_loop_with_absent_nodes_at_its_end(law):
-    trees = enumerate_trees(make_random_tables(2, DEPTH, 7), (1,) * DEPTH, law)
+    trees = enumerate_trees(make_random_prefix_tables(2, DEPTH, 7), (1,) * DEPTH, law)
     tree = trees.tree
     length = (3 * torch.arange(len(tree.tokens)) + 2) % (DEPTH + 1)
     tree.valid &= torch.arange(DEPTH + 1) <= length.unsqueeze(1)
@@ -188,7 +190,7 @@ def test_the_closed_form_is_the_loop_with_absent_nodes_at_its_end(law):
 
 
 def test_a_token_that_the_target_never_says_ends_all_behind_it():
-    trees = enumerate_trees(make_random_tables(2, 2, 1), (1, 1), "iid")
+    trees = enumerate_trees(make_random_prefix_tables(2, 2, 1), (1, 1), "iid")
     p = torch.zeros_like(trees.p)
     p[..., 0] = 1.0  # token 1 has no chance, wherever it stands
     success = closed(trees.tree, p).success

@@ -128,11 +128,11 @@ class Cell:
     def read(cls, settings: Mapping[str, Any], sampling: SamplingSettings | None = None) -> Cell:
         """Returns a cell of a decoder's resolved mapping."""
         # What a decoder may contain is known only where decoders are, which needs torch.
-        from spec_bench.audit.decoders import check_exact
+        from spec_bench.audit.decoders import refuse_inexact_rule
         from spec_bench.decode.config import read_decoder
 
         config = read_decoder(settings, sampling)
-        check_exact(config.verifier, config.tree.name)
+        refuse_inexact_rule(config.verifier, config.tree.name)
         return cls(config, settings)
 
     @property
