@@ -39,7 +39,11 @@ def main(options: Namespace) -> None:
 def _fit_and_print(job_words: Sequence[str], width: int, tree_sizes: Sequence[int]) -> None:
     from spec_bench.jobs.app import build_job_settings
     from spec_bench.jobs.config.compose import compose_config
-    from spec_bench.tree.node_list import build_sequoia_list, compute_expected_accepted_tokens, pool_rising_rates
+    from spec_bench.tree.node_list import (
+        build_sequoia_list,
+        compute_expected_accepted_tokens,
+        pool_rising_rates,
+    )
 
     settings = build_job_settings(
         compose_config([*job_words, "sink=quiet", f"cells=[rsd_c:{width}]"])
