@@ -267,13 +267,13 @@ def enumerate_block_law(
         return {tokens + continuation: chance for continuation, chance in continuations.items()}
 
     request = Request("audit", prompt, length)
-    got, count = enumerate_iteration_law(
+    enumerated_law, count = enumerate_iteration_law(
         decoder,
         request,
         lambda row: tuple(row.tokens[len(prompt) :]),
         continue_tokens,
     )
-    return got, law(prompt, length), count
+    return enumerated_law, law(prompt, length), count
 
 
 def enumerate_differences(
@@ -289,10 +289,10 @@ def enumerate_differences(
     the outcomes. Needs a small tree and the ``probability_dtype`` float64.
     """
     decoder, target = make_markov_decoder(config, settings, vocab=vocab, seed=seed, alter=alter)
-    got, expected_law, count = enumerate_block_law(
+    enumerated_law, expected_law, count = enumerate_block_law(
         decoder, partial(target.compute_continuation_law, settings=settings), prompt
     )
-    return [abs(got[tokens] - chance) for tokens, chance in expected_law.items()], count
+    return [abs(enumerated_law[tokens] - chance) for tokens, chance in expected_law.items()], count
 
 
 def enumerate_decoder_error(

@@ -138,7 +138,7 @@ class FeatureHead(CachedHead):
     def compute_outputs(
         self,
         feature: Tensor,
-        embedded: Tensor,
+        embeddings: Tensor,
         positions: Tensor,
         attend: AttentionFunction,
     ) -> Tensor:

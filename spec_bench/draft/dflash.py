@@ -248,12 +248,12 @@ class DFlashHead(CachedHead):
 
     @classmethod
     def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> DFlashHead:
-        renamed, ids = eagle_files.rename_weights_and_read_ids(weights)
+        our_weights, ids = eagle_files.rename_weights_and_read_ids(weights)
         # Which proposals are worth verifying is the policy's to say here.
-        renamed = {
-            name: tensor for name, tensor in renamed.items() if "confidence_head." not in name
+        our_weights = {
+            name: tensor for name, tensor in our_weights.items() if "confidence_head." not in name
         }
-        return load_weights(cls(read_dflash_shape(renamed, config), ids), renamed)
+        return load_weights(cls(read_dflash_shape(our_weights, config), ids), our_weights)
 
     def to_public_checkpoint(self) -> PublicCheckpoint:
         """Returns file name, weights and config as z-lab's heads have them."""

@@ -63,11 +63,11 @@ class _HeadAsModel:
         cache.begin(WritePlan(row, starts, tokens.shape[1], visible.shape[2]))
         mask = visible.unsqueeze(1)
 
-        embedded = self._head.get_embeddings(tokens, self._target.embed)
+        embeddings = self._head.get_embeddings(tokens, self._target.embed)
         if self._zero_first:
-            embedded = embedded * (positions > 0).unsqueeze(-1)
+            embeddings = embeddings * (positions > 0).unsqueeze(-1)
         output = self._head.compute_outputs(
-            self._feature, embedded, positions, make_cache_attention(cache, mask)
+            self._feature, embeddings, positions, make_cache_attention(cache, mask)
         )
         return ForwardOutput(output.new_empty(0), output)
 
@@ -309,7 +309,7 @@ def measure_agreements(
     )
     assert hidden is not None
     states = dict(zip(places, hidden[:, :-1].chunk(len(places), dim=-1), strict=True))
-    embedded = head.get_embeddings(ids[:, 1:], target.embed)
+    embeddings = head.get_embeddings(ids[:, 1:], target.embed)
 
     def attend(
         layer: int,
@@ -324,10 +324,10 @@ def measure_agreements(
     shares = {}
     for name, layers in readings.items():
         head_input = torch.cat([states[state_index] for state_index in layers], dim=-1).to(
-            embedded.dtype
+            embeddings.dtype
         )
         output = head.compute_outputs(
-            head.fuse_hidden_states(head_input), embedded, positions[:, :-1], attend
+            head.fuse_hidden_states(head_input), embeddings, positions[:, :-1], attend
         )
         guesses = head.compute_logits(output, target.project, target.vocab_size)[0].argmax(-1)
         agrees = guesses == logits[0, 1:].argmax(-1)

@@ -179,20 +179,20 @@ def rename_weights_and_read_ids(
     """Renames weights of any family to our names; also returns the target ids of the head's tokens,
     [V'] int64, None if it knows all. Raises UsageError if the two maps of the vocabulary differ.
     """
-    renamed = {}
+    our_weights = {}
     for name, tensor in weights.items():
         for prefix in _PREFIXES:
             name = name.removeprefix(prefix)
-        renamed[name.replace("midlayer.", "layers.0.", 1)] = tensor
-    offset = renamed.pop("d2t", None)
-    known_mask = renamed.pop("t2d", None)
-    renamed = {
-        name: part for name, part in renamed.items() if not name.endswith("rotary_emb.inv_freq")
+        our_weights[name.replace("midlayer.", "layers.0.", 1)] = tensor
+    offset = our_weights.pop("d2t", None)
+    known_mask = our_weights.pop("t2d", None)
+    our_weights = {
+        name: part for name, part in our_weights.items() if not name.endswith("rotary_emb.inv_freq")
     }
     if offset is None:
         if known_mask is None or bool(known_mask.bool().all()):
-            return renamed, None
-        return renamed, known_mask.bool().nonzero().squeeze(1)
+            return our_weights, None
+        return our_weights, known_mask.bool().nonzero().squeeze(1)
     ids = torch.arange(len(offset)) + offset.long()
     if len(ids.unique()) < len(ids) or int(ids.min()) < 0:
         raise UsageError("draft head: d2t maps two draft tokens to one target token")
@@ -200,7 +200,7 @@ def rename_weights_and_read_ids(
         known_mask.bool().nonzero().squeeze(1), ids.sort().values
     ):
         raise UsageError("draft head: d2t and t2d name different tokens")
-    return renamed, ids
+    return our_weights, ids
 
 
 def with_vocabulary_maps(

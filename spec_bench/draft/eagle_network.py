@@ -37,18 +37,18 @@ class EagleHead(FeatureHead):
     def compute_outputs(
         self,
         feature: Tensor,
-        embedded: Tensor,
+        embeddings: Tensor,
         positions: Tensor,
         attend: AttentionFunction,
     ) -> Tensor:
         rotation = self.compute_rotation(positions)
-        x, z = self.join_inputs(feature, embedded)
+        x, z = self.join_inputs(feature, embeddings)
         for block in self.layers:
             x = block(x, rotation, attend, z)
             z = None
         return x
 
-    def join_inputs(self, feature: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
+    def join_inputs(self, feature: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor | None]:
         """Joins feature and embedding into the first block's residual input [R, T, D] and the input
         of its attention, None if it is the same.
         """
@@ -85,18 +85,18 @@ class EagleHead(FeatureHead):
 
     @classmethod
     def from_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> EagleHead:
-        renamed, ids = eagle_files.rename_weights_and_read_ids(weights)
-        shape = read_eagle_shape(cls.version, renamed, config)
+        our_weights, ids = eagle_files.rename_weights_and_read_ids(weights)
+        shape = read_eagle_shape(cls.version, our_weights, config)
         if ids is not None and int(ids.max()) >= shape.vocab:
             shape = replace(shape, vocab=int(ids.max()) + 1)
         if not shape.own_inputs:
-            renamed.pop("embed_tokens.weight", None)  # the target's own is used
-        elif "embed_tokens.weight" not in renamed:
+            our_weights.pop("embed_tokens.weight", None)  # the target's own is used
+        elif "embed_tokens.weight" not in our_weights:
             raise UsageError(
                 f"EAGLE head of width {shape.width} on hidden states of {shape.hidden}: its file "
                 "must hold embed_tokens.weight"
             )
-        return load_weights(cls(shape, ids), renamed)
+        return load_weights(cls(shape, ids), our_weights)
 
     def to_public_checkpoint(self) -> PublicCheckpoint:
         return eagle_files.build_eagle_checkpoint(
@@ -115,8 +115,8 @@ class Eagle1Head(EagleHead):
         super().__init__(shape, ids, blocks)
         self.fc = nn.Linear(2 * shape.width, shape.width, bias=shape.fc_bias)
 
-    def join_inputs(self, feature: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
-        projected: Tensor = self.fc(torch.cat([embedded, feature], dim=-1))
+    def join_inputs(self, feature: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor | None]:
+        projected: Tensor = self.fc(torch.cat([embeddings, feature], dim=-1))
         return projected, projected
 
     @classmethod
@@ -149,10 +149,10 @@ class Eagle3Head(EagleHead):
     def hidden_input_width(self) -> int:
         return 3 * self.shape.hidden
 
-    def join_inputs(self, feature: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
+    def join_inputs(self, feature: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor | None]:
         first_block: Any = self.layers[0]
         normed_feature = first_block.hidden_norm(feature)
-        z = torch.cat([first_block.input_layernorm(embedded), normed_feature], dim=-1)
+        z = torch.cat([first_block.input_layernorm(embeddings), normed_feature], dim=-1)
         return normed_feature if self.shape.norm_before_residual else feature, z
 
     def fuse_hidden_states(self, hidden: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ class MedusaHeads(DraftHeads):
         """Returns logits [..., K, V] of the target's last hidden states [..., D]."""
         return torch.stack([head(x) for head in self.heads], dim=-2)
 
-    def iter_guess_logits(self, hidden: Tensor, embedded: Tensor) -> Iterator[Tensor]:
+    def iter_guess_logits(self, hidden: Tensor, embeddings: Tensor) -> Iterator[Tensor]:
         """Yields logits of each head; they do not look at the tokens in between."""
         for head in self.heads:
             yield head(hidden)

@@ -104,11 +104,11 @@ def rename_to_head_weights(
         if weight.element_size() < 2:
             raise UsageError(f"MTP head: {name} is quantised ({weight.dtype}): not supported")
     parts = get_family_tensor_names(config).parts
-    renamed = {}
+    head_weights_by_name = {}
     for name, weight in weights.items():
         part, _, leaf = name.rpartition(".")
-        renamed[f"{parts[part]}.{leaf}" if part in parts else f"block.{name}"] = weight
-    return _join_experts(renamed, head_weights)
+        head_weights_by_name[f"{parts[part]}.{leaf}" if part in parts else f"block.{name}"] = weight
+    return _join_experts(head_weights_by_name, head_weights)
 
 
 def rename_to_family_weights(
@@ -118,11 +118,13 @@ def rename_to_family_weights(
     names = get_family_tensor_names(config)
     prefix = names.prefix.format(config["num_hidden_layers"])
     family_names = {ours: name for name, ours in names.parts.items()}
-    renamed = {}
+    family_weights = {}
     for name, weight in weights.items():
         part, _, leaf = name.partition(".")
-        renamed[prefix + (leaf if part == "block" else f"{family_names[part]}.{leaf}")] = weight
-    return renamed
+        family_weights[prefix + (leaf if part == "block" else f"{family_names[part]}.{leaf}")] = (
+            weight
+        )
+    return family_weights
 
 
 def _find_tensor_files(folder: Path) -> dict[str, Path]:
@@ -233,11 +235,11 @@ class MtpHead(FeatureHead):
     def compute_outputs(
         self,
         feature: Tensor,
-        embedded: Tensor,
+        embeddings: Tensor,
         positions: Tensor,
         attend: AttentionFunction,
     ) -> Tensor:
-        parts = [self.enorm(embedded), self.hnorm(feature)]
+        parts = [self.enorm(embeddings), self.hnorm(feature)]
         z = self.eh_proj(torch.cat(parts[::-1] if self.hidden_first else parts, dim=-1))
         output = self.block(
             z,

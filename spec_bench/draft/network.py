@@ -43,7 +43,7 @@ class DraftHeads(nn.Module, ABC):
         """Makes a cache of its own for ``rows`` sequences of up to ``slots`` tokens."""
         raise NotImplementedError
 
-    def iter_guess_logits(self, hidden: Tensor, embedded: Tensor) -> Iterator[Tensor]:
+    def iter_guess_logits(self, hidden: Tensor, embeddings: Tensor) -> Iterator[Tensor]:
         """Yields the logits [N, V] of guess 1, 2, ..., K in training, from the target's last hidden
         states [N, D] and embeddings of the right tokens t + 1..t + K [N, K, D]. Heads that learn
         from whole sequences do without it.

@@ -89,13 +89,13 @@ class RecurrentHead(DraftHeads):
             features = self.input_proj(features)
         return self.lm_head(features)
 
-    def iter_guess_logits(self, hidden: Tensor, embedded: Tensor) -> Iterator[Tensor]:
+    def iter_guess_logits(self, hidden: Tensor, embeddings: Tensor) -> Iterator[Tensor]:
         """Yields each guess's logits; the state reads the right tokens, not the head's own guesses
         (teacher forcing).
         """
         state = torch.zeros_like(hidden)
-        for guess in range(embedded.shape[1]):
-            state = self.update_state(state, embedded[:, guess])
+        for guess in range(embeddings.shape[1]):
+            state = self.update_state(state, embeddings[:, guess])
             yield self(hidden, state)
 
     @classmethod
@@ -129,8 +129,8 @@ class RecurrentHead(DraftHeads):
             bool(config.get("rnn", False)),
             None if width == 2 * config["hidden_size"] else width,
         )
-        renamed, ids = rename_weights_and_read_ids(weights)
-        return load_weights(cls(shape, ids), renamed)
+        our_weights, ids = rename_weights_and_read_ids(weights)
+        return load_weights(cls(shape, ids), our_weights)
 
     def to_public_checkpoint(self) -> PublicCheckpoint:
         config = {
