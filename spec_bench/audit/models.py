@@ -286,7 +286,9 @@ def audit_pair(
         vocab = len(tokenizer)
     ids = _encode_prompts(prompts, tokenizer)
     requests = _make_requests(ids, max_new_tokens, find_end_token_ids(tokenizer))
-    return _iter_pair_lines(ModelSpec(target_path), ModelSpec(draft_path), vocab, requests, configs)
+    return _iter_decoder_agreement_lines(
+        ModelSpec(target_path), ModelSpec(draft_path), vocab, requests, configs
+    )
 
 
 def _iter_decoder_agreement_lines(

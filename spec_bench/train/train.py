@@ -121,7 +121,7 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
     """
     check_training_data(settings)
     request = settings.asked
-    sink = build_wandb_sink(request.sink.wandb, settings.folder)
+    sink = build_wandb_sink(request.sink.wandb, settings.checkpoint_folder)
     processes = make_accelerator(settings.pair.specs[0].device)
     if request.engine.threads is not None:
         torch.set_num_threads(request.engine.threads)
