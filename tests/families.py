@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import build_decoder, read_decoder, resolve_spec
+from spec_bench.decode.config import apply_tree_shorthand, build_decoder, read_decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model_spec import COMPILERS
 from spec_bench.records.types import Request
@@ -93,7 +93,7 @@ def decoder_settings(name, spec=None):
     settings = copy.deepcopy(config_of(name))
     if settings["tree"]["policy"] == "fitted_list":  # a job fills it in, from what was measured
         settings["tree"] |= {"nodes": FITTED, "total": len(FITTED)}
-    return resolve_spec(settings, spec)
+    return apply_tree_shorthand(settings, spec)
 
 
 def built(name, pair, sampling=WARM, rows=1, spec=None, **changes):

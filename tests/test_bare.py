@@ -30,14 +30,14 @@ for layer in ("core", "engine", "draft", "tree", "verify", "decode"):
         importlib.import_module(module.name)
 
 import spec_bench.train.training_heads  # as scripts/gpu/heads.py does
-from spec_bench.decode.config import read_decoder, resolve_spec
+from spec_bench.decode.config import read_decoder, apply_tree_shorthand
 chain = {
     "name": "sd",
     "drafter": {"kind": "language_model"},
     "tree": {"policy": "chain"},
     "verifier": {"rule": "recursive_rejection", "replacement": False},
 }
-print(read_decoder(resolve_spec(chain, 3)).spec)
+print(read_decoder(apply_tree_shorthand(chain, 3)).spec)
 """
 
 

@@ -37,7 +37,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.plain import COMPILE
-from spec_bench.engine.products import store_column_major
+from spec_bench.engine.products import store_weights_by_column
 from spec_bench.metrics import CellRecords, metric
 from spec_bench.records.types import Generation, Request
 
@@ -58,7 +58,7 @@ def opt_pair(how: str = "none", by_columns: bool = True) -> Models:
     draft = OPTForCausalLM(shallow).eval()
     draft.load_state_dict(target.state_dict(), strict=False)
     if by_columns:
-        store_column_major(target), store_column_major(draft)
+        store_weights_by_column(target), store_weights_by_column(draft)
     cpu = torch.device("cpu")
     return tuple(HuggingFaceModel(m, config.vocab_size, cpu, how) for m in (target, draft))
 

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from spec_bench.engine import hugging_face
 from spec_bench.engine.attention import NAME, grouped_attention, install_attention
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.model import synchronise
-from spec_bench.engine.tree_pass import run_pending
+from spec_bench.engine.model import wait_for_device
+from spec_bench.engine.tree_pass import run_causal_tokens
 from spec_bench.system.files import write_text
 
 HEADS, WIDTH = 9, 64
@@ -56,10 +56,10 @@ def seconds(model: HuggingFaceModel, cache: object, slots: int, tokens: int, way
     given = torch.ones((1, tokens), dtype=torch.long, device=model.device)
     model.module.set_attn_implementation(way[0])
     with patch.object(hugging_face, "FROM", way[1]):
-        synchronise(model.device)
+        wait_for_device(model.device)
         began = time.perf_counter()
-        run_pending(model, cache, [slots], given)
-        synchronise(model.device)
+        run_causal_tokens(model, cache, [slots], given)
+        wait_for_device(model.device)
     return time.perf_counter() - began
 
 

@@ -25,7 +25,7 @@ from scripts.bench.engine import PAIRS, random_requests
 from scripts.family.embedded_pair import SPECS, decoder, embedded_requests
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
-from spec_bench.engine.model import synchronise
+from spec_bench.engine.model import wait_for_device
 from spec_bench.engine.plain import COMPILE
 from spec_bench.records.types import Request
 
@@ -53,10 +53,10 @@ class Sections:
         inner: Callable[..., Any] = getattr(owner, name)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            synchronise(self._device)
+            wait_for_device(self._device)
             start_s = time.perf_counter()
             result = inner(*args, **kwargs)
-            synchronise(self._device)
+            wait_for_device(self._device)
             self.seconds[section] += time.perf_counter() - start_s
             return result
 

@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.core.draws import SeededSource
 from spec_bench.core.tree import Tree
-from spec_bench.core.warp import SamplingSettings, log_probs
+from spec_bench.core.warp import SamplingSettings, warped_log_probs
 from spec_bench.decode.config import DecoderConfig, read_decoder
-from spec_bench.engine.model import synchronise
+from spec_bench.engine.model import wait_for_device
 from spec_bench.tree.base import GrownTree
 from spec_bench.verify.base import TreeVerifier
 from spec_bench.verify.optimal import optimal, top_and_sample
@@ -83,7 +83,7 @@ def walk_of(
     tree = Tree(shape, root, tree_policy.siblings(WARM))
     target, draft = logits(rows, shape.size, vocab, device=device)
     for level in range(shape.depth):
-        scores = log_probs(draft[:, shape.level(level)].unsqueeze(2), WARM)
+        scores = warped_log_probs(draft[:, shape.level(level)].unsqueeze(2), WARM)
         tree_policy.grow_level(tree, scores, draws)
     rule, merge = verifier.judge(shape.depth), tree_policy.merge_copies
     return lambda: verifier.walk(ScoredTree(tree, target, WARM, draws, merge), rule)
@@ -115,10 +115,10 @@ def medians(
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(turns + 1):
         for name, work in works.items():
-            synchronise(device)
+            wait_for_device(device)
             start_s = now_s()
             work()
-            synchronise(device)
+            wait_for_device(device)
             seconds[name].append(now_s() - start_s)
     return [1e3 * statistics.median(found[1:]) for found in seconds.values()]
 

@@ -25,8 +25,8 @@ from spec_bench.core.draws import SeededSource
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.model import synchronise
-from spec_bench.engine.products import store_column_major
+from spec_bench.engine.model import wait_for_device
+from spec_bench.engine.products import store_weights_by_column
 from spec_bench.engine.tree_pass import run_nodes
 from spec_bench.system.files import write_csv
 from spec_bench.tree.widths import IidPaths
@@ -54,7 +54,7 @@ def model_of(vocab: int, options: argparse.Namespace) -> HuggingFaceModel:
     device = torch.device(options.device)
     with torch.device(device):
         module = LlamaForCausalLM(config).to(getattr(torch, options.dtype)).eval()
-    store_column_major(module)
+    store_weights_by_column(module)
     return HuggingFaceModel(module, vocab, device)
 
 
@@ -74,7 +74,7 @@ def call(model: HuggingFaceModel, point: Mapping[str, int]) -> Callable[[], None
     @torch.inference_mode()
     def run() -> None:
         run_nodes(model, cache, tree, lengths, slice(0, nodes))
-        synchronise(model.device)
+        wait_for_device(model.device)
 
     return run
 

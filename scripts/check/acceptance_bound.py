@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from scripts.family.embedded_pair import EMBEDDED
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import build_decoder, resolve_spec
+from spec_bench.decode.config import apply_tree_shorthand, build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
 from spec_bench.records.types import Request
 from spec_bench.verify.optimal import sort_by_ratio
@@ -104,7 +104,7 @@ def main() -> None:
     tokenizer = load_tokenizer(options.target)
     lines = (EMBEDDED / "tasks" / "xsum.jsonl").read_text(encoding="utf-8").splitlines()
     sampling = SamplingSettings(temperature=options.temperature)
-    plain = build_decoder(resolve_spec(PLAIN, None), target, [], sampling)
+    plain = build_decoder(apply_tree_shorthand(PLAIN, None), target, [], sampling)
     p, q = [], []
     for line in lines[: options.prompts]:
         prompt = tokenizer(f"Article: {json.loads(line)['document']}\nSummary:")["input_ids"]

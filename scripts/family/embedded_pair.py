@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import AnyDecoder, build_decoder, resolve_spec
+from spec_bench.decode.config import AnyDecoder, apply_tree_shorthand, build_decoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.loop import IterationCounts
 from spec_bench.engine.cache import CachePool
@@ -73,7 +73,7 @@ def decoder(
     """A decoder of ``conf/decoder`` with the benchmark's tree."""
     settings = yaml.safe_load((ROOT / "conf" / "decoder" / f"{name}.yaml").read_text())
     drafts = [] if settings["drafter"]["kind"] in ("lookup", "first_match") else [models[1]]
-    spec = resolve_spec(settings, SPECS.get(name))
+    spec = apply_tree_shorthand(settings, SPECS.get(name))
     return build_decoder(spec, models[0], drafts, sampling, 1, pool)
 
 

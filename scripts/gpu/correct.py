@@ -37,10 +37,10 @@ from scripts.family.embedded_pair import (
 from spec_bench.audit.decoders import FALSE_ALARM_RATE, sample_decoder_p_value
 from spec_bench.audit.models import find_first_difference
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import AnyDecoder, read_decoder, resolve_spec
+from spec_bench.decode.config import AnyDecoder, apply_tree_shorthand, read_decoder
 from spec_bench.draft.heads import load_heads
 from spec_bench.engine.cache import CachePool
-from spec_bench.engine.generate import Assistance, generate
+from spec_bench.engine.generate import Assistance, run_generate
 from spec_bench.records.types import Request
 from spec_bench.settings.fields import one_line
 from spec_bench.system.files import read_csv, write_csv
@@ -102,7 +102,7 @@ class Bench:
         """The target's own greedy answers."""
         models, greedy = self.models, SamplingSettings(temperature=0)
         return [
-            generate(models[0], [each], greedy, 0, Assistance()).answers[0]
+            run_generate(models[0], [each], greedy, 0, Assistance()).answers[0]
             for each in self.requests
         ]
 
@@ -136,7 +136,7 @@ def decoder_settings(name: str) -> dict[str, Any]:
     if name == "sequoia":
         settings["tree"] |= {"nodes": FITTED, "total": len(FITTED)}
     spec = {**SPECS, **MORE_SPECS}.get(name)
-    resolved: dict[str, Any] = resolve_spec(settings, spec)
+    resolved: dict[str, Any] = apply_tree_shorthand(settings, spec)
     return resolved
 
 

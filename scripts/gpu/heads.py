@@ -34,7 +34,7 @@ from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.engine.model import synchronise
+from spec_bench.engine.model import wait_for_device
 from spec_bench.engine.plain import COMPILE
 from spec_bench.system import files
 from spec_bench.train.training_heads import TrainableHead, compute_guess_weights
@@ -83,13 +83,13 @@ def train(target: HuggingFaceModel, head: RecurrentHead, options: argparse.Names
     losses, target_s, step_s = [], 0.0, 0.0
     for step in range(options.steps + 1):
         ids = torch.randint(0, target.vocab_size, shape, generator=generator).to(device)
-        synchronise(device)
+        wait_for_device(device)
         start_s = time.perf_counter()
         with torch.no_grad():
             output = target.module(input_ids=ids, output_hidden_states=True, logits_to_keep=1)
             hidden = output.hidden_states[-1]
             embedded = target.embed(ids)
-        synchronise(device)
+        wait_for_device(device)
         passed_s = time.perf_counter()
         windows = ids.shape[1] - GUESSES - 1
         at = torch.arange(windows, device=device)[:, None] + torch.arange(GUESSES, device=device)
@@ -102,7 +102,7 @@ def train(target: HuggingFaceModel, head: RecurrentHead, options: argparse.Names
         loss.backward()
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-        synchronise(device)
+        wait_for_device(device)
         losses.append(float(loss.detach()) / GUESSES)
         if step:  # the first warms up
             target_s += passed_s - start_s

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from scripts.gpu.reference import as_graph, synchronise
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import build_decoder, resolve_spec
+from spec_bench.decode.config import apply_tree_shorthand, build_decoder
 from spec_bench.decode.recording import IterationGraph
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.loading import ModelSpec, load_model
@@ -332,7 +332,9 @@ def time_iterations(
             try:
                 name, _, spec = row["cell"].partition(":")
                 file = CONF / f"{name}.yaml"
-                settings = resolve_spec(yaml.safe_load(file.read_text("utf-8")), spec or None)
+                settings = apply_tree_shorthand(
+                    yaml.safe_load(file.read_text("utf-8")), spec or None
+                )
                 drafts = models[1:] if settings["drafter"]["kind"] == "language_model" else []
                 sampling = SamplingSettings(temperature)
                 built = build_decoder(settings, models[0], drafts, sampling, 1, CachePool())

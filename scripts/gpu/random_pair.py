@@ -28,11 +28,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from scripts.family.embedded_pair import how_it_ran, prepare
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import build_decoder, resolve_spec
+from spec_bench.decode.config import apply_tree_shorthand, build_decoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.loading import DTYPES, ModelSpec, load_model, random_module
+from spec_bench.engine.loading import DTYPES, ModelSpec, load_model, make_random_module
 from spec_bench.engine.plain import COMPILE
 from spec_bench.measure import roofline
 from spec_bench.measure.roofline import (
@@ -44,7 +44,7 @@ from spec_bench.measure.roofline import (
 from spec_bench.metrics import CellRecords, metric
 from spec_bench.records.types import Generation, Request
 from spec_bench.system import files
-from spec_bench.verify.simulated import compute_acceptance
+from spec_bench.verify.simulated import solve_uniform_acceptance
 from spec_bench.vocabulary.published import pivot_numbers, read_published
 from spec_bench.vocabulary.spec import parse as parse_tree
 
@@ -94,12 +94,12 @@ def simulated_settings(row: Published) -> dict[str, Any]:
     """A row's decoder with the acceptance that its published block efficiency implies."""
     name, spec = row["decoder"], row["spec"]
     path = ROOT / "conf" / "decoder" / f"{name}.yaml"
-    settings = resolve_spec(yaml.safe_load(path.read_text(encoding="utf-8")), spec)
+    settings = apply_tree_shorthand(yaml.safe_load(path.read_text(encoding="utf-8")), spec)
     if name != "ar":
         tau = float(row["block_efficiency"])
         settings["verifier"] = {
             "rule": "simulated",
-            "acceptance": compute_acceptance(tau, parse_tree(spec).depth),
+            "acceptance": solve_uniform_acceptance(tau, parse_tree(spec).depth),
             "computed": settings["verifier"],
         }
     return settings
@@ -199,7 +199,7 @@ def load_pair(options: argparse.Namespace) -> tuple[HuggingFaceModel, HuggingFac
 def misfit(options: argparse.Namespace) -> str:
     """Why a pair does not fit into the free memory, from its parameter counts; "" where it does."""
     modules = [
-        random_module(f"random:{name}", DTYPES[options.dtype], "meta", 0)
+        make_random_module(f"random:{name}", DTYPES[options.dtype], "meta", 0)
         for name in (options.target, options.draft)
     ]
     weights = sum(p.nbytes for module in modules for p in module.parameters())

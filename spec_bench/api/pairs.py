@@ -1,8 +1,8 @@
 """Loads a target with its drafts, by name or from loaded models, and decodes prompts.
 
 A prompt's random numbers come from one generator, seeded by SHA-256 of the seed and the prompt's id
-(``core.draws.row_seed``). A job takes the row's id (``question_id``, with ``/TURN`` if a row has
-several turns). The id of a text without one is its digest, here and in the file that
+(``core.draws.derive_row_seed``). A job takes the row's id (``question_id``, with ``/TURN`` if a row
+has several turns). The id of a text without one is its digest, here and in the file that
 ``run(prompts=[...])`` writes. So a text has one answer per seed and decoder, in any batch.
 """
 
@@ -78,7 +78,7 @@ def load_pair(
             or ``inductor``; ``auto``: ``static`` on a GPU, else ``none``.
         threads: CPU threads of the whole process; None: one or torch's number, the faster one.
     """
-    from spec_bench.engine.loading import is_model
+    from spec_bench.engine.loading import is_transformers_model
     from spec_bench.jobs.config.pair import EngineSettings
     from spec_bench.jobs.work.models import use_threads
     from spec_bench.settings.validation import check
@@ -95,7 +95,7 @@ def load_pair(
         "tokenizer": str(tokenizer) if isinstance(tokenizer, Path) else tokenizer,
         "heads": heads,
     }
-    if any(is_model(model) for model in (target, *drafts)):
+    if any(is_transformers_model(model) for model in (target, *drafts)):
         if name is not None or target is None:
             raise UsageError("a loaded draft goes with target=..., and neither with a pair's name")
         models = [pair_settings["target"], *draft_names]
@@ -110,12 +110,16 @@ def load_pair(
 
 def _check_models(target: Any, drafts: Sequence[Any], tokenizer: Any) -> None:
     """Refuses what is neither a name nor a loaded model or tokenizer."""
-    from spec_bench.engine.loading import is_model, is_tokenizer
+    from spec_bench.engine.loading import is_transformers_model, is_transformers_tokenizer
 
     for key, value in (("target", target), *(("draft", model) for model in drafts)):
-        if not (value is None or isinstance(value, str | Path) or is_model(value)):
+        if not (value is None or isinstance(value, str | Path) or is_transformers_model(value)):
             raise UsageError(f"{key} must be {_MODEL}, got {describe_value(value)}")
-    if not (tokenizer is None or isinstance(tokenizer, str | Path) or is_tokenizer(tokenizer)):
+    if not (
+        tokenizer is None
+        or isinstance(tokenizer, str | Path)
+        or is_transformers_tokenizer(tokenizer)
+    ):
         raise UsageError(f"tokenizer must be {_TOKENIZER}, got {describe_value(tokenizer)}")
 
 
@@ -126,14 +130,16 @@ def _load_named_pair(
 ) -> LoadedPair:
     """Loads a pair of ``conf/pair``, or models by name; the tokenizer may be a loaded one."""
     from spec_bench.engine.cache import CachePool
-    from spec_bench.engine.loading import common_tokenizer, is_tokenizer
+    from spec_bench.engine.loading import choose_common_tokenizer, is_transformers_tokenizer
     from spec_bench.jobs.config.pair import PairSettings, build_pair, drop_borrowed_name
     from spec_bench.jobs.work.models import configure_tokenizer, load_models, load_pair_tokenizer
     from spec_bench.settings.fields import suggest
     from spec_bench.settings.validation import check
 
     loaded_tokenizer = (
-        pair_settings.pop("tokenizer") if is_tokenizer(pair_settings.get("tokenizer")) else None
+        pair_settings.pop("tokenizer")
+        if is_transformers_tokenizer(pair_settings.get("tokenizer"))
+        else None
     )
     values: dict[str, Any] = {"draft": None}
     if name is not None or "target" not in pair_settings:
@@ -146,7 +152,7 @@ def _load_named_pair(
     settings = drop_borrowed_name(check(PairSettings, values | pair_settings, "pair"), conf_dirs())
     pair = build_pair(settings, engine)
     tokenizer, tokens = (
-        common_tokenizer([loaded_tokenizer])
+        choose_common_tokenizer([loaded_tokenizer])
         if loaded_tokenizer is not None
         else load_pair_tokenizer(pair)
     )
@@ -170,12 +176,12 @@ def _wrap_loaded_modules(
     """Builds a pair with at least one loaded model."""
     from spec_bench.engine import loading
     from spec_bench.engine.cache import CachePool
-    from spec_bench.engine.loading import is_model
-    from spec_bench.engine.model_spec import resolve_compile
+    from spec_bench.engine.loading import is_transformers_model
+    from spec_bench.engine.model_spec import resolve_compile_choice
     from spec_bench.jobs.config.model_files import model_path
     from spec_bench.jobs.config.pair import Pair, check_head_kinds, resolve_device
 
-    if tokenizer is None and is_model(models[0]):
+    if tokenizer is None and is_transformers_model(models[0]):
         raise UsageError(f"a loaded target comes with its tokenizer: tokenizer= {_TOKENIZER}")
     compile_mode = engine.compile
     engine = resolve_device(engine, "")
@@ -183,13 +189,13 @@ def _wrap_loaded_modules(
     common = (
         loading.load_tokenizer(model_path(str(place))) if isinstance(place, str | Path) else place
     )
-    common, tokens = loading.common_tokenizer([common])
+    common, tokens = loading.choose_common_tokenizer([common])
     names = []
     language_models = []
     for model in models:
-        if is_model(model):
+        if is_transformers_model(model):
             names.append(model.name_or_path or type(model).__name__)
-            resolved_mode = resolve_compile(compile_mode, str(model.device))
+            resolved_mode = resolve_compile_choice(compile_mode, str(model.device))
             language_models.append(loading.wrap_loaded_model(model, names[-1], resolved_mode))
         else:
             names.append(model)
@@ -383,14 +389,14 @@ class LoadedPair:
 
     def _lengthen(self, decoder: AnyDecoder, requests: Sequence[Request]) -> list[Request]:
         """Raises the requests' limits to the graph's length, so that later ones fit it too."""
-        from spec_bench.decode.recording import round_up_length
+        from spec_bench.decode.recording import round_up_to_bucket
 
         limits = [model.max_positions for model in (decoder.target, *decoder.drafts)]
         max_tokens = min((limit - decoder.depth for limit in limits if limit), default=1 << 30)
         longer_requests = []
         for request in requests:
             count = len(request.prompt_ids)
-            tokens = min(round_up_length(count + request.max_new_tokens), max_tokens)
+            tokens = min(round_up_to_bucket(count + request.max_new_tokens), max_tokens)
             longer_requests.append(replace(request, max_new_tokens=tokens - count))
         return longer_requests
 

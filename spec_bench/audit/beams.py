@@ -27,17 +27,17 @@ from spec_bench.audit.decoders import (
 )
 from spec_bench.audit.rules import EnumeratedError, iter_random_and_adversarial_pairs
 from spec_bench.audit.toys import MarkovModel
-from spec_bench.core.warp import SamplingSettings, beam_probs, next_token_log_probs
+from spec_bench.core.warp import SamplingSettings, raw_next_log_probs, warped_beam_probs
 from spec_bench.decode.beam_step import BeamRow
 from spec_bench.decode.config import DecoderConfig
 from spec_bench.records.types import Request
 from spec_bench.verify.beams import (
     LayerVerdict,
-    compute_acceptances,
     compute_accepted_count_probs,
     compute_layer_width,
-    compute_missing_beams,
+    compute_missing_beam_laws,
     compute_residual_chain,
+    compute_trial_acceptances,
     verify_layer,
 )
 
@@ -97,7 +97,7 @@ def _enumerate_layer_outcomes(
     listed_trials = ListedTrials(hits.repeat(drafts.shape[0], 1))
     rows = cells.shape[0]
     chains = chain.expand(rows, -1, -1)
-    widths = torch.full((rows,), width(compute_acceptances(chain, q)))
+    widths = torch.full((rows,), width(compute_trial_acceptances(chain, q)))
     verdict = verify_layer(chains, q.expand(rows, -1), cells, widths, listed_trials, 0)
     return chains, cells, widths, verdict, case.q[cells].prod(dim=1) * listed_trials.probability
 
@@ -110,7 +110,7 @@ def enumerate_layer_law(case: LayerCase, trials: int, threshold: float) -> tuple
         case, trials, lambda alpha: int(compute_layer_width(alpha, threshold, 1))
     )
     width = int(widths[0])
-    laws, missing_count = compute_missing_beams(chains, verdict, widths)
+    laws, missing_count = compute_missing_beam_laws(chains, verdict, widths)
     total = torch.zeros([case.p.shape[0]] * width, dtype=torch.float64)
     for row in weight.nonzero().flatten().tolist():
         accepted_cells = cells[row][verdict.accepted[row]].tolist()
@@ -131,7 +131,7 @@ def compute_accepted_count_error(
     """Computes the largest error of P(T, k), as ``law`` has it, against enumerated trials."""
     chains, _, _, verdict, weight = _enumerate_layer_outcomes(case, trials, lambda alpha: trials)
     q = (case.q * case.has_accepted_parent).unsqueeze(0)
-    predicted_probs = law(compute_acceptances(chains[:1], q))[0]
+    predicted_probs = law(compute_trial_acceptances(chains[:1], q))[0]
     enumerated_probs = torch.zeros_like(predicted_probs).index_add(
         0, verdict.accepted.sum(dim=1), weight
     )
@@ -182,10 +182,10 @@ def compute_exact_beam_law(
             position = len(PROMPT) + len(parents[0]) - 1
             has_stopped = torch.tensor([[bool(beam) and beam[-1] in stop_ids for beam in parents]])
             logits = target.logits[position % 2, torch.tensor(ends)].unsqueeze(0)
-            log_p = next_token_log_probs(logits, has_stopped, torch.tensor([ends]))
+            log_p = raw_next_log_probs(logits, has_stopped, torch.tensor([ends]))
             values = [[_compute_log_likelihood(target, beam, stop_ids) for beam in parents]]
             likelihood = torch.tensor(values, dtype=torch.float64)
-            chances = beam_probs(likelihood, log_p, settings)[0].tolist()
+            chances = warped_beam_probs(likelihood, log_p, settings)[0].tolist()
             children = [
                 ((*parents[cell // target.vocab_size], cell % target.vocab_size), chance)
                 for cell, chance in enumerate(chances)

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from spec_bench.audit.rules import LAW_NAMES
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import DecoderConfig, can_verify, is_compatible
+from spec_bench.decode.config import DecoderConfig, are_compatible, can_verify
 from spec_bench.draft.base import drafter
 from spec_bench.settings.fields import describe_error
 from spec_bench.system.errors import UsageError
@@ -86,7 +86,7 @@ def iter_audit_cases(mark: str) -> Iterator[AuditCase]:
     """
     trees = (tree for kind in policy.values() for tree in kind.audit_cases())
     for tree, drafter_class in product(trees, drafter.values()):
-        if not is_compatible(drafter_class, type(tree.policy)):
+        if not are_compatible(drafter_class, type(tree.policy)):
             continue
         for drafting in drafter_class.audit_cases(tree.drafts):
             for verifier in _iter_fitting_verifiers(tree.policy, mark):

@@ -29,13 +29,13 @@ from torch import Tensor
 
 from spec_bench.audit import USUAL
 from spec_bench.audit.catalogue import AuditLine, AuditPart, iter_audit_cases, iter_lines_or_failure
-from spec_bench.core.warp import log_probs
-from spec_bench.decode.config import DecoderConfig, read_decoder, resolve_spec
-from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
-from spec_bench.engine.mapped_model import map_draft_vocabulary, read_ids
+from spec_bench.core.warp import warped_log_probs
+from spec_bench.decode.config import DecoderConfig, apply_tree_shorthand, read_decoder
+from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer, require_same_vocabulary
+from spec_bench.engine.mapped_model import map_draft_vocabulary, read_known_ids
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.recorder import NEAR_TIE_GAP, near_tie_gap
-from spec_bench.engine.tree_pass import next_logits, run_pending
+from spec_bench.engine.tree_pass import compute_next_logits, run_causal_tokens
 from spec_bench.records.ends import find_end_token_ids
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import PromptError, Request
@@ -77,7 +77,7 @@ def compute_token_statistics(
     logits: Tensor, tokens: Tensor, settings: SamplingSettings
 ) -> ServedTokenStatistics:
     """Computes the statistics of one answer, tokens [T], from the target's logits [T, V]."""
-    log_law = log_probs(logits.double(), settings).double()
+    log_law = warped_log_probs(logits.double(), settings).double()
     law = log_law.exp()
     safe = log_law.masked_fill(law == 0, 0.0)
     entropy = -(law * safe).sum(dim=-1)
@@ -104,7 +104,7 @@ def compute_answer_statistics(
         sequence = [*prompt, *answer]
         cache = target.allocate(1, len(sequence))
         inputs = torch.tensor([sequence[:-1]], device=target.device)
-        logits = run_pending(target, cache, [0], inputs, logits_to_keep=0).logits
+        logits = run_causal_tokens(target, cache, [0], inputs, logits_to_keep=0).logits
         assert logits is not None
         answer_logits = logits[0, len(prompt) - 1 :].cpu()
         laws.append(compute_token_statistics(answer_logits, torch.tensor(answer), settings))
@@ -203,7 +203,7 @@ def find_first_difference(
         return None
     for position, (want, have) in enumerate(zip(expected_tokens, tokens, strict=False)):
         if want != have:
-            logits = next_logits(model, [*request.prompt_ids, *expected_tokens[:position]])
+            logits = compute_next_logits(model, [*request.prompt_ids, *expected_tokens[:position]])
             gap = (logits[want] - logits[have]).abs().item()
             is_near_tie = gap <= near_tie_gap(logits.dtype, float(logits[want]))
             return AnswerDifference(request.prompt_id, position, gap, is_near_tie)
@@ -261,7 +261,7 @@ def parse_decoders(decoders: str) -> dict[str, DecoderConfig]:
     for text in filter(None, map(str.strip, decoders.split(","))):
         name, _, spec = text.partition(":")
         settings = load_decoder(conf_dirs(), name)
-        configs[text] = read_decoder(resolve_spec(settings, spec or None))
+        configs[text] = read_decoder(apply_tree_shorthand(settings, spec or None))
         if configs[text].heads:
             raise UsageError(f"decoder {name!r} needs heads: leave it out")
     return configs
@@ -280,8 +280,8 @@ def audit_pair(
     """
     configs = parse_decoders(decoders)
     tokenizer = load_tokenizer(target_path)
-    if read_ids(Path(draft_path)) is None:
-        vocab = check_vocabularies(tokenizer, load_tokenizer(draft_path))
+    if read_known_ids(Path(draft_path)) is None:
+        vocab = require_same_vocabulary(tokenizer, load_tokenizer(draft_path))
     else:  # the draft's folder lists which of the target's tokens it has
         vocab = len(tokenizer)
     ids = _encode_prompts(prompts, tokenizer)
@@ -367,7 +367,7 @@ def audit_named_server(options: Any, prompts: Task | Sequence[str]) -> Iterator[
     server = Server(options.server, options.served_model, key, kind=options.server_kind)
     server.complete(settings.prompts[0], 1)
     target = load_model(ModelSpec(options.target))
-    target.vocab_size = min(target.vocab_size, check_vocabularies(tokenizer, tokenizer))
+    target.vocab_size = min(target.vocab_size, require_same_vocabulary(tokenizer, tokenizer))
     yield from audit_server(server, target, settings)
 
 

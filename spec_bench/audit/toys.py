@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from spec_bench.core.warp import SamplingSettings, log_probs
+from spec_bench.core.warp import SamplingSettings, warped_log_probs
 from spec_bench.engine.model import ForwardOutput, ForwardTimer, Layers
 
 
@@ -102,7 +102,7 @@ class MarkovModel:
         settings: SamplingSettings,
     ) -> dict[tuple[int, ...], float]:
         """Computes P(continuation | prompt) for every continuation of the given length."""
-        table = log_probs(self.logits, settings).exp().tolist()
+        table = warped_log_probs(self.logits, settings).exp().tolist()
         law = {}
         for continuation in itertools.product(range(self.vocab_size), repeat=length):
             prefix = list(prompt)

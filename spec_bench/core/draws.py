@@ -27,7 +27,7 @@ Choice = Callable[[Tensor, Tensor], Tensor]
 """Takes probabilities [..., V] and uniforms [..., count] to tokens [..., count]."""
 
 
-class VerdictDraws(Protocol):
+class WalkDraws(Protocol):
     """The random choices of one walk down the tree."""
 
     def first_accepted(self, level: int, acceptance: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class RandomSource(Protocol):
         the caller reads only the tokens of each node's ``best`` largest perturbed values.
         """
 
-    def verdict(self, children: Sequence[int]) -> VerdictDraws:
+    def verdict(self, children: Sequence[int]) -> WalkDraws:
         """Prepares one walk; ``children`` bounds the children tested at each level."""
 
     def prepare_positions(self, count: int) -> PositionDraws:
@@ -96,7 +96,7 @@ if not TYPE_CHECKING:
     __getattr__ = find_former(__name__, {"Draws": "RandomSource"})
 
 
-def row_seed(seed: int, prompt_id: str) -> int:
+def derive_row_seed(seed: int, prompt_id: str) -> int:
     """Returns the 63-bit seed of one prompt's generator."""
     digest = hashlib.sha256(f"{seed}\x00{prompt_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
@@ -104,7 +104,7 @@ def row_seed(seed: int, prompt_id: str) -> int:
 
 def make_row_generator(seed: int, prompt_id: str, device: torch.device) -> torch.Generator:
     """Makes the one generator that all of a prompt's draws come from."""
-    return torch.Generator(device=device).manual_seed(row_seed(seed, prompt_id))
+    return torch.Generator(device=device).manual_seed(derive_row_seed(seed, prompt_id))
 
 
 def inverse_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ def choose_likeliest(probs: Tensor, uniforms: Tensor) -> Tensor:
     return probs.argmax(dim=-1, keepdim=True).expand_as(uniforms)
 
 
-def _generator_position(generator: torch.Generator) -> Any:
+def _read_generator_position(generator: torch.Generator) -> Any:
     """Returns a generator's position: its offset on a GPU, else its state."""
     return generator.get_offset() if generator.device.type == "cuda" else generator.get_state()
 
@@ -203,17 +203,19 @@ class SeededSource(FormerMembers):
         uniforms = uniforms.clamp_(min=torch.finfo(torch.float64).tiny)
         return uniforms.log_().neg_().to(like.dtype).log_().neg_()
 
-    def verdict(self, children: Sequence[int]) -> SeededVerdict:
-        return SeededVerdict(self._uniforms(sum(children) + 1), children, self.choose)
+    def verdict(self, children: Sequence[int]) -> SeededWalkDraws:
+        return SeededWalkDraws(self._uniforms(sum(children) + 1), children, self.choose)
 
-    def prepare_positions(self, count: int) -> SeededPositions:
+    def prepare_positions(self, count: int) -> SeededPositionDraws:
         # One number per call, as in plain decoding: on a GPU larger calls give other numbers.
-        positions = [_generator_position(generator) for generator in self.generators]
+        positions = [_read_generator_position(generator) for generator in self.generators]
         numbers = [self._uniforms(1)]
         if count > 1:  # of one position there is nothing to give back
-            self._before = [*zip(positions, map(_generator_position, self.generators), strict=True)]
+            self._before = [
+                *zip(positions, map(_read_generator_position, self.generators), strict=True)
+            ]
         numbers += [self._uniforms(1) for _ in range(count - 1)]
-        return SeededPositions(torch.cat(numbers, dim=1), self.choose)
+        return SeededPositionDraws(torch.cat(numbers, dim=1), self.choose)
 
     def advance(self, emitted: Sequence[int]) -> None:
         for generator, (start, second), count in zip(
@@ -229,11 +231,11 @@ class SeededSource(FormerMembers):
             for _ in range(count):
                 torch.rand(1, generator=generator, dtype=torch.float64)
 
-    def trials(self, count: int) -> SeededTrials:
-        return SeededTrials(self._uniforms(count))
+    def trials(self, count: int) -> SeededTrialDraws:
+        return SeededTrialDraws(self._uniforms(count))
 
 
-class SeededVerdict:
+class SeededWalkDraws:
     """Uniforms [R, sum(children) + 1] in [0, 1), float64, for one walk, all drawn before it starts;
     ``children`` bounds those tested at each level.
     """
@@ -259,7 +261,7 @@ class SeededVerdict:
         return self._choose(probs, self._token).squeeze(-1)
 
 
-class SeededPositions:
+class SeededPositionDraws:
     """Uniforms [R, count] in [0, 1), float64, of the positions that a walk may come to."""
 
     def __init__(self, uniforms: Tensor, choose: Choice) -> None:
@@ -274,7 +276,7 @@ class SeededPositions:
         return self._choose(probs, uniforms.unsqueeze(-1)).squeeze(-1)
 
 
-class SeededTrials:
+class SeededTrialDraws:
     """Uniforms [R, count] in [0, 1), float64, for a known number of trials, drawn beforehand."""
 
     def __init__(self, uniforms: Tensor) -> None:
@@ -301,7 +303,7 @@ class DrawRecorder(SeededSource):
         self.asked.append((False, prod(shape)))
         return super()._uniforms(*shape)
 
-    def prepare_positions(self, count: int) -> SeededPositions:
+    def prepare_positions(self, count: int) -> SeededPositionDraws:
         request_count = len(self.asked)
         positions = super().prepare_positions(count)
         self.asked[request_count:] = [(True, count)]
@@ -343,15 +345,15 @@ class PredrawnSource(SeededSource):
         counts = [count for count, _ in calls]
         for row, generator in zip(self.numbers, self.generators, strict=False):
             for part, (_, looks_back) in zip(row.split(counts), calls, strict=True):
-                start = _generator_position(generator) if looks_back else None
+                start = _read_generator_position(generator) if looks_back else None
                 part.uniform_(generator=generator)
                 if looks_back:
-                    self._before.append((start, _generator_position(generator)))
+                    self._before.append((start, _read_generator_position(generator)))
 
     def _uniforms(self, *shape: int) -> Tensor:
         start = self._used
         self._used = self._used + prod(shape)
         return self.numbers[:, start : self._used].reshape(-1, *shape).clone()
 
-    def prepare_positions(self, count: int) -> SeededPositions:
-        return SeededPositions(self._uniforms(count), self.choose)
+    def prepare_positions(self, count: int) -> SeededPositionDraws:
+        return SeededPositionDraws(self._uniforms(count), self.choose)

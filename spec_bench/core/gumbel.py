@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from spec_bench.core.host_device import constant
+from spec_bench.core.host_device import cached_constant
 
 
 def gumbel_top_k(log_q: Tensor, gumbel: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -36,7 +36,7 @@ def compute_sibling_distributions(log_q: Tensor, tokens: Tensor) -> Tensor:
         return first_probs
     earlier = tuple(tuple(min(i, j) for i in range(count - 1)) for j in range(count - 1))
     removed_tokens = tokens[
-        :, constant(earlier, tokens.device)
+        :, cached_constant(earlier, tokens.device)
     ]  # [B, C - 1, C - 1], repeating the last
     # Not -inf: the softmax of nothing but -inf is NaN.
     floor = torch.finfo(log_q.dtype).min
@@ -44,7 +44,7 @@ def compute_sibling_distributions(log_q: Tensor, tokens: Tensor) -> Tensor:
     return torch.cat([first_probs, later.softmax(dim=-1)], dim=1)
 
 
-def truncate_gumbel(phi_tilde: Tensor, bound: Tensor) -> Tensor:
+def condition_on_maximum(phi_tilde: Tensor, bound: Tensor) -> Tensor:
     """Conditions perturbed log-probabilities [..., V] of one parent's children, -inf allowed, on
     their maximum being ``bound`` [...], the parent's own perturbed value (stochastic beam search).
     Returns [..., V], increasing in ``phi_tilde``; -inf stays -inf.

@@ -21,7 +21,7 @@ from spec_bench.settings.former import FormerMembers
 _ALIGNMENT = 8  # bytes; the largest item there is
 
 
-def constant(
+def cached_constant(
     values: tuple[Any, ...], device: torch.device, dtype: torch.dtype | None = None
 ) -> Tensor:
     """Returns a constant tensor of numbers, or of tuples of equal length, made once per device and
@@ -30,11 +30,11 @@ def constant(
     element: Any = values
     while isinstance(element, tuple) and element:
         element = element[0]
-    return register_constant(_constant(values, type(element).__name__, device, dtype))
+    return register_constant(_make_constant(values, type(element).__name__, device, dtype))
 
 
 @functools.lru_cache(maxsize=1024)  # the type tells (0, 1) from (False, True), which are equal
-def _constant(
+def _make_constant(
     values: tuple[Any, ...], kind: str, device: torch.device, dtype: torch.dtype | None
 ) -> Tensor:
     with torch.inference_mode(False):
@@ -43,17 +43,17 @@ def _constant(
 
 def cached_arange(count: int, device: torch.device) -> Tensor:
     """Returns the constant 0, 1, ..., count - 1."""
-    return register_constant(_range(1 << max(count - 1, 255).bit_length(), device)[:count])
+    return register_constant(_make_arange(1 << max(count - 1, 255).bit_length(), device)[:count])
 
 
 @functools.lru_cache(maxsize=64)
-def _range(count: int, device: torch.device) -> Tensor:
+def _make_arange(count: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         return torch.arange(count).to(device)
 
 
 @contextmanager
-def keep_constants_alive(tensors: list[Tensor]) -> Iterator[None]:
+def collect_constants(tensors: list[Tensor]) -> Iterator[None]:
     """Appends every constant read in this block to ``tensors``, because a recorded graph goes on
     reading its memory.
     """
@@ -74,10 +74,10 @@ def register_constant(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def clear_constants() -> None:
+def clear_cached_constants() -> None:
     """Gives back the memory of all constants."""
-    _constant.cache_clear()
-    _range.cache_clear()
+    _make_constant.cache_clear()
+    _make_arange.cache_clear()
 
 
 class HostDeviceInts(FormerMembers, list[Any]):

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
-def rank() -> int:
+def process_rank() -> int:
     """This process's number; 0 if it is the only one. Only process 0 writes anything."""
     return int(os.environ.get("RANK", "0"))
 
 
-def count() -> int:
+def count_processes() -> int:
     """Returns how many processes there are; 0 if ``torchrun`` started none."""
     return int(os.environ.get("WORLD_SIZE", "0"))
 
 
 def count_local_processes() -> int:
     """Returns how many of them run on this machine, each with its GPU."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or count()
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or count_processes()
 
 
 def is_distributed() -> bool:
@@ -39,7 +39,7 @@ def is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def barrier() -> None:
+def wait_for_processes() -> None:
     """Waits for every process; returns at once if there is only one."""
     import torch.distributed as dist
 
@@ -47,7 +47,7 @@ def barrier() -> None:
         dist.barrier()
 
 
-def broadcast_tensors(*tensors: Tensor) -> None:
+def copy_from_first_process(*tensors: Tensor) -> None:
     """Copies the first process's values to every process, in place; the shapes must be equal."""
     import torch
     import torch.distributed as dist

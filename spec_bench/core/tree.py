@@ -6,7 +6,7 @@ top-p can leave a node with fewer children than the shape allows. Node 0 is the 
 committed token. Duplicate tokens among siblings are kept: i.i.d. draws need them.
 
 Where rows differ in the levels of their nodes (dynamic trees), the shape fixes only the number of
-nodes (``FlatShape``), and each row states its nodes' depths itself.
+nodes (``VariableLevelShape``), and each row states its nodes' depths itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spec_bench.core.host_device import cached_arange, constant
+from spec_bench.core.host_device import cached_arange, cached_constant
 
 Siblings = Literal["iid", "without_replacement", "deterministic", "top_and_sampled"]
 """How the children of one node are drawn: the distribution that a node rule is exact for. Of
@@ -88,7 +88,7 @@ class TreeShape:
 
 
 @dataclass(frozen=True)
-class FlatShape(TreeShape):
+class VariableLevelShape(TreeShape):
     """A number of nodes on at most a number of levels; which node is on which varies by row.
 
     Each level below the root is all nodes: only a node's parent gives its place in the tree.
@@ -103,7 +103,7 @@ class FlatShape(TreeShape):
         depth: int,
         children: tuple[int, ...],
         busy: int,
-    ) -> FlatShape:
+    ) -> VariableLevelShape:
         """Returns a shape of ``nodes`` nodes, the root not counted."""
         return cls((nodes,) * depth, children, True, busy)
 
@@ -160,7 +160,7 @@ class Tree:
         if parents is None:
             self.parent = torch.zeros_like(self.tokens)
         else:
-            self.parent = constant(parents, device).expand(rows, -1)
+            self.parent = cached_constant(parents, device).expand(rows, -1)
         # [R, N] whether the node is there
         self.valid = torch.ones((rows, nodes), dtype=torch.bool, device=device)
         # [R, N, N] True where the second node lies on the first one's path, itself included: the
@@ -168,7 +168,9 @@ class Tree:
         if nodes == 1:
             self.ancestors = self.valid.unsqueeze(2)
         elif parents is not None:
-            self.ancestors = constant(list_ancestors(parents), device).expand(rows, -1, -1)
+            self.ancestors = cached_constant(tabulate_ancestors(parents), device).expand(
+                rows, -1, -1
+            )
         else:
             itself = torch.eye(nodes, dtype=torch.bool, device=device)
             self.ancestors = itself.expand(rows, -1, -1).clone()
@@ -186,7 +188,7 @@ class Tree:
     @classmethod
     def from_nodes(
         cls,
-        shape: FlatShape,
+        shape: VariableLevelShape,
         root: Tensor,
         below: tuple[Tensor, Tensor, Tensor, Tensor],
         laws: Tensor | None,
@@ -237,7 +239,7 @@ class Tree:
         """[R or 1, N] the depth of every node, the root's is 0."""
         if self.own_depths is not None:
             return self.own_depths
-        return constant(self.shape.node_depth, self.tokens.device).unsqueeze(0)
+        return cached_constant(self.shape.node_depth, self.tokens.device).unsqueeze(0)
 
     def parts(self) -> list[Tensor]:
         """Returns the tensors that describe the nodes: [R, N] each, and ``ancestors`` [R, N, N];
@@ -298,7 +300,7 @@ class Tree:
 
 
 @lru_cache(maxsize=256)
-def list_ancestors(parents: tuple[int, ...]) -> tuple[tuple[bool, ...], ...]:
+def tabulate_ancestors(parents: tuple[int, ...]) -> tuple[tuple[bool, ...], ...]:
     """Lists [N][N] whether the second node lies on the first one's path, itself included; every
     node but the root comes after its parent.
     """
@@ -330,7 +332,7 @@ def ancestor_mask(parent: Tensor, depth: int) -> Tensor:
 # ReDrafter (arXiv 2403.09919), Listing 1, with axes corrected. Letters: R rows, W beams, L tokens.
 
 
-def tree_of_merged_beams(root: Tensor, beams: Tensor) -> Tree:
+def build_merged_beam_tree(root: Tensor, beams: Tensor) -> Tree:
     """Builds a tree per row with one node for every distinct prefix of beams [R, W, L], best first,
     so that siblings are best first too. Proposals are one-hot.
 
@@ -360,7 +362,7 @@ def tree_of_merged_beams(root: Tensor, beams: Tensor) -> Tree:
     return tree
 
 
-def tree_of_separate_beams(root: Tensor, beams: Tensor) -> Tree:
+def build_separate_beam_tree(root: Tensor, beams: Tensor) -> Tree:
     """Returns a tree per row with a chain for every beam, nothing merged."""
     width, length = beams.shape[1:]
     tree = Tree(TreeShape((width,) * length, (width,) * length), root, "deterministic")

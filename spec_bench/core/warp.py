@@ -12,7 +12,7 @@ from torch import Tensor
 from spec_bench.records.sampling import SamplingSettings as SamplingSettings
 
 
-def argmax_lowest(scores: Tensor) -> Tensor:
+def first_argmax(scores: Tensor) -> Tensor:
     """Index [...] of the largest entry of the last axis [..., V], the lowest index where several
     tie. ``torch.argmax`` documents that rule for all devices; baseline and decoders must share one.
     """
@@ -26,7 +26,7 @@ def is_distribution(logits: Tensor) -> Tensor:
     return logits.amax(dim=-1).abs() < torch.inf  # two kernels, where isfinite has four
 
 
-def log_probs(logits: Tensor, settings: SamplingSettings) -> Tensor:
+def warped_log_probs(logits: Tensor, settings: SamplingSettings) -> Tensor:
     """Log-probabilities [..., V], in the settings' dtype, of the warped distribution of logits
     [..., V]; -inf outside its support, and at temperature 0 the log of a one-hot vector.
 
@@ -34,14 +34,14 @@ def log_probs(logits: Tensor, settings: SamplingSettings) -> Tensor:
     """
     if settings.temperature == 0:
         one_hot = torch.full_like(logits, -torch.inf, dtype=settings.dtype)
-        return one_hot.scatter_(-1, argmax_lowest(logits).unsqueeze(-1), 0.0)
+        return one_hot.scatter_(-1, first_argmax(logits).unsqueeze(-1), 0.0)
     return _warp_logits(logits, settings).log_softmax(dim=-1)
 
 
-def probs(logits: Tensor, settings: SamplingSettings) -> Tensor:
-    """Probabilities of the warped distribution; see ``log_probs``."""
+def warped_probs(logits: Tensor, settings: SamplingSettings) -> Tensor:
+    """Probabilities of the warped distribution; see ``warped_log_probs``."""
     if settings.temperature == 0:
-        return log_probs(logits, settings).exp()
+        return warped_log_probs(logits, settings).exp()
     return _warp_logits(logits, settings).softmax(dim=-1)
 
 
@@ -61,7 +61,7 @@ def _warp_logits(logits: Tensor, settings: SamplingSettings) -> Tensor:
     return scores
 
 
-def token_log_probs(logits: Tensor, node: Tensor, token: Tensor) -> Tensor:
+def raw_token_log_probs(logits: Tensor, node: Tensor, token: Tensor) -> Tensor:
     """Log-probabilities [R, T], float32 at least, of tokens [R, T] at nodes [R, T] of logits [R, N,
     V]; at temperature 1, nothing truncated: what perplexity counts.
     """
@@ -89,7 +89,7 @@ def _keep_top_p(scores: Tensor, top_p: float) -> Tensor:
 # (parent, token), numbered ``parent * V + token``.
 
 
-def next_token_log_probs(logits: Tensor, stopped: Tensor, token: Tensor) -> Tensor:
+def raw_next_log_probs(logits: Tensor, stopped: Tensor, token: Tensor) -> Tensor:
     """Computes raw log-probabilities [R, W, V] after each parent, at temperature 1, untruncated, in
     the dtype of the logits [R, W, V]; a ``stopped`` parent [R, W] repeats its ``token`` [R, W].
 
@@ -100,7 +100,7 @@ def next_token_log_probs(logits: Tensor, stopped: Tensor, token: Tensor) -> Tens
     return torch.where(stopped.unsqueeze(-1), only, logits.log_softmax(dim=-1))
 
 
-def beam_probs(likelihood: Tensor, log_p: Tensor, settings: SamplingSettings) -> Tensor:
+def warped_beam_probs(likelihood: Tensor, log_p: Tensor, settings: SamplingSettings) -> Tensor:
     """The distribution [R, W V] of the next beam: the warp of the flattened joint vector, not of
     each parent's; zeros where all parents are absent.
 
@@ -114,4 +114,4 @@ def beam_probs(likelihood: Tensor, log_p: Tensor, settings: SamplingSettings) ->
     joint = (relative.unsqueeze(-1) + log_p).flatten(1)
     # Without any parent there is no distribution; a flat one keeps the warp finite and is zeroed
     # below.
-    return log_probs(torch.where(present, joint, 0.0), settings).exp() * present
+    return warped_log_probs(torch.where(present, joint, 0.0), settings).exp() * present

@@ -24,8 +24,18 @@ from torch.nn.functional import pad
 
 from spec_bench.core import processes
 from spec_bench.core.draws import RandomSource, SeededSource, make_row_generator
-from spec_bench.core.host_device import HostDeviceInts, cached_arange, constant, copy_to_device
-from spec_bench.core.warp import SamplingSettings, beam_probs, is_distribution, next_token_log_probs
+from spec_bench.core.host_device import (
+    HostDeviceInts,
+    cached_arange,
+    cached_constant,
+    copy_to_device,
+)
+from spec_bench.core.warp import (
+    SamplingSettings,
+    is_distribution,
+    raw_next_log_probs,
+    warped_beam_probs,
+)
 from spec_bench.decode.beam_step import (
     Beam,
     BeamOutcome,
@@ -35,8 +45,8 @@ from spec_bench.decode.beam_step import (
     DraftedLayers,
     ParentBeams,
     combine_moves,
-    pack_parents,
-    verify,
+    pack_input_beams,
+    verify_forest,
 )
 from spec_bench.decode.decoder import DrawsFactory
 from spec_bench.decode.loop import DecodingLoop
@@ -147,15 +157,15 @@ class BeamForest:
             numbers += [self._order, self._back]
         self._trie_seen, *copies = copy_to_device(numbers, self.device, [self._trie_seen, *tensors])
         inputs = self._inputs.get_tensor(self.device)
-        self.input_tokens = _gather_rows(self._trie_tokens.get_tensor(self.device), inputs)
-        self._seen = [_gather_rows(self._trie_seen, inputs)]
+        self.input_tokens = _gather_positions(self._trie_tokens.get_tensor(self.device), inputs)
+        self._seen = [_gather_positions(self._trie_seen, inputs)]
         return copies
 
     def add_layer(self, tokens: Tensor, parents: Tensor) -> None:
         """Appends D draft beams; tokens and parents: [R, D], parents within the layer before."""
         offset = len(self.tokens) * self.width
         index = parents.unsqueeze(-1).expand(-1, -1, self._seen[-1].shape[-1])
-        layer = constant(tuple(range(offset, offset + self.width)), self.device)
+        layer = cached_constant(tuple(range(offset, offset + self.width)), self.device)
         nodes = self._sizes.get_tensor(self.device).unsqueeze(1) + layer
         mask = self._seen[-1].gather(1, index).scatter(2, nodes.unsqueeze(-1), True)
         self.tokens.append(tokens)
@@ -167,11 +177,11 @@ class BeamForest:
         """
         nodes, positions, starts, inputs = self._pending
         index = nodes.get_tensor(self.device)
-        tokens = _gather_rows(self._trie_tokens.get_tensor(self.device), index)
-        mask = _gather_rows(self._trie_seen, index)
-        mask = _resize_mask(mask, self._drafted + index.shape[1])
+        tokens = _gather_positions(self._trie_tokens.get_tensor(self.device), index)
+        mask = _gather_positions(self._trie_seen, index)
+        mask = _resize_mask_columns(mask, self._drafted + index.shape[1])
         logits = self._run(model, cache, starts, tokens, positions.get_tensor(self.device), mask)
-        return _gather_rows(logits, inputs.get_tensor(logits.device))
+        return _gather_positions(logits, inputs.get_tensor(logits.device))
 
     def run_layer(self, model: LanguageModel, cache: object) -> Tensor:
         """Runs the newest layer with a draft; returns logits [R, D, V]."""
@@ -191,19 +201,23 @@ class BeamForest:
         mask = torch.cat(self._seen, dim=1)
         layers = range(1, len(self.tokens) + 1)
         levels = (0,) * self.inputs + tuple(n for n in layers for _ in range(self.width))
-        positions = self._depth.get_tensor(self.device).unsqueeze(1) + constant(levels, self.device)
+        positions = self._depth.get_tensor(self.device).unsqueeze(1) + cached_constant(
+            levels, self.device
+        )
         if self._ragged:
             order = self._order.get_tensor(self.device)
             tokens, positions, mask = (
-                _gather_rows(part, order) for part in (tokens, positions, mask)
+                _gather_positions(part, order) for part in (tokens, positions, mask)
             )
         cached_count = max(
             size - width for size, width in zip(self._sizes, self.widths, strict=True)
         )
-        mask = _resize_mask(mask, cached_count + tokens.shape[1])
+        mask = _resize_mask_columns(mask, cached_count + tokens.shape[1])
         logits = self._run(model, cache, self._starts, tokens, positions, mask)
         return (
-            _gather_rows(logits, self._back.get_tensor(logits.device)) if self._ragged else logits
+            _gather_positions(logits, self._back.get_tensor(logits.device))
+            if self._ragged
+            else logits
         )
 
     def _run(
@@ -216,12 +230,12 @@ class BeamForest:
         return run_under_ancestors(model, cache, self._lengths, starts, *inputs).logits
 
 
-def _gather_rows(values: Tensor, index: Tensor) -> Tensor:
+def _gather_positions(values: Tensor, index: Tensor) -> Tensor:
     """values [R, T, ...] at index [R, U]: per row, positions along T."""
     return values[cached_arange(len(index), values.device).unsqueeze(1), index]
 
 
-def _resize_mask(mask: Tensor, columns: int) -> Tensor:
+def _resize_mask_columns(mask: Tensor, columns: int) -> Tensor:
     """Returns a mask [..., C] cut or filled up with False to a number of columns."""
     return pad(mask, (0, columns - mask.shape[-1]))
 
@@ -280,7 +294,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         forest, parents, limit = self._begin(active)
         draft_layers = self._draft(forest, parents, draws)
         logits = forest.run_all(self.target, self._caches[0])
-        outcomes = verify(
+        outcomes = verify_forest(
             logits.to(self.settings.dtype),
             parents,
             draft_layers,
@@ -319,7 +333,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         forest = BeamForest(active, self.plan, self.target.device)
         limit = torch.tensor([row.remaining_layers for row in active])
         moves = combine_moves([row.moves for row in active], len(self._caches))
-        limit, *parents = forest.send([limit, *pack_parents(active, forest.inputs), *moves])
+        limit, *parents = forest.send([limit, *pack_input_beams(active, forest.inputs), *moves])
         count = len(parents) - len(moves)
         for cache, slots in zip(self._caches, parents[count:], strict=False):
             cache.move_slots(*slots.unbind(0))
@@ -341,9 +355,9 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             logits = forest.run_layer(draft, cache) if layer else forest.run_pending(draft, cache)
             logits = logits.to(self.target.device, self.settings.dtype)
             log_q = parents.log_probs(logits)
-            law = beam_probs(parents.likelihood, log_q, self.settings.get_draft_settings())
+            law = warped_beam_probs(parents.likelihood, log_q, self.settings.get_draft_settings())
             cells = draws.categorical(law.unsqueeze(1), self.plan.width).squeeze(1)
-            processes.broadcast_tensors(cells)
+            processes.copy_from_first_process(cells)
             draft_layers.lawful.append(is_distribution(logits).all(dim=1))
             draft_layers.laws.append(law)
             draft_layers.cells.append(cells)
@@ -402,14 +416,14 @@ class BeamSearch(BeamDecoder):
     def step(self, active: Sequence[BeamRow]) -> int:
         forest, parents, _ = self._begin(active)
         logits = forest.run_all(self.target, self._caches[0])
-        log_p = next_token_log_probs(
+        log_p = raw_next_log_probs(
             logits.to(self.settings.dtype), torch.zeros_like(parents.stopped), parents.tokens
         )
         joint = (parents.likelihood.unsqueeze(-1) + log_p).flatten(1)
         ends = max((len(row.request.stop_ids) for row in active), default=0)
         best = joint.topk(min(max(2, 1 + ends) * self.plan.width, joint.shape[1]), dim=-1)
         likeliest = torch.cat([best.values, best.indices.double()], dim=1)
-        processes.broadcast_tensors(likeliest)
+        processes.copy_from_first_process(likeliest)
         table = likeliest.tolist()
         count = best.values.shape[1]
         vocab = log_p.shape[-1]

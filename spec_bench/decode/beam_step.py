@@ -14,15 +14,20 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.draws import RandomSource, TrialDraws
-from spec_bench.core.warp import SamplingSettings, beam_probs, is_distribution, next_token_log_probs
+from spec_bench.core.warp import (
+    SamplingSettings,
+    is_distribution,
+    raw_next_log_probs,
+    warped_beam_probs,
+)
 from spec_bench.decode.rows import AnswerRow
 from spec_bench.records.types import Finish, Request, StepRecord
 from spec_bench.verify.beams import (
     LayerVerdict,
-    compute_acceptances,
     compute_layer_width,
-    compute_missing_beams,
+    compute_missing_beam_laws,
     compute_residual_chain,
+    compute_trial_acceptances,
     verify_layer,
 )
 
@@ -223,7 +228,7 @@ class BeamRow(AnswerRow):
             remaining_tokens -= self.steps[place].delivered
 
 
-def pack_parents(active: Sequence[BeamRow], places: int) -> list[torch.Tensor]:
+def pack_input_beams(active: Sequence[BeamRow], places: int) -> list[torch.Tensor]:
     """Packs R rows' beams, padded to B each, into host tensors: likelihood, length and stopped
     [R, B], stop_ids [R, S], first [R, B]; see ``ParentBeams``.
     """
@@ -276,7 +281,7 @@ class ParentBeams:
         batch. A truncation or a maximum would then choose among equal cells differently in each
         batch.
         """
-        log_p = next_token_log_probs(logits, self.stopped, self.tokens)
+        log_p = raw_next_log_probs(logits, self.stopped, self.tokens)
         return log_p.gather(1, self.first.unsqueeze(-1).expand_as(log_p))
 
     def children(self, cells: Tensor, log_p: Tensor) -> ParentBeams:
@@ -352,7 +357,7 @@ def _judge_drafted_layer(
     q = draft_layers.laws[layer] * is_present
     cells = draft_layers.cells[layer]
     chain = compute_residual_chain(law, q, plan.width)
-    acceptances = compute_acceptances(chain, q)
+    acceptances = compute_trial_acceptances(chain, q)
     width = compute_layer_width(acceptances, plan.threshold, plan.least)
     verdict = verify_layer(chain, q, cells, width, trials, layer * plan.width)
     return JudgedLayer(cells, verdict, chain, width)
@@ -368,14 +373,14 @@ def _judge_extra_layer(law: Tensor, width: Tensor, max_width: int) -> JudgedLaye
     return JudgedLayer(no_cells, verdict, chain, width)
 
 
-def _draw_where(rows: Tensor, laws: Tensor, draws: RandomSource) -> Tensor:
+def _draw_cells_where(rows: Tensor, laws: Tensor, draws: RandomSource) -> Tensor:
     """Draws a cell from each of the distributions [R, W, B V] of the ``rows`` [R] that are true."""
     unread = torch.zeros_like(laws)  # of the other rows: all mass on cell 0
     unread[..., 0] = 1.0
     return draws.categorical(torch.where(rows[:, None, None], laws, unread), 1).squeeze(-1)
 
 
-def verify(
+def verify_forest(
     logits: Tensor,
     parents: ParentBeams,
     draft_layers: DraftedLayers,
@@ -404,16 +409,16 @@ def verify(
         start = inputs + (layer - 1) * width
         layer_logits = logits[:, start : start + width] if layer else logits[:, :inputs]
         log_p = parents.log_probs(layer_logits)
-        law = beam_probs(parents.likelihood, log_p, settings)
+        law = warped_beam_probs(parents.likelihood, log_p, settings)
         if layer < depth:
             judged_layer = _judge_drafted_layer(layer, law, parents, draft_layers, plan, trials)
         else:
             judged_layer = _judge_extra_layer(law, layer_widths[-1], width)
         cells, verdict, chain, layer_width = judged_layer
         layer_widths.append(layer_width)
-        laws, missing_count = compute_missing_beams(chain, verdict, layer_width)
+        laws, missing_count = compute_missing_beam_laws(chain, verdict, layer_width)
         ends = active & ((missing_count > 0) | (limit == layer + 1))
-        new_cells = _draw_where(ends, laws, draws)
+        new_cells = _draw_cells_where(ends, laws, draws)
         is_used = torch.arange(width, device=missing_count.device) < missing_count.unsqueeze(1)
         output = torch.cat([cells, new_cells], dim=1)  # of accepted beams, and of those drawn
         present = torch.cat([verdict.accepted, is_used], dim=1)

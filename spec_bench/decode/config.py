@@ -18,9 +18,9 @@ from spec_bench.decode.beam_step import BeamPlan
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.generate import (
     GenerateDecoder,
-    check_sampling,
-    find_unsupported,
-    make_aid,
+    check_transformers_sampling,
+    describe_unsupported,
+    make_assistance,
     require_transformers_module,
 )
 from spec_bench.draft.base import Drafter, drafter
@@ -43,7 +43,7 @@ from spec_bench.vocabulary.decoders import DISPLAY
 from spec_bench.vocabulary.spec import parse
 
 
-def is_compatible(kind: type[Drafter], tree: type[Policy]) -> bool:
+def are_compatible(kind: type[Drafter], tree: type[Policy]) -> bool:
     """Returns whether a drafter and a tree policy go together."""
     welcome = kind.policies is None or tree.name in kind.policies
     return welcome and (tree.drafters is None or kind.kind in tree.drafters)
@@ -83,9 +83,11 @@ class DecoderConfig:
         """Yields a message for each pair of blocks that do not fit together."""
         kind = self.drafter.kind
         name = self.tree.name
-        if not is_compatible(type(self.drafter), type(self.tree)):
+        if not are_compatible(type(self.drafter), type(self.tree)):
             names = [
-                p for p, candidate in policy.items() if is_compatible(type(self.drafter), candidate)
+                p
+                for p, candidate in policy.items()
+                if are_compatible(type(self.drafter), candidate)
             ]
             yield (
                 f"drafter.kind {kind!r} does not go with tree policy {name!r}; it goes with "
@@ -112,7 +114,7 @@ class DecoderConfig:
                 f"drafter.kind {kind!r} proposes one chain, so tree.width must be 1, got {widest}"
             )
         if isinstance(self.verifier, TransformersDecoding):
-            yield from find_unsupported(self.drafter, self.tree, self.tree_attention)
+            yield from describe_unsupported(self.drafter, self.tree, self.tree_attention)
         for key in self.tree.shared:
             value = getattr(self.tree, key)
             rule_value = getattr(self.verifier, key, None)
@@ -176,7 +178,7 @@ class DecoderConfig:
         """
         with _name_decoder_in_errors(self.name):
             if isinstance(self.verifier, TransformersDecoding):
-                check_sampling(settings)
+                check_transformers_sampling(settings)
             if isinstance(self.tree, GrownTree) and isinstance(self.verifier, TreeVerifier):
                 siblings = self.tree.siblings(settings)
                 self.verifier.check(self.tree.name, self.tree.shape, siblings, self.drafts)
@@ -215,7 +217,7 @@ class DecoderConfig:
             return kind(self.name, target, models, plan, settings, rows, mark, pool=pool)
         assert isinstance(self.tree, GrownTree)
         if isinstance(self.verifier, TransformersDecoding):
-            aid = make_aid(self.drafter, self.tree, self.verifier, models)
+            aid = make_assistance(self.drafter, self.tree, self.verifier, models)
             calls = self.drafter.count_draft_calls(self.tree.shape.depth)
             mark = self.verifier.mark
             module = require_transformers_module(self.title, target)
@@ -285,7 +287,7 @@ def _name_decoder_in_errors(decoder: object) -> Iterator[None]:
         raise UsageError(f"decoder {format_value(decoder)}: {error}") from None
 
 
-def _get_block(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _read_block(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """Returns one block of a decoder's settings; raises UsageError if it is no mapping."""
     block = settings.get(key)
     if not isinstance(block, Mapping):
@@ -293,7 +295,7 @@ def _get_block(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return block
 
 
-def resolve_spec(settings: Mapping[str, Any], spec: str | int | None) -> dict[str, Any]:
+def apply_tree_shorthand(settings: Mapping[str, Any], spec: str | int | None) -> dict[str, Any]:
     """Writes a shorthand into a copy of a decoder's settings; None keeps the tree as it is. Raises
     UsageError if the shorthand's form does not fit the tree policy; its numbers are checked later.
     """
@@ -301,7 +303,7 @@ def resolve_spec(settings: Mapping[str, Any], spec: str | int | None) -> dict[st
     if spec is None:
         return settings_copy
     with _name_decoder_in_errors(settings.get("name")):
-        name = _get_block(settings, "tree").get("policy")
+        name = _read_block(settings, "tree").get("policy")
         kind = policy.find(name, "tree.policy")
         text = str(spec).strip()
         shorthand = parse(text) if text else None
@@ -331,7 +333,7 @@ def read_decoder(
                 raise UsageError(
                     f"{shown_key} is no key of a decoder, which has {', '.join(_KEYS)}"
                 )
-        drafter_block, tree_block, verifier_block = (_get_block(block, key) for key in _KEYS[1:4])
+        drafter_block, tree_block, verifier_block = (_read_block(block, key) for key in _KEYS[1:4])
         if not isinstance(tree_attention, bool):
             raise UsageError(
                 f"tree_attention must be true or false, got {format_value(tree_attention)}"

@@ -32,10 +32,10 @@ from spec_bench.core.host_device import (
     copy_to_device,
 )
 from spec_bench.core.tree import Tree
-from spec_bench.core.warp import SamplingSettings, token_log_probs
+from spec_bench.core.warp import SamplingSettings, raw_token_log_probs
 from spec_bench.decode.loop import DecodingLoop, IterationCounts
 from spec_bench.decode.recording import GraphCache, IterationGraph
-from spec_bench.decode.rows import Row, check_logits_of_row
+from spec_bench.decode.rows import Row, check_verdict_logits
 from spec_bench.draft.base import Drafter, DraftResources, DraftState
 from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.cache import CachePool
@@ -173,7 +173,7 @@ class Decoder(DecodingLoop[Row]):
         """
         if self.policy.waits_for_device or not self.drafting.recordable or not self.tree_attention:
             return None
-        if self.make_draws is not SeededSource or processes.count() > 1:
+        if self.make_draws is not SeededSource or processes.count_processes() > 1:
             return None
         draws = self.apply_temperature(DrawRecorder([torch.Generator(self.target.device)]))
         committed, ints = self.make_dummy_inputs(1, 1)
@@ -292,7 +292,7 @@ class Decoder(DecodingLoop[Row]):
             verdict = message.tolist()
         self.ran.count(graph is not None)
         for row, line in zip(active, verdict, strict=True):
-            check_logits_of_row(row.request.prompt_id, line, layout.counts)
+            check_verdict_logits(row.request.prompt_id, line, layout.counts)
         counts = [int(line[0]) + 1 for line in verdict]
         if path is not None:
             pairs = zip(verdict, counts, strict=True)
@@ -321,12 +321,12 @@ class Decoder(DecodingLoop[Row]):
         tree = self.policy.grow_tree(
             GrowthContext(drafting, committed, device, self.settings, draws)
         )
-        processes.broadcast_tensors(*tree.parts())
+        processes.copy_from_first_process(*tree.parts())
         logits, hidden = (passes or self._scorer).score(tree, committed.lengths)
         result = self.walk(
             ScoredTree(tree, logits, self.settings, draws, self.policy.merge_copies), self.rule
         )
-        processes.broadcast_tensors(result.path, result.accepted, result.token)
+        processes.copy_from_first_process(result.path, result.accepted, result.token)
         self.drafting.observe_scores(tree, logits)
         if hidden is not None:
             self.drafting.observe_path(hidden, result.path, result.accepted)
@@ -336,7 +336,7 @@ class Decoder(DecodingLoop[Row]):
             1 if tree.rearranged else depth,
             (tree.shape.size, *(level.shape[1] for level in tree.largest)),
         )
-        return IterationResult(result.path, _pack_verdict(tree, logits, result), layout)
+        return IterationResult(result.path, _pack_verdicts(tree, logits, result), layout)
 
     def keep(
         self,
@@ -357,7 +357,7 @@ class Decoder(DecodingLoop[Row]):
         return self.drafting.take_forward_s(), self.target.timer.take_s()
 
 
-def _pack_verdict(tree: Tree, logits: Tensor, result: WalkResult) -> Tensor:
+def _pack_verdicts(tree: Tree, logits: Tensor, result: WalkResult) -> Tensor:
     """Packs each row's verdict into one float64 vector for the host, [R, ...]: the number accepted,
     L + 1 entries each of path, tokens emitted and their log-probabilities, nodes and levels of a
     tree that has any, and the largest logit of each node, of the target and then of the draft.
@@ -371,7 +371,7 @@ def _pack_verdict(tree: Tree, logits: Tensor, result: WalkResult) -> Tensor:
         ) >= result.accepted.unsqueeze(1)
         tokens = tree.tokens.gather(1, result.path).roll(-1, dims=1)
         tokens_out = torch.where(is_last, tokens_out, tokens)
-    log_p = token_log_probs(logits, result.path, tokens_out)
+    log_p = raw_token_log_probs(logits, result.path, tokens_out)
     parts = [result.accepted.unsqueeze(1), result.path, tokens_out, log_p.double()]
     if tree.shape.depth:
         parts.append(tree.count_nodes_and_levels())

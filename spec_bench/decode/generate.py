@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from spec_bench.core.draws import row_seed
+from spec_bench.core.draws import derive_row_seed
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.loop import DecodingLoop
 from spec_bench.decode.rows import AnswerRow
 from spec_bench.draft.base import Drafter
 from spec_bench.draft.lookup import Lookup
-from spec_bench.engine.generate import Assistance, RecordedCall, generate, log_likelihood
-from spec_bench.engine.mapped_model import MappedModel
+from spec_bench.engine.generate import Assistance, TargetPass, compute_log_likelihood, run_generate
+from spec_bench.engine.mapped_model import VocabularyMappedModel
 from spec_bench.engine.model import LanguageModel
 from spec_bench.records.types import Finish, Generation, Lossless, Request, StepRecord
 from spec_bench.settings.fields import format_value
@@ -46,7 +46,7 @@ class GeneratedRow(AnswerRow):
     @property
     def log_likelihood(self) -> float:  # type: ignore[override]
         """Log-likelihood of the answer, scored on demand, outside the measured time."""
-        return log_likelihood(self.target, self.request.prompt_ids, self.answer)
+        return compute_log_likelihood(self.target, self.request.prompt_ids, self.answer)
 
     def generation(
         self,
@@ -103,12 +103,12 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
         """The library makes its own cache, a new one for every text."""
 
     def join(self, index: int, request: Request, seed: int) -> GeneratedRow:
-        return GeneratedRow(request, row_seed(seed, request.prompt_id), self.target)
+        return GeneratedRow(request, derive_row_seed(seed, request.prompt_id), self.target)
 
     def step(self, active: Sequence[GeneratedRow]) -> int:
         """Decodes whole answers."""
         requests = [row.request for row in active]
-        result = generate(self.target, requests, self.settings, active[0].seed, self.aid)
+        result = run_generate(self.target, requests, self.settings, active[0].seed, self.aid)
         draft_s, target_s = (seconds / len(active) for seconds in result.prompt_s)
         for row, tokens in zip(active, result.answers, strict=True):
             row.prompt_s = draft_s, target_s
@@ -138,7 +138,7 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
 
 
 def build_step_records(
-    calls: Sequence[RecordedCall],
+    calls: Sequence[TargetPass],
     prompt: int,
     tokens: Sequence[int],
     aid: Assistance,
@@ -165,7 +165,7 @@ def build_step_records(
 _DRAFTERS = ("none", "language_model", "lookup")
 
 
-def find_unsupported(drafter: Drafter, tree: Policy, tree_attention: bool) -> Iterator[str]:
+def describe_unsupported(drafter: Drafter, tree: Policy, tree_attention: bool) -> Iterator[str]:
     """Yields a message for each setting that transformers cannot decode."""
     if drafter.kind not in _DRAFTERS:
         names = ", ".join(_DRAFTERS)
@@ -182,7 +182,7 @@ def find_unsupported(drafter: Drafter, tree: Policy, tree_attention: bool) -> It
             yield f"transformers looks up one chain, tree.width is {width}"
 
 
-def check_sampling(settings: SamplingSettings) -> None:
+def check_transformers_sampling(settings: SamplingSettings) -> None:
     """Checks that transformers can sample that way. Raises UsageError: the draft has a temperature
     of its own, or the library lacks a setting.
     """
@@ -195,7 +195,7 @@ def check_sampling(settings: SamplingSettings) -> None:
         )
 
 
-def make_aid(
+def make_assistance(
     drafter: Drafter,
     tree: GrownTree,
     rule: TransformersDecoding,
@@ -208,7 +208,7 @@ def make_aid(
     if not drafts:
         return Assistance()
     module: Any = drafts[0]
-    if isinstance(module, MappedModel):
+    if isinstance(module, VocabularyMappedModel):
         raise UsageError("transformers drafts with the target's tokens; the draft has others")
     return Assistance(module, depth, confidence=rule.confidence)
 

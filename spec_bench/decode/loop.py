@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import torch
 
 from spec_bench.decode.rows import AnswerRow, BatchClock
-from spec_bench.engine.model import LanguageModel, synchronise
+from spec_bench.engine.model import LanguageModel, wait_for_device
 from spec_bench.records.types import Generation, Lossless, Meter, Progress, PromptError, Request
 
 
@@ -207,5 +207,5 @@ class DecodingLoop(ABC, Generic[RowType]):
 
     def now_s(self) -> float:
         """Reads the clock once the target's device has done what it was given."""
-        synchronise(self.target.device)
+        wait_for_device(self.target.device)
         return time.perf_counter()

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from spec_bench.core.host_device import HostDeviceInts
 from spec_bench.engine.recorder import near_tie_gap
-from spec_bench.engine.tree_pass import next_logits
+from spec_bench.engine.tree_pass import compute_next_logits
 from spec_bench.records.types import Generation, Request
 from spec_bench.settings.fields import one_line
 from spec_bench.system.errors import raise_if_device_lost
@@ -46,7 +46,7 @@ _CALLED = 1e-6  # relative; how far a log-likelihood may be from that of the sam
 CALLS_OFF = 0.15  # share of target calls that rounding in a draft may cost or save
 
 
-def round_up_length(tokens: int) -> int:
+def round_up_to_bucket(tokens: int) -> int:
     """Returns B of the graph that serves prefixes of ``tokens``: 64, 256, then powers of 2."""
     buckets = (bucket for bucket in (64, 256, 1024) if tokens <= bucket)
     return next(buckets, 1 << (tokens - 1).bit_length())
@@ -54,13 +54,13 @@ def round_up_length(tokens: int) -> int:
 
 def length_buckets(shortest: int, longest: int) -> list[int]:
     """Returns every B of graphs that serve ``shortest`` to ``longest`` tokens."""
-    buckets = [min(round_up_length(shortest), longest)]
+    buckets = [min(round_up_to_bucket(shortest), longest)]
     while buckets[-1] < longest:
-        buckets.append(min(round_up_length(buckets[-1] + 1), longest))
+        buckets.append(min(round_up_to_bucket(buckets[-1] + 1), longest))
     return buckets
 
 
-def longest_sequence(requests: Sequence[Request]) -> int:
+def max_sequence_tokens(requests: Sequence[Request]) -> int:
     """Returns the most tokens, prompt and answer, of any of the requests."""
     return max(len(request.prompt_ids) + request.max_new_tokens for request in requests)
 
@@ -160,12 +160,12 @@ class GraphCache:
 
     def covers(self, requests: Sequence[Request]) -> bool:
         """Returns whether the graphs are long enough for these requests."""
-        return longest_sequence(requests) <= self._longest
+        return max_sequence_tokens(requests) <= self._longest
 
     def record(self, requests: Sequence[Request]) -> None:
         """Records and checks the graphs that these requests need; no row may be decoding."""
         decoder = self._decoder
-        self._longest = longest = longest_sequence(requests)
+        self._longest = longest = max_sequence_tokens(requests)
         limit = min(self._room, longest, self._split or longest)
         shortest = min(len(request.prompt_ids) for request in requests)
         buckets = length_buckets(min(shortest, limit), limit)
@@ -234,7 +234,9 @@ class GraphCache:
         for graph in self.made.values():
             graph.call(False)
         decoder.ran = counts
-        faults = (_compare_with_called(*pair) for pair in zip(repeated, answers, strict=True))
+        faults = (
+            _describe_replay_difference(*pair) for pair in zip(repeated, answers, strict=True)
+        )
         if fault := next(filter(None, faults), ""):
             self.refused = f"of the job's last answers {fault} of the same pass called"
             log.error("%s was recorded wrongly: %s", decoder.name, self.refused)
@@ -274,7 +276,7 @@ class GraphCache:
                 graph.call(False)
             replayed = self._decode_batches(test_requests, rows)
             for answer, actual in zip(expected, replayed, strict=False):
-                if fault := _compare_with_called(answer, actual):
+                if fault := _describe_replay_difference(answer, actual):
                     return f"{label}: {fault} of the same pass called"
             if fault := self._compare_with_eager(test_requests, rows, replayed):
                 return f"{label}: {fault}"
@@ -290,7 +292,7 @@ class GraphCache:
         eager = self._decode_eagerly(requests, rows)
         eager_calls = replayed_calls = 0
         for index, (expected, actual) in enumerate(zip(eager, replayed, strict=True)):
-            position = first_difference(expected.tokens, actual.tokens)
+            position = find_first_difference(expected.tokens, actual.tokens)
             if position is None:
                 eager_calls = eager_calls + len(expected.steps)
                 replayed_calls = replayed_calls + len(actual.steps)
@@ -386,16 +388,18 @@ class GraphCache:
         """Returns whether rounding may swap two greedy tokens after the same text."""
         if self._decoder.settings.temperature > 0:
             return False
-        logits = next_logits(self._decoder.target, [*request.prompt_ids, *expected[:position]])
+        logits = compute_next_logits(
+            self._decoder.target, [*request.prompt_ids, *expected[:position]]
+        )
         best = float(logits[expected[position]])
         return abs(best - float(logits[token])) <= near_tie_gap(logits.dtype, best)
 
 
-def _compare_with_called(expected: Generation, actual: Generation) -> str:
+def _describe_replay_difference(expected: Generation, actual: Generation) -> str:
     """Describes the first number of a replayed answer that differs from the called function's; ""
     if none.
     """
-    if (position := first_difference(expected.tokens, actual.tokens)) is not None:
+    if (position := find_first_difference(expected.tokens, actual.tokens)) is not None:
         return f"{_describe_token(actual, position)}, {expected.tokens[position]}"
     if expected.steps != actual.steps:
         pairs = enumerate(zip(expected.steps, actual.steps, strict=False), 1)
@@ -422,14 +426,14 @@ def count_common_tokens(answers: Sequence[Generation], other_answers: Sequence[G
         (answer.tokens, other_answer.tokens)
         for answer, other_answer in zip(answers, other_answers, strict=True)
     ]
-    places = [first_difference(*pair) for pair in pairs]
+    places = [find_first_difference(*pair) for pair in pairs]
     return sum(
         len(answer) if position is None else position
         for (answer, _), position in zip(pairs, places, strict=True)
     )
 
 
-def first_difference(tokens: Sequence[int], other_tokens: Sequence[int]) -> int | None:
+def find_first_difference(tokens: Sequence[int], other_tokens: Sequence[int]) -> int | None:
     """Returns the first place where two answers differ; None if they are equal."""
     pairs = enumerate(zip(tokens, other_tokens, strict=True))
     return next((place for place, (token, other_token) in pairs if token != other_token), None)

@@ -22,7 +22,7 @@ def check_logits(prompt_id: str, target: float | bool, draft: float | bool = Tru
             )
 
 
-def check_logits_of_row(prompt_id: str, line: Sequence[float], counts: Sequence[int]) -> None:
+def check_verdict_logits(prompt_id: str, line: Sequence[float], counts: Sequence[int]) -> None:
     """Runs ``check_logits`` on a row's verdict, which ends with the largest logit of each node:
     ``counts[0]`` of the target's, then the other counts of the draft's, level by level.
     """

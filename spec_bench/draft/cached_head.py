@@ -15,7 +15,7 @@ from spec_bench.core.host_device import cached_arange
 from spec_bench.draft.base import DraftResources, DraftState
 from spec_bench.draft.layers import AttentionFunction, DecoderBlock, LayerCacheSizes, Rotation
 from spec_bench.draft.network import DraftHeads, scatter_to_vocabulary
-from spec_bench.engine.architectures import frequencies
+from spec_bench.engine.architectures import compute_rotary_frequencies
 from spec_bench.engine.cache import SlotCache
 from spec_bench.engine.model import ForwardTimer
 from spec_bench.system.errors import UsageError
@@ -42,7 +42,9 @@ class CachedHead(DraftHeads):
         self.register_buffer("ids", ids, persistent=False)
         if blocks:
             self.layers = nn.ModuleList(blocks)
-            angles, self._factor = frequencies(shape.rope, shape.head_dim, shape.max_positions)
+            angles, self._factor = compute_rotary_frequencies(
+                shape.rope, shape.head_dim, shape.max_positions
+            )
             self.register_buffer("angles", angles, persistent=False)
             if shape.own_inputs:
                 self.embed_tokens = nn.Embedding(shape.vocab, shape.width)

@@ -30,7 +30,7 @@ from spec_bench.draft.levels import OnePassDraftState, append_masks, gather_cons
 from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.cache import SlotCache, WritePlan
 from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
-from spec_bench.engine.tree_pass import run_nodes, run_pending
+from spec_bench.engine.tree_pass import run_causal_tokens, run_nodes
 from spec_bench.system.errors import UsageError
 
 
@@ -104,7 +104,7 @@ class EagleDraftState(HeadCacheDraftState):
             return
         tokens = torch.tensor([prompt[start + 1 : start + 1 + count]], device=hidden.device)
         features: Any = self._wrap_head(hidden[:count].unsqueeze(0))
-        run_pending(features, self._cache, [start], tokens, row=row)
+        run_causal_tokens(features, self._cache, [start], tokens, row=row)
 
     def device_inputs(
         self,
@@ -133,7 +133,9 @@ class EagleDraftState(HeadCacheDraftState):
         pending = len(self._tokens[0])
         tokens = self._tokens.get_tensor(self._handed.device)
         features: Any = self._wrap_head(self._handed[:rows, :pending])
-        output = run_pending(features, self._cache, self._starts, tokens, logits_to_keep=0).hidden
+        output = run_causal_tokens(
+            features, self._cache, self._starts, tokens, logits_to_keep=0
+        ).hidden
         assert output is not None
         if pending > 1:
             index = cached_arange(rows, output.device).unsqueeze(1)
@@ -209,7 +211,9 @@ class ParallelEagleDraftState(OnePassDraftState, EagleDraftState):
         features: Any = self._wrap_head(
             append_masks(features_in, root_index, mask_count, self._head.mask_hidden)
         )
-        output = run_pending(features, self._cache, self._starts, tokens, logits_to_keep=0).hidden
+        output = run_causal_tokens(
+            features, self._cache, self._starts, tokens, logits_to_keep=0
+        ).hidden
         assert output is not None
         output = gather_consecutive(output, root_index, self._count)
         logits: Tensor = self._head.compute_logits(
@@ -278,7 +282,7 @@ def extend_prompt_greedily(target: LanguageModel, prompt: Sequence[int]) -> list
     cache = target.allocate(1, len(text) + TOKENS)
     for start in (0, *range(len(text), len(text) + TOKENS - 1)):
         tokens = torch.tensor([text[start:]], device=target.device)
-        logits = run_pending(target, cache, [start], tokens, prefill=True).logits
+        logits = run_causal_tokens(target, cache, [start], tokens, prefill=True).logits
         text.append(int(logits[0, -1].argmax()))
     return text
 
@@ -298,7 +302,7 @@ def measure_agreements(
     positions = torch.arange(count, device=target.device).unsqueeze(0)
     places = tuple(sorted({place for layers in readings.values() for place in layers}))
     cache = target.allocate(1, count)
-    logits, hidden = run_pending(
+    logits, hidden = run_causal_tokens(
         target,
         cache,
         [0],

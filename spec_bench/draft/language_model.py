@@ -16,9 +16,9 @@ from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
 from spec_bench.draft.levels import OnePassDraftState, append_masks, gather_consecutive
 from spec_bench.draft.network import DraftHeads
-from spec_bench.engine.mapped_model import MappedModel
+from spec_bench.engine.mapped_model import VocabularyMappedModel
 from spec_bench.engine.model import LanguageModel
-from spec_bench.engine.tree_pass import commit_paths, prefill, run_nodes, run_pending
+from spec_bench.engine.tree_pass import commit_paths, prefill, run_causal_tokens, run_nodes
 from spec_bench.settings.fields import Count, format_value
 from spec_bench.system.errors import UsageError
 
@@ -68,7 +68,7 @@ class LanguageModelDraftState(DraftState):
         logits = []
         for model, cache in zip(self.models, self._caches, strict=True):
             ids = tokens.get_tensor(model.device)
-            output = run_pending(model, cache, starts, ids, logits_to_keep=keep).logits
+            output = run_causal_tokens(model, cache, starts, ids, logits_to_keep=keep).logits
             if not keep:
                 rows = cached_arange(len(root_index), output.device).unsqueeze(1)
                 output = output[rows, root_index.get_tensor(output.device).unsqueeze(1)]
@@ -120,7 +120,7 @@ class RetokenizedDraftState(LanguageModelDraftState):
 
     recordable = False  # how many parts a token has is the host's to look up
 
-    def __init__(self, resources: DraftResources, model: MappedModel) -> None:
+    def __init__(self, resources: DraftResources, model: VocabularyMappedModel) -> None:
         super().__init__(resources)
         self._model, self._rows = model, CommittedTokens([])
         self._tokens = torch.zeros(0)  # of the trees' nodes that were run
@@ -165,7 +165,9 @@ class RetokenizedDraftState(LanguageModelDraftState):
 def make_language_model_state(resources: DraftResources) -> LanguageModelDraftState:
     """Makes the state that drafts with the models; several must have the target's tokenizer."""
     models = resources.models
-    mapped = [model for model in models if isinstance(model, MappedModel) and model.pieces]
+    mapped = [
+        model for model in models if isinstance(model, VocabularyMappedModel) and model.pieces
+    ]
     if not mapped:
         return LanguageModelDraftState(resources)
     if len(models) > 1:
@@ -222,7 +224,7 @@ class PardDraftState(OnePassDraftState, LanguageModelDraftState):
         ids = tokens.get_tensor(model.device)
         root = root_index.get_tensor(model.device).unsqueeze(1)
         ids = append_masks(ids, root, self._count - 1, self._mask)
-        logits = run_pending(model, cache, starts, ids, logits_to_keep=0).logits
+        logits = run_causal_tokens(model, cache, starts, ids, logits_to_keep=0).logits
         return gather_consecutive(logits, root.to(logits.device), self._count)
 
     def commit(
@@ -269,7 +271,9 @@ class Pard(Drafter):
     def make_state(self, resources: DraftResources) -> DraftState:
         """Raises UsageError if the draft has another tokenizer, or no mask token is named."""
         (model,) = resources.models
-        id_offset = model.vocab_size if isinstance(model, MappedModel) else 0  # of its own tokens
+        id_offset = (
+            model.vocab_size if isinstance(model, VocabularyMappedModel) else 0
+        )  # of its own tokens
         if getattr(model, "pieces", None):
             raise UsageError("a pard drafter needs a draft with the target's tokenizer")
         token = getattr(model, "mask_token", None) if self.mask_token is None else self.mask_token
@@ -325,12 +329,12 @@ class OwnBlocks(Drafter):
         return places
 
     def make_own_model(self, target: LanguageModel) -> LanguageModel:
-        from spec_bench.engine.own_blocks import view_of_blocks  # needs transformers
+        from spec_bench.engine.own_blocks import make_block_view  # needs transformers
 
         views = vars(target).setdefault("views", {})
         places = self.get_kept_blocks(target.blocks)
         if places not in views:
-            views[places] = view_of_blocks(target, places)
+            views[places] = make_block_view(target, places)
         view: LanguageModel = views[places]
         return view
 

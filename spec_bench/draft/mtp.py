@@ -24,7 +24,7 @@ from spec_bench.draft.cached_head import Embed, FeatureHead
 from spec_bench.draft.eagle import EagleDraftState
 from spec_bench.draft.layers import AttentionFunction, LayerCacheSizes
 from spec_bench.draft.network import HeadPlan, PublicCheckpoint, load_weights
-from spec_bench.engine.own_blocks import OwnBlock, body_config
+from spec_bench.engine.own_blocks import LastBlockFactory, make_transformers_config
 from spec_bench.system.errors import UsageError
 
 FILE = "model.safetensors"
@@ -191,7 +191,7 @@ class MtpShape:
     @cached_property
     def transformers_config(self) -> Any:
         """transformers' config object. Raises UsageError if it lacks the family."""
-        return body_config(self.config)
+        return make_transformers_config(self.config)
 
 
 class MtpHead(FeatureHead):
@@ -203,7 +203,7 @@ class MtpHead(FeatureHead):
     def __init__(self, shape: MtpShape, device: str = "cpu") -> None:
         super().__init__(shape)
         self.hidden_first = get_family_tensor_names(shape.config).hidden_first
-        parts = OwnBlock(shape.transformers_config)
+        parts = LastBlockFactory(shape.transformers_config)
         self.rotary = parts.make_rotary()
         with torch.device(device):
             self.enorm, self.hnorm, self.norm = (parts.make_norm() for _ in range(3))
@@ -229,7 +229,7 @@ class MtpHead(FeatureHead):
             layers.append(LayerCacheSizes(k.shape[1], k.shape[3], v.shape[3]))
             return q.new_empty((*q.shape[:3], v.shape[3]))
 
-        OwnBlock(self.shape.transformers_config).try_attention(attend)
+        LastBlockFactory(self.shape.transformers_config).try_attention(attend)
         return layers
 
     def compute_outputs(

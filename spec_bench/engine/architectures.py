@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PREFIX = "random:"
 
 
-def _llama(
+def _make_llama_config(
     hidden: int,
     inner: int,
     layers: int,
@@ -41,7 +41,7 @@ def _llama(
     }
 
 
-def _opt(hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
+def _make_opt_config(hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
     """OPT's shape in the words of its config."""
     return {
         "model_type": "opt",
@@ -75,37 +75,37 @@ _PROJECTED = {"word_embed_proj_dim": 512, "do_layer_norm_before": False}
 # llama_115m is RSD's drafter, known from its size alone: four layers of 1024 give exactly the ratio
 # of parameters that the paper's MBSU columns imply. The others are as their hub configs have them.
 ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "llama2_7b": _llama(4096, 11008, 32, 32, 4096),
-    "llama2_13b": _llama(5120, 13824, 40, 40, 4096),
-    "llama2_70b": _llama(8192, 28672, 80, 64, 4096) | _EIGHT,
-    "llama_13b": _llama(5120, 13824, 40, 40),
-    "llama_33b": _llama(6656, 17920, 60, 52),
-    "vicuna_7b": _llama(4096, 11008, 32, 32),
-    "vicuna_13b": _llama(5120, 13824, 40, 40),
-    "vicuna_33b": _llama(6656, 17920, 60, 52),
-    "llama3_8b": _llama(4096, 14336, 32, 32) | _LLAMA3,
-    "llama3_70b": _llama(8192, 28672, 80, 64) | _LLAMA3,
-    "llama3_1b": _llama(2048, 8192, 16, 32) | _LLAMA3 | _TIED,
-    "qwen3_8b": _llama(4096, 12288, 36, 32) | _QWEN3,
-    "qwen3_0.6b": _llama(1024, 3072, 28, 16) | _QWEN3 | _TIED,
-    "qwen25_coder_1.5b": _llama(1536, 8960, 28, 12) | _QWEN2,
-    "qwen25_coder_0.5b": _llama(896, 4864, 24, 14) | _QWEN2,
-    "mimo_7b": _llama(4096, 11008, 36, 32, 32768, 151680) | _MIMO,
-    "llama_68m": _llama(768, 3072, 2, 12),
-    "llama_115m": _llama(1024, 2816, 4, 8),
-    "llama_160m": _llama(768, 3072, 12, 12),
-    "opt_125m": _opt(768, 12, 12),
-    "opt_350m": _opt(1024, 24, 16, **_PROJECTED),
-    "opt_1.3b": _opt(2048, 24, 32),
-    "opt_13b": _opt(5120, 40, 40),
-    "opt_30b": _opt(7168, 48, 56),
-    "opt_66b": _opt(9216, 64, 72),
-    "llama_tiny": _llama(64, 128, 2, 4, 512, 512),
-    "opt_tiny": _opt(64, 2, 4, max_position_embeddings=512, vocab_size=512),
+    "llama2_7b": _make_llama_config(4096, 11008, 32, 32, 4096),
+    "llama2_13b": _make_llama_config(5120, 13824, 40, 40, 4096),
+    "llama2_70b": _make_llama_config(8192, 28672, 80, 64, 4096) | _EIGHT,
+    "llama_13b": _make_llama_config(5120, 13824, 40, 40),
+    "llama_33b": _make_llama_config(6656, 17920, 60, 52),
+    "vicuna_7b": _make_llama_config(4096, 11008, 32, 32),
+    "vicuna_13b": _make_llama_config(5120, 13824, 40, 40),
+    "vicuna_33b": _make_llama_config(6656, 17920, 60, 52),
+    "llama3_8b": _make_llama_config(4096, 14336, 32, 32) | _LLAMA3,
+    "llama3_70b": _make_llama_config(8192, 28672, 80, 64) | _LLAMA3,
+    "llama3_1b": _make_llama_config(2048, 8192, 16, 32) | _LLAMA3 | _TIED,
+    "qwen3_8b": _make_llama_config(4096, 12288, 36, 32) | _QWEN3,
+    "qwen3_0.6b": _make_llama_config(1024, 3072, 28, 16) | _QWEN3 | _TIED,
+    "qwen25_coder_1.5b": _make_llama_config(1536, 8960, 28, 12) | _QWEN2,
+    "qwen25_coder_0.5b": _make_llama_config(896, 4864, 24, 14) | _QWEN2,
+    "mimo_7b": _make_llama_config(4096, 11008, 36, 32, 32768, 151680) | _MIMO,
+    "llama_68m": _make_llama_config(768, 3072, 2, 12),
+    "llama_115m": _make_llama_config(1024, 2816, 4, 8),
+    "llama_160m": _make_llama_config(768, 3072, 12, 12),
+    "opt_125m": _make_opt_config(768, 12, 12),
+    "opt_350m": _make_opt_config(1024, 24, 16, **_PROJECTED),
+    "opt_1.3b": _make_opt_config(2048, 24, 32),
+    "opt_13b": _make_opt_config(5120, 40, 40),
+    "opt_30b": _make_opt_config(7168, 48, 56),
+    "opt_66b": _make_opt_config(9216, 64, 72),
+    "llama_tiny": _make_llama_config(64, 128, 2, 4, 512, 512),
+    "opt_tiny": _make_opt_config(64, 2, 4, max_position_embeddings=512, vocab_size=512),
 }
 
 
-def architecture(path: str) -> dict[str, Any]:
+def read_random_architecture(path: str) -> dict[str, Any]:
     """Returns the config of ``random:NAME``, with a name in ``ARCHITECTURES``, or of
     ``random:FOLDER``, a folder with a ``config.json``; a ValueError lists the names.
     """
@@ -121,7 +121,7 @@ def architecture(path: str) -> dict[str, Any]:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def longest_sequence(config: PretrainedConfig | Any) -> int | None:
+def get_max_sequence_length(config: PretrainedConfig | Any) -> int | None:
     """Returns the longest sequence that a model takes; None if its config names no limit.
 
     Beyond the length they were trained for, rotary embeddings of the kind ``longrope`` turn all
@@ -137,7 +137,7 @@ def longest_sequence(config: PretrainedConfig | Any) -> int | None:
 
 
 @functools.cache
-def register_families() -> None:
+def register_model_families() -> None:
     """Makes transformers' Auto classes load families that it has the blocks of, under another name.
 
     MiMo-7B (arXiv 2505.07608) is Qwen2's body with a layer of multi-token prediction beside it,
@@ -160,7 +160,9 @@ def register_families() -> None:
     transformers.AutoModelForCausalLM.register(MiMoConfig, MiMoForCausalLM)
 
 
-def frequencies(rope: Mapping[str, Any], head_dim: int, max_positions: int) -> tuple[Tensor, float]:
+def compute_rotary_frequencies(
+    rope: Mapping[str, Any], head_dim: int, max_positions: int
+) -> tuple[Tensor, float]:
     """Returns rotary embeddings' angles per position [d / 2] float32, and the factor of cosine and
     sine, as transformers computes them for heads of width d and a config's ``rope_parameters``:
     ``rope_type``, ``rope_theta`` and what the type needs. A ValueError for an unknown type, or one

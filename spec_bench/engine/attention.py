@@ -27,8 +27,8 @@ from transformers import (
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from spec_bench.core.host_device import constant
-from spec_bench.engine.architectures import longest_sequence
+from spec_bench.core.host_device import cached_constant
+from spec_bench.engine.architectures import get_max_sequence_length
 from spec_bench.system.errors import UsageError
 
 NAME = "sdpa_grouped"
@@ -69,16 +69,16 @@ def grouped_attention(
     assert attention_mask is not None
     rows, heads, count, width = query.shape
     packed = query.reshape(rows, heads // groups, groups * count, width)
-    mask = attention_mask if groups == 1 else _packed_mask(attention_mask, groups)
+    mask = attention_mask if groups == 1 else _repeat_mask_per_group(attention_mask, groups)
     if span is not None:
         scale = width**-0.5 if scaling is None else scaling
-        output = split_attention(packed, key, value, mask, span, scale)
+        output = attend_split_by_span(packed, key, value, mask, span, scale)
     else:
         output = scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
     return output.reshape(rows, heads, count, -1).transpose(1, 2).contiguous(), None
 
 
-def _packed_mask(mask: Tensor, groups: int) -> Tensor:
+def _repeat_mask_per_group(mask: Tensor, groups: int) -> Tensor:
     """[R, 1, T, S] -> [R, 1, G T, S]; made once for all layers of a pass."""
     packed = getattr(mask, "packed", None)
     if packed is None:
@@ -91,32 +91,32 @@ def _packed_mask(mask: Tensor, groups: int) -> Tensor:
     return cast(Tensor, packed)
 
 
-def pack_shared_heads(module: PreTrainedModel) -> bool:
+def install_grouped_attention(module: PreTrainedModel) -> bool:
     """Makes a model with fewer key heads use ``grouped_attention``; returns whether it does."""
-    return _shares_heads(module) and install_attention(module, NAME, grouped_attention)
+    return _has_grouped_heads(module) and install_attention(module, NAME, grouped_attention)
 
 
-def split_long_prefixes(module: PreTrainedModel) -> bool:
+def install_split_attention(module: PreTrainedModel) -> bool:
     """Makes a model split its attention over long prefixes, where that is quicker; returns whether
     it does. A CPU gains by it where query heads share key heads (0.3 to 1.0 of a pass's time).
     """
-    longest = longest_sequence(module.config.get_text_config())
+    longest = get_max_sequence_length(module.config.get_text_config())
     if longest is not None and longest <= FROM:
         return False
-    if module.device.type != "cuda" and not _shares_heads(module):
+    if module.device.type != "cuda" and not _has_grouped_heads(module):
         return False
-    return takes_spans(module) or install_attention(
+    return supports_spans(module) or install_attention(
         module, SPLIT, partial(grouped_attention, pack=False)
     )
 
 
-def _shares_heads(module: PreTrainedModel) -> bool:
+def _has_grouped_heads(module: PreTrainedModel) -> bool:
     config = module.config.get_text_config()
     heads = getattr(config, "num_attention_heads", 1)
     return (getattr(config, "num_key_value_heads", None) or heads) != heads
 
 
-def takes_spans(module: PreTrainedModel) -> bool:
+def supports_spans(module: PreTrainedModel) -> bool:
     """Returns whether a model's attention takes masks with a span."""
     return _get_attention_name(module) in (NAME, SPLIT)
 
@@ -152,7 +152,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
-class Span:
+class VisibleSpan:
     """The slots ``first`` to ``last`` that all tokens of a pass see, and none before ``begin``."""
 
     begin: int
@@ -174,35 +174,35 @@ def compute_span(
     reach: int | None = None,
     *,
     chunked: bool = False,
-) -> Span:
+) -> VisibleSpan:
     """Computes the slots that all tokens of a pass see in a layer whose window or chunk holds
     ``reach`` tokens (None: all). ``shared`` leading slots lie on every token's path, and positions
     are from ``shared`` to ``slots`` - 1.
     """
     if reach is None or reach >= slots:
-        return Span(0, 0, shared)
+        return VisibleSpan(0, 0, shared)
     if chunked:
         begin = shared // reach * reach
         start = (slots - 1) // reach * reach
     else:
         begin = max(0, shared - reach + 1)
         start = max(0, slots - reach)
-    return Span(min(begin, shared), min(start, shared), shared)
+    return VisibleSpan(min(begin, shared), min(start, shared), shared)
 
 
-def split_attention(
+def attend_split_by_span(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     mask: Tensor,
-    span: Span,
+    span: VisibleSpan,
     scale: float,
 ) -> Tensor:
     """Attention over all slots from ``span.begin`` on: of query [R, K, N, D], key and value [R, K,
     S, D], and a mask [R, 1, N, M] added to the scores of the M slots ``beside`` the span. Returns
     [R, K, N, D].
     """
-    masked_part = attend(
+    masked_part = attend_with_log_sums(
         query,
         span.select_partly_masked(key, 2),
         span.select_partly_masked(value, 2),
@@ -213,7 +213,7 @@ def split_attention(
         return masked_part[0]
     count = span.last - span.first
     unmasked = key.narrow(2, span.first, count), value.narrow(2, span.first, count)
-    return merge_attention(*attend(query, *unmasked, scale), *masked_part)
+    return merge_attention(*attend_with_log_sums(query, *unmasked, scale), *masked_part)
 
 
 def merge_attention(left: Tensor, left_sum: Tensor, right: Tensor, right_sum: Tensor) -> Tensor:
@@ -225,7 +225,7 @@ def merge_attention(left: Tensor, left_sum: Tensor, right: Tensor, right_sum: Te
     return torch.lerp(right.to(wide), left.to(wide), weight).to(left.dtype)
 
 
-def attend(
+def attend_with_log_sums(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -233,7 +233,7 @@ def attend(
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Returns attention [R, K, N, D], and the log of its scores' summed exponentials [R, K, N];
-    arguments as ``split_attention``'s.
+    arguments as ``attend_split_by_span``'s.
     """
     aten = torch.ops.aten
     if query.device.type == "cpu":
@@ -260,8 +260,8 @@ def attend(
     return outputs[0], outputs[1][..., : query.shape[2]]  # sums are filled up
 
 
-def has_kernels(device: torch.device, width: int, value_width: int) -> bool:
-    """Returns whether ``attend`` runs for heads of these widths."""
+def has_attention_kernels(device: torch.device, width: int, value_width: int) -> bool:
+    """Returns whether ``attend_with_log_sums`` runs for heads of these widths."""
     fits = width == value_width <= _WIDEST and width % 8 == 0
     return fits and device.type in ("cpu", "cuda")
 
@@ -294,7 +294,7 @@ _BY_SLOT = {
 }
 
 
-def kinds_of_layers(config: PretrainedConfig) -> tuple[str, ...]:
+def read_attention_kinds(config: PretrainedConfig) -> tuple[str, ...]:
     """Returns the kinds of layer that a model has, by the rule of transformers' own mask making:
     ``layer_types`` names one per layer; without it one window, or one chunk size, holds for all.
 
@@ -320,7 +320,7 @@ def kinds_of_layers(config: PretrainedConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(kinds))
 
 
-class LayerMasks:
+class LayerMaskMaker:
     """Makes a pass's attention masks in the form that the module takes: a dict by kind if its
     layers differ, else a single mask for all. Windows are read from the config at every pass, as
     transformers does.
@@ -329,7 +329,7 @@ class LayerMasks:
     def __init__(self, config: PretrainedConfig, dtype: torch.dtype) -> None:
         self._config = config
         self._dtype = dtype
-        self.kinds = kinds_of_layers(config)
+        self.kinds = read_attention_kinds(config)
 
     @property
     def longest_reach(self) -> int | None:
@@ -378,7 +378,7 @@ class LayerMasks:
         """
         count = visible.shape[-1]
         lowest = torch.finfo(self._dtype).min
-        seen, hidden = constant((0.0, lowest), visible.device, self._dtype)
+        seen, hidden = cached_constant((0.0, lowest), visible.device, self._dtype)
         if not visible.is_cuda:
             return torch.where(visible, seen, hidden).unsqueeze(1)
         room = (*visible.shape[:-1], count + -count % ALIGNED)

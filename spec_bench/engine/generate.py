@@ -51,7 +51,7 @@ class Assistance(NamedTuple):
         return {}
 
 
-class RecordedCall(NamedTuple):
+class TargetPass(NamedTuple):
     """A pass of the target."""
 
     tokens: int  # per row, the prompt's first ones too
@@ -62,13 +62,13 @@ class GenerateResult(NamedTuple):
     """The result of one ``generate``."""
 
     answers: list[list[int]]  # per request what was delivered, cut after its end
-    calls: list[RecordedCall]  # of the target
+    calls: list[TargetPass]  # of the target
     # (draft, target) seconds that the prompt's passes took beyond a mean later pass
     prompt_s: tuple[float, float]
     forward_s: tuple[float, float]  # (draft, target) seconds in all passes, the prompt's included
 
 
-def generate(
+def run_generate(
     target: HuggingFaceModel,
     requests: Sequence[Request],
     settings: SamplingSettings,
@@ -82,18 +82,18 @@ def generate(
 
     models = [target, *([aid.draft] if aid.draft else [])]
     devices = [model.device for model in models if model.device.type == "cuda"]
-    watches = [_PassWatch(model) for model in models]
+    watches = [_PassRecorder(model) for model in models]
     with ExitStack() as around:
         around.enter_context(torch.random.fork_rng(devices))
         torch.manual_seed(seed)
-        around.enter_context(_settings(target.module, GenerationConfig()))
+        around.enter_context(_replaced_generation_settings(target.module, GenerationConfig()))
         if aid.draft is not None:
             constant_length = GenerationConfig(  # which is not the library's default
                 num_assistant_tokens=max(1, aid.tokens),
                 num_assistant_tokens_schedule="constant",
                 assistant_confidence_threshold=aid.confidence,
             )
-            around.enter_context(_settings(aid.draft.module, constant_length))
+            around.enter_context(_replaced_generation_settings(aid.draft.module, constant_length))
         for watch in watches:
             around.enter_context(watch.record_calls())
         ids, mask = _pad_requests(requests, target.device)
@@ -108,23 +108,23 @@ def generate(
             texts = target.module.generate(
                 input_ids=ids,
                 attention_mask=mask,
-                generation_config=_generate_arguments(target, requests, settings),
+                generation_config=_make_generation_config(target, requests, settings),
                 stopping_criteria=[find_ended] * any(watch.ends.texts for watch in requests),
                 **aid.keywords,
             )[:, prompt:].tolist()
         except ValueError as error:  # such as vocabularies of two sizes, which ours decodes
             raise UsageError(f"transformers' own generate refuses: {error}") from error
     target_s, draft_s, *_ = *(watch.seconds() for watch in watches), (0.0, 0.0)
-    answers = [_cut(text, request) for text, request in zip(texts, requests, strict=True)]
+    answers = [_cut_answer(text, request) for text, request in zip(texts, requests, strict=True)]
     return GenerateResult(answers, watches[0].calls, *zip(draft_s, target_s, strict=True))
 
 
 @dataclass
-class _PassWatch:
+class _PassRecorder:
     """Counts and times a module's passes."""
 
     model: HuggingFaceModel  # whose
-    calls: list[RecordedCall] = field(default_factory=list)  # as they came
+    calls: list[TargetPass] = field(default_factory=list)  # as they came
     _first_s: float = 0.0
 
     @contextmanager
@@ -141,12 +141,12 @@ class _PassWatch:
         """Returns the prompt's own seconds, and those of all passes."""
         later_s = self.model.timer.take_s()
         later = len(self.calls) - 1
-        return prompts_own_s(self._first_s, later_s, later), self._first_s + later_s
+        return compute_prompt_s(self._first_s, later_s, later), self._first_s + later_s
 
     def _record_call(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
         past = kwargs.get(self.model.cache_name)
         past_length = 0 if past is None else int(past.get_seq_length())
-        self.calls.append(RecordedCall(kwargs["input_ids"].shape[1], past_length))
+        self.calls.append(TargetPass(kwargs["input_ids"].shape[1], past_length))
         self.model.timer.start()
 
     def _stop_timer(self, *args: Any) -> None:
@@ -155,7 +155,7 @@ class _PassWatch:
             self._first_s = self.model.timer.take_s()
 
 
-def prompts_own_s(first_s: float, later_s: float, later: int) -> float:
+def compute_prompt_s(first_s: float, later_s: float, later: int) -> float:
     """Computes how much longer the first pass, over the prompt, took than the mean of the ``later``
     passes, in seconds; 0 if there are none.
     """
@@ -163,7 +163,9 @@ def prompts_own_s(first_s: float, later_s: float, later: int) -> float:
 
 
 @contextmanager
-def _settings(module: PreTrainedModel, settings: GenerationConfig) -> Iterator[None]:
+def _replaced_generation_settings(
+    module: PreTrainedModel, settings: GenerationConfig
+) -> Iterator[None]:
     """Replaces a module's generation settings in this block, and silences warnings about them."""
     old_settings = module.generation_config
     level = _log.level
@@ -176,7 +178,7 @@ def _settings(module: PreTrainedModel, settings: GenerationConfig) -> Iterator[N
         _log.setLevel(level)
 
 
-def _generate_arguments(
+def _make_generation_config(
     target: HuggingFaceModel,
     requests: Sequence[Request],
     settings: SamplingSettings,
@@ -208,13 +210,15 @@ def _pad_requests(
     return torch.tensor(ids, device=device), torch.tensor(text, device=device)
 
 
-def _cut(text: Sequence[int], request: Request) -> list[int]:
+def _cut_answer(text: Sequence[int], request: Request) -> list[int]:
     """Returns an answer up to its first stop token or its limit; the rest is padding."""
     return list(text[: request.find_end(text)][: request.max_new_tokens])
 
 
 @torch.inference_mode()
-def log_likelihood(target: HuggingFaceModel, prompt: Sequence[int], answer: Sequence[int]) -> float:
+def compute_log_likelihood(
+    target: HuggingFaceModel, prompt: Sequence[int], answer: Sequence[int]
+) -> float:
     """Computes ln P(answer) under the target at temperature 1 in one pass."""
     ids = torch.tensor([[*prompt, *answer]], device=target.device)
     logits = target.module(input_ids=ids[:, :-1], use_cache=False).logits

@@ -48,7 +48,7 @@ _ROWS_BYTES = 1 << 26  # of float32 numbers that are dequantised at once
 _COUNTS = struct.Struct("<4sIQQ")  # how a file begins: magic, version, tensors, fields
 
 
-def convert(file: Path, folder: Path) -> None:
+def convert_gguf_file(file: Path, folder: Path) -> None:
     """Writes a GGUF file as a folder of weights with config and tokenizer; a whole one or none.
 
     Raises:
@@ -276,7 +276,7 @@ def _write_json(file: Path, values: Mapping[str, Any]) -> None:
     file.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-class _Header(GGUFReader):
+class _GGUFHeader(GGUFReader):
     """What a file says of its tensors, read in a third of the time: slices of numpy's memory maps
     are slow and large, and a vocabulary takes a million of them.
     """
@@ -291,7 +291,7 @@ class _Header(GGUFReader):
         self._bytes = np.asarray(mapped)
 
 
-def _read_header(file: Path) -> _Header:
+def _read_header(file: Path) -> _GGUFHeader:
     """Reads the descriptions of a file's tensors, not their numbers."""
     with file.open("rb") as stream:
         begin = stream.read(_COUNTS.size)
@@ -300,7 +300,7 @@ def _read_header(file: Path) -> _Header:
     if not _COUNTS.unpack(begin)[2]:  # known before its vocabulary is read, for seconds
         raise UsageError("it holds no weights, only a vocabulary or settings")
     try:
-        return _Header(file)
+        return _GGUFHeader(file)
     except Exception as error:
         raise UsageError(f"it is damaged or cut off ({one_line(error)})") from error
 
@@ -323,21 +323,21 @@ def main(asked: Namespace) -> int:
     """``spec-bench convert FILE``: 0 once the folder is there, 2 where it cannot be."""
     try:
         if asked.remove:
-            return _remove(asked.remove)
+            return _remove_converted_models(asked.remove)
         file = model_cache.find_gguf(asked.file.expanduser()) if asked.file else None
         if file is None:
             shown_file = repr(str(asked.file)) if asked.file else "nothing"
             raise UsageError(f"{shown_file} is no GGUF file, and no folder with one")
         folder = model_cache.get_converted_path(file)
         if not model_cache.is_model(folder):
-            convert(file, folder)
+            convert_gguf_file(file, folder)
     except (OSError, ValueError) as error:
         raise UsageError(one_line(error)) from error
     print(f"{file.name}: {folder}")
     return 0
 
 
-def _remove(names: Sequence[str]) -> int:
+def _remove_converted_models(names: Sequence[str]) -> int:
     """Removes models from the cache; ``all`` removes every one."""
     folders = {
         model_cache.get_cached_name(folder): folder for folder in model_cache.list_cached_models()

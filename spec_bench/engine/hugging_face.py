@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from spec_bench.core import processes
-from spec_bench.engine.architectures import longest_sequence
-from spec_bench.engine.attention import FROM, LayerMasks, has_kernels, takes_spans
+from spec_bench.engine.architectures import get_max_sequence_length
+from spec_bench.engine.attention import FROM, LayerMaskMaker, has_attention_kernels, supports_spans
 from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
 from spec_bench.engine.model import ForwardOutput, ForwardTimer, Layers
 from spec_bench.engine.plain import COMPILE, PlainModel
-from spec_bench.engine.recorder import Recorder, why_not_recorded
+from spec_bench.engine.recorder import GraphRecorder, explain_no_recording
 from spec_bench.settings.fields import one_line
 from spec_bench.system.errors import UsageError
 
@@ -37,17 +37,17 @@ class HuggingFaceModel:
     vocab_size: int  # tokens that exist
     device: torch.device  # where input goes; outputs are brought back here
     compile: str = "none"  # how the forward pass is captured, one of `COMPILE`
-    products: str = ""  # how a CPU multiplies, see `products.describe_ways`
+    products: str = ""  # how a CPU multiplies, see `products.format_product_ways`
 
     def __post_init__(self) -> None:
         self.parameters = sum(p.numel() for p in self.module.parameters())
         self.embedded = self.vocab_size
         config = self.module.config.get_text_config()
-        self.max_positions = longest_sequence(config)
+        self.max_positions = get_max_sequence_length(config)
         self.mask_token: int | None = getattr(config, "pard_token", None)
         self.timer = ForwardTimer(self.device)
         self.dtype = self.module.dtype
-        self.masks = LayerMasks(config, self.dtype)
+        self.masks = LayerMaskMaker(config, self.dtype)
         self.plain = PlainModel.build(
             self.module, COMPILE[self.compile]
         )  # None: modules are called
@@ -65,23 +65,24 @@ class HuggingFaceModel:
         self.cache_name = "cache" if "cache" in takes else "past_key_values"
         self._layouts = self._layers()
         self._kernels = all(
-            has_kernels(layout.device, layout.key_dim, layout.value_dim) for layout in self._layouts
+            has_attention_kernels(layout.device, layout.key_dim, layout.value_dim)
+            for layout in self._layouts
         )
         self.bytes_per_slot = sum(layout.bytes_per_slot for layout in self._layouts)
         self.hidden_size: int = config.hidden_size
         self.blocks: int = config.num_hidden_layers
-        self.recorder: Recorder | None = None
+        self.recorder: GraphRecorder | None = None
         # Attention over a longer prefix is split, which reads the keys sooner than a masked pass.
-        self.split_from = FROM if self._kernels and takes_spans(self.module) else None
+        self.split_from = FROM if self._kernels and supports_spans(self.module) else None
         on_device = all(layout.device == self.device for layout in self._layouts)
         if not self.compile.startswith("static") or self.device.type != "cuda" or not on_device:
             return
-        if processes.count() > 1:
+        if processes.count_processes() > 1:
             return  # communication between processes is not recorded
-        if reason := why_not_recorded(config):
+        if reason := explain_no_recording(config):
             log.warning("engine.compile=%s: iterations stay eager: %s", self.compile, reason)
         else:
-            self.recorder = Recorder(self.device)
+            self.recorder = GraphRecorder(self.device)
 
     @torch.inference_mode()
     def _layers(self) -> list[LayerLayout]:
@@ -182,7 +183,7 @@ class HuggingFaceModel:
         return ForwardOutput(logits.to(self.device), states)
 
 
-def block_lists(module: nn.Module, count: int) -> list[str]:
+def find_block_lists(module: nn.Module, count: int) -> list[str]:
     """Returns the names of a module's lists of ``count`` parts: its blocks, if there is one."""
     parts = module.named_modules()
     return [n for n, part in parts if isinstance(part, nn.ModuleList) and len(part) == count]

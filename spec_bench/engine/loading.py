@@ -22,21 +22,30 @@ from transformers import (
 from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import cached_file, logging
 
-from spec_bench.engine.architectures import ARCHITECTURES, PREFIX, architecture, register_families
-from spec_bench.engine.attention import pack_shared_heads, split_long_prefixes
+from spec_bench.engine.architectures import (
+    ARCHITECTURES,
+    PREFIX,
+    read_random_architecture,
+    register_model_families,
+)
+from spec_bench.engine.attention import install_grouped_attention, install_split_attention
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.mapped_model import keep_outputs
-from spec_bench.engine.model import set_switches
+from spec_bench.engine.mapped_model import cut_output_layer
+from spec_bench.engine.model import set_torch_switches
 from spec_bench.engine.model_spec import DTYPES as DTYPE_NAMES
 from spec_bench.engine.model_spec import ModelSpec as ModelSpec
-from spec_bench.engine.model_spec import read_kept_tokens, refuse_unreadable, too_old
+from spec_bench.engine.model_spec import (
+    explain_old_driver,
+    read_output_ids,
+    refuse_unreadable_weights,
+)
 from spec_bench.engine.plain import can_run_plainly
-from spec_bench.engine.probe import check_model
+from spec_bench.engine.probe import check_cached_answers
 from spec_bench.engine.products import (
-    describe_ways,
-    fuse_products,
-    pack_products,
-    store_column_major,
+    format_product_ways,
+    fuse_linear_layers,
+    pack_linear_layers,
+    store_weights_by_column,
 )
 from spec_bench.settings.fields import one_line
 from spec_bench.system.errors import UsageError
@@ -72,16 +81,16 @@ class TokenIds:
 
 
 def random_config(path: str) -> PretrainedConfig:
-    """Returns the config of ``random:NAME`` or ``random:FOLDER``; see ``architecture``."""
-    register_families()
-    settings = architecture(path)
+    """Returns the config of a ``random:`` path; see ``read_random_architecture``."""
+    register_model_families()
+    settings = read_random_architecture(path)
     name = path.removeprefix(PREFIX)
     if name in ARCHITECTURES:
         return AutoConfig.for_model(**settings)
     return AutoConfig.from_pretrained(str(Path(name).expanduser()))
 
 
-def random_module(path: str, dtype: torch.dtype, device: str, seed: int) -> PreTrainedModel:
+def make_random_module(path: str, dtype: torch.dtype, device: str, seed: int) -> PreTrainedModel:
     """Makes a causal LM of seeded noise, in eval mode, on the device (``meta`` makes none) without
     a copy elsewhere; two of one architecture and seed are equal (on one kind of device). A
     ValueError for an unknown architecture.
@@ -100,38 +109,38 @@ DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}
 
 def load_model(spec: ModelSpec) -> HuggingFaceModel:
     """Loads a causal LM in eval mode; its vocabulary is the embedding's until
-    ``check_vocabularies`` tells how many tokens exist.
+    ``require_same_vocabulary`` tells how many tokens exist.
 
     A ValueError says in one line why the path cannot be loaded or CUDA not started, or what is
     wrong with its model: what its checkpoint lacks, or where its answers differ from one plain
     pass.
     """
-    set_switches()
+    set_torch_switches()
     if spec.device.startswith("cuda"):
         _start_cuda(spec.device)
     if spec.path.startswith(PREFIX):
-        module = random_module(spec.path, DTYPES[spec.dtype], spec.device, spec.seed)
+        module = make_random_module(spec.path, DTYPES[spec.dtype], spec.device, spec.seed)
     else:
         device_choice: Any = spec.device_map
         device_map = dict(device_choice) if isinstance(device_choice, tuple) else device_choice
         split = {"tp_plan": "auto"} if spec.tensor_parallel else {"device_map": device_map}
-        module = read_module(spec.path, spec.revision, DTYPES[spec.dtype], split)
+        module = load_module(spec.path, spec.revision, DTYPES[spec.dtype], split)
         if device_map is None and not spec.tensor_parallel:
             module = module.to(spec.device)
         if spec.outputs is not None:
-            keep_outputs(module, read_kept_tokens(spec.outputs))
+            cut_output_layer(module, read_output_ids(spec.outputs))
         module.eval()
     plain = can_run_plainly(module)
-    product_ways = pack_products(module, join=plain)
+    product_ways = pack_linear_layers(module, join=plain)
     if not product_ways:
-        store_column_major(module)
+        store_weights_by_column(module)
     if cast(Any, module.get_input_embeddings()).weight.is_cuda:
-        pack_shared_heads(module)
+        install_grouped_attention(module)
         if plain:
-            fuse_products(module)
-    split_long_prefixes(module)
-    model = wrap_and_check(module, spec.path, spec.compile)
-    model.products = describe_ways(product_ways)
+            fuse_linear_layers(module)
+    install_split_attention(module)
+    model = wrap_and_probe(module, spec.path, spec.compile)
+    model.products = format_product_ways(product_ways)
     return model
 
 
@@ -140,16 +149,16 @@ def _start_cuda(device: str) -> None:
         torch.cuda.init()
     except RuntimeError as error:
         version = re.search(r"found version (\d+)|$", str(error))[1]  # type: ignore[index]
-        reason = too_old(version or "") or one_line(error)
+        reason = explain_old_driver(version or "") or one_line(error)
         raise UsageError(f"device {device!r} does not start: {reason}") from error
 
 
-def is_model(value: object) -> bool:
+def is_transformers_model(value: object) -> bool:
     """Returns whether a value is a loaded transformers model."""
     return isinstance(value, PreTrainedModel)
 
 
-def is_tokenizer(value: object) -> bool:
+def is_transformers_tokenizer(value: object) -> bool:
     """Returns whether a value is a loaded tokenizer of transformers."""
     return isinstance(value, PreTrainedTokenizerBase)
 
@@ -162,18 +171,18 @@ def wrap_loaded_model(
     """Returns a model that somebody else has loaded, in eval mode and otherwise left as it is; a
     ValueError says in one line where its answers differ from one plain pass.
     """
-    set_switches()
-    return wrap_and_check(module.eval(), name, compile)
+    set_torch_switches()
+    return wrap_and_probe(module.eval(), name, compile)
 
 
-def wrap_and_check(module: PreTrainedModel, name: str, compile: str) -> HuggingFaceModel:
+def wrap_and_probe(module: PreTrainedModel, name: str, compile: str) -> HuggingFaceModel:
     """Returns a module behind the engine's interface, tried once; a ValueError if it cannot be
     decoded with.
     """
     try:
         embedding = cast(Any, module.get_input_embeddings()).weight
         model = HuggingFaceModel(module, embedding.shape[0], embedding.device, compile)
-        check_model(model)
+        check_cached_answers(model)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # a module that works differently may fail in any way
@@ -203,14 +212,14 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
         raise UsageError(
             f"cannot load tokenizer {path!r}: {explain_load_error(path, error)}{hint}"
         ) from error
-    return set_answer_ends(tokenizer, read_ends(path, revision))
+    return set_answer_ends(tokenizer, read_end_ids(path, revision))
 
 
-def read_ends(path: str, revision: str | None = None) -> Any:
+def read_end_ids(path: str, revision: str | None = None) -> Any:
     """Returns the id or ids at which transformers' ``generate`` ends a model's answers; None if its
     files name none.
     """
-    config = _config(path, revision)
+    config = _read_config_json(path, revision)
     ends = {**config, **(config.get("text_config") or {})}.get("eos_token_id")
     with suppress(OSError):
         generation_ends = GenerationConfig.from_pretrained(path, revision=revision).eos_token_id
@@ -236,13 +245,13 @@ def load_config(path: str, revision: str | None = None) -> PretrainedConfig:
     """Returns a model's config; no weights are read."""
     if path.startswith(PREFIX):
         return random_config(path)
-    register_families()
+    register_model_families()
     if not Path(path).is_dir():
         hub_reached()
     return AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
 
 
-def check_vocabularies(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> int:
+def require_same_vocabulary(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> int:
     """Returns the number of tokens, one past the largest id, where both tokenizers give every token
     the same id; else a ValueError names the first token that differs.
     """
@@ -259,7 +268,7 @@ def check_vocabularies(target: PreTrainedTokenizerBase, draft: PreTrainedTokeniz
     return max(ours.values()) + 1
 
 
-def common_tokenizer(
+def choose_common_tokenizer(
     tokenizers: Sequence[PreTrainedTokenizerBase | TokenIds],
 ) -> tuple[PreTrainedTokenizerBase | TokenIds, int]:
     """Returns the tokenizer that a pair's prompts are read with, the first real one if there is
@@ -271,7 +280,9 @@ def common_tokenizer(
     """
     real = [tokenizer for tokenizer in tokenizers if not isinstance(tokenizer, TokenIds)]
     if real:
-        return real[0], max(check_vocabularies(real[0], real_tokenizer) for real_tokenizer in real)
+        return real[0], max(
+            require_same_vocabulary(real[0], real_tokenizer) for real_tokenizer in real
+        )
     sizes = [len(tokenizer) for tokenizer in tokenizers]
     if len(set(sizes)) > 1:
         raise UsageError(
@@ -294,7 +305,7 @@ _LEFT_OUT = re.compile(
 )
 
 
-def read_module(
+def load_module(
     path: str,
     revision: str | None,
     dtype: torch.dtype,
@@ -305,14 +316,14 @@ def read_module(
     A ValueError says in one line why it cannot be read: no such model, a damaged file, a missing
     tensor or one of another shape than the config's.
     """
-    register_families()
-    config = _config(path, revision)
+    register_model_families()
+    config = _read_config_json(path, revision)
     if config.get("is_encoder_decoder") is True:
         raise UsageError(
             f"cannot load model {path!r}: it is an encoder with a decoder, and only models that "
             "are a decoder alone can be decoded"
         )
-    refuse_unreadable(path, config)
+    refuse_unreadable_weights(path, config)
     packed = config.get("quantization_config")
     try:
         with _silence_transformers():
@@ -331,14 +342,14 @@ def read_module(
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # transformers, safetensors and torch raise a dozen kinds of them
-        reason = _find_damaged_file(path, revision) or explain_load_error(path, error)
+        reason = _describe_damaged_file(path, revision) or explain_load_error(path, error)
         raise UsageError(f"cannot load model {path!r}: {reason}") from error
     misfit = (
         _describe_missing_tensors(info)
         or _describe_extra_tensors(info["unexpected_keys"], config)
         or _describe_zero_parts(module)
     )
-    misfit = misfit or ("" if packed else _find_integer_weights(path, revision))
+    misfit = misfit or ("" if packed else _describe_integer_weights(path, revision))
     if misfit:
         raise UsageError(f"cannot load model {path!r}: its checkpoint {misfit}")
     for parameter in (
@@ -350,7 +361,7 @@ def read_module(
     return module
 
 
-def _config(path: str, revision: str | None) -> dict[str, Any]:
+def _read_config_json(path: str, revision: str | None) -> dict[str, Any]:
     """Reads a model's config.json; returns {} if that fails, because loading reports it."""
     try:
         return dict(PretrainedConfig.get_config_dict(path, revision=revision)[0])
@@ -358,9 +369,9 @@ def _config(path: str, revision: str | None) -> dict[str, Any]:
         return {}
 
 
-def read_dtype(path: str, revision: str | None = None) -> str:
+def read_dtype_name(path: str, revision: str | None = None) -> str:
     """Returns the number format that a model's config.json names; "None" where it names none."""
-    config = _config(path, revision)
+    config = _read_config_json(path, revision)
     inside = {**config, **(config.get("text_config") or {})}
     return str(inside.get("dtype") or inside.get("torch_dtype"))
 
@@ -427,9 +438,9 @@ def _describe_zero_parts(module: torch.nn.Module) -> str:
     return f"holds nothing but zeros in {zeros[0]!r}{suffix}" if zeros else ""
 
 
-def _find_integer_weights(path: str, revision: str | None) -> str:
+def _describe_integer_weights(path: str, revision: str | None) -> str:
     """Describes a weight stored as integers without a scale; "" if none."""
-    for file in _weight_files(path, revision):
+    for file in _list_weight_files(path, revision):
         if file.suffix == ".safetensors":
             with safe_open(file, framework="pt") as checkpoint:
                 for name in checkpoint.keys():  # noqa: SIM118 - it is no dictionary
@@ -439,9 +450,9 @@ def _find_integer_weights(path: str, revision: str | None) -> str:
     return ""
 
 
-def _find_damaged_file(path: str, revision: str | None) -> str:
+def _describe_damaged_file(path: str, revision: str | None) -> str:
     """Describes the weight file that cannot be read, and why; "" if all can."""
-    for file in _weight_files(path, revision):
+    for file in _list_weight_files(path, revision):
         try:
             if file.suffix == ".safetensors":
                 with safe_open(file, framework="pt") as checkpoint:
@@ -458,7 +469,7 @@ def _find_damaged_file(path: str, revision: str | None) -> str:
     return ""
 
 
-def _weight_files(path: str, revision: str | None) -> list[Path]:
+def _list_weight_files(path: str, revision: str | None) -> list[Path]:
     """Returns the weight files on this machine: of a folder, or of a hub id's copy."""
     folder = Path(path).expanduser()
     if not folder.is_dir():

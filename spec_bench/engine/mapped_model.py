@@ -45,7 +45,7 @@ class VocabularyMap:
         return len({token for token in self.proposes if token != _NONE})
 
 
-def vocabulary_map_of_ids(ids: Sequence[int], count: int) -> VocabularyMap:
+def map_reduced_vocabulary(ids: Sequence[int], count: int) -> VocabularyMap:
     """A draft with an output and an embedding for each of some of V = ``count`` tokens, and one for
     all others: what the draft calls ``len(ids)`` is read for any other token and never proposed. A
     ValueError for a token twice, or one that the target does not have.
@@ -57,18 +57,18 @@ def vocabulary_map_of_ids(ids: Sequence[int], count: int) -> VocabularyMap:
     return VocabularyMap(reads, (*ids, _NONE))
 
 
-def vocabulary_map_of_outputs(ids: Sequence[int], count: int) -> VocabularyMap:
+def map_reduced_outputs(ids: Sequence[int], count: int) -> VocabularyMap:
     """Maps a draft that reads all of the target's tokens and has outputs for some of them."""
-    return VocabularyMap(tuple(range(count)), vocabulary_map_of_ids(ids, count).proposes[:-1])
+    return VocabularyMap(tuple(range(count)), map_reduced_vocabulary(ids, count).proposes[:-1])
 
 
-def vocabulary_map_of_tokenizers(target: Any, draft: Any, count: int) -> VocabularyMap:
+def map_tokenizers(target: Any, draft: Any, count: int) -> VocabularyMap:
     """Maps two tokenizers by the strings of their tokens; ends of text are one token. The draft's
     tokenizer splits the text of the target's other tokens. Raises UsageError if they have no token
     in common.
     """
-    ours = _tokens_by_text(target)
-    theirs = _tokens_by_text(draft)
+    ours = _group_ids_by_text(target)
+    theirs = _group_ids_by_text(draft)
     first_ids = {text: ids[0] for text, ids in theirs.items()}
     reads = [0] * count
     pieces = {}
@@ -102,7 +102,7 @@ def vocabulary_map_of_tokenizers(target: Any, draft: Any, count: int) -> Vocabul
     return VocabularyMap(tuple(reads), tuple(proposes), pieces)
 
 
-def read_ids(folder: Path) -> tuple[int, ...] | None:
+def read_known_ids(folder: Path) -> tuple[int, ...] | None:
     """Reads the target's tokens that a draft's folder says it knows; None: all. ``d2t`` holds, as
     EAGLE-3's does, each target token less its place. A ValueError if the file cannot be read.
     """
@@ -116,12 +116,12 @@ def read_ids(folder: Path) -> tuple[int, ...] | None:
     return tuple((offsets + torch.arange(len(offsets))).tolist())
 
 
-def write_ids(folder: Path, ids: Sequence[int]) -> None:
+def write_known_ids(folder: Path, ids: Sequence[int]) -> None:
     """Writes the target's tokens that a draft knows to its folder."""
     files.write_bytes(folder / FILE, save({"d2t": torch.tensor(ids) - torch.arange(len(ids))}))
 
 
-def _tokens_by_text(tokenizer: Any) -> dict[str, list[int]]:
+def _group_ids_by_text(tokenizer: Any) -> dict[str, list[int]]:
     """Returns the ids of each token's string, with plain spaces, in order of ids."""
     probe = tokenizer.convert_ids_to_tokens(tokenizer(" a", add_special_tokens=False)["input_ids"])
     sign = next((sign for sign in _SPACES if probe and sign in probe[0]), None)
@@ -142,7 +142,7 @@ def _tokens_by_text(tokenizer: Any) -> dict[str, list[int]]:
 STRETCH = 2  # most of the draft's tokens for one of the target's, on average over a context
 
 
-class MappedModel:
+class VocabularyMappedModel:
     """A draft behind a target's V = ``vocab_size`` tokens; all else is the draft's own.
 
     Ids from V on are the draft's tokens themselves: ``respelled`` writes them where the draft has a
@@ -211,7 +211,7 @@ class MappedModel:
         return respelled
 
 
-def keep_outputs(module: PreTrainedModel, ids: Sequence[int]) -> None:
+def cut_output_layer(module: PreTrainedModel, ids: Sequence[int]) -> None:
     """Cuts a model's last layer down to some tokens; it reads all of them as before. A ValueError
     for a token that the model does not have.
     """
@@ -247,8 +247,8 @@ def map_draft_vocabulary(
     ValueError for tokens that the target does not have.
     """
     if kept is not None:
-        return MappedModel(model, vocabulary_map_of_outputs(kept, count), count)
-    ids = read_ids(Path(path))
+        return VocabularyMappedModel(model, map_reduced_outputs(kept, count), count)
+    ids = read_known_ids(Path(path))
     if ids is None:
         model.vocab_size = count
         return model
@@ -258,4 +258,4 @@ def map_draft_vocabulary(
             f"{path}: it knows {len(ids)} tokens, so {embedded} must be embedded, got "
             f"{model.embedded}"
         )
-    return MappedModel(model, vocabulary_map_of_ids(ids, count), count)
+    return VocabularyMappedModel(model, map_reduced_vocabulary(ids, count), count)

@@ -67,7 +67,7 @@ class ForwardTimer:
         return total
 
 
-def synchronise(device: torch.device) -> None:
+def wait_for_device(device: torch.device) -> None:
     """Waits until the device has done all its work; before every clock reading."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -80,7 +80,7 @@ def synchronise(device: torch.device) -> None:
 # depend on how many tokens a pass holds by more than the weights' own rounding does.
 
 
-def set_switches() -> None:
+def set_torch_switches() -> None:
     """Sets them; a CPU's passes do not change."""
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -68,16 +68,18 @@ class ModelSpec:
         if not re.fullmatch(DEVICE, self.device):
             raise UsageError(f"device must be like cpu, cuda or cuda:0, got {self.device!r}")
         if self.device.startswith("cuda") and not sees_cuda():
-            reason = cuda_fault() or "torch sees no CUDA device (engine=default takes the CPU)"
+            reason = (
+                explain_cuda_fault() or "torch sees no CUDA device (engine=default takes the CPU)"
+            )
             raise UsageError(f"device {self.device!r} was asked for but {reason}")
         if self.device.startswith("cuda") and self.compile.startswith("static"):
             import torch
 
-            if fault := too_old_to_record(torch.__version__):
+            if fault := explain_old_torch(torch.__version__):
                 raise UsageError(f"engine.compile={self.compile} {fault}")
         has_map = self.device_map is not None
         random = self.path.startswith(PREFIX)
-        if self.tensor_parallel and processes.count() < 2:
+        if self.tensor_parallel and processes.count_processes() < 2:
             raise UsageError(
                 "engine.tensor_parallel: true needs several processes: start with "
                 "torchrun --nproc-per-node N -m spec_bench ..."
@@ -94,7 +96,7 @@ class ModelSpec:
             )
 
 
-def resolve_compile(choice: str, device: str) -> str:
+def resolve_compile_choice(choice: str, device: str) -> str:
     """Returns how passes are captured: where it is ``auto``, in recordings on a GPU whose torch
     makes them, else not at all.
     """
@@ -104,10 +106,10 @@ def resolve_compile(choice: str, device: str) -> str:
         return "none"
     import torch
 
-    return "none" if too_old_to_record(torch.__version__) else "static"
+    return "none" if explain_old_torch(torch.__version__) else "static"
 
 
-def refuse_unreadable(path: str, config: Mapping[str, Any]) -> None:
+def refuse_unreadable_weights(path: str, config: Mapping[str, Any]) -> None:
     """Checks that a model's weights are plain, or can be made so. Raises ValueError: they are an
     adapter, or packed in a way that only others read; it says what to do.
     """
@@ -137,21 +139,21 @@ def sees_cuda() -> bool:
         return False
     import torch
 
-    return torch.cuda.device_count() > 0 and not cuda_fault()  # counted by NVML
+    return torch.cuda.device_count() > 0 and not explain_cuda_fault()  # counted by NVML
 
 
 @cache
-def cuda_fault() -> str:
+def explain_cuda_fault() -> str:
     """Explains why NVIDIA's driver starts no CUDA, tried in another process; "" if unknown."""
     if not any(map(os.path.exists, _DRIVERS)):
         return ""
     process = subprocess.run([sys.executable, "-ISc", _ASK], capture_output=True, text=True)
     version, _, status = process.stdout.strip().partition(" ")
     fails = f"cuInit fails with error {status}" if status not in ("", "0") else ""
-    return too_old(version) or fails
+    return explain_old_driver(version) or fails
 
 
-def too_old(version: str) -> str:
+def explain_old_driver(version: str) -> str:
     """Explains that a driver's CUDA, such as 12040, is older than torch's; "" if it is not."""
     import torch
 
@@ -166,7 +168,7 @@ def too_old(version: str) -> str:
     )
 
 
-def too_old_to_record(version: str) -> str:
+def explain_old_torch(version: str) -> str:
     """Ends a message that a torch, such as 2.9.1+cu126, is too old to record on a GPU; "" if not.
     Earlier ones collect garbage at each recording, and were never tried.
     """
@@ -184,7 +186,7 @@ def too_old_to_record(version: str) -> str:
 INTERSECTION = "intersection"
 
 
-def read_kept_tokens(outputs: str | int) -> tuple[int, ...]:
+def read_output_ids(outputs: str | int) -> tuple[int, ...]:
     """Returns the token ids that a draft keeps in its last layer, in order: those of a JSON file,
     most frequent ones say (FR-Spec, arXiv 2502.14856), or the N lowest, which a byte-pair
     vocabulary merged first. A ValueError for no such file, or no list of distinct ids >= 0.

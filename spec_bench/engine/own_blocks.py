@@ -7,22 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spec_bench.engine.architectures import register_families
-from spec_bench.engine.hugging_face import HuggingFaceModel, block_lists
-from spec_bench.engine.loading import wrap_and_check
+from spec_bench.engine.architectures import register_model_families
+from spec_bench.engine.hugging_face import HuggingFaceModel, find_block_lists
+from spec_bench.engine.loading import wrap_and_probe
 from spec_bench.engine.model import LanguageModel
 from spec_bench.system.errors import UsageError
 
 _ATTENTION = "spec_bench_own_block"
 
 
-def body_config(config: Mapping[str, Any]) -> Any:
+def make_transformers_config(config: Mapping[str, Any]) -> Any:
     """Returns a model's ``config.json`` as transformers knows it; a ValueError if it knows no such
     family.
     """
     from transformers import AutoConfig
 
-    register_families()
+    register_model_families()
     settings = {key: value for key, value in config.items() if key != "model_type"}
     family = str(config.get("model_type"))
     try:
@@ -31,10 +31,11 @@ def body_config(config: Mapping[str, Any]) -> Any:
         raise UsageError(f"transformers knows no models of type {family!r}") from None
 
 
-class OwnBlock:
-    """One more of a model's last layer, whose config, as ``body_config`` gives it, is told to call
-    ``attend``, a function of (layer, q [B, H, T, d], k, v, scale), in place of attention. A
-    ValueError if that layer attends to less than all tokens.
+class LastBlockFactory:
+    """Makes the parts of one more of a model's last layer, whose config, as
+    ``make_transformers_config`` gives it, is told to call ``attend``, a function of (layer, q
+    [B, H, T, d], k, v, scale), in place of attention. A ValueError if that layer attends to less
+    than all tokens.
     """
 
     def __init__(self, config: Any) -> None:
@@ -44,7 +45,7 @@ class OwnBlock:
             raise UsageError(f"a block of {kinds[-1]} is not supported")
         with torch.device("meta"):
             self._body: Any = AutoModel.from_config(config, attn_implementation="eager")
-        AttentionInterface.register(_ATTENTION, _attention)
+        AttentionInterface.register(_ATTENTION, _call_given_attention)
         config._attn_implementation = _ATTENTION
         self._config = config
 
@@ -73,7 +74,7 @@ class OwnBlock:
             )
 
 
-def _attention(
+def _call_given_attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -87,7 +88,7 @@ def _attention(
     return attend(0, query, key, value, scaling).transpose(1, 2).contiguous(), None
 
 
-def view_of_blocks(model: LanguageModel, places: Sequence[int]) -> LanguageModel:
+def make_block_view(model: LanguageModel, places: Sequence[int]) -> LanguageModel:
     """Returns a view of a model's weights, with a cache of its own: the blocks ``kept`` alone, in
     rising order, the norm and the last layer. Of the first blocks of a model the view computes bit
     for bit what the model does.
@@ -100,7 +101,7 @@ def view_of_blocks(model: LanguageModel, places: Sequence[int]) -> LanguageModel
     if max(places) >= model.blocks:
         raise UsageError(f"the target has blocks 0 to {model.blocks - 1}, got {max(places)}")
     name = f"blocks {', '.join(map(str, places))} of the target"
-    view = wrap_and_check(_keep_blocks(model.module, places), name, model.compile)
+    view = wrap_and_probe(_keep_blocks(model.module, places), name, model.compile)
     view.vocab_size = model.vocab_size
     view.max_positions = model.max_positions
     return view
@@ -110,7 +111,7 @@ def _keep_blocks(module: Any, places: Sequence[int]) -> Any:
     """Returns the module with some blocks alone; a ValueError if its blocks are not one list."""
     config = copy.deepcopy(module.config)
     text = config.get_text_config()
-    lists = block_lists(module, text.num_hidden_layers)
+    lists = find_block_lists(module, text.num_hidden_layers)
     if len(lists) != 1 or text is not config:
         raise UsageError(f"{type(module).__name__}: its blocks are not one list")
     config.num_hidden_layers = len(places)
@@ -118,30 +119,30 @@ def _keep_blocks(module: Any, places: Sequence[int]) -> Any:
         config.layer_types = [config.layer_types[place] for place in places]
     old = module.get_submodule(lists[0])
     replacement: Any = nn.ModuleList(
-        _renumber_layers(old[place], new) for new, place in enumerate(places)
+        _copy_with_layer_index(old[place], new) for new, place in enumerate(places)
     )
     names = lists[0].split(".")
     for depth in reversed(range(len(names))):
         owner = module.get_submodule(".".join(names[:depth]))
-        replacement = _like(owner, {names[depth]: replacement})
+        replacement = _copy_with_parts(owner, {names[depth]: replacement})
         replacement.config = config
     return replacement
 
 
-def _renumber_layers(module: Any, place: int) -> Any:
+def _copy_with_layer_index(module: Any, place: int) -> Any:
     """Copies a block so that its attention caches keys and values at ``place``."""
     parts = {
-        name: _renumber_layers(part, place)
+        name: _copy_with_layer_index(part, place)
         for name, part in module._modules.items()
         if part is not None and any(hasattr(child, "layer_idx") for child in part.modules())
     }
-    block = _like(module, parts)
+    block = _copy_with_parts(module, parts)
     if hasattr(module, "layer_idx"):
         block.layer_idx = place
     return block
 
 
-def _like(module: Any, parts: dict[str, Any]) -> Any:
+def _copy_with_parts(module: Any, parts: dict[str, Any]) -> Any:
     """Copies a module with some parts replaced; it shares all others."""
     copied_module = copy.copy(module)
     if (

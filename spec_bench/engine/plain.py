@@ -4,7 +4,7 @@ A pass of one token is hundreds of small operators. On a GPU each takes some thr
 whatever it computes, on a CPU as long again for the modules around it. Here query and key turn
 together, products of one input are one where their matrices are joined, a norm is one operator, and
 on a GPU the sums with the residual are the products' own. In float32 on a CPU the numbers are the
-modules' bit for bit, elsewhere up to rounding; ``probe.check_model`` compares them.
+modules' bit for bit, elsewhere up to rounding; ``probe.check_cached_answers`` compares them.
 
 Letters: R rows, T tokens, H query heads, K key heads, D head width.
 """
@@ -69,17 +69,17 @@ def can_run_plainly(module: nn.Module) -> bool:
     names = _SHARED | {f"{home}{family}{part}" for part in _PARTS}
     return (
         all(_name_class(part) in names and "forward" not in vars(part) for part in module.modules())
-        and all(map(products.is_plain, module.parameters()))
+        and all(map(products.is_plain_weight, module.parameters()))
         and len({weight.device for weight in module.parameters()}) == 1
     )
 
 
-def _multiply(*layers: Any) -> Callable[[Tensor], Tensor]:
+def _make_product(*layers: Any) -> Callable[[Tensor], Tensor]:
     """Returns the product of one input with linear layers, side by side."""
     if len(layers) > 1:
         layers = getattr(layers[0], "whole", layers)
     if len(layers) > 1:
-        products_of_layers = [_multiply(layer) for layer in layers]
+        products_of_layers = [_make_product(layer) for layer in layers]
         return lambda x: torch.cat([multiply(x) for multiply in products_of_layers], dim=-1)
     if type(layers[0]).forward is nn.Linear.forward:
         weight, bias = layers[0].weight, layers[0].bias
@@ -88,7 +88,7 @@ def _multiply(*layers: Any) -> Callable[[Tensor], Tensor]:
     return multiply
 
 
-def _normalise(norm: Any) -> Callable[[Tensor], Tensor]:
+def _make_norm(norm: Any) -> Callable[[Tensor], Tensor]:
     """Returns a norm: torch's own where its numbers are the module's, or a GPU has it as one
     kernel.
     """
@@ -105,7 +105,7 @@ class PlainBlock:
     def __init__(self, block: Any) -> None:
         self.attention, mlp = block.self_attn, block.mlp
         self.first, self.second = map(
-            _normalise, (block.input_layernorm, block.post_attention_layernorm)
+            _make_norm, (block.input_layernorm, block.post_attention_layernorm)
         )
         attention = self.attention
         self.width = attention.head_dim
@@ -113,11 +113,11 @@ class PlainBlock:
         self.heads = attention.q_proj.out_features // self.width
         self.inner = mlp.up_proj.out_features
         self.on_gpu = attention.o_proj.weight.device.type == "cuda"
-        self.project = _multiply(attention.q_proj, attention.k_proj, attention.v_proj)
-        self.open = _multiply(mlp.gate_proj, mlp.up_proj)
+        self.project = _make_product(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.open = _make_product(mlp.gate_proj, mlp.up_proj)
         self.sums = [self._add(layer) for layer in (attention.o_proj, mlp.down_proj)]
         has_norms = hasattr(attention, "q_norm")
-        self.norms = [*map(_normalise, (attention.q_norm, attention.k_norm))] if has_norms else []
+        self.norms = [*map(_make_norm, (attention.q_norm, attention.k_norm))] if has_norms else []
 
     def _add(self, layer: Any) -> Callable[[Tensor, Tensor], Tensor]:
         """Returns (residual, x) to the residual and a layer's product with x."""
@@ -126,7 +126,7 @@ class PlainBlock:
             return lambda residual, x: (
                 residual.flatten(0, 1).addmm_(x.flatten(0, 1), weight).view_as(residual)
             )
-        multiply = _multiply(layer)
+        multiply = _make_product(layer)
         return lambda residual, x: residual + multiply(x)
 
     def forward(
@@ -166,7 +166,7 @@ class PlainBlock:
         return self.sums[1](hidden, silu(gate).mul_(up))
 
 
-def compile_block(backend: str) -> Any:
+def compile_plain_block(backend: str) -> Any:
     """Returns ``PlainBlock.forward`` compiled: once for all blocks of a kind."""
     # Target and drafts share code, and every kind of pass is a graph of its own.
     torch._dynamo.config.cache_size_limit = 64  # by its name in torch 2.6, too
@@ -192,18 +192,18 @@ class PlainModel:
 
     def __init__(self, module: Any, backend: str | None = None) -> None:
         body = module.model
-        self._compiled = backend and compile_block(backend)
+        self._compiled = backend and compile_plain_block(backend)
         self._config = module.config
         self._embed, self._rotary = body.embed_tokens, body.rotary_emb
         self._blocks = [PlainBlock(block) for block in body.layers]
         self._turns: Tensor | None = None  # [2, slots, D] cosines and signed sines
-        self._norm, self._head = _normalise(body.norm), _multiply(module.lm_head)
+        self._norm, self._head = _make_norm(body.norm), _make_product(module.lm_head)
         self._hooks = [
             hooks
             for part in module.modules()
             for hooks in (part._forward_hooks, part._forward_pre_hooks)
         ]
-        # Not only some have a kind: then ``LayerMasks`` makes one mask for each.
+        # Not only some have a kind: then ``LayerMaskMaker`` makes one mask for each.
         self._kinds = getattr(self._config, "layer_types", None) or [None] * len(self._blocks)
 
     @classmethod

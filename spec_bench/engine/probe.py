@@ -19,7 +19,7 @@ from torch import Tensor
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.engine.attention import temporarily_shorten_windows
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
+from spec_bench.engine.tree_pass import prefill, run_causal_tokens, run_nodes
 from spec_bench.system.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ TOLERANCE = {
 }
 
 
-def relative_difference(left: Tensor, right: Tensor) -> Tensor:
+def compute_relative_difference(left: Tensor, right: Tensor) -> Tensor:
     """Computes the distance of rows of logits [..., V] relative to the second's spread: [...]."""
     lowest = torch.finfo(left.dtype).min
     left, right = (rows.nan_to_num(neginf=lowest).double() for rows in (left, right))
@@ -58,7 +58,7 @@ class ProbedNode:
     logits: Tensor  # [V] after it
 
 
-def check_model(model: HuggingFaceModel) -> None:
+def check_cached_answers(model: HuggingFaceModel) -> None:
     """Tries a model; a ValueError says what differs, or which logits are not numbers, without the
     model's name.
     """
@@ -77,7 +77,7 @@ def check_model(model: HuggingFaceModel) -> None:
     if worst and model.plain is not None:
         log.warning("its modules are called: %s plain blocks differ by %.2g", *worst[:2])
         model.plain = None
-        return check_model(model)
+        return check_cached_answers(model)
     if worst:
         stage, error, tolerance = worst
         raise UsageError(
@@ -95,11 +95,11 @@ def _find_worst_node(model: HuggingFaceModel, reach: int) -> tuple[str, float, f
     longest = min(reach + 7, limit - 2 * (_DEPTH + 1))
     if longest <= _PENDING + 4:
         return None  # nothing of use fits into so short a context
-    nodes = _decode_tree(model, (longest, longest - 3))
-    plain = _plain_logits(model, [node.path for node in nodes])
-    _check_numbers(model, plain)
+    nodes = _decode_probe_trees(model, (longest, longest - 3))
+    plain = _compute_plain_logits(model, [node.path for node in nodes])
+    _check_finite_logits(model, plain)
     errors = [
-        float(relative_difference(node.logits, logits))
+        float(compute_relative_difference(node.logits, logits))
         for node, logits in zip(nodes, plain, strict=True)
     ]
     error = max(errors)
@@ -114,7 +114,7 @@ def _find_worst_node(model: HuggingFaceModel, reach: int) -> tuple[str, float, f
     return None if error <= tolerance else (stage, error, tolerance)
 
 
-def _decode_tree(model: HuggingFaceModel, lengths: Sequence[int]) -> list[ProbedNode]:
+def _decode_probe_trees(model: HuggingFaceModel, lengths: Sequence[int]) -> list[ProbedNode]:
     """Runs one row per length as decoding does; returns every node with its logits."""
     generator = torch.Generator().manual_seed(0)
 
@@ -127,14 +127,14 @@ def _decode_tree(model: HuggingFaceModel, lengths: Sequence[int]) -> list[Probed
         prefill(model, cache, row, tokens[: -_PENDING - 1])
     starts = [len(tokens) - _PENDING - 1 for tokens in rows]
     pending = torch.tensor([tokens[-_PENDING - 1 : -1] for tokens in rows], device=model.device)
-    logits = run_pending(model, cache, starts, pending, logits_to_keep=0).logits
+    logits = run_causal_tokens(model, cache, starts, pending, logits_to_keep=0).logits
     nodes = [
         ProbedNode("behind a prompt", tuple(tokens[: start + 1 + step]), logits[row, step])
         for row, (tokens, start) in enumerate(zip(rows, starts, strict=True))
         for step in range(_PENDING)
     ]
     for stage in ("at the nodes of a tree", "behind an accepted path"):
-        tree = _tree(model, rows, draw)
+        tree = _build_probe_tree(model, rows, draw)
         lengths_before = [len(tokens) - 1 for tokens in rows]
         logits = run_nodes(model, cache, tree, lengths_before, slice(0, _SHAPE.size)).logits
         for row, tokens in enumerate(rows):
@@ -149,7 +149,7 @@ def _decode_tree(model: HuggingFaceModel, lengths: Sequence[int]) -> list[Probed
     return nodes
 
 
-def _tree(model: HuggingFaceModel, rows: Sequence[Sequence[int]], draw: Any) -> Tree:
+def _build_probe_tree(model: HuggingFaceModel, rows: Sequence[Sequence[int]], draw: Any) -> Tree:
     """Returns a tree of two crossing branches behind each row's last token."""
     tree = Tree(_SHAPE, torch.tensor([tokens[-1] for tokens in rows], device=model.device))
     for parents in ([0, 0], [1, 0]):
@@ -159,7 +159,9 @@ def _tree(model: HuggingFaceModel, rows: Sequence[Sequence[int]], draw: Any) -> 
     return tree
 
 
-def _plain_logits(model: HuggingFaceModel, paths: Sequence[tuple[int, ...]]) -> list[Tensor]:
+def _compute_plain_logits(
+    model: HuggingFaceModel, paths: Sequence[tuple[int, ...]]
+) -> list[Tensor]:
     """Returns logits after each path, of one pass of the module without cache, mask or positions.
 
     Paths that begin alike share a row; shorter ones are filled up behind, which a model that does
@@ -187,7 +189,7 @@ def _check_causal(model: HuggingFaceModel, path: tuple[int, ...]) -> None:
     original, altered = model.module(input_ids=ids, use_cache=False).logits[
         :, -2, : model.vocab_size
     ]
-    if float(relative_difference(original, altered)) > TOLERANCE[model.dtype]:
+    if float(compute_relative_difference(original, altered)) > TOLERANCE[model.dtype]:
         raise UsageError(
             "its logits depend on tokens that come later, so it cannot draft or decode"
         )
@@ -209,15 +211,15 @@ def _estimate_rounding_error(
         return embedded + embedded * noise * eps / 2
 
     hook = model.module.get_input_embeddings().register_forward_hook(add_rounding)
-    noisy = _plain_logits(model, [node.path for node in nodes])
+    noisy = _compute_plain_logits(model, [node.path for node in nodes])
     hook.remove()
     return max(
-        float(relative_difference(noisy_logits, plain_logits))
+        float(compute_relative_difference(noisy_logits, plain_logits))
         for noisy_logits, plain_logits in zip(noisy, plain, strict=True)
     )
 
 
-def _check_numbers(model: HuggingFaceModel, logits: Sequence[Tensor]) -> None:
+def _check_finite_logits(model: HuggingFaceModel, logits: Sequence[Tensor]) -> None:
     """Raises a ValueError where a plain pass gives no numbers, naming the tensor to blame."""
     if bool(torch.stack([row.amax() for row in logits]).isfinite().all()):
         return

@@ -65,7 +65,7 @@ def _multiply_packed(rows: Tensor, packed: Tensor, bias: Tensor | None, method: 
     return output[:count]
 
 
-def pack_products(module: nn.Module, *, join: bool = False) -> Ways:
+def pack_linear_layers(module: nn.Module, *, join: bool = False) -> Ways:
     """Packs the matrices of a large model on a CPU, in place, where that is faster for some number
     of rows, those of a group as one if they are to ``join``; returns how it multiplies, or nothing.
 
@@ -79,16 +79,16 @@ def pack_products(module: nn.Module, *, join: bool = False) -> Ways:
     users = Counter(id(w) for part in module.modules() for w in part._parameters.values())
     multiply_used = {layer for layer in layers if users[id(layer.weight)] > 1}
     if join:
-        fuse_products(module)
+        fuse_linear_layers(module)
     groups = dict.fromkeys(getattr(layer, "whole", (layer,))[0] for layer in layers)
-    methods = find_ways([layer.weight for layer in groups])
+    methods = find_fastest_ways([layer.weight for layer in groups])
     size = sum(layer.weight.nbytes for layer in groups)
-    if PLAIN in methods and 2 * size > free_memory():
+    if PLAIN in methods and 2 * size > read_available_memory_bytes():
         methods = tuple(
             PACKED if method == PLAIN else method for method in methods
         )  # no room for both
     for layer in groups if set(methods) != {PLAIN} else ():
-        layer.packed = _pack(layer.weight)
+        layer.packed = _pack_weight(layer.weight)
         layer.ways = methods
         layer.__class__ = PackedLinear
     for layer in {*layers, *groups} - multiply_used if PLAIN not in methods else ():
@@ -97,19 +97,19 @@ def pack_products(module: nn.Module, *, join: bool = False) -> Ways:
     return methods
 
 
-def free_memory() -> int:
+def read_available_memory_bytes() -> int:
     """Returns the available bytes of memory."""
     from psutil import virtual_memory  # which a machine with torch and transformers may lack
 
     return int(virtual_memory().available)
 
 
-def _pack(weight: Tensor) -> Tensor:
+def _pack_weight(weight: Tensor) -> Tensor:
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _LAYOUT)
     return packed
 
 
-def find_ways(weights: Sequence[Tensor]) -> Ways:
+def find_fastest_ways(weights: Sequence[Tensor]) -> Ways:
     """Returns the fastest way to multiply by matrices of these sizes and dtype on this machine, for
     each of ``ROWS``, as it was measured the first time; that takes less than a second.
     """
@@ -120,8 +120,8 @@ def find_ways(weights: Sequence[Tensor]) -> Ways:
         stored_ways = tuple(json.loads(cache_file.read_bytes())["ways"])
         if len(stored_ways) == len(ROWS) and {PLAIN, PACKED, PADDED}.issuperset(stored_ways):
             return stored_ways
-    milliseconds = measure_ways(weights)
-    methods = tuple(_fastest(times) for times in milliseconds)
+    milliseconds = measure_ways_ms(weights)
+    methods = tuple(_get_fastest_way(times) for times in milliseconds)
     with suppress(OSError):  # without a memory it is measured again
         files.write_json(
             cache_file,
@@ -134,12 +134,12 @@ def find_ways(weights: Sequence[Tensor]) -> Ways:
     return methods
 
 
-def _fastest(milliseconds: Mapping[str, float]) -> str:
+def _get_fastest_way(milliseconds: Mapping[str, float]) -> str:
     best = min(milliseconds, key=milliseconds.__getitem__)
     return best if milliseconds[best] < _GAIN * milliseconds[PLAIN] else PLAIN
 
 
-def measure_ways(weights: Sequence[Tensor]) -> list[dict[str, float]]:
+def measure_ways_ms(weights: Sequence[Tensor]) -> list[dict[str, float]]:
     """Measures, for each of ``ROWS``, the milliseconds of all ways through some of the matrices:
     the least of a few turns, in which the ways alternate.
     """
@@ -147,7 +147,7 @@ def measure_ways(weights: Sequence[Tensor]) -> list[dict[str, float]]:
     for weight in weights:
         if sum(tensor.nbytes for tensor in sample) < _SAMPLE_BYTES:
             sample.append(weight.detach())
-    packed = [_pack(weight) for weight in sample]
+    packed = [_pack_weight(weight) for weight in sample]
     results = []
     with torch.inference_mode():
         for count in ROWS:
@@ -166,7 +166,7 @@ def measure_ways(weights: Sequence[Tensor]) -> list[dict[str, float]]:
     return results
 
 
-def describe_ways(ways: Ways) -> str:
+def format_product_ways(ways: Ways) -> str:
     """Formats the ways for a row of results, as ``plain 1-3, packed 4-``; "" if there are none."""
     pairs = zip(ways, ROWS, strict=True) if ways else ()
     runs = [
@@ -185,15 +185,15 @@ def dense_weight(layer: Any) -> Tensor:
 def _can_pack(layer: nn.Linear) -> bool:
     """Returns whether this is a plain matrix on the CPU that nobody watches."""
     halves = torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
-    fits = _plain_on_cpu(layer.weight, torch.float32, halves)
+    fits = _is_plain_on_cpu(layer.weight, torch.float32, halves)
     return fits and "forward" not in vars(layer) and not layer._forward_hooks
 
 
-def _plain_on_cpu(weight: Tensor, *dtypes: torch.dtype) -> bool:
+def _is_plain_on_cpu(weight: Tensor, *dtypes: torch.dtype) -> bool:
     return type(weight.data) is Tensor and weight.is_cpu and weight.dtype in dtypes
 
 
-def store_column_major(module: nn.Module) -> int:
+def store_weights_by_column(module: nn.Module) -> int:
     """Lays out the large float32 matrices of a model's linear layers by columns, in place; how many
     changed.
 
@@ -209,7 +209,7 @@ def store_column_major(module: nn.Module) -> int:
     large = {
         id(weight): weight
         for weight in weights
-        if _plain_on_cpu(weight, torch.float32)
+        if _is_plain_on_cpu(weight, torch.float32)
         and weight.is_contiguous()
         and weight.numel() >= SMALLEST
     }
@@ -239,7 +239,7 @@ class FusedPart(nn.Linear):
         return product[..., self.rows]
 
 
-def fuse_products(module: nn.Module) -> int:
+def fuse_linear_layers(module: nn.Module) -> int:
     """Joins the groups of a model's plain linear layers, in place, which gives up their own memory;
     returns how many there are.
     """
@@ -275,10 +275,10 @@ def _can_fuse(layers: Sequence[Any]) -> bool:
         (layer.in_features, layer.weight.dtype, layer.weight.device, layer.bias is None)
         for layer in layers
     }
-    plain = all(is_plain(layer.weight) and "forward" not in vars(layer) for layer in layers)
+    plain = all(is_plain_weight(layer.weight) and "forward" not in vars(layer) for layer in layers)
     return plain and len(kinds) == 1
 
 
-def is_plain(weight: Tensor) -> bool:
+def is_plain_weight(weight: Tensor) -> bool:
     """Returns whether a weight is not quantised, split over processes or still to be loaded."""
     return type(weight.data) is Tensor and not weight.is_meta

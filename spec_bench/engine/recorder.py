@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spec_bench.core.host_device import keep_constants_alive
+from spec_bench.core.host_device import collect_constants
 
 NEAR_TIE_GAP = 1e-4  # of logits in float32 and finer
 
@@ -31,7 +31,7 @@ WAITING_ROPE = ("dynamic", "longrope")  # they look at the longest position
 _WARM_UPS = 2  # before a recording: libraries set themselves up in their first calls
 
 
-def why_not_recorded(config: Any) -> str:
+def explain_no_recording(config: Any) -> str:
     """Explains by a model's text config why its passes are not recorded; "" if they are."""
     if config.model_type not in RECORDED:
         types = ", ".join(RECORDED)
@@ -41,7 +41,7 @@ def why_not_recorded(config: Any) -> str:
     return f"rotary embeddings of type {rope!r} wait for the device" if waits else ""
 
 
-class Recorder:
+class GraphRecorder:
     """Where a GPU's work is recorded: one stream, and a pool of memory that all graphs share.
 
     torch gives a pool up for good once its last graph is gone (pytorch#198794), as when a cache
@@ -83,6 +83,6 @@ class Recorder:
                     function()
             now.wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, **options), keep_constants_alive(self.constants):
+            with torch.cuda.graph(graph, **options), collect_constants(self.constants):
                 function()
         return graph

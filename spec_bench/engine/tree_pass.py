@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spec_bench.core.host_device import HostDeviceInts, cached_arange, constant
+from spec_bench.core.host_device import HostDeviceInts, cached_arange, cached_constant
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
@@ -39,7 +39,7 @@ def prefill(
     """
     for start in range(0, len(tokens), PREFILL_CHUNK):
         chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=model.device)
-        hidden = run_pending(
+        hidden = run_causal_tokens(
             model,
             cache,
             [start],
@@ -52,7 +52,7 @@ def prefill(
             seen(start, hidden[0])
 
 
-def run_pending(
+def run_causal_tokens(
     model: LanguageModel,
     cache: object,
     starts: Sequence[int],
@@ -79,7 +79,7 @@ def run_pending(
         starts,
         tokens,
         positions,
-        causal(positions, max(starts) + tokens.shape[1]),
+        make_causal_visibility(positions, max(starts) + tokens.shape[1]),
         row=row,
         logits_to_keep=logits_to_keep,
         needs_hidden=needs_hidden,
@@ -89,12 +89,12 @@ def run_pending(
 
 
 @torch.inference_mode()
-def next_logits(model: LanguageModel, text: Sequence[int]) -> Tensor:
+def compute_next_logits(model: LanguageModel, text: Sequence[int]) -> Tensor:
     """Returns logits [V] after a text, without a tree and in a cache of its own."""
     cache = model.allocate(1, len(text))
     prefill(model, cache, 0, text[:-1])
     last_token = torch.tensor([text[-1:]], device=model.device)
-    return run_pending(model, cache, [len(text) - 1], last_token).logits[0, -1]
+    return run_causal_tokens(model, cache, [len(text) - 1], last_token).logits[0, -1]
 
 
 def run_nodes(
@@ -114,7 +114,7 @@ def run_nodes(
     device = model.device
     host_lengths = HostDeviceInts.wrap(lengths)
     if tree.own_depths is None:
-        depth = constant(tree.shape.node_depth[nodes], device)
+        depth = cached_constant(tree.shape.node_depth[nodes], device)
     else:
         depth = tree.own_depths[:, nodes].to(device)
     ancestors = tree.ancestors[:, nodes, : nodes.stop].to(device)
@@ -123,13 +123,13 @@ def run_nodes(
         host_lengths.plus(nodes.start),
         tree.tokens[:, nodes].to(device),
         host_lengths.get_tensor(device).unsqueeze(1) + depth,
-        make_mask(host_lengths, ancestors, tree, nodes),
+        make_tree_mask(host_lengths, ancestors, tree, nodes),
         needs_hidden=needs_hidden,
         shared=host_lengths.lower_bound,
     )
 
 
-def make_mask(
+def make_tree_mask(
     lengths: HostDeviceInts,
     ancestors: Tensor,
     tree: Tree | None = None,
@@ -167,15 +167,15 @@ def run_under_ancestors(
     positions: Tensor,
     ancestors: Tensor,
 ) -> ForwardOutput:
-    """Runs nodes [R, T], written from slots ``starts`` [R] on, under the mask of ``make_mask``.
+    """Runs nodes [R, T], written from slots ``starts`` [R] on, under ``make_tree_mask``'s mask.
     Returns logits [R, T, V].
     """
     host_lengths = HostDeviceInts.wrap(lengths)
-    visible = make_mask(host_lengths, ancestors)
+    visible = make_tree_mask(host_lengths, ancestors)
     return model.forward(cache, starts, tokens, positions, visible, shared=host_lengths.lower_bound)
 
 
-def causal(positions: Tensor, slots: int) -> Tensor:
+def make_causal_visibility(positions: Tensor, slots: int) -> Tensor:
     """[R, T, slots] visibility where every token is at the slot of its position."""
     return cached_arange(slots, positions.device) <= positions.unsqueeze(-1)
 
@@ -305,11 +305,11 @@ class PathScorer(TreeScorer):
             self.cache.move_row(first_path, copy, len(tokens))
 
     def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
-        nodes = constant(self._nodes, tree.tokens.device)
+        nodes = cached_constant(self._nodes, tree.tokens.device)
         tokens = tree.tokens[:, nodes].flatten(0, 1)  # [R K, L + 1]
         starts = HostDeviceInts.wrap(lengths).repeat_interleave(self._paths)
         layers = self.needs_hidden
-        output = run_pending(
+        output = run_causal_tokens(
             self._target,
             self.cache,
             starts,
@@ -317,8 +317,8 @@ class PathScorer(TreeScorer):
             logits_to_keep=0,
             needs_hidden=layers,
         )
-        depth = constant(self._shape.node_depth, tokens.device)
-        path = constant(self._first_path, tokens.device)
+        depth = cached_constant(self._shape.node_depth, tokens.device)
+        path = cached_constant(self._first_path, tokens.device)
         by_row = (len(lengths), self._paths)
         outputs: Any = [
             None if o is None else o.unflatten(0, by_row)[:, path, depth] for o in output

@@ -115,7 +115,7 @@ def build_job_settings(config: DictConfig) -> JobSettings:
 
 def _build_job_sinks(request: RunSettings) -> Sequence[Sink]:
     """Returns what a job's results go to beside the CSV, in the process that writes them."""
-    if processes.rank():
+    if processes.process_rank():
         return ()
     return build_sinks(request.sink, Path(request.results) / request.name)
 
@@ -168,7 +168,7 @@ def run_stages(
     the results over: the CSV always; table and sinks as configured.
     """
     running_job = running_job or RunningJob()
-    is_first = processes.rank() == 0
+    is_first = processes.process_rank() == 0
     experiment = Experiment(settings.results, settings.asked.name)
     results = list[CellResult]()
     stage: JobSettings | None = settings

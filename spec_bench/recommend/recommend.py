@@ -102,7 +102,7 @@ def measure_pass_costs(target: LanguageModel) -> dict[int, float]:
     """Measures passes of T tokens after a short context, in turn; medians over that of one."""
     import torch
 
-    from spec_bench.engine.model import synchronise
+    from spec_bench.engine.model import wait_for_device
 
     cache = target.allocate(1, _CONTEXT + max(PASSES))
     seconds: dict[int, list[float]] = {count: [] for count in PASSES}
@@ -113,10 +113,10 @@ def measure_pass_costs(target: LanguageModel) -> dict[int, float]:
                 positions = _CONTEXT + torch.arange(count, device=target.device).unsqueeze(0)
                 mask = torch.ones(1, count, _CONTEXT + count, dtype=torch.bool)
                 mask = mask.to(target.device).tril(_CONTEXT)
-                synchronise(target.device)
+                wait_for_device(target.device)
                 start = time.perf_counter()
                 target.forward(cache, [_CONTEXT], tokens, positions, mask)
-                synchronise(target.device)
+                wait_for_device(target.device)
                 if turn:  # the first may warm up
                     seconds[count].append(time.perf_counter() - start)
     single_token_s = statistics.median(seconds[1])

@@ -14,7 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from spec_bench.engine.generate import Assistance, generate
+from spec_bench.engine.generate import Assistance, run_generate
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.work.prompts import JobPrompts
 from spec_bench.records.ends import StopCriteria, find_end_token_ids
@@ -269,7 +269,9 @@ def answer_prompts(
                 request_settings = settings.max_new_tokens, tuple(stop_ids), ends
                 requests = [Request(str(i), tuple(prompts[i]), *request_settings) for i in indices]
                 sampling = SamplingSettings(temperature=temperature)
-                result = generate(model, requests, sampling, settings.seed + number, Assistance())
+                result = run_generate(
+                    model, requests, sampling, settings.seed + number, Assistance()
+                )
                 answers_by_batch[number] = result.answers
                 lines.write(
                     json.dumps({"batch": number, "answers": answers_by_batch[number]}) + "\n"

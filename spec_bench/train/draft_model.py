@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import MistralConfig, MistralForCausalLM
 
 from spec_bench.draft.network import scatter_to_vocabulary
-from spec_bench.engine.mapped_model import read_ids, vocabulary_map_of_ids, write_ids
+from spec_bench.engine.mapped_model import map_reduced_vocabulary, read_known_ids, write_known_ids
 from spec_bench.system.errors import UsageError
 from spec_bench.train.batches import (
     IGNORED,
@@ -70,7 +70,7 @@ class MistralDraftModel(nn.Module):
         self.register_buffer("ids", torch.tensor(ids), persistent=False)
         self.register_buffer(
             "reads",
-            torch.tensor(vocabulary_map_of_ids(ids, vocab).reads),
+            torch.tensor(map_reduced_vocabulary(ids, vocab).reads),
             persistent=False,
         )
 
@@ -212,7 +212,7 @@ class TrainableDraftModel(TrainableHead):
         """Writes a model folder with the ids of its vocabulary; its tokenizer is the target's."""
         folder.mkdir(parents=True, exist_ok=True)
         self.heads.to(dtype).module.save_pretrained(folder)
-        write_ids(folder, self.heads.ids.tolist())
+        write_known_ids(folder, self.heads.ids.tolist())
         self.heads.float()
 
 
@@ -234,7 +234,7 @@ def load_or_make_draft_model(
 
     if head.init != RANDOM:
         folder = Path(model_path(head.init))
-        if (ids := read_ids(folder)) is None:
+        if (ids := read_known_ids(folder)) is None:
             raise UsageError(f"head.init={head.init}: no draft that `head=draft_model` trained")
         return TrainableDraftModel(
             MistralDraftModel(ids, len(output), folder, head.guesses), output

@@ -18,7 +18,7 @@ from torch import Tensor
 from spec_bench.core.draws import RandomSource
 from spec_bench.core.host_device import CommittedTokens, HostDeviceInts
 from spec_bench.core.tree import Siblings, Tree, TreeShape
-from spec_bench.core.warp import SamplingSettings, log_probs
+from spec_bench.core.warp import SamplingSettings, warped_log_probs
 from spec_bench.draft.base import DraftState
 from spec_bench.settings.fields import MOST_NODES, format_value
 from spec_bench.settings.former import FormerMembers, find_former
@@ -208,7 +208,7 @@ def score_and_note_largest(tree: Tree, logits: Tensor, settings: SamplingSetting
     if tree.siblings == "deterministic":
         logits = logits.to(settings.dtype)
         return logits - logits.amax(dim=-1, keepdim=True)
-    return log_probs(logits, settings.get_draft_settings())
+    return warped_log_probs(logits, settings.get_draft_settings())
 
 
 def get_distinct_siblings(settings: SamplingSettings) -> Siblings:

@@ -5,7 +5,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from spec_bench.core.tree import Siblings, Tree, tree_of_merged_beams, tree_of_separate_beams
+from spec_bench.core.tree import Siblings, Tree, build_merged_beam_tree, build_separate_beam_tree
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.fields import Count, Share
 from spec_bench.system.errors import UsageError
@@ -102,7 +102,7 @@ class HeadBeams(Rectangle):
 
     def grow_tree(self, context: GrowthContext) -> Tree:
         beams = context.drafting.search_beams(context.committed.roots, self.width, self.depth)
-        grow = tree_of_merged_beams if self.merge else tree_of_separate_beams
+        grow = build_merged_beam_tree if self.merge else build_separate_beam_tree
         return grow(context.root_tokens, beams.to(context.device))
 
     @classmethod

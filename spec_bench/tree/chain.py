@@ -122,7 +122,7 @@ class DynamicChain(Chain):
             active = active & (confidence >= self.confidence)
             if self.path is not None:
                 active = active & (path >= self.path)
-            processes.broadcast_tensors(active)
+            processes.copy_from_first_process(active)
             if not bool(active.any()):  # the only wait for the device on a level
                 break
         return drop_ungrown_levels(tree, context.draws)

@@ -19,8 +19,8 @@ from torch.nn.functional import pad
 
 from spec_bench.core import processes
 from spec_bench.core.draws import RandomSource
-from spec_bench.core.host_device import cached_arange, constant
-from spec_bench.core.tree import FlatShape, Siblings, Tree, TreeShape
+from spec_bench.core.host_device import cached_arange, cached_constant
+from spec_bench.core.tree import Siblings, Tree, TreeShape, VariableLevelShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.fields import Count, Share
 from spec_bench.tree.base import (
@@ -137,7 +137,7 @@ class DynamicTree(Rectangle):
             level = levels[-1]
             active = self.keeps_drafting(levels)
             if active is not None:
-                processes.broadcast_tensors(active)
+                processes.copy_from_first_process(active)
             if active is not None and active.is_cpu and not active.any():
                 break  # elsewhere asking would stall the device
             by_score = level.score.sort(dim=-1, descending=True, stable=True)
@@ -197,7 +197,7 @@ def build_best_tree(
     order = (~keep).byte().sort(dim=1, stable=True).indices[:, :count]
     valid = keep.gather(1, order)
     parent_runs, depths, offsets = (
-        constant(numbers, keep.device) for numbers in _compute_parents_depths_offsets(sizes)
+        cached_constant(numbers, keep.device) for numbers in _compute_parents_depths_offsets(sizes)
     )
     depth = torch.where(valid, depths[order], 1)
     if keep.is_cpu:
@@ -217,7 +217,9 @@ def build_best_tree(
         run_index = pad(run_places.gather(1, order + 1), (1, 0)).unsqueeze(-1)
         run_log_q = torch.cat([level.log_q for level in levels if level.log_q is not None], dim=1)
         node_log_q = run_log_q.gather(1, run_index.expand(-1, -1, run_log_q.shape[-1]))
-    shape = FlatShape.build(count, max_depth, children, max(frontier_tree.shape.levels, default=1))
+    shape = VariableLevelShape.build(
+        count, max_depth, children, max(frontier_tree.shape.levels, default=1)
+    )
     tree = Tree.from_nodes(
         shape,
         frontier_tree.tokens[:, 0],
@@ -424,7 +426,7 @@ class BestSlots(DynamicTree):
             levels.append(self.make_level_candidates(children, frontier))
             by_score = levels[-1].score.sort(dim=-1, descending=True, stable=True)
             run_counts = self._count_nodes_to_run(levels, by_score.values[:, : self.total])
-            processes.broadcast_tensors(run_counts)
+            processes.copy_from_first_process(run_counts)
             counts = run_counts.tolist()  # the only wait for the device on a level
             if not any(counts):
                 return build_best_tree(levels, self.total, tree, self.max_children)

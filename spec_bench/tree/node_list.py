@@ -13,7 +13,7 @@ from annotated_types import Interval, MinLen
 from torch import Tensor
 
 from spec_bench.core.draws import RandomSource
-from spec_bench.core.host_device import constant
+from spec_bench.core.host_device import cached_constant
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.configs import read_yaml
@@ -117,7 +117,7 @@ class NodeList(GrownTree):
 
     def grow_level(self, tree: Tree, scores: Tensor, draws: RandomSource) -> None:
         level = self.level_ranks_and_parents[tree.grown]
-        ranks, parent = (constant(part, scores.device) for part in level)
+        ranks, parent = (cached_constant(part, scores.device) for part in level)
         best = scores[:, :, 0].topk(max(level[0]) + 1, dim=-1).indices  # [R, F, ranks]
         tokens = best[:, parent, ranks]
         tree.add_level(tokens, parent, None, None)
@@ -224,7 +224,7 @@ class SampledList(NodeList):
 
     def grow_level(self, tree: Tree, scores: Tensor, draws: RandomSource) -> None:
         level = self.level_ranks_and_parents[tree.grown]
-        ranks, parent = (constant(part, scores.device) for part in level)
+        ranks, parent = (cached_constant(part, scores.device) for part in level)
         tokens, valid, proposal = draw_distinct_children(
             tree, scores[:, :, 0], draws, max(level[0]) + 1
         )

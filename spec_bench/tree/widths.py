@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spec_bench.core.draws import RandomSource
-from spec_bench.core.gumbel import gumbel_top_k, truncate_gumbel
+from spec_bench.core.gumbel import condition_on_maximum, gumbel_top_k
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.fields import Count
@@ -295,7 +295,7 @@ class StochasticBeam(Rectangle):
         # Only a parent's W best can enter the beam. psi increases with the perturbed value, so
         # its order is known before truncation, which in floating point can make ties.
         best, tokens = noisy.topk(min(self.width, vocab), dim=-1)
-        psi = best if deterministic else truncate_gumbel(best, psi_above)
+        psi = best if deterministic else condition_on_maximum(best, psi_above)
         phi = phi.gather(-1, tokens)
         by_psi = psi.flatten(1).sort(dim=-1, descending=True, stable=True)
         psi = by_psi.values[:, : self.width]

@@ -16,7 +16,7 @@ from spec_bench.records.types import Lossless
 from spec_bench.settings.fields import Share
 from spec_bench.settings.registry import Registry
 from spec_bench.system.errors import UsageError
-from spec_bench.verify.device_walk import walk as walk_nodes
+from spec_bench.verify.device_walk import walk_tree as walk_nodes
 from spec_bench.verify.walk import NodeRule, ScoredTree, WalkResult
 
 SiblingKinds = Mapping[Siblings, Mapping[str, Any]]
@@ -118,7 +118,7 @@ class BeamVerifier(Verifier):
     one_cache: bool = False  # whether only the best output beam of an iteration continues
 
 
-def _declare(
+def _make_verifier_class(
     name: str,
     definition: Any,
     *,
@@ -170,7 +170,7 @@ def _make_node_verifier(function: Callable[..., Any]) -> type[NodeVerifier]:
 rule: Registry[type[Verifier]] = Registry(
     "rule",
     "spec_bench.rules",
-    _declare,
+    _make_verifier_class,
     within="spec_bench.verify",
 )
 """The rules by name; also the decorator that registers one."""

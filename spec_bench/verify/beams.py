@@ -8,7 +8,8 @@ All functions are pure but ``verify_layer``, which draws trials. Letters: R rows
 the layer in the order drawn, M cells (parent, token), W the width. p [R, M] is the target's beam
 distribution; q [R, M] is the draft's over *all* its parents, 0 below rejected ones and not
 renormalised: its missing mass is the probability of a draft below a rejected parent. ``chain``
-[R, T + 1, M] comes from ``compute_residual_chain``, ``alpha`` [R, T] from ``compute_acceptances``.
+[R, T + 1, M] comes from ``compute_residual_chain``, ``alpha`` [R, T] from
+``compute_trial_acceptances``.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from torch import Tensor
 from spec_bench.core.draws import TrialDraws
 from spec_bench.records.types import Lossless
 from spec_bench.verify.base import BeamVerifier, rule
-from spec_bench.verify.rules import normalise
+from spec_bench.verify.rules import normalise_or_fallback
 
 
 class LayerVerdict(NamedTuple):
@@ -38,11 +39,11 @@ def compute_residual_chain(p: Tensor, q: Tensor, trials: int) -> Tensor:
     """
     chain = [p]
     for _ in range(trials):
-        chain.append(normalise((chain[-1] - q).clamp(min=0.0), chain[-1]))
+        chain.append(normalise_or_fallback((chain[-1] - q).clamp(min=0.0), chain[-1]))
     return torch.stack(chain, dim=1)
 
 
-def compute_acceptances(chain: Tensor, q: Tensor) -> Tensor:
+def compute_trial_acceptances(chain: Tensor, q: Tensor) -> Tensor:
     """Computes alpha_j [R, T], the acceptance of a draft after j rejections in a row (eq. 4)."""
     return torch.minimum(chain[:, :-1], q.unsqueeze(1)).sum(dim=-1).clamp(max=1.0)
 
@@ -108,7 +109,7 @@ def verify_layer(
     return LayerVerdict(torch.stack(hits, dim=1), in_a_row)
 
 
-def compute_missing_beams(
+def compute_missing_beam_laws(
     chain: Tensor,
     verdict: LayerVerdict,
     width: Tensor,

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from spec_bench.core.host_device import cached_arange, constant
-from spec_bench.core.tree import FlatShape, Tree, TreeShape
+from spec_bench.core.host_device import cached_arange, cached_constant
+from spec_bench.core.tree import Tree, TreeShape, VariableLevelShape
 
 
 class ParentNodes(NamedTuple):
@@ -23,7 +23,7 @@ class ParentNodes(NamedTuple):
 def find_parents(tree: Tree, level: int) -> ParentNodes:
     """Finds the nodes of a level that may have children; in a flat tree, at most ``busy``."""
     shape = tree.shape
-    if not isinstance(shape, FlatShape):
+    if not isinstance(shape, VariableLevelShape):
         return ParentNodes((slice(None), shape.level(level)), None)
     child_count = torch.zeros_like(tree.parent).scatter_add(1, tree.parent, tree.valid.long())
     has_children = (tree.depths == level) & (child_count > 0)  # [R, N]
@@ -42,8 +42,8 @@ def list_children(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
     device = tree.tokens.device
     table = _tabulate_children(shape)
     if table is not None and not merge_copies:
-        numbers = constant(table[0], device)
-        present = constant(table[1], device)
+        numbers = cached_constant(table[0], device)
+        present = cached_constant(table[1], device)
         children = numbers.expand(len(tree.tokens), -1, -1)
         return children, tree.valid[:, numbers] & present
     inner = shape.inner
@@ -54,9 +54,9 @@ def list_children(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
     else:
         is_child = parent == cached_arange(inner, device).unsqueeze(1)
     # The lowest numbers of existing children, in order, are the largest of ``size - number``.
-    from_end = constant(tuple(size - node for node in range(1, size)), device)
+    from_end = cached_constant(tuple(size - node for node in range(1, size)), device)
     reversed_numbers = torch.where(is_child & tree.valid[:, 1:].unsqueeze(1), from_end, 0)
-    best = reversed_numbers.topk(max_children(shape), dim=-1).values
+    best = reversed_numbers.topk(count_max_children(shape), dim=-1).values
     return (size - best).clamp(max=size - 1), best > 0
 
 
@@ -71,10 +71,10 @@ def _compare_prefixes(tree: Tree) -> Tensor:
         upwards.append(tree.tokens.gather(1, node))
         node = tree.parent.gather(1, node)
     if not upwards:
-        return constant(((True,),), device).expand(len(tree.tokens), 1, 1)
+        return cached_constant(((True,),), device).expand(len(tree.tokens), 1, 1)
     text = torch.stack(upwards, dim=-1)
     depth = shape.node_depth[:inner]
-    same_depth = constant(
+    same_depth = cached_constant(
         tuple(tuple(row_depth == column_depth for column_depth in depth) for row_depth in depth),
         device,
     )
@@ -82,7 +82,7 @@ def _compare_prefixes(tree: Tree) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def max_children(shape: TreeShape) -> int:
+def count_max_children(shape: TreeShape) -> int:
     """Returns C, the largest number of children that a node can have."""
     return max(
         min(bound, count) for bound, count in zip(shape.children, shape.levels, strict=False)
@@ -95,7 +95,7 @@ Table = tuple[tuple[tuple[int, ...], ...], tuple[tuple[bool, ...], ...]]
 @lru_cache(maxsize=256)
 def _tabulate_children(shape: TreeShape) -> Table | None:
     """Tabulates every node's children and which exist; None if parents differ in their number."""
-    width = max_children(shape)
+    width = count_max_children(shape)
     numbers = []
     present = []
     for level, (bound, count) in enumerate(zip(shape.children, shape.levels, strict=False)):

@@ -16,17 +16,17 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spec_bench.core.gumbel import compute_sibling_distributions
-from spec_bench.core.host_device import cached_arange, constant
-from spec_bench.core.tree import FlatShape, Tree, TreeShape
-from spec_bench.core.warp import probs
-from spec_bench.verify.children import list_children, max_children
+from spec_bench.core.host_device import cached_arange, cached_constant
+from spec_bench.core.tree import Tree, TreeShape, VariableLevelShape
+from spec_bench.core.warp import warped_probs
+from spec_bench.verify.children import count_max_children, list_children
 from spec_bench.verify.walk import Rules, ScoredTree, Verdict, WalkResult, walk_down
 
 Law = TypeVar("Law")
 _MAX_NUMBERS = 2**29  # largest size of the draft's distributions at all nodes
 
 
-def walk(scored_tree: ScoredTree, rule: Rules) -> WalkResult:
+def walk_tree(scored_tree: ScoredTree, rule: Rules) -> WalkResult:
     """Does ``walk_down`` in the way that is fast on the device."""
     at_once = not scored_tree.logits.is_cpu and _can_walk_at_once(scored_tree.tree, rule)
     return (walk_at_once if at_once else walk_down)(scored_tree, rule)
@@ -42,14 +42,14 @@ def walk_at_once(scored_tree: ScoredTree, rule: Rules) -> WalkResult:
     rows = tree.tokens.shape[0]
     inner = shape.inner
     verdict_draws = draws.verdict(shape.children)
-    p = probs(logits, settings)
+    p = warped_probs(logits, settings)
     children, valid = list_children(tree, merge_copies)
     width = children.shape[-1]
     tokens = tree.tokens.gather(1, children.flatten(1)).view(rows, inner, width)
     verdict = _judge_nodes(tree, p, rule, tokens, valid)
     acceptance = verdict.acceptance.view(rows, inner, width)
     is_accepted = verdict_draws.passes(_number_tests(tree, width), acceptance)
-    path, accepted_count = follow_path(tree, children, is_accepted)
+    path, accepted_count = follow_accepted_children(tree, children, is_accepted)
     residual = verdict.residual.view(rows, inner, -1)
     distribution = torch.cat([residual, p[:, inner:]], dim=1)[
         cached_arange(rows, device), path[:, -1]
@@ -57,7 +57,9 @@ def walk_at_once(scored_tree: ScoredTree, rule: Rules) -> WalkResult:
     return WalkResult(path, accepted_count, verdict_draws.token(distribution))
 
 
-def follow_path(tree: Tree, children: Tensor, is_accepted: Tensor) -> tuple[Tensor, Tensor]:
+def follow_accepted_children(
+    tree: Tree, children: Tensor, is_accepted: Tensor
+) -> tuple[Tensor, Tensor]:
     """Follows the first accepted child of each node from the root; returns the path [R, L + 1] and
     the number of accepted nodes [R].
 
@@ -71,7 +73,7 @@ def follow_path(tree: Tree, children: Tensor, is_accepted: Tensor) -> tuple[Tens
     leads_to = torch.where(
         first_child < shape.size, first_child, cached_arange(inner, first_child.device)
     )
-    path = [constant(((0,),) * rows, first_child.device)]
+    path = [cached_constant(((0,),) * rows, first_child.device)]
     for _ in range(shape.depth):
         # Leaves are never looked up: no path is longer than the tree is deep.
         path.append(leads_to.gather(1, path[-1]))
@@ -84,10 +86,10 @@ def _can_walk_at_once(tree: Tree, rule: Rules) -> bool:
     if not tree.shape.depth or (tree.own_depths is not None and not callable(rule)):
         return False
     for level_q in (tree.log_q, tree.q):
-        present = _select_levels([q for q in level_q if q is not None], tree.shape)
-        if len(present) not in (0, len(_select_levels(level_q, tree.shape))):
+        present = _drop_repeated_levels([q for q in level_q if q is not None], tree.shape)
+        if len(present) not in (0, len(_drop_repeated_levels(level_q, tree.shape))):
             return False
-        if sum(q.numel() for q in present) * max_children(tree.shape) > _MAX_NUMBERS:
+        if sum(q.numel() for q in present) * count_max_children(tree.shape) > _MAX_NUMBERS:
             return False
     return True
 
@@ -122,15 +124,17 @@ def _judge_nodes(
     )  # fmt: skip
 
 
-def _select_levels(level_q: Sequence[Law], shape: TreeShape) -> Sequence[Law]:
+def _drop_repeated_levels(level_q: Sequence[Law], shape: TreeShape) -> Sequence[Law]:
     """Drops a flat tree's repeated entries: it has one for the root and one for all other nodes."""
-    return level_q[:2] if isinstance(shape, FlatShape) else level_q
+    return level_q[:2] if isinstance(shape, VariableLevelShape) else level_q
 
 
 def _gather_draft_q(tree: Tree, nodes: slice, tokens: Tensor) -> Tensor | None:
     """Gathers q of the nodes' children, [B, 1, V] or [B, C, V]; None for one-hot proposals."""
     if tree.log_q[0] is not None:
-        parts = [node_q for node_q in _select_levels(tree.log_q, tree.shape) if node_q is not None]
+        parts = [
+            node_q for node_q in _drop_repeated_levels(tree.log_q, tree.shape) if node_q is not None
+        ]
         log_q = torch.cat(parts, dim=1)[:, nodes]
         return compute_sibling_distributions(log_q.flatten(0, 1), tokens)
     if tree.q[0] is None:
@@ -142,7 +146,9 @@ def _gather_draft_q(tree: Tree, nodes: slice, tokens: Tensor) -> Tensor | None:
     width = tokens.shape[1]
     if drafts == 1:
         return node_q
-    return node_q[:, constant(tuple(child % drafts for child in range(width)), node_q.device)]
+    return node_q[
+        :, cached_constant(tuple(child % drafts for child in range(width)), node_q.device)
+    ]
 
 
 def _number_tests(tree: Tree, width: int) -> Tensor:
@@ -151,8 +157,10 @@ def _number_tests(tree: Tree, width: int) -> Tensor:
     device = tree.tokens.device
     by_level = _number_level_tests(shape, width)
     if tree.own_depths is not None:
-        return constant(by_level, device)[tree.own_depths[:, : shape.inner]]
-    return constant(tuple(by_level[depth] for depth in shape.node_depth[: shape.inner]), device)
+        return cached_constant(by_level, device)[tree.own_depths[:, : shape.inner]]
+    return cached_constant(
+        tuple(by_level[depth] for depth in shape.node_depth[: shape.inner]), device
+    )
 
 
 @lru_cache(maxsize=256)
@@ -181,7 +189,7 @@ def is_chain(shape: TreeShape) -> bool:
     return shape.size == shape.depth + 1 and max(shape.levels, default=0) == 1
 
 
-def verify_chain(tree: Tree, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def verify_chain_by_blocks(tree: Tree, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Verifies a chain by block verification (arXiv 2403.10444) in closed form, from p [R, N, V].
 
     Returns the fields of a ``PathVerdict``: order [R, N], success [R, N - 1], residual [R, N, V].
@@ -208,7 +216,7 @@ def verify_chain(tree: Tree, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     residual = torch.where(changes, remainder / total.to(p.dtype), scaled_p)
     chance = torch.where(changes, remaining_mass / total, mass)
     success = torch.cat([chance.squeeze(-1), quota[:, -1:]], dim=1)
-    order = _sort_from_end(tree)
+    order = _sort_deepest_first(tree)
     return order, success.gather(1, order)[:, :-1], torch.cat([residual, p[:, -1:]], dim=1)
 
 
@@ -220,11 +228,11 @@ def _join_chain_q(tree: Tree) -> Tensor | None:
     return torch.cat([part[:, :, 0] for part in q], dim=1) if q else None
 
 
-def _sort_from_end(tree: Tree) -> Tensor:
+def _sort_deepest_first(tree: Tree) -> Tensor:
     """Sorts the nodes [R, N] from the deepest to the first, then absent ones, the root last."""
     size = tree.shape.size
     device = tree.valid.device
     deepest = tree.valid.sum(dim=1, keepdim=True) - 1  # absent nodes are at the end
-    absent_nodes = constant((*range(1, size), 0), device)
+    absent_nodes = cached_constant((*range(1, size), 0), device)
     nodes = deepest - cached_arange(size, device)
     return torch.where(nodes > 0, nodes, absent_nodes)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from spec_bench.settings.fields import Count
 from spec_bench.verify.base import rule
-from spec_bench.verify.rules import naive, normalise, recursive_rejection
+from spec_bench.verify.rules import naive, normalise_or_fallback, recursive_rejection
 from spec_bench.verify.walk import Verdict
 
 LEVELS = 8
@@ -49,7 +49,7 @@ def optimal(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdi
     assert q is not None and q.shape[1] == 1, "the optimal rule takes one draft distribution"
     q = q[:, 0]
     count = valid.sum(dim=-1, keepdim=True)
-    choice = plan_choice(p, q, count.clamp(min=1).to(p.dtype))
+    choice = plan_candidate_choice(p, q, count.clamp(min=1).to(p.dtype))
     p_token = p.gather(-1, tokens).double()
     choice_probs = choice.distribution.gather(-1, tokens).double()
     test_probs = torch.where(choice_probs > 0, p_token / choice_probs, 0.0).clamp(max=1.0)
@@ -58,7 +58,7 @@ def optimal(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdi
     acceptance = (
         accept_probs / (1 - earlier_probs).clamp(min=torch.finfo(accept_probs.dtype).tiny)
     ).clamp(max=1.0)
-    residual = normalise((p - choice.distribution).clamp_(min=0.0), p, count > 0)
+    residual = normalise_or_fallback((p - choice.distribution).clamp_(min=0.0), p, count > 0)
     return Verdict(acceptance.to(p.dtype), residual)
 
 
@@ -79,12 +79,12 @@ def _compute_choice_probs(choice: CandidateChoice, tokens: Tensor, valid: Tensor
     return (level_probs * earlier * later).sum(dim=-1)
 
 
-def plan_choice(p: Tensor, q: Tensor, count: Tensor, eps: float = EPS) -> CandidateChoice:
+def plan_candidate_choice(p: Tensor, q: Tensor, count: Tensor, eps: float = EPS) -> CandidateChoice:
     """Plans the choice of one of K = ``count`` [B, 1] candidates drawn from q [B, V], so that its
     distribution overlaps with p [B, V] as far as possible, less ``eps``. The ``distribution`` of
     the choice is exact even if the levels are rough.
     """
-    min_ratio, max_ratio, slopes = plan_levels(p, q, count, eps)
+    min_ratio, max_ratio, slopes = compute_level_slopes(p, q, count, eps)
     support = q > 0
     target_ratio = torch.where(support, p / q, 0.0).clamp_(min=min_ratio.to(p), max=max_ratio.to(p))
     slopes = slopes.to(p.dtype)
@@ -98,12 +98,12 @@ def plan_choice(p: Tensor, q: Tensor, count: Tensor, eps: float = EPS) -> Candid
     mass = mass.scatter_add(-1, level, (q - upper_mass).double())
     mass = mass.scatter_add(-1, level + 1, upper_mass.double())
     mass = mass / mass.sum(dim=-1, keepdim=True)
-    factor = _per_mass(mass.cumsum(dim=-1), mass, count.double()).to(p.dtype)
+    factor = _divide_top_level_prob_by_mass(mass.cumsum(dim=-1), mass, count.double()).to(p.dtype)
     distribution = q * torch.lerp(factor.gather(-1, level), factor.gather(-1, level + 1), upper)
     return CandidateChoice(distribution, level, upper)
 
 
-def _per_mass(upto: Tensor, mass: Tensor, count: Tensor) -> Tensor:
+def _divide_top_level_prob_by_mass(upto: Tensor, mass: Tensor, count: Tensor) -> Tensor:
     """Computes P(a level is the highest occupied) / its mass, (G_l^K - G_{l-1}^K) / (G_l - G_{l-1})
     [B, L], from q's mass ``upto`` each level, G, and on each level.
     """
@@ -113,16 +113,18 @@ def _per_mass(upto: Tensor, mass: Tensor, count: Tensor) -> Tensor:
     return torch.where(thin, count * upto ** (count - 1), highest / mass.masked_fill(thin, 1.0))
 
 
-def plan_levels(p: Tensor, q: Tensor, count: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def compute_level_slopes(
+    p: Tensor, q: Tensor, count: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Computes the bounds lambda and mu [B, 1] of the target distribution over q, and the rising
-    slopes of the levels [B, L]; float64. Takes the arguments of ``plan_choice``.
+    slopes of the levels [B, L]; float64. Takes the arguments of ``plan_candidate_choice``.
 
     With S the target distribution's running sums against t, levels are the edges of a polygon that
     is inscribed in t^K and touches S from below with each edge: an edge's width is its level's
     mass.
     """
     count = count.double()
-    dr, dt = (sort_by_ratio if p.shape[-1] <= POINTS else _bin_ratios)(p, q)
+    dr, dt = (sort_by_ratio if p.shape[-1] <= POINTS else _bin_by_ratio)(p, q)
     t = dt.cumsum(dim=-1)
     r = dr.cumsum(dim=-1)
     missing_mass = (t**count - r).amax(dim=-1, keepdim=True).clamp(min=0.0) + eps
@@ -150,7 +152,7 @@ def plan_levels(p: Tensor, q: Tensor, count: Tensor, eps: float) -> tuple[Tensor
         slope = torch.where(distance > 1e-12, (sums - power) / distance, torch.inf)
         last_slope = (1 - power) / (1 - start).clamp(min=tiny)
         slope = slope.amin(dim=-1, keepdim=True).minimum(last_slope)
-        end = _find_crossing(start, power, slope, count)
+        end = _find_polygon_edge_end(start, power, slope, count)
         end = torch.where(end > start, end, 1.0)  # no way forward: the last edge goes to 1
         slope = torch.where(end >= 1, last_slope, slope)
         # Levels after the last edge stay empty.
@@ -159,14 +161,14 @@ def plan_levels(p: Tensor, q: Tensor, count: Tensor, eps: float) -> tuple[Tensor
     return min_ratio, max_ratio, torch.cat(slopes, dim=-1)
 
 
-def _find_crossing(start: Tensor, power: Tensor, slope: Tensor, count: Tensor) -> Tensor:
+def _find_polygon_edge_end(start: Tensor, power: Tensor, slope: Tensor, count: Tensor) -> Tensor:
     """Finds where the line from (a, a^K) with the given slope meets t^K again, at most 1, or a
     itself; all [B, 1].
     """
     # t^K less the line falls up to ``lowest`` and rises from there on.
     lowest = (slope / count) ** (1 / (count - 1).clamp(min=1.0))
     low = lowest.maximum(start).clamp(max=1.0)
-    probes = torch.lerp(low, torch.ones_like(low), _make_probe_steps(low.device))  # [B, probes]
+    probes = torch.lerp(low, torch.ones_like(low), _cached_unit_linspace(low.device))  # [B, probes]
     excess = probes**count - power - slope * (probes - start)
     high = (excess < 0).sum(dim=-1, keepdim=True).clamp(1, probes.shape[-1] - 1)
     probe_low = probes.gather(-1, high - 1)
@@ -180,11 +182,11 @@ def _find_crossing(start: Tensor, power: Tensor, slope: Tensor, count: Tensor) -
 
 
 @cache
-def _make_probe_steps(device: torch.device) -> Tensor:
+def _cached_unit_linspace(device: torch.device) -> Tensor:
     return torch.linspace(0, 1, 513, dtype=torch.float64, device=device)
 
 
-def _bin_ratios(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+def _bin_by_ratio(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     """Sums p and q over bins of p/(p + q), which rises with p/q; [B, M], float64."""
     share = p / (p + q).clamp_(min=torch.finfo(p.dtype).tiny)
     index = (share * POINTS).nan_to_num_().clamp_(max=POINTS - 1).long()
@@ -238,7 +240,7 @@ def remove_best_tokens(q: Tensor, best: Tensor, present: Tensor) -> Tensor:
     """
     best_counts = torch.zeros_like(q).scatter_add_(-1, best, present.to(q.dtype))
     remainder = torch.where(best_counts > 0, 0.0, q)
-    return normalise(remainder, torch.zeros_like(remainder))
+    return normalise_or_fallback(remainder, torch.zeros_like(remainder))
 
 
 def sort_by_ratio(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,13 +20,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spec_bench.core.gumbel import compute_sibling_distributions
-from spec_bench.core.host_device import cached_arange, constant
+from spec_bench.core.host_device import cached_arange, cached_constant
 from spec_bench.core.tree import Siblings, Tree
-from spec_bench.core.warp import probs
+from spec_bench.core.warp import warped_probs
 from spec_bench.verify import device_walk
 from spec_bench.verify.base import TreeVerifier, rule
 from spec_bench.verify.children import ParentNodes, find_parents, list_children, sort_post_order
-from spec_bench.verify.rules import normalise
+from spec_bench.verify.rules import normalise_or_fallback
 from spec_bench.verify.walk import ScoredTree, WalkResult
 
 
@@ -57,7 +57,7 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
     if not shape.depth:  # nothing was proposed
         return PathVerdict(torch.zeros_like(tree.tokens), p.new_zeros((len(p), 0)), p)
     if device_walk.is_chain(shape) and not p.is_cpu:
-        return PathVerdict(*device_walk.verify_chain(tree, p))
+        return PathVerdict(*device_walk.verify_chain_by_blocks(tree, p))
     children, exist = list_children(tree, merge_copies=False)
     tokens = tree.tokens.gather(1, children.flatten(1)).view_as(children)
     success = torch.zeros(tree.tokens.shape, dtype=torch.float64, device=p.device)
@@ -89,7 +89,7 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
                 present[..., column],
             )
             p_tokens.append(p_token)
-        quota = _compute_quotas(torch.cat(p_tokens, dim=-1), child_q, token, present)
+        quota = _compute_child_quotas(torch.cat(p_tokens, dim=-1), child_q, token, present)
         chance = mass.squeeze(-1)
         if parents.real is not None:
             chance = torch.where(parents.real, chance, parent_quota)
@@ -126,7 +126,7 @@ def _subtract_child(
     return p_token, scaled_p.div_(total.to(scaled_p.dtype)), sums / total
 
 
-def _compute_quotas(
+def _compute_child_quotas(
     p_tokens: Tensor,
     child_q: Tensor | None,
     tokens: Tensor,
@@ -173,7 +173,7 @@ def compute_child_distributions(
         count = min(count, tree.sampled)
     if q.shape[2] == 1:
         return q.expand(-1, -1, count, -1)
-    return q[:, :, constant(tuple(child % q.shape[2] for child in range(count)), q.device)]
+    return q[:, :, cached_constant(tuple(child % q.shape[2] for child in range(count)), q.device)]
 
 
 def walk_by_path_rule(scored_tree: ScoredTree, rule: PathRule) -> WalkResult:
@@ -182,7 +182,7 @@ def walk_by_path_rule(scored_tree: ScoredTree, rule: PathRule) -> WalkResult:
     """
     tree, logits, settings, draws, _ = scored_tree
     shape = tree.shape
-    p = probs(logits, settings)
+    p = warped_probs(logits, settings)
     order, success, residual = rule(tree, p)
     # The same number of tests for every row, however many absent nodes its tree has.
     tests = max(shape.size - 1, sum(shape.children))
@@ -191,7 +191,9 @@ def walk_by_path_rule(scored_tree: ScoredTree, rule: PathRule) -> WalkResult:
     last_node = order.gather(1, success_index.unsqueeze(1)).squeeze(1)
     rows = cached_arange(len(last_node), last_node.device)
     depth = tree.depths
-    token = verdict_draws.token(normalise(residual[rows, last_node], p[rows, last_node]))
+    token = verdict_draws.token(
+        normalise_or_fallback(residual[rows, last_node], p[rows, last_node])
+    )
     level = cached_arange(shape.depth + 1, last_node.device).unsqueeze(1)
     on_path = tree.ancestors[rows, last_node].unsqueeze(1)  # [R, 1, N]
     path = (on_path & (depth.unsqueeze(1) == level)).byte().argmax(dim=2)

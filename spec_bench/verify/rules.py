@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import threshold
 
-from spec_bench.core.host_device import constant
+from spec_bench.core.host_device import cached_constant
 from spec_bench.verify.base import rule
 from spec_bench.verify.walk import Verdict
 
 
-def normalise(weights: Tensor, fallback: Tensor, mask: Tensor | None = None) -> Tensor:
+def normalise_or_fallback(weights: Tensor, fallback: Tensor, mask: Tensor | None = None) -> Tensor:
     """Scales non-negative weights [B, V] to sum to 1; rows without mass, and those where ``mask``
     [B, 1] is false, take the ``fallback`` [B, V].
     """
@@ -31,7 +31,7 @@ def normalise(weights: Tensor, fallback: Tensor, mask: Tensor | None = None) -> 
     return torch.where(has_mass if mask is None else has_mass & mask, weights / total, fallback)
 
 
-def _scale(weights: Tensor) -> Tensor:
+def _normalise_or_zero(weights: Tensor) -> Tensor:
     """Scales weights [B, V] to sum to 1; rows without mass become zero."""
     total = weights.sum(dim=-1, keepdim=True)
     return weights / threshold(total, torch.finfo(weights.dtype).tiny, torch.inf)
@@ -84,9 +84,9 @@ def recursive_rejection(
             current_q = q[:, child]
         p_tokens.append(p.gather(-1, token))
         q_tokens.append(current_q.gather(-1, token))
-        p = normalise((p - current_q).clamp_(min=0.0), p, present)
+        p = normalise_or_fallback((p - current_q).clamp_(min=0.0), p, present)
         if not per_child and not replacement and child < last_child:
-            reduced_q = _scale(current_q.scatter(-1, token, 0.0))
+            reduced_q = _normalise_or_zero(current_q.scatter(-1, token, 0.0))
             current_q = torch.where(present, reduced_q, current_q)
     return Verdict(
         _acceptance_ratio(_join_columns(p_tokens, p), _join_columns(q_tokens, p)) * valid, p
@@ -110,7 +110,7 @@ def naive(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict
     p_tokens = []
     for token, present in _iter_children(tokens, valid):
         p_tokens.append(p.gather(-1, token))
-        p = normalise(p.scatter(-1, token, 0.0), p, present)
+        p = normalise_or_fallback(p.scatter(-1, token, 0.0), p, present)
     return Verdict(_join_columns(p_tokens, p).clamp(max=1.0) * valid, p)
 
 
@@ -126,17 +126,17 @@ def k_seq(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict
     assert q is not None and q.shape[1] == 1, "K-SEQ takes one draft distribution per node"
     q = q[:, 0]
     count = valid.sum(dim=-1, keepdim=True).to(p.dtype)
-    rho = optimal_rho(p, q, count)
+    rho = find_k_seq_rho(p, q, count)
     overlap = torch.minimum(q, p / rho)
     beta = overlap.sum(dim=-1, keepdim=True)
     # Where beta is 0 the overlap is 0, and any factor will do.
     factor = (1 - (1 - beta).clamp_(min=0.0) ** count) / beta.clamp(min=torch.finfo(p.dtype).tiny)
-    residual = normalise((p - overlap * factor).clamp(min=0.0), p)
+    residual = normalise_or_fallback((p - overlap * factor).clamp(min=0.0), p)
     acceptance = _acceptance_ratio(p.gather(-1, tokens) / rho, q.gather(-1, tokens)) * valid
     return Verdict(acceptance, residual)
 
 
-def optimal_rho(
+def find_k_seq_rho(
     p: Tensor,
     q: Tensor,
     count: Tensor,
@@ -162,7 +162,7 @@ def optimal_rho(
     step = torch.linspace(0, 1, points + 1, dtype=p.dtype, device=p.device)
     # NaN has no index; a request with NaN logits ends after the walk.
     ratio = (p / q.clamp(min=torch.finfo(p.dtype).tiny)).nan_to_num_()
-    overlap_mass = BinnedMass(p, q, ratio) if p.is_cpu else SharedMass(p, q, ratio)
+    overlap_mass = BinnedOverlapMass(p, q, ratio) if p.is_cpu else SortedOverlapMass(p, q, ratio)
     for _ in range(rounds):
         rho = torch.lerp(low, high, step)  # [B, points + 1]
         beta = overlap_mass(rho)
@@ -173,7 +173,7 @@ def optimal_rho(
     return high.to(dtype)
 
 
-class BinnedMass(NamedTuple):
+class BinnedOverlapMass(NamedTuple):
     """Computes beta(rho) = sum min(q, p/rho) at evenly spaced rho, from float64 p, q, p/q [B, V].
 
     A token adds q while p/q > rho, and p/rho from there on. So p and q are binned by the probes
@@ -217,7 +217,9 @@ def naive_closed_form(p: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
     so that nothing cancels if the first children have nearly all of the mass.
     """
     count = tokens.shape[1]
-    earlier = constant(tuple(tuple(i < j for i in range(count)) for j in range(count)), p.device)
+    earlier = cached_constant(
+        tuple(tuple(i < j for i in range(count)) for j in range(count)), p.device
+    )
     earlier_copies = (tokens.unsqueeze(1) == tokens.unsqueeze(2)) & earlier & valid.unsqueeze(1)
     is_first = valid & ~earlier_copies.any(dim=-1)
     p_tokens = p.gather(-1, tokens) * is_first
@@ -229,8 +231,8 @@ def naive_closed_form(p: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
     return Verdict(acceptance, torch.where(total > tiny, remainder / total, p))
 
 
-class SharedMass:
-    """Computes beta(rho) like ``BinnedMass``, but at any rho, from one sort.
+class SortedOverlapMass:
+    """Computes beta(rho) like ``BinnedOverlapMass``, but at any rho, from one sort.
 
     With the tokens sorted by p/q, those below rho add p/rho and those above it q; so two running
     sums give beta at every rho. On a GPU bins would be slow: most tokens would share one.

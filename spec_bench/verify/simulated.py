@@ -12,14 +12,14 @@ from annotated_types import MinLen
 from torch import Tensor
 
 from spec_bench.core.tree import Siblings, TreeShape
-from spec_bench.core.warp import log_probs
+from spec_bench.core.warp import warped_log_probs
 from spec_bench.settings.fields import Share
 from spec_bench.system.errors import UsageError
 from spec_bench.verify.base import NodeVerifier, TreeVerifier, rule
 from spec_bench.verify.walk import NodeRule, ScoredTree, Verdict, WalkResult
 
 
-def compute_acceptance(block_efficiency: float, depth: int) -> float:
+def solve_uniform_acceptance(block_efficiency: float, depth: int) -> float:
     """Computes the acceptance a that, equal at every depth of L, gives a block efficiency tau in
     [1, L + 1], else raises UsageError: 1 + a + ... + a^L, as the walk reaches depth d with
     probability a^d.
@@ -123,7 +123,7 @@ def walk_by_typicality(scored_tree: ScoredTree, rule: TypicalAcceptance) -> Walk
     """
     tree, logits, settings, draws, _ = scored_tree
     rows = torch.arange(tree.tokens.shape[0], device=tree.tokens.device)
-    log_p = log_probs(logits, settings)
+    log_p = warped_log_probs(logits, settings)
     parent_log_p = log_p.gather(1, tree.parent.unsqueeze(-1).expand_as(log_p))
     is_typical = rule.accepts(parent_log_p, tree.tokens) & tree.valid
     is_typical[:, 0] = True

@@ -15,7 +15,7 @@ from spec_bench.core.draws import RandomSource
 from spec_bench.core.gumbel import compute_sibling_distributions
 from spec_bench.core.host_device import cached_arange
 from spec_bench.core.tree import Tree
-from spec_bench.core.warp import SamplingSettings, argmax_lowest, probs
+from spec_bench.core.warp import SamplingSettings, first_argmax, warped_probs
 
 
 class Verdict(NamedTuple):
@@ -78,17 +78,17 @@ def walk_down(scored_tree: ScoredTree, rule: Rules) -> WalkResult:
         root_logits = logits[:, 0]
         root_path = torch.zeros_like(tree.tokens)
         if settings.temperature == 0:  # nothing to draw
-            return WalkResult(root_path, root_path[:, 0], argmax_lowest(root_logits))
+            return WalkResult(root_path, root_path[:, 0], first_argmax(root_logits))
         return WalkResult(
-            root_path, root_path[:, 0], verdict_draws.token(probs(root_logits, settings))
+            root_path, root_path[:, 0], verdict_draws.token(warped_probs(root_logits, settings))
         )
     node = place = accepted_count = torch.zeros_like(rows)  # place: within the node's level
     copies: Tensor | None = None
     active = torch.ones_like(rows, dtype=torch.bool)
     path = [node]
-    outcome = probs(logits[rows, node], settings)
+    outcome = warped_probs(logits[rows, node], settings)
     for level in range(shape.depth):
-        order, valid = list_candidates(tree, level, place, copies)
+        order, valid = list_current_children(tree, level, place, copies)
         tokens = tree.tokens[:, shape.level(level + 1)].gather(1, order)
         judge = rule if callable(rule) else rule[level]
         q = compute_draft_distribution(tree, level, rows, place, tokens)
@@ -104,14 +104,16 @@ def walk_down(scored_tree: ScoredTree, rule: Rules) -> WalkResult:
         node = torch.where(active, place + shape.starts[level + 1], node)
         path.append(node)
         accepted_count = accepted_count + active
-        outcome = torch.where(active.unsqueeze(1), probs(logits[rows, node], settings), outcome)
+        outcome = torch.where(
+            active.unsqueeze(1), warped_probs(logits[rows, node], settings), outcome
+        )
         if merge_copies:
-            copies = find_copies(tree, level, copies, tokens.gather(1, child_column))
+            copies = mark_accepted_copies(tree, level, copies, tokens.gather(1, child_column))
     path += [node] * (shape.depth + 1 - len(path))
     return WalkResult(torch.stack(path, dim=1), accepted_count, verdict_draws.token(outcome))
 
 
-def list_candidates(
+def list_current_children(
     tree: Tree,
     level: int,
     place: Tensor,
@@ -158,7 +160,7 @@ def compute_draft_distribution(
     return node_q if drafts == 1 else node_q[:, torch.arange(width, device=node_q.device) % drafts]
 
 
-def find_copies(tree: Tree, level: int, copies: Tensor | None, token: Tensor) -> Tensor:
+def mark_accepted_copies(tree: Tree, level: int, copies: Tensor | None, token: Tensor) -> Tensor:
     """Marks [R, n_below] the children of the current node's copies that hold the accepted token."""
     children = tree.shape.level(level + 1)
     has_token = tree.tokens[:, children] == token

@@ -19,7 +19,7 @@ from spec_bench.audit.decoders import (
 )
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.audit.toys import make_random_markov_model
-from spec_bench.core.warp import SamplingSettings, log_probs
+from spec_bench.core.warp import SamplingSettings, warped_log_probs
 from spec_bench.decode.config import read_decoder
 from spec_bench.draft.base import drafter
 from spec_bench.records.types import Request
@@ -84,7 +84,9 @@ TRUNCATED = [name for name, each in SETTINGS.items() if (each.top_k, each.top_p,
 @pytest.mark.parametrize("name", TRUNCATED)
 def test_a_truncated_setting_of_the_audit_leaves_tokens_out_and_a_choice(name):
     support = (
-        log_probs(make_random_markov_model(3, 0).logits, SETTINGS[name]).isfinite().sum(dim=-1)
+        warped_log_probs(make_random_markov_model(3, 0).logits, SETTINGS[name])
+        .isfinite()
+        .sum(dim=-1)
     )
     assert (support < 3).any() and (support > 1).any()
 

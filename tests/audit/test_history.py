@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from spec_bench.audit.catalogue import WARM, iter_audit_cases
 from spec_bench.audit.decoders import enumerate_block_law
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.core.warp import probs
+from spec_bench.core.warp import warped_probs
 from spec_bench.decode.config import read_decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from tests.families import NEEDS_COMPILER
@@ -115,7 +115,7 @@ def own_law(target, prefix, length):
     """P(continuation | prefix) by the module itself: one plain pass over all sequences."""
     continuations = list(itertools.product(range(VOCAB), repeat=length))
     tokens = torch.tensor([[*prefix, *continuation] for continuation in continuations])
-    at = probs(target.module(tokens).logits[:, len(prefix) - 1 : -1], WARM)
+    at = warped_probs(target.module(tokens).logits[:, len(prefix) - 1 : -1], WARM)
     chances = at.gather(2, tokens[:, len(prefix) :, None]).squeeze(2).prod(dim=1)
     return dict(zip(continuations, chances.tolist(), strict=True))
 

@@ -13,12 +13,17 @@ from spec_bench.core.draws import (
     SeededSource,
     _inverse_cdf_in_blocks,
     choose_likeliest,
+    derive_row_seed,
     inverse_cdf,
     make_row_generator,
-    row_seed,
 )
-from spec_bench.core.gumbel import compute_sibling_distributions, gumbel_top_k, truncate_gumbel
-from spec_bench.core.warp import SamplingSettings, argmax_lowest, log_probs, token_log_probs
+from spec_bench.core.gumbel import compute_sibling_distributions, condition_on_maximum, gumbel_top_k
+from spec_bench.core.warp import (
+    SamplingSettings,
+    first_argmax,
+    raw_token_log_probs,
+    warped_log_probs,
+)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +61,7 @@ def test_a_gpus_draws_by_blocks_are_the_tokens_of_a_scan(vocab):
 
 
 def test_seeds_differ_by_seed_and_by_prompt_and_do_not_run_into_each_other():
-    assert len({row_seed(s, p) for s in (1, 2, 12) for p in ("x", "2x", "22x")}) == 9
+    assert len({derive_row_seed(s, p) for s in (1, 2, 12) for p in ("x", "2x", "22x")}) == 9
 
 
 def test_a_probability_of_zero_is_rejected_when_the_uniform_is_zero():
@@ -104,7 +109,7 @@ def test_noise_is_finite_whatever_the_uniform():
 
 def test_an_answers_likelihood_is_of_single_precision_whatever_the_models():
     logits, node = torch.zeros(1, 2, 3, dtype=torch.bfloat16), torch.tensor([[0, 1]])
-    found = token_log_probs(logits, node, node)
+    found = raw_token_log_probs(logits, node, node)
     assert found[0].tolist() == pytest.approx([math.log(1 / 3)] * 2, rel=1e-6)
 
 
@@ -136,14 +141,14 @@ def test_truncation_agrees_with_the_textbook_form_where_that_is_finite():
     bound = torch.randn(50, dtype=torch.float64)
     top = phi.amax(-1, keepdim=True)
     textbook = -torch.log(torch.exp(-bound.unsqueeze(-1)) - torch.exp(-top) + torch.exp(-phi))
-    assert torch.allclose(truncate_gumbel(phi, bound), textbook, atol=1e-12)
+    assert torch.allclose(condition_on_maximum(phi, bound), textbook, atol=1e-12)
 
 
 @pytest.mark.parametrize("shift", [-500.0, -88.0, 0.0, 200.0])
 def test_truncation_stays_finite_and_below_its_bound_in_float32(shift):
     phi = torch.randn(50, 9) * 20 + shift
     bound = torch.randn(50) * 5 + shift
-    psi = truncate_gumbel(phi, bound)
+    psi = condition_on_maximum(phi, bound)
     assert torch.isfinite(psi).all()
     assert (psi <= bound.unsqueeze(-1)).all()
     assert torch.allclose(psi.amax(-1), bound)
@@ -151,8 +156,8 @@ def test_truncation_stays_finite_and_below_its_bound_in_float32(shift):
 
 def test_truncation_keeps_unsupported_tokens_unsupported():
     phi = torch.tensor([[0.0, -torch.inf, 1.0]])
-    assert truncate_gumbel(phi, torch.tensor([0.5]))[0, 1] == -torch.inf
-    assert torch.isneginf(truncate_gumbel(phi, torch.tensor([-torch.inf]))).all()
+    assert condition_on_maximum(phi, torch.tensor([0.5]))[0, 1] == -torch.inf
+    assert torch.isneginf(condition_on_maximum(phi, torch.tensor([-torch.inf]))).all()
 
 
 def test_the_law_behind_drawn_tokens_is_known_where_float32_has_no_probability():
@@ -203,15 +208,15 @@ FALLING, HALVES, TIED = [0.4, 0.3, 0.2, 0.1], [0.5, 0.25, 0.125, 0.125], [0.1, 0
 def test_temperature_comes_first_then_top_k_then_top_p_then_min_p(settings, law, probs):
     logits = torch.tensor(probs, dtype=torch.float64).log()
     chosen = SamplingSettings(probability_dtype="float64", **settings)
-    assert log_probs(logits, chosen).exp().tolist() == pytest.approx(law)
+    assert warped_log_probs(logits, chosen).exp().tolist() == pytest.approx(law)
 
 
 def test_temperature_zero_is_one_hot_at_the_lowest_of_tied_maxima():
     logits = torch.tensor([[1.0, 3.0, 3.0, 0.0], [2.0, 2.0, 2.0, 2.0]])
-    assert argmax_lowest(logits).tolist() == [1, 0]
-    probs = log_probs(logits, SamplingSettings(temperature=0)).exp()
+    assert first_argmax(logits).tolist() == [1, 0]
+    probs = warped_log_probs(logits, SamplingSettings(temperature=0)).exp()
     assert probs.tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
-    cold = log_probs(torch.tensor([0.0, -10.0]), SamplingSettings(temperature=0.05))
+    cold = warped_log_probs(torch.tensor([0.0, -10.0]), SamplingSettings(temperature=0.05))
     assert cold[1].item() == pytest.approx(-200)  # in log space the support stays
 
 
@@ -221,7 +226,7 @@ def test_temperature_zero_is_one_hot_at_the_lowest_of_tied_maxima():
 def test_logits_are_not_written_to(more):
     logits = torch.randn(3, 7)
     before = logits.clone()
-    log_probs(logits, SamplingSettings(**more))
+    warped_log_probs(logits, SamplingSettings(**more))
     assert torch.equal(logits, before)
 
 

@@ -2,8 +2,13 @@
 
 import torch
 
-from spec_bench.core.host_device import HostDeviceInts, clear_constants, constant, copy_to_device
-from spec_bench.engine.recorder import Recorder
+from spec_bench.core.host_device import (
+    HostDeviceInts,
+    cached_constant,
+    clear_cached_constants,
+    copy_to_device,
+)
+from spec_bench.engine.recorder import GraphRecorder
 from tests.simcuda import DEVICE, SimCuda
 
 
@@ -33,16 +38,16 @@ def test_known_numbers_are_copied_once_and_what_follows_from_them_never():
 
 def test_a_constant_is_made_once_a_device_and_type():
     cpu = torch.device("cpu")
-    made = [constant(((value,),), cpu) for value in (1, True, 1.0)]
+    made = [cached_constant(((value,),), cpu) for value in (1, True, 1.0)]
     assert [one.dtype for one in made] == [torch.long, torch.bool, torch.float32]
-    assert constant(((1,),), cpu) is made[0]
+    assert cached_constant(((1,),), cpu) is made[0]
 
 
 def test_what_a_recording_reads_is_not_given_up_with_other_constants():
     with SimCuda():
-        recorder = Recorder(DEVICE)
-        recorder.record(lambda: (constant((3, 1, 4), DEVICE) + 1,))
+        recorder = GraphRecorder(DEVICE)
+        recorder.record(lambda: (cached_constant((3, 1, 4), DEVICE) + 1,))
         (read,) = recorder.constants
-        clear_constants()
-        assert constant((3, 1, 4), DEVICE) is not read
+        clear_cached_constants()
+        assert cached_constant((3, 1, 4), DEVICE) is not read
         assert read.tolist() == [3, 1, 4]

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from spec_bench.core.tree import (
-    FlatShape,
     Tree,
     TreeShape,
-    tree_of_merged_beams,
-    tree_of_separate_beams,
+    VariableLevelShape,
+    build_merged_beam_tree,
+    build_separate_beam_tree,
 )
 
 
@@ -95,7 +95,7 @@ def test_a_tree_of_known_nodes_is_the_one_that_grows_level_by_level():
     parent = torch.tensor([[0, 0, 2], [0, 1, 2]])
     depth = torch.tensor([[1, 1, 2], [1, 2, 3]])
     there = torch.tensor([[True, True, True], [True, True, False]])
-    shape = FlatShape.build(3, 3, (2, 2, 2), busy=1)
+    shape = VariableLevelShape.build(3, 3, (2, 2, 2), busy=1)
     tree = Tree.from_nodes(shape, torch.tensor([9, 9]), (tokens, parent, depth, there), None)
     assert tree.tokens.tolist() == [[9, 5, 6, 7], [9, 5, 7, 8]]
     assert tree.ancestors.int().tolist() == [
@@ -124,7 +124,7 @@ def test_merging_equals_a_trie_on_ten_thousand_random_beams():
     rows = 0
     for width, length, vocab in ((1, 3, 2), (4, 5, 2), (8, 5, 3), (15, 5, 4), (3, 1, 5)):
         beams = torch.randint(0, vocab, (2000, width, length), generator=generator)
-        tree = tree_of_merged_beams(torch.zeros(2000, dtype=torch.long), beams)
+        tree = build_merged_beam_tree(torch.zeros(2000, dtype=torch.long), beams)
         for row, own in enumerate(beams.tolist()):
             sizes = range(1, length + 1)
             assert prefixes(tree, row) == [{tuple(beam[:n]) for beam in own} for n in sizes]
@@ -134,10 +134,10 @@ def test_merging_equals_a_trie_on_ten_thousand_random_beams():
 
 def test_the_papers_beams_as_a_tree_and_as_chains():
     beams = torch.tensor([[[91, 92, 93, 95], [91, 92, 94, 96], [91, 92, 93, 97]]])
-    tree = tree_of_merged_beams(torch.tensor([90]), beams)
+    tree = build_merged_beam_tree(torch.tensor([90]), beams)
     assert tree.tokens.tolist() == [[90, 91, 92, 93, 94, 95, 96, 97]]
     assert tree.parent.tolist() == [[0, 0, 1, 2, 2, 3, 4, 3]]
     assert tree.ancestors[0, 7].nonzero().flatten().tolist() == [0, 1, 2, 3, 7]
-    assert tree_of_separate_beams(torch.tensor([90]), beams).parent.tolist() == [
+    assert build_separate_beam_tree(torch.tensor([90]), beams).parent.tolist() == [
         [0] * 4 + [*range(1, 10)]
     ]

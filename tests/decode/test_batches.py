@@ -220,7 +220,7 @@ def test_seconds_and_latency_of_rows_that_come_and_go(monkeypatch):
     decoder = built("ar", tiny_pair("llama"), GREEDY, 2)
     monkeypatch.setattr(rows.time, "perf_counter", lambda: clock.now_s)
     waited = []  # for this device, whenever the clock is read where nothing is decoded
-    monkeypatch.setattr(loop, "synchronise", waited.append)
+    monkeypatch.setattr(loop, "wait_for_device", waited.append)
     decoder.take_forward_s = lambda: (0.25, 0.5)  # until each of two pauses, or of a prefill
     decoder.join, decoder.step = takes(100, decoder.join), takes(1, decoder.step)
     requests = [Request(name, (1, 2), count) for name, count in zip("abc", (1, 4, 2), strict=True)]

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import build_decoder, read_decoder, resolve_spec
+from spec_bench.decode.config import apply_tree_shorthand, build_decoder, read_decoder
 from tests import families
 from tests.families import built, decoder_names, decoder_settings, tiny_pair
 from tests.said import naming, one_line
@@ -23,7 +23,7 @@ def test_shorthand_round_trips(name):
 def test_shorthand_does_not_change_the_decoder_it_came_from():
     decoder = decoder_settings("rsd_s")
     before = copy.deepcopy(decoder)
-    resolve_spec(decoder, "9x9")
+    apply_tree_shorthand(decoder, "9x9")
     assert decoder == before
 
 
@@ -155,7 +155,7 @@ def quick():
 def refusal(settings, spec=None):
     """The message, None where the settings are right."""
     try:
-        assert read_decoder(resolve_spec(settings, spec)).spec
+        assert read_decoder(apply_tree_shorthand(settings, spec)).spec
         return None
     except ValueError as error:
         return str(error)

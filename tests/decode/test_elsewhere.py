@@ -9,7 +9,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode import generate
 from spec_bench.decode.config import read_decoder
 from spec_bench.decode.generate import GenerateDecoder, GeneratedRow, build_step_records
-from spec_bench.engine.generate import Assistance, RecordedCall, prompts_own_s
+from spec_bench.engine.generate import Assistance, TargetPass, compute_prompt_s
 from spec_bench.metrics.calls import block_efficiency
 from spec_bench.records.types import Request, StepRecord
 from tests.families import GREEDY, built, decoder_settings, random_requests, tiny_pair
@@ -95,7 +95,7 @@ def test_what_calls_brought_adds_up_to_the_answer(name):
 
 def test_steps_follow_from_what_each_pass_found_in_its_cache():
     # A prompt of 5 tokens; 3 proposed, 2 accepted; 3 and 3; 1 proposed, none accepted.
-    calls = [RecordedCall(8, 0), RecordedCall(4, 7), RecordedCall(2, 11)]
+    calls = [TargetPass(8, 0), TargetPass(4, 7), TargetPass(2, 11)]
     steps = build_step_records(calls, 5, list(range(8)), Assistance(tokens=3))
     assert steps == [StepRecord(3, 3, 2, 3), StepRecord(3, 3, 3, 4), StepRecord(1, 1, 0, 1)]
     assert build_step_records(calls, 5, [1, 2], Assistance()) == [StepRecord(0, 0, 0, 1)] * 2
@@ -127,7 +127,7 @@ def test_padding_rows_of_an_embedding_are_never_drawn():
 
 
 def test_a_prompts_share_of_the_passes_is_prefill(monkeypatch):
-    monkeypatch.setattr(generate, "log_likelihood", lambda *_: -1.0)
+    monkeypatch.setattr(generate, "compute_log_likelihood", lambda *_: -1.0)
     row = GeneratedRow(Request("p", (1, 2), 3), 0, None, finish="length", prompt_s=(1.0, 2.0))
     record = row.generation(0.5, 10.0, 4.0, 5.0)
     assert (record.prefill_s, record.decode_s) == (3.5, 7.0)
@@ -135,8 +135,8 @@ def test_a_prompts_share_of_the_passes_is_prefill(monkeypatch):
 
 
 def test_a_first_passes_excess_over_a_mean_later_one_is_the_prompts():
-    assert prompts_own_s(5.0, 6.0, 3) == 3.0
-    assert prompts_own_s(1.0, 6.0, 3) == prompts_own_s(5.0, 0.0, 0) == 0.0
+    assert compute_prompt_s(5.0, 6.0, 3) == 3.0
+    assert compute_prompt_s(1.0, 6.0, 3) == compute_prompt_s(5.0, 0.0, 0) == 0.0
 
 
 def test_the_prompts_seconds_are_prefill_and_nothing_is_counted_twice():

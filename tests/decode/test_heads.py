@@ -24,14 +24,14 @@ from spec_bench.draft.language_model import OwnBlocks, RetokenizedDraftState
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.engine.loading import wrap_loaded_model
 from spec_bench.engine.mapped_model import (
-    MappedModel,
     VocabularyMap,
-    vocabulary_map_of_ids,
-    vocabulary_map_of_outputs,
-    vocabulary_map_of_tokenizers,
+    VocabularyMappedModel,
+    map_reduced_outputs,
+    map_reduced_vocabulary,
+    map_tokenizers,
 )
-from spec_bench.engine.own_blocks import view_of_blocks
-from spec_bench.engine.tree_pass import run_pending
+from spec_bench.engine.own_blocks import make_block_view
+from spec_bench.engine.tree_pass import run_causal_tokens
 from spec_bench.metrics.calls import compute_acceptance_lengths
 from spec_bench.records.types import Request
 from spec_bench.train.batches import PositionBatch
@@ -180,11 +180,11 @@ def test_all_blocks_accept_all():
 @pytest.mark.parametrize("family", ["llama", "opt"])
 def test_the_first_blocks_keep_what_the_target_keeps_of_them(family):
     target, _ = tiny_pair(family)
-    view = view_of_blocks(target, (0, 1))
+    view = make_block_view(target, (0, 1))
     caches = [each.allocate(1, 8) for each in (target, view)]
     for each, cache in zip((target, view), caches, strict=True):
         with torch.inference_mode():
-            run_pending(each, cache, [0], torch.tensor([[1, 2, 3, 4]]))
+            run_causal_tokens(each, cache, [0], torch.tensor([[1, 2, 3, 4]]))
     for layer in range(2):
         for kept in ("keys", "values"):
             whole, part = (getattr(cache.layers[layer], kept) for cache in caches)
@@ -293,8 +293,8 @@ V = 4
 # The target's 0 and 2 are the draft's 3 and 0 or 1; the target's 1 is read in two parts and its 3
 # as something else; the draft's 2 and 4 are nobody's.
 MAP = VocabularyMap((3, 2, 0, 4), (2, 2, -1, 0, -1), {1: (4, 2)})
-NARROW = vocabulary_map_of_ids((3, 0), V)  # one token for all others
-CUT = vocabulary_map_of_outputs((0, 2), V)
+NARROW = map_reduced_vocabulary((3, 0), V)  # one token for all others
+CUT = map_reduced_outputs((0, 2), V)
 SETTINGS = {
     "temperature": SamplingSettings(0.7, probability_dtype="float64"),
     "top-k": SamplingSettings(1.3, top_k=2, probability_dtype="float64"),
@@ -322,7 +322,7 @@ def draft_of(vocabulary, seed=7):
     if vocabulary is CUT:
         chain = MarkovModel(chain.logits)
         chain.logits = chain.logits[..., [0, 2]]
-    return MappedModel(chain, vocabulary, V)
+    return VocabularyMappedModel(chain, vocabulary, V)
 
 
 @pytest.mark.parametrize("vocabulary", [MAP, NARROW, CUT], ids=["strings", "d2t", "outputs"])
@@ -413,7 +413,7 @@ def test_several_of_the_drafts_tokens_add_up_and_what_it_lacks_is_never_proposed
     chain = MarkovModel(
         torch.tensor([0.1, 0.3, 0.25, 0.2, 0.15], dtype=torch.float64).log().expand(2, 5, 5)
     )
-    logits = MappedModel(chain, VocabularyMap(MAP.reads, proposes), V).forward(
+    logits = VocabularyMappedModel(chain, VocabularyMap(MAP.reads, proposes), V).forward(
         *(None, [0], torch.tensor([[2]]), torch.tensor([[0]])),
         torch.ones(1, 1, 1, dtype=torch.bool),
     )[0]
@@ -425,7 +425,7 @@ def test_a_context_is_respelled_within_its_bound_and_only_grows():
     draft = draft_of(MAP)
     assert draft.retokenise([0, 1, 2]) == [0, V + 4, V + 2, 2]
     assert draft.retokenise([1, 1, 1]) == [V + 4, V + 2, V + 4, V + 2, V + 4, V + 2]
-    wide = MappedModel(
+    wide = VocabularyMappedModel(
         make_random_markov_model(5, 1), VocabularyMap(MAP.reads, MAP.proposes, {1: (4, 2, 3)}), V
     )
     assert wide.retokenise([1, 0, 0, 1]) == [1, 0, 0, V + 4, V + 2, V + 3]
@@ -465,13 +465,11 @@ def test_a_token_in_parts_is_read_as_its_last_where_they_do_not_fit():
             ({"b": 0, "c": 1, "a": 2}, []),
         )
     )
-    assert vocabulary_map_of_tokenizers(ours, theirs, 4) == VocabularyMap(
-        (2, 0, 1, 0), (1, 2, 0), {3: (2, 0)}
-    )
+    assert map_tokenizers(ours, theirs, 4) == VocabularyMap((2, 0, 1, 0), (1, 2, 0), {3: (2, 0)})
 
 
 def test_a_token_in_parts_that_was_looked_up_is_read_in_parts_once_it_is_accepted():
-    draft = MappedModel(random_history(5, 7), MAP, V)
+    draft = VocabularyMappedModel(random_history(5, 7), MAP, V)
 
     def logits(drafting, text):
         committed = CommittedTokens([text])
@@ -495,7 +493,7 @@ def test_a_token_in_parts_that_was_looked_up_is_read_in_parts_once_it_is_accepte
 
 @pytest.mark.parametrize(("label", "seed"), [("top-k", 4), ("top-p", 6)])
 def test_a_draft_that_has_tokens_in_parts_decodes_in_a_batch_as_alone(label, seed):
-    target, draft = random_history(V, seed), MappedModel(random_history(5, 7), MAP, V)
+    target, draft = random_history(V, seed), VocabularyMappedModel(random_history(5, 7), MAP, V)
     config = read_decoder(decoder_settings("lookup_or_draft"), SETTINGS[label])
     texts = [(1, 1, 0), (0, 2, 1), (2,), (1, 3, 3, 1), (3, 1), (2, 2, 0)]
     requests = [Request(str(i), texts[i % 6], 12 + 7 * (i % 3)) for i in range(18)]

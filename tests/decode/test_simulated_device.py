@@ -18,11 +18,16 @@ from spec_bench.core.host_device import HostDeviceInts
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode import recording
 from spec_bench.decode.decoder import Decoder
-from spec_bench.decode.recording import GraphCache, IterationGraph, length_buckets, round_up_length
+from spec_bench.decode.recording import (
+    GraphCache,
+    IterationGraph,
+    length_buckets,
+    round_up_to_bucket,
+)
 from spec_bench.draft.cached_head import HeadCacheDraftState
 from spec_bench.draft.language_model import LanguageModelDraftState
 from spec_bench.engine.cache import SlotCache
-from spec_bench.engine.recorder import Recorder
+from spec_bench.engine.recorder import GraphRecorder
 from spec_bench.jobs.sweep.plan import graph_bytes_per_decoder
 from spec_bench.records.types import PromptError
 from spec_bench.system.errors import DeviceLostError
@@ -362,11 +367,11 @@ def test_what_cannot_be_recorded_runs_eagerly_and_says_why(caplog):
     def waits(own, function):
         return record(own, lambda: (function(), float(torch.ones(1, device=DEVICE).sum())))
 
-    record, requests = Recorder.record, asked(2)
+    record, requests = GraphRecorder.record, asked(2)
     expected = built("sd", 1, 1.0, "none", "cpu").generate(requests, seed=0)
     with SimCuda() as sim, caplog.at_level(logging.WARNING):
         stream = torch.cuda.current_stream()
-        with mock.patch.object(Recorder, "record", waits):
+        with mock.patch.object(GraphRecorder, "record", waits):
             decoder = prepared(built("sd", 1, 1.0, "static", DEVICE), requests)
         assert sim.stream is stream
         found = decoder.generate(requests, seed=0)
@@ -414,7 +419,7 @@ def test_a_cache_that_grows_takes_its_graphs_along():
 
 def test_a_graph_is_of_64_256_1024_tokens_or_a_power_of_two():
     lengths = (1, 64, 65, 256, 257, 1024, 1025, 2048, 2049)
-    assert [*map(round_up_length, lengths)] == [64, 64, 256, 256, 1024, 1024, 2048, 2048, 4096]
+    assert [*map(round_up_to_bucket, lengths)] == [64, 64, 256, 256, 1024, 1024, 2048, 2048, 4096]
 
 
 def test_a_graph_serves_rows_and_lengths_that_it_reaches():

@@ -24,7 +24,7 @@ from spec_bench.draft.lookup import (
     NgramIndex,
     SuffixIndex,
 )
-from spec_bench.engine.mapped_model import MappedModel, VocabularyMap
+from spec_bench.engine.mapped_model import VocabularyMap, VocabularyMappedModel
 from tests.draft import plain
 from tests.draft.plain import Target, by_hand, first_match
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
@@ -366,7 +366,7 @@ def decoder_of(name, drafter, heads=None, **changes):
     target, draft = (tiny_pair("llama", torch.float64), tiny_pair_of("qwen3"))[name == "own blocks"]
     drafts = [draft, target]
     if name == "other vocabulary":
-        drafts = [MappedModel(draft, MAP, VOCAB)]
+        drafts = [VocabularyMappedModel(draft, MAP, VOCAB)]
     settings = decoder_settings("rsd_c") | {"drafter": drafter} | changes
     return build_decoder(settings, target, drafts, WARM, 3, heads=heads)
 

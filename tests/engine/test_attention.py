@@ -12,20 +12,20 @@ from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.engine import hugging_face
 from spec_bench.engine.attention import (
     NAME,
-    LayerMasks,
-    Span,
+    LayerMaskMaker,
+    VisibleSpan,
     apply_window,
     compute_span,
     grouped_attention,
-    has_kernels,
-    kinds_of_layers,
-    pack_shared_heads,
-    split_long_prefixes,
+    has_attention_kernels,
+    install_grouped_attention,
+    install_split_attention,
+    read_attention_kinds,
     temporarily_shorten_windows,
 )
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.probe import check_model
-from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
+from spec_bench.engine.probe import check_cached_answers
+from spec_bench.engine.tree_pass import prefill, run_causal_tokens, run_nodes
 from tests.families import ARCHITECTURES, VOCAB, tiny_model, tiny_pair
 from tests.simcuda import DEVICE, SimCuda
 
@@ -50,10 +50,10 @@ def test_packed_heads_answer_as_repeated_ones_do():
         for block in cache._storage:
             block.copy_(torch.randn(block.shape, generator=torch.Generator().manual_seed(1)))
         logits.append(run_nodes(target, cache, tree_on(target.device), [9], slice(0, 5)).logits)
-        pack_shared_heads(target.module)
+        install_grouped_attention(target.module)
     assert target.module.config._attn_implementation == NAME
     torch.testing.assert_close(logits[1], logits[0], rtol=1e-12, atol=1e-12)
-    check_model(target)
+    check_cached_answers(target)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -61,7 +61,7 @@ def test_only_models_with_fewer_key_heads_change(architecture):
     module = tiny_model(architecture)
     config = module.config
     fewer = getattr(config, "num_key_value_heads", None) not in (None, config.num_attention_heads)
-    assert pack_shared_heads(module) == fewer
+    assert install_grouped_attention(module) == fewer
 
 
 # Three committed tokens, then a tree: node 0 at slot 3, its children at slots 4 and 5, a child of
@@ -90,22 +90,22 @@ def windowed(**settings):
 
 
 def test_layers_that_differ_get_a_mask_each_and_others_share_one():
-    masks = LayerMasks(windowed(sliding_window=3), torch.float32)
+    masks = LayerMaskMaker(windowed(sliding_window=3), torch.float32)
     made = masks.make_masks(PATHS)
     assert (made["sliding_attention"][0, 0] == 0).equal(apply_window(PATHS, 3)[0])
     assert (made["full_attention"][0, 0] == 0).equal(PATHS[0])
-    one = LayerMasks(LlamaConfig(), torch.float32).make_masks(PATHS)
+    one = LayerMaskMaker(LlamaConfig(), torch.float32).make_masks(PATHS)
     assert isinstance(one, torch.Tensor)
 
 
 def test_a_window_longer_than_what_is_read_costs_no_mask_of_its_own():
-    made = LayerMasks(windowed(sliding_window=7), torch.float32).make_masks(PATHS)
+    made = LayerMaskMaker(windowed(sliding_window=7), torch.float32).make_masks(PATHS)
     assert made["sliding_attention"] is made["full_attention"]
 
 
 def test_a_shortened_window_is_long_again_afterwards():
     config = windowed(sliding_window=4096)
-    masks = LayerMasks(config, torch.float32)
+    masks = LayerMaskMaker(config, torch.float32)
     with temporarily_shorten_windows(config, 3):
         made = masks.make_masks(PATHS)
         assert made["sliding_attention"] is not made["full_attention"]
@@ -116,18 +116,18 @@ def test_a_layer_that_keeps_a_state_is_refused_by_its_kind():
     config = LlamaConfig(num_hidden_layers=2)
     config.layer_types = ["linear_attention", "full_attention"]
     with pytest.raises(ValueError, match="'linear_attention'"):
-        kinds_of_layers(config)
+        read_attention_kinds(config)
 
 
 @pytest.mark.parametrize(
     ("reach", "chunked", "expected"),
     [
-        (None, False, Span(0, 0, 10)),
-        (14, False, Span(0, 0, 10)),
-        (6, False, Span(5, 8, 10)),  # slots 10 to 13: the first sees 5 and later, the last 8
-        (3, False, Span(8, 10, 10)),
-        (4, True, Span(8, 10, 10)),  # two chunks, [8, 12) and [12, 16)
-        (8, True, Span(8, 8, 10)),
+        (None, False, VisibleSpan(0, 0, 10)),
+        (14, False, VisibleSpan(0, 0, 10)),
+        (6, False, VisibleSpan(5, 8, 10)),  # slots 10 to 13: the first sees 5 and later, the last 8
+        (3, False, VisibleSpan(8, 10, 10)),
+        (4, True, VisibleSpan(8, 10, 10)),  # two chunks, [8, 12) and [12, 16)
+        (8, True, VisibleSpan(8, 8, 10)),
     ],
 )
 def test_a_span_holds_the_slots_that_every_token_sees(reach, chunked, expected):
@@ -138,8 +138,8 @@ def test_a_span_holds_the_slots_that_every_token_sees(reach, chunked, expected):
     ("widths", "kernels"), [((64, 64), True), ((64, 128), False), ((12, 12), False)]
 )
 def test_only_heads_that_the_kernels_take_are_split(widths, kernels):
-    assert has_kernels(torch.device("cpu"), *widths) == kernels
-    assert not has_kernels(torch.device("mps"), *widths)
+    assert has_attention_kernels(torch.device("cpu"), *widths) == kernels
+    assert not has_attention_kernels(torch.device("mps"), *widths)
 
 
 def random_paths(draw):
@@ -170,7 +170,7 @@ def test_split_attention_over_random_trees_windows_and_heads_is_masked_attention
         ]
     )
     config.layer_types = [kind]
-    masks = LayerMasks(config, torch.float32)
+    masks = LayerMaskMaker(config, torch.float32)
     heads, groups, width = draw.choice([1, 2, 3]), draw.choice([1, 2, 4]), draw.choice([8, 16, 64])
     rows, count, slots = visible.shape
     query = torch.randn(rows, heads * groups, count, width)
@@ -196,7 +196,9 @@ def answers(model):
         block.copy_(torch.randn(block.shape, generator=torch.Generator().manual_seed(1)))
     prefill(model, cache, 0, list(range(1, 40)))
     tree = run_nodes(model, cache, tree_on(model.device), [39], slice(0, 5)).logits
-    pending = run_pending(model, cache, [40], torch.tensor([[3, 4]], device=model.device)).logits
+    pending = run_causal_tokens(
+        model, cache, [40], torch.tensor([[3, 4]], device=model.device)
+    ).logits
     return [tree, pending]
 
 
@@ -216,7 +218,7 @@ def test_a_model_that_splits_answers_as_before(architecture, changes):
     model = HuggingFaceModel(module, VOCAB, torch.device("cpu"))
     before = answers(model)
     module.config.max_position_embeddings = 1 << 16
-    assert split_long_prefixes(module)
+    assert install_split_attention(module)
     for got, expected in zip(answers(model), before, strict=True):
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
 
@@ -225,7 +227,7 @@ def test_a_model_that_splits_answers_as_before(architecture, changes):
 def test_models_that_gain_nothing_are_left_alone(architecture, longest):
     module = tiny_model(architecture)  # a short context; on a CPU, no shared heads
     module.config.max_position_embeddings = longest
-    assert not split_long_prefixes(module)
+    assert not install_split_attention(module)
     assert module.config._attn_implementation == "sdpa"
 
 
@@ -239,7 +241,7 @@ def test_on_a_gpu_long_keys_meet_a_kernel_without_a_mask(dtype, prefix, how):
                         max_position_embeddings=4096).to(dtype)  # fmt: skip
     with SimCuda() as sim:
         module = module.to(DEVICE)
-        assert split_long_prefixes(module)
+        assert install_split_attention(module)
         model = HuggingFaceModel(module, VOCAB, DEVICE, how)
         cache, tree = model.allocate(1, 60), tree_on(DEVICE)
         run_nodes(model, cache, tree, [40], slice(0, 5))  # constants stay

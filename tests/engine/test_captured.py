@@ -13,15 +13,15 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from spec_bench.core.host_device import clear_constants
+from spec_bench.core.host_device import clear_cached_constants
 from spec_bench.decode import recording
 from spec_bench.decode.config import build_decoder
-from spec_bench.engine.attention import FROM, pack_shared_heads
+from spec_bench.engine.attention import FROM, install_grouped_attention
 from spec_bench.engine.cache import CachePool, SlotCache
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.model import ForwardTimer, set_switches
-from spec_bench.engine.recorder import Recorder, near_tie_gap, why_not_recorded
-from spec_bench.engine.tree_pass import PREFILL_CHUNK, next_logits
+from spec_bench.engine.model import ForwardTimer, set_torch_switches
+from spec_bench.engine.recorder import GraphRecorder, explain_no_recording, near_tie_gap
+from spec_bench.engine.tree_pass import PREFILL_CHUNK, compute_next_logits
 from spec_bench.measure.provenance import collect_torch_state
 from spec_bench.records.types import Request
 from tests.families import (
@@ -48,7 +48,7 @@ from tests.simcuda import DEVICE, SimCuda
     ],
 )
 def test_only_models_that_never_wait_are_recorded(settings, reason):
-    said = why_not_recorded(SimpleNamespace(**settings))
+    said = explain_no_recording(SimpleNamespace(**settings))
     assert reason in said
     assert bool(said) == bool(reason)
 
@@ -56,7 +56,7 @@ def test_only_models_that_never_wait_are_recorded(settings, reason):
 def test_after_a_recording_that_failed_the_next_one_is_made_and_the_stream_is_the_old():
     with SimCuda() as sim:
         stream = torch.cuda.current_stream()
-        recorder = Recorder(DEVICE)
+        recorder = GraphRecorder(DEVICE)
         ones, two = torch.ones(2, device=DEVICE), torch.zeros(2, device=DEVICE)
 
         def waits():
@@ -74,7 +74,7 @@ def test_after_a_recording_that_failed_the_next_one_is_made_and_the_stream_is_th
 
 def test_a_pool_that_lost_its_last_graph_is_not_used_again():
     with SimCuda():
-        recorder = Recorder(DEVICE)
+        recorder = GraphRecorder(DEVICE)
         for _ in range(2):
             recorder.record(lambda: None)
 
@@ -123,7 +123,7 @@ def test_a_block_compiled_for_one_model_serves_no_other_that_computes_something_
         model = HuggingFaceModel(module, VOCAB, target.device, "dynamo")
         with torch.inference_mode():
             plain = module(torch.arange(6).unsqueeze(0)).logits[0, -1]
-        torch.testing.assert_close(next_logits(model, list(range(6))), plain)
+        torch.testing.assert_close(compute_next_logits(model, list(range(6))), plain)
 
 
 def test_all_blocks_of_a_model_are_compiled_as_one():
@@ -133,7 +133,7 @@ def test_all_blocks_of_a_model_are_compiled_as_one():
     module = type(target.module)(target.module.config).eval()
     model = HuggingFaceModel(module, VOCAB, target.device, "dynamo")
     assert model.blocks == 3
-    next_logits(model, [1, 2, 3])
+    compute_next_logits(model, [1, 2, 3])
     assert counters["stats"]["unique_graphs"] == 1
 
 
@@ -151,7 +151,7 @@ def test_no_replaced_cache_stays_alive_when_trees_grow():
             for name, spec in GROWING
         ]
         torch.zeros(1, device=DEVICE)
-        clear_constants()
+        clear_cached_constants()
         before = sim.allocated
         for decoder in decoders:
             decoder.generate(random_requests(2, 3), seed=0)
@@ -161,7 +161,7 @@ def test_no_replaced_cache_stays_alive_when_trees_grow():
             pool.cache(*role, 1, 1).bytes for role in (("target", target), ("draft 0", draft))
         )
         assert held == expected
-        clear_constants()  # what never changes stays, and is no cache's
+        clear_cached_constants()  # what never changes stays, and is no cache's
         assert sim.allocated - before <= 1.05 * expected
 
 
@@ -195,7 +195,7 @@ def test_a_timer_records_on_its_own_gpus_stream(monkeypatch):
 
 
 def test_no_pass_plans_attention_anew_or_adds_coarsely_and_a_run_says_so():
-    set_switches()
+    set_torch_switches()
     state = collect_torch_state()
     assert "cudnn" not in state["attention_kernels"]
     assert "memory_efficient" in state["attention_kernels"]
@@ -215,7 +215,7 @@ def grouped_model(length, seed):
     module = tiny_model("llama", hidden_size=256, intermediate_size=16, num_hidden_layers=1,
                         num_attention_heads=32, num_key_value_heads=8,
                         max_position_embeddings=length + 64).to(DEVICE)  # fmt: skip
-    assert pack_shared_heads(module)
+    assert install_grouped_attention(module)
     return HuggingFaceModel(module, VOCAB, DEVICE)
 
 

@@ -16,16 +16,20 @@ from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from spec_bench.engine import loading, model_spec
-from spec_bench.engine.architectures import ARCHITECTURES, architecture, longest_sequence
+from spec_bench.engine.architectures import (
+    ARCHITECTURES,
+    get_max_sequence_length,
+    read_random_architecture,
+)
 from spec_bench.engine.loading import (
     ModelSpec,
     TokenIds,
-    check_vocabularies,
-    common_tokenizer,
+    choose_common_tokenizer,
     load_config,
     load_model,
     load_tokenizer,
-    random_module,
+    make_random_module,
+    require_same_vocabulary,
 )
 from spec_bench.engine.model_spec import COMPILE_MODES
 from spec_bench.jobs.config import pair as pairs
@@ -43,9 +47,9 @@ def tokenizer(*pieces):
 
 
 def test_vocabularies_are_equal_or_refused_naming_the_first_token_that_differs():
-    assert check_vocabularies(tokenizer("a", "b", "c"), tokenizer("a", "b", "c")) == 3
+    assert require_same_vocabulary(tokenizer("a", "b", "c"), tokenizer("a", "b", "c")) == 3
     with pytest.raises(ValueError, match=naming("'b' has id 1 in the target, 2", "=intersection")):
-        check_vocabularies(tokenizer("a", "b", "c"), tokenizer("a", "c", "b"))
+        require_same_vocabulary(tokenizer("a", "b", "c"), tokenizer("a", "c", "b"))
 
 
 @pytest.mark.parametrize(
@@ -87,10 +91,10 @@ def torch_for_cuda_13(monkeypatch):
     monkeypatch.setattr(model_spec, "_DRIVERS", ("/dev/null",))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    for asked in (model_spec.cuda_fault, pairs._warn):
+    for asked in (model_spec.explain_cuda_fault, pairs._warn):
         asked.cache_clear()
     yield monkeypatch
-    model_spec.cuda_fault.cache_clear()
+    model_spec.explain_cuda_fault.cache_clear()
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
@@ -156,7 +160,7 @@ def test_a_gpu_records_only_with_a_torch_that_is_new_enough(version, old, monkey
 def test_an_embedded_pair_asks_no_driver(torch_for_cuda_13):
     torch_for_cuda_13.setattr(model_spec, "_ASK", "print(12040, 0)")
     assert resolve_device(EngineSettings("auto", "float32"), "embedded:target").device == "cpu"
-    assert model_spec.cuda_fault.cache_info().misses == 0
+    assert model_spec.explain_cuda_fault.cache_info().misses == 0
 
 
 @pytest.mark.skipif(MAKE is None, reason="needs make")
@@ -192,12 +196,12 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_an_architecture_has_the_published_number_of_parameters(name):
-    module = random_module(f"random:{name}", torch.float16, "meta", 0)
+    module = make_random_module(f"random:{name}", torch.float16, "meta", 0)
     assert sum(weight.numel() for weight in module.parameters()) == PUBLISHED[name]
 
 
 def test_the_unpublished_drafter_has_the_ratio_that_the_papers_tables_imply():
-    module = random_module("random:llama_115m", torch.float16, "meta", 0)
+    module = make_random_module("random:llama_115m", torch.float16, "meta", 0)
     ratio = sum(weight.numel() for weight in module.parameters()) / PUBLISHED["llama2_7b"]
     # The interval of r that fits every MBSU of Llama-2-7B within print rounding.
     assert 0.017348 <= ratio <= 0.017361
@@ -207,7 +211,7 @@ def test_the_unpublished_drafter_has_the_ratio_that_the_papers_tables_imply():
 def test_weights_are_those_of_their_seed_and_leave_other_randomness_alone(name):
     before = torch.random.get_rng_state()
     first, again, other = (
-        random_module(f"random:{name}", torch.bfloat16, "cpu", seed).state_dict()
+        make_random_module(f"random:{name}", torch.bfloat16, "cpu", seed).state_dict()
         for seed in (0, 0, 1)
     )
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -221,8 +225,8 @@ def test_weights_are_those_of_their_seed_and_leave_other_randomness_alone(name):
 def test_a_random_model_loads_like_any_other(name):
     model = load_model(ModelSpec(f"random:{name}", dtype="float32", seed=3))
     assert model.vocab_size == len(load_tokenizer(f"random:{name}")) == 512
-    assert model.max_positions == longest_sequence(load_config(f"random:{name}")) == 512
-    expected = random_module(f"random:{name}", torch.float32, "cpu", 3)
+    assert model.max_positions == get_max_sequence_length(load_config(f"random:{name}")) == 512
+    expected = make_random_module(f"random:{name}", torch.float32, "cpu", 3)
     tokens = torch.tensor([[5, 6, 7]])
     with torch.inference_mode():
         assert torch.equal(model.module(tokens).logits, expected(tokens).logits)
@@ -232,7 +236,7 @@ def test_a_random_model_loads_like_any_other(name):
 def test_a_folder_with_a_config_is_an_architecture(tmp_path):
     tiny = {**ARCHITECTURES["llama_tiny"], "num_hidden_layers": 3}
     (tmp_path / "config.json").write_text(json.dumps(tiny))
-    assert architecture(f"random:{tmp_path}")["num_hidden_layers"] == 3
+    assert read_random_architecture(f"random:{tmp_path}")["num_hidden_layers"] == 3
     assert len(load_model(ModelSpec(f"random:{tmp_path}")).module.model.layers) == 3
 
 
@@ -246,7 +250,7 @@ def test_a_model_that_projects_its_embeddings_as_opt_350m_does_loads(tmp_path):
 
 def test_an_unknown_architecture_is_refused_with_the_choices():
     with pytest.raises(ValueError, match=naming("'random:llama9'", "llama2_7b")):
-        architecture("random:llama9")
+        read_random_architecture("random:llama9")
 
 
 def test_a_folder_without_a_tokenizer_is_a_whole_line_with_what_to_do(tmp_path):
@@ -259,10 +263,10 @@ def test_a_folder_without_a_tokenizer_is_a_whole_line_with_what_to_do(tmp_path):
 
 
 def test_models_without_tokenizers_must_embed_the_same_tokens():
-    tokenizer, tokens = common_tokenizer([TokenIds(512), TokenIds(512)])
+    tokenizer, tokens = choose_common_tokenizer([TokenIds(512), TokenIds(512)])
     assert (len(tokenizer), tokens) == (512, 512)
     with pytest.raises(ValueError, match=naming("32000", "50272")):
-        common_tokenizer([TokenIds(32000), TokenIds(50272)])
+        choose_common_tokenizer([TokenIds(32000), TokenIds(50272)])
 
 
 def test_a_text_put_to_token_ids_says_which_task_to_take():

@@ -8,11 +8,11 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from spec_bench.engine import probe
-from spec_bench.engine.attention import pack_shared_heads
+from spec_bench.engine.attention import install_grouped_attention
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.plain import PlainModel
-from spec_bench.engine.products import fuse_products
-from spec_bench.engine.tree_pass import run_pending
+from spec_bench.engine.products import fuse_linear_layers
+from spec_bench.engine.tree_pass import run_causal_tokens
 from tests.simcuda import DEVICE, SimCuda
 
 VOCAB = 60
@@ -52,7 +52,7 @@ def wrapped(module):
 def tree_logits(model):
     """[N, V] logits of two rows: of pending tokens, and of the nodes of two trees."""
     with torch.inference_mode():
-        return torch.stack([node.logits for node in probe._decode_tree(model, (17, 14))])
+        return torch.stack([node.logits for node in probe._decode_probe_trees(model, (17, 14))])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -61,7 +61,7 @@ def tree_logits(model):
 def test_a_family_run_plainly_has_its_modules_logits(family, joined, dtype):
     model = wrapped(module_of(family).to(dtype))
     if joined:
-        assert fuse_products(model.module) == 6
+        assert fuse_linear_layers(model.module) == 6
         model.plain = PlainModel.build(model.module)
     assert model.plain is not None
     plain = tree_logits(model)
@@ -79,7 +79,9 @@ def test_hidden_states_and_kept_logits_are_the_modules(keep):
         cache, tokens = model.allocate(1, 8), torch.tensor([[5, 4, 3, 2]])
         places = (0, 2, -1)
         with torch.inference_mode():
-            return run_pending(model, cache, [0], tokens, logits_to_keep=keep, needs_hidden=places)
+            return run_causal_tokens(
+                model, cache, [0], tokens, logits_to_keep=keep, needs_hidden=places
+            )
 
     plain = passed()
     model.plain = None
@@ -95,7 +97,7 @@ def test_on_a_gpu_hidden_states_are_those_before_a_layer_adds_to_them():
         model = wrapped(module.to(device))
         cache, tokens = model.allocate(1, 8), torch.tensor([[5, 4, 3, 2]], device=device)
         with torch.inference_mode():
-            return run_pending(model, cache, [0], tokens, needs_hidden=(0, 1, 2, -1)).hidden
+            return run_causal_tokens(model, cache, [0], tokens, needs_hidden=(0, 1, 2, -1)).hidden
 
     expected = passed("cpu")
     with SimCuda():
@@ -129,7 +131,7 @@ def test_a_model_with_a_part_that_is_not_known_is_run_by_its_modules(change):
     change(module)
     model = wrapped(module)
     assert model.plain is None
-    probe.check_model(model)
+    probe.check_cached_answers(model)
 
 
 def test_a_hook_that_is_set_later_is_met():
@@ -150,7 +152,7 @@ def test_blocks_that_answer_otherwise_than_their_modules_are_not_used(caplog):
     block.first = block.second  # whose weights are another's, once they differ
     nn.init.normal_(model.module.model.layers[1].post_attention_layernorm.weight)
     with caplog.at_level(logging.WARNING):
-        probe.check_model(model)
+        probe.check_cached_answers(model)
     assert model.plain is None
     assert "its modules are called" in caplog.text
 
@@ -164,14 +166,14 @@ def test_a_layer_of_a_gpus_pass_is_few_kernels(family, tokens, most):
     for layers in (2, 3):
         with SimCuda() as sim, torch.inference_mode():
             module = module_of(family, num_hidden_layers=layers).to(DEVICE)
-            pack_shared_heads(module)
-            assert fuse_products(module) == 2 * layers
+            install_grouped_attention(module)
+            assert fuse_linear_layers(module) == 2 * layers
             model = wrapped(module)
             ids = torch.zeros((2, tokens), dtype=torch.long, device=DEVICE)
             cache = model.allocate(2, 24)
             for _ in range(2):  # the first makes constants
                 sim.reset()
-                run_pending(model, cache, [8, 9], ids)
+                run_causal_tokens(model, cache, [8, 9], ids)
             kernels.append(sum(sim.ops.values()))
     assert kernels[1] - kernels[0] <= most
 
@@ -183,7 +185,7 @@ def test_a_longer_cache_has_a_longer_table_of_turns():
     def passed(slots, start):
         cache = model.allocate(1, slots)
         with torch.inference_mode():
-            return run_pending(model, cache, [start], ids).logits
+            return run_causal_tokens(model, cache, [start], ids).logits
 
     short, long = passed(8, 2), passed(64, 50)
     model.plain = None

@@ -9,10 +9,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from spec_bench.engine import probe
-from spec_bench.engine.attention import LayerMasks
+from spec_bench.engine.attention import LayerMaskMaker
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.engine.probe import check_model
+from spec_bench.engine.probe import check_cached_answers
 from tests.kinds import KINDS, VOCAB, core_first, tiny_module
 
 CPU = torch.device("cpu")
@@ -43,24 +43,24 @@ REFUSED = {
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", core_first(KINDS))
 def test_every_kind_that_is_decoded_right_passes_in_every_precision(name, dtype):
-    check_model(HuggingFaceModel(tiny_module(name).to(dtype), VOCAB, CPU))
+    check_cached_answers(HuggingFaceModel(tiny_module(name).to(dtype), VOCAB, CPU))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", core_first(name for name, kind in KINDS.items() if kind.open))
 def test_a_window_that_is_not_followed_is_caught(name, dtype):
     model = HuggingFaceModel(tiny_module(name).to(dtype), VOCAB, CPU)
-    model.masks = LayerMasks(model.module.config.get_text_config(), dtype)
+    model.masks = LayerMaskMaker(model.module.config.get_text_config(), dtype)
     model.masks.kinds = ("full_attention",)
     with pytest.raises(ValueError, match="differ from those of one plain pass"):
-        check_model(model)
+        check_cached_answers(model)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_window_that_is_named_but_not_read_by_the_module_is_refused(dtype):
     module = tiny_module("llama", sliding_window=8).to(dtype)
     with pytest.raises(ValueError, match="differ from those of one plain pass"):
-        check_model(HuggingFaceModel(module, VOCAB, CPU))
+        check_cached_answers(HuggingFaceModel(module, VOCAB, CPU))
 
 
 @pytest.mark.parametrize("seen", [False, True])
@@ -78,13 +78,13 @@ def test_a_deep_models_own_rounding_is_allowed_and_a_wrong_mask_in_it_is_not(see
         monkeypatch.setattr(probe, "run_nodes", all_before)
     model = HuggingFaceModel(module.to(torch.bfloat16), VOCAB, CPU)
     with pytest.raises(ValueError, match="at the nodes of a tree") if seen else nullcontext():
-        check_model(model)
+        check_cached_answers(model)
 
 
 def test_the_probe_leaves_no_trace():
     model = HuggingFaceModel(tiny_module("mistral"), VOCAB, CPU, "dynamo")
     window = model.module.config.sliding_window
-    check_model(model)
+    check_cached_answers(model)
     assert model.fused
     assert model.module.config.sliding_window == window
     assert model.timer.take_s() == 0
@@ -101,7 +101,7 @@ def test_a_commit_that_keeps_the_wrong_nodes_is_caught(monkeypatch):
 
     monkeypatch.setattr(model, "allocate", forgetful)
     with pytest.raises(ValueError, match="behind an accepted path its logits differ"):
-        check_model(model)
+        check_cached_answers(model)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -130,5 +130,5 @@ def test_the_embedded_pair_is_tried_in_a_fraction_of_a_second():
     assert len(models) >= 2
     for model in models:
         started = time.process_time()
-        check_model(model)
+        check_cached_answers(model)
         assert time.process_time() - started < 2

@@ -5,19 +5,19 @@ import torch
 from torch import nn
 
 from spec_bench.engine import products
-from spec_bench.engine.loading import ModelSpec, load_model, random_module
+from spec_bench.engine.loading import ModelSpec, load_model, make_random_module
 from spec_bench.engine.products import (
     PACKED,
     PADDED,
     PLAIN,
     ROWS,
     SMALLEST,
-    describe_ways,
-    find_ways,
-    fuse_products,
-    measure_ways,
-    pack_products,
-    store_column_major,
+    find_fastest_ways,
+    format_product_ways,
+    fuse_linear_layers,
+    measure_ways_ms,
+    pack_linear_layers,
+    store_weights_by_column,
 )
 from tests.families import pair_of, tiny_model
 from tests.simcuda import DEVICE, SimCuda
@@ -32,30 +32,30 @@ def any_size(monkeypatch):
     if not torch.backends.mkldnn.is_available():
         pytest.skip("torch was built without oneDNN")
     monkeypatch.setattr(products, "LEAST_BYTES", 0)
-    monkeypatch.setattr(products, "find_ways", lambda weights: AS_FEW)
+    monkeypatch.setattr(products, "find_fastest_ways", lambda weights: AS_FEW)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "opt", "gpt_neox"])
 @pytest.mark.parametrize("ways", [AS_FEW, MIXED])
 @pytest.mark.usefixtures("any_size")
 def test_a_packed_model_answers_as_before(architecture, ways, monkeypatch):
-    monkeypatch.setattr(products, "find_ways", lambda weights: ways)
+    monkeypatch.setattr(products, "find_fastest_ways", lambda weights: ways)
     module = tiny_model(architecture)
     with torch.inference_mode():
         before = module(PROMPT).logits, module(PROMPT[:1, :1]).logits
         count = sum(p.numel() for p in module.parameters())
-        assert pack_products(module) == ways
+        assert pack_linear_layers(module) == ways
         after = module(PROMPT).logits, module(PROMPT[:1, :1]).logits
     assert sum(p.numel() for p in module.parameters()) == count
     for one, other in zip(after, before, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-    assert pack_products(module) == ()  # once
+    assert pack_linear_layers(module) == ()  # once
 
 
 @pytest.mark.usefixtures("any_size")
 def test_a_rows_numbers_are_those_of_any_batch():
     layer = nn.Sequential(nn.Linear(576, 1536))
-    pack_products(layer)
+    pack_linear_layers(layer)
     rows = torch.randn(32, 576)
     with torch.inference_mode():
         together = layer(rows)
@@ -69,7 +69,7 @@ def test_what_is_tied_keeps_its_values_and_what_is_not_gives_up_their_memory():
     module["head"].weight = module["table"].weight
     module["other"] = nn.Linear(8, 8)
     values = module["table"].weight.clone()
-    pack_products(module)
+    pack_linear_layers(module)
     torch.testing.assert_close(module["table"](torch.arange(9)), values)
     other = module["other"].weight
     assert other.shape == (8, 8) and other.untyped_storage().nbytes() == 4
@@ -80,7 +80,7 @@ def test_gradients_pass_through_a_packed_layer():
     plain = nn.Linear(8, 6)
     layer = nn.Sequential(nn.Linear(8, 6))
     layer.load_state_dict({f"0.{key}": value for key, value in plain.state_dict().items()})
-    pack_products(layer)
+    pack_linear_layers(layer)
     x, y = torch.randn(3, 8).requires_grad_(), torch.randn(3, 6)
     for each in (plain, layer):
         x.grad = None
@@ -89,9 +89,9 @@ def test_gradients_pass_through_a_packed_layer():
 
 
 def test_small_models_and_other_types_are_left_alone():
-    assert pack_products(tiny_model("llama")) == ()
+    assert pack_linear_layers(tiny_model("llama")) == ()
     wide = nn.Linear(4097, 4096, dtype=torch.float64)
-    assert pack_products(nn.Sequential(wide, wide)) == ()
+    assert pack_linear_layers(nn.Sequential(wide, wide)) == ()
 
 
 @pytest.mark.usefixtures("any_size")
@@ -102,23 +102,23 @@ def test_a_model_is_packed_in_bfloat16_too(monkeypatch):
     rows = torch.randn(3, 576, dtype=torch.bfloat16)
     with torch.inference_mode():
         before = layer(rows)
-        assert pack_products(layer) == AS_FEW
+        assert pack_linear_layers(layer) == AS_FEW
         torch.testing.assert_close(layer(rows), before)
 
 
 @pytest.mark.usefixtures("any_size")
 def test_where_a_plain_product_is_fastest_for_all_rows_nothing_is_packed(monkeypatch):
-    monkeypatch.setattr(products, "find_ways", lambda weights: (PLAIN,) * len(ROWS))
+    monkeypatch.setattr(products, "find_fastest_ways", lambda weights: (PLAIN,) * len(ROWS))
     module = nn.Sequential(nn.Linear(8, 6))
-    assert describe_ways(pack_products(module)) == "plain 1-"
+    assert format_product_ways(pack_linear_layers(module)) == "plain 1-"
     assert type(module[0]) is nn.Linear
 
 
 @pytest.mark.usefixtures("any_size")
 def test_where_memory_holds_one_copy_only_no_product_is_plain(monkeypatch):
-    monkeypatch.setattr(products, "find_ways", lambda weights: MIXED)
-    monkeypatch.setattr(products, "free_memory", lambda: 0)
-    assert PLAIN not in pack_products(nn.Sequential(nn.Linear(8, 6)))
+    monkeypatch.setattr(products, "find_fastest_ways", lambda weights: MIXED)
+    monkeypatch.setattr(products, "read_available_memory_bytes", lambda: 0)
+    assert PLAIN not in pack_linear_layers(nn.Sequential(nn.Linear(8, 6)))
 
 
 def test_the_way_of_a_product_is_the_fastest_that_was_measured_and_is_kept(tmp_path, monkeypatch):
@@ -131,20 +131,20 @@ def test_the_way_of_a_product_is_the_fastest_that_was_measured_and_is_kept(tmp_p
         taken.append(len(weights))
         return [slow, slow, {**slow, PADDED: 0.5}, close, close, slow]
 
-    monkeypatch.setattr(products, "measure_ways", measure)
-    ways = find_ways([torch.zeros(4, 4)])
-    assert describe_ways(ways) == "packed 1-2, padded 3-3, plain 4-8, packed 16-"
-    assert find_ways([torch.ones(4, 4)]) == ways
-    assert find_ways([torch.ones(4, 8), torch.ones(4, 8)]) == ways
+    monkeypatch.setattr(products, "measure_ways_ms", measure)
+    ways = find_fastest_ways([torch.zeros(4, 4)])
+    assert format_product_ways(ways) == "packed 1-2, padded 3-3, plain 4-8, packed 16-"
+    assert find_fastest_ways([torch.ones(4, 4)]) == ways
+    assert find_fastest_ways([torch.ones(4, 8), torch.ones(4, 8)]) == ways
     assert taken == [1, 2]  # once for matrices of the same sizes
     for file in (tmp_path / "products").iterdir():
         file.write_text("{}")
-    assert find_ways([torch.zeros(4, 4)]) == ways
+    assert find_fastest_ways([torch.zeros(4, 4)]) == ways
     assert taken == [1, 2, 1]
 
 
 def test_every_way_is_measured_for_every_number_of_rows():
-    found = measure_ways([torch.zeros(16, 8)])
+    found = measure_ways_ms([torch.zeros(16, 8)])
     assert [set(each) for each in found] == [{PLAIN, PACKED, PADDED}] * 3 + [{PLAIN, PACKED}] * 3
     assert all(0 < ms < 1000 for each in found for ms in each.values())
 
@@ -152,7 +152,7 @@ def test_every_way_is_measured_for_every_number_of_rows():
 @pytest.mark.usefixtures("any_size")
 def test_a_large_model_is_packed_as_it_is_loaded():
     packed = load_model(ModelSpec("random:llama_tiny"))
-    plain = random_module("random:llama_tiny", torch.float32, "cpu", 0)
+    plain = make_random_module("random:llama_tiny", torch.float32, "cpu", 0)
     assert any(hasattr(part, "packed") for part in packed.module.modules())
     with torch.inference_mode():
         one, other = (module(PROMPT[:1]).logits for module in (plain, packed.module))
@@ -166,11 +166,11 @@ def test_a_model_answers_as_before_with_its_groups_joined(architecture, groups):
     module = tiny_model(architecture).double()
     before, size = module(PROMPT).logits, sum(p.numel() for p in module.parameters())
     names = list(module.state_dict())
-    assert fuse_products(module) == groups
+    assert fuse_linear_layers(module) == groups
     torch.testing.assert_close(module(PROMPT).logits, before, rtol=1e-12, atol=1e-12)
     assert sum(p.numel() for p in module.parameters()) == size
     assert list(module.state_dict()) == names
-    assert fuse_products(module) == 0  # once
+    assert fuse_linear_layers(module) == 0  # once
 
 
 def test_a_part_that_is_called_alone_or_with_another_input_uses_its_own_rows():
@@ -179,7 +179,7 @@ def test_a_part_that_is_called_alone_or_with_another_input_uses_its_own_rows():
         setattr(block, name, nn.Linear(4, out))
     x, y = torch.randn(2, 5, 4).unbind()
     expected = {name: (part(x), part(y)) for name, part in block.named_children()}
-    assert fuse_products(block) == 1
+    assert fuse_linear_layers(block) == 1
     torch.testing.assert_close(block.k_proj(x), expected["k_proj"][0])
     block.q_proj(x)
     torch.testing.assert_close(block.v_proj(y), expected["v_proj"][1])
@@ -194,14 +194,14 @@ def test_layers_that_differ_are_left_apart(change):
         block.up_proj.double()
     if change == "class":
         block.up_proj = nn.Bilinear(4, 4, 6)
-    assert fuse_products(block) == 0
+    assert fuse_linear_layers(block) == 0
 
 
 def test_the_memory_of_matrices_that_were_joined_is_free_again():
     with SimCuda() as sim:
         module = pair_of("none", dtype=torch.float32)[0].module.to(DEVICE)
         free, used = torch.cuda.mem_get_info()[0], sim.allocated
-        assert fuse_products(module) == 6
+        assert fuse_linear_layers(module) == 6
         assert (sim.allocated, torch.cuda.mem_get_info()[0]) == (used, free)
 
 
@@ -227,19 +227,19 @@ def test_only_large_matrices_move_and_nothing_but_their_layout_changes():
     model = Tied(SMALLEST // 64, 64)
     tokens = torch.tensor([[0, 7, SMALLEST // 64 - 1]])
     before, values = model(tokens), model.head.weight.detach().clone()
-    assert store_column_major(model) == 1
+    assert store_weights_by_column(model) == 1
     assert model.head.weight is model.embedding.weight
     assert model.head.weight.stride() == (1, SMALLEST // 64)
     assert model.small.weight.is_contiguous()
     assert torch.equal(model.head.weight, values)
     assert torch.allclose(model(tokens), before, atol=1e-5)
-    assert store_column_major(model) == 0
+    assert store_weights_by_column(model) == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_precisions_are_left_alone(dtype):
     layer = nn.Linear(SMALLEST // 64, 64, dtype=dtype)
-    assert store_column_major(layer) == 0
+    assert store_weights_by_column(layer) == 0
     assert layer.weight.is_contiguous()
 
 

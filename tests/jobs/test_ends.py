@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import spec_bench
 from spec_bench.engine.loading import load_tokenizer
-from spec_bench.engine.mapped_model import vocabulary_map_of_tokenizers
+from spec_bench.engine.mapped_model import map_tokenizers
 from spec_bench.jobs.app import build_job_settings, run_config
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.config import ConfirmSettings
@@ -136,7 +136,7 @@ def test_a_draft_of_another_tokenizer_reads_and_proposes_ends_as_ends():
     ours.answer_ends, theirs.answer_ends = (7,), ()
     theirs.add_tokens(["<|their end|>"])
     theirs.answer_ends = (300,)
-    vocabulary = vocabulary_map_of_tokenizers(ours, theirs, 300)
+    vocabulary = map_tokenizers(ours, theirs, 300)
     assert find_end_token_ids(theirs) == (2, 300)
     assert (vocabulary.proposes[300], vocabulary.proposes[2], vocabulary.reads[7]) == (2, 2, 7)
 

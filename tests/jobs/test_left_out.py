@@ -23,13 +23,13 @@ def whole(family, tmp_path_factory):
 
 def lawless(monkeypatch, prompt, deep=0):
     """Logits of a prompt are NaN, of the trees of so many levels or more."""
-    check = decoders.check_logits_of_row
+    check = decoders.check_verdict_logits
 
     def broken(prompt_id, line, counts):
         check_logits(prompt_id, prompt_id != prompt or len(counts) <= deep)
         return check(prompt_id, line, counts)
 
-    monkeypatch.setattr(decoders, "check_logits_of_row", broken)
+    monkeypatch.setattr(decoders, "check_verdict_logits", broken)
 
 
 def at(monkeypatch, prompt, error):

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.engine.loading import ModelSpec, random_module
+from spec_bench.engine.loading import ModelSpec, make_random_module
 from spec_bench.jobs.app import build_job_settings
 from spec_bench.jobs.config import pair as pairs
 from spec_bench.jobs.config import settings
@@ -85,7 +85,7 @@ def labelled(name, *more):
 
 @cache
 def parameters(model):
-    module = random_module(f"random:{ARCHITECTURE_OF[model]}", torch.float16, "meta", 0)
+    module = make_random_module(f"random:{ARCHITECTURE_OF[model]}", torch.float16, "meta", 0)
     return sum(weight.numel() for weight in module.parameters())
 
 

@@ -15,7 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from spec_bench.core.host_device import clear_constants
+from spec_bench.core.host_device import clear_cached_constants
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.engine.cache import CachePool
@@ -381,7 +381,7 @@ def test_live_storages_of_five_growing_decoders_are_what_the_plan_says(family):
     )
     planned = plan.job_memory(pair, EngineSettings("cpu", "float32"), slots, ROWS)
     assert planned.weights_bytes and planned.cache_bytes
-    clear_constants()
+    clear_cached_constants()
     before = live_bytes()
     target, draft = (load_model(ModelSpec(path)) for path in (pair.target, str(pair.draft)))
     weights = live_bytes() - before
@@ -392,7 +392,7 @@ def test_live_storages_of_five_growing_decoders_are_what_the_plan_says(family):
     for each in GROWING:
         given = decoder_settings(*each), target, [draft][: each[0] != "ar"]
         build_decoder(*given, GREEDY, ROWS, pool).generate(asked, seed=0)
-        clear_constants()  # what never changes stays, and is no cache's
+        clear_cached_constants()  # what never changes stays, and is no cache's
         seen.append(live_bytes() - before - weights)
     assert seen == sorted(seen)
     assert seen[-1] == pytest.approx(planned.cache_bytes, rel=0.05)

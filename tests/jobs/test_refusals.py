@@ -14,9 +14,9 @@ import torch
 from transformers import AutoTokenizer
 
 from spec_bench.__main__ import run_command
-from spec_bench.decode.config import resolve_spec
+from spec_bench.decode.config import apply_tree_shorthand
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.engine.model_spec import read_kept_tokens
+from spec_bench.engine.model_spec import read_output_ids
 from spec_bench.jobs import app
 from spec_bench.jobs.config.config import check_own, read_positions
 from spec_bench.jobs.config.model_files import fingerprint
@@ -292,10 +292,10 @@ def test_a_policys_forms_are_read_from_its_text_and_no_other_is_taken():
         for form, text in shorthand.items():
             decoder = {"name": "x", "tree": {"policy": name}}
             if form in forms:
-                assert resolve_spec(decoder, text)["tree"]
+                assert apply_tree_shorthand(decoder, text)["tree"]
             else:
                 with pytest.raises(ValueError, match="does not fit"):
-                    resolve_spec(decoder, text)
+                    apply_tree_shorthand(decoder, text)
 
 
 MODELS = Path(__file__).resolve().parents[2] / "spec_bench/embedded/models"
@@ -409,7 +409,7 @@ def test_positions_are_read_from_the_config_alone_and_a_file_nested_too_deep_is_
     with pytest.raises(ValueError, match=f"{tmp_path}.*recursion"):
         load_model(ModelSpec(str(tmp_path)))
     with pytest.raises(ValueError, match=r"ids\.json.*recursion"):
-        read_kept_tokens(str(tmp_path / "ids.json"))
+        read_output_ids(str(tmp_path / "ids.json"))
 
 
 def test_a_config_group_nested_too_deep_is_one_line(tmp_path):

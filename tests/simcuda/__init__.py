@@ -286,7 +286,7 @@ class SimCuda(TorchDispatchMode):
             for owner, replaced in (
                 (torch.cuda, answers(self) | graph_answers(self)),
                 (torch, everywhere),
-                (products, {"is_plain": lambda weight: not weight.is_meta}),
+                (products, {"is_plain_weight": lambda weight: not weight.is_meta}),
             ):
                 for name, value in replaced.items():
                     self._stack.enter_context(mock.patch.object(owner, name, value, create=True))

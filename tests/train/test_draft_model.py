@@ -11,7 +11,7 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.draft.base import DraftResources
 from spec_bench.draft.language_model import Pard
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.engine.mapped_model import FILE, MappedModel, map_draft_vocabulary
+from spec_bench.engine.mapped_model import FILE, VocabularyMappedModel, map_draft_vocabulary
 from spec_bench.records.types import Request
 from spec_bench.train.batches import IGNORED
 from spec_bench.train.dialogues import Dialogue, encode_user_opening
@@ -97,7 +97,7 @@ def test_what_is_saved_drafts_losslessly_and_as_training_has_it(tmp_path, guesse
     draft = map_draft_vocabulary(
         load_model(ModelSpec(str(tmp_path / "draft"))), str(tmp_path / "draft"), VOCAB
     )
-    assert isinstance(draft, MappedModel)
+    assert isinstance(draft, VocabularyMappedModel)
     target, request = forgetful_target(), Request("a", (2, 5, 1), 12)
     greedy = SamplingSettings(temperature=0)
     plain = build_decoder(decoder_settings("ar"), target, [], greedy)

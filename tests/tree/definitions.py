@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spec_bench.core.warp import SamplingSettings, log_probs
+from spec_bench.core.warp import SamplingSettings, warped_log_probs
 from spec_bench.draft.lookup import GuessBounds
 from tests.draft.plain import by_hand, first_match, voted
 
@@ -31,7 +31,9 @@ class Draft:
 
     def law(self, path, draft=0):
         return (
-            log_probs(self.logits(path, draft), self.settings.get_draft_settings()).exp().tolist()
+            warped_log_probs(self.logits(path, draft), self.settings.get_draft_settings())
+            .exp()
+            .tolist()
         )
 
     def raw(self, path):

@@ -11,7 +11,7 @@ from spec_bench.audit.decoders import enumerate_outcomes, make_random_heads
 from spec_bench.audit.toys import make_random_markov_model
 from spec_bench.core.host_device import CommittedTokens
 from spec_bench.decode.beam_decoder import BeamDecoder
-from spec_bench.decode.config import is_compatible
+from spec_bench.decode.config import are_compatible
 from spec_bench.draft.base import DraftResources, DraftState, drafter
 from spec_bench.records.types import Request
 from spec_bench.tree.base import GrownTree, GrowthContext
@@ -31,7 +31,7 @@ class Bed:
 def drafters(tree):
     """Those whose trees differ: draft models, or all that the policy is for."""
     fitting = {
-        kind: each for kind, each in drafter.items() if is_compatible(each, type(tree.policy))
+        kind: each for kind, each in drafter.items() if are_compatible(each, type(tree.policy))
     }
     policy = tree.policy
     wide = isinstance(policy, GrownTree) and max(policy.shape.children, default=0) > 1

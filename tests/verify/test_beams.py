@@ -17,14 +17,14 @@ from spec_bench.audit.beams import (
     iter_layer_cases,
 )
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.core.warp import SamplingSettings, beam_probs, next_token_log_probs
+from spec_bench.core.warp import SamplingSettings, raw_next_log_probs, warped_beam_probs
 from spec_bench.verify.beams import (
     LayerVerdict,
-    compute_acceptances,
     compute_accepted_count_probs,
     compute_layer_width,
-    compute_missing_beams,
+    compute_missing_beam_laws,
     compute_residual_chain,
+    compute_trial_acceptances,
     verify_layer,
 )
 
@@ -46,19 +46,19 @@ EVEN = [[0.5, 0.5], [0.5, 0.5]]
 def test_the_beam_law_weighs_each_parent_by_its_likelihood(likelihood, laws, top_k, law):
     settings = SamplingSettings(top_k=top_k, probability_dtype="float64")
     given = (torch.tensor([part], dtype=torch.float64).log() for part in (likelihood, laws))
-    assert beam_probs(*given, settings).tolist() == [pytest.approx(law)]
+    assert warped_beam_probs(*given, settings).tolist() == [pytest.approx(law)]
 
 
 def test_beams_are_weighed_against_each_other_however_unlikely_all_are():
     likelihood = torch.tensor([[-1e8, -1e8 + math.log(3)]], dtype=torch.float64)
     log_p = torch.tensor([[[0.0, -torch.inf]] * 2])  # of float32, whose steps are 8 there
-    law = beam_probs(likelihood, log_p, SamplingSettings())
+    law = warped_beam_probs(likelihood, log_p, SamplingSettings())
     assert law[0].tolist() == pytest.approx([0.25, 0, 0.75, 0])
 
 
 def test_a_stopped_beam_repeats_its_stop_token_and_keeps_its_likelihood():
     logits = torch.zeros((1, 2, 3), dtype=torch.float64)
-    log_p = next_token_log_probs(logits, torch.tensor([[True, False]]), torch.tensor([[2, 1]]))
+    log_p = raw_next_log_probs(logits, torch.tensor([[True, False]]), torch.tensor([[2, 1]]))
     assert log_p[0, 0].exp().tolist() == [0, 0, 1]
     assert log_p[0, 1].exp().tolist() == pytest.approx([1 / 3] * 3)
 
@@ -70,7 +70,7 @@ def test_the_residual_chain_by_hand():
     # p - q = (1/4, 0, 1/4, -1/2); then (1/2, 0, 1/2, 0) - q = (1/4, -1/4, 1/2, -1/2).
     assert chain[0, 1].tolist() == pytest.approx([0.5, 0, 0.5, 0])
     assert chain[0, 2].tolist() == pytest.approx([1 / 3, 0, 2 / 3, 0])
-    assert compute_acceptances(chain, q).tolist() == [pytest.approx([0.5, 0.25])]
+    assert compute_trial_acceptances(chain, q).tolist() == [pytest.approx([0.5, 0.25])]
 
 
 def test_the_count_law_by_hand():
@@ -112,7 +112,7 @@ def test_a_layer_is_filled_up_from_the_residual_and_then_from_p():
     )
     chain = compute_residual_chain(p, q, 3)
     verdict = LayerVerdict(torch.zeros(1, 3, dtype=torch.bool), torch.tensor([1]))
-    laws, wanted = compute_missing_beams(chain, verdict, torch.tensor([2]))
+    laws, wanted = compute_missing_beam_laws(chain, verdict, torch.tensor([2]))
     assert wanted.tolist() == [2]
     assert laws[0].tolist() == [[0, 0, 1], [0.5, 0.25, 0.25], [1, 0, 0]]
 

@@ -11,8 +11,8 @@ from scripts.check.acceptance_bound import bound_iid, bound_without_replacement
 from spec_bench.audit.rules import enumerate_children, iter_rule_cases
 from spec_bench.decode.config import read_decoder
 from spec_bench.verify import optimal as optimal_rule
-from spec_bench.verify.optimal import EPS, optimal, plan_choice, remove_best_tokens
-from spec_bench.verify.rules import optimal_rho
+from spec_bench.verify.optimal import EPS, optimal, plan_candidate_choice, remove_best_tokens
+from spec_bench.verify.rules import find_k_seq_rho
 
 CASES = {case.name: case for case in iter_rule_cases()}
 IID = CASES["optimal, i.i.d."]
@@ -98,27 +98,27 @@ def test_the_optimal_rule_accepts_what_the_bound_says_and_no_less_than_k_seq():
         children = 1 + seed % 8
         p, q = pair(4 + seed, seed)
         count = torch.full((1, 1), float(children), dtype=torch.float64)
-        law = plan_choice(p, q, count).distribution
+        law = plan_candidate_choice(p, q, count).distribution
         got = torch.minimum(p, law).sum().item()
         assert law.sum().item() == pytest.approx(1, abs=1e-12)
         assert got >= bound_iid(p, q, children).item() - 1.01 * EPS
-        kept = torch.minimum(q, p / optimal_rho(p, q, count)).sum().item()
+        kept = torch.minimum(q, p / find_k_seq_rho(p, q, count)).sum().item()
         assert got >= 1 - (1 - kept) ** children - 1.01 * EPS
 
 
 def test_what_the_rule_accepts_is_the_overlap_of_p_and_the_chosen_ones_law():
     for seed in range(6):
         p, q = pair(4, seed)
-        law = plan_choice(p, q, torch.full((1, 1), 3.0, dtype=torch.float64)).distribution
+        law = plan_candidate_choice(p, q, torch.full((1, 1), 3.0, dtype=torch.float64)).distribution
         assert accepted(IID, p, q, 3) == pytest.approx(torch.minimum(p, law).sum().item())
 
 
 def test_bins_in_place_of_a_sort_cost_hardly_any_acceptance(monkeypatch):
     p, q = pair(3000, 1)
     count = torch.full((1, 1), 4.0, dtype=torch.float64)
-    whole = torch.minimum(p, plan_choice(p, q, count).distribution).sum()
+    whole = torch.minimum(p, plan_candidate_choice(p, q, count).distribution).sum()
     monkeypatch.setattr(optimal_rule, "POINTS", 1024)
-    binned = plan_choice(p, q, count).distribution
+    binned = plan_candidate_choice(p, q, count).distribution
     assert torch.minimum(p, binned).sum() > whole - 2e-4
     assert binned.sum().item() == pytest.approx(1, abs=1e-12)
 

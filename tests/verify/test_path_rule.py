@@ -169,7 +169,7 @@ DEPTH = 4
 
 
 def closed(tree, p):
-    return PathVerdict(*device_walk.verify_chain(tree, p))
+    return PathVerdict(*device_walk.verify_chain_by_blocks(tree, p))
 
 
 @pytest.mark.parametrize("law", ["iid", "without_replacement", "deterministic"])

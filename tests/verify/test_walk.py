@@ -12,35 +12,35 @@ from spec_bench.audit.decoders import EnumeratedDraws, enumerate_outcomes
 from spec_bench.core.draws import DrawRecorder, SeededSource
 from spec_bench.core.gumbel import compute_sibling_distributions
 from spec_bench.core.tree import Tree, TreeShape
-from spec_bench.core.warp import SamplingSettings, log_probs
+from spec_bench.core.warp import SamplingSettings, warped_log_probs
 from spec_bench.tree.dynamic import BestNodes, BestSlots, DynamicTree
 from spec_bench.tree.node_list import NodeList
 from spec_bench.tree.widths import IidPaths, StochasticBeam, WidthsPolicy
 from spec_bench.verify.base import rule
-from spec_bench.verify.by_position import walk_by_lookup, walk_by_position
+from spec_bench.verify.by_position import follow_target_tokens, follow_target_tokens_at_once
 from spec_bench.verify.children import list_children
 from spec_bench.verify.device_walk import walk_at_once
 from spec_bench.verify.path_rule import traversal, walk_by_path_rule
 from spec_bench.verify.rules import (
-    SharedMass,
+    SortedOverlapMass,
+    find_k_seq_rho,
     k_seq,
     naive,
     naive_closed_form,
-    optimal_rho,
     recursive_rejection,
 )
 from spec_bench.verify.simulated import (
     SimulatedAcceptance,
     TypicalAcceptance,
-    compute_acceptance,
     simulate,
+    solve_uniform_acceptance,
     walk_by_typicality,
 )
 from spec_bench.verify.walk import (
     ScoredTree,
     compute_draft_distribution,
-    find_copies,
-    list_candidates,
+    list_current_children,
+    mark_accepted_copies,
     walk_down,
 )
 from tests.said import naming
@@ -65,7 +65,7 @@ def test_recursive_rejection_uses_the_updated_draft_distribution():
 def test_rho_solves_its_equation_and_lies_between_one_and_k(children):
     generator = torch.Generator().manual_seed(0)
     p, q = torch.randn(2, 64, 10, generator=generator, dtype=torch.float64).mul(2).softmax(-1)
-    rho = optimal_rho(p, q, torch.full((64, 1), float(children), dtype=torch.float64), rounds=10)
+    rho = find_k_seq_rho(p, q, torch.full((64, 1), float(children), dtype=torch.float64), rounds=10)
     beta = torch.minimum(q, p / rho).sum(-1, keepdim=True)
     assert torch.allclose(1 - (1 - beta) ** children, rho * beta, atol=1e-9)
     assert ((rho >= 1) & (rho <= children)).all()
@@ -124,10 +124,10 @@ def test_children_stand_in_the_order_drawn_and_absent_ones_last():
     there = torch.tensor([[True, True, False, True]])
     # Below node 2: 3, 5 (absent) and 6, in this order; below node 1: 4.
     tree.add_level(torch.tensor([[3, 4, 5, 6]]), torch.tensor([1, 0, 1, 1]), there, None)
-    order, valid = list_candidates(tree, 1, torch.tensor([1]), None)
+    order, valid = list_current_children(tree, 1, torch.tensor([1]), None)
     assert order[valid].tolist() == [0, 3]  # places within the level
     assert valid.tolist() == [[True, True, False]]
-    order, valid = list_candidates(tree, 1, torch.tensor([0]), None)
+    order, valid = list_current_children(tree, 1, torch.tensor([0]), None)
     assert order[valid].tolist() == [1]
     assert valid.tolist() == [[True, False, False]]
 
@@ -146,7 +146,11 @@ def test_distinct_siblings_are_each_drawn_from_what_the_ones_before_them_left():
 
 @pytest.mark.parametrize(
     ("walk", "rule"),
-    [(walk_by_position, 2), (walk_by_lookup, 2), (walk_by_typicality, TypicalAcceptance(0.3, 0.5))],
+    [
+        (follow_target_tokens, 2),
+        (follow_target_tokens_at_once, 2),
+        (walk_by_typicality, TypicalAcceptance(0.3, 0.5)),
+    ],
 )
 def test_a_guess_that_is_not_there_is_never_hit(walk, rule):
     """Two rows go on with token 0, which the first guesses; the second has no guess."""
@@ -199,10 +203,14 @@ def test_copies_of_a_node_are_below_copies_of_its_parent_and_hold_its_token():
     there = torch.ones(1, 3).bool()
     tree.add_level(torch.tensor([[4, 4, 5]]), torch.tensor([0, 0, 0]), there, None)
     tree.add_level(torch.tensor([[6, 6, 6]]), torch.tensor([0, 1, 2]), there, None)
-    first = find_copies(tree, 0, None, torch.tensor([[4]]))
+    first = mark_accepted_copies(tree, 0, None, torch.tensor([[4]]))
     assert first.tolist() == [[True, True, False]]
-    assert find_copies(tree, 1, first, torch.tensor([[6]])).tolist() == [[True, True, False]]
-    assert find_copies(tree, 1, ~first, torch.tensor([[6]])).tolist() == [[False, False, True]]
+    assert mark_accepted_copies(tree, 1, first, torch.tensor([[6]])).tolist() == [
+        [True, True, False]
+    ]
+    assert mark_accepted_copies(tree, 1, ~first, torch.tensor([[6]])).tolist() == [
+        [False, False, True]
+    ]
 
 
 DOUBLE = SamplingSettings(probability_dtype="float64")
@@ -271,13 +279,13 @@ def leaves(verdict):
 def test_the_acceptance_of_a_block_efficiency_inverts_the_geometric_sum(depth):
     for acceptance in (0.0, 0.37, 0.9, 1.0):
         tau = sum(acceptance**level for level in range(depth + 1))
-        assert compute_acceptance(tau, depth) == pytest.approx(acceptance, abs=1e-12)
+        assert solve_uniform_acceptance(tau, depth) == pytest.approx(acceptance, abs=1e-12)
 
 
 @pytest.mark.parametrize(("tau", "depth"), [(0.9, 3), (4.1, 3), (1.0, 0)])
 def test_a_block_efficiency_that_no_acceptance_gives_is_refused(tau, depth):
     with pytest.raises(ValueError, match=f"depth {depth} has a block efficiency between 1 and"):
-        compute_acceptance(tau, depth)
+        solve_uniform_acceptance(tau, depth)
 
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.25, 0.8, 1.0])
@@ -350,7 +358,9 @@ def grown(policy, settings, drafts=1):
     tree = Tree(policy.shape, root, policy.siblings(settings), policy.parents)
     for _ in range(policy.shape.depth):
         nodes = tree.frontier.stop - tree.frontier.start
-        policy.grow_level(tree, log_probs(normal(nodes, drafts), settings), draws_of(*range(ROWS)))
+        policy.grow_level(
+            tree, warped_log_probs(normal(nodes, drafts), settings), draws_of(*range(ROWS))
+        )
     return tree, normal(tree.shape.size)
 
 
@@ -371,7 +381,10 @@ def paths_of(result, tree, merged=False):
 @pytest.mark.parametrize(
     ("policy", "rule", "walks"),
     [(policy, rule, (walk_down, walk_at_once)) for policy, rule in CASES.values()]
-    + [(policy, 6, (walk_by_position, walk_by_lookup)) for policy in FLAT.values()],
+    + [
+        (policy, 6, (follow_target_tokens, follow_target_tokens_at_once))
+        for policy in FLAT.values()
+    ],
 )
 def test_the_path_looked_up_is_the_path_walked(policy, rule, walks):
     tree, logits = grown(policy, warm())
@@ -448,4 +461,4 @@ def test_shared_mass_from_one_sort_is_its_definition():
     p, q = torch.randn((2, 6, 50), generator=generator, dtype=torch.float64).softmax(dim=-1)
     rho = 1 + 3 * torch.rand((6, 7), generator=generator, dtype=torch.float64)
     expected = torch.minimum(q.unsqueeze(1), p.unsqueeze(1) / rho.unsqueeze(2)).sum(dim=-1)
-    assert torch.allclose(SharedMass(p, q, p / q)(rho), expected, atol=1e-14)
+    assert torch.allclose(SortedOverlapMass(p, q, p / q)(rho), expected, atol=1e-14)

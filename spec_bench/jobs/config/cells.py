@@ -194,7 +194,7 @@ def make_cell(request: CellRequest, sampling: SamplingSettings) -> Cell:
     A drafter or verifier given by name replaces the decoder's, with the settings given, and the
     decoder is named after all of them, and after what it changes and the tree's shorthand omits.
     """
-    from spec_bench.decode.config import resolve_spec  # needs torch
+    from spec_bench.decode.config import apply_tree_shorthand  # needs torch
 
     decoder, spec, file, name = request
     drafter = decoder.get("drafter")
@@ -205,7 +205,7 @@ def make_cell(request: CellRequest, sampling: SamplingSettings) -> Cell:
         if isinstance(decoder.get(part), str):
             decoder[part] = {key: decoder[part]}
             file = {**file, part: decoder[part]} if file else file
-    cell = Cell.read(resolve_spec(decoder, None if spec is None else str(spec)), sampling)
+    cell = Cell.read(apply_tree_shorthand(decoder, None if spec is None else str(spec)), sampling)
     return cell.with_name(name or " ".join([cell.name, *_changes(cell, file)]))
 
 

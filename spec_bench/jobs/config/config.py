@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, PlainValidator
 
-from spec_bench.engine.architectures import longest_sequence
-from spec_bench.engine.model_spec import INTERSECTION, read_kept_tokens, refuse_unreadable
+from spec_bench.engine.architectures import get_max_sequence_length
+from spec_bench.engine.model_spec import INTERSECTION, read_output_ids, refuse_unreadable_weights
 from spec_bench.jobs.config.cells import CellRequest, parse_cells
 from spec_bench.jobs.config.model_files import model_path
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
@@ -193,11 +193,11 @@ def check_early(request: RunSettings, folders: Sequence[Path]) -> list[CellReque
     if request.engine.served:
         return []
     for name in models:
-        refuse_unreadable(name, _json(Path(name) / "config.json"))
+        refuse_unreadable_weights(name, _json(Path(name) / "config.json"))
     for name in filter(None, (pair.heads or {}).values()):
         _json(Path(name).expanduser() / "config.json")
     if pair.draft_vocabulary not in (None, INTERSECTION):
-        read_kept_tokens(pair.draft_vocabulary)
+        read_output_ids(pair.draft_vocabulary)
     limit = request.generation.get("max_new_tokens")
     positions = read_positions(models[0])
     if limit is not None and positions is not None and limit >= positions:
@@ -212,7 +212,7 @@ def read_positions(path: str) -> int | None:
     """Returns the longest sequence that a model folder's ``config.json`` states, if any."""
     config = _json(Path(path) / "config.json")
     try:
-        return longest_sequence(SimpleNamespace(**(config.get("text_config") or config)))
+        return get_max_sequence_length(SimpleNamespace(**(config.get("text_config") or config)))
     except (AttributeError, TypeError):
         return None
 

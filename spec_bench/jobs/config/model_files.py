@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 
 import spec_bench
-from spec_bench.engine.architectures import ARCHITECTURES, architecture
+from spec_bench.engine.architectures import ARCHITECTURES, read_random_architecture
 from spec_bench.engine.architectures import PREFIX as RANDOM
-from spec_bench.engine.model_spec import refuse_unreadable
+from spec_bench.engine.model_spec import refuse_unreadable_weights
 from spec_bench.system.errors import UsageError
 from spec_bench.system.file_digests import read_digest
 from spec_bench.system.files import digest
@@ -39,7 +39,7 @@ def model_path(name: str) -> str:
     converted, a path-like name is no folder, or ``random:NAME`` no architecture.
     """
     if name.startswith(RANDOM):
-        architecture(name)
+        read_random_architecture(name)
         return name
     if name.startswith(EMBEDDED):
         root = Path(spec_bench.__file__).resolve().parent / "embedded"
@@ -61,13 +61,13 @@ def model_path(name: str) -> str:
     if (file := find_gguf(path)) and not (path / "config.json").is_file():
         folder = get_converted_path(file)
         if not is_model(folder):
-            from spec_bench.engine.gguf_conversion import convert
+            from spec_bench.engine.gguf_conversion import convert_gguf_file
 
-            convert(file, folder)
+            convert_gguf_file(file, folder)
         return str(folder)
     if path.is_dir():
         if not (path / "config.json").is_file():
-            refuse_unreadable(name, {})
+            refuse_unreadable_weights(name, {})
             raise UsageError(f"model folder {name!r} holds no config.json")
         return str(path)
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
@@ -81,7 +81,7 @@ def fingerprint(name: str) -> str | None:
     """
     digest = hashlib.sha256()
     if name.startswith(RANDOM):
-        digest.update(json.dumps(architecture(name), sort_keys=True).encode())
+        digest.update(json.dumps(read_random_architecture(name), sort_keys=True).encode())
         return digest.hexdigest()[:12]
     folder = Path(model_path(name))
     if not folder.is_dir():
@@ -113,7 +113,7 @@ def read_digests(name: str, weights: bool = True) -> Digests:
     alone; none of a hub id, which its commit identifies. Raises ValueError: a file cannot be read.
     """
     if name.startswith(RANDOM):
-        return {"config.json": digest(architecture(name), 64)}
+        return {"config.json": digest(read_random_architecture(name), 64)}
     folder = Path(model_path(name))
     if not folder.is_dir():
         return {}
@@ -184,9 +184,9 @@ def read_stored_dtype(name: str, revision: str | None = None) -> str:
     """Returns the number format that a model's config states for its weights; float32 where it
     states none that is decoded with.
     """
-    from spec_bench.engine.loading import read_dtype
+    from spec_bench.engine.loading import read_dtype_name
 
-    dtype = read_dtype(model_path(name), revision)
+    dtype = read_dtype_name(model_path(name), revision)
     return dtype if dtype in BYTES else "float32"
 
 
@@ -223,10 +223,10 @@ def _size(path: str) -> ModelSize:
     """Returns the size of ``random:NAME`` or ``random:FOLDER``, from a model without storage."""
     import torch
 
-    from spec_bench.engine.loading import random_config, random_module
+    from spec_bench.engine.loading import make_random_module, random_config
 
     config = random_config(path)
-    module = random_module(path, torch.float16, "meta", 0)
+    module = make_random_module(path, torch.float16, "meta", 0)
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return ModelSize(

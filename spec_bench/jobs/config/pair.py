@@ -16,9 +16,9 @@ from spec_bench.engine.model_spec import (
     DEVICE,
     INTERSECTION,
     ModelSpec,
-    cuda_fault,
-    read_kept_tokens,
-    resolve_compile,
+    explain_cuda_fault,
+    read_output_ids,
+    resolve_compile_choice,
     sees_cuda,
 )
 from spec_bench.jobs.config.model_files import (
@@ -103,9 +103,9 @@ def resolve_device(engine: EngineSettings, target: str) -> EngineSettings:
     if device == AUTO:
         small = target.startswith(EMBEDDED)
         device = "cuda" if not small and sees_cuda() else "cpu"
-        if device == "cpu" and not small and (fault := cuda_fault()):
+        if device == "cpu" and not small and (fault := explain_cuda_fault()):
             _warn(fault)
-    compile: Any = resolve_compile(engine.compile, device)
+    compile: Any = resolve_compile_choice(engine.compile, device)
     return replace(engine, device=device, compile=compile)
 
 
@@ -195,7 +195,7 @@ class Pair:
         if (vocabulary := self.draft_vocabulary) is not None:
             by_name = isinstance(vocabulary, int) or vocabulary == INTERSECTION
             settings["draft_vocabulary"] = (
-                vocabulary if by_name else digest(read_kept_tokens(vocabulary))
+                vocabulary if by_name else digest(read_output_ids(vocabulary))
             )
         if self.chat_template is not None:
             settings["chat_template"] = self.chat_template

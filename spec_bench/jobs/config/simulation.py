@@ -74,7 +74,7 @@ def simulate_cell(
     """
     from spec_bench.tree.base import GrownTree  # these need torch
     from spec_bench.verify.base import NodeVerifier
-    from spec_bench.verify.simulated import compute_acceptance
+    from spec_bench.verify.simulated import solve_uniform_acceptance
 
     tree = cell.config.tree
     if not isinstance(tree, GrownTree):
@@ -82,7 +82,7 @@ def simulate_cell(
     if cell.config.verifier.name == _RULE:
         raise UsageError(f"{cell.title} states its own acceptance; simulate must be null")
     if acceptance is None:
-        acceptance = compute_acceptance(block_efficiency, tree.shape.depth)
+        acceptance = solve_uniform_acceptance(block_efficiency, tree.shape.depth)
     rule = {"rule": _RULE, "acceptance": acceptance}
     if isinstance(cell.config.verifier, NodeVerifier):
         rule["computed"] = cell.settings["verifier"]

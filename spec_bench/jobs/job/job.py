@@ -69,7 +69,7 @@ def run_job(settings: JobSettings, says: StateCallback = lambda state: None) -> 
             ]
             if pending:
                 _run_cells(settings, runs, pending, stack)
-            processes.barrier()
+            processes.wait_for_processes()
             results = [cell_run.store.result() for cell_run in runs]
             shared_runs = [
                 cell_run for cell_run in runs if cell_run.shared and not cell_run.store.result()
@@ -83,14 +83,14 @@ def _open_cells(settings: JobSettings, stack: ExitStack, says: StateCallback) ->
     """The job's cells with their stores locked, always in the same order against deadlock. The
     baseline of several cells waits for no other job: it is timed here in any case.
     """
-    is_first = processes.rank() == 0
+    is_first = processes.process_rank() == 0
     runs = []
     for cell in settings.cells:
         kind = CellStore if is_first else ReadOnlyCellStore
         store = kind(settings.results, settings.run_id(cell), settings.user_code_digest)
         runs.append(CellRun(cell, store, PeakMemoryMonitor(settings.device)))
     for cell_run in sorted(runs, key=lambda cell_run: cell_run.run_id):
-        alone = cell_run.cell.name != BASELINE or len(runs) == 1 or processes.count() > 1
+        alone = cell_run.cell.name != BASELINE or len(runs) == 1 or processes.count_processes() > 1
         free = cell_run.store.lock(wait=False)
         if alone and not free:
             says("waiting")
@@ -107,7 +107,7 @@ def _open_cells(settings: JobSettings, stack: ExitStack, says: StateCallback) ->
         else:
             cell_run.models = cell_run.store.hold_models(settings.read_models(cell_run.cell))
             cell_run.done = cell_run.store.repair()
-    processes.barrier()  # none reads before bad files are set aside
+    processes.wait_for_processes()  # none reads before bad files are set aside
     for cell_run in runs:
         if not is_first:
             cell_run.done = cell_run.store.load_repeats()
@@ -126,7 +126,7 @@ def _run_cells(
     pending: list[CellRun],
     stack: ExitStack,
 ) -> None:
-    is_first = processes.rank() == 0
+    is_first = processes.process_rank() == 0
     shows_progress = settings.asked.sink.progress and is_first
     energy_metering = stack.enter_context(EnergyMetering(settings))
     job_machine = stack.enter_context(MachineMonitor(settings.device, gpu_ordinals(settings)))
@@ -141,7 +141,7 @@ def _run_cells(
     session = Session(settings, runs, pending, prompts, energy_metering, job_machine)
     if is_first:
         copy_shorter_cells(settings, runs, prompts)
-    processes.barrier()
+    processes.wait_for_processes()
     for cell_run in () if is_first else runs:
         cell_run.done = cell_run.store.load_repeats()
     for cell_run in runs if is_first else ():
@@ -160,7 +160,7 @@ def _run_cells(
             raise UsageError(
                 f"{cell_run.cell.title}: its models' files changed while they were loaded"
             )
-    processes.barrier()  # none writes before all have read
+    processes.wait_for_processes()  # none writes before all have read
     prepare_end = perf_counter()
     try:
         look_at_plain(session)

@@ -369,7 +369,7 @@ def roofline_columns(
         )
         for generation in generations
     )
-    at_once = max(1, processes.count())
+    at_once = max(1, processes.count_processes())
     columns: dict[str, Any] = {"moved_bytes": round(moved_bytes / calls)}
     if (bandwidth := measure_bytes_per_s(loaded_models[0].module)) is not None:
         columns["bandwidth_bytes_per_s"] = round(bandwidth * at_once)

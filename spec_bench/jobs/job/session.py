@@ -167,7 +167,7 @@ class Session:
             if unpaired_keys := find_unpaired(cell_run.done, self.against):
                 for repeat, prompt_id in unpaired_keys:
                     del cell_run.done[repeat][prompt_id]
-                if processes.rank() == 0:
+                if processes.process_rank() == 0:
                     cell_folder.rewrite_generations(
                         cell_run.store.folder / files.GENERATIONS,
                         [
@@ -257,7 +257,7 @@ def decode_interleaved(session: Session, runs: Sequence[CellRun]) -> None:
         for repeat in repeats
         for cell_run in runs
     )
-    shows_progress = session.settings.asked.sink.progress and processes.rank() == 0
+    shows_progress = session.settings.asked.sink.progress and processes.process_rank() == 0
     answer_count = sum(len(answers) for cell_run in runs for answers in cell_run.done.values())
     if answer_count:
         log.info(

@@ -181,7 +181,7 @@ def publish_state(results: Path, name: str, sweep: Sweep | None) -> Iterator[Run
     ``sweep``, or not.
     """
     number = sweep_index()
-    if number is None or processes.rank():
+    if number is None or processes.process_rank():
         yield RunningJob()
         return
     with SweepNotes(results, name).track(number, HydraConfig.get().overrides.task) as running:

@@ -21,20 +21,20 @@ from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.loading import (
     ModelSpec,
     TokenIds,
-    common_tokenizer,
+    choose_common_tokenizer,
     load_model,
     load_tokenizer_once,
-    read_ends,
+    read_end_ids,
     set_answer_ends,
 )
 from spec_bench.engine.mapped_model import (
-    MappedModel,
+    VocabularyMappedModel,
     map_draft_vocabulary,
-    read_ids,
-    vocabulary_map_of_tokenizers,
+    map_tokenizers,
+    read_known_ids,
 )
 from spec_bench.engine.model import LanguageModel
-from spec_bench.engine.model_spec import INTERSECTION, read_kept_tokens
+from spec_bench.engine.model_spec import INTERSECTION, read_output_ids
 from spec_bench.engine.products import dense_weight
 from spec_bench.jobs.config.model_files import get_mark, model_path
 from spec_bench.jobs.config.pair import Pair
@@ -64,7 +64,7 @@ def load_models(pair: Pair, tokens: int) -> list[LanguageModel]:
     token_counts = [
         model.embedded
         for model, spec in zip(models, pair.specs, strict=True)
-        if model is models[0] or not (is_intersection or read_ids(Path(spec.path)))
+        if model is models[0] or not (is_intersection or read_known_ids(Path(spec.path)))
     ]
     count = min(tokens, *token_counts)
     drafts = zip(models[1:], pair.specs[1:], pair.get_marks(weights=False)[1:], strict=True)
@@ -102,11 +102,11 @@ def _draft(
                 target.path, target.revision, pair.get_marks(weights=False)[0]
             )
             theirs = load_tokenizer_once(spec.path, spec.revision, mark)
-            vocabulary = vocabulary_map_of_tokenizers(ours, theirs, count)
+            vocabulary = map_tokenizers(ours, theirs, count)
             log.info("%s proposes %d of the target's tokens", spec.path, vocabulary.shared)
-            _mapped_drafts[key] = MappedModel(model, vocabulary, count)
+            _mapped_drafts[key] = VocabularyMappedModel(model, vocabulary, count)
         else:
-            kept_ids = None if spec.outputs is None else read_kept_tokens(spec.outputs)
+            kept_ids = None if spec.outputs is None else read_output_ids(spec.outputs)
             _mapped_drafts[key] = map_draft_vocabulary(model, spec.path, count, kept_ids)
     return _mapped_drafts[key]
 
@@ -125,7 +125,7 @@ def load_pair_heads(pair: Pair, kind: str | None, target: LanguageModel) -> Draf
         heads = load_heads(path, target.device, dtype, pair.head_commits.get(kind))
         if vocabulary is not None:
             output_weight = dense_weight(target.module.get_output_embeddings())  # type: ignore[attr-defined]
-            cut_output_layers(heads, read_kept_tokens(vocabulary), output_weight)
+            cut_output_layers(heads, read_output_ids(vocabulary), output_weight)
         _heads[key] = heads
     return _heads[key]
 
@@ -152,13 +152,13 @@ def load_pair_tokenizer(pair: Pair) -> tuple[Any, int]:
     places = [
         (spec.path, spec.revision, mark)
         for spec, mark in zip(pair.specs, pair.get_marks(weights=False), strict=True)
-        if spec is pair.specs[0] or not read_ids(Path(spec.path))
+        if spec is pair.specs[0] or not read_known_ids(Path(spec.path))
     ]
     if pair.tokenizer is not None:
         places = [(pair.tokenizer, None, get_mark(pair.tokenizer, None))]
     if pair.draft_vocabulary == INTERSECTION:
         places = places[:1]
-    tokenizer, tokens = common_tokenizer([load_tokenizer_once(*place) for place in places])
+    tokenizer, tokens = choose_common_tokenizer([load_tokenizer_once(*place) for place in places])
     return configure_tokenizer(tokenizer, pair), tokens
 
 
@@ -167,7 +167,7 @@ def configure_tokenizer(tokenizer: Any, pair: Pair) -> Any:
     if isinstance(tokenizer, TokenIds):
         return tokenizer
     target = pair.specs[0]
-    tokenizer_copy = set_answer_ends(copy(tokenizer), read_ends(target.path, target.revision))
+    tokenizer_copy = set_answer_ends(copy(tokenizer), read_end_ids(target.path, target.revision))
     if pair.chat_template is not None:
         tokenizer_copy.chat_template = pair.chat_template
     if pair.template_arguments:

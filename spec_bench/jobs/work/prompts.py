@@ -399,10 +399,10 @@ def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> dict[
 
 def _length(spec: ModelSpec) -> int | None:
     """Returns a model's longest sequence; None if it has no limit or its config cannot be read."""
-    from spec_bench.engine.architectures import longest_sequence
+    from spec_bench.engine.architectures import get_max_sequence_length
     from spec_bench.engine.loading import load_config
 
     try:
-        return longest_sequence(load_config(spec.path, spec.revision).get_text_config())
+        return get_max_sequence_length(load_config(spec.path, spec.revision).get_text_config())
     except Exception:  # whatever it is, loading the model hits it again and says so
         return None
