@@ -74,10 +74,6 @@ def load_command(
         gc.freeze()
     finally:
         gc.enable()
-    if "mixed_models" in options:
-        from spec_bench.report.data.rows import MODELS_APART
-
-        MODELS_APART.set(options.mixed_models)
     if command.startswith(_READERS):  # collecting garbage would be a sixth of their time, in vain
         gc.set_threshold(100_000, 50)
     return function, options

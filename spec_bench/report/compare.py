@@ -47,14 +47,14 @@ METHOD = (
 )
 
 
-def compare_two_cells(path: Path, names: str) -> list[Check]:
+def compare_two_cells(path: Path, names: str, mixed_models: bool = False) -> list[Check]:
     """Sets one cell against another of the same results, each written as ``sd:3``: on each task
     tokens/s, tokens a call and the score, paired by prompt. Raises ValueError: no task has both.
     """
     requests = [spec_text.strip().partition(":") for spec_text in names.split(",")]
     if len(requests) != 2:
         raise UsageError(f"--cells takes two, such as sd:3,rsd_s:4x3, got {names!r}")
-    side_read = read_comparison_side(path)
+    side_read = read_comparison_side(path, mixed_models=mixed_models)
     ask = ClaimQuery(select_evidence_rows(side_read.rows), side_read.records).of()
     first_cells, second = (
         cells(name, **({"spec": spec} if spec else {})) for name, _, spec in requests
@@ -151,11 +151,13 @@ def main(options: Namespace) -> int:
     if (options.after is None) is (options.cells is None):
         raise UsageError("compare takes a second folder, or --cells A,B of one")
     if options.cells:
-        checks = compare_two_cells(options.before, options.cells)
+        checks = compare_two_cells(options.before, options.cells, options.mixed_models)
         Console(highlight=False).print(checks_table(checks))
         is_open = any(check.verdict == _NOT_JUDGED for check in checks)
         return 2 * (is_open and not options.allow_empty)
-    comparison = compare_results(options.before, options.after, options.alpha, options.margin)
+    comparison = compare_results(
+        options.before, options.after, options.alpha, options.margin, options.mixed_models
+    )
     text = format_comparison_markdown(comparison)
     console = Console()
     if console.is_terminal:

@@ -178,6 +178,7 @@ def compare_results(
     after: Path,
     alpha: float = ALPHA,
     margin: float = MARGIN,
+    mixed_models: bool = False,
 ) -> ResultsComparison:
     """Sets one results folder or table against another.
 
@@ -189,7 +190,10 @@ def compare_results(
         if not bound < share < 1:
             raise UsageError(f"{name} is {share}, not a share below 1")
     numbers = (*_COMPARED_COLUMNS, RATE)
-    sides = read_comparison_side(before, numbers), read_comparison_side(after, numbers)
+    sides = (
+        read_comparison_side(before, numbers, mixed_models),
+        read_comparison_side(after, numbers, mixed_models),
+    )
     pairs, alone = match_cells(sides, (before, after))
     has_failed = [[str(row["status"]) == "failed" for row in match.rows] for match in pairs]
     failures = [m for m, failed in zip(pairs, has_failed, strict=True) if failed == [False, True]]
@@ -244,7 +248,9 @@ def _judge_without_interval(change: NumberChange) -> NumberChange:
     return replace(change, verdict="regression", why=f"{change.why}, but less than half")
 
 
-def read_comparison_side(path: Path, only: Sequence[str] = ()) -> PageCells:
+def read_comparison_side(
+    path: Path, only: Sequence[str] = (), mixed_models: bool = False
+) -> PageCells:
     """Returns a side from a ``results.csv``, the folder that holds one, or a results folder with
     several, of measured numbers ``only`` some. Raises ValueError: there are no rows there.
     """
@@ -256,7 +262,7 @@ def read_comparison_side(path: Path, only: Sequence[str] = ()) -> PageCells:
         raise UsageError(f"{str(path)!r}: answer files are read by spec-bench report answers first")
     if not any(path_tried.stat().st_size for path_tried in tables):
         raise UsageError(f"no {files.RESULTS} in {str(path)!r} or in the folders below it")
-    return read_page_cells(tables, None, only)
+    return read_page_cells(tables, None, only, mixed_models)
 
 
 def match_cells(

@@ -43,14 +43,14 @@ _OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the
 _MAX_ROWS = 400  # rows of a task's table: a search has thousands
 
 
-def write_results_report(results: Path, folder: Path) -> None:
+def write_results_report(results: Path, folder: Path, mixed_models: bool = False) -> None:
     """Writes the table with the checks, draws the figure, prints the answers. Raises ValueError:
     there is no such file, it has no rows, or the records beside it were altered.
     """
     from spec_bench.report.figures.sweep import save_sweep_picture  # matplotlib is slow to load
 
     records = RecordReader(results)
-    rows = pool_seeds(refuse_or_separate_models(read_results(results)), records)
+    rows = pool_seeds(refuse_or_separate_models(read_results(results, mixed_models)), records)
     groups = group_rows(rows)
     answers = [line.sentence for line in make_headlines(groups)]
     answer_lines = "".join(f"- {escape_markdown(answer)}\n" for answer in answers)

@@ -105,7 +105,8 @@ def publish_wandb_report(options: Namespace) -> None:
     if not tables:
         print(f"below {str(results)!r} is nothing of project {project!r}: panels without tables")
     settings = {"project": project, "title": f"spec_bench: {options.task or project}"}
-    settings |= {"blocks": [*iter_report_blocks(wr, tables, options.task)], "width": "fluid"}
+    blocks = iter_report_blocks(wr, tables, options.task, options.mixed_models)
+    settings |= {"blocks": [*blocks], "width": "fluid"}
     if options.dry_run:
         report: Any = wr.Report(entity=entity or "", **settings)
         spec = report._to_model().spec
@@ -119,12 +120,14 @@ def publish_wandb_report(options: Namespace) -> None:
         print(f"report: {report.url}")
 
 
-def iter_report_blocks(wr: Any, tables: Sequence[Path], task: str = "") -> Iterator[Any]:
+def iter_report_blocks(
+    wr: Any, tables: Sequence[Path], task: str = "", mixed_models: bool = False
+) -> Iterator[Any]:
     """Yields the report of one task, or ("") of all, top to bottom: panels and a table of each pair
     and task; of each experiment its paper's tables and the checks; all rows; the prompts one by
     one. Without a results file all runs are in the same panels.
     """
-    cells = read_page_cells(tables) if tables else None
+    cells = read_page_cells(tables, mixed_models=mixed_models) if tables else None
     rows = cells.rows if cells else pd.DataFrame(columns=["task", "file"])
     rows = rows[rows.task == task] if task else rows
     groups = group_rows(drop_duplicate_cells(rows)) if len(rows) else []

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from spec_bench.report.data.rows import read_results, refuse_or_separate_models
 from spec_bench.settings.arguments import COMMANDS, list_options, make_parser
 from tests.commands import report as main
 from tests.report.rows import row, write
@@ -177,6 +178,16 @@ def test_two_models_under_one_name_are_refused_unless_they_are_asked_for(tmp_pat
     assert main(["page", "day2", "--results", results]) == 0
     assert main(["table", table, "--pair", "llama2_7b", "--results", results]) == 2
     assert "--mixed-models" in capsys.readouterr().err
+
+
+def test_models_are_told_apart_in_the_rows_that_are_read_so_and_in_no_others(tmp_path):
+    models = ("1a1a1a1a1a", "3c3c3c3c3c")
+    cells = [row("sd", "3", target_digest=model, run_id=model) for model in models]
+    file = write(tmp_path, "both", *cells) / "both" / "results.csv"
+    mixed, plain = read_results(file, mixed_models=True), read_results(file)
+    assert refuse_or_separate_models(mixed).pair.nunique() == 2
+    with pytest.raises(ValueError, match="--mixed-models"):
+        refuse_or_separate_models(plain)
 
 
 @pytest.mark.parametrize(("name", "other"), [("target", "my/big"), ("draft", "my/small")])

@@ -83,13 +83,15 @@ def write_plain_report(options: Namespace) -> None:
         Experiment(results_folder(options.file), options.file.resolve().parent.name).rebuild(
             wait_s=1
         )
-    write_results_report(options.file, options.out or options.file.parent)
+    write_results_report(options.file, options.out or options.file.parent, options.mixed_models)
 
 
 def print_or_write_table(options: Namespace) -> None:
     """Prints or writes a paper's table."""
     item = find_table(options.name)
-    cells = MeasuredRows.read_below(options.results, protocol=options.protocol)
+    cells = MeasuredRows.read_below(
+        options.results, protocol=options.protocol, mixed_models=options.mixed_models
+    )
     sheets = build_tables_by_setting(item, cells, options.pair)
     screen = sys.stdout.isatty() and options.out is None and options.format == "markdown"
     if names := options.columns or sheets[0].metrics[0] * screen:
@@ -119,7 +121,7 @@ def print_paper_items(options: Namespace) -> None:
     papers = (
         [load_paper(options.paper.partition("/")[0])] if options.paper else load_readable_papers()
     )
-    cells = MeasuredRows.read_below(options.results)
+    cells = MeasuredRows.read_below(options.results, mixed_models=options.mixed_models)
     if options.pair and papers[0].items[0].recipes:
         refuse_unknown_pair(papers[0].items[0], options.pair, cells)
     print("\n".join(format_paper_progress(paper, cells, options.pair) for paper in papers), end="")
@@ -131,7 +133,9 @@ def draw_paper_figure(options: Namespace) -> None:
     from spec_bench.report.figures.cells import list_recipe_commands
 
     item = find_figure(options.name)
-    cells = MeasuredRows.read_below(options.results, item.experiments)
+    cells = MeasuredRows.read_below(
+        options.results, item.experiments, mixed_models=options.mixed_models
+    )
     if options.pair and item.recipes:
         refuse_unknown_pair(item, options.pair, cells)
     folder = options.out or join_path_inside(options.results, "figures")
@@ -158,7 +162,9 @@ def print_paper_checks(options: Namespace) -> None:
     paper = load_paper(options.paper)
     records = RecordReader(None if options.printed else options.results)
     rows = (
-        read_printed_rows(paper) if options.printed else read_rows(results_files(options.results))
+        read_printed_rows(paper)
+        if options.printed
+        else read_rows(results_files(options.results), options.mixed_models)
     )
     if rows.empty:
         commands = " or ".join(dict.fromkeys(r for item in paper.items for r in item.recipes))
@@ -174,7 +180,7 @@ def write_page(options: Namespace) -> None:
 
     file = find_results_file(options.name, options.results)
     path = options.out or file.parent / "page.html"
-    write_text(path, build_page(file, options.results, options.pair))
+    write_text(path, build_page(file, options.results, options.pair, options.mixed_models))
     print(f"page: {path}")
 
 
@@ -192,7 +198,7 @@ def write_all_reports(options: Namespace) -> None:
     failures = []
     for file in _find_and_rebuild_results(options, direct):
         try:
-            _write_experiment_files(file, results)
+            _write_experiment_files(file, results, options.mixed_models)
         except UsageError as error:
             failures.append(f"{file}: {error}")
     write_text(results / "index.html", build_index_page(results))
@@ -201,7 +207,7 @@ def write_all_reports(options: Namespace) -> None:
         raise UsageError("\n".join(failures))
 
 
-def _write_experiment_files(file: Path, results: Path) -> None:
+def _write_experiment_files(file: Path, results: Path, mixed_models: bool) -> None:
     from spec_bench.report.page.build import build_page, find_paper_of_experiment
 
     folder = file.parent
@@ -209,9 +215,9 @@ def _write_experiment_files(file: Path, results: Path) -> None:
         join_path_inside(folder, name) for name in ("tables", "figures")
     )
     paths = [file.parent / "page.html"]
-    write_text(paths[0], build_page(file, results))
+    write_text(paths[0], build_page(file, results, mixed_models=mixed_models))
     (paper, items) = find_paper_of_experiment(folder.name)
-    cells = MeasuredRows(read_rows([file]), results)
+    cells = MeasuredRows(read_rows([file], mixed_models), results)
     tables = build_page_tables(items, cells)
     for table, stem in zip(tables, list_file_stems(tables), strict=True):
         for suffix, form in _TABLES.items():
@@ -299,4 +305,5 @@ def draw_and_print_throughput(options: Namespace) -> None:
     """Prints tokens/s by requests under way, and where drafting stops paying."""
     from spec_bench.report.figures.throughput import draw_and_format_throughput
 
-    print(draw_and_format_throughput(find_results_file(options.name, options.results)), end="")
+    file = find_results_file(options.name, options.results)
+    print(draw_and_format_throughput(file, options.mixed_models), end="")

@@ -9,7 +9,6 @@ import functools
 import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -54,7 +53,7 @@ from spec_bench.vocabulary.spec import parse
 Row = Mapping[str, Any]
 """A results file's row by column; reading one is about 100 times faster than reading a Series."""
 
-MODELS_APART = ContextVar("MODELS_APART", default=False)  # whether names of several are told apart
+MIXED = "mixed_models"  # a column: whether models under one name are told apart, or refused
 OTHER_SESSION = "other_session"  # a column: what to say of a row of a later session, or ""
 BESIDE = "plain_beside"  # a column: the rate of plain decoding in a row's own session
 SERVER = "server"  # the device of rows that a server decoded
@@ -63,7 +62,7 @@ _NEEDED_COLUMNS = ("pair", "task", "decoder", "spec", "status", "run_id")
 _OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")  # and apart
 
 
-def read_rows(paths: Iterable[Path]) -> pd.DataFrame:
+def read_rows(paths: Iterable[Path], mixed_models: bool = False) -> pd.DataFrame:
     """Returns one row per cell of some results files; an empty frame where there is none.
 
     Beside the files' columns each has ``experiment``, the folder of its file, and ``file``, its
@@ -73,15 +72,16 @@ def read_rows(paths: Iterable[Path]) -> pd.DataFrame:
         path for path in paths if path.stat().st_size or not _read_stored_rows(path).empty
     )
     frames = [
-        read_results(path).assign(experiment=path.parent.name, file=str(path))
+        read_results(path, mixed_models).assign(experiment=path.parent.name, file=str(path))
         for path in nonempty_paths
     ]
     return compact_columns(pd.concat(frames, ignore_index=True)) if frames else pd.DataFrame()
 
 
-def read_results(path: Path) -> pd.DataFrame:
+def read_results(path: Path, mixed_models: bool = False) -> pd.DataFrame:
     """The rows of one results file with those of cells that have ended since it was written, and
-    those that a search screened for it. Raises UsageError: there is no such file, or no rows.
+    those that a search screened for it; ``mixed_models`` under one name will be told apart. Raises
+    UsageError: there is no such file, or no rows.
     """
     rows = _read_stored_rows(path)
     if rows.empty:
@@ -100,12 +100,12 @@ def read_results(path: Path) -> pd.DataFrame:
         for part in rows.groupby(keys, sort=False, dropna=False).indices.values():
             session_marks[part] = list_session_notes([cells[n] for n in part])
         rows[BESIDE] = rows.token_rate / rows.speedup
-    return rows.assign(**{OTHER_SESSION: session_marks})
+    return rows.assign(**{OTHER_SESSION: session_marks, MIXED: mixed_models})
 
 
 def refuse_or_separate_models(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns rows in which every pair has one target, every draft of it is one model, and every
-    decoder that drafts with a model has one draft; with ``MODELS_APART`` models of one name are
+    decoder that drafts with a model has one draft; in ``MIXED`` rows models of one name are
     named apart. A model is known by the digest of its files, or by its name. Raises ValueError:
     otherwise, a pair has several.
     """
@@ -128,7 +128,7 @@ def refuse_or_separate_models(rows: pd.DataFrame) -> pd.DataFrame:
             if part.nunique() < 2:
                 continue
             spellings = rows[model][part.index].unique()
-            if not MODELS_APART.get():
+            if not _are_mixed(rows):
                 spelled = part.unique() if len(spellings) == 1 else spellings
                 raise UsageError(
                     f"{' '.join(map(str, key))} has several models under one name: {model} "
@@ -138,6 +138,10 @@ def refuse_or_separate_models(rows: pd.DataFrame) -> pd.DataFrame:
                 rows = rows.copy()
                 rows.loc[part.index, keys[-1]] = part.radd(rows[keys[-1]] + " ")
     return rows
+
+
+def _are_mixed(rows: pd.DataFrame) -> bool:
+    return MIXED in rows and bool(rows[MIXED].any())
 
 
 def _mask_draft_models(rows: pd.DataFrame) -> pd.Series:
@@ -502,7 +506,7 @@ def split_by_settings(
     texts = {
         setting: rows[setting.name].map(partial(format_setting, setting)) for setting in columns
     }
-    if MODELS_APART.get() and "draft" in rows:
+    if _are_mixed(rows) and "draft" in rows:
         draft = replace(column("draft"), apart="pair")
         columns.append(draft)
         texts[draft] = rows.draft.map(partial(format_setting, draft)).where(

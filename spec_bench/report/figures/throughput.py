@@ -79,13 +79,13 @@ def describe_crossing(points: Sequence[Sequence[float]]) -> str:
     return f"pays at none of {counts} requests together"
 
 
-def draw_and_format_throughput(file: Path) -> str:
+def draw_and_format_throughput(file: Path, mixed_models: bool = False) -> str:
     """Returns a file's table as text, its figure drawn beside it. Raises ValueError: no times."""
     from rich.console import Console
     from rich.table import Table
 
     lines = split_throughput_lines(
-        pool_seeds(refuse_or_separate_models(read_results(file)), RecordReader(file))
+        pool_seeds(refuse_or_separate_models(read_results(file, mixed_models)), RecordReader(file))
     )
     console = Console(width=160)
     with console.capture() as capture:

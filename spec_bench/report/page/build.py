@@ -108,6 +108,7 @@ def read_page_cells(
     tables: Sequence[Path],
     pair: str | None = None,
     only: Sequence[str] = (),
+    mixed_models: bool = False,
 ) -> PageCells:
     """Reads results files and what lies beside them; of one pair or (None) of all, with ``only``
     some of the measured numbers that have intervals, or all. Raises ValueError: a file has no rows,
@@ -117,7 +118,7 @@ def read_page_cells(
     dropped_names = [
         n for c in measured_columns if c.interval and c.name not in only for n in c.names
     ]
-    rows = read_rows(tables).drop(columns=dropped_names, errors="ignore")
+    rows = read_rows(tables, mixed_models).drop(columns=dropped_names, errors="ignore")
     if rows.empty:
         raise UsageError(f"{str(tables[0])!r} has no rows")
     rows = refuse_or_separate_models(rows)
@@ -275,12 +276,14 @@ def find_paper_of_experiment(experiment: str) -> tuple[Paper | None, list[Item]]
     return paper, [item for item in paper.items if experiment in item.experiments]
 
 
-def build_page(file: Path, results: Path = RESULTS, pair: str | None = None) -> str:
+def build_page(
+    file: Path, results: Path = RESULTS, pair: str | None = None, mixed_models: bool = False
+) -> str:
     """Reads a results file, checks and draws: an experiment's whole page, of one pair's rows or all
     (None). Commands name the results folder where it is not the default. Raises ValueError: the
     file has no rows, or none of the pair.
     """
-    cells = read_page_cells([file], pair)
+    cells = read_page_cells([file], pair, mixed_models=mixed_models)
     paper = find_paper_of_experiment(file.parent.name)[0]
     rows = cells.rows
     groups = group_rows(cells.rows)

@@ -20,7 +20,6 @@ import pandas as pd
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.differences import read_task_config
 from spec_bench.report.data.rows import (
-    MODELS_APART,
     Row,
     get_number,
     get_protocol,
@@ -73,18 +72,21 @@ class MeasuredRows:
 
     @classmethod
     def read_below(
-        cls, folder: Path, experiments: Collection[str] = (), protocol: str | None = None
+        cls,
+        folder: Path,
+        experiments: Collection[str] = (),
+        protocol: str | None = None,
+        mixed_models: bool = False,
     ) -> MeasuredRows:
         """Returns all results files below a results folder, or those of experiments if there; of a
         protocol, if asked, its rows alone.
         """
         paths = files.results_files(folder)
-        rows = read_rows([path for path in paths if path.parent.name in experiments] or paths)
+        paths = [path for path in paths if path.parent.name in experiments] or paths
+        rows = read_rows(paths, mixed_models)
         if protocol:
             rows = rows[[get_protocol(row) == protocol for row in to_rows(rows)]]
-        return cls(
-            refuse_or_separate_models(rows) if MODELS_APART.get() else rows, folder, protocol
-        )
+        return cls(refuse_or_separate_models(rows) if mixed_models else rows, folder, protocol)
 
     def list_pairs(self, tasks: Collection[str] = ()) -> list[str]:
         """Names of the pairs that have rows, of these tasks."""
