@@ -377,7 +377,7 @@ def check(task: str, asked: argparse.Namespace, tally: Tally) -> tuple[bool, str
     load_models(own.pair, load_pair_tokenizer(own.pair)[1])  # loaded once, before anything is timed
     searched = remembered(asked, f"{task} recommended", lambda: _search(own, task, tally))
     job = settings(task, asked, "name=grid", f"repeats={REPEATS}")
-    full = replace(job, examples=tuple(job.task.examples(grid)), fresh=(), stage="")
+    full = replace(job, examples=tuple(job.task.read_examples(grid)), fresh=(), stage="")
     with tally.of(f"{task} grid"):
         rows = run_stages(full)
     fastest = best_of(rows)
@@ -385,7 +385,7 @@ def check(task: str, asked: argparse.Namespace, tally: Tally) -> tuple[bool, str
     cells = {f"{cell.name}:{cell.spec}": cell for cell in job.cells}
     plainly = f"{BASELINE}:-"  # which may be what is recommended
     wanted = [cells[name] for name in dict.fromkeys([plainly, *names]) if name in cells]
-    unseen = tuple(job.task.examples(last, max(grid, few + fresh)))
+    unseen = tuple(job.task.read_examples(last, max(grid, few + fresh)))
     asked = replace(full.asked, name="duel")
     duel = replace(full, asked=asked, cells=tuple(wanted), examples=unseen)
     by_name = {_named(row): row for row in run_stages(duel)}

@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import Request
 from spec_bench.server.decoder import RequestOptions, ServedDecoder
-from spec_bench.server.endpoint import Server
+from spec_bench.server.endpoint import ServerClient
 from spec_bench.system.files import write_text
 
 KEY = "sk-live-4fQ9zT7mXw2Lr8Vd1Bn6"
@@ -434,7 +434,7 @@ def make_certificates(folder: Path) -> None:
 def ask(url: str, fault: Fault) -> tuple[str, Any]:
     """Asks once; ``answered`` with tokens and calls, or ``refused`` with the line."""
     kind = "llama_cpp" if fault.kind == "llama_cpp" else "openai"
-    server = Server(
+    server = ServerClient(
         url, "target", KEY, ids=fault.kind != "text", kind=kind, timeout_s=1.0, answer_s=LONG_S,
         attempts=1,
     )  # fmt: skip

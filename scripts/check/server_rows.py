@@ -8,8 +8,8 @@ from typing import Any
 import spec_bench
 from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation
-from spec_bench.server.endpoint import Server
-from spec_bench.server.stream import Counters, parse_counters
+from spec_bench.server.endpoint import ServerClient
+from spec_bench.server.stream import Counters, parse_prometheus_counters
 from spec_bench.system import files
 
 OURS = {  # what the same thing is called here
@@ -67,19 +67,19 @@ def served_rows(
         ours: our rows.
     """
     lines = []
-    server = Server(url, plan.model)
+    server = ServerClient(url, plan.model)
     for task in plan.tasks:
         for batch in plan.batches:
             told = [f"server.url={url}", f"server.model={plan.model}", f"server.decoder={name}"]
             if name != "ar":
                 told.append(f"server.baseline_url={plain}")
-            before = parse_counters(server.read("metrics") or "")
+            before = parse_prometheus_counters(server.read("metrics") or "")
             rows = spec_bench.run(
                 *plan.overrides(task, "served"),
                 *("engine=server", f"engine.batch_size={batch}", "warmup=0", *told),
                 columns="all",
             ).to_dict("records")
-            after = parse_counters(server.read("metrics") or "")
+            after = parse_prometheus_counters(server.read("metrics") or "")
             row = next(row for row in rows if row["decoder"] == name)
             own = ours[task, name]
             lines.append(_line(plan, row, own, _by_counters(before, after, batch)))

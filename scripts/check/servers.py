@@ -28,7 +28,7 @@ from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
 from spec_bench.jobs.job.job import read_server_version
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.serve.command import PLAIN, ServerGroup, read_engine
-from spec_bench.server.endpoint import Server
+from spec_bench.server.endpoint import ServerClient
 from spec_bench.system.files import package_folder, write_text
 
 PATIENCE_S = 1200.0
@@ -49,8 +49,8 @@ def main() -> int:
         for name in chosen:
             with nullcontext() if name == "ar" else servers.server(name) as found:
                 url = found[0]["url"] if found else plain
-                version = read_server_version(Server(url, servers.name))
-                lines = list(audit_server(Server(url, servers.name), target, asked))
+                version = read_server_version(ServerClient(url, servers.name))
+                lines = list(audit_server(ServerClient(url, servers.name), target, asked))
                 rows += served_rows(plan, name, url, plain, ours)
             audits += [[name, *audited(line)] for line in lines]
             status |= int(not lines[0].passed)

@@ -174,7 +174,7 @@ def audit(
     from spec_bench.audit import command_line
     from spec_bench.audit.catalogue import run_parts_with_progress
     from spec_bench.jobs.config.model_files import model_path
-    from spec_bench.tasks import read_own
+    from spec_bench.tasks import build_task_from_files
 
     if parts is None:
         parts = AUDITED if target is None else ()
@@ -186,7 +186,11 @@ def audit(
     pair_lines: Iterable[Any] = ()
     if target is not None and draft is not None:
         paths = model_path(target), model_path(draft)
-        texts = read_own(str(prompts)) if isinstance(prompts, str | Path) else list(prompts)
+        texts = (
+            build_task_from_files(str(prompts))
+            if isinstance(prompts, str | Path)
+            else list(prompts)
+        )
         decoder_names = decoders if isinstance(decoders, str) else ",".join(decoders)
         pair_lines = command_line.audit_pair(*paths, texts, max_new_tokens, decoder_names)
     lines = [

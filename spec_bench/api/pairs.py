@@ -416,7 +416,7 @@ class LoadedPair:
             else:
                 message = {"role": "user", "content": prompt}
                 messages = [message] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
-                text = render_chat(self.tokenizer, messages, otherwise=_PLAINLY)
+                text = render_chat(self.tokenizer, messages, remedy=_PLAINLY)
                 ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
             request = Request(name or make_prompt_id(prompt), tuple(ids), limit, ends.ids, ends)
             requests.append(request)

@@ -55,11 +55,11 @@ def complete_options_and_read_task(options: argparse.Namespace) -> Any:
         raise UsageError("--temperature, --answers and --max-new-tokens must be above 0")
     if not options.prompts:
         return []
-    from spec_bench.tasks import read_own
+    from spec_bench.tasks import build_task_from_files
 
     try:
-        task = read_own(options.prompts)
-        examples = task.examples()
+        task = build_task_from_files(options.prompts)
+        examples = task.read_examples()
     except UsageError as error:
         raise UsageError(f"--prompts: {error}") from error
     first_prompt = format_value(examples[0].turns[0])

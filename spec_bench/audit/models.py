@@ -39,7 +39,7 @@ from spec_bench.engine.tree_pass import compute_next_logits, run_causal_tokens
 from spec_bench.records.ends import find_end_token_ids
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import PromptError, Request
-from spec_bench.server.endpoint import Server
+from spec_bench.server.endpoint import ServerClient
 from spec_bench.settings.configs import conf_dirs
 from spec_bench.system.errors import UsageError
 from spec_bench.system.redaction import KEY
@@ -346,7 +346,7 @@ def _encode_prompts(prompts: Task | Sequence[str], tokenizer: Any) -> list[tuple
     """Encodes texts as they are, and a task's prompts as a job does."""
     if isinstance(prompts, Sequence):
         return [tuple(tokenizer(prompt)["input_ids"]) for prompt in prompts]
-    return prompts.encode_all(prompts.examples(), tokenizer)
+    return prompts.encode_all(prompts.read_examples(), tokenizer)
 
 
 def audit_named_server(options: Any, prompts: Task | Sequence[str]) -> Iterator[AuditLine]:
@@ -364,7 +364,7 @@ def audit_named_server(options: Any, prompts: Task | Sequence[str]) -> Iterator[
         stop_ids=find_end_token_ids(tokenizer),
     )
     key = os.environ.get(KEY, "").strip()
-    server = Server(options.server, options.served_model, key, kind=options.server_kind)
+    server = ServerClient(options.server, options.served_model, key, kind=options.server_kind)
     server.complete(settings.prompts[0], 1)
     target = load_model(ModelSpec(options.target))
     target.vocab_size = min(target.vocab_size, require_same_vocabulary(tokenizer, tokenizer))
@@ -372,7 +372,7 @@ def audit_named_server(options: Any, prompts: Task | Sequence[str]) -> Iterator[
 
 
 def audit_server(
-    server: Server,
+    server: ServerClient,
     target: LanguageModel,
     settings: ServerAuditRequests,
 ) -> Iterator[AuditLine]:

@@ -86,7 +86,7 @@ def write_questions(rows: Sequence[Row], run_folders: Sequence[Path], folder: Pa
     paths = []
     for name, task in tasks.items():
         lines = []
-        for example in build_task(task).examples():
+        for example in build_task(task).read_examples():
             if turn_count := len(asked_ids[name].intersection(example.prompt_ids)):
                 line: dict[str, Any] = {
                     "question_id": _parse_question_id(example.id),

@@ -69,7 +69,7 @@ def fit_acceptance_by_rank(settings: JobSettings, width: int) -> Fit:
     from spec_bench.jobs.work.prompts import JobPrompts
 
     settings, cell = settings.pin_revisions(), settings.cells[-1]
-    last_examples = settings.task.examples()[-len(settings.examples) :]
+    last_examples = settings.task.read_examples()[-len(settings.examples) :]
     tokenizer, tokens = load_pair_tokenizer(settings.pair)
     requests = JobPrompts.build(
         replace(settings, examples=tuple(last_examples)), tokenizer

@@ -27,7 +27,7 @@ from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.model_files import model_path
 from spec_bench.jobs.sweep.launch import VISIBLE, GpuReservation, visible_devices
 from spec_bench.serve import supervisor
-from spec_bench.server.endpoint import Server, ServerError, read_last_line
+from spec_bench.server.endpoint import ServerClient, ServerError, read_last_line
 from spec_bench.settings.arguments import whole_numbers
 from spec_bench.settings.configs import find_configs, read_yaml
 from spec_bench.settings.fields import print_error, suggest
@@ -181,7 +181,7 @@ class ServerGroup:
         model = self.name if has_name else self.model
         environment = {**self.engine.environment, **os.environ}
         key = os.environ.get(KEY, "").strip()
-        with ExitStack() as stack, closing(Server(url, model, key, answer_s=5)) as client:
+        with ExitStack() as stack, closing(ServerClient(url, model, key, answer_s=5)) as client:
             if gpus:
                 stack.callback((reservation := GpuReservation()).release)
                 environment[VISIBLE] = ",".join(
@@ -258,10 +258,10 @@ def _find_free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _is_up(server: Server, has_name: bool) -> bool:
+def _is_up(server: ServerClient, has_name: bool) -> bool:
     """Returns whether a server answers, and by its random name if it has one."""
-    return server.read("health") is not None and (
-        not has_name or server.model in (server.read("v1/models") or "")
+    return server.fetch_text("health") is not None and (
+        not has_name or server.model in (server.fetch_text("v1/models") or "")
     )
 
 

@@ -28,19 +28,19 @@ from spec_bench.records.types import (
     Request,
     ServerChunks,
 )
-from spec_bench.server.endpoint import RequestRefusedError, Server, ServerError
+from spec_bench.server.endpoint import RequestRefusedError, ServerClient, ServerError
 from spec_bench.server.stream import (
     AnswerSteps,
     BadStreamError,
     CallCounts,
-    Chunk,
     Counters,
     StreamedAnswer,
-    build_steps,
-    count_generated,
-    counts_from_request,
-    diff_counters,
-    parse_counters,
+    TokenChunk,
+    build_answer_steps,
+    count_calls_between,
+    count_generated_tokens,
+    parse_prometheus_counters,
+    parse_request_counts,
     retokenise_answer,
 )
 from spec_bench.system import files
@@ -59,7 +59,7 @@ class RequestSpan(NamedTuple):
     ended_s: float  # when its last one arrived
 
 
-def share_seconds(spans: Sequence[RequestSpan]) -> list[tuple[float, float]]:
+def share_batch_seconds(spans: Sequence[RequestSpan]) -> list[tuple[float, float]]:
     """Splits the time among the requests; returns (prefill, decoding) seconds of each.
 
     At every instant the requests under way share it equally: as prefill until their first chunk,
@@ -85,7 +85,7 @@ class ServerAnswer:
     """A server's answer to a request."""
 
     request: Request
-    chunks: tuple[Chunk, ...]  # up to its end
+    chunks: tuple[TokenChunk, ...]  # up to its end
     steps: AnswerSteps  # its target calls
     sent_s: float  # by ``time.perf_counter``, when the request was sent, or arrived
     attempts: int  # requests that it took
@@ -99,11 +99,11 @@ class ServerAnswer:
             ended_s=self.sent_s + self.chunks[-1].seconds,
         )
 
-    def shift_start(self, moment_s: float) -> ServerAnswer:
+    def shift_start(self, due_s: float) -> ServerAnswer:
         """Counts the answer's seconds from a moment on our clock before it was sent."""
-        delay_s = self.sent_s - moment_s
+        delay_s = self.sent_s - due_s
         chunks = tuple(replace(chunk, seconds=chunk.seconds + delay_s) for chunk in self.chunks)
-        return replace(self, sent_s=moment_s, chunks=chunks)
+        return replace(self, sent_s=due_s, chunks=chunks)
 
     def build_generation(self, prefill_s: float = 0.0, decode_s: float = 0.0) -> Generation:
         """Builds the answer's record, with its share of the batch's seconds."""
@@ -132,15 +132,15 @@ class ServerAnswer:
         )
 
 
-def trim_answer(
+def trim_chunks(
     request: Request,
     answer: StreamedAnswer,
     url: str,
     vocabulary: int,
-) -> tuple[Chunk, ...]:
+) -> tuple[TokenChunk, ...]:
     """Cuts an answer's chunks at the first end. Raises ServerError: it cannot be this request's."""
     label = f"{url}: prompt {request.prompt_id!r}"
-    if any(b.seconds < a.seconds for a, b in pairwise((Chunk(0.0, ()), *answer.chunks))):
+    if any(b.seconds < a.seconds for a, b in pairwise((TokenChunk(0.0, ()), *answer.chunks))):
         raise ServerError(f"{label}: the clock ran backwards")
     if (largest := max(answer.tokens)) >= vocabulary:
         raise ServerError(
@@ -156,7 +156,7 @@ def trim_answer(
     token_count = 0
     for chunk in answer.chunks:
         if token_count < end:
-            chunks.append(Chunk(chunk.seconds, chunk.tokens[: end - token_count]))
+            chunks.append(TokenChunk(chunk.seconds, chunk.tokens[: end - token_count]))
         token_count += len(chunk.tokens)
     return tuple(chunks)
 
@@ -188,7 +188,7 @@ class RequestOptions:
 class ServedDecoder:
     """Decodes requests by a server."""
 
-    server: Server
+    server: ServerClient
     asking: RequestOptions
     rows: int = 1  # requests under way at a time, at most
     # arriving requests per second (an open loop), or None: the next is sent when one is answered.
@@ -211,7 +211,7 @@ class ServedDecoder:
             if not request.prompt_ids:
                 raise PromptError(request.prompt_id, " is empty; at least one token needed")
 
-    def _probe(self, request: Request) -> None:
+    def _check_sampling_honoured(self, request: Request) -> None:
         """Checks that the server honours ``top_k``: sampling from the top token must be greedy.
 
         Raises RequestRefusedError: it ignores a request's sampling options.
@@ -219,7 +219,7 @@ class ServedDecoder:
         complete = partial(self.server.complete, request.prompt_ids, _PROBE, seed=0)
         greedy = complete(SamplingSettings(0.0))
         top = complete(SamplingSettings(top_k=1))
-        if (greedy.tokens or greedy.text) != (top.tokens or top.text):
+        if (greedy.tokens or greedy.text_without_ids) != (top.tokens or top.text_without_ids):
             raise RequestRefusedError(
                 f"{self.server.public_url} ignores top_k: at temperature 1 the one "
                 "likeliest token is not what it says at temperature 0, so it samples by settings "
@@ -244,10 +244,10 @@ class ServedDecoder:
         failed (with a meter the others are dropped too: they share its window).
         """
         if requests and self.asking.sampling.temperature > 0 and not self._probed:
-            self._probe(requests[0])
+            self._check_sampling_honoured(requests[0])
         results: SimpleQueue[tuple[int, ServerAnswer | Exception | None]] = SimpleQueue()
         start_s = time.perf_counter()
-        arrivals_s = draw_arrivals(len(requests), self.rate, seed) if self.rate else []
+        arrivals_s = draw_arrival_times_s(len(requests), self.rate, seed) if self.rate else []
         request_queue = iter(enumerate(requests))
 
         def ask(index: int, request: Request) -> None:
@@ -284,7 +284,7 @@ class ServedDecoder:
                 running_count += send(int(may_send)) - 1
         if meter and meter_began:
             meter.end()
-        generations = _share_time([answers[index] for index in sorted(answers)])
+        generations = _build_generations([answers[index] for index in sorted(answers)])
         if errors:
             raise UnansweredError(errors, () if meter else generations)
         return generations
@@ -299,13 +299,13 @@ class ServedDecoder:
         """Requests one answer, at once or at its moment; returns the error if it fails."""
         try:
             if moment_s is None:
-                return self.answer(request, seed, on_first_token)
+                return self.request_answer(request, seed, on_first_token)
             time.sleep(max(0.0, moment_s - time.perf_counter()))
-            return self.answer(request, seed, on_first_token).shift_start(moment_s)
+            return self.request_answer(request, seed, on_first_token).shift_start(moment_s)
         except Exception as error:
             return error
 
-    def answer(
+    def request_answer(
         self,
         request: Request,
         seed: int,
@@ -328,23 +328,23 @@ class ServedDecoder:
                 answer = retokenise_answer(answer, options.tokenise, request.stop_ids)
             except BadStreamError as error:
                 raise ServerError(f"{self.server.public_url}: {error}") from None
-        chunks = trim_answer(request, answer, self.server.public_url, options.vocabulary)
+        chunks = trim_chunks(request, answer, self.server.public_url, options.vocabulary)
         count = len(answer.tokens)
         sources = [
-            counts_from_request(answer.metrics, count),
+            parse_request_counts(answer.metrics, count),
             self._count_calls(counters_before, count),
         ]
         sizes = [len(chunk.tokens) for chunk in chunks]
         is_whole = sum(sizes) == count
-        steps = build_steps(sizes, [counts for counts in sources if counts and is_whole])
+        steps = build_answer_steps(sizes, [counts for counts in sources if counts and is_whole])
         return ServerAnswer(request, chunks, steps, answer.sent_s, answer.attempts)
 
     def _read_counters(self) -> Counters:
         """Reads the server's counters; empty if they would be of several requests."""
         if not self.counted or self.rows > 1:
             return {}
-        text = self.server.read("metrics")
-        counters = parse_counters(text) if text else {}
+        text = self.server.fetch_text("metrics")
+        counters = parse_prometheus_counters(text) if text else {}
         self.counted = bool(counters)
         return counters
 
@@ -354,22 +354,22 @@ class ServedDecoder:
             return None
         for _ in range(_POLLS):
             counters_after = self._read_counters()
-            if (count_generated(counters_before, counters_after) or 0) >= tokens:
-                return diff_counters(counters_before, counters_after, tokens)
+            if (count_generated_tokens(counters_before, counters_after) or 0) >= tokens:
+                return count_calls_between(counters_before, counters_after, tokens)
             self.server.sleep(_POLL_S)
         return None
 
 
-def _share_time(answers: Sequence[ServerAnswer]) -> list[Generation]:
+def _build_generations(answers: Sequence[ServerAnswer]) -> list[Generation]:
     """Builds the answers' records with their shares of the common time."""
-    shares = share_seconds([answer.span for answer in answers])
+    shares = share_batch_seconds([answer.span for answer in answers])
     return [answer.build_generation(*share) for answer, share in zip(answers, shares, strict=True)]
 
 
-def draw_arrivals(count: int, rate: float, seed: int) -> list[float]:
+def draw_arrival_times_s(count: int, requests_per_s: float, seed: int) -> list[float]:
     """Draws the seconds at which requests arrive by a Poisson process, the same for all servers."""
     random_source = random.Random(seed)
     moments = [0.0]
     while len(moments) < count:
-        moments.append(moments[-1] + random_source.expovariate(rate))
+        moments.append(moments[-1] + random_source.expovariate(requests_per_s))
     return moments

@@ -18,12 +18,12 @@ from spec_bench.records.sampling import SamplingSettings
 from spec_bench.server.stream import (
     LLAMA_IDS_OPTIONS,
     LLAMA_OPTIONS,
-    AnotherKindError,
     BadStreamError,
-    LlamaReader,
+    LlamaCppStreamReader,
+    OtherServerKindError,
     StreamedAnswer,
     StreamReader,
-    are_ids,
+    is_token_id_list,
 )
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.foreign import parse_json
@@ -53,24 +53,24 @@ _GREEDY = SamplingSettings(temperature=0.0)
 _ALL_TOKENS = -1  # top_k that cuts nothing in vLLM, SGLang and llama.cpp
 
 
-def one_short_line(message: object, key: str = "", longest: int | None = None) -> str:
+def redact_to_one_line(message: object, key: str = "", max_letters: int | None = None) -> str:
     """Formats a foreign message as one line; keys are redacted before it is cut."""
-    return one_line(redact(_CONTROL.sub(" ", str(message)[:_MOST_REFUSAL]), key), longest)
+    return one_line(redact(_CONTROL.sub(" ", str(message)[:_MOST_REFUSAL]), key), max_letters)
 
 
-def read_at_most(blocks: Iterator[bytes], limit: int, *, cut: bool = False) -> bytes:
+def read_at_most(blocks: Iterator[bytes], max_bytes: int, *, cut: bool = False) -> bytes:
     """Reads a body of at most ``limit`` bytes; cuts a longer one or raises BadStreamError."""
     body = bytearray()
     for block in blocks:
         body += block
-        if len(body) > limit:
+        if len(body) > max_bytes:
             if not cut:
-                raise BadStreamError(f"more than {limit // 2**20} MiB")
+                raise BadStreamError(f"more than {max_bytes // 2**20} MiB")
             break
-    return bytes(body[:limit])
+    return bytes(body[:max_bytes])
 
 
-def iter_lines(blocks: Iterator[bytes], limit: int = _MOST_ANSWER) -> Iterator[bytes]:
+def iter_lines(blocks: Iterator[bytes], max_bytes: int = _MOST_ANSWER) -> Iterator[bytes]:
     """Splits blocks of bytes into lines without their ends.
 
     Raises BadStreamError: more than ``limit`` bytes, or a line that is too long.
@@ -79,8 +79,8 @@ def iter_lines(blocks: Iterator[bytes], limit: int = _MOST_ANSWER) -> Iterator[b
     size = 0
     for block in blocks:
         size += len(block)
-        if size > limit:
-            raise BadStreamError(f"an answer of more than {limit // 2**20} MiB")
+        if size > max_bytes:
+            raise BadStreamError(f"an answer of more than {max_bytes // 2**20} MiB")
         *lines, tail = (tail + block).split(b"\n")
         yield from (line.rstrip(b"\r") for line in lines)
         if len(tail) > _MOST_LINE:
@@ -98,7 +98,7 @@ class RequestRefusedError(ServerError):
 
 
 @dataclass
-class Server:
+class ServerClient:
     """A client of one completions server."""
 
     url: str  # base address, such as ``http://127.0.0.1:8000/v1``
@@ -173,18 +173,18 @@ class Server:
                 answer = call_with_timeout(
                     self.answer_s, lambda: self._request_answer(payload, on_first_token)
                 )
-            except AnotherKindError as error:
+            except OtherServerKindError as error:
                 refusal = RequestRefusedError(f"{self.public_url}: {error}")
             except RequestRefusedError as error:
                 refusal = error
-            except _LaterError as later:
+            except _RetryLaterError as later:
                 problem = later.args[0]
                 wait_s = max(wait_s, later.args[1])
             except (BadStreamError, TimeoutError) as error:
-                problem = one_short_line(error, self.key, _MAX_SHOWN)
+                problem = redact_to_one_line(error, self.key, _MAX_SHOWN)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 problem = self._describe_failure(error)
-            self._refuse_strangers()  # whoever gave this answer
+            self._check_server_runs()  # whoever gave this answer
             if refusal:
                 raise refusal
             if answer:
@@ -197,14 +197,14 @@ class Server:
         """The base address without a password in it."""
         return redact(self.url, self.key)
 
-    def read(self, name: str) -> str | None:
+    def fetch_text(self, path: str) -> str | None:
         """Reads another address of the server, such as ``metrics``; None if it has no such."""
         import httpx
 
         root = self.url.rstrip("/").removesuffix("/v1")
 
         def ask() -> str | None:
-            with self._client.stream("GET", f"{root}/{name}") as reply:
+            with self._client.stream("GET", f"{root}/{path}") as reply:
                 body = read_at_most(reply.iter_raw(), MOST_TEXT)
                 return body.decode(errors="replace") if reply.status_code == 200 else None
 
@@ -220,10 +220,10 @@ class Server:
     def _describe_failure(self, error: Exception) -> str:
         """Describes a failed connection by the kind of its error and the message."""
         kind = re.sub("(?=[A-Z])", " ", type(error).__name__).strip().lower()
-        message = one_short_line(str(error), self.key, _MAX_SHOWN)  # of TLS: the certificate's
+        message = redact_to_one_line(str(error), self.key, _MAX_SHOWN)  # of TLS: the certificate's
         return f"{kind}: {message}" if message else kind
 
-    def _refuse_strangers(self) -> None:
+    def _check_server_runs(self) -> None:
         """Raises ServerError once the server has ended: another one may answer on its port."""
         if not self.log:
             return
@@ -237,7 +237,7 @@ class Server:
         payload: Mapping[str, Any],
         on_first_token: Callable[[], None],
     ) -> StreamedAnswer:
-        llama = LlamaReader(payload) if self.kind == "llama_cpp" else None
+        llama = LlamaCppStreamReader(payload) if self.kind == "llama_cpp" else None
         reader = llama or StreamReader(self.ids, payload)
         limit = min(_MOST_ANSWER, _MOST_LINE + _MOST_EVENT * payload["max_tokens"])
         start = time.perf_counter()
@@ -247,32 +247,32 @@ class Server:
                 after_s = 0.0
                 with suppress(ValueError):
                     after_s = float(response.headers.get("retry-after", 0))
-                raise _LaterError(f"status {status}", after_s)
+                raise _RetryLaterError(f"status {status}", after_s)
             if status != 200:
                 reply = read_at_most(response.iter_raw(), _MOST_REFUSAL, cut=True)
-                message = one_short_line(reply.decode(errors="replace"), self.key, _MAX_SHOWN)
+                message = redact_to_one_line(reply.decode(errors="replace"), self.key, _MAX_SHOWN)
                 raise RequestRefusedError(f"{self.public_url}: status {status}: {message}")
             for line in iter_lines(response.iter_raw(), limit):
                 had_tokens = not reader.has_tokens
-                reader.take(line, time.perf_counter() - start)
+                reader.parse_line(line, time.perf_counter() - start)
                 if had_tokens and reader.has_tokens:
                     on_first_token()
-        if llama is not None and llama.missing_ids:
-            return replace(llama.build_answer(self._request_ids(payload)), sent_s=start)
+        if llama is not None and llama.missing_id_count:
+            return replace(llama.build_answer(self._request_token_ids(payload)), sent_s=start)
         return replace(reader.build_answer(), sent_s=start)
 
-    def _request_ids(self, payload: Mapping[str, Any]) -> list[int]:
+    def _request_token_ids(self, payload: Mapping[str, Any]) -> list[int]:
         body = {**payload, **LLAMA_IDS_OPTIONS}
         body.pop("stream_options")
         with self._client.stream("POST", self._address, json=body) as response:
             reply = read_at_most(response.iter_raw(), MOST_TEXT)
         with suppress(ValueError, KeyError, TypeError):
-            if are_ids(ids := parse_json(reply)["__verbose"]["tokens"]):
+            if is_token_id_list(ids := parse_json(reply)["__verbose"]["tokens"]):
                 return ids
         raise BadStreamError("no tokens where they were asked for again")
 
 
-class _LaterError(Exception):
+class _RetryLaterError(Exception):
     """The server may answer later; holds the reason and the seconds to wait."""
 
 
@@ -280,4 +280,4 @@ def read_last_line(log: Path) -> str:
     """Reads the last line of a server's log, but not pydantic's link to its documentation."""
     all_lines = log.read_text(errors="replace").strip().splitlines()
     lines = [line for line in all_lines if "https://errors.pydantic.dev/" not in line]
-    return f"{one_short_line(lines[-1], longest=_MAX_SHOWN)} ({log})" if lines else str(log)
+    return f"{redact_to_one_line(lines[-1], max_letters=_MAX_SHOWN)} ({log})" if lines else str(log)

@@ -57,7 +57,7 @@ class ServerSettings:
         return self.baseline_url is not None or self.baseline_model is not None
 
     @property
-    def plain(self) -> Self:
+    def baseline_settings(self) -> Self:
         """Settings of the plain server."""
         return replace(
             self,

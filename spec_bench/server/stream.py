@@ -45,12 +45,12 @@ class BadStreamError(Exception):
     """The stream is no valid completion; the message names the defect."""
 
 
-class AnotherKindError(Exception):
+class OtherServerKindError(Exception):
     """The server is of another kind than the configured one."""
 
 
 @dataclass(frozen=True)
-class Chunk:
+class TokenChunk:
     """Tokens that arrived together."""
 
     seconds: float  # after the request was sent
@@ -62,7 +62,7 @@ class Chunk:
 class StreamedAnswer:
     """One whole streamed answer."""
 
-    chunks: tuple[Chunk, ...]  # with tokens, in the order of arrival
+    chunks: tuple[TokenChunk, ...]  # with tokens, in the order of arrival
     finish: str  # ``stop`` or ``length``
     usage: Mapping[str, Any] = field(default_factory=dict)  # the server's counts of tokens
     metrics: Mapping[str, Any] = field(default_factory=dict)  # the server's numbers of this request
@@ -75,8 +75,8 @@ class StreamedAnswer:
         return tuple(token for chunk in self.chunks for token in chunk.tokens)
 
     @property
-    def text(self) -> str:
-        """All text of the answer, if the server sends no ids."""
+    def text_without_ids(self) -> str:
+        """All text of the answer if the server sends no ids, else nothing."""
         return "".join(chunk.text for chunk in self.chunks)
 
 
@@ -90,7 +90,7 @@ class StreamReader:
         self._payload = payload
         self._constants = {"model": payload.get("model")}  # equal in all events
         self._count = 0
-        self._chunks: list[Chunk] = []
+        self._chunks: list[TokenChunk] = []
         self._finish: str | None = None
         self._usage: Mapping[str, Any] = {}
         self._metrics: Mapping[str, Any] = {}
@@ -101,7 +101,7 @@ class StreamReader:
         """Whether a token has arrived."""
         return bool(self._chunks)
 
-    def take(self, line: bytes, seconds: float) -> None:
+    def parse_line(self, line: bytes, seconds: float) -> None:
         """Parses a line without its end, ``seconds`` after the request was sent; ignores all but
         data. Raises BadStreamError: the data is no completion's.
         """
@@ -114,7 +114,7 @@ class StreamReader:
             self._done = True
             return
         event = _parse_event(body)
-        self._check_same(event)
+        self._check_same_answer(event)
         usage = event.get("usage")
         metrics = event.get("metrics")
         self._usage = usage if isinstance(usage, dict) and usage else self._usage
@@ -126,11 +126,11 @@ class StreamReader:
             if not isinstance(choice, dict):
                 raise BadStreamError("a choice that is no object")
             self._finish = choice.get("finish_reason") or self._finish
-            self._take_choice(choice, seconds, event)
+            self._parse_choice(choice, seconds, event)
 
-    def _check_same(self, event: Mapping[str, Any]) -> None:
+    def _check_same_answer(self, event: Mapping[str, Any]) -> None:
         """Checks that an event is from the requested model and of the same answer as the others."""
-        for name, error in (("model", AnotherKindError), ("id", BadStreamError)):
+        for name, error in (("model", OtherServerKindError), ("id", BadStreamError)):
             value = event.get(name)
             first_value = self._constants.setdefault(name, value)
             if value and first_value and value != first_value:
@@ -138,14 +138,14 @@ class StreamReader:
                     f"its {name} is {format_value(value)} in place of {format_value(first_value)}"
                 )
 
-    def _check_count(self, count: int) -> None:
-        """Counts tokens. Raises BadStreamError: there are more than requested."""
-        self._count += count
+    def _add_tokens(self, new_tokens: int) -> None:
+        """Adds to the count of tokens. Raises BadStreamError: there are more than requested."""
+        self._count += new_tokens
         limit = self._payload.get("max_tokens", self._count)
         if self._count > limit:
             raise BadStreamError(f"{self._count} tokens or more where {limit} were asked for")
 
-    def _take_choice(
+    def _parse_choice(
         self,
         choice: Mapping[str, Any],
         seconds: float,
@@ -155,19 +155,19 @@ class StreamReader:
         text = choice.get("text")
         if not self._ids:
             if "timings" in event:
-                raise AnotherKindError(LLAMA_CPP)
+                raise OtherServerKindError(LLAMA_CPP)
             if isinstance(text, str) and text:
-                self._check_count(-(-len(text) // _MOST_LETTERS))
-                self._chunks.append(Chunk(seconds, (), text))
+                self._add_tokens(-(-len(text) // _MOST_LETTERS))
+                self._chunks.append(TokenChunk(seconds, (), text))
             return
         if ids is None and text:
             remedy = "server.tokens=text tokenises its text again"
             raise BadStreamError(f"no token ids: the server ignores return_token_ids; {remedy}")
-        if not are_ids(ids or []):
+        if not is_token_id_list(ids or []):
             raise BadStreamError("token ids that are no whole numbers from 0")
         if ids:
-            self._check_count(len(ids))
-            self._chunks.append(Chunk(seconds, tuple(ids)))
+            self._add_tokens(len(ids))
+            self._chunks.append(TokenChunk(seconds, tuple(ids)))
 
     def build_answer(self) -> StreamedAnswer:
         """Builds the answer once the connection has ended. Raises BadStreamError: the stream is
@@ -207,7 +207,7 @@ def _parse_event(body: bytes) -> dict[str, Any]:
     return event
 
 
-def are_ids(ids: Any) -> TypeGuard[list[int]]:
+def is_token_id_list(ids: Any) -> TypeGuard[list[int]]:
     """Returns whether a value is a list of token ids."""
     return isinstance(ids, list) and all(type(token) is int and token >= 0 for token in ids)
 
@@ -234,7 +234,7 @@ def retokenise_answer(
         raise BadStreamError("an answer without a token")
     server_count = answer.usage.get("completion_tokens")
     if server_count is not None and (
-        not are_ids([server_count])
+        not is_token_id_list([server_count])
         or abs(server_count - len(ids)) > 1 + len(ids) // _TOKENS_PER_DIFFERENCE
     ):
         message = f"usage says completion_tokens {format_value(server_count)}"
@@ -242,17 +242,17 @@ def retokenise_answer(
     if answer.finish == "stop" and stop_ids and server_count == len(ids) + 1:
         ids.append(stop_ids[0])
     lengths[-1] = len(ids)
-    chunks = list[Chunk]()
+    chunks = list[TokenChunk]()
     start = 0
     for chunk, length in zip(answer.chunks, lengths, strict=True):
         end = min(length, len(ids))
         if end > start:
-            chunks.append(Chunk(chunk.seconds, tuple(ids[start:end])))
+            chunks.append(TokenChunk(chunk.seconds, tuple(ids[start:end])))
             start = end
     return replace(answer, chunks=tuple(chunks))
 
 
-class _Event(NamedTuple):
+class _ProgressEvent(NamedTuple):
     """Progress of an answer at one event."""
 
     seconds: float  # after the request was sent
@@ -262,7 +262,7 @@ class _Event(NamedTuple):
     accepted: int  # tokens accepted of these
 
 
-class LlamaReader(StreamReader):
+class LlamaCppStreamReader(StreamReader):
     """Parses llama.cpp's replies; the server's clock tells the calls apart.
 
     ``timings.predicted_ms`` changes once a verification, so tokens with one value are of one call;
@@ -272,14 +272,14 @@ class LlamaReader(StreamReader):
 
     def __init__(self, payload: Mapping[str, Any] = {}) -> None:
         super().__init__(payload=payload)
-        self._events: list[_Event] = []
+        self._events: list[_ProgressEvent] = []
         self._ids_seen: list[int] = []
 
     @property
     def has_tokens(self) -> bool:
         return bool(self._events)
 
-    def _take_choice(
+    def _parse_choice(
         self,
         choice: Mapping[str, Any],
         seconds: float,
@@ -288,19 +288,19 @@ class LlamaReader(StreamReader):
         details = event.get("__verbose")
         timings = event.get("timings")
         ids = details.get("tokens") if isinstance(details, dict) else None
-        if not isinstance(timings, dict) or not are_ids(ids):
+        if not isinstance(timings, dict) or not is_token_id_list(ids):
             raise BadStreamError("no timings and tokens in an event: not llama.cpp's server")
         try:
             totals = LlamaTimings(**timings)
         except ValueError:  # of pydantic
             raise BadStreamError("timings that are no numbers from 0") from None
         self._ids_seen += ids
-        self._check_count(max(0, totals.predicted_n - self._count))
+        self._add_tokens(max(0, totals.predicted_n - self._count))
         numbers = (totals.draft_n, totals.draft_n_accepted)
-        self._events.append(_Event(seconds, self._count, totals.predicted_ms, *numbers))
+        self._events.append(_ProgressEvent(seconds, self._count, totals.predicted_ms, *numbers))
 
     @property
-    def missing_ids(self) -> int:
+    def missing_id_count(self) -> int:
         """Number of tokens without an id in any event."""
         return self._events[-1].tokens - len(self._ids_seen) if self._events else 0
 
@@ -311,25 +311,32 @@ class LlamaReader(StreamReader):
         tokens = self._ids_seen if ids is None else list(ids)
         if self._events and len(tokens) != self._events[-1].tokens:
             raise BadStreamError("an answer that was another one when it was asked for again")
-        calls, accepted_counts, drafted_counts = split_calls(self._events)
+        calls, accepted_counts, drafted_counts = split_into_calls(self._events)
         remaining_ids = iter(tokens)
         self._chunks = [
-            Chunk(seconds, tuple(islice(remaining_ids, size))) for seconds, size in calls
+            TokenChunk(seconds, tuple(islice(remaining_ids, size))) for seconds, size in calls
         ]
         counts = {"per_step_accepted": accepted_counts, "per_step_drafted": drafted_counts}
         metrics = {"speculative_decoding": counts} if drafted_counts else {}
         return replace(super().build_answer(), metrics=metrics)
 
 
-def split_calls(events: Sequence[_Event]) -> tuple[list[tuple[float, int]], list[int], list[int]]:
-    """Splits an answer's events into calls, the prefill first.
+class AnswerCalls(NamedTuple):
+    """An answer's calls, the prefill first."""
 
-    Returns (seconds, tokens) of each call, and of each that verified a draft the accepted and the
-    proposed tokens. A call emits its accepted tokens and one more. Tokens without an event are from
-    plain calls. The answer's limit may cut the last call. Raises BadStreamError: a count falls.
+    calls: list[tuple[float, int]]  # seconds and tokens of each
+    accepted: list[int]  # tokens of each that verified a draft
+    drafted: list[int]  # tokens that were proposed to each of these
+
+
+def split_into_calls(events: Sequence[_ProgressEvent]) -> AnswerCalls:
+    """Splits an answer's events into its calls.
+
+    A call emits its accepted tokens and one more. Tokens without an event are from plain calls.
+    The answer's limit may cut the last call. Raises BadStreamError: a count falls.
     """
     if not events:
-        return [], [], []
+        return AnswerCalls([], [], [])
     total = events[-1].tokens
     emitted_count = 1
     calls = [(events[0].seconds, 1)]
@@ -361,7 +368,7 @@ def split_calls(events: Sequence[_Event]) -> tuple[list[tuple[float, int]], list
             accepted_counts.append(accepted_count)
             drafted_counts.append(drafted_count)
     calls.extend((events[-1].seconds, 1) for _ in range(total - emitted_count))
-    return calls, accepted_counts, drafted_counts
+    return AnswerCalls(calls, accepted_counts, drafted_counts)
 
 
 # A server reports its drafts in up to two places: with the answer (vLLM's
@@ -408,25 +415,27 @@ class AnswerSteps(NamedTuple):
     proposed: bool  # whether the number of tokens that each verified is known
 
 
-def build_steps(chunks: Sequence[int], sources: Sequence[CallCounts]) -> AnswerSteps:
+def build_answer_steps(chunk_sizes: Sequence[int], sources: Sequence[CallCounts]) -> AnswerSteps:
     """Builds the calls after the prefill, from the first source that fits the answer."""
     for counts in sources:
-        if (records := _steps_by_counts(chunks, counts)) is not None:
+        if (records := _build_steps_from_counts(chunk_sizes, counts)) is not None:
             return AnswerSteps(records, counts.source, counts.has_drafted)
-    plain = tuple(StepRecord(size - 1, size - 1, size - 1, size) for size in chunks[1:])
+    plain = tuple(StepRecord(size - 1, size - 1, size - 1, size) for size in chunk_sizes[1:])
     return AnswerSteps(plain, "stream", False)
 
 
-def _steps_by_counts(chunks: Sequence[int], counts: CallCounts) -> tuple[StepRecord, ...] | None:
+def _build_steps_from_counts(
+    chunk_sizes: Sequence[int], counts: CallCounts
+) -> tuple[StepRecord, ...] | None:
     """Builds the calls from a server's counts; None if they do not fit the chunks.
 
     The last call may be cut: by so few tokens that there are at least as many calls as chunks, and
     at most by those that it accepted. Plain calls, whose places are unknown, come first.
     """
     accepted_counts = counts.accepted
-    later_chunks = len(chunks) - 1
+    later_chunks = len(chunk_sizes) - 1
     emitted_count = sum(accepted_counts) + len(accepted_counts)
-    delivered_count = sum(chunks) - 1
+    delivered_count = sum(chunk_sizes) - 1
     min_cut = max(0, emitted_count - delivered_count)
     max_cut = accepted_counts[-1] if accepted_counts else 0
     calls = later_chunks if counts.calls is None else counts.calls
@@ -445,7 +454,7 @@ def _steps_by_counts(chunks: Sequence[int], counts: CallCounts) -> tuple[StepRec
     ]
     accepted_by_call = [0] * plain_calls + [*accepted_counts]
     # what the first chunk delivered of them
-    first_chunk_tokens = chunks[0] - 1
+    first_chunk_tokens = chunk_sizes[0] - 1
     records = []
     for call, (nodes, accepted_count) in enumerate(
         zip(nodes_by_call, accepted_by_call, strict=True)
@@ -458,7 +467,7 @@ def _steps_by_counts(chunks: Sequence[int], counts: CallCounts) -> tuple[StepRec
     return tuple(records)
 
 
-def counts_from_request(metrics: Mapping[str, Any], tokens: int) -> CallCounts | None:
+def parse_request_counts(metrics: Mapping[str, Any], tokens: int) -> CallCounts | None:
     """Parses the counts that came with an answer of ``tokens`` tokens; None if there are none or
     they cannot be this answer's.
     """
@@ -477,12 +486,14 @@ def counts_from_request(metrics: Mapping[str, Any], tokens: int) -> CallCounts |
     if numbers.acceptance_histogram is None:
         return None
     draft_totals = (numbers.num_draft_tokens, numbers.num_spec_tokens)
-    return counts_from_histogram("requests", numbers.acceptance_histogram, tokens, *draft_totals)
+    return build_counts_from_histogram(
+        "requests", numbers.acceptance_histogram, tokens, *draft_totals
+    )
 
 
-def counts_from_histogram(
+def build_counts_from_histogram(
     source: Counted,
-    histogram: Sequence[int],
+    calls_by_accepted: Sequence[int],
     tokens: int,
     drafted_total: int | None,
     max_drafted: int | None,
@@ -494,15 +505,17 @@ def counts_from_histogram(
     most to one, ``calls`` counts plain ones too. None if an answer of ``tokens`` tokens has fewer
     calls.
     """
-    if sum(histogram) > tokens:
+    if sum(calls_by_accepted) > tokens:
         return None
-    accepted_counts = tuple(tokens for tokens, times in enumerate(histogram) for _ in range(times))
+    accepted_counts = tuple(
+        tokens for tokens, times in enumerate(calls_by_accepted) for _ in range(times)
+    )
     all_full = max_drafted is not None and drafted_total == max_drafted * len(accepted_counts)
     drafted_counts = (max_drafted or 0,) * len(accepted_counts) if all_full else ()
     return CallCounts(source, accepted_counts, drafted_counts, calls)
 
 
-def parse_counters(text: str) -> Counters:
+def parse_prometheus_counters(text: str) -> Counters:
     """Parses the counters that are used here from Prometheus' text format."""
     counters: dict[tuple[str, int], float] = {}
     for name, labels, number in _SAMPLE.findall(text):
@@ -514,17 +527,17 @@ def parse_counters(text: str) -> Counters:
     return counters
 
 
-def count_generated(start: Counters, end: Counters) -> int | None:
+def count_generated_tokens(start: Counters, end: Counters) -> int | None:
     """Returns the tokens that all requests generated between two readings; None if unknown."""
     key = (_TOKENS, -1)
     return round(end[key] - start.get(key, 0.0)) if key in end else None
 
 
-def diff_counters(start: Counters, end: Counters, tokens: int) -> CallCounts | None:
+def count_calls_between(start: Counters, end: Counters, tokens: int) -> CallCounts | None:
     """Returns the calls of the one answer between two readings, of ``tokens`` tokens; None if other
     requests were counted too or the server has no such counters.
     """
-    if count_generated(start, end) != tokens or (_CALLS, -1) not in end:
+    if count_generated_tokens(start, end) != tokens or (_CALLS, -1) not in end:
         return None
 
     def count_added(name: str, position: int = -1) -> int:
@@ -540,7 +553,7 @@ def diff_counters(start: Counters, end: Counters, tokens: int) -> CallCounts | N
     if positions != list(range(len(positions))) or min(histogram) < 0:
         return None
     drafted_total = count_added(_PROPOSED_COUNTER)
-    return counts_from_histogram(
+    return build_counts_from_histogram(
         "counters",
         histogram,
         tokens,

@@ -7,13 +7,20 @@ from typing import Any
 from spec_bench.settings.configs import conf_dir, read_config
 from spec_bench.settings.validation import check
 from spec_bench.tasks.example import Example
-from spec_bench.tasks.random_prompts import RandomPrompts
+from spec_bench.tasks.random_prompts import RandomPromptTask
 from spec_bench.tasks.task import Task
 
-__all__ = ["Example", "RandomPrompts", "Task", "build_task", "merge_metrics", "read_own"]
+__all__ = [
+    "Example",
+    "RandomPromptTask",
+    "Task",
+    "build_task",
+    "build_task_from_files",
+    "replace_scores_by_metrics",
+]
 
 
-def merge_metrics(config: Mapping[str, Any]) -> dict[str, Any]:
+def replace_scores_by_metrics(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a copy of the config in which ``metrics``, if given, replace ``scores``."""
     values = dict(config)
     metrics = values.pop("metrics", None)
@@ -22,7 +29,7 @@ def merge_metrics(config: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def build_task(config: Mapping[str, Any]) -> Task | RandomPrompts:
+def build_task(config: Mapping[str, Any]) -> Task | RandomPromptTask:
     """Builds a task from the mapping of a YAML file in ``conf/task``. Raises ValueError with one
     line that names what is unknown, missing or out of range.
     """
@@ -33,11 +40,11 @@ def build_task(config: Mapping[str, Any]) -> Task | RandomPrompts:
             left_out = {setting.name for setting in fields(Task)} - {"name", "generation"}
             source = {"kind": "random"}
         values = {key: value for key, value in config.items() if key not in left_out}
-        return check(RandomPrompts, {**values, "source": source}, "task")
+        return check(RandomPromptTask, {**values, "source": source}, "task")
     return check(Task, config, "task")
 
 
-def read_own(path: Any, **overrides: Any) -> Task:
+def build_task_from_files(paths: Any, **overrides: Any) -> Task:
     """Builds a task from the prompts of one or several files of the user's own, as ``run --data``
     does; rows may share ids. Raises ValueError like ``build_task``.
     """
@@ -46,4 +53,4 @@ def read_own(path: Any, **overrides: Any) -> Task:
         "fields": {"id": []},
         **overrides,
     }
-    return check(Task, {**values, "source": {"kind": "local", "path": path}}, "task")
+    return check(Task, {**values, "source": {"kind": "local", "path": paths}}, "task")

@@ -189,7 +189,7 @@ def read_answers(path: Path, examples: Sequence[Example]) -> dict[str, tuple[str
     return {example.id: answers_by_id.get(example.id, ()) for example in examples}
 
 
-def truncate_text(text: Any, max_letters: int | None) -> Any:
+def cut_out_middle(text: Any, max_letters: int | None) -> Any:
     """Cuts the middle out of a text longer than ``max_letters``; returns other values unchanged."""
     if max_letters is None or not isinstance(text, str) or len(text) <= max_letters:
         return text
@@ -199,7 +199,7 @@ def truncate_text(text: Any, max_letters: int | None) -> Any:
 
 def fit_to_context(
     example: Example,
-    room: int,
+    max_tokens: int,
     shorten: Callable[[Example, int], Example],
     count_tokens: Callable[[Example], int],
 ) -> Example:
@@ -207,19 +207,19 @@ def fit_to_context(
     texts are cut, in their middle, and as little as possible; the template stays whole. Raises
     UsageError if the template alone is too long.
     """
-    if count_tokens(example) <= room:
+    if count_tokens(example) <= max_tokens:
         return example
     fits = -1
     too_long = max(len(text) for text in example.turns)
     while too_long - fits > 1:
         middle = (fits + too_long) // 2
-        if count_tokens(shorten(example, middle)) <= room:
+        if count_tokens(shorten(example, middle)) <= max_tokens:
             fits = middle
         else:
             too_long = middle
     if fits < 0:
         raise UsageError(
             f"prompt {example.id!r}: {count_tokens(shorten(example, 0))} tokens without any of its "
-            f"row's texts, there is room for {room}; use task.overlong=skip"
+            f"row's texts, there is room for {max_tokens}; use task.overlong=skip"
         )
     return shorten(example, fits)

@@ -71,7 +71,7 @@ RowMaker = Callable[[], LocatedRow]
 
 
 @cache
-def _read_once(file: str) -> bytes:
+def _read_stream_once(file: str) -> bytes:
     """Reads and keeps what can be read only once: the standard input, or a pipe."""
     if file != STDIN:
         with open(file, "rb") as stream:
@@ -83,7 +83,7 @@ def _read_once(file: str) -> bytes:
 
 def _read_text(file: Path, label: str) -> str:
     """Reads a file's text, decompressed. Raises UsageError if its encoding is unknown."""
-    read_file = _read_once.__wrapped__ if file.is_file() else _read_once
+    read_file = _read_stream_once.__wrapped__ if file.is_file() else _read_stream_once
     try:
         raw_bytes = read_file(str(file))
     except ValueError as error:
@@ -196,7 +196,7 @@ def iter_json_lines(file: Path, owner: str) -> Iterator[LocatedRow]:
         yield make()
 
 
-def _refuse_constant(name: str) -> None:
+def _parse_constant(name: str) -> None:
     """Reads NaN as a missing value; refuses other constants."""
     if name != "NaN":
         raise UsageError(f"{name} is no value")
@@ -204,7 +204,7 @@ def _refuse_constant(name: str) -> None:
 
 def _parse_json(text: str, label: str, line: int = 1) -> Any:
     try:
-        value = parse_json(text, parse_float=str, parse_constant=_refuse_constant)
+        value = parse_json(text, parse_float=str, parse_constant=_parse_constant)
         json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
     except UnicodeEncodeError as error:

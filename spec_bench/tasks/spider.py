@@ -54,10 +54,10 @@ SCHEMA_LINE = "{table}({columns})"
 
 
 @cache
-def read_schema(file: Path, line: str = SCHEMA_LINE) -> str:
+def read_schema(database: Path, line_format: str = SCHEMA_LINE) -> str:
     """Reads the schema: one ``line`` per table, ``table(column, column)``, in order of creation."""
     # A file: URI with mode=ro neither creates nor changes the database.
-    with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+    with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         tables = connection.execute(
             "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
             " ORDER BY rowid"
@@ -65,17 +65,17 @@ def read_schema(file: Path, line: str = SCHEMA_LINE) -> str:
         query = "SELECT name FROM pragma_table_info(?) ORDER BY cid"
         columns = {table: connection.execute(query, (table,)).fetchall() for (table,) in tables}
     return "\n".join(
-        line.format(table=table, columns=", ".join(name for (name,) in names))
+        line_format.format(table=table, columns=", ".join(name for (name,) in names))
         for table, names in columns.items()
     )
 
 
-def list_files(folder: Path, rows: Path | None) -> list[Path]:
+def list_databases(folder: Path, rows_file: Path | None) -> list[Path]:
     """Lists the databases to check, sorted by name: those that the rows of a JSON or JSONL file
     name, or all. Raises UsageError if there is none, or if one that the rows name is missing.
     """
-    if rows is not None:
-        names = {make()["db_id"] for make in iter_row_makers(rows, "--rows")}
+    if rows_file is not None:
+        names = {make()["db_id"] for make in iter_row_makers(rows_file, "--rows")}
         return [find_database(folder, name) for name in sorted(names)]
     files = sorted(folder.glob("*/*.sqlite"))
     if not files:
@@ -83,7 +83,7 @@ def list_files(folder: Path, rows: Path | None) -> list[Path]:
     return files
 
 
-def _find_fault(file: Path) -> str:
+def _describe_database_fault(file: Path) -> str:
     """Describes the fault of an unreadable or empty database; "" if it is in order."""
     try:
         return "" if read_schema(file) else f"{file}: no tables"
@@ -108,8 +108,8 @@ def _print_digest(name: str, digest: str, expected_digest: str | None) -> bool:
 def main(options: Namespace) -> int:
     """0 where all is as expected, 1 where it is not."""
     try:
-        files = list_files(options.folder, options.rows)
-        faults = list(filter(None, map(_find_fault, files)))
+        files = list_databases(options.folder, options.rows)
+        faults = list(filter(None, map(_describe_database_fault, files)))
         is_good = not faults
         print("\n".join([*faults, f"{len(files)} databases, {len(faults)} unreadable or empty"]))
         if options.archive is not None:

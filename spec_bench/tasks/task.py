@@ -31,12 +31,12 @@ from spec_bench.system.errors import UsageError
 from spec_bench.tasks.example import (
     ConversationTurns,
     Example,
+    cut_out_middle,
     get_fixed_answers,
     get_history,
     read_answers,
     read_references,
     read_turns,
-    truncate_text,
 )
 from spec_bench.tasks.prompt_files import (
     ASKING,
@@ -49,12 +49,12 @@ from spec_bench.tasks.prompt_files import (
 )
 from spec_bench.tasks.source import (
     EMBEDDED,
-    Archive,
-    Source,
-    count_rows,
+    HubArchive,
+    RowSource,
+    count_read_rows,
     fetch_archive,
-    format_label,
-    get_commit,
+    format_source_label,
+    get_dataset_commit,
     load_rows,
 )
 from spec_bench.tasks.spider import SCHEMA_LINE, find_database, read_schema
@@ -63,11 +63,11 @@ from spec_bench.tasks.template import (
     check_placeholders,
     check_templates,
     choose_template,
-    encode_each,
+    encode_all_but_failing,
     encode_text,
     fill_template,
     list_placeholders,
-    look_up,
+    look_up_field,
     render_chat,
 )
 
@@ -100,7 +100,7 @@ class Task:
     """A task of ``conf/task/*.yaml``, made by ``build_task``."""
 
     name: NonEmptyStr
-    source: Source
+    source: RowSource
     # text of one turn with ``{field}`` in it; of several templates the first whose fields are all
     # filled is used (an optional context)
     template: Annotated[Texts, MinLen(1), Requirement(TEMPLATE)]
@@ -144,7 +144,7 @@ class Task:
     # accuracy; None: next to the rows
     database: NonEmptyStr | None = None
     # the hub's archive of such a folder, for rows from the hub
-    databases: Archive | None = None
+    databases: HubArchive | None = None
     # answers that later turns continue: ``fixed``, the same for every decoder; ``own``, the
     # decoder's; ``none``: later turns are not asked
     later_turns: Literal["fixed", "own", "none"] = "fixed"
@@ -180,7 +180,7 @@ class Task:
                 f"task.answers is a file for task.later_turns=fixed, not {self.later_turns}"
             )
 
-    def examples(self, limit: int | None = None, offset: int = 0) -> list[Example]:
+    def read_examples(self, limit: int | None = None, offset: int = 0) -> list[Example]:
         """Reads at most ``limit`` rows after the first ``offset``, and fills the template. Raises
         ValueError for a missing file or field, an unknown split, no rows in that range, an example
         without an answer in the file of answers, or no consent to run code.
@@ -191,15 +191,19 @@ class Task:
                 "task.run_code=true consents to that, task.metrics=[] leaves the score out"
             )
         shot_rows = self._read_worked_examples()
-        shot_places = {row.place for row in shot_rows if self._shots_source == self.source}
+        shot_places = {
+            row.place for row in shot_rows if self._worked_examples_source == self.source
+        }
         rows = [
-            (index, row) for index, row in self._rows(limit, offset) if row.place not in shot_places
+            (index, row)
+            for index, row in self._load_selected_rows(limit, offset)
+            if row.place not in shot_places
         ]
         if not rows:
-            count = count_rows(self.source)[0]
+            count = count_read_rows(self.source).total
             reason = f"{count} rows, none from offset {offset} on" if count else "no prompt"
             raise UsageError(f"task {self.name}: {self.data_file} has {reason}")
-        shots = tuple(map(self._make_shot, shot_rows))
+        shots = tuple(map(self._make_worked_example, shot_rows))
         examples = [replace(self._make_example(row, index), shots=shots) for index, row in rows]
         counts = Counter(prompt_id for example in examples for prompt_id in example.prompt_ids)
         if duplicates := sorted(prompt_id for prompt_id, count in counts.items() if count > 1):
@@ -210,10 +214,10 @@ class Task:
         return [replace(example, answers=answers[example.id]) for example in examples]
 
     @property
-    def _shots_source(self) -> Source:
+    def _worked_examples_source(self) -> RowSource:
         """Source of the worked examples."""
         if self.shots_from is not None:
-            return Source(kind="local", path=self.shots_from)
+            return RowSource(kind="local", path=self.shots_from)
         if self.source.kind != "hub" or self.source.hub is None or self.shots_split is None:
             return self.source
         files = self.source.hub.data_files
@@ -223,7 +227,7 @@ class Task:
 
     def _read_worked_examples(self) -> list[LocatedRow]:
         """Reads the rows of the worked examples. Raises UsageError if there are too few."""
-        source = self._shots_source
+        source = self._worked_examples_source
         if not self.shots:
             return []
         is_same_source = source == self.source
@@ -231,31 +235,32 @@ class Task:
             source,
             self.name,
             None if is_same_source else self.shots,
-            asks=self._any_form,
+            only_alternating=self._accepts_any_form,
         )
         if len(rows) < self.shots + is_same_source:
             raise UsageError(
-                f"task.shots={self.shots}: {format_label(source, self.name)} has {len(rows)} rows; "
+                f"task.shots={self.shots}: {format_source_label(source, self.name)} has "
+                f"{len(rows)} rows; "
                 "task.shots_from=FILE has examples of your own"
             )
         return rows[-self.shots :] if is_same_source else rows
 
-    def _make_shot(self, row: LocatedRow) -> tuple[str, str]:
+    def _make_worked_example(self, row: LocatedRow) -> tuple[str, str]:
         """Makes a worked example: question and answer. Raises UsageError without an answer."""
         example = self._make_example(row, 0)
         if not example.references[0]:
             raise UsageError(f"task.shots={self.shots}: the example of {row.place} has no answer")
         return example.turns[0], example.references[0][0]
 
-    def _rows(self, limit: int | None, offset: int) -> list[tuple[int, LocatedRow]]:
+    def _load_selected_rows(self, limit: int | None, offset: int) -> list[tuple[int, LocatedRow]]:
         """Loads the selected rows in the order of the source, with their indices in it."""
         if self.sample == "first" and not self.answered_only:
-            rows = load_rows(self.source, self.name, limit, offset, self._any_form)
+            rows = load_rows(self.source, self.name, limit, offset, self._accepts_any_form)
             return list(enumerate(rows, offset))
-        rows = load_rows(self.source, self.name, asks=self._any_form)
+        rows = load_rows(self.source, self.name, only_alternating=self._accepts_any_form)
         order = list(range(len(rows)))
         if self.answered_only and (name := self.reference) is not None:
-            order = [i for i in order if look_up(rows[i], name, self.fields, default=None)]
+            order = [i for i in order if look_up_field(rows[i], name, self.fields, default=None)]
         if self.sample == "random":
             order = Random(self.sample_seed).sample(order, len(order))
         selection = order[offset:] if limit is None else order[offset : offset + limit]
@@ -268,10 +273,10 @@ class Task:
         try:
             turns = self._make_turns(row)
             golds = self._read_references(row, turns)
-            identity = look_up(row, "id", self.fields, default=None)
+            identity = look_up_field(row, "id", self.fields, default=None)
             # A row may lack it unless ``fields`` names it.
             optional: dict[str, Any] = {} if "category" in self.fields else {"default": ""}
-            category = look_up(row, "category", self.fields, **optional)
+            category = look_up_field(row, "category", self.fields, **optional)
         except UsageError as error:
             raise UsageError(f"task {self.name}, {row.place}: {error}") from error
         if identity is None or len(self.source.paths) > 1:  # rows of several files may share ids
@@ -285,7 +290,7 @@ class Task:
         return Example(name, turns.asked, golds, row, turns.answers, system, kind)
 
     @property
-    def _any_form(self) -> bool:
+    def _accepts_any_form(self) -> bool:
         """Whether rows may have any form: those of the user's own files, unless ``fields`` names
         the turns.
         """
@@ -306,8 +311,10 @@ class Task:
         Raises UsageError if a field is missing or holds no turns.
         """
         values = {
-            name: truncate_text(
-                self._read_schema(row) if name == "schema" else look_up(row, name, self.fields),
+            name: cut_out_middle(
+                self._read_schema(row)
+                if name == "schema"
+                else look_up_field(row, name, self.fields),
                 max_letters,
             )
             for name in sorted(self._placeholder_names - {"turn"})
@@ -315,13 +322,16 @@ class Task:
         field = self._turns_field
         if field is None:
             return ConversationTurns(
-                (self._instruction + fill_template(choose_template(self.template, values), values),)
+                (
+                    self._instruction_line
+                    + fill_template(choose_template(self.template, values), values),
+                )
             )
-        if self._any_form and (name := find_prompt_field(row)):
+        if self._accepts_any_form and (name := find_prompt_field(row)):
             turns = read_turns(read_prompt(row), name)
         else:
-            turns_fields = {"turns": ASKING} if self._any_form else {}
-            turns = read_turns(look_up(row, field, {**self.fields, **turns_fields}), field)
+            turns_fields = {"turns": ASKING} if self._accepts_any_form else {}
+            turns = read_turns(look_up_field(row, field, {**self.fields, **turns_fields}), field)
         missing = [turn for turn in turns.asked if turn.startswith(self.placeholder or "\0")]
         if missing:
             raise UsageError(
@@ -329,13 +339,13 @@ class Task:
                 f"in conf/task/{self.name}.yaml"
             )
         values_by_turn = [
-            {**values, "turn": truncate_text(turn_text, max_letters)} for turn_text in turns.asked
+            {**values, "turn": cut_out_middle(turn_text, max_letters)} for turn_text in turns.asked
         ]
         texts = [
             fill_template(choose_template(self.template, turn_values), turn_values)
             for turn_values in values_by_turn
         ]
-        return replace(turns, asked=tuple(self._instruction + text for text in texts))
+        return replace(turns, asked=tuple(self._instruction_line + text for text in texts))
 
     def _read_references(self, row: Row, turns: ConversationTurns) -> tuple[tuple[str, ...], ...]:
         """Reads the reference answers of each turn, else a recorded answer to the last turn."""
@@ -343,8 +353,10 @@ class Task:
         if self.reference is None:
             return ((),) * count
         recorded_answers = turns.answers if len(turns.answers) == count else ()
-        raw_references = look_up(row, self.reference, self.fields, default=recorded_answers)
-        usual = self._any_form and self.reference == "reference"  # for another field no substitute
+        raw_references = look_up_field(row, self.reference, self.fields, default=recorded_answers)
+        usual = (
+            self._accepts_any_form and self.reference == "reference"
+        )  # for another field no substitute
         if raw_references == () and usual and (name := find_reference_field(row)):
             raw_references = [*[None] * (count - 1), row[name]]  # of the last turn
         references = read_references(raw_references, self.reference)
@@ -355,7 +367,7 @@ class Task:
             ]
         if RUNS_CODE in self.scores:
             code_parts = [
-                str(look_up(row, name, self.fields)) for name in ("prompt", "entry_point")
+                str(look_up_field(row, name, self.fields)) for name in ("prompt", "entry_point")
             ]
             references = [
                 tuple(ProgramTests(answer, *code_parts) for answer in golds) for golds in references
@@ -364,20 +376,26 @@ class Task:
             return (tuple(gold for golds in references for gold in golds),)
         return (*references[:count], *[()] * (count - len(references)))
 
-    def check_references(self, score: str, examples: Sequence[Example], empty: bool) -> str:
+    def describe_missing_references(
+        self, score: str, examples: Sequence[Example], may_be_empty: bool
+    ) -> str:
         """Checks the references for a score. Returns a note on the turns without one, which are not
-        scored; "" if all have one. With ``empty`` each row needs the field, even if it is empty.
+        scored; "" if all have one. With ``may_be_empty`` each row needs the field alone.
         Raises UsageError if no turn has a reference, or if a row lacks the field.
         """
         field = self.reference or "FIELD"
         count = 0
         bare = []
         for example in examples:
-            has_field = look_up(example.meta, field, self.fields, default=example) is not example
+            has_field = (
+                look_up_field(example.meta, field, self.fields, default=example) is not example
+            )
             asked_count = self.count_asked_turns(example)
             count += asked_count
             bare_turns = (t for t in range(asked_count) if not example.references[t])
-            bare += [(example, t, has_field) for t in bare_turns if not (empty and has_field)]
+            bare += [
+                (example, t, has_field) for t in bare_turns if not (may_be_empty and has_field)
+            ]
         if not bare:
             return ""
         example, turn, has_field = bare[0]
@@ -387,7 +405,7 @@ class Task:
         place += f", turn {turn + 1}" * (turns > 1) + f" (and {len(bare) - 1} more)" * (
             len(bare) > 1
         )
-        if len(bare) < count and not empty:
+        if len(bare) < count and not may_be_empty:
             summary = f"{count - len(bare)} of {count} answers are scored"
             return f"{score}: {summary}; {place} has no reference"
         remedies = [
@@ -402,16 +420,16 @@ class Task:
 
     def _read_schema(self, row: Row) -> str:
         """Reads the schema from the row's column, else from its database."""
-        schema = look_up(row, "schema", self.fields, default=None)
+        schema = look_up_field(row, "schema", self.fields, default=None)
         if schema is not None:
             return str(schema)
         return read_schema(self._find_database(row), self.schema_line)
 
     def _find_database(self, row: Row) -> Path:
         """Finds the row's database. Raises UsageError if there is no file or no ``db_id``."""
-        return find_database(self.database_folder, str(look_up(row, "db_id", self.fields)))
+        return find_database(self.database_folder, str(look_up_field(row, "db_id", self.fields)))
 
-    def cut_to(self, example: Example, max_letters: int) -> Example:
+    def cut_texts_to(self, example: Example, max_letters: int) -> Example:
         """Cuts every text of the example's row to ``max_letters``; see ``fit_to_context``."""
         return replace(example, turns=self._make_turns(example.meta, max_letters).asked)
 
@@ -426,7 +444,9 @@ class Task:
         }
         return min(turns[self.later_turns], len(example.turns))
 
-    def prompt(self, example: Example, turn: int = 0, history: Sequence[str] | None = None) -> str:
+    def format_prompt(
+        self, example: Example, turn: int = 0, history: Sequence[str] | None = None
+    ) -> str:
         """Formats the plain-text prompt of a turn, counted from 0. ``history`` are the answers to
         the earlier turns; None takes the fixed ones (``answers``, else first references), so that
         every decoder continues the same conversation. Raises UsageError for an unknown turn, or an
@@ -437,13 +457,13 @@ class Task:
             "user": self.plain,
             "assistant": " {turn}\n",
         }
-        messages = self.messages(example, turn, history)
+        messages = self.list_messages(example, turn, history)
         return "".join(
             fill_template(role_templates[message["role"]], {"turn": message["content"]})
             for message in messages
         )
 
-    def messages(
+    def list_messages(
         self,
         example: Example,
         turn: int = 0,
@@ -471,27 +491,29 @@ class Task:
         """Encodes the prompt of a turn, with the tokenizer's special tokens. Raises ValueError like
         ``prompt`` and ``render_chat``.
         """
-        if self.chats(tokenizer):
-            messages = self.messages(example, turn, history)
-            text = render_chat(tokenizer, messages, otherwise=_PLAINLY)
+        if self.uses_chat_template(tokenizer):
+            messages = self.list_messages(example, turn, history)
+            text = render_chat(tokenizer, messages, remedy=_PLAINLY)
             # The chat template writes the special tokens itself.
             ids = encode_text(tokenizer, text, add_special_tokens=False)
         else:
-            ids = encode_text(tokenizer, self.prompt(example, turn, history))
+            ids = encode_text(tokenizer, self.format_prompt(example, turn, history))
         return ids[: self.prompt_limit]
 
-    def chats(self, tokenizer: Any) -> bool:
+    def uses_chat_template(self, tokenizer: Any) -> bool:
         """Checks whether prompts use the tokenizer's chat template."""
         return self.chat is True or bool(self.chat and getattr(tokenizer, "chat_template", None))
 
     def encode_all(self, examples: Sequence[Example], tokenizer: Any) -> list[tuple[int, ...]]:
-        """Encodes every turn of these examples that is asked; see ``encode_each``."""
+        """Encodes every turn of these examples that is asked; see ``encode_all_but_failing``."""
         asked_turns = [
             (example, turn)
             for example in examples
             for turn in range(self.count_asked_turns(example))
         ]
-        return encode_each(asked_turns, lambda pair: self.encode(pair[0], tokenizer, pair[1]))
+        return encode_all_but_failing(
+            asked_turns, lambda pair: self.encode(pair[0], tokenizer, pair[1])
+        )
 
     def describe_data(self, examples: Sequence[Example]) -> str:
         """Describes in one line how many prompts were read, of how many, in which form, and where
@@ -499,11 +521,11 @@ class Task:
         """
         forms = ""
         count = len(examples)
-        if self._any_form:
+        if self._accepts_any_form:
             forms = ", ".join(
                 dict.fromkeys(find_prompt_field(example.meta) for example in examples)
             )
-        total, left_out = count_rows(self.source)
+        total, left_out = count_read_rows(self.source)
         prompt_count = sum(map(self.count_asked_turns, examples))
         kind = "conversation" if forms in CHATS or prompt_count > count else "prompt"
         systems = sum(bool(example.system) for example in examples)
@@ -519,7 +541,7 @@ class Task:
             f"; {systems} with a system's text" * bool(systems),
             f"; of rows up to here {left_out} left out, whose speakers do not take turns"
             * bool(left_out),
-            f"; references: {self._find_reference_place(with_references[0])}{count_note}"
+            f"; references: {self._get_reference_field(with_references[0])}{count_note}"
             if with_references
             else "",
             f"; {duplicate_count} repeat another's text" * bool(duplicate_count),
@@ -529,34 +551,36 @@ class Task:
             topics = len({str(example.meta.get(name)) for example in examples})
             parts.append(f"; of {topics} {name} alone" * (topics < count / _MANY))
         for name in list_placeholders(self.template[-1]):
-            values = [look_up(example.meta, name, self.fields, default="-") for example in examples]
+            values = [
+                look_up_field(example.meta, name, self.fields, default="-") for example in examples
+            ]
             if empty := sum(str(value or "").strip() == "" for value in values):
                 parts.append(f"; {empty} with nothing in {{{name}}}")
         if self.name == "jsonl" and {"question_id", "category", "turns"} <= {*examples[0].meta}:
             parts.append("; rows like Spec-Bench's, which --task spec_bench asks in its way")
         return f"{self.data_file}: {''.join(parts)}"
 
-    def _find_reference_place(self, example: Example) -> str:
+    def _get_reference_field(self, example: Example) -> str:
         """Finds the field of an example's references."""
-        if look_up(example.meta, self.reference or "", self.fields, default=None) is not None:
+        if look_up_field(example.meta, self.reference or "", self.fields, default=None) is not None:
             return self.reference or ""
         if len(example.answers) == len(example.turns):
             return "the last answers"
         return find_reference_field(example.meta)
 
-    def ends(self, tokenizer: Any) -> StopCriteria:
+    def make_stop_criteria(self, tokenizer: Any) -> StopCriteria:
         """Returns the criteria that end an answer before its limit."""
         return StopCriteria(tokenizer, self.stop)
 
     @property
     def data_file(self) -> str:
         """Label of the rows' source, the same on every machine."""
-        label = format_label(self.source, self.name)
+        label = format_source_label(self.source, self.name)
         label += ", answered questions only" if self.answered_only else ""
-        return f"{label}, instructed" if self._instruction else label
+        return f"{label}, instructed" if self._instruction_line else label
 
     @property
-    def _instruction(self) -> str:
+    def _instruction_line(self) -> str:
         """The line before the template, with a line break, if any."""
         applies = self.instruction is not None and self.source.kind != "embedded"
         return f"{self.instruction}\n" if applies else ""
@@ -564,9 +588,9 @@ class Task:
     @property
     def data_revision(self) -> str:
         """Commit of the dataset once ``examples`` has read it, if it has one."""
-        return get_commit(self.source)
+        return get_dataset_commit(self.source)
 
-    def postprocess(self, text: str) -> str:
+    def extract_answer(self, text: str) -> str:
         """Extracts the answer from a decoded text: cuts it at the first stop text or end of the
         scored part, and strips it.
         """

@@ -57,7 +57,7 @@ def check_placeholders(key: str, template: str, names: Sequence[str]) -> None:
 
 def check_templates(
     templates: Sequence[str],
-    plain: str,
+    plain_template: str,
     fields: Fields,
     extra_names: Sequence[str | None],
 ) -> None:
@@ -72,7 +72,7 @@ def check_templates(
         if not (names := _parse_template("task.template", template)):
             raise UsageError(f"task.template must be {TEMPLATE}, got {template!r}")
         read_names.update(names)
-    check_placeholders("task.plain", plain, ("turn",))
+    check_placeholders("task.plain", plain_template, ("turn",))
     if surplus := [name for name in fields if name not in read_names]:
         raise UsageError(
             f"task.fields.{surplus[0]} is read by nothing; read are {', '.join(sorted(read_names))}"
@@ -101,7 +101,9 @@ def choose_template(templates: Sequence[str], values: Mapping[str, Any]) -> str:
     return templates[-1]
 
 
-def look_up(row: Mapping[str, Any], name: str, fields: Fields, default: Any = _NO_FIELD) -> Any:
+def look_up_field(
+    row: Mapping[str, Any], name: str, fields: Fields, default: Any = _NO_FIELD
+) -> Any:
     """Looks up the value of a template's name in a row.
 
     ``fields`` maps it to a path, or to several, the first existing one of which is taken. Without a
@@ -121,12 +123,12 @@ def look_up(row: Mapping[str, Any], name: str, fields: Fields, default: Any = _N
     suggestion = (
         suggestion.replace("?", ", if all lines have it?") or f"; task.fields.{name}=FIELD names it"
     )
-    hint = _hint_at_prompt(row) if name == "turns" else suggestion
+    hint = _hint_at_prompt_field(row) if name == "turns" else suggestion
     paths_text = " or ".join(map(repr, paths))
     raise UsageError(f"no field {paths_text}; the row has {', '.join(row)}{hint}")
 
 
-def _hint_at_prompt(row: Mapping[str, Any]) -> str:
+def _hint_at_prompt_field(row: Mapping[str, Any]) -> str:
     """Hints at how to name the field of a row that looks like a prompt; "" if none does."""
     for key, text in row.items():
         words = isinstance(text, str) and (" " in text or not text.isascii())
@@ -138,8 +140,8 @@ def _hint_at_prompt(row: Mapping[str, Any]) -> str:
 def render_chat(
     tokenizer: Any,
     messages: Sequence[Mapping[str, Any]],
-    asks: bool = True,
-    otherwise: str = "set pair.chat_template",
+    add_generation_prompt: bool = True,
+    remedy: str = "set pair.chat_template",
 ) -> str:
     """Renders messages with a tokenizer's chat template.
 
@@ -148,15 +150,15 @@ def render_chat(
     takes longer than ``LONGEST_S`` of processor time, or drops the content of a message.
     """
     if not getattr(tokenizer, "chat_template", None):
-        raise UsageError(f"the tokenizer has no chat template: {otherwise}")
-    text = _apply_chat_template(tokenizer, messages, asks)
+        raise UsageError(f"the tokenizer has no chat template: {remedy}")
+    text = _apply_chat_template(tokenizer, messages, add_generation_prompt)
     if all(str(message.get("content")).strip() in text for message in messages):
         return text
     # The template may escape some letters.
     marked_messages = [
         {**message, "content": f"zq{place}qz"} for place, message in enumerate(messages)
     ]
-    marked_text = _apply_chat_template(tokenizer, marked_messages, asks)
+    marked_text = _apply_chat_template(tokenizer, marked_messages, add_generation_prompt)
     for message in marked_messages:
         if message["content"] not in marked_text:
             raise UsageError(
@@ -165,13 +167,15 @@ def render_chat(
     return text
 
 
-def _apply_chat_template(tokenizer: Any, messages: Sequence[Mapping[str, str]], asks: bool) -> str:
+def _apply_chat_template(
+    tokenizer: Any, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool
+) -> str:
     has_timer = threading.current_thread() is threading.main_thread()  # others get no signals
     try:
         if has_timer:
             signal.signal(signal.SIGVTALRM, _raise_timeout)
             signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST_S, LONGEST_S)
-        options = {"add_generation_prompt": asks, "tokenize": False}
+        options = {"add_generation_prompt": add_generation_prompt, "tokenize": False}
         with limit_memory(MOST_BYTES):
             return str(tokenizer.apply_chat_template(messages, **options))
     except Exception as error:  # a template may do anything
@@ -204,7 +208,9 @@ def encode_text(tokenizer: Any, text: str, **options: Any) -> tuple[int, ...]:
         raise UsageError(f"the tokenizer fails: {one_line(error, 200)}") from None
 
 
-def encode_each(entries: Sequence[Entry], encode: Callable[[Entry], Encoded]) -> list[Encoded]:
+def encode_all_but_failing(
+    entries: Sequence[Entry], encode: Callable[[Entry], Encoded]
+) -> list[Encoded]:
     """Encodes each entry and logs how many fail. Raises the first ValueError if all fail."""
     results = list[Encoded]()
     errors = list[ValueError]()

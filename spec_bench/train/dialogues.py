@@ -24,7 +24,7 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest, name_path_in_errors, open_own, write_text
 from spec_bench.tasks import Task
 from spec_bench.tasks.example import get_fixed_answers
-from spec_bench.tasks.template import encode_each, render_chat
+from spec_bench.tasks.template import encode_all_but_failing, render_chat
 from spec_bench.train.batches import Dialogue, find_learned_positions
 from spec_bench.train.settings import AnswerSettings, TrainSettings
 
@@ -55,7 +55,7 @@ def split_dialogues(
 def check_training_data(settings: TrainSettings) -> None:
     """Reads the data before a large target is loaded; raises ValueError if it is wrong."""
     if settings.task is not None:
-        settings.task.examples(1 if settings.asked.data.kind == "task" else None)
+        settings.task.read_examples(1 if settings.asked.data.kind == "task" else None)
 
 
 def get_training_dialogues(
@@ -69,12 +69,12 @@ def get_training_dialogues(
     data = settings.asked.data
     longest = min(data.max_length, model.max_positions or data.max_length)
     if task := settings.task:
-        job_prompts = JobPrompts(task, tokenizer, tuple(task.examples(data.limit)), ())
+        job_prompts = JobPrompts(task, tokenizer, tuple(task.read_examples(data.limit)), ())
         log.info(job_prompts.describe(settings.pair))
     if data.answered_by == "file":
         assert isinstance(settings.task, Task)
         chats = read_chats(settings.task, data.limit)
-        dialogues = encode_each(chats, lambda chat: encode_chat(chat, tokenizer))
+        dialogues = encode_all_but_failing(chats, lambda chat: encode_chat(chat, tokenizer))
     else:
         dialogues = _make_answered_dialogues(settings, model, tokenizer, longest)
     dialogues = [
@@ -130,12 +130,14 @@ def _make_answered_dialogues(
         prompts = _make_prompts(first_words, turns, end, tokenizer)
     elif isinstance(settings.task, Task):
         task = settings.task
-        examples = task.examples(data.limit)
+        examples = task.read_examples(data.limit)
         if data.kind == "task":
-            prompts = encode_each(examples, lambda example: task.encode(example, tokenizer))
+            prompts = encode_all_but_failing(
+                examples, lambda example: task.encode(example, tokenizer)
+            )
         else:
             prompts = task.encode_all(examples, tokenizer)
-        ends = task.ends(tokenizer)
+        ends = task.make_stop_criteria(tokenizer)
         stop_ids = ends.ids
     else:
         raise UsageError("data.kind=task needs a task with text; random prompts teach nothing")
@@ -182,12 +184,12 @@ def read_chats(task: Task, limit: int | None = None) -> list[Messages]:
     """Reads the conversations of a file up to their last answer, which is the chat's own or a
     reference. Leaves out those without an answer; raises UsageError if none has one.
     """
-    examples = task.examples(limit)
+    examples = task.read_examples(limit)
     chats = list[Messages]()
     for example in examples:
         answers = get_fixed_answers(example)[: len(example.turns)]
         if answers:
-            messages = task.messages(example, len(answers) - 1, answers)
+            messages = task.list_messages(example, len(answers) - 1, answers)
             chats.append([*messages, {"role": "assistant", "content": answers[-1]}])
     if not chats:
         raise UsageError(
@@ -207,7 +209,7 @@ def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
     spans = []
     for index, message in enumerate(messages):
         if message["role"] == "assistant":
-            text_before = render_chat(tokenizer, messages[:index], otherwise=_PLAINLY)
+            text_before = render_chat(tokenizer, messages[:index], remedy=_PLAINLY)
             text_after = render_chat(tokenizer, messages[: index + 1], False, _PLAINLY)
             if not (text_before.startswith(text) and text_after.startswith(text_before)):
                 raise UsageError(

@@ -24,7 +24,7 @@ from spec_bench.settings.validation import (
 )
 from spec_bench.sinks.sink import SinkSettings
 from spec_bench.system.errors import UsageError
-from spec_bench.tasks import RandomPrompts, Task, build_task, read_own
+from spec_bench.tasks import RandomPromptTask, Task, build_task, build_task_from_files
 
 Temperatures = Annotated[
     tuple[Annotated[FiniteFloat, Ge(0)], ...],
@@ -197,7 +197,7 @@ class TrainSettings:
 
     asked: AskedTraining
     pair: Pair
-    task: Task | RandomPrompts | None
+    task: Task | RandomPromptTask | None
     out: Path  # folder of the heads
     config: Mapping[str, Any]  # composed settings that decide the numbers, for the checkpoint
 
@@ -220,7 +220,7 @@ def build_train_settings(config: Any) -> TrainSettings:
     task = build_task(request.task) if on_task else None
     if request.data.path is not None:
         # As for ``run --data``; prompts are plain texts, without a chat template.
-        task = read_own(
+        task = build_task_from_files(
             request.data.path, **({"chat": False} if request.data.kind == "prompts" else {})
         )
     pair = build_pair(replace(request.pair, draft=None, heads=None), request.engine)

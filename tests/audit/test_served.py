@@ -34,7 +34,7 @@ from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.jobs.config.cells import Cell
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import Request
-from spec_bench.server.endpoint import Server
+from spec_bench.server.endpoint import ServerClient
 from spec_bench.verify.base import rule
 from spec_bench.verify.path_rule import Traversal, traversal
 from spec_bench.verify.rules import recursive_rejection
@@ -139,7 +139,7 @@ def lines_of(completions):
     """How the audit of a server ends, line by line."""
     asked = models.ServerAuditRequests([(3,), (5, 4)], 30, 8, WARM, 0, ())
     with serving(completions):
-        lines = list(models.audit_server(Server(completions.url, "target"), TARGET, asked))
+        lines = list(models.audit_server(ServerClient(completions.url, "target"), TARGET, asked))
     return {line.subject: bool(line.passed) for line in lines}
 
 

@@ -22,7 +22,7 @@ from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.records.ends import StopCriteria, cut_at_stop, find_end_token_ids
 from spec_bench.records.sampling import AnswerLimit, SamplingSettings
 from spec_bench.server.settings import ServerSettings
-from spec_bench.tasks import RandomPrompts, Task, read_own
+from spec_bench.tasks import RandomPromptTask, Task, build_task_from_files
 from spec_bench.train.dialogues import encode_chat
 from spec_bench.train.settings import DataSettings, HeadSettings, Optimisation
 from tests.jobs.tiny import TEXTS, overrides, rows_of, tiny_tokenizer, tokens_of
@@ -240,8 +240,8 @@ def test_the_line_tells_a_systems_text_and_turns_that_are_prompts(tmp_path):
         },
     ]
     (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    task = read_own(str(tmp_path / "own.jsonl"), later_turns="own")
-    told = task.describe_data(task.examples())
+    task = build_task_from_files(str(tmp_path / "own.jsonl"), later_turns="own")
+    told = task.describe_data(task.read_examples())
     assert told.endswith("2 conversations (turns, messages), 3 prompts; 1 with a system's text")
 
 
@@ -350,7 +350,7 @@ def test_folders_without_plain_weights_are_refused_with_what_to_do_before_any_is
 
 
 GROUPS = {
-    "task": (Task, RandomPrompts), "pair": (PairSettings,), "engine": (EngineSettings,),
+    "task": (Task, RandomPromptTask), "pair": (PairSettings,), "engine": (EngineSettings,),
     "generation": (SamplingSettings, AnswerLimit), "server": (ServerSettings,),
     "confirm": (ConfirmSettings,), "data": (DataSettings,),
     "optimiser": (Optimisation,), "head": (HeadSettings,),

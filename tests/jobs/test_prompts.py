@@ -15,7 +15,7 @@ from spec_bench.jobs.job.results import write_results
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.work import prompts
 from spec_bench.tasks import build_task
-from spec_bench.tasks.example import CUT, TREE_LEVELS, fit_to_context, truncate_text
+from spec_bench.tasks.example import CUT, TREE_LEVELS, cut_out_middle, fit_to_context
 from tests.commands import answers
 from tests.jobs.tiny import TEXTS, main, rows_of, tokens_of
 from tests.jobs.tiny import cut as killed
@@ -435,19 +435,21 @@ def test_they_are_cut_or_left_out_and_counted_also_after_a_kill(
 def test_the_template_stays_whole_and_as_much_of_both_ends_of_the_text_as_fits(rows):
     values = config("xsum", kind="local", path=str(rows))
     task, tokenizer = build_task(values), LetterTokenizer()
-    example = task.examples()[1]
+    example = task.read_examples()[1]
     for room in (90, 91, 300):
         short = fit_to_context(
-            example, room, task.cut_to, lambda each: len(task.encode(each, tokenizer))
+            example, room, task.cut_texts_to, lambda each: len(task.encode(each, tokenizer))
         )
-        text = task.prompt(short)
+        text = task.format_prompt(short)
         assert text.startswith(f"Article: {TEXTS[1][:10]}") and text.endswith("\nSummary:")
         assert CUT in text and len(task.encode(short, tokenizer)) == room
     with pytest.raises(ValueError, match=naming("'1'", "room for 10")):
-        fit_to_context(example, 10, task.cut_to, lambda each: len(task.encode(each, tokenizer)))
-    assert truncate_text("abcdefgh", 3) == f"ab{CUT}h"
-    assert truncate_text("abcdefgh", 0) == CUT
-    assert (truncate_text("abc", 3), truncate_text("abc", None), truncate_text(7, 1)) == (
+        fit_to_context(
+            example, 10, task.cut_texts_to, lambda each: len(task.encode(each, tokenizer))
+        )
+    assert cut_out_middle("abcdefgh", 3) == f"ab{CUT}h"
+    assert cut_out_middle("abcdefgh", 0) == CUT
+    assert (cut_out_middle("abc", 3), cut_out_middle("abc", None), cut_out_middle(7, 1)) == (
         "abc",
         "abc",
         7,
@@ -456,14 +458,14 @@ def test_the_template_stays_whole_and_as_much_of_both_ends_of_the_text_as_fits(r
 
 def test_a_random_choice_of_rows_is_the_seeds_and_stages_share_none():
     first = build_task(config("xsum"))
-    rows = {each.id: each for each in first.examples()}
+    rows = {each.id: each for each in first.read_examples()}
     chosen = build_task({**config("xsum"), "sample": "random", "sample_seed": 3})
     again = build_task({**config("xsum"), "sample": "random", "sample_seed": 4})
-    some, other = ([each.id for each in task.examples(5)] for task in (chosen, again))
-    assert some == [each.id for each in chosen.examples(5)] != other
+    some, other = ([each.id for each in task.read_examples(5)] for task in (chosen, again))
+    assert some == [each.id for each in chosen.read_examples(5)] != other
     assert some != list(rows)[:5] and len(set(some)) == 5
-    assert all(rows[each.id] == each for each in chosen.examples(5))
-    assert not {each.id for each in chosen.examples(5, 5)} & set(some)
+    assert all(rows[each.id] == each for each in chosen.read_examples(5))
+    assert not {each.id for each in chosen.read_examples(5, 5)} & set(some)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from spec_bench.recommend.recommend import (
 )
 from spec_bench.records.types import Reason
 from spec_bench.report.page.headline import Headline
-from spec_bench.tasks import RandomPrompts
+from spec_bench.tasks import RandomPromptTask
 from spec_bench.tasks.random_prompts import RandomPromptSource
 from tests.cells import result
 from tests.commands import recommend
@@ -101,7 +101,7 @@ Asked = make_dataclass("Asked", ["prompts", "confirm"])
 
 
 def split(rows, confirm):
-    task = RandomPrompts("random", RandomPromptSource("random"), 8, rows, 0)
+    task = RandomPromptTask("random", RandomPromptSource("random"), 8, rows, 0)
     return split_prompts(Asked(10, confirm), task).prompts
 
 

@@ -21,7 +21,7 @@ from spec_bench.metrics.execution import code
 from spec_bench.metrics.execution.code import PassAt1
 from spec_bench.metrics.quality import check_references, compute_score_columns
 from spec_bench.records.types import ProgramTests
-from spec_bench.tasks.source import Source, Wheel, load_rows
+from spec_bench.tasks.source import RowSource, WheelFile, load_rows
 from spec_bench.tasks.task import Task
 
 PROMPT = 'from math import pi\n\n\ndef area(r):\n    """Of a circle."""\n'
@@ -188,14 +188,14 @@ def test_rows_of_a_wheel_are_read_from_the_cache(tmp_path, monkeypatch):
     file.parent.mkdir(parents=True)
     file.write_bytes(data)
     monkeypatch.setenv("SPEC_BENCH_CACHE", str(tmp_path))
-    source = Source("wheel", wheel=Wheel("mine==1.0", "inside/rows.jsonl.gz", digest))
+    source = RowSource("wheel", wheel=WheelFile("mine==1.0", "inside/rows.jsonl.gz", digest))
     assert load_rows(source, "mine") == [row]
     told = {"fields": {"id": "task_id"}, "reference": "test", "scores": ("pass_at_1",)}
     task = Task("mine", source, ("{prompt}",), **told)
     with pytest.raises(ValueError, match=r"task\.run_code=true"):
-        task.examples()
+        task.read_examples()
     task = replace(task, run_code=True)
-    (example,) = task.examples()
+    (example,) = task.read_examples()
     assert example.id == "a/0" and task.data_file == "mine==1.0 rows.jsonl.gz"
     assert SCORE.passes(RIGHT["a fenced block"], example.references[0][0])
 

@@ -14,7 +14,7 @@ import yaml
 
 from spec_bench.serve import command, supervisor
 from spec_bench.serve.command import PLAIN, ServingEngine, _is_up, read_engine
-from spec_bench.server.endpoint import Server
+from spec_bench.server.endpoint import ServerClient
 from spec_bench.settings.configs import conf_dir
 from tests.commands import serve as main
 from tests.jobs.tiny import overrides, rows_of
@@ -166,7 +166,7 @@ class Stranger(BaseHTTPRequestHandler):
 def test_a_server_without_the_name_that_was_drawn_for_ours_is_not_up():
     with listening(Stranger) as url:
         for name, named, up in (("target-0", True, False), ("toy", True, True), ("x", False, True)):
-            with closing(Server(url, name, "", answer_s=5)) as server:
+            with closing(ServerClient(url, name, "", answer_s=5)) as server:
                 assert _is_up(server, named) == up
 
 

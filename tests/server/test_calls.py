@@ -7,7 +7,13 @@ import pytest
 
 from spec_bench.records.types import StepRecord
 from spec_bench.server import stream
-from spec_bench.server.stream import BadStreamError, CallCounts, Chunk, LlamaReader, StreamedAnswer
+from spec_bench.server.stream import (
+    BadStreamError,
+    CallCounts,
+    LlamaCppStreamReader,
+    StreamedAnswer,
+    TokenChunk,
+)
 
 SUMMED = {  # of vLLM 0.32.0 with a draft model
     "num_spec_steps": 13, "num_accepted_draft_tokens": 18, "num_draft_tokens": 52,
@@ -19,11 +25,11 @@ REAL_CHUNKS = [1, 1, 1, 3, 5, 2, 1, 1, 1, 5, 3, 2, 1, 2]
 
 
 def told(own):
-    return stream.counts_from_request({"speculative_decoding": own}, 29)
+    return stream.parse_request_counts({"speculative_decoding": own}, 29)
 
 
 def test_every_call_of_a_real_answer_is_known_and_the_cut_of_the_last_one():
-    found = stream.build_steps(REAL_CHUNKS, [told(REAL)])
+    found = stream.build_answer_steps(REAL_CHUNKS, [told(REAL)])
     assert (found.counted, found.proposed, len(found.records)) == ("requests", True, 13)
     assert [step.accepted for step in found.records] == ACCEPTED
     assert [step.delivered for step in found.records] == REAL_CHUNKS[1:]
@@ -61,7 +67,7 @@ CHAIN = CallCounts("requests", (1, 0, 2), (2, 2, 2))
     ],
 )
 def test_calls_are_by_the_counts_that_fit_the_chunks(chunks, sources, counted, accepted, delivered):
-    found = stream.build_steps(chunks, sources)
+    found = stream.build_answer_steps(chunks, sources)
     assert found.counted == counted
     assert found.proposed == (counted != "stream")
     assert [step.accepted for step in found.records] == accepted
@@ -78,7 +84,7 @@ def test_counts_give_the_true_calls_whatever_was_drafted_or_cut():
                 own = tuple(a for a, has in zip(calls, drafted, strict=True) if has)
                 counts = CallCounts("requests", own, (2,) * len(own))
                 *sizes, last = [1, *(accepted + 1 for accepted in calls)]
-                found = stream.build_steps([*sizes, last - cut], [counts])
+                found = stream.build_answer_steps([*sizes, last - cut], [counts])
                 assert found.counted == "requests"
                 assert len(found.records) == 3
                 assert sum(step.accepted for step in found.records) == sum(calls)
@@ -91,11 +97,16 @@ def test_a_histogram_is_calls_whose_order_is_not_known():
     found = told(SUMMED)
     assert found.accepted == tuple(sorted(ACCEPTED))
     assert found.has_drafted
-    assert sum(s.accepted for s in stream.build_steps(REAL_CHUNKS, [found]).records) == 18
+    assert sum(s.accepted for s in stream.build_answer_steps(REAL_CHUNKS, [found]).records) == 18
     # Of drafts of unlike length only the sum is known.
-    found = stream.counts_from_histogram("requests", [1, 1], 4, drafted_total=5, max_drafted=4)
+    found = stream.build_counts_from_histogram(
+        "requests", [1, 1], 4, drafted_total=5, max_drafted=4
+    )
     assert not found.has_drafted
-    assert [step.accepted for step in stream.build_steps([1, 1, 2], [found]).records] == [0, 1]
+    assert [step.accepted for step in stream.build_answer_steps([1, 1, 2], [found]).records] == [
+        0,
+        1,
+    ]
 
 
 def test_no_number_of_a_server_makes_more_calls_than_its_answer_has_tokens():
@@ -105,12 +116,17 @@ def test_no_number_of_a_server_makes_more_calls_than_its_answer_has_tokens():
     most = {"acceptance_histogram": [1], "num_draft_tokens": 10**9, "num_spec_tokens": 10**9}
     assert told(most) is None
     numbers = (29, 10**7, 10**7, [10**7], 10**7)
-    after = stream.parse_counters(page(*numbers))
-    assert stream.diff_counters(stream.parse_counters(page(0, 0, 0, [0], 0)), after, 29) is None
+    after = stream.parse_prometheus_counters(page(*numbers))
+    assert (
+        stream.count_calls_between(
+            stream.parse_prometheus_counters(page(0, 0, 0, [0], 0)), after, 29
+        )
+        is None
+    )
     calls = CallCounts("counters", (), (), 10**7)
-    assert stream.build_steps([1, 28], [calls]).counted == "stream"
-    huge = stream.parse_counters("vllm:generation_tokens_total 1e308\n" * 2)
-    assert stream.count_generated({}, huge) is None
+    assert stream.build_answer_steps([1, 28], [calls]).counted == "stream"
+    huge = stream.parse_prometheus_counters("vllm:generation_tokens_total 1e308\n" * 2)
+    assert stream.count_generated_tokens({}, huge) is None
 
 
 @pytest.mark.parametrize("own", [None, [], {"per_step_accepted": ["a"]}, {"num_spec_steps": 3}])
@@ -134,29 +150,31 @@ def page(tokens, drafts, proposed, places, calls):
 
 
 def test_counters_of_a_real_answer_say_what_its_counts_say():
-    before = stream.parse_counters(page(100, 5, 20, [2, 1, 1, 0], 40))
-    after = stream.parse_counters(page(129, 18, 72, [9, 6, 4, 3], 53))
-    found = stream.diff_counters(before, after, 29)
+    before = stream.parse_prometheus_counters(page(100, 5, 20, [2, 1, 1, 0], 40))
+    after = stream.parse_prometheus_counters(page(129, 18, 72, [9, 6, 4, 3], 53))
+    found = stream.count_calls_between(before, after, 29)
     assert found == CallCounts("counters", tuple(sorted(ACCEPTED)), (4,) * 13, 13)
-    assert len(stream.build_steps(REAL_CHUNKS, [found]).records) == 13
+    assert len(stream.build_answer_steps(REAL_CHUNKS, [found]).records) == 13
 
 
 def test_counters_that_heard_of_other_requests_are_not_used():
     before, after = (
-        stream.parse_counters(page(100, 0, 0, [], 0)),
-        stream.parse_counters(page(130, 0, 0, [], 29)),
+        stream.parse_prometheus_counters(page(100, 0, 0, [], 0)),
+        stream.parse_prometheus_counters(page(130, 0, 0, [], 29)),
     )
-    assert stream.diff_counters(before, after, 29) is None
+    assert stream.count_calls_between(before, after, 29) is None
     assert (
-        stream.diff_counters({}, stream.parse_counters("vllm:generation_tokens_total 29"), 29)
+        stream.count_calls_between(
+            {}, stream.parse_prometheus_counters("vllm:generation_tokens_total 29"), 29
+        )
         is None
     )
     plain = "vllm:generation_tokens_total 5\nvllm:inter_token_latency_seconds_count 4"
-    assert stream.diff_counters({}, stream.parse_counters(plain), 5) == CallCounts(
+    assert stream.count_calls_between({}, stream.parse_prometheus_counters(plain), 5) == CallCounts(
         "counters", (), (), 4
     )
     wrong = "vllm:generation_tokens_total 1.2.3\nvllm:generation_tokens_total NaN\n"
-    assert stream.parse_counters(wrong) == {}
+    assert stream.parse_prometheus_counters(wrong) == {}
 
 
 def event(line, finish=None):
@@ -170,12 +188,12 @@ def event(line, finish=None):
 
 
 def reader(lines):
-    made = LlamaReader()
+    made = LlamaCppStreamReader()
     for place, line in enumerate(lines):
-        made.take(event(line), float(place))
+        made.parse_line(event(line), float(place))
     _, tokens, *counts = lines[-1]
-    made.take(event(([], tokens, *counts), "length"), float(len(lines)))
-    made.take(b"data: [DONE]", float(len(lines)))
+    made.parse_line(event(([], tokens, *counts), "length"), float(len(lines)))
+    made.parse_line(b"data: [DONE]", float(len(lines)))
     return made
 
 
@@ -192,7 +210,7 @@ DRAFTED = [
 def test_plain_decoding_is_a_call_a_token_within_an_unfinished_letter_too():
     served = reader(PLAIN).build_answer()
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (8,), (9,)]
-    assert stream.counts_from_request(served.metrics, 9) is None
+    assert stream.parse_request_counts(served.metrics, 9) is None
     lines = [([7], 1, 0.001, 0, 0), ([8], 4, 12.0, 0, 0), ([9], 5, 15.0, 0, 0)]
     served = reader(lines).build_answer([7, 1, 2, 8, 9])
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (1,), (2,), (8,), (9,)]
@@ -202,9 +220,9 @@ def test_tokens_of_one_clock_are_one_call_and_counts_say_what_it_verified():
     served = reader(DRAFTED).build_answer()
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (8, 9, 1), (2,), (3, 4)]
     assert [chunk.seconds for chunk in served.chunks] == [0.0, 1.0, 4.0, 5.0]
-    counts = stream.counts_from_request(served.metrics, 9)
+    counts = stream.parse_request_counts(served.metrics, 9)
     assert (counts.accepted, counts.drafted) == ((2, 4), (4, 4))
-    steps = stream.build_steps([len(chunk.tokens) for chunk in served.chunks], [counts])
+    steps = stream.build_answer_steps([len(chunk.tokens) for chunk in served.chunks], [counts])
     calls = sorted((step.accepted, step.delivered) for step in steps.records)
     assert (calls, steps.counted) == ([(0, 1), (2, 3), (4, 2)], "requests")
 
@@ -216,7 +234,7 @@ def test_tokens_within_an_unfinished_letter_are_asked_for_again():
         ([238], 12, 167.1, 12, 9), ([246], 15, 218.8, 15, 12), ([], 16, 218.8, 15, 12),
     ]  # fmt: skip
     made = reader(lines)
-    assert made.missing_ids == 11
+    assert made.missing_id_count == 11
     served = made.build_answer(range(16))
     assert [len(chunk.tokens) for chunk in served.chunks] == [1, 7, 4, 4]
     assert served.tokens == tuple(range(16))
@@ -226,15 +244,17 @@ def test_tokens_within_an_unfinished_letter_are_asked_for_again():
 
 def test_another_servers_stream_is_refused():
     with pytest.raises(BadStreamError, match="not llama"):
-        LlamaReader().take(b'data: {"choices": [{"text": "x", "finish_reason": null}]}', 0.0)
+        LlamaCppStreamReader().parse_line(
+            b'data: {"choices": [{"text": "x", "finish_reason": null}]}', 0.0
+        )
     with pytest.raises(BadStreamError, match="no numbers from 0"):
-        LlamaReader().take(event(([3], -1, 5.0, 0, 0)), 0.0)
+        LlamaCppStreamReader().parse_line(event(([3], -1, 5.0, 0, 0)), 0.0)
     with pytest.raises(BadStreamError, match="go back"):
         reader([*DRAFTED[:4], ([2], 5, 8.0, 3, 2)]).build_answer()
 
 
 def came(*texts, finish="length", counted=None):
-    chunks = tuple(Chunk(float(place), (), text) for place, text in enumerate(texts))
+    chunks = tuple(TokenChunk(float(place), (), text) for place, text in enumerate(texts))
     return StreamedAnswer(chunks, finish, {} if counted is None else {"completion_tokens": counted})
 
 

@@ -18,9 +18,9 @@ from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import Generation, Request, ServerChunks
 from spec_bench.server import decoder, endpoint
 from spec_bench.server.decoder import RequestOptions, RequestSpan, ServedDecoder, UnansweredError
-from spec_bench.server.endpoint import RequestRefusedError, Server, ServerError
+from spec_bench.server.endpoint import RequestRefusedError, ServerClient, ServerError
 from spec_bench.server.settings import ServerSettings
-from spec_bench.server.stream import BadStreamError, Chunk, StreamedAnswer
+from spec_bench.server.stream import BadStreamError, StreamedAnswer, TokenChunk
 from spec_bench.settings.validation import check
 from spec_bench.system.redaction import redact
 from tests.listening import listening
@@ -33,7 +33,7 @@ STEPS = [[5], [6, 7, 8], [9]]
 def asked(url, **more):
     """A client that does not wait."""
     patience = {"sleep": lambda _: None, "timeout_s": 5.0, "answer_s": 5.0, "attempts": 1}
-    return Server(url, "target", KEY, **{**patience, **more})
+    return ServerClient(url, "target", KEY, **{**patience, **more})
 
 
 def answering(*faults, **more):
@@ -142,7 +142,7 @@ def test_an_address_of_nobody_or_without_its_scheme_is_one_line():
     with pytest.raises(ServerError, match=r"connect error: .*refused, after 1 attempt"):
         asked(served.url).complete([1], 5)
     with pytest.raises(ValueError, match="must start with http"):
-        Server("localhost:8000", "target")
+        ServerClient("localhost:8000", "target")
     with pytest.raises(ValueError, match="prompt 'x' is empty"):
         asking(served.url).preflight([Request("x", (), 1)])
 
@@ -224,8 +224,12 @@ def test_requests_of_an_open_loop_arrive_by_themselves_and_wait_in_their_latency
 
 
 def test_arrivals_are_a_poisson_process_that_the_seed_fixes():
-    moments = decoder.draw_arrivals(20_000, 4.0, 7)
-    assert moments == decoder.draw_arrivals(20_000, 4.0, 7) != decoder.draw_arrivals(20_000, 4.0, 8)
+    moments = decoder.draw_arrival_times_s(20_000, 4.0, 7)
+    assert (
+        moments
+        == decoder.draw_arrival_times_s(20_000, 4.0, 7)
+        != decoder.draw_arrival_times_s(20_000, 4.0, 8)
+    )
     gaps = [after - before for before, after in pairwise(moments)]
     found = (moments[0], statistics.fmean(gaps), statistics.stdev(gaps))
     assert found == pytest.approx((0, 0.25, 0.25), rel=0.05)
@@ -241,14 +245,14 @@ def test_arrivals_are_a_poisson_process_that_the_seed_fixes():
     ],
 )
 def test_requests_under_way_have_equal_parts_of_every_instant(spans, expected):
-    assert decoder.share_seconds(spans) == expected
+    assert decoder.share_batch_seconds(spans) == expected
     several = [
         RequestSpan(0.0, 0.4, 2.0),
         RequestSpan(0.1, 1.7, 1.9),
         RequestSpan(5.0, 5.0, 5.5),
         RequestSpan(0.3, 0.3, 0.3),
     ]
-    found = decoder.share_seconds(several)  # 2.5 s, in which anything was under way
+    found = decoder.share_batch_seconds(several)  # 2.5 s, in which anything was under way
     assert (sum(map(sum, found)), found[3]) == (pytest.approx(2.5), (0.0, 0.0))
 
 
@@ -293,7 +297,7 @@ def flooding(status):
 def test_headers_that_drip_and_answers_and_counters_without_end_are_given_up_in_time(reply, said):
     start = time.perf_counter()
     with raw(reply) as url:
-        assert asked(url, **SOON).read("metrics") is None
+        assert asked(url, **SOON).fetch_text("metrics") is None
         with pytest.raises(ServerError, match=said) as caught:
             asked(url, **SOON).complete([1], 5)
     assert time.perf_counter() - start < 5
@@ -318,7 +322,7 @@ def test_a_message_has_neither_the_key_nor_an_addresss_password():
     for secret in (KEY, "MTIzNDU2Nzg5", "\x1b"):
         assert secret not in str(caught.value)
     assert (
-        endpoint.one_short_line("no http://me:hunter2@host/v1 there")
+        endpoint.redact_to_one_line("no http://me:hunter2@host/v1 there")
         == "no http://***@host/v1 there"
     )
     with pytest.raises(ValueError, match="without user and password") as caught:
@@ -338,7 +342,7 @@ def test_a_key_is_hidden_however_it_is_spelt_or_cut(spelt):
 )
 def test_what_a_hostile_message_repeats_is_redacted_in_time(word):
     start = time.perf_counter()
-    endpoint.one_short_line(word * 10**6, KEY, 200)
+    endpoint.redact_to_one_line(word * 10**6, KEY, 200)
     redact(word * 10**4, KEY)
     assert time.perf_counter() - start < 2
 
@@ -420,9 +424,9 @@ def test_chunks_that_come_at_once_say_nothing_of_when_they_were_made(gap_s, burs
 
 @pytest.mark.parametrize("seconds", [(-1.0, -2.0, -3.0), (1.0, 3.0, 2.0)])
 def test_an_answer_by_a_clock_that_runs_backwards_is_none(seconds):
-    chunks = tuple(Chunk(moment, (5,)) for moment in seconds)
+    chunks = tuple(TokenChunk(moment, (5,)) for moment in seconds)
     with pytest.raises(ServerError, match="the clock ran backwards"):
-        decoder.trim_answer(
+        decoder.trim_chunks(
             Request("a", (1,), 3, ()), StreamedAnswer(chunks, "length"), "http://host", 300
         )
 

@@ -20,7 +20,7 @@ from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.flags import flags_to_overrides
 from spec_bench.settings import foreign
 from spec_bench.settings.arguments import parse_options
-from spec_bench.tasks import build_task, prompt_files, read_own
+from spec_bench.tasks import build_task, build_task_from_files, prompt_files
 from tests.said import naming
 
 from .conftest import local
@@ -97,7 +97,7 @@ FORMS = [*TEXTS, *BYTES, "frame.parquet", "saved"]
 
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_is_the_same_prompts(name, tmp_path):
-    examples = local("jsonl", written(tmp_path, name)).examples()
+    examples = local("jsonl", written(tmp_path, name)).read_examples()
     assert [example.turns for example in examples] == [(text,) for text in ASKED]
 
 
@@ -106,8 +106,8 @@ def test_every_form_is_the_same_prompts(name, tmp_path):
 def test_every_verb_reads_every_form(name, tmp_path, monkeypatch, plain_tokenizer):
     monkeypatch.chdir(tmp_path)
     file = str(written(tmp_path, name))
-    task = read_own(file)
-    expected = task.encode_all(task.examples(), plain_tokenizer)
+    task = build_task_from_files(file)
+    expected = task.encode_all(task.read_examples(), plain_tokenizer)
 
     def of_job(words):
         job = build_job_settings(compose_config(words))
@@ -118,7 +118,7 @@ def test_every_verb_reads_every_form(name, tmp_path, monkeypatch, plain_tokenize
     assert of_job([*search, *flags_to_overrides("recommend", ["--data", file])]) == expected
     assert of_job(build_overrides([], {"data": file})) == expected
     audited = complete_options_and_read_task(parse_options("check decoders", ["--prompts", file]))
-    assert audited.encode_all(audited.examples(), plain_tokenizer) == expected
+    assert audited.encode_all(audited.read_examples(), plain_tokenizer) == expected
 
 
 def test_several_files_are_one_and_their_ids_may_be_the_same(tmp_path):
@@ -134,19 +134,19 @@ def test_several_files_are_one_and_their_ids_may_be_the_same(tmp_path):
 
 
 def test_the_standard_input_is_read_once_for_all_that_ask(monkeypatch):
-    prompt_files._read_once.cache_clear()
+    prompt_files._read_stream_once.cache_clear()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TURNS.encode())))
-    task = read_own("-")
-    assert len(task.examples(1)) == 1
-    assert [example.turns[0] for example in task.examples()] == ASKED
-    prompt_files._read_once.cache_clear()
+    task = build_task_from_files("-")
+    assert len(task.read_examples(1)) == 1
+    assert [example.turns[0] for example in task.read_examples()] == ASKED
+    prompt_files._read_stream_once.cache_clear()
 
 
 def first(tmp_path, name, content, task="jsonl", **more):
     file = tmp_path / name
     file.write_text(content, encoding="utf-8")
     task = local(task, file, **more)
-    return task, task.examples()
+    return task, task.read_examples()
 
 
 def test_cells_and_numbers_stay_as_the_file_has_them(tmp_path):
@@ -205,7 +205,7 @@ def test_zstd_without_its_module_says_what_brings_it(tmp_path, monkeypatch):
     monkeypatch.setitem(foreign._PACKED, magic, ("no_such_module",))
     (tmp_path / "x.jsonl.zst").write_bytes(magic)
     with pytest.raises(ValueError, match=naming("Python 3.14", "pip install zstandard")):
-        local("jsonl", tmp_path / "x.jsonl.zst").examples()
+        local("jsonl", tmp_path / "x.jsonl.zst").read_examples()
 
 
 def test_squads_own_file_is_read_by_its_task(tmp_path):
@@ -232,8 +232,8 @@ def test_how_many_of_how_many_were_taken_is_said_with_their_references(tmp_path)
     rows = [{"messages": said(f"{n}?", ANSWER)} for n in range(25)]
     task, _ = first(tmp_path, "mine.jsonl", lines(*rows))
     told = "mine.jsonl: 20 of 25 conversations (messages); references: the last answers"
-    assert task.describe_data(task.examples(20)) == told
-    assert task.describe_data(task.examples()) == told.replace("20 of 25", "25")
+    assert task.describe_data(task.read_examples(20)) == told
+    assert task.describe_data(task.read_examples()) == told.replace("20 of 25", "25")
 
 
 def test_what_was_left_out_is_counted_of_the_rows_up_to_the_last_that_was_taken(tmp_path):
@@ -242,7 +242,7 @@ def test_what_was_left_out_is_counted_of_the_rows_up_to_the_last_that_was_taken(
     rows = [{"conversations": bad if n % 5 == 0 else good} for n in range(24)]
     task, _ = first(tmp_path, "mine.jsonl", lines(*rows))
     for limit, taken, out in ((5, "5 of 24", 2), (None, "19 of 24", 5)):
-        told = task.describe_data(task.examples(limit))
+        told = task.describe_data(task.read_examples(limit))
         assert f" {taken} conversations " in told
         assert f"of rows up to here {out} left out" in told
 
@@ -251,7 +251,7 @@ def test_what_the_system_says_comes_from_the_row_else_from_the_setting(tmp_path)
     rows = [{"turns": "q", "system": "Row."}, {"messages": [SYSTEM, *said("q")]}, {"prompt": "q"}]
     task, examples = first(tmp_path, "x.jsonl", lines(*rows), system="Flag.")
     assert [each.system for each in examples] == ["Row.", "Be brief.", "Flag."]
-    assert task.prompt(examples[0]) == "Row.\nq"
+    assert task.format_prompt(examples[0]) == "Row.\nq"
     assert flags_to_overrides("run", ["--system", "Be brief."]) == ['++task.system="Be brief."']
     changed = build_job_settings(compose_config(["++task.system=a", "prompts=1"]))
     same = build_job_settings(compose_config(["++task.system=null", "prompts=1"]))
@@ -268,19 +268,19 @@ def test_a_file_that_is_named_is_read_whatever_the_tasks_source(words, tmp_path)
         OmegaConf.to_container(compose_config([*words.split(), *own]).task, resolve=True)
     )
     assert task.source.kind == "local"
-    assert [example.turns[0] for example in task.examples()] == ASKED
+    assert [example.turns[0] for example in task.read_examples()] == ASKED
 
 
 def test_a_folder_of_several_splits_names_the_setting_that_chooses(tmp_path):
     made = datasets.Dataset.from_list([{"prompt": text} for text in ASKED])
     datasets.DatasetDict({"train": made, "dev": made}).save_to_disk(tmp_path / "both")
     with pytest.raises(ValueError, match=naming("task.source.split=train or dev")):
-        local("jsonl", tmp_path / "both").examples()
-    assert len(local("jsonl", tmp_path / "both", split="dev").examples()) == 3
-    assert len(local("jsonl", tmp_path / "both" / "train").examples()) == 3
+        local("jsonl", tmp_path / "both").read_examples()
+    assert len(local("jsonl", tmp_path / "both", split="dev").read_examples()) == 3
+    assert len(local("jsonl", tmp_path / "both" / "train").read_examples()) == 3
 
 
 def test_rows_with_nothing_in_a_field_of_the_template_are_counted(tmp_path):
     (tmp_path / "pairs.csv").write_text("source,reference\nOne.,Eins.\n,Zwei.\n")
-    task = read_own(str(tmp_path / "pairs.csv"), template="Translate: {source}")
-    assert "; 1 with nothing in {source}" in task.describe_data(task.examples())
+    task = build_task_from_files(str(tmp_path / "pairs.csv"), template="Translate: {source}")
+    assert "; 1 with nothing in {source}" in task.describe_data(task.read_examples())

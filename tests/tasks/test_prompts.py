@@ -59,8 +59,8 @@ def test_a_plain_prompt_is_the_contract_to_the_letter_even_if_the_tokenizer_can_
     name, prompt, references, tmp_path, chat_tokenizer
 ):
     task = task_of(name, tmp_path)
-    (example,) = task.examples()
-    assert (task.prompt(example), example.references[0]) == (prompt, tuple(references))
+    (example,) = task.read_examples()
+    assert (task.format_prompt(example), example.references[0]) == (prompt, tuple(references))
     assert chat_tokenizer.decode(task.encode(example, chat_tokenizer)) == f"<s>{prompt}"
 
 
@@ -75,8 +75,8 @@ def test_a_plain_prompt_is_the_contract_to_the_letter_even_if_the_tokenizer_can_
 )
 def test_chat_content_leaves_out_an_empty_context(name, change, content, tmp_path, chat_tokenizer):
     task = task_of(name, tmp_path, ROWS[name] | change)
-    (example,) = task.examples()
-    assert task.messages(example) == [{"role": "user", "content": content}]
+    (example,) = task.read_examples()
+    assert task.list_messages(example) == [{"role": "user", "content": content}]
     text = chat_tokenizer.decode(task.encode(example, chat_tokenizer))
     assert text == f"<user>{content}</><assistant>"
 
@@ -85,11 +85,11 @@ def test_a_chat_task_falls_back_to_plain_text_and_chat_true_wants_a_chat_templat
     tmp_path, plain_tokenizer, chat_tokenizer
 ):
     task = task_of("dolly", tmp_path)
-    text = plain_tokenizer.decode(task.encode(task.examples()[0], plain_tokenizer))
+    text = plain_tokenizer.decode(task.encode(task.read_examples()[0], plain_tokenizer))
     assert text == "<s>Question: Ann won.\n\nWho?\nAnswer:"
     row = {"document": "int f() { return {x}; }", "summary": "s"}  # braces are left alone
     task = task_of("xsum", tmp_path, row, chat=True)
-    (example,) = task.examples()
+    (example,) = task.read_examples()
     text = chat_tokenizer.decode(task.encode(example, chat_tokenizer))
     assert text == "<user>Article: int f() { return {x}; }\nSummary:</><assistant>"
     with pytest.raises(ValueError, match="no chat template"):
@@ -104,13 +104,13 @@ def test_spider_prompt_lists_the_tables_of_the_database_and_a_missing_one_is_nam
         connection.execute("CREATE TABLE concert (id INTEGER, singer_id INTEGER, year INT)")
     row = {"db_id": "shop", "question": "How many singers?", "query": "SELECT count(*) FROM singer"}
     task = task_of("spider", tmp_path, row)
-    (example,) = task.examples()
-    assert task.prompt(example) == (
+    (example,) = task.read_examples()
+    assert task.format_prompt(example) == (
         "Schema:\nsinger(id, name)\nconcert(id, singer_id, year)\nQuestion: How many singers?\nSQL:"
     )
     assert example.references[0] == ("SELECT count(*) FROM singer",)
     with pytest.raises(ValueError, match=naming("zoo.sqlite", "shop")):
-        task_of("spider", tmp_path, {**row, "db_id": "zoo"}).examples()
+        task_of("spider", tmp_path, {**row, "db_id": "zoo"}).read_examples()
 
 
 MT_BENCH = {"question_id": 81, "category": "writing", "turns": ["Write.", "Shorten it."]}
@@ -118,7 +118,7 @@ MT_BENCH = {"question_id": 81, "category": "writing", "turns": ["Write.", "Short
 
 def test_mt_bench_continues_a_fixed_conversation(tmp_path, chat_tokenizer, plain_tokenizer):
     task = task_of("mt_bench", tmp_path, MT_BENCH | {"reference": ["Long text.", "Text."]})
-    (example,) = task.examples()
+    (example,) = task.read_examples()
     assert example.id == "81"
     assert example.references == (("Long text.",), ("Text.",))
     assert chat_tokenizer.decode(task.encode(example, chat_tokenizer, turn=1)) == (
@@ -129,23 +129,23 @@ def test_mt_bench_continues_a_fixed_conversation(tmp_path, chat_tokenizer, plain
     )
 
     task = task_of("mt_bench", tmp_path, MT_BENCH)  # without answers it takes those it is given
-    (example,) = task.examples()
-    assert task.messages(example, turn=1, history=["Mine."])[1]["content"] == "Mine."
+    (example,) = task.read_examples()
+    assert task.list_messages(example, turn=1, history=["Mine."])[1]["content"] == "Mine."
     with pytest.raises(ValueError, match=naming("answers", "1 turns", "got 0")):
-        task.messages(example, turn=1)
+        task.list_messages(example, turn=1)
     with pytest.raises(ValueError, match=naming("0..1", "not 2")):
-        task.messages(example, turn=2, history=["a", "b"])
+        task.list_messages(example, turn=2, history=["a", "b"])
 
 
 def test_answers_end_at_the_first_stop_text_or_an_id_that_stops(tmp_path, plain_tokenizer):
     task = task_of("wmt18_deen", tmp_path)
-    assert task.postprocess(" The house is red.\nGerman: Noch einer") == "The house is red."
-    assert task.postprocess("\n The house.") == "The house."
-    assert task.postprocess("  ") == ""
+    assert task.extract_answer(" The house is red.\nGerman: Noch einer") == "The house is red."
+    assert task.extract_answer("\n The house.") == "The house."
+    assert task.extract_answer("  ") == ""
     two = replace(task, stop=("\n", "red"))
-    assert two.postprocess("The house is red.\nGerman:") == "The house is"
-    assert task_of("xsum", tmp_path).ends(plain_tokenizer).ids == (2, 10 + ord("\n"))
-    assert task_of("dolly", tmp_path).ends(plain_tokenizer).ids == (2,)
+    assert two.extract_answer("The house is red.\nGerman:") == "The house is"
+    assert task_of("xsum", tmp_path).make_stop_criteria(plain_tokenizer).ids == (2, 10 + ord("\n"))
+    assert task_of("dolly", tmp_path).make_stop_criteria(plain_tokenizer).ids == (2,)
 
 
 TEXT = "Article: A bridge opened.\nSummary:"
@@ -169,11 +169,11 @@ def test_a_prompt_has_one_beginning_of_sequence_token(tmp_path, chat, template, 
     tokenizer.chat_template = template
     row = {"document": "A bridge opened.", "summary": "A bridge."}
     task = task_of("xsum", tmp_path, row, chat=chat)
-    ids = task.encode(task.examples()[0], tokenizer)
+    ids = task.encode(task.read_examples()[0], tokenizer)
     assert ids.count(tokenizer.bos_token_id) == 1
     assert tokenizer.decode(ids) == f"<s>{text}"
     line_break = tokenizer("\n", add_special_tokens=False)["input_ids"][0]
-    assert task.ends(tokenizer).ids == (tokenizer.eos_token_id, line_break)
+    assert task.make_stop_criteria(tokenizer).ids == (tokenizer.eos_token_id, line_break)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -185,15 +185,15 @@ def test_prompts_equal_what_the_generator_trained_on(name, tmp_path):
     # Of the embedded sample there is none.
     plain = {"instruction": None} if "instruction" in config(name) else {}
     task = local(name, written(tmp_path / "rows.jsonl", *rows), **plain)
-    for row, example in zip(rows, task.examples(), strict=True):
+    for row, example in zip(rows, task.read_examples(), strict=True):
         trained = samples.turns(name, row)
         assert len(trained) == len(example.turns)
         for turn, (prompt, answer) in enumerate(trained):
             if task.chat:
-                content = task.messages(example, turn)[-1]["content"]
+                content = task.list_messages(example, turn)[-1]["content"]
                 assert prompt == f"<|user|>\n{content}\n<|assistant|>\n"
             else:
-                assert prompt == task.prompt(example)
+                assert prompt == task.format_prompt(example)
             assert answer.strip() in (example.references[turn] or ["unanswerable"])
 
 
@@ -210,14 +210,14 @@ def test_every_task_builds_with_scores_that_exist_and_100_examples_with_referenc
     assert task.generation["max_new_tokens"]
     assert task.source.kind == "embedded"
     assert task.source.hub.path.count("/") == 1
-    examples = task.examples()
+    examples = task.read_examples()
     assert len(examples) >= 100
     assert len(task.encode(examples[0], plain_tokenizer)) > 10
     unanswered = sum(not example.references[0] for example in examples)
     assert (0 < unanswered < len(examples) / 2) if name == "squad" else unanswered == 0
     if name == "mt_bench":
         assert {len(example.turns) for example in examples} == {2}
-        assert task.messages(examples[0], turn=1)[1]["role"] == "assistant"
+        assert task.list_messages(examples[0], turn=1)[1]["role"] == "assistant"
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def drawn(**changes):
 
 def prompts(seed=0, limit=None, offset=0, **changes):
     task = drawn(seed=seed, **changes)
-    return [task.encode(example, EIGHT) for example in task.examples(limit, offset)]
+    return [task.encode(example, EIGHT) for example in task.read_examples(limit, offset)]
 
 
 def test_a_random_prompt_of_the_stated_length_depends_on_seed_and_number_alone():
@@ -260,15 +260,15 @@ def test_a_random_prompt_of_the_stated_length_depends_on_seed_and_number_alone()
     assert prompts(limit=2, offset=4) == prompts()[4:6]
     assert len({*prompts(0), *prompts(1)}) == 2 * 64
     with pytest.raises(ValueError, match=naming("64 prompts", "from 64")):
-        drawn().examples(offset=64)
+        drawn().read_examples(offset=64)
 
 
 def test_of_random_prompts_there_is_nothing_to_score_and_nothing_to_stop_at():
     task = drawn()
-    (example,) = task.examples(limit=1)
-    assert task.scores == task.ends(EIGHT).ids == ()
+    (example,) = task.read_examples(limit=1)
+    assert task.scores == task.make_stop_criteria(EIGHT).ids == ()
     assert example.references == ((),)
-    assert task.postprocess(" 3 1 ") == " 3 1 "
+    assert task.extract_answer(" 3 1 ") == " 3 1 "
     assert task.generation["max_new_tokens"] == 128
 
 
@@ -277,7 +277,7 @@ def test_a_task_of_texts_can_ask_random_token_ids_at_its_own_sampling():
     task = build_task({**texts, "source": {**texts["source"], "kind": "random"}})
     assert (task.name, task.scores) == ("mt_bench", ())
     assert task.generation["max_new_tokens"] == texts["generation"]["max_new_tokens"]
-    assert [len(task.encode(each, EIGHT)) for each in task.examples(2)] == [512, 512]
+    assert [len(task.encode(each, EIGHT)) for each in task.read_examples(2)] == [512, 512]
     with one_line(naming("promt_tokens")):
         build_task({**texts, "source": {"kind": "random"}, "promt_tokens": 3})
 

@@ -41,25 +41,25 @@ def houses(tmp_path, name="houses", rows=HOUSES, **more):
 
 def test_what_is_scored_ends_at_a_text_behind_which_decoding_goes_on(tmp_path, plain_tokenizer):
     task = houses(tmp_path, stop=[], score_until=["\n"])
-    assert task.postprocess(" Red.\nAnd more") == "Red."
-    assert task.ends(plain_tokenizer).texts == ()
-    assert houses(tmp_path, stop=["\n"], score_until=[";"]).postprocess("a; b\nc") == "a"
+    assert task.extract_answer(" Red.\nAnd more") == "Red."
+    assert task.make_stop_criteria(plain_tokenizer).texts == ()
+    assert houses(tmp_path, stop=["\n"], score_until=[";"]).extract_answer("a; b\nc") == "a"
 
 
 def test_shots_of_a_file_stand_before_each_question_with_their_answers(tmp_path, plain_tokenizer):
     shots = written(tmp_path / "shots.jsonl", *HOUSES[2:])
     task = houses(tmp_path, rows=HOUSES[:1], shots=2, shots_from=str(shots))
-    (example,) = task.examples()
+    (example,) = task.read_examples()
     asks = "Translate German to English:\nGerman: {}.\nEnglish:"
     told = f"{asks.format('Kalt')} Cold.\n{asks.format('Warm')} Warm.\n{asks.format('Rot')}"
-    assert task.prompt(example) == told
-    roles = [each["role"] for each in task.messages(example)]
+    assert task.format_prompt(example) == told
+    roles = [each["role"] for each in task.list_messages(example)]
     assert roles == ["user", "assistant"] * 2 + ["user"]
 
 
 def test_without_a_file_shots_are_the_last_rows_which_are_not_asked(tmp_path):
     task = houses(tmp_path, shots=1)
-    examples = task.examples()
+    examples = task.read_examples()
     assert [each.references[0][0] for each in examples] == ["Red.", "Blue.", "Cold."]
     assert examples[0].shots[0][1] == "Warm."
     assert "1 worked examples before each" in task.describe_data(examples)
@@ -67,7 +67,7 @@ def test_without_a_file_shots_are_the_last_rows_which_are_not_asked(tmp_path):
 
 def test_the_hubs_shots_are_of_the_split_that_the_task_names():
     values = config("wmt18_deen", kind="hub")
-    source = build_task(values | {"shots": 5})._shots_source
+    source = build_task(values | {"shots": 5})._worked_examples_source
     assert (source.split, source.hub.data_files) == (
         "validation",
         "de-en/validation-*.parquet",
@@ -86,12 +86,12 @@ def test_the_hubs_shots_are_of_the_split_that_the_task_names():
 )
 def test_bad_shots_and_limits_are_refused_by_name(tmp_path, more, said):
     with pytest.raises(ValueError, match=naming(said)):
-        houses(tmp_path, **more).examples()
+        houses(tmp_path, **more).read_examples()
 
 
 def test_a_prompt_is_cut_behind_so_many_tokens(tmp_path, plain_tokenizer):
     task = houses(tmp_path, prompt_limit=10)
-    assert len(task.encode(task.examples()[0], plain_tokenizer)) == 10
+    assert len(task.encode(task.read_examples()[0], plain_tokenizer)) == 10
 
 
 def test_many_questions_of_one_topic_are_said_to_be_of_one(tmp_path):
@@ -100,7 +100,7 @@ def test_many_questions_of_one_topic_are_said_to_be_of_one(tmp_path):
         for n in range(20)
     ]
     task = local("squad", written(tmp_path / "squad.jsonl", *rows))
-    assert "of 1 title alone" in task.describe_data(task.examples())
+    assert "of 1 title alone" in task.describe_data(task.read_examples())
 
 
 def test_shots_are_in_the_digest_of_prompts_and_defaults_in_no_run_id():
@@ -135,15 +135,15 @@ def test_dsbds_authors_ask_squad_one_with_an_example_and_let_answers_run_on(plai
     assert task.source.hub.path == "rajpurkar/squad" and task.instruction is None
     assert (task.stop, task.score_until, task.prompt_limit) == ((), ("\n",), 512)
     assert {"sd:4", "dsbd_one_cache:3x3@0.9", "dsbd_one_cache:2x3@0.9"} <= {*given.cells}
-    prompt = task.prompt(task.examples(1)[0])
+    prompt = task.format_prompt(task.read_examples(1)[0])
     assert prompt.startswith("[INST] <<SYS>>") and prompt.count("Question:") == 2
 
 
 def test_dsbds_authors_write_a_line_for_each_table_and_score_up_to_a_semicolon():
     task = build_task(asked("dsbd=fronts", "protocol=authors", "task=spider").task)
-    prompt = task.prompt(task.examples(1)[0])
+    prompt = task.format_prompt(task.read_examples(1)[0])
     assert prompt.count("columns = [*,") > 3 and prompt.endswith("\nSQL:")
-    assert task.postprocess(" SELECT 1; SELECT 2") == "SELECT 1"
+    assert task.extract_answer(" SELECT 1; SELECT 2") == "SELECT 1"
 
 
 def test_mcsds_authors_ask_bare_prompts_of_chat_models_too(chat_tokenizer, tmp_path):
@@ -151,15 +151,15 @@ def test_mcsds_authors_ask_bare_prompts_of_chat_models_too(chat_tokenizer, tmp_p
     prompts.write_text(json.dumps(["Input: Red.\nOutput: ", "Input: Blue.\nOutput: "]))
     given = asked("mcsd=search", "protocol=authors", "task=wmt_mcsd", f"task.source.path={prompts}")
     task = build_task(given.task)
-    example, _ = task.examples()
+    example, _ = task.read_examples()
     assert chat_tokenizer.decode(task.encode(example, chat_tokenizer)) == (
         "<s>Input: Red.\nOutput: "
     )
     assert task.name == "wmt14_ende" and task.stop == ()
     alpaca = build_task(asked("mcsd=acceptance", "protocol=authors", "task=alpaca").task)
-    assert not alpaca.chats(chat_tokenizer) and alpaca.plain == "{turn}"
+    assert not alpaca.uses_chat_template(chat_tokenizer) and alpaca.plain == "{turn}"
     wrapped = build_task(asked("mcsd=ablation", "protocol=authors", "task=wmt14_ende").task)
-    assert wrapped.prompt(wrapped.examples(1)[0]).endswith("\nOutput: ")
+    assert wrapped.format_prompt(wrapped.read_examples(1)[0]).endswith("\nOutput: ")
 
 
 def test_redrafters_authors_ask_first_turns_and_rsds_protocol_guesses_examples():

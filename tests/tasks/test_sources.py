@@ -68,7 +68,7 @@ FORMATS = {
 def test_every_kind_of_file_is_read(name, tmp_path):
     task, write = FORMATS[name]
     write(tmp_path / name)
-    examples = local(task, tmp_path / name).examples()
+    examples = local(task, tmp_path / name).read_examples()
     if task == "xsum":
         assert [each.turns for each in examples] == [("Article: One, two.\nSummary:",)]
     else:
@@ -80,19 +80,19 @@ def test_a_folder_with_splits_takes_the_hubs_split_or_the_one_asked_for(tmp_path
     folder.mkdir()
     written(folder / "train.jsonl", *PAIRS)
     written(folder / "test.jsonl", *PAIRS[:2])
-    assert len(local("wmt18_deen", folder).examples()) == 2
-    assert len(local("wmt18_deen", folder, split="train").examples()) == 5
+    assert len(local("wmt18_deen", folder).read_examples()) == 2
+    assert len(local("wmt18_deen", folder, split="train").read_examples()) == 5
     with pytest.raises(ValueError, match=naming("'dev'", "source.split")):
-        local("wmt18_deen", folder, split="dev").examples()
+        local("wmt18_deen", folder, split="dev").read_examples()
 
 
 def test_limit_and_offset_choose_rows_and_keep_their_ids(tmp_path):
     task = local("wmt18_deen", written(tmp_path / "x.jsonl", *PAIRS))
-    assert [e.id for e in task.examples()] == ["0", "1", "2", "3", "4"]
-    assert task.examples(limit=2, offset=1) == task.examples()[1:3]
-    assert [e.id for e in task.examples(limit=9, offset=4)] == ["4"]
+    assert [e.id for e in task.read_examples()] == ["0", "1", "2", "3", "4"]
+    assert task.read_examples(limit=2, offset=1) == task.read_examples()[1:3]
+    assert [e.id for e in task.read_examples(limit=9, offset=4)] == ["4"]
     with pytest.raises(ValueError, match=naming("x.jsonl has 5 rows", "offset 5")):
-        task.examples(offset=5)
+        task.read_examples(offset=5)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_file_of_no_use_is_one_line_that_names_it(name, file, text, named, tmp
     if text is not None:
         (tmp_path / file).write_text(text)
     with pytest.raises(ValueError, match=naming(*named)):
-        local(name, tmp_path / file).examples()
+        local(name, tmp_path / file).read_examples()
 
 
 @pytest.mark.parametrize(
@@ -121,16 +121,16 @@ def test_a_file_of_no_use_is_one_line_that_names_it(name, file, text, named, tmp
 )
 def test_a_source_that_is_none_is_refused(kind, named):
     with pytest.raises(ValueError, match=naming(*named)):
-        build_task(config("xsum", kind=kind)).examples()
+        build_task(config("xsum", kind=kind)).read_examples()
     with pytest.raises(ValueError, match=naming("jsonl", "source.kind=local", "source.path")):
-        build_task(config("jsonl")).examples()
+        build_task(config("jsonl")).read_examples()
 
 
 def test_an_embedded_sample_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "EMBEDDED", tmp_path)
     (tmp_path / "squad.jsonl").write_text("")
     with pytest.raises(ValueError, match=naming("xsum.jsonl", "squad")):
-        build_task(config("xsum")).examples()
+        build_task(config("xsum")).read_examples()
 
 
 HUB = {
@@ -153,7 +153,7 @@ def test_kind_hub_asks_the_datasets_library_for_the_public_id(name, monkeypatch)
         return datasets.Dataset.from_list(SQUAD if name == "squad" else ARTICLES)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert build_task(config(name, kind="hub")).examples(limit=1)
+    assert build_task(config(name, kind="hub")).read_examples(limit=1)
     assert asked == HUB[name]
 
 
@@ -165,20 +165,20 @@ def test_a_hub_folder_with_the_same_options_is_read(tmp_path):
         parquet(folder / "0000.parquet", ARTICLES)
     values = config("xsum", kind="hub")
     values["source"]["hub"] |= {"path": str(tmp_path), "revision": None}
-    (example,) = build_task(values).examples()
+    (example,) = build_task(values).read_examples()
     assert example.id == "1"
 
 
 def test_the_hub_out_of_reach_says_what_else_there_is():
     with pytest.raises(ValueError, match=naming("EdinburghNLP/xsum", "source.kind=embedded")):
-        build_task(config("xsum", kind="hub")).examples()
+        build_task(config("xsum", kind="hub")).read_examples()
 
 
 UNREAD = """
-from spec_bench.tasks.source import Hub, Source, UnreadDataError, load_rows
+from spec_bench.tasks.source import HubDataError, HubDataset, RowSource, load_rows
 try:
-    load_rows(Source("hub", Hub("someone/articles", "test")), "xsum")
-except UnreadDataError as error:
+    load_rows(RowSource("hub", HubDataset("someone/articles", "test")), "xsum")
+except HubDataError as error:
     print(error)
 """
 
@@ -194,10 +194,10 @@ def test_a_hub_that_cannot_be_reached_is_not_asked_again_and_again(tmp_path):
 
 def test_the_prompt_allows_unanswerable_and_the_row_says_so(squad_file):
     task = local("squad", squad_file)
-    assert "answer: unanswerable\nTitle: Oslo\n" in task.examples()[0].turns[0]
+    assert "answer: unanswerable\nTitle: Oslo\n" in task.read_examples()[0].turns[0]
     assert task.data_file == f"{squad_file.name}, instructed"
     embedded = build_task(config("squad"))
-    assert embedded.examples(1)[0].turns[0].startswith("Title: ")
+    assert embedded.read_examples(1)[0].turns[0].startswith("Title: ")
     assert embedded.data_file == "squad.jsonl"
 
 
@@ -205,16 +205,16 @@ def test_the_prompt_allows_unanswerable_and_the_row_says_so(squad_file):
 def test_answered_questions_alone_are_asked_and_the_row_says_so(squad_file, sample):
     asked = {"answered_only": True, "instruction": None, "sample": sample}
     task = local("squad", squad_file, **asked)
-    assert [example.id for example in task.examples()] == ["q0"]
+    assert [example.id for example in task.read_examples()] == ["q0"]
     assert task.data_file == f"{squad_file.name}, answered questions only"
     every = build_task(config("squad") | {"answered_only": True})
-    assert all(each.references[0] for each in every.examples(50))
-    assert len(every.examples()) < len(build_task(config("squad")).examples())
+    assert all(each.references[0] for each in every.read_examples(50))
+    assert len(every.read_examples()) < len(build_task(config("squad")).read_examples())
 
 
 def test_the_hubs_answers_are_references_and_none_means_unanswerable(squad_file):
     task = local("squad", squad_file)
-    references = [[*example.references[0]] for example in task.examples()]
+    references = [[*example.references[0]] for example in task.read_examples()]
     assert references == [["Norway", "in Norway"], []]
     for answers, right in ((["in Norway", "unanswerable"], 1.0), (["unanswerable", "Norway"], 0.0)):
         assert SCORES["exact_match"]().columns(answers, references)["exact_match"].value == right
@@ -231,7 +231,7 @@ def test_question_files_run_through_as_they_are(
     name, task, tmp_path, chat_tokenizer, plain_tokenizer
 ):
     task = local(task, question_file(tmp_path, name))
-    for example, row in zip(task.examples(), QUESTIONS[name], strict=True):
+    for example, row in zip(task.read_examples(), QUESTIONS[name], strict=True):
         assert example.id == str(row["question_id"])
         assert example.turns == tuple(row["turns"])
         assert [gold for golds in example.references for gold in golds] == row.get("reference", [])
@@ -248,7 +248,7 @@ def test_lines_may_differ_in_their_fields_and_types(tmp_path):
         {"turns": ["One?", "Two?"], "reference": [None, ["a", "b"]]},
         {"turns": "One?", "reference": None},
     )
-    assert [(e.id, e.turns, e.references) for e in task_of(tmp_path, *lines).examples()] == [
+    assert [(e.id, e.turns, e.references) for e in task_of(tmp_path, *lines).read_examples()] == [
         ("1", ("One?", "Two?"), (("one",), ("two",))),
         ("b", ("One?",), (("one",),)),
         ("7", ("Only a prompt",), ((),)),
@@ -260,7 +260,7 @@ def test_lines_may_differ_in_their_fields_and_types(tmp_path):
 def test_a_template_and_fields_of_ones_own_make_the_prompt(tmp_path):
     row = {"q": "Why?", "about": {"title": "Rain"}, "a": ["Because.", "It does."]}
     told = {"template": "{title}: {q}", "fields": {"title": "about.title"}, "reference": "a"}
-    (example,) = task_of(tmp_path, row, **told, scores=["rouge"]).examples()
+    (example,) = task_of(tmp_path, row, **told, scores=["rouge"]).read_examples()
     assert example.turns == ("Rain: Why?",)
     assert example.references == (("Because.", "It does."),)
     shipped = read_config(conf_dir() / "task" / "jsonl.yaml")  # as the manual prints it
@@ -298,18 +298,18 @@ def conversation(*roles):
 )
 def test_a_line_that_cannot_be_is_named_by_its_number_and_value(line, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        task_of(tmp_path, {"turns": ["Why?"]}, line).examples()
+        task_of(tmp_path, {"turns": ["Why?"]}, line).read_examples()
 
 
 def test_a_template_over_a_list_of_turns_is_refused_with_the_one_that_takes_each(tmp_path):
     task = task_of(tmp_path, {"turns": ["a", "b"]}, template="Question: {turns}")
     with pytest.raises(ValueError, match=r"{turns} is no text but a list: {turn} stands for each"):
-        task.examples()
+        task.read_examples()
 
 
 def test_only_the_lines_asked_for_are_read(tmp_path):
     task = task_of(tmp_path, {"turns": ["a"]}, {"turns": ["b"]}, "no JSON")
-    assert [e.turns[0] for e in task.examples(limit=1, offset=1)] == ["b"]
+    assert [e.turns[0] for e in task.read_examples(limit=1, offset=1)] == ["b"]
 
 
 def test_a_file_of_another_encoding_is_named(tmp_path):
@@ -317,7 +317,7 @@ def test_a_file_of_another_encoding_is_named(tmp_path):
     file = tmp_path / "mine.jsonl"
     file.write_bytes(b'\n{"turns": ["f\xfcr"]}\n')
     with pytest.raises(ValueError, match=r"mine\.jsonl, line 2: .*utf-8"):
-        task.examples()
+        task.read_examples()
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_a_file_of_another_encoding_is_named(tmp_path):
 )
 def test_a_field_that_is_not_there_is_named_with_those_that_are(told, named, tmp_path):
     with pytest.raises(ValueError, match=naming("line 1", *named)):
-        task_of(tmp_path, {"turns": "One?", "category": "qa"}, **told).examples()
+        task_of(tmp_path, {"turns": "One?", "category": "qa"}, **told).read_examples()
 
 
 @pytest.mark.parametrize(
@@ -343,58 +343,68 @@ def test_prompts_without_a_reference_are_left_out_or_named_with_what_helps(
     row, score, said, tmp_path
 ):
     task = task_of(tmp_path, {"turns": "a", "reference": "b"}, {"turns": ["a", "b"], **row})
-    assert task.check_references(score, task.examples(limit=1), empty=False) == ""
+    assert (
+        task.describe_missing_references(score, task.read_examples(limit=1), may_be_empty=False)
+        == ""
+    )
     told = "1 of 2 answers are scored; line 2, turn 1 has no reference"
-    assert task.check_references(score, task.examples(), empty=False) == f"{score}: {told}"
+    assert (
+        task.describe_missing_references(score, task.read_examples(), may_be_empty=False)
+        == f"{score}: {told}"
+    )
     with pytest.raises(ValueError, match=naming("mine.jsonl, ", *said)):
-        task.check_references(score, task.examples(offset=1) * 2, empty=score == "f1")
+        task.describe_missing_references(
+            score, task.read_examples(offset=1) * 2, may_be_empty=score == "f1"
+        )
 
 
 def test_chat_messages_are_turns_answers_and_a_system_message(tmp_path):
     said = conversation("system", "user", "assistant", "user")
     task = task_of(tmp_path, {"question_id": "q", "turns": said})
-    [example] = task.examples()
+    [example] = task.read_examples()
     assert example.turns == ("user 1", "user 3")
     assert example.answers == ("assistant 2",)
-    assert task.messages(example, turn=1) == said
-    assert task.messages(example) == said[:2]
+    assert task.list_messages(example, turn=1) == said
+    assert task.list_messages(example) == said[:2]
     assert task.count_asked_turns(example) == 2
-    assert "system 0" in task.prompt(example)
+    assert "system 0" in task.format_prompt(example)
 
 
 def test_a_recorded_answer_to_the_last_turn_is_its_reference(tmp_path):
     said = conversation("user", "assistant")
-    [example] = task_of(tmp_path, {"turns": said}, metrics=["rouge"]).examples()
+    [example] = task_of(tmp_path, {"turns": said}, metrics=["rouge"]).read_examples()
     assert example.references == (("assistant 1",),)
-    [example] = task_of(tmp_path, {"turns": said, "reference": "given"}).examples()
+    [example] = task_of(tmp_path, {"turns": said, "reference": "given"}).read_examples()
     assert example.references == (("given",),)
 
 
 def test_ids_that_clash_once_turns_are_counted_are_refused(tmp_path):
     rows = {"question_id": "q", "turns": ["One?", "Two?"]}, {"question_id": "q/0", "turns": ["x"]}
     with pytest.raises(ValueError, match="twice: q/0"):
-        task_of(tmp_path, *rows).examples()
+        task_of(tmp_path, *rows).read_examples()
 
 
 def test_a_category_comes_along_where_it_stands_or_where_fields_say(tmp_path):
     rows = {"turns": "One?", "category": "qa"}, {"turns": "Two?", "category": {"deep": 1}}
     task = task_of(tmp_path, *rows, {"turns": "Three?"})
-    assert [example.category for example in task.examples()] == ["qa", "", ""]
+    assert [example.category for example in task.read_examples()] == ["qa", "", ""]
     named = {**config("jsonl")["fields"], "category": "about.topic"}
     row = {"turns": "One?", "category": "qa", "about": {"topic": "rain"}}
-    [example] = task_of(tmp_path, row, fields=named).examples()
+    [example] = task_of(tmp_path, row, fields=named).read_examples()
     assert example.category == "rain"
 
 
 def test_spec_benchs_file_is_read_with_its_categories(tmp_path):
     path = str(question_file(tmp_path, "spec_bench"))
-    categories = [each.category for each in build_task(config("spec_bench", path=path)).examples()]
+    categories = [
+        each.category for each in build_task(config("spec_bench", path=path)).read_examples()
+    ]
     assert categories == [row["category"] for row in QUESTIONS["spec_bench"]]
     assert {get_subtask(category) for category in categories} == {*SUBTASKS}
 
 
 def test_without_that_file_the_embedded_pair_has_prompts_of_its_shape():
-    (examples, again) = (build_task(config("spec_bench")).examples() for _ in range(2))
+    (examples, again) = (build_task(config("spec_bench")).read_examples() for _ in range(2))
     assert examples == again
     counts = Counter((get_subtask(example.category), len(example.turns)) for example in examples)
     assert counts == {(name, 1 + (name == MT_BENCH)): 20 for name in SUBTASKS}
@@ -416,7 +426,7 @@ SPEED = [
 def test_speed_benchs_turns_and_categories_are_read(tmp_path, name):
     write = parquet if name.endswith("parquet") else lambda file, rows: written(file, *rows)
     file = write(tmp_path / name, SPEED)
-    examples = build_task(config("speed_bench", path=str(file))).examples()
+    examples = build_task(config("speed_bench", path=str(file))).read_examples()
     assert {each.category: [*each.turns] for each in examples} == TURNS
 
 
@@ -424,7 +434,7 @@ def test_a_placeholder_is_refused_with_the_file_that_says_what_fetches_it(tmp_pa
     text = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
     path = written(tmp_path / "test.jsonl", SPEED[0], {**SPEED[1], "turns": ["x", text]})
     with pytest.raises(ValueError, match=naming("line 2", "conf/task/speed_bench.yaml")):
-        build_task(config("speed_bench", path=str(path))).examples()
+        build_task(config("speed_bench", path=str(path))).read_examples()
 
 
 ROW = {"db_id": "shop", "question": "How many?", "query": "SELECT count(*) FROM customer"}
@@ -436,7 +446,7 @@ def spider(folder, row, **values):
 
 
 def test_every_embedded_reference_names_the_database_that_its_row_names():
-    for example in build_task(config("spider")).examples():
+    for example in build_task(config("spider")).read_examples():
         ((gold,),) = example.references
         assert isinstance(gold, SqlReference)
         name = example.meta["db_id"]
@@ -447,19 +457,19 @@ def test_every_embedded_reference_names_the_database_that_its_row_names():
 def test_the_databases_lie_where_the_user_says(tmp_path):
     shutil.copytree(SHIPPED, tmp_path / "mine")
     task = spider(tmp_path, ROW, database=str(tmp_path / "mine"))
-    ((gold,),) = task.examples()[0].references
+    ((gold,),) = task.read_examples()[0].references
     assert gold.database == tmp_path / "mine" / "shop" / "shop.sqlite"
 
 
 def test_a_given_schema_does_not_stand_in_for_a_database_that_is_stated(tmp_path):
     row = {**ROW, "schema": "customer(name)"}
     with pytest.raises(ValueError, match=naming("line 1", "shop.sqlite")):
-        spider(tmp_path, row).examples()
+        spider(tmp_path, row).read_examples()
     task = spider(tmp_path, row, scores=["exact_match"])
-    assert task.examples()[0].references == ((row.pop("query"),),)
+    assert task.read_examples()[0].references == ((row.pop("query"),),)
     del row["db_id"]
     with pytest.raises(ValueError, match=naming("line 1", "'db_id'")):
-        spider(tmp_path, {**row, "query": "SELECT 1"}).examples()
+        spider(tmp_path, {**row, "query": "SELECT 1"}).read_examples()
 
 
 @pytest.mark.parametrize(
@@ -476,18 +486,21 @@ def test_the_hubs_rows_need_databases_from_somewhere(monkeypatch, change, named)
 def test_a_database_with_other_contents_is_another_cell(tmp_path):
     shutil.copytree(SHIPPED, tmp_path / "database")
     task = spider(tmp_path, ROW)
-    shop, then = tmp_path / "database/shop/shop.sqlite", describe_examples(tuple(task.examples()))
+    shop, then = (
+        tmp_path / "database/shop/shop.sqlite",
+        describe_examples(tuple(task.read_examples())),
+    )
     assert then["databases"] == compute_databases_digest([shop])
     with sqlite3.connect(shop) as connection:
         connection.execute("DELETE FROM customer")
     connection.close()
-    after = describe_examples(tuple(task.examples()))
+    after = describe_examples(tuple(task.read_examples()))
     assert after["databases"] != then["databases"]
     assert {**after, "databases": ""} == {**then, "databases": ""}
 
 
 def test_examples_that_ask_no_database_are_stated_as_ever():
-    examples = tuple(build_task(config("xsum")).examples(3))
+    examples = tuple(build_task(config("xsum")).read_examples(3))
     assert describe_examples(examples) == {"count": 3, "digest": digest_examples(examples)}
 
 

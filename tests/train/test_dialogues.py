@@ -8,7 +8,7 @@ import torch
 from spec_bench.engine.loading import load_tokenizer
 from spec_bench.engine.model import LAST
 from spec_bench.jobs.config.model_files import model_path
-from spec_bench.tasks import read_own
+from spec_bench.tasks import build_task_from_files
 from spec_bench.train import dialogues as chats
 from spec_bench.train.batches import (
     IGNORED,
@@ -42,7 +42,7 @@ def written(tmp_path, content, name="chats.json"):
 
 
 def read_chats(file):
-    return chats.read_chats(read_own(str(file)))
+    return chats.read_chats(build_task_from_files(str(file)))
 
 
 def test_only_what_the_assistant_says_is_learned_of_what_a_task_would_ask(tmp_path):
@@ -57,8 +57,8 @@ def test_only_what_the_assistant_says_is_learned_of_what_a_task_would_ask(tmp_pa
         "<s><|user|>\nWho paints in Weston?\n<|assistant|>\n"
         "<|user|>\nAnd who sings?\n<|assistant|>\n"
     )
-    asked = read_own(str(tmp_path / "chats.json"))
-    first, second = asked.encode_all(asked.examples(), names)
+    asked = build_task_from_files(str(tmp_path / "chats.json"))
+    first, second = asked.encode_all(asked.read_examples(), names)
     assert dialogue.ids[: len(first)] == first
     assert dialogue.ids[: len(second)] == second
     assert dialogue.learned.index(True) == len(first)
@@ -82,8 +82,8 @@ def test_chats_out_of_turn_are_left_out_and_first_answers_dropped(tmp_path):
         ["system", "Be brief."],
         ["user", "Who paints in Weston?"], ["assistant", "Bruno paints there."],
     ]  # fmt: skip
-    task = read_own(str(tmp_path / "chats.json"))
-    told = task.describe_data(task.examples())
+    task = build_task_from_files(str(tmp_path / "chats.json"))
+    told = task.describe_data(task.read_examples())
     assert "2 of 3 conversations (conversations); 1 with a system's text; of rows up to" in told
 
 

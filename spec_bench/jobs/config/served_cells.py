@@ -9,7 +9,7 @@ from spec_bench.jobs.config.cells import BASELINE, Cell
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.measure.energy import meter
 from spec_bench.records.sampling import SamplingSettings
-from spec_bench.server.endpoint import Server
+from spec_bench.server.endpoint import ServerClient
 from spec_bench.server.settings import ServerSettings
 from spec_bench.system.errors import UsageError
 from spec_bench.system.redaction import KEY
@@ -87,7 +87,7 @@ def build_served_cells(request: RunSettings) -> tuple[Cell, ...]:
 
 def _cell(request: RunSettings, plain: bool) -> Cell:
     """Returns a server's cell; how it was started, or else its address, is part of its run id."""
-    server = request.server.plain if plain else request.server
+    server = request.server.baseline_settings if plain else request.server
     place: dict[str, Any] = {
         "started": server.started,
         "model": request.pair.target,
@@ -104,11 +104,11 @@ def _cell(request: RunSettings, plain: bool) -> Cell:
     return replace(Cell.read(decoder), settings={**decoder, "server": place})
 
 
-def make_client(settings: ServerSettings, cell: Cell) -> Server:
+def make_client(settings: ServerSettings, cell: Cell) -> ServerClient:
     """Returns a cell's server, with the key that the environment holds."""
     if settings.has_baseline and cell.name == BASELINE:
-        settings = settings.plain
-    return Server(
+        settings = settings.baseline_settings
+    return ServerClient(
         settings.url or "",
         settings.model or cell.settings["server"]["model"],
         os.environ.get(KEY, "").strip(),

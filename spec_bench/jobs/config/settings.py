@@ -39,7 +39,7 @@ from spec_bench.server.settings import ServerSettings
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest
 from spec_bench.system.groups import group_by_key
-from spec_bench.tasks import Example, RandomPrompts, Task, build_task, merge_metrics
+from spec_bench.tasks import Example, RandomPromptTask, Task, build_task, replace_scores_by_metrics
 from spec_bench.tasks.spider import SCHEMA_LINE, compute_databases_digest
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.columns import CLEAN
@@ -79,7 +79,7 @@ class JobSettings:
     asked: RunSettings  # explained in ``conf/config.yaml`` and the groups that it names
     engine: EngineSettings  # that was asked for, placed
     pair: Pair
-    task: Task | RandomPrompts
+    task: Task | RandomPromptTask
     examples: tuple[Example, ...]  # what is asked, in order
     sampling: SamplingSettings
     max_new_tokens: int
@@ -131,7 +131,7 @@ class JobSettings:
                 "revision": self.pair.heads_revision(kind),
             }
             pair["heads"] = {"kind": kind, **heads_source}
-        task = merge_metrics(self.asked.task)
+        task = replace_scores_by_metrics(self.asked.task)
         settings = {
             "pair": pair,
             "task": {key: value for key, value in task.items() if key not in _NOT_IDENTITY},
@@ -177,7 +177,7 @@ class JobSettings:
         """Checks that a score has the references that it needs; see ``Task``."""
         if not isinstance(self.task, Task):
             return ""
-        return self.task.check_references(score, (*self.examples, *self.fresh), empty)
+        return self.task.describe_missing_references(score, (*self.examples, *self.fresh), empty)
 
     def pin_revisions(self, fetch: bool = True) -> JobSettings:
         """Returns the same with the hub's models at their current commits, see
@@ -193,7 +193,7 @@ class JobSettings:
 
             with suppress(ValueError):  # loading it says so again
                 tokenizer = load_tokenizer_once(target.path, target.revision, mark)
-                ends = self.task.ends(tokenizer).unusual_rule_text
+                ends = self.task.make_stop_criteria(tokenizer).unusual_rule_text
         return replace(self, pair=pair, ends=ends)
 
     def facts(self, cell: Cell) -> CellFacts:
@@ -276,7 +276,7 @@ def build_settings(
     cell_requests = check_early(request, folders)
     request = request if unread else split_prompts(request, task)
     # The user's files before cells, which import torch; the hub's data, which may be large, after.
-    local_examples = None if unread or reads_hub(task) else task.examples(request.prompts)
+    local_examples = None if unread or reads_hub(task) else task.read_examples(request.prompts)
     sampling = merge_sampling(task.generation, request.generation)
     given = {**task.generation, **request.generation}
     max_new_tokens = given.get("max_new_tokens", MAX_NEW_TOKENS)
@@ -303,8 +303,8 @@ def build_settings(
         examples = placeholders[: count or 0]
         fresh = placeholders[count or 0 :]
     else:
-        examples = task.examples(count) if local_examples is None else local_examples
-        fresh = task.examples(fresh_count, count or 0) if fresh_count else []
+        examples = task.read_examples(count) if local_examples is None else local_examples
+        fresh = task.read_examples(fresh_count, count or 0) if fresh_count else []
     return JobSettings(
         request,
         engine,
@@ -321,7 +321,7 @@ def build_settings(
     )
 
 
-def split_prompts(request: RunSettings, task: Task | RandomPrompts) -> RunSettings:
+def split_prompts(request: RunSettings, task: Task | RandomPromptTask) -> RunSettings:
     """The same with fewer ``prompts`` where the task would not leave a search's second stage enough
     for an interval and ``confirm.share`` is set; a log line tells how the rows are shared. Raises
     ValueError: a search has no row for its second stage.
@@ -330,7 +330,7 @@ def split_prompts(request: RunSettings, task: Task | RandomPrompts) -> RunSettin
     first_count = request.prompts
     if confirm is None or first_count is None:
         return request
-    count = len(task.examples(first_count + confirm.prompts))
+    count = len(task.read_examples(first_count + confirm.prompts))
     if confirm.share and count > 1 and count - first_count < min(confirm.prompts, FEWEST):
         first_count = min(
             first_count, max(1, round(count * first_count / (first_count + confirm.prompts)))
@@ -350,7 +350,7 @@ def split_prompts(request: RunSettings, task: Task | RandomPrompts) -> RunSettin
     return replace(request, prompts=first_count)
 
 
-def reads_hub(task: Task | RandomPrompts) -> bool:
+def reads_hub(task: Task | RandomPromptTask) -> bool:
     """Returns whether a task's rows are the hub's."""
     return isinstance(task, Task) and task.source.kind == "hub"
 

@@ -39,7 +39,7 @@ from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.plain import compare_plain_with_printed, find_printed_plain_scores
 from spec_bench.records.types import CellResult, PromptError, Request
 from spec_bench.server.decoder import RequestOptions, ServedDecoder
-from spec_bench.server.endpoint import Server, one_short_line
+from spec_bench.server.endpoint import ServerClient, redact_to_one_line
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.foreign import parse_json
 from spec_bench.sinks.console import show_spinner
@@ -355,7 +355,7 @@ class ModelBackend:
             "attention": getattr(config, "_attn_implementation", "") or "",
             "products": getattr(target, "products", ""),
             "threads": torch.get_num_threads(),
-            "stop_rule": session.settings.task.ends(self._tokenizer).rule_text,
+            "stop_rule": session.settings.task.make_stop_criteria(self._tokenizer).rule_text,
             "machine": describe_machine(device),
         }
 
@@ -370,7 +370,7 @@ class ServerBackend:
     def __init__(self, settings: JobSettings, tokenizer: Any, tokens: int) -> None:
         self.vocabulary = tokens
         self._tokenizer = tokenizer
-        self._servers: list[Server] = []
+        self._servers: list[ServerClient] = []
         options = RequestOptions(settings.sampling, tokens)
         if settings.served is not None and settings.served.tokens != "ids":
             options = replace(
@@ -401,7 +401,7 @@ class ServerBackend:
         versions = {read_server_version(server) for server in self._servers}
         return {
             "device": SERVER,
-            "stop_rule": session.settings.task.ends(self._tokenizer).rule_text,
+            "stop_rule": session.settings.task.make_stop_criteria(self._tokenizer).rule_text,
             "library": versions.pop() if len(versions) == 1 else SERVER,
         }
 
@@ -411,14 +411,14 @@ class ServerBackend:
             server.close()
 
 
-def read_server_version(server: Server) -> str:
+def read_server_version(server: ServerClient) -> str:
     """Returns a server's name and version as far as it tells them; vLLM says both."""
     if server.kind == "llama_cpp":
-        return f"llama.cpp {_read_json_text(server.read('props'), 'build_info')}".strip()
-    version = _read_json_text(server.read("version"), "version")
+        return f"llama.cpp {_read_json_text(server.fetch_text('props'), 'build_info')}".strip()
+    version = _read_json_text(server.fetch_text("version"), "version")
     if not version:
         return SERVER
-    is_vllm = "vllm:" in (server.read("metrics") or "")
+    is_vllm = "vllm:" in (server.fetch_text("metrics") or "")
     return f"{'vllm' if is_vllm else SERVER} {version}"
 
 
@@ -428,4 +428,4 @@ def _read_json_text(answer: str | None, name: str) -> str:
         value = parse_json(answer or "{}").get(name)
     except (ValueError, AttributeError):
         value = None
-    return one_short_line(value, longest=40) if isinstance(value, str) else ""
+    return redact_to_one_line(value, max_letters=40) if isinstance(value, str) else ""

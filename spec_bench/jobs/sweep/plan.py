@@ -39,8 +39,8 @@ from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import to_printable
-from spec_bench.tasks import RandomPrompts
-from spec_bench.tasks.source import UnreadDataError
+from spec_bench.tasks import RandomPromptTask
+from spec_bench.tasks.source import HubDataError
 from spec_bench.vocabulary.published import find_spellings, read_all_published
 
 State = Literal["complete", "decoded", "partial", "failed", "missing", "unknown"]
@@ -134,7 +134,7 @@ class Planner:
         try:
             if source not in self._unread:
                 return build_settings(request, self._folders)
-        except UnreadDataError as error:
+        except HubDataError as error:
             if request.prompts is None:
                 raise UsageError(f"{error}; prompts=N plans without the data") from error
             self._unread.add(source)
@@ -322,7 +322,7 @@ def _longest_sequence(settings: JobSettings) -> int | None:
     task = settings.task
     if settings.unread:
         return None
-    if isinstance(task, RandomPrompts):
+    if isinstance(task, RandomPromptTask):
         prompt = task.prompt_tokens
     else:
         prompt = max(sum(map(len, example.turns)) for example in settings.examples)

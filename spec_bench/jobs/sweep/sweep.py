@@ -156,7 +156,7 @@ def _names_and_files(settings: RunSettings, folders: list[Path]) -> None:
     check_early(settings, folders)
     task = build_task(settings.task)
     if not reads_hub(task):
-        task.examples(split_prompts(settings, task).prompts)
+        task.read_examples(split_prompts(settings, task).prompts)
 
 
 def _whole(settings: RunSettings, folders: list[Path]) -> None:

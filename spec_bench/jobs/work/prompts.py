@@ -23,7 +23,7 @@ from spec_bench.records.types import Generation, PromptError, Request
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import digest
 from spec_bench.system.groups import group_by_key
-from spec_bench.tasks import Example, RandomPrompts, Task
+from spec_bench.tasks import Example, RandomPromptTask, Task
 from spec_bench.tasks.example import TREE_LEVELS, fit_to_context
 from spec_bench.vocabulary.numbers import format_count
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 class JobPrompts:
     """A job's requests and what good answers look like."""
 
-    task: Task | RandomPrompts
+    task: Task | RandomPromptTask
     tokenizer: Any
     examples: tuple[Example, ...]  # what is asked, overlong ones cut or left out
     # One per turn that is asked of each example. A later turn continues fixed answers, so that all
@@ -76,7 +76,7 @@ class JobPrompts:
                     if task.overlong == "skip":
                         skipped_count += 1
                         continue
-                    example = fit_to_context(example, room, task.cut_to, measure)
+                    example = fit_to_context(example, room, task.cut_texts_to, measure)
                     requests = _requests(settings, tokenizer, example)
                     cut_count += 1
             except TimeoutError as error:
@@ -119,7 +119,7 @@ class JobPrompts:
         max_tokens = settings.max_new_tokens
         for request in self.requests[:3]:  # shown with hydra.verbose=true
             log.debug("%r, %s", self.tokenizer.decode(request.prompt_ids), request.prompt_ids)
-        plain = isinstance(self.task, Task) and not self.task.chats(self.tokenizer)
+        plain = isinstance(self.task, Task) and not self.task.uses_chat_template(self.tokenizer)
         if plain and any(example.system for example in self.examples):
             log.warning("%s: no chat template: the system's text stands before prompts", name)
         if (min_tokens := min(request.max_new_tokens for request in self.requests)) < max_tokens:
@@ -175,9 +175,9 @@ class JobPrompts:
     def describe(self, pair: Pair) -> str:
         """Returns what is measured in one line: which data, what ends answers, which template."""
         task = self.task
-        ends = ", ".join(task.ends(self.tokenizer).names) or "none"
+        ends = ", ".join(task.make_stop_criteria(self.tokenizer).names) or "none"
         template = "none"
-        if isinstance(task, Task) and task.chats(self.tokenizer):
+        if isinstance(task, Task) and task.uses_chat_template(self.tokenizer):
             template = "pair.chat_template" if pair.chat_template else "the tokenizer's"
         if pair.template_arguments:
             template += f" with {dict(pair.template_arguments)}"
@@ -271,7 +271,7 @@ class JobPrompts:
     def texts(self, generations: Iterable[Generation]) -> dict[str, str]:
         """Returns the answers by prompt id, for scoring only; counts come from token ids."""
         return {
-            generation.prompt_id: self.task.postprocess(
+            generation.prompt_id: self.task.extract_answer(
                 decode_answer(self.tokenizer, generation.tokens)
             )
             for generation in generations
@@ -302,7 +302,7 @@ def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[R
     task = settings.task
     limit = settings.max_new_tokens
     names = prompt_ids(task, example)
-    ends = task.ends(tokenizer)
+    ends = task.make_stop_criteria(tokenizer)
     requests = list[Request]()
     continues_own = len(names) > 1 and task.later_turns == "own"
     room = context_length(settings) if continues_own else None
@@ -327,7 +327,7 @@ def _longest(requests: Sequence[Request], limit: int) -> int:
     )
 
 
-def prompt_ids(task: Task | RandomPrompts, example: Example) -> tuple[str, ...]:
+def prompt_ids(task: Task | RandomPromptTask, example: Example) -> tuple[str, ...]:
     """Ids of the turns that are asked: the example's; where it has several, with ``/TURN``."""
     return example.prompt_ids[: task.count_asked_turns(example) if isinstance(task, Task) else 1]
 

@@ -30,7 +30,7 @@ _GRACE_S = 5.0  # for the process to start and to end
 
 
 class WorkerReply(NamedTuple):
-    """What the worker reply_lines of a program."""
+    """What the worker printed of a program."""
 
     verdict: str
     limitation: str = ""  # what this machine cannot hold of it, in words
