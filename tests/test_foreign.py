@@ -205,7 +205,7 @@ def test_a_note_of_a_job_makes_no_table_behind_a_dangling_link(tmp_path, secret)
     table = files.results_file(tmp_path / "results", "name")
     table.parent.mkdir(parents=True)
     table.symlink_to(tmp_path / "nowhere")
-    Experiment(tmp_path / "results", "name").note(JobRecord(0, "", ("a",)))
+    Experiment(tmp_path / "results", "name").note(JobRecord(0, ("a",)))
     assert not (tmp_path / "nowhere").exists()
 
 

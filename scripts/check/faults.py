@@ -58,7 +58,7 @@ def end_job(results: Path, number: int, revision: str = "w") -> str:
     run = replace(result(store.folder.name, {"mbsu": 1.5, "prompts": 8}), facts=facts)
     store.finish(run, "job", {"bleu": {f"{each}": 0.5 for each in range(8)}})
     experiment = Experiment(results, NAME)
-    experiment.note(JobRecord(number, "", (run.run_id,)))
+    experiment.note(JobRecord(number, (run.run_id,)))
     experiment.rebuild()
     return run.run_id
 

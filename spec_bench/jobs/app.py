@@ -4,7 +4,6 @@ Exit status: 0 all cells complete, 1 some cell or prompt failed, 2 the settings 
 line says why, nothing was loaded or decoded), 130 interrupted; a rerun resumes.
 """
 
-import json
 import logging
 import os
 from argparse import Namespace
@@ -43,7 +42,6 @@ from spec_bench.metrics.quality import score_each_answer
 from spec_bench.records import cell_folder
 from spec_bench.records.types import CellResult, Reason
 from spec_bench.sinks.console import print_results
-from spec_bench.sinks.rows import flatten_facts
 from spec_bench.sinks.sink import LoggedCell, Sink, build_sinks
 from spec_bench.system import files, signals
 from spec_bench.system.errors import UsageError, note_records_in_errors
@@ -201,14 +199,8 @@ def _hand_over(
     """Notes a stage that has ended, and gives its results to the table, the sinks and the user."""
     number = sweep_index()
     sink = settings.asked.sink
-    labels = json.dumps(flatten_facts(settings.facts(settings.cells[0])), sort_keys=True)
-    note = JobRecord(
-        number or 0,
-        labels,
-        tuple(result.run_id for result in results),
-        settings.stage,
-    )
-    experiment.note(note)
+    run_ids = tuple(result.run_id for result in results)
+    experiment.note(JobRecord(number or 0, run_ids, settings.stage))
     if sinks:
         stores = [CellStore(settings.results, result.run_id) for result in results]
         logged_cells = [_read_logged_cell(*cell) for cell in zip(results, stores, strict=True)]

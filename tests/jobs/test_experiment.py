@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from spec_bench.jobs.store import experiment
-from spec_bench.jobs.store.experiment import Experiment, JobRecord
+from spec_bench.jobs.store.experiment import Experiment, JobRecord, read_note
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.watch import RunningJob
-from spec_bench.records import cell_folder, parquet
+from spec_bench.records import cell_folder, checksums, parquet
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims.verdict import NOT_DECIDED
 from spec_bench.report.data.rows import read_results
@@ -35,7 +35,7 @@ def end(results, number, *run_ids, wait_s=60, **changed):
         )
         store.finish(replace(result(run_id, {"mbsu": number}), **changed), "job")
     made_of = Experiment(results, "name")
-    made_of.note(JobRecord(number, "", run_ids))
+    made_of.note(JobRecord(number, run_ids))
     made_of.rebuild(wait_s=wait_s)
 
 
@@ -102,11 +102,25 @@ def test_a_job_killed_before_its_rebuild_is_in_the_csv_after_the_next_one(tmp_pa
     assert names(tmp_path) == ["a", "b"]
 
 
+def test_jobs_of_one_number_stand_by_their_labels_whichever_ended_first(tmp_path):
+    for run_id, task in (("c", "xsum"), ("a", "wmt"), ("b", "dolly")):
+        end(tmp_path, 0, run_id, facts=replace(result(run_id, {}).facts, task=task))
+    assert names(tmp_path) == ["b", "a", "c"]
+
+
+def test_a_note_of_an_earlier_version_which_had_labels_is_read(tmp_path):
+    end(tmp_path, 0, "a")
+    (path,) = files.jobs_folder(tmp_path, "name").glob("*.json")
+    note = checksums.read_verified_json(path)
+    files.write_json(path, checksums.redact_and_add_checksum({**note, "place": "labels"}))
+    assert read_note(path).cells == ("a",)
+
+
 def test_a_cell_keeps_the_stage_of_the_last_job_that_named_one(tmp_path):
     for number, stage in enumerate(("screen", "", "confirm", "")):
-        Experiment(tmp_path, "name").note(JobRecord(number, "", ("a", f"{number}"), stage))
+        Experiment(tmp_path, "name").note(JobRecord(number, ("a", f"{number}"), stage))
     (tmp_path / "runs").mkdir(exist_ok=True)
-    order, _ = Experiment(tmp_path, "name")._order(mend=False)
+    order, *_ = Experiment(tmp_path, "name")._order(mend=False)
     assert order == {"a": "confirm", "0": "screen", "1": "", "2": "confirm", "3": ""}
 
 
@@ -200,7 +214,7 @@ def test_a_table_that_a_job_was_added_to_equals_one_made_from_nothing(tmp_path, 
         told = replace(result().facts, target_revision=state, seed=number % 2)
         end(tmp_path, number, run_id, facts=told, metrics={"prompts": 4, "mbsu": number / 3})
     made_of = Experiment(tmp_path, "name")
-    made_of.note(JobRecord(4, "", ("a", "d"), "screen"))
+    made_of.note(JobRecord(4, ("a", "d"), "screen"))
     made_of.rebuild()
     assert read == [*"abcd", "a", "d"]  # those whose stage is another now
     added, index = tables(tmp_path), files.jobs_folder(tmp_path, "name") / "index.jsonl"
@@ -250,7 +264,7 @@ def test_the_rows_that_a_job_made_last_stay_whatever_its_clock_said(tmp_path, mo
 
 def test_a_worker_leaves_a_table_to_the_process_that_is_at_it(tmp_path):
     mine = Experiment(tmp_path, "mine")
-    mine.note(JobRecord(0, "", ("a",)))
+    mine.note(JobRecord(0, ("a",)))
     with (files.jobs_folder(tmp_path, "mine") / ".lock").open("w") as file:
         assert files.lock(file, wait=False)
         began = time.monotonic()
@@ -280,9 +294,9 @@ def test_a_rebuild_ends_though_jobs_go_on_ending(tmp_path, monkeypatch):
 
     def another(*of):
         passes.append(of)
-        mine.note(JobRecord(len(passes), "", (f"cell{len(passes)}",)))
+        mine.note(JobRecord(len(passes), (f"cell{len(passes)}",)))
 
-    mine.note(JobRecord(0, "", ("cell0",)))
+    mine.note(JobRecord(0, ("cell0",)))
     monkeypatch.setattr(mine, "_write_records", another)
     mine.rebuild()
     assert len(passes) == 2

@@ -218,7 +218,7 @@ def test_token_ids_may_change_until_there_are_answers_to_them(tmp_path):
 def test_a_jobs_note_under_another_jobs_name_is_set_aside(tmp_path):
     mine = Experiment(tmp_path, "name")
     cell(tmp_path, "a")
-    mine.note(JobRecord(0, "", ("a",)))
+    mine.note(JobRecord(0, ("a",)))
     (note,) = files.jobs_folder(tmp_path, "name").glob("*.json")
     other = note.rename(note.with_name("0123.json"))
     mine.rebuild()
@@ -268,7 +268,7 @@ def test_a_jobs_note_that_is_no_good_is_set_aside_and_its_rows_stay(tmp_path, ca
     mine = Experiment(tmp_path, "name")
     for number, run_id in enumerate(["a", "b"]):
         cell(tmp_path, run_id)
-        mine.note(JobRecord(number, "", (run_id,)))
+        mine.note(JobRecord(number, (run_id,)))
     mine.rebuild()
     note = files.jobs_folder(tmp_path, "name") / f"{job_id(['a'])}.json"
     bad = damage(note, change)
@@ -342,7 +342,7 @@ def test_records_and_table_are_of_the_same_prompts_and_verify_names_a_line_behin
     tmp_path, capsys, caplog
 ):
     store, mine = cell(tmp_path, "0123"), Experiment(tmp_path, "name")
-    mine.note(JobRecord(0, "", ("0123",)))
+    mine.note(JobRecord(0, ("0123",)))
     mine.rebuild()
     before = mine.records.read_bytes(), mine.csv.read_bytes()
     store.append([Generation("more", (5,), "stop", STEPS[:1], 0.1, 0.2, 0.05, 0.1)])
@@ -394,7 +394,7 @@ def test_a_link_to_nothing_in_place_of_generations_is_set_aside_and_the_cell_goe
 def test_an_edited_table_is_read_from_its_runs_stays_as_it_is_and_a_line_says_so(tmp_path, caplog):
     cell(tmp_path, "a")
     made = Experiment(tmp_path, "default")
-    made.note(JobRecord(0, "", ("a",)))
+    made.note(JobRecord(0, ("a",)))
     made.rebuild()
     whole = made.csv.read_text(encoding="utf-8")
     made.csv.touch()

@@ -42,6 +42,7 @@ from spec_bench.sinks.sink import Sink
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
+from spec_bench.vocabulary.columns import column_names
 
 log = logging.getLogger(__name__)
 _APART_S = 0.001  # between the jobs whose clocks do not tell which ended later
@@ -52,7 +53,6 @@ class JobRecord:
     """What a job leaves about itself."""
 
     number: int  # its place in the sweep, 0 if there is none
-    place: str  # labels that tell jobs of one number apart, so their order never depends on time
     cells: tuple[str, ...]  # the run ids of its cells, in order
     stage: Stage = ""  # which stage of a search it is
     # when, in seconds, and behind all notes there; of a cell's states the latest job's counts
@@ -161,13 +161,13 @@ class Experiment:
         if not has_notes:
             yield self._rows
             return
-        order, end_times = self._order(mend=False)
+        order, end_times, rows = self._order(mend=False)
         with TemporaryDirectory() as folder:
             for table in self._tables[:3]:
                 if table.is_file():
                     shutil.copy(table, folder)
             copy = Path(folder, self.csv.name)
-            merge_results_csv(copy, self._build_rows(order).values(), order, end_times)
+            merge_results_csv(copy, rows.values(), order, end_times)
             yield files.get_screening_path(copy), copy
 
     def _read_rows(self) -> list[dict[str, str]]:
@@ -176,11 +176,10 @@ class Experiment:
     def _make(self) -> None:
         """Writes the tables, and then what they were made of."""
         notes = _stamps(self._paths())
-        order, end_times = self._order(mend=True)
+        order, end_times, rows = self._order(mend=True)
         cells = self._cells(order)
         head = self._head()
         indexed_cells = head.get("cells", {})
-        rows = self._build_rows(order)
         unchanged_ids = [run_id for run_id in rows if cells[run_id] == indexed_cells.get(run_id)]
         table = merge_results_csv(self.csv, rows.values(), order, end_times)
         past = files.read_csv(files.archive_file(self.csv))
@@ -287,12 +286,13 @@ class Experiment:
                 latest = max(latest, read_note(path).ended)
         return latest
 
-    def _order(self, *, mend: bool) -> tuple[dict[str, Stage], dict[str, float]]:
-        """Returns noted cells in order with their stages, and when their last jobs ended; to
-        ``mend`` is to set aside notes that cannot be used.
+    def _order(self, *, mend: bool) -> tuple[dict[str, Stage], dict[str, float], dict[str, Row]]:
+        """Returns noted cells in order with their stages, when their last jobs ended, and the rows
+        of those that have finished; to ``mend`` is to set aside notes that cannot be used. Jobs of
+        one number stand by their first cell's labels, whenever they ended.
         """
         notes = list[JobRecord]()
-        order = dict[str, Stage]()
+        stages = dict[str, Stage]()
         end_times = dict[str, float]()
         for path in self._paths():
             try:
@@ -302,15 +302,19 @@ class Experiment:
             except FAULTS as error:
                 outcome = f"it is now {files.move_aside(path).name}" if mend else "it is left out"
                 log.warning("%s: %s; %s", path, one_line(error, 200), outcome)
-        for note in sorted(notes, key=lambda note: (note.number, note.place)):
+        notes.sort(key=lambda note: note.number)
+        for note in notes:
             for name in note.cells:
-                order[name] = note.stage or order.get(name, "")
+                stages[name] = note.stage or stages.get(name, "")
                 end_times[name] = max(note.ended, end_times.get(name, 0.0))
         for name in sorted(os.listdir(self._results / files.RUNS)):
             current = strip_archive_suffix(name)  # what other models left in its place is past
-            if current != name and current in order:
-                order[name] = order[current]
-        return order, end_times
+            if current != name and current in stages:
+                stages[name] = stages[current]
+        rows = self._build_rows(stages)
+        notes.sort(key=lambda note: (note.number, _list_labels(rows, note.cells)))
+        in_order = {name: stages[name] for note in notes for name in note.cells}
+        return in_order | stages, end_times, rows
 
     def _cells(self, stages: Mapping[str, str]) -> dict[str, str]:
         """Returns by run id what changes with a cell: its stage and its files."""
@@ -321,6 +325,12 @@ class Experiment:
 
     def _paths(self) -> list[Path]:
         return sorted(self._notes.glob("*.json"))
+
+
+def _list_labels(rows: Mapping[str, Row], cells: Sequence[str]) -> list[str]:
+    """Returns the first cell's labels; none of a cell without a row."""
+    row = rows.get(cells[0]) if cells else None
+    return [str(row.get(name, "")) for name in column_names("identity", "setting")] if row else []
 
 
 def _stamp_cell(folder: str) -> str:
