@@ -508,7 +508,7 @@ def build_counts_from_histogram(
     if sum(calls_by_accepted) > tokens:
         return None
     accepted_counts = tuple(
-        tokens for tokens, times in enumerate(calls_by_accepted) for _ in range(times)
+        accepted for accepted, times in enumerate(calls_by_accepted) for _ in range(times)
     )
     all_full = max_drafted is not None and drafted_total == max_drafted * len(accepted_counts)
     drafted_counts = (max_drafted or 0,) * len(accepted_counts) if all_full else ()
