@@ -40,8 +40,8 @@ def plot(
         y: by default ``block_efficiency``. Without x and y each decoder and tree has a bar, of its
             speed-up if that was measured.
         ax: axes of matplotlib, for a single panel.
-        words: of ``spec_bench.report.figures``, of ``panels.Panel.series``: ``mark="line"``,
-            ``best="y"``, ``keep={"decoder": ["sd"]}``; of ``grid.draw_grid``: ``height=3``.
+        words: of ``spec_bench.report.figures``, of ``panels.SeriesOptions``: ``mark="line"``,
+            ``best="y"``, ``keep={"decoder": ["sd"]}``; of ``grid.GridStyle``: ``height=3``.
 
     Returns:
         A matplotlib figure, for ``savefig``; or ``ax``, if given.

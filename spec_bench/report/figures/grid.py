@@ -7,6 +7,7 @@ and around the panels is done here, after what they show.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from itertools import compress, product
@@ -27,7 +28,7 @@ from spec_bench.report.figures.cells import (
     list_foreign_experiments,
 )
 from spec_bench.report.figures.panels import Axis as Axis
-from spec_bench.report.figures.panels import Panel, filter_rows
+from spec_bench.report.figures.panels import Panel, filter_rows, pop_named
 from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, ReportFigure, fill_template
 from spec_bench.report.papers.pairs import read_pair_configs
 from spec_bench.settings.fields import suggest
@@ -104,6 +105,24 @@ def draw_panels(
                 yield from [figure] if figure else []
 
 
+@dataclass(frozen=True)
+class GridStyle:
+    """The size of a figure of panels, and what stands around them."""
+
+    width: float | Sequence[float] = 1.0  # in widths of a page; several: by columns of panels
+    height: float = 2.4  # of a row of panels, in inches
+    rest: float = 0.9  # height of all else, in inches
+    share: str = ""  # "x", "y", "xy": common limits, labelled at the figure's edge only
+    guide: float | None = None  # the height of a grey line in each panel, as of plain decoding
+    side: str = ""  # text left of each row of panels, in place of the vertical axis's label
+    setting: str = ""  # that the figure's other files have not
+    heading: str = "{pair}"  # above all, a text of all that is plotted
+    heading_size: float = 8  # of its letters
+    legend_columns: int | Sequence[int] = 4  # at most; several: by columns of panels; 0: no legend
+    note: str = ""  # below all
+    bars: str = "Bars: 95% intervals over prompts."  # said where intervals are drawn
+
+
 def draw_grid(
     rows: pd.DataFrame,
     x: Names,
@@ -112,18 +131,6 @@ def draw_grid(
     draw: Callable[..., object] = Panel.series,
     ax: Any = None,
     cells: FigureCells | None = None,
-    width: float | Sequence[float] = 1.0,
-    height: float = 2.4,
-    rest: float = 0.9,
-    share: str = "",
-    side: str = "",
-    guide: float | None = None,
-    setting: str = "",
-    heading: str = "{pair}",
-    heading_size: float = 8,
-    legend_columns: int | Sequence[int] = 4,
-    note: str = "",
-    bars: str = "Bars: 95% intervals over prompts.",
     **options: Any,
 ) -> Any:
     """Draws rows with their derived columns: a figure, None where nothing is plotted.
@@ -136,41 +143,27 @@ def draw_grid(
             ``Panel.series``.
         ax: matplotlib's axes for the only panel, which are returned.
         cells: of a paper's figure, whose note names rows that the paper has not.
-        width: in widths of a page; several: by columns of panels.
-        height: of a row of panels, in inches.
-        rest: height of all else, in inches.
-        share: "x", "y", "xy": common limits, labelled at the figure's edge only.
-        guide: the height of a grey line in each panel, such as that of plain decoding.
-        side: text left of each row of panels, in place of the vertical axis's label.
-        setting: that the figure's other files have not.
-        heading: above all, a text of all that is plotted.
-        heading_size: of its letters.
-        legend_columns: at most; several: by columns of panels; 0: no legend.
-        note: below all.
-        bars: said where intervals are drawn.
-        options: what makes the panels, see ``_lay_out_panels``, and the words that ``draw`` gets.
+        options: the fields of ``GridStyle``; what makes the panels, see ``_lay_out_panels``; and
+            the words that ``draw`` gets.
     """
     rows = rows.astype(dict.fromkeys(rows.select_dtypes("str"), object))  # rows are taken often
-    look = {name: options.pop(name) for name in [*options] if name not in _LAYOUT}
-    grid, missing = _lay_out_panels(rows, x, y, **options)
+    style = GridStyle(**pop_named(options, GridStyle.__dataclass_fields__))
+    layout = pop_named(options, _LAYOUT)
+    grid, missing = _lay_out_panels(rows, x, y, **layout)
     if not grid:
         return None
     panels = [panel for line in grid for panel in line]
     axes = wrap_single_axes(ax, [panel.title for panel in panels])
     if ax is None:
-        count = max(map(len, grid))
-        inches = TWO_COLUMNS_INCHES * _pick_by_column_count(width, count)
-        figure = ReportFigure((inches, height * len(grid) + rest), layout="constrained")
-        size = (len(grid), count)
-        axes = figure.subplots(*size, sharex="x" in share, sharey="y" in share, squeeze=False)
-    for down, line in enumerate(grid):
-        for across, plot in enumerate(axes[down]):
-            if across < len(line):
-                line[across].plot = plot
-                _draw_panel(line[across], partial(draw, line[across], **look), guide)
-                _label_panel(grid, down, across, share, side)
-            else:
-                plot.set_axis_off()
+        figure, axes = _make_figure(len(grid), max(map(len, grid)), style)
+    for down, across in np.ndindex(axes.shape):
+        if across < len(grid[down]):
+            panel = grid[down][across]
+            panel.plot = axes[down, across]
+            _draw_panel(panel, partial(draw, panel, **options), style.guide)
+            _label_panel(grid, down, across, style.share, style.side)
+        else:
+            axes[down, across].set_axis_off()
     for panel in panels:  # when all are drawn: common axes fit all
         panel.set_lower_limits()
     if ax is not None:
@@ -178,19 +171,35 @@ def draw_grid(
         return ax
     drawn_rows = pd.concat([s.rows for p in panels for s in p.drawn if not s.printed])
     rows = panels[0].file_rows
-    figure.rows = figure_rows = rows[rows.index.isin(drawn_rows.index)]
-    figure.setting = setting
+    figure.rows = rows[rows.index.isin(drawn_rows.index)]
+    figure.setting = style.setting
     figure.grid = grid
-    figure.missing = tuple(dict.fromkeys([*missing, *_describe_foreign_rows(cells, figure_rows)]))
-    heading = ", ".join(filter(None, [fill_template(heading, figure_rows), setting]))
-    max_columns = int(_pick_by_column_count(legend_columns, len(grid[0])))
-    entries = _make_legend_entries(grid, len(options.get("by_row", ())) > 1) if max_columns else []
-    _add_heading_and_legend(figure, entries, max_columns, heading, heading_size)
+    figure.missing = tuple(dict.fromkeys([*missing, *_describe_foreign_rows(cells, figure.rows)]))
+    _add_texts_around(figure, grid, style, by_line=len(layout.get("by_row", ())) > 1)
+    return figure
+
+
+def _make_figure(lines: int, columns: int, style: GridStyle) -> tuple[ReportFigure, Any]:
+    """Makes an empty figure, with its axes as a grid."""
+    inches = TWO_COLUMNS_INCHES * _pick_by_column_count(style.width, columns)
+    size = (inches, style.height * lines + style.rest)
+    figure = ReportFigure(size, layout="constrained")
+    share = [name in style.share for name in "xy"]
+    axes = figure.subplots(lines, columns, sharex=share[0], sharey=share[1], squeeze=False)
+    return figure, axes
+
+
+def _add_texts_around(figure: ReportFigure, grid: Grid, style: GridStyle, by_line: bool) -> None:
+    """Writes the heading, the legend and the note, of a figure whose panels are drawn."""
+    panels = [panel for line in grid for panel in line]
+    heading = ", ".join(filter(None, [fill_template(style.heading, figure.rows), style.setting]))
+    max_columns = int(_pick_by_column_count(style.legend_columns, len(grid[0])))
+    entries = _make_legend_entries(grid, by_line) if max_columns else []
+    _add_heading_and_legend(figure, entries, max_columns, heading, style.heading_size)
     captions = [text for panel in panels for text in panel.captions]
-    texts = [bars * _has_error_bars(figure), note, *captions]
+    texts = [style.bars * _has_error_bars(figure), style.note, *captions]
     note_style: dict[str, Any] = {"fontsize": 6.5, "x": 0.01, "ha": "left", "wrap": True}
     figure.supxlabel(_format_note(figure, texts, panels), **note_style)
-    return figure
 
 
 def _has_error_bars(figure: ReportFigure) -> bool:
@@ -244,11 +253,7 @@ def _lay_out_panels(
             panel_rows = _select_equal_rows(rows, {**values, **column_values})
             settings = {"x": x, "y": y, "title": title, **row, **column}
             settings["title"] = fill_template(settings["title"], panel_rows)
-            settings["keep"] = {
-                **keep,
-                **row.get("keep", {}),
-                **column.get("keep", {}),
-            }
+            settings["keep"] = {**keep, **row.get("keep", {}), **column.get("keep", {})}
             line.append(Panel(panel_rows, rows, axes=axes, printed=printed, **settings))
         if any(len(filter_rows(panel.drawable_rows, subject)) for panel in line):
             grid.append(line)

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,6 +70,40 @@ class DrawnSeries(NamedTuple):
     lost: Sequence[float] = ()  # where along x a number of the paper's could not be read
 
 
+@dataclass(frozen=True)
+class SeriesOptions:
+    """Which rows of a panel are drawn as series, and how."""
+
+    # column -> value, values or "max" of the rows that are drawn, of the panel's
+    keep: Mapping[str, Any] = field(default_factory=dict)
+    printed: bool = False  # the paper's numbers, of the pairs, tasks and sampling measured here
+    best: str = ""  # of a series' rows at one x the one with the most of this column; "y": of y
+    hue: Names = "decoder"  # columns whose values are a series each
+    marker: str = ""  # a column whose values have a marker each; by default the series have
+    mark: str = "point"  # or "line", or "front": the Pareto front as steps
+    order: str = ""  # the column along which a line goes, by default x
+    dodge: float | None = None  # how far apart series stand; a factor on a logarithmic axis
+    label: str | None = None  # of a series in the legend; "": it is not listed
+    shape: str = ""  # of a marker in the legend, where there is ``marker``
+    # value of hue -> colour, marker or both: "blue", " x", "blue o"; "" is for all
+    looks: Mapping[str, str] = field(default_factory=dict)
+    shade: float | None = None  # colours from dark to light, so far, by the value of hue
+    dashed: bool | Collection[str] = False  # all lines, or those of some values of hue
+    faint: float | None = None  # opacity of the error bars
+    write: str = ""  # beside each mark; left out where its column has no value
+    caption: str = ""  # said in the note if something is drawn
+
+    def make_legend_look(self, look: SeriesStyle, has_markers: bool) -> dict[str, Any]:
+        """Returns what matplotlib draws a series' entry of the legend with."""
+        handle: dict[str, Any] = {"color": GREY if self.printed else look.colour}
+        if self.marker or has_markers:
+            shape = {"marker": "o"} if self.marker else {"marker": look.marker, "markersize": 4}
+            handle |= shape
+        if self.printed:
+            handle["markerfacecolor"] = "none"
+        return handle
+
+
 @dataclass
 class Panel:
     """One panel: the rows at its place, and what is drawn of them."""
@@ -102,71 +135,46 @@ class Panel:
         values = self.file_rows.dropna(subset=[self.x, self.y])[column].unique()
         return list(values) if any(isinstance(value, str) for value in values) else sorted(values)
 
-    def series(
-        self,
-        *,
-        keep: Mapping[str, Any] = MappingProxyType({}),
-        printed: bool = False,
-        best: str = "",
-        hue: Names = "decoder",
-        marker: str = "",
-        mark: str = "point",
-        order: str = "",
-        dodge: float | None = None,
-        label: str | None = None,
-        shape: str = "",
-        looks: Mapping[str, str] = MappingProxyType({}),
-        shade: float | None = None,
-        dashed: bool | Collection[str] = False,
-        faint: float | None = None,
-        write: str = "",
-        caption: str = "",
-        **style: Any,
-    ) -> list[DrawnSeries]:
+    def series(self, **options: Any) -> list[DrawnSeries]:
         """Draws rows, each value of ``hue`` in its colour.
 
         Args:
-            keep: column -> value, values or "max" of the rows that are drawn, of the panel's.
-            printed: the paper's numbers, of the pairs, tasks and sampling that were measured.
-            best: of a series' rows at one x the one with the most of this column; "y": of y.
-            hue: columns whose values are a series each.
-            marker: a column whose values have a marker each; by default the series have.
-            mark: "point", "line", or "front": the Pareto front as steps.
-            order: the column along which a line goes, by default x.
-            dodge: how far apart series stand; a factor on a logarithmic axis.
-            label: of a series in the legend; "": it is not listed.
-            shape: of a marker in the legend, where there is ``marker``.
-            looks: value of hue -> colour, marker or both: "blue", " x", "blue o"; "" is for all.
-            shade: colours from dark to light, so far, by the value of hue.
-            dashed: all lines, or those of some values of hue.
-            faint: opacity of the error bars.
-            write: beside each mark; left out where its column has no value.
-            caption: said in the note if something is drawn.
-            style: as matplotlib's ``errorbar`` takes it; ``markersize=0`` draws lines alone.
+            options: the fields of ``SeriesOptions``; all others as matplotlib's ``errorbar`` takes
+                them: ``markersize=0`` draws lines alone.
         """
-        if mark not in _MARKS:
-            raise UsageError(f"mark must be one of {', '.join(_MARKS)}, got {mark!r}")
-        for word in {*style} - {*_STYLE, "alpha"}:
+        chosen = SeriesOptions(**pop_named(options, SeriesOptions.__dataclass_fields__))
+        if chosen.mark not in _MARKS:
+            raise UsageError(f"mark must be one of {', '.join(_MARKS)}, got {chosen.mark!r}")
+        for word in {*options} - {*_STYLE, "alpha"}:
             raise UsageError(unknown_setting(f"series.{word}", word, [*_STYLE, "alpha"]))
-        rows = self._select_printed_rows() if printed else self.rows
-        x, y = self.x, self.y
+        style = {**_STYLE, **options, "markerfacecolor": "none" if chosen.printed else None}
+        result = self._make_series(chosen, bool(style["markersize"]))
+        result.sort(key=lambda series: series.look.place)
+        for drawn_series in result:
+            self._draw_series(drawn_series, style, chosen)
+            if chosen.write:
+                self._collect_texts(drawn_series.rows, chosen.write)
+        self.captions += [chosen.caption] * bool(result)
+        self.drawn += result
+        return result
+
+    def _make_series(self, chosen: SeriesOptions, has_markers: bool) -> list[DrawnSeries]:
+        """Splits the chosen rows into series, each with its look; none without x and y."""
+        rows = self._select_printed_rows() if chosen.printed else self.rows
+        x, y, marker = self.x, self.y, chosen.marker
         if not {x, y} <= set(rows):
             return []
-        filters = {**self.keep, **keep}
-        hues = [name for name in to_tuple(hue) if name in self.file_rows]
+        filters = {**self.keep, **chosen.keep}
+        hues = [name for name in to_tuple(chosen.hue) if name in self.file_rows]
         rows = filter_rows(rows, filters)
         lost_rows = rows[rows[LOST] & rows[y].isna()] if LOST in rows else rows[:0]
-        rows = _select_best_rows(rows, [*hues, x], x, y, best)
+        rows = _select_best_rows(rows, [*hues, x], x, y, chosen.best)
         file_rows = filter_rows(self.file_rows, filters)
-        styles = assign_styles(file_rows, hues, filters, looks, shade, dashed)
+        styles = assign_styles(file_rows, hues, filters, chosen.looks, chosen.shade, chosen.dashed)
         by_marker = assign_markers(self.file_rows[marker]) if marker else {}
+        label = chosen.label
         if label is None:
-            label = " ".join(f"{{{name}}}" for name in to_tuple(hue)) + "{marks}"
-        style = {
-            **_STYLE,
-            **style,
-            "markerfacecolor": "none" if printed else None,
-        }
+            label = " ".join(f"{{{name}}}" for name in to_tuple(chosen.hue)) + "{marks}"
         keys = [*hues, *([marker] if marker else [])]
         parts = rows.groupby(keys, sort=False, dropna=False) if keys else [((), rows)]
         result = []
@@ -175,30 +183,21 @@ class Panel:
             if marker:
                 look = look._replace(marker=by_marker[part[marker].iloc[0]])
             label_rows = filter_rows(file_rows, {name: [*part[name].unique()] for name in hues})
-            text = _format_series_label(label, part, part if label_rows.empty else label_rows, x, y)
+            label_rows = part if label_rows.empty else label_rows
+            text = _format_series_label(label, part, label_rows, x, y)
+            text = text if len(hues) == len(to_tuple(chosen.hue)) else ""
             lost_places: Sequence[float] = ()
             if len(lost_rows):
                 is_of_part = (lost_rows[hues] == part[hues].iloc[0]).all(axis=1)
-                lost_places = lost_rows[is_of_part][x].dropna().unique()
-            if mark == "line":
-                part = part.sort_values(order or x, kind="stable")
-            elif mark == "front":
+                lost_places = tuple(lost_rows[is_of_part][x].dropna().unique())
+            if chosen.mark == "line":
+                part = part.sort_values(chosen.order or x, kind="stable")
+            elif chosen.mark == "front":
                 part = select_pareto_front(part, x, y)
-            handle = {"color": GREY if printed else look.colour}
-            if marker or style["markersize"]:
-                handle |= {"marker": "o"} if marker else {"marker": look.marker, "markersize": 4}
-            if printed:
-                handle["markerfacecolor"] = "none"
-            text = text if len(hues) == len(to_tuple(hue)) else ""
-            details = (fill_template(shape, part), mark, printed, handle, tuple(lost_places))
+            handle = chosen.make_legend_look(look, has_markers)
+            shape = fill_template(chosen.shape, part)
+            details = (shape, chosen.mark, chosen.printed, handle, lost_places)
             result.append(DrawnSeries(part, look, text, *details))
-        result.sort(key=lambda series: series.look.place)
-        for drawn_series in result:
-            self._draw_series(drawn_series, style, order or x, dodge, faint)
-            if write:
-                self._collect_texts(drawn_series.rows, write)
-        self.captions += [caption] * bool(result)
-        self.drawn += result
         return result
 
     def set_lower_limits(self) -> None:
@@ -236,12 +235,11 @@ class Panel:
         self,
         series: DrawnSeries,
         style: dict[str, Any],
-        order: str,
-        dodge: float | None,
-        faint: float | None,
+        chosen: SeriesOptions,
     ) -> None:
         """Draws a series' marks with their intervals, its lines, or its front."""
         look = series.look
+        dodge = chosen.dodge
         if series.mark == "front":
             # Between two points of the front one gets the worse of both.
             steps = "pre" if _is_better_high(self.x) else "post"
@@ -258,7 +256,9 @@ class Panel:
 
         line = "" if series.mark == "point" else "--" if look.dashed else "-"
         label: str | None = series.label or None
-        for rows in _split_lines(series.rows, (self.x, order)) if line else [series.rows]:
+        for rows in (
+            _split_lines(series.rows, (self.x, chosen.order or self.x)) if line else [series.rows]
+        ):
             bars = self.plot.errorbar(
                 across(rows[self.x]), rows[self.y],
                 xerr=None if places else _compute_bar_lengths(rows, self.x),
@@ -267,8 +267,8 @@ class Panel:
                 color=look.colour, label=label, **style,
             )  # fmt: skip
             label = None
-            for error_bar in bars[2] if faint is not None else ():
-                error_bar.set_alpha(faint)
+            for error_bar in bars[2] if chosen.faint is not None else ():
+                error_bar.set_alpha(chosen.faint)
         if series.lost:
             line_style = {
                 "color": look.colour,
@@ -370,6 +370,11 @@ class Panel:
                 text, anchor, textcoords="offset points", xytext=(side * 5, lift),
                 ha="left" if side > 0 else "right", va="center", fontsize=size,
             )  # fmt: skip
+
+
+def pop_named(options: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Takes the options of these names out of others."""
+    return {name: options.pop(name) for name in [*options] if name in names}
 
 
 def filter_rows(rows: pd.DataFrame, keep: Mapping[str, Any]) -> pd.DataFrame:
