@@ -207,7 +207,11 @@ class Task:
         examples = [replace(self._make_example(row, index), shots=shots) for index, row in rows]
         counts = Counter(prompt_id for example in examples for prompt_id in example.prompt_ids)
         if duplicates := sorted(prompt_id for prompt_id, count in counts.items() if count > 1):
-            raise UsageError(f"task {self.name}: ids occur twice: {', '.join(duplicates[:5])}")
+            duplicate_ids = ", ".join(duplicates[:5])
+            raise UsageError(
+                f"task {self.name}: ids occur twice (of a row without one it is its place, from 0): "
+                f"{duplicate_ids}"
+            )
         if self.answers is None:
             return examples
         answers = read_answers(Path(self.answers).expanduser(), examples)
