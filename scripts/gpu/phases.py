@@ -265,7 +265,9 @@ def measure(decoder: Any, prompt: int, device: torch.device) -> tuple[Row, list[
         if device.type == "cuda":
             count = sum(each for _, each in decoder.asked)
             numbers = torch.rand(1, count, dtype=torch.float64, device=device)
-            graph = IterationGraph(decoder, 1, decoder._slots - decoder.policy.cache_slots, numbers)
+            room = decoder._slots - decoder.policy.cache_slots
+            compiled = decoder.make_compiled_iteration()
+            graph = IterationGraph(decoder, 1, room, numbers, compiled)
             _, known = decoder.make_dummy_inputs(1, prompt + 8)
             graph.run(known)
             call, replay = graph._iteration, graph._graph.replay

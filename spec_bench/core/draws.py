@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spec_bench.core.host_device import cached_arange
+from spec_bench.core.host_device import cached_arange, constant
 from spec_bench.settings.former import FormerMembers, find_former
 
 Choice = Callable[[Tensor, Tensor], Tensor]
@@ -131,25 +131,29 @@ def _inverse_cdf_in_blocks(probs: Tensor, uniforms: Tensor) -> Tensor:
     """Computes ``inverse_cdf`` in two steps, the block of tokens and the token within it: a GPU
     sums a row of a whole vocabulary on one of its processors, its blocks on all.
     """
-    blocks = pad(probs, (0, -probs.shape[-1] % _BLOCK)).unflatten(-1, (-1, _BLOCK))
+    missing = -probs.shape[-1] % _BLOCK
+    blocks = (pad(probs, (0, missing)) if missing else probs).unflatten(-1, (-1, _BLOCK))
     mass = blocks.sum(dim=-1, dtype=torch.float64)
-    # Parallel sums may fall or rise by a rounding error where nothing was added.
-    block_ends = torch.where(mass > 0, mass.cumsum(dim=-1), 0.0).cummax(dim=-1).values
-    thresholds = uniforms * block_ends[..., -1:]
-    block = torch.searchsorted(block_ends, thresholds, right=True).clamp_(
-        max=block_ends.shape[-1] - 1
-    )
+    ends = mass.cumsum(dim=-1)
+    thresholds = uniforms * ends[..., -1:]
+    block = _find_crossing(mass.unsqueeze(-2), ends.unsqueeze(-2), thresholds)
     block_probs = blocks.gather(-2, block.unsqueeze(-1).expand(*block.shape, _BLOCK))
-    mass_before = pad(block_ends, (1, 0)).gather(-1, block).unsqueeze(-1)
-    has_mass = block_probs > 0
-    offsets = cached_arange(_BLOCK, probs.device)
-    is_crossed = has_mass & (
-        mass_before + block_probs.double().cumsum(dim=-1) > thresholds.unsqueeze(-1)
-    )
-    first_crossed = torch.where(is_crossed, offsets, _BLOCK).amin(dim=-1)
-    # If rounding left no sum above the threshold, it is the last token with mass of the block.
-    last_with_mass = torch.where(has_mass, offsets, 0).amax(dim=-1)
-    return block * _BLOCK + torch.minimum(first_crossed, last_with_mass)
+    mass_before = (ends - mass).gather(-1, block).unsqueeze(-1)
+    sums = mass_before + block_probs.double().cumsum(dim=-1)
+    return torch.add(_find_crossing(block_probs, sums, thresholds), block, alpha=_BLOCK)
+
+
+def _find_crossing(mass: Tensor, sums: Tensor, thresholds: Tensor) -> Tensor:
+    """Finds the first of the entries with mass whose sum is above the threshold; if rounding left
+    none, the last one with mass. Takes [..., count, n] and [..., count]; returns [..., count].
+    """
+    count = mass.shape[-1]
+    places = cached_arange(count, mass.device)
+    is_crossed = sums > thresholds.unsqueeze(-1)
+    # Earlier ones rank higher behind the threshold, later ones before it.
+    reversed_places = constant(tuple(range(2 * count, count, -1)), mass.device)
+    ranks = torch.where(is_crossed, reversed_places, places)
+    return (ranks * (mass > 0)).argmax(dim=-1)
 
 
 def choose_likeliest(probs: Tensor, uniforms: Tensor) -> Tensor:
@@ -168,6 +172,7 @@ class SeededSource(FormerMembers):
     """Draws from one ``torch.Generator`` per row, all on the device where the draws are needed."""
 
     former_members: ClassVar = {"by_position": "prepare_positions", "settle": "advance"}
+    _fresh = True  # whether uniforms are tensors of their own, which may be written to
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         self.generators = generators
@@ -200,7 +205,8 @@ class SeededSource(FormerMembers):
             uniforms = torch.full_like(like, 0.5, dtype=torch.float64)
             for row, generator, count in zip(uniforms, self.generators, counts, strict=True):
                 row[:count].uniform_(generator=generator)
-        uniforms = uniforms.clamp_(min=torch.finfo(torch.float64).tiny)
+        at_least = torch.finfo(torch.float64).tiny
+        uniforms = torch.clamp(uniforms, at_least, out=uniforms if self._fresh else None)
         return uniforms.log_().neg_().to(like.dtype).log_().neg_()
 
     def verdict(self, children: Sequence[int]) -> SeededWalkDraws:
@@ -312,9 +318,10 @@ class DrawRecorder(SeededSource):
 
 class PredrawnSource(SeededSource):
     """Hands out ``numbers`` [R, n] in [0, 1), float64, in the order requested; their first rows are
-    the generators'. By default it allocates them. It hands out copies, because callers write to
-    some of them in place.
+    the generators'. By default it allocates them.
     """
+
+    _fresh = False
 
     def __init__(
         self,
@@ -353,7 +360,7 @@ class PredrawnSource(SeededSource):
     def _uniforms(self, *shape: int) -> Tensor:
         start = self._used
         self._used = self._used + prod(shape)
-        return self.numbers[:, start : self._used].reshape(-1, *shape).clone()
+        return self.numbers[:, start : self._used].reshape(-1, *shape)
 
     def prepare_positions(self, count: int) -> SeededPositionDraws:
         return SeededPositionDraws(self._uniforms(count), self.choose)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -26,9 +28,6 @@ if TYPE_CHECKING:
     from spec_bench.engine.tree_pass import TreeScorer
 
 _PARTS = "tokens", "valid", "parent", "ancestors", "own_depths"  # what a pass reads of a tree
-_UNREAD: dict[str, Any] = {"q": [], "log_q": [], "largest": [], "carried": ()}
-ModelPass = Callable[[Any], Tensor]
-"""Runs a model over a tree as far as it is grown; returns logits."""
 
 
 class CompiledIteration:
@@ -36,13 +35,15 @@ class CompiledIteration:
     scorer: each pass that they would run becomes the operator ``spec_bench::run_pass``.
     """
 
-    running: ClassVar[CompiledIteration]  # whose passes the operator runs
+    running: ClassVar[Any] = None  # whose passes the operator runs
 
     def __init__(self, decoder: Decoder, scorer: TreeScorer) -> None:
         self._decoder = decoder
         self._scorer = scorer
-        self._passes: list[tuple[ModelPass, Tree | None]] = []  # with the trees that were traced
-        self._layouts: list[dict[str, Any]] = []  # of the logits of each pass
+        # what runs each pass, and the tree that it runs over
+        self._passes: list[tuple[Callable[[Any], Tensor], Any]] = []
+        # for each pass: makes a tensor like its logits
+        self.make_logits: list[Callable[[], Tensor]] = []
         self._mask: Any = None  # what the passes over one tree share
         self._committed = CommittedTokens([])
         self._result: Any = None  # of the iteration that was traced
@@ -52,15 +53,20 @@ class CompiledIteration:
         """Does what ``Decoder.iterate`` does with these random numbers. The first call compiles; an
         iteration of this size must have run before, so that its constants exist.
         """
-        CompiledIteration.running = self
         self._committed, self._mask = committed, None
-        roots = committed.roots.get_tensor(numbers.device)
-        if self._function is None:
-            graph = make_fx(lambda *given: self._trace(*given))(numbers, roots)
-            options = INDUCTOR_OPTIONS
-            self._function = torch.compile(graph, fullgraph=True, dynamic=False, options=options)
-            self._mask = None
-        path, message = self._function(numbers, roots)
+        given = numbers, committed.roots.get_tensor(numbers.device)
+        CompiledIteration.running = self
+        try:
+            if self._function is None:
+                graph = make_fx(lambda *given: self._trace(*given))(*given)
+                options = INDUCTOR_OPTIONS
+                self._function = torch.compile(
+                    graph, fullgraph=True, dynamic=False, options=options
+                )
+                self._mask = None
+            path, message = self._function(*given)
+        finally:
+            CompiledIteration.running = None
         result: IterationResult = self._result._replace(path=path, message=message)
         return result
 
@@ -75,8 +81,8 @@ class CompiledIteration:
     def root_logits(self, committed: CommittedTokens) -> Tensor:
         """Traces the drafter's pass below the root."""
         drafting = self._decoder.drafting
-        roots = committed.roots.get_tensor(self._decoder.target.device)
-        return self._trace_pass(lambda _: drafting.root_logits(self._committed), None, [roots])
+        root = SimpleNamespace(tokens=committed.roots.get_tensor(self._decoder.target.device))
+        return self._trace_pass(lambda _: drafting.root_logits(self._committed), root)
 
     def frontier_logits(self, tree: Tree, _: CommittedTokens) -> Tensor:
         """Traces the drafter's pass below a tree's frontier."""
@@ -89,36 +95,24 @@ class CompiledIteration:
         logits = self._trace_pass(lambda tree: score(tree, self._committed.lengths).logits, tree)
         return ForwardOutput(logits, None)
 
-    def _trace_pass(
-        self,
-        model_pass: ModelPass,
-        tree: Tree | None,
-        given: Sequence[Tensor] = (),
-    ) -> Tensor:
-        if tree is not None:
-            given = [part for name in _PARTS if (part := getattr(tree, name)) is not None]
-            tree = copy(tree)
-            vars(tree).update(_UNREAD)
+    def _trace_pass(self, model_pass: Callable[[Any], Tensor], tree: Any) -> Tensor:
+        given = [part for name in _PARTS if (part := getattr(tree, name, None)) is not None]
+        tree = copy(tree)
+        tree.q = tree.log_q = []  # which are large
         self._passes.append((model_pass, tree))
         logits: Tensor = _run_pass(len(self._passes) - 1, given)
-        layout = {"size": logits.shape, "stride": logits.stride()}
-        self._layouts.append({**layout, "dtype": logits.dtype, "device": logits.device})
+        layout = logits.shape, logits.stride()
+        make = partial(torch.empty_strided, dtype=logits.dtype, device=logits.device)
+        self.make_logits.append(partial(make, *layout))
         return logits
 
     def run_pass(self, place: int, given: Sequence[Tensor]) -> Tensor:
         """Runs a pass over the tensors of a tree."""
-        model_pass, traced_tree = self._passes[place]
-        if traced_tree is None:
-            return model_pass(None)
-        tree = copy(traced_tree)
+        model_pass, tree = self._passes[place]
         vars(tree).update(zip(_PARTS, given, strict=False), mask=self._mask)
         logits = model_pass(tree)
         self._mask = tree.mask
         return logits
-
-    def make_empty_logits(self, place: int) -> Tensor:
-        """Makes a tensor in the layout of a pass's logits."""
-        return torch.empty_strided(**self._layouts[place])
 
 
 @torch.library.custom_op(
@@ -132,4 +126,4 @@ def _run_pass(place: int, given: Sequence[Tensor]) -> Tensor:
 
 @_run_pass.register_fake
 def _make_empty_logits(place: int, given: Sequence[Tensor]) -> Tensor:
-    return CompiledIteration.running.make_empty_logits(place)
+    return CompiledIteration.running.make_logits[place]()
