@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from spec_bench.jobs.job import results
+from spec_bench.jobs.job.job import advise_on_compilation
 from spec_bench.jobs.job.session import CellRun, Session, decode_interleaved, index_timings
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records.types import Generation, Request, StepRecord
@@ -122,3 +123,25 @@ def test_a_baseline_of_an_earlier_session_is_timed_again_beside_what_a_cell_lack
     assert results._select_counted_prompts(session, cell) == [
         "0"
     ]  # the other has no baseline beside it
+
+
+@pytest.mark.parametrize(
+    ("mode", "device", "prepare_s", "decode_s", "said"),
+    [
+        ("static", "cuda", 20, 3 * 3600, "static_inductor, which compiles for at most 360 s"),
+        ("static", "cuda", 20, 7000, ""),  # twice 180 s are more than a twentieth
+        ("static", "cpu", 20, 3 * 3600, ""),
+        ("static_inductor", "cuda", 300, 3 * 3600, ""),
+        ("static_inductor", "cuda", 300, 100, "done sooner with engine.compile=none"),
+        ("none", "cuda", 300, 100, ""),
+    ],
+)
+def test_a_job_says_when_its_size_wants_another_way_to_compile(
+    mode, device, prepare_s, decode_s, said, caplog
+):
+    pair = SimpleNamespace(specs=[SimpleNamespace(compile=mode)])
+    settings = SimpleNamespace(pair=pair, served=False, device=device)
+    with caplog.at_level("INFO"):
+        advise_on_compilation(settings, 2, prepare_s, decode_s)
+    assert len(caplog.messages) == bool(said)
+    assert said in caplog.text

@@ -49,6 +49,9 @@ from spec_bench.system.errors import UsageError
 
 log = logging.getLogger(__name__)
 RECORDED_GAIN = 2.5  # of an eager iteration's seconds over a recorded one's, on an H100
+# seconds for which Inductor compiles a decoder's iteration, at most; a CPU's, no GPU measured it
+FUSING_S = 180
+FUSING_SHARE = 0.05  # of a job's decoding that it may take
 _WARMUP_TOKENS = 4  # an iteration or a few
 # Tells others what the job does now.
 StateCallback = Callable[[Literal["waiting", "running"]], None]
@@ -167,14 +170,23 @@ def _run_cells(
     except Exception as error:  # it is a look ahead: decoding itself goes on or fails
         log.warning("gate=%d left out: %s", settings.asked.gate, one_line(error))
     decode_interleaved(session, active)
-    _warn_of_compilation(settings, prepare_end - began, perf_counter() - prepare_end)
+    prepare_s, decode_s = prepare_end - began, perf_counter() - prepare_end
+    advise_on_compilation(settings, len(active), prepare_s, decode_s)
     if is_first:
         with show_spinner("computing intervals", shows_progress):
             write_results(session, backend.runtime_facts(session))
 
 
-def _warn_of_compilation(settings: JobSettings, prepare_s: float, decode_s: float) -> None:
-    """Warns if a job was prepared for longer than compiling its models can have saved."""
+def advise_on_compilation(
+    settings: JobSettings,
+    decoders: int,
+    prepare_s: float,
+    decode_s: float,
+) -> None:
+    """Warns if a job was prepared for longer than compiling its models can have saved; says of a
+    long one on a GPU what it would cost to fuse kernels. It is not chosen by itself: which mode ran
+    is part of a run id, and how many prompts there are is not.
+    """
     compile_mode = settings.pair.specs[0].compile
     gain = RECORDED_GAIN if compile_mode.startswith("static") else 1
     if compile_mode != "none" and not settings.served and prepare_s > gain * decode_s:
@@ -184,6 +196,15 @@ def _warn_of_compilation(settings: JobSettings, prepare_s: float, decode_s: floa
             compile_mode,
             prepare_s,
             decode_s,
+        )
+    fusing_s = FUSING_S * decoders
+    on_gpu = settings.device.startswith("cuda")
+    if compile_mode == "static" and on_gpu and fusing_s < FUSING_SHARE * decode_s:
+        log.info(
+            "the prompts took %.0f s: a job of this size may be done sooner with "
+            "engine.compile=static_inductor, which compiles for at most %.0f s first",
+            decode_s,
+            fusing_s,
         )
 
 
