@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spec_bench.core.host_device import cached_arange, constant
+from spec_bench.core.host_device import cached_arange, cached_constant
 from spec_bench.settings.former import FormerMembers, find_former
 
 Choice = Callable[[Tensor, Tensor], Tensor]
@@ -151,7 +151,7 @@ def _find_crossing(mass: Tensor, sums: Tensor, thresholds: Tensor) -> Tensor:
     places = cached_arange(count, mass.device)
     is_crossed = sums > thresholds.unsqueeze(-1)
     # Earlier ones rank higher behind the threshold, later ones before it.
-    reversed_places = constant(tuple(range(2 * count, count, -1)), mass.device)
+    reversed_places = cached_constant(tuple(range(2 * count, count, -1)), mass.device)
     ranks = torch.where(is_crossed, reversed_places, places)
     return (ranks * (mass > 0)).argmax(dim=-1)
 
