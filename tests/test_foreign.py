@@ -192,11 +192,15 @@ def received(tmp_path, secret):
 
 def test_links_in_a_received_folder_lead_no_writer_to_the_users_files(received):
     store = CellStore(received, "a")
-    for write in (store.lock, lambda: store.append([]), lambda: store.repair()):
+    for write in (
+        store.lock,
+        lambda: store.append_generations([]),
+        lambda: store.repair_and_load(),
+    ):
         with pytest.raises(OSError, match=naming("symbolic links")):
             write()
     with pytest.raises(OSError, match=naming(".lock")):
-        Experiment(received, "name").rebuild()
+        Experiment(received, "name").rebuild_tables()
     (path,) = save_figure(ReportFigure((1, 1)), received / "name", "figure", ("png",))
     assert not path.is_symlink() and path.read_bytes()[1:4] == b"PNG"
 
@@ -205,7 +209,7 @@ def test_a_note_of_a_job_makes_no_table_behind_a_dangling_link(tmp_path, secret)
     table = files.results_file(tmp_path / "results", "name")
     table.parent.mkdir(parents=True)
     table.symlink_to(tmp_path / "nowhere")
-    Experiment(tmp_path / "results", "name").note(JobRecord(0, ("a",)))
+    Experiment(tmp_path / "results", "name").write_job_record(JobRecord(0, ("a",)))
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -221,7 +225,7 @@ def test_the_task_of_a_received_row_is_no_way_out_of_the_folder_of_answers(tmp_p
     (tmp_path / "q.jsonl").write_text('{"prompt": "Where?", "id": "1"}')
     task = {**config("jsonl", path=str(tmp_path / "q.jsonl")), "judged": True, "chat": False}
     store = CellStore(tmp_path / "results", "a")
-    store.describe({"task": task}, {})
+    store.write_settings({"task": task}, {})
     row = {"run_id": "a", "task": "../../out"}
     with pytest.raises(ValueError, match=naming("../../out", "answers")):
         write_questions([row], [store.folder], tmp_path / "results" / "answers")

@@ -109,9 +109,9 @@ def read_folders(count: int, folder: Path) -> float:
         store = CellStore(folder, f"{number:012x}")
         store.folder.mkdir(parents=True)
         result = CellResult(store.folder.name, facts, "complete", "exact", (), {"mbsu": 1.5})
-        store.finish(result, "job")
+        store.write_result(result, "job")
     begun = time.process_time()
-    found = [CellStore(folder, path.name).result() for path in (folder / files.RUNS).iterdir()]
+    found = [CellStore(folder, path.name).load_result() for path in (folder / files.RUNS).iterdir()]
     assert all(found) and len(found) == count
     return time.process_time() - begun
 

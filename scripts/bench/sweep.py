@@ -45,12 +45,12 @@ TIMED = {
     "spec_bench.decode.loop:DecodingLoop.generate": AROUND,
     "spec_bench.jobs.job.results:write_results": METRICS,
     "spec_bench.metrics.intervals:bootstrap_interval": INTERVALS,
-    "spec_bench.jobs.store.store:CellStore.describe": FILES,
-    "spec_bench.jobs.store.store:CellStore.append": FILES,
-    "spec_bench.jobs.store.store:CellStore.load": FILES,
-    "spec_bench.jobs.store.store:CellStore.result": FILES,
-    "spec_bench.jobs.store.store:CellStore.finish": FILES,
-    "spec_bench.jobs.store.experiment:Experiment.rebuild": FILES,
+    "spec_bench.jobs.store.store:CellStore.write_settings": FILES,
+    "spec_bench.jobs.store.store:CellStore.append_generations": FILES,
+    "spec_bench.jobs.store.store:CellStore.load_first_repeat": FILES,
+    "spec_bench.jobs.store.store:CellStore.load_result": FILES,
+    "spec_bench.jobs.store.store:CellStore.write_result": FILES,
+    "spec_bench.jobs.store.experiment:Experiment.rebuild_tables": FILES,
 }
 
 

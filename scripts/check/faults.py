@@ -50,16 +50,16 @@ def end_job(results: Path, number: int, revision: str = "w") -> str:
     settings = {**SETTINGS, "number": number, "revision": revision}
     store = CellStore(results, files.digest(settings))
     store.folder.mkdir(parents=True, exist_ok=True)
-    done = store.repair()[0]
-    store.describe(settings, {"revision": "r", "host": "h"})
+    done = store.repair_and_load()[0]
+    store.write_settings(settings, {"revision": "r", "host": "h"})
     answers = [replace(MORE, prompt_id=f"{each}") for each in range(8)]
-    store.append(each for each in answers if each.prompt_id not in done)
+    store.append_generations(each for each in answers if each.prompt_id not in done)
     facts = replace(result().facts, target_revision=revision, spec=f"{number}")
     run = replace(result(store.folder.name, {"mbsu": 1.5, "prompts": 8}), facts=facts)
-    store.finish(run, "job", {"bleu": {f"{each}": 0.5 for each in range(8)}})
+    store.write_result(run, "job", {"bleu": {f"{each}": 0.5 for each in range(8)}})
     experiment = Experiment(results, NAME)
-    experiment.note(JobRecord(number, (run.run_id,)))
-    experiment.rebuild()
+    experiment.write_job_record(JobRecord(number, (run.run_id,)))
+    experiment.rebuild_tables()
     return run.run_id
 
 
@@ -111,14 +111,14 @@ def check_damages(top: Path, count: int, draws: Random) -> Iterator[tuple[str, s
             status = run_command("check results", [str(results)])
         told = "named" if status == 2 and str(path.parent) in said.getvalue() else ""
         with suppress(ValueError):  # a table that is none is refused
-            Experiment(results, NAME).rebuild()
+            Experiment(results, NAME).rebuild_tables()
         same = rows_of(results) == before
         yield f"{kind} of {path.name}", told or ("without effect" if same else "TAKEN")
         shutil.rmtree(results)
         for each, content in whole.items():
             each.parent.mkdir(parents=True, exist_ok=True)
             each.write_bytes(content)
-        Experiment(results, NAME).rebuild()
+        Experiment(results, NAME).rebuild_tables()
 
 
 def _flip(data: bytes, bit: int) -> bytes:

@@ -106,7 +106,7 @@ class Answer:
         return f"Answer({text!r}, {counts}, {self.token_rate:.3g} tokens/s, {self.lossless})"
 
 
-class AnswerText:
+class StreamedText:
     """Text of a growing answer, cut at the first stop string."""
 
     def __init__(self, tokenizer: Any, ends: StopCriteria) -> None:
@@ -115,14 +115,14 @@ class AnswerText:
         self._tokens: list[int] = []
         self._written = ""
 
-    def text(self, tokens: Sequence[int]) -> str:
+    def decode_until_stop(self, tokens: Sequence[int]) -> str:
         """Decodes tokens into text up to the first stop string."""
         return cut_at_stop(decode_answer(self._tokenizer, tokens), self._ends.texts)
 
-    def add(self, tokens: Sequence[int], is_last: bool) -> str:
+    def add_tokens(self, tokens: Sequence[int], is_last: bool) -> str:
         """Adds a step's tokens and returns the new text; the last step holds nothing back."""
         self._tokens += tokens
-        text = self.text(self._tokens)
+        text = self.decode_until_stop(self._tokens)
         if not is_last:
             text = text.rstrip(_PARTIAL_LETTER)
             stop_starts = [stop[:n] for stop in self._ends.texts for n in range(len(stop))]
@@ -145,7 +145,7 @@ class Stream(Iterator[Step]):
         decoder: AnyDecoder,
         request: Request,
         seed: int,
-        answer_text: AnswerText,
+        answer_text: StreamedText,
     ) -> None:
         if not isinstance(seed, int):
             raise UsageError(f"seed must be a whole number, got {describe_value(seed)}")
@@ -155,7 +155,7 @@ class Stream(Iterator[Step]):
         self._writing = answer_text
         self._generation: Generation | None = None
         self._given: list[Step] = []
-        self._steps = self._decode()
+        self._steps = self._iter_steps()
 
     def __next__(self) -> Step:
         step = next(self._steps)
@@ -174,11 +174,11 @@ class Stream(Iterator[Step]):
             pass
         generation = self._generation
         assert generation is not None
-        text = self._writing.text(generation.tokens)
+        text = self._writing.decode_until_stop(generation.tokens)
         steps = tuple(self._given)
         return Answer(text, generation.tokens, steps, self._decoder.lossless, generation)
 
-    def _decode(self) -> Iterator[Step]:
+    def _iter_steps(self) -> Iterator[Step]:
         import torch
 
         from spec_bench.decode.rows import BatchClock
@@ -207,7 +207,7 @@ class Stream(Iterator[Step]):
                 tokens = row.answer[delivered_count : delivered_count + record.delivered]
                 delivered_count += record.delivered
                 is_last = row.finish is not None and number == len(row.steps)
-                text = self._writing.add(tokens, is_last)
+                text = self._writing.add_tokens(tokens, is_last)
                 if is_last:
                     generation = row.generation(prefill_s, decode_s, draft_s, target_s)
                     self._generation = replace(generation, latency_s=prefill_s + decode_s)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spec_bench.api.jobs import build_overrides
+from spec_bench.api.jobs import prepare_overrides
 from spec_bench.api.pairs import LoadedPair
 from spec_bench.audit import AUDITED, USUAL
 from spec_bench.system.errors import UsageError
@@ -82,7 +82,7 @@ def recommend(
 
     if texts is not None and "prompts" not in settings:
         settings = {"prompts": 15, **settings}
-    words = build_overrides(overrides, settings, texts, pair, references)
+    words = prepare_overrides(overrides, settings, texts, pair, references)
     result = search_decoders(build_job_settings(compose_config(["experiment=recommend", *words])))
     own_words = [word for word in words if word != "sink=quiet"]
     decoder, spec = result.cell

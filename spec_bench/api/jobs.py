@@ -9,7 +9,7 @@ from itertools import product, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from spec_bench.api.pairs import LoadedPair, Prompt, make_prompt_id, parse_prompts
+from spec_bench.api.pairs import LoadedPair, Prompt, derive_prompt_id, parse_prompts
 from spec_bench.jobs.config.flags import FLAGS, flags_to_overrides, list_settings
 from spec_bench.settings.fields import suggest, warn
 from spec_bench.settings.override_values import (
@@ -87,9 +87,9 @@ def run(
     from spec_bench.jobs.config.compose import compose_config
     from spec_bench.sinks.rows import result_to_row
 
-    _check_columns(columns)
+    _check_columns_argument(columns)
     results = run_config(
-        compose_config(build_overrides(overrides, settings, texts, pair, references))
+        compose_config(prepare_overrides(overrides, settings, texts, pair, references))
     )
     return select_columns(pd.DataFrame([result_to_row(result) for result in results]), columns)
 
@@ -114,7 +114,7 @@ def sweep(
     from spec_bench.jobs.app import build_job_settings
     from spec_bench.jobs.config.compose import compose_config
 
-    _check_columns(columns)
+    _check_columns_argument(columns)
     for key, values in over.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise UsageError(f"over[{key!r}] must be a list of values, got {values!r}")
@@ -122,7 +122,8 @@ def sweep(
     if not choices:
         raise UsageError(f"over needs a value for each setting, got {over!r}")
     jobs = [
-        build_overrides(overrides, settings | choice, texts, pair, references) for choice in choices
+        prepare_overrides(overrides, settings | choice, texts, pair, references)
+        for choice in choices
     ]
     for words in jobs:
         build_job_settings(compose_config(words))
@@ -130,7 +131,7 @@ def sweep(
     return select_columns(pd.concat(tables, ignore_index=True), columns)
 
 
-def build_overrides(
+def prepare_overrides(
     overrides: Sequence[str],
     settings: Mapping[str, Any],
     texts: Iterable[Any] | None = None,
@@ -156,7 +157,7 @@ def build_overrides(
             "prompts=[...] are prompts of your own, limit=N is how many are asked; data=FILE "
             f"reads a file, got {describe_value(count)}"
         )
-    words = [*_format_pair(pair), *overrides]
+    words = [*_pair_to_overrides(pair), *overrides]
     flags = list[str]()
     known_keys = [*_FLAGS, *{path.partition(".")[0] for path in list_settings("run")}]
     for key, value in settings.items():
@@ -168,7 +169,7 @@ def build_overrides(
                 register_score_function(metric) if callable(metric) else metric for metric in value
             ]
         if key in _FLAGS or (key, value) == ("prompts", "all"):
-            flags += [] if value is None else _format_flag(key, value)
+            flags += [] if value is None else _format_flag_arguments(key, value)
         elif key.partition(".")[0] not in known_keys and (suggestion := suggest(key, known_keys)):
             raise UsageError(f"unknown setting {key}{suggestion}")
         else:
@@ -181,7 +182,7 @@ def build_overrides(
             raise UsageError(
                 "prompts=[...] are a task of their own: leave task out (task.stop=... may stay)"
             )
-        words = [*_format_texts(texts, references, words, keys), *words]
+        words = [*_save_texts_as_overrides(texts, references, words, keys), *words]
     elif references is not None:
         raise UsageError("references go with prompts=[...], one for each; a file has its own")
     if not any(key == "sink" or key.startswith("sink.") for key in keys):
@@ -189,14 +190,14 @@ def build_overrides(
     return words
 
 
-def _format_flag(key: str, value: Any) -> list[str]:
+def _format_flag_arguments(key: str, value: Any) -> list[str]:
     """Formats a flag of the command line with its value, once per file of ``data``."""
     values = [*map(str, value)] if isinstance(value, list | tuple) else [str(value)]
     values = values if key == "data" else [",".join(values)]
     return [word for text in values for word in (f"--{key.replace('_', '-')}", text)]
 
 
-def _format_pair(pair: Any) -> Sequence[str]:
+def _pair_to_overrides(pair: Any) -> Sequence[str]:
     if pair is None:
         return ()
     if isinstance(pair, str):
@@ -211,7 +212,7 @@ def _format_pair(pair: Any) -> Sequence[str]:
     return pair.overrides
 
 
-def _format_texts(
+def _save_texts_as_overrides(
     texts: Any,
     references: Any,
     arguments: Sequence[str],
@@ -226,19 +227,22 @@ def _format_texts(
         raise UsageError(f"references must be a list of {len(prompts)}, one for each of prompts")
     folders = [word.partition("=")[2] for word in arguments if word.startswith("results=")]
     folder = Path((folders or ["results"])[-1].strip("\"'"))
-    words = ["task=jsonl", f"task.source.path={quote_value(_write_texts(prompts, golds, folder))}"]
+    words = [
+        "task=jsonl",
+        f"task.source.path={quote_value(_write_prompts_file(prompts, golds, folder))}",
+    ]
     words += ["prompts=null"] if "prompts" not in keys else []
     if all(isinstance(prompt, str) for prompt in prompts) and "task.chat" not in keys:
         words.append("task.chat=false")  # as pair.decode(text) does
     return words
 
 
-def _write_texts(prompts: Sequence[Prompt], golds: Sequence[Any], results: Path) -> Path:
+def _write_prompts_file(prompts: Sequence[Prompt], golds: Sequence[Any], results: Path) -> Path:
     """Writes prompts to a file for ``task=jsonl``, named by its digest."""
     key_counts: Counter[str] = Counter()
     lines = []
     for prompt, gold in zip_longest(prompts, golds):
-        prompt_key = make_prompt_id(prompt)
+        prompt_key = derive_prompt_id(prompt)
         key_counts[prompt_key] += 1
         count = key_counts[prompt_key]
         name = prompt_key if count == 1 else f"{prompt_key}-{count}"
@@ -255,7 +259,7 @@ def _write_texts(prompts: Sequence[Prompt], golds: Sequence[Any], results: Path)
     return path
 
 
-def _check_columns(columns: Columns) -> None:
+def _check_columns_argument(columns: Columns) -> None:
     if columns in ("main", "all"):
         return
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):

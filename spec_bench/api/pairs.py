@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import ReferenceType, ref
 
-from spec_bench.api.answers import AnswerText, Stream
+from spec_bench.api.answers import Stream, StreamedText
 from spec_bench.records.ends import StopCriteria
 from spec_bench.records.sampling import SamplingSettings, merge_sampling, parse_generation_settings
 from spec_bench.records.types import Request
@@ -80,12 +80,12 @@ def load_pair(
     """
     from spec_bench.engine.loading import is_transformers_model
     from spec_bench.jobs.config.pair import EngineSettings
-    from spec_bench.jobs.work.models import use_threads
+    from spec_bench.jobs.work.models import set_thread_count
     from spec_bench.settings.validation import check
 
     is_list = isinstance(draft, list | tuple)
     drafts: list[Any] = [] if draft is None else [*cast(Any, draft)] if is_list else [draft]
-    _check_models(target, drafts, tokenizer)
+    _check_model_types(target, drafts, tokenizer)
     engine = {"device": device, "dtype": dtype, "compile": compile, "threads": threads}
     engine_settings = check(EngineSettings, engine, "engine")
     draft_names = [str(model) if isinstance(model, Path) else model for model in drafts]
@@ -104,11 +104,11 @@ def load_pair(
         pair = _load_named_pair(
             name, {k: v for k, v in pair_settings.items() if v is not None}, engine_settings
         )
-    use_threads(threads, str(pair.models[0].device), pair.models[0])
+    set_thread_count(threads, str(pair.models[0].device), pair.models[0])
     return pair
 
 
-def _check_models(target: Any, drafts: Sequence[Any], tokenizer: Any) -> None:
+def _check_model_types(target: Any, drafts: Sequence[Any], tokenizer: Any) -> None:
     """Refuses what is neither a name nor a loaded model or tokenizer."""
     from spec_bench.engine.loading import is_transformers_model, is_transformers_tokenizer
 
@@ -132,7 +132,11 @@ def _load_named_pair(
     from spec_bench.engine.cache import CachePool
     from spec_bench.engine.loading import choose_common_tokenizer, is_transformers_tokenizer
     from spec_bench.jobs.config.pair import PairSettings, build_pair, drop_borrowed_name
-    from spec_bench.jobs.work.models import configure_tokenizer, load_models, load_pair_tokenizer
+    from spec_bench.jobs.work.models import (
+        copy_tokenizer_for_pair,
+        load_models,
+        load_pair_tokenizer,
+    )
     from spec_bench.settings.fields import suggest
     from spec_bench.settings.validation import check
 
@@ -156,7 +160,7 @@ def _load_named_pair(
         if loaded_tokenizer is not None
         else load_pair_tokenizer(pair)
     )
-    tokenizer = tokenizer if loaded_tokenizer is None else configure_tokenizer(tokenizer, pair)
+    tokenizer = tokenizer if loaded_tokenizer is None else copy_tokenizer_for_pair(tokenizer, pair)
     words = [f"pair={name}"] if name or "target" not in pair_settings else []
     words += [f"pair.{key}={quote_value(value)}" for key, value in pair_settings.items()]
     engine_values = {key: getattr(engine, key) for key in ("device", "dtype", "compile", "threads")}
@@ -287,10 +291,10 @@ class LoadedPair:
             top_p=top_p,
             max_new_tokens=max_new_tokens,
         )
-        built_decoder, key = self._build_decoder(decoder, sampling, self._pool)
-        requests = self._requests(prompts, max_new_tokens, chat, prompt_id, stop)
+        built_decoder, key = self._get_or_build_decoder(decoder, sampling, self._pool)
+        requests = self._build_requests(prompts, max_new_tokens, chat, prompt_id, stop)
         answers = [
-            stream.answer for stream in self._start_streams(built_decoder, key, requests, seed)
+            stream.answer for stream in self._create_streams(built_decoder, key, requests, seed)
         ]
         return answers if is_list else answers[0]
 
@@ -329,11 +333,11 @@ class LoadedPair:
             max_new_tokens=max_new_tokens,
         )
         # Separate caches: other prompts may be decoded between two steps.
-        built_decoder, key = self._build_decoder(decoder, sampling, None)
-        requests = self._requests(prompts, max_new_tokens, chat, prompt_id, stop)
-        return self._start_streams(built_decoder, key, requests, seed)[0]
+        built_decoder, key = self._get_or_build_decoder(decoder, sampling, None)
+        requests = self._build_requests(prompts, max_new_tokens, chat, prompt_id, stop)
+        return self._create_streams(built_decoder, key, requests, seed)[0]
 
-    def _build_decoder(
+    def _get_or_build_decoder(
         self,
         decoder: str | Mapping[str, Any],
         sampling: SamplingSettings,
@@ -365,7 +369,7 @@ class LoadedPair:
                 return recorded_decoder, key
         return cell.config.build(target, drafts, sampling, 1, pool or CachePool(), heads), key
 
-    def _start_streams(
+    def _create_streams(
         self,
         decoder: AnyDecoder,
         key: str,
@@ -376,18 +380,20 @@ class LoadedPair:
         decoder.preflight(requests)
         has_recorder = getattr(self.models[0], "recorder", None) is not None
         if has_recorder and requests:
-            longer_requests = self._lengthen(decoder, requests)
+            longer_requests = self._raise_token_limits(decoder, requests)
             decoder.admit(longer_requests)
             decoder.prepare(longer_requests)
         streams = [
-            Stream(decoder, request, seed, AnswerText(self.tokenizer, request.ends))
+            Stream(decoder, request, seed, StreamedText(self.tokenizer, request.ends))
             for request in requests
         ]
         if has_recorder and requests:
             self._recorded[key] = decoder, ref(streams[-1])
         return streams
 
-    def _lengthen(self, decoder: AnyDecoder, requests: Sequence[Request]) -> list[Request]:
+    def _raise_token_limits(
+        self, decoder: AnyDecoder, requests: Sequence[Request]
+    ) -> list[Request]:
         """Raises the requests' limits to the graph's length, so that later ones fit it too."""
         from spec_bench.decode.recording import round_up_to_bucket
 
@@ -400,7 +406,7 @@ class LoadedPair:
             longer_requests.append(replace(request, max_new_tokens=tokens - count))
         return longer_requests
 
-    def _requests(
+    def _build_requests(
         self,
         prompts: Iterable[Prompt],
         limit: int,
@@ -418,7 +424,7 @@ class LoadedPair:
                 messages = [message] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
                 text = render_chat(self.tokenizer, messages, remedy=_PLAINLY)
                 ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-            request = Request(name or make_prompt_id(prompt), tuple(ids), limit, ends.ids, ends)
+            request = Request(name or derive_prompt_id(prompt), tuple(ids), limit, ends.ids, ends)
             requests.append(request)
         return requests
 
@@ -458,13 +464,13 @@ def parse_prompts(prompt: Any, name: str = "prompt") -> tuple[list[Prompt], bool
     if elements is None:
         raise UsageError(f"{name} must be {_PROMPTS}, got {describe_value(prompt)}")
     if elements and isinstance(elements[0], Mapping):
-        return [_check_conversation(elements, name)], False
+        return [_validate_conversation(elements, name)], False
     prompts: list[Prompt] = []
     for place, element in enumerate(elements):
         if isinstance(element, str) and element.strip():
             prompts.append(element)
         elif isinstance(element, list | tuple) and element and isinstance(element[0], Mapping):
-            prompts.append(_check_conversation(element, f"{name}[{place}]"))
+            prompts.append(_validate_conversation(element, f"{name}[{place}]"))
         else:
             raise UsageError(
                 f"{name} must be {_PROMPTS}, got {describe_value(element)} in the list"
@@ -472,14 +478,14 @@ def parse_prompts(prompt: Any, name: str = "prompt") -> tuple[list[Prompt], bool
     return prompts, True
 
 
-def _check_conversation(messages: Sequence[Any], name: str) -> Sequence[Message]:
+def _validate_conversation(messages: Sequence[Any], name: str) -> Sequence[Message]:
     turns = read_turns(messages, name)
     if len(turns.answers) == len(turns.asked):
         raise UsageError(f"{name}: the last message must be the user's, for there to be an answer")
     return messages
 
 
-def make_prompt_id(prompt: Prompt) -> str:
+def derive_prompt_id(prompt: Prompt) -> str:
     """Returns the id of a prompt without one, which follows from its content."""
     plain = prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
     return f"text-{files.digest(plain, 12)}"

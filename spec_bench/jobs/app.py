@@ -32,9 +32,9 @@ from spec_bench.jobs.config.settings import JobSettings, build_settings, confirm
 from spec_bench.jobs.store.experiment import Experiment, JobRecord
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep import launch
-from spec_bench.jobs.sweep.launch import sweep_index
+from spec_bench.jobs.sweep.launch import get_sweep_job_number
 from spec_bench.jobs.sweep.plan import Planner, print_plan
-from spec_bench.jobs.sweep.sweep import Sweep, publish_state
+from spec_bench.jobs.sweep.sweep import Sweep, tracked_sweep_job
 from spec_bench.jobs.sweep.watch import RunningJob
 from spec_bench.metrics import CellRecords, check_references, needs_references, summarise
 from spec_bench.metrics.efficiency import describe_disturbance
@@ -55,9 +55,11 @@ def main(request: Namespace) -> int:
     """Runs the application; returns its status."""
     sweep = Sweep()
     job = partial(_job, sweep=sweep)
-    launch.publish_devices()
+    launch.export_gpu_environment()
     finish = partial(_finish_sweep, sweep)
-    return run_application(job, "config", request, RESUMES, begin=sweep.begin, finish=finish)
+    return run_application(
+        job, "config", request, RESUMES, begin=sweep.check_and_list_jobs, finish=finish
+    )
 
 
 def _job(config: DictConfig, sweep: Sweep | None) -> None:
@@ -83,7 +85,7 @@ def _job(config: DictConfig, sweep: Sweep | None) -> None:
             request = replace(request, sink=replace(request.sink, progress=False))
         with (
             note_records_in_errors(Path(request.results), RESUMES),
-            publish_state(Path(request.results), request.name, sweep) as running_job,
+            tracked_sweep_job(Path(request.results), request.name, sweep) as running_job,
         ):
             settings = check_job(request)
             results = run_stages(settings, _build_job_sinks(request), running_job, sweep)
@@ -91,7 +93,7 @@ def _job(config: DictConfig, sweep: Sweep | None) -> None:
             if incomplete:
                 count = f"{len(incomplete)} of {len(results)}"
                 line = f"{count} cells are not whole: {incomplete[0].reason}"
-                running_job.say(line=line)
+                running_job.write_note(line=line)
         if incomplete:
             raise JobError(1, "" if is_own_process else line)
     except Exception as error:
@@ -173,14 +175,16 @@ def run_stages(
     while stage is not None:
         log.info("%s, %s: %d cells", stage.pair.name, stage.task.name, len(stage.cells))
         if is_first:
-            experiment.check_places()
+            experiment.check_tables_writable()
         run_ids = dict.fromkeys((*running_job.state.cells, *map(stage.run_id, stage.cells)))
-        running_job.say(cells=tuple(run_ids), prompts=len(stage.examples) * stage.asked.repeats)
+        running_job.write_note(
+            cells=tuple(run_ids), prompts=len(stage.examples) * stage.asked.repeats
+        )
         with signals.raise_on_signals(False):  # torch, late so that no refusal waits for it
             from spec_bench.jobs.job.job import run_job
         stage_results = [
             result.with_stage(stage.stage)
-            for result in run_job(stage, lambda state: running_job.say(state=state))
+            for result in run_job(stage, lambda state: running_job.write_note(state=state))
         ]
         if is_first:
             _hand_over(stage, stage_results, experiment, sinks, sweep)
@@ -197,10 +201,10 @@ def _hand_over(
     sweep: Sweep | None,
 ) -> None:
     """Notes a stage that has ended, and gives its results to the table, the sinks and the user."""
-    number = sweep_index()
+    number = get_sweep_job_number()
     sink = settings.asked.sink
     run_ids = tuple(result.run_id for result in results)
-    experiment.note(JobRecord(number or 0, run_ids, settings.stage))
+    experiment.write_job_record(JobRecord(number or 0, run_ids, settings.stage))
     if sinks:
         stores = [CellStore(settings.results, result.run_id) for result in results]
         logged_cells = [_read_logged_cell(*cell) for cell in zip(results, stores, strict=True)]
@@ -209,9 +213,9 @@ def _hand_over(
     is_complete = False
     if number is None:
         # Of many processes at once one makes the tables.
-        is_complete = experiment.finish(sinks, wait_s=1)
+        is_complete = experiment.rebuild_and_publish(sinks, wait_s=1)
     elif sweep is not None:
-        is_complete = sweep.rebuild(experiment)
+        is_complete = sweep.rebuild_tables(experiment)
     if sink.table and (number is None or sweep is not None):
         # Last: there may be nobody who reads it.
         next_steps = _next_steps(settings.results, settings.asked.name) if number is None else ""
@@ -227,7 +231,7 @@ def _read_logged_cell(result: CellResult, store: CellStore) -> LoggedCell:
     return LoggedCell(
         result,
         cell.get("settings", {}),
-        tuple(store.load().values()),
+        tuple(store.load_first_repeat().values()),
         store.folder,
         origin=(cell.get("starts") or [{}])[-1],
         scores={name: score_each_answer(name, by_prompt) for name, by_prompt in scores.items()},
@@ -241,9 +245,9 @@ def read_so_far(settings: JobSettings) -> Iterator[CellResult]:
     from spec_bench.jobs.job.session import index_timings  # torch
 
     stores = [CellStore(settings.results, settings.run_id(cell)) for cell in settings.cells]
-    plain = index_timings([*stores[0].load_retimed(), *stores[0].load().values()])
+    plain = index_timings([*stores[0].load_retimed(), *stores[0].load_first_repeat().values()])
     for cell, store in zip(settings.cells, stores, strict=True):
-        ours = index_timings(store.load().values())
+        ours = index_timings(store.load_first_repeat().values())
         keys = [key for key in ours if key in plain]
         records = CellRecords([ours[key] for key in keys], [plain[key] for key in keys])
         numbers = summarise(records, ends=False).row if keys else {}
@@ -278,7 +282,7 @@ def _next_steps(results: Path, name: str) -> str:
 
 
 def _finish_sweep(sweep: Sweep) -> None:
-    for results, name, finished_results in sweep.end():
+    for results, name, finished_results in sweep.finish_experiments():
         answers = (
             _recommendations(files.results_file(results, name), finished_results)
             if finished_results

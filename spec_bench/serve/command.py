@@ -25,7 +25,7 @@ from typing import Any, Literal
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.model_files import model_path
-from spec_bench.jobs.sweep.launch import VISIBLE, GpuReservation, visible_devices
+from spec_bench.jobs.sweep.launch import VISIBLE, GpuReservation, list_visible_gpus
 from spec_bench.serve import supervisor
 from spec_bench.server.endpoint import ServerClient, ServerError, read_last_line
 from spec_bench.settings.arguments import whole_numbers
@@ -154,7 +154,7 @@ class ServerGroup:
             raise UsageError(f"{title}'s program {program!r} is not there: --program FILE")
         supervisor.adopt_orphans()
         status = 0
-        gpus = visible_devices()
+        gpus = list_visible_gpus()
         run_together = len(gpus) != 1  # on one GPU two servers would disturb each other
         with ExitStack() as servers:
             plain_server = servers.enter_context(self.server(PLAIN))
@@ -172,7 +172,7 @@ class ServerGroup:
     def server(self, method: str) -> Iterator[RunningServer]:
         """Runs a server within the block. Raises ServerError: it ends or does not answer."""
         port = _find_free_port()
-        gpus = visible_devices()
+        gpus = list_visible_gpus()
         command = self.command(method, port, self.name)
         log = self.logs / f"{method}.log"
         patience = self.options.patience
@@ -185,7 +185,7 @@ class ServerGroup:
             if gpus:
                 stack.callback((reservation := GpuReservation()).release)
                 environment[VISIBLE] = ",".join(
-                    reservation.take(gpus, self.options.gpus, wait=True)
+                    reservation.claim(gpus, self.options.gpus, wait=True)
                 )
             title = f"{self.engine.title}, {method}"
             began = time.monotonic()

@@ -209,8 +209,8 @@ class Task:
         if duplicates := sorted(prompt_id for prompt_id, count in counts.items() if count > 1):
             duplicate_ids = ", ".join(duplicates[:5])
             raise UsageError(
-                f"task {self.name}: ids occur twice (of a row without one it is its place, from 0): "
-                f"{duplicate_ids}"
+                f"task {self.name}: ids occur twice (of a row without one it is its place, from "
+                f"0): {duplicate_ids}"
             )
         if self.answers is None:
             return examples

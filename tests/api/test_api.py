@@ -14,8 +14,8 @@ import torch
 
 import spec_bench
 from spec_bench import api
-from spec_bench.api.answers import AnswerText
-from spec_bench.api.jobs import _write_texts, build_overrides, select_columns
+from spec_bench.api.answers import StreamedText
+from spec_bench.api.jobs import _write_prompts_file, prepare_overrides, select_columns
 from spec_bench.api.pairs import LoadedPair
 from spec_bench.decode import recording
 from spec_bench.engine.cache import CachePool
@@ -76,7 +76,7 @@ def test_a_conversation_goes_through_the_chat_template(pair, monkeypatch):
     told = {"decoder": "sd:2", "temperature": 0, "max_new_tokens": 5}
     message = {"role": "user", "content": "Article: Rain."}
     ids = pair.tokenizer("user: Article: Rain.\nSummary:", add_special_tokens=False)["input_ids"]
-    assert pair._requests([[message]], 5, False, None, ())[0].prompt_ids == tuple(ids)
+    assert pair._build_requests([[message]], 5, False, None, ())[0].prompt_ids == tuple(ids)
     plain = pair.decode("Article: Rain.", chat=True, **told)
     assert pair.decode([message], **told).tokens == plain.tokens
     longer = [message, {"role": "assistant", "content": "Rain."}, message]
@@ -111,10 +111,10 @@ class Letters:
 
 def test_what_may_become_a_stop_string_or_half_a_letter_is_held_back():
     stops = StopCriteria(Letters(), ["\n\n"])
-    writing = AnswerText(Letters(), stops)
-    told = [writing.add(list(each), is_last=False) for each in ("a\n", "b<", "e>\n", "\nc")]
+    writing = StreamedText(Letters(), stops)
+    told = [writing.add_tokens(list(each), is_last=False) for each in ("a\n", "b<", "e>\n", "\nc")]
     assert told == ["a", "\nb", "é", ""]
-    assert AnswerText(Letters(), stops).add(["a", "\n"], is_last=True) == "a\n"
+    assert StreamedText(Letters(), stops).add_tokens(["a", "\n"], is_last=True) == "a\n"
 
 
 def test_a_stream_gives_the_steps_of_the_answer_as_they_come(pair):
@@ -236,14 +236,14 @@ def test_what_a_call_cannot_take_is_named_and_nothing_written(
 def test_a_setting_by_keyword_is_read_as_it_was_given():
     texts = ["\n\n", 'a"b', "é\\", '\\"', "a: {b}, [c]"]
     told = {"task.stop": texts, "confirm": {"best": 1, "by": "speedup"}, "plan": False}
-    config = compose_config(build_overrides((), told))
+    config = compose_config(prepare_overrides((), told))
     assert list(config.task.stop) == texts
     assert (config.confirm.best, config.confirm.by, config.plan) == (1, "speedup", False)
     config = compose_config(
-        build_overrides((), {"prompts": "all", "task.metrics": "[./f.py]", "seed": 2})
+        prepare_overrides((), {"prompts": "all", "task.metrics": "[./f.py]", "seed": 2})
     )
     assert (config.prompts, config.task.metrics, config.seed) == (None, ["./f.py"], 2)
-    assert compose_config(build_overrides((), {"metrics": ["f1", "./f.py"]})).task.metrics == [
+    assert compose_config(prepare_overrides((), {"metrics": ["f1", "./f.py"]})).task.metrics == [
         "f1",
         "./f.py",
     ]
@@ -257,9 +257,9 @@ def test_a_loaded_draft_that_embeds_fewer_tokens_is_refused(pair):
 
 
 def test_a_loaded_pair_stands_for_its_names_in_a_job(pair):
-    assert build_overrides((), {}, pair=pair)[0] == "pair=embedded"
+    assert prepare_overrides((), {}, pair=pair)[0] == "pair=embedded"
     own = spec_bench.load_pair(target="embedded:target", draft="embedded:draft_distilled")
-    words = build_overrides((), {"seed": 1}, pair=own)
+    words = prepare_overrides((), {"seed": 1}, pair=own)
     assert 'pair.target="embedded:target"' in words and "pair=embedded" not in words
     assert words[-2:] == ["seed=1", "sink=quiet"]
 
@@ -286,9 +286,11 @@ def test_a_job_of_own_texts_decodes_what_the_pair_decodes(pair, tmp_path):
 
 def test_a_reference_of_a_conversation_is_of_its_last_turn(tmp_path):
     talk = [USER, SAID, USER]
-    file = _write_texts(["a", talk, talk, "b"], [["x", "z"], "y", ["p", None], None], tmp_path)
+    file = _write_prompts_file(
+        ["a", talk, talk, "b"], [["x", "z"], "y", ["p", None], None], tmp_path
+    )
     lines = map(json.loads, file.read_text("utf-8").splitlines())
-    assert "generation.temperature=0" in build_overrides((), {"temperature": 0})
+    assert "generation.temperature=0" in prepare_overrides((), {"temperature": 0})
     golds = [line.get("reference") for line in lines]
     assert golds == [[["x", "z"]], [None, "y"], ["p", None], None]
 
@@ -337,11 +339,11 @@ def test_a_sweep_runs_every_combination_and_checks_all_first(monkeypatch, tmp_pa
 def test_the_decoders_that_are_named_beside_a_target_are_those_that_run():
     settings = {"target": "models/ours", "draft": "models/small", "decoders": ["sd:3"]}
     for order in (settings, dict(reversed(settings.items()))):
-        assert not [word for word in build_overrides([], order) if "prompt_lookup" in word]
-        assert "cells=[sd:3]" in build_overrides([], order)
-    assert any("prompt_lookup" in word for word in build_overrides([], {"target": "models/ours"}))
+        assert not [word for word in prepare_overrides([], order) if "prompt_lookup" in word]
+        assert "cells=[sd:3]" in prepare_overrides([], order)
+    assert any("prompt_lookup" in word for word in prepare_overrides([], {"target": "models/ours"}))
     assert not any(
-        "prompt_lookup" in word for word in build_overrides(["decoder=ar"], {"target": "x"})
+        "prompt_lookup" in word for word in prepare_overrides(["decoder=ar"], {"target": "x"})
     )
 
 

@@ -28,7 +28,7 @@ from spec_bench.draft.cached_head import HeadCacheDraftState
 from spec_bench.draft.language_model import LanguageModelDraftState
 from spec_bench.engine.cache import SlotCache
 from spec_bench.engine.recorder import GraphRecorder
-from spec_bench.jobs.sweep.plan import graph_bytes_per_decoder
+from spec_bench.jobs.sweep.plan import estimate_decoder_graph_bytes
 from spec_bench.records.types import PromptError
 from spec_bench.system.errors import DeviceLostError
 from tests import families
@@ -549,7 +549,7 @@ def test_a_plan_counts_what_graphs_keep(name, monkeypatch):
         kept = max(each.numbers.nbytes for each in graphs.values())
         kept += sum(each._given.nbytes + each._message.nbytes for each in graphs.values())
     tokens = max(most for _, most in graphs)
-    planned = graph_bytes_per_decoder(
+    planned = estimate_decoder_graph_bytes(
         decoder.policy, decoder.settings, decoder.target.vocab_size, 3, tokens
     )
     assert kept <= planned <= 1.05 * kept

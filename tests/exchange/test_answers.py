@@ -50,8 +50,8 @@ def ours(tmp_path):
     rng, config = np.random.default_rng(3), {"pair": {"target": "embedded:target"}}
     for decoder, accepted, rate in (("ar", 0, 10.0), ("sd", 3, 23.0)):
         store = CellStore(tmp_path, decoder)
-        store.describe(config, {"cpu": "one"})
-        store.append(each for n in range(12) for each in asked(n, accepted, rate, rng))
+        store.write_settings(config, {"cpu": "one"})
+        store.append_generations(each for n in range(12) for each in asked(n, accepted, rate, rng))
     facts = {**EMBEDDED, "task": "spec_bench"}
     cells = [row(name, spec, run_id=name, **facts) for name, spec in (("ar", "-"), ("sd", "3"))]
     write(tmp_path, "own", *cells)

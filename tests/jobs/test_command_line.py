@@ -20,7 +20,12 @@ import torch
 from spec_bench.draft.heads import load_heads
 from spec_bench.jobs.job.session import CellRun
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.sweep.watch import SweepNotes, WatchedJob, seconds_left, summarise
+from spec_bench.jobs.sweep.watch import (
+    SweepNotes,
+    WatchedJob,
+    estimate_seconds_left,
+    summarise_jobs,
+)
 from spec_bench.system import files
 from tests.commands import watch
 from tests.jobs.tiny import main, overrides, rows_of, tokens_of, untimed
@@ -83,7 +88,7 @@ def test_after_a_kill_a_rerun_equals_an_undisturbed_run_but_for_times(
         assert path.read_bytes().startswith(kept), "a finished prompt was decoded again"
     for result in run_job(cells, results=whole):
         assert tokens_of(killed, result.run_id) == tokens_of(whole, result.run_id)
-        assert CellStore(killed, result.run_id).complete()
+        assert CellStore(killed, result.run_id).is_complete()
     assert untimed(rows_of(killed)) == untimed(rows_of(whole))
 
 
@@ -109,7 +114,7 @@ def test_a_disk_that_is_full_in_the_middle_is_one_line(family, tmp_path, capsys,
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(CellStore, "append", full)
+    monkeypatch.setattr(CellStore, "append_generations", full)
     monkeypatch.setattr(CellRun, "fail", full)
     assert main(monkeypatch, *overrides(family, tmp_path)) == 1
     said = capsys.readouterr().err.splitlines()
@@ -253,7 +258,7 @@ def test_a_training_on_a_full_disk_is_one_line_and_goes_on_with_room(small_disk,
 @pytest.fixture
 def sweep(tmp_path):
     made = SweepNotes(tmp_path, "mine")
-    made.begin([(number, [f"seed={number}"]) for number in range(3)], "Slurm")
+    made.write_job_list([(number, [f"seed={number}"]) for number in range(3)], "Slurm")
     return made
 
 
@@ -264,35 +269,35 @@ def wrote(results, *tokens, torn=""):
 
 
 def test_a_job_waits_runs_and_is_done(sweep, tmp_path):
-    with sweep.track(1, ["seed=1"]) as job:
-        job.say(cells=("cell",), prompts=4)
+    with sweep.tracked_job(1, ["seed=1"]) as job:
+        job.write_note(cells=("cell",), prompts=4)
         wrote(tmp_path, 3, 5, torn='{"cut')
-        states = [each.state for each in sweep.look()]
+        states = [each.state for each in sweep.read_progress()]
         assert states == ["waiting", "running", "waiting"]
-        second = sweep.look()[1]
+        second = sweep.read_progress()[1]
         assert (second.done, second.total, second.tokens) == (2, 4, 8)
-        job.say(state="waiting")  # for a cell that another job holds
-        assert summarise(sweep.look(), time.time())[0] == "3 jobs: 3 waiting"
+        job.write_note(state="waiting")  # for a cell that another job holds
+        assert summarise_jobs(sweep.read_progress(), time.time())[0] == "3 jobs: 3 waiting"
         assert (second.words, second.host) == (("seed=1",), socket.gethostname())
-    assert [each.state for each in sweep.jobs()] == ["waiting", "done", "waiting"]
+    assert [each.state for each in sweep.read_jobs()] == ["waiting", "done", "waiting"]
 
 
 def test_a_job_that_fails_says_why_in_a_line(sweep):
-    with pytest.raises(ValueError, match="no"), sweep.track(0, ["seed=0"]):
+    with pytest.raises(ValueError, match="no"), sweep.tracked_job(0, ["seed=0"]):
         raise ValueError("no\nsuch pair")
-    assert (sweep.jobs()[0].state, sweep.jobs()[0].line) == ("failed", "no such pair")
+    assert (sweep.read_jobs()[0].state, sweep.read_jobs()[0].line) == ("failed", "no such pair")
     told = ["3 jobs: 1 failed, 2 waiting", "  job 1 (seed=0): no such pair"]
-    assert summarise(sweep.look(), 0.0) == told
+    assert summarise_jobs(sweep.read_progress(), 0.0) == told
 
 
 def test_an_interrupted_job_is_called_so_and_keeps_what_it_has_done(sweep, tmp_path):
     wrote(tmp_path, 3, 3, 3)
-    with suppress(KeyboardInterrupt), sweep.track(0, ["seed=0"]) as job:
-        job.say(cells=("cell",), prompts=4)
+    with suppress(KeyboardInterrupt), sweep.tracked_job(0, ["seed=0"]) as job:
+        job.write_note(cells=("cell",), prompts=4)
         raise KeyboardInterrupt
-    first = sweep.look()[0]
+    first = sweep.read_progress()[0]
     assert (first.state, first.done, first.total) == ("interrupted", 3, 4)
-    said = summarise(sweep.look(), time.time())
+    said = summarise_jobs(sweep.read_progress(), time.time())
     assert "1 interrupted" in said[0] and "same command resumes" in said[1]
 
 
@@ -303,20 +308,22 @@ def test_a_job_whose_process_is_gone_is_lost_and_one_elsewhere_once_it_is_silent
     where = ((socket.gethostname(), now), ("other", now), ("other", now - 10_000))
     for place, (host, began) in enumerate(where):
         told = replace(state, number=place, host=host, began=began, again="Slurm")
-        files.write_json(sweep.note([f"seed={place}"]), [asdict(told)])
-    assert [each.state for each in sweep.look()] == ["lost", "running", "lost"]
-    said = summarise(sweep.look(), now)
+        files.write_json(sweep.get_note_path([f"seed={place}"]), [asdict(told)])
+    assert [each.state for each in sweep.read_progress()] == ["lost", "running", "lost"]
+    said = summarise_jobs(sweep.read_progress(), now)
     assert said[1] == "  job 1 (seed=0): its process is gone; Slurm starts it again"
 
 
 def test_two_sweeps_of_one_name_are_watched_together_until_one_is_over(sweep, tmp_path):
     def begin(*words):
-        SweepNotes(tmp_path, "mine").begin([(n, ["a=1", word]) for n, word in enumerate(words)])
-        return [(each.words, each.state) for each in sweep.look()]
+        SweepNotes(tmp_path, "mine").write_job_list(
+            [(n, ["a=1", word]) for n, word in enumerate(words)]
+        )
+        return [(each.words, each.state) for each in sweep.read_progress()]
 
-    with sweep.track(1, ["seed=1"]):
+    with sweep.tracked_job(1, ["seed=1"]):
         assert ((("seed=1",), "running")) in begin("b=1", "b=2")
-        assert len(sweep.look()) == 5
+        assert len(sweep.read_progress()) == 5
     assert begin("b=3", "b=4") == [(("b=3",), "waiting"), (("b=4",), "waiting")]
 
 
@@ -324,11 +331,11 @@ def test_a_look_reads_what_is_new_of_generations_and_all_of_a_file_that_was_repl
     sweep, tmp_path
 ):
     path = files.run_folder(tmp_path, "cell") / files.GENERATIONS
-    with sweep.track(0, ["seed=0"]) as job:
-        job.say(cells=("cell",), prompts=4)
+    with sweep.tracked_job(0, ["seed=0"]) as job:
+        job.write_note(cells=("cell",), prompts=4)
 
         def seen():
-            return sweep.look()[0].done, sweep.look()[0].tokens
+            return sweep.read_progress()[0].done, sweep.read_progress()[0].tokens
 
         wrote(tmp_path, 3, 5, torn='{"tokens"')
         assert seen() == (2, 8)
@@ -346,13 +353,13 @@ def test_the_end_is_in_sight_by_what_has_run():
     running = WatchedJob(1, state="running", cells=("c", "d"), prompts=5, began=120.0)
     found = [replace(done, done=10), replace(running, done=4), WatchedJob(2)]
     # 28 s for 14 generations; 6 of the second job are left and all 10 of the third.
-    assert seconds_left(found, 128.0) == pytest.approx(32.0)
-    assert summarise(found, 128.0)[0] == "3 jobs: 1 done, 1 running, 1 waiting; some 32 s left"
-    assert seconds_left([WatchedJob(0)], 0.0) is None
+    assert estimate_seconds_left(found, 128.0) == pytest.approx(32.0)
+    assert summarise_jobs(found, 128.0)[0] == "3 jobs: 1 done, 1 running, 1 waiting; some 32 s left"
+    assert estimate_seconds_left([WatchedJob(0)], 0.0) is None
     # Its last token came: whole jobs say how long its intervals take, before one ends nobody does.
     found[1] = replace(running, began=110.0, done=10)
-    assert seconds_left(found[:2], 128.0) == pytest.approx(2.0)
-    assert seconds_left(found[1:2], 128.0) is None
+    assert estimate_seconds_left(found[:2], 128.0) == pytest.approx(2.0)
+    assert estimate_seconds_left(found[1:2], 128.0) is None
 
 
 def test_watch_says_what_there_is_where_a_name_is_unknown(sweep, tmp_path, capsys):
@@ -377,7 +384,7 @@ def test_a_sweep_tells_all_that_failed(tmp_path, family):
     assert told[1].startswith("  job 3 (decoder=rsd_s spec=3): decoder 'rsd_s': spec '3'")
     assert told[2] == "  the same command does what is missing"
     assert "Error executing job" not in said
-    states = [job.state for job in SweepNotes(tmp_path / "results", "mine").jobs()]
+    states = [job.state for job in SweepNotes(tmp_path / "results", "mine").read_jobs()]
     assert states == ["done", "failed", "failed", "done"]
 
 
@@ -449,9 +456,9 @@ def folder(tmp_path, monkeypatch):
     """Of a sweep whose second job runs."""
     monkeypatch.setenv("COLUMNS", "400")
     notes = SweepNotes(tmp_path, "mine")
-    notes.begin([(0, ["seed=0"]), (1, ["cells=[sd:3]"])])
-    notes.note(["cells=[sd:3]"]).write_bytes(note(number=1, words=["cells=[sd:3]"]))
-    return notes.note(["seed=0"]).parent
+    notes.write_job_list([(0, ["seed=0"]), (1, ["cells=[sd:3]"])])
+    notes.get_note_path(["cells=[sd:3]"]).write_bytes(note(number=1, words=["cells=[sd:3]"]))
+    return notes.get_note_path(["seed=0"]).parent
 
 
 @pytest.mark.parametrize("name", ["job", "sweep"])
@@ -460,7 +467,7 @@ def folder(tmp_path, monkeypatch):
 def test_a_note_that_cannot_be_read_is_a_line_and_the_other_jobs_are_shown(
     name, damage, folder, tmp_path, capsys
 ):
-    path = SweepNotes(tmp_path, "mine").note(["seed=0"])
+    path = SweepNotes(tmp_path, "mine").get_note_path(["seed=0"])
     path = path if name == "job" else next(folder.glob("sweep-*.json"))
     lay(path, DAMAGED[damage])
     assert watched(tmp_path) == 2

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from spec_bench.jobs.store import experiment
-from spec_bench.jobs.store.experiment import Experiment, JobRecord, read_note
+from spec_bench.jobs.store.experiment import Experiment, JobRecord, read_job_record
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.watch import RunningJob
 from spec_bench.records import cell_folder, checksums, parquet
@@ -30,13 +30,13 @@ def end(results, number, *run_ids, wait_s=60, **changed):
     for run_id in run_ids:
         store = CellStore(results, run_id)
         store.folder.mkdir(parents=True, exist_ok=True)
-        store.append(
+        store.append_generations(
             [Generation(f"{number}", (1, 2), "stop", (StepRecord(2, 2, 1, 2),), 0.1, 0.2, 0.0, 0.1)]
         )
-        store.finish(replace(result(run_id, {"mbsu": number}), **changed), "job")
+        store.write_result(replace(result(run_id, {"mbsu": number}), **changed), "job")
     made_of = Experiment(results, "name")
-    made_of.note(JobRecord(number, run_ids))
-    made_of.rebuild(wait_s=wait_s)
+    made_of.write_job_record(JobRecord(number, run_ids))
+    made_of.rebuild_tables(wait_s=wait_s)
 
 
 def names(results, file="results.csv"):
@@ -95,7 +95,7 @@ def test_rows_stand_in_the_order_of_the_sweep_behind_those_that_no_job_noted(tmp
 
 def test_a_job_killed_before_its_rebuild_is_in_the_csv_after_the_next_one(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(Experiment, "rebuild", lambda self, wait_s: None)
+        patched.setattr(Experiment, "rebuild_tables", lambda self, wait_s: None)
         end(tmp_path, 0, "a")
     assert names(tmp_path) == []
     end(tmp_path, 1, "b")
@@ -113,14 +113,14 @@ def test_a_note_of_an_earlier_version_which_had_labels_is_read(tmp_path):
     (path,) = files.jobs_folder(tmp_path, "name").glob("*.json")
     note = checksums.read_verified_json(path)
     files.write_json(path, checksums.redact_and_add_checksum({**note, "place": "labels"}))
-    assert read_note(path).cells == ("a",)
+    assert read_job_record(path).cells == ("a",)
 
 
 def test_a_cell_keeps_the_stage_of_the_last_job_that_named_one(tmp_path):
     for number, stage in enumerate(("screen", "", "confirm", "")):
-        Experiment(tmp_path, "name").note(JobRecord(number, ("a", f"{number}"), stage))
+        Experiment(tmp_path, "name").write_job_record(JobRecord(number, ("a", f"{number}"), stage))
     (tmp_path / "runs").mkdir(exist_ok=True)
-    order, *_ = Experiment(tmp_path, "name")._order(mend=False)
+    order, *_ = Experiment(tmp_path, "name")._read_cell_order(mend=False)
     assert order == {"a": "confirm", "0": "screen", "1": "", "2": "confirm", "3": ""}
 
 
@@ -192,14 +192,14 @@ def test_a_job_does_not_begin_where_it_would_lose_the_only_records_of_a_row(tmp_
     whole = path.read_bytes()
     for bad in (whole[:-9], whole.replace(b"sha256:", b"sha255:")):
         path.write_bytes(bad)
-        mine.check_places()
+        mine.check_tables_writable()
     shutil.rmtree(CellStore(tmp_path, "b").folder)
     for bad in (whole[:-9], whole.replace(b"sha256:", b"sha255:")):
         path.write_bytes(bad)
         with pytest.raises(ValueError, match=naming(path)):
-            mine.check_places()
+            mine.check_tables_writable()
     path.write_bytes(whole)
-    mine.check_places()
+    mine.check_tables_writable()
 
 
 def tables(results):
@@ -208,14 +208,16 @@ def tables(results):
 
 def test_a_table_that_a_job_was_added_to_equals_one_made_from_nothing(tmp_path, monkeypatch):
     states = {"a": "w1", "b": "w1", "c": "w2", "d": "w2"}
-    read, of_disk = [], CellStore.result
-    monkeypatch.setattr(CellStore, "result", lambda s: read.append(s.folder.name) or of_disk(s))
+    read, of_disk = [], CellStore.load_result
+    monkeypatch.setattr(
+        CellStore, "load_result", lambda s: read.append(s.folder.name) or of_disk(s)
+    )
     for number, (run_id, state) in enumerate(states.items()):
         told = replace(result().facts, target_revision=state, seed=number % 2)
         end(tmp_path, number, run_id, facts=told, metrics={"prompts": 4, "mbsu": number / 3})
     made_of = Experiment(tmp_path, "name")
-    made_of.note(JobRecord(4, ("a", "d"), "screen"))
-    made_of.rebuild()
+    made_of.write_job_record(JobRecord(4, ("a", "d"), "screen"))
+    made_of.rebuild_tables()
     assert read == [*"abcd", "a", "d"]  # those whose stage is another now
     added, index = tables(tmp_path), files.jobs_folder(tmp_path, "name") / "index.jsonl"
     assert added.keys() >= {"archive.csv", "screening.csv", "results.csv", "records.parquet"}
@@ -225,7 +227,7 @@ def test_a_table_that_a_job_was_added_to_equals_one_made_from_nothing(tmp_path, 
         index.write_bytes(kept)
         with (tmp_path / "name" / "results.csv").open("ab") as stream:
             stream.write(b"\n")
-        made_of.rebuild()
+        made_of.rebuild_tables()
         assert tables(tmp_path) == added
     assert read[6:] == [*"abcd" * 4]
 
@@ -235,12 +237,12 @@ def test_a_reader_sees_every_job_that_has_ended_and_writes_nothing(tmp_path, cap
     mine = Experiment(tmp_path, "name")
     for number, run_id in enumerate("bc", start=1):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(Experiment, "rebuild", lambda self, wait_s: None)
+            patched.setattr(Experiment, "rebuild_tables", lambda self, wait_s: None)
             end(tmp_path, number, run_id)
     before = tables(tmp_path)
     assert list(read_results(mine.csv).run_id) == ["a", "b", "c"]
     assert tables(tmp_path) == before and not caplog.records
-    mine.rebuild()
+    mine.rebuild_tables()
     assert list(read_results(mine.csv).run_id) == ["a", "b", "c"]
     assert [run_id for run_id, _ in recorded(tmp_path)] == ["a", "b", "c"]
 
@@ -264,16 +266,18 @@ def test_the_rows_that_a_job_made_last_stay_whatever_its_clock_said(tmp_path, mo
 
 def test_a_worker_leaves_a_table_to_the_process_that_is_at_it(tmp_path):
     mine = Experiment(tmp_path, "mine")
-    mine.note(JobRecord(0, ("a",)))
+    mine.write_job_record(JobRecord(0, ("a",)))
     with (files.jobs_folder(tmp_path, "mine") / ".lock").open("w") as file:
         assert files.lock(file, wait=False)
         began = time.monotonic()
-        assert not mine.rebuild(wait_s=0)
+        assert not mine.rebuild_tables(wait_s=0)
         assert time.monotonic() - began < 1
         assert not mine.csv.stat().st_size  # by which readers find it
-        assert not mine.finish((), wait_s=0.2) and time.monotonic() - began < 2
+        assert not mine.rebuild_and_publish((), wait_s=0.2) and time.monotonic() - began < 2
         sinks = [SimpleNamespace(take=print)]
-        waiting = threading.Thread(target=mine.finish, args=(sinks,), kwargs={"wait_s": 0})
+        waiting = threading.Thread(
+            target=mine.rebuild_and_publish, args=(sinks,), kwargs={"wait_s": 0}
+        )
         waiting.start()
         waiting.join(0.2)
         assert waiting.is_alive(), "sinks take the whole table"
@@ -284,8 +288,8 @@ def test_a_worker_leaves_a_table_to_the_process_that_is_at_it(tmp_path):
 def test_tables_are_not_made_in_the_place_of_a_folder_that_is_gone(tmp_path):
     end(tmp_path / "here", 0, "a")
     job = RunningJob(tmp_path / "gone" / "runs" / "jobs" / "name" / "under_way" / "job.json")
-    job.say(prompts=1)
-    assert Experiment(tmp_path / "gone", "name").rebuild()
+    job.write_note(prompts=1)
+    assert Experiment(tmp_path / "gone", "name").rebuild_tables()
     assert [each.name for each in tmp_path.iterdir()] == ["here"]
 
 
@@ -294,11 +298,11 @@ def test_a_rebuild_ends_though_jobs_go_on_ending(tmp_path, monkeypatch):
 
     def another(*of):
         passes.append(of)
-        mine.note(JobRecord(len(passes), (f"cell{len(passes)}",)))
+        mine.write_job_record(JobRecord(len(passes), (f"cell{len(passes)}",)))
 
-    mine.note(JobRecord(0, ("cell0",)))
+    mine.write_job_record(JobRecord(0, ("cell0",)))
     monkeypatch.setattr(mine, "_write_records", another)
-    mine.rebuild()
+    mine.rebuild_tables()
     assert len(passes) == 2
 
 

@@ -21,7 +21,7 @@ from spec_bench.jobs.job import results
 from spec_bench.jobs.job.job import run_job as run_a_job
 from spec_bench.jobs.job.session import check_repeated, find_unpaired, index_timings, pair_timings
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.sweep.plan import plan_job, read_state
+from spec_bench.jobs.sweep.plan import plan_job, read_cell_state
 from spec_bench.jobs.work import models
 from spec_bench.measure import provenance
 from spec_bench.metrics import plain
@@ -60,7 +60,7 @@ def test_more_prompts_are_decoded_beside_those_that_are_answered(run_job, calls,
         ours = tokens_of(tmp_path / "results", one.run_id)
         assert ours == tokens_of(tmp_path / "alone", one.run_id) and len(ours) == 3
         assert one.metrics["block_efficiency"] == other.metrics["block_efficiency"]
-        done = CellStore(tmp_path / "results", one.run_id).load()
+        done = CellStore(tmp_path / "results", one.run_id).load_first_repeat()
         sessions = [done[prompt].session for prompt in "012"]
         assert sessions[0] == sessions[1] != sessions[2]
         assert one.metrics["speedup"]
@@ -148,7 +148,7 @@ def test_a_run_cut_at_any_line_resumes_in_turn_to_the_same_tokens(run_job, tmp_p
         for run_id, tokens in expected.items():
             assert tokens_of(again, run_id) == tokens
             store = CellStore(again, run_id)
-            assert store.complete()
+            assert store.is_complete()
             assert len((store.folder / "generations.jsonl").read_text().splitlines()) == 3
         assert files.find_retimed_paths(CellStore(again, baseline.run_id).folder) == []
         for result in results:
@@ -238,7 +238,7 @@ def test_a_repeat_starts_behind_all_cells_extends_them_and_resumes_wherever_it_w
     for lines in (1, 3, 5):
         cut(results, whole.run_id, lines)
         left = 6 - lines
-        assert read_state(CellStore(results, whole.run_id), 2, 3) == ("partial", left)
+        assert read_cell_state(CellStore(results, whole.run_id), 2, 3) == ("partial", left)
         calls.clear()
         (_, resumed) = run_job(*given, "repeats=3")
         # In turn with the baseline, which is complete.
@@ -439,9 +439,11 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
     results = tmp_path / "results"
     ours, theirs = CellStore(results, added.run_id), CellStore(results, baseline.run_id)
     retimed = theirs.load_retimed()
-    speedup = rate([*ours.load().values()]) / rate(retimed)
+    speedup = rate([*ours.load_first_repeat().values()]) / rate(retimed)
     assert added.metrics["speedup"] == pytest.approx(speedup)
-    assert speedup != pytest.approx(rate([*ours.load().values()]) / rate([*theirs.load().values()]))
+    assert speedup != pytest.approx(
+        rate([*ours.load_first_repeat().values()]) / rate([*theirs.load_first_repeat().values()])
+    )
     compared = cell_folder.read_cell_json(ours.folder)["compared"]
     (session,) = {each.session for each in retimed}
     assert compared == {"run_id": baseline.run_id, "sessions": [session]}
@@ -468,7 +470,7 @@ def test_a_job_waits_for_a_cell_that_another_holds_and_then_runs(family, tmp_pat
     assert other.lock(wait=False)
 
     def says(state):
-        said.append((state, other.result()))
+        said.append((state, other.load_result()))
         other.unlock()
 
     assert [result.status for result in run_a_job(settings, says)] == ["complete", "complete"]
@@ -486,7 +488,10 @@ def test_a_baseline_that_another_job_holds_is_timed_here_too_and_nobody_waits(
         other.lock()
         *_, added = run_job(f"cells=[{cell}]", *QUICK)
         assert added.status == "complete" and added.metrics["speedup"] > 0
-        assert len(other.load()) == kept and len(files.find_retimed_paths(other.folder)) == timed
+        assert (
+            len(other.load_first_repeat()) == kept
+            and len(files.find_retimed_paths(other.folder)) == timed
+        )
         other.unlock()
     calls.clear()
     again, same = run_job("cells=[sd:1]", *QUICK)
@@ -540,7 +545,7 @@ def test_a_job_beside_programs_that_take_its_cores_says_so_is_marked_and_decides
 def test_a_job_whose_passes_are_slower_after_decoding_than_when_threads_were_chosen_is_marked(
     run_job, monkeypatch
 ):
-    monkeypatch.setattr(models, "use_threads", lambda *_: lambda: 8.2)
+    monkeypatch.setattr(models, "set_thread_count", lambda *_: lambda: 8.2)
     for result in run_job(*SIX):
         assert result.reason.startswith("speedup: disturbed: a pass took 8.2 times as long")
 
@@ -550,11 +555,11 @@ def test_a_baseline_that_delivers_other_tokens_than_before_fails_the_cells_by_na
 ):
     baseline, _ = run_job("cells=[sd:3]", *QUICK)
     store = CellStore(tmp_path / "results", baseline.run_id)
-    first, *others = store.load().values()
+    first, *others = store.load_first_repeat().values()
     other = replace(first, tokens=(7,) * len(first.tokens))
     cell_folder.rewrite_generations(store.folder / "generations.jsonl", [other, *others])
     _, added = run_job("cells=[rsd_c:2-1]", *QUICK)
-    assert store.result().status == added.status == "failed"
+    assert store.load_result().status == added.status == "failed"
     assert "prompt '0'" in added.reason and baseline.run_id in added.reason
 
 

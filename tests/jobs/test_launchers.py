@@ -34,15 +34,15 @@ from spec_bench.jobs.sweep.launch import (
     OFFERED,
     VISIBLE,
     GpuReservation,
-    gpus_needed,
-    gpus_of_job,
-    register_resolvers,
-    visible_devices,
+    count_gpus_for_weights,
+    count_gpus_of_job,
+    list_visible_gpus,
+    register_launcher_resolvers,
 )
 from spec_bench.jobs.sweep.sweep import Sweep
 from spec_bench.jobs.sweep.watch import SweepNotes
 from spec_bench.jobs.work import models
-from spec_bench.jobs.work.metering import gpu_ordinals
+from spec_bench.jobs.work.metering import find_gpu_ordinals
 from spec_bench.settings.configs import conf_dir
 from spec_bench.sinks.sink import SinkSettings
 from tests import warm
@@ -56,7 +56,7 @@ CUDA = EngineSettings(device="cuda", dtype="bfloat16", gpu_memory_gib=80)
 def hold(folder, devices, pipe):
     """A worker: claims, says what it has, and keeps it until it is told to end."""
     claim = GpuReservation(folder)  # its locks live as long as it does
-    pipe.send(claim.take(devices, 1, wait=True))
+    pipe.send(claim.claim(devices, 1, wait=True))
     pipe.recv()
 
 
@@ -79,7 +79,7 @@ def test_each_of_two_workers_takes_a_device_of_its_own_and_a_kill_frees_it(tmp_p
         first, second = map(held, [worker(), worker()])
         assert sorted([first, second]) == [("0",), ("1",)]
         with pytest.raises(ValueError, match=naming("1 of 2 GPUs")):
-            GpuReservation(tmp_path).take(["0", "1"], 1, wait=False)
+            GpuReservation(tmp_path).claim(["0", "1"], 1, wait=False)
         third = worker()
         assert not third.poll(1), "a device was given twice"
         workers[0].kill()
@@ -94,26 +94,26 @@ def test_devices_are_claimed_all_or_none_and_kept_for_the_next_job_of_the_same_s
     folder = tmp_path / "claims"
     one, two = GpuReservation(folder), GpuReservation(folder)
     for _ in range(2):
-        assert one.take(["a", "b", "c"], 2, wait=False) == ("a", "b")
+        assert one.claim(["a", "b", "c"], 2, wait=False) == ("a", "b")
     assert folder.stat().st_mode & 0o777 == 0o700
     with pytest.raises(ValueError, match=naming("2 of 3")):
-        two.take(["a", "b", "c"], 2, wait=False)
-    assert two.take(["a", "b", "c"], 1, wait=False) == ("c",)
+        two.claim(["a", "b", "c"], 2, wait=False)
+    assert two.claim(["a", "b", "c"], 1, wait=False) == ("c",)
     with pytest.raises(ValueError, match="needs 1"):
-        one.take(["a", "b", "c"], 1, wait=False)
+        one.claim(["a", "b", "c"], 1, wait=False)
     with pytest.raises(ValueError, match=naming("3 GPUs", "2")):
-        GpuReservation(folder).take(["a", "b"], 3, wait=True)
+        GpuReservation(folder).claim(["a", "b"], 3, wait=True)
     one.release()
-    assert GpuReservation(folder).take(["a", "b"], 2, wait=False) == ("a", "b")
+    assert GpuReservation(folder).claim(["a", "b"], 2, wait=False) == ("a", "b")
 
 
 def test_an_index_and_a_uuid_of_one_gpu_are_one_lock(tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "_ask", lambda *_: [["0", "GPU-aa11"], ["1", "GPU-bb22"]])
+    monkeypatch.setattr(launch, "_query_gpus", lambda *_: [["0", "GPU-aa11"], ["1", "GPU-bb22"]])
     one, two = GpuReservation(tmp_path), GpuReservation(tmp_path)
-    assert one.take(["1", "0"], 1, wait=False) == ("1",)
+    assert one.claim(["1", "0"], 1, wait=False) == ("1",)
     with pytest.raises(ValueError, match="are free"):
-        two.take(["GPU-bb"], 1, wait=False)
-    assert two.take(["GPU-bb22", "GPU-aa"], 1, wait=False) == ("GPU-aa",)
+        two.claim(["GPU-bb"], 1, wait=False)
+    assert two.claim(["GPU-bb22", "GPU-aa"], 1, wait=False) == ("GPU-aa",)
 
 
 @pytest.mark.parametrize("name", ["choice.lock", "gpu-0.lock"])
@@ -122,10 +122,10 @@ def test_a_claim_empties_no_file_and_follows_no_link(tmp_path, name):
     mine.write_text("of value")
     lock.symlink_to(mine)
     with one_line(naming(str(lock))):
-        GpuReservation(tmp_path).take(["0"], 1, wait=False)
+        GpuReservation(tmp_path).claim(["0"], 1, wait=False)
     lock.unlink()
     lock.write_text("of value")
-    GpuReservation(tmp_path).take(["0"], 1, wait=False)
+    GpuReservation(tmp_path).claim(["0"], 1, wait=False)
     assert mine.read_text() == lock.read_text() == "of value"
 
 
@@ -141,13 +141,13 @@ def test_claims_are_refused_in_a_folder_that_may_not_be_ours_alone(tmp_path, how
         folder.mkdir()
         folder.chmod(0o777)
     with one_line(naming(str(folder))):
-        GpuReservation(folder).take(["0"], 1, wait=False)
+        GpuReservation(folder).claim(["0"], 1, wait=False)
 
 
 def test_what_the_user_offers_wins_over_what_a_launcher_sets():
-    assert visible_devices({VISIBLE: "2, 3"}) == ["2", "3"]
-    assert visible_devices({VISIBLE: "", OFFERED: "2,3"}) == ["2", "3"]
-    assert visible_devices({VISIBLE: "0,1", OFFERED: ""}) == []
+    assert list_visible_gpus({VISIBLE: "2, 3"}) == ["2", "3"]
+    assert list_visible_gpus({VISIBLE: "", OFFERED: "2,3"}) == ["2", "3"]
+    assert list_visible_gpus({VISIBLE: "0,1", OFFERED: ""}) == []
 
 
 @pytest.mark.parametrize(
@@ -162,20 +162,20 @@ def test_what_the_user_offers_wins_over_what_a_launcher_sets():
     ],
 )
 def test_gpus_are_weights_over_85_percent_of_a_gpu(parameters, bytes_each, memory_gib, gpus):
-    assert gpus_needed(parameters, bytes_each, memory_gib) == gpus
+    assert count_gpus_for_weights(parameters, bytes_each, memory_gib) == gpus
 
 
 def test_a_spread_target_is_counted_and_any_other_takes_one_gpu():
     pair = PairSettings(target="random:llama2_70b", draft="random:llama_115m", dtype="float16")
     spread = replace(pair, target_device_map="auto")
-    assert gpus_of_job(spread, CUDA) == 2
-    assert gpus_of_job(spread, replace(CUDA, gpu_memory_gib=40)) == 4
-    assert gpus_of_job(pair, CUDA) == 1
-    assert gpus_of_job(pair, replace(CUDA, device="cpu")) == 0
+    assert count_gpus_of_job(spread, CUDA) == 2
+    assert count_gpus_of_job(spread, replace(CUDA, gpu_memory_gib=40)) == 4
+    assert count_gpus_of_job(pair, CUDA) == 1
+    assert count_gpus_of_job(pair, replace(CUDA, device="cpu")) == 0
     unknown = PairSettings(target="some/model", draft=None, target_device_map="auto")
     with pytest.raises(ValueError, match=naming("pair.target_parameters")):
-        gpus_of_job(unknown, CUDA)
-    assert gpus_of_job(replace(unknown, target_parameters=68_976_648_192), CUDA) == 2
+        count_gpus_of_job(unknown, CUDA)
+    assert count_gpus_of_job(replace(unknown, target_parameters=68_976_648_192), CUDA) == 2
 
 
 SPREAD = ("pair=llama2_70b", "engine=cuda", "engine.gpu_memory_gib=80")
@@ -196,7 +196,7 @@ def test_a_launchers_preset_asks_for_what_the_sweeps_largest_job_needs(
     monkeypatch.setenv(VISIBLE, "0,1,2,3,4,5")
     register()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        register_resolvers(SweepConfigs(GlobalHydra.instance().config_loader()))
+        register_launcher_resolvers(SweepConfigs(GlobalHydra.instance().config_loader()))
         config = compose("config", overrides=list(given), return_hydra_config=True)
         assert config.hydra.launcher[asked] == expected
 
@@ -240,7 +240,7 @@ def test_a_launcher_without_its_plug_in_is_a_line_with_the_package(
 def metered(device, *maps, split=False):
     specs = [SimpleNamespace(device_map=each, tensor_parallel=split) for each in maps]
     settings = SimpleNamespace(device=device, pair=SimpleNamespace(specs=specs))
-    return gpu_ordinals(settings)
+    return find_gpu_ordinals(settings)
 
 
 def test_energy_is_of_the_gpus_that_a_job_decodes_on(monkeypatch):
@@ -282,7 +282,7 @@ def decoding(results):
     begun = {
         path.parent / ".lock"
         for path in results.glob("runs/*/generations.jsonl")
-        if not CellStore(results, path.parent.name).result()
+        if not CellStore(results, path.parent.name).load_result()
     }
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it ended meanwhile, or is another user's
@@ -314,13 +314,13 @@ def test_jobs_that_go_on_behind_an_interrupt_are_told_with_what_watches_them(tmp
     results, left = tmp_path / "results", tmp_path / "%j"
     left.mkdir()
     notes, over = SweepNotes(results, "mine"), Sweep()
-    notes.begin([(number, [f"seed={number}"]) for number in range(3)])
-    with suppress(KeyboardInterrupt), notes.track(1, ["seed=1"]):
+    notes.write_job_list([(number, [f"seed={number}"]) for number in range(3)])
+    with suppress(KeyboardInterrupt), notes.tracked_job(1, ["seed=1"]):
         raise KeyboardInterrupt
     over._logs = str(left)
     over._parts = {(str(results), "mine"): (notes, SinkSettings(table=False))}
-    with notes.track(0, ["seed=0"]):
-        assert list(over.end()) == []
+    with notes.tracked_job(0, ["seed=0"]):
+        assert list(over.finish_experiments()) == []
     said = capsys.readouterr().err
     assert re.search(naming("2 go on", f"watch mine --results {results}"), said)
     assert not left.exists()
@@ -463,7 +463,11 @@ def test_two_processes_decode_what_one_does_and_one_of_them_writes(
     for row in rows_of(split):
         assert row["status"] == "complete"
         lines = (split / "runs" / row["run_id"] / "generations.jsonl").read_text().splitlines()
-        assert len(lines) == len(CellStore(split, row["run_id"]).load()) == int(row["prompts"])
+        assert (
+            len(lines)
+            == len(CellStore(split, row["run_id"]).load_first_repeat())
+            == int(row["prompts"])
+        )
 
 
 @pytest.mark.parametrize(
@@ -499,21 +503,22 @@ def test_the_faster_number_of_threads_is_kept_as_long_as_passes_are_as_fast(
     tmp_path, threads, caplog, one, many, found
 ):
     kept, key = tmp_path / "runs" / "threads.json", "model, machine"
-    count, seconds = models.choose_thread_count(kept, key, 2, pass_of(threads, one, many))
+    count, seconds = models.load_or_choose_thread_count(kept, key, 2, pass_of(threads, one, many))
     assert (count, seconds) == (found, pytest.approx(0.001, rel=0.5))
     assert json.loads(kept.read_text()) == {key: [found, seconds]}
     assert threads() == 2  # timing left it
     near = pass_of(threads, *((0.0012, 0.0011) if found == 1 else (0.0011, 0.0012)))
-    assert models.choose_thread_count(kept, key, 2, near) == (
+    assert models.load_or_choose_thread_count(kept, key, 2, near) == (
         found,
         seconds,
     )  # though the other one is faster
     assert (
-        models.choose_thread_count(kept, "another", 2, pass_of(threads, many, one))[0] == 3 - found
+        models.load_or_choose_thread_count(kept, "another", 2, pass_of(threads, many, one))[0]
+        == 3 - found
     )
     for times, best in (((one, many), found), ((many, one), 3 - found)):  # whatever was chosen last
         run_pass = pass_of(threads, *times)
-        models.use_threads(
+        models.set_thread_count(
             None, "cpu", SimpleNamespace(module=lambda *_, run=run_pass, **__: run())
         )
         assert threads() == best
@@ -524,33 +529,36 @@ def test_threads_that_were_chosen_in_a_quiet_second_are_chosen_again_on_a_busy_m
     tmp_path, threads, caplog
 ):
     kept, key = tmp_path / "runs" / "threads.json", "model, machine"
-    count, quiet = models.choose_thread_count(kept, key, 2, pass_of(threads, 0.003, 0.001))
+    count, quiet = models.load_or_choose_thread_count(kept, key, 2, pass_of(threads, 0.003, 0.001))
     assert count == 2
     # Two threads that wait for each other's cores are slower than one; rates are far from quiet.
-    assert models.choose_thread_count(kept, key, 2, pass_of(threads, 0.01, 0.04)) == (1, quiet)
+    assert models.load_or_choose_thread_count(kept, key, 2, pass_of(threads, 0.01, 0.04)) == (
+        1,
+        quiet,
+    )
     assert "chosen again" in caplog.text and f"{quiet:.2g}" in caplog.text
     count, busy = json.loads(kept.read_text())[key]
     assert (count, busy) == (1, pytest.approx(0.01, rel=0.3))
     # And again in quiet, when it is twice as fast as on the busy machine.
-    count, again = models.choose_thread_count(kept, key, 2, pass_of(threads, 0.003, 0.001))
+    count, again = models.load_or_choose_thread_count(kept, key, 2, pass_of(threads, 0.003, 0.001))
     assert (count, again) == (2, pytest.approx(0.001, rel=0.5))
     kept.write_text(json.dumps({key: 2}))  # as earlier versions wrote it
-    assert models.choose_thread_count(kept, key, 2, pass_of(threads, 0.003, 0.001))[0] == 2
+    assert models.load_or_choose_thread_count(kept, key, 2, pass_of(threads, 0.003, 0.001))[0] == 2
 
 
 def test_passes_after_decoding_say_how_much_slower_the_machine_has_become(threads, tmp_path):
     times = [0.002]
     target = SimpleNamespace(module=lambda *_, **__: time.sleep(times[0]))
     kept = tmp_path / "runs" / "threads.json", "model"
-    slowdown = models.use_threads(None, "cpu", target, kept)
+    slowdown = models.set_thread_count(None, "cpu", target, kept)
     times[0] = 0.02
     assert slowdown() == pytest.approx(10, rel=0.4) == slowdown()
-    assert models.use_threads(1, "cpu", target, kept)() == 1.0  # nothing was chosen
+    assert models.set_thread_count(1, "cpu", target, kept)() == 1.0  # nothing was chosen
 
 
 def test_slow_passes_are_timed_once_each_and_no_longer():
     passes = []
-    seconds = models.seconds_by_threads(2, lambda: (passes.append(1), time.sleep(0.3)))
+    seconds = models.time_by_thread_count(2, lambda: (passes.append(1), time.sleep(0.3)))
     assert len(passes) == 4  # one to warm up, one to time, on one thread and on two
     assert set(seconds) == {1, 2}
 
@@ -562,7 +570,7 @@ def test_what_was_found_is_in_the_row_and_later_jobs_take_it(
     kept = tmp_path / "results" / "runs" / "threads.json"
     assert {result.facts.threads for result in run_job(*probed, "engine.threads=2")} == {2}
     assert not kept.exists()
-    monkeypatch.setattr(models, "seconds_by_threads", lambda *_: {1: 0.001, 2: 0.0011})
+    monkeypatch.setattr(models, "time_by_thread_count", lambda *_: {1: 0.001, 2: 0.0011})
     assert {result.facts.threads for result in run_job(*probed, "engine.threads=null")} == {1}
     ((key, (found, _)),) = json.loads(kept.read_text()).items()
     assert found == 1

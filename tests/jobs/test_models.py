@@ -76,7 +76,7 @@ def test_a_job_that_is_killed_in_another_models_cell_leaves_the_old_row_in_the_a
     monkeypatch.setattr("spec_bench.jobs.job.job.decode_interleaved", lambda *_: None)
     monkeypatch.setattr("spec_bench.jobs.job.job.write_results", lambda *_: None)
     run_job(*words)
-    Experiment(tmp_path / "results", "default").rebuild()
+    Experiment(tmp_path / "results", "default").rebuild_tables()
     assert rows(tmp_path / "results") == {}
     archived = rows(tmp_path / "results", "archive.csv")
     assert archived == {

@@ -30,7 +30,7 @@ from spec_bench.jobs.config.pair import (
     build_pair,
     drop_borrowed_name,
 )
-from spec_bench.jobs.store.experiment import job_id
+from spec_bench.jobs.store.experiment import compute_job_id
 from spec_bench.jobs.work import models
 from spec_bench.jobs.work.models import load_models
 from spec_bench.records.types import ENGINE as VERSION
@@ -398,7 +398,7 @@ def test_other_weights_or_rows_in_the_same_place_are_another_cell(tmp_path, file
 
 
 def test_another_engine_is_another_cell_and_a_job_the_set_of_its_cells(family, monkeypatch):
-    assert job_id(["a", "b"]) == job_id(["b", "a"]) != job_id(["a"])
+    assert compute_job_id(["a", "b"]) == compute_job_id(["b", "a"]) != compute_job_id(["a"])
     before = ids(family)
     monkeypatch.setattr(settings, "ENGINE", VERSION + 1)
     assert not set(before) & set(ids(family))

@@ -25,7 +25,7 @@ from spec_bench.jobs.config.compose import register, strip_hydra
 from spec_bench.jobs.config.model_files import ModelSize, model_size
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.jobs.sweep import launch, plan
-from spec_bench.jobs.work.prompts import estimate_slots
+from spec_bench.jobs.work.prompts import estimate_cache_slots
 from spec_bench.records.types import Request
 from spec_bench.settings.configs import conf_dir, read_yaml
 from tests.cells import facts
@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_hours_are_of_all_gpus_of_a_job_and_graphs_are_part_of_what_must_fit():
-    rate, four = plan.Rate(0.5, "measured"), plan.MemoryEstimate(60, 30, 4, 100)
+    rate, four = plan.ExpectedRate(0.5, "measured"), plan.MemoryEstimate(60, 30, 4, 100)
     assert plan._estimate_hours(3, 600, rate, four) == 3 * 600 / 0.5 / 3600 * 4
     assert plan._estimate_hours(3, 600, rate, replace(four, gpus=0)) == 1.0  # on a CPU
     assert four.fits and replace(four, graph_bytes=10).fits
@@ -61,12 +61,12 @@ BUSY = row("T", "D", "rsd_s", "4x3", 1.0, reason="speedup: disturbed: threads wa
 @pytest.mark.parametrize(
     ("measured", "rate"),
     [
-        ([OWN, PLAIN], plan.Rate(50.0, "measured")),
-        ([PLAIN], plan.Rate(20.0, "measured, as ar")),
-        (OTHERS, plan.Rate(2.0, "measured on dolly")),  # of other tasks the median
-        ([*OTHERS, OWN], plan.Rate(50.0, "measured")),
-        ([BUSY], plan.Rate(1.0, "measured, of disturbed rows")),
-        ([BUSY, OWN], plan.Rate(50.0, "measured")),  # of which no row was disturbed
+        ([OWN, PLAIN], plan.ExpectedRate(50.0, "measured")),
+        ([PLAIN], plan.ExpectedRate(20.0, "measured, as ar")),
+        (OTHERS, plan.ExpectedRate(2.0, "measured on dolly")),  # of other tasks the median
+        ([*OTHERS, OWN], plan.ExpectedRate(50.0, "measured")),
+        ([BUSY], plan.ExpectedRate(1.0, "measured, of disturbed rows")),
+        ([BUSY, OWN], plan.ExpectedRate(50.0, "measured")),  # of which no row was disturbed
         ([], None),
         ([row("other", "D", "rsd_s", "4x3", 1.0)], None),
         ([row("T", "other", "rsd_s", "4x3", 1.0)], None),
@@ -76,7 +76,7 @@ BUSY = row("T", "D", "rsd_s", "4x3", 1.0, reason="speedup: disturbed: threads wa
     ],
 )
 def test_a_rate_is_of_the_same_tree_and_task_before_the_baselines(measured, rate):
-    assert plan.find_rate(WANTED, "cuda", measured) == rate
+    assert plan.estimate_rate(WANTED, "cuda", measured) == rate
 
 
 def test_a_rate_is_one_of_the_device_that_its_row_names(tmp_path):
@@ -87,9 +87,9 @@ def test_a_rate_is_one_of_the_device_that_its_row_names(tmp_path):
     (first, *more) = plan._read_measured_rows(tmp_path)
     names = ("target", "task", "decoder", "spec")
     wanted = replace(WANTED, draft=(), **{name: first[name] for name in names})
-    rate = plan.Rate(float(first["token_rate"]), "measured")
-    assert plan.find_rate(wanted, "cpu", [first, *more]) == rate
-    assert plan.find_rate(wanted, "cuda", [first, *more]) is None
+    rate = plan.ExpectedRate(float(first["token_rate"]), "measured")
+    assert plan.estimate_rate(wanted, "cpu", [first, *more]) == rate
+    assert plan.estimate_rate(wanted, "cuda", [first, *more]) is None
     table.write_text(text.replace(",cpu,", ",,"))  # a table that does not say it
     assert plan._read_measured_rows.__wrapped__(tmp_path) == []
 
@@ -126,7 +126,7 @@ def test_a_plan_ends_with_what_is_printed_beside_plain_decodings_measured_rows()
     cells = [
         plan.PlannedCell(n, known, "complete", 1, 0, None, 0.0, memory, (), lines) for n in "ab"
     ]
-    assert plan.totals(cells)[2:] == [*lines]
+    assert plan.format_totals(cells)[2:] == [*lines]
 
 
 def test_sizes_come_from_a_config_or_from_the_stated_count():
@@ -140,13 +140,15 @@ def test_sizes_come_from_a_config_or_from_the_stated_count():
 def test_memory_is_weights_and_caches_against_the_gpus_that_the_job_gets():
     pair = PairSettings(target="random:llama2_7b", draft=None, dtype="float16")
     engine = EngineSettings(device="cuda", gpu_memory_gib=16)
-    memory = plan.job_memory(pair, engine, slots=1024, rows=4)
+    memory = plan.estimate_job_memory(pair, engine, slots=1024, rows=4)
     assert memory.weights_bytes == 2 * 6_738_415_616
     assert memory.cache_bytes == 4 * 1024 * 2 * 32 * 32 * 128 * 2
     assert (memory.gpus, memory.capacity_bytes) == (1, 16 * GIB)
     assert memory.fits is True
-    assert plan.job_memory(pair, replace(engine, gpu_memory_gib=14), 1024, 4).fits is False
-    assert plan.job_memory(replace(pair, target="some/model"), engine, 1024, 4).fits is None
+    assert plan.estimate_job_memory(pair, replace(engine, gpu_memory_gib=14), 1024, 4).fits is False
+    assert (
+        plan.estimate_job_memory(replace(pair, target="some/model"), engine, 1024, 4).fits is None
+    )
 
 
 def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit():
@@ -155,13 +157,13 @@ def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit():
         plan.PlannedCell("a", facts(), state, 20, 20, None, hours, memory)
         for state, hours in (("complete", 0.0), ("missing", 1.5), ("missing", None))
     )
-    first, second, third = plan.totals([done, known, unknown])
+    first, second, third = plan.format_totals([done, known, unknown])
     assert first == "3 cells: 1 complete, 2 missing"
     assert second == "device hours: 1.50 at these rates and those of 1 cells of unknown rate"
     assert third.startswith("does not fit: p: 60.0 + 1.0 GiB on 1 GPUs of together 40 GiB")
     left = "device hours: unknown until one of the 1 cells is measured"
-    assert plan.totals([done, unknown])[1] == left
-    assert plan.totals([done])[1] == "device hours: 0.00 at these rates"
+    assert plan.format_totals([done, unknown])[1] == left
+    assert plan.format_totals([done])[1] == "device hours: 0.00 at these rates"
 
 
 def test_totals_say_which_acceptance_cells_are_given():
@@ -171,8 +173,8 @@ def test_totals_say_which_acceptance_cells_are_given():
         plan.PlannedCell(str(name), told, "missing", 1, 1, None, None, memory)
         for name, told in enumerate((WANTED, given))
     ]
-    assert plan.totals(cells)[2].endswith("texts mean nothing: rsd_s 4x3 0.75,0.5")
-    assert "simulated" not in str(plan.totals(cells[:1]))
+    assert plan.format_totals(cells)[2].endswith("texts mean nothing: rsd_s 4x3 0.75,0.5")
+    assert "simulated" not in str(plan.format_totals(cells[:1]))
 
 
 def test_of_many_cells_one_that_stands_alone_in_its_line_is_named(capsys):
@@ -224,8 +226,8 @@ def test_a_plan_says_what_its_launcher_would_be_given(
 
 
 def test_a_plan_says_what_ray_would_be_given_and_nothing_of_its_config(monkeypatch):
-    launch.register_resolvers(SweepConfigs(None))
-    monkeypatch.setattr(launch, "_max_gpus", lambda root, configs: 2)
+    launch.register_launcher_resolvers(SweepConfigs(None))
+    monkeypatch.setattr(launch, "_count_gpus_of_largest_job", lambda root, configs: 2)
     launcher = read_yaml(conf_dir() / "hydra" / "launcher" / "ray_cluster.yaml")
     del launcher["defaults"]
     launcher["ray"]["init"]["address"] = "auto"
@@ -370,16 +372,16 @@ def test_a_decoders_room_follows_from_its_settings(name):
     heads = heads_of(settings["drafter"], 32, target.vocab_size)
     drafts = [draft] if read_decoder(settings).drafts else []
     built = build_decoder(settings, target, drafts, GREEDY, heads=heads)
-    assert estimate_slots(read_decoder(settings), 17, 9) == built.slots_needed(17, 9)
+    assert estimate_cache_slots(read_decoder(settings), 17, 9) == built.slots_needed(17, 9)
 
 
 @pytest.mark.slow
 def test_live_storages_of_five_growing_decoders_are_what_the_plan_says(family):
     pair = PairSettings(target=str(family / "target"), draft=str(family / "draft"))
     slots = max(
-        estimate_slots(read_decoder(decoder_settings(*each)), PROMPT, NEW) for each in GROWING
+        estimate_cache_slots(read_decoder(decoder_settings(*each)), PROMPT, NEW) for each in GROWING
     )
-    planned = plan.job_memory(pair, EngineSettings("cpu", "float32"), slots, ROWS)
+    planned = plan.estimate_job_memory(pair, EngineSettings("cpu", "float32"), slots, ROWS)
     assert planned.weights_bytes and planned.cache_bytes
     clear_cached_constants()
     before = live_bytes()

@@ -68,21 +68,23 @@ def test_heads_that_learned_prompts_of_another_form_are_warned_of(
         (tmp_path / name / "training.json").write_text(json.dumps(told))
     heads = {name: str(tmp_path / name) for name in ("medusa", "eagle", "redrafter")}
     cells = [SimpleNamespace(config=SimpleNamespace(heads=each)) for each in (None, "medusa")]
-    prompts.warn_of_form(SimpleNamespace(cells=cells, pair=SimpleNamespace(heads=heads)), plain)
+    prompts.warn_of_chat_mismatch(
+        SimpleNamespace(cells=cells, pair=SimpleNamespace(heads=heads)), plain
+    )
     assert [each.partition("task.chat=")[2].split()[0] for each in caplog.messages] == (
         [chat] if chat else []
     )
 
 
 def test_a_later_turns_limit_is_what_answers_at_their_limits_leave_of_the_context(monkeypatch):
-    monkeypatch.setattr(prompts, "context_length", lambda _: 25)
-    monkeypatch.setattr(prompts, "prompt_ids", lambda *_: ("0/0", "0/1", "0/2"))
+    monkeypatch.setattr(prompts, "find_context_length", lambda _: 25)
+    monkeypatch.setattr(prompts, "list_asked_prompt_ids", lambda *_: ("0/0", "0/1", "0/2"))
     task = SimpleNamespace(
         later_turns="own",
         ends=lambda _: SimpleNamespace(ids=()),
         encode=lambda example, tokenizer, turn, *_: (1,) * (3 + 2 * turn),
     )
-    made = prompts._requests(SimpleNamespace(task=task, max_new_tokens=8), None, None)
+    made = prompts._encode_example(SimpleNamespace(task=task, max_new_tokens=8), None, None)
     found = [(len(each.prompt_ids), each.max_new_tokens) for each in made]
     assert found == [(3, 8), (5 + 8, 8), (7 + 8 + 8, 2)]
 
@@ -257,20 +259,20 @@ def test_own_second_turns_continue_what_the_cell_decoded(run_job, chat, calls, a
     ]
     assert asked["ar", "81/1"] != asked["sd", "81/1"]  # what was drawn differs, so do the prompts
     assert [result.metrics["prompts"] for result in results] == [6, 6]
-    done = CellStore(tmp_path / "results", results[1].run_id).load().values()
+    done = CellStore(tmp_path / "results", results[1].run_id).load_first_repeat().values()
     assert {each.category for each in done} == {"writing", "math", ""}
 
 
 def test_an_own_second_turns_limit_is_what_the_models_have_room_for(run_job, chat, monkeypatch):
     room, limit = 120, 40
-    monkeypatch.setattr(prompts, "context_length", lambda settings: room)
-    asked, resolved = {}, prompts.JobPrompts.resolve
+    monkeypatch.setattr(prompts, "find_context_length", lambda settings: room)
+    asked, resolved = {}, prompts.JobPrompts.fill_in_own_answers
 
     def noting(own, requests, done):
         asked.update({r.prompt_id: (len(r.prompt_ids), r.max_new_tokens) for r in requests})
         return resolved(own, requests, done)
 
-    monkeypatch.setattr(prompts.JobPrompts, "resolve", noting)
+    monkeypatch.setattr(prompts.JobPrompts, "fill_in_own_answers", noting)
     own = ("task.later_turns=own", "task.overlong=skip", f"generation.max_new_tokens={limit}")
     for result in run_job(*chat, *own, "prompts=1"):
         assert (result.metrics["prompts"], result.metrics["prompts_skipped"]) == (2, 0)
@@ -292,7 +294,7 @@ def test_own_second_turns_cut_at_any_line_resume_to_the_same_tokens(run_job, cha
         run_job(*own, results=again)
         for run_id, tokens in expected.items():
             assert tokens_of(again, run_id) == tokens
-            assert CellStore(again, run_id).complete()
+            assert CellStore(again, run_id).is_complete()
 
 
 def test_own_second_turns_resume_beside_a_baseline_that_another_job_holds_and_leaves_undone(
@@ -307,13 +309,13 @@ def test_own_second_turns_resume_beside_a_baseline_that_another_job_holds_and_le
         killed(results, baseline.run_id, 0)
         killed(results, cell.run_id, lines)
         run_job(*own)
-        assert CellStore(results, cell.run_id).complete()
+        assert CellStore(results, cell.run_id).is_complete()
     killed(results, cell.run_id, 3)
     with monkeypatch.context() as patch:  # the other job ends while this one has its numbers
         patch.setattr(job, "write_results", lambda *given: (write_results(*given), other.unlock()))
         run_job(*own)
     assert [tokens_of(results, each.run_id) for each in (baseline, cell)] == tokens
-    assert other.complete() and CellStore(results, cell.run_id).complete()
+    assert other.is_complete() and CellStore(results, cell.run_id).is_complete()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.settings import select_best, split_prompts
 from spec_bench.jobs.job import session
-from spec_bench.jobs.sweep.plan import Rate
+from spec_bench.jobs.sweep.plan import ExpectedRate
 from spec_bench.recommend import recommend as search
 from spec_bench.recommend.recommend import (
     RecommendationResult,
@@ -294,7 +294,7 @@ def test_the_plan_of_a_search_says_its_answers_its_minutes_and_what_makes_it_sho
     cost, unknown = capsys.readouterr().out.splitlines()
     assert "58 candidates, the best 3 on " in cost and "357 answers" in cost
     assert unknown.startswith("minutes unknown until plain decoding") and "--decoders" in unknown
-    rate = Rate(12.8, "measured")
+    rate = ExpectedRate(12.8, "measured")
     monkeypatch.setattr(search, "plan_job", lambda _: [SimpleNamespace(rate=rate)])
     assert recommend(words) == 0  # 357 answers of 128 tokens
     assert "some 59.5 minutes at plain decoding's rate (measured)" in capsys.readouterr().out

@@ -57,7 +57,7 @@ def test_a_row_bears_its_mark_its_source_and_numbers_from_known_times(run_job, t
     # Chunks and their times are kept with the table, as pandas reads it.
     table = tmp_path / "results" / "default" / files.RESULTS
     kept = parquet.read_records(files.records_file(table)).get_generations(row["run_id"])
-    own = CellStore(tmp_path / "results", row["run_id"]).load()
+    own = CellStore(tmp_path / "results", row["run_id"]).load_first_repeat()
     assert [each.delivery for each in kept] == [each.delivery for each in own.values()]
     lines = pd.read_parquet(files.records_file(table))
     assert list(lines.served_counted) == ["stream"] * 2
@@ -265,11 +265,11 @@ def test_a_killed_cell_goes_on_where_it_stopped(run_job, tmp_path):
     results = run_job(OTHERS, "prompts=3")
     run_id = {each.facts.decoder: each.run_id for each in results}["hf_assisted"]
     store, tokens = (each(tmp_path / "results", run_id) for each in (CellStore, tokens_of))
-    first = store.load()["0"]
+    first = store.load_first_repeat()["0"]
     cut(tmp_path / "results", run_id, 1)
     again = run_job(OTHERS, "prompts=3")
     assert [each.run_id for each in again] == [each.run_id for each in results]
-    assert store.load()["0"] == first
+    assert store.load_first_repeat()["0"] == first
     assert tokens_of(tmp_path / "results", run_id) == tokens
 
 

@@ -46,7 +46,9 @@ def session_of(tmp_path):
 
     def made(*names, prompts=3, **wrong):
         calls, runs, requests = [], [], PROMPTS[:prompts]
-        window = SimpleNamespace(begin=lambda: None, end=lambda: None, read=dict)
+        window = SimpleNamespace(
+            begin=lambda: None, end=lambda: None, begin_window=lambda: None, end_window=dict
+        )
         for name in names:
             store = CellStore(tmp_path, name)
             store.folder.mkdir(parents=True)
@@ -57,9 +59,11 @@ def session_of(tmp_path):
         settings = SimpleNamespace(
             asked=asked, engine=engine, served=None, device="cpu", repeatable=True
         )
-        given = SimpleNamespace(requests=requests, waves=lambda: [requests], categories={})
-        given.resolve = lambda batch, done: batch
-        metering = SimpleNamespace(window=lambda *_: nullcontext(), share=list)
+        given = SimpleNamespace(
+            requests=requests, split_into_waves=lambda: [requests], categories={}
+        )
+        given.fill_in_own_answers = lambda batch, done: batch
+        metering = SimpleNamespace(metered_batch=lambda *_: nullcontext(), add_energy_shares=list)
         return Session(settings, runs, runs, given, metering, window), runs, calls
 
     return made
@@ -70,7 +74,7 @@ def test_the_cells_take_turns_and_another_one_begins_with_every_prompt(session_o
     decode_interleaved(session, runs)
     assert "".join(name[0] for name, _ in calls) == "abc" + "bca" + "cab"
     assert [prompt for _, prompt in calls] == [*"000111222"]
-    assert [[*run.store.load()] for run in runs] == [[*"012"]] * 3
+    assert [[*run.store.load_first_repeat()] for run in runs] == [[*"012"]] * 3
 
 
 def test_a_decoder_is_told_the_answers_before_a_prompt_whatever_is_there_already(session_of):
@@ -102,20 +106,20 @@ def test_seconds_below_zero_of_any_kind_fail_the_cell(session_of):
     session, runs, _ = session_of("b", b={"1": -0.1})
     decode_interleaved(session, runs)
     assert "the clock ran backwards" in str(runs[0].failure)
-    assert [*runs[0].store.load()] == ["0"]
+    assert [*runs[0].store.load_first_repeat()] == ["0"]
 
 
 def test_a_baseline_of_an_earlier_session_is_timed_again_beside_what_a_cell_lacks(session_of):
     session, runs, calls = session_of("ar", "b", prompts=2)
     plain, cell = runs
     before = [answer(each, session="before") for each in "01"]
-    plain.store.append(before)
+    plain.store.append_generations(before)
     plain.done[0] |= {each.prompt_id: each for each in before}
     cell.done[0]["0"] = answer("0", session="before")
     session.against = index_timings(before)
     decode_interleaved(session, runs)
     assert calls == [("b", "1"), ("ar", "1")]
-    assert [*plain.store.load().values()] == before
+    assert [*plain.store.load_first_repeat().values()] == before
     (again,) = plain.store.load_retimed()
     assert (again.prompt_id, again.session) == ("1", session.name)
     assert results._select_counted_prompts(session, cell) == ["0", "1"]

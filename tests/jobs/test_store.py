@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from spec_bench.jobs.store.experiment import Experiment, JobRecord, job_id
+from spec_bench.jobs.store.experiment import Experiment, JobRecord, compute_job_id
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.sweep.plan import read_state
+from spec_bench.jobs.sweep.plan import read_cell_state
 from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.system import files
@@ -28,12 +28,12 @@ IDS = [f"{number}" for number in range(3)]
 def cell(results, run_id):
     store = CellStore(results, run_id)
     store.folder.mkdir(parents=True)
-    store.describe(SETTINGS, {"revision": run_id, "host": "h"})
-    store.append(
+    store.write_settings(SETTINGS, {"revision": run_id, "host": "h"})
+    store.append_generations(
         Generation(each, (5, 6, 7, 8, 9), "length", STEPS, 0.1, 0.2, 0.05, 0.1) for each in IDS
     )
     scores = {"bleu": dict.fromkeys(IDS, 0.5)}
-    store.finish(result(run_id, {"mbsu": 1.5, "prompts": 3}), "job", scores)
+    store.write_result(result(run_id, {"mbsu": 1.5, "prompts": 3}), "job", scores)
     return store
 
 
@@ -100,7 +100,7 @@ def mended(store, caplog):
     """Opens a cell as a job does: the prompts it still has, and what was said."""
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        done = store.repair()[0]
+        done = store.repair_and_load()[0]
     return list(done), [each.getMessage() for each in caplog.records]
 
 
@@ -111,7 +111,7 @@ def aside(path):
 def test_a_good_cell_is_complete_and_nothing_is_said(store, caplog):
     before = {path: path.read_bytes() for path in store.folder.iterdir()}
     assert mended(store, caplog) == (IDS, [])
-    assert store.complete()
+    assert store.is_complete()
     assert {path: path.read_bytes() for path in store.folder.iterdir()} == before
 
 
@@ -119,7 +119,7 @@ def test_a_good_cell_is_complete_and_nothing_is_said(store, caplog):
 def test_a_bad_file_is_set_aside_and_the_generations_stay(store, caplog, change):
     path = store.folder / files.CELL
     bad = damage(path, change)
-    assert store.result() is None and not store.complete()
+    assert store.load_result() is None and not store.is_complete()
     done, said = mended(store, caplog)
     assert (done, aside(path), path.exists()) == (IDS, bad, False)
     assert len(said) == 1 and str(path) in said[0] and "\n" not in said[0]
@@ -139,7 +139,7 @@ def test_a_bad_line_goes_and_the_others_stay(store, caplog, change):
     done, said = mended(store, caplog)
     assert (done, aside(path)) == (["0", "2"], bad)
     assert "line 2" in said[0] and str(path) in said[0] and "\n" not in said[0]
-    assert not store.complete(), "its numbers were of three"
+    assert not store.is_complete(), "its numbers were of three"
     assert cell_folder.read_generation_lines(path).faults == ()
 
 
@@ -151,19 +151,19 @@ def test_a_bad_file_of_lines_costs_the_lines_that_are_no_good(store, caplog, cha
     path = store.folder / files.GENERATIONS
     damage(path, change) if change else path.unlink()
     done, said = mended(store, caplog)
-    assert set(done) < set(IDS) and not store.complete()
+    assert set(done) < set(IDS) and not store.is_complete()
     assert any("cell.json" in each for each in said)
     steps = (StepRecord(0, 0, 0, 1),)
-    store.append(Generation(each, (5,), "stop", steps, 0, 0, 0, 0) for each in IDS[:1])
-    assert "0" in store.load()
+    store.append_generations(Generation(each, (5,), "stop", steps, 0, 0, 0, 0) for each in IDS[:1])
+    assert "0" in store.load_first_repeat()
 
 
 def test_a_bad_line_of_what_was_timed_again_goes_and_the_others_stay(store, caplog):
-    store.append(store.load().values(), "later")
+    store.append_generations(store.load_first_repeat().values(), "later")
     path = store.folder / "retimed-later.jsonl"
     damage(path, second(changed(decode_s=-1.0)))
     done, said = mended(store, caplog)
-    assert (done, len(said), store.complete()) == (IDS, 1, True)
+    assert (done, len(said), store.is_complete()) == (IDS, 1, True)
     assert [each.prompt_id for each in store.load_retimed()] == ["0", "2"]
     assert str(path) in said[0] and "line 2" in said[0]
 
@@ -176,58 +176,58 @@ def test_another_runs_file_is_noticed(tmp_path, caplog):
         done, said = mended(store, caplog)
         assert (store.folder / f"{name}.bad-1").exists() and str(store.folder / name) in said[0]
         assert done == ([] if name == files.GENERATIONS else IDS)
-        assert not store.complete()
+        assert not store.is_complete()
 
 
 def test_a_line_torn_by_a_kill_is_no_fault_and_a_longer_file_is_one_that_goes_on(store, caplog):
     path = store.folder / files.GENERATIONS
     whole = path.read_bytes()
-    again = [replace(each, repeat=1) for each in store.load().values()]
-    store.append(again[:1])
+    again = [replace(each, repeat=1) for each in store.load_first_repeat().values()]
+    store.append_generations(again[:1])
     longer = path.read_bytes()
     path.write_bytes(longer + whole[:30])
     assert mended(store, caplog)[0] == IDS
-    assert path.read_bytes() == longer and store.complete() and not store.complete(2)
+    assert path.read_bytes() == longer and store.is_complete() and not store.is_complete(2)
     assert not list(store.folder.glob("generations.jsonl.bad*"))
 
 
 def test_a_prompt_that_was_decoded_again_is_what_its_last_line_says(store):
-    again = replace(store.load()[IDS[1]], decode_s=0.4)
-    store.append([again])
-    for done in (store.load(), store.repair()[0]):
+    again = replace(store.load_first_repeat()[IDS[1]], decode_s=0.4)
+    store.append_generations([again])
+    for done in (store.load_first_repeat(), store.repair_and_load()[0]):
         assert list(done) == IDS and done[IDS[1]] == again
 
 
 def test_a_plan_counts_what_each_repeat_lacks(store):
-    assert read_state(store, 3) == ("complete", 0)
-    assert read_state(store, 3, 2) == ("partial", 3)
+    assert read_cell_state(store, 3) == ("complete", 0)
+    assert read_cell_state(store, 3, 2) == ("partial", 3)
 
 
 def test_token_ids_may_change_until_there_are_answers_to_them(tmp_path):
     store = CellStore(tmp_path, "0123")
     assert store.lock()
-    store.hold_models({"target": {"model.safetensors": "aa"}})
-    store.hold_token_ids("one")
-    store.hold_token_ids("two")
-    store.append([Generation("0", (5,), "length", STEPS[:1], 0.1, 0.2, 0.05, 0.1)])
+    store.claim_for_models({"target": {"model.safetensors": "aa"}})
+    store.claim_for_token_ids("one")
+    store.claim_for_token_ids("two")
+    store.append_generations([Generation("0", (5,), "length", STEPS[:1], 0.1, 0.2, 0.05, 0.1)])
     with pytest.raises(ValueError, match="two, now three"):
-        store.hold_token_ids("three")
+        store.claim_for_token_ids("three")
     store.unlock()
 
 
 def test_a_jobs_note_under_another_jobs_name_is_set_aside(tmp_path):
     mine = Experiment(tmp_path, "name")
     cell(tmp_path, "a")
-    mine.note(JobRecord(0, ("a",)))
+    mine.write_job_record(JobRecord(0, ("a",)))
     (note,) = files.jobs_folder(tmp_path, "name").glob("*.json")
     other = note.rename(note.with_name("0123.json"))
-    mine.rebuild()
+    mine.rebuild_tables()
     assert not other.exists() and aside(other)
 
 
 def test_a_token_id_past_the_vocabulary_is_noticed_once_that_is_known(store):
-    assert list(store.repair_tokens(10)[0]) == IDS
-    assert list(store.repair_tokens(9)[0]) == []
+    assert list(store.drop_unknown_tokens_and_load(10)[0]) == IDS
+    assert list(store.drop_unknown_tokens_and_load(9)[0]) == []
 
 
 @pytest.mark.parametrize("kind", ["folder", "dangling link", "pipe"])
@@ -241,7 +241,7 @@ def test_what_is_no_file_is_set_aside_too(store, caplog, kind):
     else:
         path.symlink_to("nowhere")
     done, said = mended(store, caplog)
-    assert (done, len(said), store.complete()) == (IDS, 1, False)
+    assert (done, len(said), store.is_complete()) == (IDS, 1, False)
 
 
 def test_a_folder_of_before_is_finished_from_its_answers(run_job, tmp_path):
@@ -268,11 +268,11 @@ def test_a_jobs_note_that_is_no_good_is_set_aside_and_its_rows_stay(tmp_path, ca
     mine = Experiment(tmp_path, "name")
     for number, run_id in enumerate(["a", "b"]):
         cell(tmp_path, run_id)
-        mine.note(JobRecord(number, (run_id,)))
-    mine.rebuild()
-    note = files.jobs_folder(tmp_path, "name") / f"{job_id(['a'])}.json"
+        mine.write_job_record(JobRecord(number, (run_id,)))
+    mine.rebuild_tables()
+    note = files.jobs_folder(tmp_path, "name") / f"{compute_job_id(['a'])}.json"
     bad = damage(note, change)
-    mine.rebuild()
+    mine.rebuild_tables()
     assert [row["run_id"] for row in rows_of(tmp_path, "name")] == ["a", "b"]
     assert aside(note) == bad
     assert [str(note) in each.getMessage() for each in caplog.records] == [True]
@@ -307,7 +307,7 @@ def test_no_flipped_bit_of_a_results_folder_is_verified(run_job, tmp_path, capsy
         if status == 2:
             assert any(str(path.parent) in line for line in said)
         else:
-            mine.rebuild()
+            mine.rebuild_tables()
             named = files.run_folder(results, path.parent.name) / path.name == path
             taken += [(path, bit)] * (out.read_bytes() != whole[out] or named)
         for each, before in whole.items():
@@ -342,17 +342,17 @@ def test_records_and_table_are_of_the_same_prompts_and_verify_names_a_line_behin
     tmp_path, capsys, caplog
 ):
     store, mine = cell(tmp_path, "0123"), Experiment(tmp_path, "name")
-    mine.note(JobRecord(0, ("0123",)))
-    mine.rebuild()
+    mine.write_job_record(JobRecord(0, ("0123",)))
+    mine.rebuild_tables()
     before = mine.records.read_bytes(), mine.csv.read_bytes()
-    store.append([Generation("more", (5,), "stop", STEPS[:1], 0.1, 0.2, 0.05, 0.1)])
-    mine.rebuild()
+    store.append_generations([Generation("more", (5,), "stop", STEPS[:1], 0.1, 0.2, 0.05, 0.1)])
+    mine.rebuild_tables()
     assert (mine.records.read_bytes(), mine.csv.read_bytes()) == before
     assert any(
         str(store.folder / files.GENERATIONS) in line for line in verified(tmp_path, capsys)[1]
     )
     (store.folder / files.GENERATIONS).unlink()
-    mine.rebuild()
+    mine.rebuild_tables()
     assert (mine.records.read_bytes(), mine.csv.read_bytes()) == before
     assert str(store.folder / files.GENERATIONS) in caplog.text
 
@@ -378,31 +378,31 @@ def test_a_link_to_nothing_in_place_of_generations_is_set_aside_and_the_cell_goe
     tmp_path, caplog, name
 ):
     store = cell(tmp_path, "a")
-    (done, *_) = store.load().values()
+    (done, *_) = store.load_first_repeat().values()
     path = store.folder / name
     path.unlink(missing_ok=True)
     path.symlink_to("gone/with/the/disk")
-    store.repair()
+    store.repair_and_load()
     assert f"{path}: it is no file; it is now {name}.bad-1" in caplog.text
-    store.append([done])
-    store.append([done], "1")
-    assert [each.prompt_id for each in (*store.load().values(), *store.load_retimed())] == (
-        ["0", "0"] if name == files.GENERATIONS else ["0", "1", "2", "0"]
-    )
+    store.append_generations([done])
+    store.append_generations([done], "1")
+    assert [
+        each.prompt_id for each in (*store.load_first_repeat().values(), *store.load_retimed())
+    ] == (["0", "0"] if name == files.GENERATIONS else ["0", "1", "2", "0"])
 
 
 def test_an_edited_table_is_read_from_its_runs_stays_as_it_is_and_a_line_says_so(tmp_path, caplog):
     cell(tmp_path, "a")
     made = Experiment(tmp_path, "default")
-    made.note(JobRecord(0, ("a",)))
-    made.rebuild()
+    made.write_job_record(JobRecord(0, ("a",)))
+    made.rebuild_tables()
     whole = made.csv.read_text(encoding="utf-8")
     made.csv.touch()
-    with made.read_tables() as (_, table):
+    with made.current_tables() as (_, table):
         assert table.read_text(encoding="utf-8") == whole and not caplog.text
     edited = whole.replace("1.5", "9.5")
     made.csv.write_text(edited, encoding="utf-8")
-    with made.read_tables() as (_, table):
+    with made.current_tables() as (_, table):
         assert table.read_text(encoding="utf-8") == whole != edited
     assert made.csv.read_text(encoding="utf-8") == edited
     assert f"{made.csv}: it is not" in caplog.text and "read from its runs" in caplog.text

@@ -111,7 +111,7 @@ def eagle_heads(folder):
 
 
 def tokens_of(results, run_id):
-    done = CellStore(results, run_id).load()
+    done = CellStore(results, run_id).load_first_repeat()
     return {prompt_id: generation.tokens for prompt_id, generation in done.items()}
 
 

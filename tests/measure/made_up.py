@@ -121,7 +121,7 @@ def decode(metering, decoder, windows, done=()):
     for _ in range(windows):
         stored = {0: {each.prompt_id: each for each in known}}
         for each, name, earlier in ((decoder, str(len(known)), stored), (other, "other", {})):
-            with metering.window(each, earlier) as meter:
+            with metering.metered_batch(each, earlier) as meter:
                 answers = each.generate([name], 0, None, meter)
-            known += metering.share(answers) if each is decoder else []
+            known += metering.add_energy_shares(answers) if each is decoder else []
     return known

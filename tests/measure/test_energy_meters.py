@@ -10,7 +10,7 @@ import yaml
 
 from spec_bench.decode.decoder import Decoder
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.work.metering import EnergyMetering, share_energy
+from spec_bench.jobs.work.metering import EnergyMetering, add_equal_energy_shares
 from spec_bench.measure.energy import (
     EnergyReading,
     build_meter,
@@ -363,21 +363,21 @@ def test_without_the_program_the_column_is_empty_and_one_line_says_why(
 
 
 def test_a_meter_that_dies_in_a_run_is_said_once(run_job, play_power, tmp_path, caplog):
-    end, window = tmp_path / "end", EnergyMetering.window
+    end, window = tmp_path / "end", EnergyMetering.metered_batch
     play_power(Curve("steady"), dies_of=str(end))
 
     def dies(metering, *arguments):
         end.touch()
         assert until(lambda: not end.exists())
-        EnergyMetering.window = window
+        EnergyMetering.metered_batch = window
         return window(metering, *arguments)
 
-    EnergyMetering.window = dies
+    EnergyMetering.metered_batch = dies
     try:
         with caplog.at_level(logging.INFO, logger="spec_bench"):
             run_job("cells=[sd:2]", *QUICK, "energy.idle_s=0")
     finally:
-        EnergyMetering.window = window
+        EnergyMetering.metered_batch = window
     lines = [each.message for each in caplog.records if "without energy" in each.message]
     assert lines == ["rows without energy: nvidia-smi ended with status 3"]
 
@@ -385,7 +385,7 @@ def test_a_meter_that_dies_in_a_run_is_said_once(run_job, play_power, tmp_path, 
 def test_without_a_meter_nothing_is_handed_to_the_decoder(run_job, monkeypatch, tmp_path):
     monkeypatch.setattr(EnergyMetering, "begin", lambda *_: 1 / 0)
     (result, _) = run_job("cells=[sd:2]", "prompts=1")
-    stored = CellStore(tmp_path / "results", result.run_id).load()
+    stored = CellStore(tmp_path / "results", result.run_id).load_first_repeat()
     assert [(g.energy_j, g.energy_note) for g in stored.values()] == [(None, "")]
     assert result.metrics["energy_method"] is None
     assert "energy_j_per_token: no meter" in result.reason
@@ -393,7 +393,7 @@ def test_without_a_meter_nothing_is_handed_to_the_decoder(run_job, monkeypatch, 
 
 def test_rows_of_a_batch_share_its_energy_equally():
     rows = [Generation(name, (1,), "stop", (), 0.0, 1.0, 0.0, 0.0) for name in "ab"]
-    both = share_energy(rows, EnergyReading(6.0, "short"))
+    both = add_equal_energy_shares(rows, EnergyReading(6.0, "short"))
     assert [(g.energy_j, g.energy_note) for g in both] == [(3, "short")] * 2
-    none = share_energy(rows, EnergyReading(None, "no nvidia-smi on PATH"))
+    none = add_equal_energy_shares(rows, EnergyReading(None, "no nvidia-smi on PATH"))
     assert [(g.energy_j, g.energy_note) for g in none] == [(None, "no nvidia-smi on PATH")] * 2

@@ -248,10 +248,10 @@ def results(request, tmp_path):
     write(tmp_path, "mine", row("sd", "2", run_id="cell"))
     if request.param == "runs":
         store = CellStore(tmp_path, "cell")
-        store.describe({}, {"cpu": "an earlier one"})
-        store.describe({}, ORIGIN)
-        store.append(DONE)
-        store.finish(result("cell"), "job", SCORES)
+        store.write_settings({}, {"cpu": "an earlier one"})
+        store.write_settings({}, ORIGIN)
+        store.append_generations(DONE)
+        store.write_result(result("cell"), "job", SCORES)
     else:
         parquet.write_records(
             files.records_file(table), parquet.pack_generations("cell", DONE, ORIGIN, SCORES)
@@ -363,10 +363,10 @@ def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_session(s
         parts.append(parquet.pack_generations(name, done, ORIGIN, None, again))
         if source == "runs":
             store = CellStore(tmp_path, name)
-            store.describe({}, ORIGIN)
-            store.append(done)
+            store.write_settings({}, ORIGIN)
+            store.append_generations(done)
             if again:
-                store.append(again, "later")
+                store.append_generations(again, "later")
     if source == "records":
         parquet.write_records(files.records_file(table), parquet.concat_records(parts))
     base, added = (row("ar", run_id="base", seed=0), row("sd", "2", run_id="added", seed=0))
@@ -411,9 +411,9 @@ def test_records_that_cannot_be_read_are_one_line_and_status_2(reader, tmp_path,
 def test_scores_that_a_result_was_not_made_with_are_one_line(wrong, tmp_path, capsys):
     write(tmp_path, "mine", row("sd", "2", run_id="cell"))
     store = CellStore(tmp_path, "cell")
-    store.describe({}, ORIGIN)
-    store.append(DONE)
-    store.finish(result("cell"), "job", SCORES)
+    store.write_settings({}, ORIGIN)
+    store.append_generations(DONE)
+    store.write_result(result("cell"), "job", SCORES)
     assert main(["page", "mine", "--results", str(tmp_path)]) == 0
     path = store.folder / files.CELL
     path.write_text(path.read_text().replace(*wrong, 1))

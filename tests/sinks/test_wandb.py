@@ -55,7 +55,7 @@ def test_summary_history_and_table_read_back_equal_the_csv_and_the_records(
         assert logged == {name: like(logged[name], text) for name, text in row.items() if text}
         assert isinstance(run.summary["block_efficiency_low"], float | int)
         assert run.exit_code == 0
-        records = list(CellStore(tmp_path / "results", row["run_id"]).load().values())
+        records = list(CellStore(tmp_path / "results", row["run_id"]).load_first_repeat().values())
         assert list(run.history) == [0, 1, 2, 3, 4] == list(range(len(records)))
         for step, record in enumerate(records):
             line, accepted = run.history[step], [s.accepted for s in record.steps]
@@ -111,7 +111,7 @@ def test_a_config_names_the_commit_and_versions_and_a_line_is_of_the_time_of_its
     assert run.config["versions"] == {**state["versions"], **own}
     assert {"torch", "transformers", "wandb"} <= {*run.config["versions"]}
     times = [line["_timestamp"] for line in run.history.values()]
-    records = CellStore(tmp_path / "results", run_id).load().values()
+    records = CellStore(tmp_path / "results", run_id).load_first_repeat().values()
     assert times == pytest.approx([each.ended_at for each in records])
     assert began < times[0] < times[-1] < ended and times == sorted(times)
     rows = {row["run_id"]: row for row in rows_of(tmp_path / "results")}

@@ -26,7 +26,7 @@ from spec_bench.jobs.job.results import write_results
 from spec_bench.jobs.job.session import GIVEN_UP, CellRun, Session, batches, decode_interleaved
 from spec_bench.jobs.store.store import CellStore, ReadOnlyCellStore
 from spec_bench.jobs.work import models
-from spec_bench.jobs.work.metering import EnergyMetering, gpu_ordinals
+from spec_bench.jobs.work.metering import EnergyMetering, find_gpu_ordinals
 from spec_bench.jobs.work.prompts import JobPrompts
 from spec_bench.measure.provenance import (
     MachineMonitor,
@@ -68,14 +68,18 @@ def run_job(settings: JobSettings, says: StateCallback = lambda state: None) -> 
         with ExitStack() as stack:
             runs = _open_cells(settings, stack, says)
             pending = [
-                cell_run for cell_run in runs if not cell_run.store.complete(settings.asked.repeats)
+                cell_run
+                for cell_run in runs
+                if not cell_run.store.is_complete(settings.asked.repeats)
             ]
             if pending:
                 _run_cells(settings, runs, pending, stack)
             processes.wait_for_processes()
-            results = [cell_run.store.result() for cell_run in runs]
+            results = [cell_run.store.load_result() for cell_run in runs]
             shared_runs = [
-                cell_run for cell_run in runs if cell_run.shared and not cell_run.store.result()
+                cell_run
+                for cell_run in runs
+                if cell_run.shared and not cell_run.store.load_result()
             ]
             # Whoever held the baseline is gone and left it undone: then it is this job's.
             is_abandoned = any(cell_run.store.lock(wait=False) for cell_run in shared_runs)
@@ -108,15 +112,15 @@ def _open_cells(settings: JobSettings, stack: ExitStack, says: StateCallback) ->
             for generation in cell_run.store.load_retimed():  # what a session of this job had timed
                 cell_run.done[generation.repeat].setdefault(generation.prompt_id, generation)
         else:
-            cell_run.models = cell_run.store.hold_models(settings.read_models(cell_run.cell))
-            cell_run.done = cell_run.store.repair()
+            cell_run.models = cell_run.store.claim_for_models(settings.read_models(cell_run.cell))
+            cell_run.done = cell_run.store.repair_and_load()
     processes.wait_for_processes()  # none reads before bad files are set aside
     for cell_run in runs:
         if not is_first:
             cell_run.done = cell_run.store.load_repeats()
-        if cell_run.store.complete(settings.asked.repeats):
+        if cell_run.store.is_complete(settings.asked.repeats):
             if is_first and not cell_run.shared:
-                cell_run.store.call(settings.facts(cell_run.cell).decoder)
+                cell_run.store.rename_row(settings.facts(cell_run.cell).decoder)
             ours = is_first and not cell_run.shared
             unknown = "; it keeps no digest of its models" if ours and not cell_run.models else ""
             log.info("%s is complete: %s%s", cell_run.cell.title, cell_run.store.folder, unknown)
@@ -132,7 +136,7 @@ def _run_cells(
     is_first = processes.process_rank() == 0
     shows_progress = settings.asked.sink.progress and is_first
     energy_metering = stack.enter_context(EnergyMetering(settings))
-    job_machine = stack.enter_context(MachineMonitor(settings.device, gpu_ordinals(settings)))
+    job_machine = stack.enter_context(MachineMonitor(settings.device, find_gpu_ordinals(settings)))
     tokenizer, tokens = models.load_pair_tokenizer(settings.pair)
     prompts = JobPrompts.build(settings, tokenizer)
     backend: ModelBackend | ServerBackend
@@ -149,12 +153,12 @@ def _run_cells(
         cell_run.done = cell_run.store.load_repeats()
     for cell_run in runs if is_first else ():
         if not cell_run.shared and (cell_run in pending or cell_run is session.baseline):
-            cell_run.done = cell_run.store.repair_tokens(backend.vocabulary)
+            cell_run.done = cell_run.store.drop_unknown_tokens_and_load(backend.vocabulary)
     active = session.active()
     origin = collect_provenance()
     for cell_run in (cell_run for cell_run in pending if not cell_run.shared):
-        cell_run.store.hold_token_ids(prompts.token_ids_digest)
-        cell_run.store.describe(settings.cell_settings(cell_run.cell), origin)
+        cell_run.store.claim_for_token_ids(prompts.token_ids_digest)
+        cell_run.store.write_settings(settings.cell_settings(cell_run.cell), origin)
     began = perf_counter()
     with show_spinner("warming up", shows_progress):
         backend.prepare(session, active)
@@ -215,7 +219,7 @@ def copy_shorter_cells(settings: JobSettings, runs: Sequence[CellRun], prompts: 
     table = files.results_file(settings.results, settings.asked.name)
     plain = [row["run_id"] for row in read_results_rows(table) if row["decoder"] == BASELINE]
     examples = (
-        CellStore(settings.results, run_id).settings().get("examples", {}) for run_id in plain
+        CellStore(settings.results, run_id).load_settings().get("examples", {}) for run_id in plain
     )
     counts = {int(example_settings.get("count", 0)) for example_settings in examples}
     for count in sorted((n for n in counts if 0 < n < len(settings.examples)), reverse=True):
@@ -223,10 +227,10 @@ def copy_shorter_cells(settings: JobSettings, runs: Sequence[CellRun], prompts: 
         token_ids = prompts.digest_token_ids(prompts.select_requests(shorter.examples))
         for cell_run in runs:
             shorter_store = CellStore(settings.results, shorter.run_id(cell_run.cell))
-            fresh = not cell_run.shared and not cell_run.store.load()
-            if not fresh or not shorter_store.load():
+            fresh = not cell_run.shared and not cell_run.store.load_first_repeat()
+            if not fresh or not shorter_store.load_first_repeat():
                 continue
-            if shorter_store.is_answered_by(cell_run.models, token_ids):
+            if shorter_store.has_answers_of(cell_run.models, token_ids):
                 cell_run.store.copy_answers(shorter_store)
                 log.info("%s: %d prompts are answered already", cell_run.cell.title, count)
             else:
@@ -287,7 +291,7 @@ def look_at_plain(session: Session) -> None:
         generations += cell_run.decoder.generate(batch, settings.asked.seed)  # type: ignore[union-attr]
     records = CellRecords(
         generations,
-        texts=prompts.texts(generations),
+        texts=prompts.decode_texts(generations),
         references=prompts.references,
     )
     row = summarise(records, prompts.task.scores, tokenize=prompts.task.tokenize).row
@@ -318,7 +322,7 @@ class ModelBackend:
         spec = settings.pair.specs[0]
         target = f"{spec.path} {settings.pair.get_marks()[0]} {spec.dtype}"
         stored_choice = settings.results / files.RUNS / "threads.json", target
-        self._slowdown = models.use_threads(
+        self._slowdown = models.set_thread_count(
             settings.engine.threads,
             settings.device,
             self.models[0],
@@ -350,7 +354,9 @@ class ModelBackend:
             _leave_out_unfit(cell_run, cell_run.decoder, requests)
             fit = next(request for request in requests if request.prompt_id not in cell_run.failed)
             _apply_to_decoders(
-                session, [cell_run], partial(models.warn_of_wrong_layers, prompt=fit.prompt_ids)
+                session,
+                [cell_run],
+                partial(models.warn_of_better_eagle_layers, prompt=fit.prompt_ids),
             )
         # All make room before any warms up: what is made to run over a cache is lost when it grows.
         lengths = [(len(request.prompt_ids), request.max_new_tokens) for request in requests]

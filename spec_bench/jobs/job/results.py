@@ -16,8 +16,8 @@ from spec_bench.decode.generate import GenerateDecoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.job.session import CellRun, Session, pair_timings, summarise_error
-from spec_bench.jobs.store.experiment import job_id
-from spec_bench.jobs.work.metering import NO_SAMPLE, energy_reasons
+from spec_bench.jobs.store.experiment import compute_job_id
+from spec_bench.jobs.work.metering import NO_SAMPLE, explain_missing_energy
 from spec_bench.jobs.work.prompts import JobPrompts
 from spec_bench.measure.roofline import (
     bound_over_measured_time,
@@ -67,7 +67,7 @@ _NOT_PROPOSED = ("acceptance_rate", "nodes_per_call")
 
 def write_results(session: Session, runtime_facts: Mapping[str, Any]) -> None:
     """Writes the result of every cell that this job worked on."""
-    job = job_id(cell_run.run_id for cell_run in session.runs)
+    job = compute_job_id(cell_run.run_id for cell_run in session.runs)
     baseline = session.baseline
     assert baseline or session.settings.served
     for cell_run in (cell_run for cell_run in session.pending if not cell_run.shared):
@@ -99,7 +99,7 @@ def write_results(session: Session, runtime_facts: Mapping[str, Any]) -> None:
             cell_run.fail(error)
         if cell_run.failure is not None:
             result = CellResult(cell_run.run_id, facts, "failed", reasons=(cell_run.failure,))
-        cell_run.store.finish(result, job, **extras)
+        cell_run.store.write_result(result, job, **extras)
 
 
 def _build_result(
@@ -143,7 +143,7 @@ def _build_result(
         | _system_columns(settings, cell_run, decoder, prompts)
         | roofline_columns(decoder, records.windows, lengths, facts.device)
         | empty_served_columns(records.windows)
-        | ({"prompts_failed": prompts.count - len(records.ids)} if missing_reasons else {})
+        | ({"prompts_failed": prompts.prompt_count - len(records.ids)} if missing_reasons else {})
         | {
             "energy_method": None if meter.name == "none" else meter.name,
             "energy_period_s": meter.period_s,
@@ -173,7 +173,7 @@ def _gather_records(
         baseline=baseline[0] if baseline else None,
         again=repeats[1:],
         baseline_again=baseline[1:] if baseline else [],
-        texts=session.prompts.texts(first_repeat),
+        texts=session.prompts.decode_texts(first_repeat),
         references=session.prompts.references,
         draft_calls=_draft_calls(decoder, first_repeat),
         parameter_ratio=decoder.speed_ratio,
@@ -189,7 +189,7 @@ def explain_missing_prompts(
 ) -> list[Reason]:
     """Returns how many prompts are left out of a row, and why the first one; nothing of none."""
     prompts = session.prompts
-    missing_count = prompts.count - len(counted_ids)
+    missing_count = prompts.prompt_count - len(counted_ids)
     baseline_failures = session.baseline.failed if session.baseline else {}
     failures = {
         **baseline_failures,
@@ -205,7 +205,7 @@ def explain_missing_prompts(
         "",
     )
     return (
-        [Reason("prompts_failed", f"{missing_count} of {prompts.count}: {first_failure}")]
+        [Reason("prompts_failed", f"{missing_count} of {prompts.prompt_count}: {first_failure}")]
         if missing_count
         else []
     )
@@ -263,7 +263,7 @@ def _system_columns(
 
 def _reasons(session: Session, cell_run: CellRun, records: CellRecords) -> list[Reason]:
     settings = session.settings
-    left_out = session.prompts.left_out
+    left_out = session.prompts.unasked_turn_count
     no_speedup = "the baseline failed, none was timed in turn"
     if has_no_baseline(settings):
         no_speedup = "no server decodes plainly beside it, server.baseline_url names none"
@@ -287,7 +287,11 @@ def _reasons(session: Session, cell_run: CellRun, records: CellRecords) -> list[
     retold = settings.served is not None and settings.served.tokens == "text"
     causes += explain_served_columns(records.windows, lacks_meter, retold)
     reasons = [Reason(column, text) for column, text in causes if text]
-    return reasons if lacks_meter else [*reasons, *energy_reasons(meter.reason, records.windows)]
+    return (
+        reasons
+        if lacks_meter
+        else [*reasons, *explain_missing_energy(meter.reason, records.windows)]
+    )
 
 
 def _select_counted_prompts(session: Session, cell_run: CellRun) -> list[str]:

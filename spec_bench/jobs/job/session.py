@@ -218,7 +218,9 @@ class Session:
             size = len(self.settings.examples)  # all of those that arrive
         elif self.settings.engine.batching == "continuous":
             size *= _QUEUE
-        all_batches = [batch for wave in self.prompts.waves() for batch in batches(wave, size)]
+        all_batches = [
+            batch for wave in self.prompts.split_into_waves() for batch in batches(wave, size)
+        ]
         return ((repeat, b) for repeat in range(self.settings.asked.repeats) for b in all_batches)
 
 
@@ -338,7 +340,7 @@ def _resolve(
     requests = list[Request]()
     for request in batch:
         try:
-            requests += session.prompts.resolve([request], answers)
+            requests += session.prompts.fill_in_own_answers([request], answers)
         except Exception as error:  # as of a chat template
             cell_run.skip_prompt(request.prompt_id, error)
     return requests
@@ -360,10 +362,10 @@ def _attempt(
         return []
     try:
         seed = session.settings.asked.seed
-        with session.metering.window(decoder, cell_run.done) as meter:
+        with session.metering.metered_batch(decoder, cell_run.done) as meter:
             generations = decoder.generate(requests, seed, progress.add_counts, meter)
         cell_run.in_a_row = 0
-        return session.metering.share(generations)
+        return session.metering.add_energy_shares(generations)
     except UnansweredError as error:
         failures = error.failed
         answers = error.answered
@@ -429,7 +431,7 @@ def _store(
     """Writes a batch; returns the cell's generations, without new timings of the baseline."""
     answers = cell_run.done[repeat]
     if cell_run is not session.baseline:
-        cell_run.store.append(generations)
+        cell_run.store.append_generations(generations)
         return generations
     retimed_generations = [
         generation
@@ -453,9 +455,9 @@ def _store(
             if session.settings.repeatable:
                 raise OtherTokensError(f"{text}; remove that folder to decode it anew")
             log.warning("%s, as this device may", text)
-    cell_run.store.append(new)
+    cell_run.store.append_generations(new)
     if retimed_generations:
-        cell_run.store.append(retimed_generations, session.name)
+        cell_run.store.append_generations(retimed_generations, session.name)
     session.against.update(index_timings(generations))
     return generations if cell_run.shared else new
 

@@ -59,7 +59,7 @@ class JobRecord:
     ended: float = 0.0
 
 
-def job_id(run_ids: Iterable[str]) -> str:
+def compute_job_id(run_ids: Iterable[str]) -> str:
     """The id of a job: the set of its cells, so that a job resumed after a kill is the same job."""
     return files.digest(sorted(run_ids))
 
@@ -76,16 +76,16 @@ class Experiment:
         self._rows = (files.get_screening_path(self.csv), self.csv)
         self._tables = (*self._rows, files.archive_file(self.csv), self.records)
 
-    def check_places(self) -> None:
+    def check_tables_writable(self) -> None:
         """Checks that a job's final files can be written: better now than after decoding. Raises
         ValueError: a folder takes no file, the table there takes no more rows, or the records
         beside it are no good and those of some row are nowhere else.
         """
         for folder in (self.csv.parent, self._results / files.RUNS):
             files.check_writable(folder)
-        if self._head().get("tables") == _stamps(self._tables):
+        if self._read_index_header().get("tables") == _stamp_files(self._tables):
             return  # nobody wrote to them since they were made
-        rows = self._read_rows()
+        rows = self._read_all_rows()
         if os.path.lexists(self.records):
             try:
                 parquet.read_verified_bytes(self.records)
@@ -94,22 +94,22 @@ class Experiment:
                 if not all(files.run_folder(self._results, run_id).is_dir() for run_id in ids):
                     raise
 
-    def note(self, note: JobRecord) -> None:
+    def write_job_record(self, note: JobRecord) -> None:
         """Notes a job that has ended, for whoever makes the tables next. Its rows are newer than
         those of all jobs noted before, also where a clock was ahead when these ended.
         """
         self._notes.mkdir(parents=True, exist_ok=True)
-        path = self._notes / f"{job_id(note.cells)}.json"
+        path = self._notes / f"{compute_job_id(note.cells)}.json"
         with files.open_own(self._notes / ".order") as file:
             files.lock(file, wait=True)
-            end_time = max(files.read_clock(self._notes), self._latest() + _APART_S)
+            end_time = max(files.read_clock(self._notes), self._read_latest_end() + _APART_S)
             files.write_json(
                 path, checksums.redact_and_add_checksum(asdict(replace(note, ended=end_time)))
             )
         if not self.csv.exists():  # readers find experiments by their tables, and make them whole
             files.write_bytes(self.csv, b"")
 
-    def rebuild(self, *, wait_s: float = inf) -> bool:
+    def rebuild_tables(self, *, wait_s: float = inf) -> bool:
         """Makes CSV and records whole, once more if a job has ended meanwhile; whether it did. To
         another process that is at it longer than ``wait_s`` seconds it leaves them.
         """
@@ -122,19 +122,19 @@ class Experiment:
                     return False
                 time.sleep(0.05)
             for _ in range(2):  # so that nobody stays as long as others end
-                if self._whole():
+                if self._is_up_to_date():
                     break
-                self._make()
+                self._write_tables()
         return True
 
-    def finish(self, sinks: Sequence[Sink], *, wait_s: float = inf) -> bool:
+    def rebuild_and_publish(self, sinks: Sequence[Sink], *, wait_s: float = inf) -> bool:
         """Makes the tables whole, whether it did, and hands the rows of each pair and task to the
         sinks. Without sinks it leaves the tables to another process that is at it for longer.
         """
-        is_complete = self.rebuild(wait_s=inf if sinks else wait_s)
+        is_complete = self.rebuild_tables(wait_s=inf if sinks else wait_s)
         if not is_complete:
             log.warning("%s: another process makes it; spec-bench report completes it", self.csv)
-        rows = self._read_rows() if sinks else ()
+        rows = self._read_all_rows() if sinks else ()
         parts = group_by_key(((row["pair"], row["task"]), row) for row in rows)
         for sink in sinks:
             for rows in parts.values():
@@ -142,14 +142,14 @@ class Experiment:
         return is_complete
 
     @contextmanager
-    def read_tables(self) -> Iterator[tuple[Path, ...]]:
+    def current_tables(self) -> Iterator[tuple[Path, ...]]:
         """Yields the table of screened rows and the CSV with every cell that has ended, for a
         reader: the files themselves or, where they lack cells, copies in a folder of their own.
         Changes nothing below the results. Raises UsageError: a table whose cells are not here is
         not as its records were written with it.
         """
         has_notes = self._notes.is_dir()
-        if has_notes and self._whole():
+        if has_notes and self._is_up_to_date():
             yield self._rows
             return
         try:
@@ -161,7 +161,7 @@ class Experiment:
         if not has_notes:
             yield self._rows
             return
-        order, end_times, rows = self._order(mend=False)
+        order, end_times, rows = self._read_cell_order(mend=False)
         with TemporaryDirectory() as folder:
             for table in self._tables[:3]:
                 if table.is_file():
@@ -170,46 +170,48 @@ class Experiment:
             merge_results_csv(copy, rows.values(), order, end_times)
             yield files.get_screening_path(copy), copy
 
-    def _read_rows(self) -> list[dict[str, str]]:
+    def _read_all_rows(self) -> list[dict[str, str]]:
         return [row for path in self._rows for row in read_results_rows(path)]
 
-    def _make(self) -> None:
+    def _write_tables(self) -> None:
         """Writes the tables, and then what they were made of."""
-        notes = _stamps(self._paths())
-        order, end_times, rows = self._order(mend=True)
-        cells = self._cells(order)
-        head = self._head()
+        notes = _stamp_files(self._list_job_records())
+        order, end_times, rows = self._read_cell_order(mend=True)
+        cells = self._stamp_cells(order)
+        head = self._read_index_header()
         indexed_cells = head.get("cells", {})
         unchanged_ids = [run_id for run_id in rows if cells[run_id] == indexed_cells.get(run_id)]
         table = merge_results_csv(self.csv, rows.values(), order, end_times)
         past = files.read_csv(files.archive_file(self.csv))
         run_ids = [str(row["run_id"]) for row in (*table, *past) if row.get("stage") != "screen"]
-        ours = head.get("tables", {}).get(self.records.name) == _stamp(self.records)
+        ours = head.get("tables", {}).get(self.records.name) == _stamp_file(self.records)
         self._write_records([*dict.fromkeys(run_ids)], unchanged_ids if ours else ())
         sources = {"cells": cells, "code": __version__, "notes": notes}
-        texts = map(json.dumps, ({**sources, "tables": _stamps(self._tables)}, rows))
-        files.write_text(self._index, "".join(f"{_line_checksum(text)} {text}\n" for text in texts))
+        texts = map(json.dumps, ({**sources, "tables": _stamp_files(self._tables)}, rows))
+        files.write_text(
+            self._index, "".join(f"{_compute_line_checksum(text)} {text}\n" for text in texts)
+        )
 
     def _build_rows(self, order: Mapping[str, Stage]) -> dict[str, Row]:
         """Returns the row of every finished cell, of one that did not change from the index."""
-        head = self._head()
+        head = self._read_index_header()
         indexed_cells = head.get("cells", {})
         text = self._index.read_text(encoding="utf-8", errors="replace") if head else ""
-        indexed_rows = json.loads(_verify_line(text.partition("\n")[2]) or "{}")
-        cells = self._cells(order)
+        indexed_rows = json.loads(_strip_line_checksum(text.partition("\n")[2]) or "{}")
+        cells = self._stamp_cells(order)
         rows = {
             run_id: row
             for run_id, row in indexed_rows.items()
             if cells.get(run_id) == indexed_cells.get(run_id)
         }
         for run_id in (run_id for run_id in cells if run_id not in rows):
-            if (result := CellStore(self._results, run_id).result()) is not None:
+            if (result := CellStore(self._results, run_id).load_result()) is not None:
                 rows[run_id] = result_to_row(result.with_stage(order[run_id]))
         return rows
 
     def _write_records(self, run_ids: Sequence[str], unchanged_ids: Collection[str]) -> None:
         """Writes these cells' records; ``unchanged_ids`` and cells without a folder keep theirs."""
-        previous = self._read_previous_records() if unchanged_ids else parquet.concat_records([])
+        previous = self._load_previous_records() if unchanged_ids else parquet.concat_records([])
         unchanged_ids = {*unchanged_ids}.intersection(previous.run_ids)
         runs = (
             files.run_folder(self._results, run_id)
@@ -231,7 +233,7 @@ class Experiment:
                     *(self.records, ", ".join(here[:3])),
                 )
                 return
-            previous = previous if unchanged_ids else self._read_previous_records()
+            previous = previous if unchanged_ids else self._load_previous_records()
         old = previous.select_cells([*unchanged_ids, *missing_ids])
         if self.records.is_dir():
             log.warning("%s: a folder; it is now %s", self.records, files.move_aside(self.records))
@@ -247,7 +249,7 @@ class Experiment:
             return self.records.is_file()
         return False
 
-    def _read_previous_records(self) -> PackedRecords:
+    def _load_previous_records(self) -> PackedRecords:
         """Returns the file as it is; one that cannot be read is set aside."""
         try:
             exists = os.path.lexists(self.records)
@@ -256,37 +258,39 @@ class Experiment:
             log.warning("%s; it is now %s", error, files.move_aside(self.records))
             return parquet.concat_records([])
 
-    def _whole(self) -> bool:
+    def _is_up_to_date(self) -> bool:
         """Returns whether nothing that the tables are made of has changed since."""
-        head = self._head()
+        head = self._read_index_header()
         stages = {
             run_id: stamp.partition(" ")[0] for run_id, stamp in head.get("cells", {}).items()
         }
         return head == {
-            "cells": self._cells(stages),
+            "cells": self._stamp_cells(stages),
             "code": __version__,
-            "notes": _stamps(self._paths()),
-            "tables": _stamps(self._tables),
+            "notes": _stamp_files(self._list_job_records()),
+            "tables": _stamp_files(self._tables),
         }
 
-    def _head(self) -> dict[str, Any]:
+    def _read_index_header(self) -> dict[str, Any]:
         """Returns what the tables were made of; nothing where that is not known."""
         try:
             with self._index.open(encoding="utf-8") as stream:
-                head = dict(json.loads(_verify_line(stream.readline())))
+                head = dict(json.loads(_strip_line_checksum(stream.readline())))
         except (OSError, ValueError):
             return {}
         return head if head.get("code") == __version__ else {}
 
-    def _latest(self) -> float:
+    def _read_latest_end(self) -> float:
         """Returns when the job that was noted last ended; 0 where there is none."""
         latest = 0.0
-        for path in self._paths():
+        for path in self._list_job_records():
             with suppress(*FAULTS):  # who makes the tables sets it aside
-                latest = max(latest, read_note(path).ended)
+                latest = max(latest, read_job_record(path).ended)
         return latest
 
-    def _order(self, *, mend: bool) -> tuple[dict[str, Stage], dict[str, float], dict[str, Row]]:
+    def _read_cell_order(
+        self, *, mend: bool
+    ) -> tuple[dict[str, Stage], dict[str, float], dict[str, Row]]:
         """Returns noted cells in order with their stages, when their last jobs ended, and the rows
         of those that have finished; to ``mend`` is to set aside notes that cannot be used. Jobs of
         one number stand by their first cell's labels, whenever they ended.
@@ -294,9 +298,9 @@ class Experiment:
         notes = list[JobRecord]()
         stages = dict[str, Stage]()
         end_times = dict[str, float]()
-        for path in self._paths():
+        for path in self._list_job_records():
             try:
-                notes.append(read_note(path))
+                notes.append(read_job_record(path))
             except FileNotFoundError:
                 continue
             except FAULTS as error:
@@ -316,14 +320,15 @@ class Experiment:
         in_order = {name: stages[name] for note in notes for name in note.cells}
         return in_order | stages, end_times, rows
 
-    def _cells(self, stages: Mapping[str, str]) -> dict[str, str]:
+    def _stamp_cells(self, stages: Mapping[str, str]) -> dict[str, str]:
         """Returns by run id what changes with a cell: its stage and its files."""
         runs = os.fspath(self._results / files.RUNS)
         return {
-            run_id: f"{stage} {_stamp_cell(f'{runs}/{run_id}')}" for run_id, stage in stages.items()
+            run_id: f"{stage} {_stamp_cell_files(f'{runs}/{run_id}')}"
+            for run_id, stage in stages.items()
         }
 
-    def _paths(self) -> list[Path]:
+    def _list_job_records(self) -> list[Path]:
         return sorted(self._notes.glob("*.json"))
 
 
@@ -333,7 +338,7 @@ def _list_labels(rows: Mapping[str, Row], cells: Sequence[str]) -> list[str]:
     return [str(row.get(name, "")) for name in column_names("identity", "setting")] if row else []
 
 
-def _stamp_cell(folder: str) -> str:
+def _stamp_cell_files(folder: str) -> str:
     """Returns the stamps of a cell's files; "" where it has none."""
     try:
         with os.scandir(folder) as entries:
@@ -341,7 +346,7 @@ def _stamp_cell(folder: str) -> str:
                 entry for entry in entries if entry.name.endswith((".jsonl", files.CELL))
             ]
             stamps = {
-                entry.name: _format_stat(entry.stat(follow_symlinks=False))
+                entry.name: _format_file_stamp(entry.stat(follow_symlinks=False))
                 for entry in cell_entries
             }
     except OSError:
@@ -349,36 +354,36 @@ def _stamp_cell(folder: str) -> str:
     return " ".join(stamps[name] for name in sorted(stamps)) if files.CELL in stamps else ""
 
 
-def _stamps(paths: Iterable[Path]) -> dict[str, str]:
-    return {path.name: _stamp(path) for path in paths}
+def _stamp_files(paths: Iterable[Path]) -> dict[str, str]:
+    return {path.name: _stamp_file(path) for path in paths}
 
 
-def _stamp(path: Path) -> str:
+def _stamp_file(path: Path) -> str:
     """Returns what changes whenever a file is written, even the same again; "" of none."""
     try:
-        return _format_stat(os.lstat(path))
+        return _format_file_stamp(os.lstat(path))
     except OSError:
         return ""
 
 
-def _format_stat(state: os.stat_result) -> str:
+def _format_file_stamp(state: os.stat_result) -> str:
     return f"{state.st_size}-{state.st_mtime_ns}-{state.st_ino}"
 
 
-def _line_checksum(text: str) -> str:
+def _compute_line_checksum(text: str) -> str:
     return f"{crc32(text.encode()):08x}"
 
 
-def _verify_line(line: str) -> str:
+def _strip_line_checksum(line: str) -> str:
     """Returns a line of the index without its check; "" of a damaged one."""
     check, _, text = line.removesuffix("\n").partition(" ")
-    return text if check == _line_checksum(text) else ""
+    return text if check == _compute_line_checksum(text) else ""
 
 
-def read_note(path: Path) -> JobRecord:
+def read_job_record(path: Path) -> JobRecord:
     """Returns a job's note. Raises ValueError: it cannot be used."""
     content = json.dumps(checksums.read_verified_json(path))
     note = adapter(JobRecord).validate_json(content, strict=True)
-    if job_id(note.cells) != path.stem:
+    if compute_job_id(note.cells) != path.stem:
         raise UsageError("it is another job's")
     return note

@@ -70,21 +70,21 @@ class CellStore:
             self._lock.close()
             self._lock = None
 
-    def describe(self, settings: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
+    def write_settings(self, settings: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
         """Writes the resolved settings and the provenance; each start of the cell adds one."""
-        cell = self._cell()
+        cell = self._load_cell_json()
         starts = [*cell.get("starts", ()), provenance]
         cell_folder.write_cell_json(self.folder, {**cell, "settings": settings, "starts": starts})
 
-    def hold_models(self, models: Models) -> Models:
+    def claim_for_models(self, models: Models) -> Models:
         """Makes the cell these models', where this process holds the lock, and returns the digests
         that its row has: none where it was begun before there were any.
 
         What other models left in its folder is archived: it becomes a cell of its own, which
         ``build_archived_id`` names. What these models had left there before comes back.
         """
-        old_models = self._read_models().get("models")
-        if old_models is None and _is_begun(self.folder):
+        old_models = self._load_models_json().get("models")
+        if old_models is None and _has_answers(self.folder):
             return {}
         if old_models == models:
             return models
@@ -96,34 +96,34 @@ class CellStore:
                 )
                 for cell_models in (old_models, models)
             )
-            _move(self.folder, past)
+            _move_cell(self.folder, past)
             then = "decoded again"
-            if _is_begun(ours):
-                _move(ours, self.folder)
+            if _has_answers(ours):
+                _move_cell(ours, self.folder)
                 then = "again what these models left here before"
             log.warning(
                 "%s is another model's: %s; the old one is now %s, and the cell is %s",
                 self.folder,
-                _name_difference(old_models, models),
+                _describe_model_difference(old_models, models),
                 past.name,
                 then,
             )
         cell_folder.write_models_json(self.folder, {"models": models})
         return models
 
-    def is_held_by(self, models: Models) -> bool:
+    def has_no_other_models(self, models: Models) -> bool:
         """Returns whether no other models have answered here, as far as is known."""
         with suppress(ValueError):
             return bool(cell_folder.read_models_json(self.folder).get("models", models) == models)
         return True
 
-    def hold_token_ids(self, token_ids: str) -> None:
+    def claim_for_token_ids(self, token_ids: str) -> None:
         """Keeps the digest of what the cell is asked. Raises ValueError: it has answers to other
         token ids.
         """
-        content = self._read_models()
+        content = self._load_models_json()
         stored_ids = content.get("token_ids", token_ids)
-        if stored_ids != token_ids and _is_begun(self.folder):
+        if stored_ids != token_ids and _has_answers(self.folder):
             raise UsageError(
                 f"{str(self.folder)!r} holds answers to other token ids ({stored_ids}, now "
                 f"{token_ids}) of the same texts: the tokenizer or its library reads them "
@@ -132,41 +132,43 @@ class CellStore:
         if content:
             cell_folder.write_models_json(self.folder, {**content, "token_ids": token_ids})
 
-    def is_answered_by(self, models: Models, token_ids: str) -> bool:
+    def has_answers_of(self, models: Models, token_ids: str) -> bool:
         """Returns whether these models have answered here what such token ids ask."""
         with suppress(UsageError):
             content = cell_folder.read_models_json(self.folder)
             is_same = content.get("models") == models and content.get("token_ids") == token_ids
-            return is_same and _is_begun(self.folder)
+            return is_same and _has_answers(self.folder)
         return False
 
     def copy_answers(self, source: "CellStore") -> None:
         """Takes over what another cell measured and where, as if this one had been interrupted."""
         for repeat in source.load_repeats().values():
-            self.append(repeat.values())
+            self.append_generations(repeat.values())
         for session, generations in group_by_key(
             (generation.session, generation) for generation in source.load_retimed()
         ).items():
-            self.append(generations, session)
-        cell_folder.write_cell_json(self.folder, {"starts": source._cell().get("starts", [])})
+            self.append_generations(generations, session)
+        cell_folder.write_cell_json(
+            self.folder, {"starts": source._load_cell_json().get("starts", [])}
+        )
 
-    def _read_models(self) -> dict[str, Any]:
+    def _load_models_json(self) -> dict[str, Any]:
         """Returns what the cell keeps of its models; a damaged file is set aside."""
         try:
             return cell_folder.read_models_json(self.folder)
         except UsageError as error:
-            self._aside(files.MODELS, one_line(error.__cause__ or error, 200))
+            self._set_aside(files.MODELS, one_line(error.__cause__ or error, 200))
             return {}
 
-    def _cell(self) -> dict[str, Any]:
-        """Returns what ``describe`` and ``finish`` wrote; nothing where it cannot be used."""
+    def _load_cell_json(self) -> dict[str, Any]:
+        """Reads what ``write_settings`` and ``write_result`` wrote; {} where it cannot be used."""
         try:
             return cell_folder.read_cell_json(self.folder)
         except UsageError as error:
             log.warning("%s", error)
             return {}
 
-    def append(self, generations: Iterable[Generation], session: str = "") -> None:
+    def append_generations(self, generations: Iterable[Generation], session: str = "") -> None:
         """Adds generations, or those that ``session`` timed again; they survive a kill."""
         path = self.folder / (files.RETIMED.replace("*", session) if session else files.GENERATIONS)
         with files.name_path_in_errors(path), files.open_own(path) as stream:
@@ -180,7 +182,7 @@ class CellStore:
         """Returns what later sessions timed again; unusable lines are left out."""
         return cell_folder.read_retimed_generations(self.folder)
 
-    def load(self) -> dict[str, Generation]:
+    def load_first_repeat(self) -> dict[str, Generation]:
         """Returns the generations on disk by prompt id, of the first repeat."""
         return self.load_repeats()[0]
 
@@ -188,22 +190,22 @@ class CellStore:
         """Returns the generations on disk, whole lines of them."""
         return _group_by_repeat(cell_folder.read_generation_lines(self.folder / files.GENERATIONS))
 
-    def repair(self) -> Repeats:
+    def repair_and_load(self) -> Repeats:
         """Sets aside what cannot be used, where this process holds the lock; the generations."""
-        lines = self._repair_lines(None)
+        lines = self._repair_generation_files(None)
         try:
             cell_folder.check_result_fits_generations(
                 self.folder, cell_folder.read_cell_json(self.folder)
             )
         except UsageError as error:
-            self._aside(files.CELL, one_line(error.__cause__ or error, 200))
+            self._set_aside(files.CELL, one_line(error.__cause__ or error, 200))
         return _group_by_repeat(lines)
 
-    def repair_tokens(self, vocabulary: int) -> Repeats:
+    def drop_unknown_tokens_and_load(self, vocabulary: int) -> Repeats:
         """Returns the generations whose token ids the target knows, once their number is known."""
-        return _group_by_repeat(self._repair_lines(vocabulary))
+        return _group_by_repeat(self._repair_generation_files(vocabulary))
 
-    def _repair_lines(self, vocabulary: int | None) -> GenerationLines:
+    def _repair_generation_files(self, vocabulary: int | None) -> GenerationLines:
         """Keeps files of generations to their whole lines; a last one torn by a kill is cut off."""
         for path in (*files.find_retimed_paths(self.folder), self.folder / files.GENERATIONS):
             lines = cell_folder.read_generation_lines(path, vocabulary)
@@ -211,7 +213,7 @@ class CellStore:
                 further_lines = (
                     f" and {len(lines.faults) - 1} more lines" if len(lines.faults) > 1 else ""
                 )
-                self._aside(path.name, f"{lines.faults[0]}{further_lines}", copy=True)
+                self._set_aside(path.name, f"{lines.faults[0]}{further_lines}", copy=True)
                 cell_folder.rewrite_generations(path, lines.generations)
             elif lines.torn:
                 with files.open_own(path, "rb+") as stream:
@@ -222,11 +224,11 @@ class CellStore:
                     stream.truncate(path.stat().st_size - torn)
         return lines
 
-    def _aside(self, name: str, reason: str, copy: bool = False) -> None:
+    def _set_aside(self, name: str, reason: str, copy: bool = False) -> None:
         path = self.folder / name
         log.warning("%s: %s; it is now %s", path, reason, files.move_aside(path, copy).name)
 
-    def finish(
+    def write_result(
         self,
         result: CellResult,
         job: str,
@@ -248,40 +250,40 @@ class CellStore:
             "compared": compared,
             "own_code": self._own_code or "",
         }
-        cell_folder.write_cell_json(self.folder, {**self._cell(), **outcome, **extras})
+        cell_folder.write_cell_json(self.folder, {**self._load_cell_json(), **outcome, **extras})
 
-    def settings(self) -> Mapping[str, Any]:
+    def load_settings(self) -> Mapping[str, Any]:
         """Returns the cell's resolved settings; nothing where its file cannot be used."""
-        settings: Mapping[str, Any] = self._cell().get("settings", {})
+        settings: Mapping[str, Any] = self._load_cell_json().get("settings", {})
         return settings
 
-    def result(self) -> CellResult | None:
+    def load_result(self) -> CellResult | None:
         """The cell's result, complete or failed; None if it was not finished or is damaged."""
-        content = self._cell().get("result")
+        content = self._load_cell_json().get("result")
         try:
             return content and result_from_json(content)
         except FAULTS as error:
             log.warning("%s: %s", self.folder / files.CELL, one_line(error, 200))
             return None
 
-    def call(self, decoder: str) -> None:
+    def rename_row(self, decoder: str) -> None:
         """Gives a finished cell's row the name that its decoder has now, if it is another one."""
-        result = self.result()
+        result = self.load_result()
         if result is not None and result.facts.decoder != decoder:
             new_result = replace(result, facts=replace(result.facts, decoder=decoder))
             cell_folder.write_cell_json(
-                self.folder, {**self._cell(), "result": result_to_json(new_result)}
+                self.folder, {**self._load_cell_json(), "result": result_to_json(new_result)}
             )
 
-    def complete(self, repeats: int = 1) -> bool:
+    def is_complete(self, repeats: int = 1) -> bool:
         """Returns whether the cell needs no more work; a failed cell is tried again, and one whose
         user's metrics have changed is scored again. ``repeats``, how often every prompt is decoded,
         are no part of its settings: more of them extend it.
         """
-        result = self.result()
+        result = self.load_result()
         if result is None or result.status != "complete":
             return False
-        if self._own_code not in (None, self._cell().get("own_code", "")):
+        if self._own_code not in (None, self._load_cell_json().get("own_code", "")):
             return False
         return int(result.metrics.get("repeats") or 1) >= repeats
 
@@ -296,16 +298,16 @@ class ReadOnlyCellStore(CellStore):
         """Process 0 holds it for all."""
         return True
 
-    unlock = describe = append = finish = hold_token_ids = _do_nothing
+    unlock = write_settings = append_generations = write_result = claim_for_token_ids = _do_nothing
 
 
-def _is_begun(folder: Path) -> bool:
+def _has_answers(folder: Path) -> bool:
     """Returns whether a cell has answers."""
     path = folder / files.GENERATIONS
     return path.is_file() and path.stat().st_size > 0
 
 
-def _name_difference(old_models: Models, new_models: Models) -> str:
+def _describe_model_difference(old_models: Models, new_models: Models) -> str:
     """Names the first file of a cell's models that is not as it was."""
     for part in (*old_models, *new_models):
         old = old_models.get(part, {})
@@ -317,12 +319,12 @@ def _name_difference(old_models: Models, new_models: Models) -> str:
     return "another order"
 
 
-def _move(source: Path, target: Path) -> None:
+def _move_cell(source: Path, target: Path) -> None:
     """Gives what is in a cell's folder to a cell of another id. After a kill in between both are
     there, and doing it again ends it.
     """
     answers_path = source / files.GENERATIONS
-    if _is_begun(source):
+    if _has_answers(source):
         cell_folder.write_models_json(target, cell_folder.read_models_json(source))
         for path in (*files.find_retimed_paths(source), answers_path):
             cell_folder.rewrite_generations(

@@ -36,16 +36,20 @@ def main(options: Namespace) -> int:
     if not tables and not cells:
         raise UsageError(f"no such folder, or no NAME/results.csv in it: {str(results)!r}")
     cell_faults: dict[str, list[str]] = {}
-    table_faults = [line for table in tables for line in _verify_table(results, table, cell_faults)]
-    faults = [line for cell in cells for line in _verify_cell(cell, cell_faults)] + table_faults
+    table_faults = [
+        line for table in tables for line in _describe_table_faults(results, table, cell_faults)
+    ]
+    faults = [
+        line for cell in cells for line in _describe_cell_faults(cell, cell_faults)
+    ] + table_faults
     for path in sorted((results / files.RUNS / "jobs").glob("*/*.json")):
-        faults += _format_fault(path, experiment.read_note, path)
+        faults += _describe_refusal(path, experiment.read_job_record, path)
     lines = faults or [f"{len(cells)} cells, {len(tables)} tables: as they were written"]
     print(to_printable("\n".join(lines)), file=sys.stderr if faults else sys.stdout)
     return 2 if faults else 0
 
 
-def _format_fault(path: Path, check: Callable[..., Any], *arguments: Any) -> list[str]:
+def _describe_refusal(path: Path, check: Callable[..., Any], *arguments: Any) -> list[str]:
     """Returns the line on what a check refuses; none where it does not."""
     try:
         check(*arguments)
@@ -54,18 +58,22 @@ def _format_fault(path: Path, check: Callable[..., Any], *arguments: Any) -> lis
     return []
 
 
-def _verify_cell(folder: Path, cell_faults: Mapping[str, list[str]]) -> Iterator[str]:
+def _describe_cell_faults(folder: Path, cell_faults: Mapping[str, list[str]]) -> Iterator[str]:
     """Yields the lines on a cell, of ``cell.json`` those that its row's check has left, if any."""
     for path in (*files.find_retimed_paths(folder), folder / files.GENERATIONS):
         lines = cell_folder.read_generation_lines(path)
         torn = ("its last line is cut",) * bool(lines.torn)
         yield from (f"{path}: {fault}" for fault in (*lines.faults, *torn))
-    yield from _format_fault(folder / files.MODELS, cell_folder.read_models_json, folder)
+    yield from _describe_refusal(folder / files.MODELS, cell_folder.read_models_json, folder)
     faults = cell_faults.get(str(folder))
-    yield from _format_fault(folder / files.CELL, _cell, folder) if faults is None else faults
+    yield from (
+        _describe_refusal(folder / files.CELL, _check_cell_folder, folder)
+        if faults is None
+        else faults
+    )
 
 
-def _cell(folder: Path, content: Mapping[str, Any] | None = None) -> None:
+def _check_cell_folder(folder: Path, content: Mapping[str, Any] | None = None) -> None:
     """Raises ValueError: a cell is not as written, or its run id is not of its settings."""
     cell = cell_folder.read_cell_json(folder) if content is None else content
     cell_folder.check_result_fits_generations(folder, cell, needs_whole=True)
@@ -82,7 +90,9 @@ def _cell(folder: Path, content: Mapping[str, Any] | None = None) -> None:
                 raise UsageError(f"it was compared with timings of {session}, which {plain} lacks")
 
 
-def _verify_table(results: Path, table: Path, cell_faults: dict[str, list[str]]) -> Iterator[str]:
+def _describe_table_faults(
+    results: Path, table: Path, cell_faults: dict[str, list[str]]
+) -> Iterator[str]:
     path = files.records_file(table)
     records = parquet.concat_records([])
     top = files.results_folder(table)
@@ -99,10 +109,10 @@ def _verify_table(results: Path, table: Path, cell_faults: dict[str, list[str]])
         yield str(error)
         return
     for row in rows:
-        yield from _format_fault(table, _row, top, row, records, cell_faults)
+        yield from _describe_refusal(table, _check_row, top, row, records, cell_faults)
 
 
-def _row(
+def _check_row(
     results: Path,
     row: Mapping[str, str],
     records: parquet.PackedRecords,
@@ -118,7 +128,9 @@ def _row(
         cell = cell_folder.read_cell_json(folder)
     except UsageError:
         return  # the cell's own line says so
-    cell_faults[str(folder)] = _format_fault(folder / files.CELL, _cell, folder, cell)
+    cell_faults[str(folder)] = _describe_refusal(
+        folder / files.CELL, _check_cell_folder, folder, cell
+    )
     if (content := cell.get("result")) is not None:
         expected_values = {
             **content,
@@ -127,13 +139,13 @@ def _row(
             "stage": row.get("stage"),
         }
     elif row["status"] != "failed":
-        expected_values = _format_count(row, records.get_generations(run_id))
+        expected_values = _recount_row(row, records.get_generations(run_id))
     for name, text in row.items():
-        if name in expected_values and not _is_same(text, value := expected_values[name]):
+        if name in expected_values and not _is_same_value(text, value := expected_values[name]):
             raise UsageError(f"run {run_id}: {name} is {text!r}, measured {value!r}")
 
 
-def _format_count(row: Mapping[str, str], generations: Sequence[Generation]) -> dict[str, Any]:
+def _recount_row(row: Mapping[str, str], generations: Sequence[Generation]) -> dict[str, Any]:
     """Returns a row's numbers as its records have them, the ends of intervals left out."""
     by_repeat: dict[int, dict[str, Any]] = {}
     for generation in generations:
@@ -149,7 +161,7 @@ def _format_count(row: Mapping[str, str], generations: Sequence[Generation]) -> 
     return {n: v for n, v in numbers.items() if row.get(n) and v is not None}
 
 
-def _is_same(text: str, value: Any) -> bool:
+def _is_same_value(text: str, value: Any) -> bool:
     if isinstance(value, float) and text:
         return abs(float(text) - value) <= _CLOSE * abs(value)
     return text == ("" if value is None else str(value))

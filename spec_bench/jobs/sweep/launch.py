@@ -44,17 +44,17 @@ _POLL_S = 0.5
 _LOCAL = "LocalLauncher"  # submitit's, which starts all jobs at once
 
 
-def visible_devices(environment: Mapping[str, str] = os.environ) -> list[str]:
+def list_visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
     """The GPUs this process may use: those the environment names, else all of the machine."""
     names = environment.get(OFFERED, environment.get(VISIBLE) or None)
     if names is None:
-        return [row[0] for row in _ask("uuid")]  # driver and CUDA may count in other orders
+        return [row[0] for row in _query_gpus("uuid")]  # driver and CUDA may count in other orders
     return [name.strip() for name in names.split(",") if name.strip()]
 
 
-def gpu_memory_gib() -> float | None:
+def find_smallest_gpu_gib() -> float | None:
     """Returns the smallest memory of this machine's GPUs, in GiB; None if there is none."""
-    return min((float(row[0]) / 1024 for row in _ask("memory.total")), default=None)
+    return min((float(row[0]) / 1024 for row in _query_gpus("memory.total")), default=None)
 
 
 class GpuReservation:
@@ -65,7 +65,7 @@ class GpuReservation:
         self._folder = folder or Path(tempfile.gettempdir()) / f"spec_bench-{os.getuid()}"
         self._locks: list[TextIO] = []
 
-    def take(self, devices: Sequence[str], count: int, wait: bool) -> tuple[str, ...]:
+    def claim(self, devices: Sequence[str], count: int, wait: bool) -> tuple[str, ...]:
         """Claims the first free devices, of those that CUDA_VISIBLE_DEVICES names so; a second call
         with the same count changes nothing. Raises ValueError: there are not that many, or, unless
         it is to ``wait``, not that many are free; or others could have made the lock files.
@@ -88,8 +88,8 @@ class GpuReservation:
             or folder_stat.st_mode & 0o022
         ):
             raise UsageError(f"GPUs are claimed in {self._folder}, a folder that others may change")
-        names = identities(devices)
-        while not self._try(devices, count, names):
+        names = identify_gpus(devices)
+        while not self._try_to_claim(devices, count, names):
             if not wait:
                 raise UsageError(
                     f"no {count} of {len(devices)} GPUs are free: other jobs hold them, or "
@@ -105,13 +105,13 @@ class GpuReservation:
         self._locks = []
         self.devices = ()
 
-    def _try(self, devices: Sequence[str], count: int, names: Mapping[str, str]) -> bool:
+    def _try_to_claim(self, devices: Sequence[str], count: int, names: Mapping[str, str]) -> bool:
         """One look; the choice as a whole is locked, so that no two workers hold half each."""
-        with _lock(self._folder / "choice.lock", wait=True) or nullcontext():
+        with _open_locked(self._folder / "choice.lock", wait=True) or nullcontext():
             lock_by_device: dict[str, TextIO] = {}
             for device in devices:
                 path = self._folder / f"gpu-{names[device]}.lock"
-                if len(lock_by_device) < count and (lock := _lock(path)):
+                if len(lock_by_device) < count and (lock := _open_locked(path)):
                     lock_by_device[device] = lock
             if len(lock_by_device) < count:
                 for lock in lock_by_device.values():
@@ -122,9 +122,9 @@ class GpuReservation:
             return True
 
 
-def identities(devices: Sequence[str]) -> dict[str, str]:
+def identify_gpus(devices: Sequence[str]) -> dict[str, str]:
     """Returns what tells each device from all others, whatever it is called: its UUID if known."""
-    uuids = {row[0]: row[-1] for row in _ask("index", "uuid")}
+    uuids = {row[0]: row[-1] for row in _query_gpus("index", "uuid")}
     identity_by_name = {}
     for name in devices:
         matches = [uuid for uuid in uuids.values() if name and uuid.startswith(name)]
@@ -132,7 +132,7 @@ def identities(devices: Sequence[str]) -> dict[str, str]:
     return identity_by_name
 
 
-def _lock(path: Path, wait: bool = False) -> TextIO | None:
+def _open_locked(path: Path, wait: bool = False) -> TextIO | None:
     """The locked file, its content left as it is, no link; None if another process has it."""
     try:
         stream: TextIO = files.open_own(path)
@@ -144,7 +144,7 @@ def _lock(path: Path, wait: bool = False) -> TextIO | None:
     return None
 
 
-def _ask(*fields: str) -> list[list[str]]:
+def _query_gpus(*fields: str) -> list[list[str]]:
     """Returns each GPU's values from the driver's program; none if there is no driver."""
     try:
         return query_gpus(fields)
@@ -156,19 +156,19 @@ def _ask(*fields: str) -> list[list[str]]:
 WEIGHTS_SHARE = 0.85
 
 
-def gpus_needed(parameters: int, bytes_each: int, gpu_memory_gib: float) -> int:
+def count_gpus_for_weights(parameters: int, bytes_each: int, gpu_memory_gib: float) -> int:
     """Returns how many GPUs hold the weights of a pair of so many parameters in all."""
     return max(1, ceil(parameters * bytes_each / (WEIGHTS_SHARE * gpu_memory_gib * 2**30)))
 
 
-def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
+def count_gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
     """How many GPUs a job needs: none on a CPU, one unless the target is spread over several."""
     engine = resolve_device(engine, pair.target)
     if not engine.uses_cuda:
         return 0
     if pair.target_device_map is None:
         return 1
-    memory_gib = engine.gpu_memory_gib or gpu_memory_gib()
+    memory_gib = engine.gpu_memory_gib or find_smallest_gpu_gib()
     if memory_gib is None:
         raise UsageError(
             "engine.gpu_memory_gib must say how large a GPU is, such as engine.gpu_memory_gib=80: "
@@ -178,13 +178,13 @@ def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
     if parameters[0] is None:
         raise UsageError(f"pair.target_parameters must say how large {pair.target!r} is")
     parameter_count = sum(count for count in parameters if count is not None)
-    return gpus_needed(parameter_count, BYTES[resolve_dtype(pair, engine)], memory_gib)
+    return count_gpus_for_weights(parameter_count, BYTES[resolve_dtype(pair, engine)], memory_gib)
 
 
-def _max_gpus(root: DictConfig, configs: SweepConfigs) -> int:
+def _count_gpus_of_largest_job(root: DictConfig, configs: SweepConfigs) -> int:
     """Returns the need of the largest job of a sweep."""
     requests = (parse_request(config) for _, config in configs.compose_jobs(root))
-    return max((gpus_of_job(request.pair, request.engine) for request in requests), default=0)
+    return max((count_gpus_of_job(request.pair, request.engine) for request in requests), default=0)
 
 
 def describe_launch(config: DictConfig, jobs: int) -> str:
@@ -208,17 +208,17 @@ def describe_launch(config: DictConfig, jobs: int) -> str:
     return f"would run {jobs} job{'s' * (jobs != 1)} {manner}{', '.join(texts)}"
 
 
-def register_resolvers(configs: SweepConfigs) -> None:
+def register_launcher_resolvers(configs: SweepConfigs) -> None:
     """Tells OmegaConf of a sweep's jobs."""
 
     def gpus_of(none: int | None, *, _root_: DictConfig) -> int | None:
         """Returns the most that any job of the sweep needs: a job array has one size."""
-        return _max_gpus(_root_, configs) or none
+        return _count_gpus_of_largest_job(_root_, configs) or none
 
     def workers_here(*, _root_: DictConfig) -> int:
         """One per GPU, or group of GPUs that a job needs; else one per ``engine.threads`` cores."""
-        if gpu_count := _max_gpus(_root_, configs):
-            return max(1, len(visible_devices()) // gpu_count)
+        if gpu_count := _count_gpus_of_largest_job(_root_, configs):
+            return max(1, len(list_visible_gpus()) // gpu_count)
         return max(1, (os.cpu_count() or 1) // (_root_.engine.threads or 1))
 
     OmegaConf.register_new_resolver("gpus_of", gpus_of, replace=True)
@@ -228,7 +228,7 @@ def register_resolvers(configs: SweepConfigs) -> None:
 _claim = GpuReservation()
 
 
-def publish_devices() -> None:
+def export_gpu_environment() -> None:
     """Keeps the GPUs that the user allows in sight of workers, counted as by the driver."""
     os.environ.setdefault("RAY_worker_niceness", "0")  # else all else that runs is served first
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
@@ -236,7 +236,7 @@ def publish_devices() -> None:
         os.environ.setdefault(OFFERED, os.environ[VISIBLE])
 
 
-def sweep_index() -> int | None:
+def get_sweep_job_number() -> int | None:
     """Returns the job's number in the sweep that Hydra runs it in; None if it is the only one."""
     if not HydraConfig.initialized() or OmegaConf.is_missing(HydraConfig.get().job, "num"):
         return None
@@ -250,8 +250,8 @@ def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
     kind, _, index = resolve_device(engine, pair.target).device.partition(":")
     if kind == "cuda" and index:
         # The one asked for; what is visible must stay, or its number would change.
-        names = visible_devices()[int(index) :][:1]
-        _claim.take(names, 1, wait=False)
+        names = list_visible_gpus()[int(index) :][:1]
+        _claim.claim(names, 1, wait=False)
     elif kind == "cuda":
-        devices = _claim.take(visible_devices(), gpus_of_job(pair, engine), wait=False)
+        devices = _claim.claim(list_visible_gpus(), count_gpus_of_job(pair, engine), wait=False)
         os.environ[VISIBLE] = ",".join(devices)

@@ -29,8 +29,8 @@ from spec_bench.jobs.config.pair import (
 from spec_bench.jobs.config.served_cells import SERVER
 from spec_bench.jobs.config.settings import JobSettings, build_settings, confirmation_job
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.sweep.launch import gpu_memory_gib, gpus_of_job
-from spec_bench.jobs.work.prompts import estimate_slots, prompt_ids
+from spec_bench.jobs.sweep.launch import count_gpus_of_job, find_smallest_gpu_gib
+from spec_bench.jobs.work.prompts import estimate_cache_slots, list_asked_prompt_ids
 from spec_bench.metrics.plain import compare_plain_with_printed
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import CellFacts, explain_timing_doubt
@@ -55,7 +55,7 @@ _WIDTH = 170
 _UNKNOWN = "unknown"
 
 
-class Rate(NamedTuple):
+class ExpectedRate(NamedTuple):
     """A cell's expected rate and where it comes from."""
 
     tokens_per_s: float  # delivered tokens per second of decoding
@@ -92,8 +92,8 @@ class PlannedCell:
     facts: CellFacts
     state: State  # what is on disk; unknown without the data, whose texts are part of a run id
     prompts: int  # how many there are, each repeat counted
-    left: int  # how many are not decoded yet
-    rate: Rate | None  # None if unknown
+    prompts_left: int  # how many are not decoded yet
+    rate: ExpectedRate | None  # None if unknown
     device_hours: float | None  # decoding what is left, at most, times the GPUs; None: no rate
     memory: MemoryEstimate  # of the job
     words: tuple[str, ...] = ()  # the job's settings on the command line, those swept included
@@ -114,7 +114,7 @@ class Planner:
         engine = resolve_device(request.engine, request.pair.target)
         shared_request = replace(request, seed=0, engine=replace(engine, device="cpu"))
         if (key := repr(shared_request)) not in self._known:
-            self._known[key] = self._settings(shared_request).pin_revisions(fetch=False)
+            self._known[key] = self._build_settings(shared_request).pin_revisions(fetch=False)
         shared_settings = self._known[key]
         settings = replace(
             shared_settings,
@@ -123,12 +123,12 @@ class Planner:
         )
         cells = plan_job(settings)
         if {cell.state for cell in cells} - {"complete", "failed"}:
-            return [*cells, *_confirmation(settings, cells)]
-        results = [CellStore(settings.results, cell.run_id).result() for cell in cells]
+            return [*cells, *_plan_confirmation(settings, cells)]
+        results = [CellStore(settings.results, cell.run_id).load_result() for cell in cells]
         second = confirmation_job(settings, [result for result in results if result is not None])
         return [*cells, *(plan_job(second) if second else [])]
 
-    def _settings(self, request: RunSettings) -> JobSettings:
+    def _build_settings(self, request: RunSettings) -> JobSettings:
         """Returns the job's settings; if the hub's data cannot be read here, without them."""
         source = repr(request.task.get("source"))
         try:
@@ -146,13 +146,15 @@ def plan_job(settings: JobSettings) -> list[PlannedCell]:
     engine = settings.engine
     repeats = settings.asked.repeats
     pair = settings.asked.pair
-    prompts = sum(len(prompt_ids(settings.task, example)) for example in settings.examples)
+    prompts = sum(
+        len(list_asked_prompt_ids(settings.task, example)) for example in settings.examples
+    )
     memory = MemoryEstimate(0, 0, 0, None)  # nothing is loaded where a server decodes
     if not settings.served:
-        longest = _longest_sequence(settings)
-        memory = job_memory(pair, engine, longest, engine.batch_size)
+        longest = _find_longest_sequence(settings)
+        memory = estimate_job_memory(pair, engine, longest, engine.batch_size)
         if engine.uses_cuda and engine.compile.startswith("static"):
-            memory = replace(memory, graph_bytes=_graph_bytes(settings, pair, longest))
+            memory = replace(memory, graph_bytes=_estimate_graph_bytes(settings, pair, longest))
     cells = []
     pair_rows = (
         row for row in _read_measured_rows(settings.results) if row["pair"] == settings.pair.name
@@ -163,13 +165,13 @@ def plan_job(settings: JobSettings) -> list[PlannedCell]:
         count = remaining_count = prompts * repeats
         state: State = "unknown"
         if not settings.unread:
-            state, remaining_count = read_state(store, prompts, repeats)
-            if state != "missing" and not store.is_held_by(settings.read_models(cell)):
+            state, remaining_count = read_cell_state(store, prompts, repeats)
+            if state != "missing" and not store.has_no_other_models(settings.read_models(cell)):
                 state = "missing"
                 remaining_count = count
         facts = settings.facts(cell)
         device = settings.device.partition(":")[0]
-        rate = find_rate(facts, device, _read_measured_rows(settings.results))
+        rate = estimate_rate(facts, device, _read_measured_rows(settings.results))
         rate = rate or (_find_published_rate(facts) if device == "cuda" else None)
         hours = _estimate_hours(remaining_count, settings.max_new_tokens, rate, memory)
         name = store.folder.name
@@ -192,7 +194,7 @@ def plan_job(settings: JobSettings) -> list[PlannedCell]:
 def _estimate_hours(
     answer_count: int,
     tokens: int,
-    rate: Rate | None,
+    rate: ExpectedRate | None,
     memory: MemoryEstimate,
 ) -> float | None:
     """Device hours of so many answers of so many tokens; None if unknown."""
@@ -203,7 +205,7 @@ def _estimate_hours(
     return answer_count * tokens / rate.tokens_per_s / 3600 * max(1, memory.gpus)
 
 
-def _confirmation(
+def _plan_confirmation(
     settings: JobSettings, screened_cells: Sequence[PlannedCell]
 ) -> list[PlannedCell]:
     """Returns the most that a search's second job takes, while its cells are still unknown."""
@@ -220,7 +222,7 @@ def _confirmation(
                 cell,
                 state="unknown" if cell.state == "unknown" else "missing",
                 prompts=count,
-                left=count,
+                prompts_left=count,
                 device_hours=_estimate_hours(count, tokens, cell.rate, cell.memory),
             )
             for cell in cells
@@ -234,14 +236,14 @@ def _confirmation(
     return confirmed_cells
 
 
-def read_state(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, int]:
+def read_cell_state(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, int]:
     """Returns what a cell's folder holds, and the prompts it lacks in all repeats; reads only. Of
     one that is ``decoded`` all answers are there, and its row is still to be made.
     """
     path = store.folder / files.GENERATIONS
     answer_count = path.read_bytes().count(b"\n") if path.exists() else 0
-    result = store.result()
-    if store.complete(repeats):
+    result = store.load_result()
+    if store.is_complete(repeats):
         return "complete", 0
     missing_count = max(0, prompts * repeats - answer_count)
     if result is not None and result.status == "failed":
@@ -251,7 +253,7 @@ def read_state(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State,
     return ("partial" if answer_count or result is not None else "missing"), missing_count
 
 
-def job_memory(
+def estimate_job_memory(
     pair: PairSettings,
     engine: EngineSettings,
     slots: int | None,
@@ -260,23 +262,23 @@ def job_memory(
     """Memory of ``rows`` that take ``slots`` each (None: as many as the models have)."""
     sizes = pair_sizes(pair)
     bytes_each = BYTES[resolve_dtype(pair, engine)]
-    gib = (engine.gpu_memory_gib or gpu_memory_gib()) if engine.uses_cuda else None
+    gib = (engine.gpu_memory_gib or find_smallest_gpu_gib()) if engine.uses_cuda else None
     try:
-        gpus = gpus_of_job(pair, engine)
+        gpus = count_gpus_of_job(pair, engine)
     except UsageError:  # says what must be stated to know it; a plan leaves that open
         gpus = None
     # At most what the models take: longer prompts are refused before decoding.
     limits = [limit for limit in (slots, *(size.positions for size in sizes)) if limit is not None]
     caches = [size.cached_numbers if limits else None for size in sizes]
     return MemoryEstimate(
-        _sum([size.parameters for size in sizes], bytes_each),
-        _sum(caches, rows * min(limits, default=0) * bytes_each),
+        _sum_bytes([size.parameters for size in sizes], bytes_each),
+        _sum_bytes(caches, rows * min(limits, default=0) * bytes_each),
         gpus,
         int(gib * _GIB * gpus) if gib and gpus else None,
     )
 
 
-def _graph_bytes(settings: JobSettings, pair: PairSettings, slots: int | None) -> int:
+def _estimate_graph_bytes(settings: JobSettings, pair: PairSettings, slots: int | None) -> int:
     """Bytes that the graphs of all cells keep: those of a job are recorded before it decodes."""
     from spec_bench.tree.base import GrownTree
 
@@ -285,10 +287,12 @@ def _graph_bytes(settings: JobSettings, pair: PairSettings, slots: int | None) -
     tokens = slots or size.positions or 1
     shape = size.vocab or 0, settings.engine.batch_size, tokens
     grown_trees = [tree for tree in trees if isinstance(tree, GrownTree)]
-    return sum(graph_bytes_per_decoder(tree, settings.sampling, *shape) for tree in grown_trees)
+    return sum(
+        estimate_decoder_graph_bytes(tree, settings.sampling, *shape) for tree in grown_trees
+    )
 
 
-def graph_bytes_per_decoder(
+def estimate_decoder_graph_bytes(
     tree: Any,
     sampling: SamplingSettings,
     vocab: int,
@@ -312,12 +316,12 @@ def graph_bytes_per_decoder(
     )
 
 
-def _sum(counts: Sequence[int | None], bytes_each: int) -> int | None:
+def _sum_bytes(counts: Sequence[int | None], bytes_each: int) -> int | None:
     known_counts = [count for count in counts if count is not None]
     return sum(known_counts) * bytes_each if len(known_counts) == len(counts) else None
 
 
-def _longest_sequence(settings: JobSettings) -> int | None:
+def _find_longest_sequence(settings: JobSettings) -> int | None:
     """Slots that the longest prompt, its answer and the largest tree take, at most, if known."""
     task = settings.task
     if settings.unread:
@@ -327,15 +331,16 @@ def _longest_sequence(settings: JobSettings) -> int | None:
     else:
         prompt = max(sum(map(len, example.turns)) for example in settings.examples)
     return max(
-        estimate_slots(cell.config, prompt, settings.max_new_tokens) for cell in settings.cells
+        estimate_cache_slots(cell.config, prompt, settings.max_new_tokens)
+        for cell in settings.cells
     )
 
 
-def find_rate(
+def estimate_rate(
     facts: CellFacts,
     device: str,
     measured_rows: Sequence[Mapping[str, Any]],
-) -> Rate | None:
+) -> ExpectedRate | None:
     """The best guess of a cell's rate on ``cpu``, ``cuda`` or ``server``; None if nothing is known.
 
     First rows of the same decoder and tree, then of any decoder's baseline, which stands in for an
@@ -355,11 +360,13 @@ def find_rate(
     baseline = [row for row in candidates if row["decoder"] == BASELINE]
     for rows, source in ((same_rows, "measured"), (baseline, "measured, as ar")):
         if rows:
-            return _median(rows, "token_rate", facts.task, source)
+            return _compute_median_rate(rows, "token_rate", facts.task, source)
     return None
 
 
-def _median(rows: Sequence[Mapping[str, Any]], key: str, task: str, source: str) -> Rate:
+def _compute_median_rate(
+    rows: Sequence[Mapping[str, Any]], key: str, task: str, source: str
+) -> ExpectedRate:
     task_rows = [row for row in rows if row["task"] == task]
     if not task_rows:
         source += f" on {', '.join(sorted({row['task'] for row in rows}))}"
@@ -369,10 +376,10 @@ def _median(rows: Sequence[Mapping[str, Any]], key: str, task: str, source: str)
     )
     kind = min(kinds)  # "", that of sound rows, is the first
     source += f", of {kind} rows" * bool(kind)
-    return Rate(median(float(row[key]) for row in kinds[kind]), source)
+    return ExpectedRate(median(float(row[key]) for row in kinds[kind]), source)
 
 
-def _find_published_rate(facts: CellFacts) -> Rate | None:
+def _find_published_rate(facts: CellFacts) -> ExpectedRate | None:
     """The rate that a paper prints for a cell of this pair: of its task, else the median."""
     pairs = find_spellings(facts.pair)
     for paper, numbers in read_all_published().items() if pairs else ():
@@ -384,7 +391,7 @@ def _find_published_rate(facts: CellFacts) -> Rate | None:
             if (row["decoder"], row["spec"]) == (facts.decoder, facts.spec)
         ]
         if rows:
-            return _median(rows, "value", facts.task, f"printed by {paper}")
+            return _compute_median_rate(rows, "value", facts.task, f"printed by {paper}")
     return None
 
 
@@ -405,8 +412,8 @@ def print_plan(cells: Sequence[PlannedCell]) -> None:
     cells are counted, a line for those of a job and state.
     """
     console = Console(markup=False, highlight=False)
-    distinct_cells = _once(cells)
-    rows = [[*map(to_printable, _row(cell))] for cell in distinct_cells]
+    distinct_cells = _merge_repeated_cells(cells)
+    rows = [[*map(to_printable, _format_row(cell))] for cell in distinct_cells]
     columns = dict(zip(_TITLES, zip(*rows, strict=True), strict=True))
     common_texts = {
         title: texts[0]
@@ -433,11 +440,11 @@ def print_plan(cells: Sequence[PlannedCell]) -> None:
         count = f"{len(decoders)} cells" if decoders[1:] else alone
         table.add_row(*line_texts, count, style="red" * ("NO" in line_texts))
     console.print(table)
-    for line in totals(distinct_cells):
+    for line in format_totals(distinct_cells):
         console.print(line)
 
 
-def _once(cells: Sequence[PlannedCell]) -> list[PlannedCell]:
+def _merge_repeated_cells(cells: Sequence[PlannedCell]) -> list[PlannedCell]:
     """Returns each cell once, with the words that its jobs share and that not all cells have."""
     everywhere = set.intersection(*(set(cell.words) for cell in cells))
     cell_by_id: dict[str, PlannedCell] = {}
@@ -448,7 +455,7 @@ def _once(cells: Sequence[PlannedCell]) -> list[PlannedCell]:
     return list(cell_by_id.values())
 
 
-def totals(cells: Sequence[PlannedCell]) -> list[str]:
+def format_totals(cells: Sequence[PlannedCell]) -> list[str]:
     """Returns the plan's sums, each cell counted once."""
     states = Counter(cell.state for cell in cells)
     state_counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
@@ -487,7 +494,7 @@ def _describe_simulation(facts: CellFacts) -> str:
     return f"{facts.decoder} {facts.spec} {rates}" if rates else ""
 
 
-def max_minutes(jobs: Sequence[Sequence[PlannedCell]]) -> str:
+def format_longest_job(jobs: Sequence[Sequence[PlannedCell]]) -> str:
     """Says how long the longest job decodes, on the GPUs that it gets."""
     minutes = [
         sum(60 * (cell.device_hours or 0) / max(1, cell.memory.gpus or 1) for cell in job)
@@ -497,7 +504,7 @@ def max_minutes(jobs: Sequence[Sequence[PlannedCell]]) -> str:
     return f"{max(minutes):.1f} minutes at these rates" if is_known else "minutes unknown"
 
 
-def _row(cell: PlannedCell) -> list[str]:
+def _format_row(cell: PlannedCell) -> list[str]:
     fits = {
         True: "yes",
         False: "NO",
@@ -509,7 +516,7 @@ def _row(cell: PlannedCell) -> list[str]:
             word.replace("'", "") for word in cell.words if word.partition("=")[0] not in _COLUMNS
         ),
         cell.state,
-        f"{cell.left} of {cell.prompts}",
+        f"{cell.prompts_left} of {cell.prompts}",
         _UNKNOWN if cell.rate is None else f"{cell.rate.tokens_per_s:.1f}",
         "" if cell.rate is None else cell.rate.source,
         _UNKNOWN if cell.device_hours is None else _format_hours(cell.device_hours),

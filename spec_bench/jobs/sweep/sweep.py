@@ -29,9 +29,13 @@ from spec_bench.jobs.config.config import RunSettings, check_early
 from spec_bench.jobs.config.settings import build_settings, reads_hub, split_prompts
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.sweep.launch import describe_launch, register_resolvers, sweep_index
-from spec_bench.jobs.sweep.plan import PlannedCell, Planner, max_minutes, print_plan
-from spec_bench.jobs.sweep.watch import OPEN, RunningJob, SweepNotes, print_progress, summarise
+from spec_bench.jobs.sweep.launch import (
+    describe_launch,
+    get_sweep_job_number,
+    register_launcher_resolvers,
+)
+from spec_bench.jobs.sweep.plan import PlannedCell, Planner, format_longest_job, print_plan
+from spec_bench.jobs.sweep.watch import OPEN, RunningJob, SweepNotes, print_progress, summarise_jobs
 from spec_bench.records.types import CellResult
 from spec_bench.sinks.sink import SinkSettings, build_sinks
 from spec_bench.system import files
@@ -61,11 +65,11 @@ class Sweep:
         """In another process there is none."""
         return type(None), ()
 
-    def begin(self, config: DictConfig, configs: SweepConfigs) -> bool:
+    def check_and_list_jobs(self, config: DictConfig, configs: SweepConfigs) -> bool:
         """Checks a sweep's jobs before anything is launched, and lists them or prints their plan;
         whether they are to run. Raises UsageError: a job cannot be right.
         """
-        register_resolvers(configs)
+        register_launcher_resolvers(configs)
         launcher = config.hydra.launcher
         target = launcher.get("_target_", "").rpartition(".")[2]
         runs_here = target == "BasicLauncher"
@@ -80,7 +84,7 @@ class Sweep:
             jobs.setdefault((str(job.results), str(job.name)), []).append((number, words))
             new = not checked_words.issuperset(words)
             if new or job.plan:
-                with _add_words_to_errors(words):
+                with _errors_with_words(words):
                     settings = parse_request(job)
                 plan_requests += [(words, settings)] * settings.plan
                 requests += [(words, settings)] * new
@@ -90,26 +94,30 @@ class Sweep:
                 "no srun on this machine, so no Slurm: start this on a login node; plan=true "
                 "plans it anywhere, hydra/launcher=workers runs it here"
             )
-        for check in (_names_and_files, *([] if plan_requests else [_whole])) if runs_here else ():
+        for check in (
+            (_check_names_and_files, *([] if plan_requests else [_check_all_settings]))
+            if runs_here
+            else ()
+        ):
             for words, settings in requests:
-                with _add_words_to_errors(words):
+                with _errors_with_words(words):
                     check(settings, folders)
         for words, settings in plan_requests:
-            with _add_words_to_errors(words):
+            with _errors_with_words(words):
                 job_cells = planner.plan(settings)
             cells.append([replace(cell, words=tuple(words)) for cell in job_cells])
-        _hint_at_lists(checked_words)
+        _hint_at_list_syntax(checked_words)
         launch_text = describe_launch(config, len(cells)) if plan_requests else ""
         if plan_requests:
             print_plan([cell for job in cells for cell in job])
             note = " (measured rates are this machine's, not the cluster's)" * (target in _AGAIN)
-            print(f"{launch_text}\nthe longest job: {max_minutes(cells)}{note}")
+            print(f"{launch_text}\nthe longest job: {format_longest_job(cells)}{note}")
             return False
         sinks = {(request.results, request.name): request.sink for _, request in reversed(requests)}
         for key, job_words in jobs.items():
             notes = SweepNotes(Path(key[0]), key[1])
             self._parts[key] = notes, sinks[key]
-            notes.begin(job_words, _AGAIN.get(target, ""))
+            notes.write_job_list(job_words, _AGAIN.get(target, ""))
         if folder := launcher.get("submitit_folder"):
             self._logs = folder
             print(f"logs: {Path(folder).parent}", file=sys.stderr)
@@ -118,25 +126,25 @@ class Sweep:
             threading.Thread(target=print_progress, args=watch_arguments, daemon=True).start()
         return True
 
-    def rebuild(self, experiment: Experiment) -> bool:
+    def rebuild_tables(self, experiment: Experiment) -> bool:
         """Makes the tables of a job that ran here, unless that takes long; whether it did."""
         began = time.monotonic()
-        is_complete = experiment.csv not in self._slow and experiment.rebuild(wait_s=0)
+        is_complete = experiment.csv not in self._slow and experiment.rebuild_tables(wait_s=0)
         if time.monotonic() - began > _QUICK_S:
             self._slow.add(experiment.csv)
         return is_complete
 
-    def end(self) -> Iterator[tuple[Path, str, list[CellResult]]]:
+    def finish_experiments(self) -> Iterator[tuple[Path, str, list[CellResult]]]:
         """Completes the tables and says what the sweep came to; results, name and all cells."""
         self._over.set()
         with suppress(OSError):  # that submitit makes by a name of which it replaces a part
             Path(self._logs).rmdir()
         for (folder, name), (notes, sink) in self._parts.items():
             results = Path(folder)
-            watched_jobs = notes.look()
+            watched_jobs = notes.read_progress()
             if not self.ran_here or any(job.cells for job in watched_jobs):
-                Experiment(results, name).finish(build_sinks(sink, results / name))
-            for line in summarise(watched_jobs, notes.now()):
+                Experiment(results, name).rebuild_and_publish(build_sinks(sink, results / name))
+            for line in summarise_jobs(watched_jobs, notes.read_clock()):
                 print(line, file=sys.stderr)
             if any(job.state != "done" for job in watched_jobs):
                 print("  the same command does what is missing", file=sys.stderr)
@@ -147,11 +155,11 @@ class Sweep:
             if not sink.table:
                 continue
             cells = dict.fromkeys(cell for job in watched_jobs for cell in job.cells)
-            cell_results = (CellStore(results, cell).result() for cell in cells)
+            cell_results = (CellStore(results, cell).load_result() for cell in cells)
             yield results, name, [result for result in cell_results if result is not None]
 
 
-def _names_and_files(settings: RunSettings, folders: list[Path]) -> None:
+def _check_names_and_files(settings: RunSettings, folders: list[Path]) -> None:
     """Checks what a job names here, its rows included."""
     check_early(settings, folders)
     task = build_task(settings.task)
@@ -159,13 +167,13 @@ def _names_and_files(settings: RunSettings, folders: list[Path]) -> None:
         task.read_examples(split_prompts(settings, task).prompts)
 
 
-def _whole(settings: RunSettings, folders: list[Path]) -> None:
+def _check_all_settings(settings: RunSettings, folders: list[Path]) -> None:
     """Checks all that is known before models are loaded; imports torch."""
     build_settings(settings, folders, unread=True)
 
 
 @contextmanager
-def _add_words_to_errors(words: Sequence[str]) -> Iterator[None]:
+def _errors_with_words(words: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
@@ -176,15 +184,15 @@ def _add_words_to_errors(words: Sequence[str]) -> Iterator[None]:
 
 
 @contextmanager
-def publish_state(results: Path, name: str, sweep: Sweep | None) -> Iterator[RunningJob]:
+def tracked_sweep_job(results: Path, name: str, sweep: Sweep | None) -> Iterator[RunningJob]:
     """Whoever watches the sweep sees its job within the block, in the user's process, which has the
     ``sweep``, or not.
     """
-    number = sweep_index()
+    number = get_sweep_job_number()
     if number is None or processes.process_rank():
         yield RunningJob()
         return
-    with SweepNotes(results, name).track(number, HydraConfig.get().overrides.task) as running:
+    with SweepNotes(results, name).tracked_job(number, HydraConfig.get().overrides.task) as running:
         label = f"job {number + 1} of {running.listed}"
         make_record = logging.getLogRecordFactory()
 
@@ -204,7 +212,7 @@ def publish_state(results: Path, name: str, sweep: Sweep | None) -> Iterator[Run
             logging.setLogRecordFactory(make_record)
 
 
-def _hint_at_lists(words: Iterable[str]) -> None:
+def _hint_at_list_syntax(words: Iterable[str]) -> None:
     """Says of budgets and lengths that are jobs of their own how they are compared in one."""
     pairs = (word.partition("=")[::2] for word in words)
     values = group_by_key((group, value.strip("'\"")) for group, value in pairs if group in LISTS)

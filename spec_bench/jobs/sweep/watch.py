@@ -63,12 +63,12 @@ class WatchedJob:
     key: _Line = ""  # its note's name
     again: _Line = ""  # who starts it again if its process is lost; "": nobody
     # What a look at its cells finds:
-    done: int = 0  # generations on disk, of `total`
+    done: int = 0  # generations on disk, of `total_generations`
     tokens: int = 0  # of these
     wrote: float = 0.0  # when it last wrote, in seconds; 0: it has not begun
 
     @property
-    def total(self) -> int:
+    def total_generations(self) -> int:
         """Generations that its cells need."""
         return self.prompts * len(self.cells)
 
@@ -81,7 +81,7 @@ class RunningJob:
     state: WatchedJob = WatchedJob(0)
     listed: int = 0  # jobs of its sweep
 
-    def say(self, **changed: Any) -> None:
+    def write_note(self, **changed: Any) -> None:
         """Writes its note with other values."""
         self.state = replace(self.state, **changed)
         if self.path is not None and self.path.parent.is_dir():  # a folder that is gone may return
@@ -98,17 +98,19 @@ class SweepNotes:
         # cells by run id: inode, bytes read, generations, tokens, when it was last written
         self._cells: dict[str, tuple[int, int, int, int, float]] = {}
 
-    def now(self) -> float:
+    def read_clock(self) -> float:
         """Returns the time, in seconds, by the clock that the records' times are of."""
         return files.read_clock(self._folder)
 
-    def note(self, words: Sequence[str]) -> Path:
+    def get_note_path(self, words: Sequence[str]) -> Path:
         """Returns the file of a job's note, by all its choices."""
         return self._folder / f"{files.digest(sorted(words))}.json"
 
-    def begin(self, jobs: Sequence[tuple[int, Sequence[str]]], restarter: str = "") -> None:
+    def write_job_list(
+        self, jobs: Sequence[tuple[int, Sequence[str]]], restarter: str = ""
+    ) -> None:
         """A sweep begins: lists its jobs, and who starts them ``again``; drops idle notes."""
-        if not any(job.wrote and job.state in OPEN for job in self.look()):
+        if not any(job.wrote and job.state in OPEN for job in self.read_progress()):
             for path in self._folder.glob("*.json"):
                 path.unlink(missing_ok=True)
         word_sets = [set(words) for _, words in jobs]
@@ -121,42 +123,42 @@ class SweepNotes:
                 "words": [w for w in words if w not in common],
                 "again": restarter,
             }
-            | {"key": self.note(words).stem}
+            | {"key": self.get_note_path(words).stem}
             for n, words in jobs
         ]
         name = SWEEPS.replace("*", files.digest([job["key"] for job in job_entries]))
         files.write_json(self._folder / name, job_entries)
 
     @contextmanager
-    def track(self, number: int, words: Sequence[str]) -> Iterator[RunningJob]:
+    def tracked_job(self, number: int, words: Sequence[str]) -> Iterator[RunningJob]:
         """A job runs within the block; a line that was said of it by then is why it failed."""
-        path = self.note(words)
-        job_by_key = {job.key: job for job in self.jobs(SWEEPS)}
+        path = self.get_note_path(words)
+        job_by_key = {job.key: job for job in self.read_jobs(SWEEPS)}
         new_job = WatchedJob(number, tuple(words), key=path.stem)
         job = RunningJob(path, job_by_key.get(path.stem, new_job), len(job_by_key))
         place = {
             "host": socket.gethostname(),
             "process": os.getpid(),
-            "began": self.now(),
+            "began": self.read_clock(),
         }
-        job.say(state="running", devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""), **place)
+        job.write_note(state="running", devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""), **place)
         try:
             yield job
         except BaseException as error:
             reason = _RESUMES if isinstance(error, KeyboardInterrupt) else one_line(error)
-            job.say(line=job.state.line or reason)
+            job.write_note(line=job.state.line or reason)
             raise
         finally:
             bad = "interrupted" if job.state.line == _RESUMES else "failed"
-            job.say(state=bad if job.state.line else "done", ended=self.now())
+            job.write_note(state=bad if job.state.line else "done", ended=self.read_clock())
 
-    def jobs(self, *kinds: str) -> list[WatchedJob]:
+    def read_jobs(self, *kinds: str) -> list[WatchedJob]:
         """All jobs in order; an unreadable note is one. ``SWEEPS`` alone: as they were listed."""
         job_by_key = dict[str, WatchedJob]()
         folder = self._folder
         for path in (path for kind in kinds or _NOTES for path in sorted(folder.glob(kind))):
             try:
-                job_by_key |= {job.key or path.stem: job for job in self._read(path)}
+                job_by_key |= {job.key or path.stem: job for job in self._read_note_file(path)}
             except (OSError, ValueError) as error:
                 unread = job_by_key.get(path.stem, WatchedJob(0))
                 if path.match(SWEEPS):
@@ -165,30 +167,32 @@ class SweepNotes:
                 job_by_key[path.stem] = replace(unread, state="unreadable", line=reason)
         return list(job_by_key.values())
 
-    def look(self) -> list[WatchedJob]:
+    def read_progress(self) -> list[WatchedJob]:
         """Returns all jobs with how far they are."""
         watched_jobs = []
-        for job in self.jobs():
+        for job in self.read_jobs():
             if not job.began or job.state == "done":
-                watched_jobs.append(replace(job, done=job.total if job.state == "done" else 0))
+                watched_jobs.append(
+                    replace(job, done=job.total_generations if job.state == "done" else 0)
+                )
                 continue
-            cells = [self._cell(run_id) for run_id in job.cells]
+            cells = [self._update_cell_progress(run_id) for run_id in job.cells]
             wrote = max([job.began, *(cell[4] for cell in cells)])
-            is_lost = job.state in OPEN and self._has_ended(job, wrote)
+            is_lost = job.state in OPEN and self._is_process_gone(job, wrote)
             job = replace(job, state="lost") if is_lost else job
             generation_count = sum(cell[2] for cell in cells)
             tokens = sum(cell[3] for cell in cells)
             watched_jobs.append(replace(job, done=generation_count, tokens=tokens, wrote=wrote))
         return watched_jobs
 
-    def _read(self, path: Path) -> tuple[WatchedJob, ...]:
+    def _read_note_file(self, path: Path) -> tuple[WatchedJob, ...]:
         """Returns what a file of notes holds, every value held to its type."""
         if path.stat().st_size > 2**30:
             raise UsageError("it is too large")
         notes_adapter = adapter(tuple[WatchedJob, ...])
         return notes_adapter.validate_json(checksums.read_regular_file(path), strict=True)
 
-    def _cell(self, cell: str) -> tuple[int, int, int, int, float]:
+    def _update_cell_progress(self, cell: str) -> tuple[int, int, int, int, float]:
         """What is known of a cell, once it has read what is new of its generations."""
         path = files.run_folder(self._results, cell) / files.GENERATIONS
         previous = self._cells.get(cell, (0, 0, 0, 0, 0.0))
@@ -218,9 +222,9 @@ class SweepNotes:
         )
         return self._cells[cell]
 
-    def _has_ended(self, job: WatchedJob, wrote: float) -> bool:
+    def _is_process_gone(self, job: WatchedJob, wrote: float) -> bool:
         if job.host != socket.gethostname():
-            return self.now() - wrote > _SILENT_S
+            return self.read_clock() - wrote > _SILENT_S
         try:
             os.kill(job.process, 0)
         except OSError as error:
@@ -228,17 +232,17 @@ class SweepNotes:
         return False
 
 
-def seconds_left(jobs: Sequence[WatchedJob], now: float) -> float | None:
+def estimate_seconds_left(jobs: Sequence[WatchedJob], now: float) -> float | None:
     """Returns seconds until a sweep's end by what its whole jobs took; None if unknown."""
     begun_jobs = [job for job in jobs if job.began and job.done]
     measured_jobs = [job for job in begun_jobs if job.state == "done"] or begun_jobs
     spent_s = sum((job.ended or now) - job.began for job in measured_jobs)
     rate = spent_s / max(1, sum(job.done for job in measured_jobs))
     left_s = 0.0
-    per_job = max((job.total for job in jobs), default=0)
+    per_job = max((job.total_generations for job in jobs), default=0)
     for job in jobs:
         if job.state in (*OPEN, "lost"):
-            total = job.total or per_job
+            total = job.total_generations or per_job
             began = job.began or now
             left_s += max(rate * total - (now - began), rate * (total - job.done))
     running = sum(job.state == "running" for job in jobs)
@@ -248,7 +252,7 @@ def seconds_left(jobs: Sequence[WatchedJob], now: float) -> float | None:
 def main(options: Namespace) -> int:
     """Returns the command's status: 2 if there is no such sweep or one of its jobs failed."""
     notes = SweepNotes(options.results, options.name)
-    if not (watched_jobs := notes.look()):
+    if not (watched_jobs := notes.read_progress()):
         folder = options.results / files.RUNS / "jobs"
         names = sorted(path.parent.name for path in folder.glob("*/under_way"))
         hint = f"; there are {', '.join(names)}" if names else ""
@@ -257,18 +261,18 @@ def main(options: Namespace) -> int:
         return 2
     console = Console()
     if options.once or not console.is_terminal:
-        console.print(make_table(watched_jobs, notes.now()))
+        console.print(build_job_table(watched_jobs, notes.read_clock()))
     else:
         with Live(
-            make_table(watched_jobs, notes.now()),
+            build_job_table(watched_jobs, notes.read_clock()),
             console=console,
             auto_refresh=False,
         ) as live:
             while any(job.state in OPEN for job in watched_jobs):
                 time.sleep(_EVERY_S)
-                watched_jobs = notes.look()
-                live.update(make_table(watched_jobs, notes.now()), refresh=True)
-    lines = summarise(watched_jobs, notes.now())
+                watched_jobs = notes.read_progress()
+                live.update(build_job_table(watched_jobs, notes.read_clock()), refresh=True)
+    lines = summarise_jobs(watched_jobs, notes.read_clock())
     for line in lines:
         console.print(Text(line), soft_wrap=True)
     return 2 if len(lines) > 1 else 0
@@ -278,15 +282,15 @@ def print_progress(all_notes: Sequence[SweepNotes], is_over: threading.Event) ->
     """Prints a line whenever the count of jobs by state has changed, until it is over."""
     last_counts = ""
     while not is_over.wait(_EVERY_S):
-        summary_line = summarise(
-            [job for notes in all_notes for job in notes.look()], all_notes[0].now()
+        summary_line = summarise_jobs(
+            [job for notes in all_notes for job in notes.read_progress()], all_notes[0].read_clock()
         )[0]
         if summary_line.partition(";")[0] != last_counts:
             last_counts = summary_line.partition(";")[0]
             print(summary_line, file=sys.stderr, flush=True)
 
 
-def make_table(jobs: Sequence[WatchedJob], now: float) -> Table:
+def build_job_table(jobs: Sequence[WatchedJob], now: float) -> Table:
     """Returns a line a job."""
     table = Table("job", "state", "prompts", "tokens/s", "where", "wrote", "choices", box=None)
     for job in jobs:
@@ -294,17 +298,17 @@ def make_table(jobs: Sequence[WatchedJob], now: float) -> Table:
         rate = f"{job.tokens / seconds:.1f}" if job.tokens and seconds > 0 else ""
         place = " ".join(part for part in (job.host, job.devices and f"GPU {job.devices}") if part)
         wrote = f"{_format_duration(now - job.wrote)} ago" if job.done and not job.ended else ""
-        progress = f"{job.done} of {job.total}" if job.total else ""
+        progress = f"{job.done} of {job.total_generations}" if job.total_generations else ""
         choices = " ".join(job.words) + (f": {job.line}" if job.line else "")
         cells = (str(job.number + 1), job.state, progress, rate, place, wrote, choices)
         table.add_row(*map(Text, cells))
     return table
 
 
-def summarise(jobs: Sequence[WatchedJob], now: float) -> list[str]:
+def summarise_jobs(jobs: Sequence[WatchedJob], now: float) -> list[str]:
     """Returns a sweep in a line, and a line for every job that did not end well."""
     states = Counter(job.state for job in jobs)
-    left_s = seconds_left(jobs, now)
+    left_s = estimate_seconds_left(jobs, now)
     state_names = [state for state in ("done", *_BAD, "running", "waiting") if state in states]
     counts = ", ".join(f"{states[state]} {state}" for state in state_names)
     time_left = "" if left_s is None else f"; some {_format_duration(left_s)} left"

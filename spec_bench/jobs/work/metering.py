@@ -29,7 +29,7 @@ class EnergyMetering:
     def __init__(self, settings: JobSettings) -> None:
         unseen = settings.asked.energy.meter == "auto" and not settings.device.startswith("cuda")
         energy = EnergySettings() if unseen else settings.asked.energy
-        self.meter = build_meter(energy, gpu_ordinals(settings))
+        self.meter = build_meter(energy, find_gpu_ordinals(settings))
         self._asked = energy.meter != "none"
         self._reading = EnergyReading(0.0)
         self._clocks = dict[int, float]()  # seconds of cells by their decoders
@@ -62,7 +62,7 @@ class EnergyMetering:
             log.warning("rows without energy: %s", self._reading.note)
 
     @contextmanager
-    def window(self, decoder: AnyDecoder, repeats: Repeats) -> Iterator[Meter | None]:
+    def metered_batch(self, decoder: AnyDecoder, repeats: Repeats) -> Iterator[Meter | None]:
         """Within the block a decoder decodes a batch, with the meter that it is given, if any.
         ``repeats`` is what the cell has decoded so far, by repeat and prompt, in earlier sessions
         too.
@@ -80,20 +80,22 @@ class EnergyMetering:
         self.end()
         self._clocks[id(decoder)] = meter.clock_s
 
-    def share(self, generations: Sequence[Generation]) -> list[Generation]:
+    def add_energy_shares(self, generations: Sequence[Generation]) -> list[Generation]:
         """Returns the batch's rows, which share the last window's energy."""
         if self.meter.name == "none":
             return list(generations)
-        return share_energy(generations, self._reading)
+        return add_equal_energy_shares(generations, self._reading)
 
 
-def share_energy(generations: Sequence[Generation], energy: EnergyReading) -> list[Generation]:
+def add_equal_energy_shares(
+    generations: Sequence[Generation], energy: EnergyReading
+) -> list[Generation]:
     """Returns the batch's rows with an equal share each of its window's energy."""
     share_j = None if energy.energy_j is None else energy.energy_j / len(generations)
     return [replace(row, energy_j=share_j, energy_note=energy.note) for row in generations]
 
 
-def energy_reasons(unsaid: str, generations: Sequence[Generation]) -> list[Reason]:
+def explain_missing_energy(unsaid: str, generations: Sequence[Generation]) -> list[Reason]:
     """Returns why the energy is missing, or what to mind about it, with the windows concerned."""
     total = len(generations)
     notes = Counter(
@@ -109,7 +111,7 @@ def energy_reasons(unsaid: str, generations: Sequence[Generation]) -> list[Reaso
     ]
 
 
-def gpu_ordinals(settings: JobSettings) -> tuple[int, ...] | None:
+def find_gpu_ordinals(settings: JobSettings) -> tuple[int, ...] | None:
     """The job's GPUs as torch numbers them; None: all that are visible, or the job is on none."""
     kind, _, index = settings.device.partition(":")
     if kind != "cuda":

@@ -59,7 +59,10 @@ def load_models(pair: Pair, tokens: int) -> list[LanguageModel]:
     beyond them are padding and are cut; tokens that a model does not embed (say, an added padding
     token) do no harm unless a prompt holds one, which is checked with the prompts.
     """
-    models = [_model(spec, mark) for spec, mark in zip(pair.specs, pair.get_marks(), strict=True)]
+    models = [
+        _load_model_once(spec, mark)
+        for spec, mark in zip(pair.specs, pair.get_marks(), strict=True)
+    ]
     is_intersection = pair.draft_vocabulary == INTERSECTION
     token_counts = [
         model.embedded
@@ -70,7 +73,7 @@ def load_models(pair: Pair, tokens: int) -> list[LanguageModel]:
     drafts = zip(models[1:], pair.specs[1:], pair.get_marks(weights=False)[1:], strict=True)
     return [
         _limit_vocabulary(models[0], count),
-        *(_draft(pair, *draft, count) for draft in drafts),
+        *(_map_draft_to_target_tokens(pair, *draft, count) for draft in drafts),
     ]
 
 
@@ -86,7 +89,7 @@ def _limit_vocabulary(model: LanguageModel, count: int) -> LanguageModel:
     return _limited_models[key][1]
 
 
-def _draft(
+def _map_draft_to_target_tokens(
     pair: Pair,
     model: LanguageModel,
     spec: ModelSpec,
@@ -130,7 +133,7 @@ def load_pair_heads(pair: Pair, kind: str | None, target: LanguageModel) -> Draf
     return _heads[key]
 
 
-def warn_of_wrong_layers(decoder: Any, prompt: Sequence[int]) -> None:
+def warn_of_better_eagle_layers(decoder: Any, prompt: Sequence[int]) -> None:
     """Warns if an EAGLE-3 head would draft better from other hidden states than it is given."""
     heads = getattr(decoder, "heads", None)
     if not isinstance(heads, Eagle3Head):
@@ -159,10 +162,10 @@ def load_pair_tokenizer(pair: Pair) -> tuple[Any, int]:
     if pair.draft_vocabulary == INTERSECTION:
         places = places[:1]
     tokenizer, tokens = choose_common_tokenizer([load_tokenizer_once(*place) for place in places])
-    return configure_tokenizer(tokenizer, pair), tokens
+    return copy_tokenizer_for_pair(tokenizer, pair), tokens
 
 
-def configure_tokenizer(tokenizer: Any, pair: Pair) -> Any:
+def copy_tokenizer_for_pair(tokenizer: Any, pair: Pair) -> Any:
     """Returns a tokenizer with a pair's chat template and its arguments, and its target's ends."""
     if isinstance(tokenizer, TokenIds):
         return tokenizer
@@ -177,7 +180,7 @@ def configure_tokenizer(tokenizer: Any, pair: Pair) -> Any:
     return tokenizer_copy
 
 
-def _model(spec: ModelSpec, mark: str | None) -> LanguageModel:
+def _load_model_once(spec: ModelSpec, mark: str | None) -> LanguageModel:
     """Loads a model once per process; ``mark`` tells apart models of one folder over time."""
     if (spec, mark) in _models:
         log.info("reusing %s", spec.path)
@@ -188,7 +191,7 @@ def _model(spec: ModelSpec, mark: str | None) -> LanguageModel:
     return _models[spec, mark]
 
 
-def use_threads(
+def set_thread_count(
     threads: int | None,
     device: str,
     target: LanguageModel,
@@ -220,23 +223,23 @@ def use_threads(
                 module(tokens, use_cache=False)
 
         if stored_choice is None:
-            timings = seconds_by_threads(usual, run_pass)
+            timings = time_by_thread_count(usual, run_pass)
             seconds, count = min(zip(timings.values(), timings, strict=True))
         else:
-            count, seconds = choose_thread_count(
+            count, seconds = load_or_choose_thread_count(
                 stored_choice[0],
                 f"{stored_choice[1]}, {describe_machine('cpu')}, {usual} threads",
                 usual,
                 run_pass,
             )
-        slowdown = cache(lambda: seconds_by_threads(usual, run_pass)[count] / seconds)
+        slowdown = cache(lambda: time_by_thread_count(usual, run_pass)[count] / seconds)
     _usual.clear()
     _usual[count] = usual
     torch.set_num_threads(count)
     return slowdown
 
 
-def choose_thread_count(
+def load_or_choose_thread_count(
     path: Path,
     key: str,
     usual: int,
@@ -255,7 +258,7 @@ def choose_thread_count(
         except (OSError, ValueError):
             choices = None
         choices = choices if isinstance(choices, dict) else {}
-        timings = seconds_by_threads(usual, run_pass)
+        timings = time_by_thread_count(usual, run_pass)
         stored_s = inf
         match choices.get(key):
             case [int(count), float(stored_s)] if count in timings:
@@ -273,7 +276,7 @@ def choose_thread_count(
         return count, min(seconds, stored_s)
 
 
-def seconds_by_threads(usual: int, run_pass: Callable[[], object]) -> dict[int, float]:
+def time_by_thread_count(usual: int, run_pass: Callable[[], object]) -> dict[int, float]:
     """Median seconds of a pass on one thread and on ``usual``, timed in turn."""
     timings = {1: list[float](), usual: list[float]()}
     previous_count = torch.get_num_threads()

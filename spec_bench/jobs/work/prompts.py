@@ -62,27 +62,29 @@ class JobPrompts:
         cut_count = skipped_count = 0
         room = None
         if task.overlong != "fail":
-            context = context_length(settings)
+            context = find_context_length(settings)
             room = None if context is None else context - max_tokens
 
         def measure(cut_example: Example) -> int:
-            return _longest(_requests(settings, tokenizer, cut_example), max_tokens)
+            return _count_needed_tokens(
+                _encode_example(settings, tokenizer, cut_example), max_tokens
+            )
 
         for example in settings.examples:
             try:
-                requests = _requests(settings, tokenizer, example)
-                longest = _longest(requests, max_tokens)
+                requests = _encode_example(settings, tokenizer, example)
+                longest = _count_needed_tokens(requests, max_tokens)
                 if isinstance(task, Task) and room is not None and longest > room:
                     if task.overlong == "skip":
                         skipped_count += 1
                         continue
                     example = fit_to_context(example, room, task.cut_texts_to, measure)
-                    requests = _requests(settings, tokenizer, example)
+                    requests = _encode_example(settings, tokenizer, example)
                     cut_count += 1
             except TimeoutError as error:
                 raise UsageError(f"prompt {example.id!r}: {error}") from None
             except ValueError as error:  # as of a chat template
-                failures |= dict.fromkeys(prompt_ids(task, example), error)
+                failures |= dict.fromkeys(list_asked_prompt_ids(task, example), error)
                 continue
             example_requests.append((example, requests))
         if failures and not example_requests:
@@ -92,7 +94,7 @@ class JobPrompts:
                 f"task {name}: all {skipped_count} prompts are longer than {room} tokens"
             )
         all_requests = tuple(request for _, requests in example_requests for request in requests)
-        failures |= refuse_overlong(settings, all_requests)
+        failures |= find_overlong_prompts(settings, all_requests)
         all_requests = tuple(
             request for request in all_requests if request.prompt_id not in failures
         )
@@ -107,10 +109,10 @@ class JobPrompts:
             )
         examples = tuple(example for example, _ in example_requests)
         prompts = cls(task, tokenizer, examples, all_requests, cut_count, skipped_count, failures)
-        prompts.announce(settings)
+        prompts.log_description(settings)
         return prompts
 
-    def announce(self, settings: JobSettings) -> None:
+    def log_description(self, settings: JobSettings) -> None:
         """Says what is measured, and warns of what in the prompts changes it."""
         name = self.task.name
         if self.failed:
@@ -129,7 +131,7 @@ class JobPrompts:
                 min_tokens,
                 max_tokens,
             )
-        self.warn_of_markers()
+        self.warn_of_special_tokens()
         summary = (
             f"{self.describe(settings.pair)}; {describe_sampling(vars(settings.sampling))}, at "
             f"most {max_tokens} new tokens{'; fresh prompts' * (settings.stage == 'confirm')}"
@@ -138,16 +140,16 @@ class JobPrompts:
         if not log.isEnabledFor(logging.INFO):  # in Python, say
             print(summary, file=sys.stderr)
         if isinstance(self.task, Task):
-            warn_of_form(settings, plain)
-        if self.left_out:
+            warn_of_chat_mismatch(settings, plain)
+        if self.unasked_turn_count:
             log.warning(
                 "%s: %d later turn(s) not asked, which have no fixed answer to continue: give "
                 "task.answers, or task.later_turns=own continues each decoder's own",
                 name,
-                self.left_out,
+                self.unasked_turn_count,
             )
 
-    def warn_of_markers(self) -> None:
+    def warn_of_special_tokens(self) -> None:
         """Warns of prompts whose texts hold special tokens."""
         added_tokens = getattr(self.tokenizer, "added_tokens_decoder", {}).values()
         special = [str(token) for token in added_tokens if token.special]
@@ -187,9 +189,11 @@ class JobPrompts:
         return f"data: {data}; ends: {ends}; template: {template}"
 
     @cached_property
-    def _turns(self) -> dict[str, tuple[Example, int]]:
+    def _turn_by_prompt_id(self) -> dict[str, tuple[Example, int]]:
         """The example and the turn of it, from 0, of each prompt id."""
-        example_ids = ((example, prompt_ids(self.task, example)) for example in self.examples)
+        example_ids = (
+            (example, list_asked_prompt_ids(self.task, example)) for example in self.examples
+        )
         return {
             name: (example, turn)
             for example, names in example_ids
@@ -197,16 +201,16 @@ class JobPrompts:
         }
 
     @property
-    def count(self) -> int:
+    def prompt_count(self) -> int:
         """How many prompts there are, those that cannot be asked among them."""
         return len(self.requests) + len(self.failed)
 
     @property
-    def left_out(self) -> int:
+    def unasked_turn_count(self) -> int:
         """Turns that are not asked, for want of a fixed answer to continue."""
         has_fixed_answers = self.task.later_turns == "fixed"
         return (
-            sum(len(example.turns) for example in self.examples) - len(self._turns)
+            sum(len(example.turns) for example in self.examples) - len(self._turn_by_prompt_id)
             if has_fixed_answers
             else 0
         )
@@ -214,12 +218,15 @@ class JobPrompts:
     @cached_property
     def references(self) -> dict[str, list[str]]:
         """The reference answers by prompt id."""
-        return {name: [*example.references[turn]] for name, (example, turn) in self._turns.items()}
+        return {
+            name: [*example.references[turn]]
+            for name, (example, turn) in self._turn_by_prompt_id.items()
+        }
 
     @cached_property
     def categories(self) -> dict[str, str]:
         """What kind each prompt is, by prompt id."""
-        return {name: example.category for name, (example, _) in self._turns.items()}
+        return {name: example.category for name, (example, _) in self._turn_by_prompt_id.items()}
 
     @cached_property
     def token_ids_digest(self) -> str:
@@ -234,21 +241,21 @@ class JobPrompts:
     def select_requests(self, examples: Collection[Example]) -> list[Request]:
         """Returns the requests of some examples, in order."""
         example_ids = {example.id for example in examples}
-        turns = self._turns
+        turns = self._turn_by_prompt_id
         return [
             request for request in self.requests if turns[request.prompt_id][0].id in example_ids
         ]
 
-    def waves(self) -> list[tuple[Request, ...]]:
+    def split_into_waves(self) -> list[tuple[Request, ...]]:
         """Returns the requests in groups; a group needs answers only of groups before it."""
         continues_own = self.task.later_turns == "own"
         turns = group_by_key(
-            (self._turns[request.prompt_id][1] if continues_own else 0, request)
+            (self._turn_by_prompt_id[request.prompt_id][1] if continues_own else 0, request)
             for request in self.requests
         )
         return [tuple(turns[turn]) for turn in sorted(turns)]
 
-    def resolve(
+    def fill_in_own_answers(
         self,
         requests: Sequence[Request],
         generations: Mapping[str, Generation],
@@ -256,19 +263,23 @@ class JobPrompts:
         """Returns the requests of a wave as a cell decodes them, after its generations so far."""
         resolved_requests = []
         for request in requests:
-            example, turn = self._turns[request.prompt_id]
+            example, turn = self._turn_by_prompt_id[request.prompt_id]
             if turn and self.task.later_turns == "own":
-                if missing_ids := {*prompt_ids(self.task, example)[:turn]} - generations.keys():
+                if (
+                    missing_ids := {*list_asked_prompt_ids(self.task, example)[:turn]}
+                    - generations.keys()
+                ):
                     raise PromptError(request.prompt_id, f": {min(missing_ids)!r} has no answer")
-                answers = self.texts(
-                    generations[prompt_id] for prompt_id in prompt_ids(self.task, example)[:turn]
+                answers = self.decode_texts(
+                    generations[prompt_id]
+                    for prompt_id in list_asked_prompt_ids(self.task, example)[:turn]
                 )
                 ids = self.task.encode(example, self.tokenizer, turn, list(answers.values()))
                 request = replace(request, prompt_ids=ids)
             resolved_requests.append(request)
         return resolved_requests
 
-    def texts(self, generations: Iterable[Generation]) -> dict[str, str]:
+    def decode_texts(self, generations: Iterable[Generation]) -> dict[str, str]:
         """Returns the answers by prompt id, for scoring only; counts come from token ids."""
         return {
             generation.prompt_id: self.task.extract_answer(
@@ -278,7 +289,7 @@ class JobPrompts:
         }
 
 
-def warn_of_form(settings: JobSettings, plain: bool) -> None:
+def warn_of_chat_mismatch(settings: JobSettings, plain: bool) -> None:
     """Warns of heads that learned prompts in a chat template if these are ``plain``, or the
     reverse.
     """
@@ -294,18 +305,18 @@ def warn_of_form(settings: JobSettings, plain: bool) -> None:
                 log.warning(message, kind, data_kind, str(plain).lower())
 
 
-def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[Request]:
+def _encode_example(settings: JobSettings, tokenizer: Any, example: Example) -> list[Request]:
     """An example's requests, one per turn that is asked. If turns continue own answers, a later
     one's limit is what is left of the models' room after answers at their limits, so that 1024
     tokens per turn fit into 2048.
     """
     task = settings.task
     limit = settings.max_new_tokens
-    names = prompt_ids(task, example)
+    names = list_asked_prompt_ids(task, example)
     ends = task.make_stop_criteria(tokenizer)
     requests = list[Request]()
     continues_own = len(names) > 1 and task.later_turns == "own"
-    room = context_length(settings) if continues_own else None
+    room = find_context_length(settings) if continues_own else None
     for turn, prompt_id in enumerate(names):
         new_tokens = limit
         if turn and continues_own:
@@ -319,7 +330,7 @@ def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[R
     return requests
 
 
-def _longest(requests: Sequence[Request], limit: int) -> int:
+def _count_needed_tokens(requests: Sequence[Request], limit: int) -> int:
     """Returns tokens of the longest prompt, less what its limit leaves of the job's."""
     return max(
         (len(request.prompt_ids) + request.max_new_tokens - limit for request in requests),
@@ -327,12 +338,12 @@ def _longest(requests: Sequence[Request], limit: int) -> int:
     )
 
 
-def prompt_ids(task: Task | RandomPromptTask, example: Example) -> tuple[str, ...]:
+def list_asked_prompt_ids(task: Task | RandomPromptTask, example: Example) -> tuple[str, ...]:
     """Ids of the turns that are asked: the example's; where it has several, with ``/TURN``."""
     return example.prompt_ids[: task.count_asked_turns(example) if isinstance(task, Task) else 1]
 
 
-def tree_depth(config: DecoderConfig) -> int:
+def get_tree_depth(config: DecoderConfig) -> int:
     """Positions that a draft tree takes behind the text, the built decoder's ``depth``."""
     from spec_bench.tree.base import GrownTree  # imports torch
 
@@ -340,7 +351,7 @@ def tree_depth(config: DecoderConfig) -> int:
     return int(tree.shape.depth if isinstance(tree, GrownTree) else getattr(tree, "depth", 0))
 
 
-def estimate_slots(config: DecoderConfig, prompt: int, new_tokens: int) -> int:
+def estimate_cache_slots(config: DecoderConfig, prompt: int, new_tokens: int) -> int:
     """Cache slots that a prompt of so many tokens takes, the built decoder's ``slots_needed``."""
     from spec_bench.tree.base import GrownTree
 
@@ -351,22 +362,26 @@ def estimate_slots(config: DecoderConfig, prompt: int, new_tokens: int) -> int:
     return prompt + branches * (new_tokens + 2) + getattr(tree, "depth", 0) * tree.width
 
 
-def context_length(settings: JobSettings) -> int | None:
+def find_context_length(settings: JobSettings) -> int | None:
     """Tokens of a prompt and its answer that all models have room for; None if none says."""
-    lengths = [length for spec in settings.pair.specs if (length := _length(spec)) is not None]
+    lengths = [
+        length for spec in settings.pair.specs if (length := _read_context_length(spec)) is not None
+    ]
     return min(lengths) - TREE_LEVELS if lengths else None
 
 
-def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> dict[str, Exception]:
+def find_overlong_prompts(
+    settings: JobSettings, requests: Sequence[Request]
+) -> dict[str, Exception]:
     """Says of prompts that some cell's models have no room for them. Raises ValueError: these are
     all.
     """
     if settings.served:
         return {}  # the server knows its limit
-    lengths = [(_length(spec), spec.path) for spec in settings.pair.specs]
+    lengths = [(_read_context_length(spec), spec.path) for spec in settings.pair.specs]
     limits = [
         (length - levels, length, levels, path)
-        for levels, drafts in {(tree_depth(c.config), c.config.drafts) for c in settings.cells}
+        for levels, drafts in {(get_tree_depth(c.config), c.config.drafts) for c in settings.cells}
         for length, path in lengths[: 1 + drafts]
         if length is not None
     ]
@@ -397,7 +412,7 @@ def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> dict[
     return failures
 
 
-def _length(spec: ModelSpec) -> int | None:
+def _read_context_length(spec: ModelSpec) -> int | None:
     """Returns a model's longest sequence; None if it has no limit or its config cannot be read."""
     from spec_bench.engine.architectures import get_max_sequence_length
     from spec_bench.engine.loading import load_config

@@ -71,7 +71,7 @@ def _find_and_rebuild_results(options: Namespace, all_files: Sequence[Path]) -> 
     if not files:
         raise make_absence(f"no experiment below {str(options.results)!r}", options.results)
     for file in files:
-        Experiment(results_folder(file), file.parent.name).rebuild(wait_s=1)
+        Experiment(results_folder(file), file.parent.name).rebuild_tables(wait_s=1)
     return files
 
 
@@ -80,7 +80,7 @@ def write_plain_report(options: Namespace) -> None:
     from spec_bench.report.summary import write_results_report
 
     if options.file.is_file():
-        Experiment(results_folder(options.file), options.file.resolve().parent.name).rebuild(
+        Experiment(results_folder(options.file), options.file.resolve().parent.name).rebuild_tables(
             wait_s=1
         )
     write_results_report(options.file, options.out or options.file.parent, options.mixed_models)

@@ -152,7 +152,7 @@ def _mask_draft_models(rows: pd.DataFrame) -> pd.Series:
 def _read_stored_rows(path: Path) -> pd.DataFrame:
     """Returns an experiment's rows as they are stored, screened ones last; none where none are."""
     experiment = Experiment(files.results_folder(path), path.resolve().parent.name)
-    with experiment.read_tables() as (screening, table):
+    with experiment.current_tables() as (screening, table):
         tables = (file for file in (table, screening) if file.is_file() and file.stat().st_size)
         parts = [_read_typed_rows(file) for file in tables]
     full = [part for part in parts if not part.empty] or parts[:1]
