@@ -15,7 +15,7 @@ from rich.console import Console
 
 from scripts.check import received as strangers
 from spec_bench.exchange.read import read_answer_file
-from spec_bench.exchange.write import write_questions
+from spec_bench.exchange.write import write_judged_questions
 from spec_bench.jobs.config.compose import compose_config, parse_request
 from spec_bench.jobs.store.experiment import Experiment, JobRecord
 from spec_bench.jobs.store.store import CellStore
@@ -228,7 +228,7 @@ def test_the_task_of_a_received_row_is_no_way_out_of_the_folder_of_answers(tmp_p
     store.write_settings({"task": task}, {})
     row = {"run_id": "a", "task": "../../out"}
     with pytest.raises(ValueError, match=naming("../../out", "answers")):
-        write_questions([row], [store.folder], tmp_path / "results" / "answers")
+        write_judged_questions([row], [store.folder], tmp_path / "results" / "answers")
     assert not (tmp_path / "out").exists()
 
 

@@ -18,7 +18,7 @@ _SERVER_DEFAULTS = {
 }
 
 
-def main(options: argparse.Namespace) -> int:
+def run_audit_command(options: argparse.Namespace) -> int:
     """Checks the options, reads the prompts, and only then imports the command, which takes
     seconds; returns its status.
     """
@@ -29,7 +29,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def complete_options_and_read_task(options: argparse.Namespace) -> Any:
-    """Completes the options and returns the task of the prompts that they name, if any. Raises
+    """Completes the options and reads the task of the prompts that they name, if any. Raises
     UsageError: they cannot be right.
     """
     for name, default in _SERVER_DEFAULTS.items():
@@ -73,4 +73,4 @@ if __name__ == "__main__":
 
         options = parse_options("check decoders", sys.argv[1:])
         with signals.raise_on_signals():
-            sys.exit(main(options))
+            sys.exit(run_audit_command(options))

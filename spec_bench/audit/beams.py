@@ -45,7 +45,7 @@ THRESHOLDS = (0.0, 0.5, 0.7, 0.9, 1.0)
 Beams = tuple[tuple[int, ...], ...]
 
 
-class LayerCase(NamedTuple):
+class BeamLayerCase(NamedTuple):
     """Beam laws of one layer."""
 
     p: Tensor  # [M] the target's beam law; no mass below rejected parents
@@ -66,7 +66,7 @@ class ListedTrials:
         return hit
 
 
-def iter_layer_cases(seed: int = 0) -> Iterator[LayerCase]:
+def iter_layer_cases(seed: int = 0) -> Iterator[BeamLayerCase]:
     """Yields random and adversarial layers of two parents with two tokens each, with both parents
     accepted or only the first.
     """
@@ -74,21 +74,28 @@ def iter_layer_cases(seed: int = 0) -> Iterator[LayerCase]:
     first_only = torch.tensor([True, True, False, False])
     for p, drafts in iter_random_and_adversarial_pairs(4, seed, random_pairs=24):
         q = drafts[0]
-        yield LayerCase(p, q, everywhere)
+        yield BeamLayerCase(p, q, everywhere)
         first_p = p * first_only
         if first_p.sum() > 0:
-            yield LayerCase(first_p / first_p.sum(), q, first_only)
+            yield BeamLayerCase(first_p / first_p.sum(), q, first_only)
+
+
+class LayerOutcomes(NamedTuple):
+    """Every tuple of drafts with every outcome of their trials, a row each."""
+
+    chains: Tensor  # [B, T + 1, M]
+    cells: Tensor  # [B, T] the drafts
+    widths: Tensor  # [B]
+    verdict: LayerVerdict
+    probability: Tensor  # [B]
 
 
 def _enumerate_layer_outcomes(
-    case: LayerCase,
+    case: BeamLayerCase,
     trials: int,
     width: Callable[[Tensor], int],
-) -> tuple[Tensor, Tensor, Tensor, LayerVerdict, Tensor]:
-    """Enumerates every tuple of drafts with every outcome of their trials, a row each.
-
-    Returns the chains [B, T + 1, M], drafts [B, T], W [B], the verdict and probabilities [B].
-    """
+) -> LayerOutcomes:
+    """Enumerates every tuple of drafts with every outcome of their trials."""
     q = (case.q * case.has_accepted_parent).unsqueeze(0)
     chain = compute_residual_chain(case.p.unsqueeze(0), q, trials)
     drafts = torch.tensor(list(itertools.product(range(case.p.shape[0]), repeat=trials)))
@@ -99,10 +106,11 @@ def _enumerate_layer_outcomes(
     chains = chain.expand(rows, -1, -1)
     widths = torch.full((rows,), width(compute_trial_acceptances(chain, q)))
     verdict = verify_layer(chains, q.expand(rows, -1), cells, widths, listed_trials, 0)
-    return chains, cells, widths, verdict, case.q[cells].prod(dim=1) * listed_trials.probability
+    probability = case.q[cells].prod(dim=1) * listed_trials.probability
+    return LayerOutcomes(chains, cells, widths, verdict, probability)
 
 
-def enumerate_layer_law(case: LayerCase, trials: int, threshold: float) -> tuple[Tensor, int]:
+def enumerate_layer_law(case: BeamLayerCase, trials: int, threshold: float) -> tuple[Tensor, int]:
     """Enumerates the joint law of a layer's output beams, [M] * W, accepted ones first in drawing
     order. Returns it with W, which is at least 1.
     """
@@ -119,14 +127,14 @@ def enumerate_layer_law(case: LayerCase, trials: int, threshold: float) -> tuple
     return total, width
 
 
-def compute_layer_error(case: LayerCase, trials: int, threshold: float) -> float:
+def compute_layer_error(case: BeamLayerCase, trials: int, threshold: float) -> float:
     """Computes the largest difference of the output beams' joint law from W independent draws."""
     law, width = enumerate_layer_law(case, trials, threshold)
     return float((law - _compute_joint_law([case.p] * width)).abs().max())
 
 
 def compute_accepted_count_error(
-    case: LayerCase, trials: int, law: Callable[[Tensor], Tensor]
+    case: BeamLayerCase, trials: int, law: Callable[[Tensor], Tensor]
 ) -> float:
     """Computes the largest error of P(T, k), as ``law`` has it, against enumerated trials."""
     chains, _, _, verdict, weight = _enumerate_layer_outcomes(case, trials, lambda alpha: trials)

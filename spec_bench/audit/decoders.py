@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from math import isfinite, nan
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -249,16 +249,23 @@ def make_random_heads(target: MarkovModel, kind: str, seed: int) -> DraftHeads:
     return heads.double().eval()
 
 
+class BlockLaw(NamedTuple):
+    """A decoder's law of one block beside the target's."""
+
+    enumerated: Mapping[Tokens, float]
+    expected: Mapping[Tokens, float]
+    outcomes: int
+
+
 def enumerate_block_law(
     decoder: Decoder,
     law: Callable[[Tokens, int], Mapping[Tokens, float]],
     prompt: Tokens = PROMPT,
-) -> tuple[Mapping[Tokens, float], Mapping[Tokens, float], int]:
+) -> BlockLaw:
     """Enumerates the law of one block continued by the target's own tokens.
 
     A block has a random length; continued by the target to the longest block's length it must have
-    the target's law. ``law`` is the target's: P(continuation) by prefix and length. Returns the
-    decoder's law, the target's, and the number of outcomes.
+    the target's law. ``law`` is the target's: P(continuation) by prefix and length.
     """
     length = decoder.depth + 1
 
@@ -273,10 +280,10 @@ def enumerate_block_law(
         lambda row: tuple(row.tokens[len(prompt) :]),
         continue_tokens,
     )
-    return enumerated_law, law(prompt, length), count
+    return BlockLaw(enumerated_law, law(prompt, length), count)
 
 
-def enumerate_differences(
+def enumerate_law_differences(
     config: DecoderConfig,
     settings: SamplingSettings,
     *,
@@ -301,7 +308,7 @@ def enumerate_decoder_error(
     **options: Any,
 ) -> EnumeratedError:
     """Computes the largest of ``enumerate_differences``, and counts the outcomes."""
-    errors, count = enumerate_differences(config, settings, **options)
+    errors, count = enumerate_law_differences(config, settings, **options)
     return EnumeratedError(max(errors), count)
 
 
@@ -311,7 +318,7 @@ def enumerate_total_variation(
     **options: Any,
 ) -> float:
     """Computes the distance of one iteration's output law from the chain's law."""
-    return sum(enumerate_differences(config, settings, **options)[0]) / 2
+    return sum(enumerate_law_differences(config, settings, **options)[0]) / 2
 
 
 def sample_decoder_p_value(

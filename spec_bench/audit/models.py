@@ -15,6 +15,7 @@ thousands of tokens.
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -349,7 +350,9 @@ def _encode_prompts(prompts: Task | Sequence[str], tokenizer: Any) -> list[tuple
     return prompts.encode_all(prompts.read_examples(), tokenizer)
 
 
-def audit_named_server(options: Any, prompts: Task | Sequence[str]) -> Iterator[AuditLine]:
+def audit_named_server(
+    options: argparse.Namespace, prompts: Task | Sequence[str]
+) -> Iterator[AuditLine]:
     """Audits the server that the command line names, with the key from the environment. Sends one
     request before it loads the target, so that a wrong address fails at once.
     """

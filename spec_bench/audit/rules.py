@@ -161,14 +161,22 @@ def _list_next_children(law: Tensor, present: Tensor) -> tuple[Tensor, Tensor, T
     return row, token, present[row], law[row, token]
 
 
+class EnumeratedChildren(NamedTuple):
+    """All draws of C children, a row each."""
+
+    tokens: Tensor  # [B, C]
+    valid: Tensor  # [B, C] whether they exist
+    probability: Tensor  # [B]
+
+
 def enumerate_children(
     q: Tensor,
     children: int,
     law: Law,
     sampled_count: int = 1,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Enumerates the children drawn from q [4, V]: tokens [B, C], valid [B, C], probability [B].
-    All kinds of siblings but ``several_drafts`` use the first draft.
+) -> EnumeratedChildren:
+    """Enumerates the children drawn from q [4, V]. All kinds of siblings but ``several_drafts`` use
+    the first draft.
     """
     tokens = torch.empty((1, 0), dtype=torch.long)
     valid = tokens.bool()
@@ -189,7 +197,7 @@ def enumerate_children(
         tokens = torch.cat([tokens[row], token[:, None]], dim=1)
         valid = torch.cat([valid[row], present[:, None]], dim=1)
         probability = probability[row] * chance
-    return tokens, valid, probability
+    return EnumeratedChildren(tokens, valid, probability)
 
 
 class WrongVerdictError(ValueError):
@@ -234,10 +242,10 @@ def compute_output_law(
         vocab = len(p)
         probability = probability.repeat_interleave(vocab) / vocab
         every_token = torch.arange(vocab).repeat(len(tokens))[:, None]
-        tokens = _insert_every_column(tokens, absent, every_token)
-        valid = _insert_every_column(valid, absent, every_token < 0)
+        tokens = _repeat_rows_and_insert_column(tokens, absent, every_token)
+        valid = _repeat_rows_and_insert_column(valid, absent, every_token < 0)
         has_own = laws.shape[1] > 1  # whether each child has its own q
-        laws = _insert_every_column(
+        laws = _repeat_rows_and_insert_column(
             laws, absent if has_own else 0, q[None, :has_own].expand(len(every_token), -1, -1)
         )
     p_rows = p.expand(len(tokens), -1)
@@ -260,7 +268,7 @@ def compute_output_law(
     return law + (reach_probs.unsqueeze(1) * residual).sum(dim=0)
 
 
-def _insert_every_column(rows: Tensor, place: int, column: Tensor) -> Tensor:
+def _repeat_rows_and_insert_column(rows: Tensor, place: int, column: Tensor) -> Tensor:
     """Repeats every row [B, C, ...] n times and inserts a column [n B, 1, ...] at ``place``."""
     rows = rows.repeat_interleave(len(column) // len(rows), dim=0)
     return torch.cat([rows[:, :place], column, rows[:, place:]], dim=1)
@@ -295,7 +303,7 @@ WIDTHS = ((1, 1, 1), (2, 1, 1), (2, 2, 1), (1, 2), (4, 1))
 
 
 @dataclass(frozen=True)
-class PrefixTables:
+class PrefixLaws:
     """Laws of the target and the drafts for every prefix of d tokens, numbered in base V."""
 
     p: Sequence[Tensor]  # per depth [V^d, V] the target's law after each prefix
@@ -306,7 +314,7 @@ class PrefixTables:
         return self.p[0].shape[-1]
 
 
-def make_random_prefix_tables(vocab: int, depth: int, seed: int) -> PrefixTables:
+def make_random_prefix_laws(vocab: int, depth: int, seed: int) -> PrefixLaws:
     """Makes random laws of several sharpnesses, some with a truncated support, float64."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -319,7 +327,7 @@ def make_random_prefix_tables(vocab: int, depth: int, seed: int) -> PrefixTables
         return (logits * sharpness).masked_fill(cut, -torch.inf).softmax(dim=-1)
 
     p = [laws(vocab**d) for d in range(depth + 1)]
-    return PrefixTables(p, [laws(vocab**d, 4) for d in range(depth)])
+    return PrefixLaws(p, [laws(vocab**d, 4) for d in range(depth)])
 
 
 @dataclass(frozen=True)
@@ -332,7 +340,7 @@ class EnumeratedTrees:
     p: Tensor  # [R, N, V] the target's law at each node
 
 
-def enumerate_trees(tables: PrefixTables, widths: Sequence[int], law: Law) -> EnumeratedTrees:
+def enumerate_trees(tables: PrefixLaws, widths: Sequence[int], law: Law) -> EnumeratedTrees:
     """Enumerates every tree with ``widths[l]`` children per node of level l."""
     shape = TreeShape(tuple(accumulate(widths, mul)), tuple(widths))
     tokens = torch.zeros((1, 1), dtype=torch.long)
@@ -374,7 +382,9 @@ def enumerate_trees(tables: PrefixTables, widths: Sequence[int], law: Law) -> En
     return EnumeratedTrees(tree, chance, prefix, p)
 
 
-def compute_last_node_law(rule: PathRule, trees: EnumeratedTrees) -> tuple[Tensor, Tensor]:
+def compute_last_node_and_token_laws(
+    rule: PathRule, trees: EnumeratedTrees
+) -> tuple[Tensor, Tensor]:
     """Computes P(each node is the last one accepted) [R, N], and the next token's law [R, N, V]."""
     order, success, residual = rule(trees.tree, trees.p)
     success = torch.cat([success, torch.ones_like(success[:, :1])], dim=1)
@@ -388,13 +398,13 @@ def compute_last_node_law(rule: PathRule, trees: EnumeratedTrees) -> tuple[Tenso
 
 def compute_path_rule_error(
     rule: PathRule,
-    tables: PrefixTables,
+    tables: PrefixLaws,
     widths: Sequence[int],
     law: Law,
 ) -> float:
     """Computes the largest |law of L + 1 tokens - target's|; the target continues the blocks."""
     trees = enumerate_trees(tables, widths, law)
-    last_probs, token = compute_last_node_law(rule, trees)
+    last_probs, token = compute_last_node_and_token_laws(rule, trees)
     depth = len(widths)
     vocab = tables.vocab
     expected_law = compute_continuation_law(tables, torch.zeros(1, dtype=torch.long), 0, depth + 1)[
@@ -419,7 +429,7 @@ def compute_path_rule_error(
 
 
 def compute_continuation_law(
-    tables: PrefixTables,
+    tables: PrefixLaws,
     prefix: Tensor,
     depth: int,
     length: int,
@@ -452,6 +462,6 @@ def enumerate_path_rule_error(
     for widths in WIDTHS:
         for seed in seeds:
             vocab = 2 if len(widths) == 3 else 3
-            tables = make_random_prefix_tables(vocab, len(widths), 10 * seed + len(widths))
+            tables = make_random_prefix_laws(vocab, len(widths), 10 * seed + len(widths))
             errors.append(compute_path_rule_error(rule, tables, widths, law))
     return EnumeratedError(float(np.max(errors)), len(errors))

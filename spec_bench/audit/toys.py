@@ -47,7 +47,7 @@ class MarkovModel:
         self.hidden_size = 2 * self.vocab_size
         self.blocks = 6
 
-    def allocate(self, rows: int, slots: int) -> Any:
+    def allocate(self, rows: int, slots: int) -> NoCache:
         """Allocates a cache for ``rows`` sequences of up to ``slots`` tokens."""
         return NoCache()
 

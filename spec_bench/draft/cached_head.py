@@ -20,7 +20,7 @@ from spec_bench.engine.cache import SlotCache
 from spec_bench.engine.model import ForwardTimer
 from spec_bench.system.errors import UsageError
 
-Embed = Callable[[Tensor], Tensor]
+TensorFunction = Callable[[Tensor], Tensor]
 
 
 class CachedHead(DraftHeads):
@@ -85,7 +85,7 @@ class CachedHead(DraftHeads):
         angle = torch.cat([angle, angle], dim=-1).unsqueeze(1)
         return Rotation(angle.cos() * self._factor, angle.sin() * self._factor)
 
-    def get_embeddings(self, tokens: Tensor, embed: Embed) -> Tensor:
+    def get_embeddings(self, tokens: Tensor, embed: TensorFunction) -> Tensor:
         """Returns the target's embeddings of tokens [...], or the head's own if it has some."""
         vectors = self.embed_tokens(tokens) if hasattr(self, "embed_tokens") else embed(tokens)
         return vectors.to(self._first_parameter.dtype)
@@ -108,11 +108,11 @@ class CachedHead(DraftHeads):
         layouts = [LayerLayout(*layer, like.dtype, like.device) for layer in self.layer_cache_sizes]
         return SlotCache(layouts, rows, slots)
 
-    def compute_own_logits(self, output: Tensor, project: Embed) -> Tensor:
+    def compute_own_logits(self, output: Tensor, project: TensorFunction) -> Tensor:
         """Returns logits [..., V'] of outputs [..., D]; ``project`` is the target's last layer."""
         return project(output) if self.cut_down is None else self.cut_down(output)
 
-    def compute_logits(self, output: Tensor, project: Embed, vocab: int) -> Tensor:
+    def compute_logits(self, output: Tensor, project: TensorFunction, vocab: int) -> Tensor:
         """Returns ``compute_own_logits`` as [..., V], -inf for tokens that the head lacks."""
         return self.scatter_own_values(self.compute_own_logits(output, project), vocab, -torch.inf)
 

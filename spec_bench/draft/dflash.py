@@ -29,8 +29,8 @@ from spec_bench.draft import eagle_files
 from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
 from spec_bench.draft.cached_head import (
     CachedHead,
-    Embed,
     HeadCacheDraftState,
+    TensorFunction,
     make_cache_attention,
 )
 from spec_bench.draft.layers import (
@@ -182,7 +182,7 @@ class DFlashHead(CachedHead):
         attentions: list[Any] = [layer.self_attn for layer in self.layers]
         return [attention.project_keys_values(entries, rotation) for attention in attentions]
 
-    def embed_block(self, roots: Tensor, embed: Embed) -> Tensor:
+    def embed_block(self, roots: Tensor, embed: TensorFunction) -> Tensor:
         """Returns the block's inputs [R, B, D] after the last known tokens [R]."""
         masks = roots.new_full((len(roots), self.shape.block - 1), self.shape.mask_token)
         return self.get_embeddings(torch.cat([roots.unsqueeze(1), masks], dim=1), embed)
@@ -197,7 +197,7 @@ class DFlashHead(CachedHead):
         levels: Tensor = self.norm(x)
         return levels if self.shape.from_known else levels[:, 1:]
 
-    def compute_own_logits(self, output: Tensor, project: Embed) -> Tensor:
+    def compute_own_logits(self, output: Tensor, project: TensorFunction) -> Tensor:
         if self.shape.own_outputs:
             return self.lm_head(output)
         return super().compute_own_logits(output, project)
@@ -318,7 +318,7 @@ class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
             # A row with fewer writes fillers after them, where the block comes next.
             self._write_context(self._handed[:rows, : self._new], 0, self._starts)
         block = head.embed_block(committed.roots.get_tensor(device), self._target.embed)
-        rotation = self._plan_cache_write(block, 0, self._before)
+        rotation = self._plan_write_and_get_rotation(block, 0, self._before)
         slots = cached_arange(max(self._before) + block.shape[1], device)
         last_slot = self._before.get_tensor(device) + (block.shape[1] - 1)
         mask = (slots <= last_slot.unsqueeze(1))[:, None, None]
@@ -340,13 +340,15 @@ class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
     def _write_context(self, hidden: Tensor, row: int, starts: HostDeviceInts) -> None:
         """Writes the context entries of hidden states [R, P, W] to the cache from ``starts`` on."""
         entries = self._head.project_context(hidden.to(self._handed.dtype))
-        rotation = self._plan_cache_write(entries, row, starts)
+        rotation = self._plan_write_and_get_rotation(entries, row, starts)
         for layer, keys_and_values in enumerate(
             self._head.compute_context_keys_values(entries, rotation)
         ):
             self._cache.layers[layer].update(*keys_and_values)
 
-    def _plan_cache_write(self, inputs: Tensor, row: int, starts: HostDeviceInts) -> Rotation:
+    def _plan_write_and_get_rotation(
+        self, inputs: Tensor, row: int, starts: HostDeviceInts
+    ) -> Rotation:
         """Plans a write of [R, P, D] at consecutive slots; returns the rotation at them."""
         count = inputs.shape[1]
         self._cache.begin(WritePlan(row, starts, count, max(starts) + count))

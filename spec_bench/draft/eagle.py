@@ -140,7 +140,7 @@ class EagleDraftState(HeadCacheDraftState):
         if pending > 1:
             index = cached_arange(rows, output.device).unsqueeze(1)
             output = output[index, self._last.get_tensor(output.device).unsqueeze(1)]
-        return self._compute_logits(output)
+        return self._keep_outputs_and_compute_logits(output)
 
     @torch.inference_mode()
     def frontier_logits(self, tree: Tree, committed: CommittedTokens) -> Tensor:
@@ -152,7 +152,7 @@ class EagleDraftState(HeadCacheDraftState):
         head_pass: Any = _HeadAsModel(self._head, self._target, feature, self._zero_first)
         output = run_nodes(head_pass, self._cache, tree, self._before, nodes).hidden
         assert output is not None
-        return self._compute_logits(output, self._outputs)
+        return self._keep_outputs_and_compute_logits(output, self._outputs)
 
     def _wrap_head(self, hidden: Tensor) -> _HeadAsModel:
         """Makes a pass over the target's hidden states [R, P, W]."""
@@ -160,7 +160,9 @@ class EagleDraftState(HeadCacheDraftState):
             self._head, self._target, self._head.fuse_hidden_states(hidden), self._zero_first
         )
 
-    def _compute_logits(self, output: Tensor, earlier_outputs: Tensor | None = None) -> Tensor:
+    def _keep_outputs_and_compute_logits(
+        self, output: Tensor, earlier_outputs: Tensor | None = None
+    ) -> Tensor:
         """Keeps a level's outputs; returns its logits [R, F, 1, V]."""
         self._outputs = (
             output if earlier_outputs is None else torch.cat([earlier_outputs, output], dim=1)

@@ -14,17 +14,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from spec_bench.draft import eagle_files
-from spec_bench.draft.cached_head import Embed, FeatureHead
+from spec_bench.draft.cached_head import FeatureHead, TensorFunction
 from spec_bench.draft.eagle_files import EagleShape, read_eagle_shape
 from spec_bench.draft.layers import AttentionFunction, DecoderBlock, RMSNorm, get_sizes_like_target
 from spec_bench.draft.network import HeadPlan, PublicCheckpoint, load_weights
 from spec_bench.system.errors import UsageError
+
+
+class JoinedInputs(NamedTuple):
+    """Inputs of a head's first block."""
+
+    residual: Tensor  # [R, T, D]
+    attention: Tensor | None  # [R, T, inputs] of its attention; None: the normed residual
 
 
 class EagleHead(FeatureHead):
@@ -42,16 +49,14 @@ class EagleHead(FeatureHead):
         attend: AttentionFunction,
     ) -> Tensor:
         rotation = self.compute_rotation(positions)
-        x, z = self.join_inputs(feature, embeddings)
+        x, attention_input = self.join_inputs(feature, embeddings)
         for block in self.layers:
-            x = block(x, rotation, attend, z)
-            z = None
+            x = block(x, rotation, attend, attention_input)
+            attention_input = None
         return x
 
-    def join_inputs(self, feature: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Joins feature and embedding into the first block's residual input [R, T, D] and the input
-        of its attention, None if it is the same.
-        """
+    def join_inputs(self, feature: Tensor, embeddings: Tensor) -> JoinedInputs:
+        """Joins feature and embedding into the inputs of the first block."""
         raise NotImplementedError
 
     @classmethod
@@ -115,9 +120,9 @@ class Eagle1Head(EagleHead):
         super().__init__(shape, ids, blocks)
         self.fc = nn.Linear(2 * shape.width, shape.width, bias=shape.fc_bias)
 
-    def join_inputs(self, feature: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor | None]:
+    def join_inputs(self, feature: Tensor, embeddings: Tensor) -> JoinedInputs:
         projected: Tensor = self.fc(torch.cat([embeddings, feature], dim=-1))
-        return projected, projected
+        return JoinedInputs(projected, projected)
 
     @classmethod
     def make_smallest(cls, hidden: int, vocab: int) -> EagleHead:
@@ -149,11 +154,11 @@ class Eagle3Head(EagleHead):
     def hidden_input_width(self) -> int:
         return 3 * self.shape.hidden
 
-    def join_inputs(self, feature: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor | None]:
+    def join_inputs(self, feature: Tensor, embeddings: Tensor) -> JoinedInputs:
         first_block: Any = self.layers[0]
         normed_feature = first_block.hidden_norm(feature)
         z = torch.cat([first_block.input_layernorm(embeddings), normed_feature], dim=-1)
-        return normed_feature if self.shape.norm_before_residual else feature, z
+        return JoinedInputs(normed_feature if self.shape.norm_before_residual else feature, z)
 
     def fuse_hidden_states(self, hidden: Tensor) -> Tensor:
         if self.shape.norm_before_fc:
@@ -167,7 +172,7 @@ class Eagle3Head(EagleHead):
     def to_next_feature(self, output: Tensor) -> Tensor:
         return self.norm(output) if self.shape.norm_output else output
 
-    def compute_own_logits(self, output: Tensor, project: Embed) -> Tensor:
+    def compute_own_logits(self, output: Tensor, project: TensorFunction) -> Tensor:
         logits: Tensor = self.lm_head(self.norm(output))
         return logits
 

@@ -20,7 +20,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from spec_bench.draft.base import Drafter, DraftResources, DraftState, drafter
-from spec_bench.draft.cached_head import Embed, FeatureHead
+from spec_bench.draft.cached_head import FeatureHead, TensorFunction
 from spec_bench.draft.eagle import EagleDraftState
 from spec_bench.draft.layers import AttentionFunction, LayerCacheSizes
 from spec_bench.draft.network import HeadPlan, PublicCheckpoint, load_weights
@@ -253,7 +253,7 @@ class MtpHead(FeatureHead):
     def to_next_feature(self, output: Tensor) -> Tensor:
         return cast(Tensor, self.norm(output))
 
-    def compute_own_logits(self, output: Tensor, project: Embed) -> Tensor:
+    def compute_own_logits(self, output: Tensor, project: TensorFunction) -> Tensor:
         return super().compute_own_logits(self.norm(output), project)
 
     @classmethod

@@ -25,12 +25,14 @@ from spec_bench.system.errors import UsageError
 from spec_bench.tasks import build_task
 
 _TURN = re.compile(r"(.+)/(\d+)")
-Text = Callable[[Sequence[int]], str]
+TokenDecoder = Callable[[Sequence[int]], str]
 Row = Mapping[str, str]
 
 
 def export_answer_files(options: Namespace) -> None:
-    """Writes the files. Raises UsageError: the request cannot be right."""
+    """Writes answers and judged questions in FastChat's format, and prints the paths. Raises
+    UsageError: the request cannot be right.
+    """
     table = options.table
     folder = options.out or files.join_path_inside(table.parent, "answers")
     files.check_writable(folder)
@@ -41,7 +43,7 @@ def export_answer_files(options: Namespace) -> None:
         raise UsageError(f"no complete cell in {str(table)!r}")
     runs = [files.run_folder(files.results_folder(table), row["run_id"]) for row in rows]
     paths = write_answers(rows, runs, folder)
-    for path in (*paths, *write_questions(rows, runs, folder)):
+    for path in (*paths, *write_judged_questions(rows, runs, folder)):
         print(path)
 
 
@@ -59,17 +61,19 @@ def write_answers(rows: Sequence[Row], run_folders: Sequence[Path], folder: Path
         if not generations:
             place = f"{str(run_folder)!r}: texts are kept there alone"
             raise UsageError(f"no generations of {name} in {place}")
-        text = _load_text_decoder(run_folder)
+        decode = _load_text_decoder(run_folder)
         file_name = name if names.count(name) == 1 else f"{name}-{row['run_id']}"
         for repeat in sorted({generation.repeat for generation in generations}):
             of_repeat = [generation for generation in generations if generation.repeat == repeat]
-            lines = _iter_answer_lines(of_repeat, f"{row['pair']}-{name}", text)
+            lines = _iter_answer_lines(of_repeat, f"{row['pair']}-{name}", decode)
             paths.append(files.join_path_inside(folder, f"run_{repeat + 1}/{file_name}.jsonl"))
             files.write_text(paths[-1], "".join(map(_format_json_line, lines)))
     return paths
 
 
-def write_questions(rows: Sequence[Row], run_folders: Sequence[Path], folder: Path) -> list[Path]:
+def write_judged_questions(
+    rows: Sequence[Row], run_folders: Sequence[Path], folder: Path
+) -> list[Path]:
     """Writes FastChat's ``question.jsonl`` of each task that is ``judged``. Raises UsageError: the
     task's data has changed.
     """
@@ -108,7 +112,7 @@ def _read_settings(run_folder: Path) -> dict[str, Any]:
     return dict(settings)
 
 
-def _load_text_decoder(run_folder: Path) -> Text:
+def _load_text_decoder(run_folder: Path) -> TokenDecoder:
     """Loads the run's tokenizer and returns a function that decodes token ids into text."""
     from spec_bench.engine.loading import load_tokenizer
     from spec_bench.jobs.config.model_files import model_path
@@ -121,7 +125,7 @@ def _load_text_decoder(run_folder: Path) -> Text:
 def _iter_answer_lines(
     generations: Sequence[Generation],
     model: str,
-    text: Text,
+    decode: TokenDecoder,
 ) -> Iterator[dict[str, Any]]:
     """Yields FastChat's line of each question, its turns in order."""
     questions: dict[str, list[Generation]] = {}
@@ -136,7 +140,7 @@ def _iter_answer_lines(
         turns.sort(key=lambda generation: (len(generation.prompt_id), generation.prompt_id))
         choice = {
             "index": 0,
-            "turns": [text(generation.tokens) for generation in turns],
+            "turns": [decode(generation.tokens) for generation in turns],
             "decoding_steps": [len(generation.steps) for generation in turns],
             "new_tokens": [len(generation.tokens) for generation in turns],
             "wall_time": [generation.prefill_s + generation.decode_s for generation in turns],

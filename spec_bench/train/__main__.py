@@ -14,7 +14,7 @@ from spec_bench.system import signals
 RESUMES = "the same command goes on"
 
 
-def main(request: Namespace) -> int:
+def run_train_command(request: Namespace) -> int:
     """Runs the trainings; returns the status."""
     from spec_bench.jobs.config.application import run_application
 
@@ -43,4 +43,4 @@ if __name__ == "__main__":
 
         request = parse_job("train", sys.argv[1:])
         with signals.raise_on_signals():
-            sys.exit(main(request))
+            sys.exit(run_train_command(request))

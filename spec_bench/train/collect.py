@@ -33,7 +33,7 @@ def read_training_row(file: Path) -> dict[str, Any]:
     return row | totals | {"folder": file.parent.as_posix()}
 
 
-def main() -> int:
+def write_training_table() -> int:
     """Writes the table of the folders on the command line; returns the exit status."""
     parser = Parser(prog="python -m spec_bench.train.collect", description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+", help="e.g. results/train/grid")
@@ -53,4 +53,4 @@ def main() -> int:
 if __name__ == "__main__":
     line = "interrupted; what was written is whole"
     with signals.exit_cleanly(line), signals.raise_on_signals():
-        sys.exit(main())
+        sys.exit(write_training_table())

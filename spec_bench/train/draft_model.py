@@ -121,7 +121,7 @@ class TextBatch(NamedTuple):
     labels: Tensor  # [N, K] tokens t + 1..t + K, IGNORED past an answer's end
 
 
-def find_answer_positions(dialogue: Dialogue) -> list[int]:
+def find_positions_before_answer_tokens(dialogue: Dialogue) -> list[int]:
     """Finds the positions whose next token belongs to an answer."""
     return [t for t, is_answer in enumerate(dialogue.learned[1:]) if is_answer]
 
@@ -130,7 +130,7 @@ def find_answer_positions(dialogue: Dialogue) -> list[int]:
 class TextBatches(DialogueBatches):
     """Makes batches of tokens, with the hidden states before each token of an answer."""
 
-    select_positions = select_starts = staticmethod(find_answer_positions)
+    select_positions = select_starts = staticmethod(find_positions_before_answer_tokens)
 
     @torch.no_grad()
     def make_batch(self, indices: Sequence[int]) -> TextBatch:  # type: ignore[override]

@@ -133,7 +133,7 @@ class DataSettings:
 
 
 @settings
-class Optimisation:
+class OptimiserSettings:
     """Optimiser and schedule; documented in ``conf/train.yaml``."""
 
     epochs: Count
@@ -163,7 +163,7 @@ def _check_folder_name(name: str) -> str:
 
 
 @settings
-class AskedTraining:
+class TrainConfig:
     """The composed and checked ``conf/train.yaml``, which documents the keys."""
 
     name: Annotated[
@@ -174,7 +174,7 @@ class AskedTraining:
     out_dtype: Literal["float32", "float16", "bfloat16"]
     seed: Annotated[StrictInt, Ge(0), Le(2**63 - 1)]
     data: DataSettings
-    optimiser: Optimisation
+    optimiser: OptimiserSettings
     log_every: Count
     validate_every: Count
     save_every: Count
@@ -195,7 +195,7 @@ class AskedTraining:
 class TrainSettings:
     """Settings of a training with the pair and the task built from them."""
 
-    asked: AskedTraining
+    asked: TrainConfig
     pair: Pair
     task: Task | RandomPromptTask | None
     out: Path  # folder of the heads
@@ -211,7 +211,7 @@ def build_train_settings(config: Any) -> TrainSettings:
     """Checks a composed and resolved ``conf/train.yaml``. Raises UsageError with one line that
     names a key, its value and the choices.
     """
-    request = check(AskedTraining, config)
+    request = check(TrainConfig, config)
     results = Path(request.results)
     on_task = request.data.kind == "task"
     heads_folder = Path(request.out) if request.out else results / request.name / "heads"

@@ -71,7 +71,7 @@ def make_untrained_heads(
     if head.kind == DRAFT_MODEL:
         return load_or_make_draft_model(head, config, output(), dialogues)
     ids = (
-        select_frequent_tokens(dialogues, head.draft_vocab)
+        select_frequent_answer_tokens(dialogues, head.draft_vocab)
         if (head.draft_vocab or vocab) < vocab
         else None
     )
@@ -109,7 +109,9 @@ def wrap_for_training(
     return TrainableHead(heads, guesses)
 
 
-def select_frequent_tokens(dialogues: Sequence[Dialogue], count: int | None) -> tuple[int, ...]:
+def select_frequent_answer_tokens(
+    dialogues: Sequence[Dialogue], count: int | None
+) -> tuple[int, ...]:
     """Selects the answers' most frequent tokens, as increasing ids of the target."""
     counts = count_answer_tokens(dialogues)
     return tuple(sorted(sorted(counts, key=lambda token: (-counts[token], token))[:count]))

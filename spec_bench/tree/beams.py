@@ -10,7 +10,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.fields import Count, Share
 from spec_bench.system.errors import UsageError
 from spec_bench.tree.base import AuditTree, GrowthContext, Policy, policy, refuse_too_many_nodes
-from spec_bench.tree.widths import Rectangle
+from spec_bench.tree.widths import RectangularTree
 from spec_bench.vocabulary.spec import Spec
 
 
@@ -42,7 +42,7 @@ class BeamRoot(Policy):
     takes="WxL@t: W draft beams, L layers, threshold t, such as 4x2@0.9",
 )
 @dataclass(frozen=True)
-class BeamPolicy(Policy):
+class DraftBeams(Policy):
     """Beams that a draft model proposes, layer by layer (DSBD, arXiv 2409.16560, section 3)."""
 
     width: Count  # W_S, draft beams per layer
@@ -78,7 +78,7 @@ class BeamPolicy(Policy):
 
 @policy("head_beams", forms=("product",), takes="WxL: W beams of L tokens, such as 8x5")
 @dataclass(frozen=True)
-class HeadBeams(Rectangle):
+class HeadBeams(RectangularTree):
     """W beams of L tokens from a recurrent head, with shared prefixes merged or not.
 
     The head returns whole beams, so the tree is not grown level by level. The beams are

@@ -16,7 +16,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.draft.base import DraftState, GuessedNode
 from spec_bench.settings.fields import Count, Share
 from spec_bench.tree.base import AuditTree, GrownTree, GrowthContext, policy, score_and_note_largest
-from spec_bench.tree.widths import Rectangle, grow_iid_level
+from spec_bench.tree.widths import RectangularTree, grow_iid_level
 from spec_bench.vocabulary.spec import Spec
 
 
@@ -157,7 +157,7 @@ def drop_ungrown_levels(tree: Tree, draws: RandomSource) -> Tree:
     takes="WxL: at most W guesses a level on L levels, such as 1x10",
 )
 @dataclass(frozen=True)
-class GuessedTree(Rectangle):
+class GuessedTree(RectangularTree):
     """Looked-up guesses: at most W one-hot nodes on each of at most L levels, in order of rank.
 
     An iteration's tree is as deep and as wide as its largest row needs, just a root if no row has

@@ -31,7 +31,7 @@ from spec_bench.tree.base import (
     policy,
     refuse_too_many_nodes,
 )
-from spec_bench.tree.widths import Rectangle, draw_distinct_children
+from spec_bench.tree.widths import RectangularTree, draw_distinct_children
 from spec_bench.vocabulary.spec import Spec
 
 
@@ -55,7 +55,7 @@ class LevelCandidates(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DynamicTree(Rectangle):
+class DynamicTree(RectangularTree):
     """At most N nodes on at most L levels, ``WxL@N``: the drafter runs W nodes of a level and
     proposes W children of each. ``shape`` is that of the frontiers; verified trees have their own.
     """

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from operator import mul
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
 from annotated_types import MinLen
@@ -28,7 +28,7 @@ from spec_bench.vocabulary.spec import Spec
 
 
 @dataclass(frozen=True)
-class Rectangle(GrownTree):
+class RectangularTree(GrownTree):
     """W nodes on each of L levels, ``WxL``."""
 
     width: Count  # W
@@ -112,22 +112,29 @@ class WidthsPolicy(BranchingTree):
         )
 
 
+class DrawnChildren(NamedTuple):
+    """Children drawn below each of F frontier nodes."""
+
+    tokens: Tensor  # [R, F, C]
+    valid: Tensor  # [R, F, C] whether they exist
+    log_q: Tensor | None  # [R, F, V] distributions they were drawn from; None if one-hot
+
+
 def draw_distinct_children(
     tree: Tree,
     log_q: Tensor,
     draws: RandomSource,
     count: int,
     counts: Sequence[int] | None = None,
-) -> tuple[Tensor, Tensor, Tensor | None]:
+) -> DrawnChildren:
     """Draws distinct children of each node from log-probabilities [R, F, V], or takes the best ones
-    if siblings are deterministic. Returns tokens and their presence [R, F, count], and the
-    distributions they were drawn from. ``counts``: see ``Draws.gumbel``.
+    if siblings are deterministic. ``counts``: see ``Draws.gumbel``.
     """
     proposal = None if tree.siblings == "deterministic" else log_q
     noise = torch.zeros_like(log_q) if proposal is None else draws.gumbel(log_q, counts, count)
     tokens, valid = gumbel_top_k(log_q, noise, count)
     padding = (0, count - tokens.shape[-1])  # more children than tokens
-    return pad(tokens, padding), pad(valid, padding), proposal
+    return DrawnChildren(pad(tokens, padding), pad(valid, padding), proposal)
 
 
 def grow_iid_level(tree: Tree, scores: Tensor, draws: RandomSource, width: int) -> None:
@@ -266,7 +273,7 @@ class TopAndSample(BranchingTree):
 
 @policy("stochastic_beam", forms=("product",), takes="KxL: beam width K, length L, such as 4x3")
 @dataclass(frozen=True)
-class StochasticBeam(Rectangle):
+class StochasticBeam(RectangularTree):
     """The W sequences with the largest perturbed log-probability at every level.
 
     RSD-S, RSD Algorithm 8 with its Algorithm 9 corrected: the beam keeps the best (parent, token)

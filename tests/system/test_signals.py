@@ -20,7 +20,7 @@ from spec_bench.settings.arguments import list_options
 from spec_bench.settings.configs import experiments_dir
 from spec_bench.sinks.console import print_results
 from spec_bench.system.signals import exit_cleanly
-from spec_bench.train.collect import main as collect
+from spec_bench.train.collect import write_training_table as collect
 from tests.commands import answers, audit, compare, report
 from tests.report.rows import row, write
 from tests.warm import Command, run

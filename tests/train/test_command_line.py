@@ -17,7 +17,7 @@ from spec_bench.jobs.config.compose import parse_request
 from spec_bench.jobs.config.flags import flags_to_overrides
 from spec_bench.settings.configs import conf_dir
 from spec_bench.train import train
-from spec_bench.train.collect import main as collect
+from spec_bench.train.collect import write_training_table as collect
 from spec_bench.train.loop import (
     TrainingCheckpoint,
     TrainingLog,

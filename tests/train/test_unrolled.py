@@ -16,7 +16,7 @@ from spec_bench.records.types import Request
 from spec_bench.train.batches import SequenceBatches
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.loop import measure_accuracy, run_training
-from spec_bench.train.train import select_frequent_tokens, wrap_for_training
+from spec_bench.train.train import select_frequent_answer_tokens, wrap_for_training
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS as ALL_HEADS
 from tests.heads import p_eagle_head
@@ -212,7 +212,7 @@ def test_a_training_that_was_stopped_ends_with_the_same_weights(kind, tmp_path):
 
 def test_a_smaller_vocabulary_is_the_answers_most_frequent_tokens():
     dialogues = [Dialogue((9, 3, 3, 5, 7), (False, True, True, True, False))]
-    assert select_frequent_tokens(dialogues, 2) == (3, 5)
+    assert select_frequent_answer_tokens(dialogues, 2) == (3, 5)
     head = trainee("eagle3", ids=(3, 5)).heads
     logits = head.compute_logits(torch.randn(1, tiny.WIDTH), lambda x: x, tiny.VOCAB)
     assert logits.isfinite().nonzero()[:, 1].tolist() == [3, 5]

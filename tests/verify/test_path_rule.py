@@ -7,13 +7,13 @@ import torch
 
 from spec_bench.audit.rules import (
     TOLERANCE,
-    PrefixTables,
-    compute_last_node_law,
+    PrefixLaws,
+    compute_last_node_and_token_laws,
     compute_path_rule_error,
     enumerate_path_rule_error,
     enumerate_trees,
     iter_path_rule_cases,
-    make_random_prefix_tables,
+    make_random_prefix_laws,
 )
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.verify import device_walk, path_rule
@@ -34,7 +34,7 @@ def accepted_tokens(rule, tables, widths, law):
     """E[accepted draft tokens] of a whole-path rule."""
     trees = enumerate_trees(tables, widths, law)
     depth = torch.tensor(trees.tree.shape.node_depth, dtype=torch.float64)
-    return float(trees.chance @ (compute_last_node_law(rule, trees)[0] @ depth))
+    return float(trees.chance @ (compute_last_node_and_token_laws(rule, trees)[0] @ depth))
 
 
 def top_down(trees, judge):
@@ -61,14 +61,14 @@ def test_traversal_accepts_no_less_than_rejection_from_the_root_down(count):
     for seed in range(count):
         widths = ((2, 1, 1), (2, 2), (1, 1, 1), (3, 1), (2,))[seed % 5]
         law = ("iid", "without_replacement")[seed // 5 % 2]
-        tables = make_random_prefix_tables(2 if len(widths) == 3 else 3, len(widths), seed)
+        tables = make_random_prefix_laws(2 if len(widths) == 3 else 3, len(widths), seed)
         rejection = partial(recursive_rejection, replacement=law == "iid")
         plain = top_down(enumerate_trees(tables, widths, law), rejection)
         assert accepted_tokens(traversal, tables, widths, law) >= plain - 1e-12
 
 
 def test_one_hot_proposals_gain_nothing():
-    tables = make_random_prefix_tables(3, 2, seed=5)
+    tables = make_random_prefix_laws(3, 2, seed=5)
     trees = enumerate_trees(tables, (2, 2), "deterministic")
     same = accepted_tokens(traversal, tables, (2, 2), "deterministic")
     assert same == pytest.approx(top_down(trees, naive), abs=1e-12)
@@ -77,7 +77,7 @@ def test_one_hot_proposals_gain_nothing():
 def test_the_example_of_block_verification_has_its_printed_expectations():
     """Two tokens, whatever came before: 10/9 accepted token by token, 11/9 as a block."""
     p, q = torch.tensor([1, 2]).double() / 3, torch.tensor([2, 1]).double() / 3
-    tables = PrefixTables(
+    tables = PrefixLaws(
         [p.expand(2**d, 2) for d in range(3)], [q.expand(2**d, 3, 2) for d in range(2)]
     )
     trees = enumerate_trees(tables, (1, 1), "iid")
@@ -133,7 +133,7 @@ def first_failure(tree, p):
 def test_a_wrong_end_of_the_block_is_caught():
     assert (
         compute_path_rule_error(
-            first_failure, make_random_prefix_tables(2, 3, seed=1), (1, 1, 1), "iid"
+            first_failure, make_random_prefix_laws(2, 3, seed=1), (1, 1, 1), "iid"
         )
         > 0.01
     )
@@ -159,7 +159,7 @@ def test_wrong_siblings_are_caught(monkeypatch, wrong, law):
         path_rule, "list_children", lambda tree, **more: wrong(tree, *right(tree, **more))
     )
     found = [
-        compute_path_rule_error(traversal, make_random_prefix_tables(3, 1, seed), (2,), law)
+        compute_path_rule_error(traversal, make_random_prefix_laws(3, 1, seed), (2,), law)
         for seed in range(5)
     ]
     assert max(found) > 1e-3
@@ -174,7 +174,7 @@ def closed(tree, p):
 
 @pytest.mark.parametrize("law", ["iid", "without_replacement", "deterministic"])
 def test_the_closed_form_is_the_loop_with_absent_nodes_at_its_end(law):
-    trees = enumerate_trees(make_random_prefix_tables(2, DEPTH, 7), (1,) * DEPTH, law)
+    trees = enumerate_trees(make_random_prefix_laws(2, DEPTH, 7), (1,) * DEPTH, law)
     tree = trees.tree
     length = (3 * torch.arange(len(tree.tokens)) + 2) % (DEPTH + 1)
     tree.valid &= torch.arange(DEPTH + 1) <= length.unsqueeze(1)
@@ -190,7 +190,7 @@ def test_the_closed_form_is_the_loop_with_absent_nodes_at_its_end(law):
 
 
 def test_a_token_that_the_target_never_says_ends_all_behind_it():
-    trees = enumerate_trees(make_random_prefix_tables(2, 2, 1), (1, 1), "iid")
+    trees = enumerate_trees(make_random_prefix_laws(2, 2, 1), (1, 1), "iid")
     p = torch.zeros_like(trees.p)
     p[..., 0] = 1.0  # token 1 has no chance, wherever it stands
     success = closed(trees.tree, p).success
