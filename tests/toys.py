@@ -45,10 +45,10 @@ class HistoryModel(MarkovModel):
     def allocate(self, rows, slots):
         return TokenCache(rows, slots)
 
-    def place(self, prefix):
+    def find_logits_index(self, prefix):
         return tuple([*[0] * self.memory, *prefix][-self.memory :])
 
-    def places(self, tokens, positions):
+    def find_logits_indices(self, tokens, positions):
         return self.seen
 
     def forward(self, cache, starts, tokens, positions, visible, *, row=0, **asked):

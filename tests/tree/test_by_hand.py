@@ -35,7 +35,7 @@ class Drafts(DraftState):
         nodes = tree.frontier
         return self._logits.expand(len(committed), nodes.stop - nodes.start, 1, -1)
 
-    def beams(self, roots, width, length):
+    def search_beams(self, roots, width, length):
         return self._beams
 
 
