@@ -46,6 +46,15 @@ def test_a_script_finds_this_checkouts_package_by_itself(name, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_job_lies_twelve_frames_deep_and_a_temperature_and_a_prompt_pass_six_forms():
+    script = str(ROOT / "scripts" / "check" / "forms.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    numbers = [int(n) for n in re.findall(r"^(\d+) (?:frames|forms)", done.stdout, re.MULTILINE)]
+    assert numbers[0] <= 12 and max(numbers[1:]) <= 6 and len(numbers) == 3
+
+
+@pytest.mark.slow
 def test_damages_dying_writers_full_disks_and_clocks_cost_nothing_that_was_measured():
     few = ["--damages", "40", "--writers", "4", "--sizes", "3", "--clocks", "8"]
     command = [sys.executable, str(ROOT / "scripts/check/faults.py"), *few]

@@ -132,9 +132,8 @@ def to_job_error(error: Exception, resumes: str) -> JobError | None:
         return error
     if isinstance(error, OSError) and (os_explanation := files.explain_os_error(error)):
         return JobError(1, f"{os_explanation}; what was done is kept, {resumes}")
-    if isinstance(error, UsageError | HydraException | OmegaConfBaseException):
-        return JobError(2, one_line(error))
-    if _comes_from_hydra(error):
+    is_refusal = isinstance(error, UsageError | HydraException | OmegaConfBaseException)
+    if is_refusal or _comes_from_hydra(error):
         return JobError(2, one_line(error))
     # Launchers, whose errors are private classes, say that a process died.
     if type(error).__module__.partition(".")[0] in {"joblib", "submitit", "ray"}:

@@ -175,9 +175,9 @@ def list_choices(word: str) -> list[str]:
     """Returns a setting with each of its values, ``task=xsum,dolly`` as two, a list in brackets as
     one; any other as it is.
     """
-    if not is_swept(word):
-        return [word]
     override = parse_word(word)
+    if not override.is_sweep_override():
+        return [word]
     return [f"{override.get_key_element()}={choice}" for choice in override.sweep_string_iterator()]
 
 
