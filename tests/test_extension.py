@@ -21,9 +21,9 @@ ENTRY_POINTS = ("rules", "policies", "drafters", "metrics", "configs", "sinks", 
 DECODERS = ["ar", "sd", "comb", "comb_first", "bigram"]
 
 AUDIT = """
-from spec_bench.audit.catalogue import WARM, tree_cases
-from spec_bench.audit.decoders import enumerate_error
-from spec_bench.audit.rules import TOLERANCE, audit_rule, list_rule_cases
+from spec_bench.audit.catalogue import WARM, iter_audit_cases
+from spec_bench.audit.decoders import enumerate_decoder_error
+from spec_bench.audit.rules import TOLERANCE, enumerate_rule_error, iter_rule_cases
 from spec_bench.tree.base import policy
 from spec_bench.verify.base import rule
 from spec_bench.verify.walk import Verdict
@@ -40,19 +40,19 @@ def residual_of_nothing(p, q, tokens, valid):
     return Verdict(rule["first_only"].function(p, q, tokens, valid).acceptance, p)
 
 rule("first_only_wrong", siblings=("iid", "without_replacement"))(residual_of_nothing)
-errors = {case.name: audit_rule(case)[0] for case in list_rule_cases() if "first_only" in case.name}
+errors = {case.name: enumerate_rule_error(case).largest for case in iter_rule_cases() if "first_only" in case.name}
 right = {name: error for name, error in errors.items() if "wrong" not in name}
 wrong = {name: error for name, error in errors.items() if "wrong" in name}
 assert len(right) == len(wrong) == 2, errors
 assert max(right.values()) <= TOLERANCE, right
 assert min(wrong.values()) > 1e-3, wrong
 
-found = [case for case in tree_cases("exact") if "comb 2x2" in case.name]
+found = [case for case in iter_audit_cases("exact") if "comb 2x2" in case.name]
 for drafter in ("", "bigram: "):
     own = [case for case in found if case.name.startswith(drafter + "comb")]
     for rule_said in ("recursive_rejection", "first_only", "first_only_wrong"):
         (case,) = [case for case in own if case.config.verifier.name == rule_said]
-        error, outcomes = enumerate_error(case.config, WARM)
+        error, outcomes = enumerate_decoder_error(case.config, WARM)
         assert outcomes > 10
         assert (error <= TOLERANCE) == ("wrong" not in rule_said), (case.name, error)
 """

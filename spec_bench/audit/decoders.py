@@ -307,7 +307,7 @@ def enumerate_decoder_error(
     settings: SamplingSettings,
     **options: Any,
 ) -> EnumeratedError:
-    """Computes the largest of ``enumerate_differences``, and counts the outcomes."""
+    """Computes the largest of ``enumerate_law_differences``, and counts the outcomes."""
     errors, count = enumerate_law_differences(config, settings, **options)
     return EnumeratedError(max(errors), count)
 

@@ -91,7 +91,7 @@ def wrap_for_training(
     noise: float = 0,
 ) -> TrainableHead:
     """Wraps heads for training by their kind. ``model`` gives its last layer and its embeddings;
-    the other arguments are those of ``SequenceHead``.
+    the other arguments are those of ``TrainableSequenceHead``.
     """
     token = getattr(heads.shape, "mask_token", None)
     mask = None

@@ -315,7 +315,7 @@ class TrainableUnrolledHead(TrainableSequenceHead):
         locations: Tensor,
         steps: int,
     ) -> Iterator[Tensor]:
-        """See ``SequenceHead``."""
+        """See ``TrainableSequenceHead``."""
         count = features.shape[1] - self.guesses
         rows, present = group_positions_by_dialogue(locations, features.shape[0])
         dialogue = torch.arange(len(rows), device=rows.device).unsqueeze(1)
@@ -397,7 +397,7 @@ class TrainableBlockHead(TrainableSequenceHead):
         locations: Tensor,
         steps: int,
     ) -> Iterator[Tensor]:
-        """See ``SequenceHead``."""
+        """See ``TrainableSequenceHead``."""
         head = self.heads
         size = self.heads.shape.block
         count = features.shape[1] - self.guesses

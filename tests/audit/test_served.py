@@ -275,8 +275,8 @@ def test_a_pattern_fits_the_name_with_or_without_its_kind_or_is_told_what_is_nea
 
 def test_a_failing_part_ends_with_status_1(monkeypatch, capsys):
     monkeypatch.setattr(command_line, "iter_rule_parts", lambda: iter(PARTS))
-    for name in ("decoder_parts", "approximate_parts", "beam_parts"):
-        monkeypatch.setattr(command_line, name, lambda *_: iter(()))
+    for name in ("exact_decoder", "approximate_decoder", "beam"):
+        monkeypatch.setattr(command_line, f"iter_{name}_parts", lambda *_: iter(()))
     assert audit([]) == 1
     assert "1 of 2 checks passed" in capsys.readouterr().out
 
