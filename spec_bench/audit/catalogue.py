@@ -58,7 +58,7 @@ class AuditCase:
 
     @property
     def chain_options(self) -> dict[str, Any]:
-        """Vocabulary size and prompt of the chain, as arguments of ``enumerate_law_differences``."""
+        """Size of the chain's vocabulary and its prompt, for ``enumerate_law_differences``."""
         return {"vocab": self.tree.vocab, "prompt": self.tree.prompt}
 
     def iter_fitting_settings(self) -> Iterator[tuple[str, SamplingSettings]]:
