@@ -192,7 +192,10 @@ def host_overheads(prompts: int, new_tokens: int, label: str = "embedded") -> Ta
     for name, generations in records.items():
         one = built[name]
         cell = CellRecords(
-            generations, records["ar"], draft_calls=one.draft_calls, parameter_ratio=one.speed_ratio
+            generations,
+            records["ar"],
+            draft_calls=one.draft_calls,
+            parameter_ratio=one.parameter_ratio,
         )
         tau, bound = metric["block_efficiency"].value(cell), metric["mbsu"].value(cell)
         faster, host = metric["speedup"].value(cell), metric["host_overhead"].value(cell)

@@ -69,7 +69,7 @@ class Tracer:
         name = our_name(frame)
         if not name:
             return
-        if name.endswith("Decoder.iterate") and not self.stack:
+        if name.endswith("Decoder.run_iteration") and not self.stack:
             above: FrameType | None = frame
             while above is not None:
                 self.stack.insert(0, our_name(above) or above.f_globals.get("__name__", ""))

@@ -80,10 +80,10 @@ def decoder(
 def prepare(decoders: Collection[AnyDecoder], requests: list[Request]) -> None:
     """Records and warms up all decoders for requests; then counts how iterations run anew."""
     for each in decoders:  # all room first: what is recorded over a cache is lost when it grows
-        each.admit(requests)
+        each.check_and_reserve(requests)
     for each in decoders:
-        each.admit(requests)  # it sees which caches grew for others
-        each.prepare(requests)
+        each.check_and_reserve(requests)  # it sees which caches grew for others
+        each.record_graphs(requests)
         each.generate(requests[: each.rows], 0)
         each.ran = IterationCounts()
 

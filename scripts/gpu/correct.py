@@ -110,7 +110,7 @@ class Bench:
         """Decoders of ``conf/decoder``, with room for all before one is recorded."""
         built = {name: self._decoder(name) for name in names}
         for each in built.values():
-            each.admit(self.requests)
+            each.check_and_reserve(self.requests)
         return built
 
     def _decoder(self, name: str) -> AnyDecoder:

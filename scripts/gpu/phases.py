@@ -260,7 +260,7 @@ def measure(decoder: Any, prompt: int, device: torch.device) -> tuple[Row, list[
     found: Row = {}
     call: Callable[[], object]
     with torch.inference_mode():
-        active = decoder.begin(asked, 0)  # which makes what drafts
+        active = decoder.prefill_requests(asked, 0)  # which makes what drafts
         phases = Phases(decoder)
         if device.type == "cuda":
             count = sum(each for _, each in decoder.asked)

@@ -114,7 +114,10 @@ def measured(
 ) -> dict[str, Any]:
     """Ours beside the paper's; ``first`` and ``baseline`` are the autoregressive row's."""
     cell = CellRecords(
-        generations, baseline, draft_calls=decoder.draft_calls, parameter_ratio=decoder.speed_ratio
+        generations,
+        baseline,
+        draft_calls=decoder.draft_calls,
+        parameter_ratio=decoder.parameter_ratio,
     )
     names = ("block_efficiency", "token_rate", "speedup", "mbsu", "host_overhead")
     found = {name: metric[name].value(cell) for name in names}

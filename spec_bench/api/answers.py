@@ -185,9 +185,9 @@ class Stream(Iterator[Step]):
 
         decoder = self._decoder
         with torch.inference_mode():
-            clock = BatchClock(decoder.now_s, decoder.take_forward_s)
-            rows: list[Any] = decoder.begin([self._request], self._seed)
-            clock.start_rows(rows)
+            clock = BatchClock(decoder.read_synchronised_clock_s, decoder.take_forward_s)
+            rows: list[Any] = decoder.prefill_requests([self._request], self._seed)
+            clock.share_prefill_time(rows)
         (row,) = rows
         yielded_count = 0
         delivered_count = 0
@@ -196,8 +196,8 @@ class Stream(Iterator[Step]):
             with torch.inference_mode():
                 clock.start()
                 decoder.step(rows)
-                clock.note_step(rows)
-                clock.pause()
+                clock.share_step_time(rows)
+                clock.pause_decoding()
             row_tokens = sum(step.delivered for step in row.steps)
             if row.finish is None and len(row.answer) < row_tokens:
                 continue  # beams: the answer is chosen at the end

@@ -381,8 +381,8 @@ class LoadedPair:
         has_recorder = getattr(self.models[0], "recorder", None) is not None
         if has_recorder and requests:
             longer_requests = self._raise_token_limits(decoder, requests)
-            decoder.admit(longer_requests)
-            decoder.prepare(longer_requests)
+            decoder.check_and_reserve(longer_requests)
+            decoder.record_graphs(longer_requests)
         streams = [
             Stream(decoder, request, seed, StreamedText(self.tokenizer, request.ends))
             for request in requests

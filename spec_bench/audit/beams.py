@@ -274,11 +274,11 @@ def sample_beam_p_value(
     counts: Counter[Beams] = Counter()
     for start in range(0, samples, rows):
         requests = [Request(f"{start + row}", PROMPT, layers) for row in range(rows)]
-        batch_rows = decoder.begin(requests, seed)
+        batch_rows = decoder.prefill_requests(requests, seed)
         active = list(batch_rows)
         while active:
             decoder.step(active)
-            decoder.retire(active)
+            decoder.drop_finished_rows(active)
         counts.update(read_beams(row) for row in batch_rows)
     return compute_chi_square_p_value(
         counts,

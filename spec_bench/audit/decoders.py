@@ -159,7 +159,7 @@ def enumerate_iteration_law(
 
     def iteration(draws: EnumeratedDraws) -> Key:
         decoder.make_draws = lambda generators: draws
-        rows = decoder.begin([request], seed=0)
+        rows = decoder.prefill_requests([request], seed=0)
         decoder.step(rows)
         return read_result(rows[0])
 

@@ -378,7 +378,7 @@ def enumerate_trees(tables: PrefixLaws, widths: Sequence[int], law: Law) -> Enum
         log_q = q[:, :, 0].log() if law == "without_replacement" else None
         tree_q = None if law in ("without_replacement", "deterministic") else q
         tree.add_level(tokens[:, nodes], parent, valid[:, nodes], tree_q, log_q)
-    p = torch.stack([tables.p[d][prefix[:, n]] for n, d in enumerate(shape.node_depth)], dim=1)
+    p = torch.stack([tables.p[d][prefix[:, n]] for n, d in enumerate(shape.node_depths)], dim=1)
     return EnumeratedTrees(tree, chance, prefix, p)
 
 
@@ -411,7 +411,7 @@ def compute_path_rule_error(
         0
     ]
     got = torch.zeros_like(expected_law)
-    for node, node_depth in enumerate(trees.tree.shape.node_depth):
+    for node, node_depth in enumerate(trees.tree.shape.node_depths):
         weight = (trees.chance * last_probs[:, node])[:, None] * token[:, node]  # [R, V]
         number = trees.prefix[:, node, None] * vocab + torch.arange(vocab)
         weight = weight.flatten()

@@ -180,7 +180,7 @@ class SeededSource(FormerMembers):
         self._before: list[tuple[Any, Any]] = []
         self.choose: Choice = inverse_cdf
 
-    def _uniforms(self, *shape: int) -> Tensor:
+    def _draw_uniforms(self, *shape: int) -> Tensor:
         """[R, *shape] in [0, 1), float64."""
         rows = [
             torch.rand(shape, generator=g, dtype=torch.float64, device=g.device)
@@ -189,7 +189,7 @@ class SeededSource(FormerMembers):
         return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(rows)
 
     def categorical(self, probs: Tensor, count: int) -> Tensor:
-        return self.choose(probs, self._uniforms(probs.shape[1], count))
+        return self.choose(probs, self._draw_uniforms(probs.shape[1], count))
 
     def gumbel(
         self,
@@ -200,7 +200,7 @@ class SeededSource(FormerMembers):
         # -log -log of a uniform variable is a Gumbel variable; the clamp keeps it finite. Drawn in
         # float64, whose tail is long enough; torch's exponential variables cost three times more.
         if counts is None:
-            uniforms = self._uniforms(*like.shape[1:])
+            uniforms = self._draw_uniforms(*like.shape[1:])
         else:
             uniforms = torch.full_like(like, 0.5, dtype=torch.float64)
             for row, generator, count in zip(uniforms, self.generators, counts, strict=True):
@@ -210,17 +210,17 @@ class SeededSource(FormerMembers):
         return uniforms.log_().neg_().to(like.dtype).log_().neg_()
 
     def verdict(self, children: Sequence[int]) -> SeededWalkDraws:
-        return SeededWalkDraws(self._uniforms(sum(children) + 1), children, self.choose)
+        return SeededWalkDraws(self._draw_uniforms(sum(children) + 1), children, self.choose)
 
     def prepare_positions(self, count: int) -> SeededPositionDraws:
         # One number per call, as in plain decoding: on a GPU larger calls give other numbers.
         positions = [_read_generator_position(generator) for generator in self.generators]
-        numbers = [self._uniforms(1)]
+        numbers = [self._draw_uniforms(1)]
         if count > 1:  # of one position there is nothing to give back
             self._before = [
                 *zip(positions, map(_read_generator_position, self.generators), strict=True)
             ]
-        numbers += [self._uniforms(1) for _ in range(count - 1)]
+        numbers += [self._draw_uniforms(1) for _ in range(count - 1)]
         return SeededPositionDraws(torch.cat(numbers, dim=1), self.choose)
 
     def advance(self, emitted: Sequence[int]) -> None:
@@ -238,7 +238,7 @@ class SeededSource(FormerMembers):
                 torch.rand(1, generator=generator, dtype=torch.float64)
 
     def trials(self, count: int) -> SeededTrialDraws:
-        return SeededTrialDraws(self._uniforms(count))
+        return SeededTrialDraws(self._draw_uniforms(count))
 
 
 class SeededWalkDraws:
@@ -305,9 +305,9 @@ class DrawRecorder(SeededSource):
         super().__init__(generators)
         self.asked: list[DrawRequest] = []
 
-    def _uniforms(self, *shape: int) -> Tensor:
+    def _draw_uniforms(self, *shape: int) -> Tensor:
         self.asked.append((False, prod(shape)))
-        return super()._uniforms(*shape)
+        return super()._draw_uniforms(*shape)
 
     def prepare_positions(self, count: int) -> SeededPositionDraws:
         request_count = len(self.asked)
@@ -335,7 +335,7 @@ class PredrawnSource(SeededSource):
         self.numbers = numbers
         self._used = 0
 
-    def draw(self, requests: Sequence[DrawRequest]) -> None:
+    def draw_requested(self, requests: Sequence[DrawRequest]) -> None:
         """Draws each row's numbers from its generator: one call for each position's, and as few as
         the order allows for all others.
         """
@@ -357,10 +357,10 @@ class PredrawnSource(SeededSource):
                 if looks_back:
                     self._before.append((start, _read_generator_position(generator)))
 
-    def _uniforms(self, *shape: int) -> Tensor:
+    def _draw_uniforms(self, *shape: int) -> Tensor:
         start = self._used
         self._used = self._used + prod(shape)
         return self.numbers[:, start : self._used].reshape(-1, *shape)
 
     def prepare_positions(self, count: int) -> SeededPositionDraws:
-        return SeededPositionDraws(self._uniforms(count), self.choose)
+        return SeededPositionDraws(self._draw_uniforms(count), self.choose)

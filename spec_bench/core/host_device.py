@@ -87,7 +87,7 @@ class HostDeviceInts(FormerMembers, list[Any]):
     _there: Tensor | None = None
     exact = True  # whether the list has the numbers themselves, and not bounds
 
-    def read_at(self, buffer: Tensor, bound: int) -> None:
+    def read_from_buffer(self, buffer: Tensor, bound: int) -> None:
         """Makes the device read ``buffer``, which each replay renews; ``bound`` is its maximum."""
         self._there = buffer
         self.exact = False
@@ -105,7 +105,7 @@ class HostDeviceInts(FormerMembers, list[Any]):
         return int(min(self)) if self.exact else 0
 
     @property
-    def equal(self) -> bool:
+    def are_known_equal(self) -> bool:
         """Whether all numbers are known to be equal."""
         return self.exact and min(self) == max(self)
 
@@ -136,7 +136,7 @@ class HostDeviceInts(FormerMembers, list[Any]):
 class CommittedTokens(list[Sequence[int]]):
     """Each row's tokens so far; the last one is the root of its tree."""
 
-    planned: Any = None  # a policy's own plan of the trees, made before they grow
+    tree_plan: Any = None  # a policy's own plan of the trees, made before they grow
 
     def __init__(self, rows: Iterable[Sequence[int]]) -> None:
         super().__init__(rows)

@@ -72,7 +72,7 @@ class TreeShape:
         return tuple(parents)
 
     @cached_property
-    def node_depth(self) -> tuple[int, ...]:
+    def node_depths(self) -> tuple[int, ...]:
         """[N] depth of every node, the root's is 0."""
         return (0, *(level + 1 for level, count in enumerate(self.levels) for _ in range(count)))
 
@@ -94,7 +94,7 @@ class VariableLevelShape(TreeShape):
     Each level below the root is all nodes: only a node's parent gives its place in the tree.
     """
 
-    busy: int = 1  # the most nodes of one level that have children
+    max_parents: int = 1  # the most nodes of one level that have children
 
     @classmethod
     def build(
@@ -102,10 +102,10 @@ class VariableLevelShape(TreeShape):
         nodes: int,
         depth: int,
         children: tuple[int, ...],
-        busy: int,
+        max_parents: int,
     ) -> VariableLevelShape:
         """Returns a shape of ``nodes`` nodes, the root not counted."""
-        return cls((nodes,) * depth, children, True, busy)
+        return cls((nodes,) * depth, children, True, max_parents)
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
@@ -116,7 +116,7 @@ class VariableLevelShape(TreeShape):
         return self.size if self.depth > 1 else 1
 
     @cached_property
-    def node_depth(self) -> tuple[int, ...]:
+    def node_depths(self) -> tuple[int, ...]:
         """Each tree's own, ``Tree.depths``."""
         raise AssertionError("every row's nodes have depths of their own")
 
@@ -239,7 +239,7 @@ class Tree:
         """[R or 1, N] the depth of every node, the root's is 0."""
         if self.own_depths is not None:
             return self.own_depths
-        return cached_constant(self.shape.node_depth, self.tokens.device).unsqueeze(0)
+        return cached_constant(self.shape.node_depths, self.tokens.device).unsqueeze(0)
 
     def parts(self) -> list[Tensor]:
         """Returns the tensors that describe the nodes: [R, N] each, and ``ancestors`` [R, N, N];

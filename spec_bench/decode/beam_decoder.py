@@ -62,7 +62,7 @@ class BeamForest:
 
     Column c of a row is slot ``length + c``: first the row's trie nodes, the input beams last among
     them, then the forest's nodes, layer by layer, D each. Rows may have tries of different sizes.
-    ``send`` copies the host's numbers to the device.
+    ``copy_inputs_to_device`` copies the host's numbers to the device.
 
     Letters: R rows, B input beams (the widest row's), D draft beams per layer, C columns.
     """
@@ -96,17 +96,17 @@ class BeamForest:
                 for size, width in zip(sizes, self.widths, strict=True)
             ]
         )
-        depths = [row.depths() for row in rows]
+        depths = [row.compute_node_depths() for row in rows]
         self._depth = HostDeviceInts(
             [n + depth[-1] for n, depth in zip(lengths, depths, strict=True)]
         )
-        self._order, self._back = self._slot_order(plan.depth)
+        self._order, self._back = self._order_target_nodes(plan.depth)
         self._drafted = max(row.drafted for row in rows)
         self._pending = self._build_draft_inputs(rows, depths) if plan.depth else []
         self.tokens: list[Tensor] = []  # a layer each, [R, D]
         self._seen: list[Tensor] = []  # the input beams', then a layer each
 
-    def _slot_order(self, layers: int) -> tuple[HostDeviceInts, HostDeviceInts]:
+    def _order_target_nodes(self, layers: int) -> tuple[HostDeviceInts, HostDeviceInts]:
         """Returns the order of nodes in the target's pass, and the one that undoes it for logits.
 
         The slots of a row hold its own input beams, then the forest, then fillers.
@@ -147,7 +147,7 @@ class BeamForest:
             HostDeviceInts(inputs),
         ]
 
-    def send(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def copy_inputs_to_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Copies the host's numbers and ``tensors`` to the device at once; returns the tensors
         there.
         """
@@ -180,10 +180,12 @@ class BeamForest:
         tokens = _gather_positions(self._trie_tokens.get_tensor(self.device), index)
         mask = _gather_positions(self._trie_seen, index)
         mask = _resize_mask_columns(mask, self._drafted + index.shape[1])
-        logits = self._run(model, cache, starts, tokens, positions.get_tensor(self.device), mask)
+        logits = self._run_nodes(
+            model, cache, starts, tokens, positions.get_tensor(self.device), mask
+        )
         return _gather_positions(logits, inputs.get_tensor(logits.device))
 
-    def run_layer(self, model: LanguageModel, cache: object) -> Tensor:
+    def run_newest_layer(self, model: LanguageModel, cache: object) -> Tensor:
         """Runs the newest layer with a draft; returns logits [R, D, V]."""
         layer = len(self.tokens)
         starts = self._behind.plus((layer - 1) * self.width)
@@ -191,9 +193,9 @@ class BeamForest:
         positions = (
             (self._depth.get_tensor(self.device) + layer).unsqueeze(1).expand(-1, self.width)
         )
-        return self._run(model, cache, starts, self.tokens[-1], positions, mask)
+        return self._run_nodes(model, cache, starts, self.tokens[-1], positions, mask)
 
-    def run_all(self, model: LanguageModel, cache: object) -> Tensor:
+    def run_on_target(self, model: LanguageModel, cache: object) -> Tensor:
         """Runs the input beams and the whole forest with the target: the iteration's target call.
         Returns logits [R, B + layers D, V].
         """
@@ -213,14 +215,14 @@ class BeamForest:
             size - width for size, width in zip(self._sizes, self.widths, strict=True)
         )
         mask = _resize_mask_columns(mask, cached_count + tokens.shape[1])
-        logits = self._run(model, cache, self._starts, tokens, positions, mask)
+        logits = self._run_nodes(model, cache, self._starts, tokens, positions, mask)
         return (
             _gather_positions(logits, self._back.get_tensor(logits.device))
             if self._ragged
             else logits
         )
 
-    def _run(
+    def _run_nodes(
         self,
         model: LanguageModel,
         cache: object,
@@ -269,7 +271,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
     def nodes(self) -> int:
         return self.plan.depth * self.plan.width
 
-    def slots_needed(self, longest_prompt: int, max_new_tokens: int) -> int:
+    def count_slots_per_row(self, longest_prompt: int, max_new_tokens: int) -> int:
         """Returns the slots of one trunk, at worst a branch for every beam, and one forest.
 
         With ``one_cache`` only one beam continues, so nothing branches.
@@ -291,9 +293,9 @@ class BeamDecoder(DecodingLoop[BeamRow]):
 
     def step(self, active: Sequence[BeamRow]) -> int:
         draws = self.make_draws([row.generator for row in active])
-        forest, parents, limit = self._begin(active)
-        draft_layers = self._draft(forest, parents, draws)
-        logits = forest.run_all(self.target, self._caches[0])
+        forest, parents, limit = self._begin_iteration(active)
+        draft_layers = self._draft_layers(forest, parents, draws)
+        logits = forest.run_on_target(self.target, self._caches[0])
         outcomes = verify_forest(
             logits.to(self.settings.dtype),
             parents,
@@ -306,7 +308,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         outcomes = processes.broadcast_object(outcomes)
         for row, outcome in zip(active, outcomes, strict=True):
             check_logits(row.request.prompt_id, *outcome.lawful)
-        return sum(self._commit(i, row, outcomes[i]) for i, row in enumerate(active))
+        return sum(self._commit_outcome(i, row, outcomes[i]) for i, row in enumerate(active))
 
     def move_row(self, row: BeamRow, source: int, target: int) -> None:
         row.moves.apply(self._caches, source)
@@ -314,7 +316,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         for cache in self._caches:
             cache.move_row(source, target, len(row.trunk) + len(row.tokens))
 
-    def _keep(self, index: int, row: BeamRow, moves: CacheMoves) -> None:
+    def _apply_or_queue_moves(self, index: int, row: BeamRow, moves: CacheMoves) -> None:
         """Moves a row's nodes in the caches, or notes that they must move."""
         if self.target.device.type == "cpu":
             moves.apply(self._caches, index)
@@ -324,7 +326,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
     def take_forward_s(self) -> tuple[float, float]:
         return sum(draft.timer.take_s() for draft in self.drafts), self.target.timer.take_s()
 
-    def _begin(self, active: Sequence[BeamRow]) -> tuple[BeamForest, ParentBeams, Tensor]:
+    def _begin_iteration(self, active: Sequence[BeamRow]) -> tuple[BeamForest, ParentBeams, Tensor]:
         """Copies the iteration's numbers and pending cache moves to the device at once.
 
         Returns the forest, still empty, the input beams, padded to the widest row, and each row's
@@ -333,7 +335,9 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         forest = BeamForest(active, self.plan, self.target.device)
         limit = torch.tensor([row.remaining_layers for row in active])
         moves = combine_moves([row.moves for row in active], len(self._caches))
-        limit, *parents = forest.send([limit, *pack_input_beams(active, forest.inputs), *moves])
+        limit, *parents = forest.copy_inputs_to_device(
+            [limit, *pack_input_beams(active, forest.inputs), *moves]
+        )
         count = len(parents) - len(moves)
         for cache, slots in zip(self._caches, parents[count:], strict=False):
             cache.move_slots(*slots.unbind(0))
@@ -341,7 +345,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             row.moves = CacheMoves()
         return forest, ParentBeams(forest.input_tokens, *parents[:count]), limit
 
-    def _draft(
+    def _draft_layers(
         self,
         forest: BeamForest,
         parents: ParentBeams,
@@ -352,9 +356,11 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         for layer in range(self.plan.depth):
             draft = self.drafts[0]
             cache = self._caches[1]
-            logits = forest.run_layer(draft, cache) if layer else forest.run_pending(draft, cache)
+            logits = (
+                forest.run_newest_layer(draft, cache) if layer else forest.run_pending(draft, cache)
+            )
             logits = logits.to(self.target.device, self.settings.dtype)
-            log_q = parents.log_probs(logits)
+            log_q = parents.raw_log_probs(logits)
             law = warped_beam_probs(parents.likelihood, log_q, self.settings.get_draft_settings())
             cells = draws.categorical(law.unsqueeze(1), self.plan.width).squeeze(1)
             processes.copy_from_first_process(cells)
@@ -365,7 +371,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             forest.add_layer(parents.tokens, cells // log_q.shape[-1])
         return draft_layers
 
-    def _commit(self, index: int, row: BeamRow, outcome: BeamOutcome) -> int:
+    def _commit_outcome(self, index: int, row: BeamRow, outcome: BeamOutcome) -> int:
         """Updates a row with its output beams; returns the number of layers it grew by."""
         size = len(row.tokens)
         width = self.plan.width
@@ -382,13 +388,17 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             beams = [max(beams, key=lambda beam: beam.score(self.plan.length_penalty))]
         draft_end = size + max(self.plan.depth - 1, 0) * width
         length = len(row.trunk)
-        kept_nodes = row.advance(forest_tokens, forest_parents, beams, outcome.layer, draft_end)
-        self._keep(index, row, CacheMoves(length, (kept_nodes, kept_nodes[: row.drafted])))
+        kept_nodes = row.replace_beams(
+            forest_tokens, forest_parents, beams, outcome.layer, draft_end
+        )
+        self._apply_or_queue_moves(
+            index, row, CacheMoves(length, (kept_nodes, kept_nodes[: row.drafted]))
+        )
         row.grow_trunk(bool(self.drafts))
         counts = outcome.accepted_layers, outcome.layer, outcome.widths
         row.steps.append(StepRecord(self.nodes, self.depth, *counts))
         if all(beam.stopped for beam in row.beams) or row.remaining_layers == 0:
-            row.deliver(self.plan.length_penalty)
+            row.end_with_best_beam(self.plan.length_penalty)
         return outcome.layer
 
 
@@ -414,8 +424,8 @@ class BeamSearch(BeamDecoder):
     row_type: ClassVar[type[BeamRow]] = SearchRow
 
     def step(self, active: Sequence[BeamRow]) -> int:
-        forest, parents, _ = self._begin(active)
-        logits = forest.run_all(self.target, self._caches[0])
+        forest, parents, _ = self._begin_iteration(active)
+        logits = forest.run_on_target(self.target, self._caches[0])
         log_p = raw_next_log_probs(
             logits.to(self.settings.dtype), torch.zeros_like(parents.stopped), parents.tokens
         )
@@ -432,10 +442,10 @@ class BeamSearch(BeamDecoder):
             check_logits(row.request.prompt_id, not isnan(table[index][0]))
             candidates = list(zip(table[index][:count], table[index][count:], strict=True))
             stops = len(row.request.stop_ids)
-            self._select(index, row, candidates[: max(2, 1 + stops) * self.plan.width], vocab)
+            self._select_beams(index, row, candidates[: max(2, 1 + stops) * self.plan.width], vocab)
         return len(active)
 
-    def _select(
+    def _select_beams(
         self,
         index: int,
         row: BeamRow,
@@ -471,8 +481,8 @@ class BeamSearch(BeamDecoder):
             hopeless = len(pool) == width and best <= pool[-1][0]
         if not active or hopeless:
             _, likelihood, answer = pool[0]
-            row.close(answer, likelihood)
+            row.end_with_answer(answer, likelihood)
             return
-        nodes = row.advance([], [], active, 1, 0)
-        self._keep(index, row, CacheMoves(len(row.trunk), (nodes,)))
+        nodes = row.replace_beams([], [], active, 1, 0)
+        self._apply_or_queue_moves(index, row, CacheMoves(len(row.trunk), (nodes,)))
         row.grow_trunk(False)

@@ -139,14 +139,14 @@ class BeamRow(AnswerRow):
                 mask[node] |= mask[parent]
         return mask
 
-    def depths(self) -> list[int]:
+    def compute_node_depths(self) -> list[int]:
         """[n] levels below the trunk's end, 0 for its children."""
         depth: list[int] = []
         for parent in self.parents:
             depth.append(0 if parent < 0 else depth[parent] + 1)
         return depth
 
-    def find_equal_texts(self) -> list[int]:
+    def find_first_equal_beams(self) -> list[int]:
         """For each beam the first one with the same text, beams counted from 0."""
         texts: dict[tuple[int, int], int] = {}  # (the parent's, the token) -> a node with it
         node_text: list[int] = []
@@ -165,7 +165,7 @@ class BeamRow(AnswerRow):
             node = self.parents[node]
         return [*self.trunk, *reversed(path)][len(self.request.prompt_ids) :]
 
-    def advance(
+    def replace_beams(
         self,
         forest_tokens: Sequence[int],
         forest_parents: Sequence[int],
@@ -208,13 +208,13 @@ class BeamRow(AnswerRow):
         self.parents = [max(parent - shared_count, -1) for parent in self.parents[shared_count:]]
         self.drafted = max(self.drafted - shared_count, 0)
 
-    def deliver(self, length_penalty: float) -> None:
+    def end_with_best_beam(self, length_penalty: float) -> None:
         """Ends the row with its best beam; see ``Beam.score``."""
         best = max(range(self.width), key=lambda beam: self.beams[beam].score(length_penalty))
         beam = self.beams[best]
-        self.close(self.get_generated_tokens(best)[: beam.length], beam.likelihood)
+        self.end_with_answer(self.get_generated_tokens(best)[: beam.length], beam.likelihood)
 
-    def close(self, answer: Sequence[int], log_likelihood: float) -> None:
+    def end_with_answer(self, answer: Sequence[int], log_likelihood: float) -> None:
         """Ends the row with an answer, cut at its first stop text, and limits the steps' delivered
         tokens to it.
         """
@@ -245,7 +245,9 @@ def pack_input_beams(active: Sequence[BeamRow], places: int) -> list[torch.Tenso
         pad_rows([[beam.length for beam in row] for row in beams], places, 0).long(),
         pad_rows([[beam.stopped for beam in row] for row in beams], places, 0).bool(),
         pad_rows(stops, stop_count, -1).long(),
-        torch.tensor([[*row.find_equal_texts(), *range(row.width, places)] for row in active]),
+        torch.tensor(
+            [[*row.find_first_equal_beams(), *range(row.width, places)] for row in active]
+        ),
     ]
 
 
@@ -256,7 +258,7 @@ class BeamPlan:
     width: int  # W_S, draft beams per layer; for beam sampling the number of beams
     depth: int = 0  # gamma, draft layers; 0 for beam sampling
     threshold: float = 0.0  # t, with what probability a layer must reach its width
-    least: int = 1  # W_min
+    min_width: int = 1  # W_min
     one_cache: bool = False  # only the best output beam of an iteration goes on (section 3.4)
     # the answer is the beam with the largest log-likelihood / length^penalty
     length_penalty: float = 1.0
@@ -273,7 +275,7 @@ class ParentBeams:
     stop_ids: Tensor  # [R, S] the rows' stop tokens, filled up with -1
     first: Tensor  # [R, B] the first beam with the same text, which may be itself
 
-    def log_probs(self, logits: Tensor) -> Tensor:
+    def raw_log_probs(self, logits: Tensor) -> Tensor:
         """Computes raw log-probabilities after each beam from logits [R, B, V]; beams of the same
         text get the same numbers.
 
@@ -358,7 +360,7 @@ def _judge_drafted_layer(
     cells = draft_layers.cells[layer]
     chain = compute_residual_chain(law, q, plan.width)
     acceptances = compute_trial_acceptances(chain, q)
-    width = compute_layer_width(acceptances, plan.threshold, plan.least)
+    width = compute_layer_width(acceptances, plan.threshold, plan.min_width)
     verdict = verify_layer(chain, q, cells, width, trials, layer * plan.width)
     return JudgedLayer(cells, verdict, chain, width)
 
@@ -408,7 +410,7 @@ def verify_forest(
     for layer in range(depth + 1):
         start = inputs + (layer - 1) * width
         layer_logits = logits[:, start : start + width] if layer else logits[:, :inputs]
-        log_p = parents.log_probs(layer_logits)
+        log_p = parents.raw_log_probs(layer_logits)
         law = warped_beam_probs(parents.likelihood, log_p, settings)
         if layer < depth:
             judged_layer = _judge_drafted_layer(layer, law, parents, draft_layers, plan, trials)

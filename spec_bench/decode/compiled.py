@@ -50,8 +50,8 @@ class CompiledIteration:
         self._function: Any = None
 
     def iterate(self, committed: CommittedTokens, numbers: Tensor) -> IterationResult:
-        """Does what ``Decoder.iterate`` does with these random numbers. The first call compiles; an
-        iteration of this size must have run before, so that its constants exist.
+        """Runs ``Decoder.run_iteration`` with these random numbers, compiled. The first call
+        compiles; an iteration of this size must have run before, so that its constants exist.
         """
         self._committed, self._mask = committed, None
         given = numbers, committed.roots.get_tensor(numbers.device)
@@ -67,16 +67,18 @@ class CompiledIteration:
             path, message = self._function(*given)
         finally:
             CompiledIteration.running = None
-        result: IterationResult = self._result._replace(path=path, message=message)
+        result: IterationResult = self._result._replace(path=path, packed_verdicts=message)
         return result
 
     def _trace(self, numbers: Tensor, roots: Tensor) -> tuple[Tensor, Tensor]:
         committed = copy(self._committed)
         committed.roots = HostDeviceInts(committed.roots)
-        committed.roots.read_at(roots, 0)
-        result: Any = self._decoder.iterate(committed, self._decoder.use_predrawn(numbers), self)
-        self._result = result._replace(path=None, message=None)
-        return result.path, result.message
+        committed.roots.read_from_buffer(roots, 0)
+        result: Any = self._decoder.run_iteration(
+            committed, self._decoder.make_predrawn_source(numbers), self
+        )
+        self._result = result._replace(path=None, packed_verdicts=None)
+        return result.path, result.packed_verdicts
 
     def root_logits(self, committed: CommittedTokens) -> Tensor:
         """Traces the drafter's pass below the root."""

@@ -76,10 +76,10 @@ class DecoderConfig:
     tree_attention: bool = True
 
     def __post_init__(self) -> None:
-        if fault := next(self._faults(), None):
+        if fault := next(self._describe_misfits(), None):
             raise UsageError(f"{self.title}: {fault}")
 
-    def _faults(self) -> Iterator[str]:
+    def _describe_misfits(self) -> Iterator[str]:
         """Yields a message for each pair of blocks that do not fit together."""
         kind = self.drafter.kind
         name = self.tree.name
@@ -163,7 +163,7 @@ class DecoderConfig:
             f"{reach}: so many has {self.name}:{reach} or decoder.tree.depth={reach}"
         )
 
-    def describe_cut(self, decoder: AnyDecoder) -> str:
+    def describe_tree_cut(self, decoder: AnyDecoder) -> str:
         """Describes how far the heads' depth cuts the tree; "" if it is whole."""
         if not isinstance(self.tree, NodeList) or decoder.depth >= self.tree.shape.depth:
             return ""
@@ -172,7 +172,7 @@ class DecoderConfig:
             f"guess {decoder.depth} tokens"
         )
 
-    def check_under(self, settings: SamplingSettings) -> None:
+    def check_siblings_under(self, settings: SamplingSettings) -> None:
         """Raises UsageError if the rule does not fit how the tree draws siblings under sampling
         settings.
         """
@@ -196,13 +196,13 @@ class DecoderConfig:
         uses any, draft heads. ``rows`` requests at most decode together; decoders that do not run
         at the same time share a pool of caches.
 
-        Raises UsageError as ``check_under`` does; also if there are too few drafts, their
+        Raises UsageError as ``check_siblings_under`` does; also if there are too few drafts, their
         vocabulary is not the target's, or the heads are another kind, another model's or too few.
         """
-        self.check_under(settings)
+        self.check_siblings_under(settings)
         if isinstance(self.verifier, ServerDecoding):
             raise UsageError(f"{self.title}: a server decodes it, which goes with engine=server")
-        models = self._check_drafts(target, drafts)
+        models = self._select_drafts(target, drafts)
         pool = pool or CachePool()
         if isinstance(self.verifier, BeamVerifier):
             kind = BeamSearch if self.verifier.searches else BeamDecoder
@@ -223,7 +223,7 @@ class DecoderConfig:
             module = require_transformers_module(self.title, target)
             return GenerateDecoder(self.name, module, models, aid, settings, rows, mark, calls)
         assert isinstance(self.verifier, TreeVerifier)
-        checked_heads = self._check_heads(target, heads)
+        checked_heads = self._select_heads(target, heads)
         tree = self.limit_tree_depth(self.drafter.find_max_depth(checked_heads))
         return Decoder(
             self.name,
@@ -241,7 +241,7 @@ class DecoderConfig:
             heads=checked_heads,
         )
 
-    def _check_drafts(
+    def _select_drafts(
         self,
         target: LanguageModel,
         drafts: Sequence[LanguageModel],
@@ -258,7 +258,7 @@ class DecoderConfig:
                 )
         return drafts[: self.drafts]
 
-    def _check_heads(self, target: LanguageModel, heads: DraftHeads | None) -> DraftHeads | None:
+    def _select_heads(self, target: LanguageModel, heads: DraftHeads | None) -> DraftHeads | None:
         kind = self.heads
         if kind is None:
             return None
@@ -342,7 +342,7 @@ def read_decoder(
         drafter_config = drafter.read(drafter_block, "kind", "drafter")
         verifier_config = rule.read(verifier_block, "rule", "verifier")
     config = DecoderConfig(name, drafter_config, tree, verifier_config, tree_attention)
-    config.check_under(settings or SamplingSettings())
+    config.check_siblings_under(settings or SamplingSettings())
     return config
 
 

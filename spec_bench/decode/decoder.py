@@ -62,7 +62,7 @@ class IterationResult(NamedTuple):
     """Result of one iteration, still on the device."""
 
     path: Tensor  # [R, L + 1] accepted nodes, root first
-    message: Tensor  # [R, ...] float64, for the host
+    packed_verdicts: Tensor  # [R, ...] float64, for the host
     layout: VerdictLayout
 
 
@@ -121,11 +121,11 @@ class Decoder(DecodingLoop[Row]):
         return self.drafter.count_draft_calls(self.depth)
 
     @property
-    def speed_ratio(self) -> float:
+    def parameter_ratio(self) -> float:
         head_parameters = self.heads.parameter_count if self.heads else 0
-        return super().speed_ratio + head_parameters / self.target.parameters
+        return super().parameter_ratio + head_parameters / self.target.parameters
 
-    def slots_needed(self, longest_prompt: int, max_new_tokens: int) -> int:
+    def count_slots_per_row(self, longest_prompt: int, max_new_tokens: int) -> int:
         """Cache slots per row: all committed tokens and one whole tree after them.
 
         The last tree's root is at most the last but one token of the limit, and a block may exceed
@@ -134,7 +134,7 @@ class Decoder(DecodingLoop[Row]):
         return longest_prompt + max_new_tokens + self.policy.cache_slots
 
     def cache_bytes(self, longest_prompt: int, max_new_tokens: int) -> int:
-        slots = self.slots_needed(longest_prompt, max_new_tokens)
+        slots = self.count_slots_per_row(longest_prompt, max_new_tokens)
         target = self.target.bytes_per_slot * self._scorer.rows_per_sequence
         heads = self.heads.bytes_per_slot if self.heads else 0
         drafting = heads + sum(draft.bytes_per_slot for draft in self.drafts)
@@ -175,19 +175,19 @@ class Decoder(DecodingLoop[Row]):
             return None
         if self.make_draws is not SeededSource or processes.count_processes() > 1:
             return None
-        draws = self.apply_temperature(DrawRecorder([torch.Generator(self.target.device)]))
+        draws = self.make_greedy_if_cold(DrawRecorder([torch.Generator(self.target.device)]))
         committed, ints = self.make_dummy_inputs(1, 1)
         copy_to_device(ints, self.target.device)
         try:
-            result = self.iterate(committed, draws)
+            result = self.run_iteration(committed, draws)
         except Exception as error:  # as of a compiler
-            fused = [model for model in self._models if getattr(model, "fused", False)]
+            fused = [model for model in self._target_and_drafts if getattr(model, "fused", False)]
             for model in fused:
-                model.unfuse(error)
+                model.abandon_compiled_form(error)
             if not fused:
                 raise
             return self._trace_draws()
-        self.keep(result.path, committed.lengths, (), result.layout)
+        self.commit_accepted_paths(result.path, committed.lengths, (), result.layout)
         return draws.asked
 
     def make_dummy_inputs(
@@ -196,27 +196,29 @@ class Decoder(DecodingLoop[Row]):
         tokens: int,
     ) -> tuple[CommittedTokens, list[HostDeviceInts]]:
         """Makes rows of ``tokens`` tokens before the root, and their numbers in the shapes of every
-        iteration. Their passes write behind what real rows keep in the caches.
+        iteration. Their passes write behind what real rows ``commit_accepted_paths`` in the caches.
         """
         committed = CommittedTokens([[0] * (tokens + 1)] * rows)
-        return committed, self._get_host_ints(committed, fixed=True)
+        return committed, self._get_ints_to_copy(committed, fixed=True)
 
-    def _get_host_ints(self, committed: CommittedTokens, fixed: bool) -> list[HostDeviceInts]:
+    def _get_ints_to_copy(self, committed: CommittedTokens, fixed: bool) -> list[HostDeviceInts]:
         """Returns the numbers that an iteration copies from the host to the device."""
         policy_ints = self.policy.device_inputs(self.drafting, committed, fixed)
         return [committed.lengths, committed.roots, *policy_ints]
 
     @torch.inference_mode()
-    def prepare(self, requests: Sequence[Request]) -> None:
+    def record_graphs(self, requests: Sequence[Request]) -> None:
         self.reserve(self._slots)  # a cache may have grown for another decoder
-        same_device = all(model.device == self.target.device for model in self._models)
-        can_record = same_device and all(getattr(model, "recorder", None) for model in self._models)
+        same_device = all(model.device == self.target.device for model in self._target_and_drafts)
+        can_record = same_device and all(
+            getattr(model, "recorder", None) for model in self._target_and_drafts
+        )
         room = self._slots - self.policy.cache_slots
         if not can_record or self.asked is None:
             return
-        if self.recordings is None or not self.recordings.covers(requests):
+        if self.recordings is None or not self.recordings.covers_lengths_of(requests):
             self.recordings = GraphCache(self, room)
-            self.recordings.record(requests)
+            self.recordings.record_needed_graphs(requests)
 
     def make_compiled_iteration(self) -> CompiledIteration | None:
         """Makes the iteration that Inductor compiles, if it compiles the passes; None if not, or if
@@ -229,21 +231,21 @@ class Decoder(DecodingLoop[Row]):
         return CompiledIteration(self, self._scorer)
 
     @property
-    def _models(self) -> tuple[Any, ...]:
+    def _target_and_drafts(self) -> tuple[Any, ...]:
         return (self.target, *self.drafts)
 
-    def apply_temperature(self, draws: AnySource) -> AnySource:
+    def make_greedy_if_cold(self, draws: AnySource) -> AnySource:
         """Makes draws choose the likeliest token at temperature 0, where they are one-hot."""
         draft = self.settings.get_draft_settings()
         if self.lossless == "exact" and not self.settings.temperature + draft.temperature:
             draws.choose = choose_likeliest
         return draws
 
-    def use_predrawn(self, numbers: Tensor) -> PredrawnSource:
+    def make_predrawn_source(self, numbers: Tensor) -> PredrawnSource:
         """Returns draws that hand out ``numbers``, as a graph needs them."""
-        return self.apply_temperature(PredrawnSource((), (), numbers))
+        return self.make_greedy_if_cold(PredrawnSource((), (), numbers))
 
-    def _draws(
+    def _make_source(
         self,
         generators: Sequence[torch.Generator],
         graph: IterationGraph | None,
@@ -254,13 +256,13 @@ class Decoder(DecodingLoop[Row]):
         if self.make_draws is not SeededSource:
             return self.make_draws(generators)
         if self.asked is None:
-            return self.apply_temperature(SeededSource(generators))
+            return self.make_greedy_if_cold(SeededSource(generators))
         shape = len(generators), sum(count for _, count in self.asked)
         numbers = None if graph is None else graph.numbers
-        source = self.apply_temperature(PredrawnSource(generators, shape, numbers))
-        source.draw(self.asked)
+        source = self.make_greedy_if_cold(PredrawnSource(generators, shape, numbers))
+        source.draw_requested(self.asked)
         if self.recordings is not None:
-            self.recordings.nudge(source.numbers)
+            self.recordings.nudge_random_numbers(source.numbers)
         return source
 
     def remember(self, answers: Sequence[Sequence[int]]) -> None:
@@ -280,15 +282,15 @@ class Decoder(DecodingLoop[Row]):
         """
         committed = CommittedTokens(row.tokens for row in active)
         graph = self.recordings.find_graph(committed.lengths) if self.recordings else None
-        ints = self._get_host_ints(committed, graph is not None)
-        draws = self._draws([row.generator for row in active], graph)
+        ints = self._get_ints_to_copy(committed, graph is not None)
+        draws = self._make_source([row.generator for row in active], graph)
         if graph is not None:
             layout = graph.layout
             path = None
-            verdict = graph.run(ints)
+            verdict = graph.replay(ints)
         else:
             copy_to_device(ints, self.target.device)
-            path, message, layout = self.iterate(committed, draws)
+            path, message, layout = self.run_iteration(committed, draws)
             verdict = message.tolist()
         self.ran.count(graph is not None)
         for row, line in zip(active, verdict, strict=True):
@@ -297,7 +299,7 @@ class Decoder(DecodingLoop[Row]):
         if path is not None:
             pairs = zip(verdict, counts, strict=True)
             nodes = [[int(node) for node in line[1 : 1 + count]] for line, count in pairs]
-            self.keep(path, committed.lengths, nodes, layout)
+            self.commit_accepted_paths(path, committed.lengths, nodes, layout)
         self.drafting.update_cached_counts(committed.lengths, counts, layout.ran)
         width = layout.depth + 1
         for row, line, count in zip(active, verdict, counts, strict=True):
@@ -307,14 +309,14 @@ class Decoder(DecodingLoop[Row]):
         draws.advance(counts)
         return sum(counts)
 
-    def iterate(
+    def run_iteration(
         self,
         committed: CommittedTokens,
         draws: RandomSource,
         passes: CompiledIteration | None = None,
     ) -> IterationResult:
-        """Grows the trees, runs the target once and walks; ``keep`` commits the result. ``passes``
-        takes the place of drafter and scorer while an iteration is traced.
+        """Grows the trees, runs the target once and walks; ``commit_accepted_paths`` commits the
+        result. ``passes`` takes the place of drafter and scorer while an iteration is traced.
         """
         device = self.target.device
         drafting: Any = passes or self.drafting
@@ -338,7 +340,7 @@ class Decoder(DecodingLoop[Row]):
         )
         return IterationResult(result.path, _pack_verdicts(tree, logits, result), layout)
 
-    def keep(
+    def commit_accepted_paths(
         self,
         path: Tensor,
         lengths: Sequence[int],
@@ -350,7 +352,7 @@ class Decoder(DecodingLoop[Row]):
         self.drafting.commit(lengths, nodes, path, layout.ran)
 
     def move_row(self, row: Row, source: int, target: int) -> None:
-        self._scorer.move_row(source, target, row.length)
+        self._scorer.move_row(source, target, row.cached_length)
         self.drafting.move_row(source, target)
 
     def take_forward_s(self) -> tuple[float, float]:

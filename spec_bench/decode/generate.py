@@ -93,7 +93,7 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
     def draft_calls(self) -> int:
         return self.calls
 
-    def slots_needed(self, longest_prompt: int, max_new_tokens: int) -> int:
+    def count_slots_per_row(self, longest_prompt: int, max_new_tokens: int) -> int:
         """The library's own cache grows to the text and the proposals after it; counted with the
         root, as for our own decoders.
         """
@@ -124,7 +124,7 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
         self._forward_s = drafting_s + result.forward_s[0], verifying_s + result.forward_s[1]
         return sum(len(tokens) for tokens in result.answers)
 
-    def count_calls(self, active: Sequence[GeneratedRow]) -> int:
+    def count_target_calls(self, active: Sequence[GeneratedRow]) -> int:
         """Returns the number of target passes for the rows' whole answers."""
         return sum(len(row.steps) for row in active)
 

@@ -30,7 +30,7 @@ class IterationCounts:
         self.eager += not is_recorded
 
     @property
-    def share(self) -> str:
+    def describe_share(self) -> str:
         """Returns ``recorded``, with its share if it is not all, or ``eager``."""
         if not self.recorded or not self.eager:
             return "recorded" if self.recorded else "eager"
@@ -66,19 +66,19 @@ class DecodingLoop(ABC, Generic[RowType]):
         return self.depth
 
     @property
-    def speed_ratio(self) -> float:
+    def parameter_ratio(self) -> float:
         """r: parameters of the drafts over parameters of the target; 0 without a draft."""
         return sum(draft.parameters for draft in self.drafts) / self.target.parameters
 
     @abstractmethod
-    def slots_needed(self, longest_prompt: int, max_new_tokens: int) -> int:
+    def count_slots_per_row(self, longest_prompt: int, max_new_tokens: int) -> int:
         """Returns the cache slots per row for prompts of at most ``longest_prompt`` tokens."""
 
     @abstractmethod
     def reserve(self, slots: int) -> None:
         """Makes sure the caches have at least ``slots`` slots per row."""
 
-    def prepare(self, requests: Sequence[Request]) -> None:
+    def record_graphs(self, requests: Sequence[Request]) -> None:
         """Records the graphs that these requests need on a GPU; the caches have room for them."""
 
     @abstractmethod
@@ -96,11 +96,11 @@ class DecodingLoop(ABC, Generic[RowType]):
     def remember(self, answers: Sequence[Sequence[int]]) -> None:
         """Gives the drafter the answers to all earlier prompts, in their order."""
 
-    def count_calls(self, active: Sequence[RowType]) -> int:
+    def count_target_calls(self, active: Sequence[RowType]) -> int:
         """Returns the target calls of these rows' last step: one each."""
         return len(active)
 
-    def retire(self, active: list[RowType]) -> None:
+    def drop_finished_rows(self, active: list[RowType]) -> None:
         """Drops finished rows; the last active row takes the freed place in the caches."""
         for index in reversed(range(len(active))):
             if active[index].finish is None:
@@ -116,7 +116,7 @@ class DecodingLoop(ABC, Generic[RowType]):
 
     def cache_bytes(self, longest_prompt: int, max_new_tokens: int) -> int:
         """Bytes of keys and values that this decoder needs per row, of target and drafts."""
-        slots = self.slots_needed(longest_prompt, max_new_tokens)
+        slots = self.count_slots_per_row(longest_prompt, max_new_tokens)
         return slots * sum(model.bytes_per_slot for model in (self.target, *self.drafts))
 
     @torch.inference_mode()
@@ -138,27 +138,27 @@ class DecodingLoop(ABC, Generic[RowType]):
         """
         if not requests:
             return []
-        clock = BatchClock(self.now_s, self.take_forward_s)
-        self.admit(requests)
+        clock = BatchClock(self.read_synchronised_clock_s, self.take_forward_s)
+        self.check_and_reserve(requests)
         rows = [self.join(index, r, seed) for index, r in enumerate(requests[: self.rows])]
         active = list(rows)
         queue = deque(requests[self.rows :])
-        clock.start_rows(active)
+        clock.share_prefill_time(active)
         if meter:
             meter.begin()
         clock.start()
         while active:
             token_count = self.step(active)
-            clock.note_step(active)
+            clock.share_step_time(active)
             if progress:
-                progress(self.count_calls(active), token_count)
-            self.retire(active)
+                progress(self.count_target_calls(active), token_count)
+            self.drop_finished_rows(active)
             while queue and len(active) < self.rows:
-                clock.pause()
+                clock.pause_decoding()
                 rows.append(self.join(len(active), queue.popleft(), seed))
                 active.append(rows[-1])
-                clock.start_rows(active[-1:])
-        clock.pause()
+                clock.share_prefill_time(active[-1:])
+        clock.pause_decoding()
         if meter:
             meter.end()
         return [
@@ -166,13 +166,13 @@ class DecodingLoop(ABC, Generic[RowType]):
             for row in rows
         ]
 
-    def begin(self, requests: Sequence[Request], seed: int) -> list[RowType]:
+    def prefill_requests(self, requests: Sequence[Request], seed: int) -> list[RowType]:
         """Checks the requests, makes room and prefills one row for each. Raises ValueError if one
         does not fit, or there are too many.
         """
         if len(requests) > self.rows:
             raise ValueError(f"{len(requests)} requests for a decoder of {self.rows} rows")
-        self.admit(requests)
+        self.check_and_reserve(requests)
         return [self.join(index, request, seed) for index, request in enumerate(requests)]
 
     def preflight(self, requests: Sequence[Request]) -> None:
@@ -200,12 +200,14 @@ class DecodingLoop(ABC, Generic[RowType]):
                         f"new + {self.depth} tree levels), the model has {model.max_positions}",
                     )
 
-    def admit(self, requests: Sequence[Request]) -> None:
+    def check_and_reserve(self, requests: Sequence[Request]) -> None:
         """Checks requests (a ValueError if one does not fit) and makes room for the longest."""
         self.preflight(requests)
-        self.reserve(max(self.slots_needed(len(r.prompt_ids), r.max_new_tokens) for r in requests))
+        self.reserve(
+            max(self.count_slots_per_row(len(r.prompt_ids), r.max_new_tokens) for r in requests)
+        )
 
-    def now_s(self) -> float:
+    def read_synchronised_clock_s(self) -> float:
         """Reads the clock once the target's device has done what it was given."""
         wait_for_device(self.target.device)
         return time.perf_counter()

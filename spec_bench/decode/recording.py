@@ -101,33 +101,33 @@ class IterationGraph:
             for part, int_tensor in zip(host_buffer.split(sizes), parts, strict=True)
         ]
         for int_list, part, int_tensor in zip(ints, self._given.split(sizes), parts, strict=True):
-            int_list.read_at(part.view(int_tensor.shape), tokens)
+            int_list.read_from_buffer(part.view(int_tensor.shape), tokens)
         # What one iteration leaves, and the next finds: outside of the graphs' memory.
         self.numbers = numbers
-        result = decoder.iterate(committed, decoder.use_predrawn(numbers))
+        result = decoder.run_iteration(committed, decoder.make_predrawn_source(numbers))
         self.layout: VerdictLayout = result.layout
-        self._message = torch.empty_like(result.message)
-        self._read = torch.empty(result.message.shape, dtype=torch.float64, pin_memory=True)
+        self._message = torch.empty_like(result.packed_verdicts)
+        self._read = torch.empty(result.packed_verdicts.shape, dtype=torch.float64, pin_memory=True)
 
         def iteration() -> None:
             vars(drafting).update(needs)  # of this graph, not of the step before
             if compiled is None:
-                result = decoder.iterate(committed, decoder.use_predrawn(numbers))
+                result = decoder.run_iteration(committed, decoder.make_predrawn_source(numbers))
             else:
                 result = compiled.iterate(committed, numbers)
-            decoder.keep(result.path, committed.lengths, (), result.layout)
-            self._message.copy_(result.message)
+            decoder.commit_accepted_paths(result.path, committed.lengths, (), result.layout)
+            self._message.copy_(result.packed_verdicts)
 
         self._graph = target.recorder.record(iteration)
         self._arrived = torch.cuda.Event()
         self._replay = self._graph.replay
         self._iteration = iteration
 
-    def call(self, eager: bool) -> None:
+    def set_eager(self, eager: bool) -> None:
         """Switches between calling the eager function and replaying the graph."""
         self._replay = self._iteration if eager else self._graph.replay
 
-    def run(self, ints: Sequence[HostDeviceInts]) -> list[list[float]]:
+    def replay(self, ints: Sequence[HostDeviceInts]) -> list[list[float]]:
         """Replays the graph for at most its number of rows; waits for their messages."""
         for part, numbers in zip(self._parts, ints, strict=True):
             part[: len(numbers)] = torch.tensor(numbers)
@@ -158,11 +158,11 @@ class GraphCache:
         self._split = decoder.target.split_from
         self._longest = 0  # tokens of the sequences that were to be recorded
 
-    def covers(self, requests: Sequence[Request]) -> bool:
+    def covers_lengths_of(self, requests: Sequence[Request]) -> bool:
         """Returns whether the graphs are long enough for these requests."""
         return max_sequence_tokens(requests) <= self._longest
 
-    def record(self, requests: Sequence[Request]) -> None:
+    def record_needed_graphs(self, requests: Sequence[Request]) -> None:
         """Records and checks the graphs that these requests need; no row may be decoding."""
         decoder = self._decoder
         self._longest = longest = max_sequence_tokens(requests)
@@ -179,7 +179,7 @@ class GraphCache:
             if not fault:
                 all_graphs |= graphs
                 continue
-            self._refuse(fault)
+            self._log_refusal(fault)
             if graphs:  # it may be wrong in others; what cannot be made leaves them as they are
                 all_graphs = {}
                 break
@@ -205,16 +205,16 @@ class GraphCache:
                 (rows, tokens): IterationGraph(decoder, rows, tokens, numbers, compiled)
                 for tokens in buckets
             }
-            return graphs, self._canary(graphs, requests)
+            return graphs, self._describe_canary_fault(graphs, requests)
         except Exception as error:  # recording fails in many ways; few may end a run
             raise_if_device_lost(error)
             return {}, f"{rows} rows: {one_line(error)}"
 
-    def _refuse(self, reason: str) -> None:
+    def _log_refusal(self, reason: str) -> None:
         self.refused = self.refused or reason
         log.warning("%s is not recorded: %s", self._decoder.name, reason[:300])
 
-    def check_again(
+    def log_replay_difference(
         self,
         requests: Sequence[Request],
         answers: Sequence[Generation],
@@ -229,10 +229,10 @@ class GraphCache:
         counts = decoder.ran
         decoder.ran = type(decoder.ran)()
         for graph in self.made.values():
-            graph.call(True)
+            graph.set_eager(True)
         repeated = decoder.generate(requests, seed)
         for graph in self.made.values():
-            graph.call(False)
+            graph.set_eager(False)
         decoder.ran = counts
         faults = (
             _describe_replay_difference(*pair) for pair in zip(repeated, answers, strict=True)
@@ -252,13 +252,13 @@ class GraphCache:
         ]
         return self.made[min(usable)] if usable else None
 
-    def nudge(self, numbers: Tensor) -> None:
+    def nudge_random_numbers(self, numbers: Tensor) -> None:
         """Moves random numbers alternately up and down while a canary looks for ties."""
         if self._nudge:
             signs = 1 - 2 * (torch.arange(numbers.shape[1], device=numbers.device) % 2)
             numbers.mul_(1 + self._nudge * signs).clamp_(max=1 - 2**-53)
 
-    def _canary(
+    def _describe_canary_fault(
         self,
         graphs: dict[tuple[int, int], IterationGraph],
         requests: Sequence[Request],
@@ -270,19 +270,19 @@ class GraphCache:
             self.made = {kind: graph for kind, graph in graphs.items() if kind[0] == rows}
             self.least = bucket
             for graph in self.made.values():
-                graph.call(True)
+                graph.set_eager(True)
             expected = self._decode_batches(test_requests[:rows], rows)
             for graph in self.made.values():
-                graph.call(False)
+                graph.set_eager(False)
             replayed = self._decode_batches(test_requests, rows)
             for answer, actual in zip(expected, replayed, strict=False):
                 if fault := _describe_replay_difference(answer, actual):
                     return f"{label}: {fault} of the same pass called"
-            if fault := self._compare_with_eager(test_requests, rows, replayed):
+            if fault := self._describe_eager_difference(test_requests, rows, replayed):
                 return f"{label}: {fault}"
         return ""
 
-    def _compare_with_eager(
+    def _describe_eager_difference(
         self,
         requests: Sequence[Request],
         rows: int,

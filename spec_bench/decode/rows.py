@@ -73,7 +73,7 @@ class Row(AnswerRow):
     log_likelihood: float = 0.0
 
     @property
-    def length(self) -> int:
+    def cached_length(self) -> int:
         """Committed tokens in the target's cache: all but the root."""
         return len(self.tokens) - 1
 
@@ -125,8 +125,8 @@ class BatchClock:
 
     The shares of all rows add up to the time that really passed. An iteration's seconds belong to
     the rows that took part in it, in equal parts; a prefill's to the rows prefilled. The clock
-    synchronises, with ``now_s``, only where nothing is decoded. ``take_forward_s`` returns (draft,
-    target) seconds in forward passes since it was last called.
+    synchronises, with ``read_synchronised_clock_s``, only where nothing is decoded.
+    ``take_forward_s`` returns (draft, target) seconds in forward passes since it was last called.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class BatchClock:
         self._decode_s = self._draft_s = self._target_s = 0.0
         self._since_s = self._read_s
 
-    def start_rows(self, rows: Sequence[AnswerRow]) -> None:
+    def share_prefill_time(self, rows: Sequence[AnswerRow]) -> None:
         """Divides the time since the last reading among newly prefilled rows."""
         now_s = self._now_s()
         share_s = (now_s - self._read_s) / len(rows)
@@ -154,7 +154,7 @@ class BatchClock:
         """Starts the time of decoding, after a meter was started."""
         self._read_s = self._since_s = self._now_s()
 
-    def note_step(self, active: Sequence[AnswerRow]) -> None:
+    def share_step_time(self, active: Sequence[AnswerRow]) -> None:
         """Divides an iteration's time among its rows; their verdict is on the host."""
         now_s = time.perf_counter()
         share_s = (now_s - self._read_s) / len(active)
@@ -165,7 +165,7 @@ class BatchClock:
                 times.ended_s = now_s
         self._read_s = now_s
 
-    def pause(self) -> None:
+    def pause_decoding(self) -> None:
         """Stops the time of decoding, for a prefill or at the end."""
         self._read_s = self._now_s()
         self._decode_s += self._read_s - self._since_s
@@ -174,7 +174,7 @@ class BatchClock:
         self._target_s = self._target_s + target_s
 
     def seconds(self, row: AnswerRow) -> tuple[float, float, float, float]:
-        """Returns a row's (prefill, decode, draft, target) seconds, after ``pause``."""
+        """Returns a row's (prefill, decode, draft, target) seconds, after ``pause_decoding``."""
         read_s = sum(times.decode_s for times in self._rows.values())
         times = self._rows[id(row)]
         share = times.decode_s / read_s if read_s else 1 / len(self._rows)

@@ -183,7 +183,7 @@ class LastHiddenDraftState(DraftState):
 
 
 def make_cache_attention(cache: SlotCache, mask: Tensor) -> AttentionFunction:
-    """Makes attention over a cache's slots that ``mask`` shows, after ``SlotCache.begin``."""
+    """Makes attention over a cache's slots that ``mask`` shows, after ``SlotCache.begin_pass``."""
 
     def attend(
         layer: int,

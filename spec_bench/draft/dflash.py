@@ -351,7 +351,7 @@ class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
     ) -> Rotation:
         """Plans a write of [R, P, D] at consecutive slots; returns the rotation at them."""
         count = inputs.shape[1]
-        self._cache.begin(WritePlan(row, starts, count, max(starts) + count))
+        self._cache.begin_pass(WritePlan(row, starts, count, max(starts) + count))
         positions = starts.get_tensor(inputs.device).unsqueeze(1) + cached_arange(
             count, inputs.device
         )

@@ -60,7 +60,7 @@ class _HeadAsModel:
         row: int = 0,
         **kwargs: Any,
     ) -> ForwardOutput:
-        cache.begin(WritePlan(row, starts, tokens.shape[1], visible.shape[2]))
+        cache.begin_pass(WritePlan(row, starts, tokens.shape[1], visible.shape[2]))
         mask = visible.unsqueeze(1)
 
         embeddings = self._head.get_embeddings(tokens, self._target.embed)

@@ -229,7 +229,7 @@ class MtpHead(FeatureHead):
             layers.append(LayerCacheSizes(k.shape[1], k.shape[3], v.shape[3]))
             return q.new_empty((*q.shape[:3], v.shape[3]))
 
-        LastBlockFactory(self.shape.transformers_config).try_attention(attend)
+        LastBlockFactory(self.shape.transformers_config).trace_attention_shapes(attend)
         return layers
 
     def compute_outputs(

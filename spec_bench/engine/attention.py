@@ -362,7 +362,7 @@ class LayerMaskMaker:
                     if shared
                     else None
                 )
-                masks_by_key[key] = self.additive(
+                masks_by_key[key] = self.make_additive_mask(
                     layer_visible if span is None else span.select_partly_masked(layer_visible, 2)
                 )
                 if span is not None:
@@ -370,7 +370,7 @@ class LayerMaskMaker:
             masks[kind] = masks_by_key[key]
         return masks if len(masks) > 1 else masks[self.kinds[0]]
 
-    def additive(self, visible: Tensor) -> Tensor:
+    def make_additive_mask(self, visible: Tensor) -> Tensor:
         """[R, 1, T, S]: 0 where a slot is seen, the lowest number elsewhere.
 
         On a GPU the rows start at multiples of 8 elements; otherwise attention would copy the mask

@@ -208,26 +208,30 @@ class SlotCache(Cache):
         if needed > self.slots:
             raise ValueError(f"the cache has {self.slots} slots per row, {needed} are needed")
 
-    def begin(self, plan: WritePlan, *, views: bool = False) -> None:
+    def begin_pass(self, plan: WritePlan, *, views: bool = False) -> None:
         """Sets where the next pass writes; a ValueError if a row has no room for it. With ``views``
         all layers' parts of the storage are cut at once, which is quicker, but cannot be traced.
         """
         self.check(max(plan.starts) + plan.count)
         self.plan = plan
-        self.first = plan.starts[0] if HostDeviceInts.wrap(plan.starts).equal else None
-        self.views = self._cut(plan, self.first) if views and self.first is not None else None
+        self.first = plan.starts[0] if HostDeviceInts.wrap(plan.starts).are_known_equal else None
+        self.views = (
+            self._cut_layer_views(plan, self.first) if views and self.first is not None else None
+        )
         if self.first is None:
             for device in {layout.device for layout in self._layouts}:
                 rows = cached_arange(plan.rows.stop, device)[plan.rows.start :].unsqueeze(1)
                 self.index[device] = rows, adjacent_slots(plan.starts, plan.count, device)
 
-    def end(self) -> None:
+    def end_pass(self) -> None:
         """Ends the pass: forgets its plan, including the copy on the device."""
         self.plan = _NO_PASS
         self.views = None
         self.index.clear()
 
-    def _cut(self, plan: WritePlan, start: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    def _cut_layer_views(
+        self, plan: WritePlan, start: int
+    ) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Cuts every layer's inputs and outputs for a pass that starts at one slot."""
         views: list[Any] = [None] * len(self.layers)
         for pair, members in enumerate(self._members):

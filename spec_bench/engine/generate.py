@@ -41,7 +41,7 @@ class Assistance(NamedTuple):
     confidence: float = 0.0  # the assistant stops after a token less probable than this; 0: never
 
     @property
-    def keywords(self) -> dict[str, Any]:
+    def generate_arguments(self) -> dict[str, Any]:
         """What ``generate`` is called with."""
         if self.draft is not None:
             return {"assistant_model": self.draft.module}
@@ -110,7 +110,7 @@ def run_generate(
                 attention_mask=mask,
                 generation_config=_make_generation_config(target, requests, settings),
                 stopping_criteria=[find_ended] * any(watch.ends.texts for watch in requests),
-                **aid.keywords,
+                **aid.generate_arguments,
             )[:, prompt:].tolist()
         except ValueError as error:  # such as vocabularies of two sizes, which ours decodes
             raise UsageError(f"transformers' own generate refuses: {error}") from error

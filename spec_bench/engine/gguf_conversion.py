@@ -56,7 +56,7 @@ def convert_gguf_file(file: Path, folder: Path) -> None:
             has one more than its model; or memory or disk do not suffice.
     """
     model = GGUFModel(file)
-    model.check_room(folder)
+    model.check_memory_and_disk(folder)
     start_s = time.monotonic()
     size = f"{model.disk_bytes / 2**30:.1f} GiB"
     print(f"{file.name}: {model.weights}, {size}, once, into {folder}", file=sys.stderr)
@@ -74,7 +74,7 @@ def convert_gguf_file(file: Path, folder: Path) -> None:
             return  # somebody else was faster
         try:
             part.mkdir()
-            model.write_rest(part)
+            model.write_config_and_tokenizer(part)
             model.write_weights(part)
             part.rename(folder)
         except ValueError as error:
@@ -97,16 +97,16 @@ class GGUFModel:
             self._readers = {part: _read_header(part) for part in model_cache.gguf_parts(file)}
             self._fields = next(iter(self._readers.values())).fields
             self._check_quantisations()
-            self._config = self._read_with(AutoConfig)
-            self._module = self._make_module()
+            self._config = self._read_from_header(AutoConfig)
+            self._module = self._make_empty_module()
             self._weights = dict(self._module.named_parameters())
-            self._names = get_gguf_hf_weights_map(self._module, self._make_processor())
-            self._check_names()
+            self._names = get_gguf_hf_weights_map(self._module, self._make_tensor_processor())
+            self._check_tensor_names()
             self._joined: dict[str, Any] = {"tensors": {}}  # by a processor, of several tensors
         except Exception as error:  # a damaged or unknown file makes its reader raise anything
             raise UsageError(f"cannot read {str(file)!r}: {one_line(error)}") from error
 
-    def _read_with(self, reader: Any) -> Any:
+    def _read_from_header(self, reader: Any) -> Any:
         """Reads config or tokenizer with transformers, from the header read before."""
         header = next(iter(self._readers.values()))
         with mock.patch.object(gguf, "GGUFReader", return_value=header):
@@ -127,7 +127,7 @@ class GGUFModel:
     @cached_property
     def dtype(self) -> torch.dtype:
         """Dtype of the written weights."""
-        return torch.bfloat16 if self._numbers() >= LARGE else torch.float32
+        return torch.bfloat16 if self._parameter_count() >= LARGE else torch.float32
 
     @cached_property
     def weights(self) -> str:
@@ -139,15 +139,15 @@ class GGUFModel:
         kind = kinds.get(int(field.contents()), "GGUF") if field else "GGUF"
         return f"{kind}, dequantised to {str(self.dtype).removeprefix('torch.')}"
 
-    def _numbers(self) -> int:
+    def _parameter_count(self) -> int:
         return sum(int(tensor.n_elements) for _, tensor in self._tensors.values())
 
     @property
     def disk_bytes(self) -> int:
         """Bytes of the written weights."""
-        return self._numbers() * self.dtype.itemsize
+        return self._parameter_count() * self.dtype.itemsize
 
-    def _make_module(self) -> Any:
+    def _make_empty_module(self) -> Any:
         """Makes the model without storage."""
         if "output.weight" in self._tensors:  # in another file of a split model
             self._config.tie_word_embeddings = False
@@ -156,7 +156,7 @@ class GGUFModel:
         module.tie_weights()
         return module
 
-    def _make_processor(self) -> TensorProcessor:
+    def _make_tensor_processor(self) -> TensorProcessor:
         """Makes the converter of a family's tensors to transformers' shapes and order."""
         kind = TENSOR_PROCESSORS.get(self._family, TensorProcessor)
         return kind(config=self._config.to_dict())
@@ -171,7 +171,7 @@ class GGUFModel:
                     "gguf does not dequantise"
                 ) from None
 
-    def _check_names(self) -> None:
+    def _check_tensor_names(self) -> None:
         """Checks that the model has a place for every tensor, and that none is missing."""
         places = get_tensor_name_map(
             next(key for key, name in MODEL_ARCH_NAMES.items() if name == self._family),
@@ -183,13 +183,13 @@ class GGUFModel:
             blocks = f"{self._family}.block_count {self._config.num_hidden_layers}"
             raise UsageError(f"{blocks} has no place for {extra_names}")
         present = {place for name, place in self._names.items() if name in self._tensors}
-        self._check_lacking(set(self._weights) & set(self._names.values()) - present)
+        self._refuse_missing_tensors(set(self._weights) & set(self._names.values()) - present)
 
-    def _check_lacking(self, names: set[str]) -> None:
+    def _refuse_missing_tensors(self, names: set[str]) -> None:
         if names:
             raise UsageError(f"it lacks {format_value(', '.join(sorted(names)), quoted=False)}")
 
-    def check_room(self, folder: Path) -> None:
+    def check_memory_and_disk(self, folder: Path) -> None:
         """Raises a ValueError if memory for the largest tensor or disk for all do not suffice."""
         largest = max(int(tensor.n_elements) for _, tensor in self._tensors.values())
         place = next(parent for parent in folder.parents if parent.is_dir())
@@ -205,7 +205,7 @@ class GGUFModel:
 
     def write_weights(self, folder: Path) -> None:
         """Writes the weights in files of some ``SHARD_BYTES``, each tensor read in its turn."""
-        processor = self._make_processor()
+        processor = self._make_tensor_processor()
         places: dict[str, str] = {}
         shard: dict[str, Tensor] = {}
 
@@ -216,7 +216,7 @@ class GGUFModel:
             shard.clear()
 
         with tqdm(
-            total=self._numbers(),
+            total=self._parameter_count(),
             unit=" weights",
             unit_scale=True,
             disable=None,
@@ -226,14 +226,14 @@ class GGUFModel:
                 shard_bytes = sum(weight.nbytes for weight in shard.values())
                 if shard_bytes and shard_bytes + count * self.dtype.itemsize > SHARD_BYTES:
                     write()
-                shard.update(self._make_weights(name, processor))
+                shard.update(self._convert_tensor(name, processor))
                 bar.update(count)
         write()
-        self._check_lacking(set(self._weights) - set(places))
+        self._refuse_missing_tensors(set(self._weights) - set(places))
         index = {"metadata": {"total_size": self.disk_bytes}, "weight_map": places}
         _write_json(folder / "model.safetensors.index.json", index)
 
-    def _make_weights(self, name: str, processor: TensorProcessor) -> dict[str, Tensor]:
+    def _convert_tensor(self, name: str, processor: TensorProcessor) -> dict[str, Tensor]:
         """Converts a tensor of the file to the model's weights; experts once all parts are read."""
         result = processor.process(
             weights=_read_tensor(*self._tensors[name]),
@@ -251,9 +251,9 @@ class GGUFModel:
                 )
         return {place: weight.to(self.dtype).contiguous() for place, weight in weights.items()}
 
-    def write_rest(self, folder: Path) -> None:
+    def write_config_and_tokenizer(self, folder: Path) -> None:
         """Writes config, tokenizer and all ends of answers, and what the folder was made of."""
-        tokenizer = self._read_with(AutoTokenizer)
+        tokenizer = self._read_from_header(AutoTokenizer)
         keys = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
         ends = [int(self._fields[key].contents()) for key in keys if key in self._fields]
         if ends:  # transformers 5.17 took another one

@@ -63,7 +63,7 @@ class HuggingFaceModel:
         # What the cache is called since transformers 5.24, and before.
         takes = signature(type(self.module).forward).parameters
         self.cache_name = "cache" if "cache" in takes else "past_key_values"
-        self._layouts = self._layers()
+        self._layouts = self._probe_layer_layouts()
         self._kernels = all(
             has_attention_kernels(layout.device, layout.key_dim, layout.value_dim)
             for layout in self._layouts
@@ -85,7 +85,7 @@ class HuggingFaceModel:
             self.recorder = GraphRecorder(self.device)
 
     @torch.inference_mode()
-    def _layers(self) -> list[LayerLayout]:
+    def _probe_layer_layouts(self) -> list[LayerLayout]:
         """Runs one token to find each layer's key and value shapes, dtype and device. Raises
         UsageError if the model caches nothing.
         """
@@ -101,7 +101,7 @@ class HuggingFaceModel:
         ]
 
     @contextmanager
-    def disable_compilation(self) -> Iterator[None]:
+    def uncompiled_and_untimed(self) -> Iterator[None]:
         """Calls the module itself in this block, without its compiled form and without timing."""
         fused = self.fused
         self.fused = False
@@ -111,7 +111,7 @@ class HuggingFaceModel:
             self.fused = fused
             self.timer.take_s()
 
-    def unfuse(self, error: Exception) -> None:
+    def abandon_compiled_form(self, error: Exception) -> None:
         """Switches to the module for good, because its compiled form fails."""
         log.warning("engine.compile=%s: passes are not fused: %s", self.compile, one_line(error))
         self.fused = False
@@ -147,11 +147,11 @@ class HuggingFaceModel:
         self.timer.start()
         count = tokens.shape[1]
         reach = visible.shape[2]
-        plain = self.plain if self.plain is not None and self.plain.able else None
+        plain = self.plain if self.plain is not None and self.plain.is_usable else None
         fused = self.fused and plain is not None and not prefill
         if self.split_from is None or shared < self.split_from or fused:
             shared = 0
-        cache.begin(WritePlan(row, starts, count, reach), views=not fused)
+        cache.begin_pass(WritePlan(row, starts, count, reach), views=not fused)
         masks = self.masks.make_masks(visible, shared)
         if plain is not None:
             logits, hidden = plain.forward(
@@ -175,7 +175,7 @@ class HuggingFaceModel:
             )
             logits = output.logits
             hidden = [output.hidden_states[place].to(self.device) for place in needs_hidden]
-        cache.end()
+        cache.end_pass()
         if logits.shape[-1] > self.vocab_size:  # padded rows of the embedding
             logits = logits[..., : self.vocab_size]
         states = torch.cat(hidden, dim=-1) if len(hidden) > 1 else hidden[0] if hidden else None

@@ -175,7 +175,7 @@ class VocabularyMappedModel:
         return self.inner.embed(self._reads[tokens.to(self._reads.device)])
 
     def project(self, hidden: Tensor) -> Tensor:
-        return self._spread(self.inner.project(hidden))
+        return self._scatter_logits(self.inner.project(hidden))
 
     def forward(
         self,
@@ -186,9 +186,9 @@ class VocabularyMappedModel:
         **kwargs: Any,
     ) -> ForwardOutput:
         output = self.inner.forward(cache, starts, self._reads[tokens], *args, **kwargs)
-        return ForwardOutput(self._spread(output.logits), output.hidden)
+        return ForwardOutput(self._scatter_logits(output.logits), output.hidden)
 
-    def _spread(self, logits: Tensor) -> Tensor:
+    def _scatter_logits(self, logits: Tensor) -> Tensor:
         """Scatters logits [..., V'] to [..., V]."""
         values = logits[..., self._from]
         shape = (*logits.shape[:-1], self.vocab_size)

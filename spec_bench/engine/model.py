@@ -33,7 +33,7 @@ class ForwardTimer:
     def start(self) -> None:
         """Begins an interval."""
         if self._cuda:
-            self._began = self._now()
+            self._began = self._record_event()
         else:
             self._started_s = time.perf_counter()
 
@@ -41,18 +41,18 @@ class ForwardTimer:
         """Ends the interval."""
         if not self._cuda:
             self._total_s += time.perf_counter() - self._started_s
-        elif self._began is not None and (end_event := self._now()) is not None:
+        elif self._began is not None and (end_event := self._record_event()) is not None:
             self._events.append((self._began, end_event))
 
-    def _now(self) -> torch.cuda.Event | None:
+    def _record_event(self) -> torch.cuda.Event | None:
         """Returns an event; none while a graph is recorded."""
         if torch.cuda.is_current_stream_capturing():
             return None
         event = torch.cuda.Event(enable_timing=True)
-        event.record(self._stream())
+        event.record(self._get_current_stream())
         return event
 
-    def _stream(self) -> torch.cuda.Stream:
+    def _get_current_stream(self) -> torch.cuda.Stream:
         """Returns where the passes run; without it an event would be recorded on the first GPU."""
         return torch.cuda.current_stream(self._device)
 

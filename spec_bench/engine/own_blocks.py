@@ -61,7 +61,7 @@ class LastBlockFactory:
         """Returns the angles: (x, positions [B, T]) to (cosine, sine)."""
         return type(self._body.rotary_emb)(self._config)
 
-    def try_attention(self, attend: Any) -> None:
+    def trace_attention_shapes(self, attend: Any) -> None:
         """Runs a token through the attention on the meta device: ``attend`` sees the shapes."""
         z = torch.zeros((1, 1, self._config.hidden_size))
         turn = self.make_rotary()(z, torch.zeros((1, 1), dtype=torch.long))

@@ -115,11 +115,11 @@ class PlainBlock:
         self.on_gpu = attention.o_proj.weight.device.type == "cuda"
         self.project = _make_product(attention.q_proj, attention.k_proj, attention.v_proj)
         self.open = _make_product(mlp.gate_proj, mlp.up_proj)
-        self.sums = [self._add(layer) for layer in (attention.o_proj, mlp.down_proj)]
+        self.sums = [self._make_residual_add(layer) for layer in (attention.o_proj, mlp.down_proj)]
         has_norms = hasattr(attention, "q_norm")
         self.norms = [*map(_make_norm, (attention.q_norm, attention.k_norm))] if has_norms else []
 
-    def _add(self, layer: Any) -> Callable[[Tensor, Tensor], Tensor]:
+    def _make_residual_add(self, layer: Any) -> Callable[[Tensor, Tensor], Tensor]:
         """Returns (residual, x) to the residual and a layer's product with x."""
         if self.on_gpu and layer.bias is None:
             weight = layer.weight.t()
@@ -214,11 +214,11 @@ class PlainModel:
         return cls(module, backend) if can_run_plainly(module) else None
 
     @property
-    def able(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether nobody watches its modules, and attention is torch's or ours."""
         return not any(self._hooks) and self._config._attn_implementation in _ATTENTION
 
-    def _find_turns(self, hidden: Tensor, positions: Tensor, slots: int) -> Tensor:
+    def _get_rotations(self, hidden: Tensor, positions: Tensor, slots: int) -> Tensor:
         """Finds [2, R, T, 1, D], cosines and signed sines of positions [R, T] below ``slots``: in a
         table, where they do not hang on the longest position.
         """
@@ -248,7 +248,7 @@ class PlainModel:
         the layers ``places``; behind the last one they are normalised.
         """
         hidden = self._embed(tokens)
-        cos, sin = self._find_turns(hidden, positions, cache.slots)
+        cos, sin = self._get_rotations(hidden, positions, cache.slots)
         attend = ALL_ATTENTION_FUNCTIONS[self._config._attn_implementation]
         run_block: Any = self._compiled if fused else PlainBlock.forward
         states: list[Tensor] = []

@@ -65,14 +65,14 @@ def check_cached_answers(model: HuggingFaceModel) -> None:
     config = model.module.config.get_text_config()
     with (
         torch.inference_mode(),
-        model.disable_compilation(),
+        model.uncompiled_and_untimed(),
         temporarily_shorten_windows(config, SHORT),
     ):
         worst = _find_worst_node(model, SHORT)
     longest = model.masks.longest_reach
     if worst and longest and SHORT < longest <= LONGEST:
         # Perhaps this module does not read its window at every pass.
-        with torch.inference_mode(), model.disable_compilation():
+        with torch.inference_mode(), model.uncompiled_and_untimed():
             worst = _find_worst_node(model, longest)
     if worst and model.plain is not None:
         log.warning("its modules are called: %s plain blocks differ by %.2g", *worst[:2])

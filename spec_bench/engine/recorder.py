@@ -54,9 +54,9 @@ class GraphRecorder:
         self._device = device
         self.constants: list[Tensor] = []
         self._stream = torch.cuda.Stream(device)
-        self._renew()
+        self._replace_pool()
 
-    def _renew(self) -> None:
+    def _replace_pool(self) -> None:
         """Takes a new pool and keeps a graph in it."""
         self._pool = torch.cuda.graph_pool_handle()
         number = torch.zeros(1, device=self._device)
@@ -69,7 +69,7 @@ class GraphRecorder:
         try:
             return self._record(function)
         except Exception:
-            self._renew()
+            self._replace_pool()
             raise
 
     def _record(self, function: Callable[[], object]) -> Any:

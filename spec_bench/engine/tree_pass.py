@@ -114,7 +114,7 @@ def run_nodes(
     device = model.device
     host_lengths = HostDeviceInts.wrap(lengths)
     if tree.own_depths is None:
-        depth = cached_constant(tree.shape.node_depth[nodes], device)
+        depth = cached_constant(tree.shape.node_depths[nodes], device)
     else:
         depth = tree.own_depths[:, nodes].to(device)
     ancestors = tree.ancestors[:, nodes, : nodes.stop].to(device)
@@ -139,7 +139,7 @@ def make_tree_mask(
     later ones, those that ``ancestors`` [R, T, C] says: entry c is about slot ``length + c``. The
     first pass over a ``tree`` makes what its passes share.
     """
-    if lengths.equal:
+    if lengths.are_known_equal:
         return pad(ancestors, (lengths[0], 0), value=True)
     device = ancestors.device
     count, columns = (tree.shape.size,) * 2 if tree else ancestors.shape[1:]
@@ -317,7 +317,7 @@ class PathScorer(TreeScorer):
             logits_to_keep=0,
             needs_hidden=layers,
         )
-        depth = cached_constant(self._shape.node_depth, tokens.device)
+        depth = cached_constant(self._shape.node_depths, tokens.device)
         path = cached_constant(self._first_path, tokens.device)
         by_row = (len(lengths), self._paths)
         outputs: Any = [

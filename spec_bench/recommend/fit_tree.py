@@ -114,8 +114,8 @@ def count_iterations_by_accepted_rank(
         return result
 
     decoder.walk = walk_and_count
-    decoder.admit(requests)
-    decoder.prepare(requests)
+    decoder.check_and_reserve(requests)
+    decoder.record_graphs(requests)
     counts.zero_()  # without trial iterations
     decoder.generate(requests, seed)
     return [int(count) for count in counts.tolist()]

@@ -200,7 +200,7 @@ class ServedDecoder:
     target: None = field(default=None, init=False)
     drafts: tuple[()] = field(default=(), init=False)
     draft_calls: None = field(default=None, init=False)
-    speed_ratio: None = field(default=None, init=False)
+    parameter_ratio: None = field(default=None, init=False)
 
     def remember(self, answers: Sequence[Sequence[int]]) -> None:
         """Does nothing: the server has its own memory."""

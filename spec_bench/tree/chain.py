@@ -187,11 +187,11 @@ class GuessedTree(RectangularTree):
                 for tokens, levels in zip(committed, guesses, strict=True)
             ]
         )  # [R, 3, N]: tokens, parents, presence
-        committed.planned = TreeShape(tuple(counts), self.shape.children), packed
+        committed.tree_plan = TreeShape(tuple(counts), self.shape.children), packed
         return (packed,)
 
     def grow_tree(self, context: GrowthContext) -> Tree:
-        shape, packed_ints = context.committed.planned
+        shape, packed_ints = context.committed.tree_plan
         tokens, parent, present = packed_ints.get_tensor(context.device).unbind(1)
         return Tree.from_levels(shape, tokens, parent, present.bool())
 
@@ -251,12 +251,12 @@ class GuessOrDraft(Chain):
         ]
         counts = HostDeviceInts([len(tokens) for tokens in chains])
         packed = HostDeviceInts([[*tokens, *[0] * (self.depth - len(tokens))] for tokens in chains])
-        committed.planned = counts, packed
+        committed.tree_plan = counts, packed
         draft_ints = () if all(counts) else drafting.device_inputs(committed)
         return (counts, packed, *draft_ints)
 
     def grow_tree(self, context: GrowthContext) -> Tree:
-        counts, guesses = context.committed.planned
+        counts, guesses = context.committed.tree_plan
         siblings = self.siblings(context.settings)
         tree = Tree(self.shape, context.root_tokens, siblings, self.parents)
         count = counts.get_tensor(context.device)

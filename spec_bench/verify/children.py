@@ -17,18 +17,19 @@ class ParentNodes(NamedTuple):
     """The nodes of a level that may have children."""
 
     at: tuple[Any, Any]  # index of the nodes in [R, N, ...]
-    real: Tensor | None  # [R, F] which of them have children; the others are padding; None: any may
+    # [R, F] which of them have children; the others are padding; None: any may
+    exists: Tensor | None
 
 
 def find_parents(tree: Tree, level: int) -> ParentNodes:
-    """Finds the nodes of a level that may have children; in a flat tree, at most ``busy``."""
+    """Finds the nodes of a level that may have children; at most a shape's ``max_parents``."""
     shape = tree.shape
     if not isinstance(shape, VariableLevelShape):
         return ParentNodes((slice(None), shape.level(level)), None)
     child_count = torch.zeros_like(tree.parent).scatter_add(1, tree.parent, tree.valid.long())
     has_children = (tree.depths == level) & (child_count > 0)  # [R, N]
     parents_first = has_children.byte().argsort(dim=1, descending=True, stable=True)  # [R, N]
-    width = shape.busy if level else 1  # F
+    width = shape.max_parents if level else 1  # F
     nodes = parents_first[:, :width]
     rows = cached_arange(len(nodes), nodes.device).unsqueeze(1)  # [R, 1]
     return ParentNodes((rows, nodes), has_children.gather(1, nodes))
@@ -73,7 +74,7 @@ def _compare_prefixes(tree: Tree) -> Tensor:
     if not upwards:
         return cached_constant(((True,),), device).expand(len(tree.tokens), 1, 1)
     text = torch.stack(upwards, dim=-1)
-    depth = shape.node_depth[:inner]
+    depth = shape.node_depths[:inner]
     same_depth = cached_constant(
         tuple(tuple(row_depth == column_depth for column_depth in depth) for row_depth in depth),
         device,

@@ -159,7 +159,7 @@ def _number_tests(tree: Tree, width: int) -> Tensor:
     if tree.own_depths is not None:
         return cached_constant(by_level, device)[tree.own_depths[:, : shape.inner]]
     return cached_constant(
-        tuple(by_level[depth] for depth in shape.node_depth[: shape.inner]), device
+        tuple(by_level[depth] for depth in shape.node_depths[: shape.inner]), device
     )
 
 

@@ -70,8 +70,8 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
         child, token, present = (
             values[parent_index][..., :width] for values in (children, tokens, exist)
         )
-        if parents.real is not None:
-            present = present & parents.real.unsqueeze(-1)
+        if parents.exists is not None:
+            present = present & parents.exists.unsqueeze(-1)
         parent_quota = success[parent_index]
         scaled_p = p[parent_index] * parent_quota.unsqueeze(-1).to(p.dtype)
         mass = parent_quota.unsqueeze(-1)
@@ -91,9 +91,9 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
             p_tokens.append(p_token)
         quota = _compute_child_quotas(torch.cat(p_tokens, dim=-1), child_q, token, present)
         chance = mass.squeeze(-1)
-        if parents.real is not None:
-            chance = torch.where(parents.real, chance, parent_quota)
-            scaled_p = torch.where(parents.real.unsqueeze(-1), scaled_p, residual[parent_index])
+        if parents.exists is not None:
+            chance = torch.where(parents.exists, chance, parent_quota)
+            scaled_p = torch.where(parents.exists.unsqueeze(-1), scaled_p, residual[parent_index])
         success[parent_index] = chance
         residual[parent_index] = scaled_p
         # Each node has one parent; absent children add 0.
@@ -162,7 +162,7 @@ def compute_child_distributions(
         if log_q is None:
             assert q is not None
             log_q = q[:, :, 0].log()
-        if parents.real is not None and level:
+        if parents.exists is not None and level:
             rows, nodes = parents.at
             log_q = log_q[rows, nodes - 1]  # in place of the root any will do
         distributions = compute_sibling_distributions(log_q.flatten(0, 1), tokens.flatten(0, 1))

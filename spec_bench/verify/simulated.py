@@ -77,7 +77,7 @@ class SimulatedAcceptance(TreeVerifier):
 
     def judge(self, depth: int) -> tuple[NodeRule, ...]:
         """Makes one rule per level above the leaves."""
-        verifier = self._make_computed_rule()
+        verifier = self._make_timed_verifier()
         timed_rule = verifier.judge(depth) if verifier else None
         acceptance = self.acceptance
         values = acceptance if isinstance(acceptance, tuple) else (acceptance,) * depth
@@ -97,10 +97,10 @@ class SimulatedAcceptance(TreeVerifier):
                 f"verifier.acceptance {list(self.acceptance)} has {len(self.acceptance)} values, "
                 f"the tree has depth {shape.depth}"
             )
-        if verifier := self._make_computed_rule():
+        if verifier := self._make_timed_verifier():
             verifier.check(tree, shape, siblings, drafts)
 
-    def _make_computed_rule(self) -> NodeVerifier | None:
+    def _make_timed_verifier(self) -> NodeVerifier | None:
         """Makes the verifier of ``computed``, which must judge single nodes; None if not set."""
         if self.computed is None:
             return None

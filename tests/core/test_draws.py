@@ -97,13 +97,15 @@ def test_numbers_drawn_beforehand_are_drawn_in_as_few_calls_as_positions_allow(m
     sizes = []
     monkeypatch.setattr(torch.Tensor, "uniform_", lambda part, **_: sizes.append(part.numel()))
     before = PredrawnSource([make_row_generator(0, "a", torch.device("cpu"))], (1, 11))
-    before.draw([(False, 2), (False, 3), (True, 2), (False, 4)])
+    before.draw_requested([(False, 2), (False, 3), (True, 2), (False, 4)])
     assert sizes == [5, 1, 1, 4]
 
 
 def test_noise_is_finite_whatever_the_uniform():
     draws = SeededSource([])
-    draws._uniforms = lambda *shape: torch.tensor([[[0.0, 0.5, 1 - 2**-53]]], dtype=torch.float64)
+    draws._draw_uniforms = lambda *shape: torch.tensor(
+        [[[0.0, 0.5, 1 - 2**-53]]], dtype=torch.float64
+    )
     assert draws.gumbel(torch.zeros(1, 1, 3, dtype=torch.float64)).isfinite().all()
 
 

@@ -240,10 +240,10 @@ def test_forward_seconds_of_a_prompt_are_not_those_of_its_answer():
     readings, passes = iter([0.0, 12.0, 12.0, 16.0]), iter([(5.0, 7.0), (1.0, 2.0)])
     clock = BatchClock(lambda: next(readings), lambda: next(passes))
     row = SimpleNamespace(finish="length")
-    clock.start_rows([row])
+    clock.share_prefill_time([row])
     clock.start()
-    clock.note_step([row])
-    clock.pause()
+    clock.share_step_time([row])
+    clock.pause_decoding()
     assert clock.seconds(row) == (12.0, 4.0, 1.0, 2.0)
 
 

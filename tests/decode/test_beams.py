@@ -59,7 +59,7 @@ def test_tokens_do_not_depend_on_the_batch_or_the_order(name, spec, waiting, mon
 
     alone = told(STOPPED, 1)
     if waiting:  # a device moves a row's nodes in the caches when the next iteration begins
-        monkeypatch.setattr(BeamDecoder, "_keep", noted)
+        monkeypatch.setattr(BeamDecoder, "_apply_or_queue_moves", noted)
     assert told(STOPPED, 3) == told(STOPPED[::-1], 4) == alone
 
 
@@ -114,7 +114,7 @@ def two_beams():
 
 def test_a_beam_that_stopped_delivers_nothing_behind_its_stop_token():
     row = two_beams()
-    row.deliver(length_penalty=1.0)
+    row.end_with_best_beam(length_penalty=1.0)
     assert (row.answer, row.finish) == ((3, END), "stop")
     assert row.log_likelihood == -2.0  # a whole answer's
     assert [step.delivered for step in row.steps] == [2, 0]
@@ -124,7 +124,7 @@ def test_a_beam_that_stopped_delivers_nothing_behind_its_stop_token():
 def test_the_best_beam_is_the_best_by_log_likelihood_over_length_to_the_penalty(penalty, answer):
     row = two_beams()
     row.beams = [Beam(3, 0, -2.0, 2, True), Beam(4, 6, -2.7, 3, False)]
-    row.deliver(length_penalty=penalty)  # -1.0 against -0.9 a token
+    row.end_with_best_beam(length_penalty=penalty)  # -1.0 against -0.9 a token
     assert row.answer == answer
 
 
@@ -132,7 +132,7 @@ def test_an_answer_that_a_text_cut_has_no_likelihood():
     for cut, likelihood in ((None, -2.0), (3, -2.0), (1, None)):
         row = two_beams()
         row.request = SimpleNamespace(find_end=lambda _, cut=cut: cut)
-        row.close((3, 4, 5), -2.0)
+        row.end_with_answer((3, 4, 5), -2.0)
         assert (row.answer, row.log_likelihood) == ((3, 4, 5)[:cut], likelihood)
         assert row.finish == ("length" if cut is None else "stop")
 
@@ -150,9 +150,9 @@ def test_what_follows_the_same_text_is_the_same_to_the_last_bit():
     logits = torch.randn((1, 1, 7), generator=torch.Generator().manual_seed(0)).repeat(1, 3, 1)
     logits[:, 2] += 1e-6 * torch.arange(7)
     apart, alike = parents([4, 5, 4], [0, 1, 2]), parents([4, 5, 4], [0, 1, 0])
-    assert not torch.equal(apart.log_probs(logits)[0, 0], apart.log_probs(logits)[0, 2])
-    assert torch.equal(alike.log_probs(logits)[0, 0], alike.log_probs(logits)[0, 2])
-    assert torch.equal(alike.log_probs(logits)[0, :2], apart.log_probs(logits)[0, :2])
+    assert not torch.equal(apart.raw_log_probs(logits)[0, 0], apart.raw_log_probs(logits)[0, 2])
+    assert torch.equal(alike.raw_log_probs(logits)[0, 0], alike.raw_log_probs(logits)[0, 2])
+    assert torch.equal(alike.raw_log_probs(logits)[0, :2], apart.raw_log_probs(logits)[0, :2])
 
 
 def test_children_of_the_same_text_by_the_same_token_have_the_same_text():
@@ -181,8 +181,8 @@ def test_a_beam_that_has_stopped_grows_no_longer():
 def test_answers_that_have_ended_wait_for_better_ones(candidates, pool, answer):
     decoder = built("beam_search", tiny_pair("llama"), spec="2")
     request = Request("p", (1, 2), 9, (END, END - 1))
-    (row,) = decoder.begin([request], 0)
-    decoder._select(0, row, candidates, 60)
+    (row,) = decoder.prefill_requests([request], 0)
+    decoder._select_beams(0, row, candidates, 60)
     assert [tokens for _, _, tokens in row.pool] == pool
     assert row.answer == answer and bool(row.finish) == bool(answer)
 
@@ -191,7 +191,7 @@ def test_a_row_knows_which_of_its_beams_have_the_same_text():
     row = BeamRow.start(Request("x", (1, 2), 8), make_row_generator(0, "x", torch.device("cpu")))
     row.tokens, row.parents = [2, 5, 5, 6, 6, 7, 6], [-1, 0, 0, 1, 2, 1, 1]
     row.beams = row.beams * 4  # the last four nodes: 5 6, 5 6, 5 7, 5 6
-    assert row.find_equal_texts() == [0, 0, 2, 0]
+    assert row.find_first_equal_beams() == [0, 0, 2, 0]
 
 
 @pytest.mark.parametrize("name", ["beam_sampling", "dsbd"])

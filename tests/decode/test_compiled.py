@@ -48,25 +48,27 @@ def both(pair, name, spec, rows, temperature):
     for tokens in (5, 9):
         committed, ints = decoder.make_dummy_inputs(rows, tokens)
         for each in ints:
-            each.read_at(torch.tensor(list(each)), tokens)
-        draws = decoder.apply_temperature(DrawRecorder([torch.Generator()] * rows))
-        decoder.iterate(committed, draws)
+            each.read_from_buffer(torch.tensor(list(each)), tokens)
+        draws = decoder.make_greedy_if_cold(DrawRecorder([torch.Generator()] * rows))
+        decoder.run_iteration(committed, draws)
         numbers = torch.zeros((rows, sum(count for _, count in draws.asked)), dtype=torch.float64)
         for seed in range(2):
             torch.manual_seed(seed)
             numbers.uniform_()
             committed.roots.get_tensor(torch.device("cpu")).random_(VOCAB)
-            called = decoder.iterate(committed, decoder.use_predrawn(numbers))
+            called = decoder.run_iteration(committed, decoder.make_predrawn_source(numbers))
             yield iteration.iterate(committed, numbers), called
 
 
 def check(pair, *case):
     with torch.inference_mode():
         answers = list(both(pair, *case))
-    assert len({answer.message.numpy().tobytes() for _, answer in answers}) == len(answers)
+    assert len({answer.packed_verdicts.numpy().tobytes() for _, answer in answers}) == len(answers)
     for found, expected in answers:
         assert torch.equal(found.path, expected.path)
-        torch.testing.assert_close(found.message, expected.message, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(
+            found.packed_verdicts, expected.packed_verdicts, rtol=0, atol=0, equal_nan=True
+        )
         assert found.layout == expected.layout
 
 
@@ -105,8 +107,8 @@ def record(name, rows, compile_function):
         decoder = built(name, pair_of("static_inductor", DEVICE), SamplingSettings(), rows)
     requests = random_requests(rows, 16)
     with mock.patch.object(torch, "compile", compile_function):
-        decoder.admit(requests)
-        decoder.prepare(requests)
+        decoder.check_and_reserve(requests)
+        decoder.record_graphs(requests)
     decoder.ran.__init__()
     return [answer.tokens for answer in decoder.generate(requests, 0)], decoder
 

@@ -55,7 +55,7 @@ def expected(architecture):
 def test_the_likeliest_token_is_chosen_where_every_law_is_one_hot(name, temperature, draft, chosen):
     sampling = SamplingSettings(temperature, draft_temperature=draft)
     decoder = built(name, tiny_pair("llama"), sampling)
-    assert decoder.apply_temperature(SeededSource([])).choose is chosen
+    assert decoder.make_greedy_if_cold(SeededSource([])).choose is chosen
 
 
 def differences_from_generate(decoder, architecture, batch):

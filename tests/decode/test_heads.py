@@ -80,7 +80,7 @@ def test_heads_see_the_state_from_which_the_target_chose_the_root():
 
 def test_a_row_of_one_token_sees_no_state_of_the_row_before():
     decoder = built("medusa", tiny_pair("llama"), GREEDY)
-    decoder.begin([Request("p", (1, 2, 3), 4)], 0)
+    decoder.prefill_requests([Request("p", (1, 2, 3), 4)], 0)
     assert decoder.drafting._hidden[0].any()
     decoder.drafting.start_row(0, (1,))
     assert not decoder.drafting._hidden[0].any()
@@ -111,7 +111,7 @@ def test_the_memory_bound_speed_up_counts_the_heads_own_parameters():
     medusa, redrafter = (built(name, tiny_pair("llama")) for name in ("medusa", "redrafter"))
     assert (medusa.draft_calls, redrafter.draft_calls) == (1, 3)
     expected = medusa.heads.parameter_count / medusa.target.parameters
-    assert medusa.speed_ratio == pytest.approx(expected)
+    assert medusa.parameter_ratio == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_listed_tree_is_cut_to_the_levels_that_its_heads_guess(guesses, levels
     built = build_decoder(settings, target, [], WARM, heads=heads)
     assert built.policy.rank_paths == tuple(path for path in whole if len(path) <= levels)
     said = f"cut to {built.nodes} of its {len(whole)} nodes, as the heads guess {levels} tokens"
-    assert config.describe_cut(built) == ("" if levels == 4 else f"the tree is {said}")
+    assert config.describe_tree_cut(built) == ("" if levels == 4 else f"the tree is {said}")
 
 
 def test_medusas_published_layout_is_read_whatever_its_config_understates(tmp_path):
@@ -174,7 +174,7 @@ def test_all_blocks_accept_all():
     decoder = of_blocks(temperature=1.0, first=3)
     (found,) = decoder.generate(random_requests(1, 16), seed=0)
     assert [step.accepted for step in found.steps] == [3, 3, 3, 3]
-    assert decoder.speed_ratio == 1.0
+    assert decoder.parameter_ratio == 1.0
 
 
 @pytest.mark.parametrize("family", ["llama", "opt"])
@@ -284,7 +284,7 @@ def test_positions_keep_their_numbers_when_a_walk_stops_early():
 
 def test_without_a_match_an_iteration_is_one_of_plain_decoding():
     decoder = built("prompt_lookup", tiny_pair("llama"), GREEDY)
-    (row,) = decoder.begin([Request("0", (1, 2, 3), 4)], seed=0)
+    (row,) = decoder.prefill_requests([Request("0", (1, 2, 3), 4)], seed=0)
     decoder.step([row])
     assert [(step.nodes, step.depth) for step in row.steps] == [(0, 0)]
 
@@ -357,7 +357,7 @@ def test_a_recurrent_head_of_some_tokens_drafts_as_the_whole_one_cut_down_to_the
     beams = []
     for heads in (some, whole.double()):
         decoder = build_decoder(decoder_settings("redrafter"), target, [], COLD, 2, heads=heads)
-        decoder.begin([Request("x", (3, 5), 4), Request("y", (7, 9), 4)], 0)
+        decoder.prefill_requests([Request("x", (3, 5), 4), Request("y", (7, 9), 4)], 0)
         with torch.inference_mode():
             beams.append(decoder.drafting.search_beams([5, 9], 4, 3))
     assert torch.equal(*beams) and torch.isin(beams[0], ids).all()
@@ -449,7 +449,7 @@ def test_a_draft_of_another_tokenizer_drafts_from_the_respelled_text():
     drafting.device_inputs(committed)
     chain = draft.inner
     own = chain.logits[3 % 2, 0]
-    expected = draft._spread(own)
+    expected = draft._scatter_logits(own)
     torch.testing.assert_close(drafting.root_logits(committed)[0, 0, 0], expected)
 
 

@@ -67,8 +67,8 @@ def built(name, rows, law, how, device):
 
 
 def prepared(decoder, requests):
-    decoder.admit(requests)
-    decoder.prepare(requests)
+    decoder.check_and_reserve(requests)
+    decoder.record_graphs(requests)
     return decoder
 
 
@@ -155,7 +155,7 @@ def test_what_the_passes_over_a_tree_share_is_made_once_and_constants_never(name
 def latched(graph, *given):
     """The numbers are those that it was recorded with."""
     with mock.patch.object(
-        HostDeviceInts, "read_at", lambda own, at, most: read_at(own, at.clone(), most)
+        HostDeviceInts, "read_from_buffer", lambda own, at, most: read_at(own, at.clone(), most)
     ):
         made(graph, *given)
 
@@ -218,18 +218,22 @@ def in_the_pool(own, hidden, path, accepted):
     own._handed = own._handed.clone()
 
 
-read_at, made, run = HostDeviceInts.read_at, IterationGraph.__init__, IterationGraph.run
-canary, draws, commit_all = GraphCache._canary, Decoder._draws, SlotCache.commit_all
+read_at, made, run = HostDeviceInts.read_from_buffer, IterationGraph.__init__, IterationGraph.replay
+canary, draws, commit_all = (
+    GraphCache._describe_canary_fault,
+    Decoder._make_source,
+    SlotCache.commit_all,
+)
 observe_path = HeadCacheDraftState.observe_path
 FAULTS = {
     "a latch": (IterationGraph, "__init__", latched),
     "a stale length": (IterationGraph, "__init__", unsynchronised),
-    "rows swapped": (IterationGraph, "run", swapped),
-    "a moved address": (GraphCache, "_canary", elsewhere),
-    "a number drawn twice": (Decoder, "_draws", undrawn),
+    "rows swapped": (IterationGraph, "replay", swapped),
+    "a moved address": (GraphCache, "_describe_canary_fault", elsewhere),
+    "a number drawn twice": (Decoder, "_make_source", undrawn),
     "a commit left out": (SlotCache, "commit_all", uncommitted),
-    "sizes of trees": (IterationGraph, "run", fewer_nodes),
-    "likelihoods": (IterationGraph, "run", unlikely),
+    "sizes of trees": (IterationGraph, "replay", fewer_nodes),
+    "likelihoods": (IterationGraph, "replay", unlikely),
     "a shared pool": (HeadCacheDraftState, "observe_path", in_the_pool),
 }  # fmt: skip
 
@@ -292,7 +296,7 @@ def test_an_error_that_takes_the_gpu_ends_the_job_in_one_line():
 
     with (
         SimCuda(),
-        mock.patch.object(IterationGraph, "run", asserts),
+        mock.patch.object(IterationGraph, "replay", asserts),
         pytest.raises(DeviceLostError, match=r"device-side assert triggered: .* the same command"),
     ):
         prepared(built("sd", 1, 1.0, "static", DEVICE), asked(1))
@@ -304,11 +308,11 @@ def test_a_jobs_last_answer_is_compared_with_the_called_functions(caplog):
         decoder = prepared(built("sd", 1, 1.0, "static", DEVICE), asked(1))
         answers = decoder.generate(asked(1), seed=0)
         recorded = decoder.ran.recorded
-        decoder.recordings.check_again(asked(1), answers, 0)
+        decoder.recordings.log_replay_difference(asked(1), answers, 0)
         assert decoder.recordings.refused == ""
         assert decoder.ran.recorded == recorded
         other = [replace(each, tokens=(*each.tokens[:-1], each.tokens[-1] + 1)) for each in answers]
-        decoder.recordings.check_again(asked(1), other, 0)
+        decoder.recordings.log_replay_difference(asked(1), other, 0)
     assert f"token {len(answers[0].tokens)} of an answer" in decoder.recordings.refused
     assert "sd was recorded wrongly" in caplog.text
 
@@ -399,7 +403,7 @@ def test_a_cache_that_grows_has_no_graphs_of_its_former_place():
     with SimCuda():
         decoder = prepared(built("ar", 1, 0.0, "static", DEVICE), asked(1))
         assert decoder.recordings.made
-        decoder.admit([replace(each, max_new_tokens=60) for each in asked(1)])
+        decoder.check_and_reserve([replace(each, max_new_tokens=60) for each in asked(1)])
         assert decoder.recordings is None
 
 
@@ -465,7 +469,7 @@ def test_numbers_drawn_before_are_those_that_an_iteration_asks_for(positions):
     count = 5 + positions + 4
     assert sum(count for _, count in noted.asked) == count
     before = PredrawnSource(generators(), (2, count))
-    before.draw(noted.asked)
+    before.draw_requested(noted.asked)
     torch.testing.assert_close(iteration(before), expected, rtol=0, atol=0)
     for draws in (right, before):
         draws.advance([1, 2])
@@ -542,7 +546,7 @@ def test_a_pool_gives_out_the_least_block_that_fits_and_joins_its_neighbours():
 
 @pytest.mark.parametrize("name", ["rsd_s", "rsd_c"])
 def test_a_plan_counts_what_graphs_keep(name, monkeypatch):
-    monkeypatch.setattr(GraphCache, "_canary", lambda *_: "")
+    monkeypatch.setattr(GraphCache, "_describe_canary_fault", lambda *_: "")
     with SimCuda():
         decoder = prepared(built(name, 3, 1.0, "static", DEVICE), endless(3, 4))
         graphs = decoder.recordings.made

@@ -87,8 +87,8 @@ def test_iterations_whose_passes_cannot_be_fused_are_recorded_as_they_are(monkey
     monkeypatch.setattr(recording, "CANARY_TOKENS", 2)
     with SimCuda(), caplog.at_level(logging.WARNING):
         decoder = built("ar", pair_of("static_inductor", DEVICE))
-        decoder.admit(random_requests(1, 4))
-        decoder.prepare(random_requests(1, 4))
+        decoder.check_and_reserve(random_requests(1, 4))
+        decoder.record_graphs(random_requests(1, 4))
         assert decoder.recordings.made
     assert caplog.text.count("not fused: Cannot find a working triton") == 1
 
@@ -155,7 +155,7 @@ def test_no_replaced_cache_stays_alive_when_trees_grow():
         before = sim.allocated
         for decoder in decoders:
             decoder.generate(random_requests(2, 3), seed=0)
-        largest = max(decoder.slots_needed(2, 3) for decoder in decoders)
+        largest = max(decoder.count_slots_per_row(2, 3) for decoder in decoders)
         expected = 2 * largest * (target.bytes_per_slot + draft.bytes_per_slot)
         held = sum(
             pool.cache(*role, 1, 1).bytes for role in (("target", target), ("draft 0", draft))
@@ -237,7 +237,7 @@ def test_a_long_prompt_runs_in_chunks_and_decodes_in_flat_memory(name, length):
         pair[0].forward = noted
         decoder = built(name, pair, GREEDY, spec={"rsd_s": "3x2"}.get(name))
         prompt = tuple(7 * i % VOCAB for i in range(length - 24))
-        (row,) = decoder.begin([Request("p", prompt, 20)], seed=0)
+        (row,) = decoder.prefill_requests([Request("p", prompt, 20)], seed=0)
         sim.attention.clear()
         while row.finish is None and len(live) < 5:
             gc.collect()  # tensors held by circles go whenever they are looked for

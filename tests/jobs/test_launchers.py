@@ -581,13 +581,13 @@ def test_what_was_found_is_in_the_row_and_later_jobs_take_it(
 
 
 def test_capturing_for_longer_than_decoding_is_said(run_job, monkeypatch, caplog):
-    prepare = Decoder.prepare
+    prepare = Decoder.record_graphs
 
     def slowly(decoder, requests):
         time.sleep(2)
         prepare(decoder, requests)
 
-    monkeypatch.setattr(Decoder, "prepare", slowly)
+    monkeypatch.setattr(Decoder, "record_graphs", slowly)
     small = ("cells=[]", "prompts=1", "generation.max_new_tokens=2")
     with caplog.at_level(logging.WARNING):
         run_job(*small)

@@ -372,7 +372,7 @@ def test_a_decoders_room_follows_from_its_settings(name):
     heads = heads_of(settings["drafter"], 32, target.vocab_size)
     drafts = [draft] if read_decoder(settings).drafts else []
     built = build_decoder(settings, target, drafts, GREEDY, heads=heads)
-    assert estimate_cache_slots(read_decoder(settings), 17, 9) == built.slots_needed(17, 9)
+    assert estimate_cache_slots(read_decoder(settings), 17, 9) == built.count_slots_per_row(17, 9)
 
 
 @pytest.mark.slow

@@ -479,7 +479,7 @@ def counted(sim, built, requests):
     """
     built.generate(requests, seed=0)
     with torch.inference_mode():
-        active = built.begin(requests, seed=0)
+        active = built.prefill_requests(requests, seed=0)
         for _ in range(3):
             sim.reset()
             built.step(active)

@@ -113,7 +113,7 @@ def test_what_would_be_accepted_is_held_against_the_targets_own_law(kind):
 def path_drafted(kind, head):
     """A decoder that has drafted along a given path, K levels deep; and each level's logits."""
     built = drafting_with(kind, head)
-    built.begin([Request("x", IDS[:6], 4)], 0)
+    built.prefill_requests([Request("x", IDS[:6], 4)], 0)
     committed, drafting = CommittedTokens([list(IDS[:6])]), built.drafting
     drafting.device_inputs(committed)
     tree = Tree(built.policy.shape, committed.roots.get_tensor(CPU))

@@ -139,10 +139,10 @@ def drafted_beams(config, tree):
     vocab = tree.vocab
 
     def drafted(draws):
-        rows = built.begin([Request("law", tree.prompt, built.depth + 1)], seed=0)
-        forest, parents, _ = built._begin(rows)
+        rows = built.prefill_requests([Request("law", tree.prompt, built.depth + 1)], seed=0)
+        forest, parents, _ = built._begin_iteration(rows)
         layers = [[()]]
-        for cells in built._draft(forest, parents, draws).cells if built.depth else ():
+        for cells in built._draft_layers(forest, parents, draws).cells if built.depth else ():
             layers.append(
                 [(*layers[-1][cell // vocab], cell % vocab) for cell in cells[0].tolist()]
             )

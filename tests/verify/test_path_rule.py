@@ -33,7 +33,7 @@ def test_blocks_have_the_targets_law_under_models_that_forget_nothing(name):
 def accepted_tokens(rule, tables, widths, law):
     """E[accepted draft tokens] of a whole-path rule."""
     trees = enumerate_trees(tables, widths, law)
-    depth = torch.tensor(trees.tree.shape.node_depth, dtype=torch.float64)
+    depth = torch.tensor(trees.tree.shape.node_depths, dtype=torch.float64)
     return float(trees.chance @ (compute_last_node_and_token_laws(rule, trees)[0] @ depth))
 
 

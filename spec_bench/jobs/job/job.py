@@ -364,10 +364,10 @@ class ModelBackend:
             session,
             runs,
             lambda d: d.reserve(
-                max(d.slots_needed(*request_lengths) for request_lengths in lengths)
+                max(d.count_slots_per_row(*request_lengths) for request_lengths in lengths)
             ),
         )
-        _apply_to_decoders(session, runs, lambda decoder: decoder.prepare(requests))
+        _apply_to_decoders(session, runs, lambda decoder: decoder.record_graphs(requests))
         captures_graphs = settings.pair.specs[0].compile != "none"
         _warm_up(session, runs, _CAPTURE_TOKENS if captures_graphs else _WARMUP_TOKENS)
 

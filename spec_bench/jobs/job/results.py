@@ -176,7 +176,7 @@ def _gather_records(
         texts=session.prompts.decode_texts(first_repeat),
         references=session.prompts.references,
         draft_calls=_draft_calls(decoder, first_repeat),
-        parameter_ratio=decoder.speed_ratio,
+        parameter_ratio=decoder.parameter_ratio,
         batched=settings.engine.batch_size > 1 and settings.served is None,
         depth=None if settings.served else decoder.depth,
     )
@@ -252,7 +252,7 @@ def _system_columns(
     if settings.pair.specs[0].compile.startswith("static"):
         recordings = getattr(decoder, "recordings", None)
         refusal = f": {recordings.refused}" if recordings and recordings.refused else ""
-        values["passes"] = f"{cell_run.ran.share}{refusal}"
+        values["passes"] = f"{cell_run.ran.describe_share}{refusal}"
         values["captures"] = len(recordings.made) if recordings else 0
         if cell_run.ran.recorded:
             values |= dict.fromkeys(name for name in header() if name.startswith(_NOT_SEEN))
@@ -280,7 +280,10 @@ def _reasons(session: Session, cell_run: CellRun, records: CellRecords) -> list[
         ("repeats", _describe_changed_repeats(records)),
         ("intervals", TOO_FEW if len(records.generations) < FEWEST else ""),
         ("intervals", FEW_CLOCKS if few_clocks else ""),
-        ("spec", cell_run.cell.config.describe_cut(cell_run.decoder) if cell_run.decoder else ""),
+        (
+            "spec",
+            cell_run.cell.config.describe_tree_cut(cell_run.decoder) if cell_run.decoder else "",
+        ),
     ]
     meter = session.metering.meter
     lacks_meter = bool(settings.served) and meter.name == "none"

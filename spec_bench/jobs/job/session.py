@@ -284,7 +284,7 @@ def decode_interleaved(session: Session, runs: Sequence[CellRun]) -> None:
     for cell_run in runs:
         recordings = getattr(cell_run.decoder, "recordings", None)
         if recordings is not None and cell_run.last[1]:
-            recordings.check_again(*cell_run.last, session.settings.asked.seed)
+            recordings.log_replay_difference(*cell_run.last, session.settings.asked.seed)
 
 
 def _decode(

@@ -352,7 +352,7 @@ def get_tree_depth(config: DecoderConfig) -> int:
 
 
 def estimate_cache_slots(config: DecoderConfig, prompt: int, new_tokens: int) -> int:
-    """Cache slots that a prompt of so many tokens takes, the built decoder's ``slots_needed``."""
+    """Cache slots of a prompt of so many tokens, the built decoder's ``count_slots_per_row``."""
     from spec_bench.tree.base import GrownTree
 
     tree: Any = config.tree
