@@ -18,11 +18,11 @@ def main() -> None:
     given = sys.argv[1:] or ["--help"]
     next_step = "what was written is whole" if given[0] in _READERS else "the same command resumes"
     line = "interrupted" if "plan=true" in given else f"interrupted; {next_step}"
-    with signals.exit_cleanly(line):
+    with signals.exits_in_one_line(line):
         command, rest = choose_command(given)
         try:
             function, options = load_command(command, rest)
-            with signals.raise_on_signals():
+            with signals.signals_as_interrupts():
                 sys.exit(int(function(options) or 0))
         except UsageError as error:
             sys.exit(_refuse(command, error))

@@ -16,7 +16,7 @@ from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.measured import MeasuredRows, format_paper_progress
 from spec_bench.settings.arguments import find_command
 from spec_bench.settings.configs import conf_dir
-from spec_bench.system.files import format_training_command, parse_training_folder
+from spec_bench.system.files import format_training_command, get_training_folder_of_heads
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -233,7 +233,7 @@ def _of_refusals():
     """What a job says whose pair's heads are still to be trained."""
     for pair in published_pairs():
         for kind, heads in pair.get("heads", {}).items():
-            if name := parse_training_folder(Path(heads)):
+            if name := get_training_folder_of_heads(Path(heads)):
                 yield "refusal", format_training_command(kind, f"pair={pair['name']}", name)
 
 

@@ -206,7 +206,7 @@ def test_links_in_a_received_folder_lead_no_writer_to_the_users_files(received):
 
 
 def test_a_note_of_a_job_makes_no_table_behind_a_dangling_link(tmp_path, secret):
-    table = files.results_file(tmp_path / "results", "name")
+    table = files.get_results_file(tmp_path / "results", "name")
     table.parent.mkdir(parents=True)
     table.symlink_to(tmp_path / "nowhere")
     Experiment(tmp_path / "results", "name").write_job_record(JobRecord(0, ("a",)))
@@ -238,12 +238,12 @@ def test_names_in_a_received_row_lead_nowhere_else(tmp_path):
             files.join_path_inside(tmp_path / "answers", f"{name}/question.jsonl")
     for run_id in ("..", "../a", "", "/etc"):
         with pytest.raises(ValueError, match=naming("run_id", repr(run_id))):
-            files.run_folder(tmp_path, run_id)
+            files.get_run_folder(tmp_path, run_id)
     with pytest.raises(ValueError, match=naming("../x")):
-        files.results_file(tmp_path, "../x")
+        files.get_results_file(tmp_path, "../x")
     (tmp_path / "link").symlink_to("/tmp")
     with pytest.raises(ValueError, match=naming("link")):
-        files.results_file(tmp_path, "link")
+        files.get_results_file(tmp_path, "link")
 
 
 @pytest.mark.parametrize(

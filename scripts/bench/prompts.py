@@ -120,7 +120,7 @@ def report(folder: Path) -> float:
     """Seconds of the table, figure, checks and page of what ``run_job`` left."""
     from spec_bench.__main__ import run_command
 
-    table = str(files.results_file(folder / "results", "default"))
+    table = str(files.get_results_file(folder / "results", "default"))
     begun = time.process_time()
     with redirect_stdout(sys.stderr):
         assert run_command("report results", [table]) == run_command("page", [table]) == 0

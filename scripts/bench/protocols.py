@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.report.claims import check_claims
 from spec_bench.report.data.rows import read_rows
-from spec_bench.system.files import results_files
+from spec_bench.system.files import list_results_files
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "outputs/protocols"
@@ -145,7 +145,7 @@ def write_page() -> str:
     parts = [ABOUT]
     for paper in CELLS:
         tables = {
-            pair: read_rows(results_files(OUT / pair / paper))
+            pair: read_rows(list_results_files(OUT / pair / paper))
             for pair in PAIRS
             if (OUT / pair / paper).is_dir()
         }
@@ -154,7 +154,7 @@ def write_page() -> str:
         parts.append("Verdicts of the paper's claims and of our checks, by protocol:\n")
         parts.append(compare_verdicts(paper, tables))
     if (OUT / "qwen_coder/shots").is_dir():
-        rows = read_rows(results_files(OUT / "qwen_coder/shots"))
+        rows = read_rows(list_results_files(OUT / "qwen_coder/shots"))
         parts.append("## Worked examples before each question, plain decoding, qwen_coder\n")
         columns = [name for name in ("bleu", "rouge2") if name in rows]
         lines = ["| texts | examples | prompt tokens | score |", "| --- | ---: | ---: | --- |"]

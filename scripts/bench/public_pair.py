@@ -28,7 +28,7 @@ from spec_bench.report.claims import check_claims
 from spec_bench.report.claims.verdict import Check, print_checks, summarise_claims
 from spec_bench.report.data.rows import read_rows
 from spec_bench.report.papers.paper import load_paper
-from spec_bench.system.files import results_files
+from spec_bench.system.files import list_results_files
 
 ROOT = Path(__file__).resolve().parents[2]
 PAIRS = ("embedded", "smollm2", "qwen_coder")  # their folders below results
@@ -149,7 +149,7 @@ def page() -> str:
         found: dict[str, list[Check]] = {}
         for pair in PAIRS:
             root = ROOT / "results" / pair
-            found[pair] = check_claims(name, read_rows(results_files(root)), root)
+            found[pair] = check_claims(name, read_rows(list_results_files(root)), root)
         every = [check for checks in found.values() for check in checks]
         with redirect_stdout(io.StringIO()) as told:
             print_checks(found[PAIRS[1]], summarise_claims(every, load_paper(name)))

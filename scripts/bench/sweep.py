@@ -139,7 +139,7 @@ def stated(folder: Path) -> dict[str, float]:
     Raises:
         ValueError: a cell is not complete.
     """
-    (file,) = files.results_files(folder)
+    (file,) = files.list_results_files(folder)
     rows = files.read_csv(file)
     if unfinished := [row["reason"] for row in rows if row["status"] != "complete"]:
         raise ValueError(f"{len(unfinished)} cells are not complete: {unfinished[0]}")

@@ -48,7 +48,7 @@ MORE = Generation("more", (5, 6), "stop", (StepRecord(2, 2, 1, 2),), 0.1, 0.2, 0
 def end_job(results: Path, number: int, revision: str = "w") -> str:
     """Stores a job of one cell as a job does; the cell's run id."""
     settings = {**SETTINGS, "number": number, "revision": revision}
-    store = CellStore(results, files.digest(settings))
+    store = CellStore(results, files.hash_json(settings))
     store.folder.mkdir(parents=True, exist_ok=True)
     done = store.repair_and_load()[0]
     store.write_settings(settings, {"revision": "r", "host": "h"})
@@ -136,7 +136,7 @@ def forked(work: Callable[[], None]) -> int:
         work()
         status = 0
     except OSError as error:
-        status = 1 if files.explain_os_error(error) else 70
+        status = 1 if files.explain_write_error(error) else 70
     finally:
         os._exit(status)
 
@@ -192,7 +192,7 @@ def check_clocks(top: Path, count: int, draws: Random) -> Iterator[tuple[str, st
     results = top / "clocks"
     for number in range(count):
         off = draws.choice([0, 1, 60, 3600, 10**6, 10**8]) * draws.choice([-1, 1])
-        with patch.object(files, "read_clock", lambda folder, off=off: time.time() + off):
+        with patch.object(files, "read_folder_clock_s", lambda folder, off=off: time.time() + off):
             mine = end_job(results, 0, draws.choice("abcd"))
         ours = [row["run_id"] for row in files.read_csv(Experiment(results, NAME).csv)]
         yield f"job {number}, {off} s off", "held" if ours == [mine] else "LOST"

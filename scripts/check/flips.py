@@ -113,14 +113,14 @@ def tables(folder: Path) -> list[Path]:
     made = folder / "made"
     command = [sys.executable, "-m", "spec_bench", *_FRESH, f"results={made}"]
     subprocess.run(command, check=True, capture_output=True)
-    committed = files.results_files(Path("results"))
+    committed = files.list_results_files(Path("results"))
     found = []
-    for table in (*committed, files.results_file(made, "fresh")):
-        if files.records_file(table).is_file():
+    for table in (*committed, files.get_results_file(made, "fresh")):
+        if files.get_records_file(table).is_file():
             for side in ("new", "old"):
                 to = folder / side / table.parent.name / table.parent.name
                 to.mkdir(parents=True)
-                for path in (table, files.records_file(table)):
+                for path in (table, files.get_records_file(table)):
                     shutil.copy(path, to / path.name)
             found.append(folder / "new" / table.parent.name / table.parent.name / table.name)
     return found
@@ -139,7 +139,7 @@ def checked(table: Path, bit: int, name: str, read: Callable[[str, Path, Path], 
     Returns:
         ``refused``, ``without effect``, or ``TAKEN``.
     """
-    path = files.records_file(table)
+    path = files.get_records_file(table)
     flip(path, bit)
     try:
         said = read(name, table, unaltered(table))
@@ -191,7 +191,7 @@ def main() -> int:
         check_accepted(found)
         for number in range(options.bits + options.commands):
             table = found[number % len(found)]
-            bit = random.randrange(8 * files.records_file(table).stat().st_size)
+            bit = random.randrange(8 * files.get_records_file(table).stat().st_size)
             forked = number < options.bits
             names = list(READERS) if forked else [list(READERS)[number % len(READERS)]]
             for name in names:

@@ -38,10 +38,10 @@ from scripts.check.process_groups import tasks, wait_for_quiet
 from spec_bench.records.types import ENGINE
 from spec_bench.system.files import (
     RESULTS,
-    digest,
+    get_results_file,
     get_screening_path,
+    hash_json,
     read_csv,
-    results_file,
     write_json,
     write_text,
 )
@@ -182,7 +182,7 @@ def outcome(kind: Kind, folder: Path) -> Any:
         rows = [{name: row[name] for name in row if name not in timed} for row in log]
         names = ("model.safetensors", "config.json", "accuracies.json")
         return {"log": rows, **{name: (heads / name).read_bytes() for name in names}}
-    screened = read_csv(get_screening_path(results_file(folder / "results", "default")))
+    screened = read_csv(get_screening_path(get_results_file(folder / "results", "default")))
     found = [*slurm.rows(folder / "results"), *map(slurm.timeless, screened)]
     return {row["run_id"]: row for row in found}
 
@@ -254,7 +254,7 @@ def kill(kind: Kind, folder: Path, after: int, delay_s: float, draws: random.Ran
 
 def key(kind: Kind, seed: int) -> str:
     """What kills are of: of another command or another table they are no answer."""
-    return digest([seed, kind.words, list(columns.header()), ENGINE])
+    return hash_json([seed, kind.words, list(columns.define_all_column_names()), ENGINE])
 
 
 def once(kind: Kind, number: int, top: Path, seed: int) -> dict[str, Any]:

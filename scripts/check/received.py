@@ -37,8 +37,8 @@ from spec_bench.system.files import (
     GENERATIONS,
     RESULTS,
     RUNS,
+    list_results_files,
     read_csv,
-    results_files,
     write_csv,
     write_json,
     write_text,
@@ -207,7 +207,7 @@ def change_lines(results: Path, change: Mapping[str, Any]) -> None:
 
 def change_rows(results: Path, **values: str) -> None:
     """Changes each row of the tables, and takes away what tells that they were changed."""
-    for table in results_files(results):
+    for table in list_results_files(results):
         rows = [row | values for row in read_csv(table)]
         write_csv(table, rows, [*rows[0]])
         table.with_name("records.parquet").unlink()

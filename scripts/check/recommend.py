@@ -181,10 +181,10 @@ RULES: dict[str, Callable[..., Found]] = {"halving, before": halve, "race": race
 def read_world(folder: Path = ROOT / "results") -> tuple[World, pd.DataFrame]:
     """What the committed records say, and the same by table of cells."""
     worlds = []
-    for table in files.results_files(folder):
+    for table in files.list_results_files(folder):
         rows = pd.read_csv(table, dtype={"run_id": str})
         records = pd.read_parquet(
-            files.records_file(table), columns=["run_id", "prompt_id", "tokens", "decode_s"]
+            files.get_records_file(table), columns=["run_id", "prompt_id", "tokens", "decode_s"]
         )
         sums = records.groupby(["run_id", "prompt_id"]).sum()
         alone = rows[(rows.batch_size == 1) & (rows.status != "failed")]

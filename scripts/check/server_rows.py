@@ -128,7 +128,7 @@ def _later(answers: Mapping[str, Generation]) -> float:
 
 def records(results: Path, run_id: str) -> dict[str, Generation]:
     """A cell's answers by prompt."""
-    path = files.run_folder(results, run_id) / files.GENERATIONS
+    path = files.get_run_folder(results, run_id) / files.GENERATIONS
     return {each.prompt_id: each for each in cell_folder.read_valid_generations(path)}
 
 

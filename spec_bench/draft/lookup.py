@@ -40,7 +40,7 @@ from spec_bench.draft.base import (
 from spec_bench.draft.language_model import LanguageModelDraftState, make_language_model_state
 from spec_bench.settings.fields import Count, Share, first_line
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import digest
+from spec_bench.system.files import hash_json
 
 _RECENT = 64  # occurrences of one n-gram that are looked at, the latest
 
@@ -509,7 +509,7 @@ class Suffix(Drafter):
 
     @property
     def file_digest(self) -> str:
-        return digest(self.earlier_answers) if self.earlier else ""
+        return hash_json(self.earlier_answers) if self.earlier else ""
 
     def make_memory(self) -> AnswerMemory | None:
         keeps = self.memory == "finished"

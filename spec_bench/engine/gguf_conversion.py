@@ -63,14 +63,14 @@ def convert_gguf_file(file: Path, folder: Path) -> None:
     part = folder.with_name(f"{folder.name}.part")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
-        files.open_own(folder.parent / ".lock") as lock_file,
-        signals.raise_on_signals(),  # so that an interrupt leaves nothing
-        files.name_path_in_errors(folder, part),
+        files.open_regular_file(folder.parent / ".lock") as lock_file,
+        signals.signals_as_interrupts(),  # so that an interrupt leaves nothing
+        files.write_errors_naming(folder, part),
     ):
-        files.lock(lock_file, wait=True)
+        files.lock_file(lock_file, may_wait=True)
         for old in folder.parent.glob("*.part"):  # of conversions that were killed
             shutil.rmtree(old)
-        if model_cache.is_model(folder):
+        if model_cache.has_model_files(folder):
             return  # somebody else was faster
         try:
             part.mkdir()
@@ -94,7 +94,7 @@ class GGUFModel:
     def __init__(self, file: Path) -> None:
         self.file = file
         try:
-            self._readers = {part: _read_header(part) for part in model_cache.gguf_parts(file)}
+            self._readers = {part: _read_header(part) for part in model_cache.list_gguf_parts(file)}
             self._fields = next(iter(self._readers.values())).fields
             self._check_quantisations()
             self._config = self._read_from_header(AutoConfig)
@@ -328,8 +328,8 @@ def main(asked: Namespace) -> int:
         if file is None:
             shown_file = repr(str(asked.file)) if asked.file else "nothing"
             raise UsageError(f"{shown_file} is no GGUF file, and no folder with one")
-        folder = model_cache.get_converted_path(file)
-        if not model_cache.is_model(folder):
+        folder = model_cache.get_converted_gguf_path(file)
+        if not model_cache.has_model_files(folder):
             convert_gguf_file(file, folder)
     except (OSError, ValueError) as error:
         raise UsageError(one_line(error)) from error
@@ -346,7 +346,7 @@ def _remove_converted_models(names: Sequence[str]) -> int:
     if unknown := [name for name in selected if name not in folders]:
         raise UsageError(f"no model {unknown[0]!r} here; known: {', '.join(folders) or 'none'}")
     for name in selected:
-        size = model_cache.size_bytes(folders[name]) / 2**30
+        size = model_cache.count_folder_bytes(folders[name]) / 2**30
         shutil.rmtree(folders[name])
         print(f"removed {name}, {size:.1f} GiB")
     return 0

@@ -49,7 +49,7 @@ from spec_bench.engine.products import (
 )
 from spec_bench.settings.fields import one_line
 from spec_bench.system.errors import UsageError
-from spec_bench.system.hub import hub_reached
+from spec_bench.system.hub import is_hub_reachable
 
 # Published architectures without their weights (``random:llama2_7b``, ``random:FOLDER``) are filled
 # with seeded noise. Such a model has the speed, the memory and the energy of the real one; its
@@ -200,7 +200,7 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
     if path.startswith(PREFIX):
         return TokenIds(random_config(path).vocab_size)
     if not Path(path).is_dir():
-        hub_reached()
+        is_hub_reachable()
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
         if len(tokenizer) <= len(
@@ -247,7 +247,7 @@ def load_config(path: str, revision: str | None = None) -> PretrainedConfig:
         return random_config(path)
     register_model_families()
     if not Path(path).is_dir():
-        hub_reached()
+        is_hub_reachable()
     return AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
 
 

@@ -115,7 +115,7 @@ def find_fastest_ways(weights: Sequence[Tensor]) -> Ways:
     """
     sizes = sorted({(*weight.shape, str(weight.dtype)) for weight in weights})
     key = [sizes, torch.get_num_threads(), torch.__version__, read_cpu_model()]
-    cache_file = files.cache_folder() / "products" / f"{files.digest(key, 16)}.json"
+    cache_file = files.get_cache_folder() / "products" / f"{files.hash_json(key, 16)}.json"
     with suppress(OSError, ValueError, TypeError, KeyError):
         stored_ways = tuple(json.loads(cache_file.read_bytes())["ways"])
         if len(stored_ways) == len(ROWS) and {PLAIN, PACKED, PADDED}.issuperset(stored_ways):

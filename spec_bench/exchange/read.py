@@ -199,7 +199,7 @@ def import_answer_files(options: Namespace) -> None:
         raise UsageError(f"files need names of their own, and none is 'ar', got {names}")
     if options.baseline:
         answer_files = {"ar": read_answer_file(options.baseline, categories), **answer_files}
-    table = files.results_file(options.results, options.name)
+    table = files.get_results_file(options.results, options.name)
     speeds = write_experiment_and_get_speedups(table, answer_files, options)
     print(f"rows: {table}")
     for decoder, speed in speeds.items() if options.baseline else ():
@@ -240,8 +240,8 @@ def write_experiment_and_get_speedups(
         row = _make_result_row(decoder, file, records, options) | {"pair": pair, "target": pair}
         rows.append(row)
         tables.append(parquet.pack_generations(row["run_id"], answers[decoder], None))
-    files.write_csv(table, rows, columns.order_names(name for row in rows for name in row))
-    parquet.write_records(files.records_file(table), parquet.concat_records(tables))
+    files.write_csv(table, rows, columns.order_column_names(name for row in rows for name in row))
+    parquet.write_records(files.get_records_file(table), parquet.concat_records(tables))
     return {row["decoder"]: row["speedup"] for row in rows if row["decoder"] != "ar"}
 
 
@@ -278,7 +278,9 @@ def _make_result_row(
         "harness": options.harness,
         "lossless": "",
         "status": "complete",
-        "run_id": files.digest([options.harness, options.task, decoder, file.model, answer_lines]),
+        "run_id": files.hash_json(
+            [options.harness, options.task, decoder, file.model, answer_lines]
+        ),
         "baseline": "",
         "engine": ENGINE,  # their times are not an older engine's of ours
         "reason": reason + rate_reason,

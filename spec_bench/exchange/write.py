@@ -37,11 +37,13 @@ def export_answer_files(options: Namespace) -> None:
     folder = options.out or files.join_path_inside(table.parent, "answers")
     files.check_writable(folder)
     if not table.is_file():
-        raise files.make_absence(f"no results file {str(table)!r}", files.results_folder(table))
+        raise files.make_missing_rows_error(
+            f"no results file {str(table)!r}", files.get_results_folder(table)
+        )
     rows = [row for row in files.read_csv(table, ["run_id"]) if row["status"] == "complete"]
     if not rows:
         raise UsageError(f"no complete cell in {str(table)!r}")
-    runs = [files.run_folder(files.results_folder(table), row["run_id"]) for row in rows]
+    runs = [files.get_run_folder(files.get_results_folder(table), row["run_id"]) for row in rows]
     paths = write_answers(rows, runs, folder)
     for path in (*paths, *write_judged_questions(rows, runs, folder)):
         print(path)
@@ -153,7 +155,7 @@ def _iter_answer_lines(
         yield {
             "question_id": _parse_question_id(question),
             "category": turns[0].category,
-            "answer_id": files.digest([model, question]),
+            "answer_id": files.hash_json([model, question]),
             "model_id": model,
             "choices": [choice],
             "tstamp": 0.0,  # the same run gives the same file

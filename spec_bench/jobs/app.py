@@ -45,7 +45,7 @@ from spec_bench.sinks.console import print_results
 from spec_bench.sinks.sink import LoggedCell, Sink, build_sinks
 from spec_bench.system import files, signals
 from spec_bench.system.errors import UsageError, note_records_in_errors
-from spec_bench.system.redaction import RedactedRecord
+from spec_bench.system.redaction import RedactedLogRecord
 
 log = logging.getLogger(__name__)
 RESUMES = "the same command resumes"
@@ -79,7 +79,7 @@ def _job(config: DictConfig, sweep: Sweep | None) -> None:
         if request.plan:
             return print_plan(Planner(config_folders()).plan(request))
         if not is_own_process:
-            logging.setLogRecordFactory(RedactedRecord)
+            logging.setLogRecordFactory(RedactedLogRecord)
             launch.claim_gpus(request.pair, request.engine)
             # Bars of several processes would overwrite each other.
             request = replace(request, sink=replace(request.sink, progress=False))
@@ -180,7 +180,7 @@ def run_stages(
         running_job.write_note(
             cells=tuple(run_ids), prompts=len(stage.examples) * stage.asked.repeats
         )
-        with signals.raise_on_signals(False):  # torch, late so that no refusal waits for it
+        with signals.signals_as_interrupts(False):  # torch, late so that no refusal waits for it
             from spec_bench.jobs.job.job import run_job
         stage_results = [
             result.with_stage(stage.stage)
@@ -266,7 +266,7 @@ def _recommendations(table: Path, results: Sequence[CellResult]) -> list[str]:
 
 def _next_steps(results: Path, name: str) -> str:
     """Returns the last lines of a job: its table, its page, the claims of the recipe's paper."""
-    table = files.results_file(results, name)
+    table = files.get_results_file(results, name)
     if not table.is_file():
         return ""
     choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
@@ -276,7 +276,8 @@ def _next_steps(results: Path, name: str) -> str:
         *(("the paper's claims", "check", "claims", p) for p in recipes),
     ]
     lines = (
-        f"{purpose}: {files.command_line(*words, results=results)}" for purpose, *words in commands
+        f"{purpose}: {files.format_own_command(*words, results=results)}"
+        for purpose, *words in commands
     )
     return "\n".join([f"all columns: {table}", *lines])
 
@@ -284,7 +285,7 @@ def _next_steps(results: Path, name: str) -> str:
 def _finish_sweep(sweep: Sweep) -> None:
     for results, name, finished_results in sweep.finish_experiments():
         answers = (
-            _recommendations(files.results_file(results, name), finished_results)
+            _recommendations(files.get_results_file(results, name), finished_results)
             if finished_results
             else ()
         )

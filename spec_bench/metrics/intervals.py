@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spec_bench.metrics.interval import FEWEST, FEWEST_ROUNDS, LEVEL, WIDEST, Interval
-from spec_bench.system.groups import make_together
+from spec_bench.system.groups import make_in_groups
 
 RESAMPLES = 2000
 SEED = 20240214
@@ -90,7 +90,7 @@ def ratio_intervals(tables: Sequence[Array]) -> list[Interval | None]:
     """Intervals of several tables (columns, repeats, prompts): of two columns a ratio of sums, of
     four one ratio over another.
     """
-    return make_together(
+    return make_in_groups(
         _make_same_shape_ratio_intervals,
         tables,
         lambda table: (table.shape, bool((table > 0).all())),
@@ -398,7 +398,7 @@ def bootstrap_interval(statistic: Statistic, columns: ArrayLike) -> Interval | N
 
 def bootstrap_intervals(statistic: Statistic, tables: Sequence[Array]) -> list[Interval | None]:
     """Computes ``bootstrap_interval`` of several tables (columns, repeats, prompts)."""
-    return make_together(
+    return make_in_groups(
         lambda same: _bootstrap_cells(statistic, np.stack(same, axis=1)),
         tables,
         lambda table: table.shape,

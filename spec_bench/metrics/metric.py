@@ -167,7 +167,7 @@ def get_or_register_column(name: str, facts: Mapping[str, Any]) -> Column:
     """The column of that name: ours, or as another package declares its own. Raises ValueError:
     there is none, or its name is taken.
     """
-    return columns.register(Column(name, **facts)) if facts else columns.column(name)
+    return columns.register_column(Column(name, **facts)) if facts else columns.get_column(name)
 
 
 def _declare_metric(

@@ -10,9 +10,9 @@ from operator import itemgetter
 from typing import Any
 
 from spec_bench.vocabulary import columns, names
-from spec_bench.vocabulary.published import find_spellings, read_all_published
+from spec_bench.vocabulary.published import find_pair_spellings, read_all_published
 
-_SCORES = frozenset(columns.column_names("score"))
+_SCORES = frozenset(columns.list_column_names("score"))
 _CELL = itemgetter("decoder", "task", "target", "draft")
 _LINE = (
     "{} on {}: plain decoding's {} is {:.3f} [{:.3f}, {:.3f}] (99%) on {:g} prompts, answers of "
@@ -24,7 +24,7 @@ def find_printed_plain_scores(row: Mapping[str, Any]) -> dict[str, float]:
     """Returns what papers print of the scores of a row of plain decoding, by column; nothing of
     other decoders, nor of a pair that no paper has.
     """
-    pairs = find_spellings(row["pair"]) if row["decoder"] == "ar" else []
+    pairs = find_pair_spellings(row["pair"]) if row["decoder"] == "ar" else []
     cells = {("ar", row["task"], target, entry) for target, draft in pairs for entry in ("", draft)}
     return {
         entry["metric"]: float(entry["value"])
@@ -43,7 +43,7 @@ def compare_plain_with_printed(row: Mapping[str, Any]) -> Iterator[str]:
     from scipy.special import stdtrit
 
     for name, value in find_printed_plain_scores(row).items():
-        column = columns.column(name)
+        column = columns.get_column(name)
         count, tokens, score, *ends, prompt = pd.to_numeric(
             [
                 *map(row.get, ("prompts", "delivered_tokens", *column.names)),
@@ -60,7 +60,7 @@ def compare_plain_with_printed(row: Mapping[str, Any]) -> Iterator[str]:
         if low == low:
             ours = column.title, score, max(low, 0.0), high, count, tokens / count, prompt
             yield _LINE.format(
-                names.task_title(row["task"]),
+                names.get_task_title(row["task"]),
                 row["pair"],
                 *ours,
                 printed_value,

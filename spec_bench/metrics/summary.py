@@ -79,7 +79,9 @@ def summarise(
         signature += f"|scored: {len(references)} of {len(golds)} answers" * (
             len(references) < len(golds)
         )
-        if name not in SCORES and (taken_columns := sorted(set(intervals) & set(columns.header()))):
+        if name not in SCORES and (
+            taken_columns := sorted(set(intervals) & set(columns.define_all_column_names()))
+        ):
             raise UsageError(f"score {name}: there is a column {', '.join(taken_columns)} already")
         for column, interval in intervals.items():
             # The columns of metric modules all have an interval.

@@ -41,7 +41,7 @@ from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.tasks import Example
 from spec_bench.vocabulary import names
-from spec_bench.vocabulary.columns import ENDS, column
+from spec_bench.vocabulary.columns import ENDS, get_column
 from spec_bench.vocabulary.numbers import format_count, format_ends
 
 if TYPE_CHECKING:  # torch, which refusals do not wait for
@@ -202,7 +202,7 @@ class RecommendationResult:
         decoder, spec = self.cell
         if decoder == "ar":
             return [winner.decoder, f"{winner.why}, {candidate_count}"]
-        cell_name = names.cell_name({"decoder": decoder, "spec": spec})
+        cell_name = names.format_cell_name({"decoder": decoder, "spec": spec})
         return [
             cell_name,
             f"speed-up {winner.speed} over plain decoding, {winner.why}, {candidate_count}",
@@ -315,8 +315,10 @@ class _CandidateRunner:
         unknown), and by prompt.
         """
         name = "token_rate" if self.by.startswith("speedup") else self.by  # of the same prompts
-        sign = -1 if column(name).better == "down" else 1
-        records = RecordReader(files.results_file(self.settings.results, self.settings.asked.name))
+        sign = -1 if get_column(name).better == "down" else 1
+        records = RecordReader(
+            files.get_results_file(self.settings.results, self.settings.asked.name)
+        )
         numbers = {place: pd.Series({"": np.nan}) for place in candidate_indices}
         for place, row in zip(candidate_indices, map(result_to_row, results), strict=True):
             counts = self.counts.setdefault(place, {})
@@ -391,12 +393,12 @@ def _build_result(
     for line in candidate_rows:
         if best and line["fresh"]:  # as wide as the answer's
             wide = widen_interval(line, "speedup", 1 if best.code == "ar" else best.tied[1])
-            line |= zip(column("speedup").names[1:], wide or (), strict=False)
+            line |= zip(get_column("speedup").names[1:], wide or (), strict=False)
     return RecommendationResult(best, pd.DataFrame(candidate_rows), required_speeds)
 
 
 def _build_candidate_row(cell: Cell, row: CellResult, job: JobSettings) -> dict[str, Any]:
-    numbers = [column_name for name in NUMBERS for column_name in column(name).names]
+    numbers = [column_name for name in NUMBERS for column_name in get_column(name).names]
     failure = row.reasons[0].text if row.status != "complete" else ""
     values = {name: row.metrics.get(name) for name in numbers}
     values["doubt"] = get_timing_doubt(result_to_row(row)).partition(":")[0]
@@ -427,13 +429,13 @@ def main(options: Namespace) -> int:
     table = _format_table(result.candidates)
     told = [": ".join(answer), *([command] if command else []), ""]
     print("\n".join([*told, *table, *([""] if needs else []), *needs]))
-    page = files.results_file(settings.results, settings.asked.name).with_name(
+    page = files.get_results_file(settings.results, settings.asked.name).with_name(
         f"recommend-{settings.pair.name}-{settings.task.name}.html"
     )
     text = render_template(
         "recommended.html.j2",
         pair=settings.pair.name,
-        task=names.task_title(settings.task.name),
+        task=names.get_task_title(settings.task.name),
         temperature=settings.sampling.temperature,
         told=[*answer, command],
         heads=_HEADS,
@@ -473,7 +475,7 @@ def _format_table(candidates: pd.DataFrame) -> list[str]:
 def _iter_sort_keys_and_texts(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:
     """Yields each candidate's cells as (key to sort by, text)."""
     for row in candidates.to_dict("records"):
-        title = names.cell_name(row)
+        title = names.format_cell_name(row)
         prompts = str(row["prompts"])
         title += f", {row['doubt']}" if row["doubt"] else ""
         cells = [(title, title), (prompts, f"{prompts}{' fresh' if row['fresh'] else ''}")]

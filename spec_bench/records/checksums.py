@@ -24,7 +24,7 @@ BLANK = _MARK + b"0" * _DIGITS
 def redact_and_add_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
     """Redacts a mapping's secrets and adds a digest, which ``read_verified_json`` verifies."""
     content = redact_values(content)
-    return {**content, "check": files.digest(content)}
+    return {**content, "check": files.hash_json(content)}
 
 
 def read_verified_json(path: Path) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def read_verified_json(path: Path) -> dict[str, Any]:
     content = json.loads(read_regular_file(path))
     if not isinstance(content, dict):
         raise UsageError("it is no mapping")
-    if content.pop("check", None) != files.digest(content):
+    if content.pop("check", None) != files.hash_json(content):
         raise UsageError("its check does not fit: it was altered")
     return content
 

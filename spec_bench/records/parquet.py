@@ -375,7 +375,7 @@ def describe_altered_tables(path: Path, digest_by_table: Mapping[str, str]) -> I
     """Yields a message for each table of the file's folder that was altered."""
     for name, digest in digest_by_table.items():
         table = path.with_name(name)
-        if not table.is_file() or files.file_digest(table) != digest:
+        if not table.is_file() or files.hash_file(table) != digest:
             yield f"{table}: it is not the table that {path.name} was written with"
 
 

@@ -36,8 +36,8 @@ from spec_bench.report.data.seeds import SEEDS
 from spec_bench.report.page.build import PageCells, read_page_cells
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
-from spec_bench.system.groups import make_together
-from spec_bench.vocabulary.columns import Column, column, find_columns
+from spec_bench.system.groups import make_in_groups
+from spec_bench.vocabulary.columns import Column, get_column, get_columns
 from spec_bench.vocabulary.numbers import format_count
 
 ALPHA = 0.05
@@ -198,7 +198,7 @@ def compare_results(
     has_failed = [[str(row["status"]) == "failed" for row in match.rows] for match in pairs]
     failures = [m for m, failed in zip(pairs, has_failed, strict=True) if failed == [False, True]]
     whole = [match for match, failed in zip(pairs, has_failed, strict=True) if not any(failed)]
-    columns_both = find_columns(name for side in sides for name in side.rows)
+    columns_both = get_columns(name for side in sides for name in side.rows)
     changes = list(compare_numbers(whole, columns_both, sides[0].records, margin))
     return ResultsComparison(
         before=str(before),
@@ -257,7 +257,7 @@ def read_comparison_side(
     file = path / files.RESULTS
     tables = [
         path_tried for path_tried in (path, file) if path_tried.is_file()
-    ] or files.results_files(path)
+    ] or files.list_results_files(path)
     if path.suffix == ".jsonl":
         raise UsageError(f"{str(path)!r}: answer files are read by spec-bench report answers first")
     if not any(path_tried.stat().st_size for path_tried in tables):
@@ -298,7 +298,7 @@ def match_cells(
 
 def _select_distinguishing_columns(*sides: pd.DataFrame) -> list[str]:
     """As few columns as distinguish the cells."""
-    present = [column.name for column in find_columns(sides[0].columns) if column.kind in _SETTINGS]
+    present = [column.name for column in get_columns(sides[0].columns) if column.kind in _SETTINGS]
     keys = list(_ALWAYS)
     for name in (*present, "experiment"):
         if name in (*keys, *_NEVER) or not all(name in rows for rows in sides):
@@ -393,7 +393,7 @@ def compare_numbers(
         ]
         plain = match.rows[0]["decoder"] == "ar"  # whose other numbers are 1 by definition
         of_cell = [c for c in known_columns if c.kind == "score" or not plain]
-        for number_column in (*map(column, [RATE] if plain else _COMPARED_COLUMNS), *of_cell):
+        for number_column in (*map(get_column, [RATE] if plain else _COMPARED_COLUMNS), *of_cell):
             changes.append(_pair_counts(match, number_column, records))
     for start in range(0, len(changes), _AT_ONCE):
         batch = changes[start : start + _AT_ONCE]
@@ -401,7 +401,7 @@ def compare_numbers(
             number_column for number_column in batch if isinstance(number_column, _PairedChange)
         ]
         intervals = iter(
-            make_together(
+            make_in_groups(
                 _compute_change_intervals, pairs, lambda number_column: number_column.statistic
             )
         )

@@ -102,7 +102,7 @@ def _format_group_table(group: Group) -> str:
     all_rows = group.rows
     rows = group.rows.sort_values("speedup", ascending=False, kind="stable")
     rows = all_rows[all_rows.index.isin([all_rows.index[0], *rows.index[:_MAX_ROWS]])]
-    present = columns.find_columns(rows.columns)
+    present = columns.get_columns(rows.columns)
     columns_shown = [c for c in present if c.interval and c.name not in _OF_A_REQUEST]
     columns_shown = [c for c in columns_shown if rows[c.name].notna().any()]
     counts = [c for c in present if c.name.startswith("execution_") and c.kind == "count"]

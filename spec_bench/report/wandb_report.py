@@ -43,7 +43,7 @@ from spec_bench.sinks.rows import result_from_json, result_to_row, write_results
 from spec_bench.sinks.sink import WandbSettings
 from spec_bench.sinks.wandb import HISTORY, TABLE, TRAINING, log_in_to_wandb, read_logged_projects
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import results_files, results_folder, write_text
+from spec_bench.system.files import get_results_folder, list_results_files, write_text
 from spec_bench.vocabulary import columns, names
 
 _NOT_INSTALLED = "wandb_workspaces is not installed: pip install -e '.[reports]'"
@@ -100,7 +100,7 @@ def publish_wandb_report(options: Namespace) -> None:
     results = options.results
     tables = [find_results_file(name, results) for name in options.names]
     tables = tables or [
-        path for path in results_files(results) if project in read_logged_projects(path)
+        path for path in list_results_files(results) if project in read_logged_projects(path)
     ]
     if not tables:
         print(f"below {str(results)!r} is nothing of project {project!r}: panels without tables")
@@ -163,7 +163,7 @@ def iter_report_blocks(
 def _make_runset(wr: Any, group: Group) -> Any:
     """Makes the set of a group's runs, the fastest first, each in its decoder's colour."""
     colours = {
-        run_id: names.decoder_style(str(row["decoder"])).colour.light
+        run_id: names.get_decoder_style(str(row["decoder"])).colour.light
         for row in to_rows(group.rows)
         for run_id in str(row["run_id"]).split(",")
     }
@@ -223,7 +223,7 @@ def _has_values(rows: pd.DataFrame, name: str) -> bool:
 
 def _list_score_titles(rows: pd.DataFrame) -> list[tuple[str, str]]:
     """Lists the scores that some row has, with their titles; without rows all of ours."""
-    present = columns.find_columns(rows.columns) if len(rows) else columns.COLUMNS
+    present = columns.get_columns(rows.columns) if len(rows) else columns.COLUMNS
     return [(c.name, c.title) for c in present if c.kind == "score" and _has_values(rows, c.name)]
 
 
@@ -237,7 +237,7 @@ def _iter_experiment_blocks(
     experiment that is no paper's our own checks.
     """
     paper, items = find_paper_of_experiment(file.parent.name)
-    tables = build_page_tables(items, MeasuredRows(rows, results_folder(file)))
+    tables = build_page_tables(items, MeasuredRows(rows, get_results_folder(file)))
     checks = (
         check_claims(paper.name, rows, records) if paper else check_general_claims(rows, records)
     )

@@ -34,7 +34,7 @@ from spec_bench.settings.fields import print_error, suggest
 from spec_bench.settings.override_values import quote_value
 from spec_bench.settings.validation import check, settings
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import open_own
+from spec_bench.system.files import open_regular_file
 from spec_bench.system.redaction import KEY, redact
 
 FOLDER = "server"  # of other packages' engines, in their ``conf``
@@ -59,7 +59,9 @@ class ServingEngine:
     environment: dict[str, str] = field(default_factory=dict)  # variables, where they are not set
     tokens: Literal["ids", "text"] = "ids"
 
-    def command(self, method: str, places: Mapping[str, str], program: str | None) -> list[str]:
+    def build_command(
+        self, method: str, places: Mapping[str, str], program: str | None
+    ) -> list[str]:
         """Builds one server's command line, of ``program`` if it is given. Raises UsageError: an
         unknown method, or one without its draft.
         """
@@ -97,9 +99,9 @@ def main(options: Namespace) -> int:
     methods = [method for method in options.methods.split(",") if method and method != PLAIN]
     plan = ServerGroup(engine, options)
     for method in (PLAIN, *methods):
-        plan.command(method)
+        plan.build_command(method)
     try:
-        return plan.run(methods)
+        return plan.run_jobs(methods)
     except ServerError as error:
         print_error(f"spec-bench serve: {error}")
         return 1
@@ -118,8 +120,8 @@ class ServerGroup:
             options.draft or (isinstance(pair.draft, str) and _resolve_model(pair.draft)) or None
         )
         if engine.kind == "llama_cpp":
-            self.model = _find_gguf(self.model)
-            self.draft = self.draft and _find_gguf(self.draft)
+            self.model = _find_gguf_or_folder(self.model)
+            self.draft = self.draft and _find_gguf_or_folder(self.draft)
             if not self.model.endswith(".gguf"):
                 raise UsageError(
                     f"llama.cpp serves a GGUF file, got {self.model}: --model FILE.gguf (make "
@@ -132,7 +134,7 @@ class ServerGroup:
         self.logs = Path(options.logs or tempfile.mkdtemp(prefix="spec_bench-serve-"))
         self.logs.mkdir(parents=True, exist_ok=True)
 
-    def command(self, method: str, port: int | str = "PORT", name: str = "NAME") -> list[str]:
+    def build_command(self, method: str, port: int | str = "PORT", name: str = "NAME") -> list[str]:
         """Builds a server's command line."""
         max_requests = max(self.requests)
         places = {
@@ -141,10 +143,10 @@ class ServerGroup:
         }  # fmt: skip
         if self.draft:
             places["draft"] = self.draft
-        command = self.engine.command(method, places, self.options.program)
+        command = self.engine.build_command(method, places, self.options.program)
         return [*command, *shlex.split(self.options.arguments)]
 
-    def run(self, methods: Sequence[str]) -> int:
+    def run_jobs(self, methods: Sequence[str]) -> int:
         """Runs all jobs, one after the other. Raises UsageError: the program is missing;
         ServerError: a server does not come up.
         """
@@ -157,23 +159,23 @@ class ServerGroup:
         gpus = list_visible_gpus()
         run_together = len(gpus) != 1  # on one GPU two servers would disturb each other
         with ExitStack() as servers:
-            plain_server = servers.enter_context(self.server(PLAIN))
+            plain_server = servers.enter_context(self.running_server(PLAIN))
             if not (methods and run_together):
-                status = self.job(PLAIN, plain_server, None)
+                status = self.run_job(PLAIN, plain_server, None)
             if not run_together:
                 servers.close()
             kept_plain_server = plain_server if run_together else None
             for method in methods:
-                with self.server(method) as method_server:
-                    status = max(status, self.job(method, method_server, kept_plain_server))
+                with self.running_server(method) as method_server:
+                    status = max(status, self.run_job(method, method_server, kept_plain_server))
         return status
 
     @contextmanager
-    def server(self, method: str) -> Iterator[RunningServer]:
+    def running_server(self, method: str) -> Iterator[RunningServer]:
         """Runs a server within the block. Raises ServerError: it ends or does not answer."""
         port = _find_free_port()
         gpus = list_visible_gpus()
-        command = self.command(method, port, self.name)
+        command = self.build_command(method, port, self.name)
         log = self.logs / f"{method}.log"
         patience = self.options.patience
         has_name = "{name}" in self.engine.arguments
@@ -190,7 +192,7 @@ class ServerGroup:
             title = f"{self.engine.title}, {method}"
             began = time.monotonic()
             print(f"{title}: {redact(' '.join(command), key)} (log: {log})", flush=True)
-            with keep_running(command, log, env=environment) as process:
+            with running_process(command, log, env=environment) as process:
                 while process.poll() is None and not _is_up(client, has_name):
                     if time.monotonic() - began > patience:
                         raise ServerError(f"{method} is silent after {patience:g} s: {log}")
@@ -202,7 +204,9 @@ class ServerGroup:
                     )
                 print(f"{title}: up after {time.monotonic() - began:.0f} s", flush=True)
                 assert process.stdin is not None
-                start_command = redact(" ".join(self.command(method)), key)  # without the port
+                start_command = redact(
+                    " ".join(self.build_command(method)), key
+                )  # without the port
                 server_settings = {
                     "url": url,
                     "model": model,
@@ -211,7 +215,7 @@ class ServerGroup:
                 }
                 yield server_settings, process.stdin.fileno()
 
-    def job(self, method: str, server: RunningServer, plain: RunningServer | None) -> int:
+    def run_job(self, method: str, server: RunningServer, plain: RunningServer | None) -> int:
         """Runs a job, or one for each number of concurrent requests; returns its status."""
         engine = self.engine
         name = f"{Path(self.options.engine).stem}_{method}"
@@ -238,7 +242,7 @@ class ServerGroup:
             *self.options.words,
         ]
         # The job's supervisor holds the servers too: none ends before the job that uses it.
-        with keep_running(
+        with running_process(
             command, descriptors=[running[1] for running in (server, plain) if running]
         ) as process:
             return abs(process.wait())  # below 0: a signal
@@ -248,7 +252,7 @@ def _resolve_model(model: str) -> str:
     return model if model.endswith(".gguf") else model_path(model)
 
 
-def _find_gguf(model: str) -> str:
+def _find_gguf_or_folder(model: str) -> str:
     """Returns the GGUF file next to a model's folder, or the folder if there is none."""
     return f"{model}.gguf" if Path(f"{model}.gguf").is_file() else model
 
@@ -266,7 +270,7 @@ def _is_up(server: ServerClient, has_name: bool) -> bool:
 
 
 @contextmanager
-def keep_running(
+def running_process(
     command: Sequence[str],
     log: Path | None = None,
     descriptors: Sequence[int] = (),
@@ -276,8 +280,8 @@ def keep_running(
 
     It writes to ``log``, else to our output; its supervisor holds ``descriptors`` open until then.
     """
-    earlier_children = supervisor.find_children()
-    with open_own(log, "wb") if log else nullcontext() as file:
+    earlier_children = supervisor.find_child_pids()
+    with open_regular_file(log, "wb") if log else nullcontext() as file:
         process = subprocess.Popen(
             [sys.executable, supervisor.__file__, str(log or ""), *command], stdin=subprocess.PIPE,
             stdout=file, stderr=file, start_new_session=True, pass_fds=descriptors, **options,

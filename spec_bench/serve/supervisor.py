@@ -28,7 +28,7 @@ def adopt_orphans() -> None:
     _control(_ADOPTS, 1, 0, 0, 0)
 
 
-def find_children() -> set[int]:
+def find_child_pids() -> set[int]:
     """Returns the ids of this process's children; empty without ``/proc``."""
     pids = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -41,7 +41,7 @@ def find_children() -> set[int]:
 def kill_children(spared_pids: Set[int] = frozenset()) -> None:
     """Kills this process's children but the spared ones, and the orphans that it adopts then."""
     known_pids = set(spared_pids)
-    while new_pids := find_children() - known_pids:
+    while new_pids := find_child_pids() - known_pids:
         known_pids |= new_pids
         for pid in new_pids:
             with suppress(OSError):
@@ -49,7 +49,7 @@ def kill_children(spared_pids: Set[int] = frozenset()) -> None:
                 os.waitpid(pid, 0)
 
 
-def end_server(server: subprocess.Popen[bytes]) -> None:
+def end_process_group(server: subprocess.Popen[bytes]) -> None:
     """Ends a server and its process group by SIGTERM, then by SIGKILL."""
     for number, patience in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, None)):
         with suppress(ProcessLookupError, subprocess.TimeoutExpired):
@@ -80,12 +80,12 @@ def main() -> int:
         while os.read(0, 4096):
             pass
         input_ended.set()
-        end_server(server)
+        end_process_group(server)
 
     threading.Thread(target=listen, daemon=True).start()
     status = server.wait()
     os.close(log_descriptor)
-    end_server(server)
+    end_process_group(server)
     kill_children()
     return 0 if input_ended.is_set() else status if status >= 0 else 128 - status
 

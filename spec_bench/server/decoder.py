@@ -319,7 +319,7 @@ class ServedDecoder:
         answer = self.server.complete(
             request.prompt_ids, request.max_new_tokens,
             options.sampling,
-            seed=int(files.digest([seed, request.prompt_id]), 16) % _SEEDS,
+            seed=int(files.hash_json([seed, request.prompt_id]), 16) % _SEEDS,
             ignore_eos=not request.stop_ids, stop_ids=request.stop_ids,
             stop=request.ends.texts, on_first_token=on_first_token,
         )  # fmt: skip

@@ -13,19 +13,19 @@ import yaml
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.registry import config_folders
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import package_folder
+from spec_bench.system.files import find_package_folder
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def conf_dir() -> Path:
     """Our config groups: in the package for a wheel, beside it in a checkout."""
-    return package_folder("conf")
+    return find_package_folder("conf")
 
 
 def experiments_dir() -> Path:
     """Our papers: in the package for a wheel, beside it in a checkout."""
-    return package_folder("experiments")
+    return find_package_folder("experiments")
 
 
 def conf_dirs() -> list[Path]:

@@ -18,10 +18,10 @@ from tqdm import tqdm
 from spec_bench.records.sessions import MEANING, list_session_notes
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.sinks.rows import result_to_row
-from spec_bench.system.groups import group_by_key, make_together
+from spec_bench.system.groups import group_by_key, make_in_groups
 from spec_bench.system.printable import to_printable
 from spec_bench.vocabulary import columns
-from spec_bench.vocabulary.names import cell_name, summarise_doubts
+from spec_bench.vocabulary.names import format_cell_name, summarise_doubts
 from spec_bench.vocabulary.numbers import format_interval
 
 _SWEPT = ("pair", "task", "temperature", "seed")  # columns where jobs of a sweep differ
@@ -161,7 +161,7 @@ def print_results(
         console.print(Text(f"{'* ' * (note == MEANING)}{note}"))
     for row in rows:
         if row["status"] == "failed":
-            message = Text(f"failed: {cell_name(row)}: {row['reason']}", style="red")
+            message = Text(f"failed: {format_cell_name(row)}: {row['reason']}", style="red")
             console.print(message, soft_wrap=wraps_softly)
     for doubt in summarise_doubts(rows):
         console.print(Text(doubt), soft_wrap=wraps_softly)
@@ -171,13 +171,13 @@ def print_results(
 
 def _build_results_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     """Builds the table: decoder, tree, main numbers, and as many scores as fit."""
-    table_columns = columns.find_columns(name for row in rows for name in row)
+    table_columns = columns.get_columns(name for row in rows for name in row)
     heads = {c.name: c.short or c.name for c in table_columns} | _SHOWN_COLUMNS
     scores = [*(c.name for c in table_columns if c.kind == "score"), "perplexity"]
     filled_names = {name for row in rows for name, value in row.items() if value not in (None, "")}
     names = [name for name in _SHOWN_COLUMNS if name in filled_names]
     scores = [name for name in scores if name in filled_names]
-    own_scores = [name for name in scores if name not in columns.header()]
+    own_scores = [name for name in scores if name not in columns.define_all_column_names()]
     first_of_modules = {
         name.partition("_")[0]: name for name in reversed(own_scores)
     }.values()  # of each module
@@ -189,7 +189,7 @@ def _build_results_table(rows: Sequence[Mapping[str, Any]], width: int) -> Table
     )
     row_count = len(rows)
     rows = _select_rows_to_print(rows)
-    cell_names = [f"{cell_name(row)}{_UNLIKE.get(row['lossless'], '')}" for row in rows]
+    cell_names = [f"{format_cell_name(row)}{_UNLIKE.get(row['lossless'], '')}" for row in rows]
     titles = [
         (*(str(row[n]) for n in swept), f"{name}{'*' * (marks[row['run_id']] == MEANING)}")
         for row, name in zip(rows, cell_names, strict=True)
@@ -241,7 +241,7 @@ def _select_rows_to_print(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 
 def _list_session_notes_by_seed(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the note about each row's session, see ``list_session_notes``."""
-    return make_together(list_session_notes, rows, lambda row: tuple(row[name] for name in _SWEPT))
+    return make_in_groups(list_session_notes, rows, lambda row: tuple(row[name] for name in _SWEPT))
 
 
 def _format_cell(row: Mapping[str, Any], name: str, has_interval: bool) -> str:

@@ -96,7 +96,7 @@ def result_to_row(result: CellResult) -> dict[str, Any]:
         "baseline": result.baseline or "",
         **result.metrics,
     }
-    return {name: row[name] for name in columns.order_names(row)}
+    return {name: row[name] for name in columns.order_column_names(row)}
 
 
 def result_to_json(result: CellResult) -> dict[str, Any]:
@@ -133,14 +133,14 @@ def compute_digest_columns(models: Mapping[str, Mapping[str, str]]) -> dict[str,
     target_parts = ("target", "tokenizer")
     target = [dict(models[part]) for part in target_parts if part in models]
     drafts = (dict(digests) for part, digests in models.items() if part not in target_parts)
-    draft_digests = tuple(files.digest(digests, _DIGITS) for digests in drafts)
-    return {"target_digest": files.digest(target, _DIGITS), "draft_digest": draft_digests}
+    draft_digests = tuple(files.hash_json(digests, _DIGITS) for digests in drafts)
+    return {"target_digest": files.hash_json(target, _DIGITS), "draft_digest": draft_digests}
 
 
 def build_archived_id(row: Row) -> str:
     """Returns a row's id after its models' files have changed; "" if it has no digests."""
     digests = [_flatten_and_redact(row.get(name)) for name in MODELS]
-    return f"{row['run_id']}{_OTHER_MODELS}{files.digest(digests, 8)}" if digests[0] else ""
+    return f"{row['run_id']}{_OTHER_MODELS}{files.hash_json(digests, 8)}" if digests[0] else ""
 
 
 def strip_archive_suffix(run_id: str) -> str:
@@ -155,7 +155,9 @@ def read_results_rows(path: Path) -> list[dict[str, str]]:
 
 def write_results_csv(path: Path, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Writes rows with all known columns, then others; returns the full rows."""
-    names = columns.order_names([*columns.header(), *(name for row in rows for name in row)])
+    names = columns.order_column_names(
+        [*columns.define_all_column_names(), *(name for row in rows for name in row)]
+    )
     full_rows = [{name: row.get(name, "") for name in names} for row in rows]
     files.write_csv(path, full_rows, names)
     return full_rows
@@ -205,9 +207,9 @@ def merge_results_csv(
 
 def _write_screened_rows(path: Path, rows: Sequence[Row]) -> None:
     """Writes screened rows: columns that tell cells apart, and some numbers in five digits."""
-    shown_names = {*columns.column_names("identity", "setting", "state", "score"), *_POINTS}
+    shown_names = {*columns.list_column_names("identity", "setting", "state", "score"), *_POINTS}
     filled_names = {name for row in rows for name, value in row.items() if value not in (None, "")}
-    names = columns.order_names({*NEEDED, *(shown_names & filled_names)})
+    names = columns.order_column_names({*NEEDED, *(shown_names & filled_names)})
     points = [{name: row.get(name, "") for name in names} for row in rows]
     for point in points:
         if "reason" in point and point["status"] == "complete":
@@ -221,7 +223,7 @@ def _write_screened_rows(path: Path, rows: Sequence[Row]) -> None:
 def _archive_rows(path: Path, past_rows: Sequence[Row], present_rows: Sequence[Row]) -> None:
     """Adds past rows to the archive next to a results file, each once."""
     present_ids = {name for row in present_rows for name in (row["run_id"], build_archived_id(row))}
-    archive = files.archive_file(path)
+    archive = files.get_archive_path(path)
     archived_rows: dict[str, Row] = {row["run_id"]: row for row in read_results_rows(archive)}
     rows = {**archived_rows, **{str(row["run_id"]): row for row in past_rows}}
     rows = {run_id: row for run_id, row in rows.items() if run_id not in present_ids}
@@ -246,7 +248,7 @@ def find_superseded_ids(rows: Sequence[Row], end_times: Mapping[str, float]) -> 
     replaces none. ``end_times`` maps run ids to the Unix seconds when the cell's last job ended; a
     row that it lacks is older.
     """
-    labels_and_settings = columns.column_names("identity", "setting")
+    labels_and_settings = columns.list_column_names("identity", "setting")
     names = [name for name in labels_and_settings if name not in _NOT_VARIED]
 
     # Rows must agree in labels, and in prompts unless one failed.

@@ -141,7 +141,7 @@ def log_cell(sink: WandbSink, cell: LoggedCell) -> None:
             for step in range(note["steps"], len(lines)):
                 wandb_run.log(lines[step], step=step)
             numbers = {name: value for name, value in result.metrics.items() if value is not None}
-            state = {name: row[name] for name in columns.column_names("state")}
+            state = {name: row[name] for name in columns.list_column_names("state")}
             reset = {"prompts_failed": 0} if note["steps"] else {}
             wandb_run.summary.update({**reset, **numbers, **state})
         note.update(content=result.status, steps=max(note["steps"], len(lines)))
@@ -154,10 +154,10 @@ def log_table(sink: WandbSink, rows: Sequence[Mapping[str, Any]]) -> None:
     pair = str(rows[0]["pair"])
     task = str(rows[0]["task"])
     experiment = sink.folder.name
-    run_id = f"results-{files.digest([experiment, pair, task])}"
-    content = files.digest([dict(row) for row in rows])
+    run_id = f"results-{files.hash_json([experiment, pair, task])}"
+    content = files.hash_json([dict(row) for row in rows])
     names = list(dict.fromkeys(name for row in rows for name in row))
-    text_names = {column.name for column in columns.find_columns(names) if column.holds != "number"}
+    text_names = {column.name for column in columns.get_columns(names) if column.holds != "number"}
     cells = [
         [_convert_table_value(row.get(name), name in text_names) for name in names] for row in rows
     ]
@@ -177,7 +177,7 @@ def log_training(sink: WandbSink, name: str, facts: Mapping[str, Any], file: Pat
     if sink.settings.mode == "disabled":
         return
     rows = files.read_csv(file)
-    run_id = f"heads-{files.digest([facts['settings'], rows])}"
+    run_id = f"heads-{files.hash_json([facts['settings'], rows])}"
     tags = [facts["head"], facts["target"]]
     config = {**facts["settings"], **_describe_code_versions(facts.get("provenance", {}))}
     with (
@@ -269,8 +269,8 @@ def open_wandb_run(
 def _open_note(sink: WandbSink, folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
     """Opens the note of what W&B has of a run (``content``, ``steps``) and saves changes to it."""
     folder.mkdir(parents=True, exist_ok=True)
-    with files.open_own(folder / ".wandb.lock") as lock:
-        files.lock(lock, wait=True)
+    with files.open_regular_file(folder / ".wandb.lock") as lock:
+        files.lock_file(lock, may_wait=True)
         path = folder / NOTES
         notes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
         wandb_settings = sink.settings

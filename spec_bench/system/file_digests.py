@@ -23,7 +23,7 @@ _LONG_BYTES = 1 << 30  # reading so much takes seconds, which a line explains
 _digests: dict[str, str] = {}  # by the file's state
 
 
-def read_digest(path: Path) -> str:
+def get_file_digest(path: Path) -> str:
     """Returns the SHA-256 of a file's bytes, in hex, from memory where the file has not changed.
     Raises OSError: it cannot be read, or is no file.
     """
@@ -33,15 +33,15 @@ def read_digest(path: Path) -> str:
     state = _format_state(old_stat)
     if state in _digests:
         return _digests[state]
-    name = files.digest([old_stat.st_dev, old_stat.st_ino], 24)
-    cache_file = files.cache_folder() / "digests" / f"{name}.json"
+    name = files.hash_json([old_stat.st_dev, old_stat.st_ino], 24)
+    cache_file = files.get_cache_folder() / "digests" / f"{name}.json"
     large = old_stat.st_size >= _KEPT_BYTES
-    if large and (digest := _recall(cache_file, state)):
+    if large and (digest := _read_cached_digest(cache_file, state)):
         _digests[state] = digest
         return digest
     if old_stat.st_size >= _LONG_BYTES:
         log.info("reading %s, which identifies it; this is done once", path)
-    digest = files.file_digest(path)
+    digest = files.hash_file(path)
     new_stat = os.stat(path)
     write_time = max(new_stat.st_mtime_ns, new_stat.st_ctime_ns) / 1e9
     if _format_state(new_stat) == state and write_time < time.time() - SETTLED_S:
@@ -57,7 +57,7 @@ def read_digest(path: Path) -> str:
     return digest
 
 
-def _recall(cache_file: Path, state: str) -> str:
+def _read_cached_digest(cache_file: Path, state: str) -> str:
     """Returns the digest that a file of the cache keeps for a state; "" where it keeps none."""
     with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         content = json.loads(cache_file.read_bytes())
@@ -73,4 +73,4 @@ def _format_state(facts: os.stat_result) -> str:
 
 
 def _check(state: str, digest: str) -> str:
-    return files.digest([state, digest])
+    return files.hash_json([state, digest])

@@ -47,14 +47,14 @@ _WRITTEN_NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors says it
 
 
 @contextmanager
-def name_path_in_errors(path: Path, partial: Path | None = None) -> Iterator[None]:
+def write_errors_naming(path: Path, partial_path: Path | None = None) -> Iterator[None]:
     """Within the block a refusal to write names the file as it will be called, whoever met it, and
-    where it met the ``partial`` one. Raises OSError: with the number and the system's reason.
+    where it met the ``partial_path``. Raises OSError: with the number and the system's reason.
     """
     try:
         yield
     except Exception as error:
-        number = _number(error, (None, str(path), str(partial)))
+        number = _find_write_errno(error, (None, str(path), str(partial_path)))
         if number is None:
             raise
         raise FileWriteError(number, os.strerror(number), str(path)) from error
@@ -64,7 +64,7 @@ class FileWriteError(OSError):
     """A file cannot be written."""
 
 
-def explain_os_error(error: OSError) -> str | None:
+def explain_write_error(error: OSError) -> str | None:
     """Returns a refusal to write in one line; None where it is another error."""
     if error.errno not in NO_ROOM and not isinstance(error, FileWriteError):
         return None
@@ -72,7 +72,7 @@ def explain_os_error(error: OSError) -> str | None:
     return f"cannot write{place}: {error.strerror}"
 
 
-def _number(error: BaseException | None, names: tuple[str | None, ...]) -> int | None:
+def _find_write_errno(error: BaseException | None, names: tuple[str | None, ...]) -> int | None:
     """Returns the system's number of a refusal to write: of an error, or of what it was made of."""
     while error is not None:
         if isinstance(error, OSError):
@@ -93,7 +93,7 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.
 _warned: list[bool] = []
 
 
-def lock(file: TextIO | int, *, wait: bool) -> bool:
+def lock_file(file: TextIO | int, *, may_wait: bool) -> bool:
     """Locks an open file, or a descriptor, until it is closed; whether it is locked now, where it
     does not ``wait`` until another process gives it back.
 
@@ -101,7 +101,7 @@ def lock(file: TextIO | int, *, wait: bool) -> bool:
     work in one folder at the same time are then the user's to keep apart.
     """
     try:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX if may_wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
@@ -142,7 +142,7 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
 
 
-def package_folder(name: str) -> Path:
+def find_package_folder(name: str) -> Path:
     """Returns a folder of data: in the package for a wheel, beside it in a checkout. Raises
     ValueError: the installation carries none.
     """
@@ -163,7 +163,7 @@ def join_path_inside(folder: Path, name: str) -> Path:
     return path
 
 
-def open_own(path: Path, mode: str = "a") -> Any:
+def open_regular_file(path: Path, mode: str = "a") -> Any:
     """Opens a file to write into. Raises OSError: it is a link, which may lead to anything, or a
     pipe, which would be waited for.
     """
@@ -175,18 +175,18 @@ def open_own(path: Path, mode: str = "a") -> Any:
     return open(path, mode, encoding=code, opener=open_no_link)
 
 
-def cache_folder() -> Path:
+def get_cache_folder() -> Path:
     """Returns the folder that ``make clean`` removes."""
     folder = os.environ.get("SPEC_BENCH_CACHE")
     return Path(folder).expanduser() if folder else Path.home() / ".cache" / "spec_bench"
 
 
-def results_file(results: Path, name: str) -> Path:
+def get_results_file(results: Path, name: str) -> Path:
     """Returns an experiment's table. Raises ValueError: it is not below the results."""
     return join_path_inside(results, name) / RESULTS
 
 
-def archive_file(table: Path) -> Path:
+def get_archive_path(table: Path) -> Path:
     """Returns the rows of past states that left an experiment's table; no report reads them."""
     return table.with_name(ARCHIVE)
 
@@ -196,12 +196,12 @@ def get_screening_path(table: Path) -> Path:
     return table.with_name(SCREENING)
 
 
-def records_file(table: Path) -> Path:
+def get_records_file(table: Path) -> Path:
     """Returns what the cells of an experiment's table measured, prompt by prompt."""
     return table.with_name(RECORDS)
 
 
-def make_absence(message: str, results: Path) -> ValueError:
+def make_missing_rows_error(message: str, results: Path) -> ValueError:
     """Makes the error of rows that are not below a folder; it says if a job was stopped there."""
     has_tables = any(results.glob(f"*/{RESULTS}"))
     has_answers = not has_tables and any(results.glob(f"{RUNS}/*/{GENERATIONS}"))
@@ -209,7 +209,7 @@ def make_absence(message: str, results: Path) -> ValueError:
     return UsageError(f"{message}{hint * has_answers}")
 
 
-def run_folder(results: Path, run_id: str) -> Path:
+def get_run_folder(results: Path, run_id: str) -> Path:
     """Returns what one cell left on disk. Raises ValueError: the id is a path."""
     if run_id in ("", "..") or Path(run_id).name != run_id:
         raise UsageError(f"run_id is {run_id!r}, which is no folder's name")
@@ -221,18 +221,18 @@ def find_retimed_paths(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(glob(RETIMED, root_dir=folder))]
 
 
-def jobs_folder(results: Path, name: str) -> Path:
+def get_jobs_folder(results: Path, name: str) -> Path:
     """Returns the notes of an experiment's jobs."""
     return results / RUNS / "jobs" / name
 
 
-def parse_training_folder(heads: Path) -> str | None:
+def get_training_folder_of_heads(heads_folder: Path) -> str | None:
     """The training that leaves its heads in a folder, ``results/train/<name>/heads``; else None."""
-    ours = heads == Path("results", "train", heads.parent.name, "heads")
-    return heads.parent.name if ours else None
+    ours = heads_folder == Path("results", "train", heads_folder.parent.name, "heads")
+    return heads_folder.parent.name if ours else None
 
 
-def command_line(*words: object, results: object = "results") -> str:
+def format_own_command(*words: object, results: object = "results") -> str:
     """Returns a command of ours as a shell takes it, and its folder of results if not usual."""
     options = ["--results", results] * (str(results) != "results")
     return shlex.join(map(str, ["spec-bench", *words, *options]))
@@ -249,7 +249,7 @@ def format_training_command(kind: str, pair: str, name: str, on_gpu: bool = True
     return f"spec-bench train {arguments}"
 
 
-def results_folder(file: Path) -> Path:
+def get_results_folder(file: Path) -> Path:
     """Returns the results folder that an experiment's table lies in. Raises ValueError: the
     experiment's folder is a link out of it.
     """
@@ -258,7 +258,7 @@ def results_folder(file: Path) -> Path:
     return folder.parent
 
 
-def results_files(results: Path) -> list[Path]:
+def list_results_files(results: Path) -> list[Path]:
     """Returns all tables below a results folder, ``<name>/`` or ``<group>/<name>/``, by path."""
     tables = {*results.glob(f"*/{RESULTS}"), *results.glob(f"*/*/{RESULTS}")}
     return sorted(path for path in tables if RUNS not in path.relative_to(results).parts)
@@ -281,12 +281,12 @@ def atomic_replace(path: Path) -> Iterator[Path]:
         for leftover in path.parent.glob(f"{escape(start)}*.tmp"):
             with (
                 suppress(OSError),
-                open_own(leftover) as stream,
+                open_regular_file(leftover) as stream,
             ):  # locked, by one at work, or none is
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 leftover.unlink()
-        with name_path_in_errors(path, partial), open_own(partial) as partial_file:
-            lock(partial_file, wait=True)
+        with write_errors_naming(path, partial), open_regular_file(partial) as partial_file:
+            lock_file(partial_file, may_wait=True)
             yield partial
             with partial.open("rb") as stream:
                 os.fsync(stream.fileno())
@@ -331,7 +331,7 @@ def check_writable(folder: Path) -> None:
         raise UsageError(f"cannot write to {str(folder)!r}: {error.strerror}") from error
 
 
-def read_clock(folder: Path) -> float:
+def read_folder_clock_s(folder: Path) -> float:
     """Returns seconds since the epoch by the clock of a folder's file system, which machines that
     share the folder have in common; by this machine's where nothing can be written there.
     """
@@ -395,7 +395,7 @@ def iter_csv_lines(
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.reader(stream)
-            names = _header(next(reader, []), needs)
+            names = _check_header(next(reader, []), needs)
             for cells in filter(None, reader):
                 line = reader.line_num
                 if len(cells) != len(names):
@@ -409,7 +409,7 @@ def iter_csv_lines(
         raise UsageError(f"{str(path)!r}, line {line}: {error}") from error
 
 
-def _header(names: list[str], needs: Sequence[str]) -> list[str]:
+def _check_header(names: list[str], needs: Sequence[str]) -> list[str]:
     """Returns the header. Raises ValueError: it lacks a column or has one twice."""
     if absent := [name for name in needs if names and name not in names]:
         is_merge_mark = names[0].startswith(_MERGE_MARKS)
@@ -438,13 +438,13 @@ def unescape_cell(text: str) -> str:
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
-def file_digest(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """Returns the SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def digest(value: Any, length: int = 12) -> str:
+def hash_json(value: Any, digits: int = 12) -> str:
     """Returns the first hex digits of the SHA-256 of a value's canonical JSON."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:length]
+    return hashlib.sha256(text.encode()).hexdigest()[:digits]

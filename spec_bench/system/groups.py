@@ -16,7 +16,7 @@ def group_by_key(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
     return groups
 
 
-def make_together(
+def make_in_groups(
     make: Callable[[list[Item]], Sequence[Made]],
     items: Sequence[Item],
     key: Callable[[Item], object],

@@ -31,7 +31,7 @@ def call_with_timeout(seconds: float, function: Callable[[], Found]) -> Found:
 
 
 @contextmanager
-def limit_memory(extra_bytes: int) -> Iterator[None]:
+def limited_memory(extra_bytes: int) -> Iterator[None]:
     """Gives the process so many bytes more at most within the block; the next is a MemoryError."""
     if not _STATE.exists():
         yield

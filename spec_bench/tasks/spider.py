@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import file_digest
+from spec_bench.system.files import hash_file
 from spec_bench.tasks.prompt_files import iter_row_makers
 
 # The card of https://huggingface.co/datasets/HAL-9001/spider-databases
@@ -46,7 +46,7 @@ def compute_databases_digest(databases: Iterable[Path]) -> str:
     ``sha256sum */*.sqlite | sha256sum`` prints in the folder that holds them, under LC_ALL=C.
     """
     files_by_name = {f"{file.parent.name}/{file.name}": file for file in databases}
-    lines = [f"{file_digest(files_by_name[name])}  {name}\n" for name in sorted(files_by_name)]
+    lines = [f"{hash_file(files_by_name[name])}  {name}\n" for name in sorted(files_by_name)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -114,7 +114,7 @@ def main(options: Namespace) -> int:
         print("\n".join([*faults, f"{len(files)} databases, {len(faults)} unreadable or empty"]))
         if options.archive is not None:
             is_good &= _print_digest(
-                options.archive.name, file_digest(options.archive), ARCHIVE_SHA256
+                options.archive.name, hash_file(options.archive), ARCHIVE_SHA256
             )
         is_good &= _print_digest("databases", compute_databases_digest(files), options.expect)
     except (OSError, ValueError, KeyError) as error:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from spec_bench.settings.fields import first_line, one_line, suggest
 from spec_bench.system.errors import UsageError
-from spec_bench.system.limits import call_with_timeout, limit_memory
+from spec_bench.system.limits import call_with_timeout, limited_memory
 from spec_bench.tasks.prompt_files import ANSWERING
 
 log = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ def _apply_chat_template(
             signal.signal(signal.SIGVTALRM, _raise_timeout)
             signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST_S, LONGEST_S)
         options = {"add_generation_prompt": add_generation_prompt, "tokenize": False}
-        with limit_memory(MOST_BYTES):
+        with limited_memory(MOST_BYTES):
             return str(tokenizer.apply_chat_template(messages, **options))
     except Exception as error:  # a template may do anything
         reason = first_line(error) or type(error).__name__
@@ -193,7 +193,7 @@ def encode_text(tokenizer: Any, text: str, **options: Any) -> tuple[int, ...]:
     too long, so that the caller tries no other text.
     """
     try:
-        with limit_memory(MOST_BYTES):
+        with limited_memory(MOST_BYTES):
             return tuple(
                 call_with_timeout(LONGEST_TEXT_S, lambda: tokenizer(text, **options)["input_ids"])
             )

@@ -38,9 +38,9 @@ def _run_composed_training(config: Any) -> None:
 
 
 if __name__ == "__main__":
-    with signals.exit_cleanly(f"interrupted; {RESUMES}"):
+    with signals.exits_in_one_line(f"interrupted; {RESUMES}"):
         from spec_bench.jobs.config.flags import parse_job
 
         request = parse_job("train", sys.argv[1:])
-        with signals.raise_on_signals():
+        with signals.signals_as_interrupts():
             sys.exit(run_train_command(request))

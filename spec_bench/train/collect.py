@@ -52,5 +52,5 @@ def write_training_table() -> int:
 
 if __name__ == "__main__":
     line = "interrupted; what was written is whole"
-    with signals.exit_cleanly(line), signals.raise_on_signals():
+    with signals.exits_in_one_line(line), signals.signals_as_interrupts():
         sys.exit(write_training_table())

@@ -21,7 +21,7 @@ from spec_bench.records.ends import StopCriteria, find_end_token_ids
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import Request
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import digest, name_path_in_errors, open_own, write_text
+from spec_bench.system.files import hash_json, open_regular_file, write_errors_naming, write_text
 from spec_bench.tasks import Task
 from spec_bench.tasks.example import get_fixed_answers
 from spec_bench.tasks.template import encode_all_but_failing, render_chat
@@ -111,7 +111,7 @@ def _make_answered_dialogues(
         answer_settings: AnswerSettings,
     ) -> list[list[int]]:
         models = settings.pair.settings(), settings.pair.get_marks()
-        identity = digest([models, source, stops, vars(answers)])
+        identity = hash_json([models, source, stops, vars(answers)])
         file = Path(settings.asked.results) / "cache" / f"{name}-{identity}.jsonl"
         log.info("%s of the target: %s", name, file)
         progress = settings.asked.sink.progress
@@ -265,7 +265,7 @@ def answer_prompts(
             (temperature, indices[start : start + size]) for start in range(0, len(indices), size)
         ]
     bar = tqdm(groups, desc="answers", unit="batch", disable=not progress)
-    with name_path_in_errors(file), open_own(file) as lines:
+    with write_errors_naming(file), open_regular_file(file) as lines:
         for number, (temperature, indices) in enumerate(bar):
             if number not in answers_by_batch:
                 request_settings = settings.max_new_tokens, tuple(stop_ids), ends

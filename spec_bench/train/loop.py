@@ -29,11 +29,11 @@ from spec_bench.settings.validation import Ge, adapter
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import (
     atomic_replace,
-    digest,
+    hash_json,
     move_aside,
-    name_path_in_errors,
-    open_own,
+    open_regular_file,
     write_csv,
+    write_errors_naming,
 )
 from spec_bench.train.batches import IGNORED, DialogueBatches, select_step_indices
 from spec_bench.train.settings import TrainSettings
@@ -129,9 +129,9 @@ class TrainingCheckpoint:
     """Checkpoint file of a training. One with other settings or ``models`` is refused."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], models: object = None) -> None:
-        self.models = digest(models)
+        self.models = hash_json(models)
         self.file = folder / "checkpoint.pt"
-        self.settings = digest(settings)
+        self.settings = hash_json(settings)
 
     def save(self, module: nn.Module, optimiser: Optimizer, progress: TrainingProgress) -> None:
         """Writes the state of the training atomically."""
@@ -195,7 +195,7 @@ class TrainingLog:
 
     def append_row(self, row: Mapping[str, Any]) -> None:
         """Appends a line; columns that the row lacks stay empty."""
-        with name_path_in_errors(self.file), open_own(self.file) as stream:
+        with write_errors_naming(self.file), open_regular_file(self.file) as stream:
             csv.DictWriter(stream, self.columns).writerow(row)
 
     def read_rows(self) -> list[dict[str, str]]:

@@ -82,7 +82,7 @@ def _import_metrics() -> None:
     list(Registry("metric", "spec_bench.metrics"))
 
 
-def register(column: Column) -> Column:
+def register_column(column: Column) -> Column:
     """Adds another package's column after all others. Raises UsageError: a name is taken."""
     column_by_name = {name: other_column for other_column in COLUMNS for name in other_column.names}
     for name in column.names:
@@ -93,7 +93,7 @@ def register(column: Column) -> Column:
     return column
 
 
-def column(name: str) -> Column:
+def get_column(name: str) -> Column:
     """Returns the column of a name, ours or another package's. Raises UsageError: there is none."""
     if find_column(name) is None:
         _import_metrics()
@@ -108,23 +108,23 @@ def find_column(name: str) -> Column | None:
     return next((column for column in COLUMNS if column.name == name), None)
 
 
-def columns_of_kind(*kinds: Kind) -> list[Column]:
+def list_columns_of_kind(*kinds: Kind) -> list[Column]:
     """Returns the columns of these kinds, in the file's order."""
     return [column for column in COLUMNS if column.kind in kinds]
 
 
-def column_names(*kinds: Kind) -> list[str]:
+def list_column_names(*kinds: Kind) -> list[str]:
     """Returns the names of the columns of these kinds, in the file's order."""
-    return [column.name for column in columns_of_kind(*kinds)]
+    return [column.name for column in list_columns_of_kind(*kinds)]
 
 
-def run_columns(names: Iterable[str]) -> list[Column]:
+def select_identifying_columns(names: Iterable[str]) -> list[Column]:
     """Returns the columns among a file's names that tell runs apart, in the file's order."""
     present_names = set(names)
     return [column for column in COLUMNS if column.apart and column.name in present_names]
 
 
-def header() -> dict[str, str]:
+def define_all_column_names() -> dict[str, str]:
     """Returns all names that a file may have, with ends of intervals, and their definitions."""
     definitions: dict[str, str] = {}
     for column in COLUMNS:
@@ -136,7 +136,7 @@ def header() -> dict[str, str]:
     return definitions
 
 
-def order_names(names: Iterable[str]) -> list[str]:
+def order_column_names(names: Iterable[str]) -> list[str]:
     """Orders names as in a file, each once; unknown ones come last, in their order."""
     distinct_names = dict.fromkeys(names)
     registered_names = [
@@ -145,17 +145,17 @@ def order_names(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([*registered_names, *distinct_names]))
 
 
-def find_columns(names: Iterable[str]) -> list[Column]:
+def get_columns(names: Iterable[str]) -> list[Column]:
     """Returns the columns of a file with these names, in its order.
 
     Scores of metric modules are not registered; they have an interval, are named after the module,
     and come last.
     """
     distinct_names = dict.fromkeys(names)
-    own_names = header()
+    own_names = define_all_column_names()
     if not own_names.keys() >= distinct_names.keys():
         _import_metrics()
-        own_names = header()
+        own_names = define_all_column_names()
     known_columns = [column for column in COLUMNS if column.name in distinct_names]
     options: dict[str, Any] = {
         "kind": "score",
@@ -170,12 +170,12 @@ def find_columns(names: Iterable[str]) -> list[Column]:
     return known_columns
 
 
-def score_names(names: Iterable[str]) -> list[str]:
+def select_score_names(names: Iterable[str]) -> list[str]:
     """Returns the names of quality scores in a file: ours, then those of metric modules."""
-    return [column.name for column in find_columns(names) if column.kind == "score"]
+    return [column.name for column in get_columns(names) if column.kind == "score"]
 
 
-def markdown() -> str:
+def render_columns_markdown() -> str:
     """Renders ``results/README.md``: our columns by kind, with units and definitions."""
     import jinja2
 
@@ -190,4 +190,4 @@ def markdown() -> str:
 
 
 if __name__ == "__main__":
-    print(markdown(), end="")
+    print(render_columns_markdown(), end="")

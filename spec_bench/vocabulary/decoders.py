@@ -32,7 +32,7 @@ ColourName = Literal["blue", "vermillion", "green", "purple", "orange", "sky", "
 Marker = Literal["o", "s", "^", "D", "v", "P", "X"]
 
 
-class Colour(NamedTuple):
+class ColourPair(NamedTuple):
     """A colour on white and on a dark page."""
 
     light: str
@@ -40,14 +40,14 @@ class Colour(NamedTuple):
 
 
 # Okabe & Ito: distinguishable with any colour vision.
-COLOURS: dict[ColourName, Colour] = {
-    "blue": Colour("#0072B2", "#4AA8E0"),
-    "vermillion": Colour("#D55E00", "#F08A3C"),
-    "green": Colour("#009E73", "#2FC294"),
-    "purple": Colour("#CC79A7", "#E29AC4"),
-    "orange": Colour("#E69F00", "#E69F00"),
-    "sky": Colour("#56B4E9", "#56B4E9"),
-    "black": Colour("#000000", "#98A2AD"),
+COLOURS: dict[ColourName, ColourPair] = {
+    "blue": ColourPair("#0072B2", "#4AA8E0"),
+    "vermillion": ColourPair("#D55E00", "#F08A3C"),
+    "green": ColourPair("#009E73", "#2FC294"),
+    "purple": ColourPair("#CC79A7", "#E29AC4"),
+    "orange": ColourPair("#E69F00", "#E69F00"),
+    "sky": ColourPair("#56B4E9", "#56B4E9"),
+    "black": ColourPair("#000000", "#98A2AD"),
 }
 PALETTE = tuple(COLOURS.values())
 MARKERS: tuple[Marker, ...] = ("o", "s", "^", "D", "v", "P", "X")
@@ -66,7 +66,7 @@ DRAFT_MODELS = ("", _DRAFT_MODEL, "lookup_or_model", "pard")
 
 
 @dataclass(frozen=True)
-class Display:
+class DisplaySettings:
     """The block ``display`` of a decoder's YAML."""
 
     title: str  # in tables and figures
@@ -83,7 +83,7 @@ class DecoderStyle:
     """Style of a decoder: title, colour, and matplotlib's letter of a marker, perhaps hollow."""
 
     title: str
-    colour: Colour
+    colour: ColourPair
     marker: Marker = "o"
     hollow: bool = False
 
@@ -93,19 +93,19 @@ def find_decoder(name: str) -> DecoderStyle | None:
     with its file, key, value and the choices.
     """
     decoder_name, _, settings = name.partition(" ")  # settings that differ from its YAML
-    style = _find_style(decoder_name, *_find_folders())
+    style = _find_style(decoder_name, *_list_config_and_paper_folders())
     return style and replace(style, title=f"{style.title} {settings}".rstrip())
 
 
-def find_configuration(name: str) -> str:
+def find_canonical_name(name: str) -> str:
     """Returns a decoder's canonical name, which is equal for two names of one configuration."""
-    files = _find_files(_find_folders()[0])
+    files = _find_decoder_files(_list_config_and_paper_folders()[0])
     block = _read_mapping(files[name]) if name in files else {}
     display = block.get(DISPLAY)
     return str(display.get("same_as") or name) if isinstance(display, Mapping) else name
 
 
-def check_decoder(name: str) -> None:
+def check_decoder_exists(name: str) -> None:
     """Raises UsageError, with the choices, if no YAML has the decoder or its parts."""
     if find_decoder(name) is None:
         load_decoder(conf_dirs(), name)
@@ -122,16 +122,22 @@ def check_tree(decoder: str, policy: str, spec: str) -> None:
         )
 
 
-def decoder_parts(name: str) -> tuple[str, str, str]:
-    """Returns a decoder's drafter, tree policy and rule; "" for what no YAML has. A composed name
-    has those of the decoder that it begins with.
-    """
-    files = _find_files(_find_folders()[0])
+class DecoderParts(NamedTuple):
+    """What a decoder is made of; "" for what no YAML has."""
+
+    drafter: str
+    tree_policy: str
+    rule: str
+
+
+def get_decoder_parts(name: str) -> DecoderParts:
+    """Returns a decoder's parts. A composed name has those of the decoder that it begins with."""
+    files = _find_decoder_files(_list_config_and_paper_folders()[0])
     words = name.partition(" ")[0].split("_")
     candidates = ("_".join(words[:n]) for n in range(len(words), 0, -1))
     paths = (files[candidate] for candidate in candidates if candidate in files)
     block = next(map(_read_mapping, paths), {})
-    return _get_part(block, "drafter"), _get_part(block, "tree"), _get_part(block, "verifier")
+    return DecoderParts(*(_get_part_name(block, key) for key in ("drafter", "tree", "verifier")))
 
 
 def strip_display(decoder: Mapping[str, Any], file: str = "") -> dict[str, Any]:
@@ -158,10 +164,12 @@ def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
     return strip_display(decoder, str(paths[name]))
 
 
-def decoders_table() -> str:
+def render_decoders_table() -> str:
     """Renders our decoders in Markdown: the baseline, those on a draft model, others by drafter."""
-    blocks = {name: _read_mapping(path) for name, path in _find_files((conf_dir(),)).items()}
-    drafters = {name: _get_part(block, "drafter") for name, block in blocks.items()}
+    blocks = {
+        name: _read_mapping(path) for name, path in _find_decoder_files((conf_dir(),)).items()
+    }
+    drafters = {name: _get_part_name(block, "drafter") for name, block in blocks.items()}
 
     def place(name: str) -> tuple[bool, bool, str, str]:
         return name != _BASELINE, drafters[name] != _DRAFT_MODEL, drafters[name], name
@@ -175,7 +183,7 @@ def decoders_table() -> str:
 
 
 @functools.cache
-def _find_folders() -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+def _list_config_and_paper_folders() -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     """Returns the folders of configs and of papers, read at the first call."""
     return tuple(conf_dirs()), tuple(experiments_dirs())
 
@@ -186,7 +194,7 @@ def _find_style(
     confs: tuple[Path, ...],
     papers: tuple[Path, ...],
 ) -> DecoderStyle | None:
-    path = _find_files(confs).get(name)
+    path = _find_decoder_files(confs).get(name)
     if path is not None:
         display = _read_mapping(path).get(DISPLAY)
         return None if display is None else _make_style(_check_display(display, DISPLAY, str(path)))
@@ -204,14 +212,14 @@ def _combine_style(
     A drafter and a rule have the title of the decoder of their name.
     """
     words = name.split("_")
-    files = _find_files(confs)
+    files = _find_decoder_files(confs)
     splits = [("_".join(words[:n]), "_".join(words[n:])) for n in range(1, len(words))]
     for part in ("drafter", "verifier"):
         for head_name, tail_name in splits:
             part_name = head_name if part == "drafter" else tail_name
             if part_name not in files:
                 continue
-            if _get_part(_read_mapping(files[part_name]), part) != part_name:
+            if _get_part_name(_read_mapping(files[part_name]), part) != part_name:
                 continue
             head = _find_style(head_name, confs, papers)
             tail = _find_style(tail_name, confs, papers)
@@ -223,7 +231,7 @@ def _combine_style(
 
 
 @functools.cache
-def _find_files(confs: tuple[Path, ...]) -> dict[str, Path]:
+def _find_decoder_files(confs: tuple[Path, ...]) -> dict[str, Path]:
     return find_configs("decoder", confs)
 
 
@@ -257,20 +265,20 @@ def _read_mapping(path: Path) -> Mapping[str, Any]:
     return content if isinstance(content, Mapping) else {}
 
 
-def _get_part(block: Mapping[str, Any], name: str) -> str:
+def _get_part_name(block: Mapping[str, Any], name: str) -> str:
     """Returns the name of a decoder's drafter, tree or verifier: a text, or under its key."""
     part = block.get(name)
     kind = part.get(_KINDS[name]) if isinstance(part, Mapping) else part
     return str(kind or "")
 
 
-def _check_display(display: Any, key: str, file: str = "") -> Display:
-    return check(Display, display, key, file, owner="how a decoder is shown")
+def _check_display(display: Any, key: str, file: str = "") -> DisplaySettings:
+    return check(DisplaySettings, display, key, file, owner="how a decoder is shown")
 
 
-def _make_style(display: Display) -> DecoderStyle:
+def _make_style(display: DisplaySettings) -> DecoderStyle:
     return DecoderStyle(display.title, COLOURS[display.colour], display.marker)
 
 
 if __name__ == "__main__":
-    print(decoders_table())
+    print(render_decoders_table())

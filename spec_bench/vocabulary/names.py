@@ -45,7 +45,7 @@ MEANINGS = {
 }
 
 
-def decoder_style(name: str) -> DecoderStyle:
+def get_decoder_style(name: str) -> DecoderStyle:
     """Returns a decoder's style; without a YAML its own name, and a look that depends on it."""
     if style := find_decoder(name):
         return style
@@ -54,7 +54,7 @@ def decoder_style(name: str) -> DecoderStyle:
     return DecoderStyle(name, COLOURS[colour], marker)
 
 
-def distinct_styles(decoders: Collection[str]) -> dict[str, DecoderStyle]:
+def make_distinct_styles(decoders: Collection[str]) -> dict[str, DecoderStyle]:
     """Returns styles of decoders in one figure: no two have the same colour and marker.
 
     Decoders with a style in a YAML come first, short names before long ones. If a look is taken,
@@ -62,7 +62,7 @@ def distinct_styles(decoders: Collection[str]) -> dict[str, DecoderStyle]:
     """
     style_by_name: dict[str, DecoderStyle] = {}
     for name in sorted(decoders, key=lambda name: (find_decoder(name) is None, len(name), name)):
-        look = decoder_style(name)
+        look = get_decoder_style(name)
         # The decoder's own colour and marker first.
         colours = sorted(PALETTE, key=lambda colour: colour != look.colour)
         markers = sorted(MARKERS, key=lambda marker: marker != look.marker)
@@ -77,12 +77,12 @@ def distinct_styles(decoders: Collection[str]) -> dict[str, DecoderStyle]:
     return style_by_name
 
 
-def task_title(name: str) -> str:
+def get_task_title(name: str) -> str:
     """Returns a task's name in print; an unlisted one keeps its name."""
     return TASKS.get(name, name)
 
 
-def cell_name(row: Mapping[str, Any]) -> str:
+def format_cell_name(row: Mapping[str, Any]) -> str:
     """Returns decoder and tree of a row; a baseline has no tree."""
     return f"{row['decoder']} {row['spec']}".removesuffix(" -") + format_row_suffix(row)
 
@@ -92,11 +92,11 @@ def format_row_suffix(row: Mapping[str, Any], with_stalls: bool = True) -> str:
     lacks prompts.
     """
     paths = ", paths as rows" * (str(row.get("tree_attention")).lower() == "false")
-    doubts = _find_doubts(row) if with_stalls else [explain_missing_data(str(row.get("reason")))]
+    doubts = _list_doubts(row) if with_stalls else [explain_missing_data(str(row.get("reason")))]
     return "".join([paths, *(f", {doubt.partition(':')[0]}" for doubt in doubts if doubt)])
 
 
-def _find_doubts(row: Mapping[str, Any]) -> list[str]:
+def _list_doubts(row: Mapping[str, Any]) -> list[str]:
     reasons = str(row.get("reason"))
     return [
         doubt for doubt in (explain_timing_doubt(reasons), explain_missing_data(reasons)) if doubt
@@ -110,7 +110,7 @@ def summarise_doubts(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     kinds = group_by_key(
         (doubt.partition(":")[0], f"{row['decoder']} {row['spec']}: {doubt}")
         for row in rows
-        for doubt in _find_doubts(row)
+        for doubt in _list_doubts(row)
     )
     return [
         f"{len(further_doubts) + 1} rows are {kind}, such as {first_doubt}"
@@ -120,9 +120,9 @@ def summarise_doubts(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def full_title(name: str) -> str:
+def format_title_and_name(name: str) -> str:
     """Returns a decoder's name in print, and its name in results if that is another word."""
-    title = decoder_style(name).title
+    title = get_decoder_style(name).title
     is_same_word = [*filter(str.isalnum, title.lower())] == [*filter(str.isalnum, name.lower())]
     return title if is_same_word else title + " (" + name + ")"
 
@@ -133,6 +133,6 @@ def combine_names(decoder: str, drafter: object = None, verifier: object = None)
     return "_".join(part for part in parts if isinstance(part, str))
 
 
-def display_title(name: str) -> str:
+def get_printed_name(name: str) -> str:
     """Returns a decoder's or task's name in print; any other name as it is."""
-    return TASKS.get(name) or decoder_style(name).title
+    return TASKS.get(name) or get_decoder_style(name).title

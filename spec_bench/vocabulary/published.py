@@ -14,7 +14,7 @@ from spec_bench.settings.configs import experiments_dirs, find_configs, read_con
 from spec_bench.settings.fields import suggest
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import iter_csv_lines
-from spec_bench.vocabulary.decoders import check_decoder, check_tree, decoder_parts
+from spec_bench.vocabulary.decoders import check_decoder_exists, check_tree, get_decoder_parts
 from spec_bench.vocabulary.numbers import format_count
 
 FILE = "reference.csv"
@@ -73,7 +73,7 @@ def read_published(
     for line, names, cells in iter_csv_lines(file, COLUMNS):
         row = dict(zip(names, cells, strict=True))
         try:
-            _check_row(row, choices_by_column)
+            _check_published_row(row, choices_by_column)
             if rows.setdefault((*map(row.__getitem__, KEYS), row["metric"]), row) is not row:
                 raise UsageError(f"an earlier line has this number too, got {row['value']!r}")
         except UsageError as error:
@@ -95,7 +95,7 @@ def read_all_published() -> dict[str, tuple[Row, ...]]:
     }
 
 
-def _check_row(row: Row, choices_by_column: Mapping[str, Sequence[str]]) -> None:
+def _check_published_row(row: Row, choices_by_column: Mapping[str, Sequence[str]]) -> None:
     for name, choices in choices_by_column.items():
         if choices and row[name] not in choices:
             got = suggest(row[name], choices) or f"; known: {', '.join(choices).lstrip(', ')}"
@@ -104,9 +104,9 @@ def _check_row(row: Row, choices_by_column: Mapping[str, Sequence[str]]) -> None
         if not re.fullmatch(pattern, ",".join(row[name] for name in names.split(","))):
             got = ", ".join(f"{name} {row[name]!r}" for name in names.split(","))
             raise UsageError(f"{names.partition(',')[0]} must be {wording}; got {got}")
-    check_decoder(row["decoder"])
+    check_decoder_exists(row["decoder"])
     if row["spec"]:
-        check_tree(row["decoder"], decoder_parts(row["decoder"])[1], row["spec"])
+        check_tree(row["decoder"], get_decoder_parts(row["decoder"]).tree_policy, row["spec"])
 
 
 def pivot_numbers(numbers: Iterable[Row]) -> list[Row]:
@@ -138,7 +138,7 @@ def select_published(
             yield row
 
 
-def find_published_tree(
+def find_tree_of_published_speedup(
     numbers: Iterable[Row],
     pairs: Collection[tuple[str, str]],
     task: str,
@@ -150,13 +150,19 @@ def find_published_tree(
     return next((row["spec"] for row in rows if row["decoder"] == decoder), None)
 
 
-def spellings(paper: Any) -> list[tuple[str, str]]:
+def list_pair_spellings(printed_names: Any) -> list[tuple[str, str]]:
     """Returns (target, draft) in each way in which papers print a pair; "" for no draft.
 
     ``paper`` is from the pair's config: a mapping whose names may be lists, a list of such
     mappings, or None.
     """
-    papers = [] if paper is None else paper if isinstance(paper, list | tuple) else [paper]
+    papers = (
+        []
+        if printed_names is None
+        else printed_names
+        if isinstance(printed_names, list | tuple)
+        else [printed_names]
+    )
     return [
         (target, draft)
         for pair_names in papers
@@ -165,10 +171,10 @@ def spellings(paper: Any) -> list[tuple[str, str]]:
     ]
 
 
-def find_spellings(pair: str) -> list[tuple[str, str]]:
+def find_pair_spellings(pair: str) -> list[tuple[str, str]]:
     """Returns the ``spellings`` of a pair by its name; none if it has no config."""
     path = find_configs("pair").get(pair)
-    return spellings(read_config(path).get("paper")) if path else []
+    return list_pair_spellings(read_config(path).get("paper")) if path else []
 
 
 def wrap_in_list(names: Any) -> list[str]:

@@ -21,10 +21,10 @@ from spec_bench.records.ends import find_end_token_ids
 from spec_bench.records.types import Request
 from spec_bench.system import signals
 from spec_bench.system.model_cache import (
+    describe_weights,
     find_gguf,
-    get_converted_path,
-    get_fetched_path,
-    read_weights,
+    get_converted_gguf_path,
+    get_fetched_model_path,
 )
 from tests.commands import convert as main
 from tests.commands import ls as print_listing
@@ -88,7 +88,7 @@ def written(path, without="", more="", shapes=None, split_max_tensors=0, **facts
 
 
 def test_a_file_is_converted_once_and_answers_as_transformers_reading_it_does(file, capsys):
-    folder = get_converted_path(file)
+    folder = get_converted_gguf_path(file)
     assert model_path(str(file)) == model_path(str(file.parent)) == str(folder)
     started, ended = capsys.readouterr().err.splitlines()
     assert "Q8_0, dequantised to float32" in started and str(folder) in started
@@ -116,7 +116,7 @@ def test_all_ends_of_a_file_end_answers_where_generate_ends_them(tmp_path):
     def made(**ends):
         file = written(tmp_path / f"{len(ends)}.gguf", **ends)
         assert main([str(file)]) == 0
-        return str(get_converted_path(file))
+        return str(get_converted_gguf_path(file))
 
     plain = AutoModelForCausalLM.from_pretrained(made())
     whole = plain.generate(ids, **told)[0, 10:].tolist()
@@ -174,10 +174,10 @@ def test_a_large_model_is_written_in_bfloat16_and_in_several_files(file, monkeyp
     exact = load_model(ModelSpec(model_path(str(file)))).module.state_dict()
     monkeypatch.setattr(gguf_conversion, "LARGE", 1)
     monkeypatch.setattr(gguf_conversion, "SHARD_BYTES", 4096)
-    shutil.rmtree(get_converted_path(file))
+    shutil.rmtree(get_converted_gguf_path(file))
     folder = Path(model_path(str(file)))
     assert len(list(folder.glob("model-*.safetensors"))) > 2
-    assert read_weights(folder) == "Q8_0, dequantised to bfloat16"
+    assert describe_weights(folder) == "Q8_0, dequantised to bfloat16"
     rounded = load_model(ModelSpec(str(folder))).module.state_dict()
     assert exact.keys() == rounded.keys()
     for name, weight in exact.items():
@@ -251,16 +251,16 @@ def test_a_file_with_a_tensor_that_its_model_has_no_place_for_is_refused_naming_
 def test_a_file_that_changes_in_its_middle_is_another_model(tmp_path):
     large = tmp_path / "large.gguf"
     large.write_bytes(bytes(5 << 20))
-    first = get_converted_path(large)
-    assert get_converted_path(large) == first
+    first = get_converted_gguf_path(large)
+    assert get_converted_gguf_path(large) == first
     with large.open("r+b") as stream:
         stream.seek(5 << 19)
         stream.write(b"x")
-    assert get_converted_path(large) != first
+    assert get_converted_gguf_path(large) != first
 
 
 def test_conversions_at_the_same_time_leave_one_whole_model(file):
-    folder = get_converted_path(file)
+    folder = get_converted_gguf_path(file)
     folder.mkdir(parents=True)  # empty: it is no model yet
     command = [sys.executable, "-m", "spec_bench", "convert", str(file)]
     with subprocess.Popen(command) as one, subprocess.Popen(command) as other:
@@ -273,7 +273,7 @@ def test_conversions_at_the_same_time_leave_one_whole_model(file):
 def test_a_conversion_that_is_ended_leaves_no_part_and_the_next_one_none_of_a_killed_one(
     number, file, monkeypatch
 ):
-    folder = get_converted_path(file)
+    folder = get_converted_gguf_path(file)
     killed = folder.with_name("another.part")
     killed.mkdir(parents=True)
     (killed / "model.safetensors").write_bytes(bytes(1000))
@@ -286,7 +286,7 @@ def test_a_conversion_that_is_ended_leaves_no_part_and_the_next_one_none_of_a_ki
     with monkeypatch.context() as patched:
         if number:
             patched.setattr(PreTrainedTokenizerBase, "save_pretrained", end)
-            with pytest.raises(SystemExit) as ended, signals.exit_cleanly("interrupted"):
+            with pytest.raises(SystemExit) as ended, signals.exits_in_one_line("interrupted"):
                 main([str(file)])
             assert (ended.value.code, there) == (128 + number, [True])
     assert main([str(file)]) == 0
@@ -297,6 +297,6 @@ def test_a_model_that_was_not_fetched_is_named_with_the_command():
     for _ in range(2):
         with pytest.raises(ValueError, match=naming("fetched:smollm2", "make smollm2")):
             model_path("fetched:smollm2")
-        get_fetched_path("smollm2").mkdir(
+        get_fetched_model_path("smollm2").mkdir(
             parents=True, exist_ok=True
         )  # an empty folder is no model

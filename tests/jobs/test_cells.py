@@ -26,7 +26,7 @@ from spec_bench.records.sampling import SamplingSettings
 from spec_bench.report.papers.items import list_recipe_cells
 from spec_bench.settings.configs import conf_dir, conf_dirs
 from spec_bench.vocabulary.decoders import load_decoder
-from spec_bench.vocabulary.names import decoder_style
+from spec_bench.vocabulary.names import get_decoder_style
 from spec_bench.vocabulary.spec import parse
 from tests import warm
 from tests.commands import fit as fit_tree
@@ -81,7 +81,7 @@ def test_cells_of_one_decoder_that_differ_in_a_setting_have_names_of_their_own()
     assert cells[2].settings["name"] == "medusa_typical"  # and so the run id is what it was
     chosen = dict(compose_config(["decoder=medusa_typical", "decoder.verifier.delta=0.1"]).decoder)
     assert cells_of(chosen=chosen)[1].name == "medusa_typical delta=0.1"
-    assert decoder_style("medusa_typical delta=0.1").title == "Medusa, typical delta=0.1"
+    assert get_decoder_style("medusa_typical delta=0.1").title == "Medusa, typical delta=0.1"
 
 
 GRID = {"decoder": "mcsd_wor", "factors": [1, 2], "most": 2, "depths": [1, 2], "order": "any"}

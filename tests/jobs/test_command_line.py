@@ -134,21 +134,21 @@ TRAIN = "spec_bench.train"
 )
 def test_a_full_disk_is_named_with_the_file_whoever_finds_it(write):
     refused = pytest.raises(OSError, match="No space left")
-    with refused as found, files.name_path_in_errors(Path("a/b"), FULL), FULL.open("wb") as stream:
+    with refused as found, files.write_errors_naming(Path("a/b"), FULL), FULL.open("wb") as stream:
         write(stream)
     assert found.value.errno == errno.ENOSPC
-    assert files.explain_os_error(found.value) == "cannot write 'a/b': No space left on device"
+    assert files.explain_write_error(found.value) == "cannot write 'a/b': No space left on device"
 
 
 def test_another_files_error_and_another_error_stay_what_they_are(tmp_path):
-    with pytest.raises(FileNotFoundError, match="none"), files.name_path_in_errors(tmp_path / "a"):
+    with pytest.raises(FileNotFoundError, match="none"), files.write_errors_naming(tmp_path / "a"):
         (tmp_path / "none").read_text()
-    with pytest.raises(PermissionError) as found, files.name_path_in_errors(tmp_path / "a"):
+    with pytest.raises(PermissionError) as found, files.write_errors_naming(tmp_path / "a"):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "other")
     assert found.value.filename == "other"
-    with pytest.raises(KeyError), files.name_path_in_errors(tmp_path / "a"):
+    with pytest.raises(KeyError), files.write_errors_naming(tmp_path / "a"):
         raise KeyError("x")
-    assert files.explain_os_error(OSError(errno.ENOENT, "no such file")) is None
+    assert files.explain_write_error(OSError(errno.ENOENT, "no such file")) is None
 
 
 @pytest.fixture
@@ -265,7 +265,9 @@ def sweep(tmp_path):
 def wrote(results, *tokens, torn=""):
     """Generations of a cell, of so many tokens each."""
     lines = (json.dumps({"prompt_id": "0", "tokens": [1] * count}) + "\n" for count in tokens)
-    files.write_text(files.run_folder(results, "cell") / files.GENERATIONS, "".join(lines) + torn)
+    files.write_text(
+        files.get_run_folder(results, "cell") / files.GENERATIONS, "".join(lines) + torn
+    )
 
 
 def test_a_job_waits_runs_and_is_done(sweep, tmp_path):
@@ -330,7 +332,7 @@ def test_two_sweeps_of_one_name_are_watched_together_until_one_is_over(sweep, tm
 def test_a_look_reads_what_is_new_of_generations_and_all_of_a_file_that_was_replaced(
     sweep, tmp_path
 ):
-    path = files.run_folder(tmp_path, "cell") / files.GENERATIONS
+    path = files.get_run_folder(tmp_path, "cell") / files.GENERATIONS
     with sweep.tracked_job(0, ["seed=0"]) as job:
         job.write_note(cells=("cell",), prompts=4)
 
@@ -481,7 +483,7 @@ def test_a_note_that_cannot_be_read_is_a_line_and_the_other_jobs_are_shown(
 
 @pytest.mark.parametrize("damage", sorted(DAMAGED.keys() - {"huge"}))
 def test_generations_that_cannot_be_read_count_as_none(damage, folder, tmp_path, capsys):
-    path = files.run_folder(tmp_path, "cell") / files.GENERATIONS
+    path = files.get_run_folder(tmp_path, "cell") / files.GENERATIONS
     path.parent.mkdir(parents=True)
     lay(path, DAMAGED[damage])
     for name in ("0x.json", "0.json.bad-1", ".0.json.1f.tmp", "note.json"):  # are no notes

@@ -110,7 +110,7 @@ def test_jobs_of_one_number_stand_by_their_labels_whichever_ended_first(tmp_path
 
 def test_a_note_of_an_earlier_version_which_had_labels_is_read(tmp_path):
     end(tmp_path, 0, "a")
-    (path,) = files.jobs_folder(tmp_path, "name").glob("*.json")
+    (path,) = files.get_jobs_folder(tmp_path, "name").glob("*.json")
     note = checksums.read_verified_json(path)
     files.write_json(path, checksums.redact_and_add_checksum({**note, "place": "labels"}))
     assert read_job_record(path).cells == ("a",)
@@ -219,7 +219,7 @@ def test_a_table_that_a_job_was_added_to_equals_one_made_from_nothing(tmp_path, 
     made_of.write_job_record(JobRecord(4, ("a", "d"), "screen"))
     made_of.rebuild_tables()
     assert read == [*"abcd", "a", "d"]  # those whose stage is another now
-    added, index = tables(tmp_path), files.jobs_folder(tmp_path, "name") / "index.jsonl"
+    added, index = tables(tmp_path), files.get_jobs_folder(tmp_path, "name") / "index.jsonl"
     assert added.keys() >= {"archive.csv", "screening.csv", "results.csv", "records.parquet"}
     damaged = bytearray(index.read_bytes())
     damaged[-9] ^= 1
@@ -258,7 +258,7 @@ def test_rows_of_other_weights_leave_the_table_and_come_back_with_them(tmp_path)
 def test_the_rows_that_a_job_made_last_stay_whatever_its_clock_said(tmp_path, monkeypatch):
     for run_id, now in (("ahead", 9e9), ("later", 2e9), ("last", 1e9), ("later", 0.0)):
         there = names(tmp_path)
-        monkeypatch.setattr(files, "read_clock", lambda folder, now=now: now)
+        monkeypatch.setattr(files, "read_folder_clock_s", lambda folder, now=now: now)
         told = replace(result().facts, target_revision=run_id)
         end(tmp_path, 0, run_id, facts=told, metrics={"prompts": 4})
         assert (names(tmp_path), names(tmp_path, "archive.csv")[-1:]) == ([run_id], there)
@@ -267,8 +267,8 @@ def test_the_rows_that_a_job_made_last_stay_whatever_its_clock_said(tmp_path, mo
 def test_a_worker_leaves_a_table_to_the_process_that_is_at_it(tmp_path):
     mine = Experiment(tmp_path, "mine")
     mine.write_job_record(JobRecord(0, ("a",)))
-    with (files.jobs_folder(tmp_path, "mine") / ".lock").open("w") as file:
-        assert files.lock(file, wait=False)
+    with (files.get_jobs_folder(tmp_path, "mine") / ".lock").open("w") as file:
+        assert files.lock_file(file, may_wait=False)
         began = time.monotonic()
         assert not mine.rebuild_tables(wait_s=0)
         assert time.monotonic() - began < 1

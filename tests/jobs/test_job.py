@@ -69,7 +69,7 @@ def test_more_prompts_are_decoded_beside_those_that_are_answered(run_job, calls,
 def test_a_damaged_cell_of_fewer_prompts_is_decoded_again_with_more(run_job, calls, tmp_path):
     few = run_job(CELLS, "prompts=2", "warmup=0")
     for each in few:
-        (files.run_folder(tmp_path / "results", each.run_id) / files.CELL).write_text("{")
+        (files.get_run_folder(tmp_path / "results", each.run_id) / files.CELL).write_text("{")
     decoded = len(calls)
     assert [each.status for each in run_job(CELLS, "prompts=3", "warmup=0")] == ["complete"] * 3
     assert {prompt for _, prompts in calls[decoded:] for prompt in prompts} == {"0", "1", "2"}
@@ -451,9 +451,9 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
     assert names == [f"retimed-{session}.jsonl"]
 
     # What is committed knows of both timings, so that the cells can be paired without the runs.
-    table = files.results_file(results, "default")
+    table = files.get_results_file(results, "default")
     shutil.rmtree(results / files.RUNS)
-    kept = parquet.read_records(files.records_file(table)).get_generations(
+    kept = parquet.read_records(files.get_records_file(table)).get_generations(
         f"{baseline.run_id}/again"
     )
     assert [each.decode_s for each in kept] == [each.decode_s for each in retimed]
@@ -599,7 +599,7 @@ def test_plain_decoding_is_looked_at_before_any_other_cell_decodes_and_never_twi
     asked = ("warmup=0", "prompts=6", "gate=5", data, "generation.temperature=0.3")
     run_job(CELLS, *asked)
     assert len(calls) == 18 and "printed is" not in caplog.text  # of a pair that no paper has
-    monkeypatch.setattr(plain, "find_spellings", lambda _: [("Llama-2-7B", "Llama-2-115M")])
+    monkeypatch.setattr(plain, "find_pair_spellings", lambda _: [("Llama-2-7B", "Llama-2-115M")])
     calls.clear()
     run_job(CELLS, *asked, "seed=1")
     assert {name for name, _ in calls[:-18]} == {"ar"}
@@ -616,7 +616,7 @@ def test_plain_decoding_is_looked_at_before_any_other_cell_decodes_and_never_twi
 
 
 def test_a_look_at_plain_decoding_that_fails_is_said_and_ends_no_job(run_job, monkeypatch, caplog):
-    monkeypatch.setattr(plain, "find_spellings", lambda _: 1 / 0)
+    monkeypatch.setattr(plain, "find_pair_spellings", lambda _: 1 / 0)
     results = run_job("cells=[sd:3]", "prompts=1", "gate=1")
     assert [each.status for each in results] == ["complete"] * 2
     assert "gate=1 left out: division by zero" in caplog.text

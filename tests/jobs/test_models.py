@@ -89,7 +89,7 @@ def test_a_cell_of_before_there_were_digests_stays_and_has_none(run_job, tmp_pat
     results = tmp_path / "results"
     made = run_job(*words)
     for each in made:
-        (files.run_folder(results, each.run_id) / files.MODELS).unlink()
+        (files.get_run_folder(results, each.run_id) / files.MODELS).unlink()
     caplog.set_level("INFO")
     run_job(*words)
     assert caplog.text.count("it keeps no digest of its models") == 2

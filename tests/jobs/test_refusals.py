@@ -307,7 +307,7 @@ def test_nothing_takes_the_place_of_a_pipe_and_none_is_waited_for(tmp_path):
     with pytest.raises(OSError, match="no file is there") as refused:
         files.write_text(pipe, "a table")
     assert pipe.is_fifo()
-    assert files.explain_os_error(refused.value) is not None
+    assert files.explain_write_error(refused.value) is not None
     with pytest.raises(ValueError, match="is no file"):
         files.read_csv(pipe)
     assert cell_folder.read_generation_lines(pipe).faults == ("it is no file",)

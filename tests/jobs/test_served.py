@@ -56,10 +56,10 @@ def test_a_row_bears_its_mark_its_source_and_numbers_from_known_times(run_job, t
     assert "server.baseline_url" in row["reason"]
     # Chunks and their times are kept with the table, as pandas reads it.
     table = tmp_path / "results" / "default" / files.RESULTS
-    kept = parquet.read_records(files.records_file(table)).get_generations(row["run_id"])
+    kept = parquet.read_records(files.get_records_file(table)).get_generations(row["run_id"])
     own = CellStore(tmp_path / "results", row["run_id"]).load_first_repeat()
     assert [each.delivery for each in kept] == [each.delivery for each in own.values()]
-    lines = pd.read_parquet(files.records_file(table))
+    lines = pd.read_parquet(files.get_records_file(table))
     assert list(lines.served_counted) == ["stream"] * 2
     assert list(lines.served_tokens.map(list)) == [[1, 3, 1]] * 2
     assert list(lines.served_s.map(len)) == [3] * 2 and (lines.served_s.str[0] >= 0.1).all()

@@ -219,7 +219,7 @@ def test_a_jobs_note_under_another_jobs_name_is_set_aside(tmp_path):
     mine = Experiment(tmp_path, "name")
     cell(tmp_path, "a")
     mine.write_job_record(JobRecord(0, ("a",)))
-    (note,) = files.jobs_folder(tmp_path, "name").glob("*.json")
+    (note,) = files.get_jobs_folder(tmp_path, "name").glob("*.json")
     other = note.rename(note.with_name("0123.json"))
     mine.rebuild_tables()
     assert not other.exists() and aside(other)
@@ -249,7 +249,7 @@ def test_a_folder_of_before_is_finished_from_its_answers(run_job, tmp_path):
     before = run_job("cells=[sd:3]", "warmup=0", "prompts=2")
     expected = rows(results)
     for each in before:
-        folder = files.run_folder(results, each.run_id)
+        folder = files.get_run_folder(results, each.run_id)
         (folder / files.CELL).rename(folder / "result.json")
         lines = (folder / files.GENERATIONS).read_bytes()
     assert rows(results) == expected
@@ -270,7 +270,7 @@ def test_a_jobs_note_that_is_no_good_is_set_aside_and_its_rows_stay(tmp_path, ca
         cell(tmp_path, run_id)
         mine.write_job_record(JobRecord(number, (run_id,)))
     mine.rebuild_tables()
-    note = files.jobs_folder(tmp_path, "name") / f"{compute_job_id(['a'])}.json"
+    note = files.get_jobs_folder(tmp_path, "name") / f"{compute_job_id(['a'])}.json"
     bad = damage(note, change)
     mine.rebuild_tables()
     assert [row["run_id"] for row in rows_of(tmp_path, "name")] == ["a", "b"]
@@ -308,7 +308,7 @@ def test_no_flipped_bit_of_a_results_folder_is_verified(run_job, tmp_path, capsy
             assert any(str(path.parent) in line for line in said)
         else:
             mine.rebuild_tables()
-            named = files.run_folder(results, path.parent.name) / path.name == path
+            named = files.get_run_folder(results, path.parent.name) / path.name == path
             taken += [(path, bit)] * (out.read_bytes() != whole[out] or named)
         for each, before in whole.items():
             each.write_bytes(before)
@@ -320,7 +320,7 @@ def test_what_is_missing_or_of_another_cell_is_a_line_that_names_the_file(
 ):
     results, moved = tmp_path / "results", tmp_path / "moved"
     *_, cell = (row.run_id for row in run_job("cells=[sd:2]", "prompts=2", "warmup=0"))
-    own = files.run_folder(results, cell)
+    own = files.get_run_folder(results, cell)
     for name in (files.CELL, files.GENERATIONS):
         (own / name).rename(moved)
         status, (line, *_) = verified(results, capsys)
@@ -367,7 +367,7 @@ def test_a_job_over_damaged_runs_ends_with_the_rows_of_an_undisturbed_one(run_jo
     before = run_job("cells=[sd:3]", "warmup=0")
     expected, damages = rows(results), (Path.unlink, lambda path: damage(path, ANY["half"]))
     for each, cell in zip(damages, before, strict=True):
-        each(files.run_folder(results, cell.run_id) / name)
+        each(files.get_run_folder(results, cell.run_id) / name)
     again = run_job("cells=[sd:3]", "warmup=0")
     assert [each.status for each in again] == ["complete"] * 2
     assert rows(results) == expected

@@ -130,7 +130,7 @@ def untimed(rows, *also):
     columns.
     """
     rows = [{**each, "reason": _DISTURBED.sub("", each["reason"])} for each in rows]
-    left = {name for each in columns.columns_of_kind("time", "energy") for name in each.names}
+    left = {name for each in columns.list_columns_of_kind("time", "energy") for name in each.names}
     left |= {"load_average", "clock_mhz", "stalls", "bandwidth_bytes_per_s", *also}
     return [{name: each[name] for name in each if name not in left} for each in rows]
 

@@ -153,9 +153,9 @@ def numbers(cell=CELL, scores=(), **more):
 def test_every_registered_metric_fills_its_columns_and_no_other():
     wanted = [name for each in metric.values() for name in each.column.names]
     assert sorted(numbers()) == sorted([*wanted, "quality_signature"])
-    assert set(wanted) <= set(columns.header())
-    assert set(SCORES) <= {each.name for each in columns.columns_of_kind("score")}
-    for each in columns.columns_of_kind("efficiency", "score"):
+    assert set(wanted) <= set(columns.define_all_column_names())
+    assert set(SCORES) <= {each.name for each in columns.list_columns_of_kind("score")}
+    for each in columns.list_columns_of_kind("efficiency", "score"):
         again = each.name.endswith("_stream")  # from another source, to hold the first against
         assert each.interval or each.holds == "text" or again, each.name
 

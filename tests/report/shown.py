@@ -19,13 +19,13 @@ from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.report.tables.printed import PLACE, RequestedCell, TableSheet
 from spec_bench.report.tables.render import format_table_markdown
-from spec_bench.system.files import results_files
+from spec_bench.system.files import list_results_files
 
 EMBEDDED = Path(__file__).resolve().parents[2] / "results" / "embedded"
 
 
 def table(name, folder, pair=None):
-    return build_table(find_table(name), MeasuredRows(read_rows(results_files(folder))), pair)
+    return build_table(find_table(name), MeasuredRows(read_rows(list_results_files(folder))), pair)
 
 
 def line_of(grid, *labels):

@@ -115,7 +115,7 @@ def of_scores(results, *better):
         own = {str(n): each + gap for n, (each, gap) in enumerate(zip(theirs, gaps, strict=False))}
         run_id = f"sd-{place - 1}" if place else "ar--"
         record(results, run_id, [[0]] * len(own))
-        run = files.run_folder(results.parent.parent, run_id)
+        run = files.get_run_folder(results.parent.parent, run_id)
         cell_folder.write_cell_json(run, {"scores": {"rouge2": own}})
     (check,) = check_exact_scores(scored(len(better)), RecordReader(results))
     return only(correct_verdicts([check]))

@@ -25,7 +25,7 @@ from spec_bench.report.papers.paper import (
 )
 from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.system import files
-from spec_bench.vocabulary.columns import ENDS, find_columns, run_columns
+from spec_bench.vocabulary.columns import ENDS, get_columns, select_identifying_columns
 from tests.commands import report as main
 from tests.committed import committed_files
 from tests.report.rows import dsbd_cells, frame, head, redrafter_batches, redrafter_grid, row, write
@@ -39,7 +39,7 @@ from tests.report.shown import (
 )
 from tests.said import naming
 
-ROOT = files.package_folder("results")
+ROOT = files.find_package_folder("results")
 TABLES = sorted([*ROOT.glob("embedded/*/results.csv"), *ROOT.glob("*/results.csv")])
 SCREENED = sorted(ROOT.glob("embedded/*/screening.csv"))
 ROUNDING = 1e-9
@@ -55,7 +55,7 @@ def test_every_interval_encloses_its_number_and_stays_within_its_columns_range(p
     deepest = pd.Series(
         [max_tokens_per_call(row) for row in to_rows(rows)], rows.index, dtype=float
     )
-    for each in find_columns(rows.columns):
+    for each in get_columns(rows.columns):
         names = [each.name, *(f"{each.name}{end}" for end in ENDS)]
         if not each.interval or not set(names) <= set(rows.columns):
             continue
@@ -79,7 +79,7 @@ def test_every_interval_encloses_its_number_and_stays_within_its_columns_range(p
 def test_what_a_search_screened_has_no_intervals_and_no_records(path):
     screened, table = read(path), path.with_name("results.csv")
     assert {*screened.stage} == {"screen"} and not [n for n in screened if n.endswith(ENDS)]
-    kept, rest = {*parquet.read_records(files.records_file(table)).run_ids}, read(table)
+    kept, rest = {*parquet.read_records(files.get_records_file(table)).run_ids}, read(table)
     assert kept and not (rest.stage == "screen").any()
     assert not {*kept, *rest.run_id} & {*screened.run_id}
 
@@ -87,7 +87,9 @@ def test_what_a_search_screened_has_no_intervals_and_no_records(path):
 def test_no_claim_of_any_paper_looks_at_what_was_screened():
     rows = read_rows(path.with_name("results.csv") for path in SCREENED)
     assert (rows.stage == "screen").any()
-    assert "stage" in [column.name for column in run_columns(rows)]  # so that no seeds are pooled
+    assert "stage" in [
+        column.name for column in select_identifying_columns(rows)
+    ]  # so that no seeds are pooled
     stages = {*ClaimQuery(select_evidence_rows(rows), RecordReader(ROOT)).of().rows.stage}
     assert stages and "screen" not in stages
 

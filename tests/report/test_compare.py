@@ -13,7 +13,7 @@ from spec_bench.records.types import ENGINE, Generation, StepRecord
 from spec_bench.report.compare import format_change_cells, format_comparison_markdown
 from spec_bench.report.comparison import NumberChange, compare_results, judge_changes
 from spec_bench.system import files
-from spec_bench.vocabulary.columns import column
+from spec_bench.vocabulary.columns import get_column
 from tests.commands import compare as main
 from tests.report.rows import EMBEDDED, row, write
 from tests.said import naming
@@ -48,7 +48,7 @@ def run(folder, seed, slowed=0.0, machine=1.0, scored=True, repeats=1, stalled=0
         rows.append(row(decoder, "-" if own == 1 else "3", **cell))
     write(folder, "mine", *rows)
     parquet.write_records(
-        files.records_file(folder / "mine" / files.RESULTS), parquet.concat_records(parts)
+        files.get_records_file(folder / "mine" / files.RESULTS), parquet.concat_records(parts)
     )
     return folder
 
@@ -153,7 +153,7 @@ def slow_baseline(folder, rate, prompts, **facts):
         rows.append(row(decoder, "-", **{**EMBEDDED, "run_id": decoder, **measured, **facts}))
     write(folder, "mine", *rows)
     parquet.write_records(
-        files.records_file(folder / "mine" / files.RESULTS), parquet.concat_records(parts)
+        files.get_records_file(folder / "mine" / files.RESULTS), parquet.concat_records(parts)
     )
     return str(folder)
 
@@ -251,7 +251,7 @@ def test_what_cannot_be_compared_is_one_line(arguments, said, tmp_path, monkeypa
 
 def test_an_interval_without_0_that_shows_no_change_says_what_does_not():
     def change(p, *shift):
-        return NumberChange("sd 3", column("speedup"), 1.5, 1.3, True, Interval(*shift), p, 20)
+        return NumberChange("sd 3", get_column("speedup"), 1.5, 1.3, True, Interval(*shift), p, 20)
 
     lost = change(0.03, -0.126, -0.232, -0.005)
     said = [
@@ -268,7 +268,7 @@ def test_an_interval_without_0_that_shows_no_change_says_what_does_not():
 
 def test_a_change_without_an_interval_says_why():
     even = NumberChange(
-        "sd 3", column("speedup"), 2, 1, True, Interval(-0.5, -0.5, -0.5), 0.001, 20
+        "sd 3", get_column("speedup"), 2, 1, True, Interval(-0.5, -0.5, -0.5), 0.001, 20
     )
     *_, interval, _, verdict = format_change_cells(judge_changes([even], 0.05)[0])
     assert (interval, verdict) == ("", "regression: the same change on every prompt")

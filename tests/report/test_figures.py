@@ -29,7 +29,7 @@ from spec_bench.report.figures.style import (
 from spec_bench.report.papers.paper import Paper, find_figure, load_paper
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.decoders import COLOURS
-from spec_bench.vocabulary.names import display_title
+from spec_bench.vocabulary.names import get_printed_name
 from tests.report.rows import around, frame
 from tests.report.rows import embedded as row
 from tests.report.rows import row as any_row
@@ -173,7 +173,7 @@ def test_rows_that_are_not_exact_are_marked_and_another_engine_is_named():
     assert format_inexact_marks(EXP1) == ""
     theirs, ours = row("hf_generate", lossless="unaudited"), row("sd", "2")
     assert format_inexact_marks(frame(row("ar"), theirs)) == " (another engine)"
-    name = display_title("hf_generate")
+    name = get_printed_name("hf_generate")
     assert format_inexact_marks(frame(row("ar"), theirs, ours)) == f" ({name}: another engine)"
 
 
@@ -550,11 +550,11 @@ def test_a_decoder_has_one_colour_in_all_figures():
     ours = [name for name in DRAWN if not name.startswith(("eagle", "today"))]  # own colours
     figures = [each for name in ours for each in committed_figures(name).values()]
     shown = [s for each in figures for s in all_series(*panels(each)) if "decoder" in s.rows]
-    own = [s for s in shown if s.label.startswith(display_title(s.rows.decoder.iloc[0]))]
+    own = [s for s in shown if s.label.startswith(get_printed_name(s.rows.decoder.iloc[0]))]
     assert len(own) > 60
     for series in own:
         (decoder,) = series.rows.decoder.unique()
-        assert series.look.colour == names.decoder_style(decoder).colour.light, decoder
+        assert series.look.colour == names.get_decoder_style(decoder).colour.light, decoder
     (rates,) = committed_figures("redrafter-batches").values()
     looks = {s.label: s.look for panel in rates.grid[0] for s in panel.drawn}
     assert (looks["AR"].colour, looks["SD 3"].colour) == ("#000000", COLOURS["blue"].light)

@@ -140,7 +140,7 @@ def test_a_page_of_small_models_says_so_and_has_the_looks_of_its_own_decoders(pa
     assert notice.startswith("Measured on small models") and "not the paper" in notice
     assert 'class="tiles"' in rest
     for name in ("sd", "theirs"):
-        colour = names.decoder_style(name).colour
+        colour = names.get_decoder_style(name).colour
         assert f"--{name}: {colour.light};" in text and f"--{name}: {colour.dark};" in text
         assert f".dot.{name} {{ background: var(--{name}); clip-path: " in text
     assert "--rsd_s:" not in text
@@ -148,11 +148,13 @@ def test_a_page_of_small_models_says_so_and_has_the_looks_of_its_own_decoders(pa
 
 def test_decoders_of_no_yaml_are_told_apart_by_colour_or_marker():
     decoders = [f"plug_in_{number}" for number in range(30)]
-    shown = names.distinct_styles([*decoders, "sd", "eagle3_sd", "rsd_s"])
+    shown = names.make_distinct_styles([*decoders, "sd", "eagle3_sd", "rsd_s"])
     assert len({(each.colour, each.marker, each.hollow) for each in shown.values()}) == 33
     assert len({each.colour for each in shown.values()}) > 3
-    assert shown["sd"] == names.decoder_style("sd") and shown["eagle3_sd"].hollow
-    assert names.distinct_styles(decoders[:1])[decoders[0]] == names.decoder_style(decoders[0])
+    assert shown["sd"] == names.get_decoder_style("sd") and shown["eagle3_sd"].hollow
+    assert names.make_distinct_styles(decoders[:1])[decoders[0]] == names.get_decoder_style(
+        decoders[0]
+    )
 
 
 def test_the_page_of_the_most_cells_is_below_a_megabyte(tmp_path):

@@ -204,7 +204,7 @@ def test_times_of_another_engine_are_empty_with_their_reason_and_counts_stay():
 
 
 def test_no_column_of_time_or_energy_of_a_past_engine_keeps_a_number():
-    names = [n for each in columns.columns_of_kind("time", "energy") for n in each.names]
+    names = [n for each in columns.list_columns_of_kind("time", "energy") for n in each.names]
     rows = frame({**row("sd", "3", engine=0), **dict.fromkeys(names, 1.0)})
     assert len(names) > 10
     assert clear_past_times(rows)[names].isna().all(axis=None)
@@ -244,7 +244,7 @@ SCORES = {"rouge2": {"a": 0.5, "b": 0.0}}
 @pytest.fixture(params=["runs", "records"])
 def results(request, tmp_path):
     """A table with one cell, whose records lie in its folder or beside the table."""
-    table = files.results_file(tmp_path, "mine")
+    table = files.get_results_file(tmp_path, "mine")
     write(tmp_path, "mine", row("sd", "2", run_id="cell"))
     if request.param == "runs":
         store = CellStore(tmp_path, "cell")
@@ -254,7 +254,7 @@ def results(request, tmp_path):
         store.write_result(result("cell"), "job", SCORES)
     else:
         parquet.write_records(
-            files.records_file(table), parquet.pack_generations("cell", DONE, ORIGIN, SCORES)
+            files.get_records_file(table), parquet.pack_generations("cell", DONE, ORIGIN, SCORES)
         )
     return table
 
@@ -275,12 +275,12 @@ def test_every_whole_repeat_is_read_and_times_are_summed_over_them(results):
 
 @pytest.mark.parametrize("last", ["", "another"])  # session of one prompt
 def test_counts_of_cells_at_once_are_those_of_cell_by_cell(last, tmp_path, monkeypatch):
-    table, parts = files.results_file(tmp_path, "mine"), []
+    table, parts = files.get_results_file(tmp_path, "mine"), []
     for number, run in enumerate(("a0", "a1", "b0", "b1")):
         done = [window(each, n, number + n + 1.0) for n in (0, 1) for each in ("x", "y")]
         done = [replace(w, session=last) if (run, w.prompt_id) == ("b1", "x") else w for w in done]
         parts.append(parquet.pack_generations(run, done, ORIGIN))
-    parquet.write_records(files.records_file(table), parquet.concat_records(parts))
+    parquet.write_records(files.get_records_file(table), parquet.concat_records(parts))
     rows = [{"run_id": f"{cell}0,{cell}1", "seeds": "0,1"} for cell in "ab"]
     asked = [
         (name, prompts, whole)
@@ -301,12 +301,12 @@ def test_counts_of_cells_at_once_are_those_of_cell_by_cell(last, tmp_path, monke
 
 def scored(folder, metric, scores):
     """A table whose cells have these scores of each prompt, and how two of them differ."""
-    table, parts = files.results_file(folder, "mine"), []
+    table, parts = files.get_results_file(folder, "mine"), []
     for name, own in scores.items():
         named = {f"{number}": each for number, each in enumerate(own)}
         done = [window(prompt, 0, 1.0) for prompt in named]
         parts.append(parquet.pack_generations(name, done, None, {metric: named}))
-    parquet.write_records(files.records_file(table), parquet.concat_records(parts))
+    parquet.write_records(files.get_records_file(table), parquet.concat_records(parts))
 
     def gap(one, other, **how):
         sides = ((row("sd", "2", run_id=name, seed=0),) for name in (one, other))
@@ -347,7 +347,7 @@ def test_a_difference_of_corpus_scores_is_paired_by_prompt(tmp_path):
 
 @pytest.mark.parametrize("source", ["runs", "records"])
 def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_session(source, tmp_path):
-    table = files.results_file(tmp_path, "mine")
+    table = files.get_results_file(tmp_path, "mine")
     prompts = [f"{number}" for number in range(6)]
 
     def timed(session, seconds):
@@ -368,7 +368,7 @@ def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_session(s
             if again:
                 store.append_generations(again, "later")
     if source == "records":
-        parquet.write_records(files.records_file(table), parquet.concat_records(parts))
+        parquet.write_records(files.get_records_file(table), parquet.concat_records(parts))
     base, added = (row("ar", run_id="base", seed=0), row("sd", "2", run_id="added", seed=0))
     pair = [[((added,), (base,))]]
     found = compute_difference(pair, "token_rate", RecordReader(table))
@@ -380,11 +380,11 @@ def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_session(s
 
 
 def test_records_that_are_written_again_are_read_again(tmp_path):
-    table = files.results_file(tmp_path, "mine")
+    table = files.get_results_file(tmp_path, "mine")
     for seconds in (1.0, 2.0):
         one = replace(DONE[0], decode_s=seconds)
         parquet.write_records(
-            files.records_file(table), parquet.pack_generations("cell", [one], None)
+            files.get_records_file(table), parquet.pack_generations("cell", [one], None)
         )
         assert read_repeats(table, "cell")[0]["a"].decode_s == seconds
 
@@ -399,9 +399,9 @@ READERS = {
 
 @pytest.mark.parametrize("reader", READERS)
 def test_records_that_cannot_be_read_are_one_line_and_status_2(reader, tmp_path, capsys):
-    table = files.results_file(tmp_path, "mine")
+    table = files.get_results_file(tmp_path, "mine")
     write(tmp_path, "mine", row("ar", run_id="base"), row("sd", "2", run_id="cell", rouge2=0.25))
-    files.records_file(table).write_text("<<<<<<< HEAD\n")
+    files.get_records_file(table).write_text("<<<<<<< HEAD\n")
     assert READERS[reader](table) == 2
     said = capsys.readouterr().err
     assert re.match(naming(files.RECORDS), said) and len(said.splitlines()) == 1
@@ -424,7 +424,7 @@ def test_scores_that_a_result_was_not_made_with_are_one_line(wrong, tmp_path, ca
 
 def test_nothing_else_in_the_report_opens_raw_runs():
     raw = re.compile(r"GENERATIONS|files\.CELL|run_folder")
-    folder = files.package_folder("report")
+    folder = files.find_package_folder("report")
     paths = [path for path in folder.rglob("*.py") if raw.search(path.read_text("utf-8"))]
     assert paths == [folder / "data" / "counts.py"]
 
@@ -441,8 +441,8 @@ def test_labels_that_read_as_numbers_stay_texts(tmp_path):
 
 def test_a_table_that_was_edited_after_its_records_is_refused(tmp_path, capsys):
     file = table_of(tmp_path, row("sd", "3", token_rate=around(338, 40)))
-    digests = {file.name: files.file_digest(file)}
-    parquet.write_records(files.records_file(file), parquet.concat_records([]), digests)
+    digests = {file.name: files.hash_file(file)}
+    parquet.write_records(files.get_records_file(file), parquet.concat_records([]), digests)
     assert read_results(file).token_rate.item() == 338
     file.write_text(file.read_text("utf-8").replace("338", "681"), "utf-8")
     assert main([str(file)]) == 2

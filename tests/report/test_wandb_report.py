@@ -109,7 +109,7 @@ def test_a_groups_runs_are_those_of_its_rows_in_their_decoders_colours(blocks):
     (key,) = {each["filters"]["filters"][0]["key"]["name"] for each in grid["metadata"]["runSets"]}
     assert key == "name"  # W&B's word for a run's id
     colours = grid["metadata"]["customRunColors"]
-    assert colours["rsd_s-3x2"] == names.decoder_style("rsd_s").colour.light
+    assert colours["rsd_s-3x2"] == names.get_decoder_style("rsd_s").colour.light
     assert "| rsd_s | 3x2 |" in text["content"] and "1.40 [1.30, 1.50]" in text["content"]
 
 

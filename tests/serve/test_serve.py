@@ -72,8 +72,9 @@ def started(tmp_path, family, *more, port=None):
     program = (
         "import sys; from pathlib import Path; import spec_bench.serve.command as command;"
         "from spec_bench.__main__ import run_command;"
-        "from spec_bench.system.signals import exit_cleanly\n"
-        f"{taken}\nwith exit_cleanly('interrupted'): sys.exit(run_command('serve', sys.argv[1:]))"
+        "from spec_bench.system.signals import exits_in_one_line\n"
+        f"{taken}\nwith exits_in_one_line('interrupted'):"
+        " sys.exit(run_command('serve', sys.argv[1:]))"
     )
     engine = tmp_path / "toy.yaml"
     engine.write_text(ENGINE.format(python=sys.executable))
@@ -203,7 +204,7 @@ def test_every_engine_that_ships_fills_in_every_place(name):
     assert isinstance(engine, ServingEngine)
     places = {"model": "M", "port": "1", "name": "N", "requests": "2", "slots": "3", "draft": "D"}
     for method in (PLAIN, *engine.speculation):
-        words = engine.command(method, places, None)
+        words = engine.build_command(method, places, None)
         assert words[0] == engine.program
         assert {"M", "N"} <= {*words}
         assert not any("{" + place + "}" in each for each in words for place in places)
@@ -336,9 +337,9 @@ def test_what_died_of_a_signal_has_a_status_that_is_none_of_success():
 def test_a_block_leaves_nothing_running_where_its_supervisor_is_killed(tmp_path, number):
     program = (
         "import os, sys, time; from pathlib import Path; from spec_bench.serve import supervisor;"
-        "from spec_bench.serve.command import keep_running; supervisor.adopt_orphans()\n"
+        "from spec_bench.serve.command import running_process; supervisor.adopt_orphans()\n"
         f"command = [sys.executable, '-c', {PARENT!r}, {str(tmp_path / 'ids')!r}, '600']\n"
-        "with keep_running(command) as k:\n"
+        "with running_process(command) as k:\n"
         f"    while not Path({str(tmp_path / 'ids')!r}).exists(): time.sleep(0.02)\n"
         f"    os.kill(k.pid, {int(number)})\n"
     )
@@ -359,10 +360,10 @@ def test_what_is_held_ends_after_what_asks_it_where_the_command_is_killed(tmp_pa
     )
     program = (
         "import os, signal, sys, time; from pathlib import Path;"
-        "from spec_bench.serve.command import keep_running\n"
+        "from spec_bench.serve.command import running_process\n"
         f"start = [sys.executable, '-c', {says!r}]\n"
-        "with keep_running([*start, 'server', '0']) as server:\n"
-        "    with keep_running([*start, 'job', '0.5'], descriptors=[server.stdin.fileno()]):\n"
+        "with running_process([*start, 'server', '0']) as server:\n"
+        "    with running_process([*start, 'job', '0.5'], descriptors=[server.stdin.fileno()]):\n"
         f"        while not all(Path({str(tmp_path)!r}, each).exists() for each in "
         "('server', 'job')): time.sleep(0.02)\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -12,7 +12,7 @@ from spec_bench.jobs import app
 from spec_bench.jobs.config.flags import parse_job
 from spec_bench.records import checksums
 from spec_bench.system import files
-from spec_bench.system.redaction import KEY, RedactedRecord
+from spec_bench.system.redaction import KEY, RedactedLogRecord
 from tests.commands import report
 from tests.server.completions import Completions, serving
 
@@ -61,7 +61,7 @@ def test_what_is_kept_or_logged_has_no_key_and_all_else(tmp_path):
     hidden = ["run", "server.started=serve --api-key ***", "seed=0"]
     assert found["starts"] == [{"command": hidden, "seconds": 1.5}]
     assert (found["sizes"], found["none"]) == ([1, 2], None)
-    record = RedactedRecord("a", 20, "file", 1, "asked %s of %s", ("http://a:b@host", "n"), None)
+    record = RedactedLogRecord("a", 20, "file", 1, "asked %s of %s", ("http://a:b@host", "n"), None)
     assert record.getMessage() == "asked http://***@host of n"
 
 

@@ -271,7 +271,7 @@ def test_a_failed_cell_that_is_run_again_continues_its_run(run_job, tmp_path, mo
     assert resumed.summary["block_efficiency"] == results[1].metrics["block_efficiency"]
     assert failed.run.run_id == resumed.run.run_id
     assert len(runs[results[2].run_id]) == 1
-    table = runs[f"results-{files.digest(['default', 'target+draft', 'xsum'])}"]
+    table = runs[f"results-{files.hash_json(['default', 'target+draft', 'xsum'])}"]
     assert [len(part.history) for part in table] == [1, 1]
     assert min(table[1].history) > max(table[0].history)
 

@@ -56,10 +56,12 @@ def test_a_refusal_to_write_or_rename_is_a_line_that_names_the_file(number, tmp_
     monkeypatch.setattr(files.os, "replace", refuse)
     with pytest.raises(OSError, match="note") as refused:
         files.write_json(path, {"a": 1})
-    assert files.explain_os_error(refused.value) == f"cannot write '{path}': {os.strerror(number)}"
+    assert (
+        files.explain_write_error(refused.value) == f"cannot write '{path}': {os.strerror(number)}"
+    )
     with pytest.raises(FileNotFoundError) as missing, files.atomic_replace(path):
         (tmp_path / "no such input").read_bytes()
-    assert files.explain_os_error(missing.value) is None
+    assert files.explain_write_error(missing.value) is None
 
 
 TEXTS = ["=1+1", "'=1", "''+x", "-2+3", "@SUM(A1)", "\t=1", "-", "-1.5", "+3e-05", "'", "it's", ""]
@@ -106,31 +108,34 @@ def test_a_folder_that_takes_no_file_or_is_not_there_is_named(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="/proc/none"):
         files.check_writable(Path("/proc/none"))
-    assert (files.package_folder("experiments") / "rsd").is_dir()
+    assert (files.find_package_folder("experiments") / "rsd").is_dir()
     with pytest.raises(ValueError, match="'nothing'"):
-        files.package_folder("nothing")
+        files.find_package_folder("nothing")
 
 
 def test_tables_are_found_one_and_two_levels_down_and_never_among_the_runs(tmp_path):
-    wanted = [files.results_file(tmp_path, "a"), files.results_file(tmp_path / "group", "b")]
-    for path in (*wanted, files.run_folder(tmp_path, "0123") / files.RESULTS):
+    wanted = [
+        files.get_results_file(tmp_path, "a"),
+        files.get_results_file(tmp_path / "group", "b"),
+    ]
+    for path in (*wanted, files.get_run_folder(tmp_path, "0123") / files.RESULTS):
         files.write_text(path, "pair\n")
-    assert files.results_files(tmp_path) == wanted
-    assert files.run_folder(files.results_folder(wanted[0]), "0123").is_dir()
+    assert files.list_results_files(tmp_path) == wanted
+    assert files.get_run_folder(files.get_results_folder(wanted[0]), "0123").is_dir()
 
 
 def test_a_digest_does_not_depend_on_the_order_of_keys():
-    assert files.digest({"a": 1, "b": [2, None]}) == files.digest({"b": [2, None], "a": 1})
-    assert files.digest({"a": 1}) == "015abd7f5cc5"
+    assert files.hash_json({"a": 1, "b": [2, None]}) == files.hash_json({"b": [2, None], "a": 1})
+    assert files.hash_json({"a": 1}) == "015abd7f5cc5"
 
 
 def test_a_locked_file_is_locked_for_others_until_it_is_closed(tmp_path):
     path = tmp_path / "lock"
     with path.open("w") as other:
         with path.open("w") as first:
-            assert files.lock(first, wait=True)
-            assert not files.lock(other, wait=False)
-        assert files.lock(other, wait=False)
+            assert files.lock_file(first, may_wait=True)
+            assert not files.lock_file(other, may_wait=False)
+        assert files.lock_file(other, may_wait=False)
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.EIO])
@@ -142,10 +147,10 @@ def test_a_file_system_without_locks_is_one_line_and_the_work_goes_on_and_other_
     with (tmp_path / "lock").open("w") as file, caplog.at_level(logging.WARNING):
         if number == errno.EIO:
             with pytest.raises(OSError, match="no locks here"):
-                files.lock(file, wait=True)
+                files.lock_file(file, may_wait=True)
             return
-        assert files.lock(file, wait=False)
-        assert files.lock(file, wait=True)
+        assert files.lock_file(file, may_wait=False)
+        assert files.lock_file(file, may_wait=True)
     (line,) = caplog.messages
     assert "has no locks (no locks here)" in line
 
@@ -169,6 +174,6 @@ def test_nothing_else_writes_atomically_or_knows_where_a_runs_files_are():
 
 
 def test_a_printed_command_is_one_that_a_shell_takes():
-    told = files.command_line("page", "größe 1", results="a b")
+    told = files.format_own_command("page", "größe 1", results="a b")
     assert shlex.split(told) == ["spec-bench", "page", "größe 1", "--results", "a b"]
-    assert files.command_line("page", "x", results=Path("results")) == "spec-bench page x"
+    assert files.format_own_command("page", "x", results=Path("results")) == "spec-bench page x"

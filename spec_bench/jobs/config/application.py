@@ -45,7 +45,7 @@ from spec_bench.settings.fields import print_error
 from spec_bench.settings.override_values import quote_value
 from spec_bench.system import files, signals
 from spec_bench.system.errors import UsageError, report_fault
-from spec_bench.system.redaction import RedactedRecord, redact, redact_values
+from spec_bench.system.redaction import RedactedLogRecord, redact, redact_values
 
 _wants_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
 # Libraries that log requests and uploads; only their warnings matter to us.
@@ -130,7 +130,7 @@ def to_job_error(error: Exception, resumes: str) -> JobError | None:
     """Returns an error as a command's status and last line; None of a fault of ours."""
     if isinstance(error, JobError):
         return error
-    if isinstance(error, OSError) and (os_explanation := files.explain_os_error(error)):
+    if isinstance(error, OSError) and (os_explanation := files.explain_write_error(error)):
         return JobError(1, f"{os_explanation}; what was done is kept, {resumes}")
     is_refusal = isinstance(error, UsageError | HydraException | OmegaConfBaseException)
     if is_refusal or _comes_from_hydra(error):
@@ -164,9 +164,9 @@ def run_application(
     they run, ``finish`` at the end, whatever came. Returns the exit status. A line on an interrupt
     ends in ``resumes``, lines on errors begin with the ``program``.
     """
-    logging.setLogRecordFactory(RedactedRecord)
+    logging.setLogRecordFactory(RedactedLogRecord)
     try:
-        with signals.raise_on_signals(), ExitStack() as at_end:
+        with signals.signals_as_interrupts(), ExitStack() as at_end:
             at_end.callback(finish)
             words = expand_recipes([*request.words, *map(_search, request.folders)])
             loader = at_end.enter_context(config_loader())

@@ -49,7 +49,12 @@ from spec_bench.settings.foreign import check_config, check_interpolations, load
 from spec_bench.settings.override_values import quote_text, quote_value
 from spec_bench.settings.validation import takes_text
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.published import FILE, find_published_tree, read_published, spellings
+from spec_bench.vocabulary.published import (
+    FILE,
+    find_tree_of_published_speedup,
+    list_pair_spellings,
+    read_published,
+)
 
 _SINGLE = (
     "pair", "task", "decoder", "generation", "engine", "energy", "sink", "experiment", "protocol",
@@ -334,7 +339,10 @@ def tree_of(
     names = OmegaConf.to_container(pair) if OmegaConf.is_config(pair) else pair
     numbers = read_published(experiments_dir() / paper / FILE)
     warm = 1.0 if temperature is None else float(temperature)
-    return find_published_tree(numbers, spellings(names), task, warm, decoder) or otherwise
+    return (
+        find_tree_of_published_speedup(numbers, list_pair_spellings(names), task, warm, decoder)
+        or otherwise
+    )
 
 
 # Not in ``register``: a launcher's worker resolves configs too, and imports this module alone.

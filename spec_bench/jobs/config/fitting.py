@@ -22,7 +22,11 @@ from spec_bench.settings.configs import find_configs, read_yaml
 from spec_bench.settings.validation import NonEmptyStr, check, settings
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import command_line, format_training_command, parse_training_folder
+from spec_bench.system.files import (
+    format_own_command,
+    format_training_command,
+    get_training_folder_of_heads,
+)
 
 FOLDER = "trees"
 POLICY = "fitted_list"
@@ -49,9 +53,8 @@ class Fit:
         sampling = self.sampling.get_run_id_settings()
         others = [value for name, value in sampling.items() if name not in _NAMED]
         setup = [self.target, self.draft, *others]
-        name = (
-            f"{self.pair}-{self.task}-t{self.sampling.temperature:g}-{files.digest(setup, 6)}.yaml"
-        )
+        digest = files.hash_json(setup, 6)
+        name = f"{self.pair}-{self.task}-t{self.sampling.temperature:g}-{digest}.yaml"
         path = folder / name.replace("/", "_")
         plain = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
         plain = {**plain, **sampling}
@@ -113,7 +116,7 @@ class FittedTrees:
         return (
             f"no tree was fitted to {pair.name}{place} at temperature "
             f"{self.sampling.temperature:g} and this top-k and top-p; first: "
-            f"{command_line('fit', *words, *self.arguments)}"
+            f"{format_own_command('fit', *words, *self.arguments)}"
         )
 
 
@@ -176,7 +179,7 @@ def check_fit(cell: Cell, pair: Pair) -> None:
             f"{', '.join(pair.heads) or 'none'}: set pair.heads.{kind} to a folder or hub id"
         )
     heads = Path(pair.heads[kind])
-    name = parse_training_folder(heads)
+    name = get_training_folder_of_heads(heads)
     if name is not None and not heads.is_dir():
         on_gpu = pair.specs[0].device != "cpu"
         remedy = f"train them: {format_training_command(kind, name_pair(pair), name, on_gpu)}"

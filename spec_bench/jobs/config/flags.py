@@ -23,7 +23,7 @@ from spec_bench.settings.configs import (
 )
 from spec_bench.settings.override_values import quote_text
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import command_line
+from spec_bench.system.files import format_own_command
 from spec_bench.system.redaction import redact
 
 
@@ -235,5 +235,5 @@ def suggest_spelling(word: str) -> str:
             return f"it is a paper: spec-bench run {name}={recipe}, or spec-bench ls tables {name}"
     for suffix, command in (("csv", "report"), ("gguf", "convert"), ("jsonl", "run --data")):
         if word.endswith(f".{suffix}"):
-            return f"it is a file: {command_line(*command.split(), word)}"
+            return f"it is a file: {format_own_command(*command.split(), word)}"
     return ""

@@ -81,11 +81,11 @@ def _models() -> Iterator[tuple[str, ...]]:
     if not (folders := model_cache.list_cached_models()):
         yield "none yet", "--target FILE.gguf, make smollm2 and make qwen_coder leave one"
     for folder in folders:
-        size = model_cache.size_bytes(folder) / 2**30
+        size = model_cache.count_folder_bytes(folder) / 2**30
         yield (
             model_cache.get_cached_name(folder),
             f"{size:.1f} GiB",
-            model_cache.read_weights(folder),
+            model_cache.describe_weights(folder),
         )
 
 

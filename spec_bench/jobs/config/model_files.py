@@ -18,10 +18,15 @@ from spec_bench.engine.architectures import ARCHITECTURES, read_random_architect
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.engine.model_spec import refuse_unreadable_weights
 from spec_bench.system.errors import UsageError
-from spec_bench.system.file_digests import read_digest
-from spec_bench.system.files import digest
-from spec_bench.system.hub import hub_reached
-from spec_bench.system.model_cache import find_gguf, get_converted_path, get_fetched_path, is_model
+from spec_bench.system.file_digests import get_file_digest
+from spec_bench.system.files import hash_json
+from spec_bench.system.hub import is_hub_reachable
+from spec_bench.system.model_cache import (
+    find_gguf,
+    get_converted_gguf_path,
+    get_fetched_model_path,
+    has_model_files,
+)
 
 EMBEDDED = "embedded:"
 FETCHED = "fetched:"  # by a make target of the same name, or of that before a slash
@@ -52,15 +57,15 @@ def model_path(name: str) -> str:
             raise UsageError(f"unknown embedded model {name!r}; embedded: {', '.join(choices)}")
         return str(folder)
     if name.startswith(FETCHED):
-        folder = get_fetched_path(name.removeprefix(FETCHED))
-        if not is_model(folder):
+        folder = get_fetched_model_path(name.removeprefix(FETCHED))
+        if not has_model_files(folder):
             target = name.removeprefix(FETCHED).split("/")[0]
             raise UsageError(f"{name!r} is not on this machine yet: make {target}")
         return str(folder)
     path = Path(name).expanduser()
     if (file := find_gguf(path)) and not (path / "config.json").is_file():
-        folder = get_converted_path(file)
-        if not is_model(folder):
+        folder = get_converted_gguf_path(file)
+        if not has_model_files(folder):
             from spec_bench.engine.gguf_conversion import convert_gguf_file
 
             convert_gguf_file(file, folder)
@@ -113,7 +118,7 @@ def read_digests(name: str, weights: bool = True) -> Digests:
     alone; none of a hub id, which its commit identifies. Raises ValueError: a file cannot be read.
     """
     if name.startswith(RANDOM):
-        return {"config.json": digest(read_random_architecture(name), 64)}
+        return {"config.json": hash_json(read_random_architecture(name), 64)}
     folder = Path(model_path(name))
     if not folder.is_dir():
         return {}
@@ -121,7 +126,7 @@ def read_digests(name: str, weights: bool = True) -> Digests:
     for file in _list_files(folder):
         if weights or file.suffix not in _WEIGHTS:
             try:
-                digests[os.path.relpath(file, folder)] = read_digest(file)
+                digests[os.path.relpath(file, folder)] = get_file_digest(file)
             except OSError as error:
                 raise _unreadable(name, file, error) from None
     return digests
@@ -132,7 +137,7 @@ def get_mark(name: str, revision: str | None, weights: bool = True) -> str | Non
     its files, of weights or of all others, or the hub's ``revision``.
     """
     digests = read_digests(name, weights)
-    return digest(dict(digests)) if digests else revision
+    return hash_json(dict(digests)) if digests else revision
 
 
 def _list_files(folder: Path) -> list[Path]:
@@ -164,7 +169,7 @@ def hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> st
     from huggingface_hub import hf_hub_download
 
     try:
-        only_cache = not (fetch and hub_reached())
+        only_cache = not (fetch and is_hub_reachable())
         file = hf_hub_download(name, "config.json", revision=revision, local_files_only=only_cache)
     except Exception:  # whatever it is, loading the model hits it again and says so
         return None

@@ -50,9 +50,9 @@ from spec_bench.settings.validation import (
     settings,
 )
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import digest
-from spec_bench.system.hub import hub_reached
-from spec_bench.system.model_cache import read_weights
+from spec_bench.system.files import hash_json
+from spec_bench.system.hub import is_hub_reachable
+from spec_bench.system.model_cache import describe_weights
 from spec_bench.vocabulary.published import wrap_in_list
 
 _MODELS = ("target", "draft")
@@ -195,7 +195,7 @@ class Pair:
         if (vocabulary := self.draft_vocabulary) is not None:
             by_name = isinstance(vocabulary, int) or vocabulary == INTERSECTION
             settings["draft_vocabulary"] = (
-                vocabulary if by_name else digest(read_output_ids(vocabulary))
+                vocabulary if by_name else hash_json(read_output_ids(vocabulary))
             )
         if self.chat_template is not None:
             settings["chat_template"] = self.chat_template
@@ -205,7 +205,7 @@ class Pair:
 
     def weights(self, drafts: int) -> str:
         """Says what the weights of the target and its first ``drafts`` were in GGUF files."""
-        weight_notes = [read_weights(Path(spec.path)) for spec in self.specs[: 1 + drafts]]
+        weight_notes = [describe_weights(Path(spec.path)) for spec in self.specs[: 1 + drafts]]
         names = ("", *(f"draft {number}: " for number in range(1, len(weight_notes))))
         named_notes = zip(names, weight_notes, strict=True)
         return "; ".join(name + weights for name, weights in named_notes if weights)
@@ -263,7 +263,7 @@ def check_models_exist(pair: PairSettings, by_server: bool) -> None:
         is_local = name.startswith(RANDOM) or Path(model_path(name)).is_dir()
         if is_local or hub_commit(name, fetch=False):
             continue
-        if not hub_reached() or ("/" not in name and hub_commit(name) is None):
+        if not is_hub_reachable() or ("/" not in name and hub_commit(name) is None):
             raise UsageError(
                 f"--{key} {name!r}: no folder here, and the hub cannot be reached or has none of "
                 "that name"

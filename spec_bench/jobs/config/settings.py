@@ -37,7 +37,7 @@ from spec_bench.records.sampling import MAX_NEW_TOKENS, SamplingSettings, merge_
 from spec_bench.records.types import ENGINE, CellFacts, CellResult, SqlReference, Stage
 from spec_bench.server.settings import ServerSettings
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import digest
+from spec_bench.system.files import hash_json
 from spec_bench.system.groups import group_by_key
 from spec_bench.tasks import Example, RandomPromptTask, Task, build_task, replace_scores_by_metrics
 from spec_bench.tasks.spider import SCHEMA_LINE, compute_databases_digest
@@ -166,7 +166,7 @@ class JobSettings:
 
     def run_id(self, cell: Cell) -> str:
         """Returns the id of one cell: output folder, sinks and names are no part of it."""
-        return digest(self.cell_settings(cell))
+        return hash_json(self.cell_settings(cell))
 
     @cached_property
     def user_code_digest(self) -> str:
@@ -247,7 +247,7 @@ class JobSettings:
         around = {key: self.asked.task.get(key) for key in _AROUND}
         if arguments := self.pair.template_arguments:
             around["chat_template_kwargs"] = dict(arguments)
-        return digest([digest_examples(self.examples), around], 8)
+        return hash_json([digest_examples(self.examples), around], 8)
 
 
 def leave_out(settings: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
@@ -366,7 +366,7 @@ def describe_examples(examples: tuple[Example, ...]) -> dict[str, Any]:
 
 def digest_examples(examples: tuple[Example, ...]) -> str:
     """What was asked and expected: a data set that changes under its name is another cell."""
-    return digest(
+    return hash_json(
         [
             # Answers that later turns continue; present only if a file of them was given.
             [
@@ -409,7 +409,7 @@ def rank_of(result: CellResult, column: str) -> float:
     value = result.metrics.get(column)
     if not isinstance(value, float | int):
         return inf
-    return value if columns.column(column).better == "down" else -value
+    return value if columns.get_column(column).better == "down" else -value
 
 
 def confirmation_job(settings: JobSettings, results: Sequence[CellResult]) -> JobSettings | None:

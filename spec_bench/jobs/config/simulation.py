@@ -16,10 +16,10 @@ from spec_bench.records.sampling import SamplingSettings
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import read_csv
 from spec_bench.vocabulary.published import (
-    find_spellings,
+    find_pair_spellings,
+    list_pair_spellings,
     read_all_published,
     select_published,
-    spellings,
 )
 
 _RULE = "simulated"  # of the verifier that states its acceptance
@@ -101,8 +101,8 @@ def read_efficiencies(
     """
     rows: Iterable[dict[str, str]]
     if source == PRINTED:
-        pairs = spellings(asdict(pair)["paper"])
-        pairs = pairs or find_spellings(pair.target.removeprefix(RANDOM))
+        pairs = list_pair_spellings(asdict(pair)["paper"])
+        pairs = pairs or find_pair_spellings(pair.target.removeprefix(RANDOM))
         if not pairs:
             raise UsageError(
                 f"simulate={source}: no paper prints numbers of {pair.target!r}: a pair of "

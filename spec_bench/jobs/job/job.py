@@ -216,7 +216,7 @@ def copy_shorter_cells(settings: JobSettings, runs: Sequence[CellRun], prompts: 
     """Gives cells that have no answers yet those to the first of their prompts, where the same cell
     was decoded on fewer: only the other prompts are decoded, in a session of their own.
     """
-    table = files.results_file(settings.results, settings.asked.name)
+    table = files.get_results_file(settings.results, settings.asked.name)
     plain = [row["run_id"] for row in read_results_rows(table) if row["decoder"] == BASELINE]
     examples = (
         CellStore(settings.results, run_id).load_settings().get("examples", {}) for run_id in plain

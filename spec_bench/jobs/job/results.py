@@ -37,7 +37,7 @@ from spec_bench.metrics.interval import FEW_CLOCKS, FEWEST, TOO_FEW
 from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
 from spec_bench.sinks.rows import compute_digest_columns
-from spec_bench.vocabulary.columns import ENDS, column_names, header
+from spec_bench.vocabulary.columns import ENDS, define_all_column_names, list_column_names
 
 log = logging.getLogger(__name__)
 RATE = "acceptance_rate"
@@ -222,7 +222,7 @@ def _find_undefined_metrics(decoder: AnyDecoder, row: Mapping[str, Any]) -> dict
     notes = {_ENERGY: NO_SAMPLE} if row[_ENERGY] == 0 else {}
     if decoder.lossless == "simulated":
         notes |= {
-            name: _SIMULATED for name in (*column_names("score"), *_LIKELIHOODS) if name in row
+            name: _SIMULATED for name in (*list_column_names("score"), *_LIKELIHOODS) if name in row
         }
     if isinstance(decoder, Decoder) and decoder.policy.varies:
         return {RATE: _VARY} | notes
@@ -255,7 +255,9 @@ def _system_columns(
         values["passes"] = f"{cell_run.ran.describe_share}{refusal}"
         values["captures"] = len(recordings.made) if recordings else 0
         if cell_run.ran.recorded:
-            values |= dict.fromkeys(name for name in header() if name.startswith(_NOT_SEEN))
+            values |= dict.fromkeys(
+                name for name in define_all_column_names() if name.startswith(_NOT_SEEN)
+            )
     if settings.task.overlong != "fail":
         values |= {"prompts_truncated": prompts.truncated, "prompts_skipped": prompts.skipped}
     return values
@@ -398,7 +400,7 @@ def empty_served_columns(windows: Sequence[Generation]) -> dict[str, Any]:
         return {}
     stems = _NOT_SEEN + (() if _has_proposals(windows) else _NOT_PROPOSED)
     stems += _TIMED_COLUMNS if has_mostly_bursts(windows) else ()
-    names = (name for name in header() if name.startswith(stems))
+    names = (name for name in define_all_column_names() if name.startswith(stems))
     return {name: None for name in names if not name.startswith(_WHOLE)}
 
 

@@ -104,7 +104,7 @@ class CellRun:
         has taken the GPU from all cells.
         """
         raise_if_device_lost(error)
-        os_explanation = isinstance(error, OSError) and files.explain_os_error(error)
+        os_explanation = isinstance(error, OSError) and files.explain_write_error(error)
         filename = getattr(error, "filename", None) if os_explanation else None
         if filename is not None and Path(filename).is_relative_to(self.store.folder):
             raise error
@@ -273,7 +273,7 @@ def decode_interleaved(session: Session, runs: Sequence[CellRun]) -> None:
                 cell_run.run_id: session.todo(cell_run, runs, batch, repeat) for cell_run in runs
             }
             for cell_run in (*runs[offset:], *runs[:offset]):
-                signals.check()
+                signals.raise_if_interrupted()
                 if (todo := turns[cell_run.run_id]) and cell_run.decoder is not None:
                     _decode(session, cell_run, todo, repeat, progress)
     except OtherTokensError as error:

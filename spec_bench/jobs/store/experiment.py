@@ -42,7 +42,7 @@ from spec_bench.sinks.sink import Sink
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
-from spec_bench.vocabulary.columns import column_names
+from spec_bench.vocabulary.columns import list_column_names
 
 log = logging.getLogger(__name__)
 _APART_S = 0.001  # between the jobs whose clocks do not tell which ended later
@@ -61,20 +61,20 @@ class JobRecord:
 
 def compute_job_id(run_ids: Iterable[str]) -> str:
     """The id of a job: the set of its cells, so that a job resumed after a kill is the same job."""
-    return files.digest(sorted(run_ids))
+    return files.hash_json(sorted(run_ids))
 
 
 class Experiment:
     """The cells that share a name, and so a CSV and a file of records."""
 
     def __init__(self, results: Path, name: str) -> None:
-        self.csv = files.results_file(results, name)
-        self.records = files.records_file(self.csv)
+        self.csv = files.get_results_file(results, name)
+        self.records = files.get_records_file(self.csv)
         self._results = results
-        self._notes = files.jobs_folder(results, name)
+        self._notes = files.get_jobs_folder(results, name)
         self._index = self._notes / "index.jsonl"
         self._rows = (files.get_screening_path(self.csv), self.csv)
-        self._tables = (*self._rows, files.archive_file(self.csv), self.records)
+        self._tables = (*self._rows, files.get_archive_path(self.csv), self.records)
 
     def check_tables_writable(self) -> None:
         """Checks that a job's final files can be written: better now than after decoding. Raises
@@ -91,7 +91,7 @@ class Experiment:
                 parquet.read_verified_bytes(self.records)
             except UsageError:
                 ids = (str(row["run_id"]) for row in rows if row.get("stage") != "screen")
-                if not all(files.run_folder(self._results, run_id).is_dir() for run_id in ids):
+                if not all(files.get_run_folder(self._results, run_id).is_dir() for run_id in ids):
                     raise
 
     def write_job_record(self, note: JobRecord) -> None:
@@ -100,9 +100,11 @@ class Experiment:
         """
         self._notes.mkdir(parents=True, exist_ok=True)
         path = self._notes / f"{compute_job_id(note.cells)}.json"
-        with files.open_own(self._notes / ".order") as file:
-            files.lock(file, wait=True)
-            end_time = max(files.read_clock(self._notes), self._read_latest_end() + _APART_S)
+        with files.open_regular_file(self._notes / ".order") as file:
+            files.lock_file(file, may_wait=True)
+            end_time = max(
+                files.read_folder_clock_s(self._notes), self._read_latest_end() + _APART_S
+            )
             files.write_json(
                 path, checksums.redact_and_add_checksum(asdict(replace(note, ended=end_time)))
             )
@@ -116,8 +118,8 @@ class Experiment:
         if not self._notes.is_dir():  # no job has ended here, or the folder is gone
             return True
         until = time.monotonic() + wait_s
-        with files.open_own(self._notes / ".lock") as file:
-            while not files.lock(file, wait=wait_s == inf):
+        with files.open_regular_file(self._notes / ".lock") as file:
+            while not files.lock_file(file, may_wait=wait_s == inf):
                 if time.monotonic() >= until:
                     return False
                 time.sleep(0.05)
@@ -182,7 +184,7 @@ class Experiment:
         indexed_cells = head.get("cells", {})
         unchanged_ids = [run_id for run_id in rows if cells[run_id] == indexed_cells.get(run_id)]
         table = merge_results_csv(self.csv, rows.values(), order, end_times)
-        past = files.read_csv(files.archive_file(self.csv))
+        past = files.read_csv(files.get_archive_path(self.csv))
         run_ids = [str(row["run_id"]) for row in (*table, *past) if row.get("stage") != "screen"]
         ours = head.get("tables", {}).get(self.records.name) == _stamp_file(self.records)
         self._write_records([*dict.fromkeys(run_ids)], unchanged_ids if ours else ())
@@ -214,7 +216,7 @@ class Experiment:
         previous = self._load_previous_records() if unchanged_ids else parquet.concat_records([])
         unchanged_ids = {*unchanged_ids}.intersection(previous.run_ids)
         runs = (
-            files.run_folder(self._results, run_id)
+            files.get_run_folder(self._results, run_id)
             for run_id in run_ids
             if run_id not in unchanged_ids
         )
@@ -225,7 +227,9 @@ class Experiment:
             for run_id in run_ids
             if run_id not in unchanged_ids and run_id not in packed_cells
         ]:
-            here = [name for name in missing_ids if files.run_folder(self._results, name).is_dir()]
+            here = [
+                name for name in missing_ids if files.get_run_folder(self._results, name).is_dir()
+            ]
             if here and not unchanged_ids and self._are_records_unreadable():
                 log.warning(
                     "%s is left as it is: cells are of an earlier version, or altered (%s); "
@@ -238,7 +242,7 @@ class Experiment:
         if self.records.is_dir():
             log.warning("%s: a folder; it is now %s", self.records, files.move_aside(self.records))
         records = parquet.concat_records([old, *packed_cells.values()]).select_cells(run_ids)
-        tables = {path.name: files.file_digest(path) for path in self._tables[:3] if path.exists()}
+        tables = {path.name: files.hash_file(path) for path in self._tables[:3] if path.exists()}
         parquet.write_records(self.records, records, tables)
 
     def _are_records_unreadable(self) -> bool:
@@ -335,7 +339,9 @@ class Experiment:
 def _list_labels(rows: Mapping[str, Row], cells: Sequence[str]) -> list[str]:
     """Returns the first cell's labels; none of a cell without a row."""
     row = rows.get(cells[0]) if cells else None
-    return [str(row.get(name, "")) for name in column_names("identity", "setting")] if row else []
+    return (
+        [str(row.get(name, "")) for name in list_column_names("identity", "setting")] if row else []
+    )
 
 
 def _stamp_cell_files(folder: str) -> str:

@@ -48,7 +48,7 @@ class CellStore:
     """One cell's folder, ``<results>/runs/<run_id>``."""
 
     def __init__(self, results: Path, run_id: str, own_code: str | None = None) -> None:
-        self.folder = files.run_folder(results, run_id)
+        self.folder = files.get_run_folder(results, run_id)
         self._own_code = (
             own_code  # behind its numbers now, see ``metrics.digest_user_code``; None: any
         )
@@ -57,11 +57,11 @@ class CellStore:
     def lock(self, wait: bool = True) -> bool:
         """Locks the cell, or waits for it; returns whether it is free. A kill frees it."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = files.open_own(self.folder / ".lock")
-        free = files.lock(self._lock, wait=False)
+        self._lock = files.open_regular_file(self.folder / ".lock")
+        free = files.lock_file(self._lock, may_wait=False)
         if wait and not free:
             log.info("waiting for another job to finish %s", self.folder)
-            free = files.lock(self._lock, wait=True)
+            free = files.lock_file(self._lock, may_wait=True)
         return free
 
     def unlock(self) -> None:
@@ -171,8 +171,8 @@ class CellStore:
     def append_generations(self, generations: Iterable[Generation], session: str = "") -> None:
         """Adds generations, or those that ``session`` timed again; they survive a kill."""
         path = self.folder / (files.RETIMED.replace("*", session) if session else files.GENERATIONS)
-        with files.name_path_in_errors(path), files.open_own(path) as stream:
-            files.lock(stream, wait=True)  # another job may look for a torn line
+        with files.write_errors_naming(path), files.open_regular_file(path) as stream:
+            files.lock_file(stream, may_wait=True)  # another job may look for a torn line
             for generation in generations:
                 stream.write(cell_folder.format_generation_line(generation, self.folder.name))
             stream.flush()
@@ -216,8 +216,8 @@ class CellStore:
                 self._set_aside(path.name, f"{lines.faults[0]}{further_lines}", copy=True)
                 cell_folder.rewrite_generations(path, lines.generations)
             elif lines.torn:
-                with files.open_own(path, "rb+") as stream:
-                    files.lock(stream.fileno(), wait=True)
+                with files.open_regular_file(path, "rb+") as stream:
+                    files.lock_file(stream.fileno(), may_wait=True)
                     torn = cell_folder.read_generation_lines(
                         path, vocabulary
                     ).torn  # none if it was being written

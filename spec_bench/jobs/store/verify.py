@@ -28,7 +28,7 @@ _CLOSE = 1e-9  # of a number made again on another machine
 def main(options: Namespace) -> int:
     """Returns the command's status: 2 if a file is not as it was written."""
     results = options.results
-    tables = files.results_files(results)
+    tables = files.list_results_files(results)
     json_paths = sorted((results / files.RUNS).glob("*/*.json*"))
     cells = sorted(
         {file.parent for file in json_paths if file.parent.name not in ("jobs", "texts")}
@@ -77,10 +77,10 @@ def _check_cell_folder(folder: Path, content: Mapping[str, Any] | None = None) -
     """Raises ValueError: a cell is not as written, or its run id is not of its settings."""
     cell = cell_folder.read_cell_json(folder) if content is None else content
     cell_folder.check_result_fits_generations(folder, cell, needs_whole=True)
-    if cell and files.digest(cell["settings"]) != strip_archive_suffix(folder.name):
+    if cell and files.hash_json(cell["settings"]) != strip_archive_suffix(folder.name):
         raise UsageError("its run id is not that of these settings")
     if comparison := cell.get("compared"):
-        plain = files.run_folder(folder.parents[1], comparison["run_id"])
+        plain = files.get_run_folder(folder.parents[1], comparison["run_id"])
         # Cells of version 0.2 and before have ``sittings``.
         sessions = comparison.get("sessions", comparison.get("sittings", ()))
         past = plain.parent.glob(f"{plain.name}*/*.jsonl")  # of files that have changed since, too
@@ -93,9 +93,9 @@ def _check_cell_folder(folder: Path, content: Mapping[str, Any] | None = None) -
 def _describe_table_faults(
     results: Path, table: Path, cell_faults: dict[str, list[str]]
 ) -> Iterator[str]:
-    path = files.records_file(table)
+    path = files.get_records_file(table)
     records = parquet.concat_records([])
-    top = files.results_folder(table)
+    top = files.get_results_folder(table)
     top = results if top.samefile(results) else top
     if path.exists():
         try:
@@ -121,7 +121,7 @@ def _check_row(
     """Holds a row against its cell or, where that is not here, against its records."""
     run_id = row["run_id"]
     expected_values = dict[str, Any]()
-    folder = files.run_folder(results, run_id)
+    folder = files.get_run_folder(results, run_id)
     if folder.is_dir() and not os.path.lexists(folder / files.CELL):
         raise UsageError(f"run {run_id}: its folder has no {files.CELL}")
     try:

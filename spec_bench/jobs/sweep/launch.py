@@ -135,10 +135,10 @@ def identify_gpus(devices: Sequence[str]) -> dict[str, str]:
 def _open_locked(path: Path, wait: bool = False) -> TextIO | None:
     """The locked file, its content left as it is, no link; None if another process has it."""
     try:
-        stream: TextIO = files.open_own(path)
+        stream: TextIO = files.open_regular_file(path)
     except OSError as error:
         raise UsageError(f"GPUs cannot be claimed: {path}: {error.strerror}") from None
-    if files.lock(stream, wait=wait):
+    if files.lock_file(stream, may_wait=wait):
         return stream
     stream.close()
     return None

@@ -41,7 +41,7 @@ from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import to_printable
 from spec_bench.tasks import RandomPromptTask
 from spec_bench.tasks.source import HubDataError
-from spec_bench.vocabulary.published import find_spellings, read_all_published
+from spec_bench.vocabulary.published import find_pair_spellings, read_all_published
 
 State = Literal["complete", "decoded", "partial", "failed", "missing", "unknown"]
 _GIB = 2**30
@@ -381,7 +381,7 @@ def _compute_median_rate(
 
 def _find_published_rate(facts: CellFacts) -> ExpectedRate | None:
     """The rate that a paper prints for a cell of this pair: of its task, else the median."""
-    pairs = find_spellings(facts.pair)
+    pairs = find_pair_spellings(facts.pair)
     for paper, numbers in read_all_published().items() if pairs else ():
         rows = [
             row
@@ -400,7 +400,7 @@ def _read_measured_rows(results: Path) -> list[dict[str, Any]]:
     """The rows with a rate in all CSVs of a results folder, read once for a sweep's jobs."""
     return [
         row | {"device": row["device"] if row["device"] in ("cpu", SERVER) else "cuda"}
-        for path in files.results_files(results)
+        for path in files.list_results_files(results)
         for row in read_results_rows(path)
         # A row that does not say on which device it was measured says nothing of any.
         if row.get("token_rate") and row.get("device") and not row["simulated_acceptance"]

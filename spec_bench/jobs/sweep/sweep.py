@@ -149,7 +149,7 @@ class Sweep:
             if any(job.state != "done" for job in watched_jobs):
                 print("  the same command does what is missing", file=sys.stderr)
             if self._logs and (running := sum(job.state in OPEN for job in watched_jobs)):
-                watch = files.command_line("watch", name, results=results)
+                watch = files.format_own_command("watch", name, results=results)
                 message = f"{running} go on without this process: {watch}"
                 print(f"  {message}; every reader of the table sees their rows", file=sys.stderr)
             if not sink.table:

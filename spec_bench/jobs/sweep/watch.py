@@ -94,17 +94,17 @@ class SweepNotes:
 
     def __init__(self, results: Path, name: str) -> None:
         self._results = results
-        self._folder = files.jobs_folder(results, name) / "under_way"
+        self._folder = files.get_jobs_folder(results, name) / "under_way"
         # cells by run id: inode, bytes read, generations, tokens, when it was last written
         self._cells: dict[str, tuple[int, int, int, int, float]] = {}
 
     def read_clock(self) -> float:
         """Returns the time, in seconds, by the clock that the records' times are of."""
-        return files.read_clock(self._folder)
+        return files.read_folder_clock_s(self._folder)
 
     def get_note_path(self, words: Sequence[str]) -> Path:
         """Returns the file of a job's note, by all its choices."""
-        return self._folder / f"{files.digest(sorted(words))}.json"
+        return self._folder / f"{files.hash_json(sorted(words))}.json"
 
     def write_job_list(
         self, jobs: Sequence[tuple[int, Sequence[str]]], restarter: str = ""
@@ -126,7 +126,7 @@ class SweepNotes:
             | {"key": self.get_note_path(words).stem}
             for n, words in jobs
         ]
-        name = SWEEPS.replace("*", files.digest([job["key"] for job in job_entries]))
+        name = SWEEPS.replace("*", files.hash_json([job["key"] for job in job_entries]))
         files.write_json(self._folder / name, job_entries)
 
     @contextmanager
@@ -194,7 +194,7 @@ class SweepNotes:
 
     def _update_cell_progress(self, cell: str) -> tuple[int, int, int, int, float]:
         """What is known of a cell, once it has read what is new of its generations."""
-        path = files.run_folder(self._results, cell) / files.GENERATIONS
+        path = files.get_run_folder(self._results, cell) / files.GENERATIONS
         previous = self._cells.get(cell, (0, 0, 0, 0, 0.0))
         try:
             state = path.stat()

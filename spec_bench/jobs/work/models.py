@@ -251,8 +251,8 @@ def load_or_choose_thread_count(
     threads are chosen again, and the shorter time is what this job is measured by.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.open_own(path.with_suffix(".lock")) as lock:
-        files.lock(lock, wait=True)
+    with files.open_regular_file(path.with_suffix(".lock")) as lock:
+        files.lock_file(lock, may_wait=True)
         try:
             choices = json.loads(path.read_text())
         except (OSError, ValueError):

@@ -21,7 +21,7 @@ from spec_bench.records.ends import decode_answer
 from spec_bench.records.sampling import describe_sampling
 from spec_bench.records.types import Generation, PromptError, Request
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import digest
+from spec_bench.system.files import hash_json
 from spec_bench.system.groups import group_by_key
 from spec_bench.tasks import Example, RandomPromptTask, Task
 from spec_bench.tasks.example import TREE_LEVELS, fit_to_context
@@ -236,7 +236,7 @@ class JobPrompts:
     @staticmethod
     def digest_token_ids(requests: Iterable[Request]) -> str:
         """Returns the digest of what is asked by these requests."""
-        return digest([[request.prompt_id, request.prompt_ids] for request in requests], 16)
+        return hash_json([[request.prompt_id, request.prompt_ids] for request in requests], 16)
 
     def select_requests(self, examples: Collection[Example]) -> list[Request]:
         """Returns the requests of some examples, in order."""

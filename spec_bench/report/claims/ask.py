@@ -75,9 +75,9 @@ from spec_bench.report.papers.items import refuse_unknown_experiments
 from spec_bench.report.papers.paper import Axes
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
-from spec_bench.vocabulary.columns import header, run_columns
-from spec_bench.vocabulary.decoders import check_decoder
-from spec_bench.vocabulary.names import cell_name
+from spec_bench.vocabulary.columns import define_all_column_names, select_identifying_columns
+from spec_bench.vocabulary.decoders import check_decoder_exists
+from spec_bench.vocabulary.names import format_cell_name
 from spec_bench.vocabulary.spec import parse
 
 Checks = Iterator[Check]
@@ -159,7 +159,7 @@ class ClaimQuery:
         if key in self.axes:
             return self.axes[key].get((str(row["decoder"]), str(row["spec"])))
         if key == "left":
-            return cell_name(row)
+            return format_cell_name(row)
         if key == "paths":
             return prod(parse(row["spec"]).widths or ()) or None
         if key in _PARTS:
@@ -199,7 +199,7 @@ class ClaimQuery:
             side if isinstance(side, Mapping) else cells(*to_tuple(side)) for side in (left, right)
         )
         for name in {*left[DECODERS], *right[DECODERS]}.difference(self.rows.get("decoder", ())):
-            check_decoder(name)
+            check_decoder_exists(name)
         asked = Comparison(self, text, left, right, **how)
         self._refuse_unknown_columns(
             (*to_tuple(metric), *to_tuple(asked.same), *to_tuple(asked.each))
@@ -225,7 +225,16 @@ class ClaimQuery:
 
     def _refuse_unknown_columns(self, names: Names) -> None:
         """Refuses misspelt columns, with which a claim would never be measured."""
-        choices = {"score", "scores", "left", "right", "paths", *_PARTS, *self.axes, *header()}
+        choices = {
+            "score",
+            "scores",
+            "left",
+            "right",
+            "paths",
+            *_PARTS,
+            *self.axes,
+            *define_all_column_names(),
+        }
         for name in to_tuple(names):
             if name not in choices and name not in self.rows and not self.rows.empty:
                 raise UsageError(f"no column {name!r} in results, nor a part of a tree")
@@ -426,7 +435,7 @@ class Comparison:
 
     def _make_label(self, left: Sequence[Row], right: Sequence[Row]) -> Label:
         return tuple(
-            cell_name(right[0]) if key == "right" else self.ask.get_value(left[0], key)
+            format_cell_name(right[0]) if key == "right" else self.ask.get_value(left[0], key)
             for key in to_tuple(self.each)
         )
 
@@ -604,7 +613,12 @@ _Cases = Sequence[tuple[Group, dict[Label, Contrasts]]]
 
 def _describe_group_settings(ask: ClaimQuery, groups: Sequence[Group]) -> list[str]:
     """Each group's settings that differ from other runs', as text; "" without other runs."""
-    columns = [c for group in groups[:1] for c in run_columns(group.rows) if c.apart == "run"]
+    columns = [
+        c
+        for group in groups[:1]
+        for c in select_identifying_columns(group.rows)
+        if c.apart == "run"
+    ]
     texts = [
         [format_setting(column, group.rows.iloc[0][column.name]) for group in groups]
         for column in columns
@@ -620,7 +634,7 @@ def _describe_differing_settings(contrasts: Contrasts, across: Sequence[str]) ->
     """Names the settings of runs in which compared cells differ, with their values."""
     sentences = []
     rows = [*chain(*chain(*contrasts))]
-    for column in run_columns(rows[0]):
+    for column in select_identifying_columns(rows[0]):
         values = dict.fromkeys(format_setting(column, row.get(column.name)) for row in rows)
         if len(values) > 1 and column.name not in across:
             start, *other_values = values

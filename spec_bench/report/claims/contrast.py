@@ -54,7 +54,7 @@ FEWEST_PICKED = 8
 # Compared as left / right - 1, since another machine or text scales them; others as left - right.
 RELATIVE = frozenset(
     each.name
-    for each in columns.columns_of_kind("time", "energy", "likelihood")
+    for each in columns.list_columns_of_kind("time", "energy", "likelihood")
     if each.interval and each.unit != "×" and each.name != "host_overhead"
 )
 # Each half's pick hangs on the prompts that the other's is compared on. Of m equal cells the two

@@ -23,8 +23,8 @@ from spec_bench.report.data.rows import (
     select_undoubted_rows,
     to_rows,
 )
-from spec_bench.vocabulary.columns import ENDS, find_columns
-from spec_bench.vocabulary.names import cell_name
+from spec_bench.vocabulary.columns import ENDS, get_columns
+from spec_bench.vocabulary.names import format_cell_name
 from spec_bench.vocabulary.numbers import format_count
 
 SIMILAR = 0.05
@@ -84,7 +84,7 @@ def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
     ]
     if not exact:
         return
-    lowest, highest = find_columns([score, f"{score}{ENDS[0]}"])[0].limits
+    lowest, highest = get_columns([score, f"{score}{ENDS[0]}"])[0].limits
     room = SIMILAR * ((1.0 if highest is None else highest) - (lowest or 0.0))
     claim = f"{score} of exact decoders is that of ar, within {room:g}"
     contrasts = [([row], [baseline]) for row in exact]
@@ -101,7 +101,7 @@ def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
         return
     sides = zip(contrasts, np.split(table.sum(axis=2), len(contrasts)), strict=True)
     p, name = min(
-        (_compute_sign_p_value(contrast, sums, score), cell_name(contrast[0][0]))
+        (_compute_sign_p_value(contrast, sums, score), format_cell_name(contrast[0][0]))
         for contrast, sums in sides
     )
     count_text = f"mean of {len(exact)} decoders, " if len(exact) > 1 else ""

@@ -46,10 +46,10 @@ from spec_bench.report.tables.measured import RESULTS, MeasuredRows, format_pape
 from spec_bench.report.tables.printed import TableSheet
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import (
+    get_results_folder,
     join_path_inside,
-    make_absence,
-    results_files,
-    results_folder,
+    list_results_files,
+    make_missing_rows_error,
     write_text,
 )
 
@@ -69,9 +69,11 @@ def _find_and_rebuild_results(options: Namespace, all_files: Sequence[Path]) -> 
     """
     files = [find_results_file(name, options.results) for name in options.names] or [*all_files]
     if not files:
-        raise make_absence(f"no experiment below {str(options.results)!r}", options.results)
+        raise make_missing_rows_error(
+            f"no experiment below {str(options.results)!r}", options.results
+        )
     for file in files:
-        Experiment(results_folder(file), file.parent.name).rebuild_tables(wait_s=1)
+        Experiment(get_results_folder(file), file.parent.name).rebuild_tables(wait_s=1)
     return files
 
 
@@ -80,9 +82,9 @@ def write_plain_report(options: Namespace) -> None:
     from spec_bench.report.summary import write_results_report
 
     if options.file.is_file():
-        Experiment(results_folder(options.file), options.file.resolve().parent.name).rebuild_tables(
-            wait_s=1
-        )
+        Experiment(
+            get_results_folder(options.file), options.file.resolve().parent.name
+        ).rebuild_tables(wait_s=1)
     write_results_report(options.file, options.out or options.file.parent, options.mixed_models)
 
 
@@ -164,12 +166,12 @@ def print_paper_checks(options: Namespace) -> None:
     rows = (
         read_printed_rows(paper)
         if options.printed
-        else read_rows(results_files(options.results), options.mixed_models)
+        else read_rows(list_results_files(options.results), options.mixed_models)
     )
     if rows.empty:
         commands = " or ".join(dict.fromkeys(r for item in paper.items for r in item.recipes))
         message = f"no results below {str(options.results)!r}; spec-bench run {commands} makes some"
-        raise make_absence(message, options.results)
+        raise make_missing_rows_error(message, options.results)
     checks = check_claims(paper.name, refuse_or_separate_models(rows), records)
     print_checks(checks, summarise_claims(checks, paper))
 
@@ -194,7 +196,7 @@ def write_all_reports(options: Namespace) -> None:
     from spec_bench.report.page.build import build_index_page
 
     results = options.results
-    direct = [path for path in results_files(results) if path.parent.parent == results]
+    direct = [path for path in list_results_files(results) if path.parent.parent == results]
     failures = []
     for file in _find_and_rebuild_results(options, direct):
         try:

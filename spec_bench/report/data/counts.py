@@ -34,13 +34,15 @@ from spec_bench.report.data.rows import (
 )
 from spec_bench.system import files
 from spec_bench.system.groups import find_shared_keys, group_by_key
-from spec_bench.vocabulary.columns import column_names
+from spec_bench.vocabulary.columns import list_column_names
 
 if TYPE_CHECKING:
     from spec_bench.records.arrays import GenerationArrays
 
 Found = TypeVar("Found")
-_SCORES = frozenset(column_names("score"))  # a miss has the registry look for other packages' anew
+_SCORES = frozenset(
+    list_column_names("score")
+)  # a miss has the registry look for other packages' anew
 _FEWEST_ROUNDS = 2  # one round has no spread
 ENOUGH = 3  # repeats whose median leaves out one that stalled
 Counts = dict[str, tuple[float, ...]]
@@ -71,11 +73,11 @@ def read_packed_records(results: Path, run_id: str) -> PackedRecords:
     """Records that a cell's are among, or none of it where it has none; a file is read once while
     it stays the same. Raises ValueError: records, or what their answers scored, cannot be read.
     """
-    path = files.records_file(results)
+    path = files.get_records_file(results)
     packed = (
         parquet.read_records_cached(path) if os.path.lexists(path) else parquet.concat_records([])
     )
-    run_path = files.run_folder(files.results_folder(results), run_id)
+    run_path = files.get_run_folder(files.get_results_folder(results), run_id)
     if run_id in packed and not _is_newer(run_path / files.CELL, path):
         return packed
     generations = cell_folder.read_valid_generations(run_path / files.GENERATIONS)

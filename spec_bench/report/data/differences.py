@@ -17,8 +17,8 @@ from spec_bench.report.papers.pairs import is_embedded, read_head_training, read
 from spec_bench.settings.configs import find_configs, read_yaml
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary import names
-from spec_bench.vocabulary.columns import column
-from spec_bench.vocabulary.decoders import find_configuration
+from spec_bench.vocabulary.columns import get_column
+from spec_bench.vocabulary.decoders import find_canonical_name
 
 GENERATE = "hf_generate"  # transformers' own plain decoding
 _EQUAL_COLUMNS = ("pair", "task", "spec", "temperature", "batch_size", "experiment")
@@ -79,7 +79,7 @@ def _note_slow_baselines(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if times := find_generate_speedup([row]):
             yield (
-                f"{names.task_title(row['task'])}: transformers' own generate is surely faster "
+                f"{names.get_task_title(row['task'])}: transformers' own generate is surely faster "
                 f"than our plain decoding, {times:.2f} times. Over it, a speed-up is "
                 f"{1 / times:.2f} of what is printed here."
             )
@@ -95,7 +95,7 @@ def find_chance_difference(rows: Sequence[Row], metric: str) -> float:
 def _iter_twins(rows: Sequence[Row], metric: str) -> Iterator[tuple[Row, Row, float]]:
     """Yields two rows of one configuration under two names, and how far a column differs."""
     keyed_rows = (
-        ((find_configuration(row["decoder"]), *map(row.get, _EQUAL_COLUMNS)), row) for row in rows
+        ((find_canonical_name(row["decoder"]), *map(row.get, _EQUAL_COLUMNS)), row) for row in rows
     )
     for group in group_by_key(keyed_rows).values():
         for one, twin in itertools.combinations(group, 2):
@@ -112,7 +112,7 @@ def _note_twins(rows: Sequence[Row], names_shown: Collection[str]) -> Iterator[s
             title = f"{format_decoder(row)} and {format_decoder(twin)}"
             yield (
                 f"{title} are one configuration under two names: their "
-                f"{column(metric).title} differs by {gap:.1%}, by chance. "
+                f"{get_column(metric).title} differs by {gap:.1%}, by chance. "
                 "No smaller difference is called one here."
             )
 
@@ -148,7 +148,8 @@ def _note_replaced_prompts(rows: Sequence[Row]) -> Iterator[str]:
             "embedded": "" if config and is_embedded(config) else "the shipped sample",
         }.get(str(row.get("data_source")))
         if source:
-            yield f"Ours, {names.task_title(row['task'])}: prompts of {source}, not the dataset's."
+            title = names.get_task_title(row["task"])
+            yield f"Ours, {title}: prompts of {source}, not the dataset's."
 
 
 def _note_answer_limits(rows: Sequence[Row]) -> Iterator[str]:
@@ -157,14 +158,14 @@ def _note_answer_limits(rows: Sequence[Row]) -> Iterator[str]:
         limit = row.get("max_new_tokens")
         usual = read_task_config(row["task"]).get("generation", {}).get("max_new_tokens", limit)
         if not pd.isna(limit) and limit != usual:
-            task = names.task_title(row["task"])
+            task = names.get_task_title(row["task"])
             yield f"Ours, {task}: at most {limit:g} new tokens; the task's limit is {usual}."
 
 
 def _note_completions(rows: Sequence[Row]) -> list[str]:
     """Targets tuned on conversations that are asked to complete a text."""
     places = [
-        (names.task_title(row["task"]), row["pair"])
+        (names.get_task_title(row["task"]), row["pair"])
         for row in rows
         if (config := read_pair_configs().get(row["pair"])) is not None
         and config.chat_tuned
@@ -187,7 +188,7 @@ def _note_prompts_in_training(rows: Sequence[Row]) -> Iterator[str]:
             share_text = "all" if share == 1 else f"{share:.0%}"
             training = f"the models of {row['pair']} were trained on"
             yield (
-                f"Ours, {names.task_title(row['task'])}: {share_text} of the sample's "
+                f"Ours, {names.get_task_title(row['task'])}: {share_text} of the sample's "
                 f"prompts are in the text that {training}."
             )
 

@@ -12,7 +12,7 @@ from spec_bench.report.papers.pairs import find_pair_config
 from spec_bench.report.papers.paper import Paper
 from spec_bench.settings.registry import scan_registrations
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.decoders import decoder_parts
+from spec_bench.vocabulary.decoders import get_decoder_parts
 from spec_bench.vocabulary.published import FILE, pivot_numbers
 
 UNPRINTED = "not printed"
@@ -61,7 +61,7 @@ def _find_lossless_mark(decoder: str) -> str:
     """Returns how a decoder's distribution relates to the target's, by its rule."""
     mark = (
         scan_registrations("spec_bench.verify", "rule")
-        .get(decoder_parts(decoder)[2], {})
+        .get(get_decoder_parts(decoder).rule, {})
         .get("mark")
     )
     return str(ast.literal_eval(mark)) if mark else "exact"

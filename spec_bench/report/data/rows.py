@@ -31,7 +31,7 @@ from spec_bench.records.types import (
 from spec_bench.report.papers.items import Figure
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import digest
+from spec_bench.system.files import hash_json
 from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import to_printable
 from spec_bench.vocabulary import columns, names
@@ -40,12 +40,12 @@ from spec_bench.vocabulary.columns import (
     COLUMNS,
     ENDS,
     Column,
-    column,
-    find_columns,
-    run_columns,
-    score_names,
+    get_column,
+    get_columns,
+    select_identifying_columns,
+    select_score_names,
 )
-from spec_bench.vocabulary.decoders import DRAFT_MODELS, decoder_parts
+from spec_bench.vocabulary.decoders import DRAFT_MODELS, get_decoder_parts
 from spec_bench.vocabulary.names import MEANINGS
 from spec_bench.vocabulary.numbers import format_count
 from spec_bench.vocabulary.spec import parse
@@ -57,7 +57,7 @@ MIXED = "mixed_models"  # a column: whether models under one name are told apart
 OTHER_SESSION = "other_session"  # a column: what to say of a row of a later session, or ""
 BESIDE = "plain_beside"  # a column: the rate of plain decoding in a row's own session
 SERVER = "server"  # the device of rows that a server decoded
-TIMED = frozenset(columns.column_names("time", "energy"))
+TIMED = frozenset(columns.list_column_names("time", "energy"))
 _NEEDED_COLUMNS = ("pair", "task", "decoder", "spec", "status", "run_id")
 _OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")  # and apart
 
@@ -86,14 +86,16 @@ def read_results(path: Path, mixed_models: bool = False) -> pd.DataFrame:
     rows = _read_stored_rows(path)
     if rows.empty:
         if not path.is_file():
-            raise files.make_absence(f"no results file {str(path)!r}", files.results_folder(path))
+            raise files.make_missing_rows_error(
+                f"no results file {str(path)!r}", files.get_results_folder(path)
+            )
         raise UsageError(f"{str(path)!r} has no rows")
     rows = compact_columns(clear_past_times(rows.assign(tree_attention=mask_tree_attention(rows))))
     # Of one seed each: a row of pooled seeds has no single rate.
     session_marks = np.full(len(rows), "", object)
     if {"token_rate", "speedup"} <= {*rows.columns}:
         keys = [
-            *(column.name for column in run_columns(rows)),
+            *(column.name for column in select_identifying_columns(rows)),
             *(["seed"] if "seed" in rows else []),
         ]
         cells = to_rows(rows[["decoder", "token_rate", "speedup"]])
@@ -146,12 +148,12 @@ def _are_mixed(rows: pd.DataFrame) -> bool:
 
 def _mask_draft_models(rows: pd.DataFrame) -> pd.Series:
     """Marks cells that no head and no lookup alone drafts, as far as is known."""
-    return rows.decoder.map(lambda name: decoder_parts(str(name))[0] in DRAFT_MODELS)
+    return rows.decoder.map(lambda name: get_decoder_parts(str(name)).drafter in DRAFT_MODELS)
 
 
 def _read_stored_rows(path: Path) -> pd.DataFrame:
     """Returns an experiment's rows as they are stored, screened ones last; none where none are."""
-    experiment = Experiment(files.results_folder(path), path.resolve().parent.name)
+    experiment = Experiment(files.get_results_folder(path), path.resolve().parent.name)
     with experiment.current_tables() as (screening, table):
         tables = (file for file in (table, screening) if file.is_file() and file.stat().st_size)
         parts = [_read_typed_rows(file) for file in tables]
@@ -169,7 +171,7 @@ def _read_typed_rows(path: Path) -> pd.DataFrame:
     deque(
         files.iter_csv_lines(path, _NEEDED_COLUMNS), maxlen=0
     )  # refuses what pandas would fill up
-    known_columns = find_columns(pd.read_csv(path, nrows=0))
+    known_columns = get_columns(pd.read_csv(path, nrows=0))
     texts = dict.fromkeys((column.name for column in known_columns if column.holds == "text"), str)
     rows = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
     for name in rows.select_dtypes("str"):
@@ -188,7 +190,7 @@ def _read_typed_rows(path: Path) -> pd.DataFrame:
 def clear_times(rows: pd.DataFrame, mask: pd.Series) -> pd.DataFrame:
     """Empties times and energy of marked rows; returns the same rows where there are none."""
     time_columns = [
-        column for column in find_columns(rows.columns) if column.kind in ("time", "energy")
+        column for column in get_columns(rows.columns) if column.kind in ("time", "energy")
     ]
     names = [
         n for column in time_columns for n in column.names if n in rows and n != "energy_method"
@@ -377,7 +379,7 @@ def get_failure(row: Row | pd.Series) -> str:
 
 def find_score_column(rows: pd.DataFrame) -> str | None:
     """Returns the first quality score that some row has."""
-    return find_filled_column(rows, score_names(rows.columns))
+    return find_filled_column(rows, select_score_names(rows.columns))
 
 
 def find_filled_column(rows: pd.DataFrame, names: Iterable[str]) -> str | None:
@@ -403,7 +405,7 @@ def to_rows(frame: pd.DataFrame) -> list[Row]:
 def list_cell_keys(rows: pd.DataFrame) -> list[str]:
     """The columns that name a cell: rows that agree in them are it measured twice, or by seeds."""
     return [
-        *(column.name for column in run_columns(rows)),
+        *(column.name for column in select_identifying_columns(rows)),
         *(key for key in _OF_A_CELL if key in rows),
     ]
 
@@ -411,10 +413,10 @@ def list_cell_keys(rows: pd.DataFrame) -> list[str]:
 def group_rows(rows: pd.DataFrame) -> list[Group]:
     """The rows as groups of comparable cells; a failed cell goes with its task's other cells.
 
-    Cells of a group agree in every column of ``run_columns``. A file without such a column has
-    one unknown value in it.
+    Cells of a group agree in every column of ``select_identifying_columns``. A file without such a
+    column has one unknown value in it.
     """
-    setting_columns = run_columns(rows)
+    setting_columns = select_identifying_columns(rows)
     heading_columns = _mask_heading_columns(rows, setting_columns)
     groups = []
     for _, part in rows.groupby(
@@ -459,12 +461,12 @@ def format_group_title(group: Group) -> str:
     """Returns the group's title for people, without its pair, which stands beside it."""
     first_row = group.rows.iloc[0]
     title = group.title.replace(f", pair {first_row.pair}", "")
-    return title.replace(str(first_row.task), names.task_title(str(first_row.task)))
+    return title.replace(str(first_row.task), names.get_task_title(str(first_row.task)))
 
 
 def format_decoder(row: pd.Series | Row, with_stalls: bool = True) -> str:
     """Decoder and tree for people, with ``names.format_row_suffix``."""
-    title = names.full_title(str(row["decoder"]))
+    title = names.format_title_and_name(str(row["decoder"]))
     return f"{title} {row['spec']}".removesuffix(" -") + names.format_row_suffix(row, with_stalls)
 
 
@@ -493,21 +495,23 @@ _ANY: str = ""  # a value shared by all rows of the same task, or pair
 def split_by_settings(
     rows: pd.DataFrame, names_shown: Collection[str]
 ) -> list[tuple[str, pd.DataFrame]]:
-    """The rows in parts that agree in every column of ``run_columns`` but ``names_shown``, shown
-    separately: the settings that are each part's alone (``batch size 4``), as far as all of its
-    rows agree in them, and its rows, the part with most rows first; one part, named "", if none
-    differs.
+    """The rows in parts that agree in every column of ``select_identifying_columns`` but
+    ``names_shown``, shown separately: the settings that are each part's alone (``batch size 4``),
+    as far as all of its rows agree in them, and its rows, the part with most rows first; one part,
+    named "", if none differs.
 
     Settings of the task, such as its length limit, may differ from task to task, and likewise
     for the pair: they split the rows only where one task has several, and rows of other tasks
     stand in every part.
     """
-    columns = [setting for setting in run_columns(rows) if setting.name not in names_shown]
+    columns = [
+        setting for setting in select_identifying_columns(rows) if setting.name not in names_shown
+    ]
     texts = {
         setting: rows[setting.name].map(partial(format_setting, setting)) for setting in columns
     }
     if _are_mixed(rows) and "draft" in rows:
-        draft = replace(column("draft"), apart="pair")
+        draft = replace(get_column("draft"), apart="pair")
         columns.append(draft)
         texts[draft] = rows.draft.map(partial(format_setting, draft)).where(
             _mask_draft_models(rows)
@@ -568,7 +572,7 @@ def make_file_suffixes(settings: Iterable[str]) -> dict[str, str]:
     counts = Counter(names.values())
     slugs = {}
     for text, name in names.items():
-        unlike = digest(text)[:8] if text and (counts[name] > 1 or not name) else ""
+        unlike = hash_json(text)[:8] if text and (counts[name] > 1 or not name) else ""
         slugs[text] = "".join(f"-{word}" for word in (name, unlike) if word)
     return slugs
 
@@ -600,7 +604,9 @@ def _shorten_setting(text: str) -> str:
     value = text.removeprefix(title).strip()
     alone = bool(_WORDS.fullmatch(value)) and value not in _UNCLEAR
     plain = re.sub(r"[^A-Za-z0-9.]+", "-", value if alone else text).strip("-")
-    return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST].strip('-')}-{digest(text)[:4]}"
+    return (
+        plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST].strip('-')}-{hash_json(text)[:4]}"
+    )
 
 
 def join_settings(parts: Iterable[str]) -> str:

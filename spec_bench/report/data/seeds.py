@@ -33,11 +33,11 @@ from spec_bench.report.data.rows import (
     Row,
     compact_columns,
     list_cell_keys,
-    run_columns,
+    select_identifying_columns,
     to_rows,
 )
 from spec_bench.system import files
-from spec_bench.vocabulary.columns import ENDS, Column, find_columns
+from spec_bench.vocabulary.columns import ENDS, Column, get_columns
 
 SEEDS = "seeds"
 POOLED = (
@@ -74,7 +74,7 @@ def pool_seeds(rows: pd.DataFrame, records: RecordReader | None = None) -> pd.Da
     baselines = {places[place]: runs[place] for place in ours}
     names = list(rows.columns)
     pooled_rows = []
-    known_columns = find_columns(names)
+    known_columns = get_columns(names)
     values = rows.astype(object).where(rows.notna(), None).to_numpy()
     for start in range(0, len(seed_groups), _AT_ONCE):
         pools = []
@@ -101,7 +101,7 @@ def format_seeds(row: Row | pd.Series) -> str:
 
 def _list_baseline_keys(rows: pd.DataFrame) -> list[_Place]:
     """Returns where each cell's baseline is: in its file, with its settings and seed."""
-    names = (*(column.name for column in run_columns(rows)), *_PLACE, "seed")
+    names = (*(column.name for column in select_identifying_columns(rows)), *_PLACE, "seed")
     settings = rows[[name for name in names if name in rows]]
     return [*settings.astype(object).where(settings.notna(), "").itertuples(index=False, name=None)]
 

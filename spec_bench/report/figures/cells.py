@@ -35,8 +35,8 @@ from spec_bench.report.data.rows import (
 from spec_bench.report.papers.pairs import find_pair_config, read_pair_configs
 from spec_bench.report.papers.paper import Axes, Figure, Paper, load_paper
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.columns import COLUMNS, ENDS, run_columns
-from spec_bench.vocabulary.names import task_title as task_title
+from spec_bench.vocabulary.columns import COLUMNS, ENDS, select_identifying_columns
+from spec_bench.vocabulary.names import get_task_title as get_task_title
 from spec_bench.vocabulary.published import KEYS, pivot_numbers
 from spec_bench.vocabulary.spec import parse
 
@@ -251,7 +251,11 @@ def add_figure_columns(rows: pd.DataFrame) -> pd.DataFrame:
         return rows
     rows = join_new_columns(rows, pd.concat(scores))
     plain = rows[rows.decoder == "ar"]
-    runs = [column.name for column in run_columns(rows) if plain[column.name].notna().any()]
+    runs = [
+        column.name
+        for column in select_identifying_columns(rows)
+        if plain[column.name].notna().any()
+    ]
     keys = list(dict.fromkeys(["pair", "task", *runs]))
     base = rows[keys].merge(plain.drop_duplicates(keys), "left", keys)[SCORE].set_axis(rows.index)
     ends = {f"{RELATIVE}{end}": rows[f"{SCORE}{end}"] / base for end in ("", *ENDS)}
@@ -292,5 +296,5 @@ def add_group_column(rows: pd.DataFrame, x: str = "") -> pd.DataFrame:
     settings_rows = rows.assign(**{x: ""}) if x in rows else rows
     for group in group_rows(settings_rows) if "pair" in rows else ():
         task = str(group.rows.iloc[0].task)
-        titles[group.rows.index] = group.title.replace(task, task_title(task), 1)
+        titles[group.rows.index] = group.title.replace(task, get_task_title(task), 1)
     return join_new_columns(rows, titles.to_frame(GROUP))

@@ -33,7 +33,7 @@ from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, ReportFigu
 from spec_bench.report.papers.pairs import read_pair_configs
 from spec_bench.settings.fields import suggest
 from spec_bench.system.errors import UsageError
-from spec_bench.vocabulary.columns import header, run_columns
+from spec_bench.vocabulary.columns import define_all_column_names, select_identifying_columns
 from spec_bench.vocabulary.decoders import MARKERS
 from spec_bench.vocabulary.names import summarise_doubts
 
@@ -86,11 +86,13 @@ def draw_panels(
             *keep,
             *(name for names in facets for name in to_tuple(names)),
         }
-        for name in {*to_tuple(x), *to_tuple(y)} - {*cell_rows, *header()}:
+        for name in {*to_tuple(x), *to_tuple(y)} - {*cell_rows, *define_all_column_names()}:
             if "." not in name:  # else of a figure's own making, such as cell.score
                 raise UsageError(f"no column {name!r}{suggest(name, [*cell_rows])}")
         axes_names |= (
-            {column.name for column in run_columns(cell_rows)} if GROUP in axes_names else set()
+            {column.name for column in select_identifying_columns(cell_rows)}
+            if GROUP in axes_names
+            else set()
         )
         options |= {"printed": printed, "cells": cells}
         parts = split_by_settings(cell_rows, axes_names)

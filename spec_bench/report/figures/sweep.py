@@ -29,7 +29,7 @@ from spec_bench.report.figures.grid import wrap_single_axes
 from spec_bench.report.figures.style import ReportFigure, figure_settings_applied, save_figure
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import ENDS
-from spec_bench.vocabulary.decoders import COLOURS, DRAFT_MODELS, decoder_parts
+from spec_bench.vocabulary.decoders import COLOURS, DRAFT_MODELS, get_decoder_parts
 from spec_bench.vocabulary.numbers import format_count
 
 _MEASURES = {
@@ -164,7 +164,7 @@ def _select_bars(group: Group, measure: str) -> pd.DataFrame:
 def _get_colour_family(row: Row) -> str:
     if row["lossless"] == "unaudited":
         return "another engine"
-    drafter, tree, _ = decoder_parts(str(row["decoder"]))
+    drafter, tree, _ = get_decoder_parts(str(row["decoder"]))
     draft = row.get("draft", drafter not in _DRAFTLESS)
     if pd.isna(draft) or not draft:
         return "no draft model"

@@ -67,7 +67,7 @@ from spec_bench.report.tables.render import format_table_html, make_template_env
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary import names
-from spec_bench.vocabulary.columns import columns_of_kind
+from spec_bench.vocabulary.columns import list_columns_of_kind
 
 _ORIGINS = 400  # cells of one experiment share a few machines
 _COLOURS = 64  # a figure has fewer, all else are their edges' shades
@@ -84,7 +84,7 @@ def find_results_file(name: str, results: Path) -> Path:
     for file in (Path(name), *(folder / files.RESULTS for folder in folders)):
         if file.is_file():
             return file
-    tables = files.results_files(results)
+    tables = files.list_results_files(results)
     matches = [path for path in tables if path.parent.name == name]
     if len(matches) == 1:
         return matches[0]
@@ -92,7 +92,7 @@ def find_results_file(name: str, results: Path) -> Path:
         raise UsageError(f"{name!r} is ambiguous, give one of: {', '.join(map(str, matches))}")
     names = ", ".join(sorted({path.parent.name for path in tables})) or "none"
     message = f"no experiment {name!r} below {str(results)!r}; there: {names}"
-    raise files.make_absence(message, results)
+    raise files.make_missing_rows_error(message, results)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def read_page_cells(
     some of the measured numbers that have intervals, or all. Raises ValueError: a file has no rows,
     or none is of the pair.
     """
-    measured_columns = columns_of_kind("time", "efficiency", "energy") if only else ()
+    measured_columns = list_columns_of_kind("time", "efficiency", "energy") if only else ()
     dropped_names = [
         n for c in measured_columns if c.interval and c.name not in only for n in c.names
     ]
@@ -258,7 +258,7 @@ SMALL = "Measured on small models that ship with the package, on invented text; 
 _environment = make_template_environment("spec_bench.report.page")
 _environment.filters["fragment"] = lambda sheet: Markup(format_table_html(sheet))  # escaped there
 # Of the decoders whose dots stand in a page: the style sheet has their looks and no others.
-_environment.filters["decoders"] = lambda page: names.distinct_styles(
+_environment.filters["decoders"] = lambda page: names.make_distinct_styles(
     sorted(set(_DOT.findall(page)))
 )
 
@@ -320,7 +320,7 @@ def build_page(
         verdicts=dict.fromkeys(VERDICTS, "none") | _VERDICTS,
         tiles=_list_summary_tiles(rows, paper_part["lacking"], file),
         pairs={view["pair"]: view["pair"] for view in views},
-        tasks={view["task"]: names.task_title(view["task"]) for view in views},
+        tasks={view["task"]: names.get_task_title(view["task"]) for view in views},
         remarks=[
             *list_footnotes(rows),
             *describe_differences(to_rows(rows), [c.name for c in columns]),
@@ -351,7 +351,9 @@ def _build_paper_part(
     return {
         "pictures": list(_draw_pictures(paper, page_figures[:_PICTURES], groups, cells)),
         "more_figures": [
-            files.command_line("figure", figure.item.name, "--pair", pair, results=cells.results)
+            files.format_own_command(
+                "figure", figure.item.name, "--pair", pair, results=cells.results
+            )
             for figure in page_figures[_PICTURES:]
             for pair in figure.pairs
         ],
@@ -364,7 +366,7 @@ def _build_paper_part(
                 item.name,
                 ", ".join(
                     dict.fromkeys(
-                        names.task_title(cell_request.task) for cell_request in part.missing
+                        names.get_task_title(cell_request.task) for cell_request in part.missing
                     )
                 ),
                 ", ".join(dict.fromkeys(f"{e.decoder} {e.spec}".strip() for e in part.missing)),
@@ -414,7 +416,9 @@ def _list_summary_tiles(
         "missing": missing_count,
         "simulated": int((rows.lossless == "simulated").sum()),
         "timed by an earlier engine: no times": int(mask_past_engine(rows).sum()),
-        "of past weights, data or engines, archived": len(files.read_csv(files.archive_file(file))),
+        "of past weights, data or engines, archived": len(
+            files.read_csv(files.get_archive_path(file))
+        ),
     }
     return [
         (str(len(rows) - failures), "cells measured"),
@@ -441,7 +445,7 @@ _NAME = re.compile(r"(fig)?(\d*)-?(.*)")  # behind the paper: fig4-PAIR, 1-PAIR
 
 def build_index_page(results: Path) -> str:
     """Returns the index page of all experiments below a results folder, paper by paper."""
-    folders = {path.parent for path in files.results_files(results)}
+    folders = {path.parent for path in files.list_results_files(results)}
     folders |= {path.parent for path in results.glob("*/*.png")}  # figures that no cell is behind
     entries = [_make_index_entry(folder, results) for folder in sorted(folders)]
     titles = {paper.name: paper.title for paper in load_readable_papers()} | {
@@ -478,7 +482,7 @@ def _make_index_entry(folder: Path, results: Path) -> dict[str, Any]:
         "paper": paper,
         "page": str(page.relative_to(results)) if page.is_file() else "",
         "pairs": list(dict.fromkeys(map(str, rows.pair))),
-        "tasks": [names.task_title(task) for task in dict.fromkeys(map(str, rows.task))],
+        "tasks": [names.get_task_title(task) for task in dict.fromkeys(map(str, rows.task))],
         "cells": len(valid_rows),
         "answer": format_answer(make_headlines(group_rows(rows))) if len(valid_rows) else "",
         "day": max(days, default=""),

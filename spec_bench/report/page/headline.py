@@ -45,7 +45,7 @@ from spec_bench.report.data.rows import (
 )
 from spec_bench.report.data.seeds import SEEDS, pool_seeds
 from spec_bench.vocabulary import names
-from spec_bench.vocabulary.columns import column
+from spec_bench.vocabulary.columns import get_column
 from spec_bench.vocabulary.numbers import format_ends
 
 _METRICS = ("speedup", "token_rate", "block_efficiency")
@@ -192,7 +192,7 @@ def _describe_chance(speed: float, chance: float) -> str:
 def _format_value(best: pd.Series, metric: str, comparisons: int) -> tuple[str, str]:
     """Returns the number with its unit, and its interval if so many are to cover."""
     digits = 1 if metric == "token_rate" else 2
-    unit = {"speedup": "×", "token_rate": " tokens/s"}.get(metric) or f" {column(metric).title}"
+    unit = {"speedup": "×", "token_rate": " tokens/s"}.get(metric) or f" {get_column(metric).title}"
     ends = widen_interval(best, metric, comparisons)
     interval = format_ends(*ends, f".{digits}f", "{} to {}") if ends else ""
     return f"{best[metric]:.{digits}f}{unit}", interval

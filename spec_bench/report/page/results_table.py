@@ -75,7 +75,7 @@ def select_columns(rows: pd.DataFrame) -> list[Column]:
 
     Where a row's calls tell no block efficiency, the tokens delivered per call are a count, too.
     """
-    present = columns.find_columns(rows.columns)
+    present = columns.get_columns(rows.columns)
     counts = [*_COUNTS]
     if _CUT in rows and (rows[_CUT].notna() & rows[_SHADED_COLUMNS[2]].isna()).any():
         counts.append(_CUT)
@@ -135,7 +135,7 @@ def _make_table_row(
     failure = get_failure(row) if is_failed else ""
     return PageTableRow(
         decoder,
-        names.decoder_style(decoder).title,
+        names.get_decoder_style(decoder).title,
         tree,
         marks,
         kind,

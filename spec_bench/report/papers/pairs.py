@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.settings.configs import conf_dirs, find_configs, read_config
-from spec_bench.vocabulary.published import spellings, wrap_in_list
+from spec_bench.vocabulary.published import list_pair_spellings, wrap_in_list
 
 _EMBEDDED_PREFIX = "embedded:"
 
@@ -51,7 +51,7 @@ def _read_configs_of_pairs(folders: tuple[Path, ...]) -> dict[str, PairConfig]:
             field.name: data[field.name] for field in fields(PairConfig) if data.get(field.name)
         }
         values["drafts"] = tuple(wrap_in_list(data.get("draft")))
-        values["printed"] = frozenset(spellings(data.get("paper")))
+        values["printed"] = frozenset(list_pair_spellings(data.get("paper")))
         values["heads"] = {kind: str(at) for kind, at in values.get("heads", {}).items() if at}
         configs[name] = PairConfig(**{**values, "name": name})
     return configs

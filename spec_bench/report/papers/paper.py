@@ -35,7 +35,7 @@ from spec_bench.settings.fields import describe_error, one_line, suggest, warn
 from spec_bench.settings.validation import check
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
-from spec_bench.vocabulary.columns import header
+from spec_bench.vocabulary.columns import define_all_column_names
 from spec_bench.vocabulary.decoders import DECODERS
 from spec_bench.vocabulary.published import FILE, Row, read_published
 
@@ -129,7 +129,11 @@ class Paper:
         """All printed numbers as text, by column of ``spec_bench.vocabulary.published.COLUMNS``."""
         path = self.folder / FILE
         tables = tuple(str(table.number) for table in self.tables)
-        return read_published(path, tables, (*self.metrics, *header())) if path.is_file() else ()
+        return (
+            read_published(path, tables, (*self.metrics, *define_all_column_names()))
+            if path.is_file()
+            else ()
+        )
 
     @functools.cached_property
     def _numbers_by_table(self) -> dict[str, list[Row]]:
@@ -228,8 +232,10 @@ def load_paper(name: str) -> Paper:
     except (KeyError, TypeError, ValueError) as error:
         problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise UsageError(f"{folder / PAPER}: {one_line(problem)}") from error
-    for metric in paper.metrics.keys() - header() - {row["metric"] for row in paper.numbers}:
-        hint = suggest(metric, [*header()])
+    for metric in (
+        paper.metrics.keys() - define_all_column_names() - {row["metric"] for row in paper.numbers}
+    ):
+        hint = suggest(metric, [*define_all_column_names()])
         raise UsageError(f"{folder / PAPER}: {metric!r}, of tables alone, is no metric{hint}")
     return paper
 

@@ -321,7 +321,7 @@ def _describe_sizes(rows: Sequence[Row]) -> str:
         if values == _ALL_KEPT.get(name):
             continue
         texts = [str(value).removesuffix(".0") for value in values]
-        told.append(f"{columns.column(name).title} {_format_names(texts) or 'not stated'}")
+        told.append(f"{columns.get_column(name).title} {_format_names(texts) or 'not stated'}")
     return ", ".join(told)
 
 
@@ -340,7 +340,7 @@ def _note_stop_rules(rows: Sequence[Row]) -> list[str]:
     task_and_rule = dict.fromkeys((row["task"], row.get("stop_rule")) for row in rows)
     rules = group_by_key((task, rule) for task, rule in task_and_rule if isinstance(rule, str))
     return [
-        f"Ours, {names.task_title(task)}: an answer ends at "
+        f"Ours, {names.get_task_title(task)}: an answer ends at "
         f"{' or '.join(ends).replace('+', ' or ')}, if not at its limit; task.stop=[] lets it run "
         "on."
         for task, task_rules in rules.items()
@@ -355,7 +355,7 @@ def _note_turn_rules(rows: Sequence[Row]) -> Iterator[str]:
             limit = get_number(row, "max_new_tokens")
             limit_text = "" if limit is None else f"up to {limit:g} new tokens, "
             continued = _CONTINUED[str(turns_kind)]
-            yield f"Ours, {names.task_title(row['task'])}: {limit_text}{continued}."
+            yield f"Ours, {names.get_task_title(row['task'])}: {limit_text}{continued}."
 
 
 def _note_overlong_prompts(rows: Sequence[Row]) -> Iterator[str]:
@@ -363,7 +363,7 @@ def _note_overlong_prompts(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         for column, action in _NO_ROOM.items():
             if count := get_number(row, column):
-                place = f"Ours, {names.task_title(row['task'])} on {row['pair']}"
+                place = f"Ours, {names.get_task_title(row['task'])} on {row['pair']}"
                 prompts = format_count(count, "prompt")
                 yield f"{place}: {prompts} {action}, too long for the models (task.overlong)."
 
@@ -393,7 +393,7 @@ def _note_tree_search(item: Table, sheet: TableSheet, cells: MeasuredRows) -> li
             cells.find_row(request) if request.pick != "spec" and request.decoder != "sd" else None
         )
         if row is not None and {*(parse(str(row["spec"])).widths or ())} == {1}:
-            trees = chains.setdefault(names.decoder_style(request.decoder).title, {})
+            trees = chains.setdefault(names.get_decoder_style(request.decoder).title, {})
             trees[format_tree_widths(request.decoder, str(row["spec"]))] = None
     notes += [
         f"Ours, {title}: {' and '.join(trees)}, where picked, is a plain chain, one candidate a "
@@ -436,8 +436,8 @@ def _note_lost_printed_numbers(numbers: Iterable[Number]) -> list[str]:
     twins_by_tree: dict[str, list[str]] = {}
     uncertain: dict[str, list[str]] = {}
     for row in (number for number in numbers if number["reason"]):
-        tree = f"{names.decoder_style(row['decoder']).title} {row['spec']}"
-        column = columns.column(row["metric"])
+        tree = f"{names.get_decoder_style(row['decoder']).title} {row['spec']}"
+        column = columns.get_column(row["metric"])
         metric = "accuracy" if column.kind == "score" else column.title
         if row["reason"] == "row_lost":
             twin = f"{metric} {row['twin_value']} (Table {row['twin_table']})"

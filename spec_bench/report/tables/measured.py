@@ -37,10 +37,10 @@ from spec_bench.report.papers.paper import Figure, Paper
 from spec_bench.report.tables.printed import SAMPLING, RequestedCell, lay_out_printed_table
 from spec_bench.settings.override_values import quote_text
 from spec_bench.system import files
-from spec_bench.system.files import ON_GPU, format_training_command, parse_training_folder
+from spec_bench.system.files import ON_GPU, format_training_command, get_training_folder_of_heads
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.columns import CLEAN
-from spec_bench.vocabulary.decoders import decoder_parts
+from spec_bench.vocabulary.decoders import get_decoder_parts
 from spec_bench.vocabulary.numbers import format_count
 from spec_bench.vocabulary.spec import parse
 
@@ -81,7 +81,7 @@ class MeasuredRows:
         """Returns all results files below a results folder, or those of experiments if there; of a
         protocol, if asked, its rows alone.
         """
-        paths = files.results_files(folder)
+        paths = files.list_results_files(folder)
         paths = [path for path in paths if path.parent.name in experiments] or paths
         rows = read_rows(paths, mixed_models)
         if protocol:
@@ -389,11 +389,13 @@ def _list_limit_settings(
 
 def _iter_training_commands(recipe: str, pairs: Iterable[str]) -> Iterator[str]:
     """Yields what trains the heads of a recipe's cells; run twice it ends at once."""
-    kinds = {decoder_parts(cell.partition(":")[0])[0] for cell in list_recipe_cells(recipe)}
+    kinds = {
+        get_decoder_parts(cell.partition(":")[0]).drafter for cell in list_recipe_cells(recipe)
+    }
     for pair in dict.fromkeys(pairs):
         config = read_pair_configs().get(pair)
         for kind, heads in config.heads.items() if config else ():
-            if config and kind in kinds and (name := parse_training_folder(Path(heads))):
+            if config and kind in kinds and (name := get_training_folder_of_heads(Path(heads))):
                 yield format_training_command(kind, f"pair={pair}", name, not is_embedded(config))
 
 

@@ -25,7 +25,7 @@ from spec_bench.report.papers.paper import Table, find_table, load_paper
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary import columns, names
-from spec_bench.vocabulary.published import KEYS, Row, find_published_tree
+from spec_bench.vocabulary.published import KEYS, Row, find_tree_of_published_speedup
 from spec_bench.vocabulary.spec import parse
 
 SAMPLING = ("temperature", "top_k", "top_p")
@@ -305,7 +305,9 @@ def _request_cells(
     if pick == "common":
         among = among or tuple(dict.fromkeys(number["decoder"] for number in numbers))
         pairs = {(row["target"], row["draft"])}
-        spec = find_published_tree(other_numbers, pairs, task, warm or 0.0, among[0]) or ""
+        spec = (
+            find_tree_of_published_speedup(other_numbers, pairs, task, warm or 0.0, among[0]) or ""
+        )
     elif pick in ("spec", "preferred"):
         spec = spec or row["spec"] or entry.spec
     ours = RequestedCell(
@@ -332,7 +334,7 @@ def _make_spread_column(across: str, value: str, column: PaperColumn) -> PaperCo
     """Returns a column under one value across."""
     if not across:
         return column
-    group = names.task_title(value) if across == "task" else value
+    group = names.get_task_title(value) if across == "task" else value
     group = f"temperature {value}" if across == "temperature" else group
     return replace(column, name=f"{value}_{column.name}".replace(" ", "_"), group=group)
 
@@ -350,7 +352,7 @@ def _resolve_column(
         column = replace(column, metric="", measured=column.metrics[0])
     metric = present[0] if present else column.measured
     title = column.title or "{metric}"
-    metric_title = columns.column(metric).title if "{metric}" in title else ""
+    metric_title = columns.get_column(metric).title if "{metric}" in title else ""
     return replace(
         column, name=column.name or metric, title=title.replace("{metric}", metric_title)
     )
@@ -363,9 +365,9 @@ def _format_line_label(line: Line, source: str, other: str | None) -> str:
     if source == "method" and other and line["target"] == other:
         return "measured here"
     if source == "task":
-        return names.task_title(text)
+        return names.get_task_title(text)
     if source == "decoder":
-        return names.decoder_style(text).title
+        return names.get_decoder_style(text).title
     if source == "tree_attention":
         return "no" if text == "false" else "yes"
     return text or (UNNAMED if source == "target" else "")
@@ -378,7 +380,7 @@ def _fill_title(table: Table, numbers: Sequence[Row], drafts: Mapping[str, str])
         target=first_number["target"],
         targets=" and ".join(dict.fromkeys(row["target"] for row in numbers)),
         draft=next(iter(drafts.values()), ""),
-        task=names.task_title(first_number["task"]),
+        task=names.get_task_title(first_number["task"]),
         temperature=first_number["temperature"],
     )
 
