@@ -80,7 +80,7 @@ def walk_of(
     generators = [torch.Generator(device=device).manual_seed(row) for row in range(rows)]
     draws = SeededSource(generators)
     root = torch.zeros(rows, dtype=torch.long, device=device)
-    tree = Tree(shape, root, tree_policy.siblings(WARM))
+    tree = Tree(shape, root, tree_policy.siblings(WARM), tree_policy.parents)
     target, draft = logits(rows, shape.size, vocab, device=device)
     for level in range(shape.depth):
         scores = warped_log_probs(draft[:, shape.level(level)].unsqueeze(2), WARM)

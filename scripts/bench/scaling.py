@@ -65,7 +65,8 @@ def call(model: HuggingFaceModel, point: Mapping[str, int]) -> Callable[[], None
     root = torch.zeros(rows, dtype=torch.long, device=model.device)
     generators = [torch.Generator(model.device).manual_seed(row) for row in range(rows)]
     policy = IidPaths(nodes - 1, 1) if nodes > 1 else None
-    tree = Tree(policy.shape if policy else TreeShape((), ()), root)
+    shape, parents = (policy.shape, policy.parents) if policy else (TreeShape((), ()), None)
+    tree = Tree(shape, root, parents=parents)
     if policy:
         flat = torch.zeros((rows, 1, 1, model.vocab_size), device=model.device)
         policy.grow_level(tree, flat.log_softmax(dim=-1), SeededSource(generators))
