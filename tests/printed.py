@@ -11,7 +11,7 @@ import yaml
 
 from spec_bench.jobs.config.flags import FLAGS, flags_to_overrides
 from spec_bench.report.papers.items import read_recipe
-from spec_bench.report.papers.paper import find_recipes_by_name, list_paper_names, load_paper
+from spec_bench.report.papers.paper import find_recipes_by_folder, list_paper_names, load_paper
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.measured import MeasuredRows, format_paper_progress
 from spec_bench.settings.arguments import find_command
@@ -107,7 +107,7 @@ class Command:
     @property
     def recipe(self):
         """Such as ``rsd=exp1``."""
-        known = find_recipes_by_name().values()
+        known = find_recipes_by_folder().values()
         return next((word for word in self.arguments if word in known), None)
 
     @property

@@ -19,7 +19,7 @@ from spec_bench.jobs.config.compose import LISTS, find_tree_lists, register
 from spec_bench.jobs.config.model_files import EMBEDDED, model_path
 from spec_bench.report.claims.ask import ClaimQuery
 from spec_bench.report.data.counts import RecordReader
-from spec_bench.report.papers.items import read_recipe, read_recipe_name
+from spec_bench.report.papers.items import read_recipe, read_recipe_folder
 from spec_bench.report.papers.pairs import format_parameter_count
 from spec_bench.report.papers.paper import list_paper_names, load_paper
 from spec_bench.settings.configs import conf_dir, experiments_dir
@@ -225,7 +225,7 @@ def test_what_is_compared_over_rounds_is_swept_round_by_round(monkeypatch):
     monkeypatch.setattr(ClaimQuery, "of", watched)
     ask = ClaimQuery(pd.DataFrame(columns=["experiment", "prompts"]), RecordReader(Path("none")))
     for paper in map(load_paper, list_paper_names()):
-        recipes = {read_recipe_name(each): each for item in paper.items for each in item.recipes}
+        recipes = {read_recipe_folder(each): each for item in paper.items for each in item.recipes}
         for claim in paper.claims:
             list(claim.function(replace(ask, axes=paper.axes)))
         for name in {name for name in asked if name in recipes}:

@@ -17,11 +17,11 @@ from spec_bench.report.claims.contrast import (
     WEIGHT,
     WIDER,
     Difference,
-    combine_counts,
     compute_cell_values,
     compute_mean_difference,
     get_contrast_counts,
     is_lower_better,
+    pick_counts_on_other_half,
 )
 from spec_bench.report.claims.general import check_all_exact_scores
 from spec_bench.report.claims.verdict import Check, p_value_of_all
@@ -320,7 +320,10 @@ def _compared(beams, settings, score, ask, choice):
             return None
         pick = partial(_picked, [*settings, beam], cells, score, choice)
         for name, own in cells.items():
-            parts[name] += [combine_counts(settings, own[:-1], name, pick)[None], own[-1:]]
+            parts[name] += [
+                pick_counts_on_other_half(settings, own[:-1], name, pick)[None],
+                own[-1:],
+            ]
     contrasts = [(settings[:1], [beam]) for beam in beams]
     found = [
         compute_mean_difference(contrasts, np.concatenate(own), name, name in RELATIVE)

@@ -259,9 +259,9 @@ def read_so_far(settings: JobSettings) -> Iterator[CellResult]:
 
 
 def _recommendations(table: Path, results: Sequence[CellResult]) -> list[str]:
-    from spec_bench.report.page.headline import summarise_runs  # loads pandas
+    from spec_bench.report.page.headline import list_headline_sentences  # loads pandas
 
-    return summarise_runs(table, {result.run_id for result in results})
+    return list_headline_sentences(table, {result.run_id for result in results})
 
 
 def _next_steps(results: Path, name: str) -> str:

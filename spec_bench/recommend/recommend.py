@@ -32,7 +32,7 @@ from spec_bench.jobs.config.settings import JobSettings, rank_of
 from spec_bench.jobs.sweep.plan import plan_job
 from spec_bench.recommend.race import Race
 from spec_bench.records.types import CellResult, Stage
-from spec_bench.report.data.counts import Counts, RecordReader, compute_value_of_sums
+from spec_bench.report.data.counts import Counts, RecordReader, compute_metric_from_sums
 from spec_bench.report.data.rows import Group, get_timing_doubt
 from spec_bench.report.page.build import render_template
 from spec_bench.report.page.headline import LEAD, Headline, make_headline, widen_interval
@@ -326,7 +326,7 @@ class _CandidateRunner:
             if counts:
                 table = pd.DataFrame(counts)
                 table[""] = table.sum(axis=1)
-                values = sign * compute_value_of_sums(table.to_numpy(), row, name)
+                values = sign * compute_metric_from_sums(table.to_numpy(), row, name)
                 numbers[place] = pd.Series(values, table.columns)
         by_prompt = pd.DataFrame(numbers).T
         return by_prompt.pop(""), by_prompt

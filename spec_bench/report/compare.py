@@ -105,17 +105,19 @@ def format_comparison_markdown(comparison: ResultsComparison) -> str:
     parts = [title, *map(escape_markdown, alone), f"**{comparison.sentence}**"]
     if comparison.differing:
         rows = [[e.name, e.before, e.after, str(e.cells)] for e in comparison.differing]
-        parts.append(format_markdown_table(["differs", "before", "after", "cells"], rows, labels=3))
+        parts.append(
+            format_markdown_table(["differs", "before", "after", "cells"], rows, label_count=3)
+        )
     else:
         parts.append("No setting that rows or records tell of differs.")
     if comparison.failed:
-        parts.append(format_markdown_table(["failed now", "why"], comparison.failed, labels=2))
+        parts.append(format_markdown_table(["failed now", "why"], comparison.failed, label_count=2))
     changes = [change for verdict in ORDER[:3] for change in comparison.select_changes(verdict)]
     changes += [
         change for change in comparison.select_changes("not judged") if change.column.name == RATE
     ]
     if changes:
-        parts.append(format_markdown_table(HEADS, map(format_change_cells, changes), labels=2))
+        parts.append(format_markdown_table(HEADS, map(format_change_cells, changes), label_count=2))
     if identical_count := len(comparison.select_changes("identical")):
         parts.append(f"The same on every prompt: {format_count(identical_count, 'number')}.")
     for reason, count in Counter(

@@ -26,14 +26,14 @@ from spec_bench.metrics.intervals import (
 from spec_bench.report.data.counts import (
     ENOUGH,
     RecordReader,
-    compute_value_of_sums,
-    describe_sums,
+    compute_metric_from_sums,
     get_paired_timings,
+    make_empty_sums,
     stack_counts,
 )
 from spec_bench.report.data.rows import Row, get_number, get_timing_doubt, group_rows, to_rows
 from spec_bench.report.data.seeds import SEEDS
-from spec_bench.report.page.build import PageCells, read_page_cells
+from spec_bench.report.page.build import LoadedResults, load_results
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import make_in_groups
@@ -250,7 +250,7 @@ def _judge_without_interval(change: NumberChange) -> NumberChange:
 
 def read_comparison_side(
     path: Path, only: Sequence[str] = (), mixed_models: bool = False
-) -> PageCells:
+) -> LoadedResults:
     """Returns a side from a ``results.csv``, the folder that holds one, or a results folder with
     several, of measured numbers ``only`` some. Raises ValueError: there are no rows there.
     """
@@ -262,11 +262,11 @@ def read_comparison_side(
         raise UsageError(f"{str(path)!r}: answer files are read by spec-bench report answers first")
     if not any(path_tried.stat().st_size for path_tried in tables):
         raise UsageError(f"no {files.RESULTS} in {str(path)!r} or in the folders below it")
-    return read_page_cells(tables, None, only, mixed_models)
+    return load_results(tables, None, only, mixed_models)
 
 
 def match_cells(
-    sides: tuple[PageCells, PageCells], paths: tuple[Path, Path]
+    sides: tuple[LoadedResults, LoadedResults], paths: tuple[Path, Path]
 ) -> tuple[list[MatchedCell], dict[str, list[str]]]:
     """Lists the cells that both sides have, in the first one's order, and the names of those that
     one alone has, ``before`` and ``after``.
@@ -345,7 +345,7 @@ def _name_cells(all_keys: Sequence[Key], keys: Sequence[str]) -> dict[Key, str]:
 def list_different_settings(
     pairs: Sequence[MatchedCell],
     columns_both: Sequence[Column],
-    sides: Sequence[PageCells],
+    sides: Sequence[LoadedResults],
 ) -> list[DifferentSetting]:
     """Lists settings, machines and versions that are not the same, the most cells first."""
     counts: Counter[tuple[str, str, str]] = Counter()
@@ -455,8 +455,8 @@ def _pair_counts(
         return replace(change, why="no seed or prompt in common: run both with one --seed")
     # of a speed-up: tokens, seconds, plain decoding's tokens and seconds
     statistic = RATIOS[4 if is_speedup else 2]
-    if not is_speedup and (column.kind == "score" or describe_sums(row, name).mapped):
-        statistic = partial(compute_value_of_sums, row=row, name=name)
+    if not is_speedup and (column.kind == "score" or make_empty_sums(row, name).mapped):
+        statistic = partial(compute_metric_from_sums, row=row, name=name)
     return _PairedChange(change, statistic, table.reshape(-1, *table.shape[2:]))
 
 

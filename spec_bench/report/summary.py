@@ -14,13 +14,13 @@ import pandas as pd
 from spec_bench.records.sampling import describe_sampling
 from spec_bench.report.claims import Check, check_general_claims
 from spec_bench.report.claims.verdict import summarise_claims
-from spec_bench.report.data.counts import RecordReader, read_origin
-from spec_bench.report.data.differences import qualify_speeds
+from spec_bench.report.data.counts import RecordReader, read_provenance
+from spec_bench.report.data.differences import describe_speed_caveats
 from spec_bench.report.data.rows import (
     Group,
     format_harness_note,
     format_prompt_count,
-    get_failure,
+    get_failure_reason,
     get_interval,
     get_remarks,
     group_rows,
@@ -83,7 +83,7 @@ def iter_category_tables_markdown(groups: Sequence[Group], records: RecordReader
                 if any(numbers):
                     texts = (f"{number:.2f}" if number else "" for number in numbers)
                     lines.append([str(row["decoder"]), str(row["spec"]), *texts])
-            table = format_markdown_table(heads, lines, labels=2)
+            table = format_markdown_table(heads, lines, label_count=2)
             yield f"### {escape_markdown(group.title)} by category: {title}\n\n{table}\n"
 
 
@@ -92,7 +92,7 @@ def format_checks_markdown(checks: Sequence[Check], paper: Paper | None) -> str:
     verdicts = format_markdown_table(
         ("claim", "on", "evidence", "verdict"),
         [(check.claim, check.where, check.evidence, check.verdict) for check in checks],
-        labels=4,
+        label_count=4,
     )
     return f"{escape_markdown(summarise_claims(checks, paper).sentence)}\n\n{verdicts}"
 
@@ -115,13 +115,13 @@ def _format_group_table(group: Group) -> str:
         values = [(get_interval(row, c.name), c.digits) for c in columns_shown]
         cells = [f"{value:.{digits}f}" if value else "" for value, digits in values]
         if row["status"] == "failed":
-            cells = [f"failed: {get_failure(row)}", *[""] * (len(columns_shown) - 1)]
+            cells = [f"failed: {get_failure_reason(row)}", *[""] * (len(columns_shown) - 1)]
         lines.append([name, str(row["spec"]), *cells])
     # Scores go by their names in the file.
     heads = [
         c.name.replace("_", " ") if c.kind in ("score", "count") else c.title for c in columns_shown
     ]
-    table = format_markdown_table(["decoder", "spec", *heads], lines, labels=2)
+    table = format_markdown_table(["decoder", "spec", *heads], lines, label_count=2)
     rows_left = len(all_rows) - len(rows)
     rest_text = (
         f"\n{rows_left} more rows, none known to be faster, are in results.csv.\n"
@@ -137,7 +137,7 @@ def _format_footer(groups: Sequence[Group], results: Path) -> str:
     facts = [f"pair {first_row.pair}", f"batch size {first_row.batch_size}"]
     facts += dict.fromkeys(filter(None, (format_harness_note(group.rows) for group in groups)))
     facts += [f"{group.title}: {_describe_group_settings(group)}" for group in groups]
-    origin: Mapping[str, Any] = read_origin(results, str(first_row.run_id).split(",")[0]) or {}
+    origin: Mapping[str, Any] = read_provenance(results, str(first_row.run_id).split(",")[0]) or {}
     if origin:
         devices = ", ".join(origin["torch"]["devices"]) or origin["cpu"]
         threads = origin["torch"]["threads"]
@@ -153,7 +153,10 @@ def _format_footer(groups: Sequence[Group], results: Path) -> str:
         for doubt in summarise_doubts(to_rows(group.rows))
     ]
     rows = pd.concat([group.rows for group in groups])
-    facts += [*list_footnotes(rows), *dict.fromkeys(qualify_speeds(to_rows(rows), ["speedup"]))]
+    facts += [
+        *list_footnotes(rows),
+        *dict.fromkeys(describe_speed_caveats(to_rows(rows), ["speedup"])),
+    ]
     intervals = "In brackets: 95% intervals, bootstrap over prompts, paired by prompt for speedup."
     return "\n".join([intervals, "", *(f"- {escape_markdown(fact)}" for fact in facts)])
 

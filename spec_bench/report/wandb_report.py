@@ -13,6 +13,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -33,7 +34,7 @@ from spec_bench.report.page.build import (
     build_page_tables,
     find_paper_of_experiment,
     find_results_file,
-    read_page_cells,
+    load_results,
 )
 from spec_bench.report.tables import render
 from spec_bench.report.tables.measured import MeasuredRows
@@ -121,13 +122,13 @@ def publish_wandb_report(options: Namespace) -> None:
 
 
 def iter_report_blocks(
-    wr: Any, tables: Sequence[Path], task: str = "", mixed_models: bool = False
+    wr: ModuleType, tables: Sequence[Path], task: str = "", mixed_models: bool = False
 ) -> Iterator[Any]:
     """Yields the report of one task, or ("") of all, top to bottom: panels and a table of each pair
     and task; of each experiment its paper's tables and the checks; all rows; the prompts one by
     one. Without a results file all runs are in the same panels.
     """
-    cells = read_page_cells(tables, mixed_models=mixed_models) if tables else None
+    cells = load_results(tables, mixed_models=mixed_models) if tables else None
     rows = cells.rows if cells else pd.DataFrame(columns=["task", "file"])
     rows = rows[rows.task == task] if task else rows
     groups = group_rows(drop_duplicate_cells(rows)) if len(rows) else []
@@ -160,7 +161,7 @@ def iter_report_blocks(
         yield wr.PanelGrid(runsets=[all_cells], panels=_make_history_panels(wr, rows))
 
 
-def _make_runset(wr: Any, group: Group) -> Any:
+def _make_runset(wr: ModuleType, group: Group) -> Any:
     """Makes the set of a group's runs, the fastest first, each in its decoder's colour."""
     colours = {
         run_id: names.get_decoder_style(str(row["decoder"])).colour.light
@@ -175,7 +176,7 @@ def _make_runset(wr: Any, group: Group) -> Any:
     )
 
 
-def _make_summary_panels(wr: Any, rows: pd.DataFrame) -> list[Any]:
+def _make_summary_panels(wr: ModuleType, rows: pd.DataFrame) -> list[Any]:
     """Makes the panels of what the rows have: bars between the ends of their intervals, and block
     efficiency by nodes.
     """
@@ -195,7 +196,7 @@ def _make_summary_panels(wr: Any, rows: pd.DataFrame) -> list[Any]:
     return panels
 
 
-def _make_history_panels(wr: Any, rows: pd.DataFrame) -> list[Any]:
+def _make_history_panels(wr: ModuleType, rows: pd.DataFrame) -> list[Any]:
     """Makes the panels of what was logged prompt by prompt."""
     lines = {name: title for name, title in HISTORY.items() if "energy" not in name}
     lines |= {
@@ -228,7 +229,7 @@ def _list_score_titles(rows: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def _iter_experiment_blocks(
-    wr: Any,
+    wr: ModuleType,
     file: Path,
     rows: pd.DataFrame,
     records: RecordReader,

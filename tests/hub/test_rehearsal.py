@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from spec_bench.report.papers.items import read_recipe_name
+from spec_bench.report.papers.items import read_recipe_folder
 from spec_bench.report.papers.paper import load_paper
 from spec_bench.report.tables.measured import MeasuredRows, compute_progress_by_pair
 from spec_bench.system.files import get_results_file, read_csv
@@ -74,7 +74,7 @@ def test_commands_of_a_paper_end_in_rows_and_fill_its_tables(paper, folder):
     turn = {id(each): of_recipe[:n].count(each.recipe) for n, each in enumerate(own)}
     for command in sorted(own, key=lambda each: turn[id(each)])[:COUNT]:
         first = run(command, folder)
-        rows = read_csv(get_results_file(folder / "results", read_recipe_name(first.recipe)))
+        rows = read_csv(get_results_file(folder / "results", read_recipe_folder(first.recipe)))
         rows = [row for row in rows if row["pair"] == first.settings.get("pair", row["pair"])]
         assert {row["status"] for row in rows} == {"complete"}, command.text
         measured, whole = MeasuredRows.read_below(folder / "results"), load_paper(paper)

@@ -31,7 +31,7 @@ from spec_bench.report.claims.contrast import compute_difference
 from spec_bench.report.comparison import compare_results
 from spec_bench.report.data import rows as table_rows
 from spec_bench.report.data.counts import RecordReader
-from spec_bench.report.page.headline import summarise_runs
+from spec_bench.report.page.headline import list_headline_sentences
 from spec_bench.system import files
 from tests.jobs.tiny import cut, failing, make_task, overrides, rows_of, tokens_of
 from tests.question_files import written
@@ -534,7 +534,9 @@ def test_a_job_beside_programs_that_take_its_cores_says_so_is_marked_and_decides
     assert len(lines) == 1
     share = r"speedup: disturbed: threads waited for a core (69|70|71)\.[0-9]% of the time"
     assert all(re.match(share, each.reason) for each in busy)
-    (answer,) = summarise_runs(tmp_path / "results/default/results.csv", {e.run_id for e in busy})
+    (answer,) = list_headline_sentences(
+        tmp_path / "results/default/results.csv", {e.run_id for e in busy}
+    )
     assert "surely" not in answer and "disturbed" in answer and "use " not in answer
     both = compare_results(tmp_path / "quiet", tmp_path / "results")
     times = [each for each in both.judged if each.column.name in ("speedup", "token_rate")]

@@ -8,13 +8,18 @@ from typing import NamedTuple
 import pandas as pd
 
 from spec_bench.report.data.rows import read_rows
-from spec_bench.report.figures import NothingMeasuredError, draw_item, name_figure_files
+from spec_bench.report.figures import NothingMeasuredError, draw_item_figures, name_figure_files
 from spec_bench.report.figures.cells import add_figure_columns
 from spec_bench.report.figures.grid import draw_grid
 from spec_bench.report.figures.panels import DrawnSeries, Panel
 from spec_bench.report.figures.style import figure_settings_applied
 from spec_bench.report.page.build import list_page_figures
-from spec_bench.report.papers.paper import find_figure, find_recipes_by_name, find_table, load_paper
+from spec_bench.report.papers.paper import (
+    find_figure,
+    find_recipes_by_folder,
+    find_table,
+    load_paper,
+)
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.measured import MeasuredRows
 from spec_bench.report.tables.printed import PLACE, RequestedCell, TableSheet
@@ -74,7 +79,7 @@ class Series(NamedTuple):
 
 def figure_of(name, rows):
     """A paper's figure of rows that make one file."""
-    (figure,) = draw_item(find_figure(name), rows)
+    (figure,) = draw_item_figures(find_figure(name), rows)
     return figure
 
 
@@ -104,12 +109,12 @@ def points(series):
 def committed_figures(experiment, **more):
     """What ``report all`` draws of a committed experiment with more columns, by the file's name."""
     rows = read_rows([EMBEDDED / experiment / "results.csv"]).assign(**more)
-    found, paper = {}, load_paper(find_recipes_by_name()[experiment].partition("=")[0])
+    found, paper = {}, load_paper(find_recipes_by_folder()[experiment].partition("=")[0])
     items = [item for item in paper.items if experiment in item.experiments]
     for each in list_page_figures(paper, items, MeasuredRows(rows)):
         try:
             with figure_settings_applied():
-                drawn = draw_item(each.item, rows[rows.pair.isin(each.pairs)])
+                drawn = draw_item_figures(each.item, rows[rows.pair.isin(each.pairs)])
         except NothingMeasuredError:
             continue
         found.update(zip(name_figure_files(each.item, drawn), drawn, strict=True))

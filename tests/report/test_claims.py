@@ -14,9 +14,9 @@ from spec_bench.report.claims import check_claims, check_general_claims, select_
 from spec_bench.report.claims.ask import ClaimQuery, cells
 from spec_bench.report.claims.contrast import (
     Difference,
-    combine_counts,
     compute_difference,
     compute_mean_difference,
+    pick_counts_on_other_half,
 )
 from spec_bench.report.claims.general import check_exact_scores
 from spec_bench.report.claims.verdict import (
@@ -516,7 +516,7 @@ def test_each_half_of_the_prompts_is_compared_on_the_cell_that_the_other_picked(
     # On the even prompts the first cell is faster, on the odd ones the second.
     counts = np.ones((2, 2, 1, 8))
     counts[:, 0, 0] = [3, 1] * 4, [2, 4] * 4
-    assert combine_counts(PICKED, counts, "token_rate")[0, 0].tolist() == [2, 1] * 4
+    assert pick_counts_on_other_half(PICKED, counts, "token_rate")[0, 0].tolist() == [2, 1] * 4
 
 
 def test_the_best_of_equal_cells_is_not_ahead():
@@ -533,7 +533,7 @@ def test_a_picks_mbsu_is_that_of_its_own_tree():
     cheap, dear = ({**ROW, "draft_calls": calls, "parameter_ratio": 0.5} for calls in (1, 6))
     counts = np.ones((2, 2, 1, 8))
     counts[1, 0] = 4.0  # tau 4 at 1 / (6 * 0.5 + 1): MBSU 1, of the cheap one 1 / 1.5
-    found = combine_counts((cheap, dear), counts, "mbsu")
+    found = pick_counts_on_other_half((cheap, dear), counts, "mbsu")
     assert found[0] / found[1] / 1.5 == pytest.approx(np.ones((1, 8)))
 
 

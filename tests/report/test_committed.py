@@ -13,13 +13,18 @@ from spec_bench.report.claims import select_evidence_rows
 from spec_bench.report.claims.ask import ClaimQuery
 from spec_bench.report.claims.contrast import compute_correlation
 from spec_bench.report.data.counts import RecordReader
-from spec_bench.report.data.rows import find_figure_rows, max_tokens_per_call, read_rows, to_rows
+from spec_bench.report.data.rows import (
+    compute_max_tokens_per_call,
+    read_rows,
+    select_or_read_figure_rows,
+    to_rows,
+)
 from spec_bench.report.figures import draw_figure_files
 from spec_bench.report.figures.cells import add_figure_columns, select_usable_rows
 from spec_bench.report.page.build import build_page_tables, list_file_stems, list_page_figures
 from spec_bench.report.papers.paper import (
     find_figure,
-    find_recipes_by_name,
+    find_recipes_by_folder,
     import_paper_code,
     load_paper,
 )
@@ -53,7 +58,7 @@ def read(path):
 def test_every_interval_encloses_its_number_and_stays_within_its_columns_range(path):
     rows = read(path)
     deepest = pd.Series(
-        [max_tokens_per_call(row) for row in to_rows(rows)], rows.index, dtype=float
+        [compute_max_tokens_per_call(row) for row in to_rows(rows)], rows.index, dtype=float
     )
     for each in get_columns(rows.columns):
         names = [each.name, *(f"{each.name}{end}" for end in ENDS)]
@@ -124,7 +129,7 @@ def test_tables_and_figures_made_no_more_are_removed_and_others_stay(tmp_path, c
 
 def made_of(experiment):
     """What ``report all`` writes of an experiment and git keeps, without writing it."""
-    recipe = find_recipes_by_name()[experiment]
+    recipe = find_recipes_by_folder()[experiment]
     assert re.search(rf"^recipe {recipe}\b|{recipe} experiment=embedded", COMMANDS, re.MULTILINE)
     items = load_paper(recipe.partition("=")[0]).items
     own = [item for item in items if experiment in item.experiments]
@@ -231,7 +236,9 @@ def test_heads_lie_beside_the_rows_or_a_group_of_experiments_or_are_the_rows(tmp
     assert OWN.heads_of(own) is own
     assert OWN.heads_of(rows.assign(file="nowhere/results.csv")).empty
     assert len(select_usable_rows(rows, find_figure("redrafter/4"))) == 8  # of several heads each
-    assert len(find_figure_rows(find_figure("redrafter/3"), pd.DataFrame(), tmp_path)) == 9
+    assert (
+        len(select_or_read_figure_rows(find_figure("redrafter/3"), pd.DataFrame(), tmp_path)) == 9
+    )
 
 
 def test_the_head_best_in_validation_is_shown_of_each_kind_and_of_two_and_four_blocks():

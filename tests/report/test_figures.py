@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from spec_bench.report.data.rows import compute_error_bars, group_rows, read_results
-from spec_bench.report.figures import draw_figure_files, draw_item, sweep
+from spec_bench.report.figures import draw_figure_files, draw_item_figures, sweep
 from spec_bench.report.figures.cells import (
     FigureCells,
     add_figure_columns,
@@ -224,7 +224,7 @@ def test_what_a_figure_cannot_be_is_one_line_that_names_it(said, look, named, mo
 
     monkeypatch.setattr(Paper, "find_drawing_function", lambda *_: drawn)
     with pytest.raises(ValueError, match=rf"^figure mcsd/3: {named}"):
-        draw_item(find_figure("mcsd/3"), CELLS)
+        draw_item_figures(find_figure("mcsd/3"), CELLS)
 
 
 def test_a_figure_that_calls_the_old_panels_is_told_where_the_new_function_is(monkeypatch):
@@ -232,7 +232,7 @@ def test_a_figure_that_calls_the_old_panels_is_told_where_the_new_function_is(mo
         Paper, "find_drawing_function", lambda *_: lambda cells: old_panels(cells, "x", "y")
     )
     with pytest.raises(ValueError, match=naming("draw_panels", "experiments/README.md")):
-        draw_item(find_figure("mcsd/3"), CELLS)
+        draw_item_figures(find_figure("mcsd/3"), CELLS)
 
 
 def test_texts_name_columns_of_the_rows():
@@ -287,7 +287,7 @@ def test_what_cannot_be_drawn_is_one_clear_line(name, message, tmp_path):
 
 
 def test_printed_numbers_are_drawn_alone_and_the_heading_says_so():
-    figures = draw_item(find_figure("rsd/7"), NOTHING, alone=True)
+    figures = draw_item_figures(find_figure("rsd/7"), NOTHING, alone=True)
     assert len(figures) == 6  # OPT 13B, 30B and 66B with either draft
     assert {figure.setting for figure in figures} == {"as printed"}
     first = next(figure for figure in figures if set(figure.rows.pair) == {"opt_13b"})
@@ -496,7 +496,7 @@ def test_a_mistake_in_a_papers_figures_is_one_line(drawn, said, monkeypatch):
     monkeypatch.setattr(Paper, "find_drawing_function", lambda *_: drawn)
     rows = EXP1.assign(draft_calls=2.0)
     with pytest.raises(ValueError, match=f"figure rsd/4: .*{said}"):
-        draw_item(find_figure("rsd/4"), rows)
+        draw_item_figures(find_figure("rsd/4"), rows)
 
 
 def test_printed_points_are_hollow_and_panels_keep_the_papers_order_of_tasks():
@@ -509,7 +509,7 @@ def test_printed_points_are_hollow_and_panels_keep_the_papers_order_of_tasks():
 
 
 def test_a_lost_number_of_the_paper_is_drawn_as_lost_and_said_in_the_note():
-    figures = draw_item(find_figure("rsd/6"), NOTHING, alone=True)
+    figures = draw_item_figures(find_figure("rsd/6"), NOTHING, alone=True)
     named = {figure.rows.pair.iloc[0]: figure for figure in figures}
     chat = named["llama2_chat_7b"]
     some, none = (chat.grid[n][0] for n in (0, 1))  # XSum lacks 12x5, WMT18 De-En 6x5 too
@@ -541,7 +541,7 @@ def test_a_note_says_of_bars_and_bands_only_where_they_are_drawn():
 
 
 def test_figure_1_has_the_papers_letters():
-    (figure,) = draw_item(find_figure("rsd/1"), grid_rows())
+    (figure,) = draw_item_figures(find_figure("rsd/1"), grid_rows())
     assert figure.axes[0].get_ylabel() == "draft's probability p"
     assert figure.axes[0].get_xlabel() == "target's probability q"
 

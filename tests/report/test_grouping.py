@@ -22,12 +22,12 @@ from spec_bench.report.data.rows import (
     read_rows,
     split_by_settings,
 )
-from spec_bench.report.figures import draw_item
+from spec_bench.report.figures import draw_item_figures
 from spec_bench.report.papers.items import PaperColumn as Heading
 from spec_bench.report.papers.pairs import find_pair_config
 from spec_bench.report.papers.paper import (
     find_figure,
-    find_recipes_by_name,
+    find_recipes_by_folder,
     find_table,
     list_paper_names,
     load_paper,
@@ -39,7 +39,7 @@ from spec_bench.report.tables.render import (
     format_table_latex,
     format_table_markdown,
     format_tables_csv,
-    format_tables_page,
+    format_tables_html_page,
 )
 from spec_bench.system.files import escape_cell, find_package_folder
 from spec_bench.vocabulary import columns
@@ -188,7 +188,7 @@ def test_a_papers_table_takes_rows_of_its_own_jobs_alone(tmp_path):
 
 def test_a_figure_is_drawn_once_for_each_way_that_it_does_not_show_itself():
     rows = pd.concat([redrafter_batches().assign(max_new_tokens=limit) for limit in (16, 64)])
-    found = draw_item(find_figure("redrafter/6"), rows.reset_index(drop=True))
+    found = draw_item_figures(find_figure("redrafter/6"), rows.reset_index(drop=True))
     assert [sheet.setting for sheet in found] == ["max new tokens 16", "max new tokens 64"]
     assert {len(sheet.rows) for sheet in found} == {6}  # batch sizes are its axis
 
@@ -249,7 +249,7 @@ def bars(text):
 
 def test_no_format_opens_a_tag_and_columns_stay():
     page, text = (
-        format_tables_page(hostile(TAG)),
+        format_tables_html_page(hostile(TAG)),
         format_table_markdown(hostile(TAG)).split("```")[0],
     )
     assert "<script>" not in page + text
@@ -459,7 +459,7 @@ def test_a_broken_paper_of_a_package_is_one_line_and_the_others_are_read(
     own = package(tmp_path, f"broken_{name}", monkeypatch) / file
     text = own.read_text(encoding="utf-8") if own.is_file() else ""
     own.write_text(text.replace(right, wrong) if right else wrong, encoding="utf-8")
-    known = find_recipes_by_name()
+    known = find_recipes_by_folder()
     assert known["rsd-exp1"] == "rsd=exp1" and not any("broken" in each for each in known)
     (line,) = [each for each in capsys.readouterr().err.splitlines() if f"broken_{name}" in each]
     assert re.search(f"^warning: .*{named}", line)
@@ -514,7 +514,7 @@ def test_the_readmes_files_are_a_paper_and_its_commands_work(tmp_path, monkeypat
     assert "| RSD-S | 3x2 | 2.20 | 2.20 [2.10, 2.30] | +0.00 |" in after
     assert "mine-fig2-mine.png" in figure and "“Trees are ahead of chains.” (Section 5)" in checks
     assert main(["list", "mine"]) == 0 and capsys.readouterr().out.count("4/4 cells: mine") == 2
-    (drawn,) = draw_item(find_figure("mine/2"), read_rows([*tmp_path.rglob("results.csv")]))
+    (drawn,) = draw_item_figures(find_figure("mine/2"), read_rows([*tmp_path.rglob("results.csv")]))
     assert [len(each.rows) for each in all_series(*panels(drawn)) if each.printed] == [2, 2]
 
 
@@ -528,11 +528,11 @@ def test_a_figures_rows_of_other_runs_are_of_its_tasks_and_named(tmp_path, monke
     )
     other = {**EMBEDDED, "experiment": "others", "mbsu": 1.5}
     rows = frame(*(row("sd", "3", task=task, **other) for task in ("xsum", "dolly")))
-    (drawn,) = draw_item(find_figure("any/1"), rows)
+    (drawn,) = draw_item_figures(find_figure("any/1"), rows)
     assert [*drawn.rows.task] == ["xsum"] and drawn.missing == ("rows of others, not of any=first",)
     with pytest.raises(ValueError, match="nothing measured for figure any/1"):
-        draw_item(find_figure("any/1"), rows[rows.task == "dolly"])
-    (drawn,) = draw_item(find_figure("any/1"), rows.assign(experiment="any-first"))
+        draw_item_figures(find_figure("any/1"), rows[rows.task == "dolly"])
+    (drawn,) = draw_item_figures(find_figure("any/1"), rows.assign(experiment="any-first"))
     assert ([*drawn.rows.task], drawn.missing) == (["xsum", "dolly"], ())
 
 

@@ -17,11 +17,11 @@ from spec_bench.report.claims import check_claims
 from spec_bench.report.claims.contrast import compute_difference
 from spec_bench.report.data.counts import (
     RecordReader,
-    read_origin,
     read_packed_records,
+    read_provenance,
     read_repeats,
 )
-from spec_bench.report.data.rows import clear_past_times, read_results
+from spec_bench.report.data.rows import clear_past_times_and_energy, read_results
 from spec_bench.report.data.seeds import pool_seeds
 from spec_bench.report.page.build import build_page
 from spec_bench.report.summary import write_results_report
@@ -191,15 +191,17 @@ def cells(**values):
 
 
 def test_times_of_another_engine_are_empty_with_their_reason_and_counts_stay():
-    rows = clear_past_times(frame(*cells(engine=ENGINE - 1)))
+    rows = clear_past_times_and_energy(frame(*cells(engine=ENGINE - 1)))
     assert rows[["token_rate", "speedup", "speedup_low"]].isna().all(axis=None)
     assert list(rows.block_efficiency) == [2.5, 2.5]
     assert list(rows.rouge2_high) == [0.4, 0.4]
     (reason,) = parse_reasons(rows.reason[1])
     assert (reason.column, reason.text) == ("speedup", f"timed by an earlier engine, now {ENGINE}")
     own = frame(*cells(engine=ENGINE))
-    pd.testing.assert_frame_equal(clear_past_times(own), own)
-    noted = clear_past_times(frame(row("sd", "3", engine=0, reason="bleu: no reference")))
+    pd.testing.assert_frame_equal(clear_past_times_and_energy(own), own)
+    noted = clear_past_times_and_energy(
+        frame(row("sd", "3", engine=0, reason="bleu: no reference"))
+    )
     assert [reason.column for reason in parse_reasons(noted.reason[0])] == ["bleu", "speedup"]
 
 
@@ -207,7 +209,7 @@ def test_no_column_of_time_or_energy_of_a_past_engine_keeps_a_number():
     names = [n for each in columns.list_columns_of_kind("time", "energy") for n in each.names]
     rows = frame({**row("sd", "3", engine=0), **dict.fromkeys(names, 1.0)})
     assert len(names) > 10
-    assert clear_past_times(rows)[names].isna().all(axis=None)
+    assert clear_past_times_and_energy(rows)[names].isna().all(axis=None)
 
 
 def test_a_file_without_the_column_is_of_an_engine_before_there_was_one(tmp_path):
@@ -268,9 +270,9 @@ def test_every_whole_repeat_is_read_and_times_are_summed_over_them(results):
     assert list(known.get_counts_by_seed(cell, "token_rate")) == ["0", "0/1"]
     assert list(known.get_counts_by_seed(cell, "block_efficiency")) == ["0"]
     found = read_packed_records(results, "cell").get_scores("cell")
-    assert (found, read_origin(results, "cell")) == (SCORES, ORIGIN)
+    assert (found, read_provenance(results, "cell")) == (SCORES, ORIGIN)
     assert read_repeats(results, "other") == []
-    assert read_origin(results, "other") is None
+    assert read_provenance(results, "other") is None
 
 
 @pytest.mark.parametrize("last", ["", "another"])  # session of one prompt

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from spec_bench.report.data.differences import describe_differences
+from spec_bench.report.data.differences import describe_differences_from_papers
 from spec_bench.report.data.rows import read_rows
 from spec_bench.report.papers.items import list_recipe_cells
 from spec_bench.report.papers.pairs import (
@@ -140,21 +140,27 @@ def test_ours_stands_out_only_where_no_interval_overlaps_and_not_alone(tmp_path)
 def test_a_note_says_what_speedups_are_over_transformers_own_faster_generate():
     generate = row("hf_generate", "-", lossless="unaudited", speedup=(1.25, 1.2, 1.3))
     (note,) = (
-        n for n in describe_differences([sd(), generate], ["speedup"]) if "own generate" in n
+        n
+        for n in describe_differences_from_papers([sd(), generate], ["speedup"])
+        if "own generate" in n
     )
     assert "XSum" in note and "1.25 times" in note and "0.80 of" in note
     unsure = {**generate, "speedup_low": 0.99}
     for rows, shown in (([unsure], ["speedup"]), ([generate], ["mbsu"])):
-        assert not any("own generate" in each for each in describe_differences(rows, shown))
+        assert not any(
+            "own generate" in each for each in describe_differences_from_papers(rows, shown)
+        )
 
 
 def test_rows_of_one_configuration_under_two_names_are_named_with_what_they_differ_by():
     both = [row("rsd_c", "2-1", speedup=1.5), row("mcsd_wor", "2-1", speedup=1.4)]
-    notes = describe_differences([*both, row("rsd_c", "2-2", speedup=1.0)], ["speedup"])
+    notes = describe_differences_from_papers([*both, row("rsd_c", "2-2", speedup=1.0)], ["speedup"])
     (note,) = (note for note in notes if "one configuration" in note)
     assert "RSD-C 2-1" in note and "2-2" not in note and "7.1%" in note
-    assert not any("one configuration" in note for note in describe_differences(both, ["mbsu"]))
-    several = describe_differences([both[0], {**both[1], "batch_size": 4}], ["speedup"])
+    assert not any(
+        "one configuration" in note for note in describe_differences_from_papers(both, ["mbsu"])
+    )
+    several = describe_differences_from_papers([both[0], {**both[1], "batch_size": 4}], ["speedup"])
     assert not any("one configuration" in note for note in several)
 
 

@@ -219,7 +219,7 @@ class ClaimQuery:
                     if by_label
                 )
             else:
-                comparisons = asked.iter_by_label(name, cases)
+                comparisons = asked.iter_comparisons_by_label(name, cases)
             yield from filter(None, map(asked.judge, comparisons))
             yield from asked.iter_incomparable_checks(name, cases)
 
@@ -343,7 +343,9 @@ def counted(within: float | None = None, against: str = "") -> Judge:
 
 
 def judge_places(
-    comparison: Comparison, p_of: Callable[[Iterable[PValues]], PValues], least: float = -inf
+    comparison: Comparison,
+    combine_p_values: Callable[[Iterable[PValues]], PValues],
+    least: float = -inf,
 ) -> Check | None:
     """Judges each place, a value of ``each``, alone; then all or most of them, from ``least`` on.
     Returns one check of a whole group.
@@ -361,23 +363,23 @@ def judge_places(
 
     def of_prompts(count: int) -> PValues | None:
         parts = get_p_values(gap.rescale_to_prompts(count) for gap in claimed_gaps)
-        return p_of(parts) if parts else None
+        return combine_p_values(parts) if parts else None
 
     judged = get_p_values(claimed_gaps)
     comparison = replace(comparison, by_place=by_place, judged=judged)
     if not judged:
         return comparison.make_check(NOT_DECIDED) if claimed_gaps else None
-    return comparison.make_check(p_of(judged), of_prompts)
+    return comparison.make_check(combine_p_values(judged), of_prompts)
 
 
 def every(least: float = -inf) -> Judge:
     """At every value of ``each``, from this one on, the claim must hold."""
-    return partial(judge_places, p_of=p_value_of_all, least=least)
+    return partial(judge_places, combine_p_values=p_value_of_all, least=least)
 
 
-some: Judge = partial(judge_places, p_of=p_value_of_any)
+some: Judge = partial(judge_places, combine_p_values=p_value_of_any)
 """At one value of ``each`` at least the claim must hold."""
-most: Judge = partial(judge_places, p_of=p_value_of_most)
+most: Judge = partial(judge_places, combine_p_values=p_value_of_most)
 """At more than half of the values of ``each`` the claim must hold."""
 
 
@@ -570,9 +572,11 @@ class Comparison:
                 counts.append((str(left["spec"]), float(ours), float(number)))
         return counts
 
-    def iter_by_label(self, metric: str, cases_by_group: _Cases) -> Iterator[Comparison]:
+    def iter_comparisons_by_label(
+        self, metric: str, cases_by_group: _Cases
+    ) -> Iterator[Comparison]:
         """Each label's cases by task, then pooled over tasks whose runs agree in settings."""
-        settings = _describe_group_settings(self.ask, [group for group, _ in cases_by_group])
+        settings = _list_distinguishing_settings(self.ask, [group for group, _ in cases_by_group])
         for label in dict.fromkeys(label for _, cases in cases_by_group for label in cases):
             parts: dict[str, list[tuple[Group, Contrasts]]] = {}
             for (group, cases), setting in zip(cases_by_group, settings, strict=True):
@@ -611,7 +615,7 @@ class Comparison:
 _Cases = Sequence[tuple[Group, dict[Label, Contrasts]]]
 
 
-def _describe_group_settings(ask: ClaimQuery, groups: Sequence[Group]) -> list[str]:
+def _list_distinguishing_settings(ask: ClaimQuery, groups: Sequence[Group]) -> list[str]:
     """Each group's settings that differ from other runs', as text; "" without other runs."""
     columns = [
         c

@@ -44,7 +44,12 @@ from spec_bench.metrics.intervals import (
     widen_like_tau,
 )
 from spec_bench.report.claims.verdict import PValues, p_value_of_all
-from spec_bench.report.data.counts import RecordReader, Table, compute_value_of_sums, describe_sums
+from spec_bench.report.data.counts import (
+    RecordReader,
+    Table,
+    compute_metric_from_sums,
+    make_empty_sums,
+)
 from spec_bench.report.data.rows import TIMED, Row, count_prompts_per_clock, get_number
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.numbers import format_interval
@@ -112,11 +117,11 @@ class Difference:
         low, high = (value + (end - value) * factor for end in interval.ends)
         return replace(self, tested=replace(interval, low=low, high=high))
 
-    def rescale_to_prompts(self, count: int) -> Difference:
+    def rescale_to_prompts(self, prompt_count: int) -> Difference:
         """Returns the same difference and spread on so many prompts; unknown without a number."""
         if not self.prompts or self.tested is None:
             return replace(self, tested=None)
-        return self.scale_interval((self.prompts / count) ** self.tested.shrinks)
+        return self.scale_interval((self.prompts / prompt_count) ** self.tested.shrinks)
 
     def above(self, bound: float = 0.0) -> PValues | None:
         """P-values of a claim that the difference is more than that; None without an interval. They
@@ -253,7 +258,7 @@ def compute_mean_difference(
         interval = bootstrap_interval(statistic, flat)
     elif metric in registered:
         flat = flat.sum(axis=1, keepdims=True)
-        room = _find_largest_gap(rows, table, metric, relative)
+        room = _find_possible_gap(rows, table, metric, relative)
         interval = interval_where_few_differ(statistic, flat, room) or bootstrap_interval(
             statistic, flat
         )
@@ -276,13 +281,13 @@ def compute_mean_difference(
     return gap
 
 
-def _find_largest_gap(rows: Sequence[Row], table: Table, metric: str, relative: bool) -> float:
+def _find_possible_gap(rows: Sequence[Row], table: Table, metric: str, relative: bool) -> float:
     """Returns how far sides can be apart on a prompt to come, NaN or infinite where that is not
     known: not at all where a side's own numbers differ by prompt and yet both sides' are the same.
     """
     if not find_usual_number(RATIOS[2], table[0]):
         return 0.0
-    ends = [end for row in rows for end in describe_sums(row, metric).limits or (nan, nan)]
+    ends = [end for row in rows for end in make_empty_sums(row, metric).limits or (nan, nan)]
     return float(np.ptp(np.log(ends) if relative else ends))
 
 
@@ -290,17 +295,19 @@ def _compute_mean_share(
     contrast: Contrast,
     metric: str,
     relative: bool,
-    count: int,
+    contrast_count: int,
     sums: Table,
 ) -> Table:
     """One contrast's part of the mean of so many: sums (counts of its cells, batch) -> (batch,)."""
     cell_sums = iter(np.split(sums, len([*chain(*contrast)])))
     best = []
     for side in contrast:
-        rates = [compute_value_of_sums(next(cell_sums), row, metric) for row in side]
+        rates = [compute_metric_from_sums(next(cell_sums), row, metric) for row in side]
         best.append(_combine_values(side, rates))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return (np.log(best[0]) - np.log(best[1]) if relative else best[0] - best[1]) / count
+        return (
+            np.log(best[0]) - np.log(best[1]) if relative else best[0] - best[1]
+        ) / contrast_count
 
 
 def _resolve_picks(
@@ -315,11 +322,11 @@ def _resolve_picks(
     for left, right in contrasts:
         middle = start + len(left)
         end = middle + len(right)
-        parts.append(combine_counts(left, table[start:middle], metric)[None])
+        parts.append(pick_counts_on_other_half(left, table[start:middle], metric)[None])
         if WEIGHT in right[0]:
             parts.append(table[middle:end])
         else:
-            parts.append(combine_counts(right, table[middle:end], metric)[None])
+            parts.append(pick_counts_on_other_half(right, table[middle:end], metric)[None])
             right = right[:1]
         resolved_contrasts.append((left[:1], right))
         start = end
@@ -387,7 +394,7 @@ def format_picked_tree(side: Sequence[Row], metric: str) -> str:
     return f"{best['decoder']} {best['spec']}{count_text}"
 
 
-def combine_counts(
+def pick_counts_on_other_half(
     side: Sequence[Row], counts: Table, metric: str, pick: Pick | None = None
 ) -> Table:
     """(counts, repeats, prompts) of a side, of each prompt those of the cell that the other half
@@ -408,7 +415,7 @@ def combine_counts(
         cell = counts[place][..., half].copy()
         if metric == "mbsu":
             factors = [
-                compute_value_of_sums(np.ones((2, 1)), side[place_at], metric)
+                compute_metric_from_sums(np.ones((2, 1)), side[place_at], metric)
                 for place_at in (place, 0)
             ]
             cell[0] *= float(factors[0][0]) / float(factors[1][0])
@@ -421,7 +428,7 @@ def compute_cell_values(side: Sequence[Row], counts: Table, metric: str) -> Tabl
     sums = counts.sum(axis=(2, 3))
     with np.errstate(divide="ignore", invalid="ignore"):
         values = [
-            float(compute_value_of_sums(totals[:, None], row, metric)[0])
+            float(compute_metric_from_sums(totals[:, None], row, metric)[0])
             for row, totals in zip(side, sums, strict=True)
         ]
     return np.where(np.isfinite(values), values, np.nan)

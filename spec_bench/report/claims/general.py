@@ -13,7 +13,7 @@ from spec_bench.report.claims.ask import UNAUDITED, ClaimQuery, Comparison, cell
 from spec_bench.report.claims.contrast import Contrast, compute_difference, get_contrast_counts
 from spec_bench.report.claims.verdict import HOLDS, NOT_COMPARABLE, Check, PValues
 from spec_bench.report.data.categories import group_prompts_by_category
-from spec_bench.report.data.counts import RecordReader, compute_value_of_sums
+from spec_bench.report.data.counts import RecordReader, compute_metric_from_sums
 from spec_bench.report.data.differences import find_chance_difference
 from spec_bench.report.data.rows import (
     Group,
@@ -120,7 +120,7 @@ def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
 def _compute_sign_p_value(contrast: Contrast, sums: Array, score: str) -> float:
     """The p-value of the signs of the prompts' differences, of sums (counts, prompts) a cell."""
     ours, theirs = (
-        pseudo_values(partial(compute_value_of_sums, row=cell, name=score), side)
+        pseudo_values(partial(compute_metric_from_sums, row=cell, name=score), side)
         for cell, side in zip(chain(*contrast), sums, strict=True)
     )
     return sign_flip_p_value(ours - theirs)

@@ -111,13 +111,13 @@ def list_holm_verdicts(p_values: Sequence[PValues]) -> list[str]:
     return [verdict for verdict, _ in _iter_holm_verdicts(p_values)]
 
 
-def _describe_prompts_to_decide(check: Check, family: int) -> str:
+def _describe_prompts_to_decide(check: Check, family_size: int) -> str:
     """Returns how many prompts would decide a check in a family of so many; "" if unknown."""
     if check.seeds:
         return "; more seeds may decide"
     prompt_count = 10
     while prompt_count <= _MOST and (p_values := check.of_prompts(prompt_count)):
-        if 2 * family * min(p_values) <= ALPHA:
+        if 2 * family_size * min(p_values) <= ALPHA:
             return f"; about {prompt_count} prompts may decide"
         prompt_count = 10 * ceil(0.11 * prompt_count)
     return f"; {_MOST} prompts would not decide" if prompt_count > _MOST else ""

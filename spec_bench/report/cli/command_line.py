@@ -21,9 +21,9 @@ from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.printed import read_printed_rows
 from spec_bench.report.data.rows import (
     Row,
-    find_figure_rows,
     read_rows,
     refuse_or_separate_models,
+    select_or_read_figure_rows,
     to_rows,
 )
 from spec_bench.report.page.build import (
@@ -57,7 +57,7 @@ _PICTURES = ("png", "pdf")
 _TABLES = {"md": "markdown", "csv": "csv", "tex": "latex"}
 FORMATS: dict[str, Callable[[Sequence[TableSheet]], str]] = {
     "csv": lambda sheets: render.format_tables_csv(*sheets),
-    "html": lambda sheets: render.format_tables_page(*sheets),
+    "html": lambda sheets: render.format_tables_html_page(*sheets),
     "latex": lambda sheets: "\n".join(map(render.format_table_latex, sheets)),
     "markdown": lambda sheets: "\n".join(map(render.format_table_markdown, sheets)),
 }
@@ -141,7 +141,7 @@ def draw_paper_figure(options: Namespace) -> None:
     if options.pair and item.recipes:
         refuse_unknown_pair(item, options.pair, cells)
     folder = options.out or join_path_inside(options.results, "figures")
-    rows = find_figure_rows(item, cells.rows, options.results)
+    rows = select_or_read_figure_rows(item, cells.rows, options.results)
     is_pair_alone = bool(options.pair) and "pair" in rows
     refuse_or_separate_models(rows[rows.pair == options.pair] if is_pair_alone else rows)
     try:

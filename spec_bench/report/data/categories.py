@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from spec_bench.metrics.interval import Interval, clip_to_column
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval, widen_like_tau
 from spec_bench.metrics.metric import clip_and_map_interval
-from spec_bench.report.data.counts import RecordReader, describe_sums
+from spec_bench.report.data.counts import RecordReader, make_empty_sums
 from spec_bench.report.data.rows import Group, Row, to_rows
 from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import to_printable
@@ -103,7 +103,7 @@ def _compute_tokens_per_call(
     if table is None or table.shape[-1] < len(prompts):
         return None
     numerators, denominators = table[0].sum(axis=1)
-    sums = describe_sums(row, "block_efficiency")
+    sums = make_empty_sums(row, "block_efficiency")
     interval = ratio_interval(numerators, denominators, sums.largest_difference)
     return interval and clip_and_map_interval(sums, interval)
 

@@ -28,9 +28,9 @@ from spec_bench.records.parquet import AGAIN, PackedRecords, Scored
 from spec_bench.records.types import Generation
 from spec_bench.report.data.rows import (
     Row,
+    compute_max_tokens_per_call,
     count_prompts_per_clock,
     get_number,
-    max_tokens_per_call,
 )
 from spec_bench.system import files
 from spec_bench.system.groups import find_shared_keys, group_by_key
@@ -64,7 +64,7 @@ def read_repeats(results: Path, run_id: str) -> list[dict[str, Generation]]:
     return [dict(zip(names, lines, strict=True)) for names, lines in repeats]
 
 
-def read_origin(results: Path, run_id: str) -> Mapping[str, Any] | None:
+def read_provenance(results: Path, run_id: str) -> Mapping[str, Any] | None:
     """Returns the provenance of a cell, as ``measure.provenance`` has it; None if not recorded."""
     return read_packed_records(results, run_id).origins.get(run_id)
 
@@ -108,22 +108,24 @@ class _RecordedCell:
         texts = getattr(self.packed.generation_arrays, column)
         return [{prompt: texts[line] for prompt, line in lines.items()} for lines in self.repeats]
 
-    def get_line_counts(self, name: str, lines: Mapping[str, int]) -> Counts:
+    def get_line_counts(self, name: str, line_by_prompt: Mapping[str, int]) -> Counts:
         """Returns a metric's counts of some lines; none where these have no such number."""
         quantity = metric.get(name)
         if not quantity or not quantity.column.interval:
             return {}
         if quantity.sums is None:
-            generations = self.packed.take_generations(lines.values())
+            generations = self.packed.take_generations(line_by_prompt.values())
             number = quantity.compute(CellRecords(generations, draft_calls=0, parameter_ratio=0.0))
             sums = isinstance(number, PromptSums) and (number.numerators, number.denominators)
-            return dict(zip(lines, zip(*sums, strict=True), strict=True)) if sums else {}
+            return dict(zip(line_by_prompt, zip(*sums, strict=True), strict=True)) if sums else {}
         if not quantity.sums:
             return {}
-        part = self.packed.generation_arrays.compute_terms(*quantity.sums)[[*lines.values()]]
+        part = self.packed.generation_arrays.compute_terms(*quantity.sums)[
+            [*line_by_prompt.values()]
+        ]
         if np.isnan(part).any() or not part[:, 1].any():
             return {}
-        return dict(zip(lines, map(tuple, part.tolist()), strict=True))
+        return dict(zip(line_by_prompt, map(tuple, part.tolist()), strict=True))
 
 
 class _RecordBlock(NamedTuple):
@@ -368,14 +370,14 @@ def _group_runs_by_seed(runs: Mapping[str, Counts]) -> dict[str, list[Counts]]:
     return group_by_key((name.partition("/")[0], run_id) for name, run_id in runs.items())
 
 
-def compute_value_of_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
+def compute_metric_from_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
     """Returns the metric or score from what it is made of by sums, ``(counts, batch)``."""
     ours = name not in _SCORES and name in metric
     statistic = None if ours else get_score_statistic(name, len(sums))
     if statistic is not None:
         return statistic(sums)
     ratio = sums[0] / sums[1]
-    function = describe_sums(row, name).mapped
+    function = make_empty_sums(row, name).mapped
     return np.vectorize(function, otypes=[float])(ratio) if function else ratio
 
 
@@ -403,13 +405,13 @@ def sum_repeats(repeats: Sequence[Counts]) -> Counts | None:
     }
 
 
-def describe_sums(row: Row, name: str) -> PromptSums:
+def make_empty_sums(row: Row, name: str) -> PromptSums:
     """Returns what makes a metric of its ratio of sums (MBSU: tau / (L r + 1)), and what that can
     be, without the sums.
     """
     share = row.get("parameter_ratio")
     ratio_of = None if share is None else float(share)
-    max_tokens = max_tokens_per_call(row)
+    max_tokens = compute_max_tokens_per_call(row)
     depth = None if max_tokens is None else int(max_tokens) - 1
     calls = get_number(row, "draft_calls")
     cell = CellRecords((), draft_calls=calls, parameter_ratio=ratio_of, depth=depth)

@@ -33,31 +33,33 @@ _HEADS = (
 )
 
 
-def describe_differences(rows: Sequence[Row], names_shown: Collection[str]) -> list[str]:
+def describe_differences_from_papers(
+    rows: Sequence[Row], names_shown: Collection[str]
+) -> list[str]:
     """Returns a sentence or two for each that applies."""
     notes = [
         *([_PREFILL] if {*_OF_DECODING} & {*names_shown} else []),
-        *(_note_stand_ins(rows) if "mbsu" in names_shown else []),
+        *(_note_stand_in_mbsu(rows) if "mbsu" in names_shown else []),
         *(line for row in rows for line in compare_plain_with_printed(row)),
         *_note_replaced_prompts(rows),
         *_note_answer_limits(rows),
-        *_note_completions(rows),
+        *_note_missing_chat_templates(rows),
         *(
             [_HEADS]
-            if any(_is_trained_on_answers(str(row.get("draft", ""))) for row in rows)
+            if any(_is_trained_on_target_answers(str(row.get("draft", ""))) for row in rows)
             else []
         ),
         *_note_prompts_in_training(rows),
-        *qualify_speeds(rows, names_shown),
+        *describe_speed_caveats(rows, names_shown),
     ]
     return list(dict.fromkeys(notes))
 
 
-def qualify_speeds(rows: Sequence[Row], names_shown: Collection[str]) -> Iterator[str]:
+def describe_speed_caveats(rows: Sequence[Row], names_shown: Collection[str]) -> Iterator[str]:
     """Yields what a reader of speeds must know: by how much rows of one configuration differ, and
     where transformers' own plain decoding is faster than ours.
     """
-    yield from _note_twins(rows, names_shown)
+    yield from _note_chance_differences(rows, names_shown)
     if "speedup" in names_shown:
         yield from _note_slow_baselines(rows)
 
@@ -105,7 +107,7 @@ def _iter_twins(rows: Sequence[Row], metric: str) -> Iterator[tuple[Row, Row, fl
                 yield one, twin, high / low - 1
 
 
-def _note_twins(rows: Sequence[Row], names_shown: Collection[str]) -> Iterator[str]:
+def _note_chance_differences(rows: Sequence[Row], names_shown: Collection[str]) -> Iterator[str]:
     """Rows of one configuration, whose speeds differ by chance alone."""
     for metric in _OF_DECODING:
         for row, twin, gap in _iter_twins(rows, metric) if metric in names_shown else ():
@@ -117,7 +119,7 @@ def _note_twins(rows: Sequence[Row], names_shown: Collection[str]) -> Iterator[s
             )
 
 
-def _note_stand_ins(rows: Sequence[Row]) -> list[str]:
+def _note_stand_in_mbsu(rows: Sequence[Row]) -> list[str]:
     """Returns the effect of a draft of another size on MBSU."""
     deepest: dict[str, float] = {}
     for row in rows:
@@ -162,7 +164,7 @@ def _note_answer_limits(rows: Sequence[Row]) -> Iterator[str]:
             yield f"Ours, {task}: at most {limit:g} new tokens; the task's limit is {usual}."
 
 
-def _note_completions(rows: Sequence[Row]) -> list[str]:
+def _note_missing_chat_templates(rows: Sequence[Row]) -> list[str]:
     """Targets tuned on conversations that are asked to complete a text."""
     places = [
         (names.get_task_title(row["task"]), row["pair"])
@@ -200,7 +202,7 @@ def read_task_config(task: str) -> dict[str, Any]:
     return read_yaml(path) if path else {}
 
 
-def _is_trained_on_answers(heads: str) -> bool:
+def _is_trained_on_target_answers(heads: str) -> bool:
     """Returns whether a training here made them, on answers of the target."""
     if not (training := read_head_training(heads)):
         return False

@@ -90,7 +90,9 @@ def read_results(path: Path, mixed_models: bool = False) -> pd.DataFrame:
                 f"no results file {str(path)!r}", files.get_results_folder(path)
             )
         raise UsageError(f"{str(path)!r} has no rows")
-    rows = compact_columns(clear_past_times(rows.assign(tree_attention=mask_tree_attention(rows))))
+    rows = compact_columns(
+        clear_past_times_and_energy(rows.assign(tree_attention=mask_tree_attention(rows)))
+    )
     # Of one seed each: a row of pooled seeds has no single rate.
     session_marks = np.full(len(rows), "", object)
     if {"token_rate", "speedup"} <= {*rows.columns}:
@@ -187,7 +189,7 @@ def _read_typed_rows(path: Path) -> pd.DataFrame:
     return rows
 
 
-def clear_times(rows: pd.DataFrame, mask: pd.Series) -> pd.DataFrame:
+def clear_times_and_energy(rows: pd.DataFrame, mask: pd.Series) -> pd.DataFrame:
     """Empties times and energy of marked rows; returns the same rows where there are none."""
     time_columns = [
         column for column in get_columns(rows.columns) if column.kind in ("time", "energy")
@@ -204,14 +206,14 @@ def mask_past_engine(rows: pd.DataFrame) -> pd.Series:
     return (engine != ENGINE) & (rows.status != "failed")
 
 
-def clear_past_times(rows: pd.DataFrame) -> pd.DataFrame:
+def clear_past_times_and_energy(rows: pd.DataFrame) -> pd.DataFrame:
     """Empties times and energy that an earlier engine took, with a reason that says so.
 
     Counts (block efficiency, acceptance) and scores of the answers hold for any engine that decodes
     the same distribution; times do not. Rows without a column ``engine`` are from before it.
     """
     past = mask_past_engine(rows)
-    cleared_rows = clear_times(rows, past)
+    cleared_rows = clear_times_and_energy(rows, past)
     if cleared_rows is rows:
         return rows
     note = f"speedup: timed by an earlier engine, now {ENGINE}"
@@ -222,7 +224,7 @@ def clear_past_times(rows: pd.DataFrame) -> pd.DataFrame:
     return cleared_rows
 
 
-def find_figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame:
+def select_or_read_figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame:
     """The rows that a figure may take; of one without a model, those of ``item.rows``. Raises
     ValueError: that file was not made yet; the message has the command.
     """
@@ -252,7 +254,7 @@ def drop_duplicate_cells(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns each cell once; one that was measured twice with the larger number of prompts."""
     if "prompts" in rows:
         rows = rows.sort_values("prompts", ascending=False, kind="stable")
-    return rows.drop_duplicates(list_cell_keys(rows)).sort_index(kind="stable")
+    return rows.drop_duplicates(list_cell_key_columns(rows)).sort_index(kind="stable")
 
 
 def mask_tree_attention(rows: pd.DataFrame) -> pd.Series:
@@ -295,9 +297,9 @@ def get_number_and_ends(
     return get_number(row, column), low, high
 
 
-def compute_error_bars(points: Iterable[Sequence[Any]]) -> NDArray[np.float64]:
+def compute_error_bars(values_and_ends: Iterable[Sequence[Any]]) -> NDArray[np.float64]:
     """Two rows of lengths from (value, low, high); NaN, which is not drawn, of an unknown end."""
-    value, low, high = np.array([*points], float).T
+    value, low, high = np.array([*values_and_ends], float).T
     return np.maximum([value - low, high - value], 0.0)
 
 
@@ -307,7 +309,7 @@ def get_interval(row: Row | pd.Series, column: str) -> Interval | None:
     return None if value is None else Interval(value, low, high)
 
 
-def max_tokens_per_call(row: Row) -> float | None:
+def compute_max_tokens_per_call(row: Row) -> float | None:
     """Returns the most tokens that a target call can bring; None if the shorthand names a tree."""
     spec = parse(str(row["spec"]))
     unknown = spec.form == "name" or (spec.depth == 0 and row["decoder"] != "ar")
@@ -336,22 +338,22 @@ def format_harness_note(rows: pd.DataFrame) -> str:
     return f"Measured by another harness, read from its answer files: {names}." if names else ""
 
 
-def get_reason(row: Row | pd.Series, column: str) -> str:
+def get_empty_reason(row: Row | pd.Series, column: str) -> str:
     """Returns the reason for an empty column of a row (``column: why; column: why``), or ""."""
     reasons = parse_reasons(str(row.get("reason", "")))
     return next((entry.text for entry in reasons if entry.column == column), "")
 
 
-def get_timing_doubt(row: Row | pd.Series, name: str = "speedup") -> str:
+def get_timing_doubt(row: Row | pd.Series, column: str = "speedup") -> str:
     """Returns why a row's number decides nothing, see ``explain_timing_doubt``; "" of what is no
     time.
     """
-    return explain_timing_doubt(str(row.get("reason"))) if name in TIMED else ""
+    return explain_timing_doubt(str(row.get("reason"))) if column in TIMED else ""
 
 
-def select_undoubted_rows(rows: pd.DataFrame, name: str) -> pd.DataFrame:
+def select_undoubted_rows(rows: pd.DataFrame, column: str) -> pd.DataFrame:
     """Returns the rows that a column may decide by."""
-    return rows.loc[[not get_timing_doubt(row, name) for row in to_rows(rows)]]
+    return rows.loc[[not get_timing_doubt(row, column) for row in to_rows(rows)]]
 
 
 def get_remarks(row: Row | pd.Series) -> list[str]:
@@ -372,7 +374,7 @@ def list_footnotes(rows: pd.DataFrame) -> list[str]:
     ]
 
 
-def get_failure(row: Row | pd.Series) -> str:
+def get_failure_reason(row: Row | pd.Series) -> str:
     """Returns the reason for a cell's failure, without the place of its traceback."""
     return parse_reasons(str(row["reason"]))[0].text
 
@@ -402,7 +404,7 @@ def to_rows(frame: pd.DataFrame) -> list[Row]:
     return [dict(zip(names, row, strict=True)) for row in frame.to_numpy(object).tolist()]
 
 
-def list_cell_keys(rows: pd.DataFrame) -> list[str]:
+def list_cell_key_columns(rows: pd.DataFrame) -> list[str]:
     """The columns that name a cell: rows that agree in them are it measured twice, or by seeds."""
     return [
         *(column.name for column in select_identifying_columns(rows)),
@@ -555,7 +557,7 @@ def _values_match(values: tuple[str, ...], key: tuple[str, ...]) -> bool:
     return all(mine in (_ANY, another) for mine, another in zip(values, key, strict=True))
 
 
-def make_file_suffixes(settings: Iterable[str]) -> dict[str, str]:
+def make_file_suffixes(setting_texts: Iterable[str]) -> dict[str, str]:
     """Each part's distinctive settings, for a file's name: ``-screen``, ``-batch-size-4``; by the
     text of each from ``split_by_settings``, "" for the only part without a setting.
 
@@ -564,7 +566,8 @@ def make_file_suffixes(settings: Iterable[str]) -> dict[str, str]:
     ends with the digest of the settings.
     """
     parts = {
-        text: [_shorten_setting(word) for word in text.split(", ") if word] for text in settings
+        text: [_shorten_setting(word) for word in text.split(", ") if word]
+        for text in setting_texts
     }
     names = {
         text: _join_distinctive_words(words, list(parts.values())) for text, words in parts.items()

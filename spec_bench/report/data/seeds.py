@@ -28,11 +28,11 @@ from spec_bench.metrics.intervals import (
 )
 from spec_bench.metrics.metric import MEASURED_ANEW, clip_and_map_interval
 from spec_bench.records.types import explain_timing_doubt
-from spec_bench.report.data.counts import RecordReader, Table, describe_sums
+from spec_bench.report.data.counts import RecordReader, Table, make_empty_sums
 from spec_bench.report.data.rows import (
     Row,
     compact_columns,
-    list_cell_keys,
+    list_cell_key_columns,
     select_identifying_columns,
     to_rows,
 )
@@ -61,7 +61,7 @@ def pool_seeds(rows: pd.DataFrame, records: RecordReader | None = None) -> pd.Da
     """
     if rows.empty or "seed" not in rows or SEEDS in rows:
         return rows
-    keys = [*list_cell_keys(rows), *(name for name in _PLACE if name in rows)]
+    keys = [*list_cell_key_columns(rows), *(name for name in _PLACE if name in rows)]
     parts = rows.groupby(keys, sort=False, dropna=False).indices.values()
     seeds = rows.seed.tolist()
     seed_groups = [part for part in parts if len(part) == len({seeds[n] for n in part}) > 1]
@@ -190,7 +190,7 @@ def _add_intervals(pools: Sequence[_SeedPool], columns: Sequence[Column]) -> lis
                 continue
             seed_interval = _average_over_seeds(cells, name, column.kind in MEASURED_ANEW)
             if interval := by_place.get((place, name)):
-                sums = describe_sums(first_values, name)
+                sums = make_empty_sums(first_values, name)
                 rare = interval_where_few_differ(RATIOS[2], tables[name], sums.largest_difference)
                 interval = clip_and_map_interval(sums, rare or interval)
                 tau = interval if name == "block_efficiency" else tau
@@ -210,12 +210,14 @@ def _add_intervals(pools: Sequence[_SeedPool], columns: Sequence[Column]) -> lis
     return [pool.row for pool in pools]
 
 
-def _average_over_seeds(cells: Mapping[str, Sequence[Any]], name: str, outermost: bool) -> Interval:
+def _average_over_seeds(
+    cells: Mapping[str, Sequence[Any]], column: str, outermost: bool
+) -> Interval:
     """Returns the mean over seeds with the means of their ends, or the outermost; none where a seed
     has none.
     """
-    value = fmean(cells[name])
-    lows, highs = (cells.get(f"{name}{end}", (None,)) for end in ENDS)
+    value = fmean(cells[column])
+    lows, highs = (cells.get(f"{column}{end}", (None,)) for end in ENDS)
     if None in (*lows, *highs):
         return Interval(value)
     return Interval(value, *((min(lows), max(highs)) if outermost else map(fmean, (lows, highs))))

@@ -59,18 +59,18 @@ def draw_figure_files(
         rows = rows.iloc[:0]
     with figure_settings_applied():
         try:
-            result = draw_item(item, rows)
+            result = draw_item_figures(item, rows)
         except NothingMeasuredError:
             if not alone:
                 raise
-            result = draw_item(item, rows, alone=True)
+            result = draw_item_figures(item, rows, alone=True)
         paths = []
         for figure, name in zip(result, name_figure_files(item, result), strict=True):
             paths += save_figure(figure, folder, name, formats)
     return paths
 
 
-def draw_item(item: Figure, rows: pd.DataFrame, alone: bool = False) -> list[Any]:
+def draw_item_figures(item: Figure, rows: pd.DataFrame, alone: bool = False) -> list[Any]:
     """Returns matplotlib's figures, one for each file. Raises NothingMeasuredError: none."""
     function = load_paper(item.paper).find_drawing_function(item)
     if function is None:

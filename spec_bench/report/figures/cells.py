@@ -25,7 +25,7 @@ import pandas as pd
 
 from spec_bench.records.types import explain_timing_doubt
 from spec_bench.report.data.rows import (
-    clear_times,
+    clear_times_and_energy,
     drop_duplicate_cells,
     find_score_column,
     group_rows,
@@ -96,7 +96,7 @@ class FigureCells:
         chosen = chosen.sort_values("task", key=order, kind="stable")
         is_doubtful = chosen.reason.fillna("").map(explain_timing_doubt) != ""
         return _add_axis_columns(
-            add_figure_columns(clear_times(chosen, is_doubtful)), self.paper.axes
+            add_figure_columns(clear_times_and_energy(chosen, is_doubtful)), self.paper.axes
         )
 
     def mask_paper_temperatures(self, rows: pd.DataFrame) -> pd.Series:

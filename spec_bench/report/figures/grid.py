@@ -271,18 +271,23 @@ def _lay_out_panels(
 _LAYOUT = signature(_lay_out_panels).parameters
 
 
-def _drop_empty_columns(grid: Grid, wide: int) -> tuple[Grid, list[str]]:
+def _drop_empty_columns(grid: Grid, block_width: int) -> tuple[Grid, list[str]]:
     """Drops the columns of panels without numbers; returns the reasons too, lines of the note, but
-    for blocks of ``wide`` columns that have none at all.
+    for blocks of ``block_width`` columns that have none at all.
     """
     blocks = {
-        i // wide for line in grid for i, panel in enumerate(line) if len(panel.drawable_rows)
+        i // block_width
+        for line in grid
+        for i, panel in enumerate(line)
+        if len(panel.drawable_rows)
     }
     full = []
     reasons = []
     for place, column in enumerate(zip(*grid, strict=True)):
-        full.append(place // wide in blocks and any(len(panel.drawable_rows) for panel in column))
-        if place // wide in blocks and not full[-1]:
+        full.append(
+            place // block_width in blocks and any(len(panel.drawable_rows) for panel in column)
+        )
+        if place // block_width in blocks and not full[-1]:
             reasons.append(column[0].empty_reason)
     return [[*compress(line, full)] for line in grid], reasons
 
@@ -350,26 +355,28 @@ def _draw_panel(panel: Panel, draw: Callable[[], object], guide: float | None) -
 
 def _label_panel(
     grid: Grid,
-    down: int,
-    across: int,
+    row_index: int,
+    column_index: int,
     share: str,
     side: str,
 ) -> None:
     """Title and axes' labels; common axes and sides are labelled at the edge only."""
-    panel = grid[down][across]
+    panel = grid[row_index][column_index]
     plot = panel.plot
-    if panel.title and not (plot.get_title() or plot.get_legend() or (down and side)):
+    if panel.title and not (plot.get_title() or plot.get_legend() or (row_index and side)):
         plot.set_title(panel.title)
     if not panel.drawn:
         return
-    panels_below = [line[across] for line in grid[down + 1 :] if across < len(line)]
+    panels_below = [
+        line[column_index] for line in grid[row_index + 1 :] if column_index < len(line)
+    ]
     if "x" not in share or not panels_below:
         plot.set_xlabel(panel.format_axis_label(panel.x))
     full = any(not panel_below.drawable_rows.empty for panel_below in panels_below)
     plot.tick_params(labelbottom="x" not in share or not full)
     if side:
-        plot.set_ylabel(fill_template(side, panel.rows) if across == 0 else "")
-    elif "y" not in share or across == 0:
+        plot.set_ylabel(fill_template(side, panel.rows) if column_index == 0 else "")
+    elif "y" not in share or column_index == 0:
         plot.set_ylabel(panel.format_axis_label(panel.y))
 
 
@@ -393,12 +400,12 @@ def _add_heading_and_legend(
         legend.remove()  # too wide for the page: fewer columns
 
 
-def _make_legend_entries(grid: Grid, by_line: bool) -> list[Line2D]:
-    """Returns the legend of colours and markers; ``by_line``: of one row of panels
+def _make_legend_entries(grid: Grid, row_by_row: bool) -> list[Line2D]:
+    """Returns the legend of colours and markers; ``row_by_row``: of one row of panels
     after another.
     """
     lines = [[series_item for panel in line for series_item in panel.drawn] for line in grid]
-    parts = lines if by_line else [[series_item for line in lines for series_item in line]]
+    parts = lines if row_by_row else [[series_item for line in lines for series_item in line]]
     series = [
         series_item
         for part in parts

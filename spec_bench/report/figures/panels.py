@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from spec_bench.report.claims.ask import Names, to_tuple
 from spec_bench.report.claims.contrast import compute_correlation
-from spec_bench.report.data.rows import compute_error_bars, get_reason, to_rows
+from spec_bench.report.data.rows import compute_error_bars, get_empty_reason, to_rows
 from spec_bench.report.figures.cells import LOST, SCORE, SCORE_NAME
 from spec_bench.report.figures.style import (
     GREY,
@@ -331,7 +331,7 @@ class Panel:
         """Why it plots nothing."""
         has_y = self.y in self.rows and self.rows[self.y].notna().any()
         missing = self.x if has_y else self.y
-        reasons = (get_reason(row, missing) for row in to_rows(self.rows))
+        reasons = (get_empty_reason(row, missing) for row in to_rows(self.rows))
         cause = next(filter(None, reasons), "no value")
         hint = self._get_axis(missing).hint
         return self.empty or f"{self.format_axis_label(missing)} not measured: {cause}{hint}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from io import BytesIO
 from math import ceil
 from pathlib import Path
@@ -109,7 +110,7 @@ class ReportFigure(Figure):
         return picture.getvalue()
 
 
-def figure_settings_applied() -> Any:
+def figure_settings_applied() -> AbstractContextManager[None]:
     """A context in which everything drawn has the figures' sizes; ticks are made when saved."""
     return matplotlib.rc_context(_CYCLE, _SETTINGS)
 

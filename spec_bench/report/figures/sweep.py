@@ -173,8 +173,10 @@ def _get_colour_family(row: Row) -> str:
     return "draft model, one path" if tree in _PATHS else "draft model, tree"
 
 
-def _draw_bar_panel(plot: Any, bars: pd.DataFrame, labels: Sequence[str], measure: str) -> None:
-    places = [labels.index(name) for name in bars["bar"]]
+def _draw_bar_panel(
+    plot: Any, bars: pd.DataFrame, labels_in_order: Sequence[str], measure: str
+) -> None:
+    places = [labels_in_order.index(name) for name in bars["bar"]]
     ends = bars.reindex(columns=[measure, *(f"{measure}{end}" for end in ENDS)])
     lengths = compute_error_bars(ends.itertuples(index=False, name=None))
     plot.barh(
@@ -212,9 +214,9 @@ def _draw_bar_panel(plot: Any, bars: pd.DataFrame, labels: Sequence[str], measur
 
 def _format_heading(
     panel_bars: Sequence[tuple[str, pd.DataFrame]],
-    of: str,
-    cells: int,
-    panels: int,
+    column: str,
+    cells_left_out: int,
+    panels_left_out: int,
 ) -> str:
     """Says what is drawn, of which pair, task and prompts, on which device, and what is not."""
     rows = pd.concat([bars for _, bars in panel_bars])
@@ -225,10 +227,10 @@ def _format_heading(
         format_prompt_count(rows),
         _format_device(rows),
     )
-    missing = [f"the {cells} slowest decoders"] if cells > 0 else []
-    missing += [f"{panels} more tasks and settings"] if panels > 0 else []
-    measure = f"{_MEASURES[of][0].upper()}{_MEASURES[of][1:]}"
-    has_low = rows.reindex(columns=[f"{of}_low"]).notna()
+    missing = [f"the {cells_left_out} slowest decoders"] if cells_left_out > 0 else []
+    missing += [f"{panels_left_out} more tasks and settings"] if panels_left_out > 0 else []
+    measure = f"{_MEASURES[column][0].upper()}{_MEASURES[column][1:]}"
+    has_low = rows.reindex(columns=[f"{column}_low"]).notna()
     intervals = ", with 95% intervals" if has_low.any(axis=None) else ""
     if intervals and not has_low.all(axis=None):
         intervals += " where known"

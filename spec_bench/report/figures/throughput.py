@@ -55,7 +55,7 @@ def split_throughput_lines(rows: pd.DataFrame) -> list[tuple[str, str, pd.DataFr
     return lines
 
 
-def describe_crossing(points: Sequence[Sequence[float]]) -> str:
+def describe_crossing(speedups_by_requests: Sequence[Sequence[float]]) -> str:
     """Returns from where on speculation stops paying, in words; points are (requests together,
     speed-up, its interval's ends), rising.
     """
@@ -63,19 +63,21 @@ def describe_crossing(points: Sequence[Sequence[float]]) -> str:
     def listed(numbers: Sequence[float]) -> str:
         return ", ".join(f"{number:g}" for number in numbers) or "none"
 
-    if len(points) < 2:
+    if len(speedups_by_requests) < 2:
         return ""
-    surely = listed([request_count for request_count, _, low, _ in points if low > 1])
-    never = listed([request_count for request_count, _, _, high in points if high < 1])
-    for (fewer, ratio_before, *_), (greater, ratio_after, *_) in pairwise(points):
+    surely = listed([request_count for request_count, _, low, _ in speedups_by_requests if low > 1])
+    never = listed(
+        [request_count for request_count, _, _, high in speedups_by_requests if high < 1]
+    )
+    for (fewer, ratio_before, *_), (greater, ratio_after, *_) in pairwise(speedups_by_requests):
         if ratio_before > 1 >= ratio_after:
             share = (ratio_before - 1) / (ratio_before - ratio_after)
             crossing = 2 ** (math.log2(fewer) + share * (math.log2(greater) - math.log2(fewer)))
             bounds = f"surely above at {surely}, surely below at {never}"
             return f"the speed-up is 1 at about {crossing:.1f} requests together ({bounds})"
-    if points[-1][1] > 1:
-        return f"pays up to {points[-1][0]:g} requests together, surely at {surely}"
-    counts = listed([request_count for request_count, *_ in points])
+    if speedups_by_requests[-1][1] > 1:
+        return f"pays up to {speedups_by_requests[-1][0]:g} requests together, surely at {surely}"
+    counts = listed([request_count for request_count, *_ in speedups_by_requests])
     return f"pays at none of {counts} requests together"
 
 

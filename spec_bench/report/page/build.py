@@ -23,8 +23,8 @@ from PIL import Image
 from spec_bench.records.sampling import describe_sampling
 from spec_bench.report.claims import check_claims, check_general_claims
 from spec_bench.report.claims.verdict import VERDICTS, group_by_claim, summarise_claims
-from spec_bench.report.data.counts import RecordReader, read_origin
-from spec_bench.report.data.differences import describe_differences
+from spec_bench.report.data.counts import RecordReader, read_provenance
+from spec_bench.report.data.differences import describe_differences_from_papers
 from spec_bench.report.data.rows import (
     Group,
     format_group_title,
@@ -49,7 +49,7 @@ from spec_bench.report.papers.paper import (
     Figure,
     Paper,
     Table,
-    find_recipes_by_name,
+    find_recipes_by_folder,
     load_paper,
     load_readable_papers,
 )
@@ -96,7 +96,7 @@ def find_results_file(name: str, results: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class PageCells:
+class LoadedResults:
     """The cells of results files, as every page shows them."""
 
     rows: pd.DataFrame  # those that differ in the seed alone as one
@@ -104,12 +104,12 @@ class PageCells:
     origins: Origins  # of each file
 
 
-def read_page_cells(
+def load_results(
     tables: Sequence[Path],
     pair: str | None = None,
     only: Sequence[str] = (),
     mixed_models: bool = False,
-) -> PageCells:
+) -> LoadedResults:
     """Reads results files and what lies beside them; of one pair or (None) of all, with ``only``
     some of the measured numbers that have intervals, or all. Raises ValueError: a file has no rows,
     or none is of the pair.
@@ -128,17 +128,19 @@ def read_page_cells(
         if rows.empty:
             raise UsageError(f"no rows of pair {pair!r} in {str(tables[0])!r}; it has {pairs}")
     origins = [
-        origin for path in tables for origin in read_origins(path, rows[rows.file == str(path)])
+        origin
+        for path in tables
+        for origin in read_distinct_origins(path, rows[rows.file == str(path)])
     ]
     records = RecordReader(tables[0])
-    return PageCells(pool_seeds(rows, records), records, origins)
+    return LoadedResults(pool_seeds(rows, records), records, origins)
 
 
-def read_origins(file: Path, rows: pd.DataFrame) -> Origins:
+def read_distinct_origins(file: Path, rows: pd.DataFrame) -> Origins:
     """Lists distinct machines and versions of a file's cells, the most common first."""
     counts: Counter[str] = Counter()
     runs = [run_id for cell in rows.run_id for run_id in str(cell).split(",")]
-    for start in filter(None, (read_origin(file, run_id) for run_id in runs[:_ORIGINS])):
+    for start in filter(None, (read_provenance(file, run_id) for run_id in runs[:_ORIGINS])):
         git = start.get("git") or {}
         torch = start.get("torch") or {}
         versions = start.get("versions") or {}
@@ -208,11 +210,11 @@ def draw_page_figure(
         return []
 
 
-def to_data_uri(path: Path, width: int) -> str:
+def to_data_uri(path: Path, max_pixels: int) -> str:
     """Returns a PNG as a data URI, at most so many pixels each way."""
     with Image.open(path) as picture:
         small = picture.convert("RGB")
-        small.thumbnail((width, width))
+        small.thumbnail((max_pixels, max_pixels))
     stream = io.BytesIO()
     small.quantize(_COLOURS).save(stream, "PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode('ascii')}"
@@ -270,7 +272,7 @@ def render_template(template: str, **values: Any) -> str:
 
 def find_paper_of_experiment(experiment: str) -> tuple[Paper | None, list[Item]]:
     """Returns the paper whose recipe an experiment is, and its items that it measures."""
-    if (recipe := find_recipes_by_name().get(experiment)) is None:
+    if (recipe := find_recipes_by_folder().get(experiment)) is None:
         return None, []
     paper = load_paper(recipe.partition("=")[0])
     return paper, [item for item in paper.items if experiment in item.experiments]
@@ -283,7 +285,7 @@ def build_page(
     (None). Commands name the results folder where it is not the default. Raises ValueError: the
     file has no rows, or none of the pair.
     """
-    cells = read_page_cells([file], pair, mixed_models=mixed_models)
+    cells = load_results([file], pair, mixed_models=mixed_models)
     paper = find_paper_of_experiment(file.parent.name)[0]
     rows = cells.rows
     groups = group_rows(cells.rows)
@@ -323,7 +325,7 @@ def build_page(
         tasks={view["task"]: names.get_task_title(view["task"]) for view in views},
         remarks=[
             *list_footnotes(rows),
-            *describe_differences(to_rows(rows), [c.name for c in columns]),
+            *describe_differences_from_papers(to_rows(rows), [c.name for c in columns]),
         ],
         files=f"{file.name}{' and screening.csv' if has_screening else ''} beside this page",
         sampling=_format_sampling(rows),
@@ -347,7 +349,7 @@ def _build_paper_part(
             if part.pair in cells.list_pairs():
                 shares.setdefault(part.wanted, (item, part))
     missing_cells = dict.fromkeys(cell for _, part in shares.values() for cell in part.missing)
-    recipe = find_recipes_by_name().get(experiment, "")
+    recipe = find_recipes_by_folder().get(experiment, "")
     return {
         "pictures": list(_draw_pictures(paper, page_figures[:_PICTURES], groups, cells)),
         "more_figures": [
@@ -474,9 +476,9 @@ def _make_index_entry(folder: Path, results: Path) -> dict[str, Any]:
     name = folder.name
     rows = read_rows([file]) if file.is_file() else pd.DataFrame(columns=["pair", "task"])
     valid_rows = rows[rows.status != "failed"] if "status" in rows else rows
-    paper = find_recipes_by_name().get(name, name.partition("-")[0]).partition("=")[0]
+    paper = find_recipes_by_folder().get(name, name.partition("-")[0]).partition("=")[0]
     paper = paper if paper in {each.name for each in load_readable_papers()} else ""
-    days = [origin["day"] for origin, _ in read_origins(file, rows)] if len(rows) else []
+    days = [origin["day"] for origin, _ in read_distinct_origins(file, rows)] if len(rows) else []
     return {
         "name": str(folder.relative_to(results)),
         "paper": paper,

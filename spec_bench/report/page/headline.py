@@ -32,13 +32,13 @@ from spec_bench.report.data.rows import (
     format_group_title,
     format_prompt_count,
     format_tree_titles,
+    get_empty_reason,
     get_interval,
     get_number,
     get_number_and_ends,
-    get_reason,
     get_timing_doubt,
     group_rows,
-    list_cell_keys,
+    list_cell_key_columns,
     read_results,
     select_undoubted_rows,
     to_rows,
@@ -158,7 +158,7 @@ def _keep_first_meter(rows: pd.DataFrame) -> pd.DataFrame:
     if "energy_method" not in rows:
         return rows
     meter = rows.energy_method.fillna("")
-    keys = [rows[key] for key in list_cell_keys(rows)]
+    keys = [rows[key] for key in list_cell_key_columns(rows)]
     return rows[meter == meter.groupby(keys, dropna=False).transform("first")]
 
 
@@ -173,7 +173,7 @@ def _choose_by_speed(group: Group, rows: pd.DataFrame, metric: str) -> DecoderCh
     for row in to_rows(rows):
         value, low, high = (number or 0.0 for number in get_number_and_ends(row, metric))
         ends = (low / (plain.high or inf), high / (plain.low or inf))
-        is_seed_bound = bool(get_reason(row, SEEDS))
+        is_seed_bound = bool(get_empty_reason(row, SEEDS))
         speed = Interval(value / plain.value, *ends, between=is_seed_bound)
         doubt = get_timing_doubt(row) or _describe_chance(speed.value, chance)
         prompts = get_number(row, "prompts") or 0
@@ -189,21 +189,21 @@ def _describe_chance(speed: float, chance: float) -> str:
     return f"within chance: two names of one configuration differ by {chance:.1%}"
 
 
-def _format_value(best: pd.Series, metric: str, comparisons: int) -> tuple[str, str]:
+def _format_value(winner: pd.Series, metric: str, cells_covered: int) -> tuple[str, str]:
     """Returns the number with its unit, and its interval if so many are to cover."""
     digits = 1 if metric == "token_rate" else 2
     unit = {"speedup": "×", "token_rate": " tokens/s"}.get(metric) or f" {get_column(metric).title}"
-    ends = widen_interval(best, metric, comparisons)
+    ends = widen_interval(winner, metric, cells_covered)
     interval = format_ends(*ends, f".{digits}f", "{} to {}") if ends else ""
-    return f"{best[metric]:.{digits}f}{unit}", interval
+    return f"{winner[metric]:.{digits}f}{unit}", interval
 
 
 def widen_interval(
-    row: Row | pd.Series, metric: str, comparisons: int
+    row: Row | pd.Series, metric: str, cells_covered: int
 ) -> tuple[float, float] | None:
     """Returns the ends of a row's interval if so many are to cover; None without one."""
     value, low, high = (number or 0.0 for number in get_number_and_ends(row, metric))
-    return bonferroni_ends((value, low, high), get_number(row, "prompts") or 0, comparisons)
+    return bonferroni_ends((value, low, high), get_number(row, "prompts") or 0, cells_covered)
 
 
 def _describe_basis(rows: pd.DataFrame, metric: str, choice: DecoderChoice | None) -> str:
@@ -275,10 +275,10 @@ _MAX_NAMED = 3  # decoders, tasks and counts that one sentence names
 _OF_STAGES = ("stage ", "prompts ")
 
 
-def summarise_runs(table: Path, runs: Collection[str]) -> list[str]:
+def list_headline_sentences(results_file: Path, run_ids: Collection[str]) -> list[str]:
     """The last lines of the report on a results file, of some runs alone."""
-    rows = read_results(table)
-    rows = pool_seeds(rows[rows.run_id.isin([*runs])], RecordReader(table))
+    rows = read_results(results_file)
+    rows = pool_seeds(rows[rows.run_id.isin([*run_ids])], RecordReader(results_file))
     return [line.sentence for line in make_headlines(group_rows(rows))]
 
 
@@ -287,38 +287,38 @@ def make_headlines(groups: Sequence[Group]) -> list[Headline]:
     return [line for group in groups if (line := make_headline(group))]
 
 
-def format_answer(lines: Sequence[Headline]) -> str:
+def format_answer(headlines: Sequence[Headline]) -> str:
     """The conclusion of an experiment, in one sentence, from its groups' headlines; "" of none."""
-    if len(lines) < 2:
-        return "".join(line.sentence for line in lines)
-    pairs = len({line.pair for line in lines}) > 1
-    open_ones = {line.decoder for line in lines if not line.code}
-    decoders = Counter(line.decoder for line in lines).most_common(_MAX_NAMED)
+    if len(headlines) < 2:
+        return "".join(line.sentence for line in headlines)
+    pairs = len({line.pair for line in headlines}) > 1
+    open_ones = {line.decoder for line in headlines if not line.code}
+    decoders = Counter(line.decoder for line in headlines).most_common(_MAX_NAMED)
     decoders.sort(key=lambda line: line[0] in open_ones)
     uses = [
-        _describe_use(name, [line for line in lines if line.decoder == name], pairs)
+        _describe_use(name, [line for line in headlines if line.decoder == name], pairs)
         for name, _ in decoders
     ]
-    other_count = len(lines) - sum(count for _, count in decoders)
+    other_count = len(headlines) - sum(count for _, count in decoders)
     uses += [f"others on {other_count} more"] if other_count else []
     text = f"{'' if decoders[0][0] in open_ones else 'use '}{'; '.join(uses)}"
-    ties = sum(line.tied[0] > 1 for line in lines)
-    tie_text = f" (tied with others on {ties} of {len(lines)})" if ties else ""
+    ties = sum(line.tied[0] > 1 for line in headlines)
+    tie_text = f" (tied with others on {ties} of {len(headlines)})" if ties else ""
     return f"{text[0].upper()}{text[1:]}{tie_text}."
 
 
-def _describe_use(name: str, lines: Sequence[Headline], pairs: bool) -> str:
+def _describe_use(decoder: str, headlines: Sequence[Headline], with_pairs: bool) -> str:
     """Returns the tasks on which to use a decoder, with its gain."""
     titles = []
-    for line in lines:  # without the settings in which the stages of a search differ
+    for line in headlines:  # without the settings in which the stages of a search differ
         parts = [part for part in line.task.split(", ") if not part.startswith(_OF_STAGES)]
-        titles.append(f"{', '.join(parts)}{f' ({line.pair})' if pairs else ''}")
+        titles.append(f"{', '.join(parts)}{f' ({line.pair})' if with_pairs else ''}")
     tasks = Counter(title.partition(", ")[0] for title in titles)
     if len(titles) > len(tasks):
         titles = [f"{task} ({n} settings)" if n > 1 else task for task, n in tasks.items()]
     places = ", ".join(titles[:_MAX_NAMED])
     places += f" and {len(titles) - _MAX_NAMED} more" if len(titles) > _MAX_NAMED else ""
-    if lines[0].code in ("", "ar"):
-        return f"{name} on {places}"
-    values = sorted(line.value for line in lines)
-    return f"{name} on {places}: {' to '.join(dict.fromkeys((values[0], values[-1])))}"
+    if headlines[0].code in ("", "ar"):
+        return f"{decoder} on {places}"
+    values = sorted(line.value for line in headlines)
+    return f"{decoder} on {places}: {' to '.join(dict.fromkeys((values[0], values[-1])))}"

@@ -20,7 +20,7 @@ from spec_bench.report.data.rows import (
     Row,
     find_filled_column,
     format_tree_titles,
-    get_failure,
+    get_failure_reason,
     get_interval,
     get_remarks,
     select_undoubted_rows,
@@ -99,7 +99,9 @@ def build_results_table(group: Group, max_lines: int | None = None) -> ResultsTa
         c.name: _get_value_range(rows, c.name) for c in shown_columns if c.name in _DRAWN_COLUMNS
     }
     best = {
-        c.name: _find_best_rows(rows, c.name) for c in shown_columns if c.name in _SHADED_COLUMNS
+        c.name: _find_best_row_indices(rows, c.name)
+        for c in shown_columns
+        if c.name in _SHADED_COLUMNS
     }
     # One digit more than usual where small rates would look alike.
     digits = {c: c.digits or int(c.interval and rows[c.name].max() < 100) for c in shown_columns}
@@ -132,7 +134,7 @@ def _make_table_row(
     decoder = str(row["decoder"])
     is_failed = row["status"] == "failed"
     kind = "failed" if is_failed else "baseline" if decoder == "ar" else ""
-    failure = get_failure(row) if is_failed else ""
+    failure = get_failure_reason(row) if is_failed else ""
     return PageTableRow(
         decoder,
         names.get_decoder_style(decoder).title,
@@ -145,16 +147,16 @@ def _make_table_row(
 
 
 def _make_page_cell(
-    found: Interval | None,
+    number: Interval | None,
     digits: int = 2,
     scale: Scale | None = None,
     best: bool = False,
 ) -> PageCell | None:
     """Returns a number, its interval, and that drawn where the column has a scale."""
-    if found is None:
+    if number is None:
         return None
-    value = found.value
-    low, high = found.ends or (value, value)
+    value = number.value
+    low, high = number.ends or (value, value)
     interval = format_ends(low, high, f".{digits}f", "{}–{}") if low != high else ""
     mark = None
     if scale:
@@ -169,17 +171,17 @@ def _get_value_range(rows: pd.DataFrame, name: str) -> Scale:
     return (low, high) if high > low else (low - 1, high + 1)
 
 
-def _find_best_rows(rows: pd.DataFrame, name: str) -> Collection[object]:
+def _find_best_row_indices(rows: pd.DataFrame, column: str) -> Collection[object]:
     """The indices of the best exact cell and of those whose intervals overlap its interval."""
-    low = f"{name}_low"
-    high = f"{name}_high"
+    low = f"{column}_low"
+    high = f"{column}_high"
     if low not in rows or high not in rows:
         return ()
     exact = rows[(rows.decoder != "ar") & (rows.lossless == "exact") & rows[low].notna()]
-    exact = select_undoubted_rows(exact, name)
+    exact = select_undoubted_rows(exact, column)
     if len(exact) < 2:
         return ()
-    return {*exact.index[exact[high] >= exact.at[exact[name].idxmax(), low]]}
+    return {*exact.index[exact[high] >= exact.at[exact[column].idxmax(), low]]}
 
 
 Numbers = list[tuple[Row, list[Interval | None]]]

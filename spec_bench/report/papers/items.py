@@ -38,35 +38,35 @@ def find_paper_folders() -> dict[str, Path]:
 
 
 @functools.cache
-def read_recipe(name: str) -> Mapping[str, Any]:
+def read_recipe(recipe: str) -> Mapping[str, Any]:
     """A recipe over the one that it begins with, not to write to. Raises ValueError: no file."""
-    paper, _, stem = name.partition("=")
+    paper, _, stem = recipe.partition("=")
     path = find_paper_folders().get(paper, experiments_dir() / paper) / f"{stem}.yaml"
     if not path.is_file():
-        raise UsageError(f"recipe {name} has no file {path}")
+        raise UsageError(f"recipe {recipe} has no file {path}")
     return read_config(path)
 
 
-def read_recipe_name(name: str) -> str:
+def read_recipe_folder(recipe: str) -> str:
     """Returns the results folder that a recipe names, ``rsd=exp1`` -> ``rsd-exp1``."""
-    return str(read_recipe(name)["name"])
+    return str(read_recipe(recipe)["name"])
 
 
-def refuse_unknown_experiments(names: Iterable[str], measured: Iterable[str]) -> None:
+def refuse_unknown_experiments(experiments: Iterable[str], measured: Iterable[str]) -> None:
     """Refuses the name of a results folder that no paper's recipe writes, and that has no rows."""
     measured_names = {*measured}
-    for name in (name for name in names if name not in measured_names):
+    for name in (name for name in experiments if name not in measured_names):
         paths = [path for folder in find_paper_folders().values() for path in folder.glob("*.yaml")]
         recipes = [f"{path.parent.name}={path.stem}" for path in paths if path.name != PAPER]
-        if name not in (recipe_names := sorted(map(read_recipe_name, recipes))):
+        if name not in (recipe_names := sorted(map(read_recipe_folder, recipes))):
             hint = suggest(name, recipe_names)
             raise UsageError(f"no recipe writes results of the name {name!r}{hint}")
 
 
-def list_recipe_cells(name: str) -> tuple[str, ...]:
+def list_recipe_cells(recipe: str) -> tuple[str, ...]:
     """The cells that a recipe lists, as ``decoder:tree`` without other settings; none of a grid."""
     cells = []
-    for entry in read_recipe(name).get("cells") or ():
+    for entry in read_recipe(recipe).get("cells") or ():
         if isinstance(entry, str):
             cells.append(entry)
         elif "decoder" in entry:
@@ -100,7 +100,7 @@ class Item:
     @property
     def experiments(self) -> tuple[str, ...]:
         """The results folders' names that the recipes write to."""
-        return tuple(read_recipe_name(recipe) for recipe in self.recipes)
+        return tuple(read_recipe_folder(recipe) for recipe in self.recipes)
 
 
 @settings

@@ -28,7 +28,7 @@ from spec_bench.report.papers.items import (
     ProtocolNotes,
     Table,
     find_paper_folders,
-    read_recipe_name,
+    read_recipe_folder,
 )
 from spec_bench.settings.configs import read_yaml
 from spec_bench.settings.fields import describe_error, one_line, suggest, warn
@@ -212,10 +212,10 @@ def _find_item(items: Sequence[_Kind], kind: str, name: str) -> _Kind:
     raise UsageError(message)
 
 
-def find_recipes_by_name() -> dict[str, str]:
+def find_recipes_by_folder() -> dict[str, str]:
     """Results folder -> recipe, for every recipe that some item names."""
     items = [item for paper in load_readable_papers() for item in paper.items]
-    return {read_recipe_name(recipe): recipe for item in items for recipe in item.recipes}
+    return {read_recipe_folder(recipe): recipe for item in items for recipe in item.recipes}
 
 
 @functools.cache

@@ -14,14 +14,14 @@ import numpy as np
 import pandas as pd
 
 from spec_bench.report.claims.contrast import compute_difference
-from spec_bench.report.data.differences import describe_differences
+from spec_bench.report.data.differences import describe_differences_from_papers
 from spec_bench.report.data.rows import (
     Row,
-    get_failure,
+    get_empty_reason,
+    get_failure_reason,
     get_number,
     get_number_and_ends,
     get_protocol,
-    get_reason,
     get_timing_doubt,
 )
 from spec_bench.report.data.seeds import POOLED, SEEDS
@@ -38,7 +38,7 @@ from spec_bench.report.tables.printed import (
     get_printed_number,
     iter_rival_places,
     lay_out_printed_table,
-    list_requests,
+    list_requested_cells,
 )
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
@@ -79,7 +79,7 @@ def build_tables_by_setting(
     """
     cells = cells.for_experiments(item.experiments)
     whole_sheet = build_table(item, cells, pair)
-    parts = cells.split_by_runs(whole_sheet.wanted)
+    parts = cells.split_by_run_settings(whole_sheet.wanted)
     if len(parts) == 1:
         return [whole_sheet]
     sheets: list[TableSheet] = []
@@ -101,7 +101,7 @@ def build_table(item: Table, cells: MeasuredRows, pair: str | None = None) -> Ta
     requests = lay_out_printed_table(item.name, None).wanted
     pairs = sorted({request.pair for request in requests})
     if sheet.measured:
-        ours = _list_notes(item, sheet, cells, pair, pairs)
+        ours = _list_measured_notes(item, sheet, cells, pair, pairs)
     else:
         ours = _list_unmeasured_notes(item, sheet, cells, pair)
     missing = cells.list_missing(sheet.wanted)
@@ -155,13 +155,13 @@ def _find_value(
         if row is None:
             return {"state": _explain_absence(request, cells)}
         if row["status"] == "failed":
-            return {"state": f"failed: {get_failure(row)}"}
+            return {"state": f"failed: {get_failure_reason(row)}"}
     known_rows = [row for row in rows if row]
     for row in known_rows:
         number = column.by_protocol.get(get_protocol(row), place["number"])
         value = _read_value(row, number, column.scale)
         if value is None:
-            return {"state": get_reason(row, place["number"]) or place["empty"] or NO_VALUE}
+            return {"state": get_empty_reason(row, place["number"]) or place["empty"] or NO_VALUE}
         values.append(value)
     if not values:
         return {}
@@ -205,31 +205,31 @@ def _explain_absence(request: RequestedCell, cells: MeasuredRows) -> str:
     return f"at {', '.join(unlike)} alone"
 
 
-def _read_value(row: Row, number: str, scale: float) -> dict[str, Any] | None:
+def _read_value(row: Row, column: str, scale: float) -> dict[str, Any] | None:
     """Returns a row's value of a column with its mark; None where it is empty."""
     lossless = str(row.get("lossless", "exact"))
-    doubt = get_timing_doubt(row, number).partition(":")[0]
+    doubt = get_timing_doubt(row, column).partition(":")[0]
     mark = doubt if lossless in ("exact", "nan", "") else lossless
-    if number == "tree":
+    if column == "tree":
         return {"text": format_tree_widths(str(row["decoder"]), str(row["spec"])), "mark": mark}
-    if number == "setting":
+    if column == "setting":
         return {"text": str(row["spec"]), "mark": mark}
-    if number == "size":
+    if column == "size":
         text = format_drafter_size(row)
         return None if text is None else {"text": text, "mark": mark}
-    ends = zip(_ENDS, get_number_and_ends(row, number), strict=True)
+    ends = zip(_ENDS, get_number_and_ends(row, column), strict=True)
     numbers: dict[str, Any] = {name: each * scale for name, each in ends if each is not None}
     return {**numbers, "mark": mark, "doubted": bool(doubt)} if "value" in numbers else None
 
 
-def _list_notes(
+def _list_measured_notes(
     item: Table,
     sheet: TableSheet,
     cells: MeasuredRows,
     pair: str | None,
     paper_pairs: Sequence[str],
 ) -> list[str]:
-    requests = list_requests(sheet.places)
+    requests = list_requested_cells(sheet.places)
     measured_places = [place for place in sheet.places if place["ours"]]
     measured_rows = filter(None, map(cells.find_row, requests))
     rows = [row for row in measured_rows if row["status"] != "failed"]
@@ -263,10 +263,10 @@ def _list_notes(
             f"{len(foreign_rows)} of {len(rows)} cells come from other experiments "
             f"({experiments}): their speeds were not measured side by side with the rest."
         )
-    notes += cells.whole.describe_left_out(requests)
+    notes += cells.whole.describe_other_sampling(requests)
     notes += _note_stop_rules(rows)
     notes += dict.fromkeys([*_note_turn_rules(rows), *_note_overlong_prompts(rows)])
-    notes += describe_differences(rows, {place["number"] for place in measured_places})
+    notes += describe_differences_from_papers(rows, {place["number"] for place in measured_places})
     marks = {place["mark"] for place in measured_places}
     never_best = "Such rows never stand out as best."
     notes += [f"Ours, {doubt}." for doubt in names.summarise_doubts(rows)]
@@ -275,7 +275,7 @@ def _list_notes(
 
 
 def _list_unmeasured_notes(
-    item: Table, sheet: TableSheet, cells: MeasuredRows, asked: str | None
+    item: Table, sheet: TableSheet, cells: MeasuredRows, asked_pair: str | None
 ) -> list[str]:
     """Returns the notes of an unmeasured table, with the pairs that have measured cells."""
     bold = item.unprinted is None and any(column.best for column in sheet.columns)
@@ -285,14 +285,14 @@ def _list_unmeasured_notes(
     pairs = sorted({request.pair for request in sheet.wanted})
     source = "Paper's numbers only: no" if item.unprinted is None else "Nobody has printed it: no"
     place = f"cell of this table was run on {_format_names(pairs)}" if pairs else NO_PAIR
-    notes += [f"{source} {place}.", *cells.whole.describe_left_out(sheet.wanted)]
+    notes += [f"{source} {place}.", *cells.whole.describe_other_sampling(sheet.wanted)]
     other_pairs = [
         pair
         for pair in cells.list_pairs({request.task for request in sheet.wanted})
         if pair not in pairs
         and any(cells.find_row(request._replace(pair=pair)) for request in sheet.wanted)
     ]
-    if other_pairs and asked is None:
+    if other_pairs and asked_pair is None:
         notes.append(
             f"Some of it was measured on {', '.join(other_pairs)}: "
             f"add --pair {other_pairs[0]} to see it."
@@ -308,12 +308,13 @@ def _format_origin(rows: Sequence[Row]) -> str:
     count = f"{prompts[0]}" if len(prompts) == 1 else f"{prompts[0]} to {prompts[-1]}"
     files = sorted({str(row["file"]) for row in rows})
     return (
-        f"pair {_format_names(pairs)}, {count} prompts a cell, {_describe_sizes(rows)}, "
+        f"pair {_format_names(pairs)}, {count} prompts a cell, "
+        f"{_describe_machines_and_sizes(rows)}, "
         f"seed {_format_names([str(s) for s in seeds])}, from {_format_names(files)}"
     )
 
 
-def _describe_sizes(rows: Sequence[Row]) -> str:
+def _describe_machines_and_sizes(rows: Sequence[Row]) -> str:
     """Machines, temperatures, batch sizes and lengths of answers of the rows shown."""
     told = []
     for name in ("machine", *SAMPLING, "batch_size", "max_new_tokens"):

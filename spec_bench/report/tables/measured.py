@@ -57,7 +57,7 @@ class MeasuredRows:
     ) -> None:
         self.results = results  # the folder that commands for missing cells write to
         self.protocol = protocol  # that was asked for; None: any
-        # whole: see ``split_by_runs``
+        # whole: see ``split_by_run_settings``
         self.records = RecordReader(Path(files.RESULTS))
         self.whole = self
         self.rows = pool_seeds(rows, self.records)  # as read, seeds pooled
@@ -119,7 +119,7 @@ class MeasuredRows:
         matches += fits if request.pick == "preferred" else []
         return matches[0] if matches else None
 
-    def describe_left_out(self, requests: Sequence[RequestedCell]) -> list[str]:
+    def describe_other_sampling(self, requests: Sequence[RequestedCell]) -> list[str]:
         """Says how many rows fit what is asked for but for their sampling."""
         asked_values = {name: {getattr(request, name) for request in requests} for name in SAMPLING}
         fits = (row for e in requests for row in self._find_rows(e.any_sampling))
@@ -135,7 +135,9 @@ class MeasuredRows:
         rows = ((request, self.find_row(request)) for request in requests)
         return tuple(request for request, row in rows if row is None or row["status"] == "failed")
 
-    def split_by_runs(self, requests: Iterable[RequestedCell]) -> list[tuple[str, MeasuredRows]]:
+    def split_by_run_settings(
+        self, requests: Iterable[RequestedCell]
+    ) -> list[tuple[str, MeasuredRows]]:
         """Parts whose rows agree in the settings of runs, as far as these cells are concerned, each
         with its distinctive settings, one that a search confirmed first; this alone where nothing
         differs.
@@ -172,18 +174,20 @@ class MeasuredRows:
         return [row for row in rows if all(row[name] == e for name, e in asked)]
 
 
-def _select_row_of_each_tree(fits: Iterable[Row]) -> list[Row]:
+def _select_row_of_each_tree(matching_rows: Iterable[Row]) -> list[Row]:
     """Returns the first row with numbers of each tree."""
-    trees = group_by_key((str(row["spec"]), row) for row in fits if row["status"] != "failed")
+    trees = group_by_key(
+        (str(row["spec"]), row) for row in matching_rows if row["status"] != "failed"
+    )
     return [rows[0] for rows in trees.values()]
 
 
-def pick_fastest(fits: Iterable[Row]) -> Row | None:
+def pick_fastest(rows: Iterable[Row]) -> Row | None:
     """Picks the row of the tree with the highest speed-up. Where a search was confirmed, of those:
     its screening only picked whom to confirm.
     """
     return max(
-        (row for row in _select_row_of_each_tree(fits) if get_number(row, "speedup") is not None),
+        (row for row in _select_row_of_each_tree(rows) if get_number(row, "speedup") is not None),
         key=lambda row: (row.get("stage") == "confirm", not get_timing_doubt(row), row["speedup"]),
         default=None,
     )
@@ -399,14 +403,14 @@ def _iter_training_commands(recipe: str, pairs: Iterable[str]) -> Iterator[str]:
                 yield format_training_command(kind, f"pair={pair}", name, not is_embedded(config))
 
 
-def _group_pairs_by_engine(labels: Sequence[str], cells: MeasuredRows) -> list[tuple[str, ...]]:
+def _group_pairs_by_engine(pairs: Sequence[str], cells: MeasuredRows) -> list[tuple[str, ...]]:
     """Pairs that have a config and decode in one way at once, any other pair by its models."""
     by_engine = group_by_key(
         (_list_engine_settings(label, cells), label)
-        for label in labels
+        for label in pairs
         if label in read_pair_configs()
     )
-    other_labels = [label for label in labels if label not in read_pair_configs()]
+    other_labels = [label for label in pairs if label not in read_pair_configs()]
     return [
         *((f"pair={','.join(names)}", *engine) for engine, names in by_engine.items()),
         *(
@@ -416,7 +420,7 @@ def _group_pairs_by_engine(labels: Sequence[str], cells: MeasuredRows) -> list[t
     ]
 
 
-def _list_engine_settings(label: str, cells: MeasuredRows) -> tuple[str, ...]:
+def _list_engine_settings(pair: str, cells: MeasuredRows) -> tuple[str, ...]:
     """Returns the settings that put a pair's cells on a GPU, with passes run as in its rows there,
     those that take its rows' prompts, and the one that spreads a target over several GPUs.
 
@@ -424,10 +428,10 @@ def _list_engine_settings(label: str, cells: MeasuredRows) -> tuple[str, ...]:
     folder where their rows did, or where the engine finds. No table mixes rows whose passes ran in
     different ways.
     """
-    config = read_pair_configs().get(label)
+    config = read_pair_configs().get(pair)
     if config is not None and is_embedded(config):
         return ()
-    rows = [row for row in cells.listed if row["pair"] == label]
+    rows = [row for row in cells.listed if row["pair"] == pair]
     sources = {row.get("data_source"): row.get("data_file") for row in reversed(rows)}
     source = [
         _SOURCES[kind].format(quote_text(str(file)))
@@ -463,10 +467,10 @@ def _format_command(
     return shlex.join([*words, *results_word])
 
 
-def _list_model_settings(label: str, cells: MeasuredRows) -> tuple[str, ...]:
-    rows = (row for row in cells.listed if row["pair"] == label and not pd.isna(row.get("draft")))
+def _list_model_settings(pair: str, cells: MeasuredRows) -> tuple[str, ...]:
+    rows = (row for row in cells.listed if row["pair"] == pair and not pd.isna(row.get("draft")))
     if (row := next(rows, None)) is None:
-        return (f"pair={label}",)
-    target, name, *drafts = map(quote_text, (row["target"], label, *row["draft"].split(",")))
+        return (f"pair={pair}",)
+    target, name, *drafts = map(quote_text, (row["target"], pair, *row["draft"].split(",")))
     draft = f"[{','.join(drafts)}]" if drafts[1:] else drafts[0]
     return f"pair.target={target}", f"pair.draft={draft}", f"pair.name={name}"

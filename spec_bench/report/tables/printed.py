@@ -136,7 +136,7 @@ def format_tree_widths(decoder: str, spec: str) -> str:
     return "x".join(["1"] * numbers[0] if decoder == "sd" else map(str, numbers))
 
 
-def list_requests(places: Iterable[Place]) -> tuple[RequestedCell, ...]:
+def list_requested_cells(places: Iterable[Place]) -> tuple[RequestedCell, ...]:
     """Lists the cells that places ask for, each once."""
     return tuple(dict.fromkeys(request for place in places for request in place["asked"]))
 
@@ -163,7 +163,7 @@ def lay_out_printed_table(name: str, pair: str | None) -> TableSheet:
     values = list(dict.fromkeys(row.get(table.across, "") for row in numbers))
     values += [other] if other and table.other_pair == "columns" else []
     spread = [
-        (value, _make_spread_column(table.across, value, each))
+        (value, _make_column_across(table.across, value, each))
         for value in values
         for each in resolved
     ]
@@ -180,9 +180,9 @@ def lay_out_printed_table(name: str, pair: str | None) -> TableSheet:
         labels = tuple(_format_line_label(line, source, other) for source in table.heads.values())
         own = {"block": block, "labels": labels, "asked": asked, "papers": papers}
         places.append({**PLACE, **printed, **own, "empty": head.empty if asked else ""})
-    _mark_best(places, heads)
+    _mark_best_printed(places, heads)
     _mark_tuned(places, heads, table.tuned_from)
-    requests = list_requests(place for place in places if not place["extra"])
+    requests = list_requested_cells(place for place in places if not place["extra"])
     title = _fill_title(table, numbers, drafts)
     return TableSheet(name, title, tuple(table.heads), heads, places, requests, table.notes)
 
@@ -199,9 +199,9 @@ def _list_line_keys(table: Table) -> list[str]:
     return [key for key in KEYS if key in sources and key != table.across]
 
 
-def _list_lines(table: Table, numbers: Sequence[Row], other: str | None) -> list[Line]:
+def _list_lines(table: Table, numbers: Sequence[Row], other_pair: str | None) -> list[Line]:
     """What each line is known by: the printed ones, another pair's and ours, in their order."""
-    others = [{**row, "target": other, "draft": ""} for row in numbers] if other else []
+    others = [{**row, "target": other_pair, "draft": ""} for row in numbers] if other_pair else []
     keys = _list_line_keys(table)
     groups: dict[tuple[str, ...], list[Line]] = {}
     keys_before = set()
@@ -288,13 +288,13 @@ def _request_cells(
     table: Table,
     numbers: Sequence[Row],
     other_numbers: Sequence[Row],
-    asked: str | None,
+    asked_pair: str | None,
     row: Line,
     pair: str | None,
     column: PaperColumn,
 ) -> tuple[RequestedCell, ...]:
     """Returns the measured cells that a place asks for; none where no pair is wanted there."""
-    if pair is None or asked not in (None, pair):
+    if pair is None or asked_pair not in (None, pair):
         return ()
     entry = row["entry"]
     task = row["task"]
@@ -330,7 +330,7 @@ def _request_cells(
     return (ours,)
 
 
-def _make_spread_column(across: str, value: str, column: PaperColumn) -> PaperColumn:
+def _make_column_across(across: str, value: str, column: PaperColumn) -> PaperColumn:
     """Returns a column under one value across."""
     if not across:
         return column
@@ -358,11 +358,11 @@ def _resolve_column(
     )
 
 
-def _format_line_label(line: Line, source: str, other: str | None) -> str:
+def _format_line_label(line: Line, source: str, other_pair: str | None) -> str:
     text = str(line.get(source, ""))
     if source in line["entry"].labels:
         return str(line["entry"].labels[source])
-    if source == "method" and other and line["target"] == other:
+    if source == "method" and other_pair and line["target"] == other_pair:
         return "measured here"
     if source == "task":
         return names.get_task_title(text)
@@ -416,7 +416,7 @@ def get_printed_number(place: Place) -> float:
         return nan
 
 
-def _mark_best(places: Sequence[Place], heads: Sequence[PaperColumn]) -> None:
+def _mark_best_printed(places: Sequence[Place], heads: Sequence[PaperColumn]) -> None:
     """Marks the best printed values of every column and block, equal ones, too; none where one of
     them is lost, which may be the best.
     """

@@ -178,7 +178,7 @@ def format_table_markdown(sheet: TableSheet) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def format_tables_page(*sheets: TableSheet) -> str:
+def format_tables_html_page(*sheets: TableSheet) -> str:
     """Returns a whole page with a table, or with the parts of one, in the style of all pages."""
     page = make_template_environment("spec_bench.report.tables").get_template("page.html.jinja")
     style = (
@@ -301,7 +301,7 @@ def format_tables_csv(*sheets: TableSheet) -> str:
     return "".join(texts)
 
 
-def _format_csv_values(place: Place, measured: bool) -> dict[str, str]:
+def _format_csv_values(place: Place, is_measured: bool) -> dict[str, str]:
     """Returns a place's texts by the ends of their columns' names, in a table that is measured or
     not.
     """
@@ -313,7 +313,7 @@ def _format_csv_values(place: Place, measured: bool) -> dict[str, str]:
     )
     ours = {"ours": value or place["text"], "low": low, "high": high, "difference": difference}
     state = "disturbed" if place["doubted"] else place["state"]
-    return texts | ours | {"state": state} if measured else texts
+    return texts | ours | {"state": state} if is_measured else texts
 
 
 def format_markdown_row(texts: Iterable[str]) -> str:
@@ -321,8 +321,10 @@ def format_markdown_row(texts: Iterable[str]) -> str:
     return "| " + " | ".join(texts) + " |"
 
 
-def format_markdown_table(heads: Sequence[str], lines: Iterable[Sequence[str]], labels: int) -> str:
-    """A Markdown table, escaped; columns behind ``labels`` are numbers, to the right."""
-    rules = ["---"] * labels + ["---:"] * (len(heads) - labels)
+def format_markdown_table(
+    heads: Sequence[str], lines: Iterable[Sequence[str]], label_count: int
+) -> str:
+    """A Markdown table, escaped; columns behind ``label_count`` are numbers, to the right."""
+    rules = ["---"] * label_count + ["---:"] * (len(heads) - label_count)
     escaped = [[escape_markdown(text) for text in line] for line in (heads, *lines)]
     return "\n".join(map(format_markdown_row, [escaped[0], rules, *escaped[1:]]))
