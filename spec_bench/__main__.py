@@ -98,25 +98,25 @@ def run_command(command: str, arguments: Sequence[str]) -> int:
 
 def parse_arguments(command: str, arguments: Sequence[str]) -> Namespace:
     """Returns a command's options, what plain flags mean among its ``words``."""
-    from spec_bench.jobs.config.flags import FLAGS, parse_job, read_escapes
-    from spec_bench.jobs.config.model_files import model_path
+    from spec_bench.jobs.config.flags import FLAGS, parse_job_arguments, replace_escapes
+    from spec_bench.jobs.config.model_files import resolve_model_path
     from spec_bench.settings.arguments import parse_options
 
     if command in FLAGS:
-        options = parse_job(command, arguments)
-        options.words = read_escapes(options.words)
+        options = parse_job_arguments(command, arguments)
+        options.words = replace_escapes(options.words)
         return options
     options = parse_options(command, arguments)
     if command == "check decoders":
         options.target, options.draft = (
-            name and model_path(name) for name in (options.target, options.draft)
+            name and resolve_model_path(name) for name in (options.target, options.draft)
         )
     return options
 
 
 def explain_unknown(words: Sequence[str]) -> str:
     """Returns the line on a word that is no command, with the one that was probably meant."""
-    from spec_bench.jobs.config.flags import suggest_spelling
+    from spec_bench.jobs.config.flags import explain_bare_word
     from spec_bench.settings.arguments import COMMANDS
     from spec_bench.settings.fields import suggest
 
@@ -129,7 +129,7 @@ def explain_unknown(words: Sequence[str]) -> str:
     suggestion = suggest(unknown, [*COMMANDS, *names_by_alias])
     if unknown in names_by_alias:
         suggestion = f"; did you mean {names_by_alias[unknown]}?"
-    spelt = suggest_spelling(unknown)
+    spelt = explain_bare_word(unknown)
     return (
         f"there is no command {unknown!r}"
         f"{f': {spelt}' if spelt else suggestion or '; spec-bench --help'}"

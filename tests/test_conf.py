@@ -15,8 +15,8 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.jobs.config.cells import build_cells, parse_cells
-from spec_bench.jobs.config.compose import LISTS, find_tree_lists, register
-from spec_bench.jobs.config.model_files import EMBEDDED, model_path
+from spec_bench.jobs.config.compose import LISTS, find_tree_lists, register_config_plugins
+from spec_bench.jobs.config.model_files import EMBEDDED, resolve_model_path
 from spec_bench.report.claims.ask import ClaimQuery
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.papers.items import read_recipe, read_recipe_folder
@@ -41,7 +41,7 @@ def resolved(config):
 
 @cache
 def composed(*overrides, config="config"):
-    register()
+    register_config_plugins()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose(config, overrides=list(overrides))
 
@@ -88,7 +88,7 @@ def test_a_pair_is_in_the_package_or_takes_public_data(path):
     config = resolved(composed(f"pair='{path.stem}'"))
     target, draft = config["pair"]["target"], config["pair"]["draft"]
     for name in (target, *(draft if isinstance(draft, list) else [draft])):
-        assert not str(name).startswith(EMBEDDED) or Path(model_path(name)).is_dir()
+        assert not str(name).startswith(EMBEDDED) or Path(resolve_model_path(name)).is_dir()
     kind = "embedded" if path.stem.startswith("embedded") else "hub"
     assert config["task"]["source"]["kind"] == kind
 

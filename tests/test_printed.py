@@ -14,7 +14,11 @@ import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from spec_bench.jobs.config.compose import expand_recipes, list_choices, register
+from spec_bench.jobs.config.compose import (
+    register_config_plugins,
+    split_swept_values,
+    to_hydra_arguments,
+)
 from spec_bench.jobs.config.flags import FLAGS
 from spec_bench.settings.configs import conf_dir
 from spec_bench.tasks.source import EMBEDDED
@@ -153,7 +157,7 @@ def results_of(command):
     told += ["experiment=recommend"] if command.kind == "recommend" else []
     swept = [re.sub(r"^([\w./]+=[^\[{',]*),.*", r"\1", word) for word in told]
     name = "train" if command.trains else "config"
-    config = compose(name, overrides=expand_recipes(swept))
+    config = compose(name, overrides=to_hydra_arguments(swept))
     return f"{config.results}/{config.name}"
 
 
@@ -163,7 +167,7 @@ def test_every_printed_job_composes_and_writes_nothing_where_git_keeps_results(s
     kept = re.findall(r"^!(results/.*)/records\.parquet$", ignored, re.MULTILINE)
     assert len(kept) > 3
     GlobalHydra.instance().clear()
-    register()
+    register_config_plugins()
     jobs = [each for each in ALL if each.kind in FLAGS]
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         for command in jobs[::step]:
@@ -178,12 +182,12 @@ def test_what_is_printed_on_published_pairs_measures_published_data_on_a_gpu(ste
     reported = [Command(text, ()) for text in sorted({text for _, text in of_the_report()})]
     assert len(reported) > 80
     GlobalHydra.instance().clear()
-    register()
+    register_config_plugins()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         for command in reported[::step]:
             words = [word for word in command.first_job().overrides if "=" in word]
             name = "train" if command.trains else "config"
-            config = compose(name, overrides=expand_recipes(words))
+            config = compose(name, overrides=to_hydra_arguments(words))
             found = (config.engine.device, config.engine.compile, config.pair.target)
             assert found == ("cuda", "static", HUB[config.pair.name]), command.text
             if not command.trains:
@@ -208,5 +212,5 @@ def test_cfg_job_shows_the_first_job_of_a_sweep(tmp_path):
 
 def test_lists_and_quoted_texts_are_no_sweep():
     for word in ("cells=[sd:3,rsd_s:4x3]", "task.template='a, b'"):
-        assert list_choices(word) == [word]
-    assert list_choices("seed=2,1") == ["seed=2", "seed=1"]
+        assert split_swept_values(word) == [word]
+    assert split_swept_values("seed=2,1") == ["seed=2", "seed=1"]

@@ -22,7 +22,7 @@ from random import Random
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.jobs.config.model_files import read_digests
+from spec_bench.jobs.config.model_files import compute_file_digests
 from spec_bench.system import file_digests
 
 KINDS = {  # file: bytes
@@ -88,10 +88,10 @@ def count_missed(folder: Path, changes: int, seed: int) -> tuple[Counter[str], C
         name = names[number % len(names)]
         path = folder / name
         way = random.choice(WAYS)
-        before = read_digests(str(folder))
+        before = compute_file_digests(str(folder))
         time.sleep(_TICK_S)
         change_byte(path, random.randrange(path.stat().st_size), way)
-        after = read_digests(str(folder))
+        after = compute_file_digests(str(folder))
         changed = {each for each in before if before[each] != after[each]}
         tried[f"{name}, {way}"] += 1
         missed[f"{name}, {way}"] += changed != {name}

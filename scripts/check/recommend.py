@@ -44,7 +44,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.app import build_job_settings, run_stages
 from spec_bench.jobs.config.cells import BASELINE
-from spec_bench.jobs.config.compose import register
+from spec_bench.jobs.config.compose import register_config_plugins
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.work.models import load_models, load_pair_tokenizer
@@ -361,10 +361,10 @@ def ratio(job: JobSettings, rows: list[CellResult]) -> tuple[float, float | None
     """Token rate of the first row over that of the second, with its interval."""
     sums: list[list[list[float]]] = []
     for row in rows:
-        repeats = CellStore(job.results, row.run_id).load_repeats()
+        repeats = CellStore(job.results_folder, row.run_id).load_repeats()
         ids = sorted(repeats[0])
         for what in (lambda g: float(len(g.tokens)), lambda g: g.decode_s):
-            sums.append([[what(repeats[k][i]) for i in ids] for k in range(job.asked.repeats)])
+            sums.append([[what(repeats[k][i]) for i in ids] for k in range(job.request.repeats)])
     found = rate_ratio_interval(*sums)
     assert found is not None
     return found.value, found.low, found.high
@@ -377,7 +377,9 @@ def check(task: str, asked: argparse.Namespace, tally: Tally) -> tuple[bool, str
     load_models(own.pair, load_pair_tokenizer(own.pair)[1])  # loaded once, before anything is timed
     searched = remembered(asked, f"{task} recommended", lambda: _search(own, task, tally))
     job = settings(task, asked, "name=grid", f"repeats={REPEATS}")
-    full = replace(job, examples=tuple(job.task.read_examples(grid)), fresh=(), stage="")
+    full = replace(
+        job, examples=tuple(job.task.read_examples(grid)), confirmation_examples=(), stage=""
+    )
     with tally.of(f"{task} grid"):
         rows = run_stages(full)
     fastest = best_of(rows)
@@ -386,8 +388,8 @@ def check(task: str, asked: argparse.Namespace, tally: Tally) -> tuple[bool, str
     plainly = f"{BASELINE}:-"  # which may be what is recommended
     wanted = [cells[name] for name in dict.fromkeys([plainly, *names]) if name in cells]
     unseen = tuple(job.task.read_examples(last, max(grid, few + fresh)))
-    asked = replace(full.asked, name="duel")
-    duel = replace(full, asked=asked, cells=tuple(wanted), examples=unseen)
+    asked = replace(full.request, name="duel")
+    duel = replace(full, request=asked, cells=tuple(wanted), examples=unseen)
     by_name = {_named(row): row for row in run_stages(duel)}
     plain = by_name[plainly]
     sides = [by_name.get(name, plain) for name in names]
@@ -445,7 +447,7 @@ def main() -> None:
         print(asked.out)
         return
     (asked.folder / asked.size).mkdir(parents=True, exist_ok=True)
-    register()
+    register_config_plugins()
     tally, all_good = Tally(asked.folder / asked.size / "costs.json"), True
     for task in asked.tasks:
         good, line = check(task, asked, tally)

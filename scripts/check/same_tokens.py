@@ -53,7 +53,9 @@ def decode(
         job = replace(job, examples=job.examples[::-1])
     texts: Texts = {}
     for row in run_stages(job):
-        for prompt, generation in CellStore(job.results, row.run_id).load_first_repeat().items():
+        for prompt, generation in (
+            CellStore(job.results_folder, row.run_id).load_first_repeat().items()
+        ):
             texts[row.facts.decoder, prompt] = generation.tokens
     return texts
 

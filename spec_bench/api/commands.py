@@ -173,7 +173,7 @@ def audit(
 
     from spec_bench.audit import command_line
     from spec_bench.audit.catalogue import run_parts_with_progress
-    from spec_bench.jobs.config.model_files import model_path
+    from spec_bench.jobs.config.model_files import resolve_model_path
     from spec_bench.tasks import build_task_from_files
 
     if parts is None:
@@ -185,7 +185,7 @@ def audit(
         raise UsageError("target, draft and prompts go together")
     pair_lines: Iterable[Any] = ()
     if target is not None and draft is not None:
-        paths = model_path(target), model_path(draft)
+        paths = resolve_model_path(target), resolve_model_path(draft)
         texts = (
             build_task_from_files(str(prompts))
             if isinstance(prompts, str | Path)

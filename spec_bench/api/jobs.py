@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from spec_bench.api.pairs import LoadedPair, Prompt, derive_prompt_id, parse_prompts
-from spec_bench.jobs.config.flags import FLAGS, flags_to_overrides, list_settings
+from spec_bench.jobs.config.flags import FLAGS, flags_to_overrides, list_setting_names
 from spec_bench.settings.fields import suggest, warn
 from spec_bench.settings.override_values import (
     describe_value,
@@ -159,7 +159,7 @@ def prepare_overrides(
         )
     words = [*_pair_to_overrides(pair), *overrides]
     flags = list[str]()
-    known_keys = [*_FLAGS, *{path.partition(".")[0] for path in list_settings("run")}]
+    known_keys = [*_FLAGS, *{path.partition(".")[0] for path in list_setting_names("run")}]
     for key, value in settings.items():
         value = [value] if key == "metrics" and callable(value) else value
         if key in ("metrics", "task.metrics") and isinstance(value, list | tuple):

@@ -131,7 +131,7 @@ def _load_named_pair(
     """Loads a pair of ``conf/pair``, or models by name; the tokenizer may be a loaded one."""
     from spec_bench.engine.cache import CachePool
     from spec_bench.engine.loading import choose_common_tokenizer, is_transformers_tokenizer
-    from spec_bench.jobs.config.pair import PairSettings, build_pair, drop_borrowed_name
+    from spec_bench.jobs.config.pair import PairSettings, build_pair, drop_name_of_other_pair
     from spec_bench.jobs.work.models import (
         copy_tokenizer_for_pair,
         load_models,
@@ -153,7 +153,9 @@ def _load_named_pair(
             suggestion = suggest(pair_name, sorted(paths)) or "; known: spec-bench ls pairs"
             raise UsageError(f"unknown pair {pair_name!r}{suggestion}")
         values = read_config(paths[pair_name])
-    settings = drop_borrowed_name(check(PairSettings, values | pair_settings, "pair"), conf_dirs())
+    settings = drop_name_of_other_pair(
+        check(PairSettings, values | pair_settings, "pair"), conf_dirs()
+    )
     pair = build_pair(settings, engine)
     tokenizer, tokens = (
         choose_common_tokenizer([loaded_tokenizer])
@@ -182,16 +184,18 @@ def _wrap_loaded_modules(
     from spec_bench.engine.cache import CachePool
     from spec_bench.engine.loading import is_transformers_model
     from spec_bench.engine.model_spec import resolve_compile_choice
-    from spec_bench.jobs.config.model_files import model_path
-    from spec_bench.jobs.config.pair import Pair, check_head_kinds, resolve_device
+    from spec_bench.jobs.config.model_files import resolve_model_path
+    from spec_bench.jobs.config.pair import Pair, resolve_engine, validate_heads_by_kind
 
     if tokenizer is None and is_transformers_model(models[0]):
         raise UsageError(f"a loaded target comes with its tokenizer: tokenizer= {_TOKENIZER}")
     compile_mode = engine.compile
-    engine = resolve_device(engine, "")
+    engine = resolve_engine(engine, "")
     place = models[0] if tokenizer is None else tokenizer
     common = (
-        loading.load_tokenizer(model_path(str(place))) if isinstance(place, str | Path) else place
+        loading.load_tokenizer(resolve_model_path(str(place)))
+        if isinstance(place, str | Path)
+        else place
     )
     common, tokens = loading.choose_common_tokenizer([common])
     names = []
@@ -203,8 +207,8 @@ def _wrap_loaded_modules(
             language_models.append(loading.wrap_loaded_model(model, names[-1], resolved_mode))
         else:
             names.append(model)
-            dtype = engine.dtype or engine.usual_dtype
-            path = model_path(model)
+            dtype = engine.dtype or engine.default_dtype
+            path = resolve_model_path(model)
             spec = loading.ModelSpec(path, dtype, engine.device, compile=engine.compile)
             language_models.append(loading.load_model(spec))
     count = min(tokens, *(language_model.embedded for language_model in language_models))
@@ -222,7 +226,7 @@ def _wrap_loaded_modules(
     common = loading.set_answer_ends(
         copy(common), language_models[0].module.generation_config.eos_token_id
     )
-    pair = Pair(label, names[0], tuple(names[1:]), (), unknown, heads=check_head_kinds(heads))
+    pair = Pair(label, names[0], tuple(names[1:]), (), unknown, heads=validate_heads_by_kind(heads))
     return LoadedPair(pair, common, language_models, (), CachePool())
 
 
@@ -347,17 +351,17 @@ class LoadedPair:
         recorded, if no stream uses it.
         """
         from spec_bench.engine.cache import CachePool
-        from spec_bench.jobs.config.cells import make_cell, parse_cell
-        from spec_bench.jobs.config.fitting import FittedTrees, check_fit
+        from spec_bench.jobs.config.cells import build_cell, parse_cell
+        from spec_bench.jobs.config.fitting import FittedTrees, check_drafts_and_heads
         from spec_bench.jobs.work.models import load_pair_heads
 
         if not isinstance(decoder, str | Mapping):
             raise UsageError(
                 f"decoder must be NAME:SPEC or a mapping, got {describe_value(decoder)}"
             )
-        cell = make_cell(parse_cell(decoder, conf_dirs()), sampling)
-        check_fit(cell, self.pair)
-        cell = FittedTrees(self.pair, None, sampling).given(cell)
+        cell = build_cell(parse_cell(decoder, conf_dirs()), sampling)
+        check_drafts_and_heads(cell, self.pair)
+        cell = FittedTrees(self.pair, None, sampling).fill_in_tree(cell)
         target = self.models[0]
         drafts = self.models[1 : cell.config.drafts + 1]
         heads = load_pair_heads(self.pair, cell.config.heads, target)

@@ -117,10 +117,12 @@ def _read_settings(run_folder: Path) -> dict[str, Any]:
 def _load_text_decoder(run_folder: Path) -> TokenDecoder:
     """Loads the run's tokenizer and returns a function that decodes token ids into text."""
     from spec_bench.engine.loading import load_tokenizer
-    from spec_bench.jobs.config.model_files import model_path
+    from spec_bench.jobs.config.model_files import resolve_model_path
 
     pair = _read_settings(run_folder)["pair"]
-    tokenizer: Any = load_tokenizer(model_path(str(pair.get("tokenizer") or pair["target"])))
+    tokenizer: Any = load_tokenizer(
+        resolve_model_path(str(pair.get("tokenizer") or pair["target"]))
+    )
     return lambda ids: decode_answer(tokenizer, list(ids)).strip()
 
 

@@ -24,11 +24,11 @@ from spec_bench.jobs.config.application import (
     run_application,
     to_job_error,
 )
-from spec_bench.jobs.config.compose import config_folders, parse_request
+from spec_bench.jobs.config.compose import list_config_folders, parse_request
 from spec_bench.jobs.config.config import RunSettings
-from spec_bench.jobs.config.flags import papers
+from spec_bench.jobs.config.flags import iter_recipe_folders
 from spec_bench.jobs.config.pair import check_models_exist
-from spec_bench.jobs.config.settings import JobSettings, build_settings, confirmation_job
+from spec_bench.jobs.config.settings import JobSettings, build_confirmation_job, build_settings
 from spec_bench.jobs.store.experiment import Experiment, JobRecord
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep import launch
@@ -54,15 +54,15 @@ RESUMES = "the same command resumes"
 def main(request: Namespace) -> int:
     """Runs the application; returns its status."""
     sweep = Sweep()
-    job = partial(_job, sweep=sweep)
+    job = partial(_run_composed_job, sweep=sweep)
     launch.export_gpu_environment()
-    finish = partial(_finish_sweep, sweep)
+    finish = partial(_print_finished_sweep, sweep)
     return run_application(
         job, "config", request, RESUMES, begin=sweep.check_and_list_jobs, finish=finish
     )
 
 
-def _job(config: DictConfig, sweep: Sweep | None) -> None:
+def _run_composed_job(config: DictConfig, sweep: Sweep | None) -> None:
     """Runs one job, in the process that has the ``sweep`` or in one that a launcher started. Raises
     JobError: it did not end well, in a launcher's process.
     """
@@ -77,7 +77,7 @@ def _job(config: DictConfig, sweep: Sweep | None) -> None:
             raise UsageError(f"hydra/launcher={launcher} goes with -m: one job alone runs here")
         request = parse_request(config)
         if request.plan:
-            return print_plan(Planner(config_folders()).plan(request))
+            return print_plan(Planner(list_config_folders()).plan(request))
         if not is_own_process:
             logging.setLogRecordFactory(RedactedLogRecord)
             launch.claim_gpus(request.pair, request.engine)
@@ -87,8 +87,8 @@ def _job(config: DictConfig, sweep: Sweep | None) -> None:
             note_records_in_errors(Path(request.results), RESUMES),
             tracked_sweep_job(Path(request.results), request.name, sweep) as running_job,
         ):
-            settings = check_job(request)
-            results = run_stages(settings, _build_job_sinks(request), running_job, sweep)
+            settings = build_pinned_settings(request)
+            results = run_stages(settings, _build_first_process_sinks(request), running_job, sweep)
             incomplete = [result for result in results if result.status != "complete"]
             if incomplete:
                 count = f"{len(incomplete)} of {len(results)}"
@@ -105,30 +105,30 @@ def _job(config: DictConfig, sweep: Sweep | None) -> None:
 def run_config(config: DictConfig) -> list[CellResult]:
     """Checks a composed config and runs its job; see ``run_stages``."""
     request = parse_request(config)
-    return run_stages(check_job(request), _build_job_sinks(request))
+    return run_stages(build_pinned_settings(request), _build_first_process_sinks(request))
 
 
 def build_job_settings(config: DictConfig) -> JobSettings:
     """Returns a composed config's job, checked."""
-    return build_settings(parse_request(config), config_folders())
+    return build_settings(parse_request(config), list_config_folders())
 
 
-def _build_job_sinks(request: RunSettings) -> Sequence[Sink]:
+def _build_first_process_sinks(request: RunSettings) -> Sequence[Sink]:
     """Returns what a job's results go to beside the CSV, in the process that writes them."""
     if processes.process_rank():
         return ()
     return build_sinks(request.sink, Path(request.results) / request.name)
 
 
-def check_job(request: RunSettings) -> JobSettings:
+def build_pinned_settings(request: RunSettings) -> JobSettings:
     """Returns a job's settings at the hub's current commits, and warns of what they lead to. Raises
     UsageError: they cannot be right.
     """
-    check_models_exist(request.pair, request.engine.served)
+    check_models_exist(request.pair, request.engine.is_served)
     # The ids of a search's second stage, and of what is watched, hang on the hub's commits too.
-    settings = build_settings(request, config_folders()).pin_revisions()
+    settings = build_settings(request, list_config_folders()).pin_revisions()
     task = settings.task
-    examples = (*settings.examples, *settings.fresh)
+    examples = (*settings.examples, *settings.confirmation_examples)
     for score in task.scores:
         reference_need = needs_references(score)
         if reference_need and (
@@ -147,7 +147,7 @@ def check_job(request: RunSettings) -> JobSettings:
     if request.prompts and len(settings.examples) < request.prompts:
         count = len(settings.examples)
         log.warning("prompts=%d takes all %d of task %s", request.prompts, count, task.name)
-    if settings.rounds_by_batch:
+    if settings.text_depends_on_batch:
         log.warning(
             "%s in batches of %d: a text may differ from that of other batches, by rounding",
             settings.pair.specs[0].dtype,
@@ -169,7 +169,7 @@ def run_stages(
     """
     running_job = running_job or RunningJob()
     is_first = processes.process_rank() == 0
-    experiment = Experiment(settings.results, settings.asked.name)
+    experiment = Experiment(settings.results_folder, settings.request.name)
     results = list[CellResult]()
     stage: JobSettings | None = settings
     while stage is not None:
@@ -178,7 +178,7 @@ def run_stages(
             experiment.check_tables_writable()
         run_ids = dict.fromkeys((*running_job.state.cells, *map(stage.run_id, stage.cells)))
         running_job.write_note(
-            cells=tuple(run_ids), prompts=len(stage.examples) * stage.asked.repeats
+            cells=tuple(run_ids), prompts=len(stage.examples) * stage.request.repeats
         )
         with signals.signals_as_interrupts(False):  # torch, late so that no refusal waits for it
             from spec_bench.jobs.job.job import run_job
@@ -187,13 +187,13 @@ def run_stages(
             for result in run_job(stage, lambda state: running_job.write_note(state=state))
         ]
         if is_first:
-            _hand_over(stage, stage_results, experiment, sinks, sweep)
+            _hand_over_results(stage, stage_results, experiment, sinks, sweep)
         results += stage_results
-        stage = confirmation_job(stage, stage_results)
+        stage = build_confirmation_job(stage, stage_results)
     return results
 
 
-def _hand_over(
+def _hand_over_results(
     settings: JobSettings,
     results: Sequence[CellResult],
     experiment: Experiment,
@@ -202,11 +202,11 @@ def _hand_over(
 ) -> None:
     """Notes a stage that has ended, and gives its results to the table, the sinks and the user."""
     number = get_sweep_job_number()
-    sink = settings.asked.sink
+    sink = settings.request.sink
     run_ids = tuple(result.run_id for result in results)
     experiment.write_job_record(JobRecord(number or 0, run_ids, settings.stage))
     if sinks:
-        stores = [CellStore(settings.results, result.run_id) for result in results]
+        stores = [CellStore(settings.results_folder, result.run_id) for result in results]
         logged_cells = [_read_logged_cell(*cell) for cell in zip(results, stores, strict=True)]
         for log_sink in sinks:
             log_sink.take(logged_cells, ())
@@ -218,9 +218,15 @@ def _hand_over(
         is_complete = sweep.rebuild_tables(experiment)
     if sink.table and (number is None or sweep is not None):
         # Last: there may be nobody who reads it.
-        next_steps = _next_steps(settings.results, settings.asked.name) if number is None else ""
+        next_steps = (
+            _list_next_commands(settings.results_folder, settings.request.name)
+            if number is None
+            else ""
+        )
         print_results(
-            results, _recommendations(experiment.csv, results) if is_complete else (), next_steps
+            results,
+            _recommend_from_table(experiment.csv, results) if is_complete else (),
+            next_steps,
         )
 
 
@@ -238,13 +244,13 @@ def _read_logged_cell(result: CellResult, store: CellStore) -> LoggedCell:
     )
 
 
-def read_so_far(settings: JobSettings) -> Iterator[CellResult]:
+def iter_results_so_far(settings: JobSettings) -> Iterator[CellResult]:
     """Yields what a job that was interrupted has measured, of each cell on the prompts that plain
     decoding has answered beside it; no numbers where there are none yet.
     """
     from spec_bench.jobs.job.session import index_timings  # torch
 
-    stores = [CellStore(settings.results, settings.run_id(cell)) for cell in settings.cells]
+    stores = [CellStore(settings.results_folder, settings.run_id(cell)) for cell in settings.cells]
     plain = index_timings([*stores[0].load_retimed(), *stores[0].load_first_repeat().values()])
     for cell, store in zip(settings.cells, stores, strict=True):
         ours = index_timings(store.load_first_repeat().values())
@@ -253,24 +259,24 @@ def read_so_far(settings: JobSettings) -> Iterator[CellResult]:
         numbers = summarise(records, ends=False).row if keys else {}
         doubt = describe_disturbance(records, 1.0)
         reasons = (Reason("speedup", doubt),) * bool(doubt)
-        facts = settings.facts(cell)
+        facts = settings.build_facts(cell)
         # of the prompts so far it is whole
         yield CellResult(store.folder.name, facts, "complete", None, reasons, numbers)
 
 
-def _recommendations(table: Path, results: Sequence[CellResult]) -> list[str]:
+def _recommend_from_table(table: Path, results: Sequence[CellResult]) -> list[str]:
     from spec_bench.report.page.headline import list_headline_sentences  # loads pandas
 
     return list_headline_sentences(table, {result.run_id for result in results})
 
 
-def _next_steps(results: Path, name: str) -> str:
+def _list_next_commands(results: Path, name: str) -> str:
     """Returns the last lines of a job: its table, its page, the claims of the recipe's paper."""
     table = files.get_results_file(results, name)
     if not table.is_file():
         return ""
     choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
-    recipes = sorted(path.name for path in papers() if choices.get(path.name))
+    recipes = sorted(path.name for path in iter_recipe_folders() if choices.get(path.name))
     commands = [
         ("its page", "page", name),
         *(("the paper's claims", "check", "claims", p) for p in recipes),
@@ -282,12 +288,12 @@ def _next_steps(results: Path, name: str) -> str:
     return "\n".join([f"all columns: {table}", *lines])
 
 
-def _finish_sweep(sweep: Sweep) -> None:
+def _print_finished_sweep(sweep: Sweep) -> None:
     for results, name, finished_results in sweep.finish_experiments():
         answers = (
-            _recommendations(files.get_results_file(results, name), finished_results)
+            _recommend_from_table(files.get_results_file(results, name), finished_results)
             if finished_results
             else ()
         )
         shown_results = () if sweep.ran_here else finished_results  # each job showed its own
-        print_results(shown_results, answers, _next_steps(results, name))
+        print_results(shown_results, answers, _list_next_commands(results, name))

@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from spec_bench.jobs.config.fitting import FOLDER, Fit
+from spec_bench.jobs.config.fitting import FOLDER, TreeFit
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.settings.arguments import whole_numbers
 
@@ -24,7 +24,7 @@ _OWN_DEFAULTS = {"width": "8", "nodes": "6,10,14,30"}
 
 def main(options: Namespace) -> None:
     """Runs the command. Raises UsageError: the request cannot be right."""
-    from spec_bench.jobs.config.compose import list_choices
+    from spec_bench.jobs.config.compose import split_swept_values
 
     job_words = [word for word in options.words if word.partition("=")[0] not in _OWN_DEFAULTS]
     shape = _OWN_DEFAULTS | dict(
@@ -32,7 +32,7 @@ def main(options: Namespace) -> None:
     )
     width, *_ = whole_numbers("width", shape["width"])
     sizes = whole_numbers("nodes", shape["nodes"])
-    for words in product(*map(list_choices, job_words)):
+    for words in product(*map(split_swept_values, job_words)):
         _fit_and_print(words, width, sizes)
 
 
@@ -49,7 +49,7 @@ def _fit_and_print(job_words: Sequence[str], width: int, tree_sizes: Sequence[in
         compose_config([*job_words, "sink=quiet", f"cells=[rsd_c:{width}]"])
     )
     fit = fit_acceptance_by_rank(settings, width)
-    path = fit.write(settings.results / FOLDER)
+    path = fit.write(settings.results_folder / FOLDER)
     shares = " ".join(f"{share:.3f}" for share in fit.accepted)
     print(f"{fit.pair}, {fit.task}, temperature {fit.sampling.temperature:g}: {path}")
     print(f"  accepted by rank, in {fit.iterations} iterations: {shares}")
@@ -60,7 +60,7 @@ def _fit_and_print(job_words: Sequence[str], width: int, tree_sizes: Sequence[in
         print(f"  cells=[sequoia:@{nodes}]  {block_efficiency:.3f} tokens per target call")
 
 
-def fit_acceptance_by_rank(settings: JobSettings, width: int) -> Fit:
+def fit_acceptance_by_rank(settings: JobSettings, width: int) -> TreeFit:
     """Decodes a task's last prompts with ``width`` children below the root and fits acceptances by
     rank. Raises UsageError: the models cannot be loaded, or a prompt does not fit.
     """
@@ -80,10 +80,10 @@ def fit_acceptance_by_rank(settings: JobSettings, width: int) -> Fit:
     rows = 1 if getattr(models[0], "recorder", None) else settings.engine.batch_size
     decoder = cell.config.build(models[0], models[1:2], sampling, rows)
     assert isinstance(decoder, Decoder)
-    counts = count_iterations_by_accepted_rank(decoder, requests, width, settings.asked.seed)
+    counts = count_iterations_by_accepted_rank(decoder, requests, width, settings.request.seed)
     pair = settings.pair
     total = sum(counts)
-    return Fit(
+    return TreeFit(
         pair=pair.name,
         target=pair.target,
         draft=pair.drafts[0],

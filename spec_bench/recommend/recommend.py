@@ -23,12 +23,12 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
 
-from spec_bench.jobs.app import build_job_settings, read_so_far, run_stages
+from spec_bench.jobs.app import build_job_settings, iter_results_so_far, run_stages
 from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.config import ConfirmSettings
-from spec_bench.jobs.config.flags import TYPED, read_escapes
-from spec_bench.jobs.config.settings import JobSettings, rank_of
+from spec_bench.jobs.config.flags import TYPED, replace_escapes
+from spec_bench.jobs.config.settings import JobSettings, compute_rank_key
 from spec_bench.jobs.sweep.plan import plan_job
 from spec_bench.recommend.race import Race
 from spec_bench.records.types import CellResult, Stage
@@ -221,8 +221,10 @@ def start_race(settings: JobSettings, confirm: ConfirmSettings) -> Race:
 
 def count_remaining_answers(settings: JobSettings, race: Race) -> int:
     """Returns the largest number of answers that a search still decodes, with plain decoding's."""
-    fresh_answers = (min(race.best, len(race.open)) + 1) * len(settings.fresh)
-    return (race.answers * bool(race.next_round_prompts()) + fresh_answers) * settings.asked.repeats
+    fresh_answers = (min(race.best, len(race.open)) + 1) * len(settings.confirmation_examples)
+    return (
+        race.answers * bool(race.next_round_prompts()) + fresh_answers
+    ) * settings.request.repeats
 
 
 def describe_search_cost(settings: JobSettings, race: Race) -> str:
@@ -231,7 +233,7 @@ def describe_search_cost(settings: JobSettings, race: Race) -> str:
     answers = count_remaining_answers(settings, race)
     return (
         f"{format_count(count, 'candidate')}, the best {min(race.best, count)} on "
-        f"{len(settings.fresh)} fresh prompts: at most {answers} answers of "
+        f"{len(settings.confirmation_examples)} fresh prompts: at most {answers} answers of "
         f"at most {settings.max_new_tokens} tokens"
     )
 
@@ -272,17 +274,19 @@ class _CandidateRunner:
         job_cells = (cells[0], *(cells[place] for place in candidate_indices))
         job = replace(
             self.settings,
-            asked=replace(self.settings.asked, confirm=None),  # its second stage is ours to choose
+            request=replace(
+                self.settings.request, confirm=None
+            ),  # its second stage is ours to choose
             cells=job_cells,
             examples=examples,
-            fresh=(),
+            confirmation_examples=(),
             stage=stage,
         )
         interruption: KeyboardInterrupt | None = None
         try:
             results = run_stages(job)
         except KeyboardInterrupt as error:
-            results = [*read_so_far(job)]
+            results = [*iter_results_so_far(job)]
             interruption = error
         baseline, *candidates = results
         if candidate_indices and baseline.status == "failed":
@@ -294,7 +298,7 @@ class _CandidateRunner:
             for place_result in pairs
             if place_result[1].metrics or place_result[1].status == "failed"
         ]
-        place_results.sort(key=lambda place_result: rank_of(place_result[1], self.by))
+        place_results.sort(key=lambda place_result: compute_rank_key(place_result[1], self.by))
         new_lines = {
             place: _build_candidate_row(cells[place], row, job) for place, row in place_results
         }
@@ -317,7 +321,7 @@ class _CandidateRunner:
         name = "token_rate" if self.by.startswith("speedup") else self.by  # of the same prompts
         sign = -1 if get_column(name).better == "down" else 1
         records = RecordReader(
-            files.get_results_file(self.settings.results, self.settings.asked.name)
+            files.get_results_file(self.settings.results_folder, self.settings.request.name)
         )
         numbers = {place: pd.Series({"": np.nan}) for place in candidate_indices}
         for place, row in zip(candidate_indices, map(result_to_row, results), strict=True):
@@ -340,19 +344,19 @@ def recommend(
     Raises UsageError: there are no fresh prompts, no decoder fits the pair, or plain decoding
     failed; StopAfterPlanError: ``plan=true``.
     """
-    confirm = settings.asked.confirm
+    confirm = settings.request.confirm
     if confirm is None:
         raise UsageError("fresh prompts are needed: set confirm={prompts: NUMBER}")
     if len(settings.cells) < 2:
         reason = f": {settings.left_out[0]}" if settings.left_out else ""
         raise UsageError(f"recommend has no decoder to choose among{reason}")
-    if settings.asked.sink.wandb.enabled:
+    if settings.request.sink.wandb.enabled:
         raise UsageError("recommend has no sink=wandb: the job that it recommends logs")
     settings = settings.pin_revisions()
     search = _CandidateRunner(settings, confirm.by, show or (lambda line: None))
     race = start_race(settings, confirm)
     cost = describe_search_cost(settings, race)
-    if settings.asked.plan:
+    if settings.request.plan:
         raise StopAfterPlanError(f"{cost}\n{_describe_search_time(settings, race)}")
     search.say(f"{cost}; first, plain decoding's pace on one prompt")
     search.decode(settings.examples[:1])
@@ -369,8 +373,8 @@ def recommend(
         race.end_round(count, *search.rank(race.open, results))
     frame = pd.DataFrame()
     if best := race.open[: confirm.best]:
-        tell(f"{len(settings.fresh)} fresh prompts")
-        plain, *results = search.decode(settings.fresh, best, "confirm")
+        tell(f"{len(settings.confirmation_examples)} fresh prompts")
+        plain, *results = search.decode(settings.confirmation_examples, best, "confirm")
         frame = pd.DataFrame(map(result_to_row, [plain, *results]))
         frame[LEAD] = [np.nan, *search.rank(best, results)[0]]
     return _build_result(settings, frame, list(search.lines.values()))
@@ -387,7 +391,7 @@ def _build_result(
     is_quiet = not any(line["doubt"] for line in candidate_rows)  # times of passes are sound
     required_speeds = (
         measure_break_evens(settings.pair)
-        if no_draft_pays and is_quiet and settings.served is None
+        if no_draft_pays and is_quiet and settings.server_settings is None
         else ()
     )
     for line in candidate_rows:
@@ -429,7 +433,7 @@ def main(options: Namespace) -> int:
     table = _format_table(result.candidates)
     told = [": ".join(answer), *([command] if command else []), ""]
     print("\n".join([*told, *table, *([""] if needs else []), *needs]))
-    page = files.get_results_file(settings.results, settings.asked.name).with_name(
+    page = files.get_results_file(settings.results_folder, settings.request.name).with_name(
         f"recommend-{settings.pair.name}-{settings.task.name}.html"
     )
     text = render_template(
@@ -459,7 +463,7 @@ def format_command(result: RecommendationResult, overrides: Sequence[str]) -> st
     decoder, spec = result.cell
     cell = f"{decoder}:{spec}".rstrip(":-")
     return shlex.join(
-        ["spec-bench", "run", *read_escapes(job_overrides, TYPED), "--decoders", cell]
+        ["spec-bench", "run", *replace_escapes(job_overrides, TYPED), "--decoders", cell]
     )
 
 

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.compose import compose_config
-from spec_bench.jobs.config.model_files import model_path
+from spec_bench.jobs.config.model_files import resolve_model_path
 from spec_bench.jobs.sweep.launch import VISIBLE, GpuReservation, list_visible_gpus
 from spec_bench.serve import supervisor
 from spec_bench.server.endpoint import ServerClient, ServerError, read_last_line
@@ -249,7 +249,7 @@ class ServerGroup:
 
 
 def _resolve_model(model: str) -> str:
-    return model if model.endswith(".gguf") else model_path(model)
+    return model if model.endswith(".gguf") else resolve_model_path(model)
 
 
 def _find_gguf_or_folder(model: str) -> str:

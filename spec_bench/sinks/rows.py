@@ -125,8 +125,8 @@ def result_from_json(content: Row) -> CellResult:
 
 
 def compute_digest_columns(models: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Returns the columns ``MODELS`` for the digests of a cell's models (``Pair.read_models``); the
-    target's column covers its tokenizer.
+    """Returns the columns ``MODELS`` for the digests of a cell's models
+    (``Pair.read_model_digests``); the target's column covers its tokenizer.
     """
     if not models:
         return {}

@@ -39,8 +39,8 @@ def _run_composed_training(config: Any) -> None:
 
 if __name__ == "__main__":
     with signals.exits_in_one_line(f"interrupted; {RESUMES}"):
-        from spec_bench.jobs.config.flags import parse_job
+        from spec_bench.jobs.config.flags import parse_job_arguments
 
-        request = parse_job("train", sys.argv[1:])
+        request = parse_job_arguments("train", sys.argv[1:])
         with signals.signals_as_interrupts():
             sys.exit(run_train_command(request))

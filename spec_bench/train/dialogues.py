@@ -110,7 +110,7 @@ def _make_answered_dialogues(
         stops: Ids,
         answer_settings: AnswerSettings,
     ) -> list[list[int]]:
-        models = settings.pair.settings(), settings.pair.get_marks()
+        models = settings.pair.get_run_id_settings(), settings.pair.get_content_ids()
         identity = hash_json([models, source, stops, vars(answers)])
         file = Path(settings.asked.results) / "cache" / f"{name}-{identity}.jsonl"
         log.info("%s of the target: %s", name, file)

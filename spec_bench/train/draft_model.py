@@ -229,11 +229,13 @@ def load_or_make_draft_model(
     are too few the lowest ids, which a byte-pair vocabulary merged first. Raises UsageError if the
     target has fewer, or if the folder has no list of tokens.
     """
-    from spec_bench.jobs.config.model_files import model_path  # late: scripts/gpu lack pydantic
+    from spec_bench.jobs.config.model_files import (
+        resolve_model_path,  # late: scripts/gpu lack pydantic
+    )
     from spec_bench.train.settings import HEAD_WIDTH, RANDOM
 
     if head.init != RANDOM:
-        folder = Path(model_path(head.init))
+        folder = Path(resolve_model_path(head.init))
         if (ids := read_known_ids(folder)) is None:
             raise UsageError(f"head.init={head.init}: no draft that `head=draft_model` trained")
         return TrainableDraftModel(

@@ -266,7 +266,9 @@ def run_training(training: TrainingRun) -> TrainingProgress:
         weight_decay=plan.weight_decay,
     )
     config = {**settings.config, "steps": training.steps}
-    checkpoint = TrainingCheckpoint(settings.checkpoint_folder, config, settings.pair.get_marks())
+    checkpoint = TrainingCheckpoint(
+        settings.checkpoint_folder, config, settings.pair.get_content_ids()
+    )
     progress = checkpoint.load(trainee, optimiser)
     log = TrainingLog(settings.checkpoint_folder / "log.csv", list_log_columns(trainee.guesses))
     if is_main:

@@ -377,10 +377,10 @@ def test_a_rule_that_registers_is_audited_alone_and_in_decoders(registered):
 def test_a_job_calls_a_rule_of_another_package_exact_only_if_it_is(registered, name):
     settings = decoder_settings(name) | {"verifier": {"rule": "guest"}}
     if registered is right:
-        assert Cell.read(settings).config.verifier.mark == "exact"
+        assert Cell.from_mapping(settings).config.verifier.mark == "exact"
         return
     with one_line(naming("guest", "tests", "off by")):
-        Cell.read(settings)
+        Cell.from_mapping(settings)
 
 
 def failing(p, q, tokens, valid):
@@ -439,7 +439,7 @@ FAILS = {
 def test_a_rule_that_fails_is_one_line_with_rule_package_error_and_place(registered):
     settings = decoder_settings("rsd_s") | {"verifier": {"rule": "guest"}}
     with one_line(f"rule 'guest' of package 'tests'.*{FAILS[registered]}"):
-        Cell.read(settings)
+        Cell.from_mapping(settings)
 
 
 SAID = {
@@ -470,9 +470,12 @@ def test_an_approximate_rule_is_listed_among_the_rules_with_how_far_it_is_off(ca
 @pytest.mark.parametrize("registered", [Whole], indirect=True)
 def test_a_rule_of_whole_trees_is_enumerated_with_the_settings_that_it_has(registered):
     settings = decoder_settings("sd")
-    assert Cell.read(settings | {"verifier": {"rule": "guest"}}).config.verifier.mark == "exact"
+    assert (
+        Cell.from_mapping(settings | {"verifier": {"rule": "guest"}}).config.verifier.mark
+        == "exact"
+    )
     with pytest.raises(ValueError, match=naming("guest", "tests", "off by")):
-        Cell.read(settings | {"verifier": {"rule": "guest", "factor": 1.3}})
+        Cell.from_mapping(settings | {"verifier": {"rule": "guest", "factor": 1.3}})
 
 
 @pytest.mark.parametrize("registered", [right, brittle], indirect=True)

@@ -33,8 +33,8 @@ from spec_bench.engine.loading import (
 )
 from spec_bench.engine.model_spec import COMPILE_MODES
 from spec_bench.jobs.config import pair as pairs
-from spec_bench.jobs.config.model_files import model_size
-from spec_bench.jobs.config.pair import EngineSettings, resolve_device
+from spec_bench.jobs.config.model_files import read_model_size
+from spec_bench.jobs.config.pair import EngineSettings, resolve_engine
 from tests.kinds import tiny_module
 from tests.said import naming, one_line
 
@@ -114,7 +114,7 @@ def test_auto_is_a_gpu_only_where_its_driver_starts_torchs_cuda(
     library = tmp_path / "libcuda.so.1"
     subprocess.run([COMPILER, "-shared", "-fPIC", "-o", library, tmp_path / "driver.c"], check=True)
     torch_for_cuda_13.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    assert resolve_device(EngineSettings("auto", "float32"), "org/model").device == chosen
+    assert resolve_engine(EngineSettings("auto", "float32"), "org/model").device == chosen
     assert re.search(says, caplog.text) if says else not caplog.text
     if not says:
         assert ModelSpec("org/model", device="cuda:0").device == "cuda:0"
@@ -159,7 +159,7 @@ def test_a_gpu_records_only_with_a_torch_that_is_new_enough(version, old, monkey
 
 def test_an_embedded_pair_asks_no_driver(torch_for_cuda_13):
     torch_for_cuda_13.setattr(model_spec, "_ASK", "print(12040, 0)")
-    assert resolve_device(EngineSettings("auto", "float32"), "embedded:target").device == "cpu"
+    assert resolve_engine(EngineSettings("auto", "float32"), "embedded:target").device == "cpu"
     assert model_spec.explain_cuda_fault.cache_info().misses == 0
 
 
@@ -472,7 +472,7 @@ def test_weights_of_eight_and_four_bits_become_plain_ones_and_are_counted_so(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     quantised(folder, store, quant_method=way, modules_to_not_convert=["lm_head"])
     model = load_model(ModelSpec(str(folder)))
-    assert model.parameters == parameters == model_size(str(folder)).parameters
+    assert model.parameters == parameters == read_model_size(str(folder)).parameters
     weight = model.module.get_parameter(part)
     assert weight.dtype == torch.float32
     torch.testing.assert_close(weight, before if expected is None else before * 0 + expected,

@@ -107,7 +107,7 @@ def run_ids(commands):
 
         with (
             mock.patch.object(identity, "digest", watching),
-            mock.patch.object(pairs, "hub_commit", return_value=None),  # what the cache has
+            mock.patch.object(pairs, "find_hub_commit", return_value=None),  # what the cache has
             mock.patch.object(pairs, "sees_cuda", return_value=False),
         ):
             must(RUN, *split(command), "plan=true")

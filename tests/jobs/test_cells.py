@@ -18,9 +18,9 @@ from spec_bench.jobs.config.cells import (
 )
 from spec_bench.jobs.config.compose import compose_config, find_tree_lists, parse_request
 from spec_bench.jobs.config.config import PRINTED
-from spec_bench.jobs.config.fitting import Fit, FittedTrees, read_fit
+from spec_bench.jobs.config.fitting import FittedTrees, TreeFit, read_tree_fit
 from spec_bench.jobs.config.pair import Pair, PairSettings
-from spec_bench.jobs.config.simulation import read_efficiencies
+from spec_bench.jobs.config.simulation import read_block_efficiencies
 from spec_bench.records import cell_folder
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.report.papers.items import list_recipe_cells
@@ -277,7 +277,7 @@ def test_each_tree_accepts_as_the_papers_block_efficiency_asks_for():
 
 def test_random_weights_of_published_sizes_have_that_pairs_printed_numbers():
     pair = PairSettings("random:llama2_7b", "random:llama_160m")
-    found = read_efficiencies(PRINTED, pair, "wmt18_deen", 0.3)
+    found = read_block_efficiencies(PRINTED, pair, "wmt18_deen", 0.3)
     assert found["sd", "2"] == 1.673  # Table 2
 
 
@@ -330,7 +330,7 @@ def test_a_task_of_texts_needs_a_tokenizer(tmp_path):
 
 
 PAIR = Pair("mine", "a/target", ("a/draft",), (), (None, None))
-FIT = Fit(
+FIT = TreeFit(
     **{"pair": "mine", "target": "a/target", "draft": "a/draft", "revisions": ("cafe", "")},
     **{"task": "dolly", "sampling": SamplingSettings(top_p=0.95)},
     **{"prompts": 1, "iterations": 10, "accepted": (0.8, 0.1)},
@@ -340,15 +340,17 @@ SAMPLING = SamplingSettings(top_p=0.95)
 
 def sequoia(total):
     decoder = load_decoder(conf_dirs(), "sequoia")
-    return Cell.read({**decoder, "tree": {"policy": "fitted_list", "total": total}}, SAMPLING)
+    return Cell.from_mapping(
+        {**decoder, "tree": {"policy": "fitted_list", "total": total}}, SAMPLING
+    )
 
 
 def test_the_tree_follows_from_the_acceptances_of_the_fit(tmp_path):
     FIT.write(tmp_path / "trees")
     trees = FittedTrees(PAIR, "dolly", SAMPLING, tmp_path)
     # 0.8, 0.64, 0.512, 0.4096; a second child below the root is worth 0.1 only.
-    assert trees.given(sequoia(3)).settings["tree"]["nodes"] == [[0], [0, 0], [0, 0, 0]]
-    deep = trees.given(sequoia(14)).settings["tree"]["nodes"]
+    assert trees.fill_in_tree(sequoia(3)).settings["tree"]["nodes"] == [[0], [0, 0], [0, 0, 0]]
+    deep = trees.fill_in_tree(sequoia(14)).settings["tree"]["nodes"]
     assert (len(deep), max(map(len, deep)), [1] in deep) == (14, 11, True)
 
 
@@ -367,7 +369,7 @@ def test_a_fit_is_for_its_models_task_and_sampling_alone(other, tmp_path):
     FIT.write(tmp_path / "trees")
     told = {"pair": PAIR, "task": "dolly", "sampling": SAMPLING, "results": tmp_path}
     with pytest.raises(ValueError, match=naming("sequoia @3", "spec-bench fit ", "pair.target=")):
-        FittedTrees(**{**told, **other}).given(sequoia(3))
+        FittedTrees(**{**told, **other}).fill_in_tree(sequoia(3))
 
 
 def test_another_sampling_is_refused_with_the_command_that_fits(monkeypatch, capsys, tmp_path):
@@ -394,7 +396,7 @@ def test_what_the_command_measures_the_next_job_decodes_with(run_job, family, tm
     assert fit_tree([*told, "hydra/job_logging=none"]) == 0
     assert "sequoia:@4" in capsys.readouterr().out
     (path,) = (results / "trees").glob("*.yaml")
-    fit = read_fit(path)
+    fit = read_tree_fit(path)
     assert (fit.task, fit.prompts, len(fit.accepted)) == ("xsum", 2, 3)
     assert fit.iterations >= 2 and 0 <= sum(fit.accepted) <= 1
     run_job("cells=[sequoia:@4]", "prompts=2")

@@ -299,7 +299,7 @@ def test_arguments_of_a_template_write_every_prompt_and_belong_to_the_row(folder
     settings = build_job_settings(
         compose_config(overrides(folder, tmp_path / "none", "task.chat=true"))
     )
-    assert "chat_template_kwargs" not in settings.pair.settings()
+    assert "chat_template_kwargs" not in settings.pair.get_run_id_settings()
     with pytest.raises(ValueError, match=naming("tools", "pair.chat_template_kwargs={tools: ")):
         decoded(folder, tmp_path / "without", "cells=[ar]", "task.chat=true")
 

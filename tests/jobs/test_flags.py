@@ -14,10 +14,16 @@ from spec_bench.__main__ import main, parse_arguments, run_command
 from spec_bench.api.jobs import prepare_overrides
 from spec_bench.jobs.config.compose import (
     compose_config,
-    one_line,
+    explain_in_one_line,
     parse_request,
 )
-from spec_bench.jobs.config.flags import FLAGS, TYPED, flags_to_overrides, parse_job, read_escapes
+from spec_bench.jobs.config.flags import (
+    FLAGS,
+    TYPED,
+    flags_to_overrides,
+    parse_job_arguments,
+    replace_escapes,
+)
 from spec_bench.settings.arguments import COMMANDS, make_parser
 from spec_bench.settings.override_values import format_override
 from tests.commands import ls as print_listing
@@ -90,7 +96,7 @@ def test_a_settings_text_from_python_reaches_hydra_letter_by_letter(text):
 def test_a_typed_backslash_n_is_a_newline_where_a_model_reads_the_text(typed, text):
     (word,) = parse_arguments("run", [typed]).words
     assert OverridesParser.create().parse_override(word).value() == text
-    assert read_escapes(read_escapes([word], TYPED)) == [word]  # as a command that is printed
+    assert replace_escapes(replace_escapes([word], TYPED)) == [word]  # as a command that is printed
 
 
 @pytest.mark.parametrize("command", ["run", "train", "recommend"])
@@ -113,7 +119,7 @@ def test_the_newlines_of_printed_commands_are_newlines():
     assert {r'task.stop=["\n\n"]', r"task.template={article}\nSummary:"} <= {
         text.replace('e="', "e=").removesuffix('"') for text in texts
     }
-    assert not [word for word in read_escapes([*texts]) if "\\" in word]
+    assert not [word for word in replace_escapes([*texts]) if "\\" in word]
 
 
 def test_several_names_are_swept_each_as_a_text():
@@ -134,14 +140,14 @@ def test_hydras_info_takes_overrides_with_and_without_a_topic():
         ("prompts=1 -i", "all"),
         ("prompts=1 --info defaults", "defaults"),
     ):
-        asked = parse_job("run", given.split())
+        asked = parse_job_arguments("run", given.split())
         assert (asked.info, asked.words) == (topic, ["prompts=1"])
 
 
 @pytest.mark.parametrize("own", ["--config-dir a", "-cd a", "--cfg job", "--info searchpath"])
 def test_a_flag_of_hydras_keeps_its_value_wherever_it_stands(own):
     for given in permutations(("-m", own, "seed=0,1")):
-        asked = parse_job("run", " ".join(given).split())
+        asked = parse_job_arguments("run", " ".join(given).split())
         assert asked.sweeps and asked.words == ["seed=0,1"]
         assert own.split()[1] in (*asked.folders, asked.shown, asked.info)
 
@@ -323,5 +329,5 @@ def test_the_launchers_that_are_listed_are_those_of_the_refusal(capsys):
 
 def test_a_launcher_without_its_plug_in_is_named_as_it_was_typed():
     said = "In 'hydra/launcher/ray_cluster': Could not find 'hydra/launcher/ray'\n\nAvailable"
-    told = one_line(MissingConfigException(said, "hydra/launcher/ray"))
+    told = explain_in_one_line(MissingConfigException(said, "hydra/launcher/ray"))
     assert told.startswith("hydra/launcher=ray_cluster is not") and "constraints-ray.txt" in told

@@ -19,7 +19,12 @@ from spec_bench.jobs.app import build_job_settings
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.job import results
 from spec_bench.jobs.job.job import run_job as run_a_job
-from spec_bench.jobs.job.session import check_repeated, find_unpaired, index_timings, pair_timings
+from spec_bench.jobs.job.session import (
+    check_repeats_agree,
+    find_untimed_keys,
+    index_timings,
+    select_paired_timings,
+)
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.plan import plan_job, read_cell_state
 from spec_bench.jobs.work import models
@@ -198,10 +203,10 @@ def test_greedy_answers_that_are_not_plain_decodings_are_counted(
     temperature, said, run_job, monkeypatch, caplog
 ):
     def pair_with_another_answer(*given):
-        (first, *rest), *again = pair_timings(*given)
+        (first, *rest), *again = select_paired_timings(*given)
         return [[replace(first, tokens=(*first.tokens, 0)), *rest], *again]
 
-    monkeypatch.setattr(results, "pair_timings", pair_with_another_answer)
+    monkeypatch.setattr(results, "select_paired_timings", pair_with_another_answer)
     run_job("cells=[sd:3]", "warmup=0", f"generation.temperature={temperature}")
     assert caplog.text.count("sd 3: 1 of 4 greedy answers differ from plain decoding's") == said
 
@@ -409,18 +414,18 @@ def rate(generations):
 
 def test_only_a_baseline_of_the_same_session_repeat_and_prompt_is_a_pair():
     again = of("1", "a", repeat=1)
-    check_repeated([again], {"1": of("1", "a")})
+    check_repeats_agree([again], {"1": of("1", "a")})
     with pytest.raises(ValueError, match="prompt '1': repeat 2"):  # of the same tokens
-        check_repeated([replace(again, steps=())], {"1": of("1", "a")})
+        check_repeats_agree([replace(again, steps=())], {"1": of("1", "a")})
     against = index_timings(
         [of("0", "a", 1.0), of("0", "b", 2.0), of("1", "a", 3.0), of("1", "c", 4.0)]
     )
     both = [[of("0", "b", 2.0), of("1", "a", 3.0)]]
-    assert pair_timings([[of("0", "b"), of("1", "a")]], against) == both
-    assert pair_timings([[of("0", "c"), of("1", "a")]], against) is None
-    assert pair_timings([[of("0", "a")], [of("0", "a", repeat=1)]], against) is None
+    assert select_paired_timings([[of("0", "b"), of("1", "a")]], against) == both
+    assert select_paired_timings([[of("0", "c"), of("1", "a")]], against) is None
+    assert select_paired_timings([[of("0", "a")], [of("0", "a", repeat=1)]], against) is None
     done = defaultdict(dict, {0: {"0": of("0", "b"), "1": of("1", "b")}})
-    assert find_unpaired(done, against) == {(0, "1")}
+    assert find_untimed_keys(done, against) == {(0, "1")}
 
 
 def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(

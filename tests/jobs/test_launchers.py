@@ -26,7 +26,7 @@ from hydra.core.plugins import Plugins
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.loading import ModelSpec
 from spec_bench.jobs.config.application import SweepConfigs
-from spec_bench.jobs.config.compose import register
+from spec_bench.jobs.config.compose import register_config_plugins
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep import launch
@@ -194,7 +194,7 @@ def test_a_launchers_preset_asks_for_what_the_sweeps_largest_job_needs(
     monkeypatch, asked, given, expected
 ):
     monkeypatch.setenv(VISIBLE, "0,1,2,3,4,5")
-    register()
+    register_config_plugins()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         register_launcher_resolvers(SweepConfigs(GlobalHydra.instance().config_loader()))
         config = compose("config", overrides=list(given), return_hydra_config=True)

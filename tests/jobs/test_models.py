@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from scripts.check import model_files
-from spec_bench.jobs.config.model_files import read_digests, read_stored_dtype
+from spec_bench.jobs.config.model_files import compute_file_digests, read_stored_dtype
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.sinks.rows import build_archived_id
 from spec_bench.system import file_digests, files
@@ -131,9 +131,9 @@ def test_what_a_model_is_made_of_is_what_its_loaders_read(tmp_path, name, counts
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(bytes(100))
-    before = read_digests(str(tmp_path))
+    before = compute_file_digests(str(tmp_path))
     rewrite(path, "x" * 100)
-    after = read_digests(str(tmp_path))
+    after = compute_file_digests(str(tmp_path))
     changed = {each for each in before if before[each] != after[each]}
     assert changed == ({name} if counts else set())
 

@@ -22,13 +22,13 @@ from spec_bench.jobs.app import build_job_settings
 from spec_bench.jobs.config import pair as pairs
 from spec_bench.jobs.config import settings
 from spec_bench.jobs.config.compose import compose_config, parse_request
-from spec_bench.jobs.config.model_files import hub_commit
+from spec_bench.jobs.config.model_files import find_hub_commit
 from spec_bench.jobs.config.pair import (
     EngineSettings,
     Pair,
     PairSettings,
     build_pair,
-    drop_borrowed_name,
+    drop_name_of_other_pair,
 )
 from spec_bench.jobs.store.experiment import compute_job_id
 from spec_bench.jobs.work import models
@@ -80,7 +80,7 @@ def shown(name, *more):
 
 def labelled(name, *more):
     pair = PairSettings(**(shown(name, *more) if more else pair_of(name)))
-    return build_pair(drop_borrowed_name(pair, [conf_dir()]), ENGINE).name
+    return build_pair(drop_name_of_other_pair(pair, [conf_dir()]), ENGINE).name
 
 
 @cache
@@ -156,8 +156,8 @@ def test_a_pair_file_of_the_users_own_names_its_models(tmp_path):
     (tmp_path / "pair" / "ours.yaml").write_text("name: ours\ntarget: a/b\ndraft: c/d\n")
     ours = PairSettings(name="ours", target="a/b", draft="c/d")
     folders = [tmp_path, conf_dir()]
-    assert drop_borrowed_name(ours, folders).name == "ours"
-    assert drop_borrowed_name(replace(ours, draft="e/f"), folders).name is None
+    assert drop_name_of_other_pair(ours, folders).name == "ours"
+    assert drop_name_of_other_pair(replace(ours, draft="e/f"), folders).name is None
     mine = tmp_path / "pair" / "mine.yaml"  # it builds on a shipped one
     mine.write_text("defaults: [embedded, _self_]\nname: mine\n")
     assert read_config(mine) == {**pair_of("embedded"), "name": "mine"}
@@ -215,7 +215,7 @@ def test_a_model_goes_to_the_gpu_where_there_is_one_and_it_is_no_small_one(
     device, target, gpu, placed_on, monkeypatch
 ):
     monkeypatch.setattr(pairs, "sees_cuda", lambda: gpu)
-    assert pairs.resolve_device(EngineSettings(device, "float32"), target).device == placed_on
+    assert pairs.resolve_engine(EngineSettings(device, "float32"), target).device == placed_on
 
 
 @pytest.mark.parametrize(
@@ -236,9 +236,9 @@ def test_a_device_is_one_engine_however_it_is_asked_for(
     words = (f"engine.device={device}", "pair.target=a/b")
     asked = parse_request(compose_config(words))
     for engine in (asked.engine, EngineSettings(device)):
-        placed = pairs.resolve_device(engine, "a/b")
+        placed = pairs.resolve_engine(engine, "a/b")
         assert (pairs.resolve_dtype(asked.pair, placed), placed.compile) == (dtype, compile)
-    kept = pairs.resolve_device(replace(asked.engine, compile="none"), "a/b")
+    kept = pairs.resolve_engine(replace(asked.engine, compile="none"), "a/b")
     assert kept.compile == "none", "what is asked for stays"
 
 
@@ -349,7 +349,7 @@ def ids(family, *more):
 def test_a_row_says_the_drafts_temperature_where_it_is_not_the_targets(family, asked, said):
     told = ("generation.temperature=1", f"generation.draft_temperature={asked}")
     job = job_of(family, *told)
-    assert [flatten_facts(job.facts(cell))["draft_temperature"] for cell in job.cells] == [
+    assert [flatten_facts(job.build_facts(cell))["draft_temperature"] for cell in job.cells] == [
         said
     ] * len(job.cells)
 
@@ -393,7 +393,7 @@ def test_other_weights_or_rows_in_the_same_place_are_another_cell(tmp_path, file
     after = job_of(tmp_path)
     for cell in before.cells:
         assert before.run_id(cell) != after.run_id(cell)
-        facts = (job.facts(cell).prompts_digest for job in (before, after))
+        facts = (job.build_facts(cell).prompts_digest for job in (before, after))
         assert len({*facts}) == 1 + (file == "rows.jsonl")
 
 
@@ -407,7 +407,7 @@ def test_another_engine_is_another_cell_and_a_job_the_set_of_its_cells(family, m
 def test_a_policy_that_draws_other_trees_makes_other_cells_of_those_alone(family, monkeypatch):
     asked = "cells=[traversal_paths:2x2,spectr:2x2,rsd_c:2-2]"
     now = job_of(family, asked)
-    assert [now.facts(cell).tree_revision for cell in now.cells] == ["", "1", "", ""]
+    assert [now.build_facts(cell).tree_revision for cell in now.cells] == ["", "1", "", ""]
     revised = ids(family, asked)
     monkeypatch.setattr(IidPaths, "revision", 0)
     never = ids(family, asked)
@@ -433,7 +433,7 @@ def test_the_number_format_is_the_engines_else_the_pairs_else_the_devices(
 
 def test_a_moved_branch_of_the_hub_is_another_cell(monkeypatch):
     hub = {}
-    monkeypatch.setattr(pairs, "hub_commit", lambda name, *_: hub.get(name))
+    monkeypatch.setattr(pairs, "find_hub_commit", lambda name, *_: hub.get(name))
     asked = PairSettings("org/target", "org/draft", heads={"medusa": "org/heads"})
     unknown = build_pair(asked, EngineSettings("cpu", "float32"))
     assert pairs.pin_revisions(unknown).revisions == (None, None)
@@ -441,7 +441,7 @@ def test_a_moved_branch_of_the_hub_is_another_cell(monkeypatch):
     known = pairs.pin_revisions(unknown, ["medusa"])
     assert [spec.revision for spec in known.specs] == ["a" * 40, "b" * 40] == [*known.revisions]
     assert known.heads_revision("medusa") == "c" * 40
-    assert known.settings() != unknown.settings()
+    assert known.get_run_id_settings() != unknown.get_run_id_settings()
 
 
 def test_a_repository_in_the_hubs_cache_tells_its_commit(tmp_path, monkeypatch):
@@ -452,6 +452,6 @@ def test_a_repository_in_the_hubs_cache_tells_its_commit(tmp_path, monkeypatch):
     (folder / "refs" / "main").write_text(commit)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(file_download.constants, "HF_HUB_CACHE", str(tmp_path))
-    assert hub_commit("org/tiny", fetch=False) == commit
-    assert hub_commit("org/other", fetch=False) is None
-    assert hub_commit("embedded:target") is None
+    assert find_hub_commit("org/tiny", fetch=False) == commit
+    assert find_hub_commit("org/other", fetch=False) is None
+    assert find_hub_commit("embedded:target") is None

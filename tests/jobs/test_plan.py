@@ -21,8 +21,8 @@ from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.jobs.config.application import SweepConfigs
-from spec_bench.jobs.config.compose import register, strip_hydra
-from spec_bench.jobs.config.model_files import ModelSize, model_size
+from spec_bench.jobs.config.compose import register_config_plugins, strip_hydra
+from spec_bench.jobs.config.model_files import ModelSize, read_model_size
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.jobs.sweep import launch, plan
 from spec_bench.jobs.work.prompts import estimate_cache_slots
@@ -95,7 +95,7 @@ def test_a_rate_is_one_of_the_device_that_its_row_names(tmp_path):
 
 
 def test_the_jobs_of_a_sweep_have_the_configs_that_hydra_composes():
-    register()
+    register_config_plugins()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         configs = SweepConfigs(loader)
@@ -130,11 +130,11 @@ def test_a_plan_ends_with_what_is_printed_beside_plain_decodings_measured_rows()
 
 
 def test_sizes_come_from_a_config_or_from_the_stated_count():
-    known = model_size("random:llama2_70b")
+    known = read_model_size("random:llama2_70b")
     assert known == ModelSize(68_976_648_192, 2 * 80 * 8 * 128, 4096, 32000)
-    assert model_size("meta-llama/Llama-2-70b-hf", 68_976_648_192) == known
-    assert model_size("some/model", 123) == ModelSize(123)
-    assert model_size("some/model") == ModelSize(None)
+    assert read_model_size("meta-llama/Llama-2-70b-hf", 68_976_648_192) == known
+    assert read_model_size("some/model", 123) == ModelSize(123)
+    assert read_model_size("some/model") == ModelSize(None)
 
 
 def test_memory_is_weights_and_caches_against_the_gpus_that_the_job_gets():

@@ -18,8 +18,8 @@ from spec_bench.decode.config import apply_tree_shorthand
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.model_spec import read_output_ids
 from spec_bench.jobs import app
-from spec_bench.jobs.config.config import check_own, read_positions
-from spec_bench.jobs.config.model_files import fingerprint
+from spec_bench.jobs.config.config import read_max_positions, refuse_unrelated_folder
+from spec_bench.jobs.config.model_files import compute_fingerprint
 from spec_bench.records import cell_folder
 from spec_bench.settings.arguments import COMMANDS
 from spec_bench.settings.registry import scan_registrations
@@ -328,7 +328,7 @@ def test_weights_that_are_none_are_named(tmp_path, made, said):
     else:
         made(weights)
     with pytest.raises(ValueError, match=f"model.safetensors.*{said}"):
-        fingerprint(str(tmp_path))
+        compute_fingerprint(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -352,16 +352,16 @@ def test_results_go_where_nothing_else_lies(tmp_path, monkeypatch):
     for folder in (here, there):
         folder.mkdir()
     monkeypatch.chdir(here)
-    check_own("results", there)
+    refuse_unrelated_folder("results", there)
     (there / "letter.txt").touch()
     with pytest.raises(ValueError, match=f"'{there}' holds other things and no results"):
-        check_own("results", there)
-    check_own("results", there / "new")
+        refuse_unrelated_folder("results", there)
+    refuse_unrelated_folder("results", there / "new")
     (there / "default").mkdir()
     (there / "default/results.csv").touch()
-    check_own("results", there)
+    refuse_unrelated_folder("results", there)
     (here / "letter.txt").touch()
-    check_own("results", Path())
+    refuse_unrelated_folder("results", Path())
 
 
 @pytest.mark.parametrize(
@@ -399,13 +399,13 @@ DEEP = "[" * 5000 + "]" * 5000
 
 
 def test_positions_are_read_from_the_config_alone_and_a_file_nested_too_deep_is_named(tmp_path):
-    assert read_positions(str(tmp_path)) is None
+    assert read_max_positions(str(tmp_path)) is None
     (tmp_path / "config.json").write_text('{"text_config": {"max_position_embeddings": 7}}')
-    assert read_positions(str(tmp_path)) == 7
+    assert read_max_positions(str(tmp_path)) == 7
     for name in ("config.json", "ids.json"):
         (tmp_path / name).write_text(DEEP)
     with pytest.raises(ValueError, match=r"config\.json.*recursion"):
-        read_positions(str(tmp_path))
+        read_max_positions(str(tmp_path))
     with pytest.raises(ValueError, match=f"{tmp_path}.*recursion"):
         load_model(ModelSpec(str(tmp_path)))
     with pytest.raises(ValueError, match=r"ids\.json.*recursion"):

@@ -77,4 +77,4 @@ def test_in_16_bits_the_same_batches_give_the_same_tokens_behind_a_resume_too(
 )
 def test_other_tokens_are_an_error_but_in_batches_of_16_bit_numbers(given, repeatable, family):
     job = build_job_settings(compose_config(overrides(family, "results", *given)))
-    assert job.repeatable == repeatable
+    assert job.is_repeatable == repeatable

@@ -10,7 +10,7 @@ from spec_bench.jobs import app
 from spec_bench.jobs.app import build_job_settings
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.config import ConfirmSettings
-from spec_bench.jobs.config.settings import select_best, split_prompts
+from spec_bench.jobs.config.settings import reserve_confirmation_prompts, select_best_run_ids
 from spec_bench.jobs.job import session
 from spec_bench.jobs.sweep.plan import ExpectedRate
 from spec_bench.recommend import recommend as search
@@ -39,8 +39,8 @@ def test_the_best_of_each_decoder_go_on_and_never_the_baseline():
         for name, decoder, rate in (*rates, ("e", "rsd_s", 0.5))
     ]
     screened.append(result("failed", {"speedup": None}, decoder="sd"))
-    assert select_best(screened, ConfirmSettings(2, best=2)) == ["c", "d", "e"]
-    assert select_best(screened, ConfirmSettings(2, best=1, by="latency_s")) == ["b", "e"]
+    assert select_best_run_ids(screened, ConfirmSettings(2, best=2)) == ["c", "d", "e"]
+    assert select_best_run_ids(screened, ConfirmSettings(2, best=1, by="latency_s")) == ["b", "e"]
 
 
 def test_the_best_are_decoded_again_as_planned_on_prompts_that_the_search_did_not_see(
@@ -102,7 +102,7 @@ Asked = make_dataclass("Asked", ["prompts", "confirm"])
 
 def split(rows, confirm):
     task = RandomPromptTask("random", RandomPromptSource("random"), 8, rows, 0)
-    return split_prompts(Asked(10, confirm), task).prompts
+    return reserve_confirmation_prompts(Asked(10, confirm), task).prompts
 
 
 def test_few_rows_are_shared_and_many_are_not():
@@ -137,7 +137,7 @@ def test_a_search_decodes_as_many_answers_as_its_candidates_and_prompts_allow(
     trees = ",".join(f"sd:{length}" for length in range(1, cells + 1))
     words = ["experiment=recommend", f"cells=[{trees}]", f"prompts={prompts}"]
     asked = build_job_settings(compose_config(words))
-    race = start_race(asked, asked.asked.confirm)
+    race = start_race(asked, asked.request.confirm)
     assert (len(race.open), race.prompts, race.next_round_prompts() > 0) == (
         cells,
         prompts,
@@ -149,7 +149,9 @@ def test_a_search_decodes_as_many_answers_as_its_candidates_and_prompts_allow(
         f"{cells} candidates, the best {min(cells, 3)} on 30 "
     )
     assert describe_search_cost(asked, race).endswith(told)
-    assert not {each.id for each in asked.examples} & {each.id for each in asked.fresh}
+    assert not {each.id for each in asked.examples} & {
+        each.id for each in asked.confirmation_examples
+    }
 
 
 def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
@@ -158,7 +160,7 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
     words = [*SMALL, "cells=[sd:2,block:2,rsd_c:2-1]", "prompts=2", f"results={tmp_path}"]
     words += ["confirm={best: 1, prompts: 2, by: speedup}"]
     run, jobs = search.run_stages, []
-    done, decoded = session._decode, []
+    done, decoded = session._decode_and_store_batch, []
 
     def cut(its, cell, *told):
         decoded.append(cell)
@@ -166,11 +168,11 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
             raise KeyboardInterrupt
         done(its, cell, *told)
 
-    monkeypatch.setattr(session, "_decode", cut)
+    monkeypatch.setattr(session, "_decode_and_store_batch", cut)
     monkeypatch.setattr(app, "describe_disturbance", lambda *_: "disturbed: threads waited")
     with pytest.raises(KeyboardInterrupt):
         recommend(words)
-    monkeypatch.setattr(session, "_decode", done)
+    monkeypatch.setattr(session, "_decode_and_store_batch", done)
     ranked = capsys.readouterr().err.partition("ranking so far")[2].splitlines()[2:]
     assert sorted(line.split()[0] for line in ranked) == ["block", "rsd_c", "sd"]
     assert all(line.partition("  ")[0].endswith(", disturbed") for line in ranked)

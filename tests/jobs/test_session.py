@@ -57,7 +57,7 @@ def session_of(tmp_path):
         asked = SimpleNamespace(repeats=1, seed=0, sink=SimpleNamespace(progress=False))
         engine = SimpleNamespace(batch_size=1, batching="static")
         settings = SimpleNamespace(
-            asked=asked, engine=engine, served=None, device="cpu", repeatable=True
+            request=asked, engine=engine, server_settings=None, device="cpu", is_repeatable=True
         )
         given = SimpleNamespace(
             requests=requests, split_into_waves=lambda: [requests], categories={}
@@ -79,7 +79,7 @@ def test_the_cells_take_turns_and_another_one_begins_with_every_prompt(session_o
 
 def test_a_decoder_is_told_the_answers_before_a_prompt_whatever_is_there_already(session_of):
     session, runs, _ = session_of("ar")
-    runs[0].done[0]["1"] = answer("1")
+    runs[0].generations_by_repeat[0]["1"] = answer("1")
     decode_interleaved(session, runs)
     assert runs[0].decoder.remembered == [[], [0, 1]]  # prompts 0 and 2
 
@@ -90,7 +90,7 @@ def test_errors_of_single_prompts_give_a_cell_up_only_three_in_a_row(session_of)
         session, runs, _ = session_of(f"cell {given_up}", prompts=6)
         runs[0].decoder = Decoder("b", [], dict.fromkeys(places, error))
         decode_interleaved(session, runs)
-        assert {*runs[0].failed} == {*places}
+        assert {*runs[0].prompt_errors} == {*places}
         assert (runs[0].failure is not None) is given_up
 
 
@@ -99,7 +99,7 @@ def test_draft_calls_are_counted_where_a_tree_is_as_deep_as_it_was_drafted():
     found = [replace(answer("0"), steps=steps)]
     for name, calls in (("dyspec", 3.0), ("sd", 2)):
         decoder = built(name, tiny_pair("llama"), spec=None if name == "dyspec" else "2")
-        assert results._draft_calls(decoder, found) == calls
+        assert results._get_draft_calls_per_step(decoder, found) == calls
 
 
 def test_seconds_below_zero_of_any_kind_fail_the_cell(session_of):
@@ -114,16 +114,16 @@ def test_a_baseline_of_an_earlier_session_is_timed_again_beside_what_a_cell_lack
     plain, cell = runs
     before = [answer(each, session="before") for each in "01"]
     plain.store.append_generations(before)
-    plain.done[0] |= {each.prompt_id: each for each in before}
-    cell.done[0]["0"] = answer("0", session="before")
-    session.against = index_timings(before)
+    plain.generations_by_repeat[0] |= {each.prompt_id: each for each in before}
+    cell.generations_by_repeat[0]["0"] = answer("0", session="before")
+    session.baseline_timings = index_timings(before)
     decode_interleaved(session, runs)
     assert calls == [("b", "1"), ("ar", "1")]
     assert [*plain.store.load_first_repeat().values()] == before
     (again,) = plain.store.load_retimed()
     assert (again.prompt_id, again.session) == ("1", session.name)
     assert results._select_counted_prompts(session, cell) == ["0", "1"]
-    del session.against[session.name, 0, "1"]
+    del session.baseline_timings[session.name, 0, "1"]
     assert results._select_counted_prompts(session, cell) == [
         "0"
     ]  # the other has no baseline beside it

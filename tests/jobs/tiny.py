@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.heads import save_heads
 from spec_bench.jobs import app
-from spec_bench.jobs.config.flags import parse_job
+from spec_bench.jobs.config.flags import parse_job_arguments
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.system.files import read_csv
 from spec_bench.vocabulary import columns
@@ -91,7 +91,7 @@ def overrides(folder, results, *more):
 def main(monkeypatch, *arguments):
     """``python -m spec_bench`` in this process, its log left to pytest."""
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    return app.main(parse_job("run", [*arguments, "hydra/job_logging=none"]))
+    return app.main(parse_job_arguments("run", [*arguments, "hydra/job_logging=none"]))
 
 
 def failing(monkeypatch, error, decoder, prompt=None):

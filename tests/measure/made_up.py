@@ -110,7 +110,7 @@ def metered(name, **settings):
     energy = parse_energy_settings({"meter": name, "idle_s": 0.0, **settings})
     spec = SimpleNamespace(tensor_parallel=False, device_map=None)
     asked, pair = SimpleNamespace(energy=energy), SimpleNamespace(specs=(spec,))
-    with EnergyMetering(SimpleNamespace(asked=asked, device="cuda", pair=pair)) as metering:
+    with EnergyMetering(SimpleNamespace(request=asked, device="cuda", pair=pair)) as metering:
         yield metering
 
 

@@ -293,7 +293,7 @@ def automatic(device):
     spec = SimpleNamespace(tensor_parallel=False, device_map=None)
     energy, pair = parse_energy_settings({"meter": "auto"}), SimpleNamespace(specs=(spec,))
     asked = SimpleNamespace(energy=energy)
-    return EnergyMetering(SimpleNamespace(asked=asked, device=device, pair=pair))
+    return EnergyMetering(SimpleNamespace(request=asked, device=device, pair=pair))
 
 
 def test_the_first_meter_that_opens_is_taken_under_its_own_name(play_power, monkeypatch):

@@ -11,7 +11,7 @@ from torch import nn
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.jobs.job.results import roofline_columns
+from spec_bench.jobs.job.results import build_roofline_columns
 from spec_bench.measure import roofline
 from spec_bench.measure.roofline import ModelByteCounts, count_decode_bytes, measure_bytes_per_s
 from spec_bench.records.types import Generation, StepRecord
@@ -90,7 +90,7 @@ def answered():
 def test_a_row_has_it_on_a_known_gpu_only(answered):
     (decoder, answers), lengths = answered[0]["sd"], answered[1]
     names = ("NVIDIA H200", "NVIDIA A100-SXM4-80GB")
-    found, slower = (roofline_columns(decoder, answers, lengths, name) for name in names)
+    found, slower = (build_roofline_columns(decoder, answers, lengths, name) for name in names)
     ratio = slower["bound_over_measured"] / found["bound_over_measured"]
     assert ratio == pytest.approx(4.8 / 2.0)
     calls = sum(len(each.steps) for each in answers)
@@ -100,7 +100,7 @@ def test_a_row_has_it_on_a_known_gpu_only(answered):
 
 
 def test_on_any_device_a_row_has_a_calls_bytes_and_the_bandwidth_that_was_measured(answered):
-    own, more = (roofline_columns(*each, answered[1], "cpu") for each in answered[0].values())
+    own, more = (build_roofline_columns(*each, answered[1], "cpu") for each in answered[0].values())
     assert own.keys() == more.keys() == {"moved_bytes", "bandwidth_bytes_per_s"}
     target = answered[0]["ar"][0].target
     weights = sum(each.nbytes for each in target.module.parameters())
@@ -111,7 +111,7 @@ def test_on_any_device_a_row_has_a_calls_bytes_and_the_bandwidth_that_was_measur
 
 def test_what_other_code_decodes_has_neither():
     foreign = SimpleNamespace(target=object(), drafts=[], rows=1)
-    assert roofline_columns(foreign, [ONE], {"p": 6}, "NVIDIA H200") == {}
+    assert build_roofline_columns(foreign, [ONE], {"p": 6}, "NVIDIA H200") == {}
 
 
 @pytest.fixture(autouse=True)

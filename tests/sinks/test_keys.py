@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from spec_bench.jobs import app
-from spec_bench.jobs.config.flags import parse_job
+from spec_bench.jobs.config.flags import parse_job_arguments
 from spec_bench.records import checksums
 from spec_bench.system import files
 from spec_bench.system.redaction import KEY, RedactedLogRecord
@@ -35,7 +35,7 @@ FORMS = [
 
 def run(monkeypatch, *arguments):
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    return app.main(parse_job("run", arguments))
+    return app.main(parse_job_arguments("run", arguments))
 
 
 def letters(data):

@@ -111,7 +111,7 @@ def test_every_verb_reads_every_form(name, tmp_path, monkeypatch, plain_tokenize
 
     def of_job(words):
         job = build_job_settings(compose_config(words))
-        return job.task.encode_all([*job.examples, *job.fresh], plain_tokenizer)
+        return job.task.encode_all([*job.examples, *job.confirmation_examples], plain_tokenizer)
 
     search = ["experiment=recommend", "prompts=2", "confirm={best: 1, by: speedup, prompts: 1}"]
     assert of_job(flags_to_overrides("run", ["--data", file])) == expected

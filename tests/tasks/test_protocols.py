@@ -6,7 +6,11 @@ import pandas as pd
 import pytest
 from hydra import compose, initialize_config_dir
 
-from spec_bench.jobs.config.compose import expand_recipes, parse_request, register
+from spec_bench.jobs.config.compose import (
+    parse_request,
+    register_config_plugins,
+    to_hydra_arguments,
+)
 from spec_bench.jobs.config.settings import build_settings
 from spec_bench.metrics.metric import metric
 from spec_bench.records.types import Generation
@@ -30,9 +34,9 @@ HOUSES = [
 
 def asked(*words):
     """The checked settings of a command line."""
-    register()
+    register_config_plugins()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return parse_request(compose("config", overrides=expand_recipes(list(words))))
+        return parse_request(compose("config", overrides=to_hydra_arguments(list(words))))
 
 
 def houses(tmp_path, name="houses", rows=HOUSES, **more):

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from spec_bench.draft.medusa import MedusaHeads, MedusaShape
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.jobs.config.compose import register
+from spec_bench.jobs.config.compose import register_config_plugins
 from spec_bench.settings.configs import conf_dir
 from spec_bench.train.batches import DialogueBatches
 from spec_bench.train.dialogues import Dialogue
@@ -73,7 +73,7 @@ def trainee(kind, guesses, seed=0):
 
 @functools.cache
 def composed(*overrides):
-    register()
+    register_config_plugins()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return OmegaConf.to_container(compose("train", overrides=list(overrides)), resolve=True)
 

@@ -32,14 +32,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.jobs.config.compose import (
-    check_foreign,
     config_loader,
-    expand_recipes,
-    list_choices,
+    explain_in_one_line,
     load_config,
-    one_line,
     parse_word,
+    refuse_costly_foreign_config,
+    split_swept_values,
     strip_hydra,
+    to_hydra_arguments,
 )
 from spec_bench.settings.fields import print_error
 from spec_bench.settings.override_values import quote_value
@@ -76,34 +76,36 @@ class SweepConfigs:
         values = {
             word: value
             for word in sweep_overrides
-            if (value := _read_value(word)) and _is_setting(value[0], master_config)
+            if (value := _parse_assignment(word)) and _is_setting_key(value[0], master_config)
         }
         choices = tuple(word for word in sweep_overrides if word not in values)
         if choices not in self._composed:
             composed = self._loader.load_sweep_config(master_config, [*choices])
-            self._composed[choices] = check_foreign(composed)
+            self._composed[choices] = refuse_costly_foreign_config(composed)
         config = deepcopy(self._composed[choices])
         for key, value in values.values():
             OmegaConf.update(config, key, value)
         config.hydra.overrides.task = [*sweep_overrides]
         return config
 
-    def list_jobs(self, root: DictConfig) -> list[list[str]]:
+    def list_job_overrides(self, root: DictConfig) -> list[list[str]]:
         """Returns each job's words."""
         swept = [f"{key}={value}" for key, value in (root.hydra.sweeper.params or {}).items()]
         choices = {
-            word.partition("=")[0]: list_choices(word)
+            word.partition("=")[0]: split_swept_values(word)
             for word in (*swept, *root.hydra.overrides.task)
         }
         return [list(job) for job in product(*choices.values())]
 
     def compose_jobs(self, root: DictConfig) -> Iterator[tuple[list[str], DictConfig]]:
         """Yields each job's words and its config, as a launcher composes it."""
-        return ((words, self.load_sweep_config(root, words)) for words in self.list_jobs(root))
+        return (
+            (words, self.load_sweep_config(root, words)) for words in self.list_job_overrides(root)
+        )
 
 
 @cache
-def _read_value(word: str) -> tuple[str, Any] | None:
+def _parse_assignment(word: str) -> tuple[str, Any] | None:
     """Returns the key and the value of a word that only sets one."""
     override = parse_word(word)
     plain = override.type is OverrideType.CHANGE and override.package is None
@@ -111,7 +113,7 @@ def _read_value(word: str) -> tuple[str, Any] | None:
     return (override.key_or_group, value) if plain and not isinstance(value, dict) else None
 
 
-def _is_setting(key: str, sweep: DictConfig) -> bool:
+def _is_setting_key(key: str, sweep: DictConfig) -> bool:
     """Returns whether a key is surely a setting, and no choice of a file."""
     matches = re.fullmatch(r"[\w.]+", key) and key.partition(".")[0] in sweep
     return bool(matches) and key not in sweep.hydra.runtime.choices
@@ -134,11 +136,11 @@ def to_job_error(error: Exception, resumes: str) -> JobError | None:
         return JobError(1, f"{os_explanation}; what was done is kept, {resumes}")
     is_refusal = isinstance(error, UsageError | HydraException | OmegaConfBaseException)
     if is_refusal or _comes_from_hydra(error):
-        return JobError(2, one_line(error))
+        return JobError(2, explain_in_one_line(error))
     # Launchers, whose errors are private classes, say that a process died.
     if type(error).__module__.partition(".")[0] in {"joblib", "submitit", "ray"}:
         hint = f"the cells that had ended are kept; {resumes}"
-        return JobError(1, f"a worker was lost: {one_line(error)}\n{hint}")
+        return JobError(1, f"a worker was lost: {explain_in_one_line(error)}\n{hint}")
     return None
 
 
@@ -159,8 +161,8 @@ def run_application(
     begin: Callable[[DictConfig, SweepConfigs], bool] = lambda config, configs: True,
     finish: Callable[[], None] = lambda: None,
 ) -> int:
-    """Runs what a config of ours describes, as the request of ``flags.parse_job`` says, once or
-    once for each job of a sweep. ``begin`` is called before a sweep's first job and says whether
+    """Runs what a config of ours describes, as the request of ``parse_job_arguments`` says, once
+    or once for each job of a sweep. ``begin`` is called before a sweep's first job and says whether
     they run, ``finish`` at the end, whatever came. Returns the exit status. A line on an interrupt
     ends in ``resumes``, lines on errors begin with the ``program``.
     """
@@ -168,15 +170,17 @@ def run_application(
     try:
         with signals.signals_as_interrupts(), ExitStack() as at_end:
             at_end.callback(finish)
-            words = expand_recipes([*request.words, *map(_search, request.folders)])
+            words = to_hydra_arguments([*request.words, *map(_format_search_path, request.folders)])
             loader = at_end.enter_context(config_loader())
             if request.shown or request.info:
-                _show(loader, name, [list_choices(word)[0] for word in words], request)
+                _print_config(
+                    loader, name, [split_swept_values(word)[0] for word in words], request
+                )
                 return 0
             config = load_config(loader, name, [*words, *[_SWEEPS] * request.sweeps], sweeps=True)
             configure_log(config.hydra.hydra_logging, config.hydra.verbose)
             if config.hydra.mode == RunMode.MULTIRUN:
-                _launch(job, config, SweepConfigs(loader), begin)
+                _begin_and_launch(job, config, SweepConfigs(loader), begin)
                 return 0
             configure_log(config.hydra.job_logging, config.hydra.verbose)
             HydraConfig.instance().set_config(config)
@@ -200,7 +204,7 @@ def run_application(
     return 0
 
 
-def _launch(
+def _begin_and_launch(
     job: Callable[[DictConfig], None],
     config: DictConfig,
     configs: SweepConfigs,
@@ -212,7 +216,7 @@ def _launch(
         return
     files.write_text(
         Path(config.hydra.sweep.dir, "multirun.yaml"),
-        _format_config(OmegaConf.to_container(config, enum_to_str=True)),
+        _format_redacted_yaml(OmegaConf.to_container(config, enum_to_str=True)),
     )
     context: Any = {"config_loader": configs, "callbacks": Callback()}
     launcher = Plugins.instance().instantiate_launcher(
@@ -220,20 +224,22 @@ def _launch(
         task_function=job,
         config=config,
     )
-    job_returns = launcher.launch(configs.list_jobs(config), 0)
+    job_returns = launcher.launch(configs.list_job_overrides(config), 0)
     with redirect_stderr(io.StringIO()):  # a line of Hydra's on a job that failed
         for job_return in job_returns:
             job_return.return_value  # noqa: B018  # raises the job's error
 
 
-def _search(folder: str) -> str:
+def _format_search_path(folder: str) -> str:
     """Returns a folder of configs in Hydra's words. Raises UsageError: there is none."""
     if not Path(folder).is_dir():
         raise UsageError(f"--config-dir must be a folder, got {folder!r}")
     return f"hydra.searchpath={quote_value([folder])}"
 
 
-def _show(loader: ConfigLoader, name: str, words: Sequence[str], request: Namespace) -> None:
+def _print_config(
+    loader: ConfigLoader, name: str, words: Sequence[str], request: Namespace
+) -> None:
     """Prints a job's config, one that runs as it is resolved, or where it comes from."""
     config = load_config(loader, name, words)
     if request.info:
@@ -249,11 +255,13 @@ def _show(loader: ConfigLoader, name: str, words: Sequence[str], request: Namesp
         selection = OmegaConf.select(selection, request.package, throw_on_missing=True)
     resolves = request.resolves or request.shown == "job"
     print(
-        _format_config(OmegaConf.to_container(selection, resolve=resolves, enum_to_str=True)),
+        _format_redacted_yaml(
+            OmegaConf.to_container(selection, resolve=resolves, enum_to_str=True)
+        ),
         end="",
     )
 
 
-def _format_config(plain: Any) -> str:
+def _format_redacted_yaml(plain: Any) -> str:
     """Returns a config as YAML, without keys in it."""
     return redact(OmegaConf.to_yaml(redact_values(plain)))

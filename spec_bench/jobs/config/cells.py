@@ -125,7 +125,9 @@ class Cell:
     settings: Mapping[str, Any]
 
     @classmethod
-    def read(cls, settings: Mapping[str, Any], sampling: SamplingSettings | None = None) -> Cell:
+    def from_mapping(
+        cls, settings: Mapping[str, Any], sampling: SamplingSettings | None = None
+    ) -> Cell:
         """Returns a cell of a decoder's resolved mapping."""
         # What a decoder may contain is known only where decoders are, which needs torch.
         from spec_bench.audit.decoders import refuse_inexact_rule
@@ -182,12 +184,12 @@ def parse_cells(
 def build_cells(requests: Sequence[CellRequest], sampling: SamplingSettings) -> tuple[Cell, ...]:
     """Returns the cells of a job, each once."""
     unique: dict[str, Cell] = {}
-    for cell in (make_cell(request, sampling) for request in requests):
+    for cell in (build_cell(request, sampling) for request in requests):
         unique.setdefault(json.dumps(cell.settings, sort_keys=True, default=dict), cell)
     return tuple(unique.values())
 
 
-def make_cell(request: CellRequest, sampling: SamplingSettings) -> Cell:
+def build_cell(request: CellRequest, sampling: SamplingSettings) -> Cell:
     """A cell of a decoder's settings and the shorthand of its tree, checked as a whole. Raises
     ValueError: a tree, rule or combination that does not exist, naming it.
 
@@ -205,11 +207,13 @@ def make_cell(request: CellRequest, sampling: SamplingSettings) -> Cell:
         if isinstance(decoder.get(part), str):
             decoder[part] = {key: decoder[part]}
             file = {**file, part: decoder[part]} if file else file
-    cell = Cell.read(apply_tree_shorthand(decoder, None if spec is None else str(spec)), sampling)
-    return cell.with_name(name or " ".join([cell.name, *_changes(cell, file)]))
+    cell = Cell.from_mapping(
+        apply_tree_shorthand(decoder, None if spec is None else str(spec)), sampling
+    )
+    return cell.with_name(name or " ".join([cell.name, *_list_changed_settings(cell, file)]))
 
 
-def _changes(cell: Cell, file: Mapping[str, Any]) -> Iterator[str]:
+def _list_changed_settings(cell: Cell, file: Mapping[str, Any]) -> Iterator[str]:
     """Yields the settings that a decoder's file has otherwise and its tree's shorthand omits."""
     tree = cell.config.tree
     shorthand = parse(cell.config.spec)
@@ -219,10 +223,10 @@ def _changes(cell: Cell, file: Mapping[str, Any]) -> Iterator[str]:
             if (key, value) in file[part].items() or (part == "tree" and key in sizes):
                 continue
             text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-            yield f"{key if _find_part(key, file) == part else f'{part}.{key}'}={text}"
+            yield f"{key if _find_decoder_part(key, file) == part else f'{part}.{key}'}={text}"
 
 
-def _find_part(key: str, file: Mapping[str, Any]) -> str:
+def _find_decoder_part(key: str, file: Mapping[str, Any]) -> str:
     """Returns the part of a decoder that a key is of, which may name it: ``tree.gain``."""
     part, dot, _ = key.partition(".")
     return part if dot else next((name for name in PARTS if key in file[name]), "verifier")
@@ -242,7 +246,7 @@ def parse_cell(item: Any, folders: Sequence[Path]) -> CellRequest:
         item = {"decoder": name, "spec": spec.strip() or None}
         for word in words:
             key, _, value = word.partition("=")
-            part = _find_part(key, load_decoder(folders, name))
+            part = _find_decoder_part(key, load_decoder(folders, name))
             item.setdefault(part, {})[key.removeprefix(f"{part}.")] = yaml.safe_load(value)
     elif len(item) == 1 and "decoder" not in item:
         # YAML reads `sd: 3` as a mapping of one entry.

@@ -12,7 +12,7 @@ ours is taken.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,10 +34,10 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.engine.architectures import PREFIX as RANDOM
-from spec_bench.jobs.config.config import RunSettings, check_settings
+from spec_bench.jobs.config.config import RunSettings, validate_run_settings
 from spec_bench.jobs.config.flags import LAUNCHERS
 from spec_bench.jobs.config.model_files import EMBEDDED
-from spec_bench.jobs.config.pair import drop_borrowed_name
+from spec_bench.jobs.config.pair import drop_name_of_other_pair
 from spec_bench.settings.configs import (
     conf_dir,
     conf_dirs,
@@ -64,7 +64,7 @@ _LISTS_FILE = "tree_lists.yaml"
 _SEARCHED = "hydra.searchpath"  # a user's own folders of configs
 
 
-class MoreConfigs(SearchPathPlugin):
+class ConfigGroupsPlugin(SearchPathPlugin):
     """Makes each paper's folder below ``experiments`` a config group, and adds others' groups."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
@@ -77,7 +77,7 @@ _Files: Any = next(
 )
 
 
-class ForeignConfigs(_Files):
+class ForeignConfigSource(_Files):
     """A folder of configs that are not ours or a package's: each is looked at first."""
 
     @staticmethod
@@ -95,7 +95,7 @@ class ForeignConfigs(_Files):
         return super().load_config(config_path)
 
 
-def expand_recipes(arguments: Sequence[str]) -> list[str]:
+def to_hydra_arguments(arguments: Sequence[str]) -> list[str]:
     """The command line as Hydra understands it: recipes outside the list of defaults get a plus,
     folders of configs are searched as what others wrote, and a target that the user names comes
     without the default pair's draft and heads; cells that the user names replace a recipe's lists
@@ -136,10 +136,10 @@ def expand_recipes(arguments: Sequence[str]) -> list[str]:
         f"{word.removesuffix('null')}[]" if word in empty_choices else word for word in arguments
     ]
     words = [f"+{word}" if word.partition("=")[0] in papers else word for word in words]
-    return _search_folders([quote_text_setting(word) for word in words])
+    return _merge_search_folders([quote_text_setting(word) for word in words])
 
 
-def _search_folders(arguments: Sequence[str]) -> list[str]:
+def _merge_search_folders(arguments: Sequence[str]) -> list[str]:
     """Returns the words with all folders of configs that they name as one search path."""
     words = [word for word in arguments if not word.startswith(f"{_SEARCHED}=")]
     folder_lists = [parse_word(word).value() for word in arguments if word not in words]
@@ -176,7 +176,7 @@ def is_swept(word: str) -> bool:
     return parse_word(word).is_sweep_override()
 
 
-def list_choices(word: str) -> list[str]:
+def split_swept_values(word: str) -> list[str]:
     """Returns a setting with each of its values, ``task=xsum,dolly`` as two, a list in brackets as
     one; any other as it is.
     """
@@ -186,16 +186,16 @@ def list_choices(word: str) -> list[str]:
     return [f"{override.get_key_element()}={choice}" for choice in override.sweep_string_iterator()]
 
 
-def register() -> None:
+def register_config_plugins() -> None:
     """Tells Hydra; doing it twice changes nothing."""
-    Plugins.instance().register(MoreConfigs)
-    Plugins.instance().register(ForeignConfigs)
+    Plugins.instance().register(ConfigGroupsPlugin)
+    Plugins.instance().register(ForeignConfigSource)
 
 
 def compose_config(words: Sequence[str]) -> DictConfig:
     """Returns the config of a job's words. Raises ValueError: no such setting or choice."""
-    with one_line_errors(), config_loader() as loader:
-        return strip_hydra(load_config(loader, "config", expand_recipes(words)))
+    with hydra_errors_as_usage_errors(), config_loader() as loader:
+        return strip_hydra(load_config(loader, "config", to_hydra_arguments(words)))
 
 
 def strip_hydra(config: DictConfig) -> DictConfig:
@@ -206,7 +206,7 @@ def strip_hydra(config: DictConfig) -> DictConfig:
 @contextmanager
 def config_loader() -> Iterator[ConfigLoader]:
     """Hydra's loader of our configs."""
-    register()
+    register_config_plugins()
     with hydra.initialize_config_dir(str(conf_dir()), "spec_bench", version_base="1.3"):
         yield GlobalHydra.instance().config_loader()
 
@@ -225,10 +225,10 @@ def load_config(
     config = loader.load_configuration(name, [*words], mode, validate_sweep_overrides=False)
     if swept_words and not (sweeps and config.hydra.mode == RunMode.MULTIRUN):
         raise UsageError(f"{swept_words[0]} names several: -m {swept_words[0]} runs a job for each")
-    return check_foreign(config)
+    return refuse_costly_foreign_config(config)
 
 
-def check_foreign(config: DictConfig) -> DictConfig:
+def refuse_costly_foreign_config(config: DictConfig) -> DictConfig:
     """Returns a config as it is. Raises UsageError: it has parts that somebody else wrote, and its
     interpolations come to too much.
     """
@@ -238,12 +238,12 @@ def check_foreign(config: DictConfig) -> DictConfig:
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
+def hydra_errors_as_usage_errors() -> Iterator[None]:
     """Errors of Hydra within are the user's."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
-        raise UsageError(one_line(error)) from None
+        raise UsageError(explain_in_one_line(error)) from None
 
 
 def parse_request(config: DictConfig) -> RunSettings:
@@ -252,14 +252,14 @@ def parse_request(config: DictConfig) -> RunSettings:
     for group, choice in (part.runtime.choices if part else {}).items():
         if OmegaConf.is_list(choice):
             raise UsageError(f"{group} must be one choice, got {list(choice)}")
-    folders = config_folders(part)
-    with one_line_errors():
-        parts = {key: _to_container(config[key]) for key in config if key != "hydra"}
+    folders = list_config_folders(part)
+    with hydra_errors_as_usage_errors():
+        parts = {key: _resolve_to_container(config[key]) for key in config if key != "hydra"}
         names_by_group = {group: parts.pop(group, None) for group in LISTS}
         if any(names_by_group.values()) and "trees" in parts:  # not with ``~trees``
             parts["trees"] = find_tree_lists(names_by_group, folders) | (parts["trees"] or {})
-        request = check_settings(parts)
-    return replace(request, pair=drop_borrowed_name(request.pair, folders))
+        request = validate_run_settings(parts)
+    return replace(request, pair=drop_name_of_other_pair(request.pair, folders))
 
 
 def find_tree_lists(names_by_group: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
@@ -281,7 +281,7 @@ def find_tree_lists(names_by_group: Mapping[str, Any], folders: Sequence[Path]) 
     return chosen_lists
 
 
-def config_folders(part: Any = None) -> list[Path]:
+def list_config_folders(part: Any = None) -> list[Path]:
     """Returns the folders that Hydra composes from, a user's ``--config-dir`` included; without its
     part of a config those of the job that runs here, or of all.
     """
@@ -291,13 +291,13 @@ def config_folders(part: Any = None) -> list[Path]:
     return [Path(source.path) for source in sources if source.schema in ("file", "foreign")]
 
 
-def _to_container(part: Any) -> Any:
+def _resolve_to_container(part: Any) -> Any:
     if not OmegaConf.is_config(part):
         return part
     return OmegaConf.to_container(part, resolve=True, throw_on_missing=True)
 
 
-def data_of(target: object, path: object = None) -> str:
+def choose_data_source(target: object, path: object = None) -> str:
     """Where a pair's prompts come from by default: the file that is named, else small models have
     the shipped samples.
     """
@@ -306,25 +306,25 @@ def data_of(target: object, path: object = None) -> str:
     return "embedded" if str(target).startswith((EMBEDDED, RANDOM)) else "hub"
 
 
-def questions_of(target: object, path: str | None) -> str:
+def choose_question_source(target: object, path: str | None) -> str:
     """Where the questions come from for a task whose file users fetch themselves: the file that is
     named, ``${questions_of:${pair.target},${.path}}``, else for the shipped models the shipped
     sample; any other pair has none, and says so.
     """
-    return "local" if path is not None or data_of(target) != "embedded" else "embedded"
+    return "local" if path is not None or choose_data_source(target) != "embedded" else "embedded"
 
 
-def file_of(target: object, path: str) -> str | None:
+def choose_recipe_file(target: object, path: str) -> str | None:
     """Returns the file that a recipe reads; None for pairs that use the shipped sample."""
-    return None if data_of(target) == "embedded" else path
+    return None if choose_data_source(target) == "embedded" else path
 
 
-def unless_chat(chat: object, *stops: str) -> ListConfig:
+def select_stops_outside_chat(chat: object, *stops: str) -> ListConfig:
     """What ends an answer in plain text, and would cut one in a fence: none of it in a chat."""
     return ListConfig([] if chat else [*stops])
 
 
-def tree_of(
+def find_paper_tree(
     paper: str,
     decoder: str,
     task: str,
@@ -345,9 +345,17 @@ def tree_of(
     )
 
 
-# Not in ``register``: a launcher's worker resolves configs too, and imports this module alone.
-for _resolver in (data_of, file_of, questions_of, tree_of, unless_chat):
-    OmegaConf.register_new_resolver(_resolver.__name__, _resolver, replace=True)
+# Not in ``register_config_plugins``: a launcher's worker resolves configs too, and imports this
+# module alone.
+_RESOLVERS: dict[str, Callable[..., Any]] = {
+    "data_of": choose_data_source,
+    "file_of": choose_recipe_file,
+    "questions_of": choose_question_source,
+    "tree_of": find_paper_tree,
+    "unless_chat": select_stops_outside_chat,
+}
+for _name, _resolver in _RESOLVERS.items():
+    OmegaConf.register_new_resolver(_name, _resolver, replace=True)
 
 
 _NO_CHOICE = re.compile(
@@ -361,7 +369,7 @@ _NO_GROUP = re.compile(r"Could not override '(.*?)'\.\s+No match in the defaults
 _NOISE = re.compile(r"Config search path:.*|\bfull_key: \S*|\bobject_type=\S+|See https\S+", re.S)
 
 
-def one_line(error: BaseException) -> str:
+def explain_in_one_line(error: BaseException) -> str:
     """Any error's message in one line that names the key, the value and the choices."""
     text = str(error)
     if isinstance(error, OverrideParseException):
@@ -388,7 +396,7 @@ def one_line(error: BaseException) -> str:
         if isinstance(cause, OmegaConfBaseException) and cause.full_key:
             return _explain_key_error(cause)
         cause = cause.__cause__ or cause.__context__
-    return _plain(text)
+    return _strip_hydra_noise(text)
 
 
 def _explain_key_error(error: OmegaConfBaseException) -> str:
@@ -396,11 +404,11 @@ def _explain_key_error(error: OmegaConfBaseException) -> str:
     key = str(error.full_key)
     word = str(error.key)
     if not re.search("not in (struct|')", str(error)):
-        return f"{key}: {_plain(str(error))}"
+        return f"{key}: {_strip_hydra_noise(str(error))}"
     parent = error.parent_node
     keys = sorted(str(name) for name in parent) if isinstance(parent, Mapping) else []
     return unknown_setting(key, word, [name for name in keys if name != "hydra"])
 
 
-def _plain(text: str) -> str:
+def _strip_hydra_noise(text: str) -> str:
     return " ".join(_NOISE.sub(" ", text).split())

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, PlainValidator
 from spec_bench.engine.architectures import get_max_sequence_length
 from spec_bench.engine.model_spec import INTERSECTION, read_output_ids, refuse_unreadable_weights
 from spec_bench.jobs.config.cells import CellRequest, parse_cells
-from spec_bench.jobs.config.model_files import model_path
+from spec_bench.jobs.config.model_files import resolve_model_path
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.measure.energy import EnergySettings, parse_energy_settings
 from spec_bench.records.sampling import parse_generation_settings
@@ -141,7 +141,7 @@ class RunSettings:
     protocol: Annotated[NonEmptyStr, Requirement(_PROTOCOLS)] = CLEAN
 
 
-def check_settings(config: Any) -> RunSettings:
+def validate_run_settings(config: Any) -> RunSettings:
     """Checks a composed config, interpolations resolved; reads no file."""
     request = check(RunSettings, config)
     lists = [request.cells, *(request.trees or {}).values()]
@@ -156,12 +156,12 @@ def check_settings(config: Any) -> RunSettings:
         )
     if request.confirm and request.prompts is None:
         raise UsageError("confirm wants prompts that the search has not seen: set prompts=NUMBER")
-    check_folder("results", Path(request.results))
-    check_own("results", Path(request.results))
+    check_folder_can_be_made("results", Path(request.results))
+    refuse_unrelated_folder("results", Path(request.results))
     return request
 
 
-def check_own(key: str, folder: Path) -> None:
+def refuse_unrelated_folder(key: str, folder: Path) -> None:
     """Checks that a folder outside the working one is new, empty, or one that we wrote to."""
     absolute = folder.expanduser().resolve()
     if absolute.is_relative_to(Path.cwd()) or not absolute.is_dir():
@@ -175,7 +175,7 @@ def check_own(key: str, folder: Path) -> None:
         )
 
 
-def check_folder(key: str, folder: Path) -> None:
+def check_folder_can_be_made(key: str, folder: Path) -> None:
     """Checks that a folder exists or can be made: no file is in its place or above it."""
     for place in (folder, *folder.parents):
         if place.is_dir():
@@ -184,22 +184,22 @@ def check_folder(key: str, folder: Path) -> None:
             raise UsageError(f"{key} must be a folder, got {str(folder)!r}: {place} is a file")
 
 
-def check_early(request: RunSettings, folders: Sequence[Path]) -> list[CellRequest]:
+def check_before_torch(request: RunSettings, folders: Sequence[Path]) -> list[CellRequest]:
     """Checks what is known before torch is imported; returns the cells as written."""
     pair = request.pair
-    models = [model_path(name) for name in (pair.target, *pair.drafts)]
+    models = [resolve_model_path(name) for name in (pair.target, *pair.drafts)]
     if pair.tokenizer is not None:
-        model_path(pair.tokenizer)
-    if request.engine.served:
+        resolve_model_path(pair.tokenizer)
+    if request.engine.is_served:
         return []
     for name in models:
-        refuse_unreadable_weights(name, _json(Path(name) / "config.json"))
+        refuse_unreadable_weights(name, _read_json_object(Path(name) / "config.json"))
     for name in filter(None, (pair.heads or {}).values()):
-        _json(Path(name).expanduser() / "config.json")
+        _read_json_object(Path(name).expanduser() / "config.json")
     if pair.draft_vocabulary not in (None, INTERSECTION):
         read_output_ids(pair.draft_vocabulary)
     limit = request.generation.get("max_new_tokens")
-    positions = read_positions(models[0])
+    positions = read_max_positions(models[0])
     if limit is not None and positions is not None and limit >= positions:
         raise UsageError(
             f"generation.max_new_tokens={limit} leaves no room for a prompt: {pair.target!r} has "
@@ -208,16 +208,16 @@ def check_early(request: RunSettings, folders: Sequence[Path]) -> list[CellReque
     return parse_cells(request.decoder, request.spec, request.cells, folders)
 
 
-def read_positions(path: str) -> int | None:
+def read_max_positions(path: str) -> int | None:
     """Returns the longest sequence that a model folder's ``config.json`` states, if any."""
-    config = _json(Path(path) / "config.json")
+    config = _read_json_object(Path(path) / "config.json")
     try:
         return get_max_sequence_length(SimpleNamespace(**(config.get("text_config") or config)))
     except (AttributeError, TypeError):
         return None
 
 
-def _json(file: Path) -> dict[str, Any]:
+def _read_json_object(file: Path) -> dict[str, Any]:
     """Returns a file's JSON object; empty where there is no file."""
     try:
         content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

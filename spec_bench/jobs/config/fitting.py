@@ -15,7 +15,7 @@ import yaml
 
 import spec_bench
 from spec_bench.jobs.config.cells import Cell
-from spec_bench.jobs.config.model_files import EMBEDDED, model_path
+from spec_bench.jobs.config.model_files import EMBEDDED, resolve_model_path
 from spec_bench.jobs.config.pair import EngineSettings, Pair
 from spec_bench.records.sampling import SamplingSettings, parse_generation_settings
 from spec_bench.settings.configs import find_configs, read_yaml
@@ -35,7 +35,7 @@ _OURS = Path(spec_bench.__file__).resolve().parent / "embedded" / FOLDER
 
 
 @settings
-class Fit:
+class TreeFit:
     """A file of ``results/trees``."""
 
     pair: NonEmptyStr  # its label, for people
@@ -73,7 +73,7 @@ class FittedTrees:
     results: Path = Path("results")  # the results folder
     arguments: tuple[str, ...] = ()  # what else the command that fits must be given
 
-    def given(self, cell: Cell) -> Cell:
+    def fill_in_tree(self, cell: Cell) -> Cell:
         """The cell, its tree filled in; else a ValueError names the command that fits one."""
         tree = cell.settings["tree"]
         if tree.get("policy") != POLICY or tree.get("nodes") or not self.pair.drafts:
@@ -81,16 +81,16 @@ class FittedTrees:
         # A user's fits go before ours.
         folders = dict.fromkeys((self.results / FOLDER, Path("results", FOLDER), _OURS))
         paths = (path for folder in folders for path in sorted(folder.glob("*.yaml")))
-        ours = next((fit for fit in map(read_fit, paths) if self._is_ours(fit)), None)
+        ours = next((fit for fit in map(read_tree_fit, paths) if self._matches_job(fit)), None)
         if ours is None:
             raise UsageError(f"{cell.title}: {self._explain_missing_fit()}")
         from spec_bench.tree.node_list import build_sequoia_list
 
         nodes = [list(node) for node in build_sequoia_list(ours.accepted, int(tree["total"]))]
         settings = {**cell.settings, "tree": {**tree, "nodes": nodes}}
-        return Cell.read(settings, self.sampling).with_name(cell.name)
+        return Cell.from_mapping(settings, self.sampling).with_name(cell.name)
 
-    def _is_ours(self, fit: Fit) -> bool:
+    def _matches_job(self, fit: TreeFit) -> bool:
         """Returns whether it was made with these models, task and sampling."""
         revision_pairs = zip(fit.revisions, self.pair.revisions, strict=False)
         return (
@@ -107,7 +107,7 @@ class FittedTrees:
         """Returns what was not fitted, and what does it."""
         pair = self.pair
         place = ""
-        words = [name_pair(pair)]
+        words = [format_pair_override(pair)]
         if words[0].startswith("pair.target"):
             words.append(f"pair.draft={pair.drafts[0]}")
         if self.task is not None:
@@ -120,13 +120,13 @@ class FittedTrees:
         )
 
 
-def name_pair(pair: Pair) -> str:
+def format_pair_override(pair: Pair) -> str:
     """Returns the word of a command line for a pair with a config, or for any other's target."""
     has_config = pair.name in find_configs("pair")
     return f"pair={pair.name}" if has_config else f"pair.target={pair.target}"
 
 
-def read_fit(path: Path) -> Fit:
+def read_tree_fit(path: Path) -> TreeFit:
     """A file of ``results/trees``. Raises ValueError: it cannot be right, naming it and the key."""
     values = read_yaml(path)
     if isinstance(values, dict):
@@ -134,10 +134,10 @@ def read_fit(path: Path) -> Fit:
         sampling = {name: value for name, value in values.items() if name in names}
         values = {name: value for name, value in values.items() if name not in names}
         values["sampling"] = parse_generation_settings(sampling, str(path))
-    return check(Fit, values, str(path))
+    return check(TreeFit, values, str(path))
 
 
-def fit_cells(
+def select_fitting_cells(
     cells: Sequence[Cell],
     trees: FittedTrees,
     engine: EngineSettings,
@@ -149,9 +149,9 @@ def fit_cells(
     reasons = []
     for cell in cells:
         try:
-            filled_cell = trees.given(cell)
-            check_fit(filled_cell, trees.pair)
-            check_batch(filled_cell, engine, trees.sampling)
+            filled_cell = trees.fill_in_tree(cell)
+            check_drafts_and_heads(filled_cell, trees.pair)
+            check_library_batches(filled_cell, engine, trees.sampling)
             fit.append(filled_cell)
         except UsageError as error:
             reasons.append(str(error))
@@ -160,7 +160,7 @@ def fit_cells(
     return tuple(fit), tuple(reasons)
 
 
-def check_fit(cell: Cell, pair: Pair) -> None:
+def check_drafts_and_heads(cell: Cell, pair: Pair) -> None:
     """Checks that a pair has the drafts and heads that a cell uses."""
     if cell.config.library == "server":
         raise UsageError(f"{cell.title}: a server decodes it: engine=server server.url=...")
@@ -172,7 +172,7 @@ def check_fit(cell: Cell, pair: Pair) -> None:
         )
     kind = cell.config.heads
     if kind is None:
-        return _check_masks(cell, pair)
+        return _check_draft_trained_for_masks(cell, pair)
     if kind not in pair.heads:
         raise UsageError(
             f"{cell.title} uses {kind} heads, pair {pair.name!r} names "
@@ -182,7 +182,9 @@ def check_fit(cell: Cell, pair: Pair) -> None:
     name = get_training_folder_of_heads(heads)
     if name is not None and not heads.is_dir():
         on_gpu = pair.specs[0].device != "cpu"
-        remedy = f"train them: {format_training_command(kind, name_pair(pair), name, on_gpu)}"
+        remedy = (
+            f"train them: {format_training_command(kind, format_pair_override(pair), name, on_gpu)}"
+        )
         if heads.parent.is_dir():
             remedy = "their training was interrupted: the command that began it goes on"
         raise UsageError(
@@ -193,7 +195,7 @@ def check_fit(cell: Cell, pair: Pair) -> None:
             f"{cell.title} uses {kind} heads; {pair.heads[kind]!r} were trained on the embedded "
             f"target, not on {pair.target!r}: set pair.heads.{kind} to a folder or hub id"
         )
-    training_file = Path(model_path(pair.heads[kind]), "training.json")
+    training_file = Path(resolve_model_path(pair.heads[kind]), "training.json")
     if training_file.is_file():  # what others trained is known when it is loaded
         head = json.loads(training_file.read_text("utf-8"))["settings"]["head"]
         if (trained_kind := head["kind"]) != kind:
@@ -205,7 +207,7 @@ def check_fit(cell: Cell, pair: Pair) -> None:
             cell.config.limit_tree_depth(head["guesses"])
 
 
-def _check_masks(cell: Cell, pair: Pair) -> None:
+def _check_draft_trained_for_masks(cell: Cell, pair: Pair) -> None:
     """Checks that a draft that guesses all levels at once was trained for it."""
     from spec_bench.engine.loading import load_config  # with torch, as cells are by now
 
@@ -223,7 +225,7 @@ def _check_masks(cell: Cell, pair: Pair) -> None:
         )
 
 
-def check_batch(cell: Cell, engine: EngineSettings, sampling: SamplingSettings) -> None:
+def check_library_batches(cell: Cell, engine: EngineSettings, sampling: SamplingSettings) -> None:
     """Checks that a library gives a batch the answers that it would give one by one."""
     if not cell.config.library or engine.batch_size == 1:
         return

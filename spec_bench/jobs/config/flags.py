@@ -65,7 +65,7 @@ TYPED = r"\\\g<0>"
 _ESCAPE = re.compile(r"(\\?)\\([nt])([a-z]?)")
 
 
-def parse_job(command: str, arguments: Sequence[str]) -> Namespace:
+def parse_job_arguments(command: str, arguments: Sequence[str]) -> Namespace:
     """Returns a command's options, and as ``words`` its overrides, those that plain flags mean
     among them. Raises UsageError: a word is neither a flag nor an override, or one is written as
     the other.
@@ -90,27 +90,31 @@ def parse_job(command: str, arguments: Sequence[str]) -> Namespace:
         ]
         flag_values["data"] = files[0] if len(files) == 1 else f"[{','.join(files)}]"
     for word in words:
-        _check_word(word, command)
-    if "data" in flag_values and command != "train" and not _choices("task", flag_values, words):
+        _check_override(word, command)
+    if (
+        "data" in flag_values
+        and command != "train"
+        and not _is_group_chosen("task", flag_values, words)
+    ):
         flag_values = {"task": "jsonl"} | flag_values
     if (device := flag_values.get("device")) and not _DEVICE.fullmatch(device):
         raise UsageError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
     if not flag_values.get("decoders", "-").strip("[], "):
         raise UsageError("--decoders must name one, such as sd:3, got nothing")
-    if command == "run" and _is_alone(flag_values, words):
+    if command == "run" and _is_target_named_alone(flag_values, words):
         flag_values["decoders"] = "prompt_lookup"
-    overrides = [_override(flags[name], name, value) for name, value in flag_values.items()]
+    overrides = [_flag_to_override(flags[name], name, value) for name, value in flag_values.items()]
     options.words = [*overrides, *words]
     return options
 
 
 def flags_to_overrides(command: str, arguments: Sequence[str]) -> list[str]:
     """Returns the overrides that a command's arguments mean. Raises UsageError: see above."""
-    words: list[str] = parse_job(command, arguments).words
+    words: list[str] = parse_job_arguments(command, arguments).words
     return words
 
 
-def _read_escape(match: re.Match[str]) -> str:
+def _unescape_match(match: re.Match[str]) -> str:
     if match[1]:
         return match[0][1:]
     if match[3]:
@@ -121,8 +125,8 @@ def _read_escape(match: re.Match[str]) -> str:
     return "\n" if match[2] == "n" else "\t"
 
 
-def read_escapes(
-    words: Sequence[str], replacement: str | Callable[[re.Match[str]], str] = _read_escape
+def replace_escapes(
+    words: Sequence[str], replacement: str | Callable[[re.Match[str]], str] = _unescape_match
 ) -> list[str]:
     r"""Returns typed overrides; in texts for a model ``\n`` and ``\t`` become a newline and a tab,
     ``\\n`` and ``\\t`` the two letters, or ``replacement`` (``TYPED``: the reverse). Raises
@@ -131,25 +135,31 @@ def read_escapes(
     return [_ESCAPE.sub(replacement, word) if _TEXTS.match(word) else word for word in words]
 
 
-def _choices(group: str, flag_values: dict[str, str], words: Sequence[str]) -> bool:
+def _is_group_chosen(group: str, flag_values: dict[str, str], words: Sequence[str]) -> bool:
     return group in flag_values or any(word.startswith(f"{group}=") for word in words)
 
 
-def _is_alone(flag_values: dict[str, str], words: Sequence[str]) -> bool:
+def _is_target_named_alone(flag_values: dict[str, str], words: Sequence[str]) -> bool:
     """Returns whether a target is named, and nothing that would say how to draft for it."""
-    prefixes = ("pair", "decoder", "cells", "experiment", *(path.name for path in papers()))
+    prefixes = (
+        "pair",
+        "decoder",
+        "cells",
+        "experiment",
+        *(path.name for path in iter_recipe_folders()),
+    )
     names_draft = {"pair", "draft", "decoders"} & {*flag_values} or any(
         word.startswith(prefixes) for word in words
     )
     return "target" in flag_values and not names_draft
 
 
-def papers() -> Iterator[Path]:
+def iter_recipe_folders() -> Iterator[Path]:
     """Yields the folders of recipes."""
     return (path for folder in experiments_dirs() for path in folder.iterdir() if path.is_dir())
 
 
-def _override(flag: dict[str, Any], name: str, value: str) -> str:
+def _flag_to_override(flag: dict[str, Any], name: str, value: str) -> str:
     if "path" in flag:
         value = quote_text(os.path.expanduser(value))
     elif name in _LISTED:
@@ -165,11 +175,11 @@ def _override(flag: dict[str, Any], name: str, value: str) -> str:
     return str(flag["means"]).format(value)
 
 
-def _check_word(word: str, command: str) -> None:
+def _check_override(word: str, command: str) -> None:
     """Raises UsageError: a word is no override; the message has what was probably meant."""
     key, equals, value = word.partition("=")
     flags = FLAGS[command]
-    settings = list_settings(command)
+    settings = list_setting_names(command)
     tops = {setting.partition(".")[0] for setting in settings}
     name = key.strip("-").replace("_", "-").rpartition(".")[2]
     name = _INSTEAD.get(name, name)
@@ -179,7 +189,7 @@ def _check_word(word: str, command: str) -> None:
     ):
         return
     if not equals and not is_flag:
-        hint = suggest_spelling(word) or "a setting is KEY=VALUE, a flag --NAME VALUE"
+        hint = explain_bare_word(word) or "a setting is KEY=VALUE, a flag --NAME VALUE"
         raise UsageError(f"cannot read {word!r}: {hint}")
     # How each is written, by the last part of its name.
     spellings = {
@@ -193,16 +203,16 @@ def _check_word(word: str, command: str) -> None:
 
 
 @cache
-def list_settings(command: str) -> list[str]:
+def list_setting_names(command: str) -> list[str]:
     """Returns the names of a command's settings, and of the groups of configs."""
     trains = command == "train"
     files = TRAIN_FILES if trains else RUN_FILES
-    names = [text.partition("=")[0] for text, _ in read_comments(*files)]
+    names = [text.partition("=")[0] for text, _ in iter_commented_settings(*files)]
     folders = (path for top in (*conf_dirs(), *experiments_dirs()) for path in top.iterdir())
     return [*names, *(folder.name for folder in folders if folder.is_dir()), "spec"]
 
 
-def read_comments(*names: str) -> Iterator[tuple[str, str]]:
+def iter_commented_settings(*names: str) -> Iterator[tuple[str, str]]:
     """Yields the settings that files of ``conf`` have, those of a group behind its name, and what
     is said of each.
     """
@@ -219,7 +229,7 @@ def read_comments(*names: str) -> Iterator[tuple[str, str]]:
                 yield re.sub("(?<=[:,]) ", "", setting), match[4] or ""
 
 
-def suggest_spelling(word: str) -> str:
+def explain_bare_word(word: str) -> str:
     """Returns how a bare word is written that names a choice or a file, or an empty text."""
     name, _, tree = word.partition(":")
     for kind in _KINDS:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spec_bench.jobs.config.flags import LAUNCHERS, RUN_FILES, TRAIN_FILES, read_comments
+from spec_bench.jobs.config.flags import LAUNCHERS, RUN_FILES, TRAIN_FILES, iter_commented_settings
 from spec_bench.settings.arguments import make_parser
 from spec_bench.settings.configs import experiments_dirs, find_configs
 from spec_bench.settings.fields import list_setting_fields, suggest
@@ -57,27 +57,33 @@ def print_listing(options: Namespace) -> int:
     return 0
 
 
-def _choices(group: str) -> Iterator[tuple[str, ...]]:
+def _list_group_choices(group: str) -> Iterator[tuple[str, ...]]:
     for name, file in find_configs(group).items():
-        keys = " ".join(k for k, _ in read_comments(f"{group}/{name}") if not k.endswith(name))
-        yield (name, keys, _about(file)) if group == "head" else (name, _about(file))
+        keys = " ".join(
+            k for k, _ in iter_commented_settings(f"{group}/{name}") if not k.endswith(name)
+        )
+        yield (
+            (name, keys, _read_first_comment_sentence(file))
+            if group == "head"
+            else (name, _read_first_comment_sentence(file))
+        )
 
 
 def _list_registered(module: str, name: str) -> Iterator[tuple[str, ...]]:
     for key, kind in getattr(import_module(f"spec_bench.{module}"), name).items():
-        doc = _sentence((kind.__doc__ or "").replace("``", "").split())
-        yield key, " ".join(map(_key, list_setting_fields(kind))), doc
+        doc = _join_first_sentence((kind.__doc__ or "").replace("``", "").split())
+        yield key, " ".join(map(_format_key_and_default, list_setting_fields(kind))), doc
 
 
-def _metrics() -> Iterator[tuple[str, ...]]:
+def _list_metrics() -> Iterator[tuple[str, ...]]:
     quality = import_module("spec_bench.metrics.quality")
     for name in (*quality.SCORES, *quality.metric):
         yield name, quality.get_or_register_column(name, {}).definition
     for name, module in quality.SHIPPED.items():
-        yield name, _sentence(module.compute.__doc__.split())
+        yield name, _join_first_sentence(module.compute.__doc__.split())
 
 
-def _models() -> Iterator[tuple[str, ...]]:
+def _list_cached_models() -> Iterator[tuple[str, ...]]:
     if not (folders := model_cache.list_cached_models()):
         yield "none yet", "--target FILE.gguf, make smollm2 and make qwen_coder leave one"
     for folder in folders:
@@ -89,44 +95,47 @@ def _models() -> Iterator[tuple[str, ...]]:
         )
 
 
-def _key(field: Field[Any]) -> str:
+def _format_key_and_default(field: Field[Any]) -> str:
     """Returns ``key=default``, or the key alone where it must be given."""
     has_default = field.default is not MISSING
     return f"{field.name}={json.dumps(field.default)}" if has_default else field.name
 
 
-def _recipes() -> Iterator[tuple[str, ...]]:
+def _list_recipes() -> Iterator[tuple[str, ...]]:
     paths = [file for top in experiments_dirs() for file in sorted(top.glob("*/*.yaml"))]
     recipes = (file for file in paths if file.name != _PAPER)
-    return ((f"{file.parent.name}={file.stem}", _about(file)) for file in recipes)
+    return (
+        (f"{file.parent.name}={file.stem}", _read_first_comment_sentence(file)) for file in recipes
+    )
 
 
 # Of each list what it is for, and what makes its lines of what.
 _LISTS: dict[str, tuple[Any, ...]] = {
-    "decoders": ("for --decoders NAME:TREE, or decoder=NAME", _choices, "decoder"),
+    "decoders": ("for --decoders NAME:TREE, or decoder=NAME", _list_group_choices, "decoder"),
     "drafters": ("drafter.kind in a decoder's YAML", _list_registered, "draft.base", "drafter"),
     "policies": ("tree.policy in a decoder's YAML", _list_registered, "tree.base", "policy"),
     "rules": ("verifier.rule in a decoder's YAML", _list_registered, "verify.base", "rule"),
-    "tasks": ("for --task NAME", _choices, "task"),
-    "metrics": ("scores, for --metrics NAME,NAME, and what is always counted", _metrics),
-    "pairs": ("for --pair NAME", _choices, "pair"),
-    "models": ("fetched or converted on this machine; spec-bench convert --remove NAME", _models),
-    "recipes": ("a paper's experiments: spec-bench run rsd=exp1", _recipes),
-    "experiments": ("for experiment=NAME", _choices, "experiment"),
+    "tasks": ("for --task NAME", _list_group_choices, "task"),
+    "metrics": ("scores, for --metrics NAME,NAME, and what is always counted", _list_metrics),
+    "pairs": ("for --pair NAME", _list_group_choices, "pair"),
+    "models": ("fetched or converted on this machine; spec-bench convert --remove NAME",
+               _list_cached_models),
+    "recipes": ("a paper's experiments: spec-bench run rsd=exp1", _list_recipes),
+    "experiments": ("for experiment=NAME", _list_group_choices, "experiment"),
     "tables": ("papers' tables and figures: measured, missing, commands", tuple),
-    "heads": ("for spec-bench train head=NAME", _choices, "head"),
-    "trainings": ("for spec-bench train training=NAME", _choices, "training"),
-    "engines": ("for engine=NAME", _choices, "engine"),
-    "energy": ("for energy=NAME", _choices, "energy"),
-    "sinks": ("for sink=NAME", _choices, "sink"),
+    "heads": ("for spec-bench train head=NAME", _list_group_choices, "head"),
+    "trainings": ("for spec-bench train training=NAME", _list_group_choices, "training"),
+    "engines": ("for engine=NAME", _list_group_choices, "engine"),
+    "energy": ("for energy=NAME", _list_group_choices, "energy"),
+    "sinks": ("for sink=NAME", _list_group_choices, "sink"),
     "launchers": ("for -m hydra/launcher=NAME: where jobs run", LAUNCHERS.items),
     "settings": ("KEY=VALUE of a job, with their values unless set",
-                 read_comments, *RUN_FILES),
-    "train": ("KEY=VALUE of a training", read_comments, *TRAIN_FILES),
+                 iter_commented_settings, *RUN_FILES),
+    "train": ("KEY=VALUE of a training", iter_commented_settings, *TRAIN_FILES),
 }  # fmt: skip
 
 
-def _about(file: Path) -> str:
+def _read_first_comment_sentence(file: Path) -> str:
     """Returns the first sentence of a file's comment."""
     lines = file.read_text(encoding="utf-8").splitlines()
     comment: list[str] = []
@@ -135,9 +144,9 @@ def _about(file: Path) -> str:
             break
         if not line.startswith("# @"):
             comment.append(line.removeprefix("#").strip())
-    return _sentence(comment)
+    return _join_first_sentence(comment)
 
 
-def _sentence(words: Iterable[str]) -> str:
+def _join_first_sentence(words: Iterable[str]) -> str:
     """Returns the first; it ends before a capital letter, but not after "et al." or the like."""
     return re.split(r"(?<!\bal)\.\s(?=[A-Z`])", " ".join(words))[0].rstrip(".:")

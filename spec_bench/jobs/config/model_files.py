@@ -37,7 +37,7 @@ _DOCUMENTS = frozenset({".md", ".log", ".out", ".pdf", ".png", ".jpg", ".jpeg", 
 _PAPERS = ("LICENSE", "NOTICE", "README", "events.out.")  # how names of documents begin
 
 
-def model_path(name: str) -> str:
+def resolve_model_path(name: str) -> str:
     """``embedded:NAME`` as a folder of the package, ``fetched:NAME`` as one of the cache, and so a
     GGUF file, which is converted first unless it was before; any other name as it is. Raises
     ValueError: the package embeds no model of that name, it has not been fetched or cannot be
@@ -80,7 +80,7 @@ def model_path(name: str) -> str:
     return name
 
 
-def fingerprint(name: str) -> str | None:
+def compute_fingerprint(name: str) -> str | None:
     """A short hash of a local model's config and weights; None for a hub id. Two models that were
     once in the same folder are two models. Raises ValueError: a file cannot be read, naming it.
     """
@@ -88,7 +88,7 @@ def fingerprint(name: str) -> str | None:
     if name.startswith(RANDOM):
         digest.update(json.dumps(read_random_architecture(name), sort_keys=True).encode())
         return digest.hexdigest()[:12]
-    folder = Path(model_path(name))
+    folder = Path(resolve_model_path(name))
     if not folder.is_dir():
         return None
     for file in sorted(folder.iterdir()):
@@ -105,7 +105,7 @@ def fingerprint(name: str) -> str | None:
                     stream.seek(-_SAMPLE_BYTES, 2)
                 digest.update(stream.read(_SAMPLE_BYTES))
         except OSError as error:
-            raise _unreadable(name, file, error) from None
+            raise _make_read_error(name, file, error) from None
     return digest.hexdigest()[:12]
 
 
@@ -113,34 +113,34 @@ Digests = Mapping[str, str]
 """SHA-256 of all bytes of each file that a model is made of, by its path in the model's folder."""
 
 
-def read_digests(name: str, weights: bool = True) -> Digests:
+def compute_file_digests(name: str, weights: bool = True) -> Digests:
     """Reads the digests of a local model's files, of those with ``weights`` too or of the others
     alone; none of a hub id, which its commit identifies. Raises ValueError: a file cannot be read.
     """
     if name.startswith(RANDOM):
         return {"config.json": hash_json(read_random_architecture(name), 64)}
-    folder = Path(model_path(name))
+    folder = Path(resolve_model_path(name))
     if not folder.is_dir():
         return {}
     digests = {}
-    for file in _list_files(folder):
+    for file in _list_model_files(folder):
         if weights or file.suffix not in _WEIGHTS:
             try:
                 digests[os.path.relpath(file, folder)] = get_file_digest(file)
             except OSError as error:
-                raise _unreadable(name, file, error) from None
+                raise _make_read_error(name, file, error) from None
     return digests
 
 
-def get_mark(name: str, revision: str | None, weights: bool = True) -> str | None:
+def get_content_id(name: str, revision: str | None, weights: bool = True) -> str | None:
     """Returns what tells a model that this process has loaded from others of its name: a digest of
     its files, of weights or of all others, or the hub's ``revision``.
     """
-    digests = read_digests(name, weights)
+    digests = compute_file_digests(name, weights)
     return hash_json(dict(digests)) if digests else revision
 
 
-def _list_files(folder: Path) -> list[Path]:
+def _list_model_files(folder: Path) -> list[Path]:
     """Lists the files that a loader may read in a model's folder: all but documents and what is
     hidden. Of folders in it only those count that a loader looks into: of further templates, and
     where an index says that weights are.
@@ -156,15 +156,15 @@ def _list_files(folder: Path) -> list[Path]:
     return sorted(path for path in readable_files if not path.name.startswith((".", *_PAPERS)))
 
 
-def _unreadable(name: str, file: Path, error: OSError) -> ValueError:
+def _make_read_error(name: str, file: Path, error: OSError) -> ValueError:
     return UsageError(f"model {name!r}: cannot read {str(file)!r}: {error.strerror}")
 
 
-def hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> str | None:
+def find_hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> str | None:
     """The current commit of a hub id's revision by the hub, or by its cache if not reached (without
     ``fetch`` only the cache is asked); None for a local model, and if neither knows it.
     """
-    if name.startswith(RANDOM) or Path(model_path(name)).is_dir():
+    if name.startswith(RANDOM) or Path(resolve_model_path(name)).is_dir():
         return None
     from huggingface_hub import hf_hub_download
 
@@ -191,7 +191,7 @@ def read_stored_dtype(name: str, revision: str | None = None) -> str:
     """
     from spec_bench.engine.loading import read_dtype_name
 
-    dtype = read_dtype_name(model_path(name), revision)
+    dtype = read_dtype_name(resolve_model_path(name), revision)
     return dtype if dtype in BYTES else "float32"
 
 
@@ -206,25 +206,25 @@ class ModelSize:
     vocab: int | None = None  # tokens; None if unknown
 
 
-def model_size(name: str, parameter_count: int | None = None) -> ModelSize:
+def read_model_size(name: str, parameter_count: int | None = None) -> ModelSize:
     """The size of a model as a pair names it. ``parameter_count`` is the exact one that the
     pair's file gives, used if there is no config here; if it is that of a published architecture,
     that one's shape is taken.
     """
-    path = model_path(name)
+    path = resolve_model_path(name)
     if path.startswith(RANDOM):
-        return _size(path)
+        return _read_random_model_size(path)
     if Path(path).is_dir():
-        return _size(f"{RANDOM}{path}")
+        return _read_random_model_size(f"{RANDOM}{path}")
     for shape in ARCHITECTURES if parameter_count else ():
-        size = _size(f"{RANDOM}{shape}")
+        size = _read_random_model_size(f"{RANDOM}{shape}")
         if size.parameters == parameter_count:
             return size
     return ModelSize(parameter_count)
 
 
 @cache
-def _size(path: str) -> ModelSize:
+def _read_random_model_size(path: str) -> ModelSize:
     """Returns the size of ``random:NAME`` or ``random:FOLDER``, from a model without storage."""
     import torch
 

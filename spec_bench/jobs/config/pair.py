@@ -25,13 +25,13 @@ from spec_bench.jobs.config.model_files import (
     EMBEDDED,
     Digests,
     ModelSize,
-    fingerprint,
-    get_mark,
-    hub_commit,
-    model_path,
-    model_size,
-    read_digests,
+    compute_file_digests,
+    compute_fingerprint,
+    find_hub_commit,
+    get_content_id,
+    read_model_size,
     read_stored_dtype,
+    resolve_model_path,
 )
 from spec_bench.records.checksums import read_regular_file
 from spec_bench.settings.configs import find_configs, read_config
@@ -80,7 +80,7 @@ class EngineSettings:
     kind: Literal["here", "server"] = "here"
 
     @property
-    def served(self) -> bool:
+    def is_served(self) -> bool:
         """Whether a server decodes."""
         return self.kind == "server"
 
@@ -90,12 +90,12 @@ class EngineSettings:
         return self.device.startswith("cuda")
 
     @property
-    def usual_dtype(self) -> str:
+    def default_dtype(self) -> str:
         """The number format of weights where neither the engine nor a pair names one."""
         return "bfloat16" if self.uses_cuda else "float32"
 
 
-def resolve_device(engine: EngineSettings, target: str) -> EngineSettings:
+def resolve_engine(engine: EngineSettings, target: str) -> EngineSettings:
     """The engine's settings with device and compilation resolved where they are ``auto``; the small
     models are at home on a CPU.
     """
@@ -109,7 +109,7 @@ def resolve_device(engine: EngineSettings, target: str) -> EngineSettings:
     return replace(engine, device=device, compile=compile)
 
 
-def check_device(device: str) -> None:
+def check_accelerator_is_seen(device: str) -> None:
     """Refuses an accelerator that torch does not see; CUDA is asked for with each model."""
     kind = device.partition(":")[0]
     if kind in ("cpu", "cuda"):
@@ -125,7 +125,7 @@ def check_device(device: str) -> None:
 
 
 @settings
-class PrintedPair:
+class PrintedModelNames:
     """How a paper prints a pair: one spelling of each model, or several."""
 
     target: NonEmptyStr | tuple[NonEmptyStr, ...]
@@ -155,7 +155,7 @@ class PairSettings:
     paper_draft_parameters: Annotated[StrictInt, Ge(1)] | None = None
     chat_tuned: StrictBool = False
     seen_in_training: dict[NonEmptyStr, FiniteFloat] | None = None
-    paper: PrintedPair | tuple[PrintedPair, ...] | None = None
+    paper: PrintedModelNames | tuple[PrintedModelNames, ...] | None = None
 
     @property
     def drafts(self) -> tuple[str, ...]:
@@ -179,7 +179,7 @@ class Pair:
     draft_vocabulary: str | int | None = None  # `intersection`, a file of ids, a number; None: all
     template_arguments: Mapping[str, Any] = field(default_factory=dict)  # of the chat template
 
-    def settings(self) -> dict[str, Any]:
+    def get_run_id_settings(self) -> dict[str, Any]:
         """Returns the parts of the pair that change a number; part of a cell's run id."""
         place = self.specs[0].device_map
         settings: dict[str, Any] = {
@@ -190,7 +190,7 @@ class Pair:
             "target_device_map": [list(e) for e in place] if isinstance(place, tuple) else place,
         }
         if self.tokenizer is not None:
-            revision = fingerprint(self.tokenizer)
+            revision = compute_fingerprint(self.tokenizer)
             settings["tokenizer"] = {"source": self.tokenizer, "revision": revision}
         if (vocabulary := self.draft_vocabulary) is not None:
             by_name = isinstance(vocabulary, int) or vocabulary == INTERSECTION
@@ -203,7 +203,7 @@ class Pair:
             settings["chat_template_kwargs"] = dict(self.template_arguments)
         return settings
 
-    def weights(self, drafts: int) -> str:
+    def describe_gguf_weights(self, drafts: int) -> str:
         """Says what the weights of the target and its first ``drafts`` were in GGUF files."""
         weight_notes = [describe_weights(Path(spec.path)) for spec in self.specs[: 1 + drafts]]
         names = ("", *(f"draft {number}: " for number in range(1, len(weight_notes))))
@@ -212,16 +212,18 @@ class Pair:
 
     def heads_revision(self, kind: str) -> str | None:
         """Returns the fingerprint of a folder of heads, or the commit; None if unknown."""
-        return fingerprint(self.heads[kind]) or self.head_commits.get(kind)
+        return compute_fingerprint(self.heads[kind]) or self.head_commits.get(kind)
 
-    def get_marks(self, weights: bool = True) -> list[str | None]:
+    def get_content_ids(self, weights: bool = True) -> list[str | None]:
         """Returns what tells each model from those that were in its folder before, see
-        ``get_mark``; the target's first.
+        ``get_content_id``; the target's first.
         """
         names = (self.target, *self.drafts)
-        return [get_mark(*model, weights) for model in zip(names, self.revisions, strict=True)]
+        return [
+            get_content_id(*model, weights) for model in zip(names, self.revisions, strict=True)
+        ]
 
-    def read_models(self, drafts: int, kind: str | None) -> dict[str, Digests]:
+    def read_model_digests(self, drafts: int, kind: str | None) -> dict[str, Digests]:
         """Reads what tells the models of a cell from all others, by what they are to it: digests of
         their files, or the hub's commit. It uses the first ``drafts``, and heads of a ``kind``.
         """
@@ -233,7 +235,7 @@ class Pair:
         if self.tokenizer is not None:
             models["tokenizer"] = (self.tokenizer, None)
         return {
-            part: read_digests(name) or {"commit": commit or ""}
+            part: compute_file_digests(name) or {"commit": commit or ""}
             for part, (name, commit) in models.items()
         }
 
@@ -247,10 +249,10 @@ def pin_revisions(pair: Pair, kinds: Iterable[str] = (), fetch: bool = True) -> 
     revisions = list[str | None]()
     models = zip((pair.target, *pair.drafts), pair.specs, pair.revisions, strict=True)
     for name, spec, revision in models:
-        commit = hub_commit(name, spec.revision, fetch)
+        commit = find_hub_commit(name, spec.revision, fetch)
         specs.append(replace(spec, revision=commit or spec.revision))
         revisions.append(commit or revision)
-    commits = {kind: hub_commit(pair.heads[kind], None, fetch) for kind in kinds}
+    commits = {kind: find_hub_commit(pair.heads[kind], None, fetch) for kind in kinds}
     return replace(pair, specs=tuple(specs), revisions=tuple(revisions), head_commits=commits)
 
 
@@ -260,10 +262,10 @@ def check_models_exist(pair: PairSettings, by_server: bool) -> None:
     """
     models = [("target", pair.target), *(("draft", draft) for draft in pair.drafts)]
     for key, name in models[: pair.tokenizer is None] if by_server else models:
-        is_local = name.startswith(RANDOM) or Path(model_path(name)).is_dir()
-        if is_local or hub_commit(name, fetch=False):
+        is_local = name.startswith(RANDOM) or Path(resolve_model_path(name)).is_dir()
+        if is_local or find_hub_commit(name, fetch=False):
             continue
-        if not is_hub_reachable() or ("/" not in name and hub_commit(name) is None):
+        if not is_hub_reachable() or ("/" not in name and find_hub_commit(name) is None):
             raise UsageError(
                 f"--{key} {name!r}: no folder here, and the hub cannot be reached or has none of "
                 "that name"
@@ -275,18 +277,18 @@ def resolve_dtype(pair: PairSettings, engine: EngineSettings) -> str:
     bfloat16 on a GPU and float32 elsewhere. ``auto`` is the one in which the target's files are
     stored.
     """
-    dtype = engine.dtype or pair.dtype or engine.usual_dtype
+    dtype = engine.dtype or pair.dtype or engine.default_dtype
     return read_stored_dtype(pair.target, pair.target_revision) if dtype == AUTO else dtype
 
 
 def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
     """Names, folders, revisions of the pair."""
-    engine = resolve_device(engine, pair.target)
-    check_device(engine.device)
+    engine = resolve_engine(engine, pair.target)
+    check_accelerator_is_seen(engine.device)
     names = (pair.target, *pair.drafts)
     place = pair.target_device_map
     target = ModelSpec(
-        model_path(pair.target),
+        resolve_model_path(pair.target),
         resolve_dtype(pair, engine),
         engine.device,
         tuple(sorted(place.items())) if isinstance(place, dict) else place,
@@ -297,7 +299,7 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
     drafts = [
         replace(
             target,
-            path=model_path(name),
+            path=resolve_model_path(name),
             device_map=None,
             revision=pair.draft_revision,
             seed=index if name.startswith(RANDOM) else 0,
@@ -308,12 +310,12 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
     ]
     specs = (target, *drafts)
     revisions = tuple(
-        fingerprint(name) or spec.revision for name, spec in zip(names, specs, strict=True)
+        compute_fingerprint(name) or spec.revision for name, spec in zip(names, specs, strict=True)
     )
-    label = pair.name or "+".join(_short(name) for name in names)
+    label = pair.name or "+".join(_shorten_model_name(name) for name in names)
     heads = {
         kind: pair.target if name == TARGETS_OWN else name
-        for kind, name in check_head_kinds(pair.heads or {}).items()
+        for kind, name in validate_heads_by_kind(pair.heads or {}).items()
     }
     return Pair(
         label,
@@ -321,15 +323,15 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
         pair.drafts,
         specs,
         revisions,
-        _read_template(pair.chat_template),
+        _read_chat_template(pair.chat_template),
         heads,
-        tokenizer=None if pair.tokenizer is None else model_path(pair.tokenizer),
+        tokenizer=None if pair.tokenizer is None else resolve_model_path(pair.tokenizer),
         draft_vocabulary=pair.draft_vocabulary,
         template_arguments=pair.chat_template_kwargs or {},
     )
 
 
-def _read_template(template: str | None) -> str | None:
+def _read_chat_template(template: str | None) -> str | None:
     """A chat template: Jinja as it is, and what has no braces, or a file's ending, a file of it."""
     if template is None or ("{" in template and not template.endswith((".jinja", ".j2"))):
         return template
@@ -343,7 +345,7 @@ TARGETS_OWN = "target"
 """In ``pair.heads``: the target's own files hold them."""
 
 
-def check_head_kinds(heads: Mapping[str, str | None]) -> dict[str, str]:
+def validate_heads_by_kind(heads: Mapping[str, str | None]) -> dict[str, str]:
     """Draft heads by kind, those that are given. Raises ValueError: an unknown kind."""
     from spec_bench.draft.base import drafter
 
@@ -356,7 +358,7 @@ def check_head_kinds(heads: Mapping[str, str | None]) -> dict[str, str]:
     return {kind: name for kind, name in heads.items() if name is not None}
 
 
-def drop_borrowed_name(pair: PairSettings, folders: Sequence[Path]) -> PairSettings:
+def drop_name_of_other_pair(pair: PairSettings, folders: Sequence[Path]) -> PairSettings:
     """Returns the pair without its name if the name is another pair's.
 
     A name from ``conf/pair`` belongs to that file's models. If ``pair.target=...`` replaced one of
@@ -367,7 +369,7 @@ def drop_borrowed_name(pair: PairSettings, folders: Sequence[Path]) -> PairSetti
     path = find_configs("pair", folders).get(pair.name or "")
     if path is None:
         return pair
-    file_pair = _read(path)
+    file_pair = _read_pair_file(path)
     new_models = [model for model in _MODELS if getattr(pair, model) != getattr(file_pair, model)]
     if not new_models:
         return pair
@@ -379,17 +381,17 @@ def drop_borrowed_name(pair: PairSettings, folders: Sequence[Path]) -> PairSetti
 
 
 @cache
-def _read(path: Path) -> PairSettings:
+def _read_pair_file(path: Path) -> PairSettings:
     return check(PairSettings, read_config(path), str(path))
 
 
-def _short(model: str) -> str:
+def _shorten_model_name(model: str) -> str:
     """The last part of an id, folder or embedded name; random weights stay marked as such."""
     stem = model.rstrip("/").rsplit("/", 1)[-1].removeprefix(EMBEDDED).removeprefix(RANDOM)
     return RANDOM * model.startswith(RANDOM) + stem
 
 
-def pair_sizes(pair: PairSettings) -> tuple[ModelSize, ...]:
+def read_pair_sizes(pair: PairSettings) -> tuple[ModelSize, ...]:
     """Returns the sizes of a pair's models, the target first."""
-    drafts = (model_size(name, pair.draft_parameters) for name in pair.drafts)
-    return (model_size(pair.target, pair.target_parameters), *drafts)
+    drafts = (read_model_size(name, pair.draft_parameters) for name in pair.drafts)
+    return (read_model_size(pair.target, pair.target_parameters), *drafts)

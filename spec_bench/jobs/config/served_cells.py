@@ -18,19 +18,19 @@ SERVER = "server"
 """In place of a device and of a library whose version is not known yet."""
 
 
-def check_served(request: RunSettings) -> None:
+def check_request_fits_server(request: RunSettings) -> None:
     """Checks that a job fits its server, or needs none."""
-    if not request.engine.served:
+    if not request.engine.is_served:
         if request.server.url is not None:
             raise UsageError(f"server.url={request.server.url} goes with engine=server")
         return
-    for problem in _problems(request):
+    for problem in _iter_server_conflicts(request):
         raise UsageError(problem)
     for cell in build_served_cells(request):
-        make_client(request.server, cell).close()
+        build_server_client(request.server, cell).close()
 
 
-def _problems(request: RunSettings) -> Iterator[str]:
+def _iter_server_conflicts(request: RunSettings) -> Iterator[str]:
     server = request.server
     reason = "a server decodes as it was started and cannot be told"
     if server.url is None:
@@ -81,11 +81,13 @@ def build_served_cells(request: RunSettings) -> tuple[Cell, ...]:
     """Returns the plain server's cell, if one is named, and the server's."""
     server = request.server
     return tuple(
-        _cell(request, plain) for plain in (True, False) if server.has_baseline or not plain
+        _build_served_cell(request, plain)
+        for plain in (True, False)
+        if server.has_baseline or not plain
     )
 
 
-def _cell(request: RunSettings, plain: bool) -> Cell:
+def _build_served_cell(request: RunSettings, plain: bool) -> Cell:
     """Returns a server's cell; how it was started, or else its address, is part of its run id."""
     server = request.server.baseline_settings if plain else request.server
     place: dict[str, Any] = {
@@ -101,10 +103,10 @@ def _cell(request: RunSettings, plain: bool) -> Cell:
     if server.kind != "openai":
         place["kind"] = server.kind
     decoder = {**request.decoder, "name": BASELINE if plain else server.decoder}
-    return replace(Cell.read(decoder), settings={**decoder, "server": place})
+    return replace(Cell.from_mapping(decoder), settings={**decoder, "server": place})
 
 
-def make_client(settings: ServerSettings, cell: Cell) -> ServerClient:
+def build_server_client(settings: ServerSettings, cell: Cell) -> ServerClient:
     """Returns a cell's server, with the key that the environment holds."""
     if settings.has_baseline and cell.name == BASELINE:
         settings = settings.baseline_settings

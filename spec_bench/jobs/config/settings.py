@@ -14,20 +14,20 @@ from typing import Any
 
 from spec_bench.core import processes
 from spec_bench.jobs.config.cells import BASELINE, Cell, build_cells
-from spec_bench.jobs.config.config import ConfirmSettings, RunSettings, check_early
-from spec_bench.jobs.config.fitting import FittedTrees, fit_cells
-from spec_bench.jobs.config.model_files import Digests, get_mark
+from spec_bench.jobs.config.config import ConfirmSettings, RunSettings, check_before_torch
+from spec_bench.jobs.config.fitting import FittedTrees, select_fitting_cells
+from spec_bench.jobs.config.model_files import Digests, get_content_id
 from spec_bench.jobs.config.pair import (
     EngineSettings,
     Pair,
     build_pair,
     pin_revisions,
-    resolve_device,
+    resolve_engine,
 )
 from spec_bench.jobs.config.served_cells import (
     SERVER,
     build_served_cells,
-    check_served,
+    check_request_fits_server,
     check_served_sampling,
 )
 from spec_bench.jobs.config.simulation import simulate_cells
@@ -76,7 +76,7 @@ _AROUND = ("plain", "chat", "later_turns", "prompt_tokens", "seed")  # a prompt,
 class JobSettings:
     """Everything one job needs: what was asked for, and what follows from it."""
 
-    asked: RunSettings  # explained in ``conf/config.yaml`` and the groups that it names
+    request: RunSettings  # explained in ``conf/config.yaml`` and the groups that it names
     engine: EngineSettings  # that was asked for, placed
     pair: Pair
     task: Task | RandomPromptTask
@@ -84,59 +84,63 @@ class JobSettings:
     sampling: SamplingSettings
     max_new_tokens: int
     cells: tuple[Cell, ...]
-    fresh: tuple[Example, ...] = ()  # what the best cells of a search are decoded on then
+    confirmation_examples: tuple[
+        Example, ...
+    ] = ()  # what the best cells of a search are decoded on then
     stage: Stage = ""  # of a search
     left_out: tuple[str, ...] = ()  # why cells that were asked for are not among ``cells``
-    unread: bool = False  # whether the examples only stand for data that are not here, in a plan
+    is_data_unread: bool = (
+        False  # whether the examples only stand for data that are not here, in a plan
+    )
     # what ends an answer, where that is more than the tokenizer's own end and single tokens
-    ends: str = ""
+    unusual_stop_rule: str = ""
 
     @property
-    def results(self) -> Path:
+    def results_folder(self) -> Path:
         """The folder of results."""
-        return Path(self.asked.results)
+        return Path(self.request.results)
 
     @property
-    def served(self) -> ServerSettings | None:
+    def server_settings(self) -> ServerSettings | None:
         """How the server is asked that decodes; None: this program decodes."""
-        return self.asked.server if self.engine.served else None
+        return self.request.server if self.engine.is_served else None
 
     @property
     def device(self) -> str:
         """Where the job decodes."""
-        return SERVER if self.engine.served else self.engine.device
+        return SERVER if self.engine.is_served else self.engine.device
 
     @property
-    def rounds_by_batch(self) -> bool:
+    def text_depends_on_batch(self) -> bool:
         """Whether a text may hang on what is decoded beside it: in batches of 16-bit numbers."""
         halves = self.pair.specs[0].dtype.endswith("float16")
-        return halves and self.engine.batch_size > 1 and not self.engine.served
+        return halves and self.engine.batch_size > 1 and not self.engine.is_served
 
     @property
-    def repeatable(self) -> bool:
+    def is_repeatable(self) -> bool:
         """Whether the same seed gives the same tokens every time: on a CPU, whatever is decoded
         beside.
         """
-        return not (self.rounds_by_batch or self.device.startswith(("cuda", SERVER)))
+        return not (self.text_depends_on_batch or self.device.startswith(("cuda", SERVER)))
 
-    def cell_settings(self, cell: Cell) -> dict[str, Any]:
+    def build_cell_settings(self, cell: Cell) -> dict[str, Any]:
         """Returns the resolved settings that change a cell's numbers; their hash is its run id."""
         engine = self.engine
         target = self.pair.specs[0]
         kind = cell.config.heads
-        pair = self.pair.settings()
+        pair = self.pair.get_run_id_settings()
         if kind is not None:
             heads_source = {
                 "source": self.pair.heads[kind],
                 "revision": self.pair.heads_revision(kind),
             }
             pair["heads"] = {"kind": kind, **heads_source}
-        task = replace_scores_by_metrics(self.asked.task)
+        task = replace_scores_by_metrics(self.request.task)
         settings = {
             "pair": pair,
             "task": {key: value for key, value in task.items() if key not in _NOT_IDENTITY},
             "examples": describe_examples(self.examples),
-            "ends": self.ends,
+            "ends": self.unusual_stop_rule,
             "generation": {
                 **self.sampling.get_run_id_settings(),
                 "max_new_tokens": self.max_new_tokens,
@@ -152,21 +156,21 @@ class JobSettings:
             "decoder": cell.settings,
             "tree_revision": cell.config.tree.revision,
             "earlier": cell.config.drafter.file_digest,
-            "protocol": self.asked.protocol,
-            "energy": self.asked.energy.identity(),
-            "warmup": self.asked.warmup,
-            "seed": self.asked.seed,
+            "protocol": self.request.protocol,
+            "energy": self.request.energy.identity(),
+            "warmup": self.request.warmup,
+            "seed": self.request.seed,
             "engine_number": ENGINE,
         }
-        return leave_out(settings, _LATER)
+        return drop_default_settings(settings, _LATER)
 
-    def read_models(self, cell: Cell) -> dict[str, Digests]:
-        """Reads what tells the models of a cell from all others, see ``Pair.read_models``."""
-        return self.pair.read_models(cell.config.drafts, cell.config.heads)
+    def read_model_digests(self, cell: Cell) -> dict[str, Digests]:
+        """Reads what tells a cell's models from all others, see ``Pair.read_model_digests``."""
+        return self.pair.read_model_digests(cell.config.drafts, cell.config.heads)
 
     def run_id(self, cell: Cell) -> str:
         """Returns the id of one cell: output folder, sinks and names are no part of it."""
-        return hash_json(self.cell_settings(cell))
+        return hash_json(self.build_cell_settings(cell))
 
     @cached_property
     def user_code_digest(self) -> str:
@@ -177,7 +181,9 @@ class JobSettings:
         """Checks that a score has the references that it needs; see ``Task``."""
         if not isinstance(self.task, Task):
             return ""
-        return self.task.describe_missing_references(score, (*self.examples, *self.fresh), empty)
+        return self.task.describe_missing_references(
+            score, (*self.examples, *self.confirmation_examples), empty
+        )
 
     def pin_revisions(self, fetch: bool = True) -> JobSettings:
         """Returns the same with the hub's models at their current commits, see
@@ -187,21 +193,21 @@ class JobSettings:
         pair = pin_revisions(self.pair, heads, fetch)
         ends = ""
         target = pair.specs[0]
-        mark = get_mark(pair.target, pair.revisions[0], weights=False)
+        mark = get_content_id(pair.target, pair.revisions[0], weights=False)
         if mark is not None and isinstance(self.task, Task):
             from spec_bench.engine.loading import load_tokenizer_once
 
             with suppress(ValueError):  # loading it says so again
                 tokenizer = load_tokenizer_once(target.path, target.revision, mark)
                 ends = self.task.make_stop_criteria(tokenizer).unusual_rule_text
-        return replace(self, pair=pair, ends=ends)
+        return replace(self, pair=pair, unusual_stop_rule=ends)
 
-    def facts(self, cell: Cell) -> CellFacts:
+    def build_facts(self, cell: Cell) -> CellFacts:
         """What the settings tell of a cell; a backend's ``runtime_facts`` adds what models do."""
         pair = self.pair
         task = self.task
         config = cell.config
-        rate = self.served.rate if self.served else None
+        rate = self.server_settings.rate if self.server_settings else None
         has_turns = any(len(example.turns) > 1 for example in self.examples)
         drafts = pair.drafts[: config.drafts]
         revisions = pair.revisions[1 : 1 + config.drafts]
@@ -218,7 +224,7 @@ class JobSettings:
             decoder=cell.name,
             spec=config.spec,
             sampling=self.sampling,
-            seed=self.asked.seed,
+            seed=self.request.seed,
             batch_size=self.engine.batch_size,
             batching=self.engine.batching if rate is None else f"open loop, {rate:g}/s",
             max_new_tokens=self.max_new_tokens,
@@ -227,7 +233,7 @@ class JobSettings:
             later_turns=task.later_turns if has_turns else None,
             stage=self.stage,
             tokenize=task.tokenize or "",
-            protocol="" if self.asked.protocol == CLEAN else self.asked.protocol,
+            protocol="" if self.request.protocol == CLEAN else self.request.protocol,
             data_source=task.source.kind,
             data_file=task.data_file,
             data_revision=task.data_revision,
@@ -235,8 +241,8 @@ class JobSettings:
             target_revision=pair.revisions[0] or "",
             draft_revision=tuple(revision or "-" for revision in revisions),
             tree_revision=str(config.tree.revision or ""),
-            weights=pair.weights(config.drafts),
-            compile="" if self.served else pair.specs[0].compile,
+            weights=pair.describe_gguf_weights(config.drafts),
+            compile="" if self.server_settings else pair.specs[0].compile,
             engine=ENGINE,
             library=config.library if ours else f"{config.library} {version(config.library)}",
         )
@@ -244,16 +250,16 @@ class JobSettings:
     @cached_property
     def prompts_digest(self) -> str:
         """The digest of what is asked and expected, before tokenizer and chat template see it."""
-        around = {key: self.asked.task.get(key) for key in _AROUND}
+        around = {key: self.request.task.get(key) for key in _AROUND}
         if arguments := self.pair.template_arguments:
             around["chat_template_kwargs"] = dict(arguments)
         return hash_json([digest_examples(self.examples), around], 8)
 
 
-def leave_out(settings: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+def drop_default_settings(settings: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """Returns nested settings without those that have their usual values."""
     return {
-        key: leave_out(value, usual[key]) if isinstance(usual.get(key), dict) else value
+        key: drop_default_settings(value, usual[key]) if isinstance(usual.get(key), dict) else value
         for key, value in settings.items()
         if key not in usual or value != usual[key]
     }
@@ -265,24 +271,26 @@ def build_settings(
     unread: bool = False,
 ) -> JobSettings:
     """What a job needs to run; reads the task's examples and looks for the models. A plan may leave
-    the data ``unread``: examples are then only as many as are asked for. Raises ValueError:
+    its data unread: examples are then only as many as are asked for. Raises ValueError:
     settings that do not fit together, or name something missing.
     """
-    check_served(request)
+    check_request_fits_server(request)
     task = build_task(request.task)
     for score in task.scores:
         needs_references(score)  # there is such a score
-    engine = resolve_device(request.engine, request.pair.target)
-    cell_requests = check_early(request, folders)
-    request = request if unread else split_prompts(request, task)
+    engine = resolve_engine(request.engine, request.pair.target)
+    cell_requests = check_before_torch(request, folders)
+    request = request if unread else reserve_confirmation_prompts(request, task)
     # The user's files before cells, which import torch; the hub's data, which may be large, after.
-    local_examples = None if unread or reads_hub(task) else task.read_examples(request.prompts)
+    local_examples = (
+        None if unread or reads_rows_from_hub(task) else task.read_examples(request.prompts)
+    )
     sampling = merge_sampling(task.generation, request.generation)
     given = {**task.generation, **request.generation}
     max_new_tokens = given.get("max_new_tokens", MAX_NEW_TOKENS)
     pair = build_pair(request.pair, engine)
     left_out = tuple[str, ...]()
-    if engine.served:
+    if engine.is_served:
         # The pair under its own name: a server has its target, and nothing is loaded.
         alone = replace(pair, specs=pair.specs[:1], revisions=pair.revisions[:1])
         pair = replace(alone, drafts=(), heads={})
@@ -292,7 +300,7 @@ def build_settings(
         given = {k: v for k, v in request.generation.items() if k != "max_new_tokens"}
         words = tuple(f"generation.{name}={value}" for name, value in given.items())
         trees = FittedTrees(pair, task.name, sampling, Path(request.results), words)
-        cells, left_out = fit_cells(build_cells(cell_requests, sampling), trees, engine)
+        cells, left_out = select_fitting_cells(build_cells(cell_requests, sampling), trees, engine)
         cells, unknown = simulate_cells(cells, request, sampling)
         left_out += unknown
     count = request.prompts
@@ -321,7 +329,9 @@ def build_settings(
     )
 
 
-def split_prompts(request: RunSettings, task: Task | RandomPromptTask) -> RunSettings:
+def reserve_confirmation_prompts(
+    request: RunSettings, task: Task | RandomPromptTask
+) -> RunSettings:
     """The same with fewer ``prompts`` where the task would not leave a search's second stage enough
     for an interval and ``confirm.share`` is set; a log line tells how the rows are shared. Raises
     ValueError: a search has no row for its second stage.
@@ -350,7 +360,7 @@ def split_prompts(request: RunSettings, task: Task | RandomPromptTask) -> RunSet
     return replace(request, prompts=first_count)
 
 
-def reads_hub(task: Task | RandomPromptTask) -> bool:
+def reads_rows_from_hub(task: Task | RandomPromptTask) -> bool:
     """Returns whether a task's rows are the hub's."""
     return isinstance(task, Task) and task.source.kind == "hub"
 
@@ -390,21 +400,21 @@ def digest_examples(examples: tuple[Example, ...]) -> str:
 # cells of both are ordinary cells with other run ids, and both jobs resume as any job does.
 
 
-def select_best(results: Sequence[CellResult], confirm: ConfirmSettings) -> list[str]:
+def select_best_run_ids(results: Sequence[CellResult], confirm: ConfirmSettings) -> list[str]:
     """Returns the run ids of the best cells of each decoder, in the order screened: by the number
     itself and not by an end of its interval, as on few prompts a wide one would win by its width.
     """
-    sorted_results = sorted(results, key=lambda result: rank_of(result, confirm.by))
+    sorted_results = sorted(results, key=lambda result: compute_rank_key(result, confirm.by))
     ids_by_decoder = group_by_key(
         (result.facts.decoder, result.run_id)
         for result in sorted_results
-        if result.facts.decoder != BASELINE and rank_of(result, confirm.by) < inf
+        if result.facts.decoder != BASELINE and compute_rank_key(result, confirm.by) < inf
     )
     best_ids = {name for names in ids_by_decoder.values() for name in names[: confirm.best]}
     return [result.run_id for result in results if result.run_id in best_ids]
 
 
-def rank_of(result: CellResult, column: str) -> float:
+def compute_rank_key(result: CellResult, column: str) -> float:
     """The better the smaller; by the number itself, since on few prompts intervals say little."""
     value = result.metrics.get(column)
     if not isinstance(value, float | int):
@@ -412,12 +422,14 @@ def rank_of(result: CellResult, column: str) -> float:
     return value if columns.get_column(column).better == "down" else -value
 
 
-def confirmation_job(settings: JobSettings, results: Sequence[CellResult]) -> JobSettings | None:
+def build_confirmation_job(
+    settings: JobSettings, results: Sequence[CellResult]
+) -> JobSettings | None:
     """Returns the second job of a search, with a baseline timed anew; None if there is none."""
-    confirm = settings.asked.confirm
+    confirm = settings.request.confirm
     if confirm is None or settings.stage != "screen":
         return None
-    best_ids = set(select_best(results, confirm))
+    best_ids = set(select_best_run_ids(results, confirm))
     if not best_ids:
         log.warning("nothing to confirm: no cell has a %s", confirm.by)
         return None
@@ -426,7 +438,7 @@ def confirmation_job(settings: JobSettings, results: Sequence[CellResult]) -> Jo
     return replace(
         settings,
         cells=best_cells,
-        examples=settings.fresh,
-        fresh=(),
+        examples=settings.confirmation_examples,
+        confirmation_examples=(),
         stage="confirm",
     )

@@ -46,7 +46,7 @@ def simulate_cells(
             for cell in cells
         ), ()
     task = str(request.task["name"])
-    efficiencies = read_efficiencies(stated, request.pair, task, sampling.temperature)
+    efficiencies = read_block_efficiencies(stated, request.pair, task, sampling.temperature)
     found = list[Cell]()
     missing = list[str]()
     for cell in cells:
@@ -86,10 +86,10 @@ def simulate_cell(
     rule = {"rule": _RULE, "acceptance": acceptance}
     if isinstance(cell.config.verifier, NodeVerifier):
         rule["computed"] = cell.settings["verifier"]
-    return Cell.read({**cell.settings, "verifier": rule}, sampling).with_name(cell.name)
+    return Cell.from_mapping({**cell.settings, "verifier": rule}, sampling).with_name(cell.name)
 
 
-def read_efficiencies(
+def read_block_efficiencies(
     source: Path,
     pair: PairSettings,
     task: str,

@@ -20,10 +20,16 @@ from spec_bench.core import processes
 from spec_bench.decode.config import AnyDecoder
 from spec_bench.engine.cache import CachePool
 from spec_bench.jobs.config.cells import BASELINE
-from spec_bench.jobs.config.served_cells import SERVER, make_client
+from spec_bench.jobs.config.served_cells import SERVER, build_server_client
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.job.results import write_results
-from spec_bench.jobs.job.session import GIVEN_UP, CellRun, Session, batches, decode_interleaved
+from spec_bench.jobs.job.session import (
+    GIVEN_UP,
+    CellRun,
+    Session,
+    decode_interleaved,
+    split_into_batches,
+)
 from spec_bench.jobs.store.store import CellStore, ReadOnlyCellStore
 from spec_bench.jobs.work import models
 from spec_bench.jobs.work.metering import EnergyMetering, find_gpu_ordinals
@@ -66,11 +72,11 @@ def run_job(settings: JobSettings, says: StateCallback = lambda state: None) -> 
     is_abandoned = True
     while is_abandoned:
         with ExitStack() as stack:
-            runs = _open_cells(settings, stack, says)
+            runs = _open_locked_cells(settings, stack, says)
             pending = [
                 cell_run
                 for cell_run in runs
-                if not cell_run.store.is_complete(settings.asked.repeats)
+                if not cell_run.store.is_complete(settings.request.repeats)
             ]
             if pending:
                 _run_cells(settings, runs, pending, stack)
@@ -79,14 +85,16 @@ def run_job(settings: JobSettings, says: StateCallback = lambda state: None) -> 
             shared_runs = [
                 cell_run
                 for cell_run in runs
-                if cell_run.shared and not cell_run.store.load_result()
+                if cell_run.is_held_by_other_job and not cell_run.store.load_result()
             ]
             # Whoever held the baseline is gone and left it undone: then it is this job's.
             is_abandoned = any(cell_run.store.lock(wait=False) for cell_run in shared_runs)
     return [result for result in results if result is not None]
 
 
-def _open_cells(settings: JobSettings, stack: ExitStack, says: StateCallback) -> list[CellRun]:
+def _open_locked_cells(
+    settings: JobSettings, stack: ExitStack, says: StateCallback
+) -> list[CellRun]:
     """The job's cells with their stores locked, always in the same order against deadlock. The
     baseline of several cells waits for no other job: it is timed here in any case.
     """
@@ -94,7 +102,7 @@ def _open_cells(settings: JobSettings, stack: ExitStack, says: StateCallback) ->
     runs = []
     for cell in settings.cells:
         kind = CellStore if is_first else ReadOnlyCellStore
-        store = kind(settings.results, settings.run_id(cell), settings.user_code_digest)
+        store = kind(settings.results_folder, settings.run_id(cell), settings.user_code_digest)
         runs.append(CellRun(cell, store, PeakMemoryMonitor(settings.device)))
     for cell_run in sorted(runs, key=lambda cell_run: cell_run.run_id):
         alone = cell_run.cell.name != BASELINE or len(runs) == 1 or processes.count_processes() > 1
@@ -103,25 +111,29 @@ def _open_cells(settings: JobSettings, stack: ExitStack, says: StateCallback) ->
             says("waiting")
             free = cell_run.store.lock()
             says("running")
-        cell_run.shared = not free and is_first
+        cell_run.is_held_by_other_job = not free and is_first
         stack.callback(cell_run.store.unlock)
     for cell_run in runs if is_first else ():
-        if cell_run.shared:
+        if cell_run.is_held_by_other_job:
             log.info("%s is another job's now: it is timed here for this one", cell_run.cell.title)
-            cell_run.done = cell_run.store.load_repeats()
+            cell_run.generations_by_repeat = cell_run.store.load_repeats()
             for generation in cell_run.store.load_retimed():  # what a session of this job had timed
-                cell_run.done[generation.repeat].setdefault(generation.prompt_id, generation)
+                cell_run.generations_by_repeat[generation.repeat].setdefault(
+                    generation.prompt_id, generation
+                )
         else:
-            cell_run.models = cell_run.store.claim_for_models(settings.read_models(cell_run.cell))
-            cell_run.done = cell_run.store.repair_and_load()
+            cell_run.models = cell_run.store.claim_for_models(
+                settings.read_model_digests(cell_run.cell)
+            )
+            cell_run.generations_by_repeat = cell_run.store.repair_and_load()
     processes.wait_for_processes()  # none reads before bad files are set aside
     for cell_run in runs:
         if not is_first:
-            cell_run.done = cell_run.store.load_repeats()
-        if cell_run.store.is_complete(settings.asked.repeats):
-            if is_first and not cell_run.shared:
-                cell_run.store.rename_row(settings.facts(cell_run.cell).decoder)
-            ours = is_first and not cell_run.shared
+            cell_run.generations_by_repeat = cell_run.store.load_repeats()
+        if cell_run.store.is_complete(settings.request.repeats):
+            if is_first and not cell_run.is_held_by_other_job:
+                cell_run.store.rename_row(settings.build_facts(cell_run.cell).decoder)
+            ours = is_first and not cell_run.is_held_by_other_job
             unknown = "; it keeps no digest of its models" if ours and not cell_run.models else ""
             log.info("%s is complete: %s%s", cell_run.cell.title, cell_run.store.folder, unknown)
     return runs
@@ -134,45 +146,49 @@ def _run_cells(
     stack: ExitStack,
 ) -> None:
     is_first = processes.process_rank() == 0
-    shows_progress = settings.asked.sink.progress and is_first
+    shows_progress = settings.request.sink.progress and is_first
     energy_metering = stack.enter_context(EnergyMetering(settings))
     job_machine = stack.enter_context(MachineMonitor(settings.device, find_gpu_ordinals(settings)))
     tokenizer, tokens = models.load_pair_tokenizer(settings.pair)
     prompts = JobPrompts.build(settings, tokenizer)
     backend: ModelBackend | ServerBackend
-    if settings.served is not None:
+    if settings.server_settings is not None:
         backend = stack.enter_context(closing(ServerBackend(settings, tokenizer, tokens)))
     else:
         with show_spinner("loading the models", shows_progress):
             backend = stack.enter_context(closing(ModelBackend(settings, tokenizer, tokens)))
     session = Session(settings, runs, pending, prompts, energy_metering, job_machine)
     if is_first:
-        copy_shorter_cells(settings, runs, prompts)
+        copy_answers_of_shorter_cells(settings, runs, prompts)
     processes.wait_for_processes()
     for cell_run in () if is_first else runs:
-        cell_run.done = cell_run.store.load_repeats()
+        cell_run.generations_by_repeat = cell_run.store.load_repeats()
     for cell_run in runs if is_first else ():
-        if not cell_run.shared and (cell_run in pending or cell_run is session.baseline):
-            cell_run.done = cell_run.store.drop_unknown_tokens_and_load(backend.vocabulary)
-    active = session.active()
+        if not cell_run.is_held_by_other_job and (
+            cell_run in pending or cell_run is session.baseline
+        ):
+            cell_run.generations_by_repeat = cell_run.store.drop_unknown_tokens_and_load(
+                backend.vocabulary
+            )
+    active = session.drop_untimed_and_select_runs()
     origin = collect_provenance()
-    for cell_run in (cell_run for cell_run in pending if not cell_run.shared):
+    for cell_run in (cell_run for cell_run in pending if not cell_run.is_held_by_other_job):
         cell_run.store.claim_for_token_ids(prompts.token_ids_digest)
-        cell_run.store.write_settings(settings.cell_settings(cell_run.cell), origin)
+        cell_run.store.write_settings(settings.build_cell_settings(cell_run.cell), origin)
     began = perf_counter()
     with show_spinner("warming up", shows_progress):
         backend.prepare(session, active)
     for cell_run in pending:
-        if cell_run.models not in ({}, settings.read_models(cell_run.cell)):
+        if cell_run.models not in ({}, settings.read_model_digests(cell_run.cell)):
             raise UsageError(
                 f"{cell_run.cell.title}: its models' files changed while they were loaded"
             )
     processes.wait_for_processes()  # none writes before all have read
     prepare_end = perf_counter()
     try:
-        look_at_plain(session)
+        preview_plain_scores(session)
     except Exception as error:  # it is a look ahead: decoding itself goes on or fails
-        log.warning("gate=%d left out: %s", settings.asked.gate, one_line(error))
+        log.warning("gate=%d left out: %s", settings.request.gate, one_line(error))
     decode_interleaved(session, active)
     prepare_s, decode_s = prepare_end - began, perf_counter() - prepare_end
     advise_on_compilation(settings, len(active), prepare_s, decode_s)
@@ -193,7 +209,7 @@ def advise_on_compilation(
     """
     compile_mode = settings.pair.specs[0].compile
     gain = RECORDED_GAIN if compile_mode.startswith("static") else 1
-    if compile_mode != "none" and not settings.served and prepare_s > gain * decode_s:
+    if compile_mode != "none" and not settings.server_settings and prepare_s > gain * decode_s:
         log.warning(
             "engine.compile=%s took %.0f s before the first prompt, the prompts %.0f s: "
             "a job of this size is done sooner with engine.compile=none",
@@ -212,22 +228,25 @@ def advise_on_compilation(
         )
 
 
-def copy_shorter_cells(settings: JobSettings, runs: Sequence[CellRun], prompts: JobPrompts) -> None:
+def copy_answers_of_shorter_cells(
+    settings: JobSettings, runs: Sequence[CellRun], prompts: JobPrompts
+) -> None:
     """Gives cells that have no answers yet those to the first of their prompts, where the same cell
     was decoded on fewer: only the other prompts are decoded, in a session of their own.
     """
-    table = files.get_results_file(settings.results, settings.asked.name)
+    table = files.get_results_file(settings.results_folder, settings.request.name)
     plain = [row["run_id"] for row in read_results_rows(table) if row["decoder"] == BASELINE]
     examples = (
-        CellStore(settings.results, run_id).load_settings().get("examples", {}) for run_id in plain
+        CellStore(settings.results_folder, run_id).load_settings().get("examples", {})
+        for run_id in plain
     )
     counts = {int(example_settings.get("count", 0)) for example_settings in examples}
     for count in sorted((n for n in counts if 0 < n < len(settings.examples)), reverse=True):
         shorter = replace(settings, examples=settings.examples[:count])
         token_ids = prompts.digest_token_ids(prompts.select_requests(shorter.examples))
         for cell_run in runs:
-            shorter_store = CellStore(settings.results, shorter.run_id(cell_run.cell))
-            fresh = not cell_run.shared and not cell_run.store.load_first_repeat()
+            shorter_store = CellStore(settings.results_folder, shorter.run_id(cell_run.cell))
+            fresh = not cell_run.is_held_by_other_job and not cell_run.store.load_first_repeat()
             if not fresh or not shorter_store.load_first_repeat():
                 continue
             if shorter_store.has_answers_of(cell_run.models, token_ids):
@@ -247,7 +266,7 @@ def _apply_to_decoders(
     does: Callable[[Any], object],
 ) -> None:
     """Does something with each decoder that will decode; a cell that it fails for is given up."""
-    for cell_run in session.will_decode(runs):
+    for cell_run in session.select_decoding_runs(runs):
         try:
             does(cell_run.decoder)
         except Exception as error:
@@ -256,10 +275,12 @@ def _apply_to_decoders(
 
 def _warm_up(session: Session, runs: Sequence[CellRun], max_tokens: int) -> None:
     """Decodes a few tokens with the cells that will decode, which nothing records."""
-    options = session.settings.asked
-    warmup_batches = list(batches(session.prompts.requests, session.settings.engine.batch_size))
+    options = session.settings.request
+    warmup_batches = list(
+        split_into_batches(session.prompts.requests, session.settings.engine.batch_size)
+    )
 
-    for cell_run in session.will_decode(runs):
+    for cell_run in session.select_decoding_runs(runs):
         warmup_count = 0
         for batch in warmup_batches[: options.warmup + GIVEN_UP]:
             if warmup_count == options.warmup:
@@ -272,7 +293,7 @@ def _warm_up(session: Session, runs: Sequence[CellRun], max_tokens: int) -> None
                 log.debug("%s does not warm up: %s", cell_run.cell.title, error)
 
 
-def look_at_plain(session: Session) -> None:
+def preview_plain_scores(session: Session) -> None:
     """Says what plain decoding scores on a few prompts, before other cells decode, beside what a
     paper prints of this pair; nothing of other pairs.
 
@@ -282,13 +303,15 @@ def look_at_plain(session: Session) -> None:
     settings = session.settings
     prompts = session.prompts
     cell_run = session.runs[0]
-    first_requests = prompts.requests[: settings.asked.gate]
-    columns = {**vars(settings.facts(cell_run.cell)), **settings.sampling.get_columns()}
+    first_requests = prompts.requests[: settings.request.gate]
+    columns = {**vars(settings.build_facts(cell_run.cell)), **settings.sampling.get_columns()}
     if not first_requests or cell_run.failure is not None or not find_printed_plain_scores(columns):
         return
-    generations = [*cell_run.done[0].values()]
-    for batch in () if generations else batches(first_requests, settings.engine.batch_size):
-        generations += cell_run.decoder.generate(batch, settings.asked.seed)  # type: ignore[union-attr]
+    generations = [*cell_run.generations_by_repeat[0].values()]
+    for batch in (
+        () if generations else split_into_batches(first_requests, settings.engine.batch_size)
+    ):
+        generations += cell_run.decoder.generate(batch, settings.request.seed)  # type: ignore[union-attr]
     records = CellRecords(
         generations,
         texts=prompts.decode_texts(generations),
@@ -300,14 +323,16 @@ def look_at_plain(session: Session) -> None:
         log.warning(line)
 
 
-def _leave_out_unfit(cell_run: CellRun, decoder: AnyDecoder, requests: Sequence[Request]) -> None:
+def _skip_unfit_prompts(
+    cell_run: CellRun, decoder: AnyDecoder, requests: Sequence[Request]
+) -> None:
     """Leaves out what a decoder cannot be asked. Raises PromptError: that is every prompt."""
     for request in requests:
         try:
             decoder.preflight([request])
         except PromptError as error:
             cell_run.skip_prompt(request.prompt_id, error)
-            if len(cell_run.failed) == len(requests):
+            if len(cell_run.prompt_errors) == len(requests):
                 raise
 
 
@@ -320,8 +345,8 @@ class ModelBackend:
         self.models = models.load_models(settings.pair, tokens)
         self.vocabulary = self.models[0].vocab_size  # ids of records must lie below
         spec = settings.pair.specs[0]
-        target = f"{spec.path} {settings.pair.get_marks()[0]} {spec.dtype}"
-        stored_choice = settings.results / files.RUNS / "threads.json", target
+        target = f"{spec.path} {settings.pair.get_content_ids()[0]} {spec.dtype}"
+        stored_choice = settings.results_folder / files.RUNS / "threads.json", target
         self._slowdown = models.set_thread_count(
             settings.engine.threads,
             settings.device,
@@ -351,8 +376,10 @@ class ModelBackend:
             except Exception as error:
                 cell_run.fail(error)
                 continue
-            _leave_out_unfit(cell_run, cell_run.decoder, requests)
-            fit = next(request for request in requests if request.prompt_id not in cell_run.failed)
+            _skip_unfit_prompts(cell_run, cell_run.decoder, requests)
+            fit = next(
+                request for request in requests if request.prompt_id not in cell_run.prompt_errors
+            )
             _apply_to_decoders(
                 session,
                 [cell_run],
@@ -399,7 +426,7 @@ class ServerBackend:
         self._tokenizer = tokenizer
         self._servers: list[ServerClient] = []
         options = RequestOptions(settings.sampling, tokens)
-        if settings.served is not None and settings.served.tokens != "ids":
+        if settings.server_settings is not None and settings.server_settings.tokens != "ids":
             options = replace(
                 options,
                 tokenise=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
@@ -409,18 +436,18 @@ class ServerBackend:
     def prepare(self, session: Session, runs: Sequence[CellRun]) -> None:
         """Each cell's decoder over its server, warmed up; one whose server is silent has failed."""
         settings = session.settings
-        assert settings.served is not None
+        assert settings.server_settings is not None
         for cell_run in runs:
-            server = make_client(settings.served, cell_run.cell)
+            server = build_server_client(settings.server_settings, cell_run.cell)
             self._servers.append(server)
             decoder: Any = ServedDecoder(  # of no models
                 server,
                 self._asking,
                 settings.engine.batch_size,
-                settings.served.rate,
+                settings.server_settings.rate,
             )
             cell_run.decoder = decoder
-            _leave_out_unfit(cell_run, decoder, session.prompts.requests)
+            _skip_unfit_prompts(cell_run, decoder, session.prompts.requests)
         _warm_up(session, runs, _WARMUP_TOKENS)
 
     def runtime_facts(self, session: Session) -> dict[str, Any]:

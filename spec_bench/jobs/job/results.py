@@ -15,7 +15,7 @@ from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.generate import GenerateDecoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.config.settings import JobSettings
-from spec_bench.jobs.job.session import CellRun, Session, pair_timings, summarise_error
+from spec_bench.jobs.job.session import CellRun, Session, select_paired_timings, summarise_error
 from spec_bench.jobs.store.experiment import compute_job_id
 from spec_bench.jobs.work.metering import NO_SAMPLE, explain_missing_energy
 from spec_bench.jobs.work.prompts import JobPrompts
@@ -69,19 +69,21 @@ def write_results(session: Session, runtime_facts: Mapping[str, Any]) -> None:
     """Writes the result of every cell that this job worked on."""
     job = compute_job_id(cell_run.run_id for cell_run in session.runs)
     baseline = session.baseline
-    assert baseline or session.settings.served
-    for cell_run in (cell_run for cell_run in session.pending if not cell_run.shared):
+    assert baseline or session.settings.server_settings
+    for cell_run in (cell_run for cell_run in session.pending if not cell_run.is_held_by_other_job):
         fact_fields = {**runtime_facts, **compute_digest_columns(cell_run.models)}
         fact_fields["token_ids_digest"] = session.prompts.token_ids_digest
-        facts = replace(session.settings.facts(cell_run.cell), **fact_fields)
+        facts = replace(session.settings.build_facts(cell_run.cell), **fact_fields)
         extras = dict[str, Any]()
         try:
             if cell_run.decoder is not None:
                 ids = _select_counted_prompts(session, cell_run)
                 if not ids:
-                    raise next(iter(cell_run.failed.values()))
-                repeats = _complete_repeats(cell_run, ids)
-                reference = pair_timings(repeats, session.against) if baseline else None
+                    raise next(iter(cell_run.prompt_errors.values()))
+                repeats = _select_complete_repeats(cell_run, ids)
+                reference = (
+                    select_paired_timings(repeats, session.baseline_timings) if baseline else None
+                )
                 result, extras["scores"] = _build_result(
                     session,
                     facts,
@@ -118,8 +120,8 @@ def _build_result(
     prompts = session.prompts
     records = _gather_records(session, decoder, repeats, baseline)
     exact = decoder.lossless == "exact" and not settings.sampling.temperature
-    other_count = _count_others(records) if exact else 0
-    _warn_of_answers(cell_run.cell.title, [*(records.texts or {}).values()], other_count)
+    other_count = _count_changed_answers(records) if exact else 0
+    _warn_of_suspicious_answers(cell_run.cell.title, [*(records.texts or {}).values()], other_count)
     summary = summarise(records, prompts.task.scores, tokenize=prompts.task.tokenize)
     missing_reasons = explain_missing_prompts(session, cell_run, records.ids)
     undefined_metrics = _find_undefined_metrics(decoder, summary.row)
@@ -135,14 +137,14 @@ def _build_result(
         decoder.lossless,
         (
             *missing_reasons,
-            *_reasons(session, cell_run, records),
+            *_collect_reasons(session, cell_run, records),
             *starmap(Reason, [*undefined_metrics.items(), *summary.failed]),
         ),
         summary.row
         | dict.fromkeys(empty_columns)
-        | _system_columns(settings, cell_run, decoder, prompts)
-        | roofline_columns(decoder, records.windows, lengths, facts.device)
-        | empty_served_columns(records.windows)
+        | _build_system_columns(settings, cell_run, decoder, prompts)
+        | build_roofline_columns(decoder, records.windows, lengths, facts.device)
+        | blank_served_columns(records.windows)
         | ({"prompts_failed": prompts.prompt_count - len(records.ids)} if missing_reasons else {})
         | {
             "energy_method": None if meter.name == "none" else meter.name,
@@ -175,10 +177,10 @@ def _gather_records(
         baseline_again=baseline[1:] if baseline else [],
         texts=session.prompts.decode_texts(first_repeat),
         references=session.prompts.references,
-        draft_calls=_draft_calls(decoder, first_repeat),
+        draft_calls=_get_draft_calls_per_step(decoder, first_repeat),
         parameter_ratio=decoder.parameter_ratio,
-        batched=settings.engine.batch_size > 1 and settings.served is None,
-        depth=None if settings.served else decoder.depth,
+        batched=settings.engine.batch_size > 1 and settings.server_settings is None,
+        depth=None if settings.server_settings else decoder.depth,
     )
 
 
@@ -190,11 +192,11 @@ def explain_missing_prompts(
     """Returns how many prompts are left out of a row, and why the first one; nothing of none."""
     prompts = session.prompts
     missing_count = prompts.prompt_count - len(counted_ids)
-    baseline_failures = session.baseline.failed if session.baseline else {}
+    baseline_failures = session.baseline.prompt_errors if session.baseline else {}
     failures = {
         **baseline_failures,
         **prompts.failed,
-        **cell_run.failed,
+        **cell_run.prompt_errors,
     }
     first_failure = next(
         (
@@ -230,7 +232,9 @@ def _find_undefined_metrics(decoder: AnyDecoder, row: Mapping[str, Any]) -> dict
     return dict.fromkeys(_CUT if cuts else (), _CUT_PROMPT_REASON) | notes
 
 
-def _draft_calls(decoder: AnyDecoder, generations: Sequence[Generation]) -> float | None:
+def _get_draft_calls_per_step(
+    decoder: AnyDecoder, generations: Sequence[Generation]
+) -> float | None:
     """L of MBSU: the decoder states it, or it is counted where its trees have no fixed depth."""
     if not isinstance(decoder, Decoder) or not decoder.policy.follows_draft_depth:
         return decoder.draft_calls
@@ -238,7 +242,7 @@ def _draft_calls(decoder: AnyDecoder, generations: Sequence[Generation]) -> floa
     return levels_per_call(generations) if a_level else decoder.draft_calls
 
 
-def _system_columns(
+def _build_system_columns(
     settings: JobSettings,
     cell_run: CellRun,
     decoder: AnyDecoder,
@@ -247,14 +251,14 @@ def _system_columns(
     """Columns that are not metrics of the records."""
     longest = [(len(request.prompt_ids), request.max_new_tokens) for request in prompts.requests]
     values: dict[str, Any] = {"peak_memory_bytes": cell_run.memory.peak_bytes}
-    if not settings.served:
+    if not settings.server_settings:
         values["cache_bytes"] = max(decoder.cache_bytes(*lengths) for lengths in longest)
     if settings.pair.specs[0].compile.startswith("static"):
         recordings = getattr(decoder, "recordings", None)
         refusal = f": {recordings.refused}" if recordings and recordings.refused else ""
-        values["passes"] = f"{cell_run.ran.describe_share}{refusal}"
+        values["passes"] = f"{cell_run.iteration_counts.describe_share}{refusal}"
         values["captures"] = len(recordings.made) if recordings else 0
-        if cell_run.ran.recorded:
+        if cell_run.iteration_counts.recorded:
             values |= dict.fromkeys(
                 name for name in define_all_column_names() if name.startswith(_NOT_SEEN)
             )
@@ -263,7 +267,7 @@ def _system_columns(
     return values
 
 
-def _reasons(session: Session, cell_run: CellRun, records: CellRecords) -> list[Reason]:
+def _collect_reasons(session: Session, cell_run: CellRun, records: CellRecords) -> list[Reason]:
     settings = session.settings
     left_out = session.prompts.unasked_turn_count
     no_speedup = "the baseline failed, none was timed in turn"
@@ -278,7 +282,7 @@ def _reasons(session: Session, cell_run: CellRun, records: CellRecords) -> list[
             "speedup",
             describe_disturbance(records, session.slowdown()) or describe_deciding_stalls(records),
         ),
-        ("host_overhead", _ONE_GRAPH if cell_run.ran.recorded else ""),
+        ("host_overhead", _ONE_GRAPH if cell_run.iteration_counts.recorded else ""),
         ("repeats", _describe_changed_repeats(records)),
         ("intervals", TOO_FEW if len(records.generations) < FEWEST else ""),
         ("intervals", FEW_CLOCKS if few_clocks else ""),
@@ -288,8 +292,8 @@ def _reasons(session: Session, cell_run: CellRun, records: CellRecords) -> list[
         ),
     ]
     meter = session.metering.meter
-    lacks_meter = bool(settings.served) and meter.name == "none"
-    retold = settings.served is not None and settings.served.tokens == "text"
+    lacks_meter = bool(settings.server_settings) and meter.name == "none"
+    retold = settings.server_settings is not None and settings.server_settings.tokens == "text"
     causes += explain_served_columns(records.windows, lacks_meter, retold)
     reasons = [Reason(column, text) for column, text in causes if text]
     return (
@@ -301,22 +305,31 @@ def _reasons(session: Session, cell_run: CellRun, records: CellRecords) -> list[
 
 def _select_counted_prompts(session: Session, cell_run: CellRun) -> list[str]:
     """Returns the prompts that a row is about: decoded in every repeat, the baseline beside."""
-    repeats = [cell_run.done[repeat] for repeat in range(session.settings.asked.repeats)]
+    repeats = [
+        cell_run.generations_by_repeat[repeat] for repeat in range(session.settings.request.repeats)
+    ]
     names = [request.prompt_id for request in session.prompts.requests]
     ids = [name for name in names if all(name in repeat for repeat in repeats)]
     paired_ids = [
-        name for name in ids if pair_timings([[e[name]] for e in repeats], session.against)
+        name
+        for name in ids
+        if select_paired_timings([[e[name]] for e in repeats], session.baseline_timings)
     ]
     return paired_ids or ids
 
 
-def _complete_repeats(cell_run: CellRun, ids: Sequence[str]) -> list[list[Generation]]:
+def _select_complete_repeats(cell_run: CellRun, ids: Sequence[str]) -> list[list[Generation]]:
     """The generations of each whole repeat, in the order of the requests."""
-    repeat_numbers = takewhile(lambda repeat: set(ids) <= cell_run.done[repeat].keys(), count())
-    return [[cell_run.done[repeat][prompt_id] for prompt_id in ids] for repeat in repeat_numbers]
+    repeat_numbers = takewhile(
+        lambda repeat: set(ids) <= cell_run.generations_by_repeat[repeat].keys(), count()
+    )
+    return [
+        [cell_run.generations_by_repeat[repeat][prompt_id] for prompt_id in ids]
+        for repeat in repeat_numbers
+    ]
 
 
-def _warn_of_answers(title: str, texts: Sequence[str], changed_count: int) -> None:
+def _warn_of_suspicious_answers(title: str, texts: Sequence[str], changed_count: int) -> None:
     """Warns where most answers are empty, and of greedy ones that are not plain decoding's."""
     empty = sum(not text.strip() for text in texts)
     if 2 * empty > len(texts):
@@ -329,7 +342,7 @@ def _warn_of_answers(title: str, texts: Sequence[str], changed_count: int) -> No
         log.warning("%s: see spec-bench check decoders --target", message)
 
 
-def _count_others(records: CellRecords) -> int:
+def _count_changed_answers(records: CellRecords) -> int:
     """Returns how many answers are not plain decoding's."""
     pairs = zip(records.generations, records.baseline or records.generations, strict=True)
     return sum(generation.tokens != plain.tokens for generation, plain in pairs)
@@ -347,7 +360,7 @@ def _describe_changed_repeats(records: CellRecords) -> str:
     return f"{changed_count} of {len(later_windows)} later windows {text}" if changed_count else ""
 
 
-def roofline_columns(
+def build_roofline_columns(
     decoder: AnyDecoder,
     generations: list[Generation],
     prompt_tokens: dict[str, int],
@@ -390,11 +403,11 @@ def roofline_columns(
 
 def has_no_baseline(settings: JobSettings) -> bool:
     """Returns whether nothing decodes plainly beside a server."""
-    server = settings.served
+    server = settings.server_settings
     return server is not None and not server.has_baseline and server.decoder != "ar"
 
 
-def empty_served_columns(windows: Sequence[Generation]) -> dict[str, Any]:
+def blank_served_columns(windows: Sequence[Generation]) -> dict[str, Any]:
     """Columns that a client cannot fill, emptied; none if this program decoded."""
     if not any(window.delivery for window in windows):
         return {}

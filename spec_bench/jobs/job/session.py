@@ -58,7 +58,7 @@ def summarise_error(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error)[:_MESSAGE_LENGTH]}"
 
 
-class OtherTokensError(UsageError):
+class ChangedBaselineError(UsageError):
     """The baseline delivers other tokens than its records hold."""
 
 
@@ -69,21 +69,23 @@ class CellRun:
     cell: Cell  # which decoder
     store: CellStore  # where its records go
     memory: PeakMemoryMonitor  # of its windows
-    ran: IterationCounts = field(
+    iteration_counts: IterationCounts = field(
         default_factory=IterationCounts
     )  # how iterations of its windows ran
     # what tells its models from all others; nothing of a cell that was begun before this was kept
     models: Models = field(default_factory=dict)
     # generations by repeat and prompt id, those of an earlier, killed job included
-    done: Repeats = field(default_factory=lambda: defaultdict(dict))
+    generations_by_repeat: Repeats = field(default_factory=lambda: defaultdict(dict))
     decoder: AnyDecoder | None = None  # None until it is built, and once the cell was given up
     failure: Reason | None = None  # why the cell was given up; None while it goes on
-    failed: dict[str, Exception] = field(default_factory=dict)  # why prompts could not be decoded
+    prompt_errors: dict[str, Exception] = field(
+        default_factory=dict
+    )  # why prompts could not be decoded
     # what was decoded last, and the answers
-    last: tuple[Sequence[Request], Sequence[Generation]] = ((), ())
-    in_a_row: int = 0  # of these the latest whose errors name no prompt
+    last_batch: tuple[Sequence[Request], Sequence[Generation]] = ((), ())
+    consecutive_errors: int = 0  # of these the latest whose errors name no prompt
     # whether another job holds its folder: of a baseline, whose result is that job's
-    shared: bool = False
+    is_held_by_other_job: bool = False
 
     @property
     def run_id(self) -> str:
@@ -93,11 +95,19 @@ class CellRun:
     def list_missing(self, requests: Sequence[Request], repeat: int) -> list[Request]:
         """Returns the requests it will decode in a repeat; none once it has failed."""
         unrecorded_requests = [] if self.decoder is None else self.find_unrecorded(requests, repeat)
-        return [request for request in unrecorded_requests if request.prompt_id not in self.failed]
+        return [
+            request
+            for request in unrecorded_requests
+            if request.prompt_id not in self.prompt_errors
+        ]
 
     def find_unrecorded(self, requests: Sequence[Request], repeat: int) -> list[Request]:
         """Returns the requests without a record."""
-        return [request for request in requests if request.prompt_id not in self.done[repeat]]
+        return [
+            request
+            for request in requests
+            if request.prompt_id not in self.generations_by_repeat[repeat]
+        ]
 
     def fail(self, error: Exception) -> None:
         """Gives the cell up, its trace beside its records; raises an error that is of that disk, or
@@ -108,21 +118,21 @@ class CellRun:
         filename = getattr(error, "filename", None) if os_explanation else None
         if filename is not None and Path(filename).is_relative_to(self.store.folder):
             raise error
-        self.failure = Reason("", summarise_error(error), self._trace(error))
+        self.failure = Reason("", summarise_error(error), self._write_trace(error))
         self.decoder = None
         log.error("%s failed: %s", self.cell.title, self.failure)
 
     def skip_prompt(self, prompt_id: str, error: Exception) -> None:
         """Leaves a prompt out that it cannot decode; gives up after so many errors of no prompt."""
-        self.failed[prompt_id] = error
+        self.prompt_errors[prompt_id] = error
         log.error("%s leaves %r out: %s", self.cell.title, prompt_id, summarise_error(error))
         if not isinstance(error, PromptError | RequestRefusedError):
-            self._trace(error)
-            self.in_a_row += 1
-            if self.in_a_row == GIVEN_UP:
+            self._write_trace(error)
+            self.consecutive_errors += 1
+            if self.consecutive_errors == GIVEN_UP:
                 self.fail(error)
 
-    def _trace(self, error: Exception) -> str:
+    def _write_trace(self, error: Exception) -> str:
         path = self.store.folder / files.TRACE
         files.write_text(path, redact("".join(traceback.format_exception(error))))
         return str(path)
@@ -138,7 +148,7 @@ class Session:
     prompts: JobPrompts
     metering: EnergyMetering  # its energy meter, open
     machine: MachineMonitor  # what it runs on
-    against: Timings = field(default_factory=dict)  # every timing of the baseline
+    baseline_timings: Timings = field(default_factory=dict)  # every timing of the baseline
     # a pass's seconds now over those when the threads were chosen
     slowdown: Callable[[], float] = lambda: 1.0
     name: str = field(default_factory=lambda: uuid4().hex[:12])
@@ -148,49 +158,53 @@ class Session:
         """Plain decoding; none where a server has none."""
         return self.runs[0] if self.runs[0].cell.name == BASELINE else None
 
-    def lacks(self, cell_run: CellRun) -> bool:
+    def has_work_left(self, cell_run: CellRun) -> bool:
         """Returns whether a cell has anything left to decode, in any repeat."""
-        repeats = range(self.settings.asked.repeats)
+        repeats = range(self.settings.request.repeats)
         return any(cell_run.find_unrecorded(self.prompts.requests, repeat) for repeat in repeats)
 
-    def active(self) -> list[CellRun]:
+    def drop_untimed_and_select_runs(self) -> list[CellRun]:
         """Returns the cells to work on; drops their records that no baseline was timed beside."""
         baseline = self.baseline
         if baseline is None:
             return list(self.pending)
         stored_generations = [
-            generation for repeat in baseline.done.values() for generation in repeat.values()
+            generation
+            for repeat in baseline.generations_by_repeat.values()
+            for generation in repeat.values()
         ]
-        self.against = index_timings([*baseline.store.load_retimed(), *stored_generations])
+        self.baseline_timings = index_timings([*baseline.store.load_retimed(), *stored_generations])
         cells = [cell_run for cell_run in self.pending if cell_run is not baseline]
         for cell_run in cells:
-            if unpaired_keys := find_unpaired(cell_run.done, self.against):
+            if unpaired_keys := find_untimed_keys(
+                cell_run.generations_by_repeat, self.baseline_timings
+            ):
                 for repeat, prompt_id in unpaired_keys:
-                    del cell_run.done[repeat][prompt_id]
+                    del cell_run.generations_by_repeat[repeat][prompt_id]
                 if processes.process_rank() == 0:
                     cell_folder.rewrite_generations(
                         cell_run.store.folder / files.GENERATIONS,
                         [
                             generation
-                            for repeat in cell_run.done.values()
+                            for repeat in cell_run.generations_by_repeat.values()
                             for generation in repeat.values()
                         ],
                     )
-        decoding = any(map(self.lacks, cells))
-        alone = baseline in self.pending and not baseline.shared
+        decoding = any(map(self.has_work_left, cells))
+        alone = baseline in self.pending and not baseline.is_held_by_other_job
         return [baseline, *cells] if decoding or alone else cells
 
-    def will_decode(self, runs: Sequence[CellRun]) -> list[CellRun]:
+    def select_decoding_runs(self, runs: Sequence[CellRun]) -> list[CellRun]:
         """Returns the cells that will decode; the baseline is timed beside whatever does."""
         built_runs = [cell_run for cell_run in runs if cell_run.decoder is not None]
-        incomplete_runs = [cell_run for cell_run in built_runs if self.lacks(cell_run)]
+        incomplete_runs = [cell_run for cell_run in built_runs if self.has_work_left(cell_run)]
         return [
             cell_run
             for cell_run in built_runs
             if cell_run in incomplete_runs or (incomplete_runs and cell_run is self.baseline)
         ]
 
-    def todo(
+    def select_requests_to_decode(
         self,
         cell_run: CellRun,
         runs: Iterable[CellRun],
@@ -202,7 +216,7 @@ class Session:
             return cell_run.list_missing(batch, repeat)
         if cell_run.decoder is None:
             return []
-        own_runs = [other_run for other_run in runs if not other_run.shared]
+        own_runs = [other_run for other_run in runs if not other_run.is_held_by_other_job]
         prompt_ids = {
             request.prompt_id
             for other_run in own_runs
@@ -210,18 +224,20 @@ class Session:
         }
         return [request for request in batch if request.prompt_id in prompt_ids]
 
-    def batches(self) -> Iterator[tuple[int, Sequence[Request]]]:
+    def iter_batches(self) -> Iterator[tuple[int, Sequence[Request]]]:
         """Repeat and prompts of each turn, all prompts of a repeat before the next."""
-        server = self.settings.served
+        server = self.settings.server_settings
         size = self.settings.engine.batch_size
         if server is not None and server.rate is not None:
             size = len(self.settings.examples)  # all of those that arrive
         elif self.settings.engine.batching == "continuous":
             size *= _QUEUE
         all_batches = [
-            batch for wave in self.prompts.split_into_waves() for batch in batches(wave, size)
+            batch
+            for wave in self.prompts.split_into_waves()
+            for batch in split_into_batches(wave, size)
         ]
-        return ((repeat, b) for repeat in range(self.settings.asked.repeats) for b in all_batches)
+        return ((repeat, b) for repeat in range(self.settings.request.repeats) for b in all_batches)
 
 
 def index_timings(generations: Iterable[Generation]) -> Timings:
@@ -232,7 +248,7 @@ def index_timings(generations: Iterable[Generation]) -> Timings:
     }
 
 
-def find_unpaired(repeats: Repeats, against: Timings) -> set[tuple[int, str]]:
+def find_untimed_keys(repeats: Repeats, against: Timings) -> set[tuple[int, str]]:
     """Repeat and prompt id of a cell's generations that no baseline was timed beside."""
     timings = index_timings(
         generation for repeat in repeats.values() for generation in repeat.values()
@@ -240,7 +256,7 @@ def find_unpaired(repeats: Repeats, against: Timings) -> set[tuple[int, str]]:
     return {key[1:] for key in timings.keys() - against.keys()}
 
 
-def pair_timings(
+def select_paired_timings(
     repeats: Sequence[Sequence[Generation]], against: Timings
 ) -> list[list[Generation]] | None:
     """The baseline's generations timed in turn with a cell's, in order; None if one is missing."""
@@ -253,41 +269,44 @@ def pair_timings(
 def decode_interleaved(session: Session, runs: Sequence[CellRun]) -> None:
     """Interleaves the cells prompt by prompt; a cell that fails leaves the others going."""
     requests = session.prompts.requests
-    repeats = range(session.settings.asked.repeats)
+    repeats = range(session.settings.request.repeats)
     missing_count = sum(
-        len(session.todo(cell_run, runs, requests, repeat))
+        len(session.select_requests_to_decode(cell_run, runs, requests, repeat))
         for repeat in repeats
         for cell_run in runs
     )
-    shows_progress = session.settings.asked.sink.progress and processes.process_rank() == 0
-    answer_count = sum(len(answers) for cell_run in runs for answers in cell_run.done.values())
+    shows_progress = session.settings.request.sink.progress and processes.process_rank() == 0
+    answer_count = sum(
+        len(answers) for cell_run in runs for answers in cell_run.generations_by_repeat.values()
+    )
     if answer_count:
         log.info(
             "%d of %d answers are there; it goes on", answer_count, answer_count + missing_count
         )
     progress = ProgressBar(missing_count, enabled=shows_progress)
     try:
-        for number, (repeat, batch) in enumerate(session.batches()):
+        for number, (repeat, batch) in enumerate(session.iter_batches()):
             offset = number % len(runs)
             turns = {
-                cell_run.run_id: session.todo(cell_run, runs, batch, repeat) for cell_run in runs
+                cell_run.run_id: session.select_requests_to_decode(cell_run, runs, batch, repeat)
+                for cell_run in runs
             }
             for cell_run in (*runs[offset:], *runs[:offset]):
                 signals.raise_if_interrupted()
                 if (todo := turns[cell_run.run_id]) and cell_run.decoder is not None:
-                    _decode(session, cell_run, todo, repeat, progress)
-    except OtherTokensError as error:
+                    _decode_and_store_batch(session, cell_run, todo, repeat, progress)
+    except ChangedBaselineError as error:
         for cell_run in runs:
             cell_run.fail(error)
     finally:
         progress.close()
     for cell_run in runs:
         recordings = getattr(cell_run.decoder, "recordings", None)
-        if recordings is not None and cell_run.last[1]:
-            recordings.log_replay_difference(*cell_run.last, session.settings.asked.seed)
+        if recordings is not None and cell_run.last_batch[1]:
+            recordings.log_replay_difference(*cell_run.last_batch, session.settings.request.seed)
 
 
-def _decode(
+def _decode_and_store_batch(
     session: Session,
     cell_run: CellRun,
     batch: Sequence[Request],
@@ -296,12 +315,12 @@ def _decode(
 ) -> None:
     """One batch of one cell, on disk when this returns."""
     settings = session.settings
-    answers = cell_run.done[repeat]
+    answers = cell_run.generations_by_repeat[repeat]
     decoder = cell_run.decoder
     new = list[Generation]()
     assert decoder is not None
     progress.start_batch(cell_run.cell.title, (cell_run.run_id, repeat), answers.values())
-    requests = _resolve(session, cell_run, batch, answers)
+    requests = _resolve_later_turns(session, cell_run, batch, answers)
     try:
         ids = [request.prompt_id for request in session.prompts.requests]
         # Whose answers, in this order, it remembers.
@@ -311,17 +330,17 @@ def _decode(
         )
         cell_run.memory.begin()
         session.machine.begin_window()
-        decoder.ran = cell_run.ran
-        generations = _attempt(session, cell_run, decoder, requests, progress)
-        cell_run.last = requests, generations
+        decoder.ran = cell_run.iteration_counts
+        generations = _decode_or_skip(session, cell_run, decoder, requests, progress)
+        cell_run.last_batch = requests, generations
         cell_run.memory.end()
         if any(min(generation.prefill_s, generation.decode_s) < 0 for generation in generations):
             raise UsageError("the clock ran backwards")
         generations = _add_session_fields(session, repeat, generations, requests)
-        if repeat and settings.repeatable:
-            check_repeated(generations, cell_run.done[0])
-        new = _store(session, cell_run, repeat, generations)
-    except OtherTokensError:
+        if repeat and settings.is_repeatable:
+            check_repeats_agree(generations, cell_run.generations_by_repeat[0])
+        new = _store_batch(session, cell_run, repeat, generations)
+    except ChangedBaselineError:
         raise
     except Exception as error:
         cell_run.fail(error)
@@ -330,7 +349,7 @@ def _decode(
     progress.finish_batch(len(batch), new)
 
 
-def _resolve(
+def _resolve_later_turns(
     session: Session,
     cell_run: CellRun,
     batch: Sequence[Request],
@@ -346,7 +365,7 @@ def _resolve(
     return requests
 
 
-def _attempt(
+def _decode_or_skip(
     session: Session,
     cell_run: CellRun,
     decoder: AnyDecoder,
@@ -361,10 +380,10 @@ def _attempt(
     if not requests or cell_run.decoder is None:
         return []
     try:
-        seed = session.settings.asked.seed
-        with session.metering.metered_batch(decoder, cell_run.done) as meter:
+        seed = session.settings.request.seed
+        with session.metering.metered_batch(decoder, cell_run.generations_by_repeat) as meter:
             generations = decoder.generate(requests, seed, progress.add_counts, meter)
-        cell_run.in_a_row = 0
+        cell_run.consecutive_errors = 0
         return session.metering.add_energy_shares(generations)
     except UnansweredError as error:
         failures = error.failed
@@ -376,22 +395,24 @@ def _attempt(
         if session.settings.device.startswith("cuda"):
             torch.cuda.empty_cache()  # before the next cell allocates
         if len(requests) > 1:
-            if lacks_memory(error):
+            if is_out_of_memory(error):
                 raise MemoryError(f"a batch of {len(requests)}: {first_line(error)}") from error
             half = len(requests) // 2  # whose error it is, its halves tell
             parts = requests[:half], requests[half:]
             return [
-                g for part in parts for g in _attempt(session, cell_run, decoder, part, progress)
+                g
+                for part in parts
+                for g in _decode_or_skip(session, cell_run, decoder, part, progress)
             ]
         failures = {requests[0].prompt_id: error}
     for prompt_id, failure in failures.items():
         cell_run.skip_prompt(prompt_id, failure)
     settled_ids = {*failures, *(answer.prompt_id for answer in answers)}
     remaining_requests = [request for request in requests if request.prompt_id not in settled_ids]
-    return [*answers, *_attempt(session, cell_run, decoder, remaining_requests, progress)]
+    return [*answers, *_decode_or_skip(session, cell_run, decoder, remaining_requests, progress)]
 
 
-def lacks_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Returns whether a device or the machine had no room; torch has no type for the latter."""
     kinds = MemoryError, torch.OutOfMemoryError
     return isinstance(error, kinds) or "allocate memory" in str(error)
@@ -422,25 +443,25 @@ def _add_session_fields(
     ]
 
 
-def _store(
+def _store_batch(
     session: Session,
     cell_run: CellRun,
     repeat: int,
     generations: list[Generation],
 ) -> list[Generation]:
     """Writes a batch; returns the cell's generations, without new timings of the baseline."""
-    answers = cell_run.done[repeat]
+    answers = cell_run.generations_by_repeat[repeat]
     if cell_run is not session.baseline:
         cell_run.store.append_generations(generations)
         return generations
     retimed_generations = [
         generation
         for generation in generations
-        if cell_run.shared or generation.prompt_id in answers
+        if cell_run.is_held_by_other_job or generation.prompt_id in answers
     ]
     new = (
         []
-        if cell_run.shared
+        if cell_run.is_held_by_other_job
         else [generation for generation in generations if generation.prompt_id not in answers]
     )
     for generation in retimed_generations:
@@ -452,17 +473,17 @@ def _store(
                 f"prompt {generation.prompt_id!r}: the baseline delivers other tokens than its "
                 f"records in runs/{cell_run.run_id} hold"
             )
-            if session.settings.repeatable:
-                raise OtherTokensError(f"{text}; remove that folder to decode it anew")
+            if session.settings.is_repeatable:
+                raise ChangedBaselineError(f"{text}; remove that folder to decode it anew")
             log.warning("%s, as this device may", text)
     cell_run.store.append_generations(new)
     if retimed_generations:
         cell_run.store.append_generations(retimed_generations, session.name)
-    session.against.update(index_timings(generations))
-    return generations if cell_run.shared else new
+    session.baseline_timings.update(index_timings(generations))
+    return generations if cell_run.is_held_by_other_job else new
 
 
-def check_repeated(
+def check_repeats_agree(
     generations: Sequence[Generation], first_answers: Mapping[str, Generation]
 ) -> None:
     """Checks that prompts decoded again had the same target calls and tokens as the first time."""
@@ -474,6 +495,6 @@ def check_repeated(
             )
 
 
-def batches(requests: Sequence[Request], size: int) -> Iterator[Sequence[Request]]:
+def split_into_batches(requests: Sequence[Request], size: int) -> Iterator[Sequence[Request]]:
     """The requests in batches, the last one perhaps smaller."""
     return (requests[start : start + size] for start in range(0, len(requests), size))

@@ -39,7 +39,7 @@ from spec_bench.system.groups import group_by_key
 log = logging.getLogger(__name__)
 FAULTS = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, OverflowError)
 Models = Mapping[str, Mapping[str, str]]
-"""What tells a cell's models from all others, see ``Pair.read_models``."""
+"""What tells a cell's models from all others, see ``Pair.read_model_digests``."""
 Repeats = defaultdict[int, dict[str, Generation]]
 """Generations by repeat, from 0, and prompt id."""
 

@@ -29,9 +29,9 @@ from spec_bench.jobs.config.model_files import BYTES
 from spec_bench.jobs.config.pair import (
     EngineSettings,
     PairSettings,
-    pair_sizes,
-    resolve_device,
+    read_pair_sizes,
     resolve_dtype,
+    resolve_engine,
 )
 from spec_bench.measure.energy.meters import UnmeteredError
 from spec_bench.measure.energy.nvidia_smi import query_gpus
@@ -163,7 +163,7 @@ def count_gpus_for_weights(parameters: int, bytes_each: int, gpu_memory_gib: flo
 
 def count_gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
     """How many GPUs a job needs: none on a CPU, one unless the target is spread over several."""
-    engine = resolve_device(engine, pair.target)
+    engine = resolve_engine(engine, pair.target)
     if not engine.uses_cuda:
         return 0
     if pair.target_device_map is None:
@@ -174,7 +174,7 @@ def count_gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
             "engine.gpu_memory_gib must say how large a GPU is, such as engine.gpu_memory_gib=80: "
             "none is visible here"
         )
-    parameters = [size.parameters for size in pair_sizes(pair)]
+    parameters = [size.parameters for size in read_pair_sizes(pair)]
     if parameters[0] is None:
         raise UsageError(f"pair.target_parameters must say how large {pair.target!r} is")
     parameter_count = sum(count for count in parameters if count is not None)
@@ -247,7 +247,7 @@ def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
     """Takes GPUs that no other worker uses, if the launcher gives none; does not wait."""
     if not str(HydraConfig.get().launcher._target_).endswith(("JoblibLauncher", _LOCAL)):
         return
-    kind, _, index = resolve_device(engine, pair.target).device.partition(":")
+    kind, _, index = resolve_engine(engine, pair.target).device.partition(":")
     if kind == "cuda" and index:
         # The one asked for; what is visible must stay, or its number would change.
         names = list_visible_gpus()[int(index) :][:1]

@@ -22,12 +22,12 @@ from spec_bench.jobs.config.model_files import BYTES
 from spec_bench.jobs.config.pair import (
     EngineSettings,
     PairSettings,
-    pair_sizes,
-    resolve_device,
+    read_pair_sizes,
     resolve_dtype,
+    resolve_engine,
 )
 from spec_bench.jobs.config.served_cells import SERVER
-from spec_bench.jobs.config.settings import JobSettings, build_settings, confirmation_job
+from spec_bench.jobs.config.settings import JobSettings, build_confirmation_job, build_settings
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.launch import count_gpus_of_job, find_smallest_gpu_gib
 from spec_bench.jobs.work.prompts import estimate_cache_slots, list_asked_prompt_ids
@@ -111,21 +111,23 @@ class Planner:
     def plan(self, request: RunSettings) -> list[PlannedCell]:
         """Returns what a job would do, then a search's second stage; loads and decodes nothing."""
         # The machine that plans a sweep need not have the device it will run on.
-        engine = resolve_device(request.engine, request.pair.target)
+        engine = resolve_engine(request.engine, request.pair.target)
         shared_request = replace(request, seed=0, engine=replace(engine, device="cpu"))
         if (key := repr(shared_request)) not in self._known:
             self._known[key] = self._build_settings(shared_request).pin_revisions(fetch=False)
         shared_settings = self._known[key]
         settings = replace(
             shared_settings,
-            asked=replace(shared_settings.asked, seed=request.seed),
+            request=replace(shared_settings.request, seed=request.seed),
             engine=engine,
         )
         cells = plan_job(settings)
         if {cell.state for cell in cells} - {"complete", "failed"}:
             return [*cells, *_plan_confirmation(settings, cells)]
-        results = [CellStore(settings.results, cell.run_id).load_result() for cell in cells]
-        second = confirmation_job(settings, [result for result in results if result is not None])
+        results = [CellStore(settings.results_folder, cell.run_id).load_result() for cell in cells]
+        second = build_confirmation_job(
+            settings, [result for result in results if result is not None]
+        )
         return [*cells, *(plan_job(second) if second else [])]
 
     def _build_settings(self, request: RunSettings) -> JobSettings:
@@ -144,34 +146,38 @@ class Planner:
 def plan_job(settings: JobSettings) -> list[PlannedCell]:
     """Returns what one job would do, each of its cells apart."""
     engine = settings.engine
-    repeats = settings.asked.repeats
-    pair = settings.asked.pair
+    repeats = settings.request.repeats
+    pair = settings.request.pair
     prompts = sum(
         len(list_asked_prompt_ids(settings.task, example)) for example in settings.examples
     )
     memory = MemoryEstimate(0, 0, 0, None)  # nothing is loaded where a server decodes
-    if not settings.served:
+    if not settings.server_settings:
         longest = _find_longest_sequence(settings)
         memory = estimate_job_memory(pair, engine, longest, engine.batch_size)
         if engine.uses_cuda and engine.compile.startswith("static"):
             memory = replace(memory, graph_bytes=_estimate_graph_bytes(settings, pair, longest))
     cells = []
     pair_rows = (
-        row for row in _read_measured_rows(settings.results) if row["pair"] == settings.pair.name
+        row
+        for row in _read_measured_rows(settings.results_folder)
+        if row["pair"] == settings.pair.name
     )
     lines = tuple(line for row in pair_rows for line in compare_plain_with_printed(row))
     for cell in settings.cells:
-        store = CellStore(settings.results, settings.run_id(cell), settings.user_code_digest)
+        store = CellStore(settings.results_folder, settings.run_id(cell), settings.user_code_digest)
         count = remaining_count = prompts * repeats
         state: State = "unknown"
-        if not settings.unread:
+        if not settings.is_data_unread:
             state, remaining_count = read_cell_state(store, prompts, repeats)
-            if state != "missing" and not store.has_no_other_models(settings.read_models(cell)):
+            if state != "missing" and not store.has_no_other_models(
+                settings.read_model_digests(cell)
+            ):
                 state = "missing"
                 remaining_count = count
-        facts = settings.facts(cell)
+        facts = settings.build_facts(cell)
         device = settings.device.partition(":")[0]
-        rate = estimate_rate(facts, device, _read_measured_rows(settings.results))
+        rate = estimate_rate(facts, device, _read_measured_rows(settings.results_folder))
         rate = rate or (_find_published_rate(facts) if device == "cuda" else None)
         hours = _estimate_hours(remaining_count, settings.max_new_tokens, rate, memory)
         name = store.folder.name
@@ -209,10 +215,10 @@ def _plan_confirmation(
     settings: JobSettings, screened_cells: Sequence[PlannedCell]
 ) -> list[PlannedCell]:
     """Returns the most that a search's second job takes, while its cells are still unknown."""
-    confirm = settings.asked.confirm
+    confirm = settings.request.confirm
     if confirm is None:
         return []
-    count = len(settings.fresh) * settings.asked.repeats
+    count = len(settings.confirmation_examples) * settings.request.repeats
     tokens = settings.max_new_tokens
     confirmed_cells = []
     groups = group_by_key((cell.facts.decoder, cell) for cell in screened_cells)
@@ -260,7 +266,7 @@ def estimate_job_memory(
     rows: int,
 ) -> MemoryEstimate:
     """Memory of ``rows`` that take ``slots`` each (None: as many as the models have)."""
-    sizes = pair_sizes(pair)
+    sizes = read_pair_sizes(pair)
     bytes_each = BYTES[resolve_dtype(pair, engine)]
     gib = (engine.gpu_memory_gib or find_smallest_gpu_gib()) if engine.uses_cuda else None
     try:
@@ -282,7 +288,7 @@ def _estimate_graph_bytes(settings: JobSettings, pair: PairSettings, slots: int 
     """Bytes that the graphs of all cells keep: those of a job are recorded before it decodes."""
     from spec_bench.tree.base import GrownTree
 
-    size = pair_sizes(pair)[0]
+    size = read_pair_sizes(pair)[0]
     trees = [cell.config.tree for cell in settings.cells]
     tokens = slots or size.positions or 1
     shape = size.vocab or 0, settings.engine.batch_size, tokens
@@ -324,7 +330,7 @@ def _sum_bytes(counts: Sequence[int | None], bytes_each: int) -> int | None:
 def _find_longest_sequence(settings: JobSettings) -> int | None:
     """Slots that the longest prompt, its answer and the largest tree take, at most, if known."""
     task = settings.task
-    if settings.unread:
+    if settings.is_data_unread:
         return None
     if isinstance(task, RandomPromptTask):
         prompt = task.prompt_tokens

@@ -24,9 +24,13 @@ from omegaconf import DictConfig
 
 from spec_bench.core import processes
 from spec_bench.jobs.config.application import SweepConfigs, to_job_error
-from spec_bench.jobs.config.compose import LISTS, config_folders, parse_request
-from spec_bench.jobs.config.config import RunSettings, check_early
-from spec_bench.jobs.config.settings import build_settings, reads_hub, split_prompts
+from spec_bench.jobs.config.compose import LISTS, list_config_folders, parse_request
+from spec_bench.jobs.config.config import RunSettings, check_before_torch
+from spec_bench.jobs.config.settings import (
+    build_settings,
+    reads_rows_from_hub,
+    reserve_confirmation_prompts,
+)
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.launch import (
@@ -73,7 +77,7 @@ class Sweep:
         launcher = config.hydra.launcher
         target = launcher.get("_target_", "").rpartition(".")[2]
         runs_here = target == "BasicLauncher"
-        folders = config_folders(config.hydra)
+        folders = list_config_folders(config.hydra)
         checked_words = set[str]()
         requests = []
         plan_requests = []
@@ -161,10 +165,10 @@ class Sweep:
 
 def _check_names_and_files(settings: RunSettings, folders: list[Path]) -> None:
     """Checks what a job names here, its rows included."""
-    check_early(settings, folders)
+    check_before_torch(settings, folders)
     task = build_task(settings.task)
-    if not reads_hub(task):
-        task.read_examples(split_prompts(settings, task).prompts)
+    if not reads_rows_from_hub(task):
+        task.read_examples(reserve_confirmation_prompts(settings, task).prompts)
 
 
 def _check_all_settings(settings: RunSettings, folders: list[Path]) -> None:

@@ -27,8 +27,8 @@ class EnergyMetering:
     """The job's meter; as a context manager it is open inside."""
 
     def __init__(self, settings: JobSettings) -> None:
-        unseen = settings.asked.energy.meter == "auto" and not settings.device.startswith("cuda")
-        energy = EnergySettings() if unseen else settings.asked.energy
+        unseen = settings.request.energy.meter == "auto" and not settings.device.startswith("cuda")
+        energy = EnergySettings() if unseen else settings.request.energy
         self.meter = build_meter(energy, find_gpu_ordinals(settings))
         self._asked = energy.meter != "none"
         self._reading = EnergyReading(0.0)

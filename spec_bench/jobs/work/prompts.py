@@ -376,7 +376,7 @@ def find_overlong_prompts(
     """Says of prompts that some cell's models have no room for them. Raises ValueError: these are
     all.
     """
-    if settings.served:
+    if settings.server_settings:
         return {}  # the server knows its limit
     lengths = [(_read_context_length(spec), spec.path) for spec in settings.pair.specs]
     limits = [
