@@ -69,7 +69,7 @@ def iter_rule_cases(mark: Lossless = "exact") -> Iterator[RuleCase]:
                     yield from iter_cases_of_rule(kind(**settings, **counts), law)
 
 
-def iter_cases_of_rule(verifier: Any, law: Siblings) -> Iterator[RuleCase]:
+def iter_cases_of_rule(verifier: NodeVerifier, law: Siblings) -> Iterator[RuleCase]:
     """Yields the cases of a node rule for one kind of siblings, with one draft and with several."""
     judge = verifier.judge(depth=1)
     sampled_count = getattr(verifier, "sampled", 1)

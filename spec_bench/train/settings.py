@@ -207,7 +207,7 @@ class TrainSettings:
         return Path(self.asked.results) / self.asked.name
 
 
-def build_train_settings(config: Any) -> TrainSettings:
+def build_train_settings(config: Mapping[str, Any]) -> TrainSettings:
     """Checks a composed and resolved ``conf/train.yaml``. Raises UsageError with one line that
     names a key, its value and the choices.
     """
