@@ -128,7 +128,7 @@ def grown(tree, settings, drafting=None, kind=""):
 def defined(definition, tree, settings, kind=""):
     """The law of the trees that a definition makes."""
     draft = bed(tree, settings, kind).draft
-    return _summed(lambda draws: definition(tree.policy, draft, draws.choose))
+    return _summed(lambda draws: definition(tree.policy, draft, draws.choose_alternative))
 
 
 def drafted_beams(config, tree):
