@@ -24,7 +24,13 @@ from spec_bench.vocabulary.decoders import (
     render_decoders_table,
 )
 from spec_bench.vocabulary.published import COLUMNS as PRINTED
-from spec_bench.vocabulary.published import FILE, KEYS, pivot_numbers, read_published
+from spec_bench.vocabulary.published import (
+    FILE,
+    KEYS,
+    pivot_numbers,
+    read_published,
+    select_published,
+)
 from spec_bench.vocabulary.spec import Spec, parse
 from tests.said import naming, one_line
 
@@ -274,6 +280,21 @@ def test_every_printed_number_of_the_checked_copies_is_here(paper):
             values[row["metric"]].append(Decimal(row["value"].rstrip("B")))
     found = [f"{name} {len(own)} {sum(own)}" for name, own in sorted(values.items())]
     assert ", ".join(found) == CHECKED[paper]
+
+
+@pytest.mark.parametrize(
+    ("task", "temperature", "values"), [("xsum", 0.3, ["2"]), ("xsum", 1.0, ["3"]), ("xsum", 0, [])]
+)
+def test_a_pairs_printed_numbers_are_those_of_its_task_temperature_and_metric(
+    task, temperature, values
+):
+    row = {"target": "a", "draft": "b", "task": "xsum", "temperature": "0.3", "spec": "3"}
+    row |= {"metric": "speedup", "value": "2"}
+    others = [{"temperature": "1.0", "value": "3"}, {"task": "gsm8k"}, {"metric": "mbsu"}]
+    others += [{"target": "c"}, {"spec": ""}, {"temperature": ""}]
+    numbers = [row, *({**row, **other} for other in others)]
+    found = select_published(numbers, {("a", "b")}, task, temperature, "speedup")
+    assert [each["value"] for each in found] == values
 
 
 def test_every_number_without_a_value_says_why_it_is_lost_and_none_is_printed_twice():
