@@ -216,7 +216,7 @@ class Decoder(DecodingLoop[Row]):
         room = self._slots - self.policy.cache_slots
         if not can_record or self.asked is None:
             return
-        if self.recordings is None or not self.recordings.covers_lengths_of(requests):
+        if self.recordings is None or not self.recordings.is_long_enough_for(requests):
             self.recordings = GraphCache(self, room)
             self.recordings.record_needed_graphs(requests)
 
@@ -352,7 +352,7 @@ class Decoder(DecodingLoop[Row]):
         self.drafting.commit(lengths, nodes, path, layout.ran)
 
     def move_row(self, row: Row, source: int, target: int) -> None:
-        self._scorer.move_row(source, target, row.cached_length)
+        self._scorer.move_row(source, target, row.cache_length)
         self.drafting.move_row(source, target)
 
     def take_forward_s(self) -> tuple[float, float]:

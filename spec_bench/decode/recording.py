@@ -158,7 +158,7 @@ class GraphCache:
         self._split = decoder.target.split_from
         self._longest = 0  # tokens of the sequences that were to be recorded
 
-    def covers_lengths_of(self, requests: Sequence[Request]) -> bool:
+    def is_long_enough_for(self, requests: Sequence[Request]) -> bool:
         """Returns whether the graphs are long enough for these requests."""
         return max_sequence_tokens(requests) <= self._longest
 

@@ -73,7 +73,7 @@ class Row(AnswerRow):
     log_likelihood: float = 0.0
 
     @property
-    def cached_length(self) -> int:
+    def cache_length(self) -> int:
         """Committed tokens in the target's cache: all but the root."""
         return len(self.tokens) - 1
 
@@ -125,8 +125,8 @@ class BatchClock:
 
     The shares of all rows add up to the time that really passed. An iteration's seconds belong to
     the rows that took part in it, in equal parts; a prefill's to the rows prefilled. The clock
-    synchronises, with ``read_synchronised_clock_s``, only where nothing is decoded.
-    ``take_forward_s`` returns (draft, target) seconds in forward passes since it was last called.
+    synchronises, with ``now_s``, only where nothing is decoded. ``take_forward_s`` returns (draft,
+    target) seconds in forward passes since it was last called.
     """
 
     def __init__(

@@ -168,7 +168,7 @@ def _find_polygon_edge_end(start: Tensor, power: Tensor, slope: Tensor, count: T
     # t^K less the line falls up to ``lowest`` and rises from there on.
     lowest = (slope / count) ** (1 / (count - 1).clamp(min=1.0))
     low = lowest.maximum(start).clamp(max=1.0)
-    probes = torch.lerp(low, torch.ones_like(low), _cached_unit_linspace(low.device))  # [B, probes]
+    probes = torch.lerp(low, torch.ones_like(low), _make_unit_linspace(low.device))  # [B, probes]
     excess = probes**count - power - slope * (probes - start)
     high = (excess < 0).sum(dim=-1, keepdim=True).clamp(1, probes.shape[-1] - 1)
     probe_low = probes.gather(-1, high - 1)
@@ -182,7 +182,7 @@ def _find_polygon_edge_end(start: Tensor, power: Tensor, slope: Tensor, count: T
 
 
 @cache
-def _cached_unit_linspace(device: torch.device) -> Tensor:
+def _make_unit_linspace(device: torch.device) -> Tensor:
     return torch.linspace(0, 1, 513, dtype=torch.float64, device=device)
 
 

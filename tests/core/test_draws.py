@@ -66,7 +66,7 @@ def test_seeds_differ_by_seed_and_by_prompt_and_do_not_run_into_each_other():
 
 def test_a_probability_of_zero_is_rejected_when_the_uniform_is_zero():
     class Zero(SeededSource):
-        def _uniforms(self, *shape):
+        def _draw_uniforms(self, *shape):
             return torch.zeros((1, *shape), dtype=torch.float64)
 
     first = Zero([]).verdict([2]).first_accepted(0, torch.tensor([[0.0, 0.5]]))
