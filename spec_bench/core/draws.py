@@ -33,7 +33,7 @@ class WalkDraws(Protocol):
     def first_accepted(self, level: int, acceptance: Tensor) -> Tensor:
         """Tests children in order: [R, C] -> index of the first success, else C: [R]."""
 
-    def passes(self, tests: Tensor, acceptance: Tensor) -> Tensor:
+    def passes(self, test_numbers: Tensor, acceptance: Tensor) -> Tensor:
         """Makes all tests at once, [R, n, C] bool, from their numbers [n, C] or [R, n, C], counted
         across all levels, and acceptance probabilities [R, n, C]. Tests of equal number share one
         random number, because a walk meets only one of them.
@@ -258,10 +258,10 @@ class SeededWalkDraws:
         successes = self._levels[level][:, : acceptance.shape[1]] < acceptance
         return (successes.cumsum(dim=1) == 0).sum(dim=1)
 
-    def passes(self, tests: Tensor, acceptance: Tensor) -> Tensor:
-        if tests.dim() == 2:
-            return self._uniforms[:, tests] < acceptance
-        return self._uniforms.gather(1, tests.flatten(1)).view_as(tests) < acceptance
+    def passes(self, test_numbers: Tensor, acceptance: Tensor) -> Tensor:
+        if test_numbers.dim() == 2:
+            return self._uniforms[:, test_numbers] < acceptance
+        return self._uniforms.gather(1, test_numbers.flatten(1)).view_as(test_numbers) < acceptance
 
     def token(self, probs: Tensor) -> Tensor:
         return self._choose(probs, self._token).squeeze(-1)

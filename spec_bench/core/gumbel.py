@@ -44,19 +44,19 @@ def compute_sibling_distributions(log_q: Tensor, tokens: Tensor) -> Tensor:
     return torch.cat([first_probs, later.softmax(dim=-1)], dim=1)
 
 
-def condition_on_maximum(phi_tilde: Tensor, bound: Tensor) -> Tensor:
+def condition_on_maximum(perturbed: Tensor, maximum: Tensor) -> Tensor:
     """Conditions perturbed log-probabilities [..., V] of one parent's children, -inf allowed, on
-    their maximum being ``bound`` [...], the parent's own perturbed value (stochastic beam search).
-    Returns [..., V], increasing in ``phi_tilde``; -inf stays -inf.
+    their maximum being ``maximum`` [...], the parent's perturbed value (stochastic beam search).
+    Returns [..., V], increasing in ``perturbed``; -inf stays -inf.
 
     The map T of RSD Appendix B.2 (Kool et al. 2019, arXiv 1903.06059, section 4.2 and its Appendix
     B.3) in the form that stays finite in float32: the textbook ``-log(exp(-bound) - exp(-max) +
     exp(-phi))`` is NaN below about -88.
     """
-    gap = phi_tilde - phi_tilde.amax(dim=-1, keepdim=True)
-    bound = bound.unsqueeze(-1)
+    gap = perturbed - perturbed.amax(dim=-1, keepdim=True)
+    maximum = maximum.unsqueeze(-1)
     # log(1 - exp(gap)); at the maximum itself it is -inf, so v = -inf and psi = bound.
-    v = bound - phi_tilde + gap.expm1_().neg_().log_()
-    psi = bound - softplus(v, threshold=40)
+    v = maximum - perturbed + gap.expm1_().neg_().log_()
+    psi = maximum - softplus(v, threshold=40)
     # Without a parent, or without its children, infinities were subtracted from each other.
     return psi.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)

@@ -87,12 +87,12 @@ class HostDeviceInts(FormerMembers, list[Any]):
     _there: Tensor | None = None
     exact = True  # whether the list has the numbers themselves, and not bounds
 
-    def read_from_buffer(self, buffer: Tensor, bound: int) -> None:
-        """Makes the device read ``buffer``, which each replay renews; ``bound`` is its maximum."""
+    def read_from_buffer(self, buffer: Tensor, maximum: int) -> None:
+        """Makes the device read ``buffer``, which each replay renews; ``maximum`` bounds it."""
         self._there = buffer
         self.exact = False
         if not isinstance(self[0], list):
-            self[:] = [bound] * len(self)
+            self[:] = [maximum] * len(self)
 
     @classmethod
     def wrap(cls, numbers: Sequence[Any]) -> HostDeviceInts:

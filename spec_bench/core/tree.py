@@ -190,15 +190,15 @@ class Tree:
         cls,
         shape: VariableLevelShape,
         root: Tensor,
-        below: tuple[Tensor, Tensor, Tensor, Tensor],
-        laws: Tensor | None,
+        nodes_below_root: tuple[Tensor, Tensor, Tensor, Tensor],
+        log_q: Tensor | None,
     ) -> Tree:
         """Makes a fully grown tree from token, parent, depth and presence of every node ``below``
-        the root, [R, n] each; an absent node has another one's parent. ``laws`` [R, 1 + n, V] are
+        the root, [R, n] each; an absent node has another one's parent. ``log_q`` [R, 1 + n, V] are
         the log-probabilities proposed below each node, None if the proposals are one-hot.
         """
         tree = cls(TreeShape((), ()), root)
-        tokens, parent, depth, valid = below
+        tokens, parent, depth, valid = nodes_below_root
         tree.shape = shape
         tree.grown = shape.depth
         tree.tokens = torch.cat([tree.tokens, tokens], dim=1)
@@ -207,10 +207,10 @@ class Tree:
         tree.valid = torch.cat([tree.valid, valid], dim=1)
         tree.ancestors = ancestor_mask(tree.parent, shape.depth)
         tree.q = [None] * shape.depth
-        if laws is None:
+        if log_q is None:
             tree.log_q = [None] * shape.depth
         else:
-            tree.log_q = [laws[:, :1], *[laws[:, 1:]] * (shape.depth - 1)]
+            tree.log_q = [log_q[:, :1], *[log_q[:, 1:]] * (shape.depth - 1)]
         return tree
 
     @classmethod

@@ -89,18 +89,18 @@ def _keep_top_p(scores: Tensor, top_p: float) -> Tensor:
 # (parent, token), numbered ``parent * V + token``.
 
 
-def raw_next_log_probs(logits: Tensor, stopped: Tensor, token: Tensor) -> Tensor:
+def raw_next_log_probs(logits: Tensor, stopped: Tensor, repeated_token: Tensor) -> Tensor:
     """Computes raw log-probabilities [R, W, V] after each parent, at temperature 1, untruncated, in
-    the dtype of the logits [R, W, V]; a ``stopped`` parent [R, W] repeats its ``token`` [R, W].
+    the dtype of the logits [R, W, V]; a ``stopped`` parent [R, W] goes on with ``repeated_token``.
 
     So a stopped beam keeps its likelihood and competes with the others, and every layer is a full
     step of the same chain.
     """
-    only = torch.full_like(logits, -torch.inf).scatter_(-1, token.unsqueeze(-1), 0.0)
+    only = torch.full_like(logits, -torch.inf).scatter_(-1, repeated_token.unsqueeze(-1), 0.0)
     return torch.where(stopped.unsqueeze(-1), only, logits.log_softmax(dim=-1))
 
 
-def warped_beam_probs(likelihood: Tensor, log_p: Tensor, settings: SamplingSettings) -> Tensor:
+def warped_beam_probs(log_likelihood: Tensor, log_p: Tensor, settings: SamplingSettings) -> Tensor:
     """The distribution [R, W V] of the next beam: the warp of the flattened joint vector, not of
     each parent's; zeros where all parents are absent.
 
@@ -108,9 +108,9 @@ def warped_beam_probs(likelihood: Tensor, log_p: Tensor, settings: SamplingSetti
     log-probabilities after it [R, W, V]. Parents are counted by index: two equal ones have twice
     the weight.
     """
-    largest = likelihood.amax(dim=-1, keepdim=True)
+    largest = log_likelihood.amax(dim=-1, keepdim=True)
     present = largest > -torch.inf
-    relative = (likelihood - torch.where(present, largest, 0.0)).to(log_p.dtype)
+    relative = (log_likelihood - torch.where(present, largest, 0.0)).to(log_p.dtype)
     joint = (relative.unsqueeze(-1) + log_p).flatten(1)
     # Without any parent there is no distribution; a flat one keeps the warp finite and is zeroed
     # below.

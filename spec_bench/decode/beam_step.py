@@ -48,12 +48,12 @@ class CacheMoves:
             cache.commit(row, self.length, nodes)
 
 
-def combine_moves(moves: Sequence[CacheMoves], caches: int) -> list[Tensor]:
+def combine_moves(moves: Sequence[CacheMoves], cache_count: int) -> list[Tensor]:
     """Combines R rows' moves into host indices [2, R, T] per cache, source and target slots; empty
     if nothing moves. A row with fewer moves repeats its last, or moves a slot to itself.
     """
     tables = []
-    for cache in range(caches):
+    for cache in range(cache_count):
         pairs = []
         for move in moves:
             nodes = enumerate(move.kept[cache] if move.kept else ())
@@ -228,7 +228,7 @@ class BeamRow(AnswerRow):
             remaining_tokens -= self.steps[place].delivered
 
 
-def pack_input_beams(active: Sequence[BeamRow], places: int) -> list[torch.Tensor]:
+def pack_input_beams(active: Sequence[BeamRow], max_beams: int) -> list[torch.Tensor]:
     """Packs R rows' beams, padded to B each, into host tensors: likelihood, length and stopped
     [R, B], stop_ids [R, S], first [R, B]; see ``ParentBeams``.
     """
@@ -241,12 +241,12 @@ def pack_input_beams(active: Sequence[BeamRow], places: int) -> list[torch.Tenso
     stops = [row.request.stop_ids for row in active]
     stop_count = max(1, *map(len, stops))
     return [
-        pad_rows([[beam.likelihood for beam in row] for row in beams], places, -torch.inf),
-        pad_rows([[beam.length for beam in row] for row in beams], places, 0).long(),
-        pad_rows([[beam.stopped for beam in row] for row in beams], places, 0).bool(),
+        pad_rows([[beam.likelihood for beam in row] for row in beams], max_beams, -torch.inf),
+        pad_rows([[beam.length for beam in row] for row in beams], max_beams, 0).long(),
+        pad_rows([[beam.stopped for beam in row] for row in beams], max_beams, 0).bool(),
         pad_rows(stops, stop_count, -1).long(),
         torch.tensor(
-            [[*row.find_first_equal_beams(), *range(row.width, places)] for row in active]
+            [[*row.find_first_equal_beams(), *range(row.width, max_beams)] for row in active]
         ),
     ]
 
@@ -286,16 +286,16 @@ class ParentBeams:
         log_p = raw_next_log_probs(logits, self.stopped, self.tokens)
         return log_p.gather(1, self.first.unsqueeze(-1).expand_as(log_p))
 
-    def children(self, cells: Tensor, log_p: Tensor) -> ParentBeams:
+    def children(self, cells: Tensor, raw_log_probs: Tensor) -> ParentBeams:
         """Returns the beams at cells [R, D] from raw log-probabilities [R, B, V] of each parent."""
-        parent = cells // log_p.shape[-1]
-        tokens = cells % log_p.shape[-1]
-        log_p_gain = log_p.flatten(1).gather(1, cells)
+        parent = cells // raw_log_probs.shape[-1]
+        tokens = cells % raw_log_probs.shape[-1]
+        log_p_gain = raw_log_probs.flatten(1).gather(1, cells)
         likelihood = self.likelihood.gather(1, parent) + log_p_gain
         ends = (tokens.unsqueeze(-1) == self.stop_ids.unsqueeze(1)).any(dim=-1)
         was_stopped = self.stopped.gather(1, parent)
         length = self.length.gather(1, parent) + ~was_stopped
-        text = self.first.gather(1, parent) * log_p.shape[-1] + tokens
+        text = self.first.gather(1, parent) * raw_log_probs.shape[-1] + tokens
         place = torch.arange(text.shape[1], device=text.device)
         equal_text = text.unsqueeze(1) == text.unsqueeze(2)
         first_equal = torch.where(equal_text, place, text.shape[1]).amin(dim=-1)
@@ -347,39 +347,41 @@ class JudgedLayer(NamedTuple):
 
 def _judge_drafted_layer(
     layer: int,
-    law: Tensor,
+    target_probs: Tensor,
     parents: ParentBeams,
     draft_layers: DraftedLayers,
     plan: BeamPlan,
     trials: TrialDraws,
 ) -> JudgedLayer:
-    """Tests a layer's draft beams against the target's distribution ``law`` [R, B V]."""
-    vocab = law.shape[-1] // parents.likelihood.shape[1]
+    """Tests a layer's draft beams against the target's distribution ``target_probs`` [R, B V]."""
+    vocab = target_probs.shape[-1] // parents.likelihood.shape[1]
     is_present = (parents.likelihood > -torch.inf).repeat_interleave(vocab, dim=1)
     q = draft_layers.laws[layer] * is_present
     cells = draft_layers.cells[layer]
-    chain = compute_residual_chain(law, q, plan.width)
+    chain = compute_residual_chain(target_probs, q, plan.width)
     acceptances = compute_trial_acceptances(chain, q)
     width = compute_layer_width(acceptances, plan.threshold, plan.min_width)
     verdict = verify_layer(chain, q, cells, width, trials, layer * plan.width)
     return JudgedLayer(cells, verdict, chain, width)
 
 
-def _judge_extra_layer(law: Tensor, width: Tensor, max_width: int) -> JudgedLayer:
+def _judge_extra_layer(target_probs: Tensor, width: Tensor, max_width: int) -> JudgedLayer:
     """Judges the layer below the last drafted one, for which nothing was drafted: all of its
     ``width`` [R] beams, at ``most`` W, are missing.
     """
-    chain = law.unsqueeze(1).expand(-1, max_width + 1, -1)
-    no_cells = torch.zeros((len(law), max_width), dtype=torch.long, device=law.device)
+    chain = target_probs.unsqueeze(1).expand(-1, max_width + 1, -1)
+    no_cells = torch.zeros(
+        (len(target_probs), max_width), dtype=torch.long, device=target_probs.device
+    )
     verdict = LayerVerdict(no_cells.bool(), torch.zeros_like(width))
     return JudgedLayer(no_cells, verdict, chain, width)
 
 
-def _draw_cells_where(rows: Tensor, laws: Tensor, draws: RandomSource) -> Tensor:
+def _draw_cells_where(rows: Tensor, cell_probs: Tensor, draws: RandomSource) -> Tensor:
     """Draws a cell from each of the distributions [R, W, B V] of the ``rows`` [R] that are true."""
-    unread = torch.zeros_like(laws)  # of the other rows: all mass on cell 0
+    unread = torch.zeros_like(cell_probs)  # of the other rows: all mass on cell 0
     unread[..., 0] = 1.0
-    return draws.categorical(torch.where(rows[:, None, None], laws, unread), 1).squeeze(-1)
+    return draws.categorical(torch.where(rows[:, None, None], cell_probs, unread), 1).squeeze(-1)
 
 
 def verify_forest(

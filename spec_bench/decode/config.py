@@ -43,19 +43,19 @@ from spec_bench.vocabulary.decoders import DISPLAY
 from spec_bench.vocabulary.spec import parse
 
 
-def are_compatible(kind: type[Drafter], tree: type[Policy]) -> bool:
+def are_compatible(drafter: type[Drafter], policy: type[Policy]) -> bool:
     """Returns whether a drafter and a tree policy go together."""
-    welcome = kind.policies is None or tree.name in kind.policies
-    return welcome and (tree.drafters is None or kind.kind in tree.drafters)
+    welcome = drafter.policies is None or policy.name in drafter.policies
+    return welcome and (policy.drafters is None or drafter.kind in policy.drafters)
 
 
-def can_verify(verifier: type[Verifier], tree: type[Policy]) -> bool:
+def can_verify(verifier: type[Verifier], policy: type[Policy]) -> bool:
     """Returns whether a rule verifies the trees of a policy."""
     if issubclass(verifier, BeamVerifier):
-        return verifier.policy == tree.name
+        return verifier.policy == policy.name
     if verifier.policies is not None:
-        return tree.name in verifier.policies
-    return issubclass(tree, GrownTree)
+        return policy.name in verifier.policies
+    return issubclass(policy, GrownTree)
 
 
 AnyDecoder = Decoder | BeamDecoder | GenerateDecoder
@@ -148,19 +148,19 @@ class DecoderConfig:
         """The kind of draft heads that it uses, if any."""
         return self.drafter.kind if self.drafter.heads else None
 
-    def limit_tree_depth(self, reach: int | None) -> GrownTree:
-        """Cuts the tree to the ``reach`` levels that its drafter guesses, None for any number.
+    def limit_tree_depth(self, max_depth: int | None) -> GrownTree:
+        """Cuts the tree to the ``max_depth`` levels that its drafter guesses, None for any number.
         Raises UsageError if it is deeper and cannot be cut.
         """
         tree = self.tree
         assert isinstance(tree, GrownTree)
-        if reach is None or reach >= tree.shape.depth:
+        if max_depth is None or max_depth >= tree.shape.depth:
             return tree
         if isinstance(tree, NodeList):
-            return NodeList(tuple(path for path in tree.rank_paths if len(path) <= reach))
+            return NodeList(tuple(path for path in tree.rank_paths if len(path) <= max_depth))
         raise UsageError(
             f"{self.title}: the tree is {tree.shape.depth} levels deep, its drafter reaches "
-            f"{reach}: so many has {self.name}:{reach} or decoder.tree.depth={reach}"
+            f"{max_depth}: so many has {self.name}:{max_depth} or decoder.tree.depth={max_depth}"
         )
 
     def describe_tree_cut(self, decoder: AnyDecoder) -> str:

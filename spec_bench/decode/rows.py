@@ -11,9 +11,11 @@ import torch
 from spec_bench.records.types import Finish, Generation, PromptError, Request, StepRecord
 
 
-def check_logits(prompt_id: str, target: float | bool, draft: float | bool = True) -> None:
+def check_logits(
+    prompt_id: str, target_is_valid: float | bool, draft_is_valid: float | bool = True
+) -> None:
     """Raises PromptError with the prompt and the model if the logits make no distribution."""
-    for role, lawful in (("target", target), ("draft", draft)):
+    for role, lawful in (("target", target_is_valid), ("draft", draft_is_valid)):
         if not lawful:
             raise PromptError(
                 prompt_id,
@@ -22,13 +24,15 @@ def check_logits(prompt_id: str, target: float | bool, draft: float | bool = Tru
             )
 
 
-def check_verdict_logits(prompt_id: str, line: Sequence[float], counts: Sequence[int]) -> None:
+def check_verdict_logits(
+    prompt_id: str, packed_verdict: Sequence[float], node_counts: Sequence[int]
+) -> None:
     """Runs ``check_logits`` on a row's verdict, which ends with the largest logit of each node:
-    ``counts[0]`` of the target's, then the other counts of the draft's, level by level.
+    ``node_counts[0]`` of the target's, then the other counts of the draft's, level by level.
     """
-    draft = len(line) - sum(counts[1:])
-    target = map(math.isfinite, line[draft - counts[0] : draft])
-    check_logits(prompt_id, all(target), all(map(math.isfinite, line[draft:])))
+    draft = len(packed_verdict) - sum(node_counts[1:])
+    target = map(math.isfinite, packed_verdict[draft - node_counts[0] : draft])
+    check_logits(prompt_id, all(target), all(map(math.isfinite, packed_verdict[draft:])))
 
 
 class AnswerRow(ABC):

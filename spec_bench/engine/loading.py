@@ -131,7 +131,7 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
             cut_output_layer(module, read_output_ids(spec.outputs))
         module.eval()
     plain = can_run_plainly(module)
-    product_ways = pack_linear_layers(module, join=plain)
+    product_ways = pack_linear_layers(module, join_groups=plain)
     if not product_ways:
         store_weights_by_column(module)
     if cast(Any, module.get_input_embeddings()).weight.is_cuda:
@@ -228,8 +228,8 @@ def read_end_ids(path: str, revision: str | None = None) -> Any:
 
 
 @cache
-def load_tokenizer_once(path: str, revision: str | None, mark: str | None) -> Any:
-    """Loads a tokenizer once per process; ``mark`` tells apart those of one folder over time."""
+def load_tokenizer_once(path: str, revision: str | None, folder_state: str | None) -> Any:
+    """Loads a tokenizer once per process and state of its folder."""
     return load_tokenizer(path, revision)
 
 

@@ -45,24 +45,27 @@ class VocabularyMap:
         return len({token for token in self.proposes if token != _NONE})
 
 
-def map_reduced_vocabulary(ids: Sequence[int], count: int) -> VocabularyMap:
-    """A draft with an output and an embedding for each of some of V = ``count`` tokens, and one for
-    all others: what the draft calls ``len(ids)`` is read for any other token and never proposed. A
-    ValueError for a token twice, or one that the target does not have.
+def map_reduced_vocabulary(ids: Sequence[int], target_vocab_size: int) -> VocabularyMap:
+    """A draft with an output and an embedding for each of some of the target's tokens, and one
+    for all others: what the draft calls ``len(ids)`` is read for any other token and never
+    proposed. A ValueError for a token twice, or one that the target does not have.
     """
-    if len(set(ids)) < len(ids) or not all(0 <= token < count for token in ids):
-        raise UsageError(f"a draft's tokens must be distinct and of 0 to {count - 1}")
+    if len(set(ids)) < len(ids) or not all(0 <= token < target_vocab_size for token in ids):
+        raise UsageError(f"a draft's tokens must be distinct and of 0 to {target_vocab_size - 1}")
     place_of = {token: place for place, token in enumerate(ids)}
-    reads = tuple(place_of.get(token, len(ids)) for token in range(count))
+    reads = tuple(place_of.get(token, len(ids)) for token in range(target_vocab_size))
     return VocabularyMap(reads, (*ids, _NONE))
 
 
-def map_reduced_outputs(ids: Sequence[int], count: int) -> VocabularyMap:
+def map_reduced_outputs(ids: Sequence[int], target_vocab_size: int) -> VocabularyMap:
     """Maps a draft that reads all of the target's tokens and has outputs for some of them."""
-    return VocabularyMap(tuple(range(count)), map_reduced_vocabulary(ids, count).proposes[:-1])
+    return VocabularyMap(
+        tuple(range(target_vocab_size)),
+        map_reduced_vocabulary(ids, target_vocab_size).proposes[:-1],
+    )
 
 
-def map_tokenizers(target: Any, draft: Any, count: int) -> VocabularyMap:
+def map_tokenizers(target: Any, draft: Any, target_vocab_size: int) -> VocabularyMap:
     """Maps two tokenizers by the strings of their tokens; ends of text are one token. The draft's
     tokenizer splits the text of the target's other tokens. Raises UsageError if they have no token
     in common.
@@ -70,11 +73,11 @@ def map_tokenizers(target: Any, draft: Any, count: int) -> VocabularyMap:
     ours = _group_ids_by_text(target)
     theirs = _group_ids_by_text(draft)
     first_ids = {text: ids[0] for text, ids in theirs.items()}
-    reads = [0] * count
+    reads = [0] * target_vocab_size
     pieces = {}
     for text, ids in ours.items():
         for token in ids:
-            if token >= count:
+            if token >= target_vocab_size:
                 continue
             if text in first_ids:
                 reads[token] = first_ids[text]
@@ -87,7 +90,7 @@ def map_tokenizers(target: Any, draft: Any, count: int) -> VocabularyMap:
     size = 1 + max(id_ for ids in theirs.values() for id_ in ids)
     proposes = [_NONE] * size
     for text, ids in theirs.items():
-        if text in ours and ours[text][0] < count:
+        if text in ours and ours[text][0] < target_vocab_size:
             for token in ids:
                 proposes[token] = ours[text][0]
     for our_end in find_end_token_ids(target)[:1]:
@@ -239,18 +242,20 @@ def cut_output_layer(module: PreTrainedModel, ids: Sequence[int]) -> None:
 def map_draft_vocabulary(
     model: LanguageModel,
     path: str,
-    count: int,
-    kept: Sequence[int] | None = None,
+    target_vocab_size: int,
+    kept_ids: Sequence[int] | None = None,
 ) -> LanguageModel:
-    """Puts a draft behind the target's ``count`` tokens, where it does not have all of them itself:
-    its folder may say which it knows, and ``kept`` are those that its last layer was cut down to. A
-    ValueError for tokens that the target does not have.
+    """Puts a draft behind the target's tokens, where it does not have all of them itself: its
+    folder may say which it knows, and ``kept_ids`` are those that its last layer was cut down to.
+    A ValueError for tokens that the target does not have.
     """
-    if kept is not None:
-        return VocabularyMappedModel(model, map_reduced_outputs(kept, count), count)
+    if kept_ids is not None:
+        return VocabularyMappedModel(
+            model, map_reduced_outputs(kept_ids, target_vocab_size), target_vocab_size
+        )
     ids = read_known_ids(Path(path))
     if ids is None:
-        model.vocab_size = count
+        model.vocab_size = target_vocab_size
         return model
     embedded = len(ids) + 1 + (getattr(model, "mask_token", None) is not None)
     if embedded != model.embedded:
@@ -258,4 +263,6 @@ def map_draft_vocabulary(
             f"{path}: it knows {len(ids)} tokens, so {embedded} must be embedded, got "
             f"{model.embedded}"
         )
-    return VocabularyMappedModel(model, map_reduced_vocabulary(ids, count), count)
+    return VocabularyMappedModel(
+        model, map_reduced_vocabulary(ids, target_vocab_size), target_vocab_size
+    )

@@ -65,9 +65,9 @@ def _multiply_packed(rows: Tensor, packed: Tensor, bias: Tensor | None, method: 
     return output[:count]
 
 
-def pack_linear_layers(module: nn.Module, *, join: bool = False) -> Ways:
+def pack_linear_layers(module: nn.Module, *, join_groups: bool = False) -> Ways:
     """Packs the matrices of a large model on a CPU, in place, where that is faster for some number
-    of rows, those of a group as one if they are to ``join``; returns how it multiplies, or nothing.
+    of rows, those of a group as one if ``join_groups``; returns how it multiplies, or nothing.
 
     A matrix that another part of the model reads, as the embedding does, keeps its own values too.
     """
@@ -78,7 +78,7 @@ def pack_linear_layers(module: nn.Module, *, join: bool = False) -> Ways:
         return ()
     users = Counter(id(w) for part in module.modules() for w in part._parameters.values())
     multiply_used = {layer for layer in layers if users[id(layer.weight)] > 1}
-    if join:
+    if join_groups:
         fuse_linear_layers(module)
     groups = dict.fromkeys(getattr(layer, "whole", (layer,))[0] for layer in layers)
     methods = find_fastest_ways([layer.weight for layer in groups])

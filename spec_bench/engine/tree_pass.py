@@ -31,11 +31,11 @@ def prefill(
     row: int,
     tokens: Sequence[int],
     needs_hidden: Layers = (),
-    seen: HiddenCallback = ignore_hidden,
+    on_hidden: HiddenCallback = ignore_hidden,
 ) -> None:
     """Runs a prompt, without its last token, into one row's cache, in chunks, whose hidden states
-    ``seen`` takes. Rows are prefilled one by one, so that a row's numbers are the same in every
-    batch.
+    ``on_hidden`` takes. Rows are prefilled one by one, so that a row's numbers are the same in
+    every batch.
     """
     for start in range(0, len(tokens), PREFILL_CHUNK):
         chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=model.device)
@@ -49,7 +49,7 @@ def prefill(
             prefill=True,
         ).hidden
         if hidden is not None:
-            seen(start, hidden[0])
+            on_hidden(start, hidden[0])
 
 
 def run_causal_tokens(
@@ -213,10 +213,10 @@ class TreeScorer:
         self,
         row: int,
         tokens: Sequence[int],
-        seen: HiddenCallback = ignore_hidden,
+        on_hidden: HiddenCallback = ignore_hidden,
     ) -> None:
         """Runs a prompt without its last token; its hidden states, if wanted, are handed on."""
-        prefill(self._target, self.cache, row, tokens, self.needs_hidden, seen)
+        prefill(self._target, self.cache, row, tokens, self.needs_hidden, on_hidden)
 
     def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
         """Returns logits [R, N, V] at every node, and hidden states [R, N, D] if wanted;
@@ -297,10 +297,10 @@ class PathScorer(TreeScorer):
         self,
         row: int,
         tokens: Sequence[int],
-        seen: HiddenCallback = ignore_hidden,
+        on_hidden: HiddenCallback = ignore_hidden,
     ) -> None:
         first_path = row * self._paths
-        prefill(self._target, self.cache, first_path, tokens, self.needs_hidden, seen)
+        prefill(self._target, self.cache, first_path, tokens, self.needs_hidden, on_hidden)
         for copy in range(first_path + 1, first_path + self._paths):
             self.cache.move_row(first_path, copy, len(tokens))
 

@@ -103,14 +103,16 @@ def plan_candidate_choice(p: Tensor, q: Tensor, count: Tensor, eps: float = EPS)
     return CandidateChoice(distribution, level, upper)
 
 
-def _divide_top_level_prob_by_mass(upto: Tensor, mass: Tensor, count: Tensor) -> Tensor:
+def _divide_top_level_prob_by_mass(mass_up_to: Tensor, mass: Tensor, count: Tensor) -> Tensor:
     """Computes P(a level is the highest occupied) / its mass, (G_l^K - G_{l-1}^K) / (G_l - G_{l-1})
-    [B, L], from q's mass ``upto`` each level, G, and on each level.
+    [B, L], from q's mass ``mass_up_to`` each level, G, and on each level.
     """
-    highest = upto**count - (upto - mass).clamp(min=0.0) ** count
+    highest = mass_up_to**count - (mass_up_to - mass).clamp(min=0.0) ** count
     # For a level of hardly any mass, the limit K G^(K-1).
     thin = mass < 1e-12
-    return torch.where(thin, count * upto ** (count - 1), highest / mass.masked_fill(thin, 1.0))
+    return torch.where(
+        thin, count * mass_up_to ** (count - 1), highest / mass.masked_fill(thin, 1.0)
+    )
 
 
 def compute_level_slopes(

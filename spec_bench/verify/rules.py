@@ -22,13 +22,17 @@ from spec_bench.verify.base import rule
 from spec_bench.verify.walk import Verdict
 
 
-def normalise_or_fallback(weights: Tensor, fallback: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Scales non-negative weights [B, V] to sum to 1; rows without mass, and those where ``mask``
-    [B, 1] is false, take the ``fallback`` [B, V].
+def normalise_or_fallback(
+    weights: Tensor, fallback: Tensor, usable_rows: Tensor | None = None
+) -> Tensor:
+    """Scales non-negative weights [B, V] to sum to 1; rows without mass, and those where
+    ``usable_rows`` [B, 1] is false, take the ``fallback`` [B, V].
     """
     total = weights.sum(dim=-1, keepdim=True)
     has_mass = total > torch.finfo(weights.dtype).tiny
-    return torch.where(has_mass if mask is None else has_mass & mask, weights / total, fallback)
+    return torch.where(
+        has_mass if usable_rows is None else has_mass & usable_rows, weights / total, fallback
+    )
 
 
 def _normalise_or_zero(weights: Tensor) -> Tensor:
