@@ -25,27 +25,32 @@ def main() -> None:
             with signals.signals_as_interrupts():
                 sys.exit(int(function(options) or 0))
         except UsageError as error:
-            sys.exit(_refuse(command, error))
+            sys.exit(_print_refusal(command, error))
 
 
 def choose_command(given: Sequence[str]) -> tuple[str, Sequence[str]]:
     """Returns the command that is meant and its arguments. Raises SystemExit: help was asked for,
     which is printed, or there is no such command.
     """
-    from spec_bench.settings.arguments import COMMANDS, find_command, list_commands, make_parser
+    from spec_bench.settings.arguments import (
+        COMMANDS,
+        format_command_list,
+        make_parser,
+        split_command,
+    )
 
     wants_help = given[0] in ("help", "--help", "-h")
     words = given[wants_help:] or ["--help"]
-    command, rest = find_command(["version"] if words[0] in ("--version", "-V") else words)
+    command, rest = split_command(["version"] if words[0] in ("--version", "-V") else words)
     if words == ["--help"]:
-        print(list_commands(), end="")
+        print(format_command_list(), end="")
         sys.exit(0)
     if not command:
-        print(f"spec_bench: {explain_unknown(words)}", file=sys.stderr)
+        print(f"spec_bench: {explain_unknown_command(words)}", file=sys.stderr)
         sys.exit(2)
     help_asked = wants_help or not {"--help", "-h"}.isdisjoint(rest)
     if "function" not in COMMANDS[command] and rest and not help_asked:
-        print(f"spec_bench: {explain_unknown_thing(command, rest[0])}", file=sys.stderr)
+        print(f"spec_bench: {explain_unknown_subcommand(command, rest[0])}", file=sys.stderr)
         sys.exit(2)
     if help_asked or "function" not in COMMANDS[command]:
         make_parser(command).print_help()
@@ -79,11 +84,11 @@ def load_command(
     return function, options
 
 
-def _refuse(command: str, error: UsageError) -> int:
+def _print_refusal(command: str, error: UsageError) -> int:
     """Prints what is wrong with a request; returns the status."""
-    from spec_bench.settings.fields import print_error
+    from spec_bench.settings.fields import print_wrapped_error
 
-    print_error(f"{'spec_bench' if command == 'run' else f'spec-bench {command}'}: {error}")
+    print_wrapped_error(f"{'spec_bench' if command == 'run' else f'spec-bench {command}'}: {error}")
     return 2
 
 
@@ -93,7 +98,7 @@ def run_command(command: str, arguments: Sequence[str]) -> int:
         function, options = load_command(command, arguments)
         return int(function(options) or 0)
     except UsageError as error:
-        return _refuse(command, error)
+        return _print_refusal(command, error)
 
 
 def parse_arguments(command: str, arguments: Sequence[str]) -> Namespace:
@@ -114,11 +119,11 @@ def parse_arguments(command: str, arguments: Sequence[str]) -> Namespace:
     return options
 
 
-def explain_unknown(words: Sequence[str]) -> str:
+def explain_unknown_command(words: Sequence[str]) -> str:
     """Returns the line on a word that is no command, with the one that was probably meant."""
     from spec_bench.jobs.config.flags import explain_bare_word
     from spec_bench.settings.arguments import COMMANDS
-    from spec_bench.settings.fields import suggest
+    from spec_bench.settings.fields import format_suggestion
 
     unknown = next((word for word in words if word != "report"), words[0])
     names_by_alias = {
@@ -126,7 +131,7 @@ def explain_unknown(words: Sequence[str]) -> str:
         for name, command in COMMANDS.items()
         for alias in command.get("tried", "").split()
     }
-    suggestion = suggest(unknown, [*COMMANDS, *names_by_alias])
+    suggestion = format_suggestion(unknown, [*COMMANDS, *names_by_alias])
     if unknown in names_by_alias:
         suggestion = f"; did you mean {names_by_alias[unknown]}?"
     spelt = explain_bare_word(unknown)
@@ -136,7 +141,7 @@ def explain_unknown(words: Sequence[str]) -> str:
     )
 
 
-def explain_unknown_thing(command: str, word: str) -> str:
+def explain_unknown_subcommand(command: str, word: str) -> str:
     """Returns the line on a word that is no command of a group such as ``check``."""
     from spec_bench.settings.arguments import COMMANDS
 

@@ -14,8 +14,8 @@ from spec_bench.report.papers.items import read_recipe
 from spec_bench.report.papers.paper import find_recipes_by_folder, list_paper_names, load_paper
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.measured import MeasuredRows, format_paper_progress
-from spec_bench.settings.arguments import find_command
-from spec_bench.settings.configs import conf_dir
+from spec_bench.settings.arguments import split_command
+from spec_bench.settings.configs import get_conf_dir
 from spec_bench.system.files import format_training_command, get_training_folder_of_heads
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,7 +39,7 @@ GRID = "{grid:{decoder:%s,factors:[1,2],most:2,depths:[1,2],order:any}}"
 @cache
 def published_pairs():
     """The pairs of ``conf/pair`` whose models lie on the hub."""
-    found = sorted((conf_dir() / "pair").glob("*.yaml"))
+    found = sorted((get_conf_dir() / "pair").glob("*.yaml"))
     pairs = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in found]
     return [pair for pair in pairs if "/" in pair.get("target", "")]
 
@@ -82,7 +82,7 @@ class Command:
         if self.module == TRAIN:
             return "train", self.arguments
         return (
-            find_command(self.arguments or ["ls"]) if self.module == RUN else ("", self.arguments)
+            split_command(self.arguments or ["ls"]) if self.module == RUN else ("", self.arguments)
         )
 
     @property

@@ -24,7 +24,7 @@ from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
 from spec_bench.report.figures.style import ReportFigure, save_figure
 from spec_bench.report.tables.render import escape_markdown
 from spec_bench.settings import foreign
-from spec_bench.settings.foreign import MOST_DEPTH, MOST_RESOLVED, check_config, load_yaml
+from spec_bench.settings.foreign import MOST_DEPTH, MOST_RESOLVED, load_yaml, refuse_unsafe_config
 from spec_bench.sinks.console import print_results
 from spec_bench.system import files
 from spec_bench.tasks.prompt_files import iter_row_makers
@@ -131,17 +131,19 @@ def test_lines_are_numbered_with_the_blank_ones_between_them(tmp_path):
 )  # fmt: skip
 def test_a_config_of_somebody_elses_calls_nothing_and_takes_no_memory(text, said):
     with pytest.raises(ValueError, match=naming(said)):
-        check_config(text, "decoder/theirs")
+        refuse_unsafe_config(text, "decoder/theirs")
 
 
 def test_a_config_of_ones_own_has_its_sweeps_values_and_its_launchers_settings():
-    check_config("hydra: {mode: MULTIRUN, sweeper: {params: {seed: '0,1'}}}", "experiment/mine")
-    check_config("defaults: [joblib]\nn_jobs: 2", "hydra/launcher/mine")
-    check_config("hydra: {launcher: {n_jobs: 2}}", "experiment/mine")
+    refuse_unsafe_config(
+        "hydra: {mode: MULTIRUN, sweeper: {params: {seed: '0,1'}}}", "experiment/mine"
+    )
+    refuse_unsafe_config("defaults: [joblib]\nn_jobs: 2", "hydra/launcher/mine")
+    refuse_unsafe_config("hydra: {launcher: {n_jobs: 2}}", "experiment/mine")
     assert load_yaml("a: &a {b: 1}\nc: {<<: *a}") == {"a": {"b": 1}, "c": {"b": 1}}
     for name in ("hydra/launcher/basic", "hydra/config", "hydra/job_logging/stdout"):
         with pytest.raises(ValueError, match=naming(name.replace("/", "."))):
-            check_config("x: 1", name)
+            refuse_unsafe_config("x: 1", name)
 
 
 def test_interpolations_that_double_what_others_stand_for_are_refused(tmp_path):

@@ -167,7 +167,7 @@ def test_a_file_imports_only_what_its_layer_may(path):
         ("metrics", "from spec_bench.jobs.store.store import CellStore"),
         ("system", "from spec_bench.records import jsonl"),
         ("records", "from spec_bench.vocabulary import names"),
-        ("core", "from spec_bench.settings.validation import check"),
+        ("core", "from spec_bench.settings.validation import read_settings"),
         ("jobs/store", "from spec_bench.jobs.work.prompts import JobPrompts"),
         ("jobs/config", "from spec_bench.jobs import app"),
         ("report/papers", "from spec_bench.report.claims import verdict"),

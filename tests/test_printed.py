@@ -20,7 +20,7 @@ from spec_bench.jobs.config.compose import (
     to_hydra_arguments,
 )
 from spec_bench.jobs.config.flags import FLAGS
-from spec_bench.settings.configs import conf_dir
+from spec_bench.settings.configs import get_conf_dir
 from spec_bench.tasks.source import EMBEDDED
 from tests import warm
 from tests.printed import (
@@ -169,7 +169,7 @@ def test_every_printed_job_composes_and_writes_nothing_where_git_keeps_results(s
     GlobalHydra.instance().clear()
     register_config_plugins()
     jobs = [each for each in ALL if each.kind in FLAGS]
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with initialize_config_dir(str(get_conf_dir()), version_base="1.3"):
         for command in jobs[::step]:
             elsewhere = {*OTHER_PACKAGES, "--config-dir"} & {*command.words}
             if command.settings and not elsewhere:
@@ -183,7 +183,7 @@ def test_what_is_printed_on_published_pairs_measures_published_data_on_a_gpu(ste
     assert len(reported) > 80
     GlobalHydra.instance().clear()
     register_config_plugins()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with initialize_config_dir(str(get_conf_dir()), version_base="1.3"):
         for command in reported[::step]:
             words = [word for word in command.first_job().overrides if "=" in word]
             name = "train" if command.trains else "config"

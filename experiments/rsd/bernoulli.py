@@ -19,7 +19,7 @@ import torch
 from scipy.optimize import linprog
 
 from spec_bench.audit.rules import Law, enumerate_children
-from spec_bench.settings.arguments import Parser, output_file
+from spec_bench.settings.arguments import OneLineErrorParser, parse_output_file
 from spec_bench.system import signals
 from spec_bench.system.files import write_csv
 from spec_bench.verify.rules import k_seq, recursive_rejection
@@ -112,10 +112,12 @@ def grid(points: int = POINTS) -> list[dict[str, float]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the grid as CSV."""
-    parser = Parser(
+    parser = OneLineErrorParser(
         prog="python experiments/rsd/bernoulli.py", description="RSD's Figure 1, exactly"
     )
-    parser.add_argument("--out", type=output_file, default=OUTPUT, help="default: %(default)s")
+    parser.add_argument(
+        "--out", type=parse_output_file, default=OUTPUT, help="default: %(default)s"
+    )
     parser.add_argument("--points", type=int, default=POINTS, help="per side; default: %(default)s")
     options = parser.parse_args(arguments)
     try:

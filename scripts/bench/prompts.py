@@ -32,7 +32,7 @@ from spec_bench.decode.config import DecoderConfig
 from spec_bench.jobs import app
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records.types import CellFacts, CellResult, Generation, Request, StepRecord
-from spec_bench.settings.configs import conf_dir
+from spec_bench.settings.configs import get_conf_dir
 from spec_bench.system import files
 
 STEPS, TOKENS = 16, 32
@@ -88,7 +88,7 @@ def run_job(prompts: int, cells: int, folder: Path) -> float:
         *("task.reference=null", "task.scores=[]", "generation.max_new_tokens=32"),
         *(f"prompts={prompts}", f"results={folder / 'results'}", f"cells=[{','.join(named)}]"),
     )
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with initialize_config_dir(str(get_conf_dir()), version_base="1.3"):
         config = compose("config", overrides=list(given))
     begun = time.process_time()
     results = app.run_config(config)

@@ -53,7 +53,7 @@ from spec_bench.metrics.intervals import rate_ratio_interval
 from spec_bench.recommend.race import Race
 from spec_bench.recommend.recommend import recommend
 from spec_bench.records.types import CellResult
-from spec_bench.settings.configs import conf_dir
+from spec_bench.settings.configs import get_conf_dir
 from spec_bench.system import files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -347,7 +347,7 @@ def settings(task: str, asked: argparse.Namespace, *more: str) -> JobSettings:
         *(f"prompts={few}", f"confirm.prompts={fresh}", f"generation.max_new_tokens={tokens}"),
         *(f"results={asked.folder / asked.size}", *asked.overrides, *more),
     ]
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with initialize_config_dir(str(get_conf_dir()), version_base="1.3"):
         return build_job_settings(compose("config", overrides=told))
 
 

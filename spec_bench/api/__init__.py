@@ -29,7 +29,7 @@ from spec_bench.api.commands import (
 from spec_bench.api.jobs import run, sweep
 from spec_bench.api.pairs import LoadedPair, load_pair
 from spec_bench.records.sampling import SamplingSettings
-from spec_bench.settings.former import find_former
+from spec_bench.settings.former import make_former_getattr
 
 __all__ = [
     "Answer",
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = find_former(
+    __getattr__ = make_former_getattr(
         __name__,
         {
             "Audited": "AuditReport",

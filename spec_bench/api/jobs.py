@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from spec_bench.api.pairs import LoadedPair, Prompt, derive_prompt_id, parse_prompts
 from spec_bench.jobs.config.flags import FLAGS, flags_to_overrides, list_setting_names
-from spec_bench.settings.fields import suggest, warn
+from spec_bench.settings.fields import format_suggestion, warn_once
 from spec_bench.settings.override_values import (
     describe_value,
-    format_override,
-    quote_text,
+    format_override_value,
+    quote_if_needed,
     quote_value,
 )
 from spec_bench.system import files
@@ -148,7 +148,7 @@ def prepare_overrides(
     if isinstance(settings.get("prompts"), list | tuple):
         texts = settings.pop("prompts")
     elif texts is not None:
-        warn("texts=[...] is prompts=[...] now, and limit=N how many of them are asked")
+        warn_once("texts=[...] is prompts=[...] now, and limit=N how many of them are asked")
     if "limit" in settings:
         settings["prompts"] = settings.pop("limit")
     count = settings.get("prompts")
@@ -170,11 +170,13 @@ def prepare_overrides(
             ]
         if key in _FLAGS or (key, value) == ("prompts", "all"):
             flags += [] if value is None else _format_flag_arguments(key, value)
-        elif key.partition(".")[0] not in known_keys and (suggestion := suggest(key, known_keys)):
+        elif key.partition(".")[0] not in known_keys and (
+            suggestion := format_suggestion(key, known_keys)
+        ):
             raise UsageError(f"unknown setting {key}{suggestion}")
         else:
             is_verbatim = key in _LISTS and isinstance(value, str) and value.startswith("[")
-            words.append(f"{key}={value if is_verbatim else format_override(key, value)}")
+            words.append(f"{key}={value if is_verbatim else format_override_value(key, value)}")
     words = flags_to_overrides("run", [*flags, *words])  # together: a flag may follow from others
     keys = [word.lstrip("+").partition("=")[0] for word in words]
     if texts is not None:
@@ -201,7 +203,7 @@ def _pair_to_overrides(pair: Any) -> Sequence[str]:
     if pair is None:
         return ()
     if isinstance(pair, str):
-        return (f"pair={quote_text(pair)}",)
+        return (f"pair={quote_if_needed(pair)}",)
     if not isinstance(pair, LoadedPair):
         raise UsageError(f"pair must be a name or what load_pair gave, got {describe_value(pair)}")
     if not pair.overrides:

@@ -19,7 +19,7 @@ from spec_bench.api.answers import Stream, StreamedText
 from spec_bench.records.ends import StopCriteria
 from spec_bench.records.sampling import SamplingSettings, merge_sampling, parse_generation_settings
 from spec_bench.records.types import Request
-from spec_bench.settings.configs import conf_dirs, find_configs, read_config
+from spec_bench.settings.configs import find_configs, list_conf_dirs, read_composed_config
 from spec_bench.settings.override_values import describe_value, quote_value
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
@@ -81,13 +81,13 @@ def load_pair(
     from spec_bench.engine.loading import is_transformers_model
     from spec_bench.jobs.config.pair import EngineSettings
     from spec_bench.jobs.work.models import set_thread_count
-    from spec_bench.settings.validation import check
+    from spec_bench.settings.validation import read_settings
 
     is_list = isinstance(draft, list | tuple)
     drafts: list[Any] = [] if draft is None else [*cast(Any, draft)] if is_list else [draft]
     _check_model_types(target, drafts, tokenizer)
     engine = {"device": device, "dtype": dtype, "compile": compile, "threads": threads}
-    engine_settings = check(EngineSettings, engine, "engine")
+    engine_settings = read_settings(EngineSettings, engine, "engine")
     draft_names = [str(model) if isinstance(model, Path) else model for model in drafts]
     pair_settings = {
         "target": str(target) if isinstance(target, Path) else target,
@@ -137,8 +137,8 @@ def _load_named_pair(
         load_models,
         load_pair_tokenizer,
     )
-    from spec_bench.settings.fields import suggest
-    from spec_bench.settings.validation import check
+    from spec_bench.settings.fields import format_suggestion
+    from spec_bench.settings.validation import read_settings
 
     loaded_tokenizer = (
         pair_settings.pop("tokenizer")
@@ -150,11 +150,13 @@ def _load_named_pair(
         pair_name = "embedded" if name is None else name
         paths = find_configs("pair")
         if pair_name not in paths:
-            suggestion = suggest(pair_name, sorted(paths)) or "; known: spec-bench ls pairs"
+            suggestion = (
+                format_suggestion(pair_name, sorted(paths)) or "; known: spec-bench ls pairs"
+            )
             raise UsageError(f"unknown pair {pair_name!r}{suggestion}")
-        values = read_config(paths[pair_name])
+        values = read_composed_config(paths[pair_name])
     settings = drop_name_of_other_pair(
-        check(PairSettings, values | pair_settings, "pair"), conf_dirs()
+        read_settings(PairSettings, values | pair_settings, "pair"), list_conf_dirs()
     )
     pair = build_pair(settings, engine)
     tokenizer, tokens = (
@@ -359,7 +361,7 @@ class LoadedPair:
             raise UsageError(
                 f"decoder must be NAME:SPEC or a mapping, got {describe_value(decoder)}"
             )
-        cell = build_cell(parse_cell(decoder, conf_dirs()), sampling)
+        cell = build_cell(parse_cell(decoder, list_conf_dirs()), sampling)
         check_drafts_and_heads(cell, self.pair)
         cell = FittedTrees(self.pair, None, sampling).fill_in_tree(cell)
         target = self.models[0]

@@ -45,7 +45,7 @@ from spec_bench.audit.rules import (
     iter_rule_cases,
 )
 from spec_bench.server.endpoint import ServerError
-from spec_bench.settings.fields import print_error
+from spec_bench.settings.fields import print_wrapped_error
 from spec_bench.system.errors import UsageError
 
 Audit = Callable[[], EnumeratedError]
@@ -190,7 +190,7 @@ def run_audit(options: argparse.Namespace, prompts: Any) -> int:
                     f"  spec-bench check decoders --only '{pattern}'" for pattern in patterns
                 )
     except (ServerError, UsageError) as error:
-        print_error(f"spec-bench check decoders: {error}")
+        print_wrapped_error(f"spec-bench check decoders: {error}")
         return 2
     except KeyboardInterrupt:
         if lines:

@@ -41,7 +41,7 @@ from spec_bench.records.ends import find_end_token_ids
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.records.types import PromptError, Request
 from spec_bench.server.endpoint import ServerClient
-from spec_bench.settings.configs import conf_dirs
+from spec_bench.settings.configs import list_conf_dirs
 from spec_bench.system.errors import UsageError
 from spec_bench.system.redaction import KEY
 from spec_bench.vocabulary.decoders import load_decoder
@@ -261,7 +261,7 @@ def parse_decoders(decoders: str) -> dict[str, DecoderConfig]:
     configs = {}
     for text in filter(None, map(str.strip, decoders.split(","))):
         name, _, spec = text.partition(":")
-        settings = load_decoder(conf_dirs(), name)
+        settings = load_decoder(list_conf_dirs(), name)
         configs[text] = read_decoder(apply_tree_shorthand(settings, spec or None))
         if configs[text].heads:
             raise UsageError(f"decoder {name!r} needs heads: leave it out")

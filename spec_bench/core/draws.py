@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spec_bench.core.host_device import cached_arange, cached_constant
-from spec_bench.settings.former import FormerMembers, find_former
+from spec_bench.settings.former import FormerMembers, make_former_getattr
 
 Choice = Callable[[Tensor, Tensor], Tensor]
 """Takes probabilities [..., V] and uniforms [..., count] to tokens [..., count]."""
@@ -93,7 +93,7 @@ class RandomSource(Protocol):
 
 
 if not TYPE_CHECKING:
-    __getattr__ = find_former(__name__, {"Draws": "RandomSource"})
+    __getattr__ = make_former_getattr(__name__, {"Draws": "RandomSource"})
 
 
 def derive_row_seed(seed: int, prompt_id: str) -> int:

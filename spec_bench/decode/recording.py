@@ -30,7 +30,7 @@ from spec_bench.core.host_device import HostDeviceInts
 from spec_bench.engine.recorder import near_tie_gap
 from spec_bench.engine.tree_pass import compute_next_logits
 from spec_bench.records.types import Generation, Request
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import to_one_line
 from spec_bench.system.errors import raise_if_device_lost
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class GraphCache:
             return graphs, self._describe_canary_fault(graphs, requests)
         except Exception as error:  # recording fails in many ways; few may end a run
             raise_if_device_lost(error)
-            return {}, f"{rows} rows: {one_line(error)}"
+            return {}, f"{rows} rows: {to_one_line(error)}"
 
     def _log_refusal(self, reason: str) -> None:
         self.refused = self.refused or reason

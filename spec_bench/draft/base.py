@@ -19,7 +19,7 @@ from spec_bench.core.host_device import CommittedTokens, HostDeviceInts
 from spec_bench.core.tree import Tree
 from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.model import LAST, LanguageModel, Layers
-from spec_bench.settings.former import FormerMembers, find_former
+from spec_bench.settings.former import FormerMembers, make_former_getattr
 from spec_bench.settings.registry import Registry
 from spec_bench.system.errors import UsageError
 
@@ -258,7 +258,9 @@ def find_heads_class(kind: str) -> type[DraftHeads]:
 
 
 if not TYPE_CHECKING:
-    __getattr__ = find_former(__name__, {"Drafting": "DraftState", "Equipment": "DraftResources"})
+    __getattr__ = make_former_getattr(
+        __name__, {"Drafting": "DraftState", "Equipment": "DraftResources"}
+    )
 
 
 # Autoregressive decoding, and beams without a draft.

@@ -11,7 +11,7 @@ from safetensors.torch import save
 
 from spec_bench.draft.base import find_heads_class, list_head_kinds
 from spec_bench.draft.network import DraftHeads
-from spec_bench.settings.fields import first_line
+from spec_bench.settings.fields import get_first_line
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 
@@ -62,5 +62,5 @@ def _download_repository(source: str, revision: str | None) -> Path:
     except Exception as error:
         raise UsageError(
             f"draft heads {source!r}: no such folder, and the hub says: "
-            f"{type(error).__name__}: {first_line(error)}"
+            f"{type(error).__name__}: {get_first_line(error)}"
         ) from None

@@ -38,7 +38,7 @@ from spec_bench.draft.base import (
     drafter,
 )
 from spec_bench.draft.language_model import LanguageModelDraftState, make_language_model_state
-from spec_bench.settings.fields import Count, Share, first_line
+from spec_bench.settings.fields import Count, Share, get_first_line
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import hash_json
 
@@ -505,7 +505,7 @@ class Suffix(Drafter):
             return [[int(token) for token in json.loads(line)["tokens"]] for line in lines]
         except (OSError, ValueError, TypeError, KeyError) as error:
             fault = f"earlier needs JSON lines with tokens, got {self.earlier!r}"
-            raise UsageError(f"{fault}: {first_line(error)}") from None
+            raise UsageError(f"{fault}: {get_first_line(error)}") from None
 
     @property
     def file_digest(self) -> str:

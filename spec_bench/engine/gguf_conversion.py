@@ -38,7 +38,7 @@ from transformers.modeling_gguf_pytorch_utils import (
     get_gguf_hf_weights_map,
 )
 
-from spec_bench.settings.fields import format_value, one_line
+from spec_bench.settings.fields import format_value, to_one_line
 from spec_bench.system import files, model_cache, signals
 from spec_bench.system.errors import UsageError
 
@@ -104,7 +104,7 @@ class GGUFModel:
             self._check_tensor_names()
             self._joined: dict[str, Any] = {"tensors": {}}  # by a processor, of several tensors
         except Exception as error:  # a damaged or unknown file makes its reader raise anything
-            raise UsageError(f"cannot read {str(file)!r}: {one_line(error)}") from error
+            raise UsageError(f"cannot read {str(file)!r}: {to_one_line(error)}") from error
 
     def _read_from_header(self, reader: Any) -> Any:
         """Reads config or tokenizer with transformers, from the header read before."""
@@ -302,7 +302,7 @@ def _read_header(file: Path) -> _GGUFHeader:
     try:
         return _GGUFHeader(file)
     except Exception as error:
-        raise UsageError(f"it is damaged or cut off ({one_line(error)})") from error
+        raise UsageError(f"it is damaged or cut off ({to_one_line(error)})") from error
 
 
 def _read_tensor(file: Path, tensor: Any) -> np.ndarray:
@@ -332,7 +332,7 @@ def main(asked: Namespace) -> int:
         if not model_cache.has_model_files(folder):
             convert_gguf_file(file, folder)
     except (OSError, ValueError) as error:
-        raise UsageError(one_line(error)) from error
+        raise UsageError(to_one_line(error)) from error
     print(f"{file.name}: {folder}")
     return 0
 

@@ -21,7 +21,7 @@ from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
 from spec_bench.engine.model import ForwardOutput, ForwardTimer, Layers
 from spec_bench.engine.plain import COMPILE, PlainModel
 from spec_bench.engine.recorder import GraphRecorder, explain_no_recording
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import to_one_line
 from spec_bench.system.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class HuggingFaceModel:
 
     def abandon_compiled_form(self, error: Exception) -> None:
         """Switches to the module for good, because its compiled form fails."""
-        log.warning("engine.compile=%s: passes are not fused: %s", self.compile, one_line(error))
+        log.warning("engine.compile=%s: passes are not fused: %s", self.compile, to_one_line(error))
         self.fused = False
 
     @torch.inference_mode()

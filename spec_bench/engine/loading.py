@@ -47,7 +47,7 @@ from spec_bench.engine.products import (
     pack_linear_layers,
     store_weights_by_column,
 )
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import to_one_line
 from spec_bench.system.errors import UsageError
 from spec_bench.system.hub import is_hub_reachable
 
@@ -149,7 +149,7 @@ def _start_cuda(device: str) -> None:
         torch.cuda.init()
     except RuntimeError as error:
         version = re.search(r"found version (\d+)|$", str(error))[1]  # type: ignore[index]
-        reason = explain_old_driver(version or "") or one_line(error)
+        reason = explain_old_driver(version or "") or to_one_line(error)
         raise UsageError(f"device {device!r} does not start: {reason}") from error
 
 

@@ -30,7 +30,7 @@ from spec_bench.settings.foreign import (
     AnsweredChoice,
     AnsweredLine,
 )
-from spec_bench.settings.validation import check
+from spec_bench.settings.validation import read_settings
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.tasks.prompt_files import iter_json_lines
@@ -83,7 +83,7 @@ def read_answer_file(path: Path, categories: Mapping[str, str] | None = None) ->
     tokens = 0
     for line in iter_json_lines(path, str(path.parent)):
         try:
-            answered_line = check(AnsweredLine, line)
+            answered_line = read_settings(AnsweredLine, line)
             question = answered_line.question_id
             models[answered_line.model_id or ""] = None
             choice = answered_line.choices[0]
@@ -95,7 +95,7 @@ def read_answer_file(path: Path, categories: Mapping[str, str] | None = None) ->
             if question in answers:
                 raise UsageError(f"question {question} is there twice; keep one")
             category = answered_line.category or (categories or {}).get(question, "")
-            counts = check(AnsweredChoice, choice, "choices[0]")
+            counts = read_settings(AnsweredChoice, choice, "choices[0]")
             tokens += sum(counts.new_tokens)
             if tokens > MOST_TOKENS:
                 raise UsageError(f"new_tokens up to here are {tokens}, at most {MOST_TOKENS}")

@@ -12,7 +12,7 @@ from spec_bench.metrics.quality import (
     register_score_function,
 )
 from spec_bench.metrics.summary import summarise
-from spec_bench.settings.former import find_former
+from spec_bench.settings.former import make_former_getattr
 
 __all__ = [
     "SCORES",
@@ -28,6 +28,6 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = find_former(
+    __getattr__ = make_former_getattr(
         __name__, {"Sums": "PromptSums", "find_score": "register_score_function"}
     )

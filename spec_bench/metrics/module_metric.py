@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from spec_bench.metrics.interval import Interval
-from spec_bench.settings.fields import one_line, suggest
+from spec_bench.settings.fields import format_suggestion, to_one_line
 from spec_bench.system.errors import UsageError
 from spec_bench.system.hub import is_hub_reachable
 
@@ -118,7 +118,7 @@ class ModuleScore:
             )
         except Exception as error:
             # A module is the user's or the hub's: whatever it raises is about these texts.
-            reason = one_line(error, 300)
+            reason = to_one_line(error, 300)
             last_frame = extract_tb(error.__traceback__)[-1]
             file_name = Path(last_frame.filename).name
             location = f"{file_name}, line {last_frame.lineno}: {type(error).__name__}"
@@ -151,7 +151,7 @@ def make_word_splitter(tokenize: str | None, latin_only: bool) -> Callable[[str]
         split = BLEU(tokenize=tokenize).tokenizer
     except Exception as error:
         names = f"task.tokenize must be one of {', '.join(BLEU.TOKENIZERS)}, got {tokenize}"
-        raise UsageError(f"{names}: {one_line(error)}") from error
+        raise UsageError(f"{names}: {to_one_line(error)}") from error
     return lambda text: split(text.lower()).split()
 
 
@@ -249,7 +249,7 @@ def _load_evaluate_module(score: str, known_scores: tuple[str, ...], file_text: 
             module = evaluate.load(path_or_name, keep_in_memory=True)
     except Exception as error:
         # Loading runs the module's own code: anything may be raised.
-        reason = one_line(error, 200)
+        reason = to_one_line(error, 200)
         if isinstance(error, TypeError) and "NoneType" in reason:
             reason = (
                 "it has neither a function compute nor a class that derives from evaluate.Metric"
@@ -259,7 +259,7 @@ def _load_evaluate_module(score: str, known_scores: tuple[str, ...], file_text: 
             reason = f"no score of ours, no file, and the hub did not give it{error_text}"
         choices = [*known_scores, *SHIPPED]
         raise UsageError(
-            f"score {score!r}: {reason}{suggest(score, choices)}; without a network: "
+            f"score {score!r}: {reason}{format_suggestion(score, choices)}; without a network: "
             f"{', '.join(choices)}, or a metric module's path"
         ) from error
     # The last part of a path or id, in letters that a column may have.

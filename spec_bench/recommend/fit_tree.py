@@ -17,7 +17,7 @@ from typing import Any
 
 from spec_bench.jobs.config.fitting import FOLDER, TreeFit
 from spec_bench.jobs.config.settings import JobSettings
-from spec_bench.settings.arguments import whole_numbers
+from spec_bench.settings.arguments import parse_whole_numbers
 
 _OWN_DEFAULTS = {"width": "8", "nodes": "6,10,14,30"}
 
@@ -30,8 +30,8 @@ def main(options: Namespace) -> None:
     shape = _OWN_DEFAULTS | dict(
         word.split("=", 1) for word in options.words if word not in job_words
     )
-    width, *_ = whole_numbers("width", shape["width"])
-    sizes = whole_numbers("nodes", shape["nodes"])
+    width, *_ = parse_whole_numbers("width", shape["width"])
+    sizes = parse_whole_numbers("nodes", shape["nodes"])
     for words in product(*map(split_swept_values, job_words)):
         _fit_and_print(words, width, sizes)
 

@@ -19,9 +19,9 @@ from zlib import crc32
 from spec_bench.records import checksums
 from spec_bench.records.parquet import PackedRecords, pack_generations
 from spec_bench.records.types import Generation
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import to_one_line
 from spec_bench.settings.foreign import MOST_S, StoredCell
-from spec_bench.settings.validation import check
+from spec_bench.settings.validation import read_settings
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 
@@ -69,7 +69,7 @@ def read_generation_lines(
         try:
             generation = _parse_generation_line(line, path.parent.name, vocabulary_size)
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
-            faults.append(f"line {number}: {one_line(error, 120)}")
+            faults.append(f"line {number}: {to_one_line(error, 120)}")
         else:
             generations[generation.repeat, generation.prompt_id] = generation
     return GenerationLines(tuple(generations.values()), tuple(faults), len(content) - end)
@@ -176,11 +176,11 @@ def _read_optional_json(path: Path) -> dict[str, Any]:
         content = checksums.read_verified_json(path)
         if content["run_id"] != path.parent.name:
             raise UsageError(f"it is of run {content['run_id']!r}")
-        check(StoredCell, content)
+        read_settings(StoredCell, content)
     except FileNotFoundError:
         return {}
     except _FAULTS as error:
-        message = f"{str(path)!r} is not as it was written: {one_line(error, 200)}"
+        message = f"{str(path)!r} is not as it was written: {to_one_line(error, 200)}"
         raise UsageError(f"{message}; run its experiment again") from error
     return content
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from spec_bench.records import checksums
 from spec_bench.records.types import Generation, ServerChunks, StepRecord
-from spec_bench.settings.fields import first_line
+from spec_bench.settings.fields import get_first_line
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
@@ -357,7 +357,7 @@ def write_records(
 
 
 def _make_records_error(path: Path, reason: object) -> ValueError:
-    message = f"{str(path)!r} is no file of records: {first_line(reason)}"
+    message = f"{str(path)!r} is no file of records: {get_first_line(reason)}"
     return UsageError(f"{message}; restore it, or run its experiment again")
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Interval, Predicate
 
-from spec_bench.settings.fields import Requirement, format_value, unknown_setting
-from spec_bench.settings.validation import check, check_fields
+from spec_bench.settings.fields import Requirement, describe_unknown_setting, format_value
+from spec_bench.settings.validation import check_fields, read_settings
 from spec_bench.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -137,11 +137,11 @@ def parse_generation_settings(settings: Mapping[str, Any] | None, where: str) ->
         raise UsageError(f"{where} must be a mapping of settings, got {format_value(settings)}")
     for name in settings or {}:
         if name not in GENERATION:
-            raise UsageError(unknown_setting(f"{where}.{name}", str(name), GENERATION))
+            raise UsageError(describe_unknown_setting(f"{where}.{name}", str(name), GENERATION))
     values = {name: value for name, value in (settings or {}).items() if value is not None}
     limit = {name: value for name, value in values.items() if name == "max_new_tokens"}
-    check(AnswerLimit, limit, where)
-    check(SamplingSettings, {k: v for k, v in values.items() if k not in limit}, where)
+    read_settings(AnswerLimit, limit, where)
+    read_settings(SamplingSettings, {k: v for k, v in values.items() if k not in limit}, where)
     return values
 
 

@@ -27,7 +27,7 @@ from spec_bench.report.comparison import (
 from spec_bench.report.data.rows import get_timing_doubt
 from spec_bench.report.page.build import render_template
 from spec_bench.report.tables.render import escape_markdown, format_markdown_table
-from spec_bench.settings.fields import print_error
+from spec_bench.settings.fields import print_wrapped_error
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.numbers import format_count
@@ -175,6 +175,6 @@ def main(options: Namespace) -> int:
             print(options.out / name)
     if not (comparison.regressed or options.allow_empty) and comparison.inconclusive_reason:
         reason = comparison.inconclusive_reason
-        print_error(f"spec-bench compare: {reason}; --allow-empty makes it a success")
+        print_wrapped_error(f"spec-bench compare: {reason}; --allow-empty makes it a success")
         return 2
     return int(comparison.regressed)

@@ -38,7 +38,7 @@ from spec_bench.report.page.build import (
 )
 from spec_bench.report.tables import render
 from spec_bench.report.tables.measured import MeasuredRows
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import to_one_line
 from spec_bench.sinks.console import print_results
 from spec_bench.sinks.rows import result_from_json, result_to_row, write_results_csv
 from spec_bench.sinks.sink import WandbSettings
@@ -64,7 +64,7 @@ def read_offline_runs(folder: Path) -> list[CellResult]:
         process = subprocess.run([*_READER, file], capture_output=True, text=True)
         if process.returncode:
             raise UsageError(
-                f"no W&B since 0.31 that reads {str(file)!r}: {one_line(process.stderr)}"
+                f"no W&B since 0.31 that reads {str(file)!r}: {to_one_line(process.stderr)}"
             )
         record = json.loads(process.stdout)
         row = {

@@ -28,11 +28,11 @@ from spec_bench.jobs.config.model_files import resolve_model_path
 from spec_bench.jobs.sweep.launch import VISIBLE, GpuReservation, list_visible_gpus
 from spec_bench.serve import supervisor
 from spec_bench.server.endpoint import ServerClient, ServerError, read_last_line
-from spec_bench.settings.arguments import whole_numbers
+from spec_bench.settings.arguments import parse_whole_numbers
 from spec_bench.settings.configs import find_configs, read_yaml
-from spec_bench.settings.fields import print_error, suggest
+from spec_bench.settings.fields import format_suggestion, print_wrapped_error
 from spec_bench.settings.override_values import quote_value
-from spec_bench.settings.validation import check, settings
+from spec_bench.settings.validation import read_settings, settings
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import open_regular_file
 from spec_bench.system.redaction import KEY, redact
@@ -87,10 +87,10 @@ def read_engine(name: str) -> ServingEngine:
     files = find_configs(FOLDER) | find_configs("engines", [Path(__file__).parent])
     path = files.get(name, Path(name))
     if not path.is_file():
-        suggestion = suggest(name, list(files))
+        suggestion = format_suggestion(name, list(files))
         names = ", ".join(files)
         raise UsageError(f"an engine is one of {names}, or a YAML file; got {name!r}{suggestion}")
-    return check(ServingEngine, read_yaml(path), of=str(path))
+    return read_settings(ServingEngine, read_yaml(path), of=str(path))
 
 
 def main(options: Namespace) -> int:
@@ -103,7 +103,7 @@ def main(options: Namespace) -> int:
     try:
         return plan.run_jobs(methods)
     except ServerError as error:
-        print_error(f"spec-bench serve: {error}")
+        print_wrapped_error(f"spec-bench serve: {error}")
         return 1
 
 
@@ -113,7 +113,7 @@ class ServerGroup:
     def __init__(self, engine: ServingEngine, options: Namespace) -> None:
         self.engine = engine
         self.options = options
-        self.requests = whole_numbers("--requests", options.requests)
+        self.requests = parse_whole_numbers("--requests", options.requests)
         pair = compose_config(options.words).pair
         self.model: str = options.model or _resolve_model(pair.target)
         self.draft = (

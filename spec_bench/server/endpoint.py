@@ -25,7 +25,7 @@ from spec_bench.server.stream import (
     StreamReader,
     is_token_id_list,
 )
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import to_one_line
 from spec_bench.settings.foreign import parse_json
 from spec_bench.system.errors import UsageError
 from spec_bench.system.limits import call_with_timeout
@@ -55,7 +55,7 @@ _ALL_TOKENS = -1  # top_k that cuts nothing in vLLM, SGLang and llama.cpp
 
 def redact_to_one_line(message: object, key: str = "", max_letters: int | None = None) -> str:
     """Formats a foreign message as one line; keys are redacted before it is cut."""
-    return one_line(redact(_CONTROL.sub(" ", str(message)[:_MOST_REFUSAL]), key), max_letters)
+    return to_one_line(redact(_CONTROL.sub(" ", str(message)[:_MOST_REFUSAL]), key), max_letters)
 
 
 def read_at_most(blocks: Iterator[bytes], max_bytes: int, *, cut: bool = False) -> bytes:

@@ -14,7 +14,7 @@ from itertools import islice, pairwise
 from typing import Any, NamedTuple, TypeGuard
 
 from spec_bench.records.types import Counted, StepRecord
-from spec_bench.settings.fields import MOST_NODES, format_value, one_line
+from spec_bench.settings.fields import MOST_NODES, format_value, to_one_line
 from spec_bench.settings.foreign import LlamaTimings, SpeculativeCounts, parse_json
 
 _DATA = b"data:"
@@ -203,7 +203,7 @@ def _parse_event(body: bytes) -> dict[str, Any]:
     if "error" in event and "choices" not in event:
         error = event["error"]
         message = error.get("message") if isinstance(error, dict) else error
-        raise BadStreamError(f"the server says: {one_line(message, 200)}")
+        raise BadStreamError(f"the server says: {to_one_line(message, 200)}")
     return event
 
 

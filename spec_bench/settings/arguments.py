@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import yaml
 
 from spec_bench.settings.configs import LOADER, read_yaml
-from spec_bench.settings.fields import warn
+from spec_bench.settings.fields import warn_once
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import check_writable
 
@@ -40,7 +40,7 @@ usage: spec-bench COMMAND ...          spec-bench COMMAND --help
 """
 
 
-class Parser(argparse.ArgumentParser):
+class OneLineErrorParser(argparse.ArgumentParser):
     """Without the usage, which argparse prints over several lines before what is wrong."""
 
     def parse_known_args(  # type: ignore[override]
@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
             argument.partition("=") for argument in arguments
         ):
             if name in RENAMED:
-                warn(f"{name} is {RENAMED[name]} now")
+                warn_once(f"{name} is {RENAMED[name]} now")
                 arguments[number] = f"{RENAMED[name]}{is_}{value}"
         return super().parse_known_args(arguments, namespace)
 
@@ -64,34 +64,34 @@ class Parser(argparse.ArgumentParser):
 
 
 @cache
-def list_options(command: str) -> dict[str, dict[str, Any]]:
+def get_option_arguments(command: str) -> dict[str, dict[str, Any]]:
     """Returns what argparse takes of each option of a command, by its names."""
-    return _read_options(COMMANDS[command].get("options", ""))
+    return _parse_option_lines(COMMANDS[command].get("options", ""))
 
 
-def _read_options(lines: str) -> dict[str, dict[str, Any]]:
+def _parse_option_lines(lines: str) -> dict[str, dict[str, Any]]:
     options: dict[str, dict[str, Any]] = {}
     for line in lines.splitlines():
         if line.startswith("@"):
-            options |= _read_options(_SHARED[line[1:]])
+            options |= _parse_option_lines(_SHARED[line[1:]])
             continue
         names, facts, about = map(str.strip, line.split("|"))
         options[names] = yaml.load(f"{{{facts}}}", LOADER) | {"help": about}
     return options
 
 
-def make_parser(command: str) -> Parser:
+def make_parser(command: str) -> OneLineErrorParser:
     """Returns the parser of a command's options."""
     command_facts = COMMANDS[command]
-    parser = Parser(
+    parser = OneLineErrorParser(
         prog=f"spec-bench {command}",
         usage=f"spec-bench {command} {command_facts['usage']}",
         description=command_facts["text"],
         epilog=f"  spec-bench {command_facts['example']}",
-        formatter_class=_Formatter,
+        formatter_class=_make_help_formatter,
         allow_abbrev=False,
     )
-    for names, facts in list_options(command).items():
+    for names, facts in get_option_arguments(command).items():
         keywords = {key: value for key, value in facts.items() if key not in ("means", "path")}
         keywords |= {"type": TYPES[facts["type"]]} if "type" in facts else {}
         parser.add_argument(*names.split(", "), **keywords)
@@ -104,11 +104,11 @@ def parse_options(command: str, arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _Formatter(prog: str) -> argparse.HelpFormatter:  # noqa: N802
+def _make_help_formatter(prog: str) -> argparse.HelpFormatter:
     return argparse.RawDescriptionHelpFormatter(prog, max_help_position=27, width=100)
 
 
-def list_commands() -> str:
+def format_command_list() -> str:
     """Returns what ``spec-bench`` prints without a command."""
     lines = (
         f"  {name:<11} {facts['about']}" for name, facts in COMMANDS.items() if "about" in facts
@@ -116,7 +116,7 @@ def list_commands() -> str:
     return _OVERVIEW.format("\n".join(lines))
 
 
-def find_command(words: Sequence[str]) -> tuple[str, list[str]]:
+def split_command(words: Sequence[str]) -> tuple[str, list[str]]:
     """Returns the command that is meant and its arguments; an empty text if it is none. A job's
     settings alone are ``run``, a command of an earlier version is taken with a warning.
     """
@@ -127,7 +127,7 @@ def find_command(words: Sequence[str]) -> tuple[str, list[str]]:
         if f"report {arguments[0]}" not in COMMANDS:
             command, *arguments = arguments
     if now := RENAMED_COMMANDS.get(command.replace("-", "_")):
-        warn(f"spec-bench {command} is spec-bench {now} now")
+        warn_once(f"spec-bench {command} is spec-bench {now} now")
         command = now
     if arguments and f"{command} {arguments[0]}" in COMMANDS:
         return f"{command} {arguments[0]}", arguments[1:]
@@ -136,7 +136,7 @@ def find_command(words: Sequence[str]) -> tuple[str, list[str]]:
     return command if command in COMMANDS else "", arguments
 
 
-def whole_numbers(name: str, text: str) -> list[int]:
+def parse_whole_numbers(name: str, text: str) -> list[int]:
     """Returns the numbers in ``14,30`` or ``[14,30]``. Raises ValueError, naming what is not."""
     parts = text.strip("[]").split(",")
     if not all(part.strip().isdecimal() and int(part) for part in parts):
@@ -144,7 +144,7 @@ def whole_numbers(name: str, text: str) -> list[int]:
     return list(map(int, parts))
 
 
-def output_folder(text: str) -> Path:
+def parse_output_folder(text: str) -> Path:
     """Returns a folder to write files into, as an option's ``type``, looked at before any work."""
     try:
         check_writable(Path(text))
@@ -153,12 +153,12 @@ def output_folder(text: str) -> Path:
     return Path(text)
 
 
-def output_file(text: str) -> Path:
+def parse_output_file(text: str) -> Path:
     """Returns the same of a file."""
     if os.path.exists(text) and not os.path.isfile(text):
         kind = "a folder" if os.path.isdir(text) else "a device or a pipe"
         raise argparse.ArgumentTypeError(f"must be a file, {text!r} is {kind}")
-    output_folder(os.path.dirname(text) if os.path.lexists(text) else text)
+    parse_output_folder(os.path.dirname(text) if os.path.lexists(text) else text)
     return Path(text)
 
 
@@ -166,6 +166,6 @@ TYPES = {
     "int": int,
     "float": float,
     "path": Path,
-    "out_file": output_file,
-    "out_folder": output_folder,
+    "out_file": parse_output_file,
+    "out_folder": parse_output_folder,
 }

@@ -10,38 +10,38 @@ from typing import Any
 
 import yaml
 
-from spec_bench.settings.fields import one_line
-from spec_bench.settings.registry import config_folders
+from spec_bench.settings.fields import to_one_line
+from spec_bench.settings.registry import list_plugin_config_folders
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import find_package_folder
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def conf_dir() -> Path:
+def get_conf_dir() -> Path:
     """Our config groups: in the package for a wheel, beside it in a checkout."""
     return find_package_folder("conf")
 
 
-def experiments_dir() -> Path:
+def get_experiments_dir() -> Path:
     """Our papers: in the package for a wheel, beside it in a checkout."""
     return find_package_folder("experiments")
 
 
-def conf_dirs() -> list[Path]:
+def list_conf_dirs() -> list[Path]:
     """Returns all folders of config groups, ours first."""
-    return [conf_dir(), *_plugin_folders("conf")]
+    return [get_conf_dir(), *_list_plugin_folders("conf")]
 
 
-def experiments_dirs() -> list[Path]:
+def list_experiments_dirs() -> list[Path]:
     """Returns all folders of papers, ours first."""
-    return [experiments_dir(), *_plugin_folders("experiments")]
+    return [get_experiments_dir(), *_list_plugin_folders("experiments")]
 
 
 def find_configs(group: str, folders: Iterable[Path] = ()) -> dict[str, Path]:
     """Returns a group's files by name, of some folders or (none) all; of one name the first's."""
     path_by_name: dict[str, Path] = {}
-    for folder in [*folders] or conf_dirs():
+    for folder in [*folders] or list_conf_dirs():
         for path in sorted(folder.glob(f"{group}/*.yaml")):
             path_by_name.setdefault(path.stem, path)
     return path_by_name
@@ -52,11 +52,11 @@ def read_yaml(path: Path) -> Any:
     try:
         return yaml.load(path.read_text(encoding="utf-8"), LOADER)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        message = one_line(error).replace('in "<unicode string>", ', "in ")
+        message = to_one_line(error).replace('in "<unicode string>", ', "in ")
         raise UsageError(f"{path}: {message}") from None
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_composed_config(path: Path) -> dict[str, Any]:
     """A config such as ``conf/pair/llama2_7b.yaml`` over those that its ``defaults`` name, such as
     ``shared/llama2@_here_``, beside it or in the same group of ours: as Hydra composes it. Raises
     ValueError: a default that is in neither; the message names both.
@@ -66,24 +66,24 @@ def read_config(path: Path) -> dict[str, Any]:
     for entry in config.pop("defaults", []):
         if isinstance(entry, str) and entry != "_self_":
             name = f"{entry.partition('@')[0]}.yaml"
-            groups = (path.parent, *(folder / path.parent.name for folder in conf_dirs()))
+            groups = (path.parent, *(folder / path.parent.name for folder in list_conf_dirs()))
             file_below = next((group / name for group in groups if (group / name).is_file()), None)
             if file_below is None:
                 raise UsageError(f"{path}: its defaults name {entry!r}, which is no file beside it")
-            config_below = _merge(config_below, read_config(file_below))
-    return _merge(config_below, config)
+            config_below = _merge_configs(config_below, read_composed_config(file_below))
+    return _merge_configs(config_below, config)
 
 
-def _merge(lower: dict[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_configs(lower: dict[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a config over another, groups of settings key by key."""
     groups = {
-        key: _merge(lower[key], value)
+        key: _merge_configs(lower[key], value)
         for key, value in upper.items()
         if isinstance(value, dict) and isinstance(lower.get(key), dict)
     }
     return {**lower, **upper, **groups}
 
 
-def _plugin_folders(name: str) -> list[Path]:
+def _list_plugin_folders(name: str) -> list[Path]:
     """That folder of other packages, where it is there."""
-    return [folder / name for folder in config_folders() if (folder / name).is_dir()]
+    return [folder / name for folder in list_plugin_config_folders() if (folder / name).is_dir()]

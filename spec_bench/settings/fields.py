@@ -7,7 +7,8 @@ A block of settings is a dataclass; its fields are its keys, the annotations say
         width: Count
         depth: Count
 
-``validation.check`` reads one from a mapping. Knows no pydantic, which takes time to import.
+``validation.read_settings`` reads one from a mapping. Knows no pydantic, which takes time to
+import.
 """
 
 import sys
@@ -45,17 +46,17 @@ def format_value(value: Any, *, quoted: bool = True, longest: int = 60) -> str:
         text = repr(value) if quoted else str(value)
     except ValueError:  # Python prints no whole number of more than 4300 digits
         text = "a number of thousands of digits"
-    text = one_line(text)
+    text = to_one_line(text)
     return text if len(text) <= longest else f"{text[:longest]}..."
 
 
-def one_line(message: object, longest: int | None = None) -> str:
+def to_one_line(message: object, longest: int | None = None) -> str:
     """A text in one line, cut where it is longer; an error that says nothing by its type."""
     text = to_printable(" ".join(str(message).split()))[:longest]
     return text or type(message).__name__ * isinstance(message, BaseException)
 
 
-def print_error(line: str) -> None:
+def print_wrapped_error(line: str) -> None:
     """Prints what is wrong to standard error; on a terminal no word is broken."""
     line = to_printable(line)
     wide = get_terminal_size().columns if sys.stderr.isatty() else 0
@@ -65,16 +66,16 @@ def print_error(line: str) -> None:
 def describe_error(error: Exception) -> str:
     """Returns an error in one line, with its type unless it is a ValueError."""
     kind = "" if isinstance(error, ValueError) or not str(error) else f"{type(error).__name__}: "
-    return f"{kind}{one_line(error)}"
+    return f"{kind}{to_one_line(error)}"
 
 
 @cache
-def warn(line: str) -> None:
+def warn_once(line: str) -> None:
     """Prints a warning to standard error, once."""
-    print_error(f"warning: {line}")
+    print_wrapped_error(f"warning: {line}")
 
 
-def first_line(message: object) -> str:
+def get_first_line(message: object) -> str:
     """Returns the first line of an error's message or of a text; "" where there is none."""
     return to_printable(next(iter(str(message).strip().splitlines()), ""))
 
@@ -82,7 +83,7 @@ def first_line(message: object) -> str:
 _OTHER_NAMES = {"tau": "block_efficiency"}  # what papers call ours
 
 
-def suggest(word: str, choices: Sequence[str], prefix: str = "") -> str:
+def format_suggestion(word: str, choices: Sequence[str], prefix: str = "") -> str:
     """``; did you mean PREFIXknown?`` where known words begin so or one is near, else nothing."""
     completions = [
         choice for choice in choices if word and choice.startswith(_OTHER_NAMES.get(word, word))
@@ -93,33 +94,33 @@ def suggest(word: str, choices: Sequence[str], prefix: str = "") -> str:
     return f"; did you mean {' or '.join(suggestions)}?" if suggestions else ""
 
 
-def unknown_setting(key: str, word: str, choices: Sequence[str], owner: str = "") -> str:
+def describe_unknown_setting(key: str, word: str, choices: Sequence[str], owner: str = "") -> str:
     """Returns the message of a key whose last word is none of those known there, by an ``owner``
     that is not the key before it.
     """
     prefix = key.removesuffix(word)
-    suggestion = suggest(word, choices, prefix) or ";"
+    suggestion = format_suggestion(word, choices, prefix) or ";"
     owner = owner or prefix.rstrip(".") or "a config"
     return f"unknown setting {key}{suggestion} {owner} has {', '.join(choices) or 'no settings'}"
 
 
-def describe_hint(hint: Any, marks: Sequence[Any] = ()) -> str:
+def describe_annotation(hint: Any, marks: Sequence[Any] = ()) -> str:
     """Returns what an annotation allows, in words; ``marks`` stand around it: bounds, or words of
     its own.
     """
     if get_origin(hint) is Annotated:
-        return describe_hint(hint.__origin__, [*hint.__metadata__, *marks])
+        return describe_annotation(hint.__origin__, [*hint.__metadata__, *marks])
     choices = get_args(hint)
-    bounds = _bounds(marks)
+    bounds = _describe_bounds(marks)
     if descriptions := [mark.allowed for mark in marks if hasattr(mark, "allowed")]:
         return f"{descriptions[-1]} {bounds}".strip()
     if is_union(hint):
-        return " or ".join(dict.fromkeys(describe_hint(choice, marks) for choice in choices))
+        return " or ".join(dict.fromkeys(describe_annotation(choice, marks) for choice in choices))
     if get_origin(hint) is Literal:
         words = (str(e).lower() if isinstance(e, bool) else str(e) for e in choices)
         return f"one of {', '.join(words)}"  # as YAML writes them
     if get_origin(hint) is tuple:
-        return f"a list, each {describe_hint(choices[0])}"
+        return f"a list, each {describe_annotation(choices[0])}"
     if hint is str:
         needs_text = any(getattr(mark, "min_length", None) for mark in marks)
         return "a text that is not empty" if needs_text else "a text"
@@ -137,7 +138,7 @@ _WORDS = {
 }
 
 
-def _bounds(marks: Sequence[Any]) -> str:
+def _describe_bounds(marks: Sequence[Any]) -> str:
     """Bounds in words: ``from 0 to 1``, ``>= 1``, ``> 0 and <= 1``."""
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     bounds = {

@@ -16,7 +16,7 @@ import yaml
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import AfterValidator, AllowInfNan, BaseModel, BeforeValidator, ConfigDict
 
-from spec_bench.settings.fields import MOST_NODES, one_line
+from spec_bench.settings.fields import MOST_NODES, to_one_line
 from spec_bench.settings.validation import FiniteFloat, StrictInt
 from spec_bench.system.errors import UsageError
 from spec_bench.system.printable import to_printable
@@ -60,26 +60,26 @@ _PACKED: dict[bytes, tuple[str, ...]] = {
 }
 
 
-def read_bytes(stream: BinaryIO) -> bytes:
+def read_and_unpack(stream: BinaryIO) -> bytes:
     """Reads a file, or a pipe, to its end and unpacks it. Raises ValueError: it is too large."""
     data = stream.read(MOST_BYTES + 1)
     limit = MOST_BYTES
     for magic, modules in _PACKED.items():
         if data.startswith(magic):
-            limit = bound(len(data))
-            data = _open_packed(modules, data).read(limit + 1)
+            limit = compute_max_unpacked_bytes(len(data))
+            data = _open_with_first_module(modules, data).read(limit + 1)
             break
     if len(data) > limit:
         raise UsageError(f"it holds more than {limit >> 20} MiB")
     return data
 
 
-def bound(size: int) -> int:
+def compute_max_unpacked_bytes(size: int) -> int:
     """Returns the bytes that a packed file of a size may unpack to."""
     return min(MOST_BYTES, FREE_BYTES + MOST_RATIO * size)
 
 
-def _open_packed(modules: tuple[str, ...], data: bytes) -> Any:
+def _open_with_first_module(modules: tuple[str, ...], data: bytes) -> Any:
     for name in modules:
         try:
             return import_module(name).open(BytesIO(data))
@@ -90,15 +90,15 @@ def _open_packed(modules: tuple[str, ...], data: bytes) -> Any:
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
     """Returns the value of a JSON text; ``options`` are those of ``json.loads``. Raises ValueError:
-    it is none, or one that ``check_value`` refuses.
+    it is none, or one that ``require_shallow_value`` refuses.
     """
     try:
-        return check_value(json.loads(text, **options))
+        return require_shallow_value(json.loads(text, **options))
     except RecursionError:
         raise UsageError(_TOO_DEEP) from None
 
 
-def check_value(value: Any, depth: int = 0) -> Any:
+def require_shallow_value(value: Any, depth: int = 0) -> Any:
     """Returns a value as it is. Raises ValueError: it is nested too deep, or a text in it is too
     long.
     """
@@ -108,7 +108,7 @@ def check_value(value: Any, depth: int = 0) -> Any:
         raise UsageError(_TOO_DEEP)
     content = value.values() if isinstance(value, dict) else value
     for part in content if isinstance(value, dict | list) else ():
-        check_value(part, depth + 1)
+        require_shallow_value(part, depth + 1)
     return value
 
 
@@ -139,7 +139,7 @@ def load_yaml(text: str) -> Any:
     return yaml.safe_load(text)
 
 
-def check_config(text: str, name: str) -> None:
+def refuse_unsafe_config(text: str, name: str) -> None:
     """Raises ValueError: a config of somebody else's, ``name`` below its folder, says what is to be
     called, or sets more of Hydra than a launcher's settings and a sweep's values; a launcher is
     chosen on the command line.
@@ -147,7 +147,7 @@ def check_config(text: str, name: str) -> None:
     try:
         config = load_yaml(text)
     except yaml.YAMLError as error:
-        raise UsageError(one_line(error)) from None
+        raise UsageError(to_one_line(error)) from None
     if interpolation := _UNTAKEN.search(text):
         raise UsageError(f"{text[interpolation.start() :].split()[0]} is no interpolation of a key")
     defaults = config.get("defaults") if isinstance(config, Mapping) else None
@@ -161,7 +161,7 @@ def check_interpolations(config: Any) -> None:
     """Raises UsageError: the interpolations of a composed config, as they are written, come to more
     than ``MOST_RESOLVED``, as they do where each stands for two others.
     """
-    texts = dict(_iter_texts(config))
+    texts = dict(_iter_long_or_interpolated_texts(config))
     counts: dict[tuple[str, ...], int] = {}
 
     def count(place: tuple[str, ...]) -> int:
@@ -171,7 +171,7 @@ def check_interpolations(config: Any) -> None:
             if path not in counts:
                 counts[path] = MOST_RESOLVED + 1  # where it stands for itself
                 targets = [
-                    _follow(path, *reference)
+                    _resolve_interpolation_path(path, *reference)
                     for reference in _INTERPOLATION_NAME.findall(texts[path])
                 ]
                 counts[path] = (len(texts[path]) >> 16) + sum(
@@ -185,19 +185,21 @@ def check_interpolations(config: Any) -> None:
     count(())
 
 
-def _follow(path: tuple[str, ...], dots: str, name: str) -> tuple[str, ...]:
+def _resolve_interpolation_path(path: tuple[str, ...], dots: str, name: str) -> tuple[str, ...]:
     """Returns the place that an interpolation names, one with dots from where it stands."""
     keys = tuple(filter(None, re.split(r"[.\[\]]", name)))
     return (*path[: -len(dots)], *keys) if dots else keys
 
 
-def _iter_texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+def _iter_long_or_interpolated_texts(
+    value: Any, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yields the texts of a config that are long or stand for others, and where each is."""
     if isinstance(value, str) and ("${" in value or len(value) >> 16):
         yield path, value
     pairs = value.items() if isinstance(value, dict) else ()
     for key, item in enumerate(value) if isinstance(value, list) else pairs:
-        yield from _iter_texts(item, (*path, str(key)))
+        yield from _iter_long_or_interpolated_texts(item, (*path, str(key)))
 
 
 def _iter_keys(value: Any, prefix: str = "") -> Iterator[str]:

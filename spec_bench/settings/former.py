@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 
-def _warn(former: str, name: str) -> None:
+def _warn_of_former_name(former: str, name: str) -> None:
     message = f"{former} is called {name} now; the former name goes with the next version"
     warnings.warn(message, FutureWarning, stacklevel=3)
 
@@ -28,7 +28,7 @@ class FormerMembers:
         super().__init_subclass__()
         for former, name in cls.former_members.items():
             if former in vars(cls):
-                _warn(f"{cls.__name__}.{former}", name)
+                _warn_of_former_name(f"{cls.__name__}.{former}", name)
                 setattr(cls, name, vars(cls)[former])
 
     if not TYPE_CHECKING:  # mypy would take any attribute for one
@@ -37,17 +37,17 @@ class FormerMembers:
             name = self.former_members.get(former)
             if name is None:
                 raise AttributeError(f"{type(self).__name__!r} has no attribute {former!r}")
-            _warn(f"{type(self).__name__}.{former}", name)
+            _warn_of_former_name(f"{type(self).__name__}.{former}", name)
             return getattr(self, name)
 
 
-def find_former(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+def make_former_getattr(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """Makes a module's ``__getattr__``, which finds its objects by their former ``names`` too."""
 
     def find_name(former: str) -> Any:
         if former not in names:
             raise AttributeError(f"module {module!r} has no attribute {former!r}")
-        _warn(f"{module}.{former}", names[former])
+        _warn_of_former_name(f"{module}.{former}", names[former])
         return getattr(import_module(module), names[former])
 
     return find_name

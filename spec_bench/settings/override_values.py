@@ -14,10 +14,10 @@ _WORD = re.compile(r"(?!(true|false|null|nan|inf)$)(\.{0,2}/|[a-z_])[\w./:@+-]*"
 _BEFORE_A_QUOTE = re.compile(r'(\\*)("|$)')
 
 
-def format_override(key: str, value: Any) -> str:
+def format_override_value(key: str, value: Any) -> str:
     """Returns the value of a setting. Raises ValueError: it has no such words, naming it."""
     try:
-        return quote_text(value)
+        return quote_if_needed(value)
     except TypeError:
         raise UsageError(
             f"{key} must be a text, a number, true, false, null, a list or a mapping of them, got "
@@ -25,7 +25,7 @@ def format_override(key: str, value: Any) -> str:
         ) from None
 
 
-def quote_text(value: Any) -> str:
+def quote_if_needed(value: Any) -> str:
     """A plain value; a text without quotes where Hydra reads it so. Raises TypeError: see below."""
     return value if isinstance(value, str) and _WORD.fullmatch(value) else quote_value(value)
 

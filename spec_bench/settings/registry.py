@@ -30,7 +30,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from spec_bench.settings.fields import first_line, format_value
+from spec_bench.settings.fields import format_value, get_first_line
 from spec_bench.system.errors import UsageError
 
 Entry = TypeVar("Entry")
@@ -64,7 +64,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
         def register(definition: Thing) -> Thing:
             entry: Any = self._declare(name, definition, **facts) if self._declare else definition
-            self.add(name, entry, _origin(definition))
+            self.add(name, entry, _get_qualified_name(definition))
             return definition
 
         return register
@@ -81,15 +81,15 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     def __getitem__(self, name: str) -> Entry:
         """Returns the entry of that name."""
         if name not in self._entries:
-            self._fill()
+            self._import_own_modules()
         if name not in self._entries:
-            self._fill_from_others()
+            self._import_plugins()
         return self._entries[name]
 
     def __iter__(self) -> Iterator[str]:
         """All names, our own first."""
-        self._fill()
-        self._fill_from_others()
+        self._import_own_modules()
+        self._import_plugins()
         return iter(tuple(self._entries))
 
     def __len__(self) -> int:
@@ -107,19 +107,19 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         """Reads a block of settings as the dataclass that it names under a key; a ValueError if it
         does not fit, which names ``where`` it stands.
         """
-        from spec_bench.settings.validation import check  # pydantic
+        from spec_bench.settings.validation import read_settings  # pydantic
 
         name = block.get(key)
         kind: Any = self.find(name, f"{where}.{key}")
         settings = {setting: value for setting, value in block.items() if setting != key}
-        return check(kind, settings, where, owner=f"{self.noun} {name!r}")
+        return read_settings(kind, settings, where, owner=f"{self.noun} {name!r}")
 
     def forget(self, name: str) -> None:
         """Takes an entry out again; for tests that register something."""
         self._entries.pop(name, None)
         self._origins.pop(name, None)
 
-    def _fill(self) -> None:
+    def _import_own_modules(self) -> None:
         """Imports the modules of our package, once."""
         if self._within is None:
             return
@@ -128,9 +128,9 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
 
-    def _fill_from_others(self) -> None:
+    def _import_plugins(self) -> None:
         """Imports what other packages name, each once."""
-        for point in entry_points_of_group(self.group):
+        for point in list_entry_points(self.group):
             if (point.name, point.value) in self._loaded:
                 continue
             try:
@@ -138,7 +138,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             except Exception as error:
                 raise UsageError(
                     f"entry point {point.name!r} of {self.group} ({point.value}) cannot be "
-                    f"imported: {type(error).__name__}: {first_line(error)}"
+                    f"imported: {type(error).__name__}: {get_first_line(error)}"
                 ) from error
             self._loaded.add((point.name, point.value))
 
@@ -160,13 +160,13 @@ def scan_registrations(package: str, decorator: str) -> dict[str, dict[str, ast.
     return keywords_by_name
 
 
-def config_folders() -> list[Path]:
+def list_plugin_config_folders() -> list[Path]:
     """Returns the folders of configs and papers that other packages bring: an entry point of
     ``spec_bench.configs`` names a package, laid out like the top of ours (``conf`` and
     ``experiments``). It may hold no code and is not imported. Raises ValueError: there is none.
     """
     folders = []
-    for point in entry_points_of_group(CONFIGS):
+    for point in list_entry_points(CONFIGS):
         try:
             package = find_spec(point.module)
         except ModuleNotFoundError:
@@ -180,18 +180,20 @@ def config_folders() -> list[Path]:
     return folders
 
 
-def entry_points_of_group(group: str) -> tuple[EntryPoint, ...]:
+def list_entry_points(group: str) -> tuple[EntryPoint, ...]:
     """The entry points of a group, read again only after a folder of the path has changed."""
     folders = (name for name in sys.path if os.path.exists(name or "."))
-    return _read_points(group, tuple((name, os.stat(name or ".").st_mtime_ns) for name in folders))
+    return _read_entry_points(
+        group, tuple((name, os.stat(name or ".").st_mtime_ns) for name in folders)
+    )
 
 
 @functools.lru_cache(maxsize=32)
-def _read_points(group: str, _folders: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+def _read_entry_points(group: str, _folders: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=group))
 
 
-def _origin(entry: object) -> str:
+def _get_qualified_name(entry: object) -> str:
     """``module.name`` of a function, class or other object."""
     definition = entry if hasattr(entry, "__qualname__") else type(entry)
     return f"{definition.__module__}.{definition.__qualname__}"

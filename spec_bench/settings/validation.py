@@ -34,12 +34,12 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from spec_bench.settings.fields import (
     Requirement,
-    describe_hint,
+    describe_annotation,
+    describe_unknown_setting,
     format_value,
     is_union,
     list_setting_fields,
-    one_line,
-    unknown_setting,
+    to_one_line,
 )
 from spec_bench.system.errors import UsageError
 
@@ -87,7 +87,7 @@ def settings(kind: Class) -> Class:
     return settings_class
 
 
-def require(holds: bool) -> None:
+def refuse_unless(holds: bool) -> None:
     """Refuses a field's value, from its validator, in the words of the field's
     ``Requirement``.
     """
@@ -95,7 +95,9 @@ def require(holds: bool) -> None:
         raise PydanticCustomError("out_of_range", "out of range")
 
 
-def check(kind: type[Kind], values: Any, at: str = "", of: str = "", owner: str = "") -> Kind:
+def read_settings(
+    kind: type[Kind], values: Any, at: str = "", of: str = "", owner: str = ""
+) -> Kind:
     """Reads a settings class, a plain dataclass or a pydantic model from a plain mapping, as YAML
     has it. Fields of a dataclass with ``metadata={"setting": False}`` are no keys.
 
@@ -116,7 +118,9 @@ def check(kind: type[Kind], values: Any, at: str = "", of: str = "", owner: str 
         worst = min(
             error.errors(include_url=False), key=lambda detail: detail["type"] not in _UNKNOWN
         )
-        raise UsageError(f"{of}{_line(worst, _get_model(checker), at, owner)}") from None
+        raise UsageError(
+            f"{of}{_format_error_line(worst, _get_model(checker), at, owner)}"
+        ) from None
     if isinstance(checked, kind):
         return checked
     try:
@@ -134,7 +138,7 @@ def check_fields(block: Any) -> None:
         _validate(kind, vars(block))
     except ValidationError as error:
         worst = error.errors(include_url=False)[0]
-        raise UsageError(_line(worst, _get_model(kind), "")) from None
+        raise UsageError(_format_error_line(worst, _get_model(kind), "")) from None
 
 
 @cache
@@ -157,52 +161,63 @@ def _validate(kind: Any, values: Mapping[str, Any]) -> Any:
     model = _get_model(kind)
     if model is kind:
         return adapter(kind).validate_python(dict(values))
-    return model(**{str(key): _remake(value, list, tuple) for key, value in values.items()})
+    return model(
+        **{str(key): _replace_sequence_type(value, list, tuple) for key, value in values.items()}
+    )
 
 
-def _remake(value: Any, old: Any, new: Any) -> Any:
+def _replace_sequence_type(value: Any, old: Any, new: Any) -> Any:
     """Returns sequences of one type, each within another too, as those of another type."""
-    return new(_remake(part, old, new) for part in value) if isinstance(value, old) else value
+    return (
+        new(_replace_sequence_type(part, old, new) for part in value)
+        if isinstance(value, old)
+        else value
+    )
 
 
-def _line(error: ErrorDetails, kind: type[Any], at: str, owner: str = "") -> str:
+def _format_error_line(error: ErrorDetails, kind: type[Any], at: str, owner: str = "") -> str:
     """Returns one error in one line."""
-    key, annotation, around = _locate(error["loc"], kind, at)
+    key, annotation, around = _locate_error(error["loc"], kind, at)
     given = error["input"]
     if error["type"] == "value_error":
-        return one_line(error["ctx"]["error"])
+        return to_one_line(error["ctx"]["error"])
     if error["type"] in _UNKNOWN:
-        return unknown_setting(key, str(error["loc"][-1]), sorted(_hints(around)), owner)
+        return describe_unknown_setting(
+            key, str(error["loc"][-1]), sorted(_get_field_hints(around)), owner
+        )
     if error["type"] == "missing":
         needs = f"{owner} needs" if owner else "it must be"
-        return f"{key} is missing: {needs} {describe_hint(annotation)}"
-    got = format_value(_remake(given, tuple, list), longest=_LONGEST)
-    if isinstance(given, int | float) and str in _members(annotation):
+        return f"{key} is missing: {needs} {describe_annotation(annotation)}"
+    got = format_value(_replace_sequence_type(given, tuple, list), longest=_LONGEST)
+    if isinstance(given, int | float) and str in _list_union_members(annotation):
         got += ", which was read as no text: put it in quotes, '\"...\"' on a command line"
-    return f"{key} must be {describe_hint(annotation)}, got {got}"
+    return f"{key} must be {describe_annotation(annotation)}, got {got}"
 
 
 def takes_text(kind: Any, key: str) -> bool:
     """Returns whether a settings class, or one below, has a key that takes text and no number."""
     for part in key.split("."):
-        kind = _hints(kind).get(part)
-    return {*_members(kind)} - {type(None)} == {str}
+        kind = _get_field_hints(kind).get(part)
+    return {*_list_union_members(kind)} - {type(None)} == {str}
 
 
-def _locate(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, Any]:
+def _locate_error(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, Any]:
     """Returns an error's place as the user writes it, the annotation there, the class around it."""
     key = at
     annotation = kind
     owner = kind
     is_tag = False
     for part in loc:
-        if not is_tag and len([m for m in _members(annotation) if m is not type(None)]) > 1:
+        if (
+            not is_tag
+            and len([m for m in _list_union_members(annotation) if m is not type(None)]) > 1
+        ):
             is_tag = True
             continue
         is_tag = False
-        hints = _hints(annotation)
+        hints = _get_field_hints(annotation)
         is_class = hints or annotation is kind
-        origin, items = _container(annotation)
+        origin, items = _get_container_type(annotation)
         if is_class and (part in hints or items is None):
             owner = annotation
             annotation = hints.get(str(part))
@@ -216,27 +231,27 @@ def _locate(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, Any
     return key, annotation, owner
 
 
-def _hints(annotation: Any) -> dict[str, Any]:
+def _get_field_hints(annotation: Any) -> dict[str, Any]:
     """Returns the fields of a settings class by key, Optional or not; none for anything else."""
-    for member in _members(annotation):
+    for member in _list_union_members(annotation):
         if fields := getattr(member, "__pydantic_fields__", None):
             hints = get_type_hints(member, include_extras=True)
             return {field.alias or name: hints[name] for name, field in fields.items()}
     return {}
 
 
-def _container(annotation: Any) -> tuple[type | None, Any]:
+def _get_container_type(annotation: Any) -> tuple[type | None, Any]:
     """``tuple`` or a mapping and what it holds, where a field may be one; else None twice."""
-    for member in _members(annotation):
+    for member in _list_union_members(annotation):
         if (origin := get_origin(member)) in (tuple, *_MAPPINGS):
             return origin, get_args(member)[-1 if origin in _MAPPINGS else 0]
     return None, None
 
 
-def _members(annotation: Any) -> list[Any]:
+def _list_union_members(annotation: Any) -> list[Any]:
     """Returns the types that a union offers, without their annotations; of another type itself."""
     if get_origin(annotation) is Annotated:
-        return _members(get_args(annotation)[0])
+        return _list_union_members(get_args(annotation)[0])
     if is_union(annotation):
-        return [part for member in get_args(annotation) for part in _members(member)]
+        return [part for member in get_args(annotation) for part in _list_union_members(member)]
     return [annotation]

@@ -21,7 +21,7 @@ from spec_bench.settings.validation import (
     Requirement,
     StrictBool,
     StringConstraints,
-    check,
+    read_settings,
     settings,
 )
 
@@ -97,11 +97,15 @@ class SinkSettings:
 def parse_sink_settings(config: SinkSettings | Mapping[str, Any]) -> SinkSettings:
     """Parses the config group ``sink``. Raises UsageError: an unknown sink, or a wrong value."""
     if isinstance(config, SinkSettings) or not isinstance(config, Mapping):
-        return config if isinstance(config, SinkSettings) else check(SinkSettings, config, "sink")
+        return (
+            config
+            if isinstance(config, SinkSettings)
+            else read_settings(SinkSettings, config, "sink")
+        )
     own_names = {field.name for field in fields(SinkSettings)} - {"more"}
     more = {name: value for name, value in config.items() if name not in own_names and name in sink}
     own_settings = {name: value for name, value in config.items() if name not in more}
-    return replace(check(SinkSettings, own_settings, "sink"), more=more)
+    return replace(read_settings(SinkSettings, own_settings, "sink"), more=more)
 
 
 def build_sinks(settings: SinkSettings, folder: Path) -> list[Sink]:

@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import to_one_line
 from spec_bench.sinks.rows import flatten_facts, result_to_row
 from spec_bench.sinks.sink import LoggedCell, WandbSettings, sink
 from spec_bench.system import files
@@ -115,7 +115,7 @@ def _log_wandb_errors(hint: str = "") -> Iterator[None]:
     try:
         yield
     except (wandb.Error, OSError) as error:
-        log.error("W&B: %s: %s%s", type(error).__name__, one_line(error), hint)
+        log.error("W&B: %s: %s%s", type(error).__name__, to_one_line(error), hint)
 
 
 def log_cell(sink: WandbSink, cell: LoggedCell) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from spec_bench.settings.configs import conf_dir, read_config
-from spec_bench.settings.validation import check
+from spec_bench.settings.configs import get_conf_dir, read_composed_config
+from spec_bench.settings.validation import read_settings
 from spec_bench.tasks.example import Example
 from spec_bench.tasks.random_prompts import RandomPromptTask
 from spec_bench.tasks.task import Task
@@ -40,8 +40,8 @@ def build_task(config: Mapping[str, Any]) -> Task | RandomPromptTask:
             left_out = {setting.name for setting in fields(Task)} - {"name", "generation"}
             source = {"kind": "random"}
         values = {key: value for key, value in config.items() if key not in left_out}
-        return check(RandomPromptTask, {**values, "source": source}, "task")
-    return check(Task, config, "task")
+        return read_settings(RandomPromptTask, {**values, "source": source}, "task")
+    return read_settings(Task, config, "task")
 
 
 def build_task_from_files(paths: Any, **overrides: Any) -> Task:
@@ -49,8 +49,8 @@ def build_task_from_files(paths: Any, **overrides: Any) -> Task:
     does; rows may share ids. Raises ValueError like ``build_task``.
     """
     values = {
-        **read_config(conf_dir() / "task" / "jsonl.yaml"),
+        **read_composed_config(get_conf_dir() / "task" / "jsonl.yaml"),
         "fields": {"id": []},
         **overrides,
     }
-    return check(Task, {**values, "source": {"kind": "local", "path": paths}}, "task")
+    return read_settings(Task, {**values, "source": {"kind": "local", "path": paths}}, "task")

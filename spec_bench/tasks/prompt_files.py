@@ -21,10 +21,10 @@ from spec_bench.settings.fields import format_value
 from spec_bench.settings.foreign import (
     MOST_BYTES,
     MOST_TEXT,
-    bound,
-    check_value,
+    compute_max_unpacked_bytes,
     parse_json,
-    read_bytes,
+    read_and_unpack,
+    require_shallow_value,
 )
 from spec_bench.system.errors import UsageError
 from spec_bench.system.limits import limited_memory
@@ -75,10 +75,10 @@ def _read_stream_once(file: str) -> bytes:
     """Reads and keeps what can be read only once: the standard input, or a pipe."""
     if file != STDIN:
         with open(file, "rb") as stream:
-            return read_bytes(stream)
+            return read_and_unpack(stream)
     if sys.stdin.isatty():
         raise UsageError("- is what a pipe or < FILE brings: there is nothing but the terminal")
-    return read_bytes(sys.stdin.buffer)
+    return read_and_unpack(sys.stdin.buffer)
 
 
 def _read_text(file: Path, label: str) -> str:
@@ -124,7 +124,7 @@ def _read_parquet(file: Path) -> Any:
     from pyarrow import Table, parquet
 
     batches = []
-    max_bytes = bytes_left = bound(file.stat().st_size)
+    max_bytes = bytes_left = compute_max_unpacked_bytes(file.stat().st_size)
     with limited_memory(MOST_BYTES + max_bytes), parquet.ParquetFile(file) as parquet_file:
         for batch in parquet_file.iter_batches(1000, use_threads=False):
             batches.append(batch)
@@ -231,7 +231,7 @@ def _make_located_row(content: Any, label: str, place: str) -> LocatedRow:
     """Makes a row from an object, a text, or a list of turns or messages."""
     if isinstance(content, str):
         try:
-            content = {"prompt": check_value(content)}
+            content = {"prompt": require_shallow_value(content)}
         except ValueError as error:
             raise UsageError(f"{label}, {place}: {error}") from None
     elif isinstance(content, list):

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from spec_bench.settings.fields import first_line
+from spec_bench.settings.fields import get_first_line
 from spec_bench.settings.validation import NonEmptyStr, settings
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import get_cache_folder
@@ -290,7 +290,7 @@ def fetch_archive(archive: HubArchive) -> Path:
     except Exception as error:
         raise HubDataError(
             f"cannot fetch {archive.file} of hub dataset {archive.path!r} "
-            f"({type(error).__name__}: {first_line(error)}); unpack it anywhere and set "
+            f"({type(error).__name__}: {get_first_line(error)}); unpack it anywhere and set "
             f"task.database to its folder {archive.folder}"
         ) from error
     if not folder.is_dir():

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from string import Formatter
 from typing import Any, TypeVar
 
-from spec_bench.settings.fields import first_line, one_line, suggest
+from spec_bench.settings.fields import format_suggestion, get_first_line, to_one_line
 from spec_bench.system.errors import UsageError
 from spec_bench.system.limits import call_with_timeout, limited_memory
 from spec_bench.tasks.prompt_files import ANSWERING
@@ -119,7 +119,7 @@ def look_up_field(
             return value
     if default is not _NO_FIELD:
         return default
-    suggestion = suggest(paths[0], [*row], f"task.fields.{name}=")
+    suggestion = format_suggestion(paths[0], [*row], f"task.fields.{name}=")
     suggestion = (
         suggestion.replace("?", ", if all lines have it?") or f"; task.fields.{name}=FIELD names it"
     )
@@ -179,7 +179,7 @@ def _apply_chat_template(
         with limited_memory(MOST_BYTES):
             return str(tokenizer.apply_chat_template(messages, **options))
     except Exception as error:  # a template may do anything
-        reason = first_line(error) or type(error).__name__
+        reason = get_first_line(error) or type(error).__name__
         if "tools" in str(tokenizer.chat_template):
             reason += "; it may want tools: pair.chat_template_kwargs={tools: [...]}"
         raise UsageError(f"the chat template fails: {reason}") from None
@@ -205,7 +205,7 @@ def encode_text(tokenizer: Any, text: str, **options: Any) -> tuple[int, ...]:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic in tokenizers is no Exception
-        raise UsageError(f"the tokenizer fails: {one_line(error, 200)}") from None
+        raise UsageError(f"the tokenizer fails: {to_one_line(error, 200)}") from None
 
 
 def encode_all_but_failing(

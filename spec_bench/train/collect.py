@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from spec_bench.settings.arguments import Parser, output_file
+from spec_bench.settings.arguments import OneLineErrorParser, parse_output_file
 from spec_bench.system import signals
 from spec_bench.system.files import write_csv
 
@@ -35,9 +35,11 @@ def read_training_row(file: Path) -> dict[str, Any]:
 
 def write_training_table() -> int:
     """Writes the table of the folders on the command line; returns the exit status."""
-    parser = Parser(prog="python -m spec_bench.train.collect", description=__doc__)
+    parser = OneLineErrorParser(prog="python -m spec_bench.train.collect", description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+", help="e.g. results/train/grid")
-    parser.add_argument("--out", type=output_file, help="default: heads.csv in the first folder")
+    parser.add_argument(
+        "--out", type=parse_output_file, help="default: heads.csv in the first folder"
+    )
     options = parser.parse_args()
     rows = list[dict[str, Any]]()
     for folder in options.folders:

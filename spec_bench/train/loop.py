@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import AdamW, Optimizer
 from tqdm import tqdm
 
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import to_one_line
 from spec_bench.settings.validation import Ge, adapter
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import (
@@ -171,7 +171,7 @@ class TrainingCheckpoint:
             with suppress(FileNotFoundError):  # another process moved it first
                 name = move_aside(self.file).name
                 message = "%s: %s; it is now %s, training begins anew"
-                log.warning(message, self.file, one_line(error, 120), name)
+                log.warning(message, self.file, to_one_line(error, 120), name)
             module.load_state_dict(fresh[0])
             optimiser.load_state_dict(fresh[1])
             return TrainingProgress()

@@ -18,8 +18,8 @@ from spec_bench.settings.validation import (
     Requirement,
     StrictBool,
     StrictInt,
-    check,
-    require,
+    read_settings,
+    refuse_unless,
     settings,
 )
 from spec_bench.sinks.sink import SinkSettings
@@ -156,7 +156,7 @@ class OptimiserSettings:
 
 
 def _check_folder_name(name: str) -> str:
-    require(bool(name.strip("/.")) and ".." not in name.split("/") and "\0" not in name)
+    refuse_unless(bool(name.strip("/.")) and ".." not in name.split("/") and "\0" not in name)
     if name.split("/")[0] == "cache":
         raise UsageError("name 'cache' is taken: answers of targets lie there")
     return name
@@ -211,7 +211,7 @@ def build_train_settings(config: Mapping[str, Any]) -> TrainSettings:
     """Checks a composed and resolved ``conf/train.yaml``. Raises UsageError with one line that
     names a key, its value and the choices.
     """
-    request = check(TrainConfig, config)
+    request = read_settings(TrainConfig, config)
     results = Path(request.results)
     on_task = request.data.kind == "task"
     heads_folder = Path(request.out) if request.out else results / request.name / "heads"

@@ -21,7 +21,7 @@ from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, warped_log_probs
 from spec_bench.draft.base import DraftState
 from spec_bench.settings.fields import MOST_NODES, format_value
-from spec_bench.settings.former import FormerMembers, find_former
+from spec_bench.settings.former import FormerMembers, make_former_getattr
 from spec_bench.settings.registry import Registry
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.spec import Form, Spec
@@ -255,7 +255,7 @@ policy: Registry[type[Policy]] = Registry(
 """The tree policies by name; also the decorator that registers one."""
 
 if not TYPE_CHECKING:
-    __getattr__ = find_former(
+    __getattr__ = make_former_getattr(
         __name__,
         {"distinct": "get_distinct_siblings", "within_bounds": "refuse_too_many_nodes"},
     )

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from spec_bench.settings.configs import (
-    conf_dir,
-    conf_dirs,
-    experiments_dirs,
     find_configs,
+    get_conf_dir,
+    list_conf_dirs,
+    list_experiments_dirs,
     read_yaml,
 )
-from spec_bench.settings.fields import format_value, one_line, suggest, warn
+from spec_bench.settings.fields import format_suggestion, format_value, to_one_line, warn_once
 from spec_bench.settings.registry import scan_registrations
-from spec_bench.settings.validation import check
+from spec_bench.settings.validation import read_settings
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.spec import parse
 
@@ -108,7 +108,7 @@ def find_canonical_name(name: str) -> str:
 def check_decoder_exists(name: str) -> None:
     """Raises UsageError, with the choices, if no YAML has the decoder or its parts."""
     if find_decoder(name) is None:
-        load_decoder(conf_dirs(), name)
+        load_decoder(list_conf_dirs(), name)
 
 
 @functools.cache
@@ -155,7 +155,7 @@ def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
     paths = find_configs("decoder", folders)
     if name not in paths:
         known_names = sorted(paths)
-        suggestion = suggest(name.replace("-", "_"), known_names)
+        suggestion = format_suggestion(name.replace("-", "_"), known_names)
         choices = "spec-bench ls decoders" if suggestion else ", ".join(known_names)
         raise UsageError(f"unknown decoder {name!r}{suggestion}; known: {choices}")
     decoder = read_yaml(paths[name])
@@ -167,7 +167,7 @@ def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
 def render_decoders_table() -> str:
     """Renders our decoders in Markdown: the baseline, those on a draft model, others by drafter."""
     blocks = {
-        name: _read_mapping(path) for name, path in _find_decoder_files((conf_dir(),)).items()
+        name: _read_mapping(path) for name, path in _find_decoder_files((get_conf_dir(),)).items()
     }
     drafters = {name: _get_part_name(block, "drafter") for name, block in blocks.items()}
 
@@ -185,7 +185,7 @@ def render_decoders_table() -> str:
 @functools.cache
 def _list_config_and_paper_folders() -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     """Returns the folders of configs and of papers, read at the first call."""
-    return tuple(conf_dirs()), tuple(experiments_dirs())
+    return tuple(list_conf_dirs()), tuple(list_experiments_dirs())
 
 
 @functools.cache
@@ -254,7 +254,7 @@ def _read_paper_styles(folders: tuple[Path, ...]) -> dict[str, DecoderStyle]:
                 for name, display in display_by_name.items()
             }
         except UsageError as error:
-            warn(one_line(error))
+            warn_once(to_one_line(error))
     return decoders
 
 
@@ -273,7 +273,7 @@ def _get_part_name(block: Mapping[str, Any], name: str) -> str:
 
 
 def _check_display(display: Any, key: str, file: str = "") -> DisplaySettings:
-    return check(DisplaySettings, display, key, file, owner="how a decoder is shown")
+    return read_settings(DisplaySettings, display, key, file, owner="how a decoder is shown")
 
 
 def _make_style(display: DisplaySettings) -> DecoderStyle:

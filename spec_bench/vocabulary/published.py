@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from spec_bench.settings.configs import experiments_dirs, find_configs, read_config
-from spec_bench.settings.fields import suggest
+from spec_bench.settings.configs import find_configs, list_experiments_dirs, read_composed_config
+from spec_bench.settings.fields import format_suggestion
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import iter_csv_lines
 from spec_bench.vocabulary.decoders import check_decoder_exists, check_tree, get_decoder_parts
@@ -90,7 +90,7 @@ def read_all_published() -> dict[str, tuple[Row, ...]]:
     """Reads the printed numbers of all papers, by the paper's name."""
     return {
         file.parent.name: read_published(file)
-        for folder in experiments_dirs()
+        for folder in list_experiments_dirs()
         for file in folder.glob(f"*/{FILE}")
     }
 
@@ -98,7 +98,10 @@ def read_all_published() -> dict[str, tuple[Row, ...]]:
 def _check_published_row(row: Row, choices_by_column: Mapping[str, Sequence[str]]) -> None:
     for name, choices in choices_by_column.items():
         if choices and row[name] not in choices:
-            got = suggest(row[name], choices) or f"; known: {', '.join(choices).lstrip(', ')}"
+            got = (
+                format_suggestion(row[name], choices)
+                or f"; known: {', '.join(choices).lstrip(', ')}"
+            )
             raise UsageError(f"unknown {name} {row[name]!r}{got}")
     for names, (pattern, wording) in _ALLOWED_VALUES.items():
         if not re.fullmatch(pattern, ",".join(row[name] for name in names.split(","))):
@@ -174,7 +177,7 @@ def list_pair_spellings(printed_names: Any) -> list[tuple[str, str]]:
 def find_pair_spellings(pair: str) -> list[tuple[str, str]]:
     """Returns the ``spellings`` of a pair by its name; none if it has no config."""
     path = find_configs("pair").get(pair)
-    return list_pair_spellings(read_config(path).get("paper")) if path else []
+    return list_pair_spellings(read_composed_config(path).get("paper")) if path else []
 
 
 def wrap_in_list(names: Any) -> list[str]:

@@ -6,9 +6,9 @@ import pytest
 from scipy.optimize import brentq
 
 from spec_bench.report.papers.paper import import_paper_code
-from spec_bench.settings.configs import experiments_dir
+from spec_bench.settings.configs import get_experiments_dir
 
-bernoulli = import_paper_code(experiments_dir() / "rsd", "bernoulli")
+bernoulli = import_paper_code(get_experiments_dir() / "rsd", "bernoulli")
 RULES, TOLERANCE, closed_form = bernoulli.RULES, bernoulli.TOLERANCE, bernoulli.closed_form
 
 

@@ -24,7 +24,7 @@ from spec_bench.jobs.config.simulation import read_block_efficiencies
 from spec_bench.records import cell_folder
 from spec_bench.records.sampling import SamplingSettings
 from spec_bench.report.papers.items import list_recipe_cells
-from spec_bench.settings.configs import conf_dir, conf_dirs
+from spec_bench.settings.configs import get_conf_dir, list_conf_dirs
 from spec_bench.vocabulary.decoders import load_decoder
 from spec_bench.vocabulary.names import get_decoder_style
 from spec_bench.vocabulary.spec import parse
@@ -38,7 +38,7 @@ TREES = ("sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "rsd_c", "rsd_s", "top
 
 def cells_of(*wanted, chosen=None, spec=None, temperature=1.0):
     sampling = SamplingSettings(temperature)
-    return build_cells(parse_cells(chosen or {}, spec, wanted, conf_dirs()), sampling)
+    return build_cells(parse_cells(chosen or {}, spec, wanted, list_conf_dirs()), sampling)
 
 
 @pytest.mark.parametrize("name", [*TREES, "medusa", "redrafter"])
@@ -130,7 +130,7 @@ def listed(*words):
     ],
 )
 def test_every_tree_of_a_budget_or_length_has_just_that_size(group, size, number, least):
-    cells = yaml.safe_load((conf_dir() / "tree_lists.yaml").read_text())[group][number]
+    cells = yaml.safe_load((get_conf_dir() / "tree_lists.yaml").read_text())[group][number]
     assert len(set(cells)) == len(cells) >= least
     assert {getattr(parse(cell.partition(":")[2]), size) for cell in cells} == {number}
 
@@ -139,7 +139,7 @@ def test_a_list_of_trees_is_named_by_its_number_or_in_a_folder_of_ones_own(tmp_p
     six = listed("budget=6")
     assert six == listed("budget='6'") == listed('budget=["6"]') != listed("length=3")
     (tmp_path / "tree_lists.yaml").write_text("budget: {mine: [sd:9], 6: [sd:6]}")
-    found = find_tree_lists({"budget": ["mine", 6], "length": None}, [conf_dir(), tmp_path])
+    found = find_tree_lists({"budget": ["mine", 6], "length": None}, [get_conf_dir(), tmp_path])
     assert found == {"budget mine": ["sd:9"], "budget 6": six}
 
 
@@ -339,7 +339,7 @@ SAMPLING = SamplingSettings(top_p=0.95)
 
 
 def sequoia(total):
-    decoder = load_decoder(conf_dirs(), "sequoia")
+    decoder = load_decoder(list_conf_dirs(), "sequoia")
     return Cell.from_mapping(
         {**decoder, "tree": {"policy": "fitted_list", "total": total}}, SAMPLING
     )
@@ -449,4 +449,4 @@ def test_trees_that_vary_have_no_acceptance_rate_and_say_why(run_job):
 
 def test_a_colon_without_a_tree_is_refused():
     with pytest.raises(ValueError, match="'sd:' names no tree"):
-        parse_cell("sd:", conf_dirs())
+        parse_cell("sd:", list_conf_dirs())

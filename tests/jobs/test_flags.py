@@ -25,7 +25,7 @@ from spec_bench.jobs.config.flags import (
     replace_escapes,
 )
 from spec_bench.settings.arguments import COMMANDS, make_parser
-from spec_bench.settings.override_values import format_override
+from spec_bench.settings.override_values import format_override_value
 from tests.commands import ls as print_listing
 from tests.printed import printed
 
@@ -76,7 +76,11 @@ def test_a_flags_text_reaches_hydra_letter_by_letter(flag, text):
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_settings_text_from_python_reaches_hydra_letter_by_letter(text):
-    value = OverridesParser.create().parse_override(f"name={format_override('name', text)}").value()
+    value = (
+        OverridesParser.create()
+        .parse_override(f"name={format_override_value('name', text)}")
+        .value()
+    )
     assert getattr(value, "text", value) == text and isinstance(value, str | QuotedString)
 
 

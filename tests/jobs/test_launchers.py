@@ -43,7 +43,7 @@ from spec_bench.jobs.sweep.sweep import Sweep
 from spec_bench.jobs.sweep.watch import SweepNotes
 from spec_bench.jobs.work import models
 from spec_bench.jobs.work.metering import find_gpu_ordinals
-from spec_bench.settings.configs import conf_dir
+from spec_bench.settings.configs import get_conf_dir
 from spec_bench.sinks.sink import SinkSettings
 from tests import warm
 from tests.jobs.tiny import eagle_heads, main, make_task, overrides, rows_of, tokens_of, untimed
@@ -195,7 +195,7 @@ def test_a_launchers_preset_asks_for_what_the_sweeps_largest_job_needs(
 ):
     monkeypatch.setenv(VISIBLE, "0,1,2,3,4,5")
     register_config_plugins()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with initialize_config_dir(str(get_conf_dir()), version_base="1.3"):
         register_launcher_resolvers(SweepConfigs(GlobalHydra.instance().config_loader()))
         config = compose("config", overrides=list(given), return_hydra_config=True)
         assert config.hydra.launcher[asked] == expected

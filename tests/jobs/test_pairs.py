@@ -35,7 +35,7 @@ from spec_bench.jobs.work import models
 from spec_bench.jobs.work.models import load_models
 from spec_bench.records.types import ENGINE as VERSION
 from spec_bench.records.types import Request
-from spec_bench.settings.configs import conf_dir, read_config
+from spec_bench.settings.configs import get_conf_dir, read_composed_config
 from spec_bench.sinks.rows import flatten_facts
 from spec_bench.tree.widths import IidPaths
 from tests.families import decoder_settings
@@ -43,9 +43,9 @@ from tests.jobs.tiny import TEXTS, make_family, make_task, overrides, rows_of
 from tests.kinds import tiny_module
 from tests.said import naming, one_line
 
-FILES = sorted(conf_dir().glob("pair/*.yaml"))
-HUB = [path for path in FILES if re.match(r"[^:]+/", read_config(path)["target"])]
-EXPERIMENTS = conf_dir().parent / "experiments"
+FILES = sorted(get_conf_dir().glob("pair/*.yaml"))
+HUB = [path for path in FILES if re.match(r"[^:]+/", read_composed_config(path)["target"])]
+EXPERIMENTS = get_conf_dir().parent / "experiments"
 ENGINE = EngineSettings(device="cpu", dtype="float32")
 ARCHITECTURE_OF = {
     **{"meta-llama/Llama-2-7b-hf": "llama2_7b", "meta-llama/Llama-2-13b-hf": "llama2_13b"},
@@ -70,7 +70,7 @@ ARCHITECTURE_OF = {
 
 
 def pair_of(name):
-    return read_config(conf_dir() / "pair" / f"{name}.yaml")
+    return read_composed_config(get_conf_dir() / "pair" / f"{name}.yaml")
 
 
 def shown(name, *more):
@@ -80,7 +80,7 @@ def shown(name, *more):
 
 def labelled(name, *more):
     pair = PairSettings(**(shown(name, *more) if more else pair_of(name)))
-    return build_pair(drop_name_of_other_pair(pair, [conf_dir()]), ENGINE).name
+    return build_pair(drop_name_of_other_pair(pair, [get_conf_dir()]), ENGINE).name
 
 
 @cache
@@ -155,15 +155,15 @@ def test_a_pair_file_of_the_users_own_names_its_models(tmp_path):
     (tmp_path / "pair").mkdir()
     (tmp_path / "pair" / "ours.yaml").write_text("name: ours\ntarget: a/b\ndraft: c/d\n")
     ours = PairSettings(name="ours", target="a/b", draft="c/d")
-    folders = [tmp_path, conf_dir()]
+    folders = [tmp_path, get_conf_dir()]
     assert drop_name_of_other_pair(ours, folders).name == "ours"
     assert drop_name_of_other_pair(replace(ours, draft="e/f"), folders).name is None
     mine = tmp_path / "pair" / "mine.yaml"  # it builds on a shipped one
     mine.write_text("defaults: [embedded, _self_]\nname: mine\n")
-    assert read_config(mine) == {**pair_of("embedded"), "name": "mine"}
+    assert read_composed_config(mine) == {**pair_of("embedded"), "name": "mine"}
     mine.write_text("defaults: [embeded, _self_]\nname: mine\n")
     with pytest.raises(ValueError, match=naming(mine, "embeded")):
-        read_config(mine)
+        read_composed_config(mine)
 
 
 CHAT = [

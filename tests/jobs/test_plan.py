@@ -27,7 +27,7 @@ from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.jobs.sweep import launch, plan
 from spec_bench.jobs.work.prompts import estimate_cache_slots
 from spec_bench.records.types import Request
-from spec_bench.settings.configs import conf_dir, read_yaml
+from spec_bench.settings.configs import get_conf_dir, read_yaml
 from tests.cells import facts
 from tests.families import decoder_names, decoder_settings, tiny_pair
 from tests.heads import heads_of
@@ -96,7 +96,7 @@ def test_a_rate_is_one_of_the_device_that_its_row_names(tmp_path):
 
 def test_the_jobs_of_a_sweep_have_the_configs_that_hydra_composes():
     register_config_plugins()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with initialize_config_dir(str(get_conf_dir()), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         configs = SweepConfigs(loader)
         sweep = loader.load_configuration("config", ["spec=2,3"], RunMode.MULTIRUN)
@@ -228,7 +228,7 @@ def test_a_plan_says_what_its_launcher_would_be_given(
 def test_a_plan_says_what_ray_would_be_given_and_nothing_of_its_config(monkeypatch):
     launch.register_launcher_resolvers(SweepConfigs(None))
     monkeypatch.setattr(launch, "_count_gpus_of_largest_job", lambda root, configs: 2)
-    launcher = read_yaml(conf_dir() / "hydra" / "launcher" / "ray_cluster.yaml")
+    launcher = read_yaml(get_conf_dir() / "hydra" / "launcher" / "ray_cluster.yaml")
     del launcher["defaults"]
     launcher["ray"]["init"]["address"] = "auto"
     hydra = {"runtime": {"choices": {"hydra/launcher": "ray_cluster"}}, "launcher": launcher}

@@ -22,7 +22,7 @@ from spec_bench.measure.energy.counters import Gpu, select_job_gpus, select_visi
 from spec_bench.measure.energy.meters import EnergyMeter, UnmeteredError
 from spec_bench.measure.energy.nvidia_smi import find_largest_sample_gap_s, integrate_power_j
 from spec_bench.records.types import Generation
-from spec_bench.settings.configs import conf_dir
+from spec_bench.settings.configs import get_conf_dir
 from tests.jobs.tiny import rows_of
 from tests.measure.conftest import opened, window
 from tests.measure.stand_ins import Curve, StandInNvml
@@ -230,7 +230,7 @@ def test_no_gpu_to_add_up_is_a_reason(monkeypatch, visible, devices, message):
 
 
 def test_each_meter_has_a_config_with_its_defaults_and_touches_nothing_when_built():
-    configs = {path.stem: path for path in (conf_dir() / "energy").glob("*.yaml")}
+    configs = {path.stem: path for path in (get_conf_dir() / "energy").glob("*.yaml")}
     assert set(configs) == set(meter)
     for name, path in configs.items():
         assert yaml.safe_load(path.read_text()) == {"meter": name, **meter[name].settings}

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from spec_bench.report.data.rows import read_results, refuse_or_separate_models
-from spec_bench.settings.arguments import COMMANDS, list_options, make_parser
+from spec_bench.settings.arguments import COMMANDS, get_option_arguments, make_parser
 from tests.commands import report as main
 from tests.report.rows import row, write
 
@@ -27,7 +27,7 @@ def test_help_names_every_command_and_its_options():
     assert all(f"\n{name} " in told for name in things - {"list", "results"})
     for name in COMMANDS:
         shown = make_parser(name).format_help()
-        flags = [each.split(", ")[-1] for each in list_options(name)]
+        flags = [each.split(", ")[-1] for each in get_option_arguments(name)]
         assert all(flag in shown for flag in flags if flag.startswith("-"))
 
 

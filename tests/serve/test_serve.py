@@ -15,7 +15,7 @@ import yaml
 from spec_bench.serve import command, supervisor
 from spec_bench.serve.command import PLAIN, ServingEngine, _is_up, read_engine
 from spec_bench.server.endpoint import ServerClient
-from spec_bench.settings.configs import conf_dir
+from spec_bench.settings.configs import get_conf_dir
 from tests.commands import serve as main
 from tests.jobs.tiny import overrides, rows_of
 from tests.listening import listening
@@ -222,7 +222,7 @@ def test_an_engine_is_a_name_or_a_file_and_anything_else_is_refused_with_the_nam
 
 
 def test_vllm_is_started_so_that_it_takes_all_texts_that_end_a_humaneval_answer():
-    stops = yaml.safe_load((conf_dir() / "task" / "humaneval.yaml").read_text())["stop"]
+    stops = yaml.safe_load((get_conf_dir() / "task" / "humaneval.yaml").read_text())["stop"]
     assert int(read_engine("vllm").environment["VLLM_MAX_STOP_STRINGS"]) >= len(stops) > 4
 
 

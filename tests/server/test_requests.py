@@ -21,7 +21,7 @@ from spec_bench.server.decoder import RequestOptions, RequestSpan, ServedDecoder
 from spec_bench.server.endpoint import RequestRefusedError, ServerClient, ServerError
 from spec_bench.server.settings import ServerSettings
 from spec_bench.server.stream import BadStreamError, StreamedAnswer, TokenChunk
-from spec_bench.settings.validation import check
+from spec_bench.settings.validation import read_settings
 from spec_bench.system.redaction import redact
 from tests.listening import listening
 from tests.server.completions import Completions, serving
@@ -326,7 +326,7 @@ def test_a_message_has_neither_the_key_nor_an_addresss_password():
         == "no http://***@host/v1 there"
     )
     with pytest.raises(ValueError, match="without user and password") as caught:
-        check(ServerSettings, {"url": "http://me:hunter2@host/v1"}, "server")
+        read_settings(ServerSettings, {"url": "http://me:hunter2@host/v1"}, "server")
     assert "hunter2" not in str(caught.value)
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from spec_bench.settings.registry import Registry, config_folders
+from spec_bench.settings.registry import Registry, list_plugin_config_folders
 from spec_bench.verify.base import rule
 from tests.said import one_line
 
@@ -118,8 +118,8 @@ def test_an_entry_point_that_cannot_be_imported_is_named(install):
 def test_folders_of_configs_are_found_without_importing_their_package_or_named(install, tmp_path):
     install("papers", "[spec_bench.configs]\nmine = papers_of_mine\n")
     (tmp_path / "papers_of_mine" / "experiments").mkdir(parents=True)
-    assert config_folders() == [tmp_path / "papers_of_mine"]
+    assert list_plugin_config_folders() == [tmp_path / "papers_of_mine"]
     assert "papers_of_mine" not in sys.modules
     install("others", "[spec_bench.configs]\nyours = nowhere.at_all\n")
     with pytest.raises(ValueError, match=r"'yours'.*'nowhere\.at_all'"):
-        config_folders()
+        list_plugin_config_folders()

@@ -7,7 +7,7 @@ import pytest
 from annotated_types import MinLen
 
 from spec_bench.settings.fields import Count, Share
-from spec_bench.settings.validation import check
+from spec_bench.settings.validation import read_settings
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Bush:
 
 
 def test_a_plain_dataclass_is_read_with_lists_as_tuples_and_whole_numbers_as_floats():
-    bush = check(Bush, {"widths": [2, 1], "share": 1}, "tree")
+    bush = read_settings(Bush, {"widths": [2, 1], "share": 1}, "tree")
     assert bush == Bush((2, 1), 1.0) and type(bush) is Bush and type(bush.share) is float
 
 
@@ -41,5 +41,5 @@ def test_a_plain_dataclass_is_read_with_lists_as_tuples_and_whole_numbers_as_flo
 )
 def test_what_a_plain_dataclass_does_not_take_is_one_line_with_key_value_and_choices(given, said):
     with pytest.raises(ValueError) as caught:  # noqa: PT011
-        check(Bush, given, "tree", owner="policy 'bush'")
+        read_settings(Bush, given, "tree", owner="policy 'bush'")
     assert str(caught.value).startswith(said) and "\n" not in str(caught.value)

@@ -16,8 +16,8 @@ import pytest
 from spec_bench.__main__ import main
 from spec_bench.report.papers.paper import import_paper_code
 from spec_bench.settings.arguments import COMMANDS as COMMANDS_THERE_ARE
-from spec_bench.settings.arguments import list_options
-from spec_bench.settings.configs import experiments_dir
+from spec_bench.settings.arguments import get_option_arguments
+from spec_bench.settings.configs import get_experiments_dir
 from spec_bench.sinks.console import print_results
 from spec_bench.system.signals import exits_in_one_line
 from spec_bench.train.collect import write_training_table as collect
@@ -198,7 +198,7 @@ COMMANDS = {
     "table": (report, ["table", "rsd/7", "--out"], "FILE"),
     "wandb": (report, ["wandb", "--dry-run"], "FILE"),
     "bernoulli": (
-        import_paper_code(experiments_dir() / "rsd", "bernoulli").main,
+        import_paper_code(get_experiments_dir() / "rsd", "bernoulli").main,
         ["--points", "2", "--out"],
         "FILE",
     ),
@@ -253,7 +253,7 @@ def test_every_option_that_names_an_output_is_checked():
     options = {
         (command, name): facts.get("type", facts.get("means"))
         for command in COMMANDS_THERE_ARE
-        for name, facts in list_options(command).items()
+        for name, facts in get_option_arguments(command).items()
         if name in ("--out", "--dry-run")
     }
     assert len(options) > 8

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from scripts.family.world import databases, samples
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings, build_pair
 from spec_bench.metrics import SCORES
-from spec_bench.settings.configs import conf_dir, read_config
+from spec_bench.settings.configs import get_conf_dir, read_composed_config
 from spec_bench.tasks import Example, build_task
 from spec_bench.tasks import template as templates
 from spec_bench.tasks.template import encode_text, render_chat
@@ -273,7 +273,7 @@ def test_of_random_prompts_there_is_nothing_to_score_and_nothing_to_stop_at():
 
 
 def test_a_task_of_texts_can_ask_random_token_ids_at_its_own_sampling():
-    texts = read_config(conf_dir() / "task" / "mt_bench.yaml")
+    texts = read_composed_config(get_conf_dir() / "task" / "mt_bench.yaml")
     task = build_task({**texts, "source": {**texts["source"], "kind": "random"}})
     assert (task.name, task.scores) == ("mt_bench", ())
     assert task.generation["max_new_tokens"] == texts["generation"]["max_new_tokens"]

@@ -17,7 +17,7 @@ from spec_bench.records.types import Generation
 from spec_bench.report.papers.paper import find_table, load_paper
 from spec_bench.report.tables.build import build_tables_by_setting
 from spec_bench.report.tables.measured import MeasuredRows
-from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dir, read_yaml
+from spec_bench.settings.configs import get_conf_dir, get_experiments_dir, list_conf_dirs, read_yaml
 from spec_bench.tasks import build_task
 from tests.commands import report
 from tests.question_files import written
@@ -35,7 +35,7 @@ HOUSES = [
 def asked(*words):
     """The checked settings of a command line."""
     register_config_plugins()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with initialize_config_dir(str(get_conf_dir()), version_base="1.3"):
         return parse_request(compose("config", overrides=to_hydra_arguments(list(words))))
 
 
@@ -110,7 +110,7 @@ def test_many_questions_of_one_topic_are_said_to_be_of_one(tmp_path):
 def test_shots_are_in_the_digest_of_prompts_and_defaults_in_no_run_id():
     def made(*words):
         given = asked("task=xsum", "prompts=2", "cells=[sd:2]", *words)
-        settings = build_settings(given, conf_dirs())
+        settings = build_settings(given, list_conf_dirs())
         return settings.prompts_digest, settings.run_id(settings.cells[0])
 
     plain = made()
@@ -172,7 +172,7 @@ def test_redrafters_authors_ask_first_turns_and_rsds_protocol_guesses_examples()
     assert asked("rsd=exp2", "protocol=authors", "task=wmt18_deen").task["shots"] == 5
 
 
-PROTOCOLS = sorted(experiments_dir().glob("*/protocol/authors_*.yaml"))
+PROTOCOLS = sorted(get_experiments_dir().glob("*/protocol/authors_*.yaml"))
 
 
 @pytest.mark.parametrize("path", PROTOCOLS, ids=lambda path: f"{path.parts[-3]}-{path.stem}")
@@ -207,10 +207,10 @@ def test_a_table_keeps_protocols_apart_and_shows_the_one_that_is_asked_for(tmp_p
 
 
 def test_the_least_width_that_dsbds_code_tries_is_asked_as_its_recipe_says():
-    text = (experiments_dir() / "dsbd/protocol/authors_fronts.yaml").read_text(encoding="utf-8")
+    text = (get_experiments_dir() / "dsbd/protocol/authors_fronts.yaml").read_text(encoding="utf-8")
     (told,) = (line for line in text.split("\n") if "cells=[" in line)
     given = asked("dsbd=fronts", "protocol=authors", "task=squad", told.strip("# "))
-    (_, cell) = build_settings(given, conf_dirs()).cells
+    (_, cell) = build_settings(given, list_conf_dirs()).cells
     tree = cell.config.tree
     assert (cell.title, tree.width, tree.depth, tree.least) == ("dsbd least=2 3x3@0.9", 3, 3, 2)
 

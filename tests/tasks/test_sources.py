@@ -18,7 +18,7 @@ from spec_bench.jobs.config.settings import describe_examples, digest_examples
 from spec_bench.metrics.quality import SCORES
 from spec_bench.records.types import SqlReference
 from spec_bench.report.data.categories import MT_BENCH, SUBTASKS, get_subtask
-from spec_bench.settings.configs import conf_dir, read_config
+from spec_bench.settings.configs import get_conf_dir, read_composed_config
 from spec_bench.tasks import build_task, source
 from spec_bench.tasks.source import EMBEDDED
 from spec_bench.tasks.spider import compute_databases_digest
@@ -263,7 +263,9 @@ def test_a_template_and_fields_of_ones_own_make_the_prompt(tmp_path):
     (example,) = task_of(tmp_path, row, **told, scores=["rouge"]).read_examples()
     assert example.turns == ("Rain: Why?",)
     assert example.references == (("Because.", "It does."),)
-    shipped = read_config(conf_dir() / "task" / "jsonl.yaml")  # as the manual prints it
+    shipped = read_composed_config(
+        get_conf_dir() / "task" / "jsonl.yaml"
+    )  # as the manual prints it
     told = {"source": {"kind": "local", "path": "mine.jsonl"}, "template": "{title}: {question}"}
     assert build_task({**shipped, **told, "reference": "answer"}).reference == "answer"
 

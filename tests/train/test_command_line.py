@@ -15,7 +15,7 @@ from spec_bench.draft.heads import load_heads
 from spec_bench.jobs.config.compose import compose_config as job_of
 from spec_bench.jobs.config.compose import parse_request
 from spec_bench.jobs.config.flags import flags_to_overrides
-from spec_bench.settings.configs import conf_dir
+from spec_bench.settings.configs import get_conf_dir
 from spec_bench.train import train
 from spec_bench.train.collect import write_training_table as collect
 from spec_bench.train.loop import (
@@ -132,7 +132,9 @@ def test_chats_become_heads_with_their_log_and_provenance(head, tmp_path):
     assert list((made / "wandb").glob("offline-run-*-heads-*"))
 
 
-@pytest.mark.parametrize("head", sorted(file.stem for file in (conf_dir() / "head").glob("*.yaml")))
+@pytest.mark.parametrize(
+    "head", sorted(file.stem for file in (get_conf_dir() / "head").glob("*.yaml"))
+)
 def test_the_words_that_measure_a_head_are_those_of_a_job_that_uses_it(head):
     words = settings("data.kind=task", f"head={head}").asked.head.measured
     assert "HEADS" in words

@@ -14,7 +14,7 @@ from spec_bench.draft.medusa import MedusaHeads, MedusaShape
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.config.compose import register_config_plugins
-from spec_bench.settings.configs import conf_dir
+from spec_bench.settings.configs import get_conf_dir
 from spec_bench.train.batches import DialogueBatches
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.loop import TrainingRun, make_accelerator, run_training
@@ -74,7 +74,7 @@ def trainee(kind, guesses, seed=0):
 @functools.cache
 def composed(*overrides):
     register_config_plugins()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with initialize_config_dir(str(get_conf_dir()), version_base="1.3"):
         return OmegaConf.to_container(compose("train", overrides=list(overrides)), resolve=True)
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from spec_bench.decode.config import read_decoder
 from spec_bench.report.papers.items import list_recipe_cells
-from spec_bench.settings.configs import conf_dir, experiments_dir
+from spec_bench.settings.configs import get_conf_dir, get_experiments_dir
 from spec_bench.vocabulary import columns, decoders, names
 from spec_bench.vocabulary.columns import COLUMNS, Column
 from spec_bench.vocabulary.decoders import (
@@ -37,7 +37,7 @@ from tests.said import naming, one_line
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 PACKAGE = ROOT / "spec_bench"
-DECODERS = sorted((conf_dir() / "decoder").glob("*.yaml"))
+DECODERS = sorted((get_conf_dir() / "decoder").glob("*.yaml"))
 
 
 def test_every_name_of_the_committed_results_has_a_line():
@@ -81,7 +81,7 @@ def test_a_column_of_another_package_comes_last_and_takes_no_name(monkeypatch):
 def test_the_documents_that_are_made_from_columns_and_decoders_are_those_that_are_made():
     # Otherwise: python -m spec_bench.vocabulary.columns > results/README.md, or .decoders.
     assert (RESULTS / "README.md").read_text(encoding="utf-8") == columns.render_columns_markdown()
-    text = (conf_dir() / "decoder/README.md").read_text(encoding="utf-8")
+    text = (get_conf_dir() / "decoder/README.md").read_text(encoding="utf-8")
     (table,) = re.findall(r"<!-- decoders -->\n(.*?)<!-- /decoders -->", text, re.DOTALL)
     assert table.strip() == render_decoders_table()
     page = (ROOT / "docs/decoders.md").read_text(encoding="utf-8")
@@ -89,7 +89,7 @@ def test_the_documents_that_are_made_from_columns_and_decoders_are_those_that_ar
 
 
 def test_decoders_that_are_one_configuration_name_each_other_and_no_others_do():
-    settings = {path.stem: load_decoder([conf_dir()], path.stem) for path in DECODERS}
+    settings = {path.stem: load_decoder([get_conf_dir()], path.stem) for path in DECODERS}
     alike = defaultdict(set)
     for name, each in settings.items():
         alike[repr(replace(read_decoder(each), name=""))].add(name)
@@ -121,9 +121,9 @@ def test_hardly_any_file_lists_columns():
     assert not listed('row = {"mbsu": a, "speedup": b, "bleu": c}')
 
 
-FILES = sorted((conf_dir() / "decoder").glob("*.yaml"))
-YAMLS = sorted(experiments_dir().glob("*/paper.yaml"))
-RECIPES = [path for path in experiments_dir().glob("*/*.yaml") if path not in YAMLS]
+FILES = sorted((get_conf_dir() / "decoder").glob("*.yaml"))
+YAMLS = sorted(get_experiments_dir().glob("*/paper.yaml"))
+RECIPES = [path for path in get_experiments_dir().glob("*/*.yaml") if path not in YAMLS]
 IN_FILES = {path.stem for path in FILES}
 IN_PAPERS = {each for p in YAMLS for each in yaml.safe_load(p.read_text()).get("decoders", ())}
 CELLS = (cell for p in RECIPES for cell in list_recipe_cells(f"{p.parent.name}={p.stem}"))
@@ -190,7 +190,7 @@ def mine(tmp_path, monkeypatch):
     path = tmp_path / "conf" / "decoder" / "mine.yaml"
     path.parent.mkdir(parents=True)
     path.write_text(MINE, encoding="utf-8")
-    folders = (conf_dir(), tmp_path / "conf"), (experiments_dir(),)
+    folders = (get_conf_dir(), tmp_path / "conf"), (get_experiments_dir(),)
     monkeypatch.setattr(decoders, "_list_config_and_paper_folders", lambda: folders)
     return path
 
@@ -269,7 +269,7 @@ CHECKED = {
     "dsbd": "energy_j_per_token 16 130.35, exact_match 8 580, execution_accuracy 8 90, "
     "perplexity 16 27.06, token_rate 16 489.92",
 }
-PAPERS = {paper: read_published(experiments_dir() / paper / FILE) for paper in CHECKED}
+PAPERS = {paper: read_published(get_experiments_dir() / paper / FILE) for paper in CHECKED}
 
 
 @pytest.mark.parametrize("paper", CHECKED)

@@ -41,7 +41,7 @@ from spec_bench.jobs.config.compose import (
     strip_hydra,
     to_hydra_arguments,
 )
-from spec_bench.settings.fields import print_error
+from spec_bench.settings.fields import print_wrapped_error
 from spec_bench.settings.override_values import quote_value
 from spec_bench.system import files, signals
 from spec_bench.system.errors import UsageError, report_fault
@@ -199,7 +199,7 @@ def run_application(
         if _wants_trace:
             raise
         if job_error.message:
-            print_error(f"{program}: {job_error.message}")
+            print_wrapped_error(f"{program}: {job_error.message}")
         return job_error.status
     return 0
 

@@ -26,7 +26,7 @@ from spec_bench.settings.validation import (
     Requirement,
     StrictBool,
     StrictInt,
-    check,
+    read_settings,
     settings,
 )
 from spec_bench.system.errors import UsageError
@@ -81,7 +81,7 @@ def expand_grid(item: Any) -> list[Any]:
         return [item]
     if len(item) > 1:
         raise UsageError(f"a grid of cells stands alone, got {', '.join(map(str, item))}")
-    grid = check(TreeGrid, item["grid"], "grid")
+    grid = read_settings(TreeGrid, item["grid"], "grid")
     if max(grid.depths) > MOST_NODES:
         raise UsageError(f"grid.depths must be at most {MOST_NODES}, got {max(grid.depths)}")
     count = sum(len(set(grid.factors)) ** min(depth, _DEEP) for depth in grid.depths)
@@ -254,7 +254,7 @@ def parse_cell(item: Any, folders: Sequence[Path]) -> CellRequest:
         item = {"decoder": str(name), "spec": spec}
     if "decoder" not in item:
         raise UsageError(f"a cell is decoder:spec or a mapping with a decoder, got {item!r}")
-    mapping = check(CellOverrides, item, "cells")
+    mapping = read_settings(CellOverrides, item, "cells")
     file = load_decoder(folders, mapping.decoder)
     decoder = dict(file)
     for part in PARTS:

@@ -39,14 +39,14 @@ from spec_bench.jobs.config.flags import LAUNCHERS
 from spec_bench.jobs.config.model_files import EMBEDDED
 from spec_bench.jobs.config.pair import drop_name_of_other_pair
 from spec_bench.settings.configs import (
-    conf_dir,
-    conf_dirs,
-    experiments_dir,
-    experiments_dirs,
+    get_conf_dir,
+    get_experiments_dir,
+    list_conf_dirs,
+    list_experiments_dirs,
 )
-from spec_bench.settings.fields import suggest, unknown_setting
-from spec_bench.settings.foreign import check_config, check_interpolations, load_yaml
-from spec_bench.settings.override_values import quote_text, quote_value
+from spec_bench.settings.fields import describe_unknown_setting, format_suggestion
+from spec_bench.settings.foreign import check_interpolations, load_yaml, refuse_unsafe_config
+from spec_bench.settings.override_values import quote_if_needed, quote_value
 from spec_bench.settings.validation import takes_text
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.published import (
@@ -68,7 +68,7 @@ class ConfigGroupsPlugin(SearchPathPlugin):
     """Makes each paper's folder below ``experiments`` a config group, and adds others' groups."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        for folder in (*experiments_dirs(), *conf_dirs()[1:]):
+        for folder in (*list_experiments_dirs(), *list_conf_dirs()[1:]):
             search_path.append(folder.parent.name, f"file://{folder}")
 
 
@@ -89,7 +89,7 @@ class ForeignConfigSource(_Files):
         """Reads a config. Raises UsageError: it would do more than set values."""
         file = Path(self.path, f"{config_path.removesuffix('.yaml')}.yaml")
         try:
-            check_config(file.read_text(encoding="utf-8"), config_path)
+            refuse_unsafe_config(file.read_text(encoding="utf-8"), config_path)
         except ValueError as error:
             raise UsageError(f"{str(file)!r}: {error}") from error
         return super().load_config(config_path)
@@ -120,7 +120,7 @@ def to_hydra_arguments(arguments: Sequence[str]) -> list[str]:
         pair_keys = ["pair.draft", "pair.seen_in_training", *([] if heads else ["pair.heads"])]
         arguments = [*arguments, *(f"{key}=null" for key in pair_keys if key not in keys)]
     our_papers, *other_papers = (
-        {folder.name for folder in top.iterdir()} for top in experiments_dirs()
+        {folder.name for folder in top.iterdir()} for top in list_experiments_dirs()
     )
     papers = set[str]().union(*other_papers)
     lists = (*LISTS, "trees")
@@ -161,7 +161,7 @@ def quote_text_setting(argument: str) -> str:
     key, _, value = argument.partition("=")
     if re.search(r"^$|null|['\"\[\]{}()$\\]", value) or not takes_text(RunSettings, key):
         return argument
-    return f"{key}={','.join(quote_text(text.strip()) for text in value.split(','))}"
+    return f"{key}={','.join(quote_if_needed(text.strip()) for text in value.split(','))}"
 
 
 def parse_word(word: str) -> Override:
@@ -207,7 +207,7 @@ def strip_hydra(config: DictConfig) -> DictConfig:
 def config_loader() -> Iterator[ConfigLoader]:
     """Hydra's loader of our configs."""
     register_config_plugins()
-    with hydra.initialize_config_dir(str(conf_dir()), "spec_bench", version_base="1.3"):
+    with hydra.initialize_config_dir(str(get_conf_dir()), "spec_bench", version_base="1.3"):
         yield GlobalHydra.instance().config_loader()
 
 
@@ -286,7 +286,7 @@ def list_config_folders(part: Any = None) -> list[Path]:
     part of a config those of the job that runs here, or of all.
     """
     if part is None and not HydraConfig.initialized():
-        return conf_dirs()
+        return list_conf_dirs()
     sources = (part or HydraConfig.get()).runtime.config_sources
     return [Path(source.path) for source in sources if source.schema in ("file", "foreign")]
 
@@ -337,7 +337,7 @@ def find_paper_tree(
     ``${tree_of:mcsd,mcsd_wor,${task.name},1.0,${pair.paper},'4-2-1'}``.
     """
     names = OmegaConf.to_container(pair) if OmegaConf.is_config(pair) else pair
-    numbers = read_published(experiments_dir() / paper / FILE)
+    numbers = read_published(get_experiments_dir() / paper / FILE)
     warm = 1.0 if temperature is None else float(temperature)
     return (
         find_tree_of_published_speedup(numbers, list_pair_spellings(names), task, warm, decoder)
@@ -386,7 +386,7 @@ def explain_in_one_line(error: BaseException) -> str:
         choices = match[3].split("Config search path")[0].split()
         choices.sort(key=lambda name: int(name) if name.isdecimal() else 0)
         choices = [*LAUNCHERS] if group == "hydra/launcher" else choices
-        suggestion = suggest(choice, choices, f"{group}=").removeprefix("; ")
+        suggestion = format_suggestion(choice, choices, f"{group}=").removeprefix("; ")
         message = f"{group} must be one of {', '.join(choices)}, got {choice!r}"
         return f"{suggestion} {message}" if suggestion else message
     if match := _NO_GROUP.match(text):
@@ -407,7 +407,7 @@ def _explain_key_error(error: OmegaConfBaseException) -> str:
         return f"{key}: {_strip_hydra_noise(str(error))}"
     parent = error.parent_node
     keys = sorted(str(name) for name in parent) if isinstance(parent, Mapping) else []
-    return unknown_setting(key, word, [name for name in keys if name != "hydra"])
+    return describe_unknown_setting(key, word, [name for name in keys if name != "hydra"])
 
 
 def _strip_hydra_noise(text: str) -> str:

@@ -32,8 +32,8 @@ from spec_bench.settings.validation import (
     Requirement,
     StrictBool,
     StrictInt,
-    check,
-    require,
+    read_settings,
+    refuse_unless,
     settings,
 )
 from spec_bench.sinks.sink import SinkSettings, parse_sink_settings
@@ -53,8 +53,8 @@ Cells = Annotated[
 
 
 def _validate_folder_name(name: str) -> str:
-    require(name not in {".", ".."} and not set(name) & set("/\\\0\n"))
-    require(len(name.encode()) <= _LONGEST_NAME)
+    refuse_unless(name not in {".", ".."} and not set(name) & set("/\\\0\n"))
+    refuse_unless(len(name.encode()) <= _LONGEST_NAME)
     if name == RUNS:
         raise UsageError(f"name {RUNS!r} is taken: results/{RUNS} holds what the cells measured")
     return name
@@ -76,7 +76,7 @@ def _validate_ranking_column(name: str) -> str:
 
 def _validate_acceptance_source(source: Path) -> Path:
     """Returns where stated acceptance is read from: ``printed``, or a results file."""
-    require(source == PRINTED or source.suffix == ".csv")
+    refuse_unless(source == PRINTED or source.suffix == ".csv")
     return source
 
 
@@ -143,7 +143,7 @@ class RunSettings:
 
 def validate_run_settings(config: Any) -> RunSettings:
     """Checks a composed config, interpolations resolved; reads no file."""
-    request = check(RunSettings, config)
+    request = read_settings(RunSettings, config)
     lists = [request.cells, *(request.trees or {}).values()]
     request = replace(
         request,

@@ -19,7 +19,7 @@ from spec_bench.jobs.config.model_files import EMBEDDED, resolve_model_path
 from spec_bench.jobs.config.pair import EngineSettings, Pair
 from spec_bench.records.sampling import SamplingSettings, parse_generation_settings
 from spec_bench.settings.configs import find_configs, read_yaml
-from spec_bench.settings.validation import NonEmptyStr, check, settings
+from spec_bench.settings.validation import NonEmptyStr, read_settings, settings
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import (
@@ -134,7 +134,7 @@ def read_tree_fit(path: Path) -> TreeFit:
         sampling = {name: value for name, value in values.items() if name in names}
         values = {name: value for name, value in values.items() if name not in names}
         values["sampling"] = parse_generation_settings(sampling, str(path))
-    return check(TreeFit, values, str(path))
+    return read_settings(TreeFit, values, str(path))
 
 
 def select_fitting_cells(

@@ -13,15 +13,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from spec_bench.settings.arguments import COMMANDS, list_options, make_parser
+from spec_bench.settings.arguments import COMMANDS, get_option_arguments, make_parser
 from spec_bench.settings.configs import (
-    conf_dir,
-    conf_dirs,
-    experiments_dirs,
     find_configs,
+    get_conf_dir,
+    list_conf_dirs,
+    list_experiments_dirs,
     read_yaml,
 )
-from spec_bench.settings.override_values import quote_text
+from spec_bench.settings.override_values import quote_if_needed
 from spec_bench.system.errors import UsageError
 from spec_bench.system.files import format_own_command
 from spec_bench.system.redaction import redact
@@ -29,7 +29,11 @@ from spec_bench.system.redaction import redact
 
 def _list_flags(command: str) -> dict[str, dict[str, Any]]:
     """Returns a command's flags that mean overrides, by name."""
-    return {name[2:]: option for name, option in list_options(command).items() if "means" in option}
+    return {
+        name[2:]: option
+        for name, option in get_option_arguments(command).items()
+        if "means" in option
+    }
 
 
 FLAGS = {command: flags for command in COMMANDS if (flags := _list_flags(command))}
@@ -86,7 +90,8 @@ def parse_job_arguments(command: str, arguments: Sequence[str]) -> Namespace:
         more_files = [word for word in words if Path(word).is_file()]  # a shell's *.jsonl
         words = [word for word in words if word not in more_files]
         files = [
-            quote_text(os.path.expanduser(file)) for file in [*flag_values["data"], *more_files]
+            quote_if_needed(os.path.expanduser(file))
+            for file in [*flag_values["data"], *more_files]
         ]
         flag_values["data"] = files[0] if len(files) == 1 else f"[{','.join(files)}]"
     for word in words:
@@ -156,20 +161,22 @@ def _is_target_named_alone(flag_values: dict[str, str], words: Sequence[str]) ->
 
 def iter_recipe_folders() -> Iterator[Path]:
     """Yields the folders of recipes."""
-    return (path for folder in experiments_dirs() for path in folder.iterdir() if path.is_dir())
+    return (
+        path for folder in list_experiments_dirs() for path in folder.iterdir() if path.is_dir()
+    )
 
 
 def _flag_to_override(flag: dict[str, Any], name: str, value: str) -> str:
     if "path" in flag:
-        value = quote_text(os.path.expanduser(value))
+        value = quote_if_needed(os.path.expanduser(value))
     elif name in _LISTED:
         value = re.sub(r"\b([a-z_]\w*)\s+(?=\d)", r"\1:", value)  # sd 3
         parts = re.split(r"[,\s]+(?![\w.]+=)", value.strip("[]"))  # a decoder has its settings
-        value = ",".join(quote_text(part) for part in parts if part)
+        value = ",".join(quote_if_needed(part) for part in parts if part)
     elif flag["metavar"] == "TEXT":
-        value = quote_text(value)
+        value = quote_if_needed(value)
     elif flag["metavar"] == "NAME":
-        value = ",".join(map(quote_text, value.split(",")))
+        value = ",".join(map(quote_if_needed, value.split(",")))
     elif name == "prompts" and value == "all":
         value = "null"
     return str(flag["means"]).format(value)
@@ -208,7 +215,9 @@ def list_setting_names(command: str) -> list[str]:
     trains = command == "train"
     files = TRAIN_FILES if trains else RUN_FILES
     names = [text.partition("=")[0] for text, _ in iter_commented_settings(*files)]
-    folders = (path for top in (*conf_dirs(), *experiments_dirs()) for path in top.iterdir())
+    folders = (
+        path for top in (*list_conf_dirs(), *list_experiments_dirs()) for path in top.iterdir()
+    )
     return [*names, *(folder.name for folder in folders if folder.is_dir()), "spec"]
 
 
@@ -220,7 +229,7 @@ def iter_commented_settings(*names: str) -> Iterator[tuple[str, str]]:
         path = [name.partition("/")[0]] if "/" in name else []
         depth = len(path)
         group, _, stem = name.rpartition("/")
-        file = find_configs(group)[stem] if group else conf_dir() / f"{stem}.yaml"
+        file = find_configs(group)[stem] if group else get_conf_dir() / f"{stem}.yaml"
         lines = file.read_text("utf-8").splitlines()
         for match in filter(None, map(_SETTING.fullmatch, lines)):
             path[depth + len(match[1]) // 2 :] = [match[2]]
@@ -238,7 +247,7 @@ def explain_bare_word(word: str) -> str:
                 return f"it is a decoder: spec-bench run --decoders {name}{tree and f':{tree}'}"
             flag = f"{kind}=" if kind == "experiment" else f"--{kind} "
             return f"it is a{'n' * (kind[0] == 'e')} {kind}: spec-bench run {flag}{name}"
-    for folder in experiments_dirs():
+    for folder in list_experiments_dirs():
         if recipes := sorted(path.stem for path in folder.glob(f"{name}/*.yaml")):
             recipes = [recipe for recipe in recipes if recipe != "paper"]
             recipe = recipes[0] if recipes else "RECIPE"

@@ -21,8 +21,8 @@ from rich.text import Text
 
 from spec_bench.jobs.config.flags import LAUNCHERS, RUN_FILES, TRAIN_FILES, iter_commented_settings
 from spec_bench.settings.arguments import make_parser
-from spec_bench.settings.configs import experiments_dirs, find_configs
-from spec_bench.settings.fields import list_setting_fields, suggest
+from spec_bench.settings.configs import find_configs, list_experiments_dirs
+from spec_bench.settings.fields import format_suggestion, list_setting_fields
 from spec_bench.system import model_cache
 
 _PAPER = "paper.yaml"
@@ -47,7 +47,7 @@ def print_listing(options: Namespace) -> int:
         message = (
             f"spec-bench {kind} takes one of {', '.join(dict.fromkeys(entry_names))}, got {got!r}"
         )
-        print(f"{message}{suggest(got, entry_names)}", file=sys.stderr)
+        print(f"{message}{format_suggestion(got, entry_names)}", file=sys.stderr)
         return 2
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
@@ -102,7 +102,7 @@ def _format_key_and_default(field: Field[Any]) -> str:
 
 
 def _list_recipes() -> Iterator[tuple[str, ...]]:
-    paths = [file for top in experiments_dirs() for file in sorted(top.glob("*/*.yaml"))]
+    paths = [file for top in list_experiments_dirs() for file in sorted(top.glob("*/*.yaml"))]
     recipes = (file for file in paths if file.name != _PAPER)
     return (
         (f"{file.parent.name}={file.stem}", _read_first_comment_sentence(file)) for file in recipes

@@ -34,7 +34,7 @@ from spec_bench.jobs.config.model_files import (
     resolve_model_path,
 )
 from spec_bench.records.checksums import read_regular_file
-from spec_bench.settings.configs import find_configs, read_config
+from spec_bench.settings.configs import find_configs, read_composed_config
 from spec_bench.settings.validation import (
     FiniteFloat,
     Ge,
@@ -46,7 +46,7 @@ from spec_bench.settings.validation import (
     StrictBool,
     StrictInt,
     StringConstraints,
-    check,
+    read_settings,
     settings,
 )
 from spec_bench.system.errors import UsageError
@@ -382,7 +382,7 @@ def drop_name_of_other_pair(pair: PairSettings, folders: Sequence[Path]) -> Pair
 
 @cache
 def _read_pair_file(path: Path) -> PairSettings:
-    return check(PairSettings, read_config(path), str(path))
+    return read_settings(PairSettings, read_composed_config(path), str(path))
 
 
 def _shorten_model_name(model: str) -> str:

@@ -46,7 +46,7 @@ from spec_bench.metrics.plain import compare_plain_with_printed, find_printed_pl
 from spec_bench.records.types import CellResult, PromptError, Request
 from spec_bench.server.decoder import RequestOptions, ServedDecoder
 from spec_bench.server.endpoint import ServerClient, redact_to_one_line
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import to_one_line
 from spec_bench.settings.foreign import parse_json
 from spec_bench.sinks.console import show_spinner
 from spec_bench.sinks.rows import read_results_rows
@@ -188,7 +188,7 @@ def _run_cells(
     try:
         preview_plain_scores(session)
     except Exception as error:  # it is a look ahead: decoding itself goes on or fails
-        log.warning("gate=%d left out: %s", settings.request.gate, one_line(error))
+        log.warning("gate=%d left out: %s", settings.request.gate, to_one_line(error))
     decode_interleaved(session, active)
     prepare_s, decode_s = prepare_end - began, perf_counter() - prepare_end
     advise_on_compilation(settings, len(active), prepare_s, decode_s)

@@ -39,7 +39,7 @@ from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation, PromptError, Reason, Request
 from spec_bench.server.decoder import UnansweredError
 from spec_bench.server.endpoint import RequestRefusedError
-from spec_bench.settings.fields import first_line
+from spec_bench.settings.fields import get_first_line
 from spec_bench.sinks.console import ProgressBar
 from spec_bench.system import files, signals
 from spec_bench.system.errors import UsageError, raise_if_device_lost
@@ -55,7 +55,7 @@ Timings = dict[tuple[str, int, str], Generation]
 
 def summarise_error(error: Exception) -> str:
     """Returns an error's type and first line."""
-    return f"{type(error).__name__}: {first_line(error)[:_MESSAGE_LENGTH]}"
+    return f"{type(error).__name__}: {get_first_line(error)[:_MESSAGE_LENGTH]}"
 
 
 class ChangedBaselineError(UsageError):
@@ -396,7 +396,7 @@ def _decode_or_skip(
             torch.cuda.empty_cache()  # before the next cell allocates
         if len(requests) > 1:
             if is_out_of_memory(error):
-                raise MemoryError(f"a batch of {len(requests)}: {first_line(error)}") from error
+                raise MemoryError(f"a batch of {len(requests)}: {get_first_line(error)}") from error
             half = len(requests) // 2  # whose error it is, its halves tell
             parts = requests[:half], requests[half:]
             return [

@@ -29,7 +29,7 @@ from spec_bench.jobs.store.store import FAULTS, CellStore
 from spec_bench.records import cell_folder, checksums, parquet
 from spec_bench.records.parquet import PackedRecords
 from spec_bench.records.types import Stage
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import to_one_line
 from spec_bench.settings.validation import adapter
 from spec_bench.sinks.rows import (
     Row,
@@ -309,7 +309,7 @@ class Experiment:
                 continue
             except FAULTS as error:
                 outcome = f"it is now {files.move_aside(path).name}" if mend else "it is left out"
-                log.warning("%s: %s; %s", path, one_line(error, 200), outcome)
+                log.warning("%s: %s; %s", path, to_one_line(error, 200), outcome)
         notes.sort(key=lambda note: note.number)
         for note in notes:
             for name in note.cells:

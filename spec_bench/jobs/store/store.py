@@ -25,7 +25,7 @@ from spec_bench.records import cell_folder
 from spec_bench.records.cell_folder import GenerationLines
 from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellResult, Generation
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import to_one_line
 from spec_bench.sinks.rows import (
     build_archived_id,
     compute_digest_columns,
@@ -157,7 +157,7 @@ class CellStore:
         try:
             return cell_folder.read_models_json(self.folder)
         except UsageError as error:
-            self._set_aside(files.MODELS, one_line(error.__cause__ or error, 200))
+            self._set_aside(files.MODELS, to_one_line(error.__cause__ or error, 200))
             return {}
 
     def _load_cell_json(self) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class CellStore:
                 self.folder, cell_folder.read_cell_json(self.folder)
             )
         except UsageError as error:
-            self._set_aside(files.CELL, one_line(error.__cause__ or error, 200))
+            self._set_aside(files.CELL, to_one_line(error.__cause__ or error, 200))
         return _group_by_repeat(lines)
 
     def drop_unknown_tokens_and_load(self, vocabulary: int) -> Repeats:
@@ -263,7 +263,7 @@ class CellStore:
         try:
             return content and result_from_json(content)
         except FAULTS as error:
-            log.warning("%s: %s", self.folder / files.CELL, one_line(error, 200))
+            log.warning("%s: %s", self.folder / files.CELL, to_one_line(error, 200))
             return None
 
     def rename_row(self, decoder: str) -> None:

@@ -15,7 +15,7 @@ from spec_bench.jobs.store import experiment, store
 from spec_bench.metrics import CellRecords, summarise
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import to_one_line
 from spec_bench.sinks.rows import read_results_rows, strip_archive_suffix
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
@@ -54,7 +54,7 @@ def _describe_refusal(path: Path, check: Callable[..., Any], *arguments: Any) ->
     try:
         check(*arguments)
     except (*store.FAULTS, UnicodeError) as error:
-        return [f"{path}: {one_line(error.__cause__ or error, 200)}"]
+        return [f"{path}: {to_one_line(error.__cause__ or error, 200)}"]
     return []
 
 
@@ -101,7 +101,7 @@ def _describe_table_faults(
         try:
             records = parquet.read_records(path)
         except UsageError as error:
-            yield one_line(error, 200)
+            yield to_one_line(error, 200)
     yield from parquet.describe_altered_tables(path, records.tables)
     try:
         rows = read_results_rows(table)

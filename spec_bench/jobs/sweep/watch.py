@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spec_bench.records import checksums
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import to_one_line
 from spec_bench.settings.validation import Ge, Lt, adapter
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
@@ -36,7 +36,7 @@ _RESUMES = "interrupted; the same command resumes"
 _SILENT_S = 900.0  # of a job on another machine: longer without a record, and it is taken for lost
 _Count = Annotated[int, Ge(0), Lt(2**31)]
 _When = Annotated[float, Ge(0), Lt(2**40)]
-_Line = Annotated[str, AfterValidator(one_line)]
+_Line = Annotated[str, AfterValidator(to_one_line)]
 _EVERY_S = 2.0
 _BAD: tuple[State, ...] = ("failed", "interrupted", "lost", "unreadable")
 OPEN: tuple[State, ...] = ("running", "waiting")
@@ -145,7 +145,7 @@ class SweepNotes:
         try:
             yield job
         except BaseException as error:
-            reason = _RESUMES if isinstance(error, KeyboardInterrupt) else one_line(error)
+            reason = _RESUMES if isinstance(error, KeyboardInterrupt) else to_one_line(error)
             job.write_note(line=job.state.line or reason)
             raise
         finally:
@@ -163,7 +163,7 @@ class SweepNotes:
                 unread = job_by_key.get(path.stem, WatchedJob(0))
                 if path.match(SWEEPS):
                     unread = WatchedJob(-1, ("the list of jobs",))
-                reason = f"{path.name} is unreadable: {one_line(error, 120)}"
+                reason = f"{path.name} is unreadable: {to_one_line(error, 120)}"
                 job_by_key[path.stem] = replace(unread, state="unreadable", line=reason)
         return list(job_by_key.values())
 

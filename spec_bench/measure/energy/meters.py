@@ -14,9 +14,9 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from annotated_types import Interval, MinLen
 
-from spec_bench.settings.fields import format_value, suggest
+from spec_bench.settings.fields import format_suggestion, format_value
 from spec_bench.settings.registry import Registry
-from spec_bench.settings.validation import check
+from spec_bench.settings.validation import read_settings
 from spec_bench.system.errors import UsageError
 
 RAPL_ROOT = "/sys/class/powercap"
@@ -107,7 +107,7 @@ def parse_energy_settings(config: EnergySettings | Mapping[str, Any]) -> EnergyS
     meter_settings = meter.find(name, "energy.meter").settings
     for key in config:
         if key not in meter_settings and key != "meter":
-            suggestion = suggest(str(key), tuple(meter_settings), "energy.")
+            suggestion = format_suggestion(str(key), tuple(meter_settings), "energy.")
             names = ", ".join(meter_settings) or "no settings"
             raise UsageError(
                 f"unknown setting energy.{key}{suggestion or ';'} energy.meter={name} has {names}"
@@ -118,7 +118,7 @@ def parse_energy_settings(config: EnergySettings | Mapping[str, Any]) -> EnergyS
     if (devices := field_values.get("devices")) is not None:
         gpus = list(devices) if isinstance(devices, list | tuple) else [devices]
         field_values["devices"] = [str(gpu) if type(gpu) is int else gpu for gpu in gpus]
-    energy = check(EnergySettings, field_values, "energy", owner=f"energy.meter={name}")
+    energy = read_settings(EnergySettings, field_values, "energy", owner=f"energy.meter={name}")
     more = {key: value for key, value in settings.items() if key not in field_names}
     return replace(energy, more=more)
 

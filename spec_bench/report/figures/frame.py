@@ -9,7 +9,7 @@ from spec_bench.report.figures.cells import GROUP, add_figure_columns, add_group
 from spec_bench.report.figures.grid import draw_grid
 from spec_bench.report.figures.style import figure_settings_applied
 from spec_bench.report.figures.sweep import draw_sweep_bars
-from spec_bench.settings.fields import suggest
+from spec_bench.settings.fields import format_suggestion
 from spec_bench.system.errors import UsageError
 
 _USUAL = {
@@ -55,7 +55,7 @@ def plot(
     names_known = [*rows.columns[rows.notna().any()], *_OF_TREES]
     for name in ("decoder", x or "decoder", y or "decoder"):
         if name not in names_known:
-            hint = suggest("nodes" if name == "budget" else name, names_known)
+            hint = format_suggestion("nodes" if name == "budget" else name, names_known)
             raise UsageError(f"nothing in column {name!r}{hint}; there is {', '.join(names_known)}")
     cells = add_figure_columns(pd.DataFrame({**_USUAL, **rows}).astype({"spec": str}).copy())
     with figure_settings_applied():

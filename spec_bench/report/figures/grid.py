@@ -31,7 +31,7 @@ from spec_bench.report.figures.panels import Axis as Axis
 from spec_bench.report.figures.panels import Panel, filter_rows, pop_named
 from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, ReportFigure, fill_template
 from spec_bench.report.papers.pairs import read_pair_configs
-from spec_bench.settings.fields import suggest
+from spec_bench.settings.fields import format_suggestion
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.columns import define_all_column_names, select_identifying_columns
 from spec_bench.vocabulary.decoders import MARKERS
@@ -88,7 +88,7 @@ def draw_panels(
         }
         for name in {*to_tuple(x), *to_tuple(y)} - {*cell_rows, *define_all_column_names()}:
             if "." not in name:  # else of a figure's own making, such as cell.score
-                raise UsageError(f"no column {name!r}{suggest(name, [*cell_rows])}")
+                raise UsageError(f"no column {name!r}{format_suggestion(name, [*cell_rows])}")
         axes_names |= (
             {column.name for column in select_identifying_columns(cell_rows)}
             if GROUP in axes_names

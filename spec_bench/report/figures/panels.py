@@ -29,7 +29,7 @@ from spec_bench.report.figures.style import (
     fill_template,
     has_named_values,
 )
-from spec_bench.settings.fields import unknown_setting
+from spec_bench.settings.fields import describe_unknown_setting
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.columns import ENDS, find_column, select_identifying_columns
 
@@ -146,7 +146,7 @@ class Panel:
         if chosen.mark not in _MARKS:
             raise UsageError(f"mark must be one of {', '.join(_MARKS)}, got {chosen.mark!r}")
         for word in {*options} - {*_STYLE, "alpha"}:
-            raise UsageError(unknown_setting(f"series.{word}", word, [*_STYLE, "alpha"]))
+            raise UsageError(describe_unknown_setting(f"series.{word}", word, [*_STYLE, "alpha"]))
         style = {**_STYLE, **options, "markerfacecolor": "none" if chosen.printed else None}
         result = self._make_series(chosen, bool(style["markersize"]))
         result.sort(key=lambda series: series.look.place)

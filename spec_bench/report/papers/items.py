@@ -9,8 +9,12 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, ClassVar, Literal
 
-from spec_bench.settings.configs import experiments_dir, experiments_dirs, read_config
-from spec_bench.settings.fields import suggest, warn
+from spec_bench.settings.configs import (
+    get_experiments_dir,
+    list_experiments_dirs,
+    read_composed_config,
+)
+from spec_bench.settings.fields import format_suggestion, warn_once
 from spec_bench.settings.validation import settings
 from spec_bench.system.errors import UsageError
 from spec_bench.vocabulary.names import combine_names
@@ -30,10 +34,12 @@ def find_paper_folders() -> dict[str, Path]:
     that have one name the first, with a warning.
     """
     folders: dict[str, Path] = {}
-    for path in (path for top in experiments_dirs() for path in sorted(top.glob(f"*/{PAPER}"))):
+    for path in (
+        path for top in list_experiments_dirs() for path in sorted(top.glob(f"*/{PAPER}"))
+    ):
         folder = path.parent
         if folders.setdefault(folder.name, folder) != folder:
-            warn(f"two papers are called {folder.name}; not read: {folder}")
+            warn_once(f"two papers are called {folder.name}; not read: {folder}")
     return folders
 
 
@@ -41,10 +47,10 @@ def find_paper_folders() -> dict[str, Path]:
 def read_recipe(recipe: str) -> Mapping[str, Any]:
     """A recipe over the one that it begins with, not to write to. Raises ValueError: no file."""
     paper, _, stem = recipe.partition("=")
-    path = find_paper_folders().get(paper, experiments_dir() / paper) / f"{stem}.yaml"
+    path = find_paper_folders().get(paper, get_experiments_dir() / paper) / f"{stem}.yaml"
     if not path.is_file():
         raise UsageError(f"recipe {recipe} has no file {path}")
-    return read_config(path)
+    return read_composed_config(path)
 
 
 def read_recipe_folder(recipe: str) -> str:
@@ -59,7 +65,7 @@ def refuse_unknown_experiments(experiments: Iterable[str], measured: Iterable[st
         paths = [path for folder in find_paper_folders().values() for path in folder.glob("*.yaml")]
         recipes = [f"{path.parent.name}={path.stem}" for path in paths if path.name != PAPER]
         if name not in (recipe_names := sorted(map(read_recipe_folder, recipes))):
-            hint = suggest(name, recipe_names)
+            hint = format_suggestion(name, recipe_names)
             raise UsageError(f"no recipe writes results of the name {name!r}{hint}")
 
 

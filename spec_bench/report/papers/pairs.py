@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.settings.configs import conf_dirs, find_configs, read_config
+from spec_bench.settings.configs import find_configs, list_conf_dirs, read_composed_config
 from spec_bench.vocabulary.published import list_pair_spellings, wrap_in_list
 
 _EMBEDDED_PREFIX = "embedded:"
@@ -39,14 +39,14 @@ class PairConfig:
 
 def read_pair_configs() -> dict[str, PairConfig]:
     """Returns all pair configs by name, ours and those of other packages."""
-    return _read_configs_of_pairs(tuple(conf_dirs()))
+    return _read_configs_of_pairs(tuple(list_conf_dirs()))
 
 
 @functools.cache
 def _read_configs_of_pairs(folders: tuple[Path, ...]) -> dict[str, PairConfig]:
     configs = {}
     for name, path in find_configs("pair", folders).items():
-        data = read_config(path)
+        data = read_composed_config(path)
         values: dict[str, Any] = {
             field.name: data[field.name] for field in fields(PairConfig) if data.get(field.name)
         }

@@ -31,8 +31,8 @@ from spec_bench.report.papers.items import (
     read_recipe_folder,
 )
 from spec_bench.settings.configs import read_yaml
-from spec_bench.settings.fields import describe_error, one_line, suggest, warn
-from spec_bench.settings.validation import check
+from spec_bench.settings.fields import describe_error, format_suggestion, to_one_line, warn_once
+from spec_bench.settings.validation import read_settings
 from spec_bench.system.errors import UsageError
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.columns import define_all_column_names
@@ -180,7 +180,7 @@ def load_readable_papers() -> list[Paper]:
             paper.claims  # noqa: B018 - imports their file
             papers.append(paper)
         except UsageError as error:
-            warn(str(error))
+            warn_once(str(error))
     return papers
 
 
@@ -231,11 +231,11 @@ def load_paper(name: str) -> Paper:
         paper = _build_paper(name, folder, data)
     except (KeyError, TypeError, ValueError) as error:
         problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise UsageError(f"{folder / PAPER}: {one_line(problem)}") from error
+        raise UsageError(f"{folder / PAPER}: {to_one_line(problem)}") from error
     for metric in (
         paper.metrics.keys() - define_all_column_names() - {row["metric"] for row in paper.numbers}
     ):
-        hint = suggest(metric, [*define_all_column_names()])
+        hint = format_suggestion(metric, [*define_all_column_names()])
         raise UsageError(f"{folder / PAPER}: {metric!r}, of tables alone, is no metric{hint}")
     return paper
 
@@ -244,7 +244,9 @@ def _build_paper(name: str, folder: Path, data: Any) -> Paper:
     if not isinstance(data, dict):
         raise UsageError("a paper is a mapping with the keys paper, arxiv, machine")
     tables = [
-        check(Table, {**_complete_entry(name, entry), "number": number}, of=f"table {number}")
+        read_settings(
+            Table, {**_complete_entry(name, entry), "number": number}, of=f"table {number}"
+        )
         for entry in _pop_entries(data, "tables")
         for number in _parse_numbers(entry.pop("numbers"))
     ]
@@ -258,11 +260,13 @@ def _build_paper(name: str, folder: Path, data: Any) -> Paper:
         # One that shows tables' numbers is measured by the tables' recipe.
         table_recipes = [recipe_of[table] for table in entry.get("tables", ())[:1]]
         figures.append(
-            check(Figure, _complete_entry(name, entry, *table_recipes), of=f"figure {number}")
+            read_settings(
+                Figure, _complete_entry(name, entry, *table_recipes), of=f"figure {number}"
+            )
         )
     if "claims" in data:
         raise UsageError("claims are functions in claims.py beside it now: experiments/README.md")
-    protocols = check(ProtocolNotes, data.pop("protocols", {}), "protocols")
+    protocols = read_settings(ProtocolNotes, data.pop("protocols", {}), "protocols")
     unknown = sorted(data.keys() - {"paper", "arxiv", "machine", DECODERS})
     if unknown:
         raise UsageError(f"unknown key {unknown[0]!r}")

@@ -35,7 +35,7 @@ from spec_bench.report.papers.items import Item, list_recipe_cells, read_recipe
 from spec_bench.report.papers.pairs import find_pair_config, is_embedded, read_pair_configs
 from spec_bench.report.papers.paper import Figure, Paper
 from spec_bench.report.tables.printed import SAMPLING, RequestedCell, lay_out_printed_table
-from spec_bench.settings.override_values import quote_text
+from spec_bench.settings.override_values import quote_if_needed
 from spec_bench.system import files
 from spec_bench.system.files import ON_GPU, format_training_command, get_training_folder_of_heads
 from spec_bench.system.groups import group_by_key
@@ -434,7 +434,7 @@ def _list_engine_settings(pair: str, cells: MeasuredRows) -> tuple[str, ...]:
     rows = [row for row in cells.listed if row["pair"] == pair]
     sources = {row.get("data_source"): row.get("data_file") for row in reversed(rows)}
     source = [
-        _SOURCES[kind].format(quote_text(str(file)))
+        _SOURCES[kind].format(quote_if_needed(str(file)))
         for kind, file in sources.items()
         if len(sources) == 1 and kind in _SOURCES
     ]
@@ -471,6 +471,6 @@ def _list_model_settings(pair: str, cells: MeasuredRows) -> tuple[str, ...]:
     rows = (row for row in cells.listed if row["pair"] == pair and not pd.isna(row.get("draft")))
     if (row := next(rows, None)) is None:
         return (f"pair={pair}",)
-    target, name, *drafts = map(quote_text, (row["target"], pair, *row["draft"].split(",")))
+    target, name, *drafts = map(quote_if_needed, (row["target"], pair, *row["draft"].split(",")))
     draft = f"[{','.join(drafts)}]" if drafts[1:] else drafts[0]
     return f"pair.target={target}", f"pair.draft={draft}", f"pair.name={name}"

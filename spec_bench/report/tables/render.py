@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from spec_bench.report.papers.items import PaperColumn
 from spec_bench.report.tables.printed import Place, TableSheet
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import to_one_line
 from spec_bench.system.files import escape_cell
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.names import MARKS
@@ -38,7 +38,7 @@ _LINES = 36  # more than these are higher than a page, notes included, in the te
 
 def escape_markdown(text: str) -> str:
     """Text that neither ends a cell nor opens an HTML tag, nor is a link."""
-    return one_line(text).replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")
+    return to_one_line(text).replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")
 
 
 def escape_latex(text: str) -> str:
@@ -173,7 +173,7 @@ def format_table_markdown(sheet: TableSheet) -> str:
     if sheet.notes:
         parts.append("\n".join(f"- {escape_markdown(note)}" for note in sheet.notes))
     if sheet.commands:
-        commands = "\n".join(map(one_line, sheet.commands))
+        commands = "\n".join(map(to_one_line, sheet.commands))
         parts.append(f"Missing cells are run by:\n\n```\n{commands}\n```")
     return "\n\n".join(parts) + "\n"
 
@@ -250,7 +250,7 @@ def format_table_latex(sheet: TableSheet) -> str:
         *([r"\par\smallskip"] if notes else []),
         *([rf"\begin{{minipage}}{{\linewidth}}{size} {notes}\end{{minipage}}"] if notes else []),
         r"\end{table}",
-        *(f"% missing cells: {one_line(command)}" for command in sheet.commands),
+        *(f"% missing cells: {to_one_line(command)}" for command in sheet.commands),
     ]
     return "\n".join(parts) + "\n"
 
