@@ -263,7 +263,6 @@ class ServedDecoder:
 
         answers: dict[int, ServerAnswer] = {}
         errors: dict[str, Exception] = {}
-        may_send = True
         running_count = send(self.rows)
         awaiting_token = set(range(running_count))
         meter_began = False
@@ -276,11 +275,11 @@ class ServedDecoder:
                     progress(len(result.steps.records), result.build_generation().decoded)
             elif result is not None:
                 errors[requests[index].prompt_id] = result
-                may_send = may_send and isinstance(result, RequestRefusedError)
             if meter and not meter_began and not awaiting_token:
                 meter.begin()
                 meter_began = True
             if result is not None:
+                may_send = all(isinstance(error, RequestRefusedError) for error in errors.values())
                 running_count += send(int(may_send)) - 1
         if meter and meter_began:
             meter.end()
