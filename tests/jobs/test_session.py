@@ -144,7 +144,7 @@ def test_a_job_says_when_its_size_wants_another_way_to_compile(
     mode, device, prepare_s, decode_s, said, caplog
 ):
     pair = SimpleNamespace(specs=[SimpleNamespace(compile=mode)])
-    settings = SimpleNamespace(pair=pair, served=False, device=device)
+    settings = SimpleNamespace(pair=pair, server_settings=None, device=device)
     with caplog.at_level("INFO"):
         advise_on_compilation(settings, 2, prepare_s, decode_s)
     assert len(caplog.messages) == bool(said)
