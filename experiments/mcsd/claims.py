@@ -47,7 +47,7 @@ def best_trees_before_chains(ask: ClaimQuery) -> Checks:
         "{left} > {right} in {metric}, the best trees of each depth, mean over depths",
         "mcsd_wor", "sd", both, by=best, same="depth",
         evidence=lambda found: (
-            f"{found.gap}, mean of {found.contrast_count} depths{found.picking_text}"
+            f"{found.gap}, mean of {found.contrast_count} depths{found.pick_method_text}"
         ),
     )  # fmt: skip
 

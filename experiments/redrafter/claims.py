@@ -344,7 +344,7 @@ def _against_medusa(ask, rule, left, right, given=None):
             for one, other in product(*found.first_contrasts[0])
         )
         more = f"; one by one: {singles}" if has_choice(found.first_contrasts[0]) else ""
-        return f"{found.gap}, {found.best_trees_text}{found.picking_text}{more}"
+        return f"{found.gap}, {found.best_trees_text}{found.pick_method_text}{more}"
 
     yield from ask.of("redrafter-decoding", only=True, given=given).ahead(
         f"redrafter > medusa in {{metric}}, {rule}",

@@ -55,7 +55,7 @@ def trees_before_chains(ask: ClaimQuery) -> Checks:
             "{left} > {right} in {metric} at every draft length, best trees",
             left, "sd", ("block_efficiency", "mbsu"),
             by=best, same="draft_length", each="draft_length", judge=every(2),
-            evidence=lambda found: f"{found.places_text}{found.picking_text}",
+            evidence=lambda found: f"{found.places_text}{found.pick_method_text}",
         )  # fmt: skip
     yield from _lengths(ask).ahead(
         TO_CHAIN, "spectr", "sd", "block_efficiency", same="depth", pooled=True
@@ -70,7 +70,7 @@ def slow_trees(ask: ClaimQuery) -> Checks:
             left, "sd", "token_rate",
             by=best, same="draft_length", each="draft_length", judge=some,
             expect=Difference.below,
-            evidence=lambda found: f"{found.places_text}{found.picking_text}",
+            evidence=lambda found: f"{found.places_text}{found.pick_method_text}",
         )  # fmt: skip
 
 
@@ -107,7 +107,9 @@ def rates_fall_with_length(ask: ClaimQuery) -> Checks:
         "{metric} at draft length 5 below that at 2 for most decoders, best trees",
         cells(draft_length=5), cells(draft_length=2), "token_rate",
         by=best, same="decoder", each="decoder", judge=most, expect=Difference.below,
-        evidence=lambda found: f"so for {found.won_text}: {found.places_text}{found.picking_text}",
+        evidence=lambda found: (
+            f"so for {found.win_count_text}: {found.places_text}{found.pick_method_text}"
+        ),
     )  # fmt: skip
 
 
@@ -118,7 +120,7 @@ def most_budgets(ask: ClaimQuery) -> Checks:
         "rsd_s", ("rsd_c", "spectr", "sd"), ALL,
         by=best, same="target_budget", each="target_budget", judge=most,
         evidence=lambda found: (
-            f"ahead at {found.won_text} budgets: {found.places_text}{found.picking_text}"
+            f"ahead at {found.win_count_text} budgets: {found.places_text}{found.pick_method_text}"
         ),
     )  # fmt: skip
 
@@ -198,7 +200,7 @@ def _chains(ask, largest, metrics, given):
         cells("sd", **low), cells("rsd_c", **low), metrics,
         by=best, same="target_budget", each="target_budget", judge=every(),
         evidence=lambda found: (
-            f"sd against rsd_c at budget {found.places_text}{found.picking_text}"
+            f"sd against rsd_c at budget {found.places_text}{found.pick_method_text}"
         ),
     )  # fmt: skip
 
@@ -221,6 +223,6 @@ def _at_budgets(ask, text, left, right, metrics, least):
         text, left, right, metrics,
         by=best, same="target_budget", each="target_budget", judge=every(least),
         evidence=lambda found: (
-            f"ahead at {found.won_text} budgets: {found.places_text}{found.picking_text}"
+            f"ahead at {found.win_count_text} budgets: {found.places_text}{found.pick_method_text}"
         ),
     )  # fmt: skip

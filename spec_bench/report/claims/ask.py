@@ -259,17 +259,17 @@ def best(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contr
 def steps(along: str) -> Pairing:
     """Each left cell with the next smaller one; a minus puts the smaller one on the left."""
 
-    def by(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    def pair_cells(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
         for line in asked.sort_lines(left, along):
             yield from (([later], [earlier]) for earlier, later in pairwise(line))
 
-    return by
+    return pair_cells
 
 
 def ends(along: str) -> Pairing:
     """Returns the last cell of each line against its first one; lines of one mean reach as far."""
 
-    def by(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    def pair_cells(asked: Comparison, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
         lines = asked.sort_lines(left, along)
         key = along.lstrip("-")
         reach = [sorted(asked.ask.get_value(line[end], key) for end in (0, -1)) for line in lines]
@@ -278,7 +278,7 @@ def ends(along: str) -> Pairing:
             if len(line) > 1 and (asked.each or span == full_span):
                 yield line[-1:], line[:1]
 
-    return by
+    return pair_cells
 
 
 def describe_gap(comparison: Comparison) -> str:
@@ -289,7 +289,7 @@ def describe_gap(comparison: Comparison) -> str:
         else ""
     )
     best_text = f", {comparison.best_trees_text}" if comparison.best_trees_text else ""
-    return f"{comparison.gap}{mean_text}{best_text}{comparison.picking_text}"
+    return f"{comparison.gap}{mean_text}{best_text}{comparison.pick_method_text}"
 
 
 def describe_gap_and_trees(comparison: Comparison) -> str:
@@ -361,7 +361,7 @@ def judge_places(
         parts = [comparison.expect(gap) for gap in gaps]
         return [part for part in parts if part] if all(parts) else []
 
-    def of_prompts(count: int) -> PValues | None:
+    def compute_p_values_at(count: int) -> PValues | None:
         parts = get_p_values(gap.rescale_to_prompts(count) for gap in claimed_gaps)
         return combine_p_values(parts) if parts else None
 
@@ -369,7 +369,7 @@ def judge_places(
     comparison = replace(comparison, by_place=by_place, judged=judged)
     if not judged:
         return comparison.make_check(NOT_DECIDED) if claimed_gaps else None
-    return comparison.make_check(combine_p_values(judged), of_prompts)
+    return comparison.make_check(combine_p_values(judged), compute_p_values_at)
 
 
 def every(least: float = -inf) -> Judge:
@@ -532,7 +532,7 @@ class Comparison:
         return f"; one by one {counts}, the rest open"
 
     @property
-    def won_text(self) -> str:
+    def win_count_text(self) -> str:
         """At how many of the judged places the claim holds."""
         return f"{list_holm_verdicts(self.judged).count(HOLDS)} of {len(self.judged)}"
 
@@ -546,7 +546,7 @@ class Comparison:
         )
 
     @property
-    def picking_text(self) -> str:
+    def pick_method_text(self) -> str:
         """How trees were picked, where some were and there are intervals."""
         gaps: list[Difference | None] = [*self.by_place.values()] or [self.gap]
         is_paired = all(gap is not None and gap.ends is not None for gap in gaps)

@@ -36,7 +36,7 @@ def check_any_results(ask: ClaimQuery) -> Iterator[Check]:
     ask = ask.of()
     measured_cells = partial(cells, status=("complete", "partial"), lossless="exact")
 
-    def first(_: Comparison, left_rows: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    def pair_first(_: Comparison, left_rows: list[Row], right: list[Row]) -> Iterator[Contrast]:
         if left_rows and right:
             yield left_rows[:1], right[:1]
 
@@ -45,7 +45,7 @@ def check_any_results(ask: ClaimQuery) -> Iterator[Check]:
         results = ask.ahead(
             "{left} > {right} in {metric}",
             measured_cells(left_name), measured_cells(right), "block_efficiency",
-            by=first, pooled="all tasks", evidence="difference {found}",
+            by=pair_first, pooled="all tasks", evidence="difference {found}",
         )  # fmt: skip
         yield from (check for check in results if check.p_values or check.verdict == NOT_COMPARABLE)
     yield from check_all_exact_scores(ask)
@@ -109,12 +109,14 @@ def check_exact_scores(group: Group, records: RecordReader) -> Iterator[Check]:
     against = min(1.0, p * len(exact))
     pair = str(baseline["pair"])
 
-    def of_prompts(count: int) -> PValues | None:
+    def compute_p_values_at(count: int) -> PValues | None:
         near = mean.rescale_to_prompts(count).within(room) if mean else None
         return near and (near[0], against)
 
     p_values = nearness[0], against
-    yield Check(claim, group.title, evidence, p_values=p_values, pair=pair, of_prompts=of_prompts)
+    yield Check(
+        claim, group.title, evidence, p_values=p_values, pair=pair, of_prompts=compute_p_values_at
+    )
 
 
 def _compute_sign_p_value(contrast: Contrast, sums: Array, score: str) -> float:

@@ -146,10 +146,12 @@ def p_value_of_most(p_values: Iterable[PValues]) -> PValues:
     """
     supports, against = zip(*p_values, strict=True)
 
-    def at_least(count: int, values: Sequence[float]) -> float:
+    def compute_p_value(count: int, values: Sequence[float]) -> float:
         return min(1.0, (len(values) - count + 1) * sorted(values)[count - 1])
 
-    return at_least(len(supports) // 2 + 1, supports), at_least((len(against) + 1) // 2, against)
+    return compute_p_value(len(supports) // 2 + 1, supports), compute_p_value(
+        (len(against) + 1) // 2, against
+    )
 
 
 @dataclass(frozen=True)

@@ -248,7 +248,7 @@ class Panel:
             return
         places = self._text_places
 
-        def across(values: pd.Series) -> pd.Series:
+        def place_values(values: pd.Series) -> pd.Series:
             at = values.map(lambda value: places.index(str(value))) if places else values
             if dodge is None:
                 return at
@@ -260,7 +260,7 @@ class Panel:
             _split_lines(series.rows, (self.x, chosen.order or self.x)) if line else [series.rows]
         ):
             bars = self.plot.errorbar(
-                across(rows[self.x]), rows[self.y],
+                place_values(rows[self.x]), rows[self.y],
                 xerr=None if places else _compute_bar_lengths(rows, self.x),
                 yerr=_compute_bar_lengths(rows, self.y),
                 fmt=f"{look.marker if style['markersize'] else ''}{line}",
@@ -277,11 +277,11 @@ class Panel:
             }
             line_style["markersize"] = style["markersize"] or 4
             best = series.rows[series.rows[self.x].isin(series.lost)]
-            self.plot.plot(across(best[self.x]), best[self.y], look.marker, **line_style)
+            self.plot.plot(place_values(best[self.x]), best[self.y], look.marker, **line_style)
             lost_values = pd.Series([at for at in series.lost if at not in set(best[self.x])])
             transform = self.plot.get_xaxis_transform()
             self.plot.plot(
-                across(lost_values),
+                place_values(lost_values),
                 [0.05] * len(lost_values),
                 "x",
                 transform=transform,

@@ -167,24 +167,24 @@ def fill_template(text: str, rows: pd.DataFrame, **extras: object) -> str:
     """The text with its braces filled: from columns of the rows, or from ``extras``."""
     values_known = {"marks": format_inexact_marks(rows), **extras}
 
-    def shown(value: Any) -> Any:
+    def format_shown(value: Any) -> Any:
         return get_printed_name(value) if isinstance(value, str) else value
 
-    def written(match: re.Match[str]) -> str:
+    def replace_name(match: re.Match[str]) -> str:
         name, form = match.groups()
         singular = name.removesuffix("s")
         values = next((list(rows[n].dropna().unique()) for n in (name, singular) if n in rows), [])
-        value: Any = ", ".join(str(shown(item)) for item in values)
+        value: Any = ", ".join(str(format_shown(item)) for item in values)
         if name in values_known:
             value = values_known[name]
         elif name in rows:
             bare = len(values) != 1 or (name == "spec" and values[0] == "-")
-            value = "" if bare else shown(values[0])
+            value = "" if bare else format_shown(values[0])
         if len(form) > 1 and form.isalpha() and value != "":
             return format_count(value, form)
         return "" if value == "" else f"{value:{form}}"
 
-    return re.sub(" {2,}", " ", _NAMED.sub(written, text)).strip(" ")
+    return re.sub(" {2,}", " ", _NAMED.sub(replace_name, text)).strip(" ")
 
 
 def has_named_values(text: str, row: Mapping[str, Any]) -> bool:

@@ -60,13 +60,15 @@ def describe_crossing(speedups_by_requests: Sequence[Sequence[float]]) -> str:
     speed-up, its interval's ends), rising.
     """
 
-    def listed(numbers: Sequence[float]) -> str:
+    def join_numbers(numbers: Sequence[float]) -> str:
         return ", ".join(f"{number:g}" for number in numbers) or "none"
 
     if len(speedups_by_requests) < 2:
         return ""
-    surely = listed([request_count for request_count, _, low, _ in speedups_by_requests if low > 1])
-    never = listed(
+    surely = join_numbers(
+        [request_count for request_count, _, low, _ in speedups_by_requests if low > 1]
+    )
+    never = join_numbers(
         [request_count for request_count, _, _, high in speedups_by_requests if high < 1]
     )
     for (fewer, ratio_before, *_), (greater, ratio_after, *_) in pairwise(speedups_by_requests):
@@ -77,7 +79,7 @@ def describe_crossing(speedups_by_requests: Sequence[Sequence[float]]) -> str:
             return f"the speed-up is 1 at about {crossing:.1f} requests together ({bounds})"
     if speedups_by_requests[-1][1] > 1:
         return f"pays up to {speedups_by_requests[-1][0]:g} requests together, surely at {surely}"
-    counts = listed([request_count for request_count, *_ in speedups_by_requests])
+    counts = join_numbers([request_count for request_count, *_ in speedups_by_requests])
     return f"pays at none of {counts} requests together"
 
 
