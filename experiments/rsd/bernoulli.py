@@ -132,4 +132,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    signals.run(lambda: main, "interrupted; what was written is whole")
+    with signals.exits_in_one_line("interrupted; what was written is whole"):
+        sys.exit(main())

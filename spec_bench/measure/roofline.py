@@ -74,8 +74,8 @@ def count_model_bytes(module: Any, slot_bytes: int) -> ModelByteCounts:
 def count_pass_bytes(
     cost: ModelByteCounts, new_tokens: float, context_tokens: float, logit_positions: float
 ) -> float:
-    """Returns the least bytes between memory and chip of a pass over ``tokens`` tokens after
-    ``context`` ones, if it writes the logits of ``logits`` positions.
+    """Returns the least bytes between memory and chip of a pass over ``new_tokens`` tokens after
+    ``context_tokens`` ones, if it writes the logits of ``logit_positions`` positions.
 
     Counted: every weight read once, but of an embedding table that is not the lm head only the
     rows looked up; keys and values of the context read, those of the tokens written; logits
@@ -98,9 +98,9 @@ def count_decode_bytes(
 ) -> float:
     """Returns the least bytes that a prompt's target and draft calls move, without prefill.
 
-    Draft models run once per level, draft heads are read once per iteration. ``batch`` rows share a
-    pass and its reading of the weights; as rows end at different times there are fewer, so this is
-    a lower bound.
+    Draft models run once per level, draft heads are read once per iteration. ``batch_size`` rows
+    share a pass and its reading of the weights; as rows end at different times there are fewer, so
+    this is a lower bound.
     """
 
     def count_row_bytes(cost: ModelByteCounts, tokens: int) -> float:

@@ -157,8 +157,8 @@ def median_interval(values: Sequence[float]) -> Interval:
 def mean_interval(
     scores: Sequence[float], scores_per_prompt: Sequence[float] | None = None
 ) -> Interval:
-    """Interval of a mean score in 0..1 over prompts: ``values`` are a score per prompt, or sums of
-    as many as ``counts`` says. Raises ValueError: no prompts.
+    """Interval of a mean score in 0..1 over prompts: ``scores`` are a score per prompt, or sums of
+    as many as ``scores_per_prompt`` says. Raises ValueError: no prompts.
     """
     denominators = [1.0] * len(scores) if scores_per_prompt is None else scores_per_prompt
     interval = score_interval(lambda sums: sums[0] / sums[1], [scores, denominators])
@@ -205,8 +205,8 @@ def score_difference_interval(
 
     Student's t on what each prompt adds (the jackknife's pseudo-values), with two more prompts
     worth half a plus and half a minus each of the largest that any adds, of 1 where none does, or
-    of ``room`` where that is more (after Agresti and Min, Statistics in Medicine 24, 2005): equal
-    answers on some prompts do not make sure that all are.
+    of ``largest_difference`` where that is more (after Agresti and Min, Statistics in Medicine 24,
+    2005): equal answers on some prompts do not make sure that all are.
     """
     value, values = _compute_value_and_jackknife(statistic, columns)
     if value is None or values is None:
@@ -305,9 +305,9 @@ def interval_where_few_differ(
     """The interval of a number of which few prompts differ from the others; None if more do, or if
     it has repeats, which do.
 
-    It is that of a difference of scores from the usual number, in which ``room`` is how far a
-    prompt can be from it: of five look-ups without a hit the sixth may hit. Exact where it is 0,
-    without ends where it is not known.
+    It is that of a difference of scores from the usual number, in which ``largest_difference`` is
+    how far a prompt can be from it: of five look-ups without a hit the sixth may hit. Exact where
+    it is 0, without ends where it is not known.
     """
     table = _make_checked_table(columns)
     data = table.sum(axis=1)

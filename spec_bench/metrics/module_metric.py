@@ -225,8 +225,8 @@ def _find_score_file(score: str) -> Path | None:
 
 def load_module_score(score: str, known_scores: tuple[str, ...] = ()) -> ModuleScore:
     """The module of that name, path or hub id; loaded once per process, a file once more when it
-    has changed. ``ours`` are the scores that are no modules, for the message. Raises ValueError:
-    there is no such file, or the hub does not have it or cannot be reached.
+    has changed. ``known_scores`` are the scores that are no modules, for the message. Raises
+    ValueError: there is no such file, or the hub does not have it or cannot be reached.
     """
     if score in FUNCTIONS:
         return ModuleScore(score.lower(), _wrap_compute_as_module(FUNCTIONS[score]), "function")

@@ -37,8 +37,9 @@ class Race:
     def end_round(
         self, round_prompts: int, values: pd.Series, values_by_prompt: pd.DataFrame
     ) -> None:
-        """Drops candidates after a round of ``count`` prompts. ``values`` has each one's number
-        over all prompts until now, larger is better; ``by_prompt`` has a column per prompt.
+        """Drops candidates after a round of ``round_prompts`` prompts. ``values`` has each one's
+        number over all prompts until now, larger is better; ``values_by_prompt`` has a column per
+        prompt.
         """
         self.answers -= round_prompts * (len(self.open) + 1)
         self.used += round_prompts

@@ -139,8 +139,8 @@ def compute_break_evens(cost_by_pass_tokens: Mapping[int, float]) -> list[ChainB
 
 
 def find_break_even_acceptance(draft_tokens: int, cost_in_plain_calls: float) -> float | None:
-    """Finds the acceptance at which a call with ``length`` draft tokens delivers as many tokens as
-    it costs plain calls, drafting included; None if none is enough.
+    """Finds the acceptance at which a call with ``draft_tokens`` draft tokens delivers as many
+    tokens as it costs plain calls, drafting included; None if none is enough.
     """
     if cost_in_plain_calls >= draft_tokens + 1:
         return None

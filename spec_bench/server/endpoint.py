@@ -59,7 +59,7 @@ def redact_to_one_line(message: object, key: str = "", max_letters: int | None =
 
 
 def read_at_most(blocks: Iterator[bytes], max_bytes: int, *, cut: bool = False) -> bytes:
-    """Reads a body of at most ``limit`` bytes; cuts a longer one or raises BadStreamError."""
+    """Reads a body of at most ``max_bytes`` bytes; cuts a longer one or raises BadStreamError."""
     body = bytearray()
     for block in blocks:
         body += block
@@ -73,7 +73,7 @@ def read_at_most(blocks: Iterator[bytes], max_bytes: int, *, cut: bool = False) 
 def iter_lines(blocks: Iterator[bytes], max_bytes: int = _MOST_ANSWER) -> Iterator[bytes]:
     """Splits blocks of bytes into lines without their ends.
 
-    Raises BadStreamError: more than ``limit`` bytes, or a line that is too long.
+    Raises BadStreamError: more than ``max_bytes`` bytes, or a line that is too long.
     """
     tail = b""
     size = 0

@@ -95,7 +95,7 @@ _warned: list[bool] = []
 
 def lock_file(file: TextIO | int, *, may_wait: bool) -> bool:
     """Locks an open file, or a descriptor, until it is closed; whether it is locked now, where it
-    does not ``wait`` until another process gives it back.
+    does not ``may_wait`` until another process gives it back.
 
     Where the file system has no locks a line says so, once, and the answer is yes: processes that
     work in one folder at the same time are then the user's to keep apart.

@@ -33,7 +33,7 @@ _came = 0  # the signal's number
 @contextmanager
 def exits_in_one_line(signal_line: str) -> Iterator[None]:
     """Ends the process in one line when a signal comes within the block, or a package is missing;
-    of a signal it is ``line``, such as ``interrupted; the same command resumes``.
+    of a signal it is ``signal_line``, such as ``interrupted; the same command resumes``.
     """
     global _owner, _line, _came, _raising
     old_handlers = {number: signal.signal(number, _handle_signal) for number in _SIGNALS}
@@ -92,7 +92,7 @@ def exits_in_one_line(signal_line: str) -> Iterator[None]:
 
 @contextmanager
 def signals_as_interrupts(enabled: bool = True) -> Iterator[None]:
-    """Within the block a signal is a ``KeyboardInterrupt``; with ``now=False`` the end at once."""
+    """Within the block a signal is a ``KeyboardInterrupt``; not ``enabled`` it ends the process."""
     global _raising
     was_raising = _raising
     _raising = enabled and _owner == os.getpid()

@@ -203,9 +203,9 @@ def fit_to_context(
     shorten: Callable[[Example, int], Example],
     count_tokens: Callable[[Example], int],
 ) -> Example:
-    """Shortens an example so that its longest prompt has at most ``room`` tokens. Only the row's
-    texts are cut, in their middle, and as little as possible; the template stays whole. Raises
-    UsageError if the template alone is too long.
+    """Shortens an example so that its longest prompt has at most ``max_tokens`` tokens. Only the
+    row's texts are cut, in their middle, and as little as possible; the template stays whole.
+    Raises UsageError if the template alone is too long.
     """
     if count_tokens(example) <= max_tokens:
         return example

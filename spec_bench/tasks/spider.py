@@ -55,7 +55,9 @@ SCHEMA_LINE = "{table}({columns})"
 
 @cache
 def read_schema(database: Path, line_format: str = SCHEMA_LINE) -> str:
-    """Reads the schema: one ``line`` per table, ``table(column, column)``, in order of creation."""
+    """Reads the schema: one ``line_format`` per table, ``table(column, column)``, in order of
+    creation.
+    """
     # A file: URI with mode=ro neither creates nor changes the database.
     with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         tables = connection.execute(

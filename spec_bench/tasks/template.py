@@ -63,9 +63,9 @@ def check_templates(
 ) -> None:
     """Checks a task's templates, and that each of its fields is used.
 
-    ``plain`` is the template of a turn without a chat template, ``fields`` maps names to paths in a
-    row, and ``extra_names`` are names that the task reads in addition to those of its templates.
-    Raises UsageError with the template, or with the unused field and the used ones.
+    ``plain_template`` is the template of a turn without a chat template, ``fields`` maps names to
+    paths in a row, and ``extra_names`` are names that the task reads in addition to those of its
+    templates. Raises UsageError with the template, or with the unused field and the used ones.
     """
     read_names = {name for name in (*_ALWAYS, *extra_names) if name}
     for template in templates:
@@ -145,9 +145,10 @@ def render_chat(
 ) -> str:
     """Renders messages with a tokenizer's chat template.
 
-    Messages have a role and a content. ``asks`` is whether an answer follows; ``otherwise`` is what
-    the user can do without a template. Raises UsageError if there is no template, or if it fails,
-    takes longer than ``LONGEST_S`` of processor time, or drops the content of a message.
+    Messages have a role and a content. ``add_generation_prompt`` is whether an answer follows;
+    ``remedy`` is what the user can do without a template. Raises UsageError if there is no
+    template, or if it fails, takes longer than ``LONGEST_S`` of processor time, or drops the
+    content of a message.
     """
     if not getattr(tokenizer, "chat_template", None):
         raise UsageError(f"the tokenizer has no chat template: {remedy}")

@@ -156,7 +156,7 @@ def find_tree_of_published_speedup(
 def list_pair_spellings(printed_names: Any) -> list[tuple[str, str]]:
     """Returns (target, draft) in each way in which papers print a pair; "" for no draft.
 
-    ``paper`` is from the pair's config: a mapping whose names may be lists, a list of such
+    ``printed_names`` is from the pair's config: a mapping whose names may be lists, a list of such
     mappings, or None.
     """
     papers = (

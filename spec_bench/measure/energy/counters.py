@@ -30,9 +30,9 @@ def select_job_gpus(
 ) -> list[Gpu]:
     """Selects the GPUs that the job uses, so that no other job's watts are counted.
 
-    Those in ``devices``; without it those at ``ordinals`` (default: all) of the ones that
-    CUDA_VISIBLE_DEVICES shows. Raises ``UnmeteredError`` if there is none, or only a part of a GPU
-    without a power sensor.
+    Those in ``configured_gpus``; without it those at ``visible_ordinals`` (default: all) of the
+    ones that CUDA_VISIBLE_DEVICES shows. Raises ``UnmeteredError`` if there is none, or only a part
+    of a GPU without a power sensor.
     """
     if configured_gpus is not None:
         return [_find_gpu(gpus, name) for name in configured_gpus]
