@@ -304,8 +304,8 @@ def pair_of(chat_template):
 def test_a_file_is_read_and_the_text_is_part_of_the_run_id(tmp_path):
     for name in ("t.jinja", "t.txt"):
         (tmp_path / name).write_text(EACH, encoding="utf-8")
-        assert pair_of(str(tmp_path / name)).settings()["chat_template"] == EACH
-    assert pair_of(EACH).settings()["chat_template"] == EACH
+        assert pair_of(str(tmp_path / name)).get_run_id_settings()["chat_template"] == EACH
+    assert pair_of(EACH).get_run_id_settings()["chat_template"] == EACH
 
 
 @pytest.mark.parametrize(
