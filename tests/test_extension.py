@@ -103,9 +103,13 @@ def test_policy_rule_drafter_task_and_metric_fill_rows(measured):
     assert [row["decoder"] for row in rows] == DECODERS
     for row in rows:
         assert (row["task"], row["status"], row["lossless"]) == ("riddles", "complete", "exact")
-        low, value, high = (float(row[f"wasted_nodes{end}"]) for end in ("_low", "", "_high"))
+        low, value, high = (row[f"wasted_nodes{end}"] for end in ("_low", "", "_high"))
         nodes, tau = float(row["nodes_per_call"]), float(row["block_efficiency"])
-        assert low <= value == pytest.approx(nodes - (tau - 1)) and value <= high
+        assert float(value) == pytest.approx(nodes - (tau - 1))
+        if row["decoder"] == "ar":  # prompts do not differ, and nothing says how far they could
+            assert (low, high) == ("", "")
+        else:
+            assert float(low) <= float(value) <= float(high)
     assert {row["decoder"]: row["draft"] for row in rows}["bigram"] == ""
     assert {row["decoder"]: row["spec"] for row in rows}["comb"] == "3x3"
 

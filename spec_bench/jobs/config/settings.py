@@ -40,6 +40,7 @@ from spec_bench.system.errors import UsageError
 from spec_bench.system.files import hash_json
 from spec_bench.system.groups import group_by_key
 from spec_bench.tasks import Example, RandomPromptTask, Task, build_task, replace_scores_by_metrics
+from spec_bench.tasks.references import check_references
 from spec_bench.tasks.spider import SCHEMA_LINE, compute_databases_digest
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.columns import CLEAN
@@ -181,8 +182,8 @@ class JobSettings:
         """Checks that a score has the references that it needs; see ``Task``."""
         if not isinstance(self.task, Task):
             return ""
-        return self.task.describe_missing_references(
-            score, (*self.examples, *self.confirmation_examples), empty
+        return check_references(
+            self.task, score, (*self.examples, *self.confirmation_examples), empty
         )
 
     def pin_revisions(self, fetch: bool = True) -> JobSettings:
