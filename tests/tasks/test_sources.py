@@ -378,7 +378,7 @@ def test_a_recorded_answer_to_the_last_turn_is_its_reference(tmp_path):
 
 def test_ids_that_clash_once_turns_are_counted_are_refused(tmp_path):
     rows = {"question_id": "q", "turns": ["One?", "Two?"]}, {"question_id": "q/0", "turns": ["x"]}
-    with pytest.raises(ValueError, match="twice .*: q/0"):
+    with pytest.raises(ValueError, match=r"twice .*: q/0"):
         task_of(tmp_path, *rows).read_examples()
 
 
