@@ -91,4 +91,7 @@ def prepare(decoders: Collection[AnyDecoder], requests: list[Request]) -> None:
 def how_it_ran(decoder: AnyDecoder) -> dict[str, str]:
     """Whether graphs were replayed, and why a canary refused them; two columns."""
     recordings = getattr(decoder, "recordings", None)
-    return {"passes": decoder.ran.share, "refused": recordings.refused if recordings else ""}
+    return {
+        "passes": decoder.ran.describe_share,
+        "refused": recordings.refused if recordings else "",
+    }
