@@ -17,11 +17,10 @@ from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.data.rows import (
     group_rows,
     join_settings,
-    make_file_suffixes,
     read_results,
     read_rows,
-    split_by_settings,
 )
+from spec_bench.report.data.splits import make_file_suffixes, split_by_settings
 from spec_bench.report.figures import draw_item_figures
 from spec_bench.report.papers.items import PaperColumn as Heading
 from spec_bench.report.papers.pairs import find_pair_config

@@ -1,16 +1,14 @@
-"""Measured rows: one row per cell, typed, in groups of comparable cells, and split by the settings
-of their runs, so that no table or figure mixes runs.
+"""Measured rows: one row per cell, typed, in groups of comparable cells; ``splits`` splits them by
+the settings of their runs.
 
 Reads ``<results>/<name>/results.csv`` and ``<results>/<group>/<name>/results.csv``, of rows that an
 earlier engine timed the part that holds; ``report.data.counts`` reads the records behind a row.
 """
 
 import functools
-import re
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +29,13 @@ from spec_bench.records.types import (
 from spec_bench.report.papers.items import Figure
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
-from spec_bench.system.files import hash_json
 from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import to_printable
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.columns import (
     CLEAN,
-    COLUMNS,
     ENDS,
     Column,
-    get_column,
     get_columns,
     select_identifying_columns,
     select_score_names,
@@ -57,6 +52,8 @@ MIXED = "mixed_models"  # a column: whether models under one name are told apart
 OTHER_SESSION = "other_session"  # a column: what to say of a row of a later session, or ""
 BESIDE = "plain_beside"  # a column: the rate of plain decoding in a row's own session
 SERVER = "server"  # the device of rows that a server decoded
+NOT_STATED = " not stated"
+_FEW_UNSTATED = 2
 TIMED = frozenset(columns.list_column_names("time", "energy"))
 _NEEDED_COLUMNS = ("pair", "task", "decoder", "spec", "status", "run_id")
 _OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")  # and apart
@@ -127,12 +124,12 @@ def refuse_or_separate_models(rows: pd.DataFrame) -> pd.DataFrame:
             rows[model]
         )
         if "decoder" in keys:
-            identities = identities.where(_mask_draft_models(rows))
+            identities = identities.where(mask_draft_models(rows))
         for key, part in identities.replace("", np.nan).groupby([rows[name] for name in keys]):
             if part.nunique() < 2:
                 continue
             spellings = rows[model][part.index].unique()
-            if not _are_mixed(rows):
+            if not are_mixed(rows):
                 spelled = part.unique() if len(spellings) == 1 else spellings
                 raise UsageError(
                     f"{' '.join(map(str, key))} has several models under one name: {model} "
@@ -144,11 +141,12 @@ def refuse_or_separate_models(rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def _are_mixed(rows: pd.DataFrame) -> bool:
+def are_mixed(rows: pd.DataFrame) -> bool:
+    """Returns whether models under one name are told apart in these rows."""
     return MIXED in rows and bool(rows[MIXED].any())
 
 
-def _mask_draft_models(rows: pd.DataFrame) -> pd.Series:
+def mask_draft_models(rows: pd.DataFrame) -> pd.Series:
     """Marks cells that no head and no lookup alone drafts, as far as is known."""
     return rows.decoder.map(lambda name: get_decoder_parts(str(name)).drafter in DRAFT_MODELS)
 
@@ -485,143 +483,6 @@ def format_tree_titles(rows: pd.DataFrame) -> list[str]:
 # Parts of rows that agree in the settings of their runs (``columns.csv``, ``apart``).
 
 
-_GROUP_COLUMNS = {"run": (), "task": ("pair", "task"), "pair": ("pair",)}
-_LONGEST = 24  # characters of a word in a file's name
-_WORDS = re.compile(r"[a-z]+(?:[ +_-][a-z]+)*")
-_UNCLEAR = ("true", "false", "none", "not stated")  # unclear without their column
-_NOT_STATED = " not stated"
-_FEW_UNSTATED = 2
-_ANY: str = ""  # a value shared by all rows of the same task, or pair
-
-
-def split_by_settings(
-    rows: pd.DataFrame, names_shown: Collection[str]
-) -> list[tuple[str, pd.DataFrame]]:
-    """The rows in parts that agree in every column of ``select_identifying_columns`` but
-    ``names_shown``, shown separately: the settings that are each part's alone (``batch size 4``),
-    as far as all of its rows agree in them, and its rows, the part with most rows first; one part,
-    named "", if none differs.
-
-    Settings of the task, such as its length limit, may differ from task to task, and likewise
-    for the pair: they split the rows only where one task has several, and rows of other tasks
-    stand in every part.
-    """
-    columns = [
-        setting for setting in select_identifying_columns(rows) if setting.name not in names_shown
-    ]
-    texts = {
-        setting: rows[setting.name].map(partial(format_setting, setting)) for setting in columns
-    }
-    if _are_mixed(rows) and "draft" in rows:
-        draft = replace(get_column("draft"), apart="pair")
-        columns.append(draft)
-        texts[draft] = rows.draft.map(partial(format_setting, draft)).where(
-            _mask_draft_models(rows)
-        )
-    run_texts = [texts[setting] for setting in columns if setting.apart == "run"]
-    alone = {
-        setting: _list_heading_values(rows, setting, texts[setting], ()) for setting in columns
-    }
-    varying_columns = [setting for setting in columns if (alone[setting] != _ANY).any()]
-    if not varying_columns:
-        return [("", rows)]
-    values = [
-        _list_heading_values(rows, setting, texts[setting], run_texts)
-        for setting in varying_columns
-    ]
-    keys = list(zip(*values, strict=True))
-    parts = []
-    for key in dict.fromkeys(keys):
-        if any(another != key and _values_match(key, another) for another in keys):
-            continue  # a part with more values holds these rows, too
-        fits = [_values_match(another, key) for another in keys]
-        settings = []
-        for text, setting in zip(key, varying_columns, strict=True):
-            common_texts = {*alone[setting][fits]} - {_ANY}
-            settings.append(text or (common_texts.pop() if len(common_texts) == 1 else _ANY))
-        parts.append((join_settings(filter(None, settings)), rows[fits]))
-    return sorted(parts, key=lambda part: -len(part[1]))
-
-
-def _list_heading_values(
-    rows: pd.DataFrame, column: Column, texts: pd.Series, run_texts: Sequence[pd.Series]
-) -> pd.Series:
-    """A column's values for headings; empty where all agree, or where ``run`` tells them."""
-    scope = [rows[name] for name in _GROUP_COLUMNS[column.apart] if name in rows]
-    scope += run_texts if column.apart != "run" else []
-    counts = texts.groupby(scope or [0] * len(rows))
-    return texts.where(counts.transform("nunique") > 1, _ANY).fillna(_ANY)
-
-
-def _values_match(values: tuple[str, ...], key: tuple[str, ...]) -> bool:
-    return all(mine in (_ANY, another) for mine, another in zip(values, key, strict=True))
-
-
-def make_file_suffixes(setting_texts: Iterable[str]) -> dict[str, str]:
-    """Each part's distinctive settings, for a file's name: ``-screen``, ``-batch-size-4``; by the
-    text of each from ``split_by_settings``, "" for the only part without a setting.
-
-    A part is named by as few of its differing columns as distinguish it from all others, in the
-    columns' order, and by their values alone where these are words. A name that several would have
-    ends with the digest of the settings.
-    """
-    parts = {
-        text: [_shorten_setting(word) for word in text.split(", ") if word]
-        for text in setting_texts
-    }
-    names = {
-        text: _join_distinctive_words(words, list(parts.values())) for text, words in parts.items()
-    }
-    counts = Counter(names.values())
-    slugs = {}
-    for text, name in names.items():
-        unlike = hash_json(text)[:8] if text and (counts[name] > 1 or not name) else ""
-        slugs[text] = "".join(f"-{word}" for word in (name, unlike) if word)
-    return slugs
-
-
-def _join_distinctive_words(words: Sequence[str], parts: Iterable[Sequence[str]]) -> str:
-    """The first words that no other part has in their places, without those that all share."""
-    rivals = list(parts)
-    chosen_words = list[str]()
-    for place, word in enumerate(words):
-        if chosen_words and len(rivals) == 1:
-            break
-        matching_rivals = [rival for rival in rivals if rival[place : place + 1] == [word]]
-        if len(matching_rivals) < len(rivals) or len(rivals) == 1:
-            chosen_words.append(word)
-        rivals = matching_rivals
-    return "-".join(chosen_words or words[:1])
-
-
-def _shorten_setting(text: str) -> str:
-    """A column's value for a file's name; without the title ``format_setting`` puts before it."""
-    titles = sorted(
-        (column_title.title for column_title in COLUMNS if column_title.apart),
-        key=len,
-        reverse=True,
-    )
-    title = next(
-        (column_title for column_title in titles if text.startswith(f"{column_title} ")), ""
-    )
-    value = text.removeprefix(title).strip()
-    alone = bool(_WORDS.fullmatch(value)) and value not in _UNCLEAR
-    plain = re.sub(r"[^A-Za-z0-9.]+", "-", value if alone else text).strip("-")
-    return (
-        plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST].strip('-')}-{hash_json(text)[:4]}"
-    )
-
-
-def join_settings(parts: Iterable[str]) -> str:
-    """Returns all settings of a part; those not stated are counted if they are many."""
-    words = list(parts)
-    silent_words = [word for word in words if word.endswith(_NOT_STATED)]
-    if len(silent_words) <= _FEW_UNSTATED:
-        return ", ".join(words)
-    stated_words = [word for word in words if word not in silent_words]
-    return ", ".join([*stated_words, f"{len(silent_words)} facts{_NOT_STATED}"])
-
-
 def get_protocol(row: Row) -> str:
     """Returns whose prompts, examples and limits a row has: ``clean``, ours, or ``authors``."""
     protocol = row.get("protocol")
@@ -631,6 +492,16 @@ def get_protocol(row: Row) -> str:
 def format_setting(column: Column, value: object) -> str:
     """A value of a column in a heading: ``batch size 4``; an unknown one is ``not stated``."""
     if value is None or pd.isna(value) or value == "":
-        default_text = f" {CLEAN}" if column.name == "protocol" else _NOT_STATED
+        default_text = f" {CLEAN}" if column.name == "protocol" else NOT_STATED
         return f"no {column.title}" if column.name in LATER else f"{column.title}{default_text}"
     return f"{column.title} {value:g}" if isinstance(value, float) else f"{column.title} {value}"
+
+
+def join_settings(parts: Iterable[str]) -> str:
+    """Returns all settings of a part; those not stated are counted if they are many."""
+    words = list(parts)
+    silent_words = [word for word in words if word.endswith(NOT_STATED)]
+    if len(silent_words) <= _FEW_UNSTATED:
+        return ", ".join(words)
+    stated_words = [word for word in words if word not in silent_words]
+    return ", ".join([*stated_words, f"{len(silent_words)} facts{NOT_STATED}"])

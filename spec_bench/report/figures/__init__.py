@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.data.rows import make_file_suffixes
+from spec_bench.report.data.splits import make_file_suffixes
 from spec_bench.report.figures.cells import (
     FigureCells,
     NothingMeasuredError,

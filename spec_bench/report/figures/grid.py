@@ -20,7 +20,12 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from spec_bench.report.claims.ask import Names, to_tuple
-from spec_bench.report.data.rows import TIMED, format_prompt_count, split_by_settings, to_rows
+from spec_bench.report.data.rows import (
+    TIMED,
+    format_prompt_count,
+    to_rows,
+)
+from spec_bench.report.data.splits import split_by_settings
 from spec_bench.report.figures.cells import (
     GROUP,
     FigureCells,

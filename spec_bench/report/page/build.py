@@ -31,13 +31,13 @@ from spec_bench.report.data.rows import (
     format_harness_note,
     group_rows,
     list_footnotes,
-    make_file_suffixes,
     mask_past_engine,
     read_rows,
     refuse_or_separate_models,
     to_rows,
 )
 from spec_bench.report.data.seeds import format_seeds, pool_seeds
+from spec_bench.report.data.splits import make_file_suffixes
 from spec_bench.report.page.headline import format_answer, make_headline, make_headlines
 from spec_bench.report.page.results_table import (
     build_results_table,

@@ -27,10 +27,10 @@ from spec_bench.report.data.rows import (
     read_rows,
     refuse_or_separate_models,
     select_experiments,
-    split_by_settings,
     to_rows,
 )
 from spec_bench.report.data.seeds import pool_seeds
+from spec_bench.report.data.splits import split_by_settings
 from spec_bench.report.papers.items import Item, list_recipe_cells, read_recipe
 from spec_bench.report.papers.pairs import find_pair_config, is_embedded, read_pair_configs
 from spec_bench.report.papers.paper import Figure, Paper
