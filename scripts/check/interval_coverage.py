@@ -327,7 +327,7 @@ def measure_rare(kind: str, prompts: int, simulations: int) -> Iterator[str]:
         table = np.array([[emitted, calls], [emitted, emitted]])[:, :, None]
         gap = compute_mean_difference([contrast], table, "block_efficiency", False)
         p = gap and gap.within(CLOSE)
-        close += p is not None and p.for_claim <= 0.025
+        close += p is not None and p[0] <= 0.025
         bare = ratio_intervals([table[0]])[0]
         less = bootstrap_interval(_gap_of_sums, table.reshape(4, 1, -1))
         for name, new, old in (

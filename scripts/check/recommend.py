@@ -384,7 +384,7 @@ def check(task: str, asked: argparse.Namespace, tally: Tally) -> tuple[bool, str
         rows = run_stages(full)
     fastest = best_of(rows)
     names = [searched, _named(fastest)]
-    cells = {f"{cell.name}:{cell.spec}": cell for cell in job.cells}
+    cells = {f"{cell.name}:{cell.config.spec}": cell for cell in job.cells}
     plainly = f"{BASELINE}:-"  # which may be what is recommended
     wanted = [cells[name] for name in dict.fromkeys([plainly, *names]) if name in cells]
     unseen = tuple(job.task.read_examples(last, max(grid, few + fresh)))

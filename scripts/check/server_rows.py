@@ -73,13 +73,13 @@ def served_rows(
             told = [f"server.url={url}", f"server.model={plan.model}", f"server.decoder={name}"]
             if name != "ar":
                 told.append(f"server.baseline_url={plain}")
-            before = parse_prometheus_counters(server.read("metrics") or "")
+            before = parse_prometheus_counters(server.fetch_text("metrics") or "")
             rows = spec_bench.run(
                 *plan.overrides(task, "served"),
                 *("engine=server", f"engine.batch_size={batch}", "warmup=0", *told),
                 columns="all",
             ).to_dict("records")
-            after = parse_prometheus_counters(server.read("metrics") or "")
+            after = parse_prometheus_counters(server.fetch_text("metrics") or "")
             row = next(row for row in rows if row["decoder"] == name)
             own = ours[task, name]
             lines.append(_line(plan, row, own, _by_counters(before, after, batch)))

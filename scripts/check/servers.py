@@ -133,7 +133,7 @@ def vllm(program: str) -> ServerGroup:
         arguments="--dtype float32 --max-model-len 256 --enforce-eager",
     )  # fmt: skip
     os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    return ServerGroup(read_engine("vllm"), options, [])
+    return ServerGroup(read_engine("vllm"), options)
 
 
 if __name__ == "__main__":

@@ -280,7 +280,7 @@ def main() -> None:
             alone = share(nothing, HOLDS.__eq__)
             seen = share(there, HOLDS.__eq__)
             # As the first of a page of PAGE checks to be judged, with twice as many p-values.
-            paged = np.mean([any(o.for_claim <= 0.05 / (2 * PAGE) for o in each) for each in there])
+            paged = np.mean([any(o[0] <= 0.05 / (2 * PAGE) for o in each) for each in there])
             cells[0].append(f"{alone:.3f}")
             cells[1].append(f"{seen:.2f} ({paged:.2f})")
         for lines, own in zip((false, power), cells, strict=True):

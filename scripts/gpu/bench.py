@@ -29,6 +29,7 @@ SCRIPTS = Path(__file__).resolve().parents[1]
 OUT = SCRIPTS.parent / "results" / "benchmarks"
 LIMIT_S = {"correct": 180}  # by part: the same command goes on with it
 LIMIT_OF_ALL_S = 480
+NEEDED = "torch", "transformers", "pydantic"
 LEAST_S = 30  # in which a part measures anything
 WAYS = "static", "none", "static_inductor"
 DONE = "parts.json"  # which ended well, with their seconds
@@ -213,6 +214,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = [name for part in options.parts for name in short.get(part, [part])]
     if unknown := [name for name in asked if name not in known]:
         print(f"unknown part {unknown[0]!r}; known: {', '.join(known)}", file=sys.stderr)
+        return 2
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        print(
+            f"{sys.executable} lacks {', '.join(missing)}: pip install", *missing, file=sys.stderr
+        )
         return 2
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / DONE

@@ -5,7 +5,6 @@ import sys
 from typing import Any
 
 from spec_bench.audit import USUAL
-from spec_bench.settings.fields import format_value
 from spec_bench.system import signals
 from spec_bench.system.errors import UsageError
 
@@ -55,6 +54,7 @@ def complete_options_and_read_task(options: argparse.Namespace) -> Any:
         raise UsageError("--temperature, --answers and --max-new-tokens must be above 0")
     if not options.prompts:
         return []
+    from spec_bench.settings.fields import format_value
     from spec_bench.tasks import build_task_from_files
 
     try:

@@ -1,7 +1,7 @@
 """Run ids of composed jobs, and the tokens of every decoder.
 
 Run ids are read where they are made, in a plan of each command line: whatever
-``spec_bench.jobs.config.settings.digest`` is given as a mapping is a cell's settings.
+``spec_bench.jobs.config.settings.hash_json`` is given as a mapping is a cell's settings.
 """
 
 import csv
@@ -94,7 +94,7 @@ def run_ids(commands):
     """The run ids of each command's cells, in order, each once."""
     identity = import_module("spec_bench.jobs.config.settings")  # where a run id is made
     pairs = import_module("spec_bench.jobs.config.pair")
-    digest = identity.digest
+    digest = identity.hash_json
     found = {}
     for command in commands:
         made = {}
@@ -106,7 +106,7 @@ def run_ids(commands):
             return name
 
         with (
-            mock.patch.object(identity, "digest", watching),
+            mock.patch.object(identity, "hash_json", watching),
             mock.patch.object(pairs, "find_hub_commit", return_value=None),  # what the cache has
             mock.patch.object(pairs, "sees_cuda", return_value=False),
         ):

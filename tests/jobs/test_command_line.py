@@ -277,7 +277,7 @@ def test_a_job_waits_runs_and_is_done(sweep, tmp_path):
         states = [each.state for each in sweep.read_progress()]
         assert states == ["waiting", "running", "waiting"]
         second = sweep.read_progress()[1]
-        assert (second.done, second.total, second.tokens) == (2, 4, 8)
+        assert (second.done, second.total_generations, second.tokens) == (2, 4, 8)
         job.write_note(state="waiting")  # for a cell that another job holds
         assert summarise_jobs(sweep.read_progress(), time.time())[0] == "3 jobs: 3 waiting"
         assert (second.words, second.host) == (("seed=1",), socket.gethostname())
@@ -298,7 +298,7 @@ def test_an_interrupted_job_is_called_so_and_keeps_what_it_has_done(sweep, tmp_p
         job.write_note(cells=("cell",), prompts=4)
         raise KeyboardInterrupt
     first = sweep.read_progress()[0]
-    assert (first.state, first.done, first.total) == ("interrupted", 3, 4)
+    assert (first.state, first.done, first.total_generations) == ("interrupted", 3, 4)
     said = summarise_jobs(sweep.read_progress(), time.time())
     assert "1 interrupted" in said[0] and "same command resumes" in said[1]
 

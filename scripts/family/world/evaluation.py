@@ -63,7 +63,7 @@ def greedy_scores(
         answers = answer_all(model, tokenizer, prompts, temperature=0)
         texts = [tokenizer.decode(a, skip_special_tokens=True).strip() for a in answers]
         references = [[answer.strip()] for _, answer in samples]
-        scores[task] = round(REGISTERED[metric]().score(texts, references).value, 4)
+        scores[task] = round(REGISTERED[metric]().columns(texts, references)[metric].value, 4)
     return scores
 
 
