@@ -9,6 +9,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType, NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -55,9 +56,14 @@ def flatten_facts(facts: CellFacts) -> dict[str, str | int | float]:
     }
 
 
+@cache
+def _get_fact_types() -> dict[str, Any]:
+    return get_type_hints(CellFacts)  # a folder has thousands of cells
+
+
 def parse_facts(labels: Row) -> CellFacts:
     """Inverts ``flatten_facts``; labels that older records lack get their defaults."""
-    types = get_type_hints(CellFacts)
+    types = _get_fact_types()
     values = {name: _unflatten_value(types[name], labels[name]) for name in types.keys() & labels}
     sampling_names = (field.name for field in fields(SamplingSettings))
     sampling = {name: labels[name] for name in sampling_names if labels.get(name, "") != ""}
