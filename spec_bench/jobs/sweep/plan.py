@@ -158,12 +158,7 @@ def plan_job(settings: JobSettings) -> list[PlannedCell]:
         if engine.uses_cuda and engine.compile.startswith("static"):
             memory = replace(memory, graph_bytes=_estimate_graph_bytes(settings, pair, longest))
     cells = []
-    pair_rows = (
-        row
-        for row in _read_measured_rows(settings.results_folder)
-        if row["pair"] == settings.pair.name
-    )
-    lines = tuple(line for row in pair_rows for line in compare_plain_with_printed(row))
+    lines = _compare_pair_with_printed(settings.results_folder, settings.pair.name)
     for cell in settings.cells:
         store = CellStore(settings.results_folder, settings.run_id(cell), settings.user_code_digest)
         count = remaining_count = prompts * repeats
@@ -399,6 +394,13 @@ def _find_published_rate(facts: CellFacts) -> ExpectedRate | None:
         if rows:
             return _compute_median_rate(rows, "value", facts.task, f"printed by {paper}")
     return None
+
+
+@cache
+def _compare_pair_with_printed(results: Path, pair: str) -> tuple[str, ...]:
+    """Compares a pair's plain decoding with what is printed, once for a sweep's jobs."""
+    rows = (row for row in _read_measured_rows(results) if row["pair"] == pair)
+    return tuple(line for row in rows for line in compare_plain_with_printed(row))
 
 
 @cache
