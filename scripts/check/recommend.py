@@ -50,7 +50,7 @@ from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.work.models import load_models, load_pair_tokenizer
 from spec_bench.metrics.interval import choose_decoder
 from spec_bench.metrics.intervals import rate_ratio_interval
-from spec_bench.recommend.race import Race
+from spec_bench.recommend.race import CandidateElimination
 from spec_bench.recommend.recommend import recommend
 from spec_bench.records.types import CellResult
 from spec_bench.settings.configs import get_conf_dir
@@ -159,7 +159,7 @@ def race(drawn: Drawn, times: float = 1, judge: bool = False) -> Found:
     """A search as it is."""
     count = len(drawn.speeds)
     answers = round(times * (3 * (count + 1) + 4 * SEARCHED))
-    running = Race([*range(count)], BEST, answers, round(times * SEARCHED))
+    running = CandidateElimination([*range(count)], BEST, answers, round(times * SEARCHED))
     while prompts := running.next_round_prompts():
         drawn.decode(running.open, slice(running.used, running.used + prompts))
         seen = slice(running.used + prompts)

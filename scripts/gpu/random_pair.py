@@ -36,7 +36,7 @@ from spec_bench.engine.loading import DTYPES, ModelSpec, load_model, make_random
 from spec_bench.engine.plain import COMPILE
 from spec_bench.measure import roofline
 from spec_bench.measure.roofline import (
-    ModelByteCounts,
+    ForwardPassByteCounts,
     count_decode_bytes,
     count_model_bytes,
     get_free_bytes,
@@ -142,7 +142,7 @@ def measured(
 
 
 def attained(
-    costs: Sequence[ModelByteCounts],
+    costs: Sequence[ForwardPassByteCounts],
     generations: Sequence[Generation],
     prompt_tokens: int,
     bytes_per_s: float,

@@ -53,7 +53,7 @@ class BeamLayerCase(NamedTuple):
     has_accepted_parent: Tensor  # [M] whether the cell's parent is accepted
 
 
-class ListedTrials:
+class EnumeratedTrialOutcomes:
     """Trials with given outcomes [B, T], and the probability of these outcomes."""
 
     def __init__(self, outcomes: Tensor) -> None:
@@ -101,7 +101,7 @@ def _enumerate_layer_outcomes(
     drafts = torch.tensor(list(itertools.product(range(case.p.shape[0]), repeat=trials)))
     hits = torch.tensor(list(itertools.product([False, True], repeat=trials)))
     cells = drafts.repeat_interleave(hits.shape[0], dim=0)
-    listed_trials = ListedTrials(hits.repeat(drafts.shape[0], 1))
+    listed_trials = EnumeratedTrialOutcomes(hits.repeat(drafts.shape[0], 1))
     rows = cells.shape[0]
     chains = chain.expand(rows, -1, -1)
     widths = torch.full((rows,), width(compute_trial_acceptances(chain, q)))

@@ -57,7 +57,7 @@ class AuditCase:
         return self.config.name
 
     @property
-    def chain_options(self) -> dict[str, Any]:
+    def markov_chain_options(self) -> dict[str, Any]:
         """Size of the chain's vocabulary and its prompt, for ``enumerate_law_differences``."""
         return {"vocab": self.tree.vocab, "prompt": self.tree.prompt}
 

@@ -90,7 +90,7 @@ def _iter_decoder_lines(case: AuditCase, samples: int, seed: int) -> Iterator[Au
     for label, settings in case.iter_fitting_settings():
         if case.is_enumerable(settings):
             error, count = enumerate_decoder_error(
-                case.config, settings, **case.chain_options, seed=seed
+                case.config, settings, **case.markov_chain_options, seed=seed
             )
             yield _make_enumeration_line(f"{case.name}: {label}", error, f"{count} outcomes")
         else:
@@ -111,7 +111,7 @@ def iter_approximate_decoder_parts(seed: int) -> Iterator[AuditPart]:
 
 
 def _iter_approximate_lines(case: AuditCase, seed: int) -> Iterator[AuditLine]:
-    distance = enumerate_total_variation(case.config, WARM, **case.chain_options, seed=seed)
+    distance = enumerate_total_variation(case.config, WARM, **case.markov_chain_options, seed=seed)
     check = "approximate; distance by enumeration"
     yield AuditLine(f"{case.name}: temperature 1", check, f"total variation {distance:.3f}", None)
 

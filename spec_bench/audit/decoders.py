@@ -383,7 +383,7 @@ def _enumerate_verifier_error(verifier: Verifier, tree: str) -> float:
     else:
         errors = [
             enumerate_decoder_error(
-                replace(case.config, verifier=verifier), WARM, **case.chain_options
+                replace(case.config, verifier=verifier), WARM, **case.markov_chain_options
             ).largest
             for case in iter_audit_cases("exact")
             if type(case.config.verifier) is type(verifier) and case.is_enumerable(WARM)

@@ -41,7 +41,7 @@ def look_up_nominal_bytes_per_s(gpu_name: str) -> float | None:
 
 
 @dataclass(frozen=True)
-class ModelByteCounts:
+class ForwardPassByteCounts:
     """Bytes that one forward pass of a model moves: for every pass, and per token."""
 
     weight_bytes: int  # parameters that every pass reads in full: all but looked-up tables
@@ -52,7 +52,7 @@ class ModelByteCounts:
     logit_bytes: int  # one position's logits
 
 
-def count_model_bytes(module: Any, slot_bytes: int) -> ModelByteCounts:
+def count_model_bytes(module: Any, slot_bytes: int) -> ForwardPassByteCounts:
     """Counts the bytes of a transformers causal LM of one dtype, which may be on ``meta``."""
     head = module.get_output_embeddings().weight
     tables = [
@@ -61,7 +61,7 @@ def count_model_bytes(module: Any, slot_bytes: int) -> ModelByteCounts:
         if isinstance(layer, nn.Embedding) and layer.weight is not head
     ]
     table_ids = {id(table) for table in tables}
-    return ModelByteCounts(
+    return ForwardPassByteCounts(
         weight_bytes=sum(
             weight.nbytes for weight in module.parameters() if id(weight) not in table_ids
         ),
@@ -72,7 +72,7 @@ def count_model_bytes(module: Any, slot_bytes: int) -> ModelByteCounts:
 
 
 def count_pass_bytes(
-    cost: ModelByteCounts, new_tokens: float, context_tokens: float, logit_positions: float
+    cost: ForwardPassByteCounts, new_tokens: float, context_tokens: float, logit_positions: float
 ) -> float:
     """Returns the least bytes between memory and chip of a pass over ``new_tokens`` tokens after
     ``context_tokens`` ones, if it writes the logits of ``logit_positions`` positions.
@@ -91,8 +91,8 @@ def count_pass_bytes(
 def count_decode_bytes(
     generation: Generation,
     prompt_tokens: int,
-    target: ModelByteCounts,
-    drafts: Sequence[ModelByteCounts],
+    target: ForwardPassByteCounts,
+    drafts: Sequence[ForwardPassByteCounts],
     head_bytes: float = 0.0,
     batch_size: int = 1,
 ) -> float:
@@ -103,7 +103,7 @@ def count_decode_bytes(
     this is a lower bound.
     """
 
-    def count_row_bytes(cost: ModelByteCounts, tokens: int) -> float:
+    def count_row_bytes(cost: ForwardPassByteCounts, tokens: int) -> float:
         return count_pass_bytes(cost, tokens, context, tokens) - cost.weight_bytes * (
             1 - 1 / batch_size
         )

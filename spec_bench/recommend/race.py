@@ -16,7 +16,7 @@ REACH = 4.0  # a candidate so many standard errors behind the best is out
 
 
 @dataclass
-class Race:
+class CandidateElimination:
     """A search for the best of some candidates, which are given by their indices."""
 
     open: list[int]  # remaining candidates, after a round the best first

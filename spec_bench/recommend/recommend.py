@@ -30,7 +30,7 @@ from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.flags import TYPED, replace_escapes
 from spec_bench.jobs.config.settings import JobSettings, compute_rank_key
 from spec_bench.jobs.sweep.plan import plan_job
-from spec_bench.recommend.race import Race
+from spec_bench.recommend.race import CandidateElimination
 from spec_bench.records.types import CellResult, Stage
 from spec_bench.report.data.counts import Counts, RecordReader, compute_metric_from_sums
 from spec_bench.report.data.rows import Group, get_timing_doubt
@@ -209,17 +209,17 @@ class RecommendationResult:
         ]
 
 
-def start_race(settings: JobSettings, confirm: ConfirmSettings) -> Race:
+def start_race(settings: JobSettings, confirm: ConfirmSettings) -> CandidateElimination:
     """Starts the race among a job's candidates. It has at most the answers of three prompts by all
     candidates and of all prompts by four.
     """
     count = len(settings.cells)
     prompts = len(settings.examples)
     answers = min(3 * count + 4 * prompts, count * prompts)
-    return Race([*range(1, count)], confirm.best, answers, prompts)
+    return CandidateElimination([*range(1, count)], confirm.best, answers, prompts)
 
 
-def count_remaining_answers(settings: JobSettings, race: Race) -> int:
+def count_remaining_answers(settings: JobSettings, race: CandidateElimination) -> int:
     """Returns the largest number of answers that a search still decodes, with plain decoding's."""
     fresh_answers = (min(race.best, len(race.open)) + 1) * len(settings.confirmation_examples)
     return (
@@ -227,7 +227,7 @@ def count_remaining_answers(settings: JobSettings, race: Race) -> int:
     ) * settings.request.repeats
 
 
-def describe_search_cost(settings: JobSettings, race: Race) -> str:
+def describe_search_cost(settings: JobSettings, race: CandidateElimination) -> str:
     """Describes in one line what a search decodes."""
     count = len(race.open)
     answers = count_remaining_answers(settings, race)
@@ -242,7 +242,7 @@ class StopAfterPlanError(ValueError):
     """Ends a search with ``plan=true`` before it decodes; its message is the plan."""
 
 
-def _describe_search_time(settings: JobSettings, race: Race) -> str:
+def _describe_search_time(settings: JobSettings, race: CandidateElimination) -> str:
     """Estimates a search's minutes from plain decoding's known rate."""
     duration = "minutes unknown until plain decoding of this pair is measured"
     if rate := plan_job(settings)[0].rate:

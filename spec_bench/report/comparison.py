@@ -466,7 +466,7 @@ def _compute_change_intervals(pairs: Sequence[_PairedChange]) -> list[Interval |
     tables = [paired_change.table for paired_change in pairs]
     if change.relative:
         return bootstrap_intervals(partial(_compute_log_ratio, statistic), tables)
-    ratio_of_pairs = partial(_compute_score_difference, statistic)
+    ratio_of_pairs = partial(_subtract_first_from_second, statistic)
     return [score_difference_interval(ratio_of_pairs, table.sum(axis=1)) for table in tables]
 
 
@@ -497,9 +497,9 @@ def _make_number_change(
 
 def _compute_log_ratio(statistic: Callable[[Array], Array], sums: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return _compute_score_difference(lambda part: np.log(statistic(part)), sums)
+        return _subtract_first_from_second(lambda part: np.log(statistic(part)), sums)
 
 
-def _compute_score_difference(statistic: Callable[[Array], Array], sums: Array) -> Array:
+def _subtract_first_from_second(statistic: Callable[[Array], Array], sums: Array) -> Array:
     first_sums, second = np.split(sums, 2)
     return statistic(second) - statistic(first_sums)

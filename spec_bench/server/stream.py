@@ -402,7 +402,7 @@ class CallCounts:
     calls: int | None = None  # all calls after the prefill, plain ones too; None if unknown
 
     @property
-    def has_drafted(self) -> bool:
+    def knows_drafted_by_call(self) -> bool:
         """Whether the number of tokens that each call verified is known."""
         return len(self.drafted) == len(self.accepted)
 
@@ -419,7 +419,7 @@ def build_answer_steps(chunk_sizes: Sequence[int], sources: Sequence[CallCounts]
     """Builds the calls after the prefill, from the first source that fits the answer."""
     for counts in sources:
         if (records := _build_steps_from_counts(chunk_sizes, counts)) is not None:
-            return AnswerSteps(records, counts.source, counts.has_drafted)
+            return AnswerSteps(records, counts.source, counts.knows_drafted_by_call)
     plain = tuple(StepRecord(size - 1, size - 1, size - 1, size) for size in chunk_sizes[1:])
     return AnswerSteps(plain, "stream", False)
 
@@ -450,7 +450,7 @@ def _build_steps_from_counts(
     ):
         return None
     nodes_by_call = [0] * plain_calls + [
-        *(counts.drafted if counts.has_drafted else accepted_counts)
+        *(counts.drafted if counts.knows_drafted_by_call else accepted_counts)
     ]
     accepted_by_call = [0] * plain_calls + [*accepted_counts]
     # what the first chunk delivered of them

@@ -129,7 +129,7 @@ def read_settings(
         raise UsageError(f"{of}{at}.{error}") from None
 
 
-def check_fields(block: Any) -> None:
+def check_dataclass_fields(block: Any) -> None:
     """Checks every field of a plain dataclass by its annotation. Raises UsageError: a value is not
     allowed; it names the field.
     """

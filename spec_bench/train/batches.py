@@ -107,7 +107,9 @@ class DialogueBatches:
         missing_indices = {*indices} - cache.keys()
         for group in self.kept_passes or self._group_by_length(indices):
             if not missing_indices.isdisjoint(group):
-                states = self._compute_hidden_states([self.dialogues[index] for index in group])
+                states = self._compute_states_at_positions(
+                    [self.dialogues[index] for index in group]
+                )
                 cache.update((i, part.to(device)) for i, part in zip(group, states, strict=True))
         return torch.cat([cache[index] for index in indices]).to(self.model.device)
 
@@ -130,7 +132,7 @@ class DialogueBatches:
         )
 
     @torch.no_grad()
-    def _compute_hidden_states(self, dialogues: Sequence[Dialogue]) -> list[Tensor]:
+    def _compute_states_at_positions(self, dialogues: Sequence[Dialogue]) -> list[Tensor]:
         """Computes the hidden states of dialogues in one pass, padded on the right."""
         device = self.model.device
         longest = max(len(dialogue.ids) for dialogue in dialogues)

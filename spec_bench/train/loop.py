@@ -297,7 +297,7 @@ def run_training(training: TrainingRun) -> TrainingProgress:
         bar.update()
         is_last = progress.step == training.steps
         if progress.step % request.log_every == 0 or is_last:
-            row = _make_log_row(training, progress, rate, is_last)
+            row = _validate_and_make_log_row(training, progress, rate, is_last)
             progress.seconds = row["seconds"] = round(time.perf_counter() - began, 2)
             progress.window = None
             if is_main:
@@ -364,7 +364,7 @@ def _update_weights_and_sum_losses(
     return torch.cat([total, torch.tensor([counts], dtype=total.dtype)])
 
 
-def _make_log_row(
+def _validate_and_make_log_row(
     training: TrainingRun,
     progress: TrainingProgress,
     rate: float,

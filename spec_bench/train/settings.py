@@ -105,7 +105,7 @@ class HeadSettings:
 
 
 @settings
-class DataSettings:
+class TrainingDataSettings:
     """Training data; documented in ``conf/train.yaml``."""
 
     kind: Literal["chats", "prompts", "sampled", "task"]
@@ -173,7 +173,7 @@ class TrainConfig:
     out: NonEmptyStr | None
     out_dtype: Literal["float32", "float16", "bfloat16"]
     seed: Annotated[StrictInt, Ge(0), Le(2**63 - 1)]
-    data: DataSettings
+    data: TrainingDataSettings
     optimiser: OptimiserSettings
     log_every: Count
     validate_every: Count

@@ -95,7 +95,7 @@ def test_a_truncated_setting_of_the_audit_leaves_tokens_out_and_a_choice(name):
 def test_one_iteration_has_exactly_the_chains_law(case):
     labels = []
     for label, settings in case.iter_fitting_settings():
-        error, count = enumerate_decoder_error(case.config, settings, **case.chain_options)
+        error, count = enumerate_decoder_error(case.config, settings, **case.markov_chain_options)
         assert error <= TOLERANCE, label
         assert count >= 1
         labels.append(label)
@@ -122,7 +122,7 @@ APPROXIMATE = [c for c in iter_audit_cases("approximate") if not c.name.startswi
 
 @pytest.mark.parametrize("case", APPROXIMATE, ids=lambda case: case.name)
 def test_an_approximate_rule_is_off_by_a_distance_that_is_measured(case):
-    distance = enumerate_total_variation(case.config, WARM, **case.chain_options)
+    distance = enumerate_total_variation(case.config, WARM, **case.markov_chain_options)
     if "guessed 1x1" in case.name:  # nothing is guessed, so nothing can be accepted wrongly
         assert distance <= TOLERANCE
     else:

@@ -24,7 +24,7 @@ from spec_bench.records.sampling import AnswerLimit, SamplingSettings
 from spec_bench.server.settings import ServerSettings
 from spec_bench.tasks import RandomPromptTask, Task, build_task_from_files
 from spec_bench.train.dialogues import encode_chat
-from spec_bench.train.settings import DataSettings, HeadSettings, OptimiserSettings
+from spec_bench.train.settings import HeadSettings, OptimiserSettings, TrainingDataSettings
 from tests.jobs.tiny import TEXTS, overrides, rows_of, tiny_tokenizer, tokens_of
 from tests.said import naming, one_line
 from tests.server.completions import Completions, serving
@@ -352,7 +352,7 @@ def test_folders_without_plain_weights_are_refused_with_what_to_do_before_any_is
 GROUPS = {
     "task": (Task, RandomPromptTask), "pair": (PairSettings,), "engine": (EngineSettings,),
     "generation": (SamplingSettings, AnswerLimit), "server": (ServerSettings,),
-    "confirm": (ConfirmSettings,), "data": (DataSettings,),
+    "confirm": (ConfirmSettings,), "data": (TrainingDataSettings,),
     "optimiser": (OptimiserSettings,), "head": (HeadSettings,),
 }  # fmt: skip
 NAMED = re.compile(rf"(?<![\w./])({'|'.join(GROUPS)})\.([a-z_]+)(?![\w(.])")

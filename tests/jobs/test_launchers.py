@@ -503,17 +503,17 @@ def test_the_faster_number_of_threads_is_kept_as_long_as_passes_are_as_fast(
     tmp_path, threads, caplog, one, many, found
 ):
     kept, key = tmp_path / "runs" / "threads.json", "model, machine"
-    count, seconds = models.load_or_choose_thread_count(kept, key, 2, pass_of(threads, one, many))
+    count, seconds = models.time_and_choose_thread_count(kept, key, 2, pass_of(threads, one, many))
     assert (count, seconds) == (found, pytest.approx(0.001, rel=0.5))
     assert json.loads(kept.read_text()) == {key: [found, seconds]}
     assert threads() == 2  # timing left it
     near = pass_of(threads, *((0.0012, 0.0011) if found == 1 else (0.0011, 0.0012)))
-    assert models.load_or_choose_thread_count(kept, key, 2, near) == (
+    assert models.time_and_choose_thread_count(kept, key, 2, near) == (
         found,
         seconds,
     )  # though the other one is faster
     assert (
-        models.load_or_choose_thread_count(kept, "another", 2, pass_of(threads, many, one))[0]
+        models.time_and_choose_thread_count(kept, "another", 2, pass_of(threads, many, one))[0]
         == 3 - found
     )
     for times, best in (((one, many), found), ((many, one), 3 - found)):  # whatever was chosen last
@@ -529,10 +529,10 @@ def test_threads_that_were_chosen_in_a_quiet_second_are_chosen_again_on_a_busy_m
     tmp_path, threads, caplog
 ):
     kept, key = tmp_path / "runs" / "threads.json", "model, machine"
-    count, quiet = models.load_or_choose_thread_count(kept, key, 2, pass_of(threads, 0.003, 0.001))
+    count, quiet = models.time_and_choose_thread_count(kept, key, 2, pass_of(threads, 0.003, 0.001))
     assert count == 2
     # Two threads that wait for each other's cores are slower than one; rates are far from quiet.
-    assert models.load_or_choose_thread_count(kept, key, 2, pass_of(threads, 0.01, 0.04)) == (
+    assert models.time_and_choose_thread_count(kept, key, 2, pass_of(threads, 0.01, 0.04)) == (
         1,
         quiet,
     )
@@ -540,10 +540,10 @@ def test_threads_that_were_chosen_in_a_quiet_second_are_chosen_again_on_a_busy_m
     count, busy = json.loads(kept.read_text())[key]
     assert (count, busy) == (1, pytest.approx(0.01, rel=0.3))
     # And again in quiet, when it is twice as fast as on the busy machine.
-    count, again = models.load_or_choose_thread_count(kept, key, 2, pass_of(threads, 0.003, 0.001))
+    count, again = models.time_and_choose_thread_count(kept, key, 2, pass_of(threads, 0.003, 0.001))
     assert (count, again) == (2, pytest.approx(0.001, rel=0.5))
     kept.write_text(json.dumps({key: 2}))  # as earlier versions wrote it
-    assert models.load_or_choose_thread_count(kept, key, 2, pass_of(threads, 0.003, 0.001))[0] == 2
+    assert models.time_and_choose_thread_count(kept, key, 2, pass_of(threads, 0.003, 0.001))[0] == 2
 
 
 def test_passes_after_decoding_say_how_much_slower_the_machine_has_become(threads, tmp_path):

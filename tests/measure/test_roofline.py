@@ -13,11 +13,15 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.jobs.job.results import build_roofline_columns
 from spec_bench.measure import roofline
-from spec_bench.measure.roofline import ModelByteCounts, count_decode_bytes, measure_bytes_per_s
+from spec_bench.measure.roofline import (
+    ForwardPassByteCounts,
+    count_decode_bytes,
+    measure_bytes_per_s,
+)
 from spec_bench.records.types import Generation, StepRecord
 from tests.families import decoder_settings, random_requests, tiny_pair
 
-TARGET = ModelByteCounts(weight_bytes=1000, lookup_bytes=1, slot_bytes=10, logit_bytes=100)
+TARGET = ForwardPassByteCounts(weight_bytes=1000, lookup_bytes=1, slot_bytes=10, logit_bytes=100)
 DRAFT = dataclasses.replace(TARGET, weight_bytes=50, slot_bytes=2)
 STEPS = (StepRecord(3, 3, 1, 2), StepRecord(0, 0, 0, 1))
 ONE = Generation("p", (1, 2, 3), "length", STEPS, 0.0, 2.0, 0.5, 1.5)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spec_bench.recommend.race import Race
+from spec_bench.recommend.race import CandidateElimination
 
 
 def run_race(race, rates):
@@ -23,7 +23,7 @@ def alike():
 
 
 def test_fewer_candidates_get_more_prompts_and_no_more_is_decoded_than_may_be(alike):
-    race = Race([*range(60)], 3, 243, 15)
+    race = CandidateElimination([*range(60)], 3, 243, 15)
     rounds = run_race(race, alike)
     assert rounds == [(60, 2), (14, 4), (6, 8)]
     assert race.answers == 243 - sum((cells + 1) * count for cells, count in rounds) >= 0
@@ -31,7 +31,7 @@ def test_fewer_candidates_get_more_prompts_and_no_more_is_decoded_than_may_be(al
 
 def test_who_is_told_apart_is_out_and_the_others_get_its_time(alike):
     rates = alike[:20] * np.where(np.arange(20) < 5, 1.0, 0.1)[:, None]
-    race = Race([*range(20)], 3, 123, 40)
+    race = CandidateElimination([*range(20)], 3, 123, 40)
     (_, first), (second, more), *_ = run_race(race, rates)
     assert (first, second) == (2, 5) and more > 4
     assert set(race.open) <= set(range(5))
@@ -41,10 +41,10 @@ def test_who_is_not_told_apart_stays_while_there_is_time_and_the_best_leads():
     rates = np.full((6, 30), 1.0)
     rates[3] = 1.5
     rates[:, ::2] -= 0.5  # prompts differ, and all candidates alike
-    race = Race([*range(6)], 2, 81, 30)
+    race = CandidateElimination([*range(6)], 2, 81, 30)
     assert [cells for cells, _ in run_race(race, rates)] == [6, 2, 2] and race.open[0] == 3
     noisy = rates + np.random.default_rng(1).normal(size=rates.shape)
-    assert run_race(race := Race([*range(6)], 2, 81, 30), noisy)[1][0] == 6
+    assert run_race(race := CandidateElimination([*range(6)], 2, 81, 30), noisy)[1][0] == 6
     assert len(race.open) == 2
 
 
@@ -52,14 +52,14 @@ def test_a_candidate_without_a_number_is_out_and_missing_prompts_are_no_differen
     rates = alike[:6].copy()
     rates[0] = np.nan
     rates[1, 1] = np.nan
-    race = Race([*range(6)], 2, 81, 15)
+    race = CandidateElimination([*range(6)], 2, 81, 15)
     run_race(race, rates)
     assert 0 not in race.open
-    race = Race([*range(3)], 2, 81, 15)
+    race = CandidateElimination([*range(3)], 2, 81, 15)
     run_race(race, np.full((3, 15), np.nan))
     assert race.open == []
 
 
 @pytest.mark.parametrize(("cells", "best"), [(3, 3), (2, 3), (1, 1)])
 def test_there_is_no_race_where_all_are_wanted(cells, best):
-    assert Race([*range(cells)], best, 100, 15).next_round_prompts() == 0
+    assert CandidateElimination([*range(cells)], best, 100, 15).next_round_prompts() == 0

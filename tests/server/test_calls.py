@@ -96,13 +96,13 @@ def test_counts_give_the_true_calls_whatever_was_drafted_or_cut():
 def test_a_histogram_is_calls_whose_order_is_not_known():
     found = told(SUMMED)
     assert found.accepted == tuple(sorted(ACCEPTED))
-    assert found.has_drafted
+    assert found.knows_drafted_by_call
     assert sum(s.accepted for s in stream.build_answer_steps(REAL_CHUNKS, [found]).records) == 18
     # Of drafts of unlike length only the sum is known.
     found = stream.build_counts_from_histogram(
         "requests", [1, 1], 4, drafted_total=5, max_drafted=4
     )
-    assert not found.has_drafted
+    assert not found.knows_drafted_by_call
     assert [step.accepted for step in stream.build_answer_steps([1, 1, 2], [found]).records] == [
         0,
         1,

@@ -226,7 +226,7 @@ def set_thread_count(
             timings = time_by_thread_count(usual, run_pass)
             seconds, count = min(zip(timings.values(), timings, strict=True))
         else:
-            count, seconds = load_or_choose_thread_count(
+            count, seconds = time_and_choose_thread_count(
                 stored_choice[0],
                 f"{stored_choice[1]}, {describe_machine('cpu')}, {usual} threads",
                 usual,
@@ -239,7 +239,7 @@ def set_thread_count(
     return slowdown
 
 
-def load_or_choose_thread_count(
+def time_and_choose_thread_count(
     path: Path,
     key: str,
     usual: int,

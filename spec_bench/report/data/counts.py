@@ -135,7 +135,7 @@ class _RecordBlock(NamedTuple):
     prompts: list[str]
     lines: NDArray[np.int64]  # (cells, seeds, repeats, prompts)
 
-    def get_table(self, name: str) -> Table | None:
+    def stack_metric_counts(self, name: str) -> Table | None:
         """(cells, counts, seeds, repeats, prompts) of a metric; None where some line has none, or
         where no session measured all cells in turn.
         """
@@ -219,7 +219,7 @@ class RecordReader:
         block = self._find_block(rows)
 
         def get_table(name: str) -> Table | None:
-            if block and (table := block.get_table(name)) is not None:
+            if block and (table := block.stack_metric_counts(name)) is not None:
                 table = table.sum(axis=3, keepdims=True) if sum_seeds else table
                 is_chosen = [prompts is None or prompt in prompts for prompt in block.prompts]
                 table = table.reshape(*table.shape[:2], -1, len(is_chosen))[..., is_chosen]

@@ -43,7 +43,7 @@ def describe_differences_from_papers(
         *(line for row in rows for line in compare_plain_with_printed(row)),
         *_note_replaced_prompts(rows),
         *_note_answer_limits(rows),
-        *_note_missing_chat_templates(rows),
+        *_note_unused_chat_templates(rows),
         *(
             [_HEADS]
             if any(_is_trained_on_target_answers(str(row.get("draft", ""))) for row in rows)
@@ -164,7 +164,7 @@ def _note_answer_limits(rows: Sequence[Row]) -> Iterator[str]:
             yield f"Ours, {task}: at most {limit:g} new tokens; the task's limit is {usual}."
 
 
-def _note_missing_chat_templates(rows: Sequence[Row]) -> list[str]:
+def _note_unused_chat_templates(rows: Sequence[Row]) -> list[str]:
     """Targets tuned on conversations that are asked to complete a text."""
     places = [
         (names.get_task_title(row["task"]), row["pair"])

@@ -68,7 +68,7 @@ def pool_seeds(rows: pd.DataFrame, records: RecordReader | None = None) -> pd.Da
     if not seed_groups:
         return rows
     records = records or RecordReader(Path(files.RESULTS))
-    places = _list_baseline_keys(rows)
+    places = _list_baseline_key_by_row(rows)
     runs = to_rows(rows[[name for name in ("run_id", "seed", "file") if name in rows]])
     ours = (place for place, decoder in enumerate(rows.decoder) if decoder == "ar")
     baselines = {places[place]: runs[place] for place in ours}
@@ -99,7 +99,7 @@ def format_seeds(row: Row | pd.Series) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
 
 
-def _list_baseline_keys(rows: pd.DataFrame) -> list[_Place]:
+def _list_baseline_key_by_row(rows: pd.DataFrame) -> list[_Place]:
     """Returns where each cell's baseline is: in its file, with its settings and seed."""
     names = (*(column.name for column in select_identifying_columns(rows)), *_PLACE, "seed")
     settings = rows[[name for name in names if name in rows]]

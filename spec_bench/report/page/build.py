@@ -58,7 +58,7 @@ from spec_bench.report.tables.measured import (
     RESULTS,
     MeasuredRows,
     TableProgress,
-    build_commands,
+    build_training_and_run_commands,
     compute_progress_by_pair,
     list_wanted_cells,
 )
@@ -376,7 +376,7 @@ def _build_paper_part(
             for item, part in shares.values()
             if part.missing
         ],
-        "commands": build_commands(recipe, missing_cells, cells) if shares else [],
+        "commands": build_training_and_run_commands(recipe, missing_cells, cells) if shares else [],
     }
 
 

@@ -28,7 +28,7 @@ from spec_bench.report.data.seeds import POOLED, SEEDS
 from spec_bench.report.papers.items import Item, PaperColumn
 from spec_bench.report.papers.pairs import format_drafter_size, is_embedded, read_pair_configs
 from spec_bench.report.papers.paper import Table, load_paper
-from spec_bench.report.tables.measured import NO_PAIR, MeasuredRows, build_commands
+from spec_bench.report.tables.measured import NO_PAIR, MeasuredRows, build_training_and_run_commands
 from spec_bench.report.tables.printed import (
     SAMPLING,
     Place,
@@ -105,7 +105,9 @@ def build_table(item: Table, cells: MeasuredRows, pair: str | None = None) -> Ta
     else:
         ours = _list_unmeasured_notes(item, sheet, cells, pair)
     missing = cells.list_missing(sheet.wanted)
-    commands = build_commands(item.recipes[0], missing, cells) if item.recipes else []
+    commands = (
+        build_training_and_run_commands(item.recipes[0], missing, cells) if item.recipes else []
+    )
     notes = (*sheet.notes, *_note_lost_printed_numbers(paper.get_numbers(item.number)), *ours)
     return replace(sheet, notes=notes, commands=tuple(commands))
 

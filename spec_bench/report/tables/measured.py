@@ -305,7 +305,7 @@ def format_paper_progress(
         commands += [command for figure in figures for command in figure.before]
         words = next((figure.words for figure in figures if figure.words), ())
         requests = dict.fromkeys(cell for _, missing in items for cell in missing)
-        commands += build_commands(recipe, requests, cells_measured, words)
+        commands += build_training_and_run_commands(recipe, requests, cells_measured, words)
     if commands:
         distinct_commands = dict.fromkeys(commands)  # several recipes want the same heads
         lines += [
@@ -330,7 +330,7 @@ def _format_progress(item: Item, shares: Sequence[TableProgress]) -> str:
     return summary or f"no {NO_PAIR}"
 
 
-def build_commands(
+def build_training_and_run_commands(
     recipe: str, missing: Iterable[RequestedCell], cells: MeasuredRows, words: Sequence[str] = ()
 ) -> list[str]:
     """Returns one command of a recipe (``rsd=exp1``) for all pairs that miss the same tasks and

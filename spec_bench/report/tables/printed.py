@@ -215,11 +215,11 @@ def _list_lines(table: Table, numbers: Sequence[Row], other_pair: str | None) ->
         for entry in table.extra:
             places = [i for i, line in enumerate(lines) if line["decoder"] == entry.after]
             index = places[-1] + 1 if places else len(lines)
-            lines.insert(index, _make_extra_line(table, lines[0], entry))
+            lines.insert(index, _make_line_beyond_paper(table, lines[0], entry))
     return [line for lines in groups.values() for line in lines]
 
 
-def _make_extra_line(table: Table, first_line: Line, entry: TableLines) -> Line:
+def _make_line_beyond_paper(table: Table, first_line: Line, entry: TableLines) -> Line:
     """Returns a line that the paper has not, of the pair and task of another."""
     own = {"decoder": entry.decoder, "method": entry.method, "spec": entry.spec}
     usual = _find_line_settings(table, own)
