@@ -92,6 +92,6 @@ def how_it_ran(decoder: AnyDecoder) -> dict[str, str]:
     """Whether graphs were replayed, and why a canary refused them; two columns."""
     recordings = getattr(decoder, "recordings", None)
     return {
-        "passes": decoder.ran.describe_share,
+        "passes": decoder.ran.describe_recorded_share,
         "refused": recordings.refused if recordings else "",
     }

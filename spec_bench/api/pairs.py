@@ -85,7 +85,7 @@ def load_pair(
 
     is_list = isinstance(draft, list | tuple)
     drafts: list[Any] = [] if draft is None else [*cast(Any, draft)] if is_list else [draft]
-    _check_model_types(target, drafts, tokenizer)
+    _check_names_or_models(target, drafts, tokenizer)
     engine = {"device": device, "dtype": dtype, "compile": compile, "threads": threads}
     engine_settings = read_settings(EngineSettings, engine, "engine")
     draft_names = [str(model) if isinstance(model, Path) else model for model in drafts]
@@ -108,7 +108,7 @@ def load_pair(
     return pair
 
 
-def _check_model_types(target: Any, drafts: Sequence[Any], tokenizer: Any) -> None:
+def _check_names_or_models(target: Any, drafts: Sequence[Any], tokenizer: Any) -> None:
     """Refuses what is neither a name nor a loaded model or tokenizer."""
     from spec_bench.engine.loading import is_transformers_model, is_transformers_tokenizer
 

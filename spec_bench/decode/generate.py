@@ -17,7 +17,12 @@ from spec_bench.decode.loop import DecodingLoop
 from spec_bench.decode.rows import AnswerRow
 from spec_bench.draft.base import Drafter
 from spec_bench.draft.lookup import Lookup
-from spec_bench.engine.generate import Assistance, TargetPass, compute_log_likelihood, run_generate
+from spec_bench.engine.generate import (
+    Assistance,
+    TargetPassSize,
+    compute_log_likelihood,
+    run_generate,
+)
 from spec_bench.engine.mapped_model import VocabularyMappedModel
 from spec_bench.engine.model import LanguageModel
 from spec_bench.records.types import Finish, Generation, Lossless, Request, StepRecord
@@ -138,7 +143,7 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
 
 
 def build_step_records(
-    calls: Sequence[TargetPass],
+    calls: Sequence[TargetPassSize],
     prompt: int,
     tokens: Sequence[int],
     aid: Assistance,

@@ -30,7 +30,7 @@ class IterationCounts:
         self.eager += not is_recorded
 
     @property
-    def describe_share(self) -> str:
+    def describe_recorded_share(self) -> str:
         """Returns ``recorded``, with its share if it is not all, or ``eager``."""
         if not self.recorded or not self.eager:
             return "recorded" if self.recorded else "eager"

@@ -27,7 +27,7 @@ from spec_bench.draft.network import HeadPlan, PublicCheckpoint, load_weights
 from spec_bench.system.errors import UsageError
 
 
-class JoinedInputs(NamedTuple):
+class FirstBlockInputs(NamedTuple):
     """Inputs of a head's first block."""
 
     residual: Tensor  # [R, T, D]
@@ -55,7 +55,7 @@ class EagleHead(FeatureHead):
             attention_input = None
         return x
 
-    def join_inputs(self, feature: Tensor, embeddings: Tensor) -> JoinedInputs:
+    def join_inputs(self, feature: Tensor, embeddings: Tensor) -> FirstBlockInputs:
         """Joins feature and embedding into the inputs of the first block."""
         raise NotImplementedError
 
@@ -120,9 +120,9 @@ class Eagle1Head(EagleHead):
         super().__init__(shape, ids, blocks)
         self.fc = nn.Linear(2 * shape.width, shape.width, bias=shape.fc_bias)
 
-    def join_inputs(self, feature: Tensor, embeddings: Tensor) -> JoinedInputs:
+    def join_inputs(self, feature: Tensor, embeddings: Tensor) -> FirstBlockInputs:
         projected: Tensor = self.fc(torch.cat([embeddings, feature], dim=-1))
-        return JoinedInputs(projected, projected)
+        return FirstBlockInputs(projected, projected)
 
     @classmethod
     def make_smallest(cls, hidden: int, vocab: int) -> EagleHead:
@@ -154,11 +154,11 @@ class Eagle3Head(EagleHead):
     def hidden_input_width(self) -> int:
         return 3 * self.shape.hidden
 
-    def join_inputs(self, feature: Tensor, embeddings: Tensor) -> JoinedInputs:
+    def join_inputs(self, feature: Tensor, embeddings: Tensor) -> FirstBlockInputs:
         first_block: Any = self.layers[0]
         normed_feature = first_block.hidden_norm(feature)
         z = torch.cat([first_block.input_layernorm(embeddings), normed_feature], dim=-1)
-        return JoinedInputs(normed_feature if self.shape.norm_before_residual else feature, z)
+        return FirstBlockInputs(normed_feature if self.shape.norm_before_residual else feature, z)
 
     def fuse_hidden_states(self, hidden: Tensor) -> Tensor:
         if self.shape.norm_before_fc:

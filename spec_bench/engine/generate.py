@@ -51,7 +51,7 @@ class Assistance(NamedTuple):
         return {}
 
 
-class TargetPass(NamedTuple):
+class TargetPassSize(NamedTuple):
     """A pass of the target."""
 
     tokens: int  # per row, the prompt's first ones too
@@ -62,7 +62,7 @@ class GenerateResult(NamedTuple):
     """The result of one ``generate``."""
 
     answers: list[list[int]]  # per request what was delivered, cut after its end
-    calls: list[TargetPass]  # of the target
+    calls: list[TargetPassSize]  # of the target
     # (draft, target) seconds that the prompt's passes took beyond a mean later pass
     prompt_s: tuple[float, float]
     forward_s: tuple[float, float]  # (draft, target) seconds in all passes, the prompt's included
@@ -124,7 +124,7 @@ class _PassRecorder:
     """Counts and times a module's passes."""
 
     model: HuggingFaceModel  # whose
-    calls: list[TargetPass] = field(default_factory=list)  # as they came
+    calls: list[TargetPassSize] = field(default_factory=list)  # as they came
     _first_s: float = 0.0
 
     @contextmanager
@@ -146,7 +146,7 @@ class _PassRecorder:
     def _record_call(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
         past = kwargs.get(self.model.cache_name)
         past_length = 0 if past is None else int(past.get_seq_length())
-        self.calls.append(TargetPass(kwargs["input_ids"].shape[1], past_length))
+        self.calls.append(TargetPassSize(kwargs["input_ids"].shape[1], past_length))
         self.model.timer.start()
 
     def _stop_timer(self, *args: Any) -> None:

@@ -340,7 +340,8 @@ def main(asked: Namespace) -> int:
 def _remove_converted_models(names: Sequence[str]) -> int:
     """Removes models from the cache; ``all`` removes every one."""
     folders = {
-        model_cache.get_cached_name(folder): folder for folder in model_cache.list_cached_models()
+        model_cache.get_name_under_fetched_models(folder): folder
+        for folder in model_cache.list_cached_models()
     }
     selected = list(folders) if list(names) == ["all"] else names
     if unknown := [name for name in selected if name not in folders]:

@@ -284,7 +284,7 @@ _SEEN: Mapping[str, Callable[[Generation, ServerChunks], list[float]]] = {
 }
 
 
-def _list_latencies(latency: str, windows: Sequence[Generation]) -> list[float]:
+def _list_delivery_latencies(latency: str, windows: Sequence[Generation]) -> list[float]:
     """Returns what was seen of all answers that came over a connection."""
     return [
         s for window in windows if window.delivery for s in _SEEN[latency](window, window.delivery)
@@ -293,13 +293,13 @@ def _list_latencies(latency: str, windows: Sequence[Generation]) -> list[float]:
 
 def has_mostly_bursts(windows: Sequence[Generation]) -> bool:
     """Whether most chunks came at once with the one before, sooner than any pass can take."""
-    gaps = _list_latencies("chunk_gap_s", windows)
+    gaps = _list_delivery_latencies("chunk_gap_s", windows)
     return sum(gap < _AT_ONCE_S for gap in gaps) > len(gaps) / 2
 
 
 def _latency_percentile(latency: str, percent: int, cell: CellRecords) -> float | None:
     """Returns a percentile over all requests, linear between neighbours; None without values."""
-    values = _list_latencies(latency, cell.windows)
+    values = _list_delivery_latencies(latency, cell.windows)
     return float(np.percentile(values, percent)) if values else None
 
 

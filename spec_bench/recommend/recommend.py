@@ -304,7 +304,7 @@ class _CandidateRunner:
         }
         self.lines = new_lines | self.lines | new_lines  # the last stage's first
         if interruption and self.lines:
-            table = _format_table(pd.DataFrame(list(self.lines.values())))
+            table = _align_table_columns(pd.DataFrame(list(self.lines.values())))
             self.say("\n".join(["the ranking so far, which more prompts may change:", *table]))
         if interruption:
             raise interruption
@@ -430,7 +430,7 @@ def main(options: Namespace) -> int:
     answer = result.format_answer()
     command = format_command(result, options.words)
     needs = format_break_even_lines(result.needed)
-    table = _format_table(result.candidates)
+    table = _align_table_columns(result.candidates)
     told = [": ".join(answer), *([command] if command else []), ""]
     print("\n".join([*told, *table, *([""] if needs else []), *needs]))
     page = files.get_results_file(settings.results_folder, settings.request.name).with_name(
@@ -467,7 +467,7 @@ def format_command(result: RecommendationResult, overrides: Sequence[str]) -> st
     )
 
 
-def _format_table(candidates: pd.DataFrame) -> list[str]:
+def _align_table_columns(candidates: pd.DataFrame) -> list[str]:
     lines = [
         _HEADS,
         *([text for _, text in line] for line in _iter_sort_keys_and_texts(candidates)),

@@ -119,7 +119,7 @@ def read_settings(
             error.errors(include_url=False), key=lambda detail: detail["type"] not in _UNKNOWN
         )
         raise UsageError(
-            f"{of}{_format_error_line(worst, _get_model(checker), at, owner)}"
+            f"{of}{_format_error_line(worst, _get_validating_class(checker), at, owner)}"
         ) from None
     if isinstance(checked, kind):
         return checked
@@ -138,11 +138,11 @@ def check_dataclass_fields(block: Any) -> None:
         _validate(kind, vars(block))
     except ValidationError as error:
         worst = error.errors(include_url=False)[0]
-        raise UsageError(_format_error_line(worst, _get_model(kind), "")) from None
+        raise UsageError(_format_error_line(worst, _get_validating_class(kind), "")) from None
 
 
 @cache
-def _get_model(kind: Any) -> Any:
+def _get_validating_class(kind: Any) -> Any:
     """Returns what checks the fields of a class: pydantic's own, or one made of a dataclass."""
     if not hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__pydantic_fields__"):
         return kind
@@ -158,7 +158,7 @@ def _get_model(kind: Any) -> Any:
 
 def _validate(kind: Any, values: Mapping[str, Any]) -> Any:
     """Returns a mapping as what checks a class has it; of a plain dataclass lists are tuples."""
-    model = _get_model(kind)
+    model = _get_validating_class(kind)
     if model is kind:
         return adapter(kind).validate_python(dict(values))
     return model(

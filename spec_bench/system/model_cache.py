@@ -35,7 +35,7 @@ def list_cached_models() -> list[Path]:
     )
 
 
-def get_cached_name(folder: Path) -> str:
+def get_name_under_fetched_models(folder: Path) -> str:
     """Returns what a folder of the cache is called, as after ``fetched:``."""
     return folder.relative_to(get_fetched_model_path("")).as_posix()
 

@@ -81,7 +81,7 @@ def _read_stream_once(file: str) -> bytes:
     return read_and_unpack(sys.stdin.buffer)
 
 
-def _read_text(file: Path, label: str) -> str:
+def _read_decompressed_text(file: Path, label: str) -> str:
     """Reads a file's text, decompressed. Raises UsageError if its encoding is unknown."""
     read_file = _read_stream_once.__wrapped__ if file.is_file() else _read_stream_once
     try:
@@ -104,7 +104,7 @@ def iter_row_makers(file: Path, owner: str) -> Iterator[RowMaker]:
     label = f"{owner}: {'standard input' if str(file) == STDIN else file.name}"
     try:
         if not file.is_dir() and file.suffix != ".parquet":
-            yield from _iter_text_rows(_read_text(file, label), file, label)
+            yield from _iter_text_rows(_read_decompressed_text(file, label), file, label)
             return
         from datasets import load_from_disk  # slow
 

@@ -89,14 +89,14 @@ class RowSource:
         return (self.path,) if isinstance(self.path, str) else self.path or ()
 
 
-class RowCounts(NamedTuple):
+class SourceRowCounts(NamedTuple):
     """Rows of a source."""
 
     total: int = 0
     left_out: int = 0  # of these
 
 
-_row_counts: dict[RowSource, RowCounts] = {}
+_row_counts: dict[RowSource, SourceRowCounts] = {}
 
 
 def load_rows(
@@ -122,13 +122,13 @@ def load_rows(
             left_out += 1
         else:
             rows.append(row)
-    _row_counts[source] = RowCounts(len(rows) + rows_beyond + left_out, left_out)
+    _row_counts[source] = SourceRowCounts(len(rows) + rows_beyond + left_out, left_out)
     return rows[offset:]
 
 
-def count_read_rows(source: RowSource) -> RowCounts:
+def count_read_rows(source: RowSource) -> SourceRowCounts:
     """Returns how many rows of a source this process has read."""
-    return _row_counts.get(source, RowCounts())
+    return _row_counts.get(source, SourceRowCounts())
 
 
 def _iter_source_rows(source: RowSource, task: str) -> Iterator[RowMaker]:

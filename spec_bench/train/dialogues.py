@@ -26,7 +26,7 @@ from spec_bench.tasks import Task
 from spec_bench.tasks.example import get_fixed_answers
 from spec_bench.tasks.template import encode_all_but_failing, render_chat
 from spec_bench.train.batches import Dialogue, find_learned_positions
-from spec_bench.train.settings import AnswerSettings, TrainSettings
+from spec_bench.train.settings import TargetAnswerSettings, TrainSettings
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def _make_answered_dialogues(
         source: object,
         prompts: Sequence[Ids],
         stops: Ids,
-        answer_settings: AnswerSettings,
+        answer_settings: TargetAnswerSettings,
     ) -> list[list[int]]:
         models = settings.pair.get_run_id_settings(), settings.pair.get_content_ids()
         identity = hash_json([models, source, stops, vars(answers)])
@@ -124,7 +124,9 @@ def _make_answered_dialogues(
         first_words = [data.openings[i % len(data.openings)] for i in range(data.limit)]
         ids = {words: encode_user_opening(tokenizer, words) for words in data.openings}
         opening_ids = [ids[words] for words in first_words]
-        turn_settings = AnswerSettings((1.0,), data.longest_turn, answers.batch_size, answers.seed)
+        turn_settings = TargetAnswerSettings(
+            (1.0,), data.longest_turn, answers.batch_size, answers.seed
+        )
         turn_source = [data.limit, data.openings]
         turns = decode_answers("prompts", turn_source, opening_ids, end, turn_settings)
         prompts = _make_prompts(first_words, turns, end, tokenizer)
@@ -243,7 +245,7 @@ def answer_prompts(
     model: HuggingFaceModel,
     prompts: Sequence[Ids],
     stop_ids: Ids,
-    settings: AnswerSettings,
+    settings: TargetAnswerSettings,
     file: Path,
     progress: bool = False,
     ends: StopCriteria = _NO_STOPS,

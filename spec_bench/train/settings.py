@@ -35,7 +35,7 @@ Temperatures = Annotated[
 
 
 @settings
-class AnswerSettings:
+class TargetAnswerSettings:
     """How the target answers prompts."""
 
     # prompt i is answered at temperature i mod their number; 0 is greedy
@@ -111,7 +111,7 @@ class TrainingDataSettings:
     kind: Literal["chats", "prompts", "sampled", "task"]
     path: NonEmptyStr | tuple[NonEmptyStr, ...] | None
     answered_by: Literal["file", "target"]
-    answers: AnswerSettings
+    answers: TargetAnswerSettings
     limit: Annotated[StrictInt, Ge(2)] | None
     max_length: Annotated[StrictInt, Ge(3)]
     longest_turn: Count

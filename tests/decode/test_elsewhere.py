@@ -9,7 +9,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode import generate
 from spec_bench.decode.config import read_decoder
 from spec_bench.decode.generate import GenerateDecoder, GeneratedRow, build_step_records
-from spec_bench.engine.generate import Assistance, TargetPass, compute_prompt_s
+from spec_bench.engine.generate import Assistance, TargetPassSize, compute_prompt_s
 from spec_bench.metrics.calls import block_efficiency
 from spec_bench.records.types import Request, StepRecord
 from tests.families import GREEDY, built, decoder_settings, random_requests, tiny_pair
@@ -95,7 +95,7 @@ def test_what_calls_brought_adds_up_to_the_answer(name):
 
 def test_steps_follow_from_what_each_pass_found_in_its_cache():
     # A prompt of 5 tokens; 3 proposed, 2 accepted; 3 and 3; 1 proposed, none accepted.
-    calls = [TargetPass(8, 0), TargetPass(4, 7), TargetPass(2, 11)]
+    calls = [TargetPassSize(8, 0), TargetPassSize(4, 7), TargetPassSize(2, 11)]
     steps = build_step_records(calls, 5, list(range(8)), Assistance(tokens=3))
     assert steps == [StepRecord(3, 3, 2, 3), StepRecord(3, 3, 3, 4), StepRecord(1, 1, 0, 1)]
     assert build_step_records(calls, 5, [1, 2], Assistance()) == [StepRecord(0, 0, 0, 1)] * 2

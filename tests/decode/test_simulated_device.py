@@ -116,7 +116,7 @@ def test_rows_that_come_and_go_are_replayed_and_decode_the_cpus_tokens(name, row
     assert [each.tokens for each in found] == [each.tokens for each in expected]
     assert calls(found) == calls(expected)
     if name not in EAGER:
-        assert decoder.ran.describe_share == "recorded"
+        assert decoder.ran.describe_recorded_share == "recorded"
 
 
 @pytest.mark.usefixtures("short")
@@ -418,7 +418,7 @@ def test_a_cache_that_grows_takes_its_graphs_along():
         prepared(decoder, longer)
         decoder.ran.__init__()
         decoder.generate(longer, seed=0)
-        assert decoder.ran.describe_share == "recorded"
+        assert decoder.ran.describe_recorded_share == "recorded"
 
 
 def test_a_graph_is_of_64_256_1024_tokens_or_a_power_of_two():

@@ -22,7 +22,7 @@ from spec_bench.jobs.job.session import CellRun
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.watch import (
     SweepNotes,
-    WatchedJob,
+    WatchedJobSnapshot,
     estimate_seconds_left,
     summarise_jobs,
 )
@@ -306,7 +306,7 @@ def test_an_interrupted_job_is_called_so_and_keeps_what_it_has_done(sweep, tmp_p
 def test_a_job_whose_process_is_gone_is_lost_and_one_elsewhere_once_it_is_silent(sweep, tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    state, now = WatchedJob(0, ("seed=0",), "running", process=gone.pid), time.time()
+    state, now = WatchedJobSnapshot(0, ("seed=0",), "running", process=gone.pid), time.time()
     where = ((socket.gethostname(), now), ("other", now), ("other", now - 10_000))
     for place, (host, began) in enumerate(where):
         told = replace(state, number=place, host=host, began=began, again="Slurm")
@@ -351,13 +351,15 @@ def test_a_look_reads_what_is_new_of_generations_and_all_of_a_file_that_was_repl
 
 
 def test_the_end_is_in_sight_by_what_has_run():
-    done = WatchedJob(0, state="done", cells=("a", "b"), prompts=5, began=100.0, ended=120.0)
-    running = WatchedJob(1, state="running", cells=("c", "d"), prompts=5, began=120.0)
-    found = [replace(done, done=10), replace(running, done=4), WatchedJob(2)]
+    done = WatchedJobSnapshot(
+        0, state="done", cells=("a", "b"), prompts=5, began=100.0, ended=120.0
+    )
+    running = WatchedJobSnapshot(1, state="running", cells=("c", "d"), prompts=5, began=120.0)
+    found = [replace(done, done=10), replace(running, done=4), WatchedJobSnapshot(2)]
     # 28 s for 14 generations; 6 of the second job are left and all 10 of the third.
     assert estimate_seconds_left(found, 128.0) == pytest.approx(32.0)
     assert summarise_jobs(found, 128.0)[0] == "3 jobs: 1 done, 1 running, 1 waiting; some 32 s left"
-    assert estimate_seconds_left([WatchedJob(0)], 0.0) is None
+    assert estimate_seconds_left([WatchedJobSnapshot(0)], 0.0) is None
     # Its last token came: whole jobs say how long its intervals take, before one ends nobody does.
     found[1] = replace(running, began=110.0, done=10)
     assert estimate_seconds_left(found[:2], 128.0) == pytest.approx(2.0)
@@ -395,7 +397,9 @@ RUNNING |= {"host": socket.gethostname(), "process": os.getpid()}
 
 
 def note(**changed):
-    return json.dumps([asdict(WatchedJob(**RUNNING | {"began": time.time()})) | changed]).encode()
+    return json.dumps(
+        [asdict(WatchedJobSnapshot(**RUNNING | {"began": time.time()})) | changed]
+    ).encode()
 
 
 def huge(path):

@@ -13,7 +13,7 @@ from spec_bench.report.figures.cells import add_figure_columns
 from spec_bench.report.figures.grid import draw_grid
 from spec_bench.report.figures.panels import DrawnSeries, Panel
 from spec_bench.report.figures.style import figure_settings_applied
-from spec_bench.report.page.build import list_page_figures
+from spec_bench.report.page.build import list_page_figures_by_pair
 from spec_bench.report.papers.paper import (
     find_figure,
     find_recipes_by_folder,
@@ -111,7 +111,7 @@ def committed_figures(experiment, **more):
     rows = read_rows([EMBEDDED / experiment / "results.csv"]).assign(**more)
     found, paper = {}, load_paper(find_recipes_by_folder()[experiment].partition("=")[0])
     items = [item for item in paper.items if experiment in item.experiments]
-    for each in list_page_figures(paper, items, MeasuredRows(rows)):
+    for each in list_page_figures_by_pair(paper, items, MeasuredRows(rows)):
         try:
             with figure_settings_applied():
                 drawn = draw_item_figures(each.item, rows[rows.pair.isin(each.pairs)])

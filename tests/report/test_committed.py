@@ -21,7 +21,11 @@ from spec_bench.report.data.rows import (
 )
 from spec_bench.report.figures import draw_figure_files
 from spec_bench.report.figures.cells import add_figure_columns, select_usable_rows
-from spec_bench.report.page.build import build_page_tables, list_file_stems, list_page_figures
+from spec_bench.report.page.build import (
+    build_page_tables,
+    list_file_stems,
+    list_page_figures_by_pair,
+)
 from spec_bench.report.papers.paper import (
     find_figure,
     find_recipes_by_folder,
@@ -179,7 +183,10 @@ def numbers_drawn(paper, experiment, rows):
     """The figures of a page on these rows."""
     paper = load_paper(paper)
     items = [item for item in paper.items if experiment in item.experiments]
-    return [drawing.item.number for drawing in list_page_figures(paper, items, MeasuredRows(rows))]
+    return [
+        drawing.item.number
+        for drawing in list_page_figures_by_pair(paper, items, MeasuredRows(rows))
+    ]
 
 
 def marks(series, mark):

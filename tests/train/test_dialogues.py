@@ -20,7 +20,7 @@ from spec_bench.train.batches import (
 )
 from spec_bench.train.dialogues import Dialogue, answer_prompts, encode_chat
 from spec_bench.train.loop import measure_accuracy
-from spec_bench.train.settings import AnswerSettings
+from spec_bench.train.settings import TargetAnswerSettings
 from tests.said import naming, one_line
 
 from .tiny import VOCAB, forgetful_target, random_text, trained, two_streams
@@ -123,7 +123,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused(tmp_path):
 
 
 PROMPTS = [[1, 2], [3], [4, 5, 6], [7, 8], [2]]
-SETTINGS = AnswerSettings(temperatures=(0.0, 1.0), max_new_tokens=12, batch_size=2, seed=3)
+SETTINGS = TargetAnswerSettings(temperatures=(0.0, 1.0), max_new_tokens=12, batch_size=2, seed=3)
 
 
 def answers(file, settings=SETTINGS):
@@ -131,8 +131,8 @@ def answers(file, settings=SETTINGS):
 
 
 def test_greedy_answers_do_not_depend_on_the_batch(tmp_path):
-    greedy = AnswerSettings((0.0,), 12, 2)
-    alone = AnswerSettings((0.0,), 12, 1)
+    greedy = TargetAnswerSettings((0.0,), 12, 2)
+    alone = TargetAnswerSettings((0.0,), 12, 1)
     assert answers(tmp_path / "a", greedy) == answers(tmp_path / "b", alone)
 
 

@@ -89,7 +89,7 @@ def _list_cached_models() -> Iterator[tuple[str, ...]]:
     for folder in folders:
         size = model_cache.count_folder_bytes(folder) / 2**30
         yield (
-            model_cache.get_cached_name(folder),
+            model_cache.get_name_under_fetched_models(folder),
             f"{size:.1f} GiB",
             model_cache.describe_weights(folder),
         )

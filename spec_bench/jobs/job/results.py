@@ -256,7 +256,7 @@ def _build_system_columns(
     if settings.pair.specs[0].compile.startswith("static"):
         recordings = getattr(decoder, "recordings", None)
         refusal = f": {recordings.refused}" if recordings and recordings.refused else ""
-        values["passes"] = f"{cell_run.iteration_counts.describe_share}{refusal}"
+        values["passes"] = f"{cell_run.iteration_counts.describe_recorded_share}{refusal}"
         values["captures"] = len(recordings.made) if recordings else 0
         if cell_run.iteration_counts.recorded:
             values |= dict.fromkeys(

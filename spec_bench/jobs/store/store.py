@@ -83,7 +83,7 @@ class CellStore:
         What other models left in its folder is archived: it becomes a cell of its own, which
         ``build_archived_id`` names. What these models had left there before comes back.
         """
-        old_models = self._load_models_json().get("models")
+        old_models = self._load_or_set_aside_models_json().get("models")
         if old_models is None and _has_answers(self.folder):
             return {}
         if old_models == models:
@@ -121,7 +121,7 @@ class CellStore:
         """Keeps the digest of what the cell is asked. Raises ValueError: it has answers to other
         token ids.
         """
-        content = self._load_models_json()
+        content = self._load_or_set_aside_models_json()
         stored_ids = content.get("token_ids", token_ids)
         if stored_ids != token_ids and _has_answers(self.folder):
             raise UsageError(
@@ -152,7 +152,7 @@ class CellStore:
             self.folder, {"starts": source._load_cell_json().get("starts", [])}
         )
 
-    def _load_models_json(self) -> dict[str, Any]:
+    def _load_or_set_aside_models_json(self) -> dict[str, Any]:
         """Returns what the cell keeps of its models; a damaged file is set aside."""
         try:
             return cell_folder.read_models_json(self.folder)

@@ -468,7 +468,7 @@ def format_totals(cells: Sequence[PlannedCell]) -> list[str]:
     states = Counter(cell.state for cell in cells)
     state_counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     known_hours = [cell.device_hours for cell in cells if cell.device_hours is not None]
-    hours = f"{_format_hours(sum(known_hours))} at these rates"
+    hours = f"{_format_hours_without_unit(sum(known_hours))} at these rates"
     unknown = len(cells) - len(known_hours)
     if unknown and any(known_hours):
         hours += f" and those of {unknown} cells of unknown rate"
@@ -527,14 +527,14 @@ def _format_row(cell: PlannedCell) -> list[str]:
         f"{cell.prompts_left} of {cell.prompts}",
         _UNKNOWN if cell.rate is None else f"{cell.rate.tokens_per_s:.1f}",
         "" if cell.rate is None else cell.rate.source,
-        _UNKNOWN if cell.device_hours is None else _format_hours(cell.device_hours),
+        _UNKNOWN if cell.device_hours is None else _format_hours_without_unit(cell.device_hours),
         _format_memory(cell.memory),
         _UNKNOWN if cell.memory.gpus is None else str(cell.memory.gpus or "-"),
         fits[cell.memory.fits],
     ]
 
 
-def _format_hours(hours: float) -> str:
+def _format_hours_without_unit(hours: float) -> str:
     return f"{hours:.2f}" if hours >= 0.005 or hours == 0 else "<0.01"
 
 

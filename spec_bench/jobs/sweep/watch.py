@@ -46,7 +46,7 @@ _MAX_BYTES = 2**26  # bytes of a cell that a look reads
 
 
 @dataclass(frozen=True)
-class WatchedJob:
+class WatchedJobSnapshot:
     """One job of a sweep."""
 
     number: _Count  # its place in the sweep
@@ -78,7 +78,7 @@ class RunningJob:
     """What a job says of itself as it runs."""
 
     path: Path | None = None  # its note; None of a job that nobody watches
-    state: WatchedJob = WatchedJob(0)
+    state: WatchedJobSnapshot = WatchedJobSnapshot(0)
     listed: int = 0  # jobs of its sweep
 
     def write_note(self, **changed: Any) -> None:
@@ -134,7 +134,7 @@ class SweepNotes:
         """A job runs within the block; a line that was said of it by then is why it failed."""
         path = self.get_note_path(words)
         job_by_key = {job.key: job for job in self.read_jobs(SWEEPS)}
-        new_job = WatchedJob(number, tuple(words), key=path.stem)
+        new_job = WatchedJobSnapshot(number, tuple(words), key=path.stem)
         job = RunningJob(path, job_by_key.get(path.stem, new_job), len(job_by_key))
         place = {
             "host": socket.gethostname(),
@@ -152,22 +152,22 @@ class SweepNotes:
             bad = "interrupted" if job.state.line == _RESUMES else "failed"
             job.write_note(state=bad if job.state.line else "done", ended=self.read_clock())
 
-    def read_jobs(self, *kinds: str) -> list[WatchedJob]:
+    def read_jobs(self, *kinds: str) -> list[WatchedJobSnapshot]:
         """All jobs in order; an unreadable note is one. ``SWEEPS`` alone: as they were listed."""
-        job_by_key = dict[str, WatchedJob]()
+        job_by_key = dict[str, WatchedJobSnapshot]()
         folder = self._folder
         for path in (path for kind in kinds or _NOTES for path in sorted(folder.glob(kind))):
             try:
                 job_by_key |= {job.key or path.stem: job for job in self._read_note_file(path)}
             except (OSError, ValueError) as error:
-                unread = job_by_key.get(path.stem, WatchedJob(0))
+                unread = job_by_key.get(path.stem, WatchedJobSnapshot(0))
                 if path.match(SWEEPS):
-                    unread = WatchedJob(-1, ("the list of jobs",))
+                    unread = WatchedJobSnapshot(-1, ("the list of jobs",))
                 reason = f"{path.name} is unreadable: {to_one_line(error, 120)}"
                 job_by_key[path.stem] = replace(unread, state="unreadable", line=reason)
         return list(job_by_key.values())
 
-    def read_progress(self) -> list[WatchedJob]:
+    def read_progress(self) -> list[WatchedJobSnapshot]:
         """Returns all jobs with how far they are."""
         watched_jobs = []
         for job in self.read_jobs():
@@ -185,11 +185,11 @@ class SweepNotes:
             watched_jobs.append(replace(job, done=generation_count, tokens=tokens, wrote=wrote))
         return watched_jobs
 
-    def _read_note_file(self, path: Path) -> tuple[WatchedJob, ...]:
+    def _read_note_file(self, path: Path) -> tuple[WatchedJobSnapshot, ...]:
         """Returns what a file of notes holds, every value held to its type."""
         if path.stat().st_size > 2**30:
             raise UsageError("it is too large")
-        notes_adapter = adapter(tuple[WatchedJob, ...])
+        notes_adapter = adapter(tuple[WatchedJobSnapshot, ...])
         return notes_adapter.validate_json(checksums.read_regular_file(path), strict=True)
 
     def _update_cell_progress(self, cell: str) -> tuple[int, int, int, int, float]:
@@ -222,7 +222,7 @@ class SweepNotes:
         )
         return self._cells[cell]
 
-    def _is_process_gone(self, job: WatchedJob, wrote: float) -> bool:
+    def _is_process_gone(self, job: WatchedJobSnapshot, wrote: float) -> bool:
         if job.host != socket.gethostname():
             return self.read_clock() - wrote > _SILENT_S
         try:
@@ -232,7 +232,7 @@ class SweepNotes:
         return False
 
 
-def estimate_seconds_left(jobs: Sequence[WatchedJob], now: float) -> float | None:
+def estimate_seconds_left(jobs: Sequence[WatchedJobSnapshot], now: float) -> float | None:
     """Returns seconds until a sweep's end by what its whole jobs took; None if unknown."""
     begun_jobs = [job for job in jobs if job.began and job.done]
     measured_jobs = [job for job in begun_jobs if job.state == "done"] or begun_jobs
@@ -290,7 +290,7 @@ def print_progress(all_notes: Sequence[SweepNotes], is_over: threading.Event) ->
             print(summary_line, file=sys.stderr, flush=True)
 
 
-def build_job_table(jobs: Sequence[WatchedJob], now: float) -> Table:
+def build_job_table(jobs: Sequence[WatchedJobSnapshot], now: float) -> Table:
     """Returns a line a job."""
     table = Table("job", "state", "prompts", "tokens/s", "where", "wrote", "choices", box=None)
     for job in jobs:
@@ -305,7 +305,7 @@ def build_job_table(jobs: Sequence[WatchedJob], now: float) -> Table:
     return table
 
 
-def summarise_jobs(jobs: Sequence[WatchedJob], now: float) -> list[str]:
+def summarise_jobs(jobs: Sequence[WatchedJobSnapshot], now: float) -> list[str]:
     """Returns a sweep in a line, and a line for every job that did not end well."""
     states = Counter(job.state for job in jobs)
     left_s = estimate_seconds_left(jobs, now)

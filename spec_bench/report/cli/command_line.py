@@ -31,7 +31,7 @@ from spec_bench.report.page.build import (
     draw_page_figure,
     find_results_file,
     list_file_stems,
-    list_page_figures,
+    list_page_figures_by_pair,
 )
 from spec_bench.report.papers.paper import (
     find_figure,
@@ -225,7 +225,7 @@ def _write_experiment_files(file: Path, results: Path, mixed_models: bool) -> No
         for suffix, form in _TABLES.items():
             paths.append(tables_folder / f"{stem}.{suffix}")
             write_text(paths[-1], FORMATS[form]([table]))
-    for figure in list_page_figures(paper, items, cells) if paper else ():
+    for figure in list_page_figures_by_pair(paper, items, cells) if paper else ():
         paths += draw_page_figure(figure, cells, figures_folder, *_PICTURES)
     print(*paths, *_remove_stale_files(folder, paths), sep="\n")
 

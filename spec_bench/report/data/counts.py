@@ -203,7 +203,9 @@ class RecordReader:
 
     def get_counts(self, row: Row, name: str) -> Counts | None:
         """Prompt id -> the sums behind a metric over its repeats; None without records."""
-        return sum_repeats(_list_repeat_counts(self._get_cell(row, str(row["run_id"])), name))
+        return sum_prompts_of_all_repeats(
+            _list_repeat_counts(self._get_cell(row, str(row["run_id"])), name)
+        )
 
     def prepare_tables(
         self,
@@ -363,7 +365,10 @@ def _list_runs(row: Row) -> list[tuple[str, str]]:
 
 
 def _sum_by_seed(runs: Mapping[str, Counts]) -> dict[str, Counts]:
-    return {seed: sum_repeats(repeats) or {} for seed, repeats in _group_runs_by_seed(runs).items()}
+    return {
+        seed: sum_prompts_of_all_repeats(repeats) or {}
+        for seed, repeats in _group_runs_by_seed(runs).items()
+    }
 
 
 def _group_runs_by_seed(runs: Mapping[str, Counts]) -> dict[str, list[Counts]]:
@@ -395,7 +400,7 @@ def stack_counts(
     return np.ascontiguousarray(np.moveaxis(np.array(counts, dtype=np.float64), -1, 1))
 
 
-def sum_repeats(repeats: Sequence[Counts]) -> Counts | None:
+def sum_prompts_of_all_repeats(repeats: Sequence[Counts]) -> Counts | None:
     """The counts of the prompts that all repeats have, summed over these; None without any."""
     if len(repeats) < 2:
         return repeats[0] if repeats else None

@@ -167,7 +167,9 @@ class PageFigure(NamedTuple):
     title: str  # a caption, which names a pair that is not the paper's
 
 
-def list_page_figures(paper: Paper, items: Sequence[Item], cells: MeasuredRows) -> list[PageFigure]:
+def list_page_figures_by_pair(
+    paper: Paper, items: Sequence[Item], cells: MeasuredRows
+) -> list[PageFigure]:
     """Lists the experiment's figures with their pairs; pairs of none get those for any pair."""
     figures = [
         item for item in items if isinstance(item, Figure) and paper.find_drawing_function(item)
@@ -339,7 +341,7 @@ def _build_paper_part(
 ) -> dict[str, Any]:
     """Returns a paper's part of a page and commands for what is lacking; of no paper a figure."""
     paper, items = find_paper_of_experiment(experiment)
-    page_figures = list_page_figures(paper, items, cells) if paper else []
+    page_figures = list_page_figures_by_pair(paper, items, cells) if paper else []
     kind = "table" if any(item.kind == "table" for item in items) else "figure"
     shares: dict[tuple[RequestedCell, ...], tuple[Item, TableProgress]] = {}
     for item in items:

@@ -50,7 +50,7 @@ class PageCell(NamedTuple):
     best: bool  # whether it is the best exact one, or ties with it
 
 
-class PageTableRow(NamedTuple):
+class DecoderTableRow(NamedTuple):
     """One cell of the experiment."""
 
     code: str  # the decoder's name in results
@@ -66,7 +66,7 @@ class ResultsTable(NamedTuple):
     """A group's table."""
 
     heads: Sequence[tuple[str, str]]  # title and definition of each column
-    lines: Sequence[PageTableRow]  # one per cell
+    lines: Sequence[DecoderTableRow]  # one per cell
     left_out: int = 0  # how many cells more there are, all of them behind those of the lines
 
 
@@ -99,7 +99,7 @@ def build_results_table(group: Group, max_lines: int | None = None) -> ResultsTa
         c.name: _get_value_range(rows, c.name) for c in shown_columns if c.name in _DRAWN_COLUMNS
     }
     best = {
-        c.name: _find_best_row_indices(rows, c.name)
+        c.name: _find_tied_best_exact_indices(rows, c.name)
         for c in shown_columns
         if c.name in _SHADED_COLUMNS
     }
@@ -130,12 +130,12 @@ def _make_table_row(
     tree: str,
     cells: Sequence[PageCell | None],
     marks: tuple[tuple[str, bool], ...] = (),
-) -> PageTableRow:
+) -> DecoderTableRow:
     decoder = str(row["decoder"])
     is_failed = row["status"] == "failed"
     kind = "failed" if is_failed else "baseline" if decoder == "ar" else ""
     failure = get_failure_reason(row) if is_failed else ""
-    return PageTableRow(
+    return DecoderTableRow(
         decoder,
         names.get_decoder_style(decoder).title,
         tree,
@@ -171,7 +171,7 @@ def _get_value_range(rows: pd.DataFrame, name: str) -> Scale:
     return (low, high) if high > low else (low - 1, high + 1)
 
 
-def _find_best_row_indices(rows: pd.DataFrame, column: str) -> Collection[object]:
+def _find_tied_best_exact_indices(rows: pd.DataFrame, column: str) -> Collection[object]:
     """The indices of the best exact cell and of those whose intervals overlap its interval."""
     low = f"{column}_low"
     high = f"{column}_high"
