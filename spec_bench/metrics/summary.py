@@ -53,12 +53,9 @@ def summarise(
     tau = compute_interval(calls.block_efficiency_sums(cell))
     failures = list[tuple[str, str]]()
     for name, quantity in metric.items():
+        has_ends = quantity.column.interval and ends
         try:
-            row.update(
-                _make_row_entries(
-                    name, quantity.compute(cell), quantity.column.interval and ends, tau
-                )
-            )
+            row.update(_make_row_entries(name, quantity.compute(cell), has_ends, tau))
         except Exception as error:  # as of another package's
             failures.append((name, describe_error(error)))
     signatures = []

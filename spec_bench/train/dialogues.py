@@ -134,9 +134,7 @@ def _make_answered_dialogues(
         task = settings.task
         examples = task.read_examples(data.limit)
         if data.kind == "task":
-            prompts = encode_all_but_failing(
-                examples, lambda example: task.encode(example, tokenizer)
-            )
+            prompts = encode_all_but_failing(examples, lambda e: task.encode(e, tokenizer))
         else:
             prompts = task.encode_all(examples, tokenizer)
         ends = task.make_stop_criteria(tokenizer)

@@ -287,8 +287,7 @@ def build_settings(
         None if unread or reads_rows_from_hub(task) else task.read_examples(request.prompts)
     )
     sampling = merge_sampling(task.generation, request.generation)
-    given = {**task.generation, **request.generation}
-    max_new_tokens = given.get("max_new_tokens", MAX_NEW_TOKENS)
+    max_new_tokens = (task.generation | request.generation).get("max_new_tokens", MAX_NEW_TOKENS)
     pair = build_pair(request.pair, engine)
     left_out = tuple[str, ...]()
     if engine.is_served:
@@ -305,8 +304,9 @@ def build_settings(
         cells, unknown = simulate_cells(cells, request, sampling)
         left_out += unknown
     count = request.prompts
-    confirm = request.confirm
-    fresh_count = confirm.prompts if confirm else 0  # the examples after the first stage's
+    fresh_count = (
+        request.confirm.prompts if request.confirm else 0
+    )  # the examples after the first stage's
     if unread:  # so many of nothing
         placeholders = [Example(str(n), ("",), ((),)) for n in range((count or 0) + fresh_count)]
         examples = placeholders[: count or 0]
@@ -324,7 +324,7 @@ def build_settings(
         max_new_tokens,
         cells,
         tuple(fresh),
-        "screen" if confirm else "",
+        "screen" if request.confirm else "",
         left_out,
         unread,
     )

@@ -55,7 +55,6 @@ class JobPrompts:
         room for any.
         """
         task = settings.task
-        name = settings.task.name
         max_tokens = settings.max_new_tokens
         example_requests = list[tuple[Example, list[Request]]]()
         failures = dict[str, Exception]()
@@ -91,7 +90,7 @@ class JobPrompts:
             raise next(iter(failures.values()))
         if not example_requests:
             raise UsageError(
-                f"task {name}: all {skipped_count} prompts are longer than {room} tokens"
+                f"task {task.name}: all {skipped_count} prompts are longer than {room} tokens"
             )
         all_requests = tuple(request for _, requests in example_requests for request in requests)
         failures |= find_overlong_prompts(settings, all_requests)
@@ -101,7 +100,7 @@ class JobPrompts:
         if cut_count or skipped_count:
             log.warning(
                 "%s: of %d prompts longer than %d tokens are cut %d, left out %d",
-                name,
+                task.name,
                 len(settings.examples),
                 room,
                 cut_count,

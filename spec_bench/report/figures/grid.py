@@ -94,11 +94,8 @@ def draw_panels(
         for name in {*to_tuple(x), *to_tuple(y)} - {*cell_rows, *define_all_column_names()}:
             if "." not in name:  # else of a figure's own making, such as cell.score
                 raise UsageError(f"no column {name!r}{format_suggestion(name, [*cell_rows])}")
-        axes_names |= (
-            {column.name for column in select_identifying_columns(cell_rows)}
-            if GROUP in axes_names
-            else set()
-        )
+        if GROUP in axes_names:
+            axes_names |= {column.name for column in select_identifying_columns(cell_rows)}
         options |= {"printed": printed, "cells": cells}
         parts = split_by_settings(cell_rows, axes_names)
     for setting, part in parts:

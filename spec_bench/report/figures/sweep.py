@@ -112,11 +112,8 @@ def draw_sweep_bars(groups: Sequence[Group], ax: Any = None) -> Any:
         plot.set_title(title, loc="left")
     for plot in axes.flat[len(panels_drawn) :]:
         plot.remove()
-    highest = (
-        bars_drawn[[name for name in (measure, f"{measure}_high") if name in bars_drawn]]
-        .max()
-        .max()
-    )
+    ends = [name for name in (measure, f"{measure}_high") if name in bars_drawn]
+    highest = bars_drawn[ends].max().max()
     axes[0, 0].set(ylim=(-0.6, len(labels) - 0.4), xlim=(0, highest * (1.06 + 0.05 * columns)))
     axes[0, 0].set_yticks(range(len(labels)), labels)
     families = [name for name in _FAMILIES if name in set(bars_drawn["family"])]

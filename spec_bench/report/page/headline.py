@@ -102,8 +102,7 @@ def make_headline(group: Group) -> Headline | None:
     metric = find_filled_column(rows, _METRICS)
     if metric is None:
         return None
-    rows = rows[rows[metric].notna()]
-    rows = _keep_first_meter(rows)
+    rows = _keep_first_meter(rows[rows[metric].notna()])
     choice = _choose_by_speed(group, rows, metric)
     tie_count = 1
     winner = rows.loc[rows[metric].idxmax()]
@@ -123,12 +122,10 @@ def make_headline(group: Group) -> Headline | None:
         code = str(winner.decoder)
         value, interval = _format_value(winner, metric, len(rows))
         certainty = "surely faster than AR, " if choice else ""
-        only = len(sound) == 1 < len(rows)
-        certainty += (
-            "the only one that is judged"
-            if only
-            else _describe_certainty(rows, best, close_rows, winner, metric)
-        )
+        if len(sound) == 1 < len(rows):
+            certainty += "the only one that is judged"
+        else:
+            certainty += _describe_certainty(rows, best, close_rows, winner, metric)
         certainty += ", those that stalled or were disturbed left out" * (len(sound) < len(rows))
     if choice and metric == "token_rate":
         certainty += " (not measured side by side)"
