@@ -283,11 +283,11 @@ def build_settings(
     cell_requests = check_before_torch(request, folders)
     request = request if unread else reserve_confirmation_prompts(request, task)
     # The user's files before cells, which import torch; the hub's data, which may be large, after.
-    local_examples = (
-        None if unread or reads_rows_from_hub(task) else task.read_examples(request.prompts)
-    )
+    reads_files = not unread and not reads_rows_from_hub(task)
+    local_examples = task.read_examples(request.prompts) if reads_files else None
     sampling = merge_sampling(task.generation, request.generation)
-    max_new_tokens = (task.generation | request.generation).get("max_new_tokens", MAX_NEW_TOKENS)
+    generation = task.generation | request.generation
+    max_new_tokens = generation.get("max_new_tokens", MAX_NEW_TOKENS)
     pair = build_pair(request.pair, engine)
     left_out = tuple[str, ...]()
     if engine.is_served:
