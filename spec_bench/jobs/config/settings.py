@@ -304,9 +304,7 @@ def build_settings(
         cells, unknown = simulate_cells(cells, request, sampling)
         left_out += unknown
     count = request.prompts
-    fresh_count = (
-        request.confirm.prompts if request.confirm else 0
-    )  # the examples after the first stage's
+    fresh_count = request.confirm.prompts if request.confirm else 0  # after the first stage's
     if unread:  # so many of nothing
         placeholders = [Example(str(n), ("",), ((),)) for n in range((count or 0) + fresh_count)]
         examples = placeholders[: count or 0]
