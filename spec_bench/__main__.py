@@ -103,18 +103,22 @@ def run_command(command: str, arguments: Sequence[str]) -> int:
 
 def parse_arguments(command: str, arguments: Sequence[str]) -> Namespace:
     """Returns a command's options, what plain flags mean among its ``words``."""
-    from spec_bench.jobs.config.flags import FLAGS, parse_job_arguments, replace_escapes
-    from spec_bench.jobs.config.model_files import resolve_model_path
+    from spec_bench.jobs.config.flags import (
+        FLAGS,
+        parse_job_arguments,
+        replace_escapes_in_model_texts,
+    )
+    from spec_bench.jobs.config.model_files import resolve_or_convert_model
     from spec_bench.settings.arguments import parse_options
 
     if command in FLAGS:
         options = parse_job_arguments(command, arguments)
-        options.words = replace_escapes(options.words)
+        options.words = replace_escapes_in_model_texts(options.words)
         return options
     options = parse_options(command, arguments)
     if command == "check decoders":
         options.target, options.draft = (
-            name and resolve_model_path(name) for name in (options.target, options.draft)
+            name and resolve_or_convert_model(name) for name in (options.target, options.draft)
         )
     return options
 

@@ -14,9 +14,9 @@ from omegaconf import OmegaConf
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
-from spec_bench.jobs.config.cells import build_cells, parse_cells
-from spec_bench.jobs.config.compose import LISTS, find_tree_lists, register_config_plugins
-from spec_bench.jobs.config.model_files import EMBEDDED, resolve_model_path
+from spec_bench.jobs.config.cells import build_unique_cells, parse_cells
+from spec_bench.jobs.config.compose import LISTS, read_named_tree_lists, register_config_plugins
+from spec_bench.jobs.config.model_files import EMBEDDED, resolve_or_convert_model
 from spec_bench.report.claims.ask import ClaimQuery
 from spec_bench.report.data.counts import RecordReader
 from spec_bench.report.papers.items import read_recipe, read_recipe_folder
@@ -88,7 +88,7 @@ def test_a_pair_is_in_the_package_or_takes_public_data(path):
     config = resolved(composed(f"pair='{path.stem}'"))
     target, draft = config["pair"]["target"], config["pair"]["draft"]
     for name in (target, *(draft if isinstance(draft, list) else [draft])):
-        assert not str(name).startswith(EMBEDDED) or Path(resolve_model_path(name)).is_dir()
+        assert not str(name).startswith(EMBEDDED) or Path(resolve_or_convert_model(name)).is_dir()
     kind = "embedded" if path.stem.startswith("embedded") else "hub"
     assert config["task"]["source"]["kind"] == kind
 
@@ -103,10 +103,12 @@ RECIPES = sorted(
 def cells_of(recipe):
     config = OmegaConf.to_container(composed(recipe), resolve=True)
     assert config["name"] == recipe.replace("=", "-").replace("_", "-")
-    lists = find_tree_lists({group: config[group] for group in LISTS}, [CONF]) | config["trees"]
+    lists = (
+        read_named_tree_lists({group: config[group] for group in LISTS}, [CONF]) | config["trees"]
+    )
     wanted = [cell for cells in (config["cells"], *lists.values()) for cell in cells]
     cells = parse_cells(config["decoder"], config["spec"], wanted, [CONF])
-    return list(build_cells(cells, SamplingSettings(temperature=1.0)))
+    return list(build_unique_cells(cells, SamplingSettings(temperature=1.0)))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")

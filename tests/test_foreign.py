@@ -24,7 +24,12 @@ from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
 from spec_bench.report.figures.style import ReportFigure, save_figure
 from spec_bench.report.tables.render import escape_markdown
 from spec_bench.settings import foreign
-from spec_bench.settings.foreign import MOST_DEPTH, MOST_RESOLVED, load_yaml, refuse_unsafe_config
+from spec_bench.settings.foreign import (
+    MOST_DEPTH,
+    MOST_RESOLVED,
+    load_yaml_within_limits,
+    refuse_unsafe_config,
+)
 from spec_bench.sinks.console import print_results
 from spec_bench.system import files
 from spec_bench.tasks.prompt_files import iter_row_makers
@@ -140,7 +145,7 @@ def test_a_config_of_ones_own_has_its_sweeps_values_and_its_launchers_settings()
     )
     refuse_unsafe_config("defaults: [joblib]\nn_jobs: 2", "hydra/launcher/mine")
     refuse_unsafe_config("hydra: {launcher: {n_jobs: 2}}", "experiment/mine")
-    assert load_yaml("a: &a {b: 1}\nc: {<<: *a}") == {"a": {"b": 1}, "c": {"b": 1}}
+    assert load_yaml_within_limits("a: &a {b: 1}\nc: {<<: *a}") == {"a": {"b": 1}, "c": {"b": 1}}
     for name in ("hydra/launcher/basic", "hydra/config", "hydra/job_logging/stdout"):
         with pytest.raises(ValueError, match=naming(name.replace("/", "."))):
             refuse_unsafe_config("x: 1", name)

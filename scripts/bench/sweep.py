@@ -37,7 +37,7 @@ PARTS = (
 # What is timed, each without what it calls of the others.
 TIMED = {
     "spec_bench.jobs.config.settings:build_settings": SETTINGS,
-    "spec_bench.jobs.work.prompts:JobPrompts.build": SETTINGS,
+    "spec_bench.jobs.work.prompts:JobPrompts.from_settings": SETTINGS,
     "spec_bench.jobs.work.models:load_pair_tokenizer": LOADING,
     "spec_bench.jobs.work.models:load_models": LOADING,
     "spec_bench.jobs.job.job:ModelBackend.prepare": BUILDING,

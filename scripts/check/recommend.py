@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.jobs.app import build_job_settings, run_stages
+from spec_bench.jobs.app import build_unpinned_settings, run_stages
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.compose import register_config_plugins
 from spec_bench.jobs.config.settings import JobSettings
@@ -348,7 +348,7 @@ def settings(task: str, asked: argparse.Namespace, *more: str) -> JobSettings:
         *(f"results={asked.folder / asked.size}", *asked.overrides, *more),
     ]
     with initialize_config_dir(str(get_conf_dir()), version_base="1.3"):
-        return build_job_settings(compose("config", overrides=told))
+        return build_unpinned_settings(compose("config", overrides=told))
 
 
 def best_of(rows: list[CellResult]) -> CellResult:

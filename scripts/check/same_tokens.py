@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.jobs.app import build_job_settings, run_stages
+from spec_bench.jobs.app import build_unpinned_settings, run_stages
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.store.store import CellStore
 
@@ -48,7 +48,7 @@ def decode(
         *(f"engine.dtype={dtype}", f"engine.batch_size={batch}", f"engine.threads={threads}"),
         *asked.overrides,
     ]
-    job = build_job_settings(compose_config(words)).pin_revisions()
+    job = build_unpinned_settings(compose_config(words)).pin_revisions()
     if turned:
         job = replace(job, examples=job.examples[::-1])
     texts: Texts = {}

@@ -27,7 +27,7 @@ from spec_bench.audit.models import PROMPTS, ServerAuditRequests, audit_server
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
 from spec_bench.jobs.job.job import read_server_version
 from spec_bench.records.sampling import SamplingSettings
-from spec_bench.serve.command import PLAIN, ServerGroup, read_engine
+from spec_bench.serve.command import PLAIN, ServerGroup, read_serving_engine
 from spec_bench.server.endpoint import ServerClient
 from spec_bench.system.files import find_package_folder, write_text
 
@@ -133,7 +133,7 @@ def vllm(program: str) -> ServerGroup:
         arguments="--dtype float32 --max-model-len 256 --enforce-eager",
     )  # fmt: skip
     os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    return ServerGroup(read_engine("vllm"), options)
+    return ServerGroup(read_serving_engine("vllm"), options)
 
 
 if __name__ == "__main__":

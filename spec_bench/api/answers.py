@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from spec_bench.records.ends import StopCriteria, cut_at_stop, decode_answer
+from spec_bench.records.ends import StopCriteria, cut_at_stop, decode_without_end_token
 from spec_bench.records.types import Generation, Request, StepRecord
-from spec_bench.settings.override_values import describe_value
+from spec_bench.settings.override_values import describe_type_and_value
 from spec_bench.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class StreamedText:
 
     def decode_until_stop(self, tokens: Sequence[int]) -> str:
         """Decodes tokens into text up to the first stop string."""
-        return cut_at_stop(decode_answer(self._tokenizer, tokens), self._ends.texts)
+        return cut_at_stop(decode_without_end_token(self._tokenizer, tokens), self._ends.texts)
 
     def add_tokens(self, tokens: Sequence[int], is_last: bool) -> str:
         """Adds a step's tokens and returns the new text; the last step holds nothing back."""
@@ -148,7 +148,7 @@ class Stream(Iterator[Step]):
         answer_text: StreamedText,
     ) -> None:
         if not isinstance(seed, int):
-            raise UsageError(f"seed must be a whole number, got {describe_value(seed)}")
+            raise UsageError(f"seed must be a whole number, got {describe_type_and_value(seed)}")
         self._decoder = decoder
         self._request = request
         self._seed = seed

@@ -75,7 +75,7 @@ def recommend(
     """
     import pandas as pd
 
-    from spec_bench.jobs.app import build_job_settings
+    from spec_bench.jobs.app import build_unpinned_settings
     from spec_bench.jobs.config.compose import compose_config
     from spec_bench.recommend.recommend import format_command
     from spec_bench.recommend.recommend import recommend as search_decoders
@@ -83,7 +83,9 @@ def recommend(
     if texts is not None and "prompts" not in settings:
         settings = {"prompts": 15, **settings}
     words = prepare_overrides(overrides, settings, texts, pair, references)
-    result = search_decoders(build_job_settings(compose_config(["experiment=recommend", *words])))
+    result = search_decoders(
+        build_unpinned_settings(compose_config(["experiment=recommend", *words]))
+    )
     own_words = [word for word in words if word != "sink=quiet"]
     decoder, spec = result.cell
     rate: list[Any] = [1.0, None, None]
@@ -173,7 +175,7 @@ def audit(
 
     from spec_bench.audit import command_line
     from spec_bench.audit.catalogue import run_parts_with_progress
-    from spec_bench.jobs.config.model_files import resolve_model_path
+    from spec_bench.jobs.config.model_files import resolve_or_convert_model
     from spec_bench.tasks import build_task_from_files
 
     if parts is None:
@@ -185,7 +187,7 @@ def audit(
         raise UsageError("target, draft and prompts go together")
     pair_lines: Iterable[Any] = ()
     if target is not None and draft is not None:
-        paths = resolve_model_path(target), resolve_model_path(draft)
+        paths = resolve_or_convert_model(target), resolve_or_convert_model(draft)
         texts = (
             build_task_from_files(str(prompts))
             if isinstance(prompts, str | Path)

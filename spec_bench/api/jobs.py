@@ -13,9 +13,9 @@ from spec_bench.api.pairs import LoadedPair, Prompt, derive_prompt_id, parse_pro
 from spec_bench.jobs.config.flags import FLAGS, flags_to_overrides, list_setting_names
 from spec_bench.settings.fields import format_suggestion, warn_once
 from spec_bench.settings.override_values import (
-    describe_value,
-    format_override_value,
+    describe_type_and_value,
     quote_if_needed,
+    quote_setting_value,
     quote_value,
 )
 from spec_bench.system import files
@@ -111,7 +111,7 @@ def sweep(
     """
     import pandas as pd
 
-    from spec_bench.jobs.app import build_job_settings
+    from spec_bench.jobs.app import build_unpinned_settings
     from spec_bench.jobs.config.compose import compose_config
 
     _check_columns_argument(columns)
@@ -126,7 +126,7 @@ def sweep(
         for choice in choices
     ]
     for words in jobs:
-        build_job_settings(compose_config(words))
+        build_unpinned_settings(compose_config(words))
     tables = [run(*words, columns="all") for words in jobs]
     return select_columns(pd.concat(tables, ignore_index=True), columns)
 
@@ -143,7 +143,9 @@ def prepare_overrides(
     """
     for word in overrides:
         if not isinstance(word, str):
-            raise UsageError(f"settings are texts such as 'task=xsum', got {describe_value(word)}")
+            raise UsageError(
+                f"settings are texts such as 'task=xsum', got {describe_type_and_value(word)}"
+            )
     settings = {**settings}
     if isinstance(settings.get("prompts"), list | tuple):
         texts = settings.pop("prompts")
@@ -155,7 +157,7 @@ def prepare_overrides(
     if isinstance(count, Path) or (isinstance(count, str) and "." in count):
         raise UsageError(
             "prompts=[...] are prompts of your own, limit=N is how many are asked; data=FILE "
-            f"reads a file, got {describe_value(count)}"
+            f"reads a file, got {describe_type_and_value(count)}"
         )
     words = [*_pair_to_overrides(pair), *overrides]
     flags = list[str]()
@@ -176,7 +178,7 @@ def prepare_overrides(
             raise UsageError(f"unknown setting {key}{suggestion}")
         else:
             is_verbatim = key in _LISTS and isinstance(value, str) and value.startswith("[")
-            words.append(f"{key}={value if is_verbatim else format_override_value(key, value)}")
+            words.append(f"{key}={value if is_verbatim else quote_setting_value(key, value)}")
     words = flags_to_overrides("run", [*flags, *words])  # together: a flag may follow from others
     keys = [word.lstrip("+").partition("=")[0] for word in words]
     if texts is not None:
@@ -205,7 +207,9 @@ def _pair_to_overrides(pair: Any) -> Sequence[str]:
     if isinstance(pair, str):
         return (f"pair={quote_if_needed(pair)}",)
     if not isinstance(pair, LoadedPair):
-        raise UsageError(f"pair must be a name or what load_pair gave, got {describe_value(pair)}")
+        raise UsageError(
+            f"pair must be a name or what load_pair gave, got {describe_type_and_value(pair)}"
+        )
     if not pair.overrides:
         raise UsageError(
             f"pair {pair.pair.name!r} holds a loaded model or tokenizer, and a job reads both by "
@@ -223,7 +227,7 @@ def _save_texts_as_overrides(
     prompts, is_list = parse_prompts(texts, "prompts")
     if not is_list or not prompts:
         expectation = "a list of prompts, at least one (data=FILE reads a file)"
-        raise UsageError(f"prompts must be {expectation}, got {describe_value(texts)}")
+        raise UsageError(f"prompts must be {expectation}, got {describe_type_and_value(texts)}")
     golds = [] if references is None or isinstance(references, str) else [*references]
     if references is not None and len(golds) != len(prompts):
         raise UsageError(f"references must be a list of {len(prompts)}, one for each of prompts")

@@ -20,7 +20,7 @@ from spec_bench.records.ends import StopCriteria
 from spec_bench.records.sampling import SamplingSettings, merge_sampling, parse_generation_settings
 from spec_bench.records.types import Request
 from spec_bench.settings.configs import find_configs, list_conf_dirs, read_composed_config
-from spec_bench.settings.override_values import describe_value, quote_value
+from spec_bench.settings.override_values import describe_type_and_value, quote_value
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
 from spec_bench.tasks.example import read_turns
@@ -114,13 +114,15 @@ def _check_names_or_models(target: Any, drafts: Sequence[Any], tokenizer: Any) -
 
     for key, value in (("target", target), *(("draft", model) for model in drafts)):
         if not (value is None or isinstance(value, str | Path) or is_transformers_model(value)):
-            raise UsageError(f"{key} must be {_MODEL}, got {describe_value(value)}")
+            raise UsageError(f"{key} must be {_MODEL}, got {describe_type_and_value(value)}")
     if not (
         tokenizer is None
         or isinstance(tokenizer, str | Path)
         or is_transformers_tokenizer(tokenizer)
     ):
-        raise UsageError(f"tokenizer must be {_TOKENIZER}, got {describe_value(tokenizer)}")
+        raise UsageError(
+            f"tokenizer must be {_TOKENIZER}, got {describe_type_and_value(tokenizer)}"
+        )
 
 
 def _load_named_pair(
@@ -186,7 +188,7 @@ def _wrap_loaded_modules(
     from spec_bench.engine.cache import CachePool
     from spec_bench.engine.loading import is_transformers_model
     from spec_bench.engine.model_spec import resolve_compile_choice
-    from spec_bench.jobs.config.model_files import resolve_model_path
+    from spec_bench.jobs.config.model_files import resolve_or_convert_model
     from spec_bench.jobs.config.pair import Pair, resolve_engine, validate_heads_by_kind
 
     if tokenizer is None and is_transformers_model(models[0]):
@@ -195,7 +197,7 @@ def _wrap_loaded_modules(
     engine = resolve_engine(engine, "")
     place = models[0] if tokenizer is None else tokenizer
     common = (
-        loading.load_tokenizer(resolve_model_path(str(place)))
+        loading.load_tokenizer(resolve_or_convert_model(str(place)))
         if isinstance(place, str | Path)
         else place
     )
@@ -210,7 +212,7 @@ def _wrap_loaded_modules(
         else:
             names.append(model)
             dtype = engine.dtype or engine.default_dtype
-            path = resolve_model_path(model)
+            path = resolve_or_convert_model(model)
             spec = loading.ModelSpec(path, dtype, engine.device, compile=engine.compile)
             language_models.append(loading.load_model(spec))
     count = min(tokens, *(language_model.embedded for language_model in language_models))
@@ -218,8 +220,9 @@ def _wrap_loaded_modules(
         tokenizer_size = getattr(common, "vocab_size", 0)  # without added tokens
         if model.embedded < tokenizer_size:
             raise UsageError(
-                f"{describe_value(name)} embeds {model.embedded} tokens, and the tokenizer has "
-                f"{tokenizer_size}: speculative decoding needs the same tokens in all models"
+                f"{describe_type_and_value(name)} embeds {model.embedded} tokens, and the "
+                f"tokenizer has {tokenizer_size}: speculative decoding needs the same tokens in "
+                "all models"
             )
     for language_model in language_models:
         language_model.vocab_size = count
@@ -354,15 +357,15 @@ class LoadedPair:
         """
         from spec_bench.engine.cache import CachePool
         from spec_bench.jobs.config.cells import build_cell, parse_cell
-        from spec_bench.jobs.config.fitting import FittedTrees, check_drafts_and_heads
+        from spec_bench.jobs.config.fitting import FittedTrees, require_drafts_and_heads
         from spec_bench.jobs.work.models import load_pair_heads
 
         if not isinstance(decoder, str | Mapping):
             raise UsageError(
-                f"decoder must be NAME:SPEC or a mapping, got {describe_value(decoder)}"
+                f"decoder must be NAME:SPEC or a mapping, got {describe_type_and_value(decoder)}"
             )
         cell = build_cell(parse_cell(decoder, list_conf_dirs()), sampling)
-        check_drafts_and_heads(cell, self.pair)
+        require_drafts_and_heads(cell, self.pair)
         cell = FittedTrees(self.pair, None, sampling).fill_in_tree(cell)
         target = self.models[0]
         drafts = self.models[1 : cell.config.drafts + 1]
@@ -383,7 +386,7 @@ class LoadedPair:
         seed: int,
     ) -> list[Stream]:
         """Creates the answers' streams, not yet begun; records and keeps a GPU's decoder."""
-        decoder.preflight(requests)
+        decoder.refuse_unfit_prompts(requests)
         has_recorder = getattr(self.models[0], "recorder", None) is not None
         if has_recorder and requests:
             longer_requests = self._raise_token_limits(decoder, requests)
@@ -441,7 +444,9 @@ def _choose_sampling(sampling: SamplingSettings | None, **values: Any) -> Sampli
     if sampling is None:
         return given_sampling
     if not isinstance(sampling, SamplingSettings):
-        raise UsageError(f"sampling must be SamplingSettings, got {describe_value(sampling)}")
+        raise UsageError(
+            f"sampling must be SamplingSettings, got {describe_type_and_value(sampling)}"
+        )
     if given_sampling != SamplingSettings():
         raise UsageError("sampling has temperature, top_k and top_p: set them there, not beside it")
     return sampling
@@ -468,7 +473,7 @@ def parse_prompts(prompt: Any, name: str = "prompt") -> tuple[list[Prompt], bool
     is_list = isinstance(prompt, Iterable) and not isinstance(prompt, Mapping | str | bytes)
     elements = list(prompt) if is_list else None
     if elements is None:
-        raise UsageError(f"{name} must be {_PROMPTS}, got {describe_value(prompt)}")
+        raise UsageError(f"{name} must be {_PROMPTS}, got {describe_type_and_value(prompt)}")
     if elements and isinstance(elements[0], Mapping):
         return [_validate_conversation(elements, name)], False
     prompts: list[Prompt] = []
@@ -479,7 +484,7 @@ def parse_prompts(prompt: Any, name: str = "prompt") -> tuple[list[Prompt], bool
             prompts.append(_validate_conversation(element, f"{name}[{place}]"))
         else:
             raise UsageError(
-                f"{name} must be {_PROMPTS}, got {describe_value(element)} in the list"
+                f"{name} must be {_PROMPTS}, got {describe_type_and_value(element)} in the list"
             )
     return prompts, True
 

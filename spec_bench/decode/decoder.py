@@ -265,7 +265,7 @@ class Decoder(DecodingLoop[Row]):
             self.recordings.nudge_random_numbers(source.numbers)
         return source
 
-    def remember(self, answers: Sequence[Sequence[int]]) -> None:
+    def remember_for_drafting(self, answers: Sequence[Sequence[int]]) -> None:
         if self._memory is not None:
             self._memory.remember(answers)
 

@@ -93,7 +93,7 @@ class DecodingLoop(ABC, Generic[RowType]):
     def move_row(self, row: RowType, source: int, target: int) -> None:
         """Moves a row from one place in the caches to another."""
 
-    def remember(self, answers: Sequence[Sequence[int]]) -> None:
+    def remember_for_drafting(self, answers: Sequence[Sequence[int]]) -> None:
         """Gives the drafter the answers to all earlier prompts, in their order."""
 
     def count_target_calls(self, active: Sequence[RowType]) -> int:
@@ -175,7 +175,7 @@ class DecodingLoop(ABC, Generic[RowType]):
         self.check_and_reserve(requests)
         return [self.join(index, request, seed) for index, request in enumerate(requests)]
 
-    def preflight(self, requests: Sequence[Request]) -> None:
+    def refuse_unfit_prompts(self, requests: Sequence[Request]) -> None:
         """Raises PromptError if a request and its tree exceed the models' context, or it holds an
         unknown token.
         """
@@ -202,7 +202,7 @@ class DecodingLoop(ABC, Generic[RowType]):
 
     def check_and_reserve(self, requests: Sequence[Request]) -> None:
         """Checks requests (a ValueError if one does not fit) and makes room for the longest."""
-        self.preflight(requests)
+        self.refuse_unfit_prompts(requests)
         self.reserve(
             max(self.count_slots_per_row(len(r.prompt_ids), r.max_new_tokens) for r in requests)
         )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.records import cell_folder
-from spec_bench.records.ends import decode_answer
+from spec_bench.records.ends import decode_without_end_token
 from spec_bench.records.types import Generation
 from spec_bench.system import files
 from spec_bench.system.errors import UsageError
@@ -117,13 +117,13 @@ def _read_settings(run_folder: Path) -> dict[str, Any]:
 def _load_text_decoder(run_folder: Path) -> TokenDecoder:
     """Loads the run's tokenizer and returns a function that decodes token ids into text."""
     from spec_bench.engine.loading import load_tokenizer
-    from spec_bench.jobs.config.model_files import resolve_model_path
+    from spec_bench.jobs.config.model_files import resolve_or_convert_model
 
     pair = _read_settings(run_folder)["pair"]
     tokenizer: Any = load_tokenizer(
-        resolve_model_path(str(pair.get("tokenizer") or pair["target"]))
+        resolve_or_convert_model(str(pair.get("tokenizer") or pair["target"]))
     )
-    return lambda ids: decode_answer(tokenizer, list(ids)).strip()
+    return lambda ids: decode_without_end_token(tokenizer, list(ids)).strip()
 
 
 def _iter_answer_lines(

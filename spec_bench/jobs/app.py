@@ -27,7 +27,7 @@ from spec_bench.jobs.config.application import (
 from spec_bench.jobs.config.compose import list_config_folders, parse_request
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.flags import iter_recipe_folders
-from spec_bench.jobs.config.pair import check_models_exist
+from spec_bench.jobs.config.pair import require_models_exist
 from spec_bench.jobs.config.settings import JobSettings, build_confirmation_job, build_settings
 from spec_bench.jobs.store.experiment import Experiment, JobRecord
 from spec_bench.jobs.store.store import CellStore
@@ -58,7 +58,7 @@ def main(request: Namespace) -> int:
     launch.export_gpu_environment()
     finish = partial(_print_finished_sweep, sweep)
     return run_application(
-        job, "config", request, RESUMES, begin=sweep.check_and_list_jobs, finish=finish
+        job, "config", request, RESUMES, begin=sweep.check_and_list_or_plan_jobs, finish=finish
     )
 
 
@@ -77,10 +77,10 @@ def _run_composed_job(config: DictConfig, sweep: Sweep | None) -> None:
             raise UsageError(f"hydra/launcher={launcher} goes with -m: one job alone runs here")
         request = parse_request(config)
         if request.plan:
-            return print_plan(Planner(list_config_folders()).plan(request))
+            return print_plan(Planner(list_config_folders()).plan_all_stages(request))
         if not is_own_process:
             logging.setLogRecordFactory(RedactedLogRecord)
-            launch.claim_gpus(request.pair, request.engine)
+            launch.claim_gpus_of_local_worker(request.pair, request.engine)
             # Bars of several processes would overwrite each other.
             request = replace(request, sink=replace(request.sink, progress=False))
         with (
@@ -108,7 +108,7 @@ def run_config(config: DictConfig) -> list[CellResult]:
     return run_stages(build_pinned_settings(request), _build_first_process_sinks(request))
 
 
-def build_job_settings(config: DictConfig) -> JobSettings:
+def build_unpinned_settings(config: DictConfig) -> JobSettings:
     """Returns a composed config's job, checked."""
     return build_settings(parse_request(config), list_config_folders())
 
@@ -124,7 +124,7 @@ def build_pinned_settings(request: RunSettings) -> JobSettings:
     """Returns a job's settings at the hub's current commits, and warns of what they lead to. Raises
     UsageError: they cannot be right.
     """
-    check_models_exist(request.pair, request.engine.is_served)
+    require_models_exist(request.pair, request.engine.is_served)
     # The ids of a search's second stage, and of what is watched, hang on the hub's commits too.
     settings = build_settings(request, list_config_folders()).pin_revisions()
     task = settings.task
@@ -132,7 +132,9 @@ def build_pinned_settings(request: RunSettings) -> JobSettings:
     for score in task.scores:
         reference_need = needs_references(score)
         if reference_need and (
-            warning_text := settings.check_references(score, empty=reference_need == "field")
+            warning_text := settings.describe_missing_references(
+                score, empty=reference_need == "field"
+            )
         ):
             log.warning(warning_text)
         golds = [golds for example in examples for golds in example.references if golds]
@@ -175,7 +177,7 @@ def run_stages(
     while stage is not None:
         log.info("%s, %s: %d cells", stage.pair.name, stage.task.name, len(stage.cells))
         if is_first:
-            experiment.check_tables_writable()
+            experiment.require_writable_tables()
         run_ids = dict.fromkeys((*running_job.state.cells, *map(stage.run_id, stage.cells)))
         running_job.write_note(
             cells=tuple(run_ids), prompts=len(stage.examples) * stage.request.repeats
@@ -244,7 +246,7 @@ def _read_logged_cell(result: CellResult, store: CellStore) -> LoggedCell:
     )
 
 
-def iter_results_so_far(settings: JobSettings) -> Iterator[CellResult]:
+def iter_partial_results(settings: JobSettings) -> Iterator[CellResult]:
     """Yields what a job that was interrupted has measured, of each cell on the prompts that plain
     decoding has answered beside it; no numbers where there are none yet.
     """

@@ -17,7 +17,7 @@ from typing import Any
 
 from spec_bench.jobs.config.fitting import FOLDER, TreeFit
 from spec_bench.jobs.config.settings import JobSettings
-from spec_bench.settings.arguments import parse_whole_numbers
+from spec_bench.settings.arguments import parse_positive_ints
 
 _OWN_DEFAULTS = {"width": "8", "nodes": "6,10,14,30"}
 
@@ -30,14 +30,14 @@ def main(options: Namespace) -> None:
     shape = _OWN_DEFAULTS | dict(
         word.split("=", 1) for word in options.words if word not in job_words
     )
-    width, *_ = parse_whole_numbers("width", shape["width"])
-    sizes = parse_whole_numbers("nodes", shape["nodes"])
+    width, *_ = parse_positive_ints("width", shape["width"])
+    sizes = parse_positive_ints("nodes", shape["nodes"])
     for words in product(*map(split_swept_values, job_words)):
         _fit_and_print(words, width, sizes)
 
 
 def _fit_and_print(job_words: Sequence[str], width: int, tree_sizes: Sequence[int]) -> None:
-    from spec_bench.jobs.app import build_job_settings
+    from spec_bench.jobs.app import build_unpinned_settings
     from spec_bench.jobs.config.compose import compose_config
     from spec_bench.tree.node_list import (
         build_sequoia_list,
@@ -45,7 +45,7 @@ def _fit_and_print(job_words: Sequence[str], width: int, tree_sizes: Sequence[in
         pool_rising_rates,
     )
 
-    settings = build_job_settings(
+    settings = build_unpinned_settings(
         compose_config([*job_words, "sink=quiet", f"cells=[rsd_c:{width}]"])
     )
     fit = fit_acceptance_by_rank(settings, width)
@@ -71,7 +71,7 @@ def fit_acceptance_by_rank(settings: JobSettings, width: int) -> TreeFit:
     settings, cell = settings.pin_revisions(), settings.cells[-1]
     last_examples = settings.task.read_examples()[-len(settings.examples) :]
     tokenizer, tokens = load_pair_tokenizer(settings.pair)
-    requests = JobPrompts.build(
+    requests = JobPrompts.from_settings(
         replace(settings, examples=tuple(last_examples)), tokenizer
     ).requests
     models = load_models(settings.pair, tokens)

@@ -23,13 +23,13 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
 
-from spec_bench.jobs.app import build_job_settings, iter_results_so_far, run_stages
+from spec_bench.jobs.app import build_unpinned_settings, iter_partial_results, run_stages
 from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.config import ConfirmSettings
-from spec_bench.jobs.config.flags import TYPED, replace_escapes
+from spec_bench.jobs.config.flags import TYPED, replace_escapes_in_model_texts
 from spec_bench.jobs.config.settings import JobSettings, compute_rank_key
-from spec_bench.jobs.sweep.plan import plan_job
+from spec_bench.jobs.sweep.plan import plan_stage
 from spec_bench.recommend.race import CandidateElimination
 from spec_bench.records.types import CellResult, Stage
 from spec_bench.report.data.counts import Counts, RecordReader, compute_metric_from_sums
@@ -245,7 +245,7 @@ class StopAfterPlanError(ValueError):
 def _describe_search_time(settings: JobSettings, race: CandidateElimination) -> str:
     """Estimates a search's minutes from plain decoding's known rate."""
     duration = "minutes unknown until plain decoding of this pair is measured"
-    if rate := plan_job(settings)[0].rate:
+    if rate := plan_stage(settings)[0].rate:
         tokens = count_remaining_answers(settings, race) * settings.max_new_tokens
         minutes = tokens / rate.tokens_per_s / 60
         duration = f"some {minutes:.1f} minutes at plain decoding's rate ({rate.source})"
@@ -286,7 +286,7 @@ class _CandidateRunner:
         try:
             results = run_stages(job)
         except KeyboardInterrupt as error:
-            results = [*iter_results_so_far(job)]
+            results = [*iter_partial_results(job)]
             interruption = error
         baseline, *candidates = results
         if candidate_indices and baseline.status == "failed":
@@ -422,7 +422,7 @@ def main(options: Namespace) -> int:
     """
     try:
         usual = ("experiment=recommend", "sink=quiet", "sink.progress=true")
-        settings = build_job_settings(compose_config([*usual, *options.words]))
+        settings = build_unpinned_settings(compose_config([*usual, *options.words]))
         result = recommend(settings, lambda line: print(line, file=sys.stderr, flush=True))
     except StopAfterPlanError as plan:
         print(plan)
@@ -463,7 +463,13 @@ def format_command(result: RecommendationResult, overrides: Sequence[str]) -> st
     decoder, spec = result.cell
     cell = f"{decoder}:{spec}".rstrip(":-")
     return shlex.join(
-        ["spec-bench", "run", *replace_escapes(job_overrides, TYPED), "--decoders", cell]
+        [
+            "spec-bench",
+            "run",
+            *replace_escapes_in_model_texts(job_overrides, TYPED),
+            "--decoders",
+            cell,
+        ]
     )
 
 

@@ -104,7 +104,7 @@ def _parse_generation_line(line: bytes, run_id: str, vocabulary_size: int | None
     return generation
 
 
-def pack_cell_folder(folder: Path) -> PackedRecords | None:
+def pack_valid_cell_folder(folder: Path) -> PackedRecords | None:
     """Packs a cell's folder, the generations of its result; None if it is missing or (logged)
     damaged.
     """
@@ -114,7 +114,7 @@ def pack_cell_folder(folder: Path) -> PackedRecords | None:
         lines = read_generation_lines(path, max_bytes=(cell.get("generations") or {}).get("bytes"))
         if lines.faults:
             raise UsageError(f"{path}: {lines.faults[0]}")
-        check_result_fits_generations(folder, cell)
+        require_result_fits_generations(folder, cell)
         if not cell:
             return None
         return pack_cell(folder, cell, lines.generations)
@@ -191,7 +191,7 @@ def compute_size_and_digest(path: Path, max_bytes: int | None = None) -> dict[st
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def check_result_fits_generations(
+def require_result_fits_generations(
     folder: Path, cell: Mapping[str, Any], needs_whole: bool = False
 ) -> None:
     """Checks that a cell's result was made of the generations in its folder; with ``needs_whole``

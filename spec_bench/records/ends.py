@@ -20,7 +20,7 @@ def find_end_token_ids(tokenizer: Any) -> tuple[int, ...]:
     return tuple(dict.fromkeys([*ids, *getattr(tokenizer, "answer_ends", ())]))
 
 
-def decode_answer(tokenizer: Any, tokens: Sequence[int]) -> str:
+def decode_without_end_token(tokenizer: Any, tokens: Sequence[int]) -> str:
     """Decodes an answer's tokens without the end token, special or not."""
     end_tokens = {*tokens[-1:]} & {*find_end_token_ids(tokenizer)}
     text_tokens = tokens[: len(tokens) - len(end_tokens)]
@@ -49,7 +49,7 @@ class StopCriteria:
         self._reach = _MARGIN + max((len(text.encode()) for text in self.texts), default=0)
 
     @property
-    def names(self) -> list[str]:
+    def end_names(self) -> list[str]:
         """Names of the ends: tokens, then texts."""
         texts = ("newline" if text == "\n" else json.dumps(text) for text in self.texts)
         return [*self._tokens, *texts]
@@ -58,7 +58,7 @@ class StopCriteria:
     def rule_text(self) -> str:
         """All ends in one text, with ``eos`` for the tokenizer's own: ``eos+newline``."""
         eos_id = getattr(self._tokenizer, "eos_token_id", None)
-        return "+".join(self.names if eos_id is None else ["eos", *self.names[1:]])
+        return "+".join(self.end_names if eos_id is None else ["eos", *self.end_names[1:]])
 
     @property
     def unusual_rule_text(self) -> str:
@@ -80,7 +80,7 @@ class StopCriteria:
         ]
 
     def _contains_stop_text(self, tokens: Sequence[int]) -> bool:
-        text = decode_answer(self._tokenizer, tokens) if self.texts else ""
+        text = decode_without_end_token(self._tokenizer, tokens) if self.texts else ""
         return any(stop in text for stop in self.texts)
 
     def _encode_text(self, text: str) -> list[int]:

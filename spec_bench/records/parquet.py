@@ -150,7 +150,7 @@ def get_arrow_type(column: RecordField) -> pa.DataType:
     return kind
 
 
-def _leaf_path(schema: pa.Schema, name: str) -> str:
+def _get_leaf_path(schema: pa.Schema, name: str) -> str:
     """Returns the dotted path of a column's innermost values in the file."""
     kind = schema.field(name).type
     path = name
@@ -342,7 +342,7 @@ def write_records(
             compression="zstd",
             compression_level=9,
             use_dictionary=[
-                _leaf_path(schema, name) for name in schema.names if name not in numbers
+                _get_leaf_path(schema, name) for name in schema.names if name not in numbers
             ],
             # Compresses better: equal bytes of numbers lie together.
             use_byte_stream_split=numbers,
@@ -379,7 +379,7 @@ def describe_altered_tables(path: Path, digest_by_table: Mapping[str, str]) -> I
             yield f"{table}: it is not the table that {path.name} was written with"
 
 
-def check_tables_unaltered(path: Path) -> None:
+def require_unaltered_tables(path: Path) -> None:
     """Raises UsageError if a table in the folder of a file of records was altered since."""
     if path.is_file():
         for fault in describe_altered_tables(path, read_records_cached(path).tables):

@@ -20,7 +20,7 @@ ALL = (
 _ROUNDED = 1e-3  # more than files round rates by, less than two sessions differ by
 
 
-def list_session_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def list_row_session_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns a note for each row of a seed: ``MEANING`` if it was decoded in another session than
     plain decoding, ``ALL`` if all were, else "".
     """

@@ -24,11 +24,11 @@ from typing import Any, Literal
 
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.compose import compose_config
-from spec_bench.jobs.config.model_files import resolve_model_path
+from spec_bench.jobs.config.model_files import resolve_or_convert_model
 from spec_bench.jobs.sweep.launch import VISIBLE, GpuReservation, list_visible_gpus
 from spec_bench.serve import supervisor
 from spec_bench.server.endpoint import ServerClient, ServerError, read_last_line
-from spec_bench.settings.arguments import parse_whole_numbers
+from spec_bench.settings.arguments import parse_positive_ints
 from spec_bench.settings.configs import find_configs, read_yaml
 from spec_bench.settings.fields import format_suggestion, print_wrapped_error
 from spec_bench.settings.override_values import quote_value
@@ -80,7 +80,7 @@ class ServingEngine:
         return command
 
 
-def read_engine(name: str) -> ServingEngine:
+def read_serving_engine(name: str) -> ServingEngine:
     """Reads an engine by its name, or from a file of the user's. Raises UsageError: there is none,
     or it is invalid.
     """
@@ -95,7 +95,7 @@ def read_engine(name: str) -> ServingEngine:
 
 def main(options: Namespace) -> int:
     """Runs the command; returns 1 if a server or a job failed. Raises UsageError: it is wrong."""
-    engine = read_engine(options.engine)
+    engine = read_serving_engine(options.engine)
     methods = [method for method in options.methods.split(",") if method and method != PLAIN]
     plan = ServerGroup(engine, options)
     for method in (PLAIN, *methods):
@@ -113,15 +113,15 @@ class ServerGroup:
     def __init__(self, engine: ServingEngine, options: Namespace) -> None:
         self.engine = engine
         self.options = options
-        self.requests = parse_whole_numbers("--requests", options.requests)
+        self.requests = parse_positive_ints("--requests", options.requests)
         pair = compose_config(options.words).pair
         self.model: str = options.model or _resolve_model(pair.target)
         self.draft = (
             options.draft or (isinstance(pair.draft, str) and _resolve_model(pair.draft)) or None
         )
         if engine.kind == "llama_cpp":
-            self.model = _find_gguf_or_folder(self.model)
-            self.draft = self.draft and _find_gguf_or_folder(self.draft)
+            self.model = _find_gguf_beside_folder(self.model)
+            self.draft = self.draft and _find_gguf_beside_folder(self.draft)
             if not self.model.endswith(".gguf"):
                 raise UsageError(
                     f"llama.cpp serves a GGUF file, got {self.model}: --model FILE.gguf (make "
@@ -249,10 +249,10 @@ class ServerGroup:
 
 
 def _resolve_model(model: str) -> str:
-    return model if model.endswith(".gguf") else resolve_model_path(model)
+    return model if model.endswith(".gguf") else resolve_or_convert_model(model)
 
 
-def _find_gguf_or_folder(model: str) -> str:
+def _find_gguf_beside_folder(model: str) -> str:
     """Returns the GGUF file next to a model's folder, or the folder if there is none."""
     return f"{model}.gguf" if Path(f"{model}.gguf").is_file() else model
 

@@ -202,16 +202,16 @@ class ServedDecoder:
     draft_calls: None = field(default=None, init=False)
     parameter_ratio: None = field(default=None, init=False)
 
-    def remember(self, answers: Sequence[Sequence[int]]) -> None:
+    def remember_for_drafting(self, answers: Sequence[Sequence[int]]) -> None:
         """Does nothing: the server has its own memory."""
 
-    def preflight(self, requests: Sequence[Request]) -> None:
+    def refuse_unfit_prompts(self, requests: Sequence[Request]) -> None:
         """Checks that no prompt is empty. Raises PromptError, which names the prompt."""
         for request in requests:
             if not request.prompt_ids:
                 raise PromptError(request.prompt_id, " is empty; at least one token needed")
 
-    def _check_sampling_honoured(self, request: Request) -> None:
+    def _check_top_k_honoured(self, request: Request) -> None:
         """Checks that the server honours ``top_k``: sampling from the top token must be greedy.
 
         Raises RequestRefusedError: it ignores a request's sampling options.
@@ -244,7 +244,7 @@ class ServedDecoder:
         failed (with a meter the others are dropped too: they share its window).
         """
         if requests and self.asking.sampling.temperature > 0 and not self._probed:
-            self._check_sampling_honoured(requests[0])
+            self._check_top_k_honoured(requests[0])
         results: SimpleQueue[tuple[int, ServerAnswer | Exception | None]] = SimpleQueue()
         start_s = time.perf_counter()
         arrivals_s = draw_arrival_times_s(len(requests), self.rate, seed) if self.rate else []

@@ -26,7 +26,7 @@ from spec_bench.server.stream import (
     is_token_id_list,
 )
 from spec_bench.settings.fields import to_one_line
-from spec_bench.settings.foreign import parse_json
+from spec_bench.settings.foreign import parse_json_within_limits
 from spec_bench.system.errors import UsageError
 from spec_bench.system.limits import call_with_timeout
 from spec_bench.system.redaction import redact
@@ -183,7 +183,7 @@ class ServerClient:
             except (BadStreamError, TimeoutError) as error:
                 problem = redact_to_one_line(error, self.key, _MAX_SHOWN)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                problem = self._describe_failure(error)
+                problem = self._describe_connection_failure(error)
             self._check_server_runs()  # whoever gave this answer
             if refusal:
                 raise refusal
@@ -217,7 +217,7 @@ class ServerClient:
         """Closes the connections."""
         self._client.close()
 
-    def _describe_failure(self, error: Exception) -> str:
+    def _describe_connection_failure(self, error: Exception) -> str:
         """Describes a failed connection by the kind of its error and the message."""
         kind = re.sub("(?=[A-Z])", " ", type(error).__name__).strip().lower()
         message = redact_to_one_line(str(error), self.key, _MAX_SHOWN)  # of TLS: the certificate's
@@ -258,16 +258,18 @@ class ServerClient:
                 if had_tokens and reader.has_tokens:
                     on_first_token()
         if llama is not None and llama.missing_id_count:
-            return replace(llama.build_answer(self._request_token_ids(payload)), sent_s=start)
+            return replace(
+                llama.build_answer(self._request_again_for_token_ids(payload)), sent_s=start
+            )
         return replace(reader.build_answer(), sent_s=start)
 
-    def _request_token_ids(self, payload: Mapping[str, Any]) -> list[int]:
+    def _request_again_for_token_ids(self, payload: Mapping[str, Any]) -> list[int]:
         body = {**payload, **LLAMA_IDS_OPTIONS}
         body.pop("stream_options")
         with self._client.stream("POST", self._address, json=body) as response:
             reply = read_at_most(response.iter_raw(), MOST_TEXT)
         with suppress(ValueError, KeyError, TypeError):
-            if is_token_id_list(ids := parse_json(reply)["__verbose"]["tokens"]):
+            if is_token_id_list(ids := parse_json_within_limits(reply)["__verbose"]["tokens"]):
                 return ids
         raise BadStreamError("no tokens where they were asked for again")
 

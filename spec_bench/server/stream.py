@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from spec_bench.records.types import Counted, StepRecord
 from spec_bench.settings.fields import MOST_NODES, format_value, to_one_line
-from spec_bench.settings.foreign import LlamaTimings, SpeculativeCounts, parse_json
+from spec_bench.settings.foreign import LlamaTimings, SpeculativeCounts, parse_json_within_limits
 
 _DATA = b"data:"
 _END_OF_STREAM = b"[DONE]"
@@ -195,7 +195,7 @@ class StreamReader:
 
 def _parse_event(body: bytes) -> dict[str, Any]:
     try:
-        event = parse_json(body)
+        event = parse_json_within_limits(body)
     except ValueError:
         raise BadStreamError("an event that is no JSON") from None
     if not isinstance(event, dict):

@@ -136,7 +136,7 @@ def split_command(words: Sequence[str]) -> tuple[str, list[str]]:
     return command if command in COMMANDS else "", arguments
 
 
-def parse_whole_numbers(name: str, text: str) -> list[int]:
+def parse_positive_ints(name: str, text: str) -> list[int]:
     """Returns the numbers in ``14,30`` or ``[14,30]``. Raises ValueError, naming what is not."""
     parts = text.strip("[]").split(",")
     if not all(part.strip().isdecimal() and int(part) for part in parts):

@@ -67,7 +67,7 @@ def read_and_unpack(stream: BinaryIO) -> bytes:
     for magic, modules in _PACKED.items():
         if data.startswith(magic):
             limit = compute_max_unpacked_bytes(len(data))
-            data = _open_with_first_module(modules, data).read(limit + 1)
+            data = _open_with_first_installed(modules, data).read(limit + 1)
             break
     if len(data) > limit:
         raise UsageError(f"it holds more than {limit >> 20} MiB")
@@ -79,7 +79,7 @@ def compute_max_unpacked_bytes(size: int) -> int:
     return min(MOST_BYTES, FREE_BYTES + MOST_RATIO * size)
 
 
-def _open_with_first_module(modules: tuple[str, ...], data: bytes) -> Any:
+def _open_with_first_installed(modules: tuple[str, ...], data: bytes) -> Any:
     for name in modules:
         try:
             return import_module(name).open(BytesIO(data))
@@ -88,17 +88,17 @@ def _open_with_first_module(modules: tuple[str, ...], data: bytes) -> Any:
     raise UsageError("zstd needs Python 3.14, or pip install zstandard; or unpack it: zstd -d")
 
 
-def parse_json(text: str | bytes, **options: Any) -> Any:
+def parse_json_within_limits(text: str | bytes, **options: Any) -> Any:
     """Returns the value of a JSON text; ``options`` are those of ``json.loads``. Raises ValueError:
-    it is none, or one that ``require_shallow_value`` refuses.
+    it is none, or one that ``require_within_limits`` refuses.
     """
     try:
-        return require_shallow_value(json.loads(text, **options))
+        return require_within_limits(json.loads(text, **options))
     except RecursionError:
         raise UsageError(_TOO_DEEP) from None
 
 
-def require_shallow_value(value: Any, depth: int = 0) -> Any:
+def require_within_limits(value: Any, depth: int = 0) -> Any:
     """Returns a value as it is. Raises ValueError: it is nested too deep, or a text in it is too
     long.
     """
@@ -108,11 +108,11 @@ def require_shallow_value(value: Any, depth: int = 0) -> Any:
         raise UsageError(_TOO_DEEP)
     content = value.values() if isinstance(value, dict) else value
     for part in content if isinstance(value, dict | list) else ():
-        require_shallow_value(part, depth + 1)
+        require_within_limits(part, depth + 1)
     return value
 
 
-def load_yaml(text: str) -> Any:
+def load_yaml_within_limits(text: str) -> Any:
     """Returns the value of a YAML text. Raises ValueError: it is nested too deep, or has too many
     values, those counted that its aliases stand for.
     """
@@ -145,7 +145,7 @@ def refuse_unsafe_config(text: str, name: str) -> None:
     chosen on the command line.
     """
     try:
-        config = load_yaml(text)
+        config = load_yaml_within_limits(text)
     except yaml.YAMLError as error:
         raise UsageError(to_one_line(error)) from None
     if interpolation := _UNTAKEN.search(text):
@@ -157,7 +157,7 @@ def refuse_unsafe_config(text: str, name: str) -> None:
             raise UsageError(f"{key} is not taken from a config that is not ours; {_HYDRA_KEYS}")
 
 
-def check_interpolations(config: Any) -> None:
+def refuse_costly_interpolations(config: Any) -> None:
     """Raises UsageError: the interpolations of a composed config, as they are written, come to more
     than ``MOST_RESOLVED``, as they do where each stands for two others.
     """

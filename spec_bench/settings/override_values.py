@@ -14,14 +14,14 @@ _WORD = re.compile(r"(?!(true|false|null|nan|inf)$)(\.{0,2}/|[a-z_])[\w./:@+-]*"
 _BEFORE_A_QUOTE = re.compile(r'(\\*)("|$)')
 
 
-def format_override_value(key: str, value: Any) -> str:
+def quote_setting_value(key: str, value: Any) -> str:
     """Returns the value of a setting. Raises ValueError: it has no such words, naming it."""
     try:
         return quote_if_needed(value)
     except TypeError:
         raise UsageError(
             f"{key} must be a text, a number, true, false, null, a list or a mapping of them, got "
-            f"{describe_value(value)}"
+            f"{describe_type_and_value(value)}"
         ) from None
 
 
@@ -47,6 +47,6 @@ def quote_value(value: Any) -> str:
     return json.dumps(value)
 
 
-def describe_value(value: Any) -> str:
+def describe_type_and_value(value: Any) -> str:
     """Returns a value in a message of one line: its type and how it begins."""
     return f"{type(value).__name__} {fields.format_value(value)}"

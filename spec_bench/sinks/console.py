@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
-from spec_bench.records.sessions import MEANING, list_session_notes
+from spec_bench.records.sessions import MEANING, list_row_session_notes
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.sinks.rows import result_to_row
 from spec_bench.system.groups import group_by_key, make_in_groups
@@ -240,8 +240,10 @@ def _select_rows_to_print(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 
 
 def _list_session_notes_by_seed(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the note about each row's session, see ``list_session_notes``."""
-    return make_in_groups(list_session_notes, rows, lambda row: tuple(row[name] for name in _SWEPT))
+    """Returns the note about each row's session, see ``list_row_session_notes``."""
+    return make_in_groups(
+        list_row_session_notes, rows, lambda row: tuple(row[name] for name in _SWEPT)
+    )
 
 
 def _format_cell(row: Mapping[str, Any], name: str, has_interval: bool) -> str:

@@ -22,9 +22,9 @@ from spec_bench.settings.foreign import (
     MOST_BYTES,
     MOST_TEXT,
     compute_max_unpacked_bytes,
-    parse_json,
+    parse_json_within_limits,
     read_and_unpack,
-    require_shallow_value,
+    require_within_limits,
 )
 from spec_bench.system.errors import UsageError
 from spec_bench.system.limits import limited_memory
@@ -204,7 +204,7 @@ def _parse_constant(name: str) -> None:
 
 def _parse_json(text: str, label: str, line: int = 1) -> Any:
     try:
-        value = parse_json(text, parse_float=str, parse_constant=_parse_constant)
+        value = parse_json_within_limits(text, parse_float=str, parse_constant=_parse_constant)
         json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
     except UnicodeEncodeError as error:
@@ -231,7 +231,7 @@ def _make_located_row(content: Any, label: str, place: str) -> LocatedRow:
     """Makes a row from an object, a text, or a list of turns or messages."""
     if isinstance(content, str):
         try:
-            content = {"prompt": require_shallow_value(content)}
+            content = {"prompt": require_within_limits(content)}
         except ValueError as error:
             raise UsageError(f"{label}, {place}: {error}") from None
     elif isinstance(content, list):
@@ -361,7 +361,7 @@ def read_prompt(row: Row) -> Any:
             )
     prompt = row[name]
     if name in CHATS and isinstance(prompt, str):
-        return parse_json(prompt) if prompt.startswith("[") else prompt
+        return parse_json_within_limits(prompt) if prompt.startswith("[") else prompt
     input_text = row.get("input") if name == "instruction" else None
     return (
         f"{prompt}\n\n{input_text}"

@@ -70,7 +70,7 @@ def get_training_dialogues(
     longest = min(data.max_length, model.max_positions or data.max_length)
     if task := settings.task:
         job_prompts = JobPrompts(task, tokenizer, tuple(task.read_examples(data.limit)), ())
-        log.info(job_prompts.describe(settings.pair))
+        log.info(job_prompts.describe_data_and_template(settings.pair))
     if data.answered_by == "file":
         assert isinstance(settings.task, Task)
         chats = read_chats(settings.task, data.limit)
@@ -110,7 +110,7 @@ def _make_answered_dialogues(
         stops: Ids,
         answer_settings: TargetAnswerSettings,
     ) -> list[list[int]]:
-        models = settings.pair.get_run_id_settings(), settings.pair.get_content_ids()
+        models = settings.pair.get_run_id_settings(), settings.pair.read_content_ids()
         identity = hash_json([models, source, stops, vars(answers)])
         file = Path(settings.asked.results) / "cache" / f"{name}-{identity}.jsonl"
         log.info("%s of the target: %s", name, file)

@@ -230,12 +230,12 @@ def load_or_make_draft_model(
     target has fewer, or if the folder has no list of tokens.
     """
     from spec_bench.jobs.config.model_files import (
-        resolve_model_path,  # late: scripts/gpu lack pydantic
+        resolve_or_convert_model,  # late: scripts/gpu lack pydantic
     )
     from spec_bench.train.settings import HEAD_WIDTH, RANDOM
 
     if head.init != RANDOM:
-        folder = Path(resolve_model_path(head.init))
+        folder = Path(resolve_or_convert_model(head.init))
         if (ids := read_known_ids(folder)) is None:
             raise UsageError(f"head.init={head.init}: no draft that `head=draft_model` trained")
         return TrainableDraftModel(

@@ -267,7 +267,7 @@ def run_training(training: TrainingRun) -> TrainingProgress:
     )
     config = {**settings.config, "steps": training.steps}
     checkpoint = TrainingCheckpoint(
-        settings.checkpoint_folder, config, settings.pair.get_content_ids()
+        settings.checkpoint_folder, config, settings.pair.read_content_ids()
     )
     progress = checkpoint.load(trainee, optimiser)
     log = TrainingLog(settings.checkpoint_folder / "log.csv", list_log_columns(trainee.guesses))

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
-from spec_bench.jobs.config.config import check_folder_can_be_made
+from spec_bench.jobs.config.config import require_creatable_folder
 from spec_bench.jobs.config.pair import EngineSettings, Pair, PairSettings, build_pair
 from spec_bench.settings.validation import (
     FiniteFloat,
@@ -215,8 +215,8 @@ def build_train_settings(config: Mapping[str, Any]) -> TrainSettings:
     results = Path(request.results)
     on_task = request.data.kind == "task"
     heads_folder = Path(request.out) if request.out else results / request.name / "heads"
-    check_folder_can_be_made("results", results)
-    check_folder_can_be_made("out", heads_folder)
+    require_creatable_folder("results", results)
+    require_creatable_folder("out", heads_folder)
     task = build_task(request.task) if on_task else None
     if request.data.path is not None:
         # As for ``run --data``; prompts are plain texts, without a chat template.

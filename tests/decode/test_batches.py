@@ -188,12 +188,12 @@ def test_a_request_that_does_not_fit_is_refused_before_anything_is_decoded(reque
 def test_a_tree_needs_positions_behind_the_answer():
     decoder = built("sd", tiny_pair("llama"), LAW, 1)
     room = 128 - 10 - decoder.depth
-    decoder.preflight([Request("fits", (1,) * room, 10)])
+    decoder.refuse_unfit_prompts([Request("fits", (1,) * room, 10)])
     with pytest.raises(ValueError, match=naming("'long'", "129 positions", "128")):
-        decoder.preflight([Request("long", (1,) * (room + 1), 10)])
+        decoder.refuse_unfit_prompts([Request("long", (1,) * (room + 1), 10)])
     decoder.drafts = [SimpleNamespace(max_positions=60)]  # the draft's own limit counts, too
     with pytest.raises(ValueError, match=naming("'fits'", "128 positions", "60")):
-        decoder.preflight([Request("fits", (1,) * room, 10)])
+        decoder.refuse_unfit_prompts([Request("fits", (1,) * room, 10)])
 
 
 @pytest.mark.slow

@@ -159,7 +159,7 @@ def test_the_text_is_plain_decodings_whatever_is_remembered(width, tmp_path):
         found = decoder.generate(requests, 0)
         assert [each.tokens for each in found] == expected
         calls.append(sum(len(each.steps) for each in found))
-        decoder.remember(expected)
+        decoder.remember_for_drafting(expected)
     assert calls[1] < calls[0], "what was said before is proposed again"
     path = tmp_path / "answers.jsonl"
     path.write_text("".join(f'{{"tokens": {[*tokens]}}}\n' for tokens in expected))
@@ -448,7 +448,7 @@ def test_proposals_without_a_law_are_those_of_the_text_alone(name):
     target, _ = tiny_pair("llama", torch.float64)
     often = SamplingSettings(temperature=0.4, probability_dtype="float64")  # texts that repeat
     decoder = build_decoder(settings, target, [], often, 3, heads=heads)
-    decoder.remember(ANSWERS)
+    decoder.remember_for_drafting(ANSWERS)
     longer = [replace(each, max_new_tokens=3 * each.max_new_tokens) for each in SHORT]
     seen = watched(decoder, longer)
     assert sum(len(each.paths) > 0 for each in seen) > 20

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from spec_bench.engine import gguf_conversion
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
-from spec_bench.jobs.config.model_files import compute_fingerprint, resolve_model_path
+from spec_bench.jobs.config.model_files import compute_sampled_fingerprint, resolve_or_convert_model
 from spec_bench.records.ends import find_end_token_ids
 from spec_bench.records.types import Request
 from spec_bench.system import signals
@@ -89,12 +89,20 @@ def written(path, without="", more="", shapes=None, split_max_tensors=0, **facts
 
 def test_a_file_is_converted_once_and_answers_as_transformers_reading_it_does(file, capsys):
     folder = get_converted_gguf_path(file)
-    assert resolve_model_path(str(file)) == resolve_model_path(str(file.parent)) == str(folder)
+    assert (
+        resolve_or_convert_model(str(file))
+        == resolve_or_convert_model(str(file.parent))
+        == str(folder)
+    )
     started, ended = capsys.readouterr().err.splitlines()
     assert "Q8_0, dequantised to float32" in started and str(folder) in started
     assert file.name in ended
-    assert compute_fingerprint(str(file)) == compute_fingerprint(str(folder)) is not None
-    model = load_model(ModelSpec(resolve_model_path(str(file))))
+    assert (
+        compute_sampled_fingerprint(str(file))
+        == compute_sampled_fingerprint(str(folder))
+        is not None
+    )
+    model = load_model(ModelSpec(resolve_or_convert_model(str(file))))
     direct = AutoModelForCausalLM.from_pretrained(
         file.parent, gguf_file=file.name, dtype=torch.float32
     )
@@ -171,11 +179,11 @@ def test_a_tensor_of_another_shape_than_the_header_says_is_refused_naming_it(tmp
 
 
 def test_a_large_model_is_written_in_bfloat16_and_in_several_files(file, monkeypatch):
-    exact = load_model(ModelSpec(resolve_model_path(str(file)))).module.state_dict()
+    exact = load_model(ModelSpec(resolve_or_convert_model(str(file)))).module.state_dict()
     monkeypatch.setattr(gguf_conversion, "LARGE", 1)
     monkeypatch.setattr(gguf_conversion, "SHARD_BYTES", 4096)
     shutil.rmtree(get_converted_gguf_path(file))
-    folder = Path(resolve_model_path(str(file)))
+    folder = Path(resolve_or_convert_model(str(file)))
     assert len(list(folder.glob("model-*.safetensors"))) > 2
     assert describe_weights(folder) == "Q8_0, dequantised to bfloat16"
     rounded = load_model(ModelSpec(str(folder))).module.state_dict()
@@ -185,12 +193,16 @@ def test_a_large_model_is_written_in_bfloat16_and_in_several_files(file, monkeyp
 
 
 def test_files_that_a_model_was_split_into_are_one_model_whichever_is_named(file, tmp_path, capsys):
-    whole = load_model(ModelSpec(resolve_model_path(str(file)))).module.state_dict()
+    whole = load_model(ModelSpec(resolve_or_convert_model(str(file)))).module.state_dict()
     (tmp_path / "split").mkdir()
     written(tmp_path / "split" / "tiny.gguf", split_max_tensors=8)
     first, second, third = sorted((tmp_path / "split").glob("*.gguf"))
-    folder = resolve_model_path(str(second))
-    assert folder == resolve_model_path(str(first)) == resolve_model_path(str(first.parent))
+    folder = resolve_or_convert_model(str(second))
+    assert (
+        folder
+        == resolve_or_convert_model(str(first))
+        == resolve_or_convert_model(str(first.parent))
+    )
     split = load_model(ModelSpec(folder)).module.state_dict()
     assert all(torch.equal(weight, split[name]) for name, weight in whole.items())
     third.unlink()
@@ -209,7 +221,7 @@ def test_a_model_that_the_disk_has_no_room_for_is_refused_before_anything_is_wri
 
 
 def test_converted_models_are_listed_and_removed_by_name(file, capsys):
-    folder = Path(resolve_model_path(str(file)))
+    folder = Path(resolve_or_convert_model(str(file)))
     assert print_listing(["models"]) == 0
     assert folder.name in capsys.readouterr().out
     assert main(["--remove", "another"]) == 2
@@ -265,7 +277,7 @@ def test_conversions_at_the_same_time_leave_one_whole_model(file):
     command = [sys.executable, "-m", "spec_bench", "convert", str(file)]
     with subprocess.Popen(command) as one, subprocess.Popen(command) as other:
         assert (one.wait(), other.wait()) == (0, 0)
-    assert resolve_model_path(str(file)) == str(folder)
+    assert resolve_or_convert_model(str(file)) == str(folder)
     assert list(folder.parent.glob("[!.]*")) == [folder]
 
 
@@ -296,7 +308,7 @@ def test_a_conversion_that_is_ended_leaves_no_part_and_the_next_one_none_of_a_ki
 def test_a_model_that_was_not_fetched_is_named_with_the_command():
     for _ in range(2):
         with pytest.raises(ValueError, match=naming("fetched:smollm2", "make smollm2")):
-            resolve_model_path("fetched:smollm2")
+            resolve_or_convert_model("fetched:smollm2")
         get_fetched_model_path("smollm2").mkdir(
             parents=True, exist_ok=True
         )  # an empty folder is no model

@@ -7,16 +7,16 @@ import pytest
 import yaml
 
 from spec_bench import load_pair
-from spec_bench.jobs.app import build_job_settings, run_config
+from spec_bench.jobs.app import build_unpinned_settings, run_config
 from spec_bench.jobs.config.cells import (
     Cell,
-    build_cells,
+    build_unique_cells,
     expand_grid,
     list_trees,
     parse_cell,
     parse_cells,
 )
-from spec_bench.jobs.config.compose import compose_config, find_tree_lists, parse_request
+from spec_bench.jobs.config.compose import compose_config, parse_request, read_named_tree_lists
 from spec_bench.jobs.config.config import PRINTED
 from spec_bench.jobs.config.fitting import FittedTrees, TreeFit, read_tree_fit
 from spec_bench.jobs.config.pair import Pair, PairSettings
@@ -38,7 +38,7 @@ TREES = ("sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "rsd_c", "rsd_s", "top
 
 def cells_of(*wanted, chosen=None, spec=None, temperature=1.0):
     sampling = SamplingSettings(temperature)
-    return build_cells(parse_cells(chosen or {}, spec, wanted, list_conf_dirs()), sampling)
+    return build_unique_cells(parse_cells(chosen or {}, spec, wanted, list_conf_dirs()), sampling)
 
 
 @pytest.mark.parametrize("name", [*TREES, "medusa", "redrafter"])
@@ -139,7 +139,9 @@ def test_a_list_of_trees_is_named_by_its_number_or_in_a_folder_of_ones_own(tmp_p
     six = listed("budget=6")
     assert six == listed("budget='6'") == listed('budget=["6"]') != listed("length=3")
     (tmp_path / "tree_lists.yaml").write_text("budget: {mine: [sd:9], 6: [sd:6]}")
-    found = find_tree_lists({"budget": ["mine", 6], "length": None}, [get_conf_dir(), tmp_path])
+    found = read_named_tree_lists(
+        {"budget": ["mine", 6], "length": None}, [get_conf_dir(), tmp_path]
+    )
     assert found == {"budget mine": ["sd:9"], "budget 6": six}
 
 
@@ -190,7 +192,7 @@ def stating(*more, task=("task=random", "task.prompt_tokens=8")):
 
 
 def acceptances(*more):
-    cells = build_job_settings(stating(*more)).cells
+    cells = build_unpinned_settings(stating(*more)).cells
     return [cell.settings["verifier"].get("acceptance") for cell in cells]
 
 
@@ -226,7 +228,7 @@ def test_each_depth_has_its_own_acceptance(run, stated, accepted):
 
 def test_the_acceptance_is_part_of_the_run_id_of_speculative_cells_only():
     stated = ("null", "0.7", "0.8", "[0.8,0.7,0.6]")
-    jobs = [build_job_settings(stating(f"simulate={each}")) for each in stated]
+    jobs = [build_unpinned_settings(stating(f"simulate={each}")) for each in stated]
     baselines, cells = zip(*(map(job.run_id, job.cells) for job in jobs), strict=True)
     assert len(set(baselines)) == 1
     assert len(set(cells)) == 4
@@ -264,7 +266,7 @@ def check_efficiency(cell, tau):
 
 def test_each_tree_accepts_as_the_papers_block_efficiency_asks_for():
     cells = "cells=[sd:2,rsd_s:12x5,rsd_c:12-1-1-1-1,sd:9]"
-    job = build_job_settings(stating(cells, *AS_PRINTED, task=XSUM))
+    job = build_unpinned_settings(stating(cells, *AS_PRINTED, task=XSUM))
     printed = {"sd 2": 2.166, "rsd_s 12x5": 4.073, "rsd_c 12-1-1-1-1": 3.249}  # Table 1
     assert [cell.title for cell in job.cells] == ["ar -", *printed]
     for cell, tau in zip(job.cells[1:], printed.values(), strict=True):
@@ -272,7 +274,7 @@ def test_each_tree_accepts_as_the_papers_block_efficiency_asks_for():
     (reason,) = job.left_out
     assert "sd 9" in reason and "simulate=printed" in reason
     with one_line(naming("sd 9", "xsum", "0.3")):
-        build_job_settings(stating("cells=[sd:9]", *AS_PRINTED, task=XSUM))
+        build_unpinned_settings(stating("cells=[sd:9]", *AS_PRINTED, task=XSUM))
 
 
 def test_random_weights_of_published_sizes_have_that_pairs_printed_numbers():
@@ -287,7 +289,7 @@ def test_each_tree_accepts_as_a_results_file_has_it_of_this_task_and_temperature
     rows = "sd,3,random,1.0,2.5\nsd,3,random,0.0,3.5\nsd,3,xsum,1.0,3.5\nsd,4,random,1.0,\n"
     file.write_text(f"{head}{rows}dyspec,@4,random,1.0,2.2\n")
     given = ("cells=[sd:3,sd:4,prompt_lookup:1x3,'dyspec:@4']", f"simulate={file}")
-    job = build_job_settings(stating(*given))
+    job = build_unpinned_settings(stating(*given))
     assert [cell.title for cell in job.cells] == ["ar -", "sd 3", "dyspec @4"]
     check_efficiency(job.cells[1], 2.5)
     check_efficiency(job.cells[2], 2.2)  # whose shorthand names no depth

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import spec_bench
 from spec_bench.engine.loading import load_tokenizer
 from spec_bench.engine.mapped_model import map_tokenizers
-from spec_bench.jobs.app import build_job_settings, run_config
+from spec_bench.jobs.app import build_unpinned_settings, run_config
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
@@ -269,13 +269,13 @@ def test_a_tree_deeper_than_heads_were_trained_for_is_refused_before_anything_is
     for cell, said in (("dflash", "dflash:3"), ("dflash_ddtree", "decoder.tree.depth=3")):
         given = (f"cells=[{cell}]", f"pair.heads.dflash={tmp_path}")
         with one_line(naming("15 levels deep, its drafter reaches 3", said)):
-            build_job_settings(compose_config(overrides(folder, tmp_path / "results", *given)))
+            build_unpinned_settings(compose_config(overrides(folder, tmp_path / "results", *given)))
     with one_line(naming("reaches 4", "levels=4:4", "decoder.tree.depth=4")):
-        build_job_settings(
+        build_unpinned_settings(
             compose_config(overrides(folder, tmp_path / "results", f"cells=[{pard}]"))
         )
     given = ("cells=[dflash:3]", f"pair.heads.dflash={tmp_path}")
-    build_job_settings(compose_config(overrides(folder, tmp_path / "results", *given)))
+    build_unpinned_settings(compose_config(overrides(folder, tmp_path / "results", *given)))
 
 
 TEMPLATE = (
@@ -296,7 +296,7 @@ def test_arguments_of_a_template_write_every_prompt_and_belong_to_the_row(folder
     assert made["thinking"][1]["chat_template_kwargs"] == {"tools": [], "thinks": True}
     assert len({row["prompts_digest"] for row, _ in made.values()}) == 2
     assert "template: the tokenizer's with {'tools': [], 'thinks': True}" in caplog.text
-    settings = build_job_settings(
+    settings = build_unpinned_settings(
         compose_config(overrides(folder, tmp_path / "none", "task.chat=true"))
     )
     assert "chat_template_kwargs" not in settings.pair.get_run_id_settings()
@@ -340,11 +340,13 @@ def test_folders_without_plain_weights_are_refused_with_what_to_do_before_any_is
     for weights in folder.glob("*/model.safetensors"):
         weights.unlink()
     with one_line(naming(str(folder / which), said)):
-        build_job_settings(compose_config(overrides(folder, tmp_path / "results", "cells=[sd:2]")))
+        build_unpinned_settings(
+            compose_config(overrides(folder, tmp_path / "results", "cells=[sd:2]"))
+        )
     if kind == "lora":
         (folder / which / "config.json").unlink()
         with one_line(naming(str(folder / which), said)):
-            build_job_settings(
+            build_unpinned_settings(
                 compose_config(overrides(folder, tmp_path / "results", "cells=[sd:2]"))
             )
 

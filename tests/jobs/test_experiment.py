@@ -192,14 +192,14 @@ def test_a_job_does_not_begin_where_it_would_lose_the_only_records_of_a_row(tmp_
     whole = path.read_bytes()
     for bad in (whole[:-9], whole.replace(b"sha256:", b"sha255:")):
         path.write_bytes(bad)
-        mine.check_tables_writable()
+        mine.require_writable_tables()
     shutil.rmtree(CellStore(tmp_path, "b").folder)
     for bad in (whole[:-9], whole.replace(b"sha256:", b"sha255:")):
         path.write_bytes(bad)
         with pytest.raises(ValueError, match=naming(path)):
-            mine.check_tables_writable()
+            mine.require_writable_tables()
     path.write_bytes(whole)
-    mine.check_tables_writable()
+    mine.require_writable_tables()
 
 
 def tables(results):

@@ -22,10 +22,10 @@ from spec_bench.jobs.config.flags import (
     TYPED,
     flags_to_overrides,
     parse_job_arguments,
-    replace_escapes,
+    replace_escapes_in_model_texts,
 )
 from spec_bench.settings.arguments import COMMANDS, make_parser
-from spec_bench.settings.override_values import format_override_value
+from spec_bench.settings.override_values import quote_setting_value
 from tests.commands import ls as print_listing
 from tests.printed import printed
 
@@ -77,9 +77,7 @@ def test_a_flags_text_reaches_hydra_letter_by_letter(flag, text):
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_settings_text_from_python_reaches_hydra_letter_by_letter(text):
     value = (
-        OverridesParser.create()
-        .parse_override(f"name={format_override_value('name', text)}")
-        .value()
+        OverridesParser.create().parse_override(f"name={quote_setting_value('name', text)}").value()
     )
     assert getattr(value, "text", value) == text and isinstance(value, str | QuotedString)
 
@@ -100,7 +98,9 @@ def test_a_settings_text_from_python_reaches_hydra_letter_by_letter(text):
 def test_a_typed_backslash_n_is_a_newline_where_a_model_reads_the_text(typed, text):
     (word,) = parse_arguments("run", [typed]).words
     assert OverridesParser.create().parse_override(word).value() == text
-    assert replace_escapes(replace_escapes([word], TYPED)) == [word]  # as a command that is printed
+    assert replace_escapes_in_model_texts(replace_escapes_in_model_texts([word], TYPED)) == [
+        word
+    ]  # as a command that is printed
 
 
 @pytest.mark.parametrize("command", ["run", "train", "recommend"])
@@ -123,7 +123,7 @@ def test_the_newlines_of_printed_commands_are_newlines():
     assert {r'task.stop=["\n\n"]', r"task.template={article}\nSummary:"} <= {
         text.replace('e="', "e=").removesuffix('"') for text in texts
     }
-    assert not [word for word in replace_escapes([*texts]) if "\\" in word]
+    assert not [word for word in replace_escapes_in_model_texts([*texts]) if "\\" in word]
 
 
 def test_several_names_are_swept_each_as_a_text():

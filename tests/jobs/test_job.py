@@ -15,18 +15,18 @@ import pytest
 
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.cache import CachePool
-from spec_bench.jobs.app import build_job_settings
+from spec_bench.jobs.app import build_unpinned_settings
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.job import results
 from spec_bench.jobs.job.job import run_job as run_a_job
 from spec_bench.jobs.job.session import (
-    check_repeats_agree,
     find_untimed_keys,
     index_timings,
+    require_equal_repeats,
     select_paired_timings,
 )
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.sweep.plan import plan_job, read_cell_state
+from spec_bench.jobs.sweep.plan import plan_stage, read_cell_state
 from spec_bench.jobs.work import models
 from spec_bench.measure import provenance
 from spec_bench.metrics import plain
@@ -414,9 +414,9 @@ def rate(generations):
 
 def test_only_a_baseline_of_the_same_session_repeat_and_prompt_is_a_pair():
     again = of("1", "a", repeat=1)
-    check_repeats_agree([again], {"1": of("1", "a")})
+    require_equal_repeats([again], {"1": of("1", "a")})
     with pytest.raises(ValueError, match="prompt '1': repeat 2"):  # of the same tokens
-        check_repeats_agree([replace(again, steps=())], {"1": of("1", "a")})
+        require_equal_repeats([replace(again, steps=())], {"1": of("1", "a")})
     against = index_timings(
         [of("0", "a", 1.0), of("0", "b", 2.0), of("1", "a", 3.0), of("1", "c", 4.0)]
     )
@@ -470,7 +470,7 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
 
 def test_a_job_waits_for_a_cell_that_another_holds_and_then_runs(family, tmp_path):
     given = overrides(family, tmp_path, "decoder=sd", "spec=2", "prompts=1")
-    settings, said = build_job_settings(compose_config(given)), []
+    settings, said = build_unpinned_settings(compose_config(given)), []
     other = CellStore(tmp_path, settings.run_id(settings.cells[1]))
     assert other.lock(wait=False)
 
@@ -503,7 +503,11 @@ def test_a_baseline_that_another_job_holds_is_timed_here_too_and_nobody_waits(
     assert [name for name, _ in calls] == ["ar", "ar"]
     assert tokens_of(results, again.run_id) == tokens and same == added
     assert (
-        len(cell_folder.pack_cell_folder(other.folder).get_generations(f"{baseline.run_id}/again"))
+        len(
+            cell_folder.pack_valid_cell_folder(other.folder).get_generations(
+                f"{baseline.run_id}/again"
+            )
+        )
         == 6
     )
 
@@ -616,8 +620,8 @@ def test_plain_decoding_is_looked_at_before_any_other_cell_decodes_and_never_twi
     calls.clear()
     run_job("cells=[sd:3,rsd_s:2x2,rsd_c:2-1]", *asked, "seed=1")
     assert len(calls) == 2 * 6 and "on 6 prompts" in caplog.text
-    planned = plan_job(
-        build_job_settings(compose_config(overrides(family, tmp_path / "results", *asked)))
+    planned = plan_stage(
+        build_unpinned_settings(compose_config(overrides(family, tmp_path / "results", *asked)))
     )
     assert all("printed is 0.141" in line for line in planned[0].printed) and planned[0].printed
 

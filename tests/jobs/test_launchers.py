@@ -42,7 +42,7 @@ from spec_bench.jobs.sweep.launch import (
 from spec_bench.jobs.sweep.sweep import Sweep
 from spec_bench.jobs.sweep.watch import SweepNotes
 from spec_bench.jobs.work import models
-from spec_bench.jobs.work.metering import find_gpu_ordinals
+from spec_bench.jobs.work.metering import find_torch_gpu_indices
 from spec_bench.settings.configs import get_conf_dir
 from spec_bench.sinks.sink import SinkSettings
 from tests import warm
@@ -240,7 +240,7 @@ def test_a_launcher_without_its_plug_in_is_a_line_with_the_package(
 def metered(device, *maps, split=False):
     specs = [SimpleNamespace(device_map=each, tensor_parallel=split) for each in maps]
     settings = SimpleNamespace(device=device, pair=SimpleNamespace(specs=specs))
-    return find_gpu_ordinals(settings)
+    return find_torch_gpu_indices(settings)
 
 
 def test_energy_is_of_the_gpus_that_a_job_decodes_on(monkeypatch):

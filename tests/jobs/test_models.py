@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from scripts.check import model_files
-from spec_bench.jobs.config.model_files import compute_file_digests, read_stored_dtype
+from spec_bench.jobs.config.model_files import compute_file_digests, read_config_dtype
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.sinks.rows import build_archived_id
 from spec_bench.system import file_digests, files
@@ -152,4 +152,4 @@ def test_auto_is_the_number_format_in_which_the_targets_files_are_stored(run_job
     run_job(f"pair.target={target}", "cells=[ar]", "prompts=1", "engine.dtype=auto")
     assert rows(tmp_path / "results")["ar"]["dtype"] == "bfloat16"
     (target / "config.json").write_text(json.dumps({**config, "dtype": "int8"}))
-    assert read_stored_dtype(str(target)) == "float32"
+    assert read_config_dtype(str(target)) == "float32"

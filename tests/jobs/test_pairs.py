@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, make_random_module
-from spec_bench.jobs.app import build_job_settings
+from spec_bench.jobs.app import build_unpinned_settings
 from spec_bench.jobs.config import pair as pairs
 from spec_bench.jobs.config import settings
 from spec_bench.jobs.config.compose import compose_config, parse_request
@@ -337,7 +337,7 @@ def test_a_pair_uses_the_tokens_that_both_models_embed_and_the_tokenizer_has(pad
 
 
 def job_of(family, *more):
-    return build_job_settings(compose_config(overrides(family, "results", *more)))
+    return build_unpinned_settings(compose_config(overrides(family, "results", *more)))
 
 
 def ids(family, *more):
@@ -440,7 +440,7 @@ def test_a_moved_branch_of_the_hub_is_another_cell(monkeypatch):
     hub.update({"org/target": "a" * 40, "org/draft": "b" * 40, "org/heads": "c" * 40})
     known = pairs.pin_revisions(unknown, ["medusa"])
     assert [spec.revision for spec in known.specs] == ["a" * 40, "b" * 40] == [*known.revisions]
-    assert known.heads_revision("medusa") == "c" * 40
+    assert known.find_heads_revision("medusa") == "c" * 40
     assert known.get_run_id_settings() != unknown.get_run_id_settings()
 
 

@@ -76,7 +76,7 @@ BUSY = row("T", "D", "rsd_s", "4x3", 1.0, reason="speedup: disturbed: threads wa
     ],
 )
 def test_a_rate_is_of_the_same_tree_and_task_before_the_baselines(measured, rate):
-    assert plan.estimate_rate(WANTED, "cuda", measured) == rate
+    assert plan.estimate_rate_from_measured_rows(WANTED, "cuda", measured) == rate
 
 
 def test_a_rate_is_one_of_the_device_that_its_row_names(tmp_path):
@@ -88,8 +88,8 @@ def test_a_rate_is_one_of_the_device_that_its_row_names(tmp_path):
     names = ("target", "task", "decoder", "spec")
     wanted = replace(WANTED, draft=(), **{name: first[name] for name in names})
     rate = plan.ExpectedRate(float(first["token_rate"]), "measured")
-    assert plan.estimate_rate(wanted, "cpu", [first, *more]) == rate
-    assert plan.estimate_rate(wanted, "cuda", [first, *more]) is None
+    assert plan.estimate_rate_from_measured_rows(wanted, "cpu", [first, *more]) == rate
+    assert plan.estimate_rate_from_measured_rows(wanted, "cuda", [first, *more]) is None
     table.write_text(text.replace(",cpu,", ",,"))  # a table that does not say it
     assert plan._read_measured_rows.__wrapped__(tmp_path) == []
 

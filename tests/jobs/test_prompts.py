@@ -8,7 +8,7 @@ import datasets
 import pytest
 
 from spec_bench.decode.decoder import Decoder
-from spec_bench.jobs.app import build_job_settings
+from spec_bench.jobs.app import build_unpinned_settings
 from spec_bench.jobs.config.compose import compose_config, parse_request
 from spec_bench.jobs.job import job
 from spec_bench.jobs.job.results import write_results
@@ -68,7 +68,7 @@ def test_heads_that_learned_prompts_of_another_form_are_warned_of(
         (tmp_path / name / "training.json").write_text(json.dumps(told))
     heads = {name: str(tmp_path / name) for name in ("medusa", "eagle", "redrafter")}
     cells = [SimpleNamespace(config=SimpleNamespace(heads=each)) for each in (None, "medusa")]
-    prompts.warn_of_chat_mismatch(
+    prompts.warn_of_heads_for_other_prompts(
         SimpleNamespace(cells=cells, pair=SimpleNamespace(heads=heads)), plain
     )
     assert [each.partition("task.chat=")[2].split()[0] for each in caplog.messages] == (
@@ -77,7 +77,7 @@ def test_heads_that_learned_prompts_of_another_form_are_warned_of(
 
 
 def test_a_later_turns_limit_is_what_answers_at_their_limits_leave_of_the_context(monkeypatch):
-    monkeypatch.setattr(prompts, "find_context_length", lambda _: 25)
+    monkeypatch.setattr(prompts, "find_prompt_and_answer_room", lambda _: 25)
     monkeypatch.setattr(prompts, "list_asked_prompt_ids", lambda *_: ("0/0", "0/1", "0/2"))
     task = SimpleNamespace(
         later_turns="own",
@@ -265,7 +265,7 @@ def test_own_second_turns_continue_what_the_cell_decoded(run_job, chat, calls, a
 
 def test_an_own_second_turns_limit_is_what_the_models_have_room_for(run_job, chat, monkeypatch):
     room, limit = 120, 40
-    monkeypatch.setattr(prompts, "find_context_length", lambda settings: room)
+    monkeypatch.setattr(prompts, "find_prompt_and_answer_room", lambda settings: room)
     asked, resolved = {}, prompts.JobPrompts.fill_in_own_answers
 
     def noting(own, requests, done):
@@ -485,7 +485,7 @@ def test_the_stops_of_code_and_sql_as_plain_text_cut_no_answer_of_a_chat(task, s
 
 def test_how_words_are_found_makes_other_rows_and_none_of_those_that_leave_it_open():
     def ids(*words):
-        settings = build_job_settings(
+        settings = build_unpinned_settings(
             compose_config(["prompts=1", "task=wmt18_deen", "cells=[sd:2]", *words])
         )
         return [

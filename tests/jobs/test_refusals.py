@@ -19,7 +19,7 @@ from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.model_spec import read_output_ids
 from spec_bench.jobs import app
 from spec_bench.jobs.config.config import read_max_positions, refuse_unrelated_folder
-from spec_bench.jobs.config.model_files import compute_fingerprint
+from spec_bench.jobs.config.model_files import compute_sampled_fingerprint
 from spec_bench.records import cell_folder
 from spec_bench.settings.arguments import COMMANDS
 from spec_bench.settings.registry import scan_registrations
@@ -328,7 +328,7 @@ def test_weights_that_are_none_are_named(tmp_path, made, said):
     else:
         made(weights)
     with pytest.raises(ValueError, match=f"model.safetensors.*{said}"):
-        compute_fingerprint(str(tmp_path))
+        compute_sampled_fingerprint(str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spec_bench.jobs.app import build_job_settings
+from spec_bench.jobs.app import build_unpinned_settings
 from spec_bench.jobs.config.compose import compose_config
 from tests.jobs.tiny import TEXTS, cut, overrides, tokens_of
 from tests.question_files import written
@@ -76,5 +76,5 @@ def test_in_16_bits_the_same_batches_give_the_same_tokens_behind_a_resume_too(
     ],
 )
 def test_other_tokens_are_an_error_but_in_batches_of_16_bit_numbers(given, repeatable, family):
-    job = build_job_settings(compose_config(overrides(family, "results", *given)))
+    job = build_unpinned_settings(compose_config(overrides(family, "results", *given)))
     assert job.is_repeatable == repeatable

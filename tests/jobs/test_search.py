@@ -7,10 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from spec_bench.jobs import app
-from spec_bench.jobs.app import build_job_settings
+from spec_bench.jobs.app import build_unpinned_settings
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.config import ConfirmSettings
-from spec_bench.jobs.config.settings import reserve_confirmation_prompts, select_best_run_ids
+from spec_bench.jobs.config.settings import (
+    reserve_confirmation_prompts,
+    select_best_ids_of_each_decoder,
+)
 from spec_bench.jobs.job import session
 from spec_bench.jobs.sweep.plan import ExpectedRate
 from spec_bench.recommend import recommend as search
@@ -39,8 +42,10 @@ def test_the_best_of_each_decoder_go_on_and_never_the_baseline():
         for name, decoder, rate in (*rates, ("e", "rsd_s", 0.5))
     ]
     screened.append(result("failed", {"speedup": None}, decoder="sd"))
-    assert select_best_run_ids(screened, ConfirmSettings(2, best=2)) == ["c", "d", "e"]
-    assert select_best_run_ids(screened, ConfirmSettings(2, best=1, by="latency_s")) == ["b", "e"]
+    assert select_best_ids_of_each_decoder(screened, ConfirmSettings(2, best=2)) == ["c", "d", "e"]
+    assert select_best_ids_of_each_decoder(
+        screened, ConfirmSettings(2, best=1, by="latency_s")
+    ) == ["b", "e"]
 
 
 def test_the_best_are_decoded_again_as_planned_on_prompts_that_the_search_did_not_see(
@@ -136,7 +141,7 @@ def test_a_search_decodes_as_many_answers_as_its_candidates_and_prompts_allow(
 ):
     trees = ",".join(f"sd:{length}" for length in range(1, cells + 1))
     words = ["experiment=recommend", f"cells=[{trees}]", f"prompts={prompts}"]
-    asked = build_job_settings(compose_config(words))
+    asked = build_unpinned_settings(compose_config(words))
     race = start_race(asked, asked.request.confirm)
     assert (len(race.open), race.prompts, race.next_round_prompts() > 0) == (
         cells,
@@ -297,7 +302,7 @@ def test_the_plan_of_a_search_says_its_answers_its_minutes_and_what_makes_it_sho
     assert "58 candidates, the best 3 on " in cost and "357 answers" in cost
     assert unknown.startswith("minutes unknown until plain decoding") and "--decoders" in unknown
     rate = ExpectedRate(12.8, "measured")
-    monkeypatch.setattr(search, "plan_job", lambda _: [SimpleNamespace(rate=rate)])
+    monkeypatch.setattr(search, "plan_stage", lambda _: [SimpleNamespace(rate=rate)])
     assert recommend(words) == 0  # 357 answers of 128 tokens
     assert "some 59.5 minutes at plain decoding's rate (measured)" in capsys.readouterr().out
 

@@ -28,7 +28,7 @@ class Decoder:
         self._name, self._calls, self._wrong = name, calls, wrong
         self.remembered = []
 
-    def remember(self, answers):
+    def remember_for_drafting(self, answers):
         self.remembered.append([tokens for (tokens,) in answers])
 
     def generate(self, batch, *_):

@@ -125,7 +125,7 @@ def test_a_bad_file_is_set_aside_and_the_generations_stay(store, caplog, change)
     assert len(said) == 1 and str(path) in said[0] and "\n" not in said[0]
     assert said[0].endswith(f"it is now {files.CELL}.bad-1")
     assert mended(store, caplog) == (IDS, [])
-    assert cell_folder.pack_cell_folder(store.folder) is None
+    assert cell_folder.pack_valid_cell_folder(store.folder) is None
 
 
 LINES = {name: change for name, change in ANY.items() if name not in ("empty", "merge marks")}
@@ -207,11 +207,11 @@ def test_token_ids_may_change_until_there_are_answers_to_them(tmp_path):
     store = CellStore(tmp_path, "0123")
     assert store.lock()
     store.claim_for_models({"target": {"model.safetensors": "aa"}})
-    store.claim_for_token_ids("one")
-    store.claim_for_token_ids("two")
+    store.record_or_refuse_token_ids("one")
+    store.record_or_refuse_token_ids("two")
     store.append_generations([Generation("0", (5,), "length", STEPS[:1], 0.1, 0.2, 0.05, 0.1)])
     with pytest.raises(ValueError, match="two, now three"):
-        store.claim_for_token_ids("three")
+        store.record_or_refuse_token_ids("three")
     store.unlock()
 
 
@@ -398,11 +398,11 @@ def test_an_edited_table_is_read_from_its_runs_stays_as_it_is_and_a_line_says_so
     made.rebuild_tables()
     whole = made.csv.read_text(encoding="utf-8")
     made.csv.touch()
-    with made.current_tables() as (_, table):
+    with made.tables_or_completed_copies() as (_, table):
         assert table.read_text(encoding="utf-8") == whole and not caplog.text
     edited = whole.replace("1.5", "9.5")
     made.csv.write_text(edited, encoding="utf-8")
-    with made.current_tables() as (_, table):
+    with made.tables_or_completed_copies() as (_, table):
         assert table.read_text(encoding="utf-8") == whole != edited
     assert made.csv.read_text(encoding="utf-8") == edited
     assert f"{made.csv}: it is not" in caplog.text and "read from its runs" in caplog.text

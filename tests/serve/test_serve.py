@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from spec_bench.serve import command, supervisor
-from spec_bench.serve.command import PLAIN, ServingEngine, _is_up, read_engine
+from spec_bench.serve.command import PLAIN, ServingEngine, _is_up, read_serving_engine
 from spec_bench.server.endpoint import ServerClient
 from spec_bench.settings.configs import get_conf_dir
 from tests.commands import serve as main
@@ -200,7 +200,7 @@ def test_a_server_that_does_not_come_up_is_one_line(tmp_path, family):
     "name", sorted(path.stem for path in Path(command.__file__).parent.glob("engines/*.yaml"))
 )
 def test_every_engine_that_ships_fills_in_every_place(name):
-    engine = read_engine(name)
+    engine = read_serving_engine(name)
     assert isinstance(engine, ServingEngine)
     places = {"model": "M", "port": "1", "name": "N", "requests": "2", "slots": "3", "draft": "D"}
     for method in (PLAIN, *engine.speculation):
@@ -213,17 +213,17 @@ def test_every_engine_that_ships_fills_in_every_place(name):
 def test_an_engine_is_a_name_or_a_file_and_anything_else_is_refused_with_the_names(tmp_path):
     own = tmp_path / "toy.yaml"
     own.write_text(ENGINE.format(python="python"))
-    assert read_engine(str(own)).title == "Toy"
+    assert read_serving_engine(str(own)).title == "Toy"
     with pytest.raises(ValueError, match=r"llama_cpp, sglang, vllm, or a YAML file; got 'vlm'"):
-        read_engine("vlm")
+        read_serving_engine("vlm")
     own.write_text("title: Toy\nkind: toy\n")
     with pytest.raises(ValueError, match=r"toy\.yaml: kind must be one of openai, llama_cpp"):
-        read_engine(str(own))
+        read_serving_engine(str(own))
 
 
 def test_vllm_is_started_so_that_it_takes_all_texts_that_end_a_humaneval_answer():
     stops = yaml.safe_load((get_conf_dir() / "task" / "humaneval.yaml").read_text())["stop"]
-    assert int(read_engine("vllm").environment["VLLM_MAX_STOP_STRINGS"]) >= len(stops) > 4
+    assert int(read_serving_engine("vllm").environment["VLLM_MAX_STOP_STRINGS"]) >= len(stops) > 4
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_an_address_of_nobody_or_without_its_scheme_is_one_line():
     with pytest.raises(ValueError, match="must start with http"):
         ServerClient("localhost:8000", "target")
     with pytest.raises(ValueError, match="prompt 'x' is empty"):
-        asking(served.url).preflight([Request("x", (), 1)])
+        asking(served.url).refuse_unfit_prompts([Request("x", (), 1)])
 
 
 ANSWER = [[5], [6, 7], [2]]

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from spec_bench.api.jobs import prepare_overrides
 from spec_bench.audit.__main__ import complete_options_and_read_task
-from spec_bench.jobs.app import build_job_settings
+from spec_bench.jobs.app import build_unpinned_settings
 from spec_bench.jobs.config.compose import compose_config
 from spec_bench.jobs.config.flags import flags_to_overrides
 from spec_bench.settings import foreign
@@ -110,7 +110,7 @@ def test_every_verb_reads_every_form(name, tmp_path, monkeypatch, plain_tokenize
     expected = task.encode_all(task.read_examples(), plain_tokenizer)
 
     def of_job(words):
-        job = build_job_settings(compose_config(words))
+        job = build_unpinned_settings(compose_config(words))
         return job.task.encode_all([*job.examples, *job.confirmation_examples], plain_tokenizer)
 
     search = ["experiment=recommend", "prompts=2", "confirm={best: 1, by: speedup, prompts: 1}"]
@@ -126,7 +126,7 @@ def test_several_files_are_one_and_their_ids_may_be_the_same(tmp_path):
     flags = flags_to_overrides("run", ["--data", str(file), "--data", str(other), "prompts=null"])
     shells = flags_to_overrides("run", ["--data", str(file), str(other), "prompts=null"])
     assert [*flags] == shells and prepare_overrides([], {"data": [file, other]})[:2] == flags[:2]
-    job = build_job_settings(compose_config(flags))
+    job = build_unpinned_settings(compose_config(flags))
     assert [example.turns[0] for example in job.examples] == ASKED * 2
     assert "comma.csv, semicolon.csv: 6 prompts (prompt); 3 repeat" in job.task.describe_data(
         job.examples
@@ -253,9 +253,9 @@ def test_what_the_system_says_comes_from_the_row_else_from_the_setting(tmp_path)
     assert [each.system for each in examples] == ["Row.", "Be brief.", "Flag."]
     assert task.format_prompt(examples[0]) == "Row.\nq"
     assert flags_to_overrides("run", ["--system", "Be brief."]) == ['++task.system="Be brief."']
-    changed = build_job_settings(compose_config(["++task.system=a", "prompts=1"]))
-    same = build_job_settings(compose_config(["++task.system=null", "prompts=1"]))
-    plain = build_job_settings(compose_config(["prompts=1"]))
+    changed = build_unpinned_settings(compose_config(["++task.system=a", "prompts=1"]))
+    same = build_unpinned_settings(compose_config(["++task.system=null", "prompts=1"]))
+    plain = build_unpinned_settings(compose_config(["prompts=1"]))
     ids = [job.run_id(job.cells[0]) for job in (changed, same, plain)]
     assert ids[1] == ids[2] != ids[0]
 

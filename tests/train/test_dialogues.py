@@ -7,7 +7,7 @@ import torch
 
 from spec_bench.engine.loading import load_tokenizer
 from spec_bench.engine.model import LAST
-from spec_bench.jobs.config.model_files import resolve_model_path
+from spec_bench.jobs.config.model_files import resolve_or_convert_model
 from spec_bench.tasks import build_task_from_files
 from spec_bench.train import dialogues as chats
 from spec_bench.train.batches import (
@@ -47,7 +47,7 @@ def read_chats(file):
 
 def test_only_what_the_assistant_says_is_learned_of_what_a_task_would_ask(tmp_path):
     (chat,) = read_chats(written(tmp_path, [CHAT]))
-    names = load_tokenizer(resolve_model_path("embedded:target"))
+    names = load_tokenizer(resolve_or_convert_model("embedded:target"))
     dialogue = encode_chat(chat, names)
     learned = [i for i, yes in zip(dialogue.ids, dialogue.learned, strict=True) if yes]
     rest = [i for i, yes in zip(dialogue.ids, dialogue.learned, strict=True) if not yes]
@@ -114,7 +114,7 @@ def test_a_wrong_file_gives_one_line_naming_record_and_expectation(content, comp
 
 def test_a_template_that_rewrites_earlier_turns_is_refused(tmp_path):
     (chat,) = read_chats(written(tmp_path, [CHAT]))
-    names = load_tokenizer(resolve_model_path("embedded:target"))
+    names = load_tokenizer(resolve_or_convert_model("embedded:target"))
     names.chat_template = (
         "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}"
     )

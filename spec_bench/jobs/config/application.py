@@ -35,7 +35,7 @@ from spec_bench.jobs.config.compose import (
     config_loader,
     explain_in_one_line,
     load_config,
-    parse_word,
+    parse_override,
     refuse_costly_foreign_config,
     split_swept_values,
     strip_hydra,
@@ -76,7 +76,8 @@ class SweepConfigs:
         values = {
             word: value
             for word in sweep_overrides
-            if (value := _parse_assignment(word)) and _is_setting_key(value[0], master_config)
+            if (value := _parse_assignment(word))
+            and _is_setting_and_no_choice(value[0], master_config)
         }
         choices = tuple(word for word in sweep_overrides if word not in values)
         if choices not in self._composed:
@@ -107,13 +108,13 @@ class SweepConfigs:
 @cache
 def _parse_assignment(word: str) -> tuple[str, Any] | None:
     """Returns the key and the value of a word that only sets one."""
-    override = parse_word(word)
+    override = parse_override(word)
     plain = override.type is OverrideType.CHANGE and override.package is None
     value = override.value()
     return (override.key_or_group, value) if plain and not isinstance(value, dict) else None
 
 
-def _is_setting_key(key: str, sweep: DictConfig) -> bool:
+def _is_setting_and_no_choice(key: str, sweep: DictConfig) -> bool:
     """Returns whether a key is surely a setting, and no choice of a file."""
     matches = re.fullmatch(r"[\w.]+", key) and key.partition(".")[0] in sweep
     return bool(matches) and key not in sweep.hydra.runtime.choices
@@ -180,7 +181,7 @@ def run_application(
             config = load_config(loader, name, [*words, *[_SWEEPS] * request.sweeps], sweeps=True)
             configure_log(config.hydra.hydra_logging, config.hydra.verbose)
             if config.hydra.mode == RunMode.MULTIRUN:
-                _begin_and_launch(job, config, SweepConfigs(loader), begin)
+                _launch_sweep(job, config, SweepConfigs(loader), begin)
                 return 0
             configure_log(config.hydra.job_logging, config.hydra.verbose)
             HydraConfig.instance().set_config(config)
@@ -204,7 +205,7 @@ def run_application(
     return 0
 
 
-def _begin_and_launch(
+def _launch_sweep(
     job: Callable[[DictConfig], None],
     config: DictConfig,
     configs: SweepConfigs,

@@ -181,7 +181,9 @@ def parse_cells(
     return [CellRequest(load_decoder(folders, BASELINE)), *requests]
 
 
-def build_cells(requests: Sequence[CellRequest], sampling: SamplingSettings) -> tuple[Cell, ...]:
+def build_unique_cells(
+    requests: Sequence[CellRequest], sampling: SamplingSettings
+) -> tuple[Cell, ...]:
     """Returns the cells of a job, each once."""
     unique: dict[str, Cell] = {}
     for cell in (build_cell(request, sampling) for request in requests):

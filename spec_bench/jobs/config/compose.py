@@ -45,7 +45,11 @@ from spec_bench.settings.configs import (
     list_experiments_dirs,
 )
 from spec_bench.settings.fields import describe_unknown_setting, format_suggestion
-from spec_bench.settings.foreign import check_interpolations, load_yaml, refuse_unsafe_config
+from spec_bench.settings.foreign import (
+    load_yaml_within_limits,
+    refuse_costly_interpolations,
+    refuse_unsafe_config,
+)
 from spec_bench.settings.override_values import quote_if_needed, quote_value
 from spec_bench.settings.validation import takes_text
 from spec_bench.system.errors import UsageError
@@ -142,7 +146,7 @@ def to_hydra_arguments(arguments: Sequence[str]) -> list[str]:
 def _merge_search_folders(arguments: Sequence[str]) -> list[str]:
     """Returns the words with all folders of configs that they name as one search path."""
     words = [word for word in arguments if not word.startswith(f"{_SEARCHED}=")]
-    folder_lists = [parse_word(word).value() for word in arguments if word not in words]
+    folder_lists = [parse_override(word).value() for word in arguments if word not in words]
     folders = [
         str(folder).removeprefix("file://")
         for folder_list in folder_lists
@@ -164,23 +168,23 @@ def quote_text_setting(argument: str) -> str:
     return f"{key}={','.join(quote_if_needed(text.strip()) for text in value.split(','))}"
 
 
-def parse_word(word: str) -> Override:
+def parse_override(word: str) -> Override:
     """Returns an override as Hydra reads it, whose globs are of the configs that it searches."""
     global_hydra = GlobalHydra.instance()
     loader = global_hydra.config_loader() if global_hydra.is_initialized() else None
     return OverridesParser.create(config_loader=loader).parse_overrides([word])[0]
 
 
-def is_swept(word: str) -> bool:
+def is_sweep_override(word: str) -> bool:
     """Returns whether a setting has several values, one for each job."""
-    return parse_word(word).is_sweep_override()
+    return parse_override(word).is_sweep_override()
 
 
 def split_swept_values(word: str) -> list[str]:
     """Returns a setting with each of its values, ``task=xsum,dolly`` as two, a list in brackets as
     one; any other as it is.
     """
-    override = parse_word(word)
+    override = parse_override(word)
     if not override.is_sweep_override():
         return [word]
     return [f"{override.get_key_element()}={choice}" for choice in override.sweep_string_iterator()]
@@ -220,7 +224,7 @@ def load_config(
     """Returns a composed config, Hydra's part of it included. Raises UsageError: a setting has
     several values and the config does not sweep, or its interpolations come to too much.
     """
-    swept_words = [word for word in words if is_swept(word)]
+    swept_words = [word for word in words if is_sweep_override(word)]
     mode = RunMode.MULTIRUN if sweeps and swept_words else RunMode.RUN
     config = loader.load_configuration(name, [*words], mode, validate_sweep_overrides=False)
     if swept_words and not (sweeps and config.hydra.mode == RunMode.MULTIRUN):
@@ -233,7 +237,7 @@ def refuse_costly_foreign_config(config: DictConfig) -> DictConfig:
     interpolations come to too much.
     """
     if any(source.schema == "foreign" for source in config.hydra.runtime.config_sources):
-        check_interpolations(OmegaConf.to_container(config, resolve=False))
+        refuse_costly_interpolations(OmegaConf.to_container(config, resolve=False))
     return config
 
 
@@ -257,16 +261,20 @@ def parse_request(config: DictConfig) -> RunSettings:
         parts = {key: _resolve_to_container(config[key]) for key in config if key != "hydra"}
         names_by_group = {group: parts.pop(group, None) for group in LISTS}
         if any(names_by_group.values()) and "trees" in parts:  # not with ``~trees``
-            parts["trees"] = find_tree_lists(names_by_group, folders) | (parts["trees"] or {})
+            parts["trees"] = read_named_tree_lists(names_by_group, folders) | (parts["trees"] or {})
         request = validate_run_settings(parts)
     return replace(request, pair=drop_name_of_other_pair(request.pair, folders))
 
 
-def find_tree_lists(names_by_group: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
+def read_named_tree_lists(
+    names_by_group: Mapping[str, Any], folders: Sequence[Path]
+) -> dict[str, Any]:
     """Returns the lists of trees that ``budget`` and ``length`` name: a number, or several."""
     chosen_lists = {}
     files = [file for folder in folders if (file := folder / _LISTS_FILE).is_file()]
-    list_files = [load_yaml(file.read_text(encoding="utf-8")) for file in reversed(files)]
+    list_files = [
+        load_yaml_within_limits(file.read_text(encoding="utf-8")) for file in reversed(files)
+    ]
     for group, names in names_by_group.items():
         lists = {
             str(name): trees
@@ -314,7 +322,7 @@ def choose_question_source(target: object, path: str | None) -> str:
     return "local" if path is not None or choose_data_source(target) != "embedded" else "embedded"
 
 
-def choose_recipe_file(target: object, path: str) -> str | None:
+def choose_recipe_data_file(target: object, path: str) -> str | None:
     """Returns the file that a recipe reads; None for pairs that use the shipped sample."""
     return None if choose_data_source(target) == "embedded" else path
 
@@ -349,7 +357,7 @@ def find_paper_tree(
 # module alone.
 _RESOLVERS: dict[str, Callable[..., Any]] = {
     "data_of": choose_data_source,
-    "file_of": choose_recipe_file,
+    "file_of": choose_recipe_data_file,
     "questions_of": choose_question_source,
     "tree_of": find_paper_tree,
     "unless_chat": select_stops_outside_chat,

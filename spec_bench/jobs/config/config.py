@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, PlainValidator
 from spec_bench.engine.architectures import get_max_sequence_length
 from spec_bench.engine.model_spec import INTERSECTION, read_output_ids, refuse_unreadable_weights
 from spec_bench.jobs.config.cells import CellRequest, parse_cells
-from spec_bench.jobs.config.model_files import resolve_model_path
+from spec_bench.jobs.config.model_files import resolve_or_convert_model
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.measure.energy import EnergySettings, parse_energy_settings
 from spec_bench.records.sampling import parse_generation_settings
@@ -74,7 +74,7 @@ def _validate_ranking_column(name: str) -> str:
     return name
 
 
-def _validate_acceptance_source(source: Path) -> Path:
+def _validate_printed_or_csv(source: Path) -> Path:
     """Returns where stated acceptance is read from: ``printed``, or a results file."""
     refuse_unless(source == PRINTED or source.suffix == ".csv")
     return source
@@ -130,7 +130,7 @@ class RunSettings:
     simulate: Annotated[
         Probability
         | Annotated[tuple[Probability, ...], MinLen(1)]
-        | Annotated[Path, AfterValidator(_validate_acceptance_source)]
+        | Annotated[Path, AfterValidator(_validate_printed_or_csv)]
         | None,
         Requirement("a probability, a list of one per depth, printed, a results.csv or null"),
     ] = None
@@ -156,7 +156,7 @@ def validate_run_settings(config: Any) -> RunSettings:
         )
     if request.confirm and request.prompts is None:
         raise UsageError("confirm wants prompts that the search has not seen: set prompts=NUMBER")
-    check_folder_can_be_made("results", Path(request.results))
+    require_creatable_folder("results", Path(request.results))
     refuse_unrelated_folder("results", Path(request.results))
     return request
 
@@ -175,7 +175,7 @@ def refuse_unrelated_folder(key: str, folder: Path) -> None:
         )
 
 
-def check_folder_can_be_made(key: str, folder: Path) -> None:
+def require_creatable_folder(key: str, folder: Path) -> None:
     """Checks that a folder exists or can be made: no file is in its place or above it."""
     for place in (folder, *folder.parents):
         if place.is_dir():
@@ -187,15 +187,15 @@ def check_folder_can_be_made(key: str, folder: Path) -> None:
 def check_before_torch(request: RunSettings, folders: Sequence[Path]) -> list[CellRequest]:
     """Checks what is known before torch is imported; returns the cells as written."""
     pair = request.pair
-    models = [resolve_model_path(name) for name in (pair.target, *pair.drafts)]
+    models = [resolve_or_convert_model(name) for name in (pair.target, *pair.drafts)]
     if pair.tokenizer is not None:
-        resolve_model_path(pair.tokenizer)
+        resolve_or_convert_model(pair.tokenizer)
     if request.engine.is_served:
         return []
     for name in models:
-        refuse_unreadable_weights(name, _read_json_object(Path(name) / "config.json"))
+        refuse_unreadable_weights(name, _read_json_object_or_empty(Path(name) / "config.json"))
     for name in filter(None, (pair.heads or {}).values()):
-        _read_json_object(Path(name).expanduser() / "config.json")
+        _read_json_object_or_empty(Path(name).expanduser() / "config.json")
     if pair.draft_vocabulary not in (None, INTERSECTION):
         read_output_ids(pair.draft_vocabulary)
     limit = request.generation.get("max_new_tokens")
@@ -210,14 +210,14 @@ def check_before_torch(request: RunSettings, folders: Sequence[Path]) -> list[Ce
 
 def read_max_positions(path: str) -> int | None:
     """Returns the longest sequence that a model folder's ``config.json`` states, if any."""
-    config = _read_json_object(Path(path) / "config.json")
+    config = _read_json_object_or_empty(Path(path) / "config.json")
     try:
         return get_max_sequence_length(SimpleNamespace(**(config.get("text_config") or config)))
     except (AttributeError, TypeError):
         return None
 
 
-def _read_json_object(file: Path) -> dict[str, Any]:
+def _read_json_object_or_empty(file: Path) -> dict[str, Any]:
     """Returns a file's JSON object; empty where there is no file."""
     try:
         content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

@@ -15,7 +15,7 @@ import yaml
 
 import spec_bench
 from spec_bench.jobs.config.cells import Cell
-from spec_bench.jobs.config.model_files import EMBEDDED, resolve_model_path
+from spec_bench.jobs.config.model_files import EMBEDDED, resolve_or_convert_model
 from spec_bench.jobs.config.pair import EngineSettings, Pair
 from spec_bench.records.sampling import SamplingSettings, parse_generation_settings
 from spec_bench.settings.configs import find_configs, read_yaml
@@ -150,8 +150,8 @@ def select_fitting_cells(
     for cell in cells:
         try:
             filled_cell = trees.fill_in_tree(cell)
-            check_drafts_and_heads(filled_cell, trees.pair)
-            check_library_batches(filled_cell, engine, trees.sampling)
+            require_drafts_and_heads(filled_cell, trees.pair)
+            refuse_library_batches(filled_cell, engine, trees.sampling)
             fit.append(filled_cell)
         except UsageError as error:
             reasons.append(str(error))
@@ -160,7 +160,7 @@ def select_fitting_cells(
     return tuple(fit), tuple(reasons)
 
 
-def check_drafts_and_heads(cell: Cell, pair: Pair) -> None:
+def require_drafts_and_heads(cell: Cell, pair: Pair) -> None:
     """Checks that a pair has the drafts and heads that a cell uses."""
     if cell.config.library == "server":
         raise UsageError(f"{cell.title}: a server decodes it: engine=server server.url=...")
@@ -172,7 +172,7 @@ def check_drafts_and_heads(cell: Cell, pair: Pair) -> None:
         )
     kind = cell.config.heads
     if kind is None:
-        return _check_draft_trained_for_masks(cell, pair)
+        return _require_draft_trained_for_masks(cell, pair)
     if kind not in pair.heads:
         raise UsageError(
             f"{cell.title} uses {kind} heads, pair {pair.name!r} names "
@@ -195,7 +195,7 @@ def check_drafts_and_heads(cell: Cell, pair: Pair) -> None:
             f"{cell.title} uses {kind} heads; {pair.heads[kind]!r} were trained on the embedded "
             f"target, not on {pair.target!r}: set pair.heads.{kind} to a folder or hub id"
         )
-    training_file = Path(resolve_model_path(pair.heads[kind]), "training.json")
+    training_file = Path(resolve_or_convert_model(pair.heads[kind]), "training.json")
     if training_file.is_file():  # what others trained is known when it is loaded
         head = json.loads(training_file.read_text("utf-8"))["settings"]["head"]
         if (trained_kind := head["kind"]) != kind:
@@ -207,7 +207,7 @@ def check_drafts_and_heads(cell: Cell, pair: Pair) -> None:
             cell.config.limit_tree_depth(head["guesses"])
 
 
-def _check_draft_trained_for_masks(cell: Cell, pair: Pair) -> None:
+def _require_draft_trained_for_masks(cell: Cell, pair: Pair) -> None:
     """Checks that a draft that guesses all levels at once was trained for it."""
     from spec_bench.engine.loading import load_config  # with torch, as cells are by now
 
@@ -225,7 +225,7 @@ def _check_draft_trained_for_masks(cell: Cell, pair: Pair) -> None:
         )
 
 
-def check_library_batches(cell: Cell, engine: EngineSettings, sampling: SamplingSettings) -> None:
+def refuse_library_batches(cell: Cell, engine: EngineSettings, sampling: SamplingSettings) -> None:
     """Checks that a library gives a batch the answers that it would give one by one."""
     if not cell.config.library or engine.batch_size == 1:
         return

@@ -130,7 +130,7 @@ def _unescape_match(match: re.Match[str]) -> str:
     return "\n" if match[2] == "n" else "\t"
 
 
-def replace_escapes(
+def replace_escapes_in_model_texts(
     words: Sequence[str], replacement: str | Callable[[re.Match[str]], str] = _unescape_match
 ) -> list[str]:
     r"""Returns typed overrides; in texts for a model ``\n`` and ``\t`` become a newline and a tab,

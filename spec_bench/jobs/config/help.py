@@ -83,7 +83,7 @@ def _list_metrics() -> Iterator[tuple[str, ...]]:
         yield name, _join_first_sentence(module.compute.__doc__.split())
 
 
-def _list_cached_models() -> Iterator[tuple[str, ...]]:
+def _list_fetched_or_converted_models() -> Iterator[tuple[str, ...]]:
     if not (folders := model_cache.list_cached_models()):
         yield "none yet", "--target FILE.gguf, make smollm2 and make qwen_coder leave one"
     for folder in folders:
@@ -119,7 +119,7 @@ _LISTS: dict[str, tuple[Any, ...]] = {
     "metrics": ("scores, for --metrics NAME,NAME, and what is always counted", _list_metrics),
     "pairs": ("for --pair NAME", _list_group_choices, "pair"),
     "models": ("fetched or converted on this machine; spec-bench convert --remove NAME",
-               _list_cached_models),
+               _list_fetched_or_converted_models),
     "recipes": ("a paper's experiments: spec-bench run rsd=exp1", _list_recipes),
     "experiments": ("for experiment=NAME", _list_group_choices, "experiment"),
     "tables": ("papers' tables and figures: measured, missing, commands", tuple),

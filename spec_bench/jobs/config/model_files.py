@@ -37,7 +37,7 @@ _DOCUMENTS = frozenset({".md", ".log", ".out", ".pdf", ".png", ".jpg", ".jpeg", 
 _PAPERS = ("LICENSE", "NOTICE", "README", "events.out.")  # how names of documents begin
 
 
-def resolve_model_path(name: str) -> str:
+def resolve_or_convert_model(name: str) -> str:
     """``embedded:NAME`` as a folder of the package, ``fetched:NAME`` as one of the cache, and so a
     GGUF file, which is converted first unless it was before; any other name as it is. Raises
     ValueError: the package embeds no model of that name, it has not been fetched or cannot be
@@ -80,7 +80,7 @@ def resolve_model_path(name: str) -> str:
     return name
 
 
-def compute_fingerprint(name: str) -> str | None:
+def compute_sampled_fingerprint(name: str) -> str | None:
     """A short hash of a local model's config and weights; None for a hub id. Two models that were
     once in the same folder are two models. Raises ValueError: a file cannot be read, naming it.
     """
@@ -88,7 +88,7 @@ def compute_fingerprint(name: str) -> str | None:
     if name.startswith(RANDOM):
         digest.update(json.dumps(read_random_architecture(name), sort_keys=True).encode())
         return digest.hexdigest()[:12]
-    folder = Path(resolve_model_path(name))
+    folder = Path(resolve_or_convert_model(name))
     if not folder.is_dir():
         return None
     for file in sorted(folder.iterdir()):
@@ -119,7 +119,7 @@ def compute_file_digests(name: str, weights: bool = True) -> Digests:
     """
     if name.startswith(RANDOM):
         return {"config.json": hash_json(read_random_architecture(name), 64)}
-    folder = Path(resolve_model_path(name))
+    folder = Path(resolve_or_convert_model(name))
     if not folder.is_dir():
         return {}
     digests = {}
@@ -132,7 +132,7 @@ def compute_file_digests(name: str, weights: bool = True) -> Digests:
     return digests
 
 
-def get_content_id(name: str, revision: str | None, weights: bool = True) -> str | None:
+def read_content_id(name: str, revision: str | None, weights: bool = True) -> str | None:
     """Returns what tells a model that this process has loaded from others of its name: a digest of
     its files, of weights or of all others, or the hub's ``revision``.
     """
@@ -164,7 +164,7 @@ def find_hub_commit(name: str, revision: str | None = None, fetch: bool = True) 
     """The current commit of a hub id's revision by the hub, or by its cache if not reached (without
     ``fetch`` only the cache is asked); None for a local model, and if neither knows it.
     """
-    if name.startswith(RANDOM) or Path(resolve_model_path(name)).is_dir():
+    if name.startswith(RANDOM) or Path(resolve_or_convert_model(name)).is_dir():
         return None
     from huggingface_hub import hf_hub_download
 
@@ -185,13 +185,13 @@ BYTES = {
 }
 
 
-def read_stored_dtype(name: str, revision: str | None = None) -> str:
+def read_config_dtype(name: str, revision: str | None = None) -> str:
     """Returns the number format that a model's config states for its weights; float32 where it
     states none that is decoded with.
     """
     from spec_bench.engine.loading import read_dtype_name
 
-    dtype = read_dtype_name(resolve_model_path(name), revision)
+    dtype = read_dtype_name(resolve_or_convert_model(name), revision)
     return dtype if dtype in BYTES else "float32"
 
 
@@ -211,20 +211,20 @@ def read_model_size(name: str, parameter_count: int | None = None) -> ModelSize:
     pair's file gives, used if there is no config here; if it is that of a published architecture,
     that one's shape is taken.
     """
-    path = resolve_model_path(name)
+    path = resolve_or_convert_model(name)
     if path.startswith(RANDOM):
-        return _read_random_model_size(path)
+        return _compute_architecture_size(path)
     if Path(path).is_dir():
-        return _read_random_model_size(f"{RANDOM}{path}")
+        return _compute_architecture_size(f"{RANDOM}{path}")
     for shape in ARCHITECTURES if parameter_count else ():
-        size = _read_random_model_size(f"{RANDOM}{shape}")
+        size = _compute_architecture_size(f"{RANDOM}{shape}")
         if size.parameters == parameter_count:
             return size
     return ModelSize(parameter_count)
 
 
 @cache
-def _read_random_model_size(path: str) -> ModelSize:
+def _compute_architecture_size(path: str) -> ModelSize:
     """Returns the size of ``random:NAME`` or ``random:FOLDER``, from a model without storage."""
     import torch
 

@@ -26,12 +26,12 @@ from spec_bench.jobs.config.model_files import (
     Digests,
     ModelSize,
     compute_file_digests,
-    compute_fingerprint,
+    compute_sampled_fingerprint,
     find_hub_commit,
-    get_content_id,
+    read_config_dtype,
+    read_content_id,
     read_model_size,
-    read_stored_dtype,
-    resolve_model_path,
+    resolve_or_convert_model,
 )
 from spec_bench.records.checksums import read_regular_file
 from spec_bench.settings.configs import find_configs, read_composed_config
@@ -109,7 +109,7 @@ def resolve_engine(engine: EngineSettings, target: str) -> EngineSettings:
     return replace(engine, device=device, compile=compile)
 
 
-def check_accelerator_is_seen(device: str) -> None:
+def refuse_unseen_non_cuda_device(device: str) -> None:
     """Refuses an accelerator that torch does not see; CUDA is asked for with each model."""
     kind = device.partition(":")[0]
     if kind in ("cpu", "cuda"):
@@ -190,7 +190,7 @@ class Pair:
             "target_device_map": [list(e) for e in place] if isinstance(place, tuple) else place,
         }
         if self.tokenizer is not None:
-            revision = compute_fingerprint(self.tokenizer)
+            revision = compute_sampled_fingerprint(self.tokenizer)
             settings["tokenizer"] = {"source": self.tokenizer, "revision": revision}
         if (vocabulary := self.draft_vocabulary) is not None:
             by_name = isinstance(vocabulary, int) or vocabulary == INTERSECTION
@@ -210,17 +210,17 @@ class Pair:
         named_notes = zip(names, weight_notes, strict=True)
         return "; ".join(name + weights for name, weights in named_notes if weights)
 
-    def heads_revision(self, kind: str) -> str | None:
+    def find_heads_revision(self, kind: str) -> str | None:
         """Returns the fingerprint of a folder of heads, or the commit; None if unknown."""
-        return compute_fingerprint(self.heads[kind]) or self.head_commits.get(kind)
+        return compute_sampled_fingerprint(self.heads[kind]) or self.head_commits.get(kind)
 
-    def get_content_ids(self, weights: bool = True) -> list[str | None]:
+    def read_content_ids(self, weights: bool = True) -> list[str | None]:
         """Returns what tells each model from those that were in its folder before, see
-        ``get_content_id``; the target's first.
+        ``read_content_id``; the target's first.
         """
         names = (self.target, *self.drafts)
         return [
-            get_content_id(*model, weights) for model in zip(names, self.revisions, strict=True)
+            read_content_id(*model, weights) for model in zip(names, self.revisions, strict=True)
         ]
 
     def read_model_digests(self, drafts: int, kind: str | None) -> dict[str, Digests]:
@@ -256,13 +256,13 @@ def pin_revisions(pair: Pair, kinds: Iterable[str] = (), fetch: bool = True) -> 
     return replace(pair, specs=tuple(specs), revisions=tuple(revisions), head_commits=commits)
 
 
-def check_models_exist(pair: PairSettings, by_server: bool) -> None:
+def require_models_exist(pair: PairSettings, by_server: bool) -> None:
     """Looks for a pair's models where they may be; a server has its own. Raises ValueError: one is
     nowhere. A hub id with an owner that the hub does not give may be gated: loading it tells.
     """
     models = [("target", pair.target), *(("draft", draft) for draft in pair.drafts)]
     for key, name in models[: pair.tokenizer is None] if by_server else models:
-        is_local = name.startswith(RANDOM) or Path(resolve_model_path(name)).is_dir()
+        is_local = name.startswith(RANDOM) or Path(resolve_or_convert_model(name)).is_dir()
         if is_local or find_hub_commit(name, fetch=False):
             continue
         if not is_hub_reachable() or ("/" not in name and find_hub_commit(name) is None):
@@ -278,17 +278,17 @@ def resolve_dtype(pair: PairSettings, engine: EngineSettings) -> str:
     stored.
     """
     dtype = engine.dtype or pair.dtype or engine.default_dtype
-    return read_stored_dtype(pair.target, pair.target_revision) if dtype == AUTO else dtype
+    return read_config_dtype(pair.target, pair.target_revision) if dtype == AUTO else dtype
 
 
 def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
     """Names, folders, revisions of the pair."""
     engine = resolve_engine(engine, pair.target)
-    check_accelerator_is_seen(engine.device)
+    refuse_unseen_non_cuda_device(engine.device)
     names = (pair.target, *pair.drafts)
     place = pair.target_device_map
     target = ModelSpec(
-        resolve_model_path(pair.target),
+        resolve_or_convert_model(pair.target),
         resolve_dtype(pair, engine),
         engine.device,
         tuple(sorted(place.items())) if isinstance(place, dict) else place,
@@ -299,7 +299,7 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
     drafts = [
         replace(
             target,
-            path=resolve_model_path(name),
+            path=resolve_or_convert_model(name),
             device_map=None,
             revision=pair.draft_revision,
             seed=index if name.startswith(RANDOM) else 0,
@@ -310,7 +310,8 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
     ]
     specs = (target, *drafts)
     revisions = tuple(
-        compute_fingerprint(name) or spec.revision for name, spec in zip(names, specs, strict=True)
+        compute_sampled_fingerprint(name) or spec.revision
+        for name, spec in zip(names, specs, strict=True)
     )
     label = pair.name or "+".join(_shorten_model_name(name) for name in names)
     heads = {
@@ -325,7 +326,7 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
         revisions,
         _read_chat_template(pair.chat_template),
         heads,
-        tokenizer=None if pair.tokenizer is None else resolve_model_path(pair.tokenizer),
+        tokenizer=None if pair.tokenizer is None else resolve_or_convert_model(pair.tokenizer),
         draft_vocabulary=pair.draft_vocabulary,
         template_arguments=pair.chat_template_kwargs or {},
     )

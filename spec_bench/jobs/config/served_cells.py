@@ -18,7 +18,7 @@ SERVER = "server"
 """In place of a device and of a library whose version is not known yet."""
 
 
-def check_request_fits_server(request: RunSettings) -> None:
+def refuse_request_unfit_for_server(request: RunSettings) -> None:
     """Checks that a job fits its server, or needs none."""
     if not request.engine.is_served:
         if request.server.url is not None:
@@ -60,7 +60,7 @@ def _iter_server_conflicts(request: RunSettings) -> Iterator[str]:
         )
 
 
-def check_served_sampling(server: ServerSettings, sampling: SamplingSettings) -> None:
+def refuse_unserved_sampling(server: ServerSettings, sampling: SamplingSettings) -> None:
     """Checks that a server truncates in the order of ``core/warp.py``: vLLM has min-p before top-p.
     Raises UsageError: it may not, or lacks a setting.
     """

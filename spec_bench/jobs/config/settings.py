@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.core import processes
-from spec_bench.jobs.config.cells import BASELINE, Cell, build_cells
+from spec_bench.jobs.config.cells import BASELINE, Cell, build_unique_cells
 from spec_bench.jobs.config.config import ConfirmSettings, RunSettings, check_before_torch
 from spec_bench.jobs.config.fitting import FittedTrees, select_fitting_cells
-from spec_bench.jobs.config.model_files import Digests, get_content_id
+from spec_bench.jobs.config.model_files import Digests, read_content_id
 from spec_bench.jobs.config.pair import (
     EngineSettings,
     Pair,
@@ -27,8 +27,8 @@ from spec_bench.jobs.config.pair import (
 from spec_bench.jobs.config.served_cells import (
     SERVER,
     build_served_cells,
-    check_request_fits_server,
-    check_served_sampling,
+    refuse_request_unfit_for_server,
+    refuse_unserved_sampling,
 )
 from spec_bench.jobs.config.simulation import simulate_cells
 from spec_bench.metrics import digest_user_code, needs_references
@@ -133,7 +133,7 @@ class JobSettings:
         if kind is not None:
             heads_source = {
                 "source": self.pair.heads[kind],
-                "revision": self.pair.heads_revision(kind),
+                "revision": self.pair.find_heads_revision(kind),
             }
             pair["heads"] = {"kind": kind, **heads_source}
         task = replace_scores_by_metrics(self.request.task)
@@ -178,7 +178,7 @@ class JobSettings:
         """A digest of the user's own code behind its numbers; other code scores again."""
         return digest_user_code(self.task.scores)
 
-    def check_references(self, score: str, empty: bool) -> str:
+    def describe_missing_references(self, score: str, empty: bool) -> str:
         """Checks that a score has the references that it needs; see ``Task``."""
         if not isinstance(self.task, Task):
             return ""
@@ -194,7 +194,7 @@ class JobSettings:
         pair = pin_revisions(self.pair, heads, fetch)
         ends = ""
         target = pair.specs[0]
-        mark = get_content_id(pair.target, pair.revisions[0], weights=False)
+        mark = read_content_id(pair.target, pair.revisions[0], weights=False)
         if mark is not None and isinstance(self.task, Task):
             from spec_bench.engine.loading import load_tokenizer_once
 
@@ -204,7 +204,9 @@ class JobSettings:
         return replace(self, pair=pair, unusual_stop_rule=ends)
 
     def build_facts(self, cell: Cell) -> CellFacts:
-        """What the settings tell of a cell; a backend's ``runtime_facts`` adds what models do."""
+        """Builds what the settings tell of a cell; a backend's ``collect_runtime_facts`` adds what
+        the loaded models tell.
+        """
         pair = self.pair
         task = self.task
         config = cell.config
@@ -214,7 +216,7 @@ class JobSettings:
         revisions = pair.revisions[1 : 1 + config.drafts]
         if config.heads is not None:
             drafts = (pair.heads[config.heads],)
-            revisions = (pair.heads_revision(config.heads),)
+            revisions = (pair.find_heads_revision(config.heads),)
         acceptance = getattr(config.verifier, "acceptance", ())  # of a verifier that states it
         ours = config.library in ("", SERVER)  # a server's version is known once it has been asked
         return CellFacts(
@@ -275,7 +277,7 @@ def build_settings(
     its data unread: examples are then only as many as are asked for. Raises ValueError:
     settings that do not fit together, or name something missing.
     """
-    check_request_fits_server(request)
+    refuse_request_unfit_for_server(request)
     task = build_task(request.task)
     for score in task.scores:
         needs_references(score)  # there is such a score
@@ -294,13 +296,15 @@ def build_settings(
         # The pair under its own name: a server has its target, and nothing is loaded.
         alone = replace(pair, specs=pair.specs[:1], revisions=pair.revisions[:1])
         pair = replace(alone, drafts=(), heads={})
-        check_served_sampling(request.server, sampling)
+        refuse_unserved_sampling(request.server, sampling)
         cells = build_served_cells(request)
     else:
         given = {k: v for k, v in request.generation.items() if k != "max_new_tokens"}
         words = tuple(f"generation.{name}={value}" for name, value in given.items())
         trees = FittedTrees(pair, task.name, sampling, Path(request.results), words)
-        cells, left_out = select_fitting_cells(build_cells(cell_requests, sampling), trees, engine)
+        cells, left_out = select_fitting_cells(
+            build_unique_cells(cell_requests, sampling), trees, engine
+        )
         cells, unknown = simulate_cells(cells, request, sampling)
         left_out += unknown
     count = request.prompts
@@ -399,7 +403,9 @@ def digest_examples(examples: tuple[Example, ...]) -> str:
 # cells of both are ordinary cells with other run ids, and both jobs resume as any job does.
 
 
-def select_best_run_ids(results: Sequence[CellResult], confirm: ConfirmSettings) -> list[str]:
+def select_best_ids_of_each_decoder(
+    results: Sequence[CellResult], confirm: ConfirmSettings
+) -> list[str]:
     """Returns the run ids of the best cells of each decoder, in the order screened: by the number
     itself and not by an end of its interval, as on few prompts a wide one would win by its width.
     """
@@ -428,7 +434,7 @@ def build_confirmation_job(
     confirm = settings.request.confirm
     if confirm is None or settings.stage != "screen":
         return None
-    best_ids = set(select_best_run_ids(results, confirm))
+    best_ids = set(select_best_ids_of_each_decoder(results, confirm))
     if not best_ids:
         log.warning("nothing to confirm: no cell has a %s", confirm.by)
         return None

@@ -42,7 +42,7 @@ def simulate_cells(
     if not isinstance(stated, Path):
         acceptance = [*stated] if isinstance(stated, tuple) else stated  # as YAML has it
         return tuple(
-            simulate_cell(cell, acceptance, sampling) if cell.config.drafts else cell
+            simulate_verifier(cell, acceptance, sampling) if cell.config.drafts else cell
             for cell in cells
         ), ()
     task = str(request.task["name"])
@@ -53,7 +53,7 @@ def simulate_cells(
         if cell.config.library or cell.name == BASELINE:
             found.append(cell)
         elif tau := efficiencies.get((cell.name, cell.config.spec)):
-            found.append(simulate_cell(cell, None, sampling, tau))
+            found.append(simulate_verifier(cell, None, sampling, tau))
         else:
             missing.append(f"{cell.title}: simulate={stated} has no block efficiency of it")
     if missing and len(missing) == sum(cell.config.spec != "-" for cell in cells):
@@ -62,7 +62,7 @@ def simulate_cells(
     return tuple(found), tuple(missing)
 
 
-def simulate_cell(
+def simulate_verifier(
     cell: Cell,
     acceptance: Any,
     sampling: SamplingSettings,

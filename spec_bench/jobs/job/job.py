@@ -32,7 +32,7 @@ from spec_bench.jobs.job.session import (
 )
 from spec_bench.jobs.store.store import CellStore, ReadOnlyCellStore
 from spec_bench.jobs.work import models
-from spec_bench.jobs.work.metering import EnergyMetering, find_gpu_ordinals
+from spec_bench.jobs.work.metering import EnergyMetering, find_torch_gpu_indices
 from spec_bench.jobs.work.prompts import JobPrompts
 from spec_bench.measure.provenance import (
     MachineMonitor,
@@ -47,7 +47,7 @@ from spec_bench.records.types import CellResult, PromptError, Request
 from spec_bench.server.decoder import RequestOptions, ServedDecoder
 from spec_bench.server.endpoint import ServerClient, redact_to_one_line
 from spec_bench.settings.fields import to_one_line
-from spec_bench.settings.foreign import parse_json
+from spec_bench.settings.foreign import parse_json_within_limits
 from spec_bench.sinks.console import show_spinner
 from spec_bench.sinks.rows import read_results_rows
 from spec_bench.system import files
@@ -148,9 +148,11 @@ def _run_cells(
     is_first = processes.process_rank() == 0
     shows_progress = settings.request.sink.progress and is_first
     energy_metering = stack.enter_context(EnergyMetering(settings))
-    job_machine = stack.enter_context(MachineMonitor(settings.device, find_gpu_ordinals(settings)))
+    job_machine = stack.enter_context(
+        MachineMonitor(settings.device, find_torch_gpu_indices(settings))
+    )
     tokenizer, tokens = models.load_pair_tokenizer(settings.pair)
-    prompts = JobPrompts.build(settings, tokenizer)
+    prompts = JobPrompts.from_settings(settings, tokenizer)
     backend: ModelBackend | ServerBackend
     if settings.server_settings is not None:
         backend = stack.enter_context(closing(ServerBackend(settings, tokenizer, tokens)))
@@ -173,7 +175,7 @@ def _run_cells(
     active = session.drop_untimed_and_select_runs()
     origin = collect_provenance()
     for cell_run in (cell_run for cell_run in pending if not cell_run.is_held_by_other_job):
-        cell_run.store.claim_for_token_ids(prompts.token_ids_digest)
+        cell_run.store.record_or_refuse_token_ids(prompts.token_ids_digest)
         cell_run.store.write_settings(settings.build_cell_settings(cell_run.cell), origin)
     began = perf_counter()
     with show_spinner("warming up", shows_progress):
@@ -186,7 +188,7 @@ def _run_cells(
     processes.wait_for_processes()  # none writes before all have read
     prepare_end = perf_counter()
     try:
-        preview_plain_scores(session)
+        log_plain_scores_beside_printed(session)
     except Exception as error:  # it is a look ahead: decoding itself goes on or fails
         log.warning("gate=%d left out: %s", settings.request.gate, to_one_line(error))
     decode_interleaved(session, active)
@@ -194,7 +196,7 @@ def _run_cells(
     advise_on_compilation(settings, len(active), prepare_s, decode_s)
     if is_first:
         with show_spinner("computing intervals", shows_progress):
-            write_results(session, backend.runtime_facts(session))
+            write_results(session, backend.collect_runtime_facts(session))
 
 
 def advise_on_compilation(
@@ -293,7 +295,7 @@ def _warm_up(session: Session, runs: Sequence[CellRun], max_tokens: int) -> None
                 log.debug("%s does not warm up: %s", cell_run.cell.title, error)
 
 
-def preview_plain_scores(session: Session) -> None:
+def log_plain_scores_beside_printed(session: Session) -> None:
     """Says what plain decoding scores on a few prompts, before other cells decode, beside what a
     paper prints of this pair; nothing of other pairs.
 
@@ -323,13 +325,13 @@ def preview_plain_scores(session: Session) -> None:
         log.warning(line)
 
 
-def _skip_unfit_prompts(
+def _skip_refused_prompts(
     cell_run: CellRun, decoder: AnyDecoder, requests: Sequence[Request]
 ) -> None:
     """Leaves out what a decoder cannot be asked. Raises PromptError: that is every prompt."""
     for request in requests:
         try:
-            decoder.preflight([request])
+            decoder.refuse_unfit_prompts([request])
         except PromptError as error:
             cell_run.skip_prompt(request.prompt_id, error)
             if len(cell_run.prompt_errors) == len(requests):
@@ -345,7 +347,7 @@ class ModelBackend:
         self.models = models.load_models(settings.pair, tokens)
         self.vocabulary = self.models[0].vocab_size  # ids of records must lie below
         spec = settings.pair.specs[0]
-        target = f"{spec.path} {settings.pair.get_content_ids()[0]} {spec.dtype}"
+        target = f"{spec.path} {settings.pair.read_content_ids()[0]} {spec.dtype}"
         stored_choice = settings.results_folder / files.RUNS / "threads.json", target
         self._slowdown = models.set_thread_count(
             settings.engine.threads,
@@ -376,7 +378,7 @@ class ModelBackend:
             except Exception as error:
                 cell_run.fail(error)
                 continue
-            _skip_unfit_prompts(cell_run, cell_run.decoder, requests)
+            _skip_refused_prompts(cell_run, cell_run.decoder, requests)
             fit = next(
                 request for request in requests if request.prompt_id not in cell_run.prompt_errors
             )
@@ -398,7 +400,7 @@ class ModelBackend:
         captures_graphs = settings.pair.specs[0].compile != "none"
         _warm_up(session, runs, _CAPTURE_TOKENS if captures_graphs else _WARMUP_TOKENS)
 
-    def runtime_facts(self, session: Session) -> dict[str, Any]:
+    def collect_runtime_facts(self, session: Session) -> dict[str, Any]:
         """Returns what is known only once models are loaded: fields of ``CellFacts``."""
         target = self.models[0]
         device = session.settings.device
@@ -447,10 +449,10 @@ class ServerBackend:
                 settings.server_settings.rate,
             )
             cell_run.decoder = decoder
-            _skip_unfit_prompts(cell_run, decoder, session.prompts.requests)
+            _skip_refused_prompts(cell_run, decoder, session.prompts.requests)
         _warm_up(session, runs, _WARMUP_TOKENS)
 
-    def runtime_facts(self, session: Session) -> dict[str, Any]:
+    def collect_runtime_facts(self, session: Session) -> dict[str, Any]:
         """Returns what the server says of itself."""
         versions = {read_server_version(server) for server in self._servers}
         return {
@@ -479,7 +481,7 @@ def read_server_version(server: ServerClient) -> str:
 def _read_json_text(answer: str | None, name: str) -> str:
     """Returns a text in a server's JSON, in one line; "" where there is none."""
     try:
-        value = parse_json(answer or "{}").get(name)
+        value = parse_json_within_limits(answer or "{}").get(name)
     except (ValueError, AttributeError):
         value = None
     return redact_to_one_line(value, max_letters=40) if isinstance(value, str) else ""

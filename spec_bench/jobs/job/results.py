@@ -129,7 +129,7 @@ def _build_result(
     empty_columns = [f"{name}{end}" for name in undefined_metrics for end in ("", *ENDS)]
     empty_columns += [f"{RATE}_by_depth"] * (RATE in undefined_metrics)
     lengths = {request.prompt_id: len(request.prompt_ids) for request in prompts.requests}
-    alone = records.baseline is None and not has_no_baseline(settings)
+    alone = records.baseline is None and not is_served_without_baseline(settings)
     result = CellResult(
         cell_run.run_id,
         facts,
@@ -142,7 +142,7 @@ def _build_result(
         ),
         summary.row
         | dict.fromkeys(empty_columns)
-        | _build_system_columns(settings, cell_run, decoder, prompts)
+        | _build_memory_and_graph_columns(settings, cell_run, decoder, prompts)
         | build_roofline_columns(decoder, records.windows, lengths, facts.device)
         | blank_served_columns(records.windows)
         | ({"prompts_failed": prompts.prompt_count - len(records.ids)} if missing_reasons else {})
@@ -242,7 +242,7 @@ def _get_draft_calls_per_step(
     return levels_per_call(generations) if a_level else decoder.draft_calls
 
 
-def _build_system_columns(
+def _build_memory_and_graph_columns(
     settings: JobSettings,
     cell_run: CellRun,
     decoder: AnyDecoder,
@@ -269,9 +269,9 @@ def _build_system_columns(
 
 def _collect_reasons(session: Session, cell_run: CellRun, records: CellRecords) -> list[Reason]:
     settings = session.settings
-    left_out = session.prompts.unasked_turn_count
+    left_out = session.prompts.turn_count_without_fixed_answer
     no_speedup = "the baseline failed, none was timed in turn"
-    if has_no_baseline(settings):
+    if is_served_without_baseline(settings):
         no_speedup = "no server decodes plainly beside it, server.baseline_url names none"
     not_asked = f"{left_out} not asked, no fixed answer to continue"
     few_clocks = 0 < len({*records.clocks}) < FEWEST
@@ -401,7 +401,7 @@ def build_roofline_columns(
     return columns
 
 
-def has_no_baseline(settings: JobSettings) -> bool:
+def is_served_without_baseline(settings: JobSettings) -> bool:
     """Returns whether nothing decodes plainly beside a server."""
     server = settings.server_settings
     return server is not None and not server.has_baseline and server.decoder != "ar"
@@ -411,7 +411,7 @@ def blank_served_columns(windows: Sequence[Generation]) -> dict[str, Any]:
     """Columns that a client cannot fill, emptied; none if this program decoded."""
     if not any(window.delivery for window in windows):
         return {}
-    stems = _NOT_SEEN + (() if _has_proposals(windows) else _NOT_PROPOSED)
+    stems = _NOT_SEEN + (() if _knows_all_drafted_counts(windows) else _NOT_PROPOSED)
     stems += _TIMED_COLUMNS if has_mostly_bursts(windows) else ()
     names = (name for name in define_all_column_names() if name.startswith(stems))
     return {name: None for name in names if not name.startswith(_WHOLE)}
@@ -428,7 +428,9 @@ def explain_served_columns(
         return []
     retried_count = sum(delivery.attempts > 1 for delivery in deliveries)
     unknown = (
-        "" if _has_proposals(windows) else "nobody says how many tokens were proposed to a call"
+        ""
+        if _knows_all_drafted_counts(windows)
+        else "nobody says how many tokens were proposed to a call"
     )
     return [
         ("delivered_tokens", "of the answers' text, tokenised again" if retold else ""),
@@ -446,5 +448,5 @@ def explain_served_columns(
     ]
 
 
-def _has_proposals(windows: Sequence[Generation]) -> bool:
+def _knows_all_drafted_counts(windows: Sequence[Generation]) -> bool:
     return all(window.delivery.proposed for window in windows if window.delivery)

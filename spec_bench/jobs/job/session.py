@@ -92,16 +92,20 @@ class CellRun:
         """The hash of the settings that change its numbers."""
         return self.store.folder.name
 
-    def list_missing(self, requests: Sequence[Request], repeat: int) -> list[Request]:
+    def list_requests_to_decode(self, requests: Sequence[Request], repeat: int) -> list[Request]:
         """Returns the requests it will decode in a repeat; none once it has failed."""
-        unrecorded_requests = [] if self.decoder is None else self.find_unrecorded(requests, repeat)
+        unrecorded_requests = (
+            [] if self.decoder is None else self.list_requests_without_record(requests, repeat)
+        )
         return [
             request
             for request in unrecorded_requests
             if request.prompt_id not in self.prompt_errors
         ]
 
-    def find_unrecorded(self, requests: Sequence[Request], repeat: int) -> list[Request]:
+    def list_requests_without_record(
+        self, requests: Sequence[Request], repeat: int
+    ) -> list[Request]:
         """Returns the requests without a record."""
         return [
             request
@@ -161,7 +165,10 @@ class Session:
     def has_work_left(self, cell_run: CellRun) -> bool:
         """Returns whether a cell has anything left to decode, in any repeat."""
         repeats = range(self.settings.request.repeats)
-        return any(cell_run.find_unrecorded(self.prompts.requests, repeat) for repeat in repeats)
+        return any(
+            cell_run.list_requests_without_record(self.prompts.requests, repeat)
+            for repeat in repeats
+        )
 
     def drop_untimed_and_select_runs(self) -> list[CellRun]:
         """Returns the cells to work on; drops their records that no baseline was timed beside."""
@@ -213,14 +220,14 @@ class Session:
     ) -> list[Request]:
         """What a cell decodes of a batch: what it lacks, and the baseline what any cell does."""
         if cell_run is not self.baseline:
-            return cell_run.list_missing(batch, repeat)
+            return cell_run.list_requests_to_decode(batch, repeat)
         if cell_run.decoder is None:
             return []
         own_runs = [other_run for other_run in runs if not other_run.is_held_by_other_job]
         prompt_ids = {
             request.prompt_id
             for other_run in own_runs
-            for request in other_run.list_missing(batch, repeat)
+            for request in other_run.list_requests_to_decode(batch, repeat)
         }
         return [request for request in batch if request.prompt_id in prompt_ids]
 
@@ -325,7 +332,7 @@ def _decode_and_store_batch(
         ids = [request.prompt_id for request in session.prompts.requests]
         # Whose answers, in this order, it remembers.
         earlier_ids = ids[: ids.index(batch[0].prompt_id)]
-        decoder.remember(
+        decoder.remember_for_drafting(
             [answers[prompt_id].tokens for prompt_id in earlier_ids if prompt_id in answers]
         )
         cell_run.memory.begin()
@@ -338,7 +345,7 @@ def _decode_and_store_batch(
             raise UsageError("the clock ran backwards")
         generations = _add_session_fields(session, repeat, generations, requests)
         if repeat and settings.is_repeatable:
-            check_repeats_agree(generations, cell_run.generations_by_repeat[0])
+            require_equal_repeats(generations, cell_run.generations_by_repeat[0])
         new = _store_batch(session, cell_run, repeat, generations)
     except ChangedBaselineError:
         raise
@@ -483,7 +490,7 @@ def _store_batch(
     return generations if cell_run.is_held_by_other_job else new
 
 
-def check_repeats_agree(
+def require_equal_repeats(
     generations: Sequence[Generation], first_answers: Mapping[str, Generation]
 ) -> None:
     """Checks that prompts decoded again had the same target calls and tokens as the first time."""

@@ -76,7 +76,7 @@ class Experiment:
         self._rows = (files.get_screening_path(self.csv), self.csv)
         self._tables = (*self._rows, files.get_archive_path(self.csv), self.records)
 
-    def check_tables_writable(self) -> None:
+    def require_writable_tables(self) -> None:
         """Checks that a job's final files can be written: better now than after decoding. Raises
         ValueError: a folder takes no file, the table there takes no more rows, or the records
         beside it are no good and those of some row are nowhere else.
@@ -144,7 +144,7 @@ class Experiment:
         return is_complete
 
     @contextmanager
-    def current_tables(self) -> Iterator[tuple[Path, ...]]:
+    def tables_or_completed_copies(self) -> Iterator[tuple[Path, ...]]:
         """Yields the table of screened rows and the CSV with every cell that has ended, for a
         reader: the files themselves or, where they lack cells, copies in a folder of their own.
         Changes nothing below the results. Raises UsageError: a table whose cells are not here is
@@ -155,7 +155,7 @@ class Experiment:
             yield self._rows
             return
         try:
-            parquet.check_tables_unaltered(self.records)
+            parquet.require_unaltered_tables(self.records)
         except UsageError as error:
             if not has_notes:
                 raise
@@ -220,7 +220,7 @@ class Experiment:
             for run_id in run_ids
             if run_id not in unchanged_ids
         )
-        new = [(folder.name, cell_folder.pack_cell_folder(folder)) for folder in runs]
+        new = [(folder.name, cell_folder.pack_valid_cell_folder(folder)) for folder in runs]
         packed_cells = {run_id: part for run_id, part in new if part is not None}
         if missing_ids := [
             run_id
@@ -320,7 +320,7 @@ class Experiment:
             if current != name and current in stages:
                 stages[name] = stages[current]
         rows = self._build_rows(stages)
-        notes.sort(key=lambda note: (note.number, _list_labels(rows, note.cells)))
+        notes.sort(key=lambda note: (note.number, _list_first_cell_labels(rows, note.cells)))
         in_order = {name: stages[name] for note in notes for name in note.cells}
         return in_order | stages, end_times, rows
 
@@ -336,7 +336,7 @@ class Experiment:
         return sorted(self._notes.glob("*.json"))
 
 
-def _list_labels(rows: Mapping[str, Row], cells: Sequence[str]) -> list[str]:
+def _list_first_cell_labels(rows: Mapping[str, Row], cells: Sequence[str]) -> list[str]:
     """Returns the first cell's labels; none of a cell without a row."""
     row = rows.get(cells[0]) if cells else None
     return (

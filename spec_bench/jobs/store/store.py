@@ -72,7 +72,7 @@ class CellStore:
 
     def write_settings(self, settings: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
         """Writes the resolved settings and the provenance; each start of the cell adds one."""
-        cell = self._load_cell_json()
+        cell = self._load_cell_json_or_empty()
         starts = [*cell.get("starts", ()), provenance]
         cell_folder.write_cell_json(self.folder, {**cell, "settings": settings, "starts": starts})
 
@@ -104,7 +104,7 @@ class CellStore:
             log.warning(
                 "%s is another model's: %s; the old one is now %s, and the cell is %s",
                 self.folder,
-                _describe_model_difference(old_models, models),
+                _describe_first_model_difference(old_models, models),
                 past.name,
                 then,
             )
@@ -117,7 +117,7 @@ class CellStore:
             return bool(cell_folder.read_models_json(self.folder).get("models", models) == models)
         return True
 
-    def claim_for_token_ids(self, token_ids: str) -> None:
+    def record_or_refuse_token_ids(self, token_ids: str) -> None:
         """Keeps the digest of what the cell is asked. Raises ValueError: it has answers to other
         token ids.
         """
@@ -149,7 +149,7 @@ class CellStore:
         ).items():
             self.append_generations(generations, session)
         cell_folder.write_cell_json(
-            self.folder, {"starts": source._load_cell_json().get("starts", [])}
+            self.folder, {"starts": source._load_cell_json_or_empty().get("starts", [])}
         )
 
     def _load_or_set_aside_models_json(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class CellStore:
             self._set_aside(files.MODELS, to_one_line(error.__cause__ or error, 200))
             return {}
 
-    def _load_cell_json(self) -> dict[str, Any]:
+    def _load_cell_json_or_empty(self) -> dict[str, Any]:
         """Reads what ``write_settings`` and ``write_result`` wrote; {} where it cannot be used."""
         try:
             return cell_folder.read_cell_json(self.folder)
@@ -194,7 +194,7 @@ class CellStore:
         """Sets aside what cannot be used, where this process holds the lock; the generations."""
         lines = self._repair_generation_files(None)
         try:
-            cell_folder.check_result_fits_generations(
+            cell_folder.require_result_fits_generations(
                 self.folder, cell_folder.read_cell_json(self.folder)
             )
         except UsageError as error:
@@ -250,16 +250,18 @@ class CellStore:
             "compared": compared,
             "own_code": self._own_code or "",
         }
-        cell_folder.write_cell_json(self.folder, {**self._load_cell_json(), **outcome, **extras})
+        cell_folder.write_cell_json(
+            self.folder, {**self._load_cell_json_or_empty(), **outcome, **extras}
+        )
 
     def load_settings(self) -> Mapping[str, Any]:
         """Returns the cell's resolved settings; nothing where its file cannot be used."""
-        settings: Mapping[str, Any] = self._load_cell_json().get("settings", {})
+        settings: Mapping[str, Any] = self._load_cell_json_or_empty().get("settings", {})
         return settings
 
     def load_result(self) -> CellResult | None:
         """The cell's result, complete or failed; None if it was not finished or is damaged."""
-        content = self._load_cell_json().get("result")
+        content = self._load_cell_json_or_empty().get("result")
         try:
             return content and result_from_json(content)
         except FAULTS as error:
@@ -272,7 +274,8 @@ class CellStore:
         if result is not None and result.facts.decoder != decoder:
             new_result = replace(result, facts=replace(result.facts, decoder=decoder))
             cell_folder.write_cell_json(
-                self.folder, {**self._load_cell_json(), "result": result_to_json(new_result)}
+                self.folder,
+                {**self._load_cell_json_or_empty(), "result": result_to_json(new_result)},
             )
 
     def is_complete(self, repeats: int = 1) -> bool:
@@ -283,7 +286,7 @@ class CellStore:
         result = self.load_result()
         if result is None or result.status != "complete":
             return False
-        if self._own_code not in (None, self._load_cell_json().get("own_code", "")):
+        if self._own_code not in (None, self._load_cell_json_or_empty().get("own_code", "")):
             return False
         return int(result.metrics.get("repeats") or 1) >= repeats
 
@@ -298,7 +301,9 @@ class ReadOnlyCellStore(CellStore):
         """Process 0 holds it for all."""
         return True
 
-    unlock = write_settings = append_generations = write_result = claim_for_token_ids = _do_nothing
+    unlock = write_settings = append_generations = write_result = record_or_refuse_token_ids = (
+        _do_nothing
+    )
 
 
 def _has_answers(folder: Path) -> bool:
@@ -307,7 +312,7 @@ def _has_answers(folder: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def _describe_model_difference(old_models: Models, new_models: Models) -> str:
+def _describe_first_model_difference(old_models: Models, new_models: Models) -> str:
     """Names the first file of a cell's models that is not as it was."""
     for part in (*old_models, *new_models):
         old = old_models.get(part, {})

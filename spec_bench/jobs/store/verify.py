@@ -67,16 +67,16 @@ def _describe_cell_faults(folder: Path, cell_faults: Mapping[str, list[str]]) ->
     yield from _describe_refusal(folder / files.MODELS, cell_folder.read_models_json, folder)
     faults = cell_faults.get(str(folder))
     yield from (
-        _describe_refusal(folder / files.CELL, _check_cell_folder, folder)
+        _describe_refusal(folder / files.CELL, _require_valid_cell_folder, folder)
         if faults is None
         else faults
     )
 
 
-def _check_cell_folder(folder: Path, content: Mapping[str, Any] | None = None) -> None:
+def _require_valid_cell_folder(folder: Path, content: Mapping[str, Any] | None = None) -> None:
     """Raises ValueError: a cell is not as written, or its run id is not of its settings."""
     cell = cell_folder.read_cell_json(folder) if content is None else content
-    cell_folder.check_result_fits_generations(folder, cell, needs_whole=True)
+    cell_folder.require_result_fits_generations(folder, cell, needs_whole=True)
     if cell and files.hash_json(cell["settings"]) != strip_archive_suffix(folder.name):
         raise UsageError("its run id is not that of these settings")
     if comparison := cell.get("compared"):
@@ -109,10 +109,10 @@ def _describe_table_faults(
         yield str(error)
         return
     for row in rows:
-        yield from _describe_refusal(table, _check_row, top, row, records, cell_faults)
+        yield from _describe_refusal(table, _require_valid_row, top, row, records, cell_faults)
 
 
-def _check_row(
+def _require_valid_row(
     results: Path,
     row: Mapping[str, str],
     records: parquet.PackedRecords,
@@ -129,7 +129,7 @@ def _check_row(
     except UsageError:
         return  # the cell's own line says so
     cell_faults[str(folder)] = _describe_refusal(
-        folder / files.CELL, _check_cell_folder, folder, cell
+        folder / files.CELL, _require_valid_cell_folder, folder, cell
     )
     if (content := cell.get("result")) is not None:
         expected_values = {

@@ -243,7 +243,7 @@ def get_sweep_job_number() -> int | None:
     return int(HydraConfig.get().job.num)
 
 
-def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
+def claim_gpus_of_local_worker(pair: PairSettings, engine: EngineSettings) -> None:
     """Takes GPUs that no other worker uses, if the launcher gives none; does not wait."""
     if not str(HydraConfig.get().launcher._target_).endswith(("JoblibLauncher", _LOCAL)):
         return

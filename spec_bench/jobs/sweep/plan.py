@@ -108,29 +108,31 @@ class Planner:
         self._known: dict[str, JobSettings] = {}
         self._unread = set[str]()  # sources that a job could not read: the next need not try
 
-    def plan(self, request: RunSettings) -> list[PlannedCell]:
+    def plan_all_stages(self, request: RunSettings) -> list[PlannedCell]:
         """Returns what a job would do, then a search's second stage; loads and decodes nothing."""
         # The machine that plans a sweep need not have the device it will run on.
         engine = resolve_engine(request.engine, request.pair.target)
         shared_request = replace(request, seed=0, engine=replace(engine, device="cpu"))
         if (key := repr(shared_request)) not in self._known:
-            self._known[key] = self._build_settings(shared_request).pin_revisions(fetch=False)
+            self._known[key] = self._build_settings_or_skip_data(shared_request).pin_revisions(
+                fetch=False
+            )
         shared_settings = self._known[key]
         settings = replace(
             shared_settings,
             request=replace(shared_settings.request, seed=request.seed),
             engine=engine,
         )
-        cells = plan_job(settings)
+        cells = plan_stage(settings)
         if {cell.state for cell in cells} - {"complete", "failed"}:
             return [*cells, *_plan_confirmation(settings, cells)]
         results = [CellStore(settings.results_folder, cell.run_id).load_result() for cell in cells]
         second = build_confirmation_job(
             settings, [result for result in results if result is not None]
         )
-        return [*cells, *(plan_job(second) if second else [])]
+        return [*cells, *(plan_stage(second) if second else [])]
 
-    def _build_settings(self, request: RunSettings) -> JobSettings:
+    def _build_settings_or_skip_data(self, request: RunSettings) -> JobSettings:
         """Returns the job's settings; if the hub's data cannot be read here, without them."""
         source = repr(request.task.get("source"))
         try:
@@ -143,7 +145,7 @@ class Planner:
         return build_settings(request, self._folders, unread=True)
 
 
-def plan_job(settings: JobSettings) -> list[PlannedCell]:
+def plan_stage(settings: JobSettings) -> list[PlannedCell]:
     """Returns what one job would do, each of its cells apart."""
     engine = settings.engine
     repeats = settings.request.repeats
@@ -153,7 +155,7 @@ def plan_job(settings: JobSettings) -> list[PlannedCell]:
     )
     memory = MemoryEstimate(0, 0, 0, None)  # nothing is loaded where a server decodes
     if not settings.server_settings:
-        longest = _find_longest_sequence(settings)
+        longest = _estimate_longest_sequence(settings)
         memory = estimate_job_memory(pair, engine, longest, engine.batch_size)
         if engine.uses_cuda and engine.compile.startswith("static"):
             memory = replace(memory, graph_bytes=_estimate_graph_bytes(settings, pair, longest))
@@ -172,7 +174,9 @@ def plan_job(settings: JobSettings) -> list[PlannedCell]:
                 remaining_count = count
         facts = settings.build_facts(cell)
         device = settings.device.partition(":")[0]
-        rate = estimate_rate(facts, device, _read_measured_rows(settings.results_folder))
+        rate = estimate_rate_from_measured_rows(
+            facts, device, _read_measured_rows(settings.results_folder)
+        )
         rate = rate or (_find_published_rate(facts) if device == "cuda" else None)
         hours = _estimate_hours(remaining_count, settings.max_new_tokens, rate, memory)
         name = store.folder.name
@@ -322,7 +326,7 @@ def _sum_bytes(counts: Sequence[int | None], bytes_each: int) -> int | None:
     return sum(known_counts) * bytes_each if len(known_counts) == len(counts) else None
 
 
-def _find_longest_sequence(settings: JobSettings) -> int | None:
+def _estimate_longest_sequence(settings: JobSettings) -> int | None:
     """Slots that the longest prompt, its answer and the largest tree take, at most, if known."""
     task = settings.task
     if settings.is_data_unread:
@@ -337,7 +341,7 @@ def _find_longest_sequence(settings: JobSettings) -> int | None:
     )
 
 
-def estimate_rate(
+def estimate_rate_from_measured_rows(
     facts: CellFacts,
     device: str,
     measured_rows: Sequence[Mapping[str, Any]],
@@ -489,8 +493,8 @@ def format_totals(cells: Sequence[PlannedCell]) -> list[str]:
             lines.append(f"{pair}: a size is unknown; a model that is not here is asked of the hub")
         if memory.fits is False:
             lines.append(
-                f"does not fit: {pair}: {_format_memory(memory)} GiB on {memory.gpus} GPUs of "
-                f"together {(memory.capacity_bytes or 0) / _GIB:.0f} GiB; "
+                f"does not fit: {pair}: {_format_memory_parts(memory)} GiB on {memory.gpus} "
+                f"GPUs of together {(memory.capacity_bytes or 0) / _GIB:.0f} GiB; "
                 "pair.target_device_map=auto spreads the target"
             )
     return lines
@@ -502,7 +506,7 @@ def _describe_simulation(facts: CellFacts) -> str:
     return f"{facts.decoder} {facts.spec} {rates}" if rates else ""
 
 
-def format_longest_job(jobs: Sequence[Sequence[PlannedCell]]) -> str:
+def format_longest_job_minutes(jobs: Sequence[Sequence[PlannedCell]]) -> str:
     """Says how long the longest job decodes, on the GPUs that it gets."""
     minutes = [
         sum(60 * (cell.device_hours or 0) / max(1, cell.memory.gpus or 1) for cell in job)
@@ -528,7 +532,7 @@ def _format_row(cell: PlannedCell) -> list[str]:
         _UNKNOWN if cell.rate is None else f"{cell.rate.tokens_per_s:.1f}",
         "" if cell.rate is None else cell.rate.source,
         _UNKNOWN if cell.device_hours is None else _format_hours_without_unit(cell.device_hours),
-        _format_memory(cell.memory),
+        _format_memory_parts(cell.memory),
         _UNKNOWN if cell.memory.gpus is None else str(cell.memory.gpus or "-"),
         fits[cell.memory.fits],
     ]
@@ -538,7 +542,7 @@ def _format_hours_without_unit(hours: float) -> str:
     return f"{hours:.2f}" if hours >= 0.005 or hours == 0 else "<0.01"
 
 
-def _format_memory(memory: MemoryEstimate) -> str:
+def _format_memory_parts(memory: MemoryEstimate) -> str:
     """Weights, caches where their shape is known, and graphs where there are any."""
     if memory.weights_bytes is None:
         return _UNKNOWN

@@ -38,8 +38,14 @@ from spec_bench.jobs.sweep.launch import (
     get_sweep_job_number,
     register_launcher_resolvers,
 )
-from spec_bench.jobs.sweep.plan import PlannedCell, Planner, format_longest_job, print_plan
-from spec_bench.jobs.sweep.watch import OPEN, RunningJob, SweepNotes, print_progress, summarise_jobs
+from spec_bench.jobs.sweep.plan import PlannedCell, Planner, format_longest_job_minutes, print_plan
+from spec_bench.jobs.sweep.watch import (
+    OPEN,
+    RunningJob,
+    SweepNotes,
+    print_changed_counts,
+    summarise_jobs,
+)
 from spec_bench.records.types import CellResult
 from spec_bench.sinks.sink import SinkSettings, build_sinks
 from spec_bench.system import files
@@ -69,7 +75,7 @@ class Sweep:
         """In another process there is none."""
         return type(None), ()
 
-    def check_and_list_jobs(self, config: DictConfig, configs: SweepConfigs) -> bool:
+    def check_and_list_or_plan_jobs(self, config: DictConfig, configs: SweepConfigs) -> bool:
         """Checks a sweep's jobs before anything is launched, and lists them or prints their plan;
         whether they are to run. Raises UsageError: a job cannot be right.
         """
@@ -99,7 +105,7 @@ class Sweep:
                 "plans it anywhere, hydra/launcher=workers runs it here"
             )
         for check in (
-            (_check_names_and_files, *([] if plan_requests else [_check_all_settings]))
+            (_check_names_and_local_rows, *([] if plan_requests else [_check_all_settings]))
             if runs_here
             else ()
         ):
@@ -108,14 +114,14 @@ class Sweep:
                     check(settings, folders)
         for words, settings in plan_requests:
             with _errors_with_words(words):
-                job_cells = planner.plan(settings)
+                job_cells = planner.plan_all_stages(settings)
             cells.append([replace(cell, words=tuple(words)) for cell in job_cells])
         _hint_at_list_syntax(checked_words)
         launch_text = describe_launch(config, len(cells)) if plan_requests else ""
         if plan_requests:
             print_plan([cell for job in cells for cell in job])
             note = " (measured rates are this machine's, not the cluster's)" * (target in _AGAIN)
-            print(f"{launch_text}\nthe longest job: {format_longest_job(cells)}{note}")
+            print(f"{launch_text}\nthe longest job: {format_longest_job_minutes(cells)}{note}")
             return False
         sinks = {(request.results, request.name): request.sink for _, request in reversed(requests)}
         for key, job_words in jobs.items():
@@ -127,7 +133,7 @@ class Sweep:
             print(f"logs: {Path(folder).parent}", file=sys.stderr)
         if not runs_here:
             watch_arguments = [notes for notes, _ in self._parts.values()], self._over
-            threading.Thread(target=print_progress, args=watch_arguments, daemon=True).start()
+            threading.Thread(target=print_changed_counts, args=watch_arguments, daemon=True).start()
         return True
 
     def rebuild_tables(self, experiment: Experiment) -> bool:
@@ -163,7 +169,7 @@ class Sweep:
             yield results, name, [result for result in cell_results if result is not None]
 
 
-def _check_names_and_files(settings: RunSettings, folders: list[Path]) -> None:
+def _check_names_and_local_rows(settings: RunSettings, folders: list[Path]) -> None:
     """Checks what a job names here, its rows included."""
     check_before_torch(settings, folders)
     task = build_task(settings.task)

@@ -278,7 +278,7 @@ def main(options: Namespace) -> int:
     return 2 if len(lines) > 1 else 0
 
 
-def print_progress(all_notes: Sequence[SweepNotes], is_over: threading.Event) -> None:
+def print_changed_counts(all_notes: Sequence[SweepNotes], is_over: threading.Event) -> None:
     """Prints a line whenever the count of jobs by state has changed, until it is over."""
     last_counts = ""
     while not is_over.wait(_EVERY_S):

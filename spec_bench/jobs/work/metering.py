@@ -29,7 +29,7 @@ class EnergyMetering:
     def __init__(self, settings: JobSettings) -> None:
         unseen = settings.request.energy.meter == "auto" and not settings.device.startswith("cuda")
         energy = EnergySettings() if unseen else settings.request.energy
-        self.meter = build_meter(energy, find_gpu_ordinals(settings))
+        self.meter = build_meter(energy, find_torch_gpu_indices(settings))
         self._asked = energy.meter != "none"
         self._reading = EnergyReading(0.0)
         self._clocks = dict[int, float]()  # seconds of cells by their decoders
@@ -111,7 +111,7 @@ def explain_missing_energy(unsaid: str, generations: Sequence[Generation]) -> li
     ]
 
 
-def find_gpu_ordinals(settings: JobSettings) -> tuple[int, ...] | None:
+def find_torch_gpu_indices(settings: JobSettings) -> tuple[int, ...] | None:
     """The job's GPUs as torch numbers them; None: all that are visible, or the job is on none."""
     kind, _, index = settings.device.partition(":")
     if kind != "cuda":

@@ -36,7 +36,7 @@ from spec_bench.engine.mapped_model import (
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.model_spec import INTERSECTION, read_output_ids
 from spec_bench.engine.products import dense_weight
-from spec_bench.jobs.config.model_files import get_content_id, resolve_model_path
+from spec_bench.jobs.config.model_files import read_content_id, resolve_or_convert_model
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.measure.provenance import describe_machine
 from spec_bench.system import files
@@ -61,7 +61,7 @@ def load_models(pair: Pair, tokens: int) -> list[LanguageModel]:
     """
     models = [
         _load_model_once(spec, mark)
-        for spec, mark in zip(pair.specs, pair.get_content_ids(), strict=True)
+        for spec, mark in zip(pair.specs, pair.read_content_ids(), strict=True)
     ]
     is_intersection = pair.draft_vocabulary == INTERSECTION
     token_counts = [
@@ -70,7 +70,7 @@ def load_models(pair: Pair, tokens: int) -> list[LanguageModel]:
         if model is models[0] or not (is_intersection or read_known_ids(Path(spec.path)))
     ]
     count = min(tokens, *token_counts)
-    drafts = zip(models[1:], pair.specs[1:], pair.get_content_ids(weights=False)[1:], strict=True)
+    drafts = zip(models[1:], pair.specs[1:], pair.read_content_ids(weights=False)[1:], strict=True)
     return [
         _limit_vocabulary(models[0], count),
         *(_map_draft_to_target_tokens(pair, *draft, count) for draft in drafts),
@@ -102,7 +102,7 @@ def _map_draft_to_target_tokens(
         if pair.draft_vocabulary == INTERSECTION:
             target = pair.specs[0]
             ours = load_tokenizer_once(
-                target.path, target.revision, pair.get_content_ids(weights=False)[0]
+                target.path, target.revision, pair.read_content_ids(weights=False)[0]
             )
             theirs = load_tokenizer_once(spec.path, spec.revision, mark)
             vocabulary = map_tokenizers(ours, theirs, count)
@@ -118,8 +118,8 @@ def load_pair_heads(pair: Pair, kind: str | None, target: LanguageModel) -> Draf
     """Returns the pair's draft heads of that kind, on the target's device and in its dtype."""
     if kind is None:
         return None
-    path = resolve_model_path(pair.heads[kind])
-    revision = get_content_id(pair.heads[kind], pair.head_commits.get(kind))
+    path = resolve_or_convert_model(pair.heads[kind])
+    revision = read_content_id(pair.heads[kind], pair.head_commits.get(kind))
     vocabulary = None if pair.draft_vocabulary == INTERSECTION else pair.draft_vocabulary
     key = (path, revision, str(target.device), vocabulary)
     if key not in _heads:
@@ -154,11 +154,11 @@ def load_pair_tokenizer(pair: Pair) -> tuple[Any, int]:
     """
     places = [
         (spec.path, spec.revision, mark)
-        for spec, mark in zip(pair.specs, pair.get_content_ids(weights=False), strict=True)
+        for spec, mark in zip(pair.specs, pair.read_content_ids(weights=False), strict=True)
         if spec is pair.specs[0] or not read_known_ids(Path(spec.path))
     ]
     if pair.tokenizer is not None:
-        places = [(pair.tokenizer, None, get_content_id(pair.tokenizer, None))]
+        places = [(pair.tokenizer, None, read_content_id(pair.tokenizer, None))]
     if pair.draft_vocabulary == INTERSECTION:
         places = places[:1]
     tokenizer, tokens = choose_common_tokenizer([load_tokenizer_once(*place) for place in places])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from spec_bench.engine.model_spec import ModelSpec
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.jobs.config.settings import JobSettings
-from spec_bench.records.ends import decode_answer
+from spec_bench.records.ends import decode_without_end_token
 from spec_bench.records.sampling import describe_sampling
 from spec_bench.records.types import Generation, PromptError, Request
 from spec_bench.system.errors import UsageError
@@ -50,7 +50,7 @@ class JobPrompts:
     failed: Mapping[str, Exception] = field(default_factory=dict)
 
     @classmethod
-    def build(cls, settings: JobSettings, tokenizer: Any) -> JobPrompts:
+    def from_settings(cls, settings: JobSettings, tokenizer: Any) -> JobPrompts:
         """Encodes the job's examples. Raises ValueError: none can be encoded, or the models have no
         room for any.
         """
@@ -61,18 +61,18 @@ class JobPrompts:
         cut_count = skipped_count = 0
         room = None
         if task.overlong != "fail":
-            context = find_context_length(settings)
+            context = find_prompt_and_answer_room(settings)
             room = None if context is None else context - max_tokens
 
         def measure(cut_example: Example) -> int:
-            return _count_needed_tokens(
+            return _measure_needed_prompt_room(
                 _encode_example(settings, tokenizer, cut_example), max_tokens
             )
 
         for example in settings.examples:
             try:
                 requests = _encode_example(settings, tokenizer, example)
-                longest = _count_needed_tokens(requests, max_tokens)
+                longest = _measure_needed_prompt_room(requests, max_tokens)
                 if isinstance(task, Task) and room is not None and longest > room:
                     if task.overlong == "skip":
                         skipped_count += 1
@@ -130,25 +130,26 @@ class JobPrompts:
                 min_tokens,
                 max_tokens,
             )
-        self.warn_of_special_tokens()
+        self.warn_of_special_tokens_in_texts()
+        sampling = describe_sampling(vars(settings.sampling))
         summary = (
-            f"{self.describe(settings.pair)}; {describe_sampling(vars(settings.sampling))}, at "
-            f"most {max_tokens} new tokens{'; fresh prompts' * (settings.stage == 'confirm')}"
+            f"{self.describe_data_and_template(settings.pair)}; {sampling}, at most "
+            f"{max_tokens} new tokens{'; fresh prompts' * (settings.stage == 'confirm')}"
         )
         log.info("%s", summary)
         if not log.isEnabledFor(logging.INFO):  # in Python, say
             print(summary, file=sys.stderr)
         if isinstance(self.task, Task):
-            warn_of_chat_mismatch(settings, plain)
-        if self.unasked_turn_count:
+            warn_of_heads_for_other_prompts(settings, plain)
+        if self.turn_count_without_fixed_answer:
             log.warning(
                 "%s: %d later turn(s) not asked, which have no fixed answer to continue: give "
                 "task.answers, or task.later_turns=own continues each decoder's own",
                 name,
-                self.unasked_turn_count,
+                self.turn_count_without_fixed_answer,
             )
 
-    def warn_of_special_tokens(self) -> None:
+    def warn_of_special_tokens_in_texts(self) -> None:
         """Warns of prompts whose texts hold special tokens."""
         added_tokens = getattr(self.tokenizer, "added_tokens_decoder", {}).values()
         special = [str(token) for token in added_tokens if token.special]
@@ -173,10 +174,10 @@ class JobPrompts:
                 ", ".join(found_tokens),
             )
 
-    def describe(self, pair: Pair) -> str:
+    def describe_data_and_template(self, pair: Pair) -> str:
         """Returns what is measured in one line: which data, what ends answers, which template."""
         task = self.task
-        ends = ", ".join(task.make_stop_criteria(self.tokenizer).names) or "none"
+        ends = ", ".join(task.make_stop_criteria(self.tokenizer).end_names) or "none"
         template = "none"
         if isinstance(task, Task) and task.uses_chat_template(self.tokenizer):
             template = "pair.chat_template" if pair.chat_template else "the tokenizer's"
@@ -205,7 +206,7 @@ class JobPrompts:
         return len(self.requests) + len(self.failed)
 
     @property
-    def unasked_turn_count(self) -> int:
+    def turn_count_without_fixed_answer(self) -> int:
         """Turns that are not asked, for want of a fixed answer to continue."""
         has_fixed_answers = self.task.later_turns == "fixed"
         return (
@@ -282,13 +283,13 @@ class JobPrompts:
         """Returns the answers by prompt id, for scoring only; counts come from token ids."""
         return {
             generation.prompt_id: self.task.extract_answer(
-                decode_answer(self.tokenizer, generation.tokens)
+                decode_without_end_token(self.tokenizer, generation.tokens)
             )
             for generation in generations
         }
 
 
-def warn_of_chat_mismatch(settings: JobSettings, plain: bool) -> None:
+def warn_of_heads_for_other_prompts(settings: JobSettings, plain: bool) -> None:
     """Warns of heads that learned prompts in a chat template if these are ``plain``, or the
     reverse.
     """
@@ -315,7 +316,7 @@ def _encode_example(settings: JobSettings, tokenizer: Any, example: Example) -> 
     ends = task.make_stop_criteria(tokenizer)
     requests = list[Request]()
     continues_own = len(names) > 1 and task.later_turns == "own"
-    room = find_context_length(settings) if continues_own else None
+    room = find_prompt_and_answer_room(settings) if continues_own else None
     for turn, prompt_id in enumerate(names):
         new_tokens = limit
         if turn and continues_own:
@@ -329,7 +330,7 @@ def _encode_example(settings: JobSettings, tokenizer: Any, example: Example) -> 
     return requests
 
 
-def _count_needed_tokens(requests: Sequence[Request], limit: int) -> int:
+def _measure_needed_prompt_room(requests: Sequence[Request], limit: int) -> int:
     """Returns tokens of the longest prompt, less what its limit leaves of the job's."""
     return max(
         (len(request.prompt_ids) + request.max_new_tokens - limit for request in requests),
@@ -361,7 +362,7 @@ def estimate_cache_slots(config: DecoderConfig, prompt: int, new_tokens: int) ->
     return prompt + branches * (new_tokens + 2) + getattr(tree, "depth", 0) * tree.width
 
 
-def find_context_length(settings: JobSettings) -> int | None:
+def find_prompt_and_answer_room(settings: JobSettings) -> int | None:
     """Tokens of a prompt and its answer that all models have room for; None if none says."""
     lengths = [
         length for spec in settings.pair.specs if (length := _read_context_length(spec)) is not None

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.metrics.interval import Interval
 from spec_bench.records.sampling import LATER
-from spec_bench.records.sessions import MEANING, OTHER, list_session_notes
+from spec_bench.records.sessions import MEANING, OTHER, list_row_session_notes
 from spec_bench.records.types import (
     ENGINE,
     explain_missing_data,
@@ -99,7 +99,7 @@ def read_results(path: Path, mixed_models: bool = False) -> pd.DataFrame:
         ]
         cells = to_rows(rows[["decoder", "token_rate", "speedup"]])
         for part in rows.groupby(keys, sort=False, dropna=False).indices.values():
-            session_marks[part] = list_session_notes([cells[n] for n in part])
+            session_marks[part] = list_row_session_notes([cells[n] for n in part])
         rows[BESIDE] = rows.token_rate / rows.speedup
     return rows.assign(**{OTHER_SESSION: session_marks, MIXED: mixed_models})
 
@@ -154,7 +154,7 @@ def mask_draft_models(rows: pd.DataFrame) -> pd.Series:
 def _read_stored_rows(path: Path) -> pd.DataFrame:
     """Returns an experiment's rows as they are stored, screened ones last; none where none are."""
     experiment = Experiment(files.get_results_folder(path), path.resolve().parent.name)
-    with experiment.current_tables() as (screening, table):
+    with experiment.tables_or_completed_copies() as (screening, table):
         tables = (file for file in (table, screening) if file.is_file() and file.stat().st_size)
         parts = [_read_typed_rows(file) for file in tables]
     full = [part for part in parts if not part.empty] or parts[:1]
