@@ -435,8 +435,8 @@ def ask(url: str, fault: Fault) -> tuple[str, Any]:
     """Asks once; ``answered`` with tokens and calls, or ``refused`` with the line."""
     kind = "llama_cpp" if fault.kind == "llama_cpp" else "openai"
     server = ServerClient(
-        url, "target", KEY, ids=fault.kind != "text", kind=kind, timeout_s=1.0, answer_s=LONG_S,
-        attempts=1,
+        url, "target", KEY, expects_ids=fault.kind != "text", kind=kind, timeout_s=1.0,
+        answer_timeout_s=LONG_S, attempts=1,
     )  # fmt: skip
     tokenise = (lambda text: [5] * len(text)) if fault.kind == "text" else None
     asking = RequestOptions(SamplingSettings(temperature=0.0), 300, tokenise)

@@ -117,7 +117,7 @@ class StreamedText:
 
     def decode_until_stop(self, tokens: Sequence[int]) -> str:
         """Decodes tokens into text up to the first stop string."""
-        return cut_at_stop(decode_without_end_token(self._tokenizer, tokens), self._ends.texts)
+        return cut_at_stop(decode_without_end_token(self._tokenizer, tokens), self._ends.stop_texts)
 
     def add_tokens(self, tokens: Sequence[int], is_last: bool) -> str:
         """Adds a step's tokens and returns the new text; the last step holds nothing back."""
@@ -125,7 +125,7 @@ class StreamedText:
         text = self.decode_until_stop(self._tokens)
         if not is_last:
             text = text.rstrip(_PARTIAL_LETTER)
-            stop_starts = [stop[:n] for stop in self._ends.texts for n in range(len(stop))]
+            stop_starts = [stop[:n] for stop in self._ends.stop_texts for n in range(len(stop))]
             lengths = [len(start) for start in stop_starts if text.endswith(start)]
             text = text[: len(text) - max(lengths, default=0)]
         added_text = text[len(self._written) :]

@@ -393,7 +393,7 @@ class LoadedPair:
             decoder.check_and_reserve(longer_requests)
             decoder.record_graphs(longer_requests)
         streams = [
-            Stream(decoder, request, seed, StreamedText(self.tokenizer, request.ends))
+            Stream(decoder, request, seed, StreamedText(self.tokenizer, request.stop_criteria))
             for request in requests
         ]
         if has_recorder and requests:
@@ -433,7 +433,8 @@ class LoadedPair:
                 messages = [message] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
                 text = render_chat(self.tokenizer, messages, remedy=_PLAINLY)
                 ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-            request = Request(name or derive_prompt_id(prompt), tuple(ids), limit, ends.ids, ends)
+            prompt_id = name or derive_prompt_id(prompt)
+            request = Request(prompt_id, tuple(ids), limit, ends.stop_ids, ends)
             requests.append(request)
         return requests
 

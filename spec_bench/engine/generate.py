@@ -109,7 +109,7 @@ def run_generate(
                 input_ids=ids,
                 attention_mask=mask,
                 generation_config=_make_generation_config(target, requests, settings),
-                stopping_criteria=[find_ended] * any(watch.ends.texts for watch in requests),
+                stopping_criteria=[find_ended] * any(r.stop_criteria.stop_texts for r in requests),
                 **aid.generate_arguments,
             )[:, prompt:].tolist()
         except ValueError as error:  # such as vocabularies of two sizes, which ours decodes

@@ -38,7 +38,7 @@ class GenerationLines:
     generations: tuple[Generation, ...] = ()
     # invalid lines: number and reason
     faults: tuple[str, ...] = ()
-    torn: int = 0  # bytes of an unfinished last line, as a kill leaves it; no fault
+    torn_byte_count: int = 0  # bytes of an unfinished last line, as a kill leaves it; no fault
 
 
 def format_generation_line(generation: Generation, run_id: str) -> str:
@@ -48,9 +48,7 @@ def format_generation_line(generation: Generation, run_id: str) -> str:
 
 
 def read_generation_lines(
-    path: Path,
-    vocabulary_size: int | None = None,
-    max_bytes: int | None = None,
+    path: Path, vocabulary_size: int | None = None, max_bytes: int | None = None
 ) -> GenerationLines:
     """Reads a cell's ``generations.jsonl``, in the folder named by its run id; none if it is
     missing. Reads at most ``max_bytes``. Token ids must be below ``vocabulary_size``, if it is
@@ -124,9 +122,7 @@ def pack_valid_cell_folder(folder: Path) -> PackedRecords | None:
 
 
 def pack_cell(
-    folder: Path,
-    cell: Mapping[str, Any],
-    generations: Sequence[Generation],
+    folder: Path, cell: Mapping[str, Any], generations: Sequence[Generation]
 ) -> PackedRecords:
     """Packs a cell's generations with its origin, scores and later timings."""
     origin = (cell.get("starts") or [None])[-1]
@@ -192,29 +188,29 @@ def compute_size_and_digest(path: Path, max_bytes: int | None = None) -> dict[st
 
 
 def require_result_fits_generations(
-    folder: Path, cell: Mapping[str, Any], needs_whole: bool = False
+    folder: Path, cell: Mapping[str, Any], compare_whole_file: bool = False
 ) -> None:
-    """Checks that a cell's result was made of the generations in its folder; with ``needs_whole``
-    of all of them, which fails while more repeats are decoded. Raises UsageError.
+    """Raises UsageError unless a cell's result was made of the generations in its folder; with
+    ``compare_whole_file`` of all of them, which fails while more repeats are decoded.
     """
     path = folder / files.GENERATIONS
     source = cell.get("generations")
     if (
         source is not None
-        and compute_size_and_digest(path, None if needs_whole else source["bytes"]) != source
+        and compute_size_and_digest(path, None if compare_whole_file else source["bytes"]) != source
     ):
         raise UsageError(f"it was made of other generations than {path} holds")
 
 
 def write_cell_json(folder: Path, content: Mapping[str, Any]) -> None:
-    """Writes ``cell.json``, see ``read_cell_json``."""
+    """Writes ``cell.json`` with its checksum, see ``read_cell_json``."""
     files.write_json(
         folder / files.CELL, checksums.redact_and_add_checksum({**content, "run_id": folder.name})
     )
 
 
 def write_models_json(folder: Path, content: Mapping[str, Any]) -> None:
-    """Writes ``models.json``, see ``read_models_json``."""
+    """Writes ``models.json`` with its checksum, see ``read_models_json``."""
     files.write_json(
         folder / files.MODELS, checksums.redact_and_add_checksum({**content, "run_id": folder.name})
     )

@@ -27,31 +27,32 @@ def decode_without_end_token(tokenizer: Any, tokens: Sequence[int]) -> str:
     return str(tokenizer.decode(text_tokens, skip_special_tokens=True))
 
 
-def cut_at_stop(text: str, stops: Sequence[str]) -> str:
+def cut_at_stop(text: str, stop_texts: Sequence[str]) -> str:
     """Cuts a text at the first of the stops in it."""
-    positions = [position for stop in stops if (position := text.find(stop)) >= 0]
+    positions = [position for stop in stop_texts if (position := text.find(stop)) >= 0]
     return text[: min(positions, default=len(text))]
 
 
 class StopCriteria:
-    """Ends an answer at end tokens and at texts, which are not empty; never without a tokenizer."""
+    """Ends an answer at end tokens and at ``stop_texts``; never without a tokenizer."""
 
-    def __init__(self, tokenizer: Any = None, texts: Sequence[str] = ()) -> None:
-        self.texts = tuple(texts)
+    def __init__(self, tokenizer: Any = None, stop_texts: Sequence[str] = ()) -> None:
+        self.stop_texts = tuple(stop_texts)
         self._tokenizer = tokenizer
         end_tokens = () if tokenizer is None else find_end_token_ids(tokenizer)
         self._tokens = [str(tokenizer.convert_ids_to_tokens(end)) for end in end_tokens]
         # Some tokenizers put a blank piece first, so the last piece counts.
-        last_pieces = [(text, self._encode_text(text)[-1:]) for text in self.texts]
+        last_pieces = [(text, self._encode_text(text)[-1:]) for text in self.stop_texts]
         text_ids = [ids[0] for text, ids in last_pieces if ids and tokenizer.decode(ids) == text]
-        self.ids = tuple(dict.fromkeys([*end_tokens, *text_ids]))  # with single-token texts
+        # end tokens and stop texts of a single token
+        self.stop_ids = tuple(dict.fromkeys([*end_tokens, *text_ids]))
         # A token has at least a byte of text.
-        self._reach = _MARGIN + max((len(text.encode()) for text in self.texts), default=0)
+        self._reach = _MARGIN + max((len(text.encode()) for text in self.stop_texts), default=0)
 
     @property
     def end_names(self) -> list[str]:
         """Names of the ends: tokens, then texts."""
-        texts = ("newline" if text == "\n" else json.dumps(text) for text in self.texts)
+        texts = ("newline" if text == "\n" else json.dumps(text) for text in self.stop_texts)
         return [*self._tokens, *texts]
 
     @property
@@ -80,8 +81,8 @@ class StopCriteria:
         ]
 
     def _contains_stop_text(self, tokens: Sequence[int]) -> bool:
-        text = decode_without_end_token(self._tokenizer, tokens) if self.texts else ""
-        return any(stop in text for stop in self.texts)
+        text = decode_without_end_token(self._tokenizer, tokens) if self.stop_texts else ""
+        return any(stop in text for stop in self.stop_texts)
 
     def _encode_text(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])

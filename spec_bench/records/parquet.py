@@ -76,7 +76,9 @@ OPTIONAL = (
 """Columns that a file has only if some line fills them."""
 
 
-def generation_to_line(run_id: str, generation: Generation, scores: Scores) -> dict[str, Any]:
+def generation_to_line(
+    run_id: str, generation: Generation, scores_by_column: Scores
+) -> dict[str, Any]:
     """Converts a generation to a line, with its scores by column."""
     line = {
         **vars(generation),
@@ -95,7 +97,7 @@ def generation_to_line(run_id: str, generation: Generation, scores: Scores) -> d
     if (delivery := generation.delivery) is not None:
         line |= {f"{SERVED}{name}": getattr(delivery, field) for name, field in _DELIVERY.items()}
         line[f"{SERVED}proposed"] = int(delivery.proposed)
-    for column, by_prompt in scores.items():
+    for column, by_prompt in scores_by_column.items():
         line[column] = None if generation.repeat else by_prompt.get(generation.prompt_id)
     return line
 
@@ -170,7 +172,7 @@ class PackedRecords:
     # run id -> where the cell was measured, see `measure.provenance`
     origins: Mapping[str, Mapping[str, Any]]
     # digests of the tables in the file's folder, by name
-    tables: Mapping[str, str] = field(default_factory=dict)
+    digest_by_table: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def _line_indices(self) -> dict[str, list[int]]:
@@ -382,7 +384,7 @@ def describe_altered_tables(path: Path, digest_by_table: Mapping[str, str]) -> I
 def require_unaltered_tables(path: Path) -> None:
     """Raises UsageError if a table in the folder of a file of records was altered since."""
     if path.is_file():
-        for fault in describe_altered_tables(path, read_records_cached(path).tables):
+        for fault in describe_altered_tables(path, read_records_cached(path).digest_by_table):
             raise UsageError(f"{fault}; restore it, or run its experiment again")
 
 

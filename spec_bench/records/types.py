@@ -69,14 +69,14 @@ def parse_reasons(text: str) -> tuple[Reason, ...]:
     return (Reason("", message, trace.removesuffix(")")),)
 
 
-def explain_timing_doubt(reasons: str) -> str:
+def explain_timing_doubt(reasons_text: str) -> str:
     """Finds why a row's times decide nothing (stalled windows, other programs), or ""."""
-    return "".join(_DOUBT.findall(reasons)[:1])
+    return "".join(_DOUBT.findall(reasons_text)[:1])
 
 
-def explain_missing_data(reasons: str) -> str:
+def explain_missing_data(reasons_text: str) -> str:
     """Finds why a row lacks prompts or a score, or ""."""
-    return "".join(f"partial: {text}" for text in _LOST.findall(reasons)[:1])
+    return "".join(f"partial: {text}" for text in _LOST.findall(reasons_text)[:1])
 
 
 BUSY = 0.2
@@ -97,7 +97,7 @@ class Request:
     max_new_tokens: int  # limit on delivered tokens
     stop_ids: tuple[int, ...] = ()  # delivered, then the generation ends
     # also texts that end it: delivered up to the token that completes one
-    ends: StopCriteria = field(default=StopCriteria(), compare=False, repr=False)
+    stop_criteria: StopCriteria = field(default=StopCriteria(), compare=False, repr=False)
 
     def find_end(self, tokens: Sequence[int], checked_count: int = 0) -> int | None:
         """Returns the number of tokens up to an answer's first end; None if it has not ended. The
@@ -105,7 +105,7 @@ class Request:
         """
         places = enumerate(tokens[checked_count:], start=checked_count + 1)
         end = next((place for place, token in places if token in self.stop_ids), None)
-        return self.ends.find_text_end(tokens[:end], checked_count) or end
+        return self.stop_criteria.find_text_end(tokens[:end], checked_count) or end
 
 
 class PromptError(UsageError):
@@ -190,7 +190,7 @@ class Generation:
         """Tokens emitted within ``decode_s``: all but those of a server's first chunk."""
         return len(self.tokens) - (self.delivery.tokens[0] if self.delivery else 0)
 
-    # Terms of metrics; ``windows.GenerationArrays`` has them as arrays under the same names.
+    # Terms of metrics; ``arrays.GenerationArrays`` has them as arrays under the same names.
     delivered = property(lambda self: len(self.tokens))
     calls = property(lambda self: len(self.steps))  # the prefill is not one
     accepted = property(lambda self: sum(s.accepted for s in self.steps))
@@ -204,13 +204,13 @@ class Generation:
         return self.tokens == first_run.tokens and self.steps == first_run.steps
 
     def to_json(self) -> dict[str, Any]:
-        """Returns a JSON-ready dictionary; ``result_from_json`` inverts it."""
+        """Returns a JSON-ready dictionary; ``from_json`` inverts it."""
         fields = asdict(self)
         return fields if self.delivery else {k: v for k, v in fields.items() if k != "delivery"}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Generation:
-        """Inverts ``result_to_json``."""
+        """Inverts ``to_json``."""
         steps = ({**step, "widths": tuple(step.get("widths", ()))} for step in content["steps"])
         values = {**content, "tokens": tuple(content["tokens"])}
         # Lines of version 0.2 name the session so; the oldest have a second meter's joules.

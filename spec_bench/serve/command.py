@@ -20,7 +20,7 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import field
 from pathlib import Path
 from signal import strsignal
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.compose import compose_config
@@ -40,8 +40,13 @@ from spec_bench.system.redaction import KEY, redact
 FOLDER = "server"  # of other packages' engines, in their ``conf``
 PLAIN = "plain"
 _POLL_S = 0.5
-# A job's settings of a server that is up, and the descriptor that keeps it running.
-RunningServer = tuple[dict[str, str], int]
+
+
+class RunningServer(NamedTuple):
+    """A server that is up."""
+
+    job_settings: dict[str, str]  # under ``server`` in a job's config
+    keeping_descriptor: int  # the server runs as long as a process holds it open
 
 
 @settings
@@ -60,7 +65,7 @@ class ServingEngine:
     tokens: Literal["ids", "text"] = "ids"
 
     def build_command(
-        self, method: str, places: Mapping[str, str], program: str | None
+        self, method: str, placeholders: Mapping[str, str], program: str | None
     ) -> list[str]:
         """Builds one server's command line, of ``program`` if it is given. Raises UsageError: an
         unknown method, or one without its draft.
@@ -72,7 +77,7 @@ class ServingEngine:
         method_arguments = () if method == PLAIN else (*self.speculating, *self.speculation[method])
         command = [program or self.program]
         for argument in (*self.arguments, *method_arguments):
-            for name, value in places.items():
+            for name, value in placeholders.items():
                 argument = argument.replace(f"{{{name}}}", value)
             if "{draft}" in argument:
                 raise UsageError(f"{self.title} with {method} needs a draft: --draft PATH")
@@ -80,17 +85,19 @@ class ServingEngine:
         return command
 
 
-def read_serving_engine(name: str) -> ServingEngine:
+def read_serving_engine(name_or_path: str) -> ServingEngine:
     """Reads an engine by its name, or from a file of the user's. Raises UsageError: there is none,
     or it is invalid.
     """
     files = find_configs(FOLDER) | find_configs("engines", [Path(__file__).parent])
-    path = files.get(name, Path(name))
+    path = files.get(name_or_path, Path(name_or_path))
     if not path.is_file():
-        suggestion = format_suggestion(name, list(files))
+        suggestion = format_suggestion(name_or_path, list(files))
         names = ", ".join(files)
-        raise UsageError(f"an engine is one of {names}, or a YAML file; got {name!r}{suggestion}")
-    return read_settings(ServingEngine, read_yaml(path), of=str(path))
+        raise UsageError(
+            f"an engine is one of {names}, or a YAML file; got {name_or_path!r}{suggestion}"
+        )
+    return read_settings(ServingEngine, read_yaml(path), source=str(path))
 
 
 def main(options: Namespace) -> int:
@@ -137,13 +144,13 @@ class ServerGroup:
     def build_command(self, method: str, port: int | str = "PORT", name: str = "NAME") -> list[str]:
         """Builds a server's command line."""
         max_requests = max(self.requests)
-        places = {
+        placeholders = {
             "model": self.model, "port": str(port), "name": name, "requests": str(max_requests),
             "slots": str(max_requests * self.options.context),
         }  # fmt: skip
         if self.draft:
-            places["draft"] = self.draft
-        command = self.engine.build_command(method, places, self.options.program)
+            placeholders["draft"] = self.draft
+        command = self.engine.build_command(method, placeholders, self.options.program)
         return [*command, *shlex.split(self.options.arguments)]
 
     def run_jobs(self, methods: Sequence[str]) -> int:
@@ -183,7 +190,10 @@ class ServerGroup:
         model = self.name if has_name else self.model
         environment = {**self.engine.environment, **os.environ}
         key = os.environ.get(KEY, "").strip()
-        with ExitStack() as stack, closing(ServerClient(url, model, key, answer_s=5)) as client:
+        with (
+            ExitStack() as stack,
+            closing(ServerClient(url, model, key, answer_timeout_s=5)) as client,
+        ):
             if gpus:
                 stack.callback((reservation := GpuReservation()).release)
                 environment[VISIBLE] = ",".join(
@@ -204,18 +214,19 @@ class ServerGroup:
                     )
                 print(f"{title}: up after {time.monotonic() - began:.0f} s", flush=True)
                 assert process.stdin is not None
-                start_command = redact(
-                    " ".join(self.build_command(method)), key
-                )  # without the port
+                # without the port
+                start_command = redact(" ".join(self.build_command(method)), key)
                 server_settings = {
                     "url": url,
                     "model": model,
                     "started": start_command,
                     "log": str(log),
                 }
-                yield server_settings, process.stdin.fileno()
+                yield RunningServer(server_settings, process.stdin.fileno())
 
-    def run_job(self, method: str, server: RunningServer, plain: RunningServer | None) -> int:
+    def run_job(
+        self, method: str, server: RunningServer, plain_server: RunningServer | None
+    ) -> int:
         """Runs a job, or one for each number of concurrent requests; returns its status."""
         engine = self.engine
         name = f"{Path(self.options.engine).stem}_{method}"
@@ -224,10 +235,11 @@ class ServerGroup:
             "decoder": decoder,
             "kind": engine.kind,
             "tokens": engine.tokens,
-            **server[0],
+            **server.job_settings,
         }
-        if plain is not None:
-            server_settings |= {f"baseline_{key}": value for key, value in plain[0].items()}
+        if plain_server is not None:
+            plain_settings = plain_server.job_settings
+            server_settings |= {f"baseline_{key}": value for key, value in plain_settings.items()}
         is_multirun = len(self.requests) > 1 or self.options.sweeps
         requests = ",".join(map(str, self.requests))
         command = [
@@ -242,9 +254,9 @@ class ServerGroup:
             *self.options.words,
         ]
         # The job's supervisor holds the servers too: none ends before the job that uses it.
-        with running_process(
-            command, descriptors=[running[1] for running in (server, plain) if running]
-        ) as process:
+        servers = filter(None, (server, plain_server))
+        held_descriptors = [running.keeping_descriptor for running in servers]
+        with running_process(command, held_descriptors=held_descriptors) as process:
             return abs(process.wait())  # below 0: a signal
 
 
@@ -273,18 +285,19 @@ def _is_up(server: ServerClient, has_name: bool) -> bool:
 def running_process(
     command: Sequence[str],
     log: Path | None = None,
-    descriptors: Sequence[int] = (),
+    held_descriptors: Sequence[int] = (),
     **options: Any,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Runs a process that ends with the block, with this process or with its supervisor.
 
-    It writes to ``log``, else to our output; its supervisor holds ``descriptors`` open until then.
+    It writes to ``log``, else to our output; its supervisor holds ``held_descriptors`` open until
+    then.
     """
     earlier_children = supervisor.find_child_pids()
     with open_regular_file(log, "wb") if log else nullcontext() as file:
         process = subprocess.Popen(
             [sys.executable, supervisor.__file__, str(log or ""), *command], stdin=subprocess.PIPE,
-            stdout=file, stderr=file, start_new_session=True, pass_fds=descriptors, **options,
+            stdout=file, stderr=file, start_new_session=True, pass_fds=held_descriptors, **options,
         )  # fmt: skip
     try:
         yield process

@@ -49,12 +49,12 @@ def kill_children(spared_pids: Set[int] = frozenset()) -> None:
                 os.waitpid(pid, 0)
 
 
-def end_process_group(server: subprocess.Popen[bytes]) -> None:
-    """Ends a server and its process group by SIGTERM, then by SIGKILL."""
+def end_process_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and its process group by SIGTERM, then by SIGKILL."""
     for number, patience in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, None)):
         with suppress(ProcessLookupError, subprocess.TimeoutExpired):
-            os.killpg(server.pid, number)
-            server.wait(patience)
+            os.killpg(process.pid, number)
+            process.wait(patience)
 
 
 def main() -> int:
@@ -65,9 +65,8 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # only the input's end counts
     adopt_orphans()
-    log_descriptor = os.open(
-        sys.argv[1] or __file__, os.O_RDONLY
-    )  # the command does not inherit it
+    # the command does not inherit it
+    log_descriptor = os.open(sys.argv[1] or __file__, os.O_RDONLY)
     with suppress(OSError):  # a file system without locks
         fcntl.flock(log_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     server = subprocess.Popen(

@@ -114,8 +114,8 @@ class ServerAnswer:
         delivery = ServerChunks(
             seconds=tuple(chunk.seconds for chunk in self.chunks),
             tokens=tuple(len(chunk.tokens) for chunk in self.chunks),
-            counted=self.steps.counted,
-            proposed=self.steps.proposed,
+            counted=self.steps.count_source,
+            proposed=self.steps.knows_drafted_by_call,
             attempts=self.attempts,
         )
         return Generation(
@@ -133,19 +133,16 @@ class ServerAnswer:
 
 
 def trim_chunks(
-    request: Request,
-    answer: StreamedAnswer,
-    url: str,
-    vocabulary: int,
+    request: Request, answer: StreamedAnswer, url: str, vocabulary_size: int
 ) -> tuple[TokenChunk, ...]:
     """Cuts an answer's chunks at the first end. Raises ServerError: it cannot be this request's."""
     label = f"{url}: prompt {request.prompt_id!r}"
     if any(b.seconds < a.seconds for a, b in pairwise((TokenChunk(0.0, ()), *answer.chunks))):
         raise ServerError(f"{label}: the clock ran backwards")
-    if (largest := max(answer.tokens)) >= vocabulary:
+    if (largest := max(answer.tokens)) >= vocabulary_size:
         raise ServerError(
-            f"{label}: token {largest}, the target's tokenizer has {vocabulary}: another model is "
-            "served"
+            f"{label}: token {largest}, the target's tokenizer has {vocabulary_size}: another "
+            "model is served"
         )
     limit = request.max_new_tokens
     first_end = request.find_end(answer.tokens)
@@ -165,13 +162,11 @@ class UnansweredError(ServerError):
     """The server did not answer some requests."""
 
     def __init__(
-        self,
-        errors: Mapping[str, Exception],
-        generations: Sequence[Generation] = (),
+        self, errors: Mapping[str, Exception], generations: Sequence[Generation] = ()
     ) -> None:
         super().__init__(str(next(iter(errors.values()))))
-        self.failed = errors  # by prompt id
-        self.answered = list(generations)  # of the batch's other requests
+        self.errors = errors  # by prompt id
+        self.generations = list(generations)  # of the batch's other requests
 
 
 @dataclass(frozen=True)
@@ -179,7 +174,7 @@ class RequestOptions:
     """Sampling options of all requests, and the target's tokens."""
 
     sampling: SamplingSettings  # the target's
-    vocabulary: int  # number of the target's tokens
+    vocabulary_size: int  # number of the target's tokens
     # the target's tokenizer, for a server that streams text only
     tokenise: Callable[[str], Sequence[int]] | None = None
 
@@ -189,24 +184,24 @@ class ServedDecoder:
     """Decodes requests by a server."""
 
     server: ServerClient
-    asking: RequestOptions
+    options: RequestOptions
     rows: int = 1  # requests under way at a time, at most
     # arriving requests per second (an open loop), or None: the next is sent when one is answered.
     # Latencies count from a request's arrival.
-    rate: float | None = None
-    counted: bool = True  # whether the counters are read, if ``rows`` is 1
+    requests_per_s: float | None = None
+    reads_counters: bool = True  # whether the counters are read, if ``rows`` is 1
     lossless: Lossless = "unaudited"
-    _probed: bool = field(default=False, init=False)
+    _is_top_k_checked: bool = field(default=False, init=False)
     target: None = field(default=None, init=False)
     drafts: tuple[()] = field(default=(), init=False)
     draft_calls: None = field(default=None, init=False)
     parameter_ratio: None = field(default=None, init=False)
 
     def remember_for_drafting(self, answers: Sequence[Sequence[int]]) -> None:
-        """Does nothing: the server has its own memory."""
+        """Does nothing: a server's drafter has its own memory."""
 
     def refuse_unfit_prompts(self, requests: Sequence[Request]) -> None:
-        """Checks that no prompt is empty. Raises PromptError, which names the prompt."""
+        """Raises PromptError, which names the prompt, if one is empty."""
         for request in requests:
             if not request.prompt_ids:
                 raise PromptError(request.prompt_id, " is empty; at least one token needed")
@@ -225,7 +220,7 @@ class ServedDecoder:
                 "likeliest token is not what it says at temperature 0, so it samples by settings "
                 "of its own"
             )
-        self._probed = True
+        self._is_top_k_checked = True
 
     def generate(
         self,
@@ -243,16 +238,18 @@ class ServedDecoder:
         Raises RequestRefusedError: the server ignores sampling options; UnansweredError: an answer
         failed (with a meter the others are dropped too: they share its window).
         """
-        if requests and self.asking.sampling.temperature > 0 and not self._probed:
+        if requests and self.options.sampling.temperature > 0 and not self._is_top_k_checked:
             self._check_top_k_honoured(requests[0])
         results: SimpleQueue[tuple[int, ServerAnswer | Exception | None]] = SimpleQueue()
         start_s = time.perf_counter()
-        arrivals_s = draw_arrival_times_s(len(requests), self.rate, seed) if self.rate else []
+        arrivals_s: list[float] = []
+        if self.requests_per_s:
+            arrivals_s = draw_arrival_times_s(len(requests), self.requests_per_s, seed)
         request_queue = iter(enumerate(requests))
 
         def ask(index: int, request: Request) -> None:
-            moment_s = start_s + arrivals_s[index] if arrivals_s else None
-            result = self._try_answer(request, seed, moment_s, lambda: results.put((index, None)))
+            due_s = start_s + arrivals_s[index] if arrivals_s else None
+            result = self._try_answer(request, seed, due_s, lambda: results.put((index, None)))
             results.put((index, result))
 
         def send(limit: int) -> int:
@@ -289,45 +286,38 @@ class ServedDecoder:
         return generations
 
     def _try_answer(
-        self,
-        request: Request,
-        seed: int,
-        moment_s: float | None,
-        on_first_token: Callable[[], None],
+        self, request: Request, seed: int, due_s: float | None, on_first_token: Callable[[], None]
     ) -> ServerAnswer | Exception:
-        """Requests one answer, at once or at its moment; returns the error if it fails."""
+        """Requests one answer, at once or when it is due; returns the error if it fails."""
         try:
-            if moment_s is None:
+            if due_s is None:
                 return self.request_answer(request, seed, on_first_token)
-            time.sleep(max(0.0, moment_s - time.perf_counter()))
-            return self.request_answer(request, seed, on_first_token).shift_start(moment_s)
+            time.sleep(max(0.0, due_s - time.perf_counter()))
+            return self.request_answer(request, seed, on_first_token).shift_start(due_s)
         except Exception as error:
             return error
 
     def request_answer(
-        self,
-        request: Request,
-        seed: int,
-        on_first_token: Callable[[], None],
+        self, request: Request, seed: int, on_first_token: Callable[[], None]
     ) -> ServerAnswer:
         """Requests one answer and counts its target calls. Raises ServerError: there is none, or it
         cannot be this request's.
         """
         counters_before = self._read_counters()
-        options = self.asking
+        options = self.options
         answer = self.server.complete(
             request.prompt_ids, request.max_new_tokens,
             options.sampling,
             seed=int(files.hash_json([seed, request.prompt_id]), 16) % _SEEDS,
             ignore_eos=not request.stop_ids, stop_ids=request.stop_ids,
-            stop=request.ends.texts, on_first_token=on_first_token,
+            stop=request.stop_criteria.stop_texts, on_first_token=on_first_token,
         )  # fmt: skip
         if options.tokenise:
             try:
                 answer = retokenise_answer(answer, options.tokenise, request.stop_ids)
             except BadStreamError as error:
                 raise ServerError(f"{self.server.public_url}: {error}") from None
-        chunks = trim_chunks(request, answer, self.server.public_url, options.vocabulary)
+        chunks = trim_chunks(request, answer, self.server.public_url, options.vocabulary_size)
         count = len(answer.tokens)
         sources = [
             parse_request_counts(answer.metrics, count),
@@ -340,11 +330,11 @@ class ServedDecoder:
 
     def _read_counters(self) -> Counters:
         """Reads the server's counters; empty if they would be of several requests."""
-        if not self.counted or self.rows > 1:
+        if not self.reads_counters or self.rows > 1:
             return {}
         text = self.server.fetch_text("metrics")
         counters = parse_prometheus_counters(text) if text else {}
-        self.counted = bool(counters)
+        self.reads_counters = bool(counters)
         return counters
 
     def _count_calls(self, counters_before: Counters, tokens: int) -> CallCounts | None:

@@ -1,7 +1,7 @@
 """A client of a completions server: sends token ids, retries, and fails with one line.
 
-Only ``Server`` has the key: no error message, log or file does. Replies are read with bounds on
-time, bytes and lines. Messages from the server are cleaned before they are shown.
+Only ``ServerClient`` has the key: no error message, log or file does. Replies are read with bounds
+on time, bytes and lines. Messages from the server are cleaned before they are shown.
 """
 
 import fcntl
@@ -103,13 +103,13 @@ class ServerClient:
 
     url: str  # base address, such as ``http://127.0.0.1:8000/v1``
     model: str  # its name there
-    key: str = field(default="", repr=False)  # sent as bearer token; "" sends none
-    ids: bool = True  # whether to request token ids; else answers are text only
+    api_key: str = field(default="", repr=False)  # sent as bearer token; "" sends none
+    expects_ids: bool = True  # whether to request token ids; else answers are text only
     kind: str = "openai"  # ``openai`` or ``llama_cpp``
     timeout_s: float = 60.0  # without a byte, after which a request is given up
-    answer_s: float = 600.0  # for a whole answer
+    answer_timeout_s: float = 600.0  # for a whole answer
     attempts: int = 3  # requests for one answer, at most
-    wait_s: float = 1.0  # before the second of them; doubled each time
+    retry_wait_s: float = 1.0  # before the second of them; doubled each time
     sleep: Callable[[float], None] = time.sleep
     log: str | None = None  # of a server that this program started, locked while it lives
 
@@ -122,7 +122,7 @@ class ServerClient:
             raise UsageError("servers need httpx: pip install -e '.[server]'") from None
         for library in ("httpx", "httpcore"):
             logging.getLogger(library).setLevel(logging.WARNING)
-        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         try:
             self._client = httpx.Client(
                 headers={"Accept-Encoding": "identity", **headers}, timeout=self.timeout_s
@@ -156,13 +156,13 @@ class ServerClient:
             **NEUTRAL, **sampling.get_portable_options(), "top_k": sampling.top_k or _ALL_TOKENS,
             "stream": True, "stream_options": {"include_usage": True},
             **(LLAMA_OPTIONS if self.kind == "llama_cpp" else {}),
-            **({"return_token_ids": True} if self.kind == "openai" and self.ids else {}),
+            **({"return_token_ids": True} if self.kind == "openai" and self.expects_ids else {}),
             **({"ignore_eos": True} if ignore_eos else {}),
             **({} if seed is None else {"seed": seed}),
             **({"stop_token_ids": list(stop_ids)} if stop_ids else {}),
             **({"stop": list(stop)} if stop else {}),
         }  # fmt: skip
-        wait_s = self.wait_s
+        wait_s = self.retry_wait_s
         problem = ""
         for attempt in range(self.attempts):
             if attempt:
@@ -171,7 +171,7 @@ class ServerClient:
             answer = refusal = None
             try:  # no timeout of the connection ends a reply that keeps dripping
                 answer = call_with_timeout(
-                    self.answer_s, lambda: self._request_answer(payload, on_first_token)
+                    self.answer_timeout_s, lambda: self._request_answer(payload, on_first_token)
                 )
             except OtherServerKindError as error:
                 refusal = RequestRefusedError(f"{self.public_url}: {error}")
@@ -181,7 +181,7 @@ class ServerClient:
                 problem = later.args[0]
                 wait_s = max(wait_s, later.args[1])
             except (BadStreamError, TimeoutError) as error:
-                problem = redact_to_one_line(error, self.key, _MAX_SHOWN)
+                problem = redact_to_one_line(error, self.api_key, _MAX_SHOWN)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 problem = self._describe_connection_failure(error)
             self._check_server_runs()  # whoever gave this answer
@@ -195,10 +195,10 @@ class ServerClient:
     @property
     def public_url(self) -> str:
         """The base address without a password in it."""
-        return redact(self.url, self.key)
+        return redact(self.url, self.api_key)
 
     def fetch_text(self, path: str) -> str | None:
-        """Reads another address of the server, such as ``metrics``; None if it has no such."""
+        """Fetches another address of the server, such as ``metrics``; None if it has no such."""
         import httpx
 
         root = self.url.rstrip("/").removesuffix("/v1")
@@ -209,7 +209,7 @@ class ServerClient:
                 return body.decode(errors="replace") if reply.status_code == 200 else None
 
         try:
-            return call_with_timeout(min(self.timeout_s, self.answer_s), ask)
+            return call_with_timeout(min(self.timeout_s, self.answer_timeout_s), ask)
         except (httpx.HTTPError, httpx.InvalidURL, BadStreamError, TimeoutError):
             return None
 
@@ -220,7 +220,8 @@ class ServerClient:
     def _describe_connection_failure(self, error: Exception) -> str:
         """Describes a failed connection by the kind of its error and the message."""
         kind = re.sub("(?=[A-Z])", " ", type(error).__name__).strip().lower()
-        message = redact_to_one_line(str(error), self.key, _MAX_SHOWN)  # of TLS: the certificate's
+        # of TLS: the certificate's
+        message = redact_to_one_line(str(error), self.api_key, _MAX_SHOWN)
         return f"{kind}: {message}" if message else kind
 
     def _check_server_runs(self) -> None:
@@ -233,12 +234,10 @@ class ServerClient:
             raise ServerError(f"{self.public_url}: the server has ended: {last_words}") from None
 
     def _request_answer(
-        self,
-        payload: Mapping[str, Any],
-        on_first_token: Callable[[], None],
+        self, payload: Mapping[str, Any], on_first_token: Callable[[], None]
     ) -> StreamedAnswer:
         llama = LlamaCppStreamReader(payload) if self.kind == "llama_cpp" else None
-        reader = llama or StreamReader(self.ids, payload)
+        reader = llama or StreamReader(self.expects_ids, payload)
         limit = min(_MOST_ANSWER, _MOST_LINE + _MOST_EVENT * payload["max_tokens"])
         start = time.perf_counter()
         with self._client.stream("POST", self._address, json=dict(payload)) as response:
@@ -250,7 +249,8 @@ class ServerClient:
                 raise _RetryLaterError(f"status {status}", after_s)
             if status != 200:
                 reply = read_at_most(response.iter_raw(), _MOST_REFUSAL, cut=True)
-                message = redact_to_one_line(reply.decode(errors="replace"), self.key, _MAX_SHOWN)
+                text = reply.decode(errors="replace")
+                message = redact_to_one_line(text, self.api_key, _MAX_SHOWN)
                 raise RequestRefusedError(f"{self.public_url}: status {status}: {message}")
             for line in iter_lines(response.iter_raw(), limit):
                 had_tokens = not reader.has_tokens

@@ -85,8 +85,8 @@ class StreamReader:
     reports against them and against the request's ``payload``.
     """
 
-    def __init__(self, ids: bool = True, payload: Mapping[str, Any] = {}) -> None:
-        self._ids = ids
+    def __init__(self, expects_ids: bool = True, payload: Mapping[str, Any] = {}) -> None:
+        self._expects_ids = expects_ids
         self._payload = payload
         self._constants = {"model": payload.get("model")}  # equal in all events
         self._count = 0
@@ -146,14 +146,11 @@ class StreamReader:
             raise BadStreamError(f"{self._count} tokens or more where {limit} were asked for")
 
     def _parse_choice(
-        self,
-        choice: Mapping[str, Any],
-        seconds: float,
-        event: Mapping[str, Any],
+        self, choice: Mapping[str, Any], seconds: float, event: Mapping[str, Any]
     ) -> None:
         ids = choice.get("token_ids")
         text = choice.get("text")
-        if not self._ids:
+        if not self._expects_ids:
             if "timings" in event:
                 raise OtherServerKindError(LLAMA_CPP)
             if isinstance(text, str) and text:
@@ -213,9 +210,7 @@ def is_token_id_list(ids: Any) -> TypeGuard[list[int]]:
 
 
 def retokenise_answer(
-    answer: StreamedAnswer,
-    tokenise: Tokenise,
-    stop_ids: Sequence[int],
+    answer: StreamedAnswer, tokenise: Tokenise, stop_ids: Sequence[int]
 ) -> StreamedAnswer:
     """Tokenises an answer of text again, by the target's tokenizer.
 
@@ -280,10 +275,7 @@ class LlamaCppStreamReader(StreamReader):
         return bool(self._events)
 
     def _parse_choice(
-        self,
-        choice: Mapping[str, Any],
-        seconds: float,
-        event: Mapping[str, Any],
+        self, choice: Mapping[str, Any], seconds: float, event: Mapping[str, Any]
     ) -> None:
         details = event.get("__verbose")
         timings = event.get("timings")
@@ -411,8 +403,8 @@ class AnswerSteps(NamedTuple):
     """The target calls of an answer."""
 
     records: tuple[StepRecord, ...]  # without the prefill
-    counted: Counted  # source of the counts
-    proposed: bool  # whether the number of tokens that each verified is known
+    count_source: Counted  # source of the counts
+    knows_drafted_by_call: bool  # whether the number of tokens that each verified is known
 
 
 def build_answer_steps(chunk_sizes: Sequence[int], sources: Sequence[CallCounts]) -> AnswerSteps:

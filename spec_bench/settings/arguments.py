@@ -65,7 +65,7 @@ class OneLineErrorParser(argparse.ArgumentParser):
 
 @cache
 def get_option_arguments(command: str) -> dict[str, dict[str, Any]]:
-    """Returns what argparse takes of each option of a command, by its names."""
+    """Returns argparse's keyword arguments of each option of a command, by its names."""
     return _parse_option_lines(COMMANDS[command].get("options", ""))
 
 
@@ -117,8 +117,8 @@ def format_command_list() -> str:
 
 
 def split_command(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Returns the command that is meant and its arguments; an empty text if it is none. A job's
-    settings alone are ``run``, a command of an earlier version is taken with a warning.
+    """Splits words into the command and its arguments; the command is "" if there is none such. A
+    job's settings alone are ``run``, a command of an earlier version is taken with a warning.
     """
     command, *arguments = words
     if command == "report" and arguments and not arguments[0].startswith("-"):
@@ -136,16 +136,20 @@ def split_command(words: Sequence[str]) -> tuple[str, list[str]]:
     return command if command in COMMANDS else "", arguments
 
 
-def parse_positive_ints(name: str, text: str) -> list[int]:
-    """Returns the numbers in ``14,30`` or ``[14,30]``. Raises ValueError, naming what is not."""
+def parse_positive_ints(option: str, text: str) -> list[int]:
+    """Parses ``14,30`` or ``[14,30]``, of whole numbers >= 1. Raises UsageError, which names the
+    ``option``.
+    """
     parts = text.strip("[]").split(",")
     if not all(part.strip().isdecimal() and int(part) for part in parts):
-        raise UsageError(f"{name} must be whole numbers >= 1 such as 14,30, got {text!r}")
+        raise UsageError(f"{option} must be whole numbers >= 1 such as 14,30, got {text!r}")
     return list(map(int, parts))
 
 
 def parse_output_folder(text: str) -> Path:
-    """Returns a folder to write files into, as an option's ``type``, looked at before any work."""
+    """Returns a folder that files can be written into; the ``type`` of an option. Raises
+    ArgumentTypeError.
+    """
     try:
         check_writable(Path(text))
     except UsageError as error:
@@ -154,7 +158,7 @@ def parse_output_folder(text: str) -> Path:
 
 
 def parse_output_file(text: str) -> Path:
-    """Returns the same of a file."""
+    """Returns a file that can be written; the ``type`` of an option. Raises ArgumentTypeError."""
     if os.path.exists(text) and not os.path.isfile(text):
         kind = "a folder" if os.path.isdir(text) else "a device or a pipe"
         raise argparse.ArgumentTypeError(f"must be a file, {text!r} is {kind}")

@@ -19,12 +19,12 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def get_conf_dir() -> Path:
-    """Our config groups: in the package for a wheel, beside it in a checkout."""
+    """Returns our folder of config groups: in the package for a wheel, beside it in a checkout."""
     return find_package_folder("conf")
 
 
 def get_experiments_dir() -> Path:
-    """Our papers: in the package for a wheel, beside it in a checkout."""
+    """Returns our folder of papers: in the package for a wheel, beside it in a checkout."""
     return find_package_folder("experiments")
 
 
@@ -39,7 +39,7 @@ def list_experiments_dirs() -> list[Path]:
 
 
 def find_configs(group: str, folders: Iterable[Path] = ()) -> dict[str, Path]:
-    """Returns a group's files by name, of some folders or (none) all; of one name the first's."""
+    """Finds a group's files by name in ``folders``, by default in all; the first of a name wins."""
     path_by_name: dict[str, Path] = {}
     for folder in [*folders] or list_conf_dirs():
         for path in sorted(folder.glob(f"{group}/*.yaml")):
@@ -48,7 +48,7 @@ def find_configs(group: str, folders: Iterable[Path] = ()) -> dict[str, Path]:
 
 
 def read_yaml(path: Path) -> Any:
-    """What a YAML file has. Raises ValueError: it is none; file and place are named."""
+    """Reads a YAML file. Raises UsageError if it is none, naming the file and the place."""
     try:
         return yaml.load(path.read_text(encoding="utf-8"), LOADER)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -57,9 +57,9 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_composed_config(path: Path) -> dict[str, Any]:
-    """A config such as ``conf/pair/llama2_7b.yaml`` over those that its ``defaults`` name, such as
-    ``shared/llama2@_here_``, beside it or in the same group of ours: as Hydra composes it. Raises
-    ValueError: a default that is in neither; the message names both.
+    """Reads a config such as ``conf/pair/llama2_7b.yaml`` over those that its ``defaults`` name,
+    such as ``shared/llama2@_here_``, beside it or in the same group of ours: as Hydra composes it.
+    Raises UsageError: a default that is in neither; the message names both.
     """
     config: dict[str, Any] = read_yaml(path) or {}
     config_below: dict[str, Any] = {}
@@ -75,7 +75,7 @@ def read_composed_config(path: Path) -> dict[str, Any]:
 
 
 def _merge_configs(lower: dict[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a config over another, groups of settings key by key."""
+    """Merges two configs, groups of settings key by key; ``upper`` wins."""
     groups = {
         key: _merge_configs(lower[key], value)
         for key, value in upper.items()
@@ -85,5 +85,5 @@ def _merge_configs(lower: dict[str, Any], upper: Mapping[str, Any]) -> dict[str,
 
 
 def _list_plugin_folders(name: str) -> list[Path]:
-    """That folder of other packages, where it is there."""
+    """Returns the folders of that name in other packages' config folders."""
     return [folder / name for folder in list_plugin_config_folders() if (folder / name).is_dir()]

@@ -51,7 +51,9 @@ def format_value(value: Any, *, quoted: bool = True, longest: int = 60) -> str:
 
 
 def to_one_line(message: object, longest: int | None = None) -> str:
-    """A text in one line, cut where it is longer; an error that says nothing by its type."""
+    """Returns a text in one line, cut to ``longest`` characters; of an error without a message its
+    type.
+    """
     text = to_printable(" ".join(str(message).split()))[:longest]
     return text or type(message).__name__ * isinstance(message, BaseException)
 
@@ -84,7 +86,9 @@ _OTHER_NAMES = {"tau": "block_efficiency"}  # what papers call ours
 
 
 def format_suggestion(word: str, choices: Sequence[str], prefix: str = "") -> str:
-    """``; did you mean PREFIXknown?`` where known words begin so or one is near, else nothing."""
+    """Returns ``; did you mean PREFIXchoice?`` for choices that begin so or one that is near; ""
+    if there is none.
+    """
     completions = [
         choice for choice in choices if word and choice.startswith(_OTHER_NAMES.get(word, word))
     ][:3]
@@ -95,8 +99,8 @@ def format_suggestion(word: str, choices: Sequence[str], prefix: str = "") -> st
 
 
 def describe_unknown_setting(key: str, word: str, choices: Sequence[str], owner: str = "") -> str:
-    """Returns the message of a key whose last word is none of those known there, by an ``owner``
-    that is not the key before it.
+    """Returns the message about a key whose last ``word`` is none of the ``choices``; they belong
+    to ``owner``, or else to the key before the word.
     """
     prefix = key.removesuffix(word)
     suggestion = format_suggestion(word, choices, prefix) or ";"
@@ -104,25 +108,26 @@ def describe_unknown_setting(key: str, word: str, choices: Sequence[str], owner:
     return f"unknown setting {key}{suggestion} {owner} has {', '.join(choices) or 'no settings'}"
 
 
-def describe_annotation(hint: Any, marks: Sequence[Any] = ()) -> str:
-    """Returns what an annotation allows, in words; ``marks`` stand around it: bounds, or words of
-    its own.
+def describe_annotation(hint: Any, metadata: Sequence[Any] = ()) -> str:
+    """Returns what an annotation allows, in words; ``metadata`` is that of annotations around it:
+    bounds, or a ``Requirement``.
     """
     if get_origin(hint) is Annotated:
-        return describe_annotation(hint.__origin__, [*hint.__metadata__, *marks])
+        return describe_annotation(hint.__origin__, [*hint.__metadata__, *metadata])
     choices = get_args(hint)
-    bounds = _describe_bounds(marks)
-    if descriptions := [mark.allowed for mark in marks if hasattr(mark, "allowed")]:
+    bounds = _describe_bounds(metadata)
+    if descriptions := [mark.allowed for mark in metadata if hasattr(mark, "allowed")]:
         return f"{descriptions[-1]} {bounds}".strip()
     if is_union(hint):
-        return " or ".join(dict.fromkeys(describe_annotation(choice, marks) for choice in choices))
+        descriptions = [describe_annotation(choice, metadata) for choice in choices]
+        return " or ".join(dict.fromkeys(descriptions))
     if get_origin(hint) is Literal:
         words = (str(e).lower() if isinstance(e, bool) else str(e) for e in choices)
         return f"one of {', '.join(words)}"  # as YAML writes them
     if get_origin(hint) is tuple:
         return f"a list, each {describe_annotation(choices[0])}"
     if hint is str:
-        needs_text = any(getattr(mark, "min_length", None) for mark in marks)
+        needs_text = any(getattr(mark, "min_length", None) for mark in metadata)
         return "a text that is not empty" if needs_text else "a text"
     if hint in _WORDS:
         return f"{_WORDS[hint]} {bounds}".strip()
@@ -138,13 +143,13 @@ _WORDS = {
 }
 
 
-def _describe_bounds(marks: Sequence[Any]) -> str:
-    """Bounds in words: ``from 0 to 1``, ``>= 1``, ``> 0 and <= 1``."""
+def _describe_bounds(metadata: Sequence[Any]) -> str:
+    """Returns bounds in words: ``from 0 to 1``, ``>= 1``, ``> 0 and <= 1``."""
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     bounds = {
         sign: bound
         for name, sign in signs.items()
-        for mark in marks
+        for mark in metadata
         if (bound := getattr(mark, name, None)) is not None
     }
     if set(bounds) == {">=", "<="}:

@@ -79,8 +79,8 @@ def compute_max_unpacked_bytes(size: int) -> int:
     return min(MOST_BYTES, FREE_BYTES + MOST_RATIO * size)
 
 
-def _open_with_first_installed(modules: tuple[str, ...], data: bytes) -> Any:
-    for name in modules:
+def _open_with_first_installed(module_names: tuple[str, ...], data: bytes) -> Any:
+    for name in module_names:
         try:
             return import_module(name).open(BytesIO(data))
         except ImportError:
@@ -99,9 +99,7 @@ def parse_json_within_limits(text: str | bytes, **options: Any) -> Any:
 
 
 def require_within_limits(value: Any, depth: int = 0) -> Any:
-    """Returns a value as it is. Raises ValueError: it is nested too deep, or a text in it is too
-    long.
-    """
+    """Returns a value as it is. Raises UsageError: it is nested too deep or has too long a text."""
     if isinstance(value, str) and len(value) > MOST_TEXT:
         raise UsageError(f"a text has {len(value)} characters, at most {MOST_TEXT}")
     if depth > MOST_DEPTH:
@@ -113,8 +111,8 @@ def require_within_limits(value: Any, depth: int = 0) -> Any:
 
 
 def load_yaml_within_limits(text: str) -> Any:
-    """Returns the value of a YAML text. Raises ValueError: it is nested too deep, or has too many
-    values, those counted that its aliases stand for.
+    """Returns the value of a YAML text. Raises UsageError if it is nested too deep, has a control
+    character, or too many values, those of its aliases counted each time.
     """
     count_by_anchor: dict[str | None, int] = {}  # of anchors, by name
     open_collections: list[tuple[str | None, int]] = []
@@ -140,7 +138,7 @@ def load_yaml_within_limits(text: str) -> Any:
 
 
 def refuse_unsafe_config(text: str, name: str) -> None:
-    """Raises ValueError: a config of somebody else's, ``name`` below its folder, says what is to be
+    """Raises UsageError if somebody else's config, ``name`` below its folder, says what is to be
     called, or sets more of Hydra than a launcher's settings and a sweep's values; a launcher is
     chosen on the command line.
     """
@@ -158,8 +156,8 @@ def refuse_unsafe_config(text: str, name: str) -> None:
 
 
 def refuse_costly_interpolations(config: Any) -> None:
-    """Raises UsageError: the interpolations of a composed config, as they are written, come to more
-    than ``MOST_RESOLVED``, as they do where each stands for two others.
+    """Raises UsageError if the interpolations of a composed config, as they are written, come to
+    more than ``MOST_RESOLVED``, as they do where each refers to two others.
     """
     texts = dict(_iter_long_or_interpolated_texts(config))
     counts: dict[tuple[str, ...], int] = {}

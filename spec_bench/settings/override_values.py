@@ -15,7 +15,9 @@ _BEFORE_A_QUOTE = re.compile(r'(\\*)("|$)')
 
 
 def quote_setting_value(key: str, value: Any) -> str:
-    """Returns the value of a setting. Raises ValueError: it has no such words, naming it."""
+    """Quotes the value of the setting ``key`` as Hydra reads it. Raises UsageError, which names the
+    key: it is not plain.
+    """
     try:
         return quote_if_needed(value)
     except TypeError:
@@ -26,13 +28,15 @@ def quote_setting_value(key: str, value: Any) -> str:
 
 
 def quote_if_needed(value: Any) -> str:
-    """A plain value; a text without quotes where Hydra reads it so. Raises TypeError: see below."""
+    """Quotes a plain value but for a text that Hydra reads without quotes. Raises TypeError: it is
+    not plain.
+    """
     return value if isinstance(value, str) and _WORD.fullmatch(value) else quote_value(value)
 
 
 def quote_value(value: Any) -> str:
-    """A plain value; texts are quoted, their line ends and letters as they are. Raises TypeError:
-    it is not plain.
+    """Writes a plain value as Hydra reads it, texts quoted with their line ends and letters as they
+    are. Raises TypeError: it is not plain.
     """
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key}: {quote_value(item)}' for key, item in value.items())}}}"
@@ -48,5 +52,5 @@ def quote_value(value: Any) -> str:
 
 
 def describe_type_and_value(value: Any) -> str:
-    """Returns a value in a message of one line: its type and how it begins."""
+    """Returns a value's type and how it begins, in one line for a message."""
     return f"{type(value).__name__} {fields.format_value(value)}"

@@ -115,7 +115,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return read_settings(kind, settings, where, owner=f"{self.noun} {name!r}")
 
     def forget(self, name: str) -> None:
-        """Takes an entry out again; for tests that register something."""
+        """Removes an entry; for tests that register something."""
         self._entries.pop(name, None)
         self._origins.pop(name, None)
 
@@ -129,7 +129,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             importlib.import_module(module.name)
 
     def _import_plugins(self) -> None:
-        """Imports what other packages name, each once."""
+        """Imports the modules that other packages' entry points name, each once."""
         for point in list_entry_points(self.group):
             if (point.name, point.value) in self._loaded:
                 continue
@@ -145,8 +145,8 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
 @functools.cache
 def scan_registrations(package: str, decorator: str) -> dict[str, dict[str, ast.expr]]:
-    """The names that modules of a package of ours register with a decorator and its keywords, read
-    from the modules' text: a report, which imports no torch, knows which trees there are.
+    """Returns the names that a package of ours registers with a decorator, and its keywords, from
+    the modules' text: a report, which imports no torch, knows which trees there are.
     """
     keywords_by_name = {}
     folders = getattr(find_spec(package), "submodule_search_locations", None) or ()

@@ -1,15 +1,15 @@
 """Typed settings: what a config may say, and the one line that says what is wrong with it.
 
-A settings class declares fields with types and ranges; ``check`` reads a plain mapping into it or
-raises a ``ValueError`` whose one line names the key, the value and what is allowed. Knows pydantic;
-nothing about any particular setting. A plain dataclass, as rules, policies and drafters are, is
-checked by the same fields: no value is taken for one of another type.
+A settings class declares fields with types and ranges; ``read_settings`` reads a plain mapping into
+it or raises a ``ValueError`` whose one line names the key, the value and what is allowed. Knows
+pydantic; nothing about any particular setting. A plain dataclass, as rules, policies and drafters
+are, is checked by the same fields: no value is taken for one of another type.
 
     @settings
     class Sampling:
         temperature: Annotated[Number, Ge(0)] = 1.0
 
-    check(Sampling, {"temprature": 0}, "generation")
+    read_settings(Sampling, {"temprature": 0}, "generation")
     # unknown setting generation.temprature; did you mean generation.temperature? ...
 """
 
@@ -62,9 +62,8 @@ Class = TypeVar("Class", bound=type)
 adapter = cache(TypeAdapter)
 _UNKNOWN = {"unexpected_keyword_argument", "invalid_key", "extra_forbidden"}
 _MAPPINGS = (dict, Mapping)
-_EXACT = ConfigDict(
-    extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True
-)  # of plain dataclasses, whose annotations do not say it
+# of plain dataclasses, whose annotations do not say it
+_EXACT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 _LONGEST = 120  # characters of a value that is shown
 
 
@@ -96,20 +95,22 @@ def refuse_unless(holds: bool) -> None:
 
 
 def read_settings(
-    kind: type[Kind], values: Any, at: str = "", of: str = "", owner: str = ""
+    kind: type[Kind], values: Any, parent_key: str = "", source: str = "", owner: str = ""
 ) -> Kind:
     """Reads a settings class, a plain dataclass or a pydantic model from a plain mapping, as YAML
     has it. Fields of a dataclass with ``metadata={"setting": False}`` are no keys.
 
     Fields are of the types above, ``Literal``, ``tuple[X, ...]`` (YAML's lists), ``dict[str, X]``,
-    other settings classes, and unions of them. A wrong one's line names the key ``at`` which the
-    mapping stands, such as ``engine``, and begins with what it is ``of``, such as ``table 7``. That
-    of an unknown one names the keys' ``owner``, such as ``tree policy 'chain'``.
+    other settings classes, and unions of them. A wrong one's line names the mapping's
+    ``parent_key``, such as ``engine``, and begins with the ``source``, such as ``table 7``. That of
+    an unknown one names the keys' ``owner``, such as ``tree policy 'chain'``.
     """
-    of = f"{of}: " if of else ""
+    prefix = f"{source}: " if source else ""
     if not isinstance(values, Mapping):
         got = format_value(values, longest=_LONGEST)
-        raise UsageError(f"{of}{at or 'the config'} must be a mapping of settings, got {got}")
+        raise UsageError(
+            f"{prefix}{parent_key or 'the config'} must be a mapping of settings, got {got}"
+        )
     checker: Any = kind
     try:
         checked = _validate(checker, values)
@@ -118,15 +119,14 @@ def read_settings(
         worst = min(
             error.errors(include_url=False), key=lambda detail: detail["type"] not in _UNKNOWN
         )
-        raise UsageError(
-            f"{of}{_format_error_line(worst, _get_validating_class(checker), at, owner)}"
-        ) from None
+        line = _format_error_line(worst, _get_validating_class(checker), parent_key, owner)
+        raise UsageError(f"{prefix}{line}") from None
     if isinstance(checked, kind):
         return checked
     try:
         return kind(**{name: getattr(checked, name) for name in values})
     except ValueError as error:
-        raise UsageError(f"{of}{at}.{error}") from None
+        raise UsageError(f"{prefix}{parent_key}.{error}") from None
 
 
 def check_dataclass_fields(block: Any) -> None:
@@ -143,7 +143,7 @@ def check_dataclass_fields(block: Any) -> None:
 
 @cache
 def _get_validating_class(kind: Any) -> Any:
-    """Returns what checks the fields of a class: pydantic's own, or one made of a dataclass."""
+    """Returns the class that checks a class's fields: itself, or a pydantic one of a dataclass."""
     if not hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__pydantic_fields__"):
         return kind
     hints = get_type_hints(kind, include_extras=True)
@@ -157,7 +157,9 @@ def _get_validating_class(kind: Any) -> Any:
 
 
 def _validate(kind: Any, values: Mapping[str, Any]) -> Any:
-    """Returns a mapping as what checks a class has it; of a plain dataclass lists are tuples."""
+    """Validates a mapping against a class; returns the checked instance, lists as tuples in a plain
+    dataclass.
+    """
     model = _get_validating_class(kind)
     if model is kind:
         return adapter(kind).validate_python(dict(values))
@@ -167,7 +169,7 @@ def _validate(kind: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _replace_sequence_type(value: Any, old: Any, new: Any) -> Any:
-    """Returns sequences of one type, each within another too, as those of another type."""
+    """Returns a value with all sequences of the type ``old``, nested ones too, as ``new``."""
     return (
         new(_replace_sequence_type(part, old, new) for part in value)
         if isinstance(value, old)
@@ -175,9 +177,11 @@ def _replace_sequence_type(value: Any, old: Any, new: Any) -> Any:
     )
 
 
-def _format_error_line(error: ErrorDetails, kind: type[Any], at: str, owner: str = "") -> str:
-    """Returns one error in one line."""
-    key, annotation, around = _locate_error(error["loc"], kind, at)
+def _format_error_line(
+    error: ErrorDetails, kind: type[Any], parent_key: str, owner: str = ""
+) -> str:
+    """Returns one validation error in one line."""
+    key, annotation, around = _locate_error(error["loc"], kind, parent_key)
     given = error["input"]
     if error["type"] == "value_error":
         return to_one_line(error["ctx"]["error"])
@@ -201,9 +205,9 @@ def takes_text(kind: Any, key: str) -> bool:
     return {*_list_union_members(kind)} - {type(None)} == {str}
 
 
-def _locate_error(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, Any]:
-    """Returns an error's place as the user writes it, the annotation there, the class around it."""
-    key = at
+def _locate_error(loc: Sequence[int | str], kind: Any, parent_key: str) -> tuple[str, Any, Any]:
+    """Returns an error's key as the user writes it, the annotation there, the class around it."""
+    key = parent_key
     annotation = kind
     owner = kind
     is_tag = False
@@ -241,7 +245,9 @@ def _get_field_hints(annotation: Any) -> dict[str, Any]:
 
 
 def _get_container_type(annotation: Any) -> tuple[type | None, Any]:
-    """``tuple`` or a mapping and what it holds, where a field may be one; else None twice."""
+    """Returns ``tuple`` or a mapping's type and the type of its items, where a field may be one;
+    else (None, None).
+    """
     for member in _list_union_members(annotation):
         if (origin := get_origin(member)) in (tuple, *_MAPPINGS):
             return origin, get_args(member)[-1 if origin in _MAPPINGS else 0]

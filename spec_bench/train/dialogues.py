@@ -138,13 +138,13 @@ def _make_answered_dialogues(
         else:
             prompts = task.encode_all(examples, tokenizer)
         ends = task.make_stop_criteria(tokenizer)
-        stop_ids = ends.ids
+        stop_ids = ends.stop_ids
     else:
         raise UsageError("data.kind=task needs a task with text; random prompts teach nothing")
     prompts = [prompt for prompt in prompts if len(prompt) + 2 <= room][: data.limit]
     if not prompts:
         raise UsageError(f"data.kind={data.kind}: no prompt fits into data.max_length={room}")
-    source = (prompts, ends.texts) if ends.texts else prompts
+    source = (prompts, ends.stop_texts) if ends.stop_texts else prompts
     texts = decode_answers("answers", source, prompts, stop_ids, answers)
     return [
         Dialogue((*prompt, *answer), (False,) * len(prompt) + (True,) * len(answer))

@@ -167,7 +167,7 @@ class Stranger(BaseHTTPRequestHandler):
 def test_a_server_without_the_name_that_was_drawn_for_ours_is_not_up():
     with listening(Stranger) as url:
         for name, named, up in (("target-0", True, False), ("toy", True, True), ("x", False, True)):
-            with closing(ServerClient(url, name, "", answer_s=5)) as server:
+            with closing(ServerClient(url, name, "", answer_timeout_s=5)) as server:
                 assert _is_up(server, named) == up
 
 

@@ -30,7 +30,11 @@ def told(own):
 
 def test_every_call_of_a_real_answer_is_known_and_the_cut_of_the_last_one():
     found = stream.build_answer_steps(REAL_CHUNKS, [told(REAL)])
-    assert (found.counted, found.proposed, len(found.records)) == ("requests", True, 13)
+    assert (found.count_source, found.knows_drafted_by_call, len(found.records)) == (
+        "requests",
+        True,
+        13,
+    )
     assert [step.accepted for step in found.records] == ACCEPTED
     assert [step.delivered for step in found.records] == REAL_CHUNKS[1:]
     assert found.records[-1] == StepRecord(nodes=4, depth=4, accepted=4, delivered=2)
@@ -68,8 +72,8 @@ CHAIN = CallCounts("requests", (1, 0, 2), (2, 2, 2))
 )
 def test_calls_are_by_the_counts_that_fit_the_chunks(chunks, sources, counted, accepted, delivered):
     found = stream.build_answer_steps(chunks, sources)
-    assert found.counted == counted
-    assert found.proposed == (counted != "stream")
+    assert found.count_source == counted
+    assert found.knows_drafted_by_call == (counted != "stream")
     assert [step.accepted for step in found.records] == accepted
     assert [step.delivered for step in found.records] == delivered
 
@@ -85,7 +89,7 @@ def test_counts_give_the_true_calls_whatever_was_drafted_or_cut():
                 counts = CallCounts("requests", own, (2,) * len(own))
                 *sizes, last = [1, *(accepted + 1 for accepted in calls)]
                 found = stream.build_answer_steps([*sizes, last - cut], [counts])
-                assert found.counted == "requests"
+                assert found.count_source == "requests"
                 assert len(found.records) == 3
                 assert sum(step.accepted for step in found.records) == sum(calls)
                 assert sum(step.delivered for step in found.records) == sum(calls) + 3 - cut
@@ -124,7 +128,7 @@ def test_no_number_of_a_server_makes_more_calls_than_its_answer_has_tokens():
         is None
     )
     calls = CallCounts("counters", (), (), 10**7)
-    assert stream.build_answer_steps([1, 28], [calls]).counted == "stream"
+    assert stream.build_answer_steps([1, 28], [calls]).count_source == "stream"
     huge = stream.parse_prometheus_counters("vllm:generation_tokens_total 1e308\n" * 2)
     assert stream.count_generated_tokens({}, huge) is None
 
@@ -224,7 +228,7 @@ def test_tokens_of_one_clock_are_one_call_and_counts_say_what_it_verified():
     assert (counts.accepted, counts.drafted) == ((2, 4), (4, 4))
     steps = stream.build_answer_steps([len(chunk.tokens) for chunk in served.chunks], [counts])
     calls = sorted((step.accepted, step.delivered) for step in steps.records)
-    assert (calls, steps.counted) == ([(0, 1), (2, 3), (4, 2)], "requests")
+    assert (calls, steps.count_source) == ([(0, 1), (2, 3), (4, 2)], "requests")
 
 
 def test_tokens_within_an_unfinished_letter_are_asked_for_again():

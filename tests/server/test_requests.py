@@ -32,7 +32,7 @@ STEPS = [[5], [6, 7, 8], [9]]
 
 def asked(url, **more):
     """A client that does not wait."""
-    patience = {"sleep": lambda _: None, "timeout_s": 5.0, "answer_s": 5.0, "attempts": 1}
+    patience = {"sleep": lambda _: None, "timeout_s": 5.0, "answer_timeout_s": 5.0, "attempts": 1}
     return ServerClient(url, "target", KEY, **{**patience, **more})
 
 
@@ -73,7 +73,7 @@ def test_an_answer_is_its_chunks_with_times_that_rise():
     ],
 )
 def test_every_fault_is_one_line_and_a_later_answer_is_taken(fault, said):
-    patience = {"timeout_s": 0.3, "answer_s": 3.0 if fault == "stall" else 0.3}
+    patience = {"timeout_s": 0.3, "answer_timeout_s": 3.0 if fault == "stall" else 0.3}
     with answering(fault, fault) as served:
         with pytest.raises(ServerError, match=said) as caught:
             asked(served.url, attempts=2, **patience).complete([1], 5)
@@ -153,7 +153,7 @@ REQUESTS = [Request(name, (1, ord(name)), 6, (2,)) for name in "abcd"]
 
 def asking(url, rows=1, temperature=0.0):
     return ServedDecoder(
-        asked(url), RequestOptions(SamplingSettings(temperature), vocabulary=300), rows
+        asked(url), RequestOptions(SamplingSettings(temperature), vocabulary_size=300), rows
     )
 
 
@@ -209,7 +209,7 @@ def test_with_a_meter_nothing_is_kept_of_a_window_that_was_none(metered):
     refused = pytest.raises(UnansweredError, match="token 999")
     with serving(Completions(answer)) as served, refused as caught:
         asking(served.url, 4).generate(REQUESTS, 0, meter=meter)
-    kept = [each.prompt_id for each in caught.value.answered]
+    kept = [each.prompt_id for each in caught.value.generations]
     assert kept == ([] if metered else ["a", "c", "d"])
 
 
@@ -256,7 +256,7 @@ def test_requests_under_way_have_equal_parts_of_every_instant(spans, expected):
     assert (sum(map(sum, found)), found[3]) == (pytest.approx(2.5), (0.0, 0.0))
 
 
-SOON = {"timeout_s": 0.5, "answer_s": 0.5}
+SOON = {"timeout_s": 0.5, "answer_timeout_s": 0.5}
 
 
 def raw(reply):
@@ -394,7 +394,7 @@ def test_what_is_no_answer_is_refused_at_once_or_after_all_attempts():
         asked(served.url).complete([1], 5)
     refused = pytest.raises(RequestRefusedError, match=r"server\.kind=llama_cpp")
     with answering("llama", text=lambda _: "x") as served, refused:
-        asked(served.url, ids=False, attempts=3).complete([1], 5)
+        asked(served.url, expects_ids=False, attempts=3).complete([1], 5)
     assert len(served.bodies) == 1
 
 

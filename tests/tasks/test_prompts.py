@@ -144,8 +144,11 @@ def test_answers_end_at_the_first_stop_text_or_an_id_that_stops(tmp_path, plain_
     assert task.extract_answer("  ") == ""
     two = replace(task, stop=("\n", "red"))
     assert two.extract_answer("The house is red.\nGerman:") == "The house is"
-    assert task_of("xsum", tmp_path).make_stop_criteria(plain_tokenizer).ids == (2, 10 + ord("\n"))
-    assert task_of("dolly", tmp_path).make_stop_criteria(plain_tokenizer).ids == (2,)
+    assert task_of("xsum", tmp_path).make_stop_criteria(plain_tokenizer).stop_ids == (
+        2,
+        10 + ord("\n"),
+    )
+    assert task_of("dolly", tmp_path).make_stop_criteria(plain_tokenizer).stop_ids == (2,)
 
 
 TEXT = "Article: A bridge opened.\nSummary:"
@@ -173,7 +176,7 @@ def test_a_prompt_has_one_beginning_of_sequence_token(tmp_path, chat, template, 
     assert ids.count(tokenizer.bos_token_id) == 1
     assert tokenizer.decode(ids) == f"<s>{text}"
     line_break = tokenizer("\n", add_special_tokens=False)["input_ids"][0]
-    assert task.make_stop_criteria(tokenizer).ids == (tokenizer.eos_token_id, line_break)
+    assert task.make_stop_criteria(tokenizer).stop_ids == (tokenizer.eos_token_id, line_break)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -266,7 +269,7 @@ def test_a_random_prompt_of_the_stated_length_depends_on_seed_and_number_alone()
 def test_of_random_prompts_there_is_nothing_to_score_and_nothing_to_stop_at():
     task = drawn()
     (example,) = task.read_examples(limit=1)
-    assert task.scores == task.make_stop_criteria(EIGHT).ids == ()
+    assert task.scores == task.make_stop_criteria(EIGHT).stop_ids == ()
     assert example.references == ((),)
     assert task.extract_answer(" 3 1 ") == " 3 1 "
     assert task.generation["max_new_tokens"] == 128

@@ -46,7 +46,7 @@ def houses(tmp_path, name="houses", rows=HOUSES, **more):
 def test_what_is_scored_ends_at_a_text_behind_which_decoding_goes_on(tmp_path, plain_tokenizer):
     task = houses(tmp_path, stop=[], score_until=["\n"])
     assert task.extract_answer(" Red.\nAnd more") == "Red."
-    assert task.make_stop_criteria(plain_tokenizer).texts == ()
+    assert task.make_stop_criteria(plain_tokenizer).stop_texts == ()
     assert houses(tmp_path, stop=["\n"], score_until=[";"]).extract_answer("a; b\nc") == "a"
 
 

@@ -68,9 +68,7 @@ class SweepConfigs:
         return type(self), (self._loader,)
 
     def load_sweep_config(
-        self,
-        master_config: DictConfig,
-        sweep_overrides: Sequence[str],
+        self, master_config: DictConfig, sweep_overrides: Sequence[str]
     ) -> DictConfig:
         """Returns a job's config."""
         values = {

@@ -57,10 +57,7 @@ class TreeGrid:
 
 
 def list_trees(
-    factors: Sequence[int],
-    max_paths: int,
-    depths: Sequence[int],
-    order: str,
+    factors: Sequence[int], max_paths: int, depths: Sequence[int], order: str
 ) -> list[tuple[int, ...]]:
     """All trees of ``depths`` levels with so many children each and at most ``max_paths`` leaf
     paths, shallow ones first. In ``non_increasing`` order no level branches more than one above it,
@@ -162,10 +159,7 @@ class CellRequest(NamedTuple):
 
 
 def parse_cells(
-    decoder: Mapping[str, Any],
-    spec: Any,
-    entries: Sequence[Any],
-    folders: Sequence[Path],
+    decoder: Mapping[str, Any], spec: Any, entries: Sequence[Any], folders: Sequence[Path]
 ) -> list[CellRequest]:
     """The cells of a job as they are written: the baseline, then those asked for (``decoder:spec``,
     mappings, grids of trees); the chosen decoder where none is asked for; others are read from

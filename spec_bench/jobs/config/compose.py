@@ -216,10 +216,7 @@ def config_loader() -> Iterator[ConfigLoader]:
 
 
 def load_config(
-    loader: ConfigLoader,
-    name: str,
-    words: Sequence[str],
-    sweeps: bool = False,
+    loader: ConfigLoader, name: str, words: Sequence[str], sweeps: bool = False
 ) -> DictConfig:
     """Returns a composed config, Hydra's part of it included. Raises UsageError: a setting has
     several values and the config does not sweep, or its interpolations come to too much.
@@ -333,12 +330,7 @@ def select_stops_outside_chat(chat: object, *stops: str) -> ListConfig:
 
 
 def find_paper_tree(
-    paper: str,
-    decoder: str,
-    task: str,
-    temperature: float | None,
-    pair: Any,
-    otherwise: str,
+    paper: str, decoder: str, task: str, temperature: float | None, pair: Any, otherwise: str
 ) -> str:
     """The tree that a paper's tables have for a pair (``paper:`` of its config) at a task and
     temperature (null: 1), else another; in a recipe

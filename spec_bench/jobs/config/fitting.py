@@ -138,9 +138,7 @@ def read_tree_fit(path: Path) -> TreeFit:
 
 
 def select_fitting_cells(
-    cells: Sequence[Cell],
-    trees: FittedTrees,
-    engine: EngineSettings,
+    cells: Sequence[Cell], trees: FittedTrees, engine: EngineSettings
 ) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
     """The cells that fit the pair and its batches, the baseline first, their trees filled in, and
     why each of the others is left out. Raises ValueError: none but the baseline is left.

@@ -269,9 +269,7 @@ def drop_default_settings(settings: dict[str, Any], usual: Mapping[str, Any]) ->
 
 
 def build_settings(
-    request: RunSettings,
-    folders: Sequence[Path],
-    unread: bool = False,
+    request: RunSettings, folders: Sequence[Path], unread: bool = False
 ) -> JobSettings:
     """What a job needs to run; reads the task's examples and looks for the models. A plan may leave
     its data unread: examples are then only as many as are asked for. Raises ValueError:

@@ -28,9 +28,7 @@ _NEEDED = ("decoder", "spec", "task", "temperature", _EFFICIENCY)
 
 
 def simulate_cells(
-    cells: Sequence[Cell],
-    request: RunSettings,
-    sampling: SamplingSettings,
+    cells: Sequence[Cell], request: RunSettings, sampling: SamplingSettings
 ) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
     """The cells with the stated acceptance in place of their rules, and why others are left out; a
     baseline has none. Raises ValueError: a cell that keeps several beams, or that states its own
@@ -63,10 +61,7 @@ def simulate_cells(
 
 
 def simulate_verifier(
-    cell: Cell,
-    acceptance: Any,
-    sampling: SamplingSettings,
-    block_efficiency: float = 0,
+    cell: Cell, acceptance: Any, sampling: SamplingSettings, block_efficiency: float = 0
 ) -> Cell:
     """Returns a cell that accepts with this probability, or with one per depth, or, if it is None,
     as a block efficiency asks for. Its own rule is computed for its time, unless that judges
@@ -90,10 +85,7 @@ def simulate_verifier(
 
 
 def read_block_efficiencies(
-    source: Path,
-    pair: PairSettings,
-    task: str,
-    temperature: float,
+    source: Path, pair: PairSettings, task: str, temperature: float
 ) -> dict[tuple[str, str], float]:
     """Reads block efficiencies at a task and temperature, by decoder and tree: those that papers
     print of a pair, or of the published sizes that ``random:`` names, or the rows of a results

@@ -140,10 +140,7 @@ def _open_locked_cells(
 
 
 def _run_cells(
-    settings: JobSettings,
-    runs: list[CellRun],
-    pending: list[CellRun],
-    stack: ExitStack,
+    settings: JobSettings, runs: list[CellRun], pending: list[CellRun], stack: ExitStack
 ) -> None:
     is_first = processes.process_rank() == 0
     shows_progress = settings.request.sink.progress and is_first
@@ -200,10 +197,7 @@ def _run_cells(
 
 
 def advise_on_compilation(
-    settings: JobSettings,
-    decoders: int,
-    prepare_s: float,
-    decode_s: float,
+    settings: JobSettings, decoders: int, prepare_s: float, decode_s: float
 ) -> None:
     """Warns if a job was prepared for longer than compiling its models can have saved; says of a
     long one on a GPU what it would cost to fuse kernels. It is not chosen by itself: which mode ran
@@ -263,9 +257,7 @@ def copy_answers_of_shorter_cells(
 
 
 def _apply_to_decoders(
-    session: Session,
-    runs: Sequence[CellRun],
-    does: Callable[[Any], object],
+    session: Session, runs: Sequence[CellRun], does: Callable[[Any], object]
 ) -> None:
     """Does something with each decoder that will decode; a cell that it fails for is given up."""
     for cell_run in session.select_decoding_runs(runs):

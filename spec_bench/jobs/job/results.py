@@ -185,9 +185,7 @@ def _gather_records(
 
 
 def explain_missing_prompts(
-    session: Session,
-    cell_run: CellRun,
-    counted_ids: Sequence[str],
+    session: Session, cell_run: CellRun, counted_ids: Sequence[str]
 ) -> list[Reason]:
     """Returns how many prompts are left out of a row, and why the first one; nothing of none."""
     prompts = session.prompts
@@ -243,10 +241,7 @@ def _get_draft_calls_per_step(
 
 
 def _build_memory_and_graph_columns(
-    settings: JobSettings,
-    cell_run: CellRun,
-    decoder: AnyDecoder,
-    prompts: JobPrompts,
+    settings: JobSettings, cell_run: CellRun, decoder: AnyDecoder, prompts: JobPrompts
 ) -> dict[str, Any]:
     """Columns that are not metrics of the records."""
     longest = [(len(request.prompt_ids), request.max_new_tokens) for request in prompts.requests]
@@ -418,9 +413,7 @@ def blank_served_columns(windows: Sequence[Generation]) -> dict[str, Any]:
 
 
 def explain_served_columns(
-    windows: Sequence[Generation],
-    lacks_meter: bool,
-    retold: bool,
+    windows: Sequence[Generation], lacks_meter: bool, retold: bool
 ) -> list[tuple[str, str]]:
     """Why they are empty, and what to mind about others; ``retold``: answers came as text."""
     deliveries = [window.delivery for window in windows if window.delivery]

@@ -212,11 +212,7 @@ class Session:
         ]
 
     def select_requests_to_decode(
-        self,
-        cell_run: CellRun,
-        runs: Iterable[CellRun],
-        batch: Sequence[Request],
-        repeat: int,
+        self, cell_run: CellRun, runs: Iterable[CellRun], batch: Sequence[Request], repeat: int
     ) -> list[Request]:
         """What a cell decodes of a batch: what it lacks, and the baseline what any cell does."""
         if cell_run is not self.baseline:
@@ -357,10 +353,7 @@ def _decode_and_store_batch(
 
 
 def _resolve_later_turns(
-    session: Session,
-    cell_run: CellRun,
-    batch: Sequence[Request],
-    answers: Mapping[str, Generation],
+    session: Session, cell_run: CellRun, batch: Sequence[Request], answers: Mapping[str, Generation]
 ) -> list[Request]:
     """The requests of a batch that can be asked; later turns need the cell's own answers."""
     requests = list[Request]()
@@ -393,8 +386,8 @@ def _decode_or_skip(
         cell_run.consecutive_errors = 0
         return session.metering.add_energy_shares(generations)
     except UnansweredError as error:
-        failures = error.failed
-        answers = error.answered
+        failures = error.errors
+        answers = error.generations
     except PromptError as error:
         failures = {error.prompt_id: error}
     except Exception as error:
@@ -426,10 +419,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def _add_session_fields(
-    session: Session,
-    repeat: int,
-    generations: Sequence[Generation],
-    requests: Sequence[Request],
+    session: Session, repeat: int, generations: Sequence[Generation], requests: Sequence[Request]
 ) -> list[Generation]:
     """Generations with what only the job knows: when, on what, of which kind."""
     lengths = {request.prompt_id: len(request.prompt_ids) for request in requests}
@@ -451,10 +441,7 @@ def _add_session_fields(
 
 
 def _store_batch(
-    session: Session,
-    cell_run: CellRun,
-    repeat: int,
-    generations: list[Generation],
+    session: Session, cell_run: CellRun, repeat: int, generations: list[Generation]
 ) -> list[Generation]:
     """Writes a batch; returns the cell's generations, without new timings of the baseline."""
     answers = cell_run.generations_by_repeat[repeat]

@@ -215,12 +215,12 @@ class CellStore:
                 )
                 self._set_aside(path.name, f"{lines.faults[0]}{further_lines}", copy=True)
                 cell_folder.rewrite_generations(path, lines.generations)
-            elif lines.torn:
+            elif lines.torn_byte_count:
                 with files.open_regular_file(path, "rb+") as stream:
                     files.lock_file(stream.fileno(), may_wait=True)
                     torn = cell_folder.read_generation_lines(
                         path, vocabulary
-                    ).torn  # none if it was being written
+                    ).torn_byte_count  # none if it was being written
                     stream.truncate(path.stat().st_size - torn)
         return lines
 

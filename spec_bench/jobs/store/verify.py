@@ -62,7 +62,7 @@ def _describe_cell_faults(folder: Path, cell_faults: Mapping[str, list[str]]) ->
     """Yields the lines on a cell, of ``cell.json`` those that its row's check has left, if any."""
     for path in (*files.find_retimed_paths(folder), folder / files.GENERATIONS):
         lines = cell_folder.read_generation_lines(path)
-        torn = ("its last line is cut",) * bool(lines.torn)
+        torn = ("its last line is cut",) * bool(lines.torn_byte_count)
         yield from (f"{path}: {fault}" for fault in (*lines.faults, *torn))
     yield from _describe_refusal(folder / files.MODELS, cell_folder.read_models_json, folder)
     faults = cell_faults.get(str(folder))
@@ -76,7 +76,7 @@ def _describe_cell_faults(folder: Path, cell_faults: Mapping[str, list[str]]) ->
 def _require_valid_cell_folder(folder: Path, content: Mapping[str, Any] | None = None) -> None:
     """Raises ValueError: a cell is not as written, or its run id is not of its settings."""
     cell = cell_folder.read_cell_json(folder) if content is None else content
-    cell_folder.require_result_fits_generations(folder, cell, needs_whole=True)
+    cell_folder.require_result_fits_generations(folder, cell, compare_whole_file=True)
     if cell and files.hash_json(cell["settings"]) != strip_archive_suffix(folder.name):
         raise UsageError("its run id is not that of these settings")
     if comparison := cell.get("compared"):
@@ -102,7 +102,7 @@ def _describe_table_faults(
             records = parquet.read_records(path)
         except UsageError as error:
             yield to_one_line(error, 200)
-    yield from parquet.describe_altered_tables(path, records.tables)
+    yield from parquet.describe_altered_tables(path, records.digest_by_table)
     try:
         rows = read_results_rows(table)
     except UsageError as error:

@@ -197,10 +197,7 @@ def plan_stage(settings: JobSettings) -> list[PlannedCell]:
 
 
 def _estimate_hours(
-    answer_count: int,
-    tokens: int,
-    rate: ExpectedRate | None,
-    memory: MemoryEstimate,
+    answer_count: int, tokens: int, rate: ExpectedRate | None, memory: MemoryEstimate
 ) -> float | None:
     """Device hours of so many answers of so many tokens; None if unknown."""
     if not answer_count:
@@ -259,10 +256,7 @@ def read_cell_state(store: CellStore, prompts: int, repeats: int = 1) -> tuple[S
 
 
 def estimate_job_memory(
-    pair: PairSettings,
-    engine: EngineSettings,
-    slots: int | None,
-    rows: int,
+    pair: PairSettings, engine: EngineSettings, slots: int | None, rows: int
 ) -> MemoryEstimate:
     """Memory of ``rows`` that take ``slots`` each (None: as many as the models have)."""
     sizes = read_pair_sizes(pair)
@@ -298,11 +292,7 @@ def _estimate_graph_bytes(settings: JobSettings, pair: PairSettings, slots: int 
 
 
 def estimate_decoder_graph_bytes(
-    tree: Any,
-    sampling: SamplingSettings,
-    vocab: int,
-    rows: int,
-    tokens: int,
+    tree: Any, sampling: SamplingSettings, vocab: int, rows: int, tokens: int
 ) -> int:
     """Returns about the bytes that a decoder's graphs over prefixes of up to so many tokens keep on
     a GPU: rows' random numbers, and what each graph is told and tells. The memory that graphs
@@ -342,9 +332,7 @@ def _estimate_longest_sequence(settings: JobSettings) -> int | None:
 
 
 def estimate_rate_from_measured_rows(
-    facts: CellFacts,
-    device: str,
-    measured_rows: Sequence[Mapping[str, Any]],
+    facts: CellFacts, device: str, measured_rows: Sequence[Mapping[str, Any]]
 ) -> ExpectedRate | None:
     """The best guess of a cell's rate on ``cpu``, ``cuda`` or ``server``; None if nothing is known.
 

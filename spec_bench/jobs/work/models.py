@@ -90,11 +90,7 @@ def _limit_vocabulary(model: LanguageModel, count: int) -> LanguageModel:
 
 
 def _map_draft_to_target_tokens(
-    pair: Pair,
-    model: LanguageModel,
-    spec: ModelSpec,
-    mark: str | None,
-    count: int,
+    pair: Pair, model: LanguageModel, spec: ModelSpec, mark: str | None, count: int
 ) -> LanguageModel:
     """Returns a draft behind the target's tokens; the same one whenever it is asked for."""
     key = (id(model), count, pair.draft_vocabulary, pair.target)
@@ -240,10 +236,7 @@ def set_thread_count(
 
 
 def time_and_choose_thread_count(
-    path: Path,
-    key: str,
-    usual: int,
-    run_pass: Callable[[], object],
+    path: Path, key: str, usual: int, run_pass: Callable[[], object]
 ) -> tuple[int, float]:
     """Chooses the faster number of threads, one or ``usual``; that and a pass's seconds on it.
 

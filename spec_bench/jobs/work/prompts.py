@@ -256,9 +256,7 @@ class JobPrompts:
         return [tuple(turns[turn]) for turn in sorted(turns)]
 
     def fill_in_own_answers(
-        self,
-        requests: Sequence[Request],
-        generations: Mapping[str, Generation],
+        self, requests: Sequence[Request], generations: Mapping[str, Generation]
     ) -> list[Request]:
         """Returns the requests of a wave as a cell decodes them, after its generations so far."""
         resolved_requests = []
@@ -326,7 +324,7 @@ def _encode_example(settings: JobSettings, tokenizer: Any, example: Example) -> 
                 new_tokens = min(limit, room - len(ids))  # else the prompt is refused as it is
         else:
             ids = task.encode(example, tokenizer, turn)
-        requests.append(Request(prompt_id, ids, new_tokens, ends.ids, ends))
+        requests.append(Request(prompt_id, ids, new_tokens, ends.stop_ids, ends))
     return requests
 
 

@@ -245,7 +245,7 @@ def _build_paper(name: str, folder: Path, data: Any) -> Paper:
         raise UsageError("a paper is a mapping with the keys paper, arxiv, machine")
     tables = [
         read_settings(
-            Table, {**_complete_entry(name, entry), "number": number}, of=f"table {number}"
+            Table, {**_complete_entry(name, entry), "number": number}, source=f"table {number}"
         )
         for entry in _pop_entries(data, "tables")
         for number in _parse_numbers(entry.pop("numbers"))
@@ -261,7 +261,7 @@ def _build_paper(name: str, folder: Path, data: Any) -> Paper:
         table_recipes = [recipe_of[table] for table in entry.get("tables", ())[:1]]
         figures.append(
             read_settings(
-                Figure, _complete_entry(name, entry, *table_recipes), of=f"figure {number}"
+                Figure, _complete_entry(name, entry, *table_recipes), source=f"figure {number}"
             )
         )
     if "claims" in data:
