@@ -216,7 +216,7 @@ def test_with_a_meter_nothing_is_kept_of_a_window_that_was_none(metered):
 def test_requests_of_an_open_loop_arrive_by_themselves_and_wait_in_their_latency():
     with serving(Completions(lambda _: ANSWER, delays=[0.3, 0.0, 0.0])) as served:
         loop = asking(served.url, 1)
-        loop.rate = 1000.0  # all at once, one under way
+        loop.requests_per_s = 1000.0  # all at once, one under way
         found = loop.generate(REQUESTS[:3], 0)
     latencies = [each.latency_s for each in found]
     assert latencies[0] < latencies[1] - 0.25 < latencies[2] - 0.5
