@@ -85,13 +85,13 @@ def prepare(decoders: Collection[AnyDecoder], requests: list[Request]) -> None:
         each.check_and_reserve(requests)  # it sees which caches grew for others
         each.record_graphs(requests)
         each.generate(requests[: each.rows], 0)
-        each.ran = IterationCounts()
+        each.iteration_counts = IterationCounts()
 
 
 def how_it_ran(decoder: AnyDecoder) -> dict[str, str]:
     """Whether graphs were replayed, and why a canary refused them; two columns."""
     recordings = getattr(decoder, "recordings", None)
     return {
-        "passes": decoder.ran.describe_recorded_share,
-        "refused": recordings.refused if recordings else "",
+        "passes": decoder.iteration_counts.describe_recorded_share,
+        "refused": recordings.refusal if recordings else "",
     }

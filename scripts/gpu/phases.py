@@ -263,7 +263,7 @@ def measure(decoder: Any, prompt: int, device: torch.device) -> tuple[Row, list[
         active = decoder.prefill_requests(asked, 0)  # which makes what drafts
         phases = Phases(decoder)
         if device.type == "cuda":
-            count = sum(each for _, each in decoder.asked)
+            count = sum(each for _, each in decoder.draw_requests)
             numbers = torch.rand(1, count, dtype=torch.float64, device=device)
             room = decoder._slots - decoder.policy.cache_slots
             compiled = decoder.make_compiled_iteration()

@@ -123,7 +123,7 @@ def measured(
     found = {name: metric[name].value(cell) for name in names}
     paper = float(row["token_rate"]) if row["token_rate"] else None
     draft_share = sum(g.draft_s for g in generations) / sum(g.decode_s for g in generations)
-    if decoder.ran.recorded:  # an iteration is one graph
+    if decoder.iteration_counts.recorded:  # an iteration is one graph
         found["host_overhead"] = draft_share = ""
     return {
         "simulated_acceptance": simulated_settings(row)["verifier"].get("acceptance", ""),

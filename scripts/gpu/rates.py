@@ -43,6 +43,7 @@ def rates(device: str, dtype: str, how: str, asked: list[Request]) -> list[dict[
         overhead = 1 - sum(g.draft_s + g.target_s for g in generations) / seconds
         rate = sum(len(g.tokens) for g in generations) / seconds
         tau = sum(s.accepted + 1 for s in steps) / len(steps)
+        is_recorded = built[name].iteration_counts.recorded
         rows.append(
             {
                 "device": device,
@@ -54,7 +55,7 @@ def rates(device: str, dtype: str, how: str, asked: list[Request]) -> list[dict[
                 "token_rate": round(rate, 1),
                 "speedup": round(rate / float(str(rows[0]["token_rate"])), 3) if rows else 1.0,
                 # recorded, an iteration is one graph
-                "host_overhead": "" if built[name].ran.recorded else round(overhead, 3),
+                "host_overhead": "" if is_recorded else round(overhead, 3),
                 **how_it_ran(built[name]),
             }
         )

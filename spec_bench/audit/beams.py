@@ -237,7 +237,7 @@ def enumerate_beam_error(
 ) -> EnumeratedError:
     """Enumerates one iteration, continued by beam sampling up to the deepest layer.
 
-    A decoder that drafts must have threshold 0, the settings ``probability_dtype`` float64;
+    A decoder that drafts must have threshold 0, the settings a ``probability_dtype`` of float64;
     ``options`` are those of ``make_markov_decoder``. Returns the largest difference to beam
     sampling's probabilities, and the number of outcomes.
     """

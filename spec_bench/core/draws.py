@@ -303,16 +303,16 @@ class DrawRecorder(SeededSource):
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         super().__init__(generators)
-        self.asked: list[DrawRequest] = []
+        self.requests: list[DrawRequest] = []
 
     def _draw_uniforms(self, *shape: int) -> Tensor:
-        self.asked.append((False, prod(shape)))
+        self.requests.append((False, prod(shape)))
         return super()._draw_uniforms(*shape)
 
     def prepare_positions(self, count: int) -> SeededPositionDraws:
-        request_count = len(self.asked)
+        request_count = len(self.requests)
         positions = super().prepare_positions(count)
-        self.asked[request_count:] = [(True, count)]
+        self.requests[request_count:] = [(True, count)]
         return positions
 
 

@@ -367,7 +367,7 @@ def _judge_drafted_layer(
 
 def _judge_extra_layer(target_probs: Tensor, width: Tensor, max_width: int) -> JudgedLayer:
     """Judges the layer below the last drafted one, for which nothing was drafted: all of its
-    ``width`` [R] beams, at ``most`` W, are missing.
+    ``width`` [R] beams, at most ``max_width``, are missing.
     """
     chain = target_probs.unsqueeze(1).expand(-1, max_width + 1, -1)
     no_cells = torch.zeros(

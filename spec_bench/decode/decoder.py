@@ -25,17 +25,12 @@ from spec_bench.core.draws import (
     choose_likeliest,
     make_row_generator,
 )
-from spec_bench.core.host_device import (
-    CommittedTokens,
-    HostDeviceInts,
-    cached_arange,
-    copy_to_device,
-)
-from spec_bench.core.tree import Tree
-from spec_bench.core.warp import SamplingSettings, raw_token_log_probs
+from spec_bench.core.host_device import CommittedTokens, HostDeviceInts, copy_to_device
+from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.loop import DecodingLoop, IterationCounts
 from spec_bench.decode.recording import GraphCache, IterationGraph
-from spec_bench.decode.rows import Row, check_verdict_logits
+from spec_bench.decode.rows import Row
+from spec_bench.decode.verdict import VerdictLayout, pack_verdicts
 from spec_bench.draft.base import Drafter, DraftResources, DraftState
 from spec_bench.draft.network import DraftHeads
 from spec_bench.engine.cache import CachePool
@@ -44,18 +39,10 @@ from spec_bench.engine.tree_pass import PathScorer, TreeScorer
 from spec_bench.records.types import Lossless, Request
 from spec_bench.tree.base import GrownTree, GrowthContext
 from spec_bench.verify.base import Walk
-from spec_bench.verify.walk import ScoredTree, WalkResult
+from spec_bench.verify.walk import ScoredTree
 
 if TYPE_CHECKING:
     from spec_bench.decode.compiled import CompiledIteration
-
-
-class VerdictLayout(NamedTuple):
-    """Sizes of the parts of an iteration's message."""
-
-    depth: int  # L, levels of the trees
-    ran: int  # levels whose nodes are where the drafter ran them, the root's included
-    counts: tuple[int, ...]  # nodes that the target scored, then the draft at each level
 
 
 class IterationResult(NamedTuple):
@@ -101,12 +88,12 @@ class Decoder(DecodingLoop[Row]):
         self.drafting = DraftState()
         self._memory = self.drafter.make_memory()
         self.recordings: GraphCache | None = None
-        self.asked: list[DrawRequest] | None = (
-            None  # what an iteration draws; None: at every time anew
-        )
-        self.ran = IterationCounts()
+        # what an iteration draws, if that is the same every time
+        self.draw_requests: list[DrawRequest] | None = None
+        self.iteration_counts = IterationCounts()
         self._slots = 0
-        self._over: list[tuple[int, int]] = []  # the caches that the drafting works with
+        # the caches that the drafting works with, and how often each has grown
+        self._cache_states: list[tuple[int, int]] = []
 
     @property
     def depth(self) -> int:
@@ -144,26 +131,35 @@ class Decoder(DecodingLoop[Row]):
         self._scorer.reserve(self.rows, slots)
         kind = self.drafter.kind if self.drafter.has_own_model else "draft"
         draft_slots = slots + self.drafter.extra_slots(self.heads)
-        caches = [
+        draft_caches = [
             self.pool.cache(f"{kind} {index}", draft, self.rows, draft_slots)
             for index, draft in enumerate(self.drafts)
         ]
-        has_cache = self.heads is not None and self.heads.bytes_per_slot
-        heads_cache = (
-            self.pool.cache("heads", self.heads, self.rows, draft_slots) if has_cache else None
-        )
-        all_caches = (self._scorer.cache, *caches, heads_cache)
+        heads_cache = None
+        if self.heads is not None and self.heads.bytes_per_slot:
+            heads_cache = self.pool.cache("heads", self.heads, self.rows, draft_slots)
+        caches = (self._scorer.cache, *draft_caches, heads_cache)
         cache_states = [
-            (id(cache), getattr(cache, "grown", 0)) for cache in all_caches if cache is not None
+            (id(cache), getattr(cache, "grown", 0)) for cache in caches if cache is not None
         ]
         on_gpu = self.target.device.type == "cuda"
-        if cache_states != self._over or not on_gpu:  # what was recorded over others is of no use
-            resources = self.target, self.drafts, caches, self.heads, self.rows, heads_cache
-            self.drafting = self.drafter.make_state(DraftResources(*resources, self._memory))
-            self._over = cache_states
+        if cache_states != self._cache_states or not on_gpu:
+            # Graphs that were recorded over other caches are of no use.
+            self.drafting = self.drafter.make_state(
+                DraftResources(
+                    target=self.target,
+                    models=self.drafts,
+                    caches=draft_caches,
+                    heads=self.heads,
+                    rows=self.rows,
+                    heads_cache=heads_cache,
+                    memory=self._memory,
+                )
+            )
+            self._cache_states = cache_states
             self._slots = 0
             self.recordings = None
-            self.asked = self._trace_draws() if on_gpu else None
+            self.draw_requests = self._trace_draws() if on_gpu else None
         self._slots = max(self._slots, slots)
 
     @torch.inference_mode()
@@ -188,7 +184,7 @@ class Decoder(DecodingLoop[Row]):
                 raise
             return self._trace_draws()
         self.commit_accepted_paths(result.path, committed.lengths, (), result.layout)
-        return draws.asked
+        return draws.requests
 
     def make_dummy_inputs(
         self,
@@ -196,7 +192,7 @@ class Decoder(DecodingLoop[Row]):
         tokens: int,
     ) -> tuple[CommittedTokens, list[HostDeviceInts]]:
         """Makes rows of ``tokens`` tokens before the root, and their numbers in the shapes of every
-        iteration. Their passes write behind what real rows ``commit_accepted_paths`` in the caches.
+        iteration. Their passes write behind what real rows have committed to the caches.
         """
         committed = CommittedTokens([[0] * (tokens + 1)] * rows)
         return committed, self._get_ints_to_copy(committed, fixed=True)
@@ -214,7 +210,7 @@ class Decoder(DecodingLoop[Row]):
             getattr(model, "recorder", None) for model in self._target_and_drafts
         )
         room = self._slots - self.policy.cache_slots
-        if not can_record or self.asked is None:
+        if not can_record or self.draw_requests is None:
             return
         if self.recordings is None or not self.recordings.is_long_enough_for(requests):
             self.recordings = GraphCache(self, room)
@@ -255,12 +251,12 @@ class Decoder(DecodingLoop[Row]):
         """
         if self.make_draws is not SeededSource:
             return self.make_draws(generators)
-        if self.asked is None:
+        if self.draw_requests is None:
             return self.make_greedy_if_cold(SeededSource(generators))
-        shape = len(generators), sum(count for _, count in self.asked)
+        shape = len(generators), sum(count for _, count in self.draw_requests)
         numbers = None if graph is None else graph.numbers
         source = self.make_greedy_if_cold(PredrawnSource(generators, shape, numbers))
-        source.draw_requested(self.asked)
+        source.draw_requested(self.draw_requests)
         if self.recordings is not None:
             self.recordings.nudge_random_numbers(source.numbers)
         return source
@@ -285,27 +281,24 @@ class Decoder(DecodingLoop[Row]):
         ints = self._get_ints_to_copy(committed, graph is not None)
         draws = self._make_source([row.generator for row in active], graph)
         if graph is not None:
-            layout = graph.layout
             path = None
-            verdict = graph.replay(ints)
+            layout = graph.layout
+            packed_verdicts = graph.replay(ints)
         else:
             copy_to_device(ints, self.target.device)
             path, message, layout = self.run_iteration(committed, draws)
-            verdict = message.tolist()
-        self.ran.count(graph is not None)
-        for row, line in zip(active, verdict, strict=True):
-            check_verdict_logits(row.request.prompt_id, line, layout.counts)
-        counts = [int(line[0]) + 1 for line in verdict]
+            packed_verdicts = message.tolist()
+        self.iteration_counts.count(graph is not None)
+        for row, packed_verdict in zip(active, packed_verdicts, strict=True):
+            layout.check_logits(row.request.prompt_id, packed_verdict)
+        verdicts = [layout.unpack(packed_verdict) for packed_verdict in packed_verdicts]
         if path is not None:
-            pairs = zip(verdict, counts, strict=True)
-            nodes = [[int(node) for node in line[1 : 1 + count]] for line, count in pairs]
+            nodes = [verdict.nodes for verdict in verdicts]
             self.commit_accepted_paths(path, committed.lengths, nodes, layout)
-        self.drafting.update_cached_counts(committed.lengths, counts, layout.ran)
-        width = layout.depth + 1
-        for row, line, count in zip(active, verdict, counts, strict=True):
-            tokens, log_p = (line[1 + part * width : 1 + part * width + count] for part in (1, 2))
-            sizes = line[1 + 3 * width : 3 + 3 * width] if width > 1 else (0, 0)
-            row.commit([int(token) for token in tokens], log_p, *map(int, sizes))
+        counts = [len(verdict.tokens) for verdict in verdicts]
+        self.drafting.update_cached_counts(committed.lengths, counts, layout.cached_levels)
+        for row, verdict in zip(active, verdicts, strict=True):
+            row.commit(verdict.tokens, verdict.log_probs, verdict.tree_nodes, verdict.tree_levels)
         draws.advance(counts)
         return sum(counts)
 
@@ -338,7 +331,7 @@ class Decoder(DecodingLoop[Row]):
             1 if tree.rearranged else depth,
             (tree.shape.size, *(level.shape[1] for level in tree.largest)),
         )
-        return IterationResult(result.path, _pack_verdicts(tree, logits, result), layout)
+        return IterationResult(result.path, pack_verdicts(tree, logits, result), layout)
 
     def commit_accepted_paths(
         self,
@@ -349,7 +342,7 @@ class Decoder(DecodingLoop[Row]):
     ) -> None:
         """Commits each row's accepted path to the caches; on a CPU ``nodes`` lists it."""
         self._scorer.commit(lengths, nodes, path)
-        self.drafting.commit(lengths, nodes, path, layout.ran)
+        self.drafting.commit(lengths, nodes, path, layout.cached_levels)
 
     def move_row(self, row: Row, source: int, target: int) -> None:
         self._scorer.move_row(source, target, row.cache_length)
@@ -357,24 +350,3 @@ class Decoder(DecodingLoop[Row]):
 
     def take_forward_s(self) -> tuple[float, float]:
         return self.drafting.take_forward_s(), self.target.timer.take_s()
-
-
-def _pack_verdicts(tree: Tree, logits: Tensor, result: WalkResult) -> Tensor:
-    """Packs each row's verdict into one float64 vector for the host, [R, ...]: the number accepted,
-    L + 1 entries each of path, tokens emitted and their log-probabilities, nodes and levels of a
-    tree that has any, and the largest logit of each node, of the target and then of the draft.
-
-    Only the first ``accepted + 1`` of the L + 1 entries are defined.
-    """
-    tokens_out = result.token.unsqueeze(1)
-    if tree.shape.depth:
-        is_last = cached_arange(
-            tree.shape.depth + 1, tokens_out.device
-        ) >= result.accepted.unsqueeze(1)
-        tokens = tree.tokens.gather(1, result.path).roll(-1, dims=1)
-        tokens_out = torch.where(is_last, tokens_out, tokens)
-    log_p = raw_token_log_probs(logits, result.path, tokens_out)
-    parts = [result.accepted.unsqueeze(1), result.path, tokens_out, log_p.double()]
-    if tree.shape.depth:
-        parts.append(tree.count_nodes_and_levels())
-    return torch.cat([*parts, logits.amax(dim=-1), *tree.largest], dim=1)

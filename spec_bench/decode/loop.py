@@ -48,7 +48,7 @@ class DecodingLoop(ABC, Generic[RowType]):
     drafts: Sequence[LanguageModel]  # draft models; empty if nothing is drafted
     rows: int  # most requests that decode together
     lossless: Lossless  # how the output's distribution relates to the target's
-    ran: IterationCounts  # counts iterations
+    iteration_counts: IterationCounts  # counts iterations
 
     @property
     @abstractmethod

@@ -35,7 +35,8 @@ from spec_bench.system.errors import raise_if_device_lost
 
 if TYPE_CHECKING:
     from spec_bench.decode.compiled import CompiledIteration
-    from spec_bench.decode.decoder import Decoder, VerdictLayout
+    from spec_bench.decode.decoder import Decoder
+    from spec_bench.decode.verdict import VerdictLayout
 
 log = logging.getLogger(__name__)
 ROWS = (1, 4, 16)  # of graphs; more rows keep a GPU busy by themselves
@@ -94,20 +95,24 @@ class IterationGraph:
         sizes = [part.numel() for part in parts]
         host_buffer = torch.empty(sum(sizes), dtype=torch.long, pin_memory=True)
         host_buffer.copy_(torch.cat([part.flatten() for part in parts]))
-        self._home = host_buffer
-        self._given = host_buffer.to(target.device)
-        self._parts = [
+        self._host_ints = host_buffer
+        self._device_ints = host_buffer.to(target.device)
+        self._host_views = [
             part.view(int_tensor.shape)
             for part, int_tensor in zip(host_buffer.split(sizes), parts, strict=True)
         ]
-        for int_list, part, int_tensor in zip(ints, self._given.split(sizes), parts, strict=True):
+        for int_list, part, int_tensor in zip(
+            ints, self._device_ints.split(sizes), parts, strict=True
+        ):
             int_list.read_from_buffer(part.view(int_tensor.shape), tokens)
         # What one iteration leaves, and the next finds: outside of the graphs' memory.
         self.numbers = numbers
         result = decoder.run_iteration(committed, decoder.make_predrawn_source(numbers))
         self.layout: VerdictLayout = result.layout
         self._message = torch.empty_like(result.packed_verdicts)
-        self._read = torch.empty(result.packed_verdicts.shape, dtype=torch.float64, pin_memory=True)
+        self._host_message = torch.empty(
+            result.packed_verdicts.shape, dtype=torch.float64, pin_memory=True
+        )
 
         def iteration() -> None:
             vars(drafting).update(needs)  # of this graph, not of the step before
@@ -119,7 +124,7 @@ class IterationGraph:
             self._message.copy_(result.packed_verdicts)
 
         self._graph = target.recorder.record(iteration)
-        self._arrived = torch.cuda.Event()
+        self._copied = torch.cuda.Event()
         self._replay = self._graph.replay
         self._iteration = iteration
 
@@ -129,44 +134,43 @@ class IterationGraph:
 
     def replay(self, ints: Sequence[HostDeviceInts]) -> list[list[float]]:
         """Replays the graph for at most its number of rows; waits for their messages."""
-        for part, numbers in zip(self._parts, ints, strict=True):
+        for part, numbers in zip(self._host_views, ints, strict=True):
             part[: len(numbers)] = torch.tensor(numbers)
-        self._given.copy_(self._home, non_blocking=True)
+        self._device_ints.copy_(self._host_ints, non_blocking=True)
         self._replay()
-        self._read.copy_(self._message, non_blocking=True)
-        self._arrived.record(torch.cuda.current_stream(self._message.device))
-        self._arrived.synchronize()
-        lines: list[list[float]] = self._read[: len(ints[0])].tolist()
+        self._host_message.copy_(self._message, non_blocking=True)
+        self._copied.record(torch.cuda.current_stream(self._message.device))
+        self._copied.synchronize()
+        lines: list[list[float]] = self._host_message[: len(ints[0])].tolist()
         return lines
 
 
 class GraphCache:
-    """A decoder's graphs, and whether they are trusted. ``room`` is the longest prefix that fits
-    its caches with a tree.
+    """A decoder's graphs, and whether they are trusted. ``max_prefix`` is the longest prefix that
+    fits its caches with a tree.
     """
 
-    def __init__(self, decoder: Decoder, room: int) -> None:
+    def __init__(self, decoder: Decoder, max_prefix: int) -> None:
         self._decoder = decoder
-        self._room = room
-        self.made: dict[tuple[int, int], IterationGraph] = {}
-        self.refused = ""  # why some number of rows, or all, is left to eager passes
-        self.least = 0  # B of the smallest graph that may serve; a canary tries each
+        self._max_prefix = max_prefix
+        self.graphs: dict[tuple[int, int], IterationGraph] = {}
+        self.refusal = ""  # why some number of rows, or all, is left to eager passes
+        self.min_bucket = 0  # B of the smallest graph that may serve; a canary tries each
         self._nudge = 0.0  # relative, of the random numbers; a canary looks for ties
-        self._eager_answers: dict[
-            tuple[str, int, int], list[Generation]
-        ] = {}  # eager answers of a canary
+        # a canary's eager answers
+        self._eager_answers: dict[tuple[str, int, int], list[Generation]] = {}
         self._split = decoder.target.split_from
-        self._longest = 0  # tokens of the sequences that were to be recorded
+        self._max_tokens = 0  # tokens of the sequences that were to be recorded
 
     def is_long_enough_for(self, requests: Sequence[Request]) -> bool:
         """Returns whether the graphs are long enough for these requests."""
-        return max_sequence_tokens(requests) <= self._longest
+        return max_sequence_tokens(requests) <= self._max_tokens
 
     def record_needed_graphs(self, requests: Sequence[Request]) -> None:
         """Records and checks the graphs that these requests need; no row may be decoding."""
         decoder = self._decoder
-        self._longest = longest = max_sequence_tokens(requests)
-        limit = min(self._room, longest, self._split or longest)
+        self._max_tokens = longest = max_sequence_tokens(requests)
+        limit = min(self._max_prefix, longest, self._split or longest)
         shortest = min(len(request.prompt_ids) for request in requests)
         buckets = length_buckets(min(shortest, limit), limit)
         all_graphs: dict[tuple[int, int], IterationGraph] = {}
@@ -183,8 +187,8 @@ class GraphCache:
             if graphs:  # it may be wrong in others; what cannot be made leaves them as they are
                 all_graphs = {}
                 break
-        self.made = all_graphs
-        self.least = 0
+        self.graphs = all_graphs
+        self.min_bucket = 0
 
     def _record_rows(
         self,
@@ -198,7 +202,7 @@ class GraphCache:
         """
         decoder = self._decoder
         device = decoder.target.device
-        count = sum(count for _, count in decoder.asked or ())
+        count = sum(count for _, count in decoder.draw_requests or ())
         try:
             numbers = torch.zeros((rows, count), dtype=torch.float64, device=device)
             graphs = {
@@ -211,7 +215,7 @@ class GraphCache:
             return {}, f"{rows} rows: {to_one_line(error)}"
 
     def _log_refusal(self, reason: str) -> None:
-        self.refused = self.refused or reason
+        self.refusal = self.refusal or reason
         log.warning("%s is not recorded: %s", self._decoder.name, reason[:300])
 
     def log_replay_difference(
@@ -224,22 +228,24 @@ class GraphCache:
         first number of the graphs' answers that differs. These answers are longer than a canary's.
         """
         decoder = self._decoder
-        if len(requests) != len(answers) or not self.made:
+        if len(requests) != len(answers) or not self.graphs:
             return
-        counts = decoder.ran
-        decoder.ran = type(decoder.ran)()
-        for graph in self.made.values():
-            graph.set_eager(True)
+        counts = decoder.iteration_counts
+        decoder.iteration_counts = type(decoder.iteration_counts)()
+        self._set_eager(True)
         repeated = decoder.generate(requests, seed)
-        for graph in self.made.values():
-            graph.set_eager(False)
-        decoder.ran = counts
+        self._set_eager(False)
+        decoder.iteration_counts = counts
         faults = (
             _describe_replay_difference(*pair) for pair in zip(repeated, answers, strict=True)
         )
         if fault := next(filter(None, faults), ""):
-            self.refused = f"of the job's last answers {fault} of the same pass called"
-            log.error("%s was recorded wrongly: %s", decoder.name, self.refused)
+            self.refusal = f"of the job's last answers {fault} of the same pass called"
+            log.error("%s was recorded wrongly: %s", decoder.name, self.refusal)
+
+    def _set_eager(self, eager: bool) -> None:
+        for graph in self.graphs.values():
+            graph.set_eager(eager)
 
     def find_graph(self, lengths: HostDeviceInts) -> IterationGraph | None:
         """Returns the smallest graph for rows of these lengths; None if they run eagerly."""
@@ -247,10 +253,10 @@ class GraphCache:
             return None  # attention over a long prefix is split, which no graph does
         usable = [
             (rows, bucket)
-            for rows, bucket in self.made
-            if rows >= len(lengths) and bucket >= max(*lengths, self.least)
+            for rows, bucket in self.graphs
+            if rows >= len(lengths) and bucket >= max(*lengths, self.min_bucket)
         ]
-        return self.made[min(usable)] if usable else None
+        return self.graphs[min(usable)] if usable else None
 
     def nudge_random_numbers(self, numbers: Tensor) -> None:
         """Moves random numbers alternately up and down while a canary looks for ties."""
@@ -267,13 +273,11 @@ class GraphCache:
         for rows, bucket in graphs:
             test_requests = self._build_test_requests(requests, rows, bucket)
             label = f"{rows} rows over {bucket} tokens"
-            self.made = {kind: graph for kind, graph in graphs.items() if kind[0] == rows}
-            self.least = bucket
-            for graph in self.made.values():
-                graph.set_eager(True)
+            self.graphs = graphs
+            self.min_bucket = bucket
+            self._set_eager(True)
             expected = self._decode_batches(test_requests[:rows], rows)
-            for graph in self.made.values():
-                graph.set_eager(False)
+            self._set_eager(False)
             replayed = self._decode_batches(test_requests, rows)
             for answer, actual in zip(expected, replayed, strict=False):
                 if fault := _describe_replay_difference(answer, actual):
@@ -294,8 +298,8 @@ class GraphCache:
         for index, (expected, actual) in enumerate(zip(eager, replayed, strict=True)):
             position = find_first_difference(expected.tokens, actual.tokens)
             if position is None:
-                eager_calls = eager_calls + len(expected.steps)
-                replayed_calls = replayed_calls + len(actual.steps)
+                eager_calls += len(expected.steps)
+                replayed_calls += len(actual.steps)
                 continue
             nudged_answers = [
                 self._decode_eagerly(requests, rows, sign)[index].tokens for sign in (1, -1)
@@ -338,7 +342,7 @@ class GraphCache:
         decoder = self._decoder
         shortest = min(requests, key=lambda request: len(request.prompt_ids))
         limits = [model.max_positions for model in (decoder.target, *decoder.drafts)]
-        end = min([self._room, *(limit - decoder.depth for limit in limits if limit)])
+        end = min([self._max_prefix, *(limit - decoder.depth for limit in limits if limit)])
         fits = [
             request
             for request in requests
@@ -368,7 +372,7 @@ class GraphCache:
         key = requests[0].prompt_id, rows, nudge
         if key not in self._eager_answers:
             gap = near_tie_gap(self._decoder.target.dtype, 8.0)
-            self.made = {}
+            self.graphs = {}
             self._nudge = nudge * gap
             self._eager_answers[key] = self._decode_batches(requests, rows)
             self._nudge = 0.0

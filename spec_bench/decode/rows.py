@@ -1,6 +1,5 @@
 """The rows being decoded: what each has committed, delivered and recorded."""
 
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -22,17 +21,6 @@ def check_logits(
                 f": the {role}'s logits hold NaN, +inf or nothing but -inf, so there is no law to "
                 "decode by",
             )
-
-
-def check_verdict_logits(
-    prompt_id: str, packed_verdict: Sequence[float], node_counts: Sequence[int]
-) -> None:
-    """Runs ``check_logits`` on a row's verdict, which ends with the largest logit of each node:
-    ``node_counts[0]`` of the target's, then the other counts of the draft's, level by level.
-    """
-    draft = len(packed_verdict) - sum(node_counts[1:])
-    target = map(math.isfinite, packed_verdict[draft - node_counts[0] : draft])
-    check_logits(prompt_id, all(target), all(map(math.isfinite, packed_verdict[draft:])))
 
 
 class AnswerRow(ABC):
@@ -84,7 +72,7 @@ class Row(AnswerRow):
     def commit(
         self,
         new_tokens: Sequence[int],
-        log_p: Sequence[float],
+        log_probs: Sequence[float],
         nodes: int,
         depth: int,
     ) -> None:
@@ -96,7 +84,7 @@ class Row(AnswerRow):
         """
         old_count = len(self.delivered)
         end = self.request.find_end([*self.delivered, *new_tokens], old_count)
-        for token, log_prob in zip(new_tokens, log_p, strict=True):
+        for token, log_prob in zip(new_tokens, log_probs, strict=True):
             self.delivered.append(token)
             self.log_likelihood += log_prob
             if len(self.delivered) == end:
@@ -174,8 +162,8 @@ class BatchClock:
         self._read_s = self._now_s()
         self._decode_s += self._read_s - self._since_s
         draft_s, target_s = self._take_forward_s()
-        self._draft_s = self._draft_s + draft_s
-        self._target_s = self._target_s + target_s
+        self._draft_s += draft_s
+        self._target_s += target_s
 
     def seconds(self, row: AnswerRow) -> tuple[float, float, float, float]:
         """Returns a row's (prefill, decode, draft, target) seconds, after ``pause_decoding``."""

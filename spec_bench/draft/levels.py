@@ -68,8 +68,8 @@ def append_masks(values: Tensor, last_index: Tensor, masks: int, mask: int | Ten
 
 
 def gather_consecutive(rows: Tensor, first_index: Tensor, count: int) -> Tensor:
-    """Gathers [R, K, ...] from [R, T, ...]: each row's entry at ``last_index`` [R, 1] and the next
-    K - 1.
+    """Gathers [R, K, ...] from [R, T, ...]: each row's entry at ``first_index`` [R, 1] and the
+    next K - 1.
     """
     index = (first_index + cached_arange(count, rows.device)).unsqueeze(-1)
     return rows.gather(1, index.expand(-1, -1, rows.shape[-1]))

@@ -437,8 +437,8 @@ def propose_best_below(
         if len(levels[level]) == bounds.width:
             continue
         levels[level].append(GuessedNode(token, place))
-        score = score - probability
-        count = count + 1
+        score -= probability
+        count += 1
         offer(child, -probability, level + 1, len(levels[level]) - 1)
     return ScoredGuess(score, levels)
 

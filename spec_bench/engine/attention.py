@@ -198,9 +198,9 @@ def attend_split_by_span(
     span: VisibleSpan,
     scale: float,
 ) -> Tensor:
-    """Attention over all slots from ``span.begin`` on: of query [R, K, N, D], key and value [R, K,
-    S, D], and a mask [R, 1, N, M] added to the scores of the M slots ``beside`` the span. Returns
-    [R, K, N, D].
+    """Computes attention over all slots from ``span.begin`` on: of query [R, K, N, D], key and
+    value [R, K, S, D], and a mask [R, 1, N, M] added to the scores of the M slots outside of the
+    span. Returns [R, K, N, D].
     """
     masked_part = attend_with_log_sums(
         query,

@@ -89,7 +89,7 @@ def _call_given_attention(
 
 
 def make_block_view(model: LanguageModel, places: Sequence[int]) -> LanguageModel:
-    """Returns a view of a model's weights, with a cache of its own: the blocks ``kept`` alone, in
+    """Returns a view of a model's weights, with a cache of its own: the blocks ``places`` alone, in
     rising order, the norm and the last layer. Of the first blocks of a model the view computes bit
     for bit what the model does.
 

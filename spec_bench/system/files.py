@@ -426,7 +426,7 @@ def escape_cell(value: Any) -> Any:
     """Returns a cell that no spreadsheet takes for a formula; numbers and a lone dash stay.
 
     Texts that begin as a formula does, behind any number of ``'``, get one ``'`` more, so that
-    ``unescaped`` gives every text back.
+    ``unescape_cell`` gives every text back.
     """
     if not isinstance(value, str) or value == "-" or not _FORMULA.match(value):
         return value

@@ -427,7 +427,7 @@ def test_a_gpus_answers_are_recorded_once_and_a_stream_under_way_keeps_its_decod
         on_gpu = LoadedPair(pair.pair, pair.tokenizer, [target], (), CachePool())
         assert on_gpu.decode("Dora has", "ar", max_new_tokens=4).tokens == expected
         ((decoder, _),) = on_gpu._recorded.values()
-        assert decoder.recordings.made
+        assert decoder.recordings.graphs
         made = decoder.recordings
         on_gpu.decode("Dora has three boats", "ar", max_new_tokens=4)
         assert decoder.recordings is made

@@ -52,7 +52,9 @@ def both(pair, name, spec, rows, temperature):
             each.read_from_buffer(torch.tensor(list(each)), tokens)
         draws = decoder.make_greedy_if_cold(DrawRecorder([torch.Generator()] * rows))
         decoder.run_iteration(committed, draws)
-        numbers = torch.zeros((rows, sum(count for _, count in draws.asked)), dtype=torch.float64)
+        numbers = torch.zeros(
+            (rows, sum(count for _, count in draws.requests)), dtype=torch.float64
+        )
         for seed in range(2):
             torch.manual_seed(seed)
             numbers.uniform_()
@@ -113,7 +115,7 @@ def record(name, rows, compile_function):
     with mock.patch.object(torch, "compile", compile_function):
         decoder.check_and_reserve(requests)
         decoder.record_graphs(requests)
-    decoder.ran.__init__()
+    decoder.iteration_counts.__init__()
     return [answer.tokens for answer in decoder.generate(requests, 0)], decoder
 
 
@@ -132,7 +134,7 @@ def test_recorded_compiled_iterations_decode_the_cpus_tokens(name, rows, caplog)
     with untraced(), counting, caplog.at_level(logging.WARNING):
         tokens, decoder = record(name, rows, lambda function, **_: function)
     assert tokens == expected
-    assert decoder.ran.describe_recorded_share == "recorded"
+    assert decoder.iteration_counts.describe_recorded_share == "recorded"
     assert ran
     assert not caplog.text
 
@@ -165,7 +167,7 @@ def test_what_does_not_compile_or_is_wrong_is_recorded_as_it_is_called(
     (line,) = caplog.messages
     assert line.startswith("sd: growth and walk are not compiled: 1 rows")
     assert said in line
-    assert decoder.ran.describe_recorded_share == "recorded"
+    assert decoder.iteration_counts.describe_recorded_share == "recorded"
     expected = built("sd", pair_of("none"), SamplingSettings(), 1).generate(
         random_requests(1, 16), 0
     )

@@ -110,13 +110,13 @@ def test_rows_that_come_and_go_are_replayed_and_decode_the_cpus_tokens(name, row
     with SimCuda():
         decoder = prepared(built(name, rows, law, "static", DEVICE), requests)
         if name not in EAGER:
-            assert decoder.recordings.refused == ""
-            decoder.ran.__init__()
+            assert decoder.recordings.refusal == ""
+            decoder.iteration_counts.__init__()
         found = decoder.generate(requests, seed=0)
     assert [each.tokens for each in found] == [each.tokens for each in expected]
     assert calls(found) == calls(expected)
     if name not in EAGER:
-        assert decoder.ran.describe_recorded_share == "recorded"
+        assert decoder.iteration_counts.describe_recorded_share == "recorded"
 
 
 @pytest.mark.usefixtures("short")
@@ -163,7 +163,7 @@ def latched(graph, *given):
 def unsynchronised(graph, *given):
     """A later part of the host's numbers never comes."""
     made(graph, *given)
-    graph._parts[0] = graph._parts[0].clone()
+    graph._host_views[0] = graph._host_views[0].clone()
 
 
 def swapped(graph, known):
@@ -258,7 +258,7 @@ def test_the_canary_refuses_what_a_graph_gets_wrong_and_the_tokens_are_right(
         with mock.patch.object(*FAULTS[fault]):
             decoder = prepared(built(name, 2, 1.0, "static", DEVICE), requests)
         said = "an eager pass's" if fault in IN_THE_FUNCTION else "of the same pass called"
-        assert said in decoder.recordings.refused
+        assert said in decoder.recordings.refusal
         assert f"{name} is not recorded: " in caplog.text
         found = decoder.generate(requests, seed=0)
     assert [each.tokens for each in found] == [each.tokens for each in expected]
@@ -268,11 +268,11 @@ def test_the_canary_refuses_what_a_graph_gets_wrong_and_the_tokens_are_right(
 def test_a_replay_whose_logits_are_no_numbers_is_an_error_that_names_the_prompt():
     with SimCuda():
         decoder = prepared(built("sd", 1, 1.0, "static", DEVICE), asked(1))
-        assert decoder.recordings.made
+        assert decoder.recordings.graphs
         decoder.target.module.lm_head.weight.data.fill_(torch.nan)
         with pytest.raises(PromptError, match="NaN") as caught:
             decoder.generate(asked(1), seed=0)
-    assert decoder.ran.recorded > 0
+    assert decoder.iteration_counts.recorded > 0
     assert caught.value.prompt_id == asked(1)[0].prompt_id
 
 
@@ -285,8 +285,8 @@ def test_a_number_of_rows_that_cannot_be_recorded_leaves_the_others_recorded(cap
 
     with SimCuda(), mock.patch.object(IterationGraph, "__init__", lacks):
         decoder = prepared(built("sd", 3, 1.0, "static", DEVICE), asked(3))
-        assert {rows for rows, _ in decoder.recordings.made} == {3}
-    assert "no room" in decoder.recordings.refused
+        assert {rows for rows, _ in decoder.recordings.graphs} == {3}
+    assert "no room" in decoder.recordings.refusal
     assert "sd is not recorded: 1 rows: it has no room" in caplog.text
 
 
@@ -307,13 +307,13 @@ def test_a_jobs_last_answer_is_compared_with_the_called_functions(caplog):
     with SimCuda():
         decoder = prepared(built("sd", 1, 1.0, "static", DEVICE), asked(1))
         answers = decoder.generate(asked(1), seed=0)
-        recorded = decoder.ran.recorded
+        recorded = decoder.iteration_counts.recorded
         decoder.recordings.log_replay_difference(asked(1), answers, 0)
-        assert decoder.recordings.refused == ""
-        assert decoder.ran.recorded == recorded
+        assert decoder.recordings.refusal == ""
+        assert decoder.iteration_counts.recorded == recorded
         other = [replace(each, tokens=(*each.tokens[:-1], each.tokens[-1] + 1)) for each in answers]
         decoder.recordings.log_replay_difference(asked(1), other, 0)
-    assert f"token {len(answers[0].tokens)} of an answer" in decoder.recordings.refused
+    assert f"token {len(answers[0].tokens)} of an answer" in decoder.recordings.refusal
     assert "sd was recorded wrongly" in caplog.text
 
 
@@ -328,8 +328,8 @@ def test_longer_requests_in_a_cache_that_has_room_are_recorded_anew():
         decoder._scorer.cache.grow(1, 200)  # as for another decoder
         decoder._over = [(id(decoder._scorer.cache), decoder._scorer.cache.grown)]
         prepared(decoder, longer)
-        assert max(most for _, most in decoder.recordings.made) > max(
-            most for _, most in first.made
+        assert max(most for _, most in decoder.recordings.graphs) > max(
+            most for _, most in first.graphs
         )
 
 
@@ -346,8 +346,8 @@ def test_drafts_that_only_a_graph_misses_are_seen_in_greedy_answers_too(monkeypa
 
     with SimCuda(), mock.patch.object(LanguageModelDraftState, "commit", missed):
         decoder = prepared(built("sd", 1, 0.0, "static", DEVICE), asked(12)[11:])
-    assert "target calls" in decoder.recordings.refused
-    assert "of the same pass called" in decoder.recordings.refused
+    assert "target calls" in decoder.recordings.refusal
+    assert "of the same pass called" in decoder.recordings.refusal
 
 
 @pytest.mark.parametrize("nudged", [(1, 2, 3, 9), (1, 9, 9, 9)])
@@ -361,7 +361,7 @@ def test_answers_that_part_much_earlier_than_nudged_ones_are_refused(nudged):
         mock.patch.object(GraphCache, "_decode_batches", side_effect=answers),
         mock.patch.object(recording, "near_tie_gap", return_value=1e9),
     ):
-        refused = prepared(built("sd", 1, 0.0, "static", DEVICE), asked(1)).recordings.refused
+        refused = prepared(built("sd", 1, 0.0, "static", DEVICE), asked(1)).recordings.refusal
     said = "1 rows over 21 tokens: answers part from eager passes' after 1 tokens in all, with "
     assert refused == (f"{said}nudged numbers after 3" if nudged[1] == 2 else "")
 
@@ -381,7 +381,7 @@ def test_what_cannot_be_recorded_runs_eagerly_and_says_why(caplog):
         found = decoder.generate(requests, seed=0)
     assert [each.tokens for each in found] == [each.tokens for each in expected]
     assert "not permitted when stream is capturing" in caplog.text
-    assert decoder.ran.recorded == 0
+    assert decoder.iteration_counts.recorded == 0
 
 
 @pytest.mark.usefixtures("short")
@@ -395,14 +395,14 @@ def test_a_tie_is_no_fault(law, gap):
         mock.patch.object(GraphCache, "_decode_batches", side_effect=answers),
         mock.patch.object(recording, "near_tie_gap", return_value=gap),
     ):
-        assert prepared(built("sd", 1, law, "static", DEVICE), asked(1)).recordings.refused == ""
+        assert prepared(built("sd", 1, law, "static", DEVICE), asked(1)).recordings.refusal == ""
 
 
 @pytest.mark.usefixtures("short")
 def test_a_cache_that_grows_has_no_graphs_of_its_former_place():
     with SimCuda():
         decoder = prepared(built("ar", 1, 0.0, "static", DEVICE), asked(1))
-        assert decoder.recordings.made
+        assert decoder.recordings.graphs
         decoder.check_and_reserve([replace(each, max_new_tokens=60) for each in asked(1)])
         assert decoder.recordings is None
 
@@ -411,14 +411,14 @@ def test_a_cache_that_grows_has_no_graphs_of_its_former_place():
 def test_a_cache_that_grows_takes_its_graphs_along():
     with SimCuda():
         decoder = prepared(built("sd", 1, 1.0, "static", DEVICE), asked(1))
-        assert decoder.recordings.made
+        assert decoder.recordings.graphs
         longer = [replace(each, max_new_tokens=60) for each in asked(1)]
         decoder.generate(longer, seed=0)
         assert decoder.recordings is None
         prepared(decoder, longer)
-        decoder.ran.__init__()
+        decoder.iteration_counts.__init__()
         decoder.generate(longer, seed=0)
-        assert decoder.ran.describe_recorded_share == "recorded"
+        assert decoder.iteration_counts.describe_recorded_share == "recorded"
 
 
 def test_a_graph_is_of_64_256_1024_tokens_or_a_power_of_two():
@@ -428,7 +428,7 @@ def test_a_graph_is_of_64_256_1024_tokens_or_a_power_of_two():
 
 def test_a_graph_serves_rows_and_lengths_that_it_reaches():
     own = GraphCache.__new__(GraphCache)
-    own.made, own.least, own._split = {(1, 64): "a", (4, 64): "b", (4, 256): "c"}, 0, 200
+    own.graphs, own.min_bucket, own._split = {(1, 64): "a", (4, 64): "b", (4, 256): "c"}, 0, 200
     asked = ([10], [10, 64], [65], [1, 201], [1] * 5, [300], [200, 210])
     assert [own.find_graph(HostDeviceInts(each)) for each in asked] == [
         "a",
@@ -439,7 +439,7 @@ def test_a_graph_serves_rows_and_lengths_that_it_reaches():
         None,
         None,
     ]
-    own.least = 256
+    own.min_bucket = 256
     assert own.find_graph(HostDeviceInts([10])) == "c"
 
 
@@ -467,9 +467,9 @@ def test_numbers_drawn_before_are_those_that_an_iteration_asks_for(positions):
     expected = iteration(right)
     iteration(noted)
     count = 5 + positions + 4
-    assert sum(count for _, count in noted.asked) == count
+    assert sum(count for _, count in noted.requests) == count
     before = PredrawnSource(generators(), (2, count))
-    before.draw_requested(noted.asked)
+    before.draw_requested(noted.requests)
     torch.testing.assert_close(iteration(before), expected, rtol=0, atol=0)
     for draws in (right, before):
         draws.advance([1, 2])
@@ -549,9 +549,9 @@ def test_a_plan_counts_what_graphs_keep(name, monkeypatch):
     monkeypatch.setattr(GraphCache, "_describe_canary_fault", lambda *_: "")
     with SimCuda():
         decoder = prepared(built(name, 3, 1.0, "static", DEVICE), endless(3, 4))
-        graphs = decoder.recordings.made
+        graphs = decoder.recordings.graphs
         kept = max(each.numbers.nbytes for each in graphs.values())
-        kept += sum(each._given.nbytes + each._message.nbytes for each in graphs.values())
+        kept += sum(each._device_ints.nbytes + each._message.nbytes for each in graphs.values())
     tokens = max(most for _, most in graphs)
     planned = estimate_decoder_graph_bytes(
         decoder.policy, decoder.settings, decoder.target.vocab_size, 3, tokens

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from spec_bench.decode import decoder as decoders
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.rows import check_logits
+from spec_bench.decode.verdict import VerdictLayout
 from spec_bench.jobs.app import run_config
 from spec_bench.jobs.config.compose import compose_config
 from tests.jobs.tiny import failing, main, overrides, rows_of, tokens_of
@@ -23,13 +23,13 @@ def whole(family, tmp_path_factory):
 
 def lawless(monkeypatch, prompt, deep=0):
     """Logits of a prompt are NaN, of the trees of so many levels or more."""
-    check = decoders.check_verdict_logits
+    check = VerdictLayout.check_logits
 
-    def broken(prompt_id, line, counts):
-        check_logits(prompt_id, prompt_id != prompt or len(counts) <= deep)
-        return check(prompt_id, line, counts)
+    def broken(layout, prompt_id, line):
+        check_logits(prompt_id, prompt_id != prompt or len(layout.node_counts) <= deep)
+        return check(layout, prompt_id, line)
 
-    monkeypatch.setattr(decoders, "check_verdict_logits", broken)
+    monkeypatch.setattr(VerdictLayout, "check_logits", broken)
 
 
 def at(monkeypatch, prompt, error):

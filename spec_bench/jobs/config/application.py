@@ -56,7 +56,7 @@ _SWEEPS = "hydra.mode=MULTIRUN"
 class SweepConfigs:
     """The configs of a sweep's jobs; files are composed once for all jobs that choose the same.
 
-    Launchers take it for Hydra's loader, of which they ask ``load_sweep_config`` alone; a process
+    Launchers take it for Hydra's loader, of which they call ``load_sweep_config`` alone; a process
     that they start composes by Hydra's loader.
     """
 

@@ -250,9 +250,9 @@ def _build_memory_and_graph_columns(
         values["cache_bytes"] = max(decoder.cache_bytes(*lengths) for lengths in longest)
     if settings.pair.specs[0].compile.startswith("static"):
         recordings = getattr(decoder, "recordings", None)
-        refusal = f": {recordings.refused}" if recordings and recordings.refused else ""
+        refusal = f": {recordings.refusal}" if recordings and recordings.refusal else ""
         values["passes"] = f"{cell_run.iteration_counts.describe_recorded_share}{refusal}"
-        values["captures"] = len(recordings.made) if recordings else 0
+        values["captures"] = len(recordings.graphs) if recordings else 0
         if cell_run.iteration_counts.recorded:
             values |= dict.fromkeys(
                 name for name in define_all_column_names() if name.startswith(_NOT_SEEN)

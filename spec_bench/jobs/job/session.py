@@ -333,7 +333,7 @@ def _decode_and_store_batch(
         )
         cell_run.memory.begin()
         session.machine.begin_window()
-        decoder.ran = cell_run.iteration_counts
+        decoder.iteration_counts = cell_run.iteration_counts
         generations = _decode_or_skip(session, cell_run, decoder, requests, progress)
         cell_run.last_batch = requests, generations
         cell_run.memory.end()

@@ -307,7 +307,7 @@ class Comparison:
         return tuple(self.ask.get_value(row, key) for key in to_tuple(self.same))
 
     def group_by_line(self, rows: Iterable[Row]) -> dict[Label, list[Row]]:
-        """Cells by their values of ``same``."""
+        """Groups cells by their values of ``same``."""
         return group_by_key((self.get_line_key(row), row) for row in rows)
 
     def sort_lines(self, rows: Iterable[Row], along: str) -> list[list[Row]]:
