@@ -72,14 +72,6 @@ def combine_moves(moves: Sequence[CacheMoves], cache_count: int) -> list[Tensor]
     return [table.permute(2, 0, 1) for table in tables] if any(t.numel() for t in tables) else []
 
 
-# The beams of one prompt: a trunk that they share and, after it, a small trie of what they don't.
-#
-# A prompt takes one cache row. The trunk's tokens take the row's first slots, the trie's nodes the
-# next ones in the order of this list, parents before children; the last nodes are the beams
-# themselves, which no model has run yet. Beams share ancestors, so the trie stays small, and no row
-# is ever copied.
-
-
 @dataclass(frozen=True)
 class Beam:
     """One output beam of a step."""
@@ -97,7 +89,13 @@ class Beam:
 
 @dataclass
 class BeamRow(AnswerRow):
-    """The beams of one prompt."""
+    """The beams of one prompt.
+
+    The beams share a trunk; after it, what they do not share is a small trie. A prompt takes one
+    cache row. The trunk's tokens take the row's first slots, the trie's nodes the next ones in the
+    order of this list, parents before children; the last nodes are the beams themselves, which no
+    model has run yet. Beams share ancestors, so the trie stays small, and no row is ever copied.
+    """
 
     request: Request  # what was asked for
     generator: torch.Generator  # the only source of its randomness

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.beam_decoder import BeamDecoder, BeamSearch
+from spec_bench.decode.beam_decoder import BeamDecoder
+from spec_bench.decode.beam_search import BeamSearch
 from spec_bench.decode.beam_step import BeamPlan
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.generate import (

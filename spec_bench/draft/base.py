@@ -263,11 +263,11 @@ if not TYPE_CHECKING:
     )
 
 
-# Autoregressive decoding, and beams without a draft.
-
-
 class NoDraftState(DraftState):
-    """No drafting."""
+    """No drafting.
+
+    Autoregressive decoding has it, and beams without a draft.
+    """
 
     recordable = is_forgetful = True
 

@@ -18,7 +18,6 @@ from spec_bench.draft.network import DraftHeads, scatter_to_vocabulary
 from spec_bench.engine.architectures import compute_rotary_frequencies
 from spec_bench.engine.cache import SlotCache
 from spec_bench.engine.model import ForwardTimer
-from spec_bench.system.errors import UsageError
 
 TensorFunction = Callable[[Tensor], Tensor]
 
@@ -123,15 +122,16 @@ class CachedHead(DraftHeads):
         ]
 
 
-# A head that continues from its own output: from a feature and the next token's embedding it
-# computes an output, which gives the logits of the token after and is the feature of the next step.
-#
-# EAGLE's heads and multi-token prediction (MTP) are such heads; `eagle.EagleDraftState` drafts with
-# them, `train.training_heads` trains them.
-
-
 class FeatureHead(CachedHead):
-    """A head that drafts from a feature."""
+    """A head that drafts from a feature.
+
+    A head that continues from its own output: from a feature and the next token's embedding it
+    computes an output, which gives the logits of the token after and is the feature of the next
+    step.
+
+    EAGLE's heads and multi-token prediction (MTP) are such heads; `eagle.EagleDraftState` drafts
+    with them, `train.training_heads` trains them.
+    """
 
     def fuse_hidden_states(self, hidden: Tensor) -> Tensor:
         """Fuses the target's hidden states [..., W] into a feature [..., D]."""
@@ -256,48 +256,3 @@ class HeadCacheDraftState(DraftState):
         self._handed[target] = self._handed[source]
         self._cached[target] = self._cached[source]
         self._waiting[target] = self._waiting[source]
-
-
-# Heads whose last layers are cut down to some tokens (FR-Spec, arXiv 2502.14856).
-
-
-class CutOutputLayer(nn.Module):
-    """A last layer of weight [V, D] and optional bias [V] that computes the outputs ``ids`` only;
-    the others are -inf.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, ids: Sequence[int]) -> None:
-        super().__init__()
-        self.outputs = len(weight)
-        self.ids = torch.tensor([i for i in ids if i < len(weight)], device=weight.device)
-        self.weight = nn.Parameter(weight.detach()[self.ids], requires_grad=False)
-        kept_bias = None if bias is None else bias.detach()[self.ids]
-        self.bias = None if kept_bias is None else nn.Parameter(kept_bias, requires_grad=False)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """[..., D] -> [..., V]."""
-        logits = nn.functional.linear(hidden, self.weight, self.bias)
-        full_logits = logits.new_full((*logits.shape[:-1], self.outputs), -torch.inf)
-        return full_logits.index_copy_(-1, self.ids, logits)
-
-
-def cut_output_layers(heads: DraftHeads, kept_ids: Sequence[int], target_output: Tensor) -> None:
-    """Cuts the last layers of draft heads, in place, to the target's tokens ``kept_ids``;
-    ``target_output`` [V, D] is the target's last layer, which EAGLE-1's, MTP's and DFlash's heads
-    use. Raises UsageError if the heads know none of these tokens.
-    """
-    size = heads.shape.vocab
-    head_ids = getattr(heads, "ids", None)
-    if head_ids is not None:  # a vocabulary of their own: their outputs bear other numbers
-        size = len(head_ids)
-        wanted_ids = set(kept_ids)
-        kept_ids = [place for place, token in enumerate(head_ids.tolist()) if token in wanted_ids]
-    if not any(token < size for token in kept_ids):
-        raise UsageError("pair.draft_vocabulary: the draft heads know none of these tokens")
-    if isinstance(heads, CachedHead) and heads.reads_target:
-        heads.cut_down = CutOutputLayer(target_output, None, kept_ids)
-        return
-    for parent in list(heads.modules()):
-        for name, layer in list(parent.named_children()):
-            if isinstance(layer, nn.Linear) and layer.out_features == size:
-                setattr(parent, name, CutOutputLayer(layer.weight, layer.bias, kept_ids))

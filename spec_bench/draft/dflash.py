@@ -275,14 +275,14 @@ class DFlashHead(CachedHead):
         return PublicCheckpoint(eagle_files.FILE, weights, config)
 
 
-# Drafting: one pass over a block guesses every level. With m tokens before the root, the context
-# entries of tokens 0..m - 1 are at slots 0..m - 1 of the head's cache, made of what the target
-# handed over; the block is written after them at every step, over what a block before left. No
-# entry is made of a token that the target has not run, so a block hangs on the committed tokens.
-
-
 class DFlashDraftState(OnePassDraftState, HeadCacheDraftState):
-    """One DFlash or DSpark head on the target's hidden states."""
+    """One DFlash or DSpark head on the target's hidden states.
+
+    One pass over a block guesses every level. With m tokens before the root, the context entries of
+    tokens 0..m - 1 are at slots 0..m - 1 of the head's cache, made of what the target handed over;
+    the block is written after them at every step, over what a block before left. No entry is made
+    of a token that the target has not run, so a block depends on the committed tokens.
+    """
 
     def __init__(self, resources: DraftResources) -> None:
         super().__init__(resources, waiting=0)

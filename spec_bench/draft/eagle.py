@@ -19,7 +19,6 @@ from typing import Annotated, Any, Literal
 import torch
 from annotated_types import Interval
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from spec_bench.core.host_device import CommittedTokens, HostDeviceInts, cached_arange
 from spec_bench.core.tree import Tree
@@ -187,13 +186,14 @@ class Eagle(Drafter):
         return EagleDraftState(resources)
 
 
-# P-EAGLE (arXiv 2602.01469): after the pairs with features from the target, the last of which has
-# the root's token, come K - 1 rows of a mask token with a learned feature, `mask_hidden`, under the
-# same causal attention. Row d guesses the token d after the next. Nothing of the masks is kept.
-
-
 class ParallelEagleDraftState(OnePassDraftState, EagleDraftState):
-    """One P-EAGLE head on the target's features."""
+    """One P-EAGLE head on the target's features.
+
+    P-EAGLE (arXiv 2602.01469): after the pairs with features from the target, the last of which has
+    the root's token, come K - 1 rows of a mask token with a learned feature, `mask_hidden`, under
+    the same causal attention. Row d guesses the token d after the next. Nothing of the masks is
+    kept.
+    """
 
     def __init__(self, resources: DraftResources, levels: int) -> None:
         super().__init__(resources)
@@ -264,109 +264,3 @@ class Eagle3(Drafter):
         if self.parallel:
             return ParallelEagleDraftState(resources, self.parallel)
         return EagleDraftState(resources)
-
-
-# Checks that an EAGLE-3 head reads the hidden states that it was trained on.
-#
-# Layer ids count inputs of blocks in one family and outputs in another, and nothing in a file says
-# which; a head that reads neighbouring states still drafts, but badly. So a head is tried on the
-# target's own text: at the places it is declared to read, at each moved by one block, and reversed.
-
-
-TOKENS = 32  # that the target generates
-LONGEST = 512  # of a prompt
-CLEARLY = 0.15  # how much more often another reading must agree
-
-
-def extend_prompt_greedily(target: LanguageModel, prompt: Sequence[int]) -> list[int]:
-    """Returns a prompt's end and the target's likeliest continuation."""
-    text = list(prompt[-LONGEST:])
-    cache = target.allocate(1, len(text) + TOKENS)
-    for start in (0, *range(len(text), len(text) + TOKENS - 1)):
-        tokens = torch.tensor([text[start:]], device=target.device)
-        logits = run_causal_tokens(target, cache, [start], tokens, prefill=True).logits
-        text.append(int(logits[0, -1].argmax()))
-    return text
-
-
-@torch.inference_mode()
-def measure_agreements(
-    head: Eagle3Head,
-    target: LanguageModel,
-    readings: dict[str, Layers],
-    tokens: list[int],
-) -> dict[str, float]:
-    """Measures how often the head's first guess is the target's best token on a text of the
-    target's, for each choice of the three hidden states that the head reads.
-    """
-    count = len(tokens)
-    ids = torch.tensor([tokens], device=target.device)
-    positions = torch.arange(count, device=target.device).unsqueeze(0)
-    places = tuple(sorted({place for layers in readings.values() for place in layers}))
-    cache = target.allocate(1, count)
-    logits, hidden = run_causal_tokens(
-        target,
-        cache,
-        [0],
-        ids,
-        logits_to_keep=0,
-        needs_hidden=places,
-        prefill=True,
-    )
-    assert hidden is not None
-    states = dict(zip(places, hidden[:, :-1].chunk(len(places), dim=-1), strict=True))
-    embeddings = head.get_embeddings(ids[:, 1:], target.embed)
-
-    def attend(
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        scale: float | None = None,
-    ) -> Tensor:
-        gqa = q.shape[1] != k.shape[1]
-        return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=gqa)
-
-    shares = {}
-    for name, layers in readings.items():
-        head_input = torch.cat([states[state_index] for state_index in layers], dim=-1).to(
-            embeddings.dtype
-        )
-        output = head.compute_outputs(
-            head.fuse_hidden_states(head_input), embeddings, positions[:, :-1], attend
-        )
-        guesses = head.compute_logits(output, target.project, target.vocab_size)[0].argmax(-1)
-        agrees = guesses == logits[0, 1:].argmax(-1)
-        shares[name] = float(agrees[-TOKENS:].float().mean())
-    return shares
-
-
-def describe_better_layers(
-    head: Eagle3Head,
-    target: LanguageModel,
-    layers: Layers,
-    prompt: Sequence[int],
-) -> str | None:
-    """Describes in a line a better choice of the hidden states that a head reads; None if there is
-    none. The target continues the prompt, which may be of any task.
-    """
-    alternatives = {
-        "one block earlier": tuple(place - 1 for place in layers),
-        "one block later": tuple(place + 1 for place in layers),
-        "in the opposite order": layers[::-1],
-    }
-    readings = {"": layers} | {
-        name: places
-        for name, places in alternatives.items()
-        if all(0 <= place < target.blocks for place in places)
-    }
-    shares = measure_agreements(head, target, readings, extend_prompt_greedily(target, prompt))
-    best = max(shares, key=lambda name: shares[name])
-    if shares[best] <= shares[""] + CLEARLY:
-        return None
-    return (
-        f"the EAGLE-3 head agrees with its target on {shares['']:.0%} of {TOKENS} tokens with "
-        f"hidden states {', '.join(map(str, layers))}, and on {shares[best]:.0%} with those "
-        f"{best}, {', '.join(map(str, readings[best]))}: set drafter.layer_ids (input, output), or "
-        "correct the ids in its config.json"
-    )

@@ -24,7 +24,7 @@ from spec_bench.draft.cached_head import FeatureHead, TensorFunction
 from spec_bench.draft.eagle import EagleDraftState
 from spec_bench.draft.layers import AttentionFunction, LayerCacheSizes
 from spec_bench.draft.network import HeadPlan, PublicCheckpoint, load_weights
-from spec_bench.engine.own_blocks import LastBlockFactory, make_transformers_config
+from spec_bench.engine.target_blocks import LastBlockFactory, make_transformers_config
 from spec_bench.system.errors import UsageError
 
 FILE = "model.safetensors"

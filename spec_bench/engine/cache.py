@@ -21,14 +21,6 @@ def adjacent_slots(starts: Sequence[int], count: int, device: torch.device) -> T
     )
 
 
-# The slot cache: keys and values of every row, written at given slots, compacted on commit.
-#
-# Unlike in a growing cache, slots are allocated once per job and a pass says where it writes: a
-# tree's nodes are adjacent, after the committed tokens, and a commit gathers the accepted ones into
-# place. Rows are ragged: each has its own length. Slots at or beyond a row's length hold leftovers;
-# the attention mask hides them.
-
-
 @dataclass
 class WritePlan:
     """Where a pass writes and how far it reads."""
@@ -129,6 +121,11 @@ class SlotLayer(CacheLayerMixin):
 
 class SlotCache(Cache):
     """Keys and values for ``rows`` sequences of up to ``slots`` tokens, tree nodes included.
+
+    Unlike in a growing cache, slots are allocated once per job and a pass says where it writes: a
+    tree's nodes are adjacent, after the committed tokens, and a commit gathers the accepted ones
+    into place. Rows are ragged: each has its own length. Slots at or beyond a row's length hold
+    leftovers; the attention mask hides them.
 
     Layers of the same layout share one storage tensor [layers, rows, H, slots, dim] for keys and
     one for values, so that a commit is one gather per layout and not one per layer.
@@ -289,11 +286,10 @@ class SlotCache(Cache):
             block[:, target, :, start:length] = block[:, source, :, start:length]
 
 
-# Caches that the decoders of a job share: they decode in turn, so one set serves them all.
-
-
 class CachePool:
     """One cache per role (``target``, ``draft 0``, ...), as large as the largest request so far.
+
+    The decoders of a job share them: they decode in turn, so one set serves them all.
 
     A decoder prefills its rows before it decodes, so whatever another one left behind does no harm.
     A cache grows in place, for all who hold it, so that none keeps a smaller one alive beside it.

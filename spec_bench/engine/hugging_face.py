@@ -16,11 +16,13 @@ from transformers import DynamicCache, PreTrainedModel
 
 from spec_bench.core import processes
 from spec_bench.engine.architectures import get_max_sequence_length
-from spec_bench.engine.attention import FROM, LayerMaskMaker, has_attention_kernels, supports_spans
+from spec_bench.engine.attention import supports_spans
 from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
+from spec_bench.engine.layer_masks import LayerMaskMaker
 from spec_bench.engine.model import ForwardOutput, ForwardTimer, Layers
 from spec_bench.engine.plain import COMPILE, PlainModel
 from spec_bench.engine.recorder import GraphRecorder, explain_no_recording
+from spec_bench.engine.split_attention import FROM, has_attention_kernels
 from spec_bench.settings.fields import to_one_line
 from spec_bench.system.errors import UsageError
 

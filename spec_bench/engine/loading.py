@@ -1,15 +1,13 @@
 """From a path or hub id to a model and a tokenizer, and whether two of them fit together."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from huggingface_hub.errors import GatedRepoError
-from safetensors import safe_open
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -19,8 +17,6 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.quantizers.auto import AutoQuantizationConfig
-from transformers.utils import cached_file, logging
 
 from spec_bench.engine.architectures import (
     ARCHITECTURES,
@@ -29,6 +25,8 @@ from spec_bench.engine.architectures import (
     register_model_families,
 )
 from spec_bench.engine.attention import install_grouped_attention, install_split_attention
+from spec_bench.engine.checkpoint import explain_load_error, load_module, read_config_json
+from spec_bench.engine.fused_linear import fuse_linear_layers
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.mapped_model import cut_output_layer
 from spec_bench.engine.model import set_torch_switches
@@ -37,13 +35,11 @@ from spec_bench.engine.model_spec import ModelSpec as ModelSpec
 from spec_bench.engine.model_spec import (
     explain_old_driver,
     read_output_ids,
-    refuse_unreadable_weights,
 )
 from spec_bench.engine.plain import can_run_plainly
 from spec_bench.engine.probe import check_cached_answers
 from spec_bench.engine.products import (
     format_product_ways,
-    fuse_linear_layers,
     pack_linear_layers,
     store_weights_by_column,
 )
@@ -219,7 +215,7 @@ def read_end_ids(path: str, revision: str | None = None) -> Any:
     """Returns the id or ids at which transformers' ``generate`` ends a model's answers; None if its
     files name none.
     """
-    config = _read_config_json(path, revision)
+    config = read_config_json(path, revision)
     ends = {**config, **(config.get("text_config") or {})}.get("eos_token_id")
     with suppress(OSError):
         generation_ends = GenerationConfig.from_pretrained(path, revision=revision).eos_token_id
@@ -290,207 +286,3 @@ def choose_common_tokenizer(
             "speculative decoding needs the same tokens"
         )
     return tokenizers[0], sizes[0]
-
-
-# Reading a checkpoint: the whole of it or nothing, and what is wrong in one line.
-#
-# transformers fills what a checkpoint lacks with random values, leaves out what the config has no
-# place for, and says so in a table; here that is an error that names the tensor or the file.
-
-# What may be left out, beside what transformers itself leaves out: parts that see or hear, that
-# judge an answer or draft it, and what follows from the config.
-_LEFT_OUT = re.compile(
-    r"vis(ion|ual)|image|audio|mm_|multi_modal|(^|\.)(mtp|v_head|score|classifier)|inv_freq$"
-    r"|position_ids$|att(n|ention)\.(masked_)?bias$|\.(input|output|[qkv])_(scale|zero_point)$"
-)
-
-
-def load_module(
-    path: str,
-    revision: str | None,
-    dtype: torch.dtype,
-    placement: dict[str, Any],
-) -> PreTrainedModel:
-    """Reads a causal LM; ``placement`` is transformers' ``device_map`` or ``tp_plan``.
-
-    A ValueError says in one line why it cannot be read: no such model, a damaged file, a missing
-    tensor or one of another shape than the config's.
-    """
-    register_model_families()
-    config = _read_config_json(path, revision)
-    if config.get("is_encoder_decoder") is True:
-        raise UsageError(
-            f"cannot load model {path!r}: it is an encoder with a decoder, and only models that "
-            "are a decoder alone can be decoded"
-        )
-    refuse_unreadable_weights(path, config)
-    packed = config.get("quantization_config")
-    try:
-        with _silence_transformers():
-            if packed:
-                plain = AutoQuantizationConfig.from_dict({**packed, "dequantize": True})
-                placement = {**placement, "quantization_config": plain}
-            module, info = AutoModelForCausalLM.from_pretrained(
-                path,
-                revision=revision,
-                dtype=dtype,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                trust_remote_code=False,
-                **placement,
-            )
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # transformers, safetensors and torch raise a dozen kinds of them
-        reason = _describe_damaged_file(path, revision) or explain_load_error(path, error)
-        raise UsageError(f"cannot load model {path!r}: {reason}") from error
-    misfit = (
-        _describe_missing_tensors(info)
-        or _describe_extra_tensors(info["unexpected_keys"], config)
-        or _describe_zero_parts(module)
-    )
-    misfit = misfit or ("" if packed else _describe_integer_weights(path, revision))
-    if misfit:
-        raise UsageError(f"cannot load model {path!r}: its checkpoint {misfit}")
-    for parameter in (
-        module.parameters() if packed else ()
-    ):  # transformers 5.17 left some in bfloat16
-        parameter.data = (
-            parameter.data if parameter.dtype == torch.float32 else parameter.data.to(dtype)
-        )
-    return module
-
-
-def _read_config_json(path: str, revision: str | None) -> dict[str, Any]:
-    """Reads a model's config.json; returns {} if that fails, because loading reports it."""
-    try:
-        return dict(PretrainedConfig.get_config_dict(path, revision=revision)[0])
-    except Exception:
-        return {}
-
-
-def read_dtype_name(path: str, revision: str | None = None) -> str:
-    """Returns the number format that a model's config.json names; "None" where it names none."""
-    config = _read_config_json(path, revision)
-    inside = {**config, **(config.get("text_config") or {})}
-    return str(inside.get("dtype") or inside.get("torch_dtype"))
-
-
-def explain_load_error(path: str, error: BaseException) -> str:
-    """Explains in one line why transformers could not load a path."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, GatedRepoError):
-            return (
-                "the repository is gated; request access on its model page on the Hugging Face hub "
-                f"({path}) and put a token of that account into HF_TOKEN"
-            )
-        cause = cause.__cause__ or cause.__context__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if isinstance(error, OSError) or type(error) is ValueError:
-        first_line = lines[0] if lines else type(error).__name__
-        return " ".join(lines) if first_line[-1] == ":" else first_line  # what follows says it
-    return f"{type(error).__name__}: {' '.join(lines[:2])}"
-
-
-def _describe_missing_tensors(info: dict[str, Any]) -> str:
-    """Describes the tensors that a checkpoint lacks or has in another shape; "" if none."""
-    missing = sorted(info["missing_keys"])
-    mismatched = sorted(info["mismatched_keys"])
-    if mismatched:
-        name, *shapes = mismatched[0]
-        stored_shape, config_shape = (list(shape) for shape in shapes)
-        suffix = f" (and {len(mismatched) - 1} more)" if len(mismatched) > 1 else ""
-        return (
-            f"has a tensor of another shape than its config says: {name!r} is {stored_shape}, not "
-            f"{config_shape}{suffix}"
-        )
-    if missing:
-        suffix = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        return f"lacks tensors: {missing[0]!r}{suffix}"
-    return ""
-
-
-def _describe_extra_tensors(names: Iterable[str], config: Mapping[str, Any]) -> str:
-    """Describes a checkpoint's tensors without a place in the model; "" if all may be dropped."""
-    layers = int(config.get("num_hidden_layers") or 0)
-    drafting = range(layers, layers + int(config.get("num_nextn_predict_layers") or 0))
-    draft_prefixes = tuple(f"model.layers.{layer}." for layer in drafting)
-    extra = sorted(
-        name for name in names if not (_LEFT_OUT.search(name) or name.startswith(draft_prefixes))
-    )
-    if not extra:
-        return ""
-    suffix = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
-    return f"holds tensors that its config has no place for: {extra[0]!r}{suffix}"
-
-
-def _describe_zero_parts(module: torch.nn.Module) -> str:
-    """Describes the parts of a model whose matrices are all zeros; "" if none."""
-    parts: dict[str, list[bool]] = {}
-    for name, parameter in module.named_parameters():
-        if parameter.dim() > 1 and not parameter.is_meta:
-            part = re.sub(r"(\.\d+)\..*", r"\1", name)  # a layer, or a tensor of its own
-            has_values = bool(parameter.view(-1)[:1024].any() or parameter.any())
-            parts.setdefault(part, []).append(has_values)
-    zeros = [part for part, has_values in parts.items() if not any(has_values)]
-    suffix = f" and {len(zeros) - 1} more" if len(zeros) > 1 else ""
-    return f"holds nothing but zeros in {zeros[0]!r}{suffix}" if zeros else ""
-
-
-def _describe_integer_weights(path: str, revision: str | None) -> str:
-    """Describes a weight stored as integers without a scale; "" if none."""
-    for file in _list_weight_files(path, revision):
-        if file.suffix == ".safetensors":
-            with safe_open(file, framework="pt") as checkpoint:
-                for name in checkpoint.keys():  # noqa: SIM118 - it is no dictionary
-                    kind = checkpoint.get_slice(name).get_dtype()
-                    if name.endswith(".weight") and kind.startswith(("I", "U", "BOOL")):
-                        return f"stores {name!r} as whole numbers ({kind}) and no scale of theirs"
-    return ""
-
-
-def _describe_damaged_file(path: str, revision: str | None) -> str:
-    """Describes the weight file that cannot be read, and why; "" if all can."""
-    for file in _list_weight_files(path, revision):
-        try:
-            if file.suffix == ".safetensors":
-                with safe_open(file, framework="pt") as checkpoint:
-                    checkpoint.keys()
-            else:
-                torch.load(file, map_location="meta", weights_only=True)
-        except Exception as error:  # whatever a damaged file makes its reader raise
-            if file.suffix == ".safetensors":
-                return f"{file.name} is damaged or cut off ({explain_load_error(path, error)})"
-            return (
-                f"{file.name} holds no plain weights, is damaged or cut off; it was not run "
-                f"({type(error).__name__})"
-            )
-    return ""
-
-
-def _list_weight_files(path: str, revision: str | None) -> list[Path]:
-    """Returns the weight files on this machine: of a folder, or of a hub id's copy."""
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        try:
-            config = cached_file(path, "config.json", revision=revision, local_files_only=True)
-        except OSError:
-            return []
-        folder = Path(str(config)).parent
-    return [file for kind in ("*.safetensors", "*.bin") for file in sorted(folder.glob(kind))]
-
-
-@contextmanager
-def _silence_transformers() -> Iterator[None]:
-    """Silences transformers' table and progress bars in this block."""
-    verbosity = logging.get_verbosity()
-    bars = logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()

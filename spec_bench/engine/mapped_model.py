@@ -134,19 +134,16 @@ def _group_ids_by_text(tokenizer: Any) -> dict[str, list[int]]:
     return ids
 
 
-# A draft with a vocabulary of its own, behind the target's.
-#
-# Tokens of the target go in and logits over the target's tokens come out, so that nobody else knows
-# of the map. Logits of tokens that the draft cannot propose are -inf *before* temperature, top-k
-# and top-p are applied, so that the distribution reported is the distribution drawn from; several
-# of the draft's tokens that mean one of the target's add up their probabilities.
-
-
 STRETCH = 2  # most of the draft's tokens for one of the target's, on average over a context
 
 
 class VocabularyMappedModel:
     """A draft behind a target's V = ``vocab_size`` tokens; all else is the draft's own.
+
+    Tokens of the target go in and logits over the target's tokens come out, so that nobody else
+    knows of the map. Logits of tokens that the draft cannot propose are -inf *before* temperature,
+    top-k and top-p are applied, so that the distribution reported is the distribution drawn from;
+    several of the draft's tokens that mean one of the target's add up their probabilities.
 
     Ids from V on are the draft's tokens themselves: ``respelled`` writes them where the draft has a
     token of the target in several parts.

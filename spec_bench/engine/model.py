@@ -73,15 +73,13 @@ def wait_for_device(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-# torch's process-wide switches that move a number or a time of a pass on a GPU, set in one place.
-#
-# cuDNN's attention builds a plan for every pair of lengths, tens of milliseconds each, and decoding
-# meets new lengths in nearly every pass. TF32 and sums in half precision make a token's logits
-# depend on how many tokens a pass holds by more than the weights' own rounding does.
-
-
 def set_torch_switches() -> None:
-    """Sets them; a CPU's passes do not change."""
+    """Sets them; a CPU's passes do not change.
+
+    cuDNN's attention builds a plan for every pair of lengths, tens of milliseconds each, and
+    decoding meets new lengths in nearly every pass. TF32 and sums in half precision make a token's
+    logits depend on how many tokens a pass holds by more than the weights' own rounding does.
+    """
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False

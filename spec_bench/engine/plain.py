@@ -21,8 +21,9 @@ from transformers.activations import ACT2FN
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from spec_bench.core.host_device import cached_arange, register_constant
-from spec_bench.engine import products
 from spec_bench.engine.attention import NAME, SPLIT
+from spec_bench.engine.fused_linear import FusedPart, is_plain_weight
+from spec_bench.engine.products import PackedLinear
 from spec_bench.engine.recorder import WAITING_ROPE
 
 # How a model's blocks are compiled: the choices of ``engine.compile``.
@@ -55,7 +56,7 @@ _SHARED = {
     f"{kind.__module__}.{kind.__qualname__}"
     for kind in (
         nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU, type(ACT2FN["silu"]),
-        products.FusedPart, products.PackedLinear,
+        FusedPart, PackedLinear,
     )
 }  # fmt: skip
 
@@ -69,7 +70,7 @@ def can_run_plainly(module: nn.Module) -> bool:
     names = _SHARED | {f"{home}{family}{part}" for part in _PARTS}
     return (
         all(_name_class(part) in names and "forward" not in vars(part) for part in module.modules())
-        and all(map(products.is_plain_weight, module.parameters()))
+        and all(map(is_plain_weight, module.parameters()))
         and len({weight.device for weight in module.parameters()}) == 1
     )
 

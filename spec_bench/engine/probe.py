@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.tree import Tree, TreeShape
-from spec_bench.engine.attention import temporarily_shorten_windows
 from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.layer_masks import temporarily_shorten_windows
 from spec_bench.engine.tree_pass import prefill, run_causal_tokens, run_nodes
 from spec_bench.system.errors import UsageError
 

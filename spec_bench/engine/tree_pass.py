@@ -180,14 +180,6 @@ def make_causal_visibility(positions: Tensor, slots: int) -> Tensor:
     return cached_arange(slots, positions.device) <= positions.unsqueeze(-1)
 
 
-# How the target scores a draft tree: all nodes in one row, or every path in a row of its own.
-#
-# With tree attention a sequence is one cache row and a tree one sequence of nodes under a mask.
-# Without it (MCSD's ablation) each path from the root to a leaf is a cache row: shared nodes are
-# run once per path, the prompt is held once per path, and an accepted path is copied over all of
-# them. Both give the same logits; they differ in work and in memory.
-
-
 class TreeScorer:
     """Tree attention: one cache row per sequence, every node run once."""
 
@@ -262,6 +254,10 @@ def commit_paths(
 
 class PathScorer(TreeScorer):
     """No tree attention: the K paths of a sequence are K cache rows under a causal mask.
+
+    Without tree attention (MCSD's ablation) each path from the root to a leaf is a cache row:
+    shared nodes are run once per path, the prompt is held once per path, and an accepted path is
+    copied over all of them. The logits are tree attention's; work and memory differ.
 
     The parents in trees of this shape never change: node i of a level with n nodes lies on the
     paths of the leaves K i / n to K (i + 1) / n - 1.

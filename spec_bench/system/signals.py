@@ -85,7 +85,8 @@ def exits_in_one_line(signal_line: str) -> Iterator[None]:
         _raising = False
         if _came and os.getpid() == _owner:
             _say()
-            sys.exit(128 + _came)
+            number, _came = _came, 0  # another command of this process was not interrupted
+            sys.exit(128 + number)
         for number, handler in old_handlers.items():
             signal.signal(number, handler)
 

@@ -5,7 +5,8 @@
 
 from dataclasses import dataclass, field, replace
 
-from spec_bench.core.tree import Siblings, Tree, build_merged_beam_tree, build_separate_beam_tree
+from spec_bench.core.beam_tree import build_merged_beam_tree, build_separate_beam_tree
+from spec_bench.core.tree import Siblings, Tree
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.fields import Count, Share
 from spec_bench.system.errors import UsageError

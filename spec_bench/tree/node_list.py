@@ -163,16 +163,16 @@ def build_medusa_list(accuracies: Sequence[Sequence[float]], nodes: int) -> list
     return sorted(tree_paths, key=lambda path: (len(path), path))
 
 
-# With positional acceptance (Sequoia, arXiv 2402.12374, Definition 3.1) a node's k-th child is
-# accepted with probability a[k] once the node is reached, whatever the tokens and the depth. A tree
-# is then worth the sum over its nodes of the product along each path. Recursive rejection without
-# replacement fits that: a rank's acceptance does not depend on siblings drawn later.
-
-
 def compute_expected_accepted_tokens(
     nodes: Sequence[tuple[int, ...]], acceptance: Sequence[float]
 ) -> float:
-    """Computes E[accepted tokens] of an iteration, where rank k is accepted with acceptance[k]."""
+    """Computes E[accepted tokens] of an iteration, where rank k is accepted with acceptance[k].
+
+    With positional acceptance (Sequoia, arXiv 2402.12374, Definition 3.1) a node's k-th child is
+    accepted with probability a[k] once the node is reached, whatever the tokens and the depth. A
+    tree is then worth the sum over its nodes of the product along each path. Recursive rejection
+    without replacement fits that: a rank's acceptance does not depend on siblings drawn later.
+    """
     return sum(prod(acceptance[rank] for rank in node) for node in nodes)
 
 

@@ -176,14 +176,14 @@ rule: Registry[type[Verifier]] = Registry(
 """The rules by name; also the decorator that registers one."""
 
 
-# Decoding by another library: only the drafter and the draft length are set here. Such rows share
-# our prompts and our clock; their mark says that their distributions were not enumerated.
-
-
 @rule("transformers", mark="unaudited")
 @dataclass(frozen=True)
 class TransformersDecoding(Verifier):
-    """``generate`` of transformers: plain, with an assistant, or with prompt lookup."""
+    """``generate`` of transformers: plain, with an assistant, or with prompt lookup.
+
+    Only the drafter and the draft length are set here. Such rows share our prompts and our clock;
+    their mark says that their distributions were not enumerated.
+    """
 
     # the assistant stops after a token less probable than this (`assistant_confidence_threshold`;
     # the library's own default is 0.4)

@@ -197,14 +197,6 @@ def _bin_by_ratio(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     return empty.scatter_add(-1, index, p.double()), empty.scatter_add(-1, index, q.double())
 
 
-# Children of which some are drawn and the others are the draft's best; drawn ones are tested first.
-#
-# "Greedy" drafting of arXiv 2502.18779; with two children SpecHub (arXiv 2411.05289), whose pairs
-# have the same distribution. With Top the draft's K - S best tokens and w = q without them,
-# renormalised, S children are drawn from w and the best follow as one-hot proposals. For S = 1 a
-# node accepts p(Top) + sum over the rest of min(p, w), which is the optimum for such candidates.
-
-
 @rule("top_and_sample", siblings=("top_and_sampled", "deterministic"), mark="exact")
 def top_and_sample(
     p: Tensor,
@@ -215,6 +207,14 @@ def top_and_sample(
     sampled: Count = 1,
 ) -> Verdict:
     """Tests the drawn children by the optimal rule, then the best ones as one-hot proposals.
+
+    Children of which some are drawn and the others are the draft's best; drawn ones are tested
+    first.
+
+    "Greedy" drafting of arXiv 2502.18779; with two children SpecHub (arXiv 2411.05289), whose pairs
+    have the same distribution. With Top the draft's K - S best tokens and w = q without them,
+    renormalised, S children are drawn from w and the best follow as one-hot proposals. For S = 1 a
+    node accepts p(Top) + sum over the rest of min(p, w), which is the optimum for such candidates.
 
     q is the draft's distribution, with or without the best tokens. A drawn child is absent if the
     best ones are all of q's support. ``sampled`` is S; all, if there are fewer children.

@@ -3,13 +3,8 @@
 import pytest
 import torch
 
-from spec_bench.core.tree import (
-    Tree,
-    TreeShape,
-    VariableLevelShape,
-    build_merged_beam_tree,
-    build_separate_beam_tree,
-)
+from spec_bench.core.beam_tree import build_merged_beam_tree, build_separate_beam_tree
+from spec_bench.core.tree import Tree, TreeShape, VariableLevelShape
 
 
 def test_ancestors_of_a_two_level_tree():

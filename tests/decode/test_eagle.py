@@ -10,8 +10,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from spec_bench.audit.catalogue import WARM, iter_audit_cases
 from spec_bench.audit.decoders import enumerate_decoder_error
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.draft.eagle import describe_better_layers
 from spec_bench.draft.eagle_files import EagleShape
+from spec_bench.draft.eagle_layers import describe_better_layers
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import load_heads, save_heads
 from spec_bench.engine.hugging_face import HuggingFaceModel

@@ -18,9 +18,11 @@ from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.draft.base import DraftResources, list_head_kinds
-from spec_bench.draft.cached_head import CachedHead, cut_output_layers
+from spec_bench.draft.cached_head import CachedHead
+from spec_bench.draft.cut_vocabulary import cut_output_layers
 from spec_bench.draft.heads import load_heads, save_heads
-from spec_bench.draft.language_model import OwnBlocks, RetokenizedDraftState
+from spec_bench.draft.language_model import RetokenizedDraftState
+from spec_bench.draft.own_blocks import OwnBlocks
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.engine.loading import wrap_loaded_model
 from spec_bench.engine.mapped_model import (
@@ -30,7 +32,7 @@ from spec_bench.engine.mapped_model import (
     map_reduced_vocabulary,
     map_tokenizers,
 )
-from spec_bench.engine.own_blocks import make_block_view
+from spec_bench.engine.target_blocks import make_block_view
 from spec_bench.engine.tree_pass import run_causal_tokens
 from spec_bench.metrics.calls import compute_acceptance_lengths
 from spec_bench.records.types import Request

@@ -15,15 +15,10 @@ from spec_bench.core.host_device import CommittedTokens
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.draft import lookup
 from spec_bench.draft.base import DraftResources
-from spec_bench.draft.lookup import (
-    AnswerMemory,
-    FirstMatchIndex,
-    GuessBounds,
-    NgramIndex,
-    SuffixIndex,
-)
+from spec_bench.draft.lookup import FirstMatchIndex, GuessBounds, NgramIndex
+from spec_bench.draft.recycling import RecyclingDraftState
+from spec_bench.draft.suffix import AnswerMemory, Suffix, SuffixIndex
 from spec_bench.engine.mapped_model import VocabularyMap, VocabularyMappedModel
 from tests.draft import plain
 from tests.draft.plain import Target, by_hand, first_match
@@ -167,16 +162,16 @@ def test_the_text_is_plain_decodings_whatever_is_remembered(width, tmp_path):
     known = build_decoder(settings, target, [], sampling, 2).generate(requests, 0)
     assert [each.tokens for each in known] == expected
     assert sum(len(each.steps) for each in known) == calls[1], "and so is what a file has"
-    first = lookup.Suffix(earlier=str(path)).file_digest
+    first = Suffix(earlier=str(path)).file_digest
     path.write_text('{"tokens": [1]}')
-    assert "" != first != lookup.Suffix(earlier=str(path)).file_digest
+    assert "" != first != Suffix(earlier=str(path)).file_digest
     with pytest.raises(ValueError, match="earlier needs JSON lines with tokens, got 'none'"):
-        lookup.Suffix(earlier="none")
+        Suffix(earlier="none")
 
 
 def recycling(*trees, rows=1):
     """After trees of a root and two children, whose best two tokens are known where nodes are."""
-    made = lookup.RecyclingDraftState(
+    made = RecyclingDraftState(
         DraftResources(make_random_markov_model(4, seed=0), [], [], None, rows), 2
     )
     for root, children, best in trees:

@@ -12,19 +12,19 @@ from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.engine import hugging_face
 from spec_bench.engine.attention import (
     NAME,
-    LayerMaskMaker,
-    VisibleSpan,
-    apply_window,
-    compute_span,
     grouped_attention,
-    has_attention_kernels,
     install_grouped_attention,
     install_split_attention,
+)
+from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.layer_masks import (
+    LayerMaskMaker,
+    apply_window,
     read_attention_kinds,
     temporarily_shorten_windows,
 )
-from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.probe import check_cached_answers
+from spec_bench.engine.split_attention import VisibleSpan, compute_span, has_attention_kernels
 from spec_bench.engine.tree_pass import prefill, run_causal_tokens, run_nodes
 from tests.families import ARCHITECTURES, VOCAB, tiny_model, tiny_pair
 from tests.simcuda import DEVICE, SimCuda

@@ -16,11 +16,12 @@ from torch._dynamo.utils import counters
 from spec_bench.core.host_device import clear_cached_constants
 from spec_bench.decode import recording
 from spec_bench.decode.config import build_decoder
-from spec_bench.engine.attention import FROM, install_grouped_attention
+from spec_bench.engine.attention import install_grouped_attention
 from spec_bench.engine.cache import CachePool, SlotCache
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model import ForwardTimer, set_torch_switches
 from spec_bench.engine.recorder import GraphRecorder, explain_no_recording, near_tie_gap
+from spec_bench.engine.split_attention import FROM
 from spec_bench.engine.tree_pass import PREFILL_CHUNK, compute_next_logits
 from spec_bench.measure.provenance import collect_torch_state
 from spec_bench.records.types import Request

@@ -301,6 +301,7 @@ def test_a_conversion_that_is_ended_leaves_no_part_and_the_next_one_none_of_a_ki
             with pytest.raises(SystemExit) as ended, signals.exits_in_one_line("interrupted"):
                 main([str(file)])
             assert (ended.value.code, there) == (128 + number, [True])
+            assert not signals.was_interrupted(), "the next command of this process is another"
     assert main([str(file)]) == 0
     assert list(folder.parent.glob("[!.]*")) == [folder]
 

@@ -9,9 +9,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from spec_bench.engine import probe
 from spec_bench.engine.attention import install_grouped_attention
+from spec_bench.engine.fused_linear import fuse_linear_layers
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.plain import PlainModel
-from spec_bench.engine.products import fuse_linear_layers
 from spec_bench.engine.tree_pass import run_causal_tokens
 from tests.simcuda import DEVICE, SimCuda
 

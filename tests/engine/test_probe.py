@@ -9,8 +9,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from spec_bench.engine import probe
-from spec_bench.engine.attention import LayerMaskMaker
 from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.layer_masks import LayerMaskMaker
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.probe import check_cached_answers
 from tests.kinds import KINDS, VOCAB, core_first, tiny_module

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from spec_bench.engine import products
+from spec_bench.engine.fused_linear import fuse_linear_layers
 from spec_bench.engine.loading import ModelSpec, load_model, make_random_module
 from spec_bench.engine.products import (
     PACKED,
@@ -14,7 +15,6 @@ from spec_bench.engine.products import (
     SMALLEST,
     find_fastest_ways,
     format_product_ways,
-    fuse_linear_layers,
     measure_ways_ms,
     pack_linear_layers,
     store_weights_by_column,

@@ -9,7 +9,7 @@ from spec_bench.core.host_device import CommittedTokens
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.draft.base import DraftResources
-from spec_bench.draft.language_model import Pard
+from spec_bench.draft.pard import Pard
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.mapped_model import FILE, VocabularyMappedModel, map_draft_vocabulary
 from spec_bench.records.types import Request

@@ -29,13 +29,8 @@ from spec_bench.verify.rules import (
     naive_closed_form,
     recursive_rejection,
 )
-from spec_bench.verify.simulated import (
-    SimulatedAcceptance,
-    TypicalAcceptance,
-    simulate,
-    solve_uniform_acceptance,
-    walk_by_typicality,
-)
+from spec_bench.verify.simulated import SimulatedAcceptance, simulate, solve_uniform_acceptance
+from spec_bench.verify.typical import TypicalAcceptance, walk_by_typicality
 from spec_bench.verify.walk import (
     ScoredTree,
     compute_draft_distribution,

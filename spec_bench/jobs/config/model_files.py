@@ -189,7 +189,7 @@ def read_config_dtype(name: str, revision: str | None = None) -> str:
     """Returns the number format that a model's config states for its weights; float32 where it
     states none that is decoded with.
     """
-    from spec_bench.engine.loading import read_dtype_name
+    from spec_bench.engine.checkpoint import read_dtype_name
 
     dtype = read_dtype_name(resolve_or_convert_model(name), revision)
     return dtype if dtype in BYTES else "float32"

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from spec_bench.draft.cached_head import cut_output_layers
-from spec_bench.draft.eagle import describe_better_layers
+from spec_bench.draft.cut_vocabulary import cut_output_layers
+from spec_bench.draft.eagle_layers import describe_better_layers
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import load_heads
 from spec_bench.draft.network import DraftHeads

@@ -1,0 +1,254 @@
+"""Suffix decoding's trees (Oliaro et al., 2024, arXiv 2411.04975), as ArcticInference and vLLM
+score them: all short strings of the row's own text or earlier answers with how often they occur,
+and what follows the row's last tokens most often.
+
+The memory depends on the order of the prompts alone: it holds the answers to all earlier prompts of
+the job, so that a resumed job decodes the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+from annotated_types import Interval
+
+from spec_bench.draft.base import (
+    Drafter,
+    DraftMemory,
+    DraftResources,
+    DraftState,
+    GuessedNode,
+    drafter,
+)
+from spec_bench.draft.lookup import GuessBounds, LookupDraftState
+from spec_bench.settings.fields import Share, get_first_line
+from spec_bench.system.errors import UsageError
+from spec_bench.system.files import hash_json
+
+
+@dataclass(slots=True)
+class SuffixNode:
+    """A string of tokens in a trie."""
+
+    count: int = 0  # its occurrences, those at the end of a text too
+    # by the token that follows, in the order first seen
+    children: dict[int, SuffixNode] = field(default_factory=dict)
+
+
+class SuffixTrie:
+    """The strings of at most ``depth`` tokens of texts that are read one after the other."""
+
+    def __init__(self, depth: int) -> None:
+        self.depth, self.root = depth, SuffixNode()
+
+    def append_text(
+        self, tokens: Iterable[int], ends: Sequence[SuffixNode] = ()
+    ) -> list[SuffixNode]:
+        """Appends tokens to a text whose last strings are ``ends``, by length, () for a new text;
+        returns its last strings now.
+        """
+        ends = list(ends)
+        for token in tokens:
+            ends = [self.root, *ends[: self.depth - 1]]
+            for place, node in enumerate(ends):
+                child = node.children.get(token)
+                if child is None:
+                    child = node.children[token] = SuffixNode()
+                child.count += 1
+                ends[place] = child
+        return ends
+
+    def follow_text(
+        self, tokens: Iterable[int], ends: Sequence[SuffixNode] = ()
+    ) -> list[SuffixNode]:
+        """Follows a text like ``append_text`` without adding it; returns the known strings at its
+        end, by length, up to the first unknown one.
+        """
+        ends = list(ends)
+        for token in tokens:
+            children = (node.children.get(token) for node in (self.root, *ends[: self.depth - 1]))
+            ends = []
+            for child in children:
+                if child is None:
+                    break
+                ends.append(child)
+        return ends
+
+
+class ScoredGuess(NamedTuple):
+    """A guessed tree after a match, with its score."""
+
+    score: float  # tokens that would be accepted if frequencies were distributions
+    levels: list[list[GuessedNode]]  # per level its nodes, the likelier first
+
+
+@dataclass
+class SuffixIndex:
+    """Proposes trees from one row's text and the earlier answers."""
+
+    depth: int  # most tokens of a match and its proposal together
+    factor: float  # most tokens proposed for each token of the match
+    least: float  # the frequencies along a proposed token's path multiply to this much
+    answers: SuffixTrie | None  # the earlier ones; None: none are looked at
+    tokens: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._own = SuffixTrie(self.depth)
+        self._ends: list[SuffixNode] = []  # of the row's own text
+        self._ends_there: list[SuffixNode] = []  # in earlier answers
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Appends tokens."""
+        new = list(tokens)
+        self.tokens.extend(new)
+        self._ends = self._own.append_text(new, self._ends)
+        if self.answers is not None:
+            self._ends_there = self.answers.follow_text(new, self._ends_there)
+
+    def guess_tree(self, bounds: GuessBounds) -> list[list[GuessedNode]]:
+        """Returns the best-scored proposal over match lengths and both texts; ties go to the longer
+        match, then to the row's own text.
+        """
+        best = ScoredGuess(0.0, [])
+        for ends in (self._ends, self._ends_there):
+            longest = ScoredGuess(0.0, [])
+            for length, node in enumerate(ends[: len(self.tokens) - 1], 1):
+                limit = min(bounds.width * bounds.depth, int(self.factor * length + 1e-6))
+                proposal = propose_best_below(node, limit, bounds, self.least)
+                if proposal.score >= longest.score:
+                    longest = proposal
+            if longest.score > best.score:
+                best = longest
+        return best.levels
+
+
+def propose_best_below(
+    node: SuffixNode, limit: int, bounds: GuessBounds, min_share: float
+) -> ScoredGuess:
+    """Proposes at most ``limit`` nodes after a node's string, best first by the product of
+    frequencies, none with a product below ``min_share``.
+    """
+    levels: list[list[GuessedNode]] = []
+    score = 0.0
+    count = 0
+    order = 0
+    heap: list[tuple[float, int, int, int, int, SuffixNode]] = []
+
+    def offer(parent: SuffixNode, probability: float, level: int, place: int) -> None:
+        nonlocal order
+        for token, child in parent.children.items():
+            share = probability * child.count / parent.count
+            if share >= min_share and level < bounds.depth:
+                heapq.heappush(heap, (-share, order, level, place, token, child))
+                order += 1
+
+    if node.count:
+        offer(node, 1.0, 0, 0)
+    while heap and count < limit:
+        probability, _, level, place, token, child = heapq.heappop(heap)
+        if level == len(levels):
+            levels.append([])
+        if len(levels[level]) == bounds.width:
+            continue
+        levels[level].append(GuessedNode(token, place))
+        score -= probability
+        count += 1
+        offer(child, -probability, level + 1, len(levels[level]) - 1)
+    return ScoredGuess(score, levels)
+
+
+class AnswerMemory(DraftMemory):
+    """Earlier answers as one trie: those given, and with ``keeps`` those of the job."""
+
+    def __init__(
+        self,
+        depth: int,
+        before: Sequence[Sequence[int]] = (),
+        keeps: bool = True,
+    ) -> None:
+        self._depth = depth
+        self._before = before
+        self._keeps = keeps
+        self._reset_to_given_answers()
+
+    def _reset_to_given_answers(self) -> None:
+        self._read, self.trie = list[Sequence[int]](), SuffixTrie(self._depth)
+        for answer in self._before:
+            self.trie.append_text(answer)
+
+    def remember(self, answers: Sequence[Sequence[int]]) -> None:
+        if not self._keeps:
+            return
+        if list(answers[: len(self._read)]) != self._read:
+            self._reset_to_given_answers()
+        for answer in answers[len(self._read) :]:
+            self.trie.append_text(answer)
+            self._read.append(answer)
+
+
+@drafter("suffix")
+@dataclass(frozen=True)
+class Suffix(Drafter):
+    """Counted strings of the row's own text and of earlier answers."""
+
+    # most tokens of a match and its proposal together
+    depth: Annotated[int, Interval(ge=2, le=256)] = 24
+    # most tokens proposed for each token of the match
+    factor: Annotated[float, Interval(ge=0.01, le=64)] = 1.0
+    least: Share = 0.1  # of the product of frequencies along a proposal
+    # `none`, or `finished` answers of the prompts before
+    memory: Literal["none", "finished"] = "finished"
+    # JSON lines with `tokens`, answers that are known from the start: a cell's generations.jsonl
+    earlier: str | None = None
+
+    policies = ("guessed",)
+    passes = 0
+
+    def __post_init__(self) -> None:
+        assert self.earlier_answers is not None  # they are read, or refused
+
+    @cached_property
+    def earlier_answers(self) -> list[list[int]]:
+        """The answers in the file ``earlier``. Raises UsageError if it cannot be read, or a line
+        has no tokens.
+        """
+        if self.earlier is None:
+            return []
+        try:
+            lines = Path(self.earlier).read_text("utf-8").splitlines()
+            return [[int(token) for token in json.loads(line)["tokens"]] for line in lines]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            fault = f"earlier needs JSON lines with tokens, got {self.earlier!r}"
+            raise UsageError(f"{fault}: {get_first_line(error)}") from None
+
+    @property
+    def file_digest(self) -> str:
+        return hash_json(self.earlier_answers) if self.earlier else ""
+
+    def make_memory(self) -> AnswerMemory | None:
+        keeps = self.memory == "finished"
+        return (
+            AnswerMemory(self.depth, self.earlier_answers, keeps)
+            if keeps or self.earlier_answers
+            else None
+        )
+
+    def make_state(self, resources: DraftResources) -> DraftState:
+        """Raises UsageError if the earlier answers hold tokens that the target does not know."""
+        vocab = resources.target.vocab_size
+        if outside := [
+            token for answer in self.earlier_answers for token in answer if not 0 <= token < vocab
+        ]:
+            raise UsageError(f"{self.earlier}: token {outside[0]}, and the target knows {vocab}")
+
+        def index() -> SuffixIndex:
+            trie = memory.trie if isinstance(memory := resources.memory, AnswerMemory) else None
+            return SuffixIndex(self.depth, self.factor, self.least, trie)
+
+        return LookupDraftState(index, resources.rows)

@@ -1,0 +1,71 @@
+"""Products of one input with several matrices as one product with all of them.
+
+Query, key and value multiply one input, and so do gate and up. Small matrices reach 60 to 75% of a
+GPU's bandwidth; one product over all reads as much in fewer, larger pieces. The modules stay where
+they are and keep their weights, as parts of the one matrix, which ``engine.plain`` uses.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+
+
+class FusedPart(nn.Linear):
+    """One layer of a group, whose module may still be called: it multiplies for all of them."""
+
+    whole: tuple[nn.Linear]  # in a tuple, or it would be a part of this module
+    rows: slice
+
+    def forward(self, input: Tensor) -> Tensor:
+        product: Tensor = self.whole[0].forward(input)
+        return product[..., self.rows]
+
+
+def fuse_linear_layers(module: nn.Module) -> int:
+    """Joins the groups of a model's plain linear layers, in place, which gives up their own memory;
+    returns how many there are.
+    """
+    count = 0
+    for block in module.modules():
+        for names in GROUPS:
+            layers: list[Any] = [getattr(block, name, None) for name in names]
+            if not _can_fuse(layers):
+                continue
+            count += 1
+            sizes = [layer.out_features for layer in layers]
+            has_bias = layers[0].bias is not None
+            fused_layer = nn.Linear(layers[0].in_features, sum(sizes), has_bias, device="meta")
+            for kind in ("weight", "bias")[: 1 + has_bias]:
+                values = torch.cat([getattr(layer, kind).data for layer in layers])
+                setattr(fused_layer, kind, nn.Parameter(values, requires_grad=False))
+                for layer, part in zip(layers, values.split(sizes), strict=True):
+                    setattr(layer, kind, nn.Parameter(part, requires_grad=False))
+            for layer, end in zip(layers, accumulate(sizes), strict=True):
+                layer.__class__ = FusedPart
+                layer.whole = (fused_layer,)
+                layer.rows = slice(end - layer.out_features, end)
+    if count:
+        torch.cuda.empty_cache()  # what the parts held is free to all; on a CPU nothing happens
+    return count
+
+
+def _can_fuse(layers: Sequence[Any]) -> bool:
+    """Returns whether they are plain layers of one input, all with a bias or none."""
+    if any(type(layer) is not nn.Linear or layer._forward_hooks for layer in layers):
+        return False
+    kinds = {
+        (layer.in_features, layer.weight.dtype, layer.weight.device, layer.bias is None)
+        for layer in layers
+    }
+    plain = all(is_plain_weight(layer.weight) and "forward" not in vars(layer) for layer in layers)
+    return plain and len(kinds) == 1
+
+
+def is_plain_weight(weight: Tensor) -> bool:
+    """Returns whether a weight is not quantised, split over processes or still to be loaded."""
+    return type(weight.data) is Tensor and not weight.is_meta

@@ -1,0 +1,134 @@
+"""Attention in two parts: over the slots that all tokens see, without a mask, and over the others.
+
+A mask rules out a GPU's kernels that divide long keys among its processors, and is itself as long
+as the keys. The tokens of a tree differ in some slots at the end and, in a layer with a window, in
+some at its edge; only those are masked. Each part is normalised by itself, and both are weighted
+with what each summed to.
+
+Letters: R rows, K heads, N tokens of a head, S slots, D head width.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+ALIGNED = 8  # a mask's rows start at multiples of so many elements on a GPU
+FROM = 2048  # slots that all tokens see; below, a mask costs less than a second kernel
+_WIDEST = 256  # D that the kernels take, a multiple of 8
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class VisibleSpan:
+    """The slots ``first`` to ``last`` that all tokens of a pass see, and none before ``begin``."""
+
+    begin: int
+    first: int
+    last: int
+
+    def select_partly_masked(self, values: Tensor, dim: int) -> Tensor:
+        """Selects the slots that need a mask: [begin, first), and from ``last`` on."""
+        tail = values.narrow(dim, self.last, values.shape[dim] - self.last)
+        if self.begin == self.first:
+            return tail
+        edge = values.narrow(dim, self.begin, self.first - self.begin)
+        return torch.cat([edge, tail], dim=dim)
+
+
+def compute_span(
+    shared: int,
+    slots: int,
+    reach: int | None = None,
+    *,
+    chunked: bool = False,
+) -> VisibleSpan:
+    """Computes the slots that all tokens of a pass see in a layer whose window or chunk holds
+    ``reach`` tokens (None: all). ``shared`` leading slots lie on every token's path, and positions
+    are from ``shared`` to ``slots`` - 1.
+    """
+    if reach is None or reach >= slots:
+        return VisibleSpan(0, 0, shared)
+    if chunked:
+        begin = shared // reach * reach
+        start = (slots - 1) // reach * reach
+    else:
+        begin = max(0, shared - reach + 1)
+        start = max(0, slots - reach)
+    return VisibleSpan(min(begin, shared), min(start, shared), shared)
+
+
+def attend_split_by_span(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    span: VisibleSpan,
+    scale: float,
+) -> Tensor:
+    """Computes attention over all slots from ``span.begin`` on: of query [R, K, N, D], key and
+    value [R, K, S, D], and a mask [R, 1, N, M] added to the scores of the M slots outside of the
+    span. Returns [R, K, N, D].
+    """
+    masked_part = attend_with_log_sums(
+        query,
+        span.select_partly_masked(key, 2),
+        span.select_partly_masked(value, 2),
+        scale,
+        mask,
+    )
+    if span.first == span.last:
+        return masked_part[0]
+    count = span.last - span.first
+    unmasked = key.narrow(2, span.first, count), value.narrow(2, span.first, count)
+    return merge_attention(*attend_with_log_sums(query, *unmasked, scale), *masked_part)
+
+
+def merge_attention(left: Tensor, left_sum: Tensor, right: Tensor, right_sum: Tensor) -> Tensor:
+    """Merges attention over two sets of slots, from each one's output [..., N, D] and the
+    log-sum-exp of its scores [..., N].
+    """
+    wide = torch.promote_types(left.dtype, torch.float32)
+    weight = torch.sigmoid((left_sum - right_sum).to(wide)).unsqueeze(-1)
+    return torch.lerp(right.to(wide), left.to(wide), weight).to(left.dtype)
+
+
+def attend_with_log_sums(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Returns attention [R, K, N, D], and the log of its scores' summed exponentials [R, K, N];
+    arguments as ``attend_split_by_span``'s.
+    """
+    aten = torch.ops.aten
+    if query.device.type == "cpu":
+        output, total = aten._scaled_dot_product_flash_attention_for_cpu(
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            scale=scale,
+        )
+        return output, total
+    if mask is None and query.dtype in _HALVES:
+        outputs = aten._scaled_dot_product_flash_attention(query, key, value, scale=scale)
+    else:
+        mask = None if mask is None else mask.expand(-1, query.shape[1], -1, -1)
+        outputs = aten._scaled_dot_product_efficient_attention(
+            query,
+            key,
+            value,
+            mask,
+            True,
+            scale=scale,
+        )
+    return outputs[0], outputs[1][..., : query.shape[2]]  # sums are filled up
+
+
+def has_attention_kernels(device: torch.device, width: int, value_width: int) -> bool:
+    """Returns whether ``attend_with_log_sums`` runs for heads of these widths."""
+    fits = width == value_width <= _WIDEST and width % 8 == 0
+    return fits and device.type in ("cpu", "cuda")
