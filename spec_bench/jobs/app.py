@@ -51,14 +51,19 @@ log = logging.getLogger(__name__)
 RESUMES = "the same command resumes"
 
 
-def main(request: Namespace) -> int:
+def main(options: Namespace) -> int:
     """Runs the application; returns its status."""
     sweep = Sweep()
     job = partial(_run_composed_job, sweep=sweep)
     launch.export_gpu_environment()
     finish = partial(_print_finished_sweep, sweep)
     return run_application(
-        job, "config", request, RESUMES, begin=sweep.check_and_list_or_plan_jobs, finish=finish
+        job,
+        "config",
+        options,
+        RESUMES,
+        should_start_sweep=sweep.check_and_list_or_plan_jobs,
+        finish=finish,
     )
 
 
@@ -109,19 +114,19 @@ def run_config(config: DictConfig) -> list[CellResult]:
 
 
 def build_unpinned_settings(config: DictConfig) -> JobSettings:
-    """Returns a composed config's job, checked."""
+    """Builds a composed config's job, checked, its models not pinned to commits."""
     return build_settings(parse_request(config), list_config_folders())
 
 
 def _build_first_process_sinks(request: RunSettings) -> Sequence[Sink]:
-    """Returns what a job's results go to beside the CSV, in the process that writes them."""
+    """Builds the sinks of a job's results in its first process, which writes; none in others."""
     if processes.process_rank():
         return ()
     return build_sinks(request.sink, Path(request.results) / request.name)
 
 
 def build_pinned_settings(request: RunSettings) -> JobSettings:
-    """Returns a job's settings at the hub's current commits, and warns of what they lead to. Raises
+    """Builds a job's settings at the hub's current commits, and logs warnings about them. Raises
     UsageError: they cannot be right.
     """
     require_models_exist(request.pair, request.engine.is_served)
@@ -133,7 +138,7 @@ def build_pinned_settings(request: RunSettings) -> JobSettings:
         reference_need = needs_references(score)
         if reference_need and (
             warning_text := settings.describe_missing_references(
-                score, empty=reference_need == "field"
+                score, may_be_empty=reference_need == "field"
             )
         ):
             log.warning(warning_text)
@@ -155,7 +160,7 @@ def build_pinned_settings(request: RunSettings) -> JobSettings:
             settings.pair.specs[0].dtype,
             settings.engine.batch_size,
         )
-    for reason in settings.left_out:
+    for reason in settings.left_out_reasons:
         log.warning("left out: %s", reason)
     return settings
 
@@ -166,8 +171,8 @@ def run_stages(
     running_job: RunningJob | None = None,
     sweep: Sweep | None = None,
 ) -> list[CellResult]:
-    """Runs a job, and the second stage of a search; tells those who watch how far it is, and hands
-    the results over: the CSV always; table and sinks as configured.
+    """Runs a job, and the second stage of a search; writes its state to its note, the results to
+    the CSV, and to table and sinks as configured. Returns the results of all stages.
     """
     running_job = running_job or RunningJob()
     is_first = processes.process_rank() == 0
@@ -202,7 +207,7 @@ def _hand_over_results(
     sinks: Sequence[Sink],
     sweep: Sweep | None,
 ) -> None:
-    """Notes a stage that has ended, and gives its results to the table, the sinks and the user."""
+    """Records a stage that has ended, and gives its results to tables, sinks and the user."""
     number = get_sweep_job_number()
     sink = settings.request.sink
     run_ids = tuple(result.run_id for result in results)
@@ -233,7 +238,7 @@ def _hand_over_results(
 
 
 def _read_logged_cell(result: CellResult, store: CellStore) -> LoggedCell:
-    """Reads what there is to log of a finished cell."""
+    """Reads what sinks log of a finished cell."""
     cell = cell_folder.read_cell_json(store.folder)
     scores = cell.get("scores") or {}
     return LoggedCell(
@@ -247,8 +252,8 @@ def _read_logged_cell(result: CellResult, store: CellStore) -> LoggedCell:
 
 
 def iter_partial_results(settings: JobSettings) -> Iterator[CellResult]:
-    """Yields what a job that was interrupted has measured, of each cell on the prompts that plain
-    decoding has answered beside it; no numbers where there are none yet.
+    """Yields what an interrupted job has measured of each cell, on the prompts that plain decoding
+    has answered too; no numbers where there are none yet.
     """
     from spec_bench.jobs.job.session import index_timings  # torch
 
@@ -273,7 +278,9 @@ def _recommend_from_table(table: Path, results: Sequence[CellResult]) -> list[st
 
 
 def _list_next_commands(results: Path, name: str) -> str:
-    """Returns the last lines of a job: its table, its page, the claims of the recipe's paper."""
+    """Formats the last lines of a job: its table, and the commands of its page and of the claims of
+    the recipe's paper.
+    """
     table = files.get_results_file(results, name)
     if not table.is_file():
         return ""

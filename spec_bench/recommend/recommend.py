@@ -348,7 +348,7 @@ def recommend(
     if confirm is None:
         raise UsageError("fresh prompts are needed: set confirm={prompts: NUMBER}")
     if len(settings.cells) < 2:
-        reason = f": {settings.left_out[0]}" if settings.left_out else ""
+        reason = f": {settings.left_out_reasons[0]}" if settings.left_out_reasons else ""
         raise UsageError(f"recommend has no decoder to choose among{reason}")
     if settings.request.sink.wandb.enabled:
         raise UsageError("recommend has no sink=wandb: the job that it recommends logs")

@@ -271,7 +271,7 @@ def test_each_tree_accepts_as_the_papers_block_efficiency_asks_for():
     assert [cell.title for cell in job.cells] == ["ar -", *printed]
     for cell, tau in zip(job.cells[1:], printed.values(), strict=True):
         check_efficiency(cell, tau)
-    (reason,) = job.left_out
+    (reason,) = job.left_out_reasons
     assert "sd 9" in reason and "simulate=printed" in reason
     with one_line(naming("sd 9", "xsum", "0.3")):
         build_unpinned_settings(stating("cells=[sd:9]", *AS_PRINTED, task=XSUM))
@@ -293,7 +293,7 @@ def test_each_tree_accepts_as_a_results_file_has_it_of_this_task_and_temperature
     assert [cell.title for cell in job.cells] == ["ar -", "sd 3", "dyspec @4"]
     check_efficiency(job.cells[1], 2.5)
     check_efficiency(job.cells[2], 2.2)  # whose shorthand names no depth
-    assert len(job.left_out) == 2
+    assert len(job.left_out_reasons) == 2
 
 
 def test_a_papers_table_has_rates_of_random_weights_beside_the_printed_ones(run, tmp_path):

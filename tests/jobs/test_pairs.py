@@ -237,7 +237,7 @@ def test_a_device_is_one_engine_however_it_is_asked_for(
     asked = parse_request(compose_config(words))
     for engine in (asked.engine, EngineSettings(device)):
         placed = pairs.resolve_engine(engine, "a/b")
-        assert (pairs.resolve_dtype(asked.pair, placed), placed.compile) == (dtype, compile)
+        assert (pairs.resolve_dtype(placed, asked.pair), placed.compile) == (dtype, compile)
     kept = pairs.resolve_engine(replace(asked.engine, compile="none"), "a/b")
     assert kept.compile == "none", "what is asked for stays"
 
@@ -428,7 +428,7 @@ def test_the_number_format_is_the_engines_else_the_pairs_else_the_devices(
     device, engine, pair, resolved
 ):
     asked = PairSettings("org/target", None, dtype=pair)
-    assert pairs.resolve_dtype(asked, EngineSettings(device, engine)) == resolved
+    assert pairs.resolve_dtype(EngineSettings(device, engine), asked) == resolved
 
 
 def test_a_moved_branch_of_the_hub_is_another_cell(monkeypatch):

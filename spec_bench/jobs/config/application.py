@@ -70,7 +70,7 @@ class SweepConfigs:
     def load_sweep_config(
         self, master_config: DictConfig, sweep_overrides: Sequence[str]
     ) -> DictConfig:
-        """Returns a job's config."""
+        """Composes a job's config."""
         values = {
             word: value
             for word in sweep_overrides
@@ -88,7 +88,7 @@ class SweepConfigs:
         return config
 
     def list_job_overrides(self, root: DictConfig) -> list[list[str]]:
-        """Returns each job's words."""
+        """Returns the override words of each job."""
         swept = [f"{key}={value}" for key, value in (root.hydra.sweeper.params or {}).items()]
         choices = {
             word.partition("=")[0]: split_swept_values(word)
@@ -105,17 +105,17 @@ class SweepConfigs:
 
 @cache
 def _parse_assignment(word: str) -> tuple[str, Any] | None:
-    """Returns the key and the value of a word that only sets one."""
+    """Returns the key and the value of a word that only sets one; None of any other word."""
     override = parse_override(word)
     plain = override.type is OverrideType.CHANGE and override.package is None
     value = override.value()
     return (override.key_or_group, value) if plain and not isinstance(value, dict) else None
 
 
-def _is_setting_and_no_choice(key: str, sweep: DictConfig) -> bool:
+def _is_setting_and_no_choice(key: str, sweep_config: DictConfig) -> bool:
     """Returns whether a key is surely a setting, and no choice of a file."""
-    matches = re.fullmatch(r"[\w.]+", key) and key.partition(".")[0] in sweep
-    return bool(matches) and key not in sweep.hydra.runtime.choices
+    matches = re.fullmatch(r"[\w.]+", key) and key.partition(".")[0] in sweep_config
+    return bool(matches) and key not in sweep_config.hydra.runtime.choices
 
 
 class JobError(Exception):
@@ -128,7 +128,7 @@ class JobError(Exception):
 
 
 def to_job_error(error: Exception, resumes: str) -> JobError | None:
-    """Returns an error as a command's status and last line; None of a fault of ours."""
+    """Converts an error to a command's status and last line; None if it is a fault of ours."""
     if isinstance(error, JobError):
         return error
     if isinstance(error, OSError) and (os_explanation := files.explain_write_error(error)):
@@ -153,33 +153,35 @@ def _comes_from_hydra(error: BaseException) -> bool:
 
 def run_application(
     job: Callable[[DictConfig], None],
-    name: str,
-    request: Namespace,
+    config_name: str,
+    options: Namespace,
     resumes: str,
     program: str = "spec_bench",
-    begin: Callable[[DictConfig, SweepConfigs], bool] = lambda config, configs: True,
+    should_start_sweep: Callable[[DictConfig, SweepConfigs], bool] = lambda config, configs: True,
     finish: Callable[[], None] = lambda: None,
 ) -> int:
-    """Runs what a config of ours describes, as the request of ``parse_job_arguments`` says, once
-    or once for each job of a sweep. ``begin`` is called before a sweep's first job and says whether
-    they run, ``finish`` at the end, whatever came. Returns the exit status. A line on an interrupt
-    ends in ``resumes``, lines on errors begin with the ``program``.
+    """Runs ``job`` on a config of ours, composed by the ``options`` of ``parse_job_arguments``,
+    once or once for each job of a sweep. Returns the exit status. ``should_start_sweep`` is called
+    before a sweep's first job, ``finish`` at the end, whatever came. A line on an interrupt ends in
+    ``resumes``, lines on errors begin with the ``program``.
     """
     logging.setLogRecordFactory(RedactedLogRecord)
     try:
         with signals.signals_as_interrupts(), ExitStack() as at_end:
             at_end.callback(finish)
-            words = to_hydra_arguments([*request.words, *map(_format_search_path, request.folders)])
+            words = to_hydra_arguments([*options.words, *map(_format_search_path, options.folders)])
             loader = at_end.enter_context(config_loader())
-            if request.shown or request.info:
+            if options.shown or options.info:
                 _print_config(
-                    loader, name, [split_swept_values(word)[0] for word in words], request
+                    loader, config_name, [split_swept_values(word)[0] for word in words], options
                 )
                 return 0
-            config = load_config(loader, name, [*words, *[_SWEEPS] * request.sweeps], sweeps=True)
+            config = load_config(
+                loader, config_name, [*words, *[_SWEEPS] * options.sweeps], sweeps=True
+            )
             configure_log(config.hydra.hydra_logging, config.hydra.verbose)
             if config.hydra.mode == RunMode.MULTIRUN:
-                _launch_sweep(job, config, SweepConfigs(loader), begin)
+                _launch_sweep(job, config, SweepConfigs(loader), should_start_sweep)
                 return 0
             configure_log(config.hydra.job_logging, config.hydra.verbose)
             HydraConfig.instance().set_config(config)
@@ -207,11 +209,11 @@ def _launch_sweep(
     job: Callable[[DictConfig], None],
     config: DictConfig,
     configs: SweepConfigs,
-    begin: Callable[[DictConfig, SweepConfigs], bool],
+    should_start_sweep: Callable[[DictConfig, SweepConfigs], bool],
 ) -> None:
     if (sweeper := config.hydra.runtime.choices["hydra/sweeper"]) != "basic":
         raise UsageError(f"hydra/sweeper must be basic, got {sweeper}")
-    if not begin(config, configs):
+    if not should_start_sweep(config, configs):
         return
     files.write_text(
         Path(config.hydra.sweep.dir, "multirun.yaml"),
@@ -230,29 +232,29 @@ def _launch_sweep(
 
 
 def _format_search_path(folder: str) -> str:
-    """Returns a folder of configs in Hydra's words. Raises UsageError: there is none."""
+    """Formats a folder of configs as Hydra's override. Raises UsageError: there is none."""
     if not Path(folder).is_dir():
         raise UsageError(f"--config-dir must be a folder, got {folder!r}")
     return f"hydra.searchpath={quote_value([folder])}"
 
 
 def _print_config(
-    loader: ConfigLoader, name: str, words: Sequence[str], request: Namespace
+    loader: ConfigLoader, config_name: str, words: Sequence[str], options: Namespace
 ) -> None:
-    """Prints a job's config, one that runs as it is resolved, or where it comes from."""
-    config = load_config(loader, name, words)
-    if request.info:
+    """Prints a job's config, or (``--info``) where it comes from."""
+    config = load_config(loader, config_name, words)
+    if options.info:
         with redirect_stdout(io.StringIO()) as output:
             hydra: Any = GlobalHydra.instance().hydra
-            hydra.show_info(request.info, name, [*words])
+            hydra.show_info(options.info, config_name, [*words])
         print(redact(output.getvalue()), end="")
         return
-    selection: Any = strip_hydra(config) if request.shown == "job" else config
-    if request.shown == "hydra":
+    selection: Any = strip_hydra(config) if options.shown == "job" else config
+    if options.shown == "hydra":
         selection = OmegaConf.masked_copy(config, "hydra")
-    if request.package:
-        selection = OmegaConf.select(selection, request.package, throw_on_missing=True)
-    resolves = request.resolves or request.shown == "job"
+    if options.package:
+        selection = OmegaConf.select(selection, options.package, throw_on_missing=True)
+    resolves = options.resolves or options.shown == "job"
     print(
         _format_redacted_yaml(
             OmegaConf.to_container(selection, resolve=resolves, enum_to_str=True)
@@ -262,5 +264,5 @@ def _print_config(
 
 
 def _format_redacted_yaml(plain: Any) -> str:
-    """Returns a config as YAML, without keys in it."""
+    """Formats a config as YAML, its secrets redacted."""
     return redact(OmegaConf.to_yaml(redact_values(plain)))

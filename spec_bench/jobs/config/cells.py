@@ -59,9 +59,10 @@ class TreeGrid:
 def list_trees(
     factors: Sequence[int], max_paths: int, depths: Sequence[int], order: str
 ) -> list[tuple[int, ...]]:
-    """All trees of ``depths`` levels with so many children each and at most ``max_paths`` leaf
-    paths, shallow ones first. In ``non_increasing`` order no level branches more than one above it,
-    MCSD's monotone rule (arXiv 2401.06706, section 4), which prunes the grid; else it is ``any``.
+    """Lists all trees of ``depths`` levels, each of one of the ``factors`` children a node, with at
+    most ``max_paths`` leaf paths, shallow ones first. In ``non_increasing`` order no level branches
+    more than one above it, MCSD's monotone rule (arXiv 2401.06706, section 4), which prunes the
+    grid; else it is ``any``.
     """
     return [
         widths
@@ -73,7 +74,7 @@ def list_trees(
 
 
 def expand_grid(item: Any) -> list[Any]:
-    """``{grid: {...}}`` as its cells; any other cell as it is."""
+    """Returns the cells of ``{grid: {...}}``; of any other entry itself."""
     if not isinstance(item, Mapping) or "grid" not in item:
         return [item]
     if len(item) > 1:
@@ -95,9 +96,8 @@ class CellOverrides:
     """A cell as a mapping: a decoder, its tree in shorthand, and overrides of its parts."""
 
     decoder: NonEmptyStr
-    name: NonEmptyStr | None = (
-        None  # what its rows are called; null: the decoder and what it changes
-    )
+    # what its rows are called; null: the decoder and what it changes
+    name: NonEmptyStr | None = None
     spec: Annotated[
         StrictInt | NonEmptyStr | None, Requirement("a tree in shorthand such as 3, 4x3, 2-2-1")
     ] = None
@@ -125,7 +125,7 @@ class Cell:
     def from_mapping(
         cls, settings: Mapping[str, Any], sampling: SamplingSettings | None = None
     ) -> Cell:
-        """Returns a cell of a decoder's resolved mapping."""
+        """Builds a cell from a decoder's resolved mapping."""
         # What a decoder may contain is known only where decoders are, which needs torch.
         from spec_bench.audit.decoders import refuse_inexact_rule
         from spec_bench.decode.config import read_decoder
@@ -152,19 +152,19 @@ class Cell:
 class CellRequest(NamedTuple):
     """A cell as the user wrote it."""
 
-    decoder: dict[str, Any]  # its settings
+    decoder_settings: dict[str, Any]
     spec: Any = None  # the shorthand of its tree
-    file: Mapping[str, Any] = MappingProxyType({})  # what its YAML says; empty where it has none
-    name: str | None = None  # of its rows; None: the decoder's, with what its YAML has otherwise
+    file_settings: Mapping[str, Any] = MappingProxyType({})  # its YAML's; empty if it has none
+    row_name: str | None = None  # None: the decoder's, with what its YAML has otherwise
 
 
 def parse_cells(
     decoder: Mapping[str, Any], spec: Any, entries: Sequence[Any], folders: Sequence[Path]
 ) -> list[CellRequest]:
-    """The cells of a job as they are written: the baseline, then those asked for (``decoder:spec``,
-    mappings, grids of trees); the chosen decoder where none is asked for; others are read from
-    folders of configs. Raises ValueError: a
-    decoder that does not exist, or an entry that is no cell, naming it.
+    """Parses the cells of a job as they are written: the baseline, then the ``entries``
+    (``decoder:spec``, mappings, grids of trees), or the chosen ``decoder`` if there are none.
+    Decoders' files are read from ``folders``. Raises UsageError, naming a decoder that does not
+    exist, or an entry that is no cell.
     """
     cells = [cell for item in entries for cell in expand_grid(item)]
     requests = [parse_cell(item, folders) for item in cells]
@@ -178,7 +178,7 @@ def parse_cells(
 def build_unique_cells(
     requests: Sequence[CellRequest], sampling: SamplingSettings
 ) -> tuple[Cell, ...]:
-    """Returns the cells of a job, each once."""
+    """Builds the cells of a job; of equal ones the first."""
     unique: dict[str, Cell] = {}
     for cell in (build_cell(request, sampling) for request in requests):
         unique.setdefault(json.dumps(cell.settings, sort_keys=True, default=dict), cell)
@@ -186,8 +186,8 @@ def build_unique_cells(
 
 
 def build_cell(request: CellRequest, sampling: SamplingSettings) -> Cell:
-    """A cell of a decoder's settings and the shorthand of its tree, checked as a whole. Raises
-    ValueError: a tree, rule or combination that does not exist, naming it.
+    """Builds a cell of a decoder's settings and the shorthand of its tree, checked as a whole.
+    Raises UsageError, naming a tree, rule or combination that does not exist.
 
     A drafter or verifier given by name replaces the decoder's, with the settings given, and the
     decoder is named after all of them, and after what it changes and the tree's shorthand omits.
@@ -210,7 +210,9 @@ def build_cell(request: CellRequest, sampling: SamplingSettings) -> Cell:
 
 
 def _list_changed_settings(cell: Cell, file: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the settings that a decoder's file has otherwise and its tree's shorthand omits."""
+    """Yields ``key=value`` of the settings that a decoder's file has otherwise and its tree's
+    shorthand omits.
+    """
     tree = cell.config.tree
     shorthand = parse(cell.config.spec)
     sizes = (shorthand.form in tree.forms and tree.parse_spec(shorthand)) or {}
@@ -223,16 +225,15 @@ def _list_changed_settings(cell: Cell, file: Mapping[str, Any]) -> Iterator[str]
 
 
 def _find_decoder_part(key: str, file: Mapping[str, Any]) -> str:
-    """Returns the part of a decoder that a key is of, which may name it: ``tree.gain``."""
+    """Returns the part of a decoder that has a key: ``tree`` of ``tree.gain`` or of ``gain``."""
     part, dot, _ = key.partition(".")
     return part if dot else next((name for name in PARTS if key in file[name]), "verifier")
 
 
 def parse_cell(item: Any, folders: Sequence[Path]) -> CellRequest:
-    """A decoder's settings and shorthand from one entry of a list of cells: ``decoder``,
-    ``decoder:spec``, ``decoder key=value:spec`` as rows are named, or a mapping with
-    overrides of the decoder's parts. Raises ValueError: an unknown decoder, or a mapping that is no
-    cell.
+    """Parses one entry of a list of cells: ``decoder``, ``decoder:spec``, ``decoder
+    key=value:spec`` as rows are named, or a mapping with overrides of the decoder's parts. Raises
+    UsageError: an unknown decoder, or a mapping that is no cell.
     """
     if isinstance(item, str):
         name, colon, spec = item.partition(":")

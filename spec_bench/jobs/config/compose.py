@@ -100,7 +100,7 @@ class ForeignConfigSource(_Files):
 
 
 def to_hydra_arguments(arguments: Sequence[str]) -> list[str]:
-    """The command line as Hydra understands it: recipes outside the list of defaults get a plus,
+    """Converts the command line to Hydra's: recipes outside the list of defaults get a plus,
     folders of configs are searched as what others wrote, and a target that the user names comes
     without the default pair's draft and heads; cells that the user names replace a recipe's lists
     of trees, unless lists are named, too. Raises ValueError: several choices of a group that takes
@@ -144,7 +144,7 @@ def to_hydra_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def _merge_search_folders(arguments: Sequence[str]) -> list[str]:
-    """Returns the words with all folders of configs that they name as one search path."""
+    """Merges all folders of configs that the words name into one search path."""
     words = [word for word in arguments if not word.startswith(f"{_SEARCHED}=")]
     folder_lists = [parse_override(word).value() for word in arguments if word not in words]
     folders = [
@@ -159,8 +159,8 @@ def _merge_search_folders(arguments: Sequence[str]) -> list[str]:
 
 
 def quote_text_setting(argument: str) -> str:
-    """An argument as Hydra understands it: of a setting that takes text alone, such as ``name``,
-    the text that was typed, which Hydra may read as a number, 2026_11_27, or not at all, Küche.
+    """Quotes the value of a setting that takes text alone, such as ``name``, as it was typed, which
+    Hydra may read as a number, 2026_11_27, or not at all, Küche.
     """
     key, _, value = argument.partition("=")
     if re.search(r"^$|null|['\"\[\]{}()$\\]", value) or not takes_text(RunSettings, key):
@@ -169,7 +169,9 @@ def quote_text_setting(argument: str) -> str:
 
 
 def parse_override(word: str) -> Override:
-    """Returns an override as Hydra reads it, whose globs are of the configs that it searches."""
+    """Parses an override; its globs are of the configs that Hydra searches now. Raises Hydra's
+    error.
+    """
     global_hydra = GlobalHydra.instance()
     loader = global_hydra.config_loader() if global_hydra.is_initialized() else None
     return OverridesParser.create(config_loader=loader).parse_overrides([word])[0]
@@ -191,13 +193,13 @@ def split_swept_values(word: str) -> list[str]:
 
 
 def register_config_plugins() -> None:
-    """Tells Hydra; doing it twice changes nothing."""
+    """Registers our config folders with Hydra; doing it twice changes nothing."""
     Plugins.instance().register(ConfigGroupsPlugin)
     Plugins.instance().register(ForeignConfigSource)
 
 
 def compose_config(words: Sequence[str]) -> DictConfig:
-    """Returns the config of a job's words. Raises ValueError: no such setting or choice."""
+    """Composes the config of a job's words. Raises UsageError: no such setting or choice."""
     with hydra_errors_as_usage_errors(), config_loader() as loader:
         return strip_hydra(load_config(loader, "config", to_hydra_arguments(words)))
 
@@ -209,7 +211,7 @@ def strip_hydra(config: DictConfig) -> DictConfig:
 
 @contextmanager
 def config_loader() -> Iterator[ConfigLoader]:
-    """Hydra's loader of our configs."""
+    """Yields Hydra's loader of our configs."""
     register_config_plugins()
     with hydra.initialize_config_dir(str(get_conf_dir()), "spec_bench", version_base="1.3"):
         yield GlobalHydra.instance().config_loader()
@@ -218,8 +220,8 @@ def config_loader() -> Iterator[ConfigLoader]:
 def load_config(
     loader: ConfigLoader, name: str, words: Sequence[str], sweeps: bool = False
 ) -> DictConfig:
-    """Returns a composed config, Hydra's part of it included. Raises UsageError: a setting has
-    several values and the config does not sweep, or its interpolations come to too much.
+    """Composes a config, Hydra's part of it included. Raises UsageError: a setting has several
+    values and the config does not sweep, or its interpolations come to too much.
     """
     swept_words = [word for word in words if is_sweep_override(word)]
     mode = RunMode.MULTIRUN if sweeps and swept_words else RunMode.RUN
@@ -240,7 +242,7 @@ def refuse_costly_foreign_config(config: DictConfig) -> DictConfig:
 
 @contextmanager
 def hydra_errors_as_usage_errors() -> Iterator[None]:
-    """Errors of Hydra within are the user's."""
+    """Turns errors of Hydra within the block into UsageErrors of one line."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
@@ -248,12 +250,12 @@ def hydra_errors_as_usage_errors() -> Iterator[None]:
 
 
 def parse_request(config: DictConfig) -> RunSettings:
-    """Returns a composed config's job, checked by itself, without Hydra's part."""
-    part = config.get("hydra") or (HydraConfig.get() if HydraConfig.initialized() else None)
-    for group, choice in (part.runtime.choices if part else {}).items():
+    """Resolves a composed config without Hydra's part and validates it."""
+    hydra_config = config.get("hydra") or (HydraConfig.get() if HydraConfig.initialized() else None)
+    for group, choice in (hydra_config.runtime.choices if hydra_config else {}).items():
         if OmegaConf.is_list(choice):
             raise UsageError(f"{group} must be one choice, got {list(choice)}")
-    folders = list_config_folders(part)
+    folders = list_config_folders(hydra_config)
     with hydra_errors_as_usage_errors():
         parts = {key: _resolve_to_container(config[key]) for key in config if key != "hydra"}
         names_by_group = {group: parts.pop(group, None) for group in LISTS}
@@ -266,7 +268,9 @@ def parse_request(config: DictConfig) -> RunSettings:
 def read_named_tree_lists(
     names_by_group: Mapping[str, Any], folders: Sequence[Path]
 ) -> dict[str, Any]:
-    """Returns the lists of trees that ``budget`` and ``length`` name: a number, or several."""
+    """Reads the lists of trees that ``budget`` and ``length`` name, one number or several; returns
+    them by ``budget 30`` and the like.
+    """
     chosen_lists = {}
     files = [file for folder in folders if (file := folder / _LISTS_FILE).is_file()]
     list_files = [
@@ -286,13 +290,13 @@ def read_named_tree_lists(
     return chosen_lists
 
 
-def list_config_folders(part: Any = None) -> list[Path]:
-    """Returns the folders that Hydra composes from, a user's ``--config-dir`` included; without its
-    part of a config those of the job that runs here, or of all.
+def list_config_folders(hydra_config: Any = None) -> list[Path]:
+    """Returns the folders that Hydra composes from, a user's ``--config-dir`` included, by
+    ``hydra_config``, a config's ``hydra``; without it those of the job that runs here, or all.
     """
-    if part is None and not HydraConfig.initialized():
+    if hydra_config is None and not HydraConfig.initialized():
         return list_conf_dirs()
-    sources = (part or HydraConfig.get()).runtime.config_sources
+    sources = (hydra_config or HydraConfig.get()).runtime.config_sources
     return [Path(source.path) for source in sources if source.schema in ("file", "foreign")]
 
 
@@ -303,8 +307,8 @@ def _resolve_to_container(part: Any) -> Any:
 
 
 def choose_data_source(target: object, path: object = None) -> str:
-    """Where a pair's prompts come from by default: the file that is named, else small models have
-    the shipped samples.
+    """Returns where a pair's prompts come from by default: ``local`` if a file is named, else
+    ``embedded``, the shipped samples, for small models, else ``hub``.
     """
     if path is not None:
         return "local"
@@ -312,9 +316,9 @@ def choose_data_source(target: object, path: object = None) -> str:
 
 
 def choose_question_source(target: object, path: str | None) -> str:
-    """Where the questions come from for a task whose file users fetch themselves: the file that is
-    named, ``${questions_of:${pair.target},${.path}}``, else for the shipped models the shipped
-    sample; any other pair has none, and says so.
+    """Returns where the questions come from for a task whose file users fetch themselves:
+    ``${questions_of:${pair.target},${.path}}`` is ``embedded``, the shipped sample, for the shipped
+    models without a file, else ``local``, which is refused if no file is named.
     """
     return "local" if path is not None or choose_data_source(target) != "embedded" else "embedded"
 
@@ -325,15 +329,15 @@ def choose_recipe_data_file(target: object, path: str) -> str | None:
 
 
 def select_stops_outside_chat(chat: object, *stops: str) -> ListConfig:
-    """What ends an answer in plain text, and would cut one in a fence: none of it in a chat."""
+    """Returns the ``stops`` of plain text, which would cut an answer in a fence; none in a chat."""
     return ListConfig([] if chat else [*stops])
 
 
 def find_paper_tree(
     paper: str, decoder: str, task: str, temperature: float | None, pair: Any, otherwise: str
 ) -> str:
-    """The tree that a paper's tables have for a pair (``paper:`` of its config) at a task and
-    temperature (null: 1), else another; in a recipe
+    """Returns the tree of a paper's tables for a pair (``paper:`` of its config) at a task and
+    temperature (null: 1), else ``otherwise``; in a recipe
     ``${tree_of:mcsd,mcsd_wor,${task.name},1.0,${pair.paper},'4-2-1'}``.
     """
     names = OmegaConf.to_container(pair) if OmegaConf.is_config(pair) else pair
@@ -370,7 +374,7 @@ _NOISE = re.compile(r"Config search path:.*|\bfull_key: \S*|\bobject_type=\S+|Se
 
 
 def explain_in_one_line(error: BaseException) -> str:
-    """Any error's message in one line that names the key, the value and the choices."""
+    """Explains an error in one line that names the key, the value and the choices."""
     text = str(error)
     if isinstance(error, OverrideParseException):
         explanation = (
@@ -400,7 +404,7 @@ def explain_in_one_line(error: BaseException) -> str:
 
 
 def _explain_key_error(error: OmegaConfBaseException) -> str:
-    """OmegaConf's errors know where they happened."""
+    """Explains OmegaConf's error about a key, with the keys that are near."""
     key = str(error.full_key)
     word = str(error.key)
     if not re.search("not in (struct|')", str(error)):

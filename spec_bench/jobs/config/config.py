@@ -1,5 +1,5 @@
-"""What ``conf/config.yaml`` composes to, checked as a whole, and what of it is refused before torch
-is imported, which takes longer than all else that a refusal needs.
+"""Validates what ``conf/config.yaml`` composes to; checks that need no torch run first, because
+importing it takes longer than they do.
 
 That is ranges, folders and small files: a decoder's file, models' and heads' folders, room for an
 answer. Everything else is refused where decoders are read and models described, and only there.
@@ -61,13 +61,13 @@ def _validate_folder_name(name: str) -> str:
 
 
 def _validate_task(config: Any) -> Any:
-    """Returns a task's mapping unchanged, as the run id hashes it, once it makes a task."""
+    """Checks that a task's mapping makes a task; returns it unchanged, as the run id hashes it."""
     build_task(config)
     return config
 
 
 def _validate_ranking_column(name: str) -> str:
-    """Returns a column that ranks cells: more, or less, of it is better."""
+    """Checks that a column ranks cells: more, or less, of it is better; returns it."""
     names = [column.name for column in COLUMNS if column.better and column.interval]
     if name not in names:
         raise UsageError(f"confirm.by must be one of {', '.join(names)}, got {name!r}")
@@ -75,7 +75,7 @@ def _validate_ranking_column(name: str) -> str:
 
 
 def _validate_printed_or_csv(source: Path) -> Path:
-    """Returns where stated acceptance is read from: ``printed``, or a results file."""
+    """Checks where stated acceptance is read from: ``printed``, or a CSV of results; returns it."""
     refuse_unless(source == PRINTED or source.suffix == ".csv")
     return source
 
@@ -142,7 +142,7 @@ class RunSettings:
 
 
 def validate_run_settings(config: Any) -> RunSettings:
-    """Checks a composed config, interpolations resolved; reads no file."""
+    """Validates a composed config, interpolations resolved; opens no file."""
     request = read_settings(RunSettings, config)
     lists = [request.cells, *(request.trees or {}).values()]
     request = replace(
@@ -162,7 +162,7 @@ def validate_run_settings(config: Any) -> RunSettings:
 
 
 def refuse_unrelated_folder(key: str, folder: Path) -> None:
-    """Checks that a folder outside the working one is new, empty, or one that we wrote to."""
+    """Raises UsageError unless a folder is below the working one, new, empty, or written by us."""
     absolute = folder.expanduser().resolve()
     if absolute.is_relative_to(Path.cwd()) or not absolute.is_dir():
         return
@@ -176,7 +176,7 @@ def refuse_unrelated_folder(key: str, folder: Path) -> None:
 
 
 def require_creatable_folder(key: str, folder: Path) -> None:
-    """Checks that a folder exists or can be made: no file is in its place or above it."""
+    """Raises UsageError if a folder cannot be made: a file is in its place or above it."""
     for place in (folder, *folder.parents):
         if place.is_dir():
             return
@@ -185,7 +185,7 @@ def require_creatable_folder(key: str, folder: Path) -> None:
 
 
 def check_before_torch(request: RunSettings, folders: Sequence[Path]) -> list[CellRequest]:
-    """Checks what is known before torch is imported; returns the cells as written."""
+    """Checks what needs no torch: models' folders, room, cells; returns the cells as written."""
     pair = request.pair
     models = [resolve_or_convert_model(name) for name in (pair.target, *pair.drafts)]
     if pair.tokenizer is not None:
@@ -208,9 +208,9 @@ def check_before_torch(request: RunSettings, folders: Sequence[Path]) -> list[Ce
     return parse_cells(request.decoder, request.spec, request.cells, folders)
 
 
-def read_max_positions(path: str) -> int | None:
+def read_max_positions(model_folder: str) -> int | None:
     """Returns the longest sequence that a model folder's ``config.json`` states, if any."""
-    config = _read_json_object_or_empty(Path(path) / "config.json")
+    config = _read_json_object_or_empty(Path(model_folder) / "config.json")
     try:
         return get_max_sequence_length(SimpleNamespace(**(config.get("text_config") or config)))
     except (AttributeError, TypeError):
@@ -218,7 +218,7 @@ def read_max_positions(path: str) -> int | None:
 
 
 def _read_json_object_or_empty(file: Path) -> dict[str, Any]:
-    """Returns a file's JSON object; empty where there is no file."""
+    """Reads a file's JSON object; empty if there is no file. Raises UsageError: it is none."""
     try:
         content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except (OSError, ValueError, RecursionError) as error:

@@ -49,7 +49,7 @@ class TreeFit:
     accepted: tuple[float, ...]  # share of them whose accepted child had rank 0, 1, ...
 
     def write(self, folder: Path) -> Path:
-        """Writes it, in place of one of the same models, task and sampling; where to."""
+        """Writes it, in place of one of the same models, task and sampling; returns the file."""
         sampling = self.sampling.get_run_id_settings()
         others = [value for name, value in sampling.items() if name not in _NAMED]
         setup = [self.target, self.draft, *others]
@@ -74,7 +74,9 @@ class FittedTrees:
     arguments: tuple[str, ...] = ()  # what else the command that fits must be given
 
     def fill_in_tree(self, cell: Cell) -> Cell:
-        """The cell, its tree filled in; else a ValueError names the command that fits one."""
+        """Returns the cell with its fitted tree filled in, one without as it is. Raises UsageError,
+        which names the command that fits one.
+        """
         tree = cell.settings["tree"]
         if tree.get("policy") != POLICY or tree.get("nodes") or not self.pair.drafts:
             return cell
@@ -104,7 +106,7 @@ class FittedTrees:
         )
 
     def _explain_missing_fit(self) -> str:
-        """Returns what was not fitted, and what does it."""
+        """Returns the line on what was not fitted, and the command that does it."""
         pair = self.pair
         place = ""
         words = [format_pair_override(pair)]
@@ -121,13 +123,13 @@ class FittedTrees:
 
 
 def format_pair_override(pair: Pair) -> str:
-    """Returns the word of a command line for a pair with a config, or for any other's target."""
+    """Formats ``pair=NAME`` of a pair with a config, ``pair.target=TARGET`` of any other."""
     has_config = pair.name in find_configs("pair")
     return f"pair={pair.name}" if has_config else f"pair.target={pair.target}"
 
 
 def read_tree_fit(path: Path) -> TreeFit:
-    """A file of ``results/trees``. Raises ValueError: it cannot be right, naming it and the key."""
+    """Reads a file of ``results/trees``. Raises UsageError, naming it and the key: it is wrong."""
     values = read_yaml(path)
     if isinstance(values, dict):
         names = {field.name for field in fields(SamplingSettings)}
@@ -140,8 +142,9 @@ def read_tree_fit(path: Path) -> TreeFit:
 def select_fitting_cells(
     cells: Sequence[Cell], trees: FittedTrees, engine: EngineSettings
 ) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
-    """The cells that fit the pair and its batches, the baseline first, their trees filled in, and
-    why each of the others is left out. Raises ValueError: none but the baseline is left.
+    """Selects the cells that fit the pair and its batches, the baseline first, their trees filled
+    in; returns them and why each of the others is left out. Raises UsageError: none but the
+    baseline is left.
     """
     fit = []
     reasons = []
@@ -159,7 +162,7 @@ def select_fitting_cells(
 
 
 def require_drafts_and_heads(cell: Cell, pair: Pair) -> None:
-    """Checks that a pair has the drafts and heads that a cell uses."""
+    """Raises UsageError unless a pair has the drafts and heads that a cell uses."""
     if cell.config.library == "server":
         raise UsageError(f"{cell.title}: a server decodes it: engine=server server.url=...")
     if cell.config.drafts > len(pair.drafts):
@@ -206,7 +209,7 @@ def require_drafts_and_heads(cell: Cell, pair: Pair) -> None:
 
 
 def _require_draft_trained_for_masks(cell: Cell, pair: Pair) -> None:
-    """Checks that a draft that guesses all levels at once was trained for it."""
+    """Raises UsageError unless a draft that guesses all levels at once was trained for it."""
     from spec_bench.engine.loading import load_config  # with torch, as cells are by now
 
     if getattr(cell.config.drafter, "mask_token", 0) is not None or not pair.specs:
@@ -224,7 +227,7 @@ def _require_draft_trained_for_masks(cell: Cell, pair: Pair) -> None:
 
 
 def refuse_library_batches(cell: Cell, engine: EngineSettings, sampling: SamplingSettings) -> None:
-    """Checks that a library gives a batch the answers that it would give one by one."""
+    """Raises UsageError if a library would answer a batch otherwise than one by one."""
     if not cell.config.library or engine.batch_size == 1:
         return
     if cell.config.spec != "-":

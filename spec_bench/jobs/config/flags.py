@@ -70,7 +70,7 @@ _ESCAPE = re.compile(r"(\\?)\\([nt])([a-z]?)")
 
 
 def parse_job_arguments(command: str, arguments: Sequence[str]) -> Namespace:
-    """Returns a command's options, and as ``words`` its overrides, those that plain flags mean
+    """Parses a command's options, and as ``words`` its overrides, those that plain flags mean
     among them. Raises UsageError: a word is neither a flag nor an override, or one is written as
     the other.
     """
@@ -133,9 +133,9 @@ def _unescape_match(match: re.Match[str]) -> str:
 def replace_escapes_in_model_texts(
     words: Sequence[str], replacement: str | Callable[[re.Match[str]], str] = _unescape_match
 ) -> list[str]:
-    r"""Returns typed overrides; in texts for a model ``\n`` and ``\t`` become a newline and a tab,
-    ``\\n`` and ``\\t`` the two letters, or ``replacement`` (``TYPED``: the reverse). Raises
-    ValueError: a small letter follows, as in ``\nabla``, which may be meant either way.
+    r"""Replaces escapes in overrides that are texts for a model: ``\n`` and ``\t`` become a newline
+    and a tab, ``\\n`` and ``\\t`` the two letters, or ``replacement`` (``TYPED``: the reverse).
+    Raises ValueError: a small letter follows, as in ``\nabla``, which may be meant either way.
     """
     return [_ESCAPE.sub(replacement, word) if _TEXTS.match(word) else word for word in words]
 
@@ -145,7 +145,7 @@ def _is_group_chosen(group: str, flag_values: dict[str, str], words: Sequence[st
 
 
 def _is_target_named_alone(flag_values: dict[str, str], words: Sequence[str]) -> bool:
-    """Returns whether a target is named, and nothing that would say how to draft for it."""
+    """Returns whether a target is named, and nothing that says how to draft for it."""
     prefixes = (
         "pair",
         "decoder",
@@ -222,8 +222,8 @@ def list_setting_names(command: str) -> list[str]:
 
 
 def iter_commented_settings(*names: str) -> Iterator[tuple[str, str]]:
-    """Yields the settings that files of ``conf`` have, those of a group behind its name, and what
-    is said of each.
+    """Yields ``key=value`` and the comment of each setting in files of ``conf``, those of a group
+    behind its name.
     """
     for name in names:
         path = [name.partition("/")[0]] if "/" in name else []
@@ -239,7 +239,7 @@ def iter_commented_settings(*names: str) -> Iterator[tuple[str, str]]:
 
 
 def explain_bare_word(word: str) -> str:
-    """Returns how a bare word is written that names a choice or a file, or an empty text."""
+    """Explains how a bare word is written that names a choice or a file; "" of any other."""
     name, _, tree = word.partition(":")
     for kind in _KINDS:
         if name in find_configs(kind):

@@ -148,5 +148,7 @@ def _read_first_comment_sentence(file: Path) -> str:
 
 
 def _join_first_sentence(words: Iterable[str]) -> str:
-    """Returns the first; it ends before a capital letter, but not after "et al." or the like."""
+    """Joins lines and returns their first sentence; it ends before a capital letter, but not after
+    "et al." or the like.
+    """
     return re.split(r"(?<!\bal)\.\s(?=[A-Z`])", " ".join(words))[0].rstrip(".:")

@@ -38,9 +38,9 @@ _PAPERS = ("LICENSE", "NOTICE", "README", "events.out.")  # how names of documen
 
 
 def resolve_or_convert_model(name: str) -> str:
-    """``embedded:NAME`` as a folder of the package, ``fetched:NAME`` as one of the cache, and so a
-    GGUF file, which is converted first unless it was before; any other name as it is. Raises
-    ValueError: the package embeds no model of that name, it has not been fetched or cannot be
+    """Returns the folder of ``embedded:NAME`` in the package, of ``fetched:NAME`` in the cache, and
+    of a GGUF file, which is converted first unless it was before; any other name as it is. Raises
+    UsageError: the package embeds no model of that name, it has not been fetched or cannot be
     converted, a path-like name is no folder, or ``random:NAME`` no architecture.
     """
     if name.startswith(RANDOM):
@@ -81,8 +81,9 @@ def resolve_or_convert_model(name: str) -> str:
 
 
 def compute_sampled_fingerprint(name: str) -> str | None:
-    """A short hash of a local model's config and weights; None for a hub id. Two models that were
-    once in the same folder are two models. Raises ValueError: a file cannot be read, naming it.
+    """Hashes a local model's config and weights, of large files both ends; None for a hub id. Two
+    models that were once in the same folder are two models. Raises UsageError, naming a file that
+    cannot be read.
     """
     digest = hashlib.sha256()
     if name.startswith(RANDOM):
@@ -113,8 +114,8 @@ Digests = Mapping[str, str]
 """SHA-256 of all bytes of each file that a model is made of, by its path in the model's folder."""
 
 
-def compute_file_digests(name: str, weights: bool = True) -> Digests:
-    """Reads the digests of a local model's files, of those with ``weights`` too or of the others
+def compute_file_digests(name: str, with_weights: bool = True) -> Digests:
+    """Reads the digests of a local model's files, of those ``with_weights`` too or of the others
     alone; none of a hub id, which its commit identifies. Raises ValueError: a file cannot be read.
     """
     if name.startswith(RANDOM):
@@ -124,7 +125,7 @@ def compute_file_digests(name: str, weights: bool = True) -> Digests:
         return {}
     digests = {}
     for file in _list_model_files(folder):
-        if weights or file.suffix not in _WEIGHTS:
+        if with_weights or file.suffix not in _WEIGHTS:
             try:
                 digests[os.path.relpath(file, folder)] = get_file_digest(file)
             except OSError as error:
@@ -132,11 +133,11 @@ def compute_file_digests(name: str, weights: bool = True) -> Digests:
     return digests
 
 
-def read_content_id(name: str, revision: str | None, weights: bool = True) -> str | None:
-    """Returns what tells a model that this process has loaded from others of its name: a digest of
-    its files, of weights or of all others, or the hub's ``revision``.
+def read_content_id(name: str, revision: str | None, with_weights: bool = True) -> str | None:
+    """Returns what tells a model from others of its name: a digest of its files, with weights or of
+    all others, or the hub's ``revision``.
     """
-    digests = compute_file_digests(name, weights)
+    digests = compute_file_digests(name, with_weights)
     return hash_json(dict(digests)) if digests else revision
 
 
@@ -161,8 +162,8 @@ def _make_read_error(name: str, file: Path, error: OSError) -> ValueError:
 
 
 def find_hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> str | None:
-    """The current commit of a hub id's revision by the hub, or by its cache if not reached (without
-    ``fetch`` only the cache is asked); None for a local model, and if neither knows it.
+    """Finds the current commit of a hub id's revision on the hub, or in its cache if not reached
+    (without ``fetch`` only there); None for a local model, and if neither knows it.
     """
     if name.startswith(RANDOM) or Path(resolve_or_convert_model(name)).is_dir():
         return None
@@ -207,7 +208,7 @@ class ModelSize:
 
 
 def read_model_size(name: str, parameter_count: int | None = None) -> ModelSize:
-    """The size of a model as a pair names it. ``parameter_count`` is the exact one that the
+    """Reads the size of a model as a pair names it. ``parameter_count`` is the exact one that the
     pair's file gives, used if there is no config here; if it is that of a published architecture,
     that one's shape is taken.
     """
@@ -225,7 +226,7 @@ def read_model_size(name: str, parameter_count: int | None = None) -> ModelSize:
 
 @cache
 def _compute_architecture_size(path: str) -> ModelSize:
-    """Returns the size of ``random:NAME`` or ``random:FOLDER``, from a model without storage."""
+    """Computes the size of ``random:NAME`` or ``random:FOLDER``, from a model without storage."""
     import torch
 
     from spec_bench.engine.loading import make_random_module, random_config

@@ -96,8 +96,8 @@ class EngineSettings:
 
 
 def resolve_engine(engine: EngineSettings, target: str) -> EngineSettings:
-    """The engine's settings with device and compilation resolved where they are ``auto``; the small
-    models are at home on a CPU.
+    """Resolves device and compilation where they are ``auto``; the embedded models are decoded on a
+    CPU.
     """
     device = engine.device
     if device == AUTO:
@@ -110,7 +110,7 @@ def resolve_engine(engine: EngineSettings, target: str) -> EngineSettings:
 
 
 def refuse_unseen_non_cuda_device(device: str) -> None:
-    """Refuses an accelerator that torch does not see; CUDA is asked for with each model."""
+    """Raises UsageError if torch does not see a device; CUDA is checked with each model."""
     kind = device.partition(":")[0]
     if kind in ("cpu", "cuda"):
         return
@@ -203,35 +203,39 @@ class Pair:
             settings["chat_template_kwargs"] = dict(self.template_arguments)
         return settings
 
-    def describe_gguf_weights(self, drafts: int) -> str:
-        """Says what the weights of the target and its first ``drafts`` were in GGUF files."""
-        weight_notes = [describe_weights(Path(spec.path)) for spec in self.specs[: 1 + drafts]]
+    def describe_gguf_weights(self, draft_count: int) -> str:
+        """Describes the GGUF weights of the target and of the first ``draft_count`` drafts; "" if
+        there are none.
+        """
+        weight_notes = [describe_weights(Path(spec.path)) for spec in self.specs[: 1 + draft_count]]
         names = ("", *(f"draft {number}: " for number in range(1, len(weight_notes))))
         named_notes = zip(names, weight_notes, strict=True)
         return "; ".join(name + weights for name, weights in named_notes if weights)
 
-    def find_heads_revision(self, kind: str) -> str | None:
+    def find_heads_revision(self, head_kind: str) -> str | None:
         """Returns the fingerprint of a folder of heads, or the commit; None if unknown."""
-        return compute_sampled_fingerprint(self.heads[kind]) or self.head_commits.get(kind)
+        return compute_sampled_fingerprint(self.heads[head_kind]) or self.head_commits.get(
+            head_kind
+        )
 
-    def read_content_ids(self, weights: bool = True) -> list[str | None]:
-        """Returns what tells each model from those that were in its folder before, see
-        ``read_content_id``; the target's first.
-        """
+    def read_content_ids(self, with_weights: bool = True) -> list[str | None]:
+        """Reads the content id of each model, the target's first, see ``read_content_id``."""
         names = (self.target, *self.drafts)
         return [
-            read_content_id(*model, weights) for model in zip(names, self.revisions, strict=True)
+            read_content_id(*model, with_weights)
+            for model in zip(names, self.revisions, strict=True)
         ]
 
-    def read_model_digests(self, drafts: int, kind: str | None) -> dict[str, Digests]:
-        """Reads what tells the models of a cell from all others, by what they are to it: digests of
-        their files, or the hub's commit. It uses the first ``drafts``, and heads of a ``kind``.
+    def read_model_digests(self, draft_count: int, head_kind: str | None) -> dict[str, Digests]:
+        """Reads digests of the files of a cell's models, or the hub's commit, by the model's part
+        in it. The cell uses the first ``draft_count`` drafts, and heads of ``head_kind``.
         """
         models = {"target": (self.target, self.revisions[0])}
-        draft_models = zip(self.drafts[:drafts], self.revisions[1:], strict=False)
+        draft_models = zip(self.drafts[:draft_count], self.revisions[1:], strict=False)
         models |= {f"draft {number}": model for number, model in enumerate(draft_models, start=1)}
-        if kind is not None:
-            models["heads"] = (self.heads[kind], self.head_commits.get(kind))
+        if head_kind is not None:
+            commit = self.head_commits.get(head_kind)
+            models["heads"] = (self.heads[head_kind], commit)
         if self.tokenizer is not None:
             models["tokenizer"] = (self.tokenizer, None)
         return {
@@ -240,10 +244,10 @@ class Pair:
         }
 
 
-def pin_revisions(pair: Pair, kinds: Iterable[str] = (), fetch: bool = True) -> Pair:
-    """The pair at its hub models' current commits, so that what is loaded is what is recorded. An
-    unknown revision stays as it is: loading the model says what is wrong. ``kinds`` are those heads
-    that are used; without ``fetch`` only the hub's cache is asked.
+def pin_revisions(pair: Pair, head_kinds: Iterable[str] = (), fetch: bool = True) -> Pair:
+    """Returns the pair at its hub models' current commits, so that what is loaded is recorded. An
+    unknown revision stays as it is: loading the model says what is wrong. ``head_kinds`` are those
+    heads that are used; without ``fetch`` only the hub's cache is asked.
     """
     specs = list[ModelSpec]()
     revisions = list[str | None]()
@@ -252,16 +256,17 @@ def pin_revisions(pair: Pair, kinds: Iterable[str] = (), fetch: bool = True) -> 
         commit = find_hub_commit(name, spec.revision, fetch)
         specs.append(replace(spec, revision=commit or spec.revision))
         revisions.append(commit or revision)
-    commits = {kind: find_hub_commit(pair.heads[kind], None, fetch) for kind in kinds}
+    commits = {kind: find_hub_commit(pair.heads[kind], None, fetch) for kind in head_kinds}
     return replace(pair, specs=tuple(specs), revisions=tuple(revisions), head_commits=commits)
 
 
-def require_models_exist(pair: PairSettings, by_server: bool) -> None:
-    """Looks for a pair's models where they may be; a server has its own. Raises ValueError: one is
-    nowhere. A hub id with an owner that the hub does not give may be gated: loading it tells.
+def require_models_exist(pair: PairSettings, is_served: bool) -> None:
+    """Raises UsageError if one of a pair's models is nowhere; a server has its own, and needs the
+    tokenizer's alone. A hub id with an owner that the hub does not give may be gated: loading it
+    tells.
     """
     models = [("target", pair.target), *(("draft", draft) for draft in pair.drafts)]
-    for key, name in models[: pair.tokenizer is None] if by_server else models:
+    for key, name in models[: pair.tokenizer is None] if is_served else models:
         is_local = name.startswith(RANDOM) or Path(resolve_or_convert_model(name)).is_dir()
         if is_local or find_hub_commit(name, fetch=False):
             continue
@@ -272,8 +277,8 @@ def require_models_exist(pair: PairSettings, by_server: bool) -> None:
             )
 
 
-def resolve_dtype(pair: PairSettings, engine: EngineSettings) -> str:
-    """Returns the number format of all weights: the engine's where it is set, else the pair's, else
+def resolve_dtype(engine: EngineSettings, pair: PairSettings) -> str:
+    """Returns the dtype of all weights: the engine's where it is set, else the pair's, else
     bfloat16 on a GPU and float32 elsewhere. ``auto`` is the one in which the target's files are
     stored.
     """
@@ -282,14 +287,14 @@ def resolve_dtype(pair: PairSettings, engine: EngineSettings) -> str:
 
 
 def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
-    """Names, folders, revisions of the pair."""
+    """Builds the pair: names, folders and revisions of its models."""
     engine = resolve_engine(engine, pair.target)
     refuse_unseen_non_cuda_device(engine.device)
     names = (pair.target, *pair.drafts)
     place = pair.target_device_map
     target = ModelSpec(
         resolve_or_convert_model(pair.target),
-        resolve_dtype(pair, engine),
+        resolve_dtype(engine, pair),
         engine.device,
         tuple(sorted(place.items())) if isinstance(place, dict) else place,
         pair.target_revision,
@@ -333,7 +338,7 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
 
 
 def _read_chat_template(template: str | None) -> str | None:
-    """A chat template: Jinja as it is, and what has no braces, or a file's ending, a file of it."""
+    """Returns a chat template: Jinja as it is; a file without braces, or .jinja, as read."""
     if template is None or ("{" in template and not template.endswith((".jinja", ".j2"))):
         return template
     try:
@@ -347,7 +352,7 @@ TARGETS_OWN = "target"
 
 
 def validate_heads_by_kind(heads: Mapping[str, str | None]) -> dict[str, str]:
-    """Draft heads by kind, those that are given. Raises ValueError: an unknown kind."""
+    """Returns the draft heads that are given, by kind. Raises UsageError: an unknown kind."""
     from spec_bench.draft.base import drafter
 
     kinds = (
@@ -387,12 +392,12 @@ def _read_pair_file(path: Path) -> PairSettings:
 
 
 def _shorten_model_name(model: str) -> str:
-    """The last part of an id, folder or embedded name; random weights stay marked as such."""
+    """Returns the last part of an id, folder or embedded name; ``random:`` stays before it."""
     stem = model.rstrip("/").rsplit("/", 1)[-1].removeprefix(EMBEDDED).removeprefix(RANDOM)
     return RANDOM * model.startswith(RANDOM) + stem
 
 
 def read_pair_sizes(pair: PairSettings) -> tuple[ModelSize, ...]:
-    """Returns the sizes of a pair's models, the target first."""
+    """Reads the sizes of a pair's models, the target first."""
     drafts = (read_model_size(name, pair.draft_parameters) for name in pair.drafts)
     return (read_model_size(pair.target, pair.target_parameters), *drafts)

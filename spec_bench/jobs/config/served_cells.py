@@ -19,7 +19,7 @@ SERVER = "server"
 
 
 def refuse_request_unfit_for_server(request: RunSettings) -> None:
-    """Checks that a job fits its server, or needs none."""
+    """Raises UsageError unless a job fits its server, or needs none."""
     if not request.engine.is_served:
         if request.server.url is not None:
             raise UsageError(f"server.url={request.server.url} goes with engine=server")
@@ -61,8 +61,8 @@ def _iter_server_conflicts(request: RunSettings) -> Iterator[str]:
 
 
 def refuse_unserved_sampling(server: ServerSettings, sampling: SamplingSettings) -> None:
-    """Checks that a server truncates in the order of ``core/warp.py``: vLLM has min-p before top-p.
-    Raises UsageError: it may not, or lacks a setting.
+    """Raises UsageError if a server may not truncate in the order of ``core/warp.py`` (vLLM has
+    min-p before top-p), or lacks a setting.
     """
     sampling.get_portable_options()
     if sampling.draft_temperature is not None:
@@ -78,7 +78,7 @@ def refuse_unserved_sampling(server: ServerSettings, sampling: SamplingSettings)
 
 
 def build_served_cells(request: RunSettings) -> tuple[Cell, ...]:
-    """Returns the plain server's cell, if one is named, and the server's."""
+    """Builds the plain server's cell, if one is named, and the server's."""
     server = request.server
     return tuple(
         _build_served_cell(request, plain)
@@ -88,7 +88,7 @@ def build_served_cells(request: RunSettings) -> tuple[Cell, ...]:
 
 
 def _build_served_cell(request: RunSettings, plain: bool) -> Cell:
-    """Returns a server's cell; how it was started, or else its address, is part of its run id."""
+    """Builds a server's cell; how it was started, or else its address, is part of its run id."""
     server = request.server.baseline_settings if plain else request.server
     place: dict[str, Any] = {
         "started": server.started,
@@ -107,7 +107,7 @@ def _build_served_cell(request: RunSettings, plain: bool) -> Cell:
 
 
 def build_server_client(settings: ServerSettings, cell: Cell) -> ServerClient:
-    """Returns a cell's server, with the key that the environment holds."""
+    """Builds the client of a cell's server, with the key that the environment holds."""
     if settings.has_baseline and cell.name == BASELINE:
         settings = settings.baseline_settings
     return ServerClient(

@@ -85,14 +85,12 @@ class JobSettings:
     sampling: SamplingSettings
     max_new_tokens: int
     cells: tuple[Cell, ...]
-    confirmation_examples: tuple[
-        Example, ...
-    ] = ()  # what the best cells of a search are decoded on then
+    # what the best cells of a search are decoded on then
+    confirmation_examples: tuple[Example, ...] = ()
     stage: Stage = ""  # of a search
-    left_out: tuple[str, ...] = ()  # why cells that were asked for are not among ``cells``
-    is_data_unread: bool = (
-        False  # whether the examples only stand for data that are not here, in a plan
-    )
+    left_out_reasons: tuple[str, ...] = ()  # why requested cells are not among ``cells``
+    # whether the examples only stand for data that are not here, in a plan
+    is_data_unread: bool = False
     # what ends an answer, where that is more than the tokenizer's own end and single tokens
     unusual_stop_rule: str = ""
 
@@ -103,12 +101,12 @@ class JobSettings:
 
     @property
     def server_settings(self) -> ServerSettings | None:
-        """How the server is asked that decodes; None: this program decodes."""
+        """Settings of the server that decodes; None: this program decodes."""
         return self.request.server if self.engine.is_served else None
 
     @property
     def device(self) -> str:
-        """Where the job decodes."""
+        """Device that the job decodes on, or ``server``."""
         return SERVER if self.engine.is_served else self.engine.device
 
     @property
@@ -166,7 +164,7 @@ class JobSettings:
         return drop_default_settings(settings, _LATER)
 
     def read_model_digests(self, cell: Cell) -> dict[str, Digests]:
-        """Reads what tells a cell's models from all others, see ``Pair.read_model_digests``."""
+        """Reads digests of a cell's models, see ``Pair.read_model_digests``."""
         return self.pair.read_model_digests(cell.config.drafts, cell.config.heads)
 
     def run_id(self, cell: Cell) -> str:
@@ -178,23 +176,25 @@ class JobSettings:
         """A digest of the user's own code behind its numbers; other code scores again."""
         return digest_user_code(self.task.scores)
 
-    def describe_missing_references(self, score: str, empty: bool) -> str:
-        """Checks that a score has the references that it needs; see ``Task``."""
+    def describe_missing_references(self, score: str, may_be_empty: bool) -> str:
+        """Describes the turns that lack a reference for a score; "" if there are none. Raises
+        UsageError if none has one, see ``tasks.references``.
+        """
         if not isinstance(self.task, Task):
             return ""
         return check_references(
-            self.task, score, (*self.examples, *self.confirmation_examples), empty
+            self.task, score, (*self.examples, *self.confirmation_examples), may_be_empty
         )
 
     def pin_revisions(self, fetch: bool = True) -> JobSettings:
-        """Returns the same with the hub's models at their current commits, see
-        ``pair.pin_revisions``, and with what their files call ends.
+        """Returns the settings with the hub's models at their current commits, see
+        ``pair.pin_revisions``, and with the stop rule of the target's tokenizer.
         """
         heads = {kind for cell in self.cells if (kind := cell.config.heads)}
         pair = pin_revisions(self.pair, heads, fetch)
         ends = ""
         target = pair.specs[0]
-        mark = read_content_id(pair.target, pair.revisions[0], weights=False)
+        mark = read_content_id(pair.target, pair.revisions[0], with_weights=False)
         if mark is not None and isinstance(self.task, Task):
             from spec_bench.engine.loading import load_tokenizer_once
 
@@ -252,28 +252,30 @@ class JobSettings:
 
     @cached_property
     def prompts_digest(self) -> str:
-        """The digest of what is asked and expected, before tokenizer and chat template see it."""
+        """The digest of prompts and references, before tokenizer and chat template."""
         around = {key: self.request.task.get(key) for key in _AROUND}
         if arguments := self.pair.template_arguments:
             around["chat_template_kwargs"] = dict(arguments)
         return hash_json([digest_examples(self.examples), around], 8)
 
 
-def drop_default_settings(settings: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns nested settings without those that have their usual values."""
+def drop_default_settings(settings: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns nested settings without those at their ``defaults``."""
     return {
-        key: drop_default_settings(value, usual[key]) if isinstance(usual.get(key), dict) else value
+        key: drop_default_settings(value, defaults[key])
+        if isinstance(defaults.get(key), dict)
+        else value
         for key, value in settings.items()
-        if key not in usual or value != usual[key]
+        if key not in defaults or value != defaults[key]
     }
 
 
 def build_settings(
-    request: RunSettings, folders: Sequence[Path], unread: bool = False
+    request: RunSettings, folders: Sequence[Path], skip_data: bool = False
 ) -> JobSettings:
-    """What a job needs to run; reads the task's examples and looks for the models. A plan may leave
-    its data unread: examples are then only as many as are asked for. Raises ValueError:
-    settings that do not fit together, or name something missing.
+    """Builds a job's settings; reads the task's examples and looks for the models. With
+    ``skip_data``, as in a plan, examples are placeholders, as many as are requested. Raises
+    UsageError: settings do not fit together, or name something missing.
     """
     refuse_request_unfit_for_server(request)
     task = build_task(request.task)
@@ -281,15 +283,15 @@ def build_settings(
         needs_references(score)  # there is such a score
     engine = resolve_engine(request.engine, request.pair.target)
     cell_requests = check_before_torch(request, folders)
-    request = request if unread else reserve_confirmation_prompts(request, task)
+    request = request if skip_data else reserve_confirmation_prompts(request, task)
     # The user's files before cells, which import torch; the hub's data, which may be large, after.
-    reads_files = not unread and not reads_rows_from_hub(task)
+    reads_files = not skip_data and not reads_rows_from_hub(task)
     local_examples = task.read_examples(request.prompts) if reads_files else None
     sampling = merge_sampling(task.generation, request.generation)
     generation = task.generation | request.generation
     max_new_tokens = generation.get("max_new_tokens", MAX_NEW_TOKENS)
     pair = build_pair(request.pair, engine)
-    left_out = tuple[str, ...]()
+    left_out_reasons = tuple[str, ...]()
     if engine.is_served:
         # The pair under its own name: a server has its target, and nothing is loaded.
         alone = replace(pair, specs=pair.specs[:1], revisions=pair.revisions[:1])
@@ -300,14 +302,14 @@ def build_settings(
         given = {k: v for k, v in request.generation.items() if k != "max_new_tokens"}
         words = tuple(f"generation.{name}={value}" for name, value in given.items())
         trees = FittedTrees(pair, task.name, sampling, Path(request.results), words)
-        cells, left_out = select_fitting_cells(
+        cells, left_out_reasons = select_fitting_cells(
             build_unique_cells(cell_requests, sampling), trees, engine
         )
         cells, unknown = simulate_cells(cells, request, sampling)
-        left_out += unknown
+        left_out_reasons += unknown
     count = request.prompts
     fresh_count = request.confirm.prompts if request.confirm else 0  # after the first stage's
-    if unread:  # so many of nothing
+    if skip_data:  # so many of nothing
         placeholders = [Example(str(n), ("",), ((),)) for n in range((count or 0) + fresh_count)]
         examples = placeholders[: count or 0]
         fresh = placeholders[count or 0 :]
@@ -325,17 +327,17 @@ def build_settings(
         cells,
         tuple(fresh),
         "screen" if request.confirm else "",
-        left_out,
-        unread,
+        left_out_reasons,
+        skip_data,
     )
 
 
 def reserve_confirmation_prompts(
     request: RunSettings, task: Task | RandomPromptTask
 ) -> RunSettings:
-    """The same with fewer ``prompts`` where the task would not leave a search's second stage enough
-    for an interval and ``confirm.share`` is set; a log line tells how the rows are shared. Raises
-    ValueError: a search has no row for its second stage.
+    """Returns the request, with fewer ``prompts`` if the task would not leave a search's second
+    stage enough for an interval and ``confirm.share`` is set; a log line tells how the rows are
+    shared. Raises UsageError: a search has no row for its second stage.
     """
     confirm = request.confirm
     first_count = request.prompts
@@ -367,7 +369,7 @@ def reads_rows_from_hub(task: Task | RandomPromptTask) -> bool:
 
 
 def describe_examples(examples: tuple[Example, ...]) -> dict[str, Any]:
-    """The examples as a cell's settings state them; with the digest of databases they query."""
+    """Describes the examples for a run id: count, digest, and digest of databases they query."""
     description: dict[str, Any] = {"count": len(examples), "digest": digest_examples(examples)}
     golds = (gold for example in examples for of_turn in example.references for gold in of_turn)
     if files := {gold.database for gold in golds if isinstance(gold, SqlReference)}:
@@ -376,7 +378,9 @@ def describe_examples(examples: tuple[Example, ...]) -> dict[str, Any]:
 
 
 def digest_examples(examples: tuple[Example, ...]) -> str:
-    """What was asked and expected: a data set that changes under its name is another cell."""
+    """Computes the digest of prompts and references: a data set that changes under its name is
+    another cell.
+    """
     return hash_json(
         [
             # Answers that later turns continue; present only if a file of them was given.
@@ -418,7 +422,9 @@ def select_best_ids_of_each_decoder(
 
 
 def compute_rank_key(result: CellResult, column: str) -> float:
-    """The better the smaller; by the number itself, since on few prompts intervals say little."""
+    """Computes what cells are sorted by, the best first: the number itself, since on few prompts
+    intervals say little; infinity if there is none.
+    """
     value = result.metrics.get(column)
     if not isinstance(value, float | int):
         return inf
@@ -428,7 +434,7 @@ def compute_rank_key(result: CellResult, column: str) -> float:
 def build_confirmation_job(
     settings: JobSettings, results: Sequence[CellResult]
 ) -> JobSettings | None:
-    """Returns the second job of a search, with a baseline timed anew; None if there is none."""
+    """Builds the second job of a search, with a baseline timed again; None if there is none."""
     confirm = settings.request.confirm
     if confirm is None or settings.stage != "screen":
         return None

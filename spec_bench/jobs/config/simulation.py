@@ -30,9 +30,9 @@ _NEEDED = ("decoder", "spec", "task", "temperature", _EFFICIENCY)
 def simulate_cells(
     cells: Sequence[Cell], request: RunSettings, sampling: SamplingSettings
 ) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
-    """The cells with the stated acceptance in place of their rules, and why others are left out; a
-    baseline has none. Raises ValueError: a cell that keeps several beams, or that states its own
-    acceptance, or a source without a block efficiency of any cell.
+    """Returns the cells with the stated acceptance in place of their rules, and why others are left
+    out; a baseline has none. Raises UsageError: a cell that keeps several beams, or that states its
+    own acceptance, or a source without a block efficiency of any cell.
     """
     stated = request.simulate
     if stated is None:
@@ -63,9 +63,9 @@ def simulate_cells(
 def simulate_verifier(
     cell: Cell, acceptance: Any, sampling: SamplingSettings, block_efficiency: float = 0
 ) -> Cell:
-    """Returns a cell that accepts with this probability, or with one per depth, or, if it is None,
-    as a block efficiency asks for. Its own rule is computed for its time, unless that judges
-    several nodes at once, as block verification does.
+    """Returns a cell whose rule accepts with the probability ``acceptance``, or with one per depth,
+    or, if it is None, so that the ``block_efficiency`` results. Its own rule is computed for its
+    time, unless that judges several nodes at once, as block verification does.
     """
     from spec_bench.tree.base import GrownTree  # these need torch
     from spec_bench.verify.base import NodeVerifier

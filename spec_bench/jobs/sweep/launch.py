@@ -178,7 +178,7 @@ def count_gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
     if parameters[0] is None:
         raise UsageError(f"pair.target_parameters must say how large {pair.target!r} is")
     parameter_count = sum(count for count in parameters if count is not None)
-    return count_gpus_for_weights(parameter_count, BYTES[resolve_dtype(pair, engine)], memory_gib)
+    return count_gpus_for_weights(parameter_count, BYTES[resolve_dtype(engine, pair)], memory_gib)
 
 
 def _count_gpus_of_largest_job(root: DictConfig, configs: SweepConfigs) -> int:

@@ -142,7 +142,7 @@ class Planner:
             if request.prompts is None:
                 raise UsageError(f"{error}; prompts=N plans without the data") from error
             self._unread.add(source)
-        return build_settings(request, self._folders, unread=True)
+        return build_settings(request, self._folders, skip_data=True)
 
 
 def plan_stage(settings: JobSettings) -> list[PlannedCell]:
@@ -260,7 +260,7 @@ def estimate_job_memory(
 ) -> MemoryEstimate:
     """Memory of ``rows`` that take ``slots`` each (None: as many as the models have)."""
     sizes = read_pair_sizes(pair)
-    bytes_each = BYTES[resolve_dtype(pair, engine)]
+    bytes_each = BYTES[resolve_dtype(engine, pair)]
     gib = (engine.gpu_memory_gib or find_smallest_gpu_gib()) if engine.uses_cuda else None
     try:
         gpus = count_gpus_of_job(pair, engine)

@@ -179,7 +179,7 @@ def _check_names_and_local_rows(settings: RunSettings, folders: list[Path]) -> N
 
 def _check_all_settings(settings: RunSettings, folders: list[Path]) -> None:
     """Checks all that is known before models are loaded; imports torch."""
-    build_settings(settings, folders, unread=True)
+    build_settings(settings, folders, skip_data=True)
 
 
 @contextmanager

@@ -70,7 +70,9 @@ def load_models(pair: Pair, tokens: int) -> list[LanguageModel]:
         if model is models[0] or not (is_intersection or read_known_ids(Path(spec.path)))
     ]
     count = min(tokens, *token_counts)
-    drafts = zip(models[1:], pair.specs[1:], pair.read_content_ids(weights=False)[1:], strict=True)
+    drafts = zip(
+        models[1:], pair.specs[1:], pair.read_content_ids(with_weights=False)[1:], strict=True
+    )
     return [
         _limit_vocabulary(models[0], count),
         *(_map_draft_to_target_tokens(pair, *draft, count) for draft in drafts),
@@ -98,7 +100,7 @@ def _map_draft_to_target_tokens(
         if pair.draft_vocabulary == INTERSECTION:
             target = pair.specs[0]
             ours = load_tokenizer_once(
-                target.path, target.revision, pair.read_content_ids(weights=False)[0]
+                target.path, target.revision, pair.read_content_ids(with_weights=False)[0]
             )
             theirs = load_tokenizer_once(spec.path, spec.revision, mark)
             vocabulary = map_tokenizers(ours, theirs, count)
@@ -150,7 +152,7 @@ def load_pair_tokenizer(pair: Pair) -> tuple[Any, int]:
     """
     places = [
         (spec.path, spec.revision, mark)
-        for spec, mark in zip(pair.specs, pair.read_content_ids(weights=False), strict=True)
+        for spec, mark in zip(pair.specs, pair.read_content_ids(with_weights=False), strict=True)
         if spec is pair.specs[0] or not read_known_ids(Path(spec.path))
     ]
     if pair.tokenizer is not None:
