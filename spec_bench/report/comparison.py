@@ -52,7 +52,10 @@ _OF_TEXTS = ("likelihood", "score")
 _COMPARED_COLUMNS = ("speedup", "block_efficiency")
 _SPEEDUP = "speedup"
 RATE = "token_rate"
-_OTHER_PROMPTS = "other prompts"
+_OTHER_PROMPTS = {
+    "prompts_digest": "other prompts",
+    "token_ids_digest": "other token ids of the same texts",
+}
 _OTHER_MACHINE = "another machine"
 _AT_ONCE = 256  # numbers whose intervals are made together
 Verdict = Literal["regression", "improvement", "no change shown", "identical", "not judged"]
@@ -242,7 +245,7 @@ def judge_changes(changes: Sequence[NumberChange], alpha: float) -> list[NumberC
 def _judge_without_interval(change: NumberChange) -> NumberChange:
     """Judges a change without an interval: less than half of plain decoding's rate needs none."""
     is_halved = change.before and change.after and 2 * change.after < change.before
-    doubts = (_OTHER_MACHINE, "disturbed")
+    doubts = (*_OTHER_PROMPTS.values(), _OTHER_MACHINE, "disturbed")
     if not is_halved or change.column.name != RATE or change.why.startswith(doubts):
         return change
     return replace(change, verdict="regression", why=f"{change.why}, but less than half")
@@ -434,9 +437,10 @@ def _pair_counts(
     row, row_after = match.rows
     values = get_number(row, name), get_number(row_after, name)
     change = NumberChange(match.name, column, *values, relative=column.kind != "score")
-    digests = [row.get("prompts_digest") for row in match.rows]
-    if len({str(column) for column in digests if not pd.isna(column) and column != ""}) > 1:
-        return replace(change, why=_OTHER_PROMPTS)
+    for digest_name, why in _OTHER_PROMPTS.items():
+        digests = [row.get(digest_name) for row in match.rows]
+        if len({str(digest) for digest in digests if not pd.isna(digest) and digest != ""}) > 1:
+            return replace(change, why=why)
     if name == RATE and len({_format_setting(row.get("machine")) for row in match.rows}) > 1:
         return replace(change, why=_OTHER_MACHINE)
     doubt = get_timing_doubt(row) or get_timing_doubt(row_after)

@@ -213,6 +213,14 @@ def test_other_prompts_and_rows_without_records_are_not_judged(tmp_path):
     before = run(tmp_path / "a", 0, prompts_digest="1234")
     after = run(tmp_path / "b", 1, 0.5, prompts_digest="5678")
     assert {each.why for each in compare_results(before, after).judged} == {"other prompts"}
+    before = run(tmp_path / "c", 0, token_ids_digest="12", prompts_digest="1")
+    after = run(tmp_path / "d", 1, 0.6, token_ids_digest="34", prompts_digest="1", machine=0.3)
+    compared = compare_results(before, after)
+    assert {each.why for each in compared.judged} == {"other token ids of the same texts"}
+    assert not compared.regressed and compared.compared_count == 0
+    assert "no number could be compared" in compared.sentence
+    text = format_comparison_markdown(compared)
+    assert "another token ids" in compared.sentence and "other token ids of the same" in text
     sides = [write(tmp_path / str(v), "m", row("sd", "3", speedup=v)) for v in (2.0, 1.0)]
     (found,) = compare_results(*sides).judged
     assert found.verdict == "not judged" and "no records" in found.why
