@@ -27,31 +27,31 @@ class Dialogue:
     """Token ids of a prompt and its answers."""
 
     ids: tuple[int, ...]  # T token ids
-    learned: tuple[bool, ...]  # T times whether the token belongs to an answer
+    loss_mask: tuple[bool, ...]  # T times whether the token belongs to an answer
 
     @property
     def prompt(self) -> tuple[int, ...]:
         """The tokens before the first answer."""
-        return self.ids[: self.learned.index(True)] if True in self.learned else self.ids
+        return self.ids[: self.loss_mask.index(True)] if True in self.loss_mask else self.ids
 
 
 def find_learned_positions(dialogue: Dialogue) -> list[int]:
     """Finds the positions t to learn from: tokens t + 1 and t + 2 belong to one answer."""
-    is_answer = dialogue.learned
+    is_answer = dialogue.loss_mask
     return [t for t in range(len(is_answer) - 2) if is_answer[t + 1] and is_answer[t + 2]]
 
 
-def gather_next_tokens(
+def gather_known_and_next_tokens(
     dialogue: Dialogue,
     guesses: int,
-    starts: Callable[[Dialogue], list[int]] = find_learned_positions,
+    find_starts: Callable[[Dialogue], list[int]] = find_learned_positions,
 ) -> Tensor:
     """Gathers tokens t + 1..t + 1 + K of every start t, [N, K + 1] int64; the first one is known.
     Tokens past the end of the answer are IGNORED.
     """
-    positions = starts(dialogue)
+    positions = find_starts(dialogue)
     ids = torch.tensor([*dialogue.ids, *[0] * guesses])
-    is_answer = torch.tensor([*dialogue.learned, *[False] * guesses])
+    is_answer = torch.tensor([*dialogue.loss_mask, *[False] * guesses])
     window = torch.tensor(positions, dtype=torch.long)[:, None] + 1 + torch.arange(guesses + 1)
     # Tokens of the next answer are not guessed from this one.
     is_inside_answer = is_answer[window].long().cumprod(dim=1).bool()
@@ -61,7 +61,7 @@ def gather_next_tokens(
 def count_answer_tokens(dialogues: Sequence[Dialogue]) -> Counter[int]:
     """Counts each token of the answers."""
     return Counter(
-        token for dialogue in dialogues for token in compress(dialogue.ids, dialogue.learned)
+        token for dialogue in dialogues for token in compress(dialogue.ids, dialogue.loss_mask)
     )
 
 
@@ -81,10 +81,12 @@ class DialogueBatches:
     dialogues: Sequence[Dialogue]  # all of them
     guesses: int  # K
     layers: Layers = LAST  # layers whose hidden states are concatenated
-    together: int = 16  # dialogues in a pass of the target
+    dialogues_per_pass: int = 16  # dialogues in a pass of the target
     kept_gib: float = 0.0  # host memory for the hidden states of all dialogues
-    _kept: dict[int, Tensor] = field(default_factory=dict, repr=False)
-    _rows: dict[int, Tensor] = field(default_factory=dict, repr=False)  # tokens by dialogue
+    _cached_states: dict[int, Tensor] = field(default_factory=dict, repr=False)
+    _cached_tokens: dict[int, Tensor] = field(
+        default_factory=dict, repr=False
+    )  # tokens by dialogue
     # positions of a dialogue whose hidden states are used, and those whose next tokens are guessed
     select_positions = staticmethod(find_learned_positions)
     select_starts = staticmethod(find_learned_positions)
@@ -92,20 +94,20 @@ class DialogueBatches:
     @torch.no_grad()
     def make_batch(self, indices: Sequence[int]) -> PositionBatch:
         """Makes the batch of these dialogues."""
-        tokens = self.get_next_tokens(indices).to(self.model.device)
+        tokens = self.get_known_and_next_tokens(indices).to(self.model.device)
         embeddings = self._embed_tokens(tokens[:, :-1].clamp(min=0))
         return PositionBatch(self.get_hidden_states(indices), embeddings, tokens[:, 1:])
 
     def get_labels(self, indices: Sequence[int]) -> Tensor:
         """Returns the tokens to guess, [N, K]."""
-        return self.get_next_tokens(indices)[:, 1:]
+        return self.get_known_and_next_tokens(indices)[:, 1:]
 
     def get_hidden_states(self, indices: Sequence[int]) -> Tensor:
         """Returns the float32 hidden states of these dialogues, [N, D], one after the other."""
-        cache = self._kept if self.kept_passes else {}
-        device = "cpu" if self.kept_passes else self.model.device
+        cache = self._cached_states if self.cached_passes else {}
+        device = "cpu" if self.cached_passes else self.model.device
         missing_indices = {*indices} - cache.keys()
-        for group in self.kept_passes or self._group_by_length(indices):
+        for group in self.cached_passes or self._group_by_length(indices):
             if not missing_indices.isdisjoint(group):
                 states = self._compute_states_at_positions(
                     [self.dialogues[index] for index in group]
@@ -117,11 +119,12 @@ class DialogueBatches:
         """Groups dialogues of similar length into passes, to save padding."""
         order = sorted(indices, key=lambda index: len(self.dialogues[index].ids))
         return [
-            order[start : start + self.together] for start in range(0, len(order), self.together)
+            order[start : start + self.dialogues_per_pass]
+            for start in range(0, len(order), self.dialogues_per_pass)
         ]
 
     @cached_property
-    def kept_passes(self) -> list[list[int]]:
+    def cached_passes(self) -> list[list[int]]:
         """Dialogues of each pass, the same in every run; empty if not all hidden states fit."""
         numbers = sum(len(self.select_positions(dialogue)) for dialogue in self.dialogues)
         size = 4 * numbers * self.model.hidden_size * len(self.layers)
@@ -159,13 +162,13 @@ class DialogueBatches:
         embeddings: Tensor = self.model.module.get_input_embeddings()(tokens.to(device))
         return embeddings.to(device).float()
 
-    def get_next_tokens(self, indices: Sequence[int]) -> Tensor:
+    def get_known_and_next_tokens(self, indices: Sequence[int]) -> Tensor:
         """Returns the known token and the tokens to guess at each position, [N, K + 1]."""
-        for index in {*indices} - self._rows.keys():
-            self._rows[index] = gather_next_tokens(
+        for index in {*indices} - self._cached_tokens.keys():
+            self._cached_tokens[index] = gather_known_and_next_tokens(
                 self.dialogues[index], self.guesses, self.select_starts
             )
-        return torch.cat([self._rows[index] for index in indices])
+        return torch.cat([self._cached_tokens[index] for index in indices])
 
     def count_labels(self, indices: Sequence[int]) -> list[int]:
         """Counts the positions of these dialogues at which each of the K guesses has a label."""
@@ -180,16 +183,16 @@ def shuffle_dialogue_indices(dialogue_count: int, seed: int, epoch: int) -> list
     return order
 
 
-def count_epoch_steps(dialogue_count: int, batch: int) -> int:
+def count_epoch_steps(dialogue_count: int, batch_size: int) -> int:
     """Counts the steps of an epoch, without the dialogues after the last full batch."""
-    return max(1, dialogue_count // batch)
+    return max(1, dialogue_count // batch_size)
 
 
-def select_step_indices(dialogue_count: int, batch: int, seed: int, step: int) -> list[int]:
+def select_step_indices(dialogue_count: int, batch_size: int, seed: int, step: int) -> list[int]:
     """Selects the dialogues of a step; steps count from 0."""
-    epoch, place = divmod(step, count_epoch_steps(dialogue_count, batch))
+    epoch, place = divmod(step, count_epoch_steps(dialogue_count, batch_size))
     return shuffle_dialogue_indices(dialogue_count, seed, epoch)[
-        place * batch : (place + 1) * batch
+        place * batch_size : (place + 1) * batch_size
     ]
 
 

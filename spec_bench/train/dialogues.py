@@ -52,10 +52,10 @@ def split_dialogues(
     return sides
 
 
-def check_training_data(settings: TrainSettings) -> None:
+def require_training_data(settings: TrainSettings) -> None:
     """Reads the data before a large target is loaded; raises ValueError if it is wrong."""
     if settings.task is not None:
-        settings.task.read_examples(1 if settings.asked.data.kind == "task" else None)
+        settings.task.read_examples(1 if settings.config.data.kind == "task" else None)
 
 
 def get_training_dialogues(
@@ -66,19 +66,19 @@ def get_training_dialogues(
     """Reads the dialogues to learn from, at most ``data.max_length`` tokens each. The target's
     answers are kept below ``results/cache``. Raises UsageError if fewer than 2 have an answer.
     """
-    data = settings.asked.data
+    data = settings.config.data
     longest = min(data.max_length, model.max_positions or data.max_length)
     if task := settings.task:
         job_prompts = JobPrompts(task, tokenizer, tuple(task.read_examples(data.limit)), ())
         log.info(job_prompts.describe_data_and_template(settings.pair))
     if data.answered_by == "file":
         assert isinstance(settings.task, Task)
-        chats = read_chats(settings.task, data.limit)
+        chats = read_answered_chats(settings.task, data.limit)
         dialogues = encode_all_but_failing(chats, lambda chat: encode_chat(chat, tokenizer))
     else:
         dialogues = _make_answered_dialogues(settings, model, tokenizer, longest)
     dialogues = [
-        Dialogue(dialogue.ids[:longest], dialogue.learned[:longest]) for dialogue in dialogues
+        Dialogue(dialogue.ids[:longest], dialogue.loss_mask[:longest]) for dialogue in dialogues
     ]
     useful = [dialogue for dialogue in dialogues if find_learned_positions(dialogue)]
     summary = (
@@ -95,11 +95,11 @@ def _make_answered_dialogues(
     settings: TrainSettings,
     model: HuggingFaceModel,
     tokenizer: Any,
-    room: int,
+    max_length: int,
 ) -> list[Dialogue]:
     """Makes dialogues from prompts of any source and the target's own answers."""
-    data = settings.asked.data
-    answers = settings.asked.data.answers
+    data = settings.config.data
+    answers = settings.config.data.answers
     stop_ids = end = find_end_token_ids(tokenizer)
     ends = StopCriteria()
 
@@ -112,9 +112,9 @@ def _make_answered_dialogues(
     ) -> list[list[int]]:
         models = settings.pair.get_run_id_settings(), settings.pair.read_content_ids()
         identity = hash_json([models, source, stops, vars(answers)])
-        file = Path(settings.asked.results) / "cache" / f"{name}-{identity}.jsonl"
+        file = Path(settings.config.results) / "cache" / f"{name}-{identity}.jsonl"
         log.info("%s of the target: %s", name, file)
-        progress = settings.asked.sink.progress
+        progress = settings.config.sink.progress
         return answer_prompts(model, prompts, stops, answer_settings, file, progress, ends)
 
     if data.kind == "sampled":
@@ -129,7 +129,7 @@ def _make_answered_dialogues(
         )
         turn_source = [data.limit, data.openings]
         turns = decode_answers("prompts", turn_source, opening_ids, end, turn_settings)
-        prompts = _make_prompts(first_words, turns, end, tokenizer)
+        prompts = _make_prompts_of_finished_turns(first_words, turns, end, tokenizer)
     elif isinstance(settings.task, Task):
         task = settings.task
         examples = task.read_examples(data.limit)
@@ -141,9 +141,9 @@ def _make_answered_dialogues(
         stop_ids = ends.stop_ids
     else:
         raise UsageError("data.kind=task needs a task with text; random prompts teach nothing")
-    prompts = [prompt for prompt in prompts if len(prompt) + 2 <= room][: data.limit]
+    prompts = [prompt for prompt in prompts if len(prompt) + 2 <= max_length][: data.limit]
     if not prompts:
-        raise UsageError(f"data.kind={data.kind}: no prompt fits into data.max_length={room}")
+        raise UsageError(f"data.kind={data.kind}: no prompt fits into data.max_length={max_length}")
     source = (prompts, ends.stop_texts) if ends.stop_texts else prompts
     texts = decode_answers("answers", source, prompts, stop_ids, answers)
     return [
@@ -152,7 +152,7 @@ def _make_answered_dialogues(
     ]
 
 
-def _make_prompts(
+def _make_prompts_of_finished_turns(
     first_words: Sequence[str],
     turns: Sequence[Ids],
     ends: Ids,
@@ -180,7 +180,7 @@ def _make_prompts(
     return [tuple(tokenizer(chat, add_special_tokens=False)["input_ids"]) for chat in chats]
 
 
-def read_chats(task: Task, limit: int | None = None) -> list[Messages]:
+def read_answered_chats(task: Task, limit: int | None = None) -> list[Messages]:
     """Reads the conversations of a file up to their last answer, which is the chat's own or a
     reference. Leaves out those without an answer; raises UsageError if none has one.
     """

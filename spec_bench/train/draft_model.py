@@ -36,7 +36,7 @@ MASKED = 0.5  # share of an answer's positions, drawn in every step, with PARD's
 
 
 class MistralDraftModel(nn.Module):
-    """A Mistral (a Llama with a window) over V' tokens and one for all others, made from ``shape``
+    """A Mistral (a Llama with a window) over V' tokens and one for all others, made from a shape
     or loaded from a folder. With several guesses a mask token follows these.
     """
 
@@ -47,20 +47,20 @@ class MistralDraftModel(nn.Module):
         self,
         ids: Sequence[int],
         vocab: int,
-        shape: dict[str, Any] | Path,
+        shape_or_folder: dict[str, Any] | Path,
         guesses: int = 1,
     ) -> None:
         super().__init__()
         count = len(ids) + 1 + (guesses > 1)
-        if isinstance(shape, Path):
-            self.module = MistralForCausalLM.from_pretrained(shape, dtype=torch.float32)
+        if isinstance(shape_or_folder, Path):
+            self.module = MistralForCausalLM.from_pretrained(shape_or_folder, dtype=torch.float32)
             self.module.resize_token_embeddings(count, mean_resizing=False)
         else:
             shape = {
                 "sliding_window": None,
                 "tie_word_embeddings": True,
                 "use_cache": True,
-            } | shape
+            } | shape_or_folder
             shape["num_key_value_heads"] = shape["num_attention_heads"]
             self.module = MistralForCausalLM(MistralConfig(vocab_size=count, **shape))
         self.module.config.pard_token = count - 1 if guesses > 1 else None
@@ -123,7 +123,7 @@ class TextBatch(NamedTuple):
 
 def find_positions_before_answer_tokens(dialogue: Dialogue) -> list[int]:
     """Finds the positions whose next token belongs to an answer."""
-    return [t for t, is_answer in enumerate(dialogue.learned[1:]) if is_answer]
+    return [t for t, is_answer in enumerate(dialogue.loss_mask[1:]) if is_answer]
 
 
 @dataclass(frozen=True)
@@ -151,19 +151,19 @@ class TextBatches(DialogueBatches):
         return TextBatch(ids.to(device), locations[:position_count].to(device), x, labels)
 
     def get_labels(self, indices: Sequence[int]) -> Tensor:
-        return self.get_next_tokens(indices)[:, :-1]
+        return self.get_known_and_next_tokens(indices)[:, :-1]
 
 
 class TrainableDraftModel(TrainableHead):
-    """A draft model with its loss; ``output`` [V, D] is the target's last layer."""
+    """A draft model with its loss; ``output_weight`` [V, D] is the target's last layer."""
 
     heads: MistralDraftModel  # type: ignore[assignment]
-    batches = TextBatches
+    batches_class = TextBatches
 
-    def __init__(self, draft: MistralDraftModel, output: Tensor) -> None:
+    def __init__(self, draft: MistralDraftModel, output_weight: Tensor) -> None:
         super().__init__(draft, draft.guesses)  # type: ignore[arg-type]
-        self._output = output  # neither trained nor saved
-        self._known: Tensor | None = None
+        self._output_weight = output_weight  # neither trained nor saved
+        self._own_output_weight: Tensor | None = None
 
     def iter_guess_logits(self, batch: TextBatch) -> Iterator[Tensor]:
         """Yields logits [N, V], -inf for tokens outside of the draft's vocabulary."""
@@ -171,7 +171,7 @@ class TrainableDraftModel(TrainableHead):
             yield scatter_to_vocabulary(logits, self.heads.ids, self.heads.vocab)
 
     def iter_target_logits(self, batch: TextBatch) -> Iterator[Tensor]:
-        logits = linear(batch.hidden_states, self._output.to(batch.hidden_states.device))[
+        logits = linear(batch.hidden_states, self._output_weight.to(batch.hidden_states.device))[
             :, : self.heads.vocab
         ]
         yield from (logits.roll(-step, 0) for step in range(self.guesses))
@@ -187,9 +187,11 @@ class TrainableDraftModel(TrainableHead):
         follow a sample of the positions; their sums are scaled up to all positions.
         """
         with torch.no_grad():
-            if self._known is None:
-                self._known = self._output.to(hidden_states.device)[self.heads.ids]
-            p = linear(hidden_states, self._known).softmax(dim=-1)
+            if self._own_output_weight is None:
+                self._own_output_weight = self._output_weight.to(hidden_states.device)[
+                    self.heads.ids
+                ]
+            p = linear(hidden_states, self._own_output_weight).softmax(dim=-1)
         all_rows = torch.arange(len(locations), device=locations.device)
         mask_rows = all_rows[
             torch.rand(len(locations), device=locations.device) < MASKED * (self.guesses > 1)
@@ -218,12 +220,12 @@ class TrainableDraftModel(TrainableHead):
 
 def load_or_make_draft_model(
     head: HeadSettings,
-    target: Any,
-    output: Tensor,
+    target_config: Any,
+    output_weight: Tensor,
     dialogues: Sequence[Dialogue],
 ) -> TrainableDraftModel:
     """Loads the draft model that ``head.init`` names, or makes an untrained one from the target's
-    text config. ``output`` is the target's last layer ([V, D] float32).
+    text config. ``output_weight`` is the target's last layer ([V, D] float32).
 
     A new one has ``head.draft_vocab`` tokens (V'): the most frequent of the answers, and if these
     are too few the lowest ids, which a byte-pair vocabulary merged first. Raises UsageError if the
@@ -239,21 +241,25 @@ def load_or_make_draft_model(
         if (ids := read_known_ids(folder)) is None:
             raise UsageError(f"head.init={head.init}: no draft that `head=draft_model` trained")
         return TrainableDraftModel(
-            MistralDraftModel(ids, len(output), folder, head.guesses), output
+            MistralDraftModel(ids, len(output_weight), folder, head.guesses), output_weight
         )
     assert head.width is not None and head.draft_vocab is not None
-    if head.draft_vocab > len(output):
+    if head.draft_vocab > len(output_weight):
         raise UsageError(
-            f"head.draft_vocab={head.draft_vocab}: the target has {len(output)} tokens"
+            f"head.draft_vocab={head.draft_vocab}: the target has {len(output_weight)} tokens"
         )
     copied_names = ("max_position_embeddings", "rms_norm_eps")
-    shape = {name: getattr(target, name) for name in copied_names if hasattr(target, name)}
+    shape = {
+        name: getattr(target_config, name) for name in copied_names if hasattr(target_config, name)
+    }
     shape |= {f"{end}_token_id": None for end in ("bos", "eos", "pad")}
     shape |= {"hidden_size": head.width, "intermediate_size": head.inner}
     shape |= {"num_hidden_layers": head.blocks, "sliding_window": head.window}
     shape |= {"num_attention_heads": head.width // HEAD_WIDTH}
     ids = select_draft_vocabulary(dialogues, head.draft_vocab)
-    return TrainableDraftModel(MistralDraftModel(ids, len(output), shape, head.guesses), output)
+    return TrainableDraftModel(
+        MistralDraftModel(ids, len(output_weight), shape, head.guesses), output_weight
+    )
 
 
 def select_draft_vocabulary(dialogues: Sequence[Dialogue], count: int) -> tuple[int, ...]:

@@ -94,9 +94,11 @@ def measure_accuracy(
             if target_logits is not None:
                 p, q = (scores.float().softmax(dim=-1) for scores in (next(target_logits), logits))
                 overlaps[guess] += torch.minimum(p, q).sum(dim=-1)[tokens != IGNORED].sum()
-            surprise = cross_entropy(logits.float(), tokens, ignore_index=IGNORED, reduction="none")
+            token_losses = cross_entropy(
+                logits.float(), tokens, ignore_index=IGNORED, reduction="none"
+            )
             # Tokens outside of a head's vocabulary do not count.
-            loss[guess] += surprise.nan_to_num(posinf=0.0).sum()
+            loss[guess] += token_losses.nan_to_num(posinf=0.0).sum()
             best = logits.topk(min(ranks, logits.shape[-1]), dim=-1).indices
             right.append((best == tokens[:, None]).sum(0))
         hits = hits + torch.stack(right)
@@ -110,9 +112,9 @@ def measure_accuracy(
     )
 
 
-def label_guess_shares(side: str, shares: Sequence[float]) -> dict[str, float]:
+def label_guess_shares(prefix: str, shares: Sequence[float]) -> dict[str, float]:
     """Names the share of each guess as the papers do: ``t+1``, ``t+2``, ..."""
-    return {f"{side}t+{i + 1}": round(share, 4) for i, share in enumerate(shares)}
+    return {f"{prefix}t+{i + 1}": round(share, 4) for i, share in enumerate(shares)}
 
 
 @dataclass
@@ -212,11 +214,11 @@ class TrainingRun:
 
     settings: TrainSettings
     trainee: TrainableHead  # the heads; all other parameters are frozen
-    train: DialogueBatches
-    validation: DialogueBatches
+    train_batches: DialogueBatches
+    validation_batches: DialogueBatches
     steps: int  # optimiser steps in all
-    batch: int  # dialogues in a step
-    processes: Accelerator  # shares each step's dialogues
+    batch_size: int  # dialogues in a step
+    accelerator: Accelerator  # shares each step's dialogues
 
 
 def make_accelerator(device: str) -> Accelerator:
@@ -235,10 +237,10 @@ def make_accelerator(device: str) -> Accelerator:
 
 
 def split_process_share(
-    indices: Sequence[int], process: int, processes: int, parts: int
+    indices: Sequence[int], process_index: int, process_count: int, parts: int
 ) -> list[list[int]]:
     """Splits this process's dialogues of a step into ``parts`` pieces, which may be empty."""
-    own_indices = list(indices[process::processes])
+    own_indices = list(indices[process_index::process_count])
     return [own_indices[part::parts] for part in range(parts)]
 
 
@@ -254,31 +256,31 @@ def run_training(training: TrainingRun) -> TrainingProgress:
     all runs of this training.
     """
     settings = training.settings
-    processes = training.processes
-    request = settings.asked
-    is_main = processes.is_main_process
-    trainee = training.trainee.to(training.train.model.device).train()
-    plan = request.optimiser
+    accelerator = training.accelerator
+    config = settings.config
+    is_main = accelerator.is_main_process
+    trainee = training.trainee.to(training.train_batches.model.device).train()
+    plan = config.optimiser
     optimiser = AdamW(
         trainee.parameters(),
         plan.learning_rate,
         plan.betas,
         weight_decay=plan.weight_decay,
     )
-    config = {**settings.config, "steps": training.steps}
+    identity = {**settings.identity, "steps": training.steps}
     checkpoint = TrainingCheckpoint(
-        settings.checkpoint_folder, config, settings.pair.read_content_ids()
+        settings.checkpoint_folder, identity, settings.pair.read_content_ids()
     )
     progress = checkpoint.load(trainee, optimiser)
     log = TrainingLog(settings.checkpoint_folder / "log.csv", list_log_columns(trainee.guesses))
     if is_main:
         log.drop_rows_after(progress.step)
-    parallel_trainee = processes.prepare_model(trainee)
-    is_bar_off = not (request.sink.progress and is_main)
+    parallel_trainee = accelerator.prepare_model(trainee)
+    is_bar_off = not (config.sink.progress and is_main)
     bar = tqdm(
         total=training.steps,
         initial=progress.step,
-        desc=request.name,
+        desc=config.name,
         disable=is_bar_off,
     )
     began = time.perf_counter() - progress.seconds
@@ -296,17 +298,17 @@ def run_training(training: TrainingRun) -> TrainingProgress:
         progress.seconds = time.perf_counter() - began
         bar.update()
         is_last = progress.step == training.steps
-        if progress.step % request.log_every == 0 or is_last:
+        if progress.step % config.log_every == 0 or is_last:
             row = _validate_and_make_log_row(training, progress, rate, is_last)
             progress.seconds = row["seconds"] = round(time.perf_counter() - began, 2)
             progress.window = None
             if is_main:
                 log.append_row(row)
             bar.set_postfix(loss=row["loss"])
-        if is_main and (progress.step % request.save_every == 0 or is_last):
+        if is_main and (progress.step % config.save_every == 0 or is_last):
             checkpoint.save(trainee, optimiser, progress)
     bar.close()
-    processes.wait_for_everyone()
+    accelerator.wait_for_everyone()
     return progress
 
 
@@ -331,25 +333,27 @@ def _update_weights_and_sum_losses(
     """Makes one update; returns [3, K] over all processes: the summed loss, the number of right
     guesses, and the number of positions.
     """
-    request = training.settings.asked
-    processes = training.processes
-    settings = request.optimiser
-    device = training.train.model.device
-    indices = select_step_indices(len(training.train.dialogues), training.batch, request.seed, step)
-    counts = training.train.count_labels(indices)
-    weights = compute_guess_weights(request.head.decay, training.trainee.guesses)
+    config = training.settings.config
+    accelerator = training.accelerator
+    settings = config.optimiser
+    device = training.train_batches.model.device
+    indices = select_step_indices(
+        len(training.train_batches.dialogues), training.batch_size, config.seed, step
+    )
+    counts = training.train_batches.count_labels(indices)
+    weights = compute_guess_weights(config.head.decay, training.trainee.guesses)
     for group in optimiser.param_groups:
         group["lr"] = rate
-    count = processes.num_processes
-    parts = split_process_share(indices, processes.process_index, count, settings.accumulate)
+    count = accelerator.num_processes
+    parts = split_process_share(indices, accelerator.process_index, count, settings.accumulate)
     sums = torch.zeros(2, len(counts), device=device)
     for number, part in enumerate(parts):
         # The processes exchange gradients in the last part.
         sync_context = (
-            processes.no_sync(parallel_trainee) if number + 1 < len(parts) else nullcontext()
+            accelerator.no_sync(parallel_trainee) if number + 1 < len(parts) else nullcontext()
         )
         with sync_context:
-            batch = training.train.make_batch(part)
+            batch = training.train_batches.make_batch(part)
             low = settings.precision == "bfloat16"
             with torch.autocast(device.type, torch.bfloat16, enabled=low):
                 losses = parallel_trainee(*batch)
@@ -360,7 +364,7 @@ def _update_weights_and_sum_losses(
         nn.utils.clip_grad_norm_(training.trainee.parameters(), settings.clip)
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)
-    total = processes.reduce(sums, reduction="sum").cpu()
+    total = accelerator.reduce(sums, reduction="sum").cpu()
     return torch.cat([total, torch.tensor([counts], dtype=total.dtype)])
 
 
@@ -372,9 +376,9 @@ def _validate_and_make_log_row(
 ) -> dict[str, Any]:
     """Makes a line of the log, without the seconds."""
     window = progress.window
-    request = training.settings.asked
+    config = training.settings.config
     assert window is not None
-    weights = compute_guess_weights(request.head.decay, training.trainee.guesses).double()
+    weights = compute_guess_weights(config.head.decay, training.trainee.guesses).double()
     loss, right, counts = window["sums"]
     seconds = progress.seconds - window["seconds"]
     row: dict[str, Any] = {
@@ -385,12 +389,12 @@ def _validate_and_make_log_row(
         "tokens_per_s": round((progress.tokens - window["tokens"]) / max(seconds, 1e-9), 1),
         **label_guess_shares("train ", (right / counts.clamp(min=1)).tolist()),
     }
-    if training.processes.is_main_process and (
-        progress.step % request.validate_every == 0 or is_last
+    if training.accelerator.is_main_process and (
+        progress.step % config.validate_every == 0 or is_last
     ):
-        indices = range(len(training.validation.dialogues))
+        indices = range(len(training.validation_batches.dialogues))
         if (
-            accuracy := measure_accuracy(training.trainee, training.validation, indices, 1)
+            accuracy := measure_accuracy(training.trainee, training.validation_batches, indices, 1)
         ) is not None:
             row |= label_guess_shares("validation ", accuracy.best_guess_shares)
             row["validation_loss"] = round(float(weights @ torch.tensor(accuracy.loss).double()), 5)

@@ -155,7 +155,7 @@ class OptimiserSettings:
             )
 
 
-def _check_folder_name(name: str) -> str:
+def _require_folder_name(name: str) -> str:
     refuse_unless(bool(name.strip("/.")) and ".." not in name.split("/") and "\0" not in name)
     if name.split("/")[0] == "cache":
         raise UsageError("name 'cache' is taken: answers of targets lie there")
@@ -167,7 +167,7 @@ class TrainConfig:
     """The composed and checked ``conf/train.yaml``, which documents the keys."""
 
     name: Annotated[
-        NonEmptyStr, AfterValidator(_check_folder_name), Requirement("a folder below results")
+        NonEmptyStr, AfterValidator(_require_folder_name), Requirement("a folder below results")
     ]
     results: NonEmptyStr
     out: NonEmptyStr | None
@@ -195,16 +195,16 @@ class TrainConfig:
 class TrainSettings:
     """Settings of a training with the pair and the task built from them."""
 
-    asked: TrainConfig
+    config: TrainConfig
     pair: Pair
     task: Task | RandomPromptTask | None
     out: Path  # folder of the heads
-    config: Mapping[str, Any]  # composed settings that decide the numbers, for the checkpoint
+    identity: Mapping[str, Any]  # composed settings that decide the numbers, for the checkpoint
 
     @property
     def checkpoint_folder(self) -> Path:
         """Folder of the checkpoint and the log."""
-        return Path(self.asked.results) / self.asked.name
+        return Path(self.config.results) / self.config.name
 
 
 def build_train_settings(config: Mapping[str, Any]) -> TrainSettings:

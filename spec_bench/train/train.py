@@ -29,7 +29,11 @@ from spec_bench.train.batches import (
     count_epoch_steps,
     find_learned_positions,
 )
-from spec_bench.train.dialogues import check_training_data, get_training_dialogues, split_dialogues
+from spec_bench.train.dialogues import (
+    get_training_dialogues,
+    require_training_data,
+    split_dialogues,
+)
 from spec_bench.train.draft_model import load_or_make_draft_model
 from spec_bench.train.loop import (
     TrainingProgress,
@@ -70,11 +74,8 @@ def make_untrained_heads(
     config = model.module.config.get_text_config()
     if head.kind == DRAFT_MODEL:
         return load_or_make_draft_model(head, config, output(), dialogues)
-    ids = (
-        select_frequent_answer_tokens(dialogues, head.draft_vocab)
-        if (head.draft_vocab or vocab) < vocab
-        else None
-    )
+    own_vocab = head.draft_vocab or vocab
+    ids = select_frequent_answer_tokens(dialogues, own_vocab) if own_vocab < vocab else None
     plan = HeadPlan(
         head.guesses, head.blocks, head.recurrent, head.inner, head.init, config.to_dict(), ids,
         head.fc_norm, head.masks,
@@ -109,10 +110,8 @@ def wrap_for_training(
     return TrainableHead(heads, guesses)
 
 
-def select_frequent_answer_tokens(
-    dialogues: Sequence[Dialogue], count: int | None
-) -> tuple[int, ...]:
-    """Selects the answers' most frequent tokens, as increasing ids of the target."""
+def select_frequent_answer_tokens(dialogues: Sequence[Dialogue], count: int) -> tuple[int, ...]:
+    """Selects the ``count`` most frequent tokens of the answers, as increasing ids."""
     counts = count_answer_tokens(dialogues)
     return tuple(sorted(sorted(counts, key=lambda token: (-counts[token], token))[:count]))
 
@@ -121,31 +120,31 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
     """Trains heads and writes them. Returns the contents of ``training.json``, in other processes
     than the first an empty dictionary. Raises ValueError if data, target or checkpoint are wrong.
     """
-    check_training_data(settings)
-    request = settings.asked
-    sink = build_wandb_sink(request.sink.wandb, settings.checkpoint_folder)
-    processes = make_accelerator(settings.pair.specs[0].device)
-    if request.engine.threads is not None:
-        torch.set_num_threads(request.engine.threads)
-    training = _prepare_training(settings, processes)
+    require_training_data(settings)
+    config = settings.config
+    sink = build_wandb_sink(config.sink.wandb, settings.checkpoint_folder)
+    accelerator = make_accelerator(settings.pair.specs[0].device)
+    if config.engine.threads is not None:
+        torch.set_num_threads(config.engine.threads)
+    training = _prepare_training(settings, accelerator)
     progress = run_training(training)
-    if not processes.is_main_process:
+    if not accelerator.is_main_process:
         return {}
     facts = write_training_results(training, progress)
     if sink is not None:
-        log_training(sink, request.name, facts, settings.checkpoint_folder / "log.csv")
+        log_training(sink, config.name, facts, settings.checkpoint_folder / "log.csv")
     held_out = facts["accuracy"]["validation"]
     accuracy = held_out or facts["accuracy"]["train"]
     right = ", ".join(f"{guess} {share}" for guess, share in accuracy.items())
     note = "" if held_out else " on the training data, as no prompts were held out"
     print(
-        f"{request.name}: {facts['parameters']:,} parameters; share of right guesses{note}: "
+        f"{config.name}: {facts['parameters']:,} parameters; share of right guesses{note}: "
         f"{right} (of {facts['positions'][0]} positions)"
     )
     models = [word for word in _get_command_line_overrides() if word.startswith(("pair", "engine"))]
     plain = "task.chat=false " * (getattr(settings.task, "chat", True) is False)
-    pair_words = shlex.join(models) or f"pair={request.pair.name}"
-    measure_words = request.head.measured.replace("HEADS", shlex.quote(str(settings.out)))
+    pair_words = shlex.join(models) or f"pair={config.pair.name}"
+    measure_words = config.head.measured.replace("HEADS", shlex.quote(str(settings.out)))
     print(
         f"heads: {settings.out}\n"
         f"measure them, on prompts that they did not learn: spec-bench run {pair_words} "
@@ -154,43 +153,41 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
     return facts
 
 
-def _prepare_training(settings: TrainSettings, processes: Accelerator) -> TrainingRun:
+def _prepare_training(settings: TrainSettings, accelerator: Accelerator) -> TrainingRun:
     """Loads the target, reads the data, makes fresh heads."""
-    request = settings.asked
+    config = settings.config
     spec = settings.pair.specs[0]
     tokenizer, _ = load_pair_tokenizer(settings.pair)
     model = load_model(spec)
-    if processes.num_processes > 1 and spec.device_map is None:
-        model.module.to(processes.device)
-        model.device = processes.device
+    if accelerator.num_processes > 1 and spec.device_map is None:
+        model.module.to(accelerator.device)
+        model.device = accelerator.device
     model.module.requires_grad_(False)
-    with processes.main_process_first():  # it writes a cache for the others
+    with accelerator.main_process_first():  # it writes a cache for the others
         dialogues = get_training_dialogues(settings, model, tokenizer)
-        train, validation = split_dialogues(dialogues, request.data.validation, request.seed)
+        train, validation = split_dialogues(dialogues, config.data.validation, config.seed)
         if not train:
-            raise UsageError(
-                f"data.validation={request.data.validation} leaves nothing to train on"
-            )
-        trainee = make_untrained_heads(request.head, model, request.seed, train)
+            raise UsageError(f"data.validation={config.data.validation} leaves nothing to train on")
+        trainee = make_untrained_heads(config.head, model, config.seed, train)
     # With several processes each would compute more than its own share.
-    kept_gib = request.data.kept_gib if processes.num_processes == 1 else 0
+    kept_gib = config.data.kept_gib if accelerator.num_processes == 1 else 0
     batch_settings = (
-        request.head.guesses,
+        config.head.guesses,
         trainee.get_target_layers(model.blocks),
-        request.data.hidden_batch,
+        config.data.hidden_batch,
         kept_gib,
     )
-    sides = [trainee.batches(model, side, *batch_settings) for side in (train, validation)]
-    optimiser = request.optimiser
+    sides = [trainee.batches_class(model, side, *batch_settings) for side in (train, validation)]
+    optimiser = config.optimiser
     batch = min(optimiser.batch, len(train))
-    if batch < processes.num_processes * optimiser.accumulate:
+    if batch < accelerator.num_processes * optimiser.accumulate:
         raise UsageError(
-            f"a step's {batch} dialogues cannot be shared by {processes.num_processes} processes "
+            f"a step's {batch} dialogues cannot be shared by {accelerator.num_processes} processes "
             f"with optimiser.accumulate={optimiser.accumulate}"
         )
     steps = optimiser.steps or optimiser.epochs * count_epoch_steps(len(train), batch)
     log.info("%d answered prompts to train on, %d to validate on", len(train), len(validation))
-    return TrainingRun(settings, trainee, sides[0], sides[1], steps, batch, processes)
+    return TrainingRun(settings, trainee, sides[0], sides[1], steps, batch, accelerator)
 
 
 def write_training_results(training: TrainingRun, progress: TrainingProgress) -> dict[str, Any]:
@@ -199,34 +196,34 @@ def write_training_results(training: TrainingRun, progress: TrainingProgress) ->
     """
     settings = training.settings
     trainee = training.trainee
-    request = settings.asked
-    trainee.round_and_save(settings.out, DTYPES[request.out_dtype])
-    held_out = training.validation
-    train_batches = training.train
-    validation = measure_accuracy(trainee, held_out, range(len(held_out.dialogues)), request.ranks)
+    config = settings.config
+    trainee.round_and_save(settings.out, DTYPES[config.out_dtype])
+    held_out = training.validation_batches
+    train_batches = training.train_batches
+    validation = measure_accuracy(trainee, held_out, range(len(held_out.dialogues)), config.ranks)
     train = measure_accuracy(
         trainee,
         train_batches,
         range(min(_MAX_TRAIN, len(train_batches.dialogues))),
-        request.ranks,
+        config.ranks,
     )
     accuracy = validation or train
     facts = {
-        "head": request.head.name,
+        "head": config.head.name,
         "target": settings.pair.target,
         "target_revision": settings.pair.revisions[0],
         "parameters": trainee.heads.parameter_count,
-        "stored_as": request.out_dtype,
-        "settings": settings.config,
+        "stored_as": config.out_dtype,
+        "settings": settings.identity,
         "data": {
             "train": _count_training_data(train_batches),
             "validation": _count_training_data(held_out),
         },
         "steps": progress.step,
-        "dialogues_per_step": training.batch,
+        "dialogues_per_step": training.batch_size,
         "tokens": progress.tokens,
         "seconds": round(progress.seconds, 1),
-        "processes": training.processes.num_processes,
+        "processes": training.accelerator.num_processes,
         "accuracy": {
             "train": train and label_guess_shares("", train.best_guess_shares),
             "validation": validation and label_guess_shares("", validation.best_guess_shares),

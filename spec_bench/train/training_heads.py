@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,9 +34,6 @@ from spec_bench.train.batches import (
     SequenceBatches,
 )
 
-if TYPE_CHECKING:
-    pass
-
 LOGITS_WEIGHT = 0.1  # of EAGLE-1's cross-entropy, relative to its regression (section 3.2)
 
 
@@ -50,7 +47,7 @@ class GuessLosses(NamedTuple):
 class TrainableHead(nn.Module):
     """Heads with their loss. The base class learns every guess at single positions."""
 
-    batches: ClassVar[type[DialogueBatches]] = DialogueBatches
+    batches_class: ClassVar[type[DialogueBatches]] = DialogueBatches
 
     def __init__(self, heads: DraftHeads, guesses: int) -> None:
         super().__init__()
@@ -127,7 +124,7 @@ class TrainableSequenceHead(TrainableHead):
     """
 
     heads: CachedHead
-    batches = SequenceBatches
+    batches_class = SequenceBatches
     mask: Tensor
 
     def __init__(
@@ -188,7 +185,7 @@ class TrainableSequenceHead(TrainableHead):
         step_rows = [(next_rows + step)[mask] for step, mask in enumerate(is_learned)]
         unique_rows, index = torch.cat(step_rows).unique(return_inverse=True)
         next_states = last_states.flatten(0, 1)[unique_rows]
-        p, is_known = self._compute_target_law_and_known(next_states)
+        p, is_known = self._compute_target_probs_and_in_vocabulary(next_states)
         indices = index.split([len(part) for part in step_rows])
         parts = []
         right = torch.zeros(self.guesses, dtype=torch.long, device=hidden_states.device)
@@ -206,7 +203,7 @@ class TrainableSequenceHead(TrainableHead):
         return GuessLosses(torch.cat([torch.stack(parts), padding]), right)
 
     @torch.no_grad()
-    def _compute_target_law_and_known(self, states: Tensor) -> tuple[Tensor, Tensor]:
+    def _compute_target_probs_and_in_vocabulary(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Computes the target's distributions [n, V'], and whether its best token is in the head's
         vocabulary [n].
         """
@@ -259,7 +256,7 @@ class UnrolledAttention:
 
     def __init__(self, rows: Tensor) -> None:
         self._rows = rows  # [B, A] rows of the later steps
-        self._kept: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self._keys_values: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
     def __call__(
         self,
@@ -271,7 +268,7 @@ class UnrolledAttention:
     ) -> Tensor:
         """See ``draft.cached_head.AttentionFunction``; step 0 has all T rows, later ones A."""
         k, v = _repeat_kv_heads(q, k, v)
-        cache = self._kept.setdefault(layer, [])
+        cache = self._keys_values.setdefault(layer, [])
         cache.append((k, v))
         keys, values = cache[0]
         later = cache[1:]

@@ -214,7 +214,7 @@ def test_heads_learn_to_end_at_every_end_and_nothing_behind_it():
     )
     said = [{"role": role, "content": role[0]} for role in ("user", "assistant") * 2]
     learned = encode_chat(said, tokenizer)
-    kept = [each for each, told in zip(learned.ids, learned.learned, strict=True) if told]
+    kept = [each for each, told in zip(learned.ids, learned.loss_mask, strict=True) if told]
     assert tokenizer.convert_ids_to_tokens(kept) == ["a", "</s>"] * 2
 
 

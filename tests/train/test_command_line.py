@@ -46,9 +46,9 @@ def test_the_heads_lie_beside_the_log_unless_another_folder_is_named():
 
 def test_what_the_numbers_do_not_follow_from_is_no_part_of_a_checkpoint():
     one = settings("data.kind=task", "name=a", "log_every=5", "sink=quiet")
-    assert one.config == settings("data.kind=task", "name=b").config
-    assert one.config != settings("data.kind=task", "seed=1").config
-    assert one.config != settings("data.kind=task", "task=dolly").config
+    assert one.identity == settings("data.kind=task", "name=b").identity
+    assert one.identity != settings("data.kind=task", "seed=1").identity
+    assert one.identity != settings("data.kind=task", "task=dolly").identity
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_chats_become_heads_with_their_log_and_provenance(head, tmp_path):
     "head", sorted(file.stem for file in (get_conf_dir() / "head").glob("*.yaml"))
 )
 def test_the_words_that_measure_a_head_are_those_of_a_job_that_uses_it(head):
-    words = settings("data.kind=task", f"head={head}").asked.head.measured
+    words = settings("data.kind=task", f"head={head}").config.head.measured
     assert "HEADS" in words
     asked = parse_request(job_of(flags_to_overrides("run", words.replace("HEADS", "made").split())))
     assert "made" in [asked.pair.draft, *(asked.pair.heads or {}).values()]

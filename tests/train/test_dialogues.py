@@ -14,7 +14,7 @@ from spec_bench.train.batches import (
     IGNORED,
     DialogueBatches,
     find_learned_positions,
-    gather_next_tokens,
+    gather_known_and_next_tokens,
     select_step_indices,
     shuffle_dialogue_indices,
 )
@@ -42,15 +42,15 @@ def written(tmp_path, content, name="chats.json"):
 
 
 def read_chats(file):
-    return chats.read_chats(build_task_from_files(str(file)))
+    return chats.read_answered_chats(build_task_from_files(str(file)))
 
 
 def test_only_what_the_assistant_says_is_learned_of_what_a_task_would_ask(tmp_path):
     (chat,) = read_chats(written(tmp_path, [CHAT]))
     names = load_tokenizer(resolve_or_convert_model("embedded:target"))
     dialogue = encode_chat(chat, names)
-    learned = [i for i, yes in zip(dialogue.ids, dialogue.learned, strict=True) if yes]
-    rest = [i for i, yes in zip(dialogue.ids, dialogue.learned, strict=True) if not yes]
+    learned = [i for i, yes in zip(dialogue.ids, dialogue.loss_mask, strict=True) if yes]
+    rest = [i for i, yes in zip(dialogue.ids, dialogue.loss_mask, strict=True) if not yes]
     # An answer's end belongs to it: heads must learn where answers end.
     assert names.decode(learned) == "Bruno paints there.</s>Emma.</s>"
     assert names.decode(rest) == (
@@ -61,7 +61,7 @@ def test_only_what_the_assistant_says_is_learned_of_what_a_task_would_ask(tmp_pa
     first, second = asked.encode_all(asked.read_examples(), names)
     assert dialogue.ids[: len(first)] == first
     assert dialogue.ids[: len(second)] == second
-    assert dialogue.learned.index(True) == len(first)
+    assert dialogue.loss_mask.index(True) == len(first)
 
 
 def test_messages_and_json_lines_are_read_as_well(tmp_path):
@@ -205,7 +205,7 @@ def test_positions_and_their_tokens_by_hand():
         (False, False, True, True, True, False, False, True, True),
     )
     assert find_learned_positions(dialogue) == [1, 2, 6]
-    assert gather_next_tokens(dialogue, 3).tolist() == [
+    assert gather_known_and_next_tokens(dialogue, 3).tolist() == [
         [12, 13, 14, IGNORED],  # 15 is no answer's
         [13, 14, IGNORED, IGNORED],  # nor are 17 and 18 this answer's
         [17, 18, IGNORED, IGNORED],
@@ -219,10 +219,10 @@ def test_hidden_states_are_those_that_decoding_hands_to_the_heads():
     model = forgetful_target()
     dialogues = [Dialogue((3, 1, 4, 1, 5), (False, True, True, True, True)), *random_text(1, 9)]
     found = DialogueBatches(model, dialogues, 1).get_hidden_states(range(len(dialogues)))
-    kept = DialogueBatches(model, dialogues, 1, together=4, kept_gib=1)
+    kept = DialogueBatches(model, dialogues, 1, dialogues_per_pass=4, kept_gib=1)
     assert torch.equal(kept.get_hidden_states([1]), kept.get_hidden_states([1]))
     torch.testing.assert_close(kept.get_hidden_states(range(len(dialogues))), found)
-    assert sorted(kept._kept) == [*range(len(dialogues))]
+    assert sorted(kept._cached_states) == [*range(len(dialogues))]
     expected = []
     for dialogue in dialogues:
         length = len(dialogue.ids)

@@ -223,7 +223,7 @@ def test_positions_whose_best_token_the_head_lacks_teach_nothing():
     project = learner._project
     states = torch.randn(40, tiny.WIDTH)
     best = project(states).argmax(-1)
-    law, known = learner._compute_target_law_and_known(states)
+    law, known = learner._compute_target_probs_and_in_vocabulary(states)
     assert known.tolist() == [token in (3, 5) for token in best.tolist()]
     loss, _ = learner._compute_losses_and_best(torch.randn(40, tiny.WIDTH), states, law, known)
     assert torch.equal(loss > 0, known)

@@ -89,7 +89,7 @@ def settings(folder, kind, guesses, **changes):
             if name in part:
                 part[name] = changes.pop(name)
     made = build_train_settings(config)
-    return replace(made, config={"kind": kind, "guesses": guesses, **changes})
+    return replace(made, identity={"kind": kind, "guesses": guesses, **changes})
 
 
 def training(folder, kind, dialogues, steps, guesses=3, processes=None, **changes):
@@ -101,7 +101,7 @@ def training(folder, kind, dialogues, steps, guesses=3, processes=None, **change
 
 
 def planned(made, learner, train, validation, steps, processes=None):
-    batch, processes = made.asked.optimiser.batch, processes or make_accelerator("cpu")
+    batch, processes = made.config.optimiser.batch, processes or make_accelerator("cpu")
     return TrainingRun(made, learner, train, validation, steps, batch, processes)
 
 
